@@ -11,9 +11,11 @@ import numpy as np
 
 from . import control
 from .bound_program import bound_attributes
+from .chain import Chain, LinkedScan, can_be_chained, memory_between
 from .device import RecordTime, Segment, Worker, to_host
 from .dtypes import dtype_name
 from .errors import ExecutionError, InputError
+from .hostmemory import empty_tensor
 from .loaded import Loaded, bodies
 from .program import (
     ABSENT,
@@ -89,6 +91,9 @@ class Execution:
             and all(isinstance(program.values[number].location, Heap) for number in outputs)
             and len(set(outputs)) == len(outputs)
         )
+        self._chained = bool(program.symbols) and worker.resizes and can_be_chained(program)
+        self._chain: Chain | None = None
+        self._runs = 0  # with the sizes that it has
 
     def _fixed_value(self, value: ValueSpec, loaded: Loaded) -> Any:
         """The value's array when it is the same in every run, else None."""
@@ -107,6 +112,7 @@ class Execution:
             return
         self._bound = None  # should there be no memory
         self._turning, self._turns = None, self._repeatable is not None
+        self._chain, self._runs = None, 0
         for number in self._viewed:
             self._fixed[number] = None
         self._memory.resize(bound)
@@ -130,6 +136,10 @@ class Execution:
 
         `preset` gives arrays for values on the heap that kernels write. Raises `ExecutionError` when a step fails.
         """
+        if self._chained and record is None and (chain := self._ready_chain(inputs)) is not None:
+            values = self._begun(chain.values, inputs, preset)
+            chain.run(values)
+            return [values[number] for number in self._outputs]
         values = self._execute(inputs, record, preset)
         if self._outputs_are_new:
             return [values[number] for number in self._outputs]
@@ -154,27 +164,95 @@ class Execution:
         """Run as the body of `step`, turn after turn in native code; `inputs` are those of the first turn. None where
         that cannot be done.
         """
-        if not self._turns:
-            return None
-        if self._turning is None:
-            assert self._repeatable is not None
-            self._turning = turning_of(repetition, turns, self._repeatable, self._value)
-            self._turns = self._turning is not None
-        if self._turning is None:
+        turning = self.turning(repetition, turns)
+        if turning is None:
             return None
         values = self._fixed.copy()
         for number, item in zip(self._inputs, inputs, strict=True):
             values[number] = self._typed(self._value(number), item, step)
-        return self._turning.run(values, turns, record)
+        return turning.run(values, turns, record)
 
-    def _execute(self, inputs: Sequence[Any], record: RecordTime | None, preset: Mapping[int, Any] | None) -> list[Any]:
-        """Run the steps; returns all values."""
-        values = self._fixed.copy()
+    def turning(self, repetition: Repetition, turns: Turns) -> Turning | None:
+        """Turns of this program's only step with the sizes that it has; None where native code cannot make them."""
+        if self._turns and self._turning is None:
+            assert self._repeatable is not None
+            self._turning = turning_of(repetition, turns, self._repeatable, self._value)
+            self._turns = self._turning is not None
+        return self._turning
+
+    def _ready_chain(self, inputs: Sequence[Any]) -> Chain | None:
+        """The chain for the sizes of these inputs: made where there is a second run with them, if it can be."""
+        self._runs += 1
+        if self._runs == 2:
+            self._chain = self._linked(inputs)
+        return self._chain
+
+    def _linked(self, inputs: Sequence[Any]) -> Chain | None:
+        between = memory_between(self._program, self._value)
+        if between is None:
+            return None
+        known = self._fixed.copy()
+        for number, array in between.items():
+            known[number] = array
+        values = self._begun(known, inputs, None)
+        links: list[Any] = []
+        for bound in self._steps:
+            if not isinstance(bound, tuple):
+                links.append(bound)
+                continue
+            step = bound[1]
+            assert isinstance(step, ScanStep)
+            link = self._linked_scan(step, self._repetitions[bound[0]], values)
+            if link is None:
+                return None
+            links.append(link)
+        return Chain(known, links)
+
+    def _linked_scan(self, step: ScanStep, repetition: Repetition | None, values: Sequence[Any]) -> LinkedScan | None:
+        """The turns of a scan whose operands are as these values are, by type."""
+        operands = [self._example(number, values) for number in (*step.states, *step.scans, *step.body.captures)]
+        slices = operands[len(step.states) : len(step.states) + len(step.scans)]
+        lengths = {len(part) for part in slices if part.ndim}
+        if repetition is None or len(lengths) != 1 or 0 in lengths or not all(part.ndim for part in slices):
+            return None
+        (length,) = lengths
+        states = operands[: len(step.states)]
+        turns = Turns(length, states, slices, step.input_directions, step.output_directions)
+        formal = [*turns.formal, *operands[len(step.states) + len(step.scans) :]]
+        body = self._nested[id(step.body)]
+        execution = body.of_inputs(formal, step) if isinstance(body, SizedExecutions) else body
+        return execution.linked(step, repetition, turns, formal, self._value)
+
+    def _example(self, number: int, values: Sequence[Any]) -> np.ndarray:
+        """An array such as the value will be."""
+        array = values[number]
+        return array if isinstance(array, np.ndarray) else empty_tensor(self._value(number))
+
+    def linked(
+        self, step: ScanStep, repetition: Repetition, turns: Turns, formal: Sequence[Any],
+        spec: Callable[[int], ValueSpec],
+    ) -> LinkedScan | None:  # fmt: skip
+        """This program as the body of a scan whose values are `spec`, for operands of these types."""
+        for number, item in zip(self._inputs, formal, strict=True):
+            self._typed(self._value(number), item, step)
+        turning = self.turning(repetition, turns)
+        if turning is None:
+            return None
+        return LinkedScan(step, repetition, turning, self._fixed.copy(), turns.most, spec, self._inputs)
+
+    def _begun(self, known: Sequence[Any], inputs: Sequence[Any], preset: Mapping[int, Any] | None) -> list[Any]:
+        """Values to begin a run with."""
+        values = list(known)
         for number, array in zip(self._inputs, inputs):
             values[number] = array
         if preset:
             for number, array in preset.items():
                 values[number] = array
+        return values
+
+    def _execute(self, inputs: Sequence[Any], record: RecordTime | None, preset: Mapping[int, Any] | None) -> list[Any]:
+        """Run the steps; returns all values."""
+        values = self._begun(self._fixed, inputs, preset)
         for bound in self._steps:
             if not isinstance(bound, tuple):
                 bound.run(values, record)
@@ -306,9 +384,10 @@ class SizedExecutions:
 
     def run_nested(self, inputs: Sequence[Any], record: RecordTime | None, step: HostStep | ControlStep) -> list[Any]:
         """Run as the body of `step`, like `Execution.run_nested`."""
-        return self._of_inputs(inputs, step).run_nested(inputs, record, step)
+        return self.of_inputs(inputs, step).run_nested(inputs, record, step)
 
-    def _of_inputs(self, inputs: Sequence[Any], step: HostStep | ControlStep) -> Execution:
+    def of_inputs(self, inputs: Sequence[Any], step: HostStep | ControlStep) -> Execution:
+        """The execution as the body of `step` with the sizes of these inputs."""
         shapes = tuple(getattr(value, "shape", ()) for value in inputs)
         if shapes == self._shapes and self._last is not None:
             return self.of(self._last)
@@ -324,7 +403,7 @@ class SizedExecutions:
         """Run as the body of `step`, like `Execution.repeat`."""
         if not self._worker.resizes:
             return None
-        return self._of_inputs(inputs, step).repeat(repetition, turns, inputs, record, step)
+        return self.of_inputs(inputs, step).repeat(repetition, turns, inputs, record, step)
 
     def release(self, worker: Worker) -> None:
         for execution in self._kept.values():

@@ -145,20 +145,20 @@ class Turning:
         stored = {number: flag for number, _, flag in self._results}
         moves = [_along(number, spec(number), flag) for number, flag in zip(repetition.slices, backwards)]
         moves += [_along(number, value, flag) for number, value, flag in self._results]
-        self._pairs: dict[int, np.ndarray] = {}
+        self.pairs: dict[int, np.ndarray] = {}
         for before, after in repetition.states:
             if after == before:
                 continue
             if after in stored:  # a state that is stored for each turn: the next turn reads it there
                 moves.append(Move(before, after, 0, _along(after, spec(after), stored[after]).stride_bytes))
                 continue
-            self._pairs[after] = pair = _stacked(2, spec(after))
+            self.pairs[after] = pair = _stacked(2, spec(after))
             first, second = address_of(pair[0, ...]), address_of(pair[1, ...])
             moves += [Move(before, after, 0, 0, first ^ second), Move(after, after, second - first, 0, first ^ second)]
         self._count = np.zeros(1, np.int64) if repetition.leading else None
         self._condition = None if repetition.fixed else repetition.condition
         self._per_turn = sum(_nbytes(value) for _, value, _ in self._results)
-        self._native = segment.repeated(moves, self._condition, self._count)
+        self.native = segment.repeated(moves, self._condition, self._count)
 
     def run(self, values: list[Any], turns: Turns, record: RecordTime | None) -> Done:
         """Execute turns on the program's values, of which its inputs and constants are set."""
@@ -175,9 +175,9 @@ class Turning:
         for number, value, flag in self._results:
             stacked[number] = array = _stacked(most, value)
             values[number] = array[-1 if flag else 0, ...]
-        for number, pair in self._pairs.items():
+        for number, pair in self.pairs.items():
             values[number] = pair[0, ...]
-        done = self._native.run(values, most, record)
+        done = self.native.run(values, most, record)
         if self._condition is not None:
             going = bool(values[self._condition])
         backwards = {number: flag for number, _, flag in self._results}
@@ -185,8 +185,8 @@ class Turning:
         for before, after in repetition.states:
             if after == before:
                 states.append(values[before])
-            elif after in self._pairs:
-                states.append(self._pairs[after][1 - done % 2, ...].copy())
+            elif after in self.pairs:
+                states.append(self.pairs[after][1 - done % 2, ...].copy())
             else:
                 states.append(stacked[after][-done if backwards[after] else done - 1, ...].copy())
         parts = [a[most - done :] if backwards[number] else a[:done] for number, a in stacked.items()]

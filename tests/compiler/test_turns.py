@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tilestitch.compiler import compile_model
 from tilestitch.runtime import control, load
 from tilestitch.runtime import turns as turns_
+from tilestitch.runtime.chain import Chain
 from tilestitch.runtime.cpu.segment import Repeated
 from tilestitch.runtime.errors import ExecutionError
 from tilestitch.runtime.execution import Execution
@@ -99,6 +100,60 @@ def test_recurrent_layers(op: str, direction: str, lengths: bool, threads: int, 
             feeds["lengths"] = random.integers(1, steps + 1, batch).astype(np.int32)
         compare(loaded.run(feeds), expected(model, feeds))
         assert calls == ["repeat"] * (1 + (direction == "bidirectional"))
+
+
+@pytest.mark.parametrize(("op", "direction", "lengths"), [
+    ("LSTM", "forward", False), ("GRU", "bidirectional", False), ("RNN", "reverse", False), ("LSTM", "forward", True),
+])  # fmt: skip
+def test_later_runs_with_the_same_sizes(
+    op: str, direction: str, lengths: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the second run on, all steps are executed as they were made ready. Results are the caller's nevertheless."""
+    chained: list[Chain] = []
+    run = Chain.run
+    monkeypatch.setattr(Chain, "run", lambda chain, values: (chained.append(chain), run(chain, values)))
+    model = recurrent(op, direction, lengths)
+    loaded = load(compile_model(model, num_threads=1).to_bytes(), num_threads=1)
+    random = np.random.default_rng(5)
+    kept = []
+    for steps, batch in [(7, 2)] * 4 + [(1, 1)] * 3 + [(7, 2)] * 3:
+        feeds = {"X": random.standard_normal((steps, batch, INPUT)).astype(np.float32)}
+        if lengths:
+            feeds["lengths"] = random.integers(1, steps + 1, batch).astype(np.int32)
+        wanted = expected(model, feeds)
+        given = {name: np.full_like(array, np.nan) for name, array in loaded.run(feeds).items()}
+        loaded.run(feeds, out=given)
+        compare(given, wanted)
+        loaded.profile(feeds)
+        kept.append((loaded.run(feeds), wanted))
+    for results, wanted in kept:
+        compare(results, wanted)
+    assert len(set(map(id, chained))) == 3 and len(chained) == 3 * len(kept) - 3
+
+
+def test_a_fault_in_a_later_run() -> None:
+    """In a scan whose operands are computed by kernels, too."""
+    body = helper.make_graph(
+        [helper.make_node("Gather", ["table", "index"], ["row"]), helper.make_node("Add", ["s", "row"], ["s_out"])],
+        "body",
+        [value("s", TensorProto.FLOAT, ["batch"]), value("index", TensorProto.INT64, ["batch"])],
+        [value("s_out", TensorProto.FLOAT, ["batch"]), value("row", TensorProto.FLOAT, ["batch"])],
+        [numpy_helper.from_array(np.arange(6, dtype=np.float32), "table")],
+    )
+    nodes = [
+        helper.make_node("Add", ["at", "at"], ["twice"]),
+        helper.make_node("Scan", ["s0", "twice"], ["s1", "ys"], "scan", body=body, num_scan_inputs=1),
+        helper.make_node("Neg", ["ys"], ["y"]),
+    ]
+    given = [value("s0", TensorProto.FLOAT, ["batch"]), value("at", TensorProto.INT64, ["steps", "batch"])]
+    model = made(nodes, given, [value("s1", 1, ["batch"]), value("y", 1, ["steps", "batch"])])
+    loaded = load(compile_model(model).to_bytes(), num_threads=1)
+    feeds = {"s0": np.zeros(2, np.float32), "at": np.array([[0, 1], [2, 1], [1, 0]], np.int64)}
+    for _ in range(3):
+        compare(loaded.run(feeds), expected(model, feeds))
+    with pytest.raises(ExecutionError, match=r"outside|out of"):
+        loaded.run({**feeds, "at": np.array([[0, 1], [2, 7], [1, 0]], np.int64)})
+    compare(loaded.run(feeds), expected(model, feeds))
 
 
 def loop_model(limit: bool, *, constant_condition: bool = False) -> onnx.ModelProto:
