@@ -35,20 +35,23 @@ class PackedArg:
 
 
 @dataclass(frozen=True)
-class TensorMapArg:
-    """A tensor map over a value or a packed constant, from `offset_bytes` on, for the copy engine of Hopper GPUs."""
-
-    over: ValueArg | PackedArg
-    tensor_map: TensorMap
-    offset_bytes: int = 0
-
-
-@dataclass(frozen=True)
 class TemporaryArg:
-    """Memory that lives from one launch of a group to the next; `name` is unique within the group."""
+    """Memory that lives from one launch of a group to the next; `name` is unique within the group. reads: the launch
+    does not write it.
+    """
 
     name: str
     nbytes: int
+    reads: bool = False
+
+
+@dataclass(frozen=True)
+class TensorMapArg:
+    """A tensor map over memory, from `offset_bytes` on, for the copy engine of Hopper GPUs."""
+
+    over: ValueArg | PackedArg | TemporaryArg
+    tensor_map: TensorMap
+    offset_bytes: int = 0
 
 
 @dataclass(frozen=True)

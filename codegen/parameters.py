@@ -72,8 +72,8 @@ class Parameters:
             case TensorMapArg(over, tensor_map):
                 under = self._parameter(over, written)
                 return Parameter("tensor", under.dtype, tensor_map.nbytes, under.writes, tensor_map)
-            case TemporaryArg(_, nbytes):
-                return Parameter("tensor", "uint8", nbytes, True)
+            case TemporaryArg(_, nbytes, reads):
+                return Parameter("tensor", "uint8", nbytes, not reads)
             case StatusArg():
                 return Parameter("status", "int32", 4, True)
             case SizesArg():

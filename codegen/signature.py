@@ -121,7 +121,7 @@ def _renamed(launch: Any, there: Signature, here: Signature) -> Any:
         match arg:
             case ValueArg() | PackedArg():
                 return constant_or_value(arg)
-            case TensorMapArg(over):
+            case TensorMapArg(ValueArg() | PackedArg() as over):
                 return dataclasses.replace(arg, over=constant_or_value(over))
         return arg
 

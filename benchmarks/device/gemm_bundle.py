@@ -173,7 +173,7 @@ def device_launch(launch: CudaLaunch, symbol: str, output: str) -> rt.DeviceLaun
     def argument(arg: Any) -> rt.Arg:
         match arg:
             case TensorMapArg(over, tensor_map, offset_bytes):
-                return rt.Arg(VALUES.index(over.value), offset_bytes, tensor_map)
+                return rt.Arg(argument(over).value, offset_bytes, tensor_map)
             case ValueArg(name):
                 return rt.Arg(VALUES.index("y" if name == output else name))
             case TemporaryArg(name):

@@ -52,6 +52,8 @@ EXCHANGED = "tilestitch.exchanged"
 COPIES = ("ts_load_16", "ts_cp_async_16", "ts_ticket_prefetch", "ts_sm90_copy", "ts_sm90_share")
 """Functions of device code that read global memory at an address that they are given."""
 _ADDRESS_OF = tvm.ir.Op.get("tirx.address_of")
+BLOCKS_PER_SM = "tirx.launch_bounds_min_blocks_per_sm"
+"""The attribute of a kernel that says how many blocks an SM must hold."""
 STATIC_SHARED = "tilestitch.static_shared_bytes"
 """The attribute of a kernel that says how much static shared memory its arrays take."""
 SYMBOL = KERNEL_NAME
@@ -136,7 +138,7 @@ def kernel_function(
     variables: frozenset[Any] = frozenset()
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("kernel")
-        bound = {} if blocks_per_sm is None else {"tirx.launch_bounds_min_blocks_per_sm": blocks_per_sm}
+        bound = {} if blocks_per_sm is None else {BLOCKS_PER_SM: blocks_per_sm}
         T.func_attr({"calling_conv": 2, "tirx.noalias": True, "tirx.is_global_func": True, **bound})
         every = [*parameters, *([Parameter(SizesArg(), "int64", len(symbols))] if symbols else [])]
         pointers = [T.arg(f"p{i}", tirx.Var(f"p{i}", _kind(p))) for i, p in enumerate(every)]

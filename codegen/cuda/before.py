@@ -7,12 +7,15 @@ and `begin` is nothing in them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.cuda.abi import Emission, Thread
 from tilestitch.passes.plan.gemm.gemm import OperandLayout
 
@@ -54,6 +57,50 @@ def emit_waiting(
     if wait is not None:
         wait()
     emission.body(buffers, thread)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What a kernel whose blocks walk over tiles emits for each of them.
+
+    wait: `wait(place, lane, threads)` has so many threads, which then must meet, wait for the tile; None for nothing to
+    wait for. post: `post(place)`, by one thread when all have stored the tile; None if nobody waits for it. shows:
+    whether those that wait read it by copies of tensors. changing: names of the values that others store meanwhile.
+    """
+
+    wait: Callable[[Sequence[Expr], Expr, int], None] | None
+    post: Callable[[Sequence[Expr]], None] | None
+    shows: bool
+    changing: Collection[str]
+
+    def is_early(self, operand: OperandLayout) -> bool:
+        """As the function of this name."""
+        early = self.wait is not None and operand.memory is not None
+        return early and operand.memory is not None and operand.memory.root.name not in self.changing
+
+
+ALONE = Walk(None, None, False, ())
+"""Of a kernel that is a launch of its own."""
+_WALK: ContextVar[Walk] = ContextVar("walk", default=ALONE)
+
+
+def emit_walking(emission: Emission, buffers: list[Any], thread: Thread, walk: Walk) -> None:
+    """Emit a kernel once more whose blocks walk over tiles."""
+    token = _WALK.set(walk)
+    try:
+        emission.body(buffers, thread)
+    finally:
+        _WALK.reset(token)
+
+
+def walk() -> Walk:
+    """Of the kernel that is being emitted."""
+    return _WALK.get()
+
+
+def show() -> None:
+    """What the thread has written, or has seen of others, is there for copies of tensors."""
+    T.evaluate(T.call_extern("void", "ts_ticket_show"))
 
 
 def begin() -> None:

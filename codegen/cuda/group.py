@@ -53,7 +53,7 @@ from tilestitch.passes.plan.schedules import (
     TransposeSchedule,
     WindowSchedule,
 )
-from tilestitch.passes.plan.sync.grid import grids_of
+from tilestitch.passes.plan.sync.grid import grids_of, walks
 
 
 def lower_group(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
@@ -170,7 +170,7 @@ def _tied(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, .
         checks += lower_index_checks(view.nodes, view.inputs)
         (launch,) = _template(view, part, target)
         (grid,) = grids_of(view, part.schedule, [launch.grid[0]])
-        parts.append(TiedPart(launch, grid, frozenset(v.name for v in view.stored)))
+        parts.append(TiedPart(launch, grid, frozenset(v.name for v in view.stored), walks(part.schedule)))
     return (*checks, *lower_tied(parts, schedule, inner))
 
 

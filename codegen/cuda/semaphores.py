@@ -48,11 +48,15 @@ def wait_for(
             T.evaluate(T.call_extern("void", "ts_ticket_await", word, runs, _posts(edge.semaphores, at)))
 
 
-def post(groupings: Sequence[Grouping], place: Sequence[Expr], memory: Any, start: int) -> None:
-    """The block has stored its tile. start: the word of `memory` with the first semaphore."""
+def post(groupings: Sequence[Grouping], place: Sequence[Expr], memory: Any, start: int, *, alone: bool = False) -> None:
+    """The block has stored its tile. start: the word of `memory` with the first semaphore. alone: one thread says so,
+    after it has met the others.
+    """
     counts = tuple(grouping.count for grouping in groupings)
     own = ravel([0 if g.count == 1 else g.of(at) for g, at in zip(groupings, place, strict=True)], counts)
-    T.evaluate(T.call_extern("void", "ts_ticket_post", T.address_of(memory[named(own + start)])))
+    T.evaluate(
+        T.call_extern("void", f"ts_ticket_post{'_one' if alone else ''}", T.address_of(memory[named(own + start)]))
+    )
 
 
 def located(grid: Grid, block: Expr) -> tuple[Expr, ...]:

@@ -10,7 +10,7 @@ thread that it asks for computed from those of the launch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +21,7 @@ from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.cuda.abi import CudaLaunch, Emission, Parameter, Thread, declared_bytes, kernel_function, within
 from tilestitch.codegen.cuda.rows.gridteam import counter_parameter, grid_barrier
 from tilestitch.codegen.cuda.target import CudaTarget
-from tilestitch.codegen.launch import CountersArg, KernelArg, TemporaryArg, ValueArg
+from tilestitch.codegen.launch import CountersArg, KernelArg, TemporaryArg, TensorMapArg, ValueArg
 from tilestitch.passes.plan.launches.cuda.stitched import blocks_per_sm
 
 
@@ -36,12 +36,14 @@ def lower_stitched(
     return _Whole(own, target).launch(origins)
 
 
-def private(launch: CudaLaunch, inner: Mapping[str, int]) -> CudaLaunch:
-    """The launch with temporary memory for the values `inner`, by name and bytes."""
+def private(launch: CudaLaunch, inner: Mapping[str, int], read: Collection[str] = ()) -> CudaLaunch:
+    """The launch with temporary memory for the values `inner`, by name and bytes. It does not store those of `read`."""
 
     def argument(arg: KernelArg) -> KernelArg:
         if isinstance(arg, ValueArg) and arg.value in inner:
-            return TemporaryArg(arg.value, inner[arg.value])
+            return TemporaryArg(arg.value, inner[arg.value], arg.value in read)
+        if isinstance(arg, TensorMapArg) and isinstance(arg.over, ValueArg) and arg.over.value in inner:
+            return replace(arg, over=TemporaryArg(arg.over.value, inner[arg.over.value], arg.over.value in read))
         return arg
 
     return replace(launch, args=tuple(map(argument, launch.args)))

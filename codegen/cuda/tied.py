@@ -14,11 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
+from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.cuda.abi import (
+    BLOCKS_PER_SM,
     CountersArg,
     CudaLaunch,
     Emission,
@@ -28,11 +31,11 @@ from tilestitch.codegen.cuda.abi import (
     barrier,
     kernel_function,
 )
-from tilestitch.codegen.cuda.before import emit_waiting
+from tilestitch.codegen.cuda.before import Walk, emit_waiting, emit_walking, show
 from tilestitch.codegen.cuda.pieces import named
 from tilestitch.codegen.cuda.semaphores import located, post, wait_for
 from tilestitch.codegen.cuda.stitched import apart, private
-from tilestitch.codegen.launch import TemporaryArg, ValueArg
+from tilestitch.codegen.launch import TemporaryArg, TensorMapArg, ValueArg
 from tilestitch.passes.plan.launches.cuda.emitted import COUNTER_BYTES
 from tilestitch.passes.plan.launches.cuda.tied import PART_WORDS, overlaps_of, words_of
 from tilestitch.passes.plan.schedules import LaunchesSchedule
@@ -42,11 +45,19 @@ from tilestitch.passes.plan.sync.grid import Grid
 
 @dataclass(frozen=True)
 class TiedPart:
-    """A part as a launch of its own, which tile each of its blocks computes, and the values that it stores."""
+    """A part as a launch of its own, its tiles, and the values that it stores. walks: a block computes several of them,
+    and not one.
+    """
 
     launch: CudaLaunch
     grid: Grid
     stored: frozenset[str]
+    walks: bool
+
+    @property
+    def copied(self) -> frozenset[str]:
+        """The values that it reads by copies of tensors."""
+        return frozenset(_value(arg.over) for arg in self.launch.args if isinstance(arg, TensorMapArg))
 
 
 def lower_tied(
@@ -58,22 +69,27 @@ def lower_tied(
     words = words_of(schedule, len(parts))
     memory = Parameter(CountersArg(COUNTER_BYTES * words, "tied", shared=True), "uint32", words)
     changing = frozenset().union(*(part.stored for part in parts))
-    return tuple(
-        _Tied(number, private(apart(part.launch, str(number)), inner), part.grid, schedule, len(parts))
-        .launch(memory, changing - part.stored)
-        for number, part in enumerate(parts)
-    )  # fmt: skip
+    copied = frozenset().union(*(part.copied for part in parts))
+    launches = []
+    for number, part in enumerate(parts):
+        plain = private(apart(part.launch, str(number)), inner, set(inner) - part.stored)
+        shows = bool(copied & part.stored)
+        tied = _Tied(number, plain, part.grid, schedule, len(parts), part.walks, shows)
+        launches.append(tied.launch(memory, changing - part.stored))
+    return tuple(launches)
 
 
 @dataclass(frozen=True)
 class _Tied:
-    """The launch of part `number` of so many."""
+    """The launch of part `number` of so many. shows: others read what it stores by copies of tensors."""
 
     number: int
     plain: CudaLaunch
     grid: Grid
     schedule: LaunchesSchedule
     parts: int
+    walks: bool
+    shows: bool
 
     def launch(self, memory: Parameter, changing: frozenset[str]) -> CudaLaunch:
         pairs = zip(self.plain.args, self.emission.parameters, strict=True)
@@ -83,7 +99,9 @@ class _Tied:
         def body(buffers: list[Any], thread: Thread) -> None:
             self._body(buffers, thread, changing)
 
-        func = kernel_function(parameters, self.plain.grid, self.plain.block, body, changing=others)
+        bound = self.plain.func.attrs.get(BLOCKS_PER_SM)
+        each = None if bound is None else int(bound)
+        func = kernel_function(parameters, self.plain.grid, self.plain.block, body, each, changing=others)
         args, overlaps = (*self.plain.args, memory.arg), overlaps_of(self.schedule, self.number)
         return replace(self.plain, func=func, args=args, overlaps=overlaps, emission=None)
 
@@ -98,22 +116,34 @@ class _Tied:
         awaited = [edge for edge in edges if edge.consumer == self.number]
         posted = dict.fromkeys(edge.semaphores for edge in edges if edge.producer == self.number)
         own, first = T.address_of(memory[PART_WORDS * self.number]), PART_WORDS * self.parts
-        place = located(self.grid, thread.block[0])
-
-        def wait() -> None:
-            width, height, _ = self.plain.block
-            lane = named(thread.thread[1] * width + thread.thread[0]) if height > 1 else thread.thread[0]
-            runs = T.bind(T.call_extern("uint32", "ts_tied_runs", own))
-            for edge in awaited:
-                start = first + starts[edge.producer, edge.semaphores]
-                wait_for(edge, place, lane, self.plain.threads, memory, start, runs)
-            barrier()
-
         if posted:
             T.evaluate(T.call_extern("void", "ts_tied_begin"))
-        emit_waiting(self.emission, given, thread, wait if awaited else None, changing)
-        for groupings in posted:
-            post(groupings, place, memory, first + starts[self.number, groupings])
+        runs = T.bind(T.call_extern("uint32", "ts_tied_runs", own)) if awaited else None
+
+        def look(place: Sequence[Expr], lane: Expr, threads: int) -> None:
+            for edge in awaited:
+                wait_for(edge, place, lane, threads, memory, first + starts[edge.producer, edge.semaphores], runs)
+
+        def posts(place: Sequence[Expr], *, alone: bool) -> None:
+            for groupings in posted:
+                post(groupings, place, memory, first + starts[self.number, groupings], alone=alone)
+
+        if self.walks:
+            say = partial(posts, alone=True) if posted else None
+            emit_walking(self.emission, given, thread, Walk(look if awaited else None, say, self.shows, changing))
+        else:
+            place = located(self.grid, thread.block[0])
+
+            def wait() -> None:
+                width, height, _ = self.plain.block
+                lane = named(thread.thread[1] * width + thread.thread[0]) if height > 1 else thread.thread[0]
+                look(place, lane, self.plain.threads)
+                barrier()
+
+            emit_waiting(self.emission, given, thread, wait if awaited else None, changing)
+            if self.shows:
+                show()
+            posts(place, alone=False)
         if awaited:
             T.evaluate(T.call_extern("void", "ts_tied_end", own))
 

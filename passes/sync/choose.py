@@ -29,7 +29,7 @@ from tilestitch.passes.schedule.kernels import schedule_group
 
 from .beside import Beside
 from .check import Known, Parts, why_not_drawn
-from .cost import ANALYTICAL, drawn_facts, launches_of, one_launch, roomy_blocks, slots, tile_us
+from .cost import drawn_facts, launches_of, one_launch, roomy_blocks, slots, tile_times_us
 from .policies import POLICIES, Wanted, edge_of
 from .waves import drawn_us
 
@@ -129,7 +129,7 @@ class Chooser:
         tiles = sum(relation.grid.blocks for relation in parts.relations)
         if tiles > MOST_TILES:
             return WhyNot(proposal.subject, "sync.size", f"{tiles} tiles are more than {MOST_TILES}")
-        if not self.wanted.forced and not self._has_waves(group):
+        if not self.wanted.forced and not self._has_waves(group, parts):
             reason = "all tiles of each kernel are computed at once, so no multiprocessor stands idle in a last wave"
             return WhyNot(proposal.subject, "sync.waves", reason, {"tiles": tiles})
         found = self._fastest(group, parts, tiles) if form == "tickets" else self._beside(group, parts)
@@ -202,7 +202,7 @@ class Chooser:
         makes no difference: launches of a model are too many to simulate all for every choice.
         """
         steps = launches_of(parts, facts)
-        times_us = [tile_us(step, self.device, ANALYTICAL) for step in steps]
+        times_us = tile_times_us(parts, steps, self.device)
         each = roomy_blocks(steps, self.device)
         blocks = min(tiles, each * multiprocessors_of(self.kernels.target))
         resident = min(blocks, slots(one_launch(steps), self.device))
@@ -227,10 +227,11 @@ class Chooser:
     def _facts(self, group: Group) -> list[KernelFacts]:
         return [group_facts(self.kernels.nodes, part, self.kernels.target, self.model) for part in group.parts]
 
-    def _has_waves(self, group: Group) -> bool:
+    def _has_waves(self, group: Group, parts: Parts) -> bool:
         """Whether any part has more tiles than the device holds blocks of it."""
-        launches = [facts.sequence[-1] for facts in self._facts(group)]
-        return any(launch.tasks > slots(launch, self.device) for launch in launches)
+        steps = launches_of(parts, self._facts(group))
+        pairs = zip(parts.relations, steps, strict=True)
+        return any(relation.grid.blocks > slots(step.sequence[-1], self.device) for relation, step in pairs)
 
     def _whole(self, parts: Parts, producer: int, consumer: int) -> TileEdge:
         edge = edge_of(parts.pair(producer, consumer), POLICIES[-1])

@@ -12,7 +12,7 @@ from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.facts import KernelFacts, Launch
 from tilestitch.cost_model.on_gpu import resident_blocks
-from tilestitch.cost_model.protocol import LatencyModel, latency_us
+from tilestitch.cost_model.protocol import latency_us
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.schedules import LaunchesSchedule, TicketSchedule
 from tilestitch.passes.plan.sync.edges import TileEdge
@@ -42,7 +42,7 @@ def drawn_facts(
     steps = launches_of(parts, kernels)
     launch = one_launch(steps, blocks)
     apart_us = sum(latency_us(ANALYTICAL, step, device) - c.GPU_LAUNCH_US for step in steps)
-    tiles_us = [tile_us(step, device, ANALYTICAL) for step in steps]
+    tiles_us = tile_times_us(parts, steps, device)
     together_us = drawn_us(parts, edges, tiles_us, min(blocks, slots(launch, device)), c.GPU_HAND_OVER_US)
     return KernelFacts((one_launch(steps, blocks, together_us / apart_us if apart_us > 0 else 1.0),))
 
@@ -73,7 +73,7 @@ def beside_facts(
 
 
 def _beside(parts: Parts, edges: Sequence[TileEdge], steps: Sequence[KernelFacts], device: Device) -> list[Span]:
-    tiles_us = [tile_us(step, device, ANALYTICAL) for step in steps]
+    tiles_us = tile_times_us(parts, steps, device)
     resident = [slots(step.sequence[-1], device) // device.sm_count for step in steps]
     return beside_spans(parts, edges, tiles_us, resident, device.sm_count, c.GPU_HAND_OVER_US, c.GPU_LAUNCH_US)
 
@@ -96,7 +96,7 @@ def timeline(
         return _beside(parts, schedule.edges, steps, device), apart
     assert isinstance(schedule, TicketSchedule)
     resident = min(schedule.blocks, slots(one_launch(steps, schedule.blocks), device))
-    tiles_us = [tile_us(step, device, ANALYTICAL) for step in steps]
+    tiles_us = tile_times_us(parts, steps, device)
     return drawn_spans(parts, schedule.edges, tiles_us, resident, c.GPU_HAND_OVER_US), apart
 
 
@@ -132,8 +132,11 @@ def slots(launch: Launch, device: Device) -> int:
     return device.sm_count * max(1, resident_blocks(launch, device))
 
 
-def tile_us(kernel: KernelFacts, device: Device, model: LatencyModel) -> float:
-    """Microseconds of a tile, as if all of a round of blocks took as long."""
-    launch = kernel.sequence[-1]
-    rounds = ceil(max(1, launch.tasks) / slots(launch, device))
-    return max(0.0, latency_us(model, kernel, device) - c.GPU_LAUNCH_US) / rounds
+def tile_times_us(parts: Parts, steps: Sequence[KernelFacts], device: Device) -> list[float]:
+    """Microseconds of a tile of each launch, as if all of a round of blocks took as long."""
+    found = []
+    for relation, kernel in zip(parts.relations, steps, strict=True):
+        launch = kernel.sequence[-1]
+        rounds = ceil(max(1, launch.tasks, relation.grid.blocks) / slots(launch, device))
+        found.append(max(0.0, latency_us(ANALYTICAL, kernel, device) - c.GPU_LAUNCH_US) / rounds)
+    return found

@@ -14,7 +14,7 @@ from tilestitch.passes.plan.attention.operands import attention_of
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import ConvShape, conv_shape, gemm_of, shares_right
 from tilestitch.passes.plan.gemm.gemv import with_large_right
-from tilestitch.passes.plan.gemm.tiles import GemvTile
+from tilestitch.passes.plan.gemm.tiles import GemvTile, WgmmaTile
 from tilestitch.passes.plan.index_checks import pending_checks, read_for
 from tilestitch.passes.plan.parts import Part, Roles
 from tilestitch.passes.plan.roles import roles_of
@@ -62,6 +62,8 @@ def relation_of(view: GroupView, schedule: Schedule | None) -> Relation | None:
     if grid is None:
         return None
     match schedule:
+        case GemmSchedule(tile=WgmmaTile()) if AnchoredGroup.of(view).anchor.op != "matmul":
+            return None  # its tiles are patches of pixels
         case GemmSchedule():
             return _gemm(view, schedule, grid)
         case AttentionSchedule():

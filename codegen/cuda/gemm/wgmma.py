@@ -20,6 +20,8 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, TensorMapArg, Thread, barrier
+from tilestitch.codegen.cuda.before import show, walk
+from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, Operand
 from tilestitch.codegen.cuda.gemm.partition import locate
 from tilestitch.codegen.cuda.gemm.patches import PatchCopies, patch_copies
@@ -50,7 +52,7 @@ def emit_wgmma(
     results = Results(group, gemm, partition, (tile.bm * tile.cluster, tile.bn), tile.rows)
 
     def kernel(around: Surroundings, thread: Thread) -> None:
-        _Block(around, gemm, tile, clusters, (a, b), results, thread, blocks).run()
+        _Block(around, gemm, tile, clusters, (a, b), results, thread, blocks, partition.m_blocks).run()
 
     launch = group.launch(
         "gemm_wgmma", blocks, tile.threads, kernel, inputs=results.inputs, outputs=results.outputs, extra=results.sums,
@@ -67,11 +69,13 @@ def _map(group: Anchored, operand: Operand, side: Copies | PatchCopies) -> Param
 
 
 class _Block:
-    """One block's code. partition: of clusters of tiles, each a tile for every block of a cluster."""
+    """One block's code. partition: of clusters of tiles, each a tile for every block of a cluster. there: rows of tiles
+    that there are.
+    """
 
     def __init__(
         self, around: Surroundings, gemm: IndexedGemm, tile: WgmmaTile, partition: Partition,
-        sides: tuple[Copies | PatchCopies, Copies], results: Results, thread: Thread, grid: int,
+        sides: tuple[Copies | PatchCopies, Copies], results: Results, thread: Thread, grid: int, there: int,
     ) -> None:  # fmt: skip
         self.around, self.gemm, self.tile, self.partition = around, gemm, tile, partition
         self.sides, self.results, self.thread = sides, results, thread.thread[0]
@@ -80,6 +84,8 @@ class _Block:
         self.rank = 0 if size == 1 else named(block % size)
         self.memory = T.alloc_buffer((tile.shared_bytes,), "uint8", scope="shared.dyn", align=ALIGNMENT_BYTES)
         self.lane = named(self.thread % WARP)
+        self.there, self.walk = there, walk()
+        self.early = [side for side, operand in enumerate((gemm.a, gemm.b)) if self.walk.is_early(operand)]
 
     def run(self) -> None:
         tile = self.tile
@@ -106,7 +112,12 @@ class _Block:
             with T.Else():
                 if tile.moves_registers:
                     _call("few_registers")
-                with when(self.thread == tile.consumers):
+                # What there is to wait for, the whole warp looks at.
+                waits = self.walk.wait is not None
+                copying = (
+                    tirx.EQ(self.thread // WARP, tile.consumers // WARP) if waits else self.thread == tile.consumers
+                )
+                with when(copying):
                     self._copy_all()
         if tile.cluster > 1:
             # No block ends while another one may write to its memory.
@@ -160,17 +171,55 @@ class _Block:
     # -- copies ------------------------------------------------------------------------------------------------------
 
     def _copy_all(self) -> None:
-        """One thread's work: every piece that this block needs, as soon as there is room for it."""
-        tile, partition = self.tile, self.partition
-        with self._tiles(0, 1) as (_, start, (part, batch, m_block, n_block)):
+        """One thread's work: every piece that this block needs, as soon as there is room for it. Where tiles wait for
+        others, all threads of the warp come here.
+        """
+        tile, partition, wait = self.tile, self.partition, self.walk.wait
+        with self._tiles(0, 1) as ((turn, _), start, place):
+            part, batch, m_block, n_block = place
             rows = (named(m_block * tile.bm), named(n_block * tile.bn + self.rank * (tile.bn // tile.cluster)))
             first_k = named(part * (partition.steps * tile.bk))
-            with repeated(partition.steps) as step:
-                stage, turns = self._place(start + step)
-                _call("wait", self._free(stage), T.bitwise_xor(turns, 1) % 2)
-                _call("arrive_expecting", self._full(stage), tile.stage_bytes)
-                for side in (0, 1):
-                    self._copy(side, stage, batch, rows[side], named(first_k + step * tile.bk))
+            if wait is not None:
+                if self.early:
+                    with when(both(tirx.EQ(turn, 0), tirx.EQ(self.lane, 0))):
+                        self._copy_early(batch, rows, first_k)
+                wait(place, self.lane, WARP)
+                _call("sync_warp")
+            with when(None if wait is None else tirx.EQ(self.lane, 0)):
+                if wait is not None:
+                    show()
+                with repeated(partition.steps) as step:
+                    self._copy_step(start + step, batch, rows, first_k + step * tile.bk)
+
+    def _copy_step(self, position: Expr, batch: Expr, rows: tuple[Expr, Expr], k: Expr) -> None:
+        stage, turns = self._place(position)
+        _call("wait", self._free(stage), T.bitwise_xor(turns, 1) % 2)
+        late = position >= self._ahead if self.early else None
+        expected = self.tile.stage_bytes
+        if late is not None:
+            expected = T.Select(late, expected, expected - self._early_bytes)
+        _call("arrive_expecting", self._full(stage), expected)
+        for side in (0, 1):
+            with when(late if side in self.early else None):
+                self._copy(side, stage, batch, rows[side], named(k))
+
+    @property
+    def _ahead(self) -> int:
+        """Stages whose pieces of some operands are on their way before the block waits for its first tile."""
+        return min(self.tile.stages, self.partition.steps)
+
+    @property
+    def _early_bytes(self) -> int:
+        return sum(self.tile.piece_bytes[side] for side in self.early)
+
+    def _copy_early(self, batch: Expr, rows: tuple[Expr, Expr], first_k: Expr) -> None:
+        """Pieces of what nobody stores meanwhile, for the first tile: all stages are free. The thread arrives later, so
+        that those that multiply come after what it waits for.
+        """
+        with repeated(self._ahead) as stage:
+            _call("expect", self._full(stage), self._early_bytes)
+            for side in self.early:
+                self._copy(side, stage, batch, rows[side], named(first_k + stage * self.tile.bk))
 
     def _copy(self, side: int, stage: Expr, batch: Expr, row: Expr, k: Expr) -> None:
         how = self.sides[side]
@@ -229,6 +278,22 @@ class _Block:
                 self.around, self.memory, named(tile.results_at // 4 + warp * (CHUNK_BYTES // 4)), self.lane, acc,
                 (part, batch, row, named(n_block * tile.bn)), tirx.EQ(later, 0),
             )  # fmt: skip
+            if self.walk.post is not None:
+                self._post(place, warpgroup)
+
+    def _post(self, place: tuple[Expr, Expr, Expr, Expr], warpgroup: Expr) -> None:
+        """The threads that have stored a tile meet, and one says so. A cluster may have tiles that are not there."""
+        tile = self.tile
+        if self.walk.shows:
+            show()
+        _call("sync_warp")
+        first, threads = (named(warpgroup * WARPGROUP), WARPGROUP) if tile.alternate else (0, tile.consumers)
+        _call("meet", 1 + warpgroup if tile.alternate else 1, threads)
+        with when(
+            both(tirx.EQ(self.thread, first), below(place[2], self.there, self.partition.m_blocks * tile.cluster))
+        ):
+            assert self.walk.post is not None
+            self.walk.post(place)
 
     def _give_back(self, position: Expr) -> None:
         """A warp no longer needs a stage: every block that copies to it gets to know."""

@@ -37,6 +37,17 @@ static __device__ __forceinline__ void ts_sm90_arrive_expecting(void *barrier, i
                : "memory");
 }
 
+// Lets the phase wait for so many bytes of copies, and arrives not.
+static __device__ __forceinline__ void ts_sm90_expect(void *barrier, int bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(ts_sm90_address(barrier)), "r"(bytes)
+               : "memory");
+}
+
+// So many threads of a block, whole warps, meet at barrier number `id`; 0 is that of __syncthreads.
+static __device__ __forceinline__ void ts_sm90_meet(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 static __device__ __forceinline__ void ts_sm90_wait(void *barrier, int parity) {
   asm volatile(
       "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra out;\n"

@@ -40,6 +40,15 @@ static __device__ __forceinline__ void ts_ticket_await(unsigned *semaphore, unsi
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(semaphore) : "memory");
 }
 
+// What the thread has written, or what it has seen of others, is there for copies of tensors (TMA), which read by another
+// way than loads. Before a post, and after a wait.
+static __device__ __forceinline__ void ts_ticket_show() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
+// One thread of those that have stored a tile, and have met.
+static __device__ __forceinline__ void ts_ticket_post_one(unsigned *semaphore) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(semaphore), "r"(1u) : "memory");
+}
+
 // The block has stored its tile.
 static __device__ __forceinline__ void ts_ticket_post(unsigned *semaphore) {
   __syncthreads();

@@ -14,6 +14,7 @@ from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.gemv import with_large_right
 from tilestitch.passes.plan.gemm.partition import cut
+from tilestitch.passes.plan.gemm.patches import cut_to_patches
 from tilestitch.passes.plan.gemm.tiles import GemvTile, WgmmaTile
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import (
@@ -67,18 +68,19 @@ class Grid:
 
 
 def grid_of(view: GroupView, schedule: Schedule | None) -> Grid | None:
-    """The blocks of a kernel; None of one whose blocks are not one tile each, or that takes several launches.
+    """The tiles of a kernel, of which a block computes one, or walks over several (`walks`); None of one whose tiles
+    are not known, or that takes several launches.
 
     Of a GEMM: parts of the reduction, batch, rows and columns of tiles. Of attention: the matrices of the result's
     leading dimensions, and tiles of queries.
     """
     match schedule:
-        case GemmSchedule(tile=WgmmaTile()):
-            return None
         case GemmSchedule(tile=tile):
             gemm = gemm_of(AnchoredGroup.of(view))
             if gemm is None:
                 return None
+            if isinstance(tile, WgmmaTile):
+                gemm = cut_to_patches(gemm, tile.bm)
             gemm = with_large_right(gemm) if isinstance(tile, GemvTile) else gemm
             found = cut(gemm, (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)
             return Grid((found.parts, found.batch, found.m_blocks, found.n_blocks), found.tile_rows)
@@ -103,9 +105,14 @@ def grids_of(view: GroupView, schedule: Schedule | None, blocks: Sequence[int]) 
     computes, or there are several launches, blocks are numbers only.
     """
     known = grid_of(view, schedule) if len(blocks) == 1 else None
-    if known is not None and known.blocks == blocks[0]:
+    if known is not None and (known.blocks == blocks[0] or walks(schedule)):
         return (known,)
     return tuple(Grid((count,)) for count in blocks)
+
+
+def walks(schedule: Schedule | None) -> bool:
+    """Whether the blocks of a kernel walk over its tiles: they wait before each, and post after it."""
+    return isinstance(schedule, GemmSchedule) and isinstance(schedule.tile, WgmmaTile)
 
 
 def _rows(view: GroupView) -> int:

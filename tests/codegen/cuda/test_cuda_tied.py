@@ -17,7 +17,7 @@ from tests.compiled import assert_close
 from tests.passes.sync.graphs import attention, mlp, normalised_mlp, operand
 from tests.tolerances import SUMS
 from tilestitch.codegen.assemble import Planned, assemble
-from tilestitch.codegen.cuda.abi import CountersArg, TemporaryArg, ValueArg
+from tilestitch.codegen.cuda.abi import CountersArg, TemporaryArg, TensorMapArg, ValueArg
 from tilestitch.codegen.cuda.backend import CudaBackend
 from tilestitch.codegen.cuda.group import lower_group
 from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, compile_kernels
@@ -28,7 +28,7 @@ from tilestitch.passes import PassContext, StitchPlan, check_plan, make_plan
 from tilestitch.passes.plan.schedules import LaunchesSchedule, TransposeSchedule
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact import artifact_bytes
-from tilestitch.runtime.emulator import EmulatorOptions, Kernels
+from tilestitch.runtime.emulator import EmulatorOptions, Kernels, TensorArgument
 from tilestitch.runtime.emulator.errors import KernelFaultError
 from tilestitch.runtime.emulator.kernels import KernelLaunch
 
@@ -130,6 +130,9 @@ def run(graph: Graph, plan: StitchPlan, pattern: str, instead: str, options: Emu
         texts[f"k{number}"] = text.replace("TILESTITCH_KERNEL", f"k{number}")
         changed += count
 
+    def given(arg: Any) -> np.ndarray | TensorArgument:
+        return TensorArgument.of(arg.tensor_map, array(arg.over)) if isinstance(arg, TensorMapArg) else array(arg)
+
     def array(arg: Any) -> np.ndarray:
         match arg:
             case ValueArg(name):
@@ -141,7 +144,14 @@ def run(graph: Graph, plan: StitchPlan, pattern: str, instead: str, options: Emu
         raise AssertionError(arg)
 
     requests = [
-        KernelLaunch(f"k{number}", launch.grid, launch.block, [array(a) for a in launch.args], launch.shared_bytes)
+        KernelLaunch(
+            f"k{number}",
+            launch.grid,
+            launch.block,
+            [given(a) for a in launch.args],
+            launch.shared_bytes,
+            cluster=launch.cluster,
+        )
         for number, launch in enumerate(launches)
     ]
     # A kernel that only comes after the last one writes over the end of what the first one has stored.

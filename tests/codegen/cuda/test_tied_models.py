@@ -4,7 +4,7 @@ device in both forms; and at full size as text.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +25,7 @@ from tilestitch.compiler.ir import Graph, Value
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.passes import PassContext, StitchPlan, check_plan, make_plan
 from tilestitch.passes.fusion.stages import Kernels as Groups
-from tilestitch.passes.plan import Segment
+from tilestitch.passes.plan import Group, Segment
 from tilestitch.passes.plan.gemm.tiles import SimtTile
 from tilestitch.passes.plan.schedules import GemmSchedule
 from tilestitch.passes.schedule.cuda import gemm_tiles
@@ -91,6 +91,11 @@ def planned(graph: Graph, sync: str, tile: SimtTile | None = None) -> StitchPlan
         else g
         for g in plan.groups
     ]
+    return retied(graph, plan, groups, sync)
+
+
+def retied(graph: Graph, plan: StitchPlan, groups: Sequence[Group], sync: str) -> StitchPlan:
+    """A plan with these groups, which have schedules, and chains of them tied."""
     kernels = Groups(graph, groups, (), plan.buffers.aliases, plan.target)
     wanted = wanted_sync(sync)
     assert wanted is not None

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from tilestitch.compiler.ir import Value
 from tilestitch.passes.plan.launches.cuda.emitted import COUNTER_BYTES, Emitted
 from tilestitch.passes.plan.launches.cuda.stitched import apart, private
-from tilestitch.passes.plan.launches.cuda.tickets import NO_TILES
 from tilestitch.passes.plan.schedules import LaunchesSchedule
 from tilestitch.passes.plan.sync.edges import semaphores_at
 
@@ -33,9 +32,8 @@ class Tying:
             if len(part) != 1:
                 return f"a part takes {len(part)} launches"
             odd = part[0]
-            along_axes = odd.grid[1:] != (1, 1) or odd.cluster != (1, 1, 1)
-            if not odd.part or odd.kind in NO_TILES or odd.cooperative or along_axes:
-                return f"a part is a kernel of template {odd.kind}, whose blocks are not one tile each"
+            if not odd.part or odd.cooperative or odd.grid[1:] != (1, 1):
+                return f"a part is a kernel of template {odd.kind}, whose blocks cannot wait for tiles"
         return None
 
     @property
