@@ -28,7 +28,7 @@ from .schedule.launches import nested_graphs
 from .schedule.makespan import plan_us
 from .schedule.parallel.arrange import one_at_a_time_bytes
 from .schedule.parallel.timeline import timeline_of
-from .sync.cost import slots, timeline
+from .sync.cost import Gain, gains, slots, timeline
 from .sync.joins import joined_of
 from .sync.waves import Span
 from .waits import described_edge, waits_of
@@ -95,8 +95,9 @@ def explain_plan(
                 if isinstance(group.schedule, TicketSchedule | LaunchesSchedule) and isinstance(device, Device):
                     launched = zip(group.parts, ticketing_of(nodes, group).parts, strict=True)
                     drawn = [part for part, launches_ in launched for _ in launches_]
-                    kernel["tiles"] = [described_edge(drawn, edge) for edge in group.schedule.edges]
                     parts = [group_facts(nodes, part, target, model) for part in group.parts]
+                    edges = zip(group.schedule.edges, gains(nodes, group, parts, device), strict=True)
+                    kernel["tiles"] = [{**described_edge(drawn, edge), **_gained(gain)} for edge, gain in edges]
                     kernel["apart"] = _apart(parts, facts[name], model, device)
                     kernel["timeline"] = _spans(drawn, *timeline(nodes, group, parts, device))
                 elif (joined := joined_of(nodes, group)) is not None:
@@ -133,6 +134,14 @@ def _apart(parts: Sequence[KernelFacts], together: KernelFacts, model: LatencyMo
         "predicted_us": round(sum(found.latency_us for found in model.predict(parts, device)), 3),
         "waves": waves_apart(tiles, [slots(launch, device) for launch in launches]),
         "waves_together": round(waves_together(tiles, min(slots(one, device) for one in tied)), 2),
+    }
+
+
+def _gained(gain: Gain) -> dict[str, Any]:
+    return {
+        "waves": gain.waves,
+        "waves_together": round(gain.waves_together, 2),
+        "saved_us": round(gain.saved_us, 3),
     }
 
 

@@ -256,7 +256,7 @@ def _tiles(kernels: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     rows = [
         (kernel["number"], f"{edge['producer']} -> {edge['consumer']}", edge["policy"], edge["semaphores"],
-         ", ".join(f"%{value}" for value in edge["values"]))
+         *_gained(edge), ", ".join(f"%{value}" for value in edge["values"]))
         for kernel in drawing for edge in kernel["tiles"]
     ]  # fmt: skip
     gains = [
@@ -265,7 +265,15 @@ def _tiles(kernels: Sequence[Mapping[str, Any]]) -> list[str]:
         for kernel in drawing if (apart := kernel.get("apart"))
     ]  # fmt: skip
     bars = [bar for kernel in drawing for bar in _bars(kernel.get("timeline", ()))]
-    return [table(rows, ("#", "tiles", "wait by policy", "semaphores", "for the sake of")), *gains, *bars]
+    titles = ("#", "tiles", "wait by policy", "semaphores", "waves", "saves", "for the sake of")
+    return [table(rows, titles), *gains, *bars]
+
+
+def _gained(edge: Mapping[str, Any]) -> tuple[str, str]:
+    """Waves of the two parts one after the other and together, and what is saved; nothing of last blocks."""
+    if "waves" not in edge:
+        return "", ""
+    return f"{edge['waves']} -> {edge['waves_together']}", f"{edge['saved_us']} us"
 
 
 BAR = 48

@@ -8,7 +8,7 @@ not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilestitch.compiler.ir import Graph
@@ -29,7 +29,8 @@ from tilestitch.passes.schedule.kernels import schedule_group
 
 from .beside import Beside
 from .check import Known, Parts, why_not_drawn
-from .cost import drawn_facts, launches_of, one_launch, roomy_blocks, slots, tile_times_us
+from .cost import drawn_facts, gains, launches_of, one_launch, roomy_blocks, slots, tile_times_us
+from .order import rows_sooner
 from .policies import POLICIES, Wanted, edge_of
 from .waves import drawn_us
 
@@ -52,6 +53,15 @@ class Drawn:
     latency_us: float
 
 
+@dataclass(frozen=True)
+class Chain:
+    """Kernels, each of which reads the one before, as one group, and what it is predicted to save."""
+
+    names: tuple[str, ...]
+    drawn: Drawn
+    saved_us: float
+
+
 class Chooser:
     def __init__(self, graph: Graph, kernels: Kernels, wanted: Wanted, model: LatencyModel) -> None:
         self.graph, self.kernels, self.wanted, self.model = graph, kernels, wanted, model
@@ -60,17 +70,24 @@ class Chooser:
         self.device: Device = device
         self.known = Known()
 
-    def grow(self, first: str) -> Iterator[WhyNot]:
-        """The longest chain from a kernel on that pays."""
-        chain, best = [first], None
+    def grow(self, first: str) -> tuple[Chain | None, list[WhyNot]]:
+        """The longest chain from a kernel on that pays, and what does not."""
+        names, best, refusals = [first], None, list[WhyNot]()
         while True:
-            further, refusals = self._further(chain, best)
-            yield from refusals
+            further, more = self._further(names, best)
+            refusals += more
             if further is None:
                 break
-            chain, best = further
-        if best is not None:
-            self.kernels.replace(best.group)
+            names, best = further
+        if best is None:
+            return None, refusals
+        apart_us = sum(map(self._alone_us, names))
+        return Chain(tuple(names), best, apart_us - best.latency_us), refusals
+
+    def fits(self, chain: Chain) -> bool:
+        """Whether it still can be what it is, others being tied by now."""
+        proposal = Combine(tuple((name,) for name in chain.names), tie=chain.drawn.group.tie)
+        return not isinstance(self.kernels.combined(proposal, RULE), WhyNot)
 
     def _further(self, chain: list[str], best: Drawn | None) -> tuple[tuple[list[str], Drawn] | None, list[WhyNot]]:
         refusals: list[WhyNot] = []
@@ -87,7 +104,11 @@ class Chooser:
             apart_us = before_us + self._alone_us(name)
             if self.wanted.forced or found.latency_us < (1 - LEAST_GAIN) * apart_us:
                 return ([*chain, name], found), refusals
-            numbers = {"apart_us": round(apart_us, 3), "together_us": round(found.latency_us, 3)}
+            (gain, *_) = reversed(gains(self.kernels.nodes, found.group, self._facts(found.group), self.device))
+            numbers = {
+                "apart_us": round(apart_us, 3), "together_us": round(found.latency_us, 3), "waves": gain.waves,
+                "waves_together": round(gain.waves_together, 2),
+            }  # fmt: skip
             subject = " -> ".join([*chain, name])
             refusals.append(
                 WhyNot(subject, "sync.gain", "stages that run into each other would save too little", numbers)
@@ -120,25 +141,49 @@ class Chooser:
         odd = next((part.name for part in group.parts if part.schedule is None), None)
         if odd is not None:
             return WhyNot(proposal.subject, "sync.part", f"{odd} has no schedule of tilestitch's, or stores nothing")
+        found = self._scheduled(group, proposal.subject)
+        sooner = self._sooner(group)
+        if isinstance(found, Drawn) and sooner != group:
+            other = self._scheduled(sooner, proposal.subject)
+            if isinstance(other, Drawn) and other.latency_us < found.latency_us:
+                return other
+        return found
+
+    def _sooner(self, group: Group) -> Group:
+        """The group with rows of tiles complete sooner in all kernels that others wait for."""
+        if self.wanted.whole:
+            return group
+        *stages, last = group.stages
+        found = [
+            tuple(rows_sooner(self.kernels.nodes, part, self.device, self._part_us(part)) for part in stage)
+            for stage in stages
+        ]
+        return replace(group, stages=(*found, last))
+
+    def _part_us(self, part: Group) -> float:
+        return self.kernels.latency_us(part, self.model)
+
+    def _scheduled(self, group: Group, subject: str) -> Drawn | WhyNot:
+        """Kernels that have schedules, with the policies predicted to be fastest."""
         problem = self._unfit(group)
         if problem is not None:
-            return WhyNot(proposal.subject, "sync.part", problem)
+            return WhyNot(subject, "sync.part", problem)
         parts = Parts.of(self.kernels.nodes, group.parts, self.known)
         if isinstance(parts, str):
-            return WhyNot(proposal.subject, "sync.part", parts)
+            return WhyNot(subject, "sync.part", parts)
         tiles = sum(relation.grid.blocks for relation in parts.relations)
         if tiles > MOST_TILES:
-            return WhyNot(proposal.subject, "sync.size", f"{tiles} tiles are more than {MOST_TILES}")
+            return WhyNot(subject, "sync.size", f"{tiles} tiles are more than {MOST_TILES}")
         if not self.wanted.forced and not self._has_waves(group, parts):
             reason = "all tiles of each kernel are computed at once, so no multiprocessor stands idle in a last wave"
-            return WhyNot(proposal.subject, "sync.waves", reason, {"tiles": tiles})
-        found = self._fastest(group, parts, tiles) if form == "tickets" else self._beside(group, parts)
+            return WhyNot(subject, "sync.waves", reason, {"tiles": tiles})
+        found = self._fastest(group, parts, tiles) if group.tie == "tickets" else self._beside(group, parts)
         if found is None:
             names = ", ".join(policy.name for policy in self.wanted.policies)
-            return WhyNot(proposal.subject, "sync.policy", f"{names} fits no dependence there")
+            return WhyNot(subject, "sync.policy", f"{names} fits no dependence there")
         if isinstance(found.group.schedule, TicketSchedule):
             problem = why_not_drawn(parts, found.group.schedule)
-            assert problem is None, (proposal.subject, problem)
+            assert problem is None, (subject, problem)
         return found
 
     def _unfit(self, group: Group) -> str | None:

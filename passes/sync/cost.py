@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 
 from tilestitch.compiler.ir import Node
@@ -11,13 +11,15 @@ from tilestitch.cost_model import constants as c
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.facts import KernelFacts, Launch
+from tilestitch.cost_model.laws.waves import waves_apart, waves_together
 from tilestitch.cost_model.on_gpu import resident_blocks
 from tilestitch.cost_model.protocol import latency_us
 from tilestitch.passes.plan import Group
-from tilestitch.passes.plan.schedules import LaunchesSchedule, TicketSchedule
+from tilestitch.passes.plan.schedules import LaunchesSchedule, Schedule, TicketSchedule
 from tilestitch.passes.plan.sync.edges import TileEdge
 
 from .check import Parts
+from .policies import KernelSync, edge_of
 from .waves import Span, beside_spans, drawn_spans, drawn_us, last_of
 
 ANALYTICAL = AnalyticalModel()
@@ -98,6 +100,45 @@ def timeline(
     resident = min(schedule.blocks, slots(one_launch(steps, schedule.blocks), device))
     tiles_us = tile_times_us(parts, steps, device)
     return drawn_spans(parts, schedule.edges, tiles_us, resident, c.GPU_HAND_OVER_US), apart
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Of an edge, for its two launches alone: their waves one after the other and together, and the microseconds saved
+    against waiting for the whole of the first.
+    """
+
+    waves: int
+    waves_together: float
+    saved_us: float
+
+
+def gains(nodes: Mapping[str, Node], group: Group, kernels: Sequence[KernelFacts], device: Device) -> list[Gain]:
+    """What each edge of a group brings whose tiles wait for tiles, given the facts of its parts."""
+    schedule, parts = group.schedule, Parts.of(nodes, group.parts)
+    assert isinstance(schedule, TicketSchedule | LaunchesSchedule) and not isinstance(parts, str), parts
+    steps = launches_of(parts, kernels)
+    found = []
+    for edge in schedule.edges:
+        pair = edge.producer, edge.consumer
+        two, own = parts.only(*pair), [steps[number] for number in pair]
+        tiles, held = [r.grid.blocks for r in two.relations], [slots(step.sequence[-1], device) for step in own]
+        if isinstance(schedule, TicketSchedule):
+            held = [min(schedule.blocks, slots(one_launch(steps, schedule.blocks), device))] * 2
+        whole = edge_of(two.pair(0, 1), KernelSync())
+        assert whole is not None
+        each = [last_of(_pair(two, one, own, held[0], schedule, device)) for one in (whole, edge)]
+        found.append(Gain(waves_apart(tiles, held), waves_together(tiles, min(held)), each[0] - each[1]))
+    return found
+
+
+def _pair(
+    two: Parts, edge: TileEdge, steps: Sequence[KernelFacts], held: int, schedule: Schedule, device: Device
+) -> list[Span]:
+    alone = [replace(edge, producer=0, consumer=1)]
+    if isinstance(schedule, LaunchesSchedule):
+        return _beside(two, alone, steps, device)
+    return drawn_spans(two, alone, tile_times_us(two, steps, device), held, c.GPU_HAND_OVER_US)
 
 
 def launches_of(parts: Parts, kernels: Sequence[KernelFacts]) -> list[KernelFacts]:

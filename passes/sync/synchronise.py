@@ -9,7 +9,7 @@ from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.fusion.stages import Kernels
 from tilestitch.passes.plan import WhyNot
 
-from .choose import Chooser
+from .choose import Chain, Chooser
 from .policies import Wanted
 from .whole import synchronise_whole
 
@@ -20,6 +20,44 @@ def synchronise(graph: Graph, kernels: Kernels, wanted: Wanted, model: LatencyMo
     if wanted.whole:
         yield from synchronise_whole(chooser)
         return
+    yield from _in_order(chooser) if wanted.forced else _best_first(chooser)
+
+
+def _in_order(chooser: Chooser) -> Iterator[WhyNot]:
+    """Every chain that can be, from the first kernel on."""
+    kernels = chooser.kernels
     for name in list(kernels.order):
-        if name in kernels.groups:
-            yield from chooser.grow(name)
+        if name not in kernels.groups:
+            continue
+        chain, refusals = chooser.grow(name)
+        yield from refusals
+        if chain is not None:
+            kernels.replace(chain.drawn.group)
+
+
+def _best_first(chooser: Chooser) -> Iterator[WhyNot]:
+    """Of chains that pay, and have kernels in common, the one that saves most: so a kernel follows the one before it
+    tile by tile, or as a whole, as is better for all.
+    """
+    kernels = chooser.kernels
+    grown: dict[str, Chain | None] = {}
+    refusals: dict[tuple[str, str, str], WhyNot] = {}
+    while True:
+        for name in kernels.order:
+            if name in kernels.groups and name not in grown:
+                grown[name], more = chooser.grow(name)
+                refusals.update({(why.subject, why.rule, why.reason): why for why in more})
+        best = max((c for c in grown.values() if c is not None), key=lambda chain: chain.saved_us, default=None)
+        if best is None:
+            break
+        if not chooser.fits(best):
+            del grown[best.names[0]]
+            continue
+        kernels.replace(best.drawn.group)
+        taken = set(best.names)
+        grown[best.drawn.group.name] = None
+        grown = {
+            name: chain for name, chain in grown.items()
+            if name not in taken and not (chain and taken & set(chain.names))
+        }  # fmt: skip
+    yield from refusals.values()

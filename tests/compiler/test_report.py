@@ -57,3 +57,12 @@ def test_file_is_whole_or_absent(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kernels", [[], [KERNEL] * 3])
 def test_any_number_of_kernels(kernels: list[dict[str, Any]]) -> None:
     assert embedded(render(explained(kernels=kernels, refusals=[])))["kernels"] == kernels
+
+
+def test_tiles_that_wait_for_tiles_are_drawn() -> None:
+    """With them and without, from what `explain` says of a kernel."""
+    page = render(explained())
+    assert '<div id="tied"></div>' in page and "tied();" in page
+    drawing = page[page.index("function tied()") : page.index("// Rows of equal height; an arc")]
+    for key in ("timeline", "tied_us", "apart_us", "waves_together", "saved_us", "semaphores", "policy"):
+        assert f".{key}" in drawing

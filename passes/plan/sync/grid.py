@@ -83,7 +83,8 @@ def grid_of(view: GroupView, schedule: Schedule | None) -> Grid | None:
                 gemm = cut_to_patches(gemm, tile.bm)
             gemm = with_large_right(gemm) if isinstance(tile, GemvTile) else gemm
             found = cut(gemm, (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)
-            return Grid((found.parts, found.batch, found.m_blocks, found.n_blocks), found.tile_rows)
+            rows = found.tile_rows * (tile.cluster if isinstance(tile, WgmmaTile) else 1)
+            return Grid((found.parts, found.batch, found.m_blocks, found.n_blocks), min(rows, found.m_blocks))
         case AttentionSchedule(tile=tile):
             what = attention_of(AnchoredGroup.of(view))
             if what.parts(tile.bn, schedule.split_keys) > 1:

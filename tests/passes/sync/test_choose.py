@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import pytest
 
 from tests.passes.sync.graphs import mlp, operand
 from tilestitch.compiler.ir import Graph
 from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.devices import Device
 from tilestitch.passes import PassContext, StitchPlan, TargetInfo, check_plan, make_plan
 from tilestitch.passes.explain import explain_plan
+from tilestitch.passes.plan import WhyNot
+from tilestitch.passes.plan.schedules import GemmSchedule
+from tilestitch.passes.schedule.device import device_of
+from tilestitch.passes.sync.choose import Chooser, Drawn
+from tilestitch.passes.sync.order import rows_sooner
 
 GPT3 = 12288, 4 * 12288 // 8
 """Width, and hidden width split over eight GPUs."""
@@ -82,3 +91,72 @@ def test_values_that_are_too_long_for_the_analysis_are_left_alone() -> None:
 def test_a_plan_survives_its_json() -> None:
     plan = planned(mlp(70, 40, 130), "row")
     assert StitchPlan.from_json(plan.to_json()) == plan
+
+
+# -- chains that have kernels in common, and the order of tiles --------------------------------------------------------
+
+
+def mlps(rows: int, *widths: int) -> Graph:
+    """GEMMs one after the other, with so many columns."""
+    graph = Graph("mlps")
+    x = operand(graph, "x", rows, widths[0], dtype="float16")
+    for number, (before, after) in enumerate(pairwise(widths)):
+        x = graph.emit("matmul", x, operand(graph, f"w{number}", before, after, dtype="float16"))
+    graph.outputs = [x]
+    return graph
+
+
+def test_of_chains_with_a_kernel_in_common_the_one_that_saves_most_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first edge of three saves 2 %, the second one much more, all of them together less."""
+    graph = mlps(1280, 4096, 6144, 6144, 6144)
+    names = [group.name for group in planned(graph).groups]
+    saved = {(0, 1): 0.97, (1, 2): 0.8, (2, 3): 0.9, (0, 1, 2): 0.99, (1, 2, 3): 0.99}
+    graph_names = {name: number for number, name in enumerate(names)}
+    real = Chooser.drawn
+
+    def drawn(self: Chooser, chain: Sequence[str], form: str = "tickets") -> Drawn | WhyNot:
+        found = real(self, chain, form)
+        assert isinstance(found, Drawn), found
+        share = saved.get(tuple(graph_names.get(name, -1) for name in chain), 1.0)
+        return Drawn(found.group, share * sum(self._alone_us(name) for name in chain))
+
+    monkeypatch.setattr(Chooser, "drawn", drawn)
+    plan = planned(graph, "auto/tickets")
+    tied = [[part.name for part in group.parts] for group in plan.groups if group.stages]
+    assert tied == [names[1:3]]
+
+
+@pytest.mark.parametrize("rows", [768, 1536])
+def test_rows_of_tiles_that_others_wait_for_are_complete_sooner(rows: int) -> None:
+    """Eight rows together, column after column, are complete at the end only."""
+    hopper = TargetInfo("cuda", device="H100", architectures=("sm_90a",))
+    graph = mlp(rows, *GPT3, "float16")
+    plan = planned(graph, "auto", hopper)
+    (group,) = plan.groups
+    first, last = (part.schedule for part in group.parts)
+    assert isinstance(first, GemmSchedule) and isinstance(last, GemmSchedule)
+    assert first.tile_rows < last.tile_rows
+    assert total_us(graph, plan) < 0.95 * total_us(graph, planned(graph, target=hopper))
+
+
+def test_rows_stay_together_where_memory_would_take_longer() -> None:
+    """Weights of 2 GB, which each group of rows reads anew."""
+    graph = mlp(1024, 32768, 32768, "float16")
+    group = planned(graph).groups[0]
+    assert isinstance(group.schedule, GemmSchedule) and group.schedule.tile_rows == 8
+    nodes = {node.name: node for node in graph.nodes}
+    (device,) = (device_of(GPU),)
+    assert isinstance(device, Device)
+    assert rows_sooner(nodes, group, device, 500.0) == group
+    sooner = rows_sooner(nodes, group, device, 1e6).schedule
+    assert isinstance(sooner, GemmSchedule) and sooner.tile_rows == 1
+
+
+def test_explain_says_what_each_edge_brings() -> None:
+    graph = mlp(1280, *GPT3, "float16")
+    (kernel,) = explain_plan(graph, planned(graph, "auto"))["kernels"]
+    (edge,) = kernel["tiles"]
+    assert edge["waves"] > edge["waves_together"] and edge["saved_us"] > 0
+    plan = planned(mlp(2304, *GPT3, "float16"), "auto")
+    refusal = next(refusal for refusal in plan.refusals if refusal.rule == "sync.gain")
+    assert refusal.numbers["waves"] >= refusal.numbers["waves_together"]

@@ -1,0 +1,44 @@
+"""In which order a GEMM computes its tiles where others wait for rows of them.
+
+With fewer rows of tiles together a row is complete sooner, and the right operand is read from memory once for each
+group of rows. So there are as few as memory brings in a part of the time that the GEMM takes anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import ceil
+
+from tilestitch.compiler.ir import Node
+from tilestitch.cost_model.devices import Device
+from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.contractions import gemm_of
+from tilestitch.passes.plan.gemm.tiles import WgmmaTile
+from tilestitch.passes.plan.schedules import GemmSchedule
+from tilestitch.passes.plan.view import look_up
+from tilestitch.passes.schedule.cuda.gemm_facts import partition_of
+
+MOST_SHARE = 0.5
+"""Of what a GEMM takes, that memory may take to bring its operands."""
+ROWS = (1, 2, 4)
+
+
+def rows_sooner(nodes: Mapping[str, Node], part: Group, device: Device, latency_us: float) -> Group:
+    """The part with as few rows of tiles together as that allows; as it is where it is no GEMM of many rows.
+    latency_us: what it is predicted to take.
+    """
+    schedule = part.schedule
+    if not isinstance(schedule, GemmSchedule) or schedule.tile_rows == 1:
+        return part
+    gemm = gemm_of(AnchoredGroup.of(look_up(nodes, part)))
+    assert gemm is not None, "a schedule of tiles is of a GEMM"
+    cluster = schedule.tile.cluster if isinstance(schedule.tile, WgmmaTile) else 1
+    blocks = ceil(partition_of(gemm, schedule).m_blocks / cluster)
+    left, right = (operand.value.tensor_type.nbytes for operand in (gemm.a, gemm.b))
+    for rows in (r for r in ROWS if r < min(schedule.tile_rows, blocks)):
+        times = ceil(blocks / rows) if right > device.l2_bytes // 2 else 1
+        if (left + times * right) / device.dram_bytes_per_second * 1e6 <= MOST_SHARE * latency_us:
+            return replace(part, schedule=replace(schedule, tile_rows=rows))
+    return part
