@@ -7,11 +7,8 @@ from functools import partial
 from typing import Any
 
 from benchmarks.device.case import Case, Setup
+from benchmarks.device.pair_models import MLPS, TOKENS, flops, gates, moved_bytes
 from benchmarks.device.peers import captured, measured
-
-TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-MLPS = {"gpt3, 1 of 8": (12288, 4 * 12288 // 8), "llama 65B, 1 of 8": (8192, 22016 // 8)}
-"""Width and this card's share of the hidden width."""
 
 DTYPE = "float16"
 
@@ -29,20 +26,23 @@ def pair(name: str, tokens: int) -> dict[str, Any]:
     x = torch.randn(tokens, width, device="cuda", dtype=kind)
     up, gate, down = weight(width, hidden), weight(width, hidden), weight(hidden, width)
     f = torch.nn.functional
-    gated = name.startswith("llama")
+    gated = gates(name)
 
     def call() -> Any:
         inner = f.silu(x @ gate) * (x @ up) if gated else f.gelu(x @ up, approximate="tanh")
         return inner @ down
 
     result = measured(captured(call))
-    gemms = 3 if gated else 2
-    flops = 2 * gemms * tokens * width * hidden
-    moved = kind.itemsize * (gemms * width * hidden + 2 * tokens * width)
-    return {**result, "TFLOP_per_s": flops / result["us"] / 1e6, "GB_per_s": moved / result["us"] / 1e3}
+    return {
+        **result,
+        "TFLOP_per_s": flops(name, tokens) / result["us"] / 1e6,
+        "GB_per_s": moved_bytes(name, tokens) / result["us"] / 1e3,
+    }
 
 
 def cases(part: str, setup: Setup) -> Iterator[Case]:
     for name in MLPS:
         for tokens in TOKENS:
-            yield Case(part, {"mlp": name, "tokens": tokens}, partial(pair, name, tokens), needs=("torch",))
+            yield Case(
+                part, {"mlp": name, "tokens": tokens, "by": "cublas"}, partial(pair, name, tokens), needs=("torch",)
+            )

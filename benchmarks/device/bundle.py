@@ -23,7 +23,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from benchmarks.device import emulator_bundle, gemm_bundle, package
+from benchmarks.device import emulator_bundle, gemm_bundle, package, pair_models
 from benchmarks.device.bundle_cases import CASES, TARGET, VARIANTS
 from benchmarks.device.bundle_kernels import bundle_kernels
 from benchmarks.device.bundle_sizes import onnx_of
@@ -40,7 +40,7 @@ from tilestitch.runtime.program import DeviceStep
 
 FOLDER = package.ARCHIVE.with_name("bundle")
 LIMIT_MIB = 45.0
-LISTINGS = ("cases", "sizes", "gemm", "emulator", "models")
+LISTINGS = ("cases", "sizes", "gemm", "emulator", "pairs", "models")
 PERIOD = 32_749
 """After so many elements, a prime, weights of cases begin again, so that they pack; no rows of a matrix are equal."""
 
@@ -49,7 +49,7 @@ COMPILER = (
     "compiler", "passes", "codegen", "cost_model", "runtime", "tests/networks.py", "tests/models.py",
     "benchmarks/replay/catalogue.py",
     *(f"benchmarks/device/{name}.py" for name in ("bundle", "bundle_cases", "case_models", "bundle_sizes",
-      "gemm_bundle", "emulator_bundle", "launch_orders", "sizes", "feeds", "rules")),
+      "gemm_bundle", "emulator_bundle", "launch_orders", "pair_models", "sizes", "feeds", "rules")),
 )  # fmt: skip
 """What entries depend on."""
 
@@ -82,6 +82,10 @@ def entries() -> Iterator[Entry]:
     for shape in gemm_bundle.SHAPES:
         yield Entry("gemm", shape.name, partial(gemm_bundle.bundle, shape))
     yield Entry("emulator", "emulator", emulator_bundle.bundle)
+    for mlp in pair_models.MLPS:
+        for tokens in pair_models.TOKENS:
+            name = f"{mlp.partition(' ')[0].rstrip(',')}.{tokens}"
+            yield Entry("pairs", name, partial(bundle_pair, name, mlp, tokens))
     for precision in PRECISIONS:
         for model in _models():
             facts = {"model": model, "precision": precision}
@@ -163,6 +167,18 @@ def _stripped(
     return {**known, "orders": orders, "one_at_a_time_us": schedule["one_at_a_time_us"]}
 
 
+def bundle_pair(name: str, mlp: str, tokens: int, folder: Path) -> dict[str, Any]:
+    """An artifact for every way in which the kernels are tied, where it differs from those before."""
+    forms: dict[str, Any] = {}
+    for form, sync in pair_models.FORMS.items():
+        compiled = compile_model(pair_models.onnx_of(mlp, tokens), TARGET, sync=sync)
+        facts = _saved(compiled, folder, f"{name}.{form}")
+        same = next((n for n, other in forms.items() if other["digest"] == facts["digest"]), None)
+        forms[form] = {**facts, "artifact": forms[same]["artifact"] if same else f"{name}.{form}"}
+    digest = hashlib.sha256("".join(one["digest"] for one in forms.values()).encode()).hexdigest()[:16]
+    return {"mlp": mlp, "tokens": tokens, "forms": forms, "digest": digest}
+
+
 def _saved(compiled: CompiledModel, folder: Path, entry: str, image: str = "cubin") -> dict[str, Any]:
     """The artifact, and what is to be known of it."""
     path = folder / f"{entry}.tsm"
@@ -226,6 +242,8 @@ class Lists:
             suffixes = [".tsm", ".graph"] + [".npz"] * ("variant" in row) + [".recorded.npz"] * row.get("smoke", False)
             found |= {self.folder / f"{row['name']}{suffix}" for suffix in suffixes}
             found |= {self.folder / f"{name}.tsm" for name in row.get("orders", {}).values()}
+        for form in (form for row in self.rows["pairs"].values() for form in row["forms"].values()):
+            found |= {self.folder / f"{form['artifact']}.tsm"}
         for kernel in (kernel for row in self.rows["gemm"].values() for kernel in row["kernels"]):
             found |= {self.folder / "gemm" / f"{launch['symbol']}.cubin" for launch in kernel["launches"]}
         for row in self.rows["emulator"].values():
@@ -260,7 +278,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.device.bundle", description=__doc__)
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where entries are kept between calls")
     parser.add_argument("--out", type=Path, default=package.ARCHIVE, metavar="FILE", help="what is packed")
-    parser.add_argument("--only", default="", metavar="LIST,LIST", help="of cases, sizes, gemm, emulator, models")
+    parser.add_argument("--only", default="", metavar="LIST,LIST", help=f"of {', '.join(LISTINGS)}")
     parser.add_argument("--match", default="", metavar="TEXT", help="entries whose name has this text")
     parser.add_argument(
         "--limit-mib", type=float, default=LIMIT_MIB, help=f"of all that travels (default {LIMIT_MIB:.0f})"

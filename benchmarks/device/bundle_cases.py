@@ -129,6 +129,9 @@ CASES = {
         partial(mlp, rows=150, width=72, hidden=136), ("float32", "float16"), ("float32",), sync="tile"
     ),
     "launches": Family(mlp, ("float32",), sync="tile/launches"),
+    "launches_by_copies": Family(
+        partial(mlp, rows=264, width=264, hidden=1032), ("float16",), ("float16",), sync="tile/launches"
+    ),
     "launches_small": Family(
         partial(mlp, rows=150, width=72, hidden=136), ("float32",), ("float32",), sync="tile/launches"
     ),

@@ -9,11 +9,12 @@ OURS = "tilestitch"
 TOGETHER = {
     "operators": (("D1", "D2"), ("operator", "shape", "dtype")),
     "GEMMs and convolutions": (("B3", "B4"), ("shape",)),
+    "pairs of GEMMs": (("A8", "A7"), ("mlp", "tokens")),
     "models": (("M1", "M2", "M3", "M4"), ("model", "batch", "dtype")),
 }
 """Parts whose rows meet, and the fields that say of what they are. A row without `by` is ours."""
 
-TIMES = ("device_us", "queued_us")
+TIMES = ("device_us", "queued_us", "us")
 """On the device; for an engine that has no stream of ours, of calls queued back to back."""
 
 

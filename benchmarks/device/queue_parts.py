@@ -48,6 +48,7 @@ PARTS = (
     Part("M2", "m_models:quick_peers", 120, "The same models through PyTorch, eager and as a CUDA graph"),
     Part("B5", "b3_gemm:others", 240, "Hopper's GEMMs and convolutions, every other tile"),
     Part("A5", "a5_concurrency:cases", 60, "Kernels side by side; green contexts"),
+    Part("A8", "a8_tied:cases", 120, "GEMM pairs of an MLP, ours: apart, programmatic edges only, tile by tile"),
     Part("A7", "a7_pairs:cases", 60, "cuBLAS pairs of an MLP in one CUDA graph"),
     Part("A6", "a6_patterns:cases", 120, "PyTorch and JAX on softmax, norms, GELU, attention"),
     Part("B2", "b2_sanitizer:cases", 200, "compute-sanitizer over the cases"),

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
+from benchmarks.device import pair_models
 from benchmarks.device.bundle_cases import CASES, VARIANTS, Family
 from tilestitch.passes.plan import Group, StitchPlan
 from tilestitch.passes.plan.attention.tiles import AttentionMmaTile, AttentionSimtTile
@@ -119,3 +120,14 @@ def test_rows_after_gemms_of_every_kind_are_judged(name: str, variant: str, tile
     assert group.tie == "band"
     gemm = group.parts[0]
     assert isinstance(gemm.schedule, GemmSchedule) and gemm.schedule.tile.template == tile
+
+
+@pytest.mark.parametrize("mlp", pair_models.MLPS)
+def test_pairs_are_tied_in_every_way(mlp: str) -> None:
+    """As the queue times them: the forms differ in what ties their kernels, and in nothing that they compute."""
+    ties = {}
+    for form, sync in pair_models.FORMS.items():
+        plan = plan_of(pair_models.onnx_of(mlp, 768), target="cuda:h200", sync=sync)
+        ties[form] = {group.tie for group in plan.groups if group.stages and group.tie in ("tickets", "launches")}
+    assert ties[pair_models.APART] == set()
+    assert all(ties[form] == {"launches"} for form in ("pdl", "rows", "tiles"))

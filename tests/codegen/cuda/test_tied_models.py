@@ -14,14 +14,14 @@ from tests.codegen.cuda.cuda_harness import target
 from tests.codegen.cuda.test_cuda_tickets import ORDERS, inputs
 from tests.codegen.kernel_harness import interpret
 from tests.compiled import assert_close
-from tests.passes.sync.graphs import attention, convolutions, mlp, operand
+from tests.passes.sync.graphs import attention, convolutions, layer, mlp, narrow_mlp
 from tests.tolerances import SUMS
 from tilestitch.codegen.assemble import Planned, assemble
 from tilestitch.codegen.cuda.backend import CudaBackend
 from tilestitch.codegen.cuda.group import lower_group
 from tilestitch.codegen.cuda.toolchain.compile import BuildOptions
 from tilestitch.codegen.cuda.toolchain.text import kernel_text
-from tilestitch.compiler.ir import Graph, Value
+from tilestitch.compiler.ir import Graph
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.passes import PassContext, StitchPlan, check_plan, make_plan
 from tilestitch.passes.fusion.stages import Kernels as Groups
@@ -40,34 +40,6 @@ GPU = "cuda:sm_90"
 FORMS = ("tickets", "launches")
 SMALL = SimtTile(16, 16, 16, 4, 4, 2)
 """For one of 128 x 128 at full size."""
-
-
-def narrow_mlp(rows: int, hidden: int, columns: int) -> Graph:
-    """Two GEMMs whose results have so many tiles; the first one sums up little."""
-    graph = Graph("narrow_mlp")
-    x, up, down = (operand(graph, *given) for given in (("x", rows, 8), ("up", 8, hidden), ("down", hidden, columns)))
-    inner = graph.emit("tanh", graph.emit("matmul", x, up))
-    graph.outputs = [graph.emit("matmul", inner, down)]
-    return graph
-
-
-def layer(tokens: int, heads: int, width: int, hidden: int, *, gated: bool) -> Graph:
-    """A layer of a transformer: attention and an MLP, each added to what it reads. gated: as Llama has it."""
-    graph = attention(tokens, heads, width)
-    (merged,) = graph.outputs
-    x = graph.emit("add", merged, graph.inputs[0])
-    graph.name, columns = "layer", x.shape[1]
-    up = graph.emit("matmul", _normalised(graph, x), operand(graph, "up", columns, hidden))
-    inner = graph.emit("tanh", up)
-    if gated:
-        inner = graph.emit("mul", inner, graph.emit("matmul", x, operand(graph, "gate", columns, hidden)))
-    graph.outputs = [graph.emit("add", graph.emit("matmul", inner, operand(graph, "down", hidden, columns)), x)]
-    return graph
-
-
-def _normalised(graph: Graph, x: Value) -> Value:
-    total = graph.emit("reduce_sum", graph.emit("abs", x), axes=(1,), keepdims=True)
-    return graph.emit("div", x, total)
 
 
 CHAINS: dict[str, Callable[[], Graph]] = {

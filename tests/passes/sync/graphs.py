@@ -33,12 +33,14 @@ def normalised_mlp(rows: int, width: int, hidden: int, dtype: str = "float32") -
     return graph
 
 
-def attention(tokens: int, heads: int, width: int, dtype: str = "float32") -> Graph:
-    """A projection to queries, keys and values in one matrix, attention of its slices, and a projection of that."""
+def attention(tokens: int, heads: int, width: int, dtype: str = "float32", features: int = 24) -> Graph:
+    """A projection to queries, keys and values in one matrix, attention of its slices, and a projection of that.
+    features: of a token before and after.
+    """
     graph = Graph("attention")
     columns = heads * width
-    x = operand(graph, "x", tokens, 24, dtype=dtype)
-    first = graph.emit("matmul", x, operand(graph, "qkv", 24, 3 * columns, dtype=dtype))
+    x = operand(graph, "x", tokens, features, dtype=dtype)
+    first = graph.emit("matmul", x, operand(graph, "qkv", features, 3 * columns, dtype=dtype))
     query, key, value = (_heads(graph, first, number, heads, width) for number in range(3))
     scores = graph.emit("matmul", query, key, trans_b=True)
     largest = graph.emit("reduce_max", scores, axes=(2,), keepdims=True)
@@ -46,7 +48,7 @@ def attention(tokens: int, heads: int, width: int, dtype: str = "float32") -> Gr
     weights = graph.emit("div", weights, graph.emit("reduce_sum", weights, axes=(2,), keepdims=True))
     merged = graph.emit("transpose", graph.emit("matmul", weights, value), perm=(1, 0, 2))
     flat = graph.emit("reshape", merged, shape=(tokens, columns))
-    graph.outputs = [graph.emit("matmul", flat, operand(graph, "out", columns, 24, dtype=dtype))]
+    graph.outputs = [graph.emit("matmul", flat, operand(graph, "out", columns, features, dtype=dtype))]
     return graph
 
 
@@ -68,3 +70,34 @@ def convolutions(count: int, channels: int, edge: int, dtype: str = "float32") -
         x = graph.emit("tanh", x)
     graph.outputs = [x]
     return graph
+
+
+def narrow_mlp(rows: int, hidden: int, columns: int) -> Graph:
+    """Two GEMMs whose results have so many elements; the first one sums up little."""
+    graph = Graph("narrow_mlp")
+    x, up, down = (operand(graph, *given) for given in (("x", rows, 8), ("up", 8, hidden), ("down", hidden, columns)))
+    inner = graph.emit("tanh", graph.emit("matmul", x, up))
+    graph.outputs = [graph.emit("matmul", inner, down)]
+    return graph
+
+
+def layer(
+    tokens: int, heads: int, width: int, hidden: int, *, gated: bool, dtype: str = "float32", features: int = 24
+) -> Graph:
+    """A layer of a transformer: attention and an MLP, each added to what it reads. gated: as Llama has it."""
+    graph = attention(tokens, heads, width, dtype, features)
+    (merged,) = graph.outputs
+    x = graph.emit("add", merged, graph.inputs[0])
+    graph.name, columns = "layer", x.shape[1]
+    up = graph.emit("matmul", _normalised(graph, x), operand(graph, "up", columns, hidden, dtype=dtype))
+    inner = graph.emit("tanh", up)
+    if gated:
+        inner = graph.emit("mul", inner, graph.emit("matmul", x, operand(graph, "gate", columns, hidden, dtype=dtype)))
+    down = operand(graph, "down", hidden, columns, dtype=dtype)
+    graph.outputs = [graph.emit("add", graph.emit("matmul", inner, down), x)]
+    return graph
+
+
+def _normalised(graph: Graph, x: Value) -> Value:
+    total = graph.emit("reduce_sum", graph.emit("abs", x), axes=(1,), keepdims=True)
+    return graph.emit("div", x, total)
