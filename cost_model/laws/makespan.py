@@ -4,9 +4,11 @@ A kernel is ready a launch gap after all that it waits for has ended. Ready kern
 priority first, then those that were ready earlier, then those that come first in the order of launches. The head of
 the queue places as many thread blocks as there is room for (threads, registers, shared memory, blocks); as long as
 blocks of it are left, no other kernel places any, even where one of its blocks would fit. Blocks that were placed
-together end together; fewer than a quarter of those that the device could hold are not placed. What they share (DRAM,
-the L2 cache, arithmetic units) is divided in proportion to what each would use if it were alone, so that nothing is
-ever busier than it can be; kernels whose data fit the L2 cache alone, but not together, use DRAM for them.
+together end together; fewer than a quarter of those that the device could hold are not placed. Each block needs an
+equal part of what its kernel uses (DRAM, the L2 cache, arithmetic units) while it runs. That is divided in proportion
+to what each would use if it were alone, so that nothing is ever busier than it can be, and no graph of kernels ends
+before all that they use has been delivered; kernels whose data fit the L2 cache alone, but not together, use DRAM for
+them.
 
 Sources. The queue: Amert et al., GPU Scheduling on the NVIDIA TX2: Hidden Details Revealed (RTSS 2017). At most 128
 grids at a time: CUDA C++ Programming Guide, compute capability 7.0 and later. Room is counted over the whole device,
@@ -55,6 +57,13 @@ class Work:
     def alone_us(self) -> float:
         return self.gap_us + self.body_us
 
+    @property
+    def used_us(self) -> tuple[float, ...]:
+        """How long it takes all that the device has of each thing, at least: of what is shared, and of room."""
+        rounds = _Rounds.of(self)
+        held_us = self.body_us * (rounds.full * rounds.part + (rounds.blocks - rounds.full) * rounds.last_part)
+        return (*(self.body_us * rate for rate in self.rates), *(held_us * min(1.0, each) for each in self.room))
+
 
 class Span(NamedTuple):
     """ready_us: when its blocks may start; start_us: when the first does; end_us: when the last has ended."""
@@ -78,8 +87,8 @@ def spans(works: Sequence[Work], edges: Iterable[tuple[int, int]], priorities: S
 
 
 class _Device:
-    """Lots are blocks of a kernel that were placed together, by three lists in step: the kernel, its blocks in the lot,
-    and the microseconds until they end if nothing slows them down.
+    """Lots are blocks of a kernel that were placed together, by four lists in step: the kernel, its blocks in the lot,
+    what part of the kernel's rates they take, and the microseconds until they end if nothing slows them down.
     """
 
     def __init__(self, works: Sequence[Work], edges: Iterable[tuple[int, int]], priorities: Sequence[int]) -> None:
@@ -95,7 +104,9 @@ class _Device:
         for before, after in edges:
             self._waits[after] += 1
             self._readers[before].append(after)
-        self._blocks, self._together, self._rounds = _rounds(works)
+        self._rounds = [_Rounds.of(work) for work in works]
+        self._blocks = [rounds.blocks for rounds in self._rounds]
+        self._together = [rounds.together for rounds in self._rounds]
         self._least = [max(1, int(LEAST_LOT * together)) for together in self._together]
         self._unplaced = list(self._blocks)
         self._unended = list(self._blocks)
@@ -107,6 +118,7 @@ class _Device:
         self._queue: list[tuple[int, float, int]] = []
         self._lots: list[int] = []
         self._lot_blocks: list[int] = []
+        self._lot_shares: list[float] = []
         self._left_us: list[float] = []
         self._ready_us = [0.0] * len(works)
         self._start_us = [0.0] * len(works)
@@ -150,11 +162,13 @@ class _Device:
             if not started:
                 self._start_us[number] = now_us
                 self._grids += 1
+            share, lasts_us = self._rounds[number].lot(count, self._unplaced[number], self._works[number].body_us)
             self._unplaced[number] -= count
-            self._occupy(number, count)
+            self._occupy(number, count, share)
             self._lots.append(number)
             self._lot_blocks.append(count)
-            self._left_us.append(self._works[number].body_us / self._rounds[number])
+            self._lot_shares.append(share)
+            self._left_us.append(lasts_us)
             if self._unplaced[number]:
                 return
             heapq.heappop(self._queue)
@@ -172,17 +186,16 @@ class _Device:
         wanted = self._blocks[number] if work.whole else min(self._unplaced[number], self._least[number])
         return count if count >= wanted else 0
 
-    def _occupy(self, number: int, count: int) -> None:
+    def _occupy(self, number: int, count: int, share: float) -> None:
         """Blocks of a kernel come, or go if there are fewer than none."""
         work = self._works[number]
         for kind, each in enumerate(work.room):
             self._free[kind] -= count * each
-        share = count / self._together[number]
         for kind, rate in enumerate(work.rates):
             self._busy[kind] += rate * share
         if work.rates:
             self._busy_uncached += max(work.uncached, work.rates[0]) * share
-        self._cached += work.cache * share
+        self._cached += work.cache * count / self._together[number]
 
     def _paces(self) -> list[float] | None:
         """How fast each lot goes on, 1 being as fast as alone; None if all go as fast."""
@@ -209,13 +222,14 @@ class _Device:
             self._left_us = [left - step_us * pace for left, pace in zip(self._left_us, paces)]
         if min(self._left_us, default=1.0) > _NOTHING:
             return
-        lots = list(zip(self._lots, self._lot_blocks, self._left_us))
-        self._lots = [number for number, _, left in lots if left > _NOTHING]
-        self._lot_blocks = [blocks for _, blocks, left in lots if left > _NOTHING]
-        self._left_us = [left for _, _, left in lots if left > _NOTHING]
-        for number, blocks, left in lots:
+        lots = list(zip(self._lots, self._lot_blocks, self._lot_shares, self._left_us))
+        self._lots = [number for number, _, _, left in lots if left > _NOTHING]
+        self._lot_blocks = [blocks for _, blocks, _, left in lots if left > _NOTHING]
+        self._lot_shares = [share for _, _, share, left in lots if left > _NOTHING]
+        self._left_us = [left for _, _, _, left in lots if left > _NOTHING]
+        for number, blocks, share, left in lots:
             if left <= _NOTHING:
-                self._occupy(number, -blocks)
+                self._occupy(number, -blocks, -share)
                 self._unended[number] -= blocks
                 if not self._unended[number]:
                     self._end(number, now_us)
@@ -229,14 +243,35 @@ class _Device:
                 self._arrive(reader, now_us)
 
 
-def _rounds(works: Sequence[Work]) -> tuple[list[int], list[int], list[int]]:
-    """Of each kernel: blocks, those of them that run at a time if it is alone, and how often."""
-    found = []
-    for work in works:
+class _Rounds(NamedTuple):
+    """How the blocks of a kernel go through the device if it is alone.
+
+    together: those that run at a time; full: those of full rounds, after which fewer may be left for the last one.
+    part: of the kernel's time, how long a full round lasts; last_part: the last one, if that is not full.
+    """
+
+    blocks: int
+    together: int
+    full: int
+    part: float
+    last_part: float
+
+    @staticmethod
+    def of(work: Work) -> _Rounds:
         blocks, resident = max(1, work.blocks), max(1, work.resident)
-        rounds = -(-blocks // resident)
-        if rounds > MOST_ROUNDS:
+        if blocks > MOST_ROUNDS * resident:
             blocks = MOST_ROUNDS * resident
-            rounds = MOST_ROUNDS
-        found.append((blocks, min(blocks, resident), rounds))
-    return [b for b, _, _ in found], [t for _, t, _ in found], [r for _, _, r in found]
+        together = min(blocks, resident)
+        rounds, whole = -(-blocks // together), blocks // together
+        if rounds == whole:
+            return _Rounds(blocks, together, blocks, 1 / rounds, 0.0)
+        # Rounds last equally long, unless a full one then used more of something than there is.
+        part = max(1 / rounds, min(1.0, max(work.rates, default=0.0)) * together / blocks)
+        return _Rounds(blocks, together, whole * together, part, 1 - whole * part)
+
+    def lot(self, count: int, unplaced: int, body_us: float) -> tuple[float, float]:
+        """Of blocks that are placed together, before which so many had not been: what part of the kernel's rates they
+        take, and how long they last.
+        """
+        part = self.part if self.blocks - unplaced < self.full else self.last_part
+        return (count / (self.blocks * part) if part > 0 else 0.0), body_us * part

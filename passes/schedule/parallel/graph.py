@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from tilestitch.cost_model.laws.makespan import Span, Work, spans
@@ -43,6 +44,13 @@ class LaunchGraph:
         for number in reversed(range(len(self.works))):
             found[number] = self.works[number].alone_us + max((found[n] for n in self.after[number]), default=0.0)
         return found
+
+    @cached_property
+    def least_us(self) -> float:
+        """No schedule is shorter: the longest path, and what all launches use together of one thing."""
+        kinds = zip_longest(*(work.used_us for work in self.works), fillvalue=0.0)
+        gap_us = min((work.gap_us for work in self.works), default=0.0)
+        return max([*self.rest_us, *(gap_us + sum(kind) for kind in kinds)], default=0.0)
 
     @cached_property
     def slack_us(self) -> list[float]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tilestitch.cost_model.laws.makespan import Span
 
 from .graph import LEVELS, LaunchGraph, Order, last_us, spans_in
-from .orders import CANDIDATES, FEWER, at_most
+from .orders import CANDIDATES, FEWER, as_given, at_most
 
 EFFORT = 25_000
 """What local search may spend: some tenths of a second. A simulation costs a unit for each launch, and for each that
@@ -20,14 +20,14 @@ LEAST_GAIN = 1e-3
 
 def best_order(graph: LaunchGraph) -> Order:
     """The best of the candidates, improved part by part. Equal questions have equal answers."""
+    numbers_of = graph.parts()
+    parts = [_Part(graph.part(numbers)) for numbers in numbers_of]
+    _improve(parts, EFFORT)
     order: list[int] = []
     levels = [0] * len(graph.works)
     held: list[tuple[int, int]] = []
-    for numbers in graph.parts():
-        if len(numbers) == 1:
-            order += numbers
-            continue
-        chosen = _best_of_part(graph.part(numbers), EFFORT * len(numbers) // len(graph.works))
+    for numbers, part in zip(numbers_of, parts, strict=True):
+        chosen = part.best
         order += (numbers[place] for place in chosen.order)
         held += ((numbers[before], numbers[after]) for before, after in chosen.held)
         for place, level in enumerate(chosen.levels):
@@ -35,44 +35,82 @@ def best_order(graph: LaunchGraph) -> Order:
     return Order(tuple(order), tuple(levels), tuple(held))
 
 
-def _best_of_part(graph: LaunchGraph, effort: int) -> Order:
-    """The best that is found from any of the candidates; the earlier one of equals."""
-    starts = [(order, spans_in(graph, order)) for order in dict.fromkeys(one(graph) for one in CANDIDATES)]
-    rounds = effort // cost_of(starts[0][1]) - len(starts)
-    fewer = [at_most(graph, count) for count in FEWER if count < len(graph.works)] if rounds > len(FEWER) else []
-    starts += [(order, spans_in(graph, order)) for order in fewer if order.held]
-    rounds -= len(fewer)
-    climb = _Climb(graph, rounds, {order for order, _ in starts})
-    best, found = starts[0]
-    for order, spans in starts[1:]:
-        if _is_better(spans, found):
-            best, found = order, spans
-    others = sorted((start for start in starts if start[0] != best), key=lambda start: last_us(start[1]))
-    for order, spans in [(best, found), *others]:
-        order, spans = climb.best_from(order, spans)
-        if _is_better(spans, found):
-            best, found = order, spans
-    return best
+def _improve(parts: list[_Part], effort: int) -> None:
+    """Spend so much on the parts from which there may be something to gain, in proportion to how much that is; what is
+    left of one goes to the others.
+    """
+    effort -= sum(part.spent for part in parts)
+    opened = sorted((part for part in parts if part.is_open), key=lambda part: -part.gain_us)
+    rest_us = sum(part.gain_us for part in opened)
+    for part in opened:
+        share = effort * part.gain_us / rest_us if rest_us else 0.0
+        rest_us -= part.gain_us
+        effort -= part.improve(int(share))
+
+
+class _Part:
+    """A part of a graph, and its best order so far: at first the best of the candidates, the earlier of equals."""
+
+    def __init__(self, graph: LaunchGraph) -> None:
+        self.graph = graph
+        self.starts: list[tuple[Order, list[Span]]] = []
+        self.spent = 0
+        self.best = as_given(graph)
+        if len(graph.works) > 1:
+            self._start(dict.fromkeys(one(graph) for one in CANDIDATES))
+
+    def _start(self, orders: Iterable[Order]) -> None:
+        fresh = [(order, spans_in(self.graph, order)) for order in orders]
+        self.starts += fresh
+        self.spent += sum(cost_of(spans) for _, spans in fresh)
+        self.best, self.found = self.starts[0]
+        for order, spans in self.starts[1:]:
+            if _is_better(spans, self.found):
+                self.best, self.found = order, spans
+
+    @property
+    def gain_us(self) -> float:
+        """No more can be gained."""
+        return last_us(self.found) - self.graph.least_us if self.starts else 0.0
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.starts) and self.gain_us > LEAST_GAIN * self.graph.least_us
+
+    def improve(self, effort: int) -> int:
+        """Local search from each start; returns what it cost."""
+        before, each = self.spent, cost_of(self.found)
+        if effort > (len(FEWER) + 1) * each:
+            fewer = [at_most(self.graph, count) for count in FEWER if count < len(self.graph.works)]
+            self._start(order for order in fewer if order.held)
+        climb = _Climb(self.graph, effort - (self.spent - before), {order for order, _ in self.starts})
+        others = sorted((start for start in self.starts if start[0] != self.best), key=lambda start: last_us(start[1]))
+        for start in [(self.best, self.found), *others]:
+            order, spans = climb.best_from(*start)
+            if _is_better(spans, self.found):
+                self.best, self.found = order, spans
+        self.spent = before + effort - climb.effort
+        return self.spent - before
 
 
 @dataclass
 class _Climb:
-    """Tries moves, each once and so many in all, and keeps those that help."""
+    """Tries moves, each once and for so much effort in all, and keeps those that help."""
 
     graph: LaunchGraph
-    rounds: int
+    effort: int
     tried: set[Order]
 
     def best_from(self, best: Order, found: list[Span]) -> tuple[Order, list[Span]]:
-        while last_us(found) > max(self.graph.rest_us) * (1 + LEAST_GAIN):  # no order is faster than the longest path
+        while last_us(found) > self.graph.least_us * (1 + LEAST_GAIN):
             for move in _moves(self.graph, best, found):
-                if self.rounds <= 0:
+                if self.effort <= 0:
                     return best, found
                 if move in self.tried:
                     continue
                 self.tried.add(move)
-                self.rounds -= 1
                 spans = spans_in(self.graph, move)
+                self.effort -= cost_of(spans)
                 if _is_better(spans, found):
                     best, found = move, spans
                     break

@@ -62,6 +62,12 @@ def work(body_us: float, blocks: int = 1, room: float = 0.0, gap_us: float = 0.0
             [work(4, rates=(0.0,), cache=0.6, uncached=1.0), work(4, rates=(0.5,), cache=0.5)], [],
             [(0, 0, 6), (0, 0, 6)], id="not together in the cache",
         ),
+        pytest.param(  # a round of two blocks takes 0.7 * 4/3, one of a single block half of that: 1.4 together
+            [work(4, 3, 0.01, resident=2, rates=(0.7,))] * 2, [], [(0, 0, 4.8), (0, 2, 6.8)], id="equal parts",
+        ),
+        pytest.param(  # two blocks at a time need all that there is for 0.9 * 2/3 of the time, the third 0.75 of it
+            [work(4, 3, 0.01, resident=2, rates=(0.9,))] * 2, [], [(0, 0, 5.2), (0, 2.4, 7.6)], id="long rounds",
+        ),
         pytest.param([work(2, 1, 3.0), work(1, 1, 1)], [], [(0, 0, 2), (0, 2, 3)], id="a block that fits nowhere"),
         pytest.param([work(0, 1, 1), work(3, 1, 1)], [(0, 1)], [(0, 0, 0), (0, 0, 3)], id="a kernel of no time"),
     ],
@@ -128,6 +134,14 @@ def test_a_kernel_alone_takes_what_it_takes_alone(
     room = min(room, 1 / resident)
     one = Work(1.0, 8.0, blocks, resident, (room,), rates=(rate,), cache=cache, uncached=1.0)
     assert spans([one], []) == [Span(1, 1, pytest.approx(9))]
+
+
+@given(st.integers(1, 8), st.integers(1, 30), st.integers(1, 12), st.floats(0.05, 1.0))
+@settings(deadline=None)
+def test_what_kernels_use_is_delivered_in_whole(count: int, blocks: int, resident: int, rate: float) -> None:
+    """However many of their blocks are in the last round."""
+    one = Work(0.0, 8.0, blocks, resident, (0.001,), rates=(0.0, rate))
+    assert makespan_us([one] * count, []) >= max(8.0, count * 8.0 * rate) * (1 - 1e-9)
 
 
 @given(WORKS)

@@ -84,7 +84,7 @@ def test_a_pack_that_keeps_a_chain_waiting_is_taken_apart(monkeypatch: pytest.Mo
 
 
 def test_tiles_for_fewer_multiprocessors_are_taken_where_branches_end_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = experts(6, tokens=64, width=512, hidden=2048)
+    graph = experts(6, tokens=64, width=256, hidden=2048)
     before, after = as_fused(monkeypatch, graph), planned(graph)
     assert predicted_us(after, graph) < 0.99 * predicted_us(before, graph)
     schedule = {group.name: group.schedule for group in before.groups}
