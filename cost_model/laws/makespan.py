@@ -28,7 +28,8 @@ MOST_ROUNDS = 8
 """Kernels whose blocks go through the device more often are taken to have larger ones, which do so as often as this."""
 LEAST_LOT = 0.25
 """Of the blocks that the device holds of a kernel: no fewer are placed at a time, or events would have no end."""
-_NOTHING = 1e-9
+NOTHING = 1e-9
+"""Microseconds, or a share of the device, that are none."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Work:
     @property
     def used_us(self) -> tuple[float, ...]:
         """How long it takes all that the device has of each thing, at least: of what is shared, and of room."""
-        rounds = _Rounds.of(self)
+        rounds = Rounds.of(self)
         held_us = self.body_us * (rounds.full * rounds.part + (rounds.blocks - rounds.full) * rounds.last_part)
         return (*(self.body_us * rate for rate in self.rates), *(held_us * min(1.0, each) for each in self.room))
 
@@ -83,12 +84,13 @@ def spans(works: Sequence[Work], edges: Iterable[tuple[int, int]], priorities: S
 
     Raises ValueError for times that are negative or not finite.
     """
-    return _Device(works, edges, priorities).run()
+    return Simulation(works, edges, priorities).run()
 
 
-class _Device:
-    """Lots are blocks of a kernel that were placed together, by four lists in step: the kernel, its blocks in the lot,
-    what part of the kernel's rates they take, and the microseconds until they end if nothing slows them down.
+class Simulation:
+    """A device on which kernels run. Lots are blocks of a kernel that were placed together, by four lists in step: the
+    kernel, its blocks in the lot, what part of its rates they take, and the microseconds until they end if nothing
+    slows them down.
     """
 
     def __init__(self, works: Sequence[Work], edges: Iterable[tuple[int, int]], priorities: Sequence[int]) -> None:
@@ -104,7 +106,7 @@ class _Device:
         for before, after in edges:
             self._waits[after] += 1
             self._readers[before].append(after)
-        self._rounds = [_Rounds.of(work) for work in works]
+        self._rounds = [Rounds.of(work) for work in works]
         self._blocks = [rounds.blocks for rounds in self._rounds]
         self._together = [rounds.together for rounds in self._rounds]
         self._least = [max(1, int(LEAST_LOT * together)) for together in self._together]
@@ -126,21 +128,29 @@ class _Device:
 
     def run(self) -> list[Span]:
         now_us = 0.0
-        for number, count in enumerate(self._waits):
-            if not count:
-                self._arrive(number, now_us)
+        self._begin()
         while self._arrivals or self._queue or self._lots:
             self._place(now_us)
-            paces = self._paces()
-            if paces is None:
-                step_us = min(self._left_us, default=float("inf"))
-            else:
-                step_us = min(left / pace for left, pace in zip(self._left_us, paces))
-            if self._arrivals:
-                step_us = min(step_us, max(0.0, self._arrivals[0][0] - now_us))
-            now_us += step_us
-            self._advance(step_us, paces, now_us)
+            now_us = self._next(now_us)
         return list(map(Span, self._ready_us, self._start_us, self._end_us))
+
+    def _begin(self) -> None:
+        for number, count in enumerate(self._waits):
+            if not count:
+                self._arrive(number, 0.0)
+
+    def _next(self, now_us: float) -> float:
+        """Let time pass until blocks end or a kernel is ready; returns that time."""
+        paces = self._paces()
+        if paces is None:
+            step_us = min(self._left_us, default=inf)
+        else:
+            step_us = min(left / pace for left, pace in zip(self._left_us, paces))
+        if self._arrivals:
+            step_us = min(step_us, max(0.0, self._arrivals[0][0] - now_us))
+        now_us += step_us
+        self._advance(step_us, paces, now_us)
+        return now_us
 
     def _arrive(self, number: int, now_us: float) -> None:
         self._ready_us[number] = now_us + self._works[number].gap_us
@@ -148,7 +158,7 @@ class _Device:
 
     def _place(self, now_us: float) -> None:
         """Let blocks start."""
-        while self._arrivals and self._arrivals[0][0] <= now_us + _NOTHING:
+        while self._arrivals and self._arrivals[0][0] <= now_us + NOTHING:
             ready_us, number = heapq.heappop(self._arrivals)
             heapq.heappush(self._queue, (-self._priorities[number], ready_us, number))
         while self._queue:
@@ -180,7 +190,7 @@ class _Device:
         count = min(self._unplaced[number], self._together[number] - running)
         for free, each in zip(self._free, work.room):
             if each > 0:
-                count = min(count, int((free + _NOTHING) / each))
+                count = min(count, int((free + NOTHING) / each))
         if not self._lots:
             return max(1, count)  # a kernel that the device cannot hold is launched all the same
         wanted = self._blocks[number] if work.whole else min(self._unplaced[number], self._least[number])
@@ -199,9 +209,9 @@ class _Device:
 
     def _paces(self) -> list[float] | None:
         """How fast each lot goes on, 1 being as fast as alone; None if all go as fast."""
-        crowded = self._cached > 1.0 + _NOTHING
+        crowded = self._cached > 1.0 + NOTHING
         busy = [self._busy_uncached, *self._busy[1:]] if crowded else self._busy
-        if not busy or max(busy) <= 1.0 + _NOTHING:
+        if not busy or max(busy) <= 1.0 + NOTHING:
             return None
         slower = [max(1.0, one) for one in busy]
         return [1 / self._slowdown(self._works[number], slower, crowded) for number in self._lots]
@@ -220,15 +230,15 @@ class _Device:
             self._left_us = [left - step_us for left in self._left_us]
         else:
             self._left_us = [left - step_us * pace for left, pace in zip(self._left_us, paces)]
-        if min(self._left_us, default=1.0) > _NOTHING:
+        if min(self._left_us, default=1.0) > NOTHING:
             return
         lots = list(zip(self._lots, self._lot_blocks, self._lot_shares, self._left_us))
-        self._lots = [number for number, _, _, left in lots if left > _NOTHING]
-        self._lot_blocks = [blocks for _, blocks, _, left in lots if left > _NOTHING]
-        self._lot_shares = [share for _, _, share, left in lots if left > _NOTHING]
-        self._left_us = [left for _, _, _, left in lots if left > _NOTHING]
+        self._lots = [number for number, _, _, left in lots if left > NOTHING]
+        self._lot_blocks = [blocks for _, blocks, _, left in lots if left > NOTHING]
+        self._lot_shares = [share for _, _, share, left in lots if left > NOTHING]
+        self._left_us = [left for _, _, _, left in lots if left > NOTHING]
         for number, blocks, share, left in lots:
-            if left <= _NOTHING:
+            if left <= NOTHING:
                 self._occupy(number, -blocks, -share)
                 self._unended[number] -= blocks
                 if not self._unended[number]:
@@ -243,7 +253,7 @@ class _Device:
                 self._arrive(reader, now_us)
 
 
-class _Rounds(NamedTuple):
+class Rounds(NamedTuple):
     """How the blocks of a kernel go through the device if it is alone.
 
     together: those that run at a time; full: those of full rounds, after which fewer may be left for the last one.
@@ -257,17 +267,17 @@ class _Rounds(NamedTuple):
     last_part: float
 
     @staticmethod
-    def of(work: Work) -> _Rounds:
+    def of(work: Work) -> Rounds:
         blocks, resident = max(1, work.blocks), max(1, work.resident)
         if blocks > MOST_ROUNDS * resident:
             blocks = MOST_ROUNDS * resident
         together = min(blocks, resident)
         rounds, whole = -(-blocks // together), blocks // together
         if rounds == whole:
-            return _Rounds(blocks, together, blocks, 1 / rounds, 0.0)
+            return Rounds(blocks, together, blocks, 1 / rounds, 0.0)
         # Rounds last equally long, unless a full one then used more of something than there is.
         part = max(1 / rounds, min(1.0, max(work.rates, default=0.0)) * together / blocks)
-        return _Rounds(blocks, together, whole * together, part, 1 - whole * part)
+        return Rounds(blocks, together, whole * together, part, 1 - whole * part)
 
     def lot(self, count: int, unplaced: int, body_us: float) -> tuple[float, float]:
         """Of blocks that are placed together, before which so many had not been: what part of the kernel's rates they

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tilestitch.cost_model.laws.makespan import Span
 
+from .explore import explored
 from .graph import LEVELS, LaunchGraph, Order, last_us, spans_in
 from .orders import CANDIDATES, FEWER, as_given, at_most
 
@@ -14,6 +15,12 @@ EFFORT = 25_000
 """What local search may spend: some tenths of a second. A simulation costs a unit for each launch, and for each that
 runs beside it.
 """
+EXPLORED = 40
+"""Launches of a part, at most, for branch and bound."""
+SHORTER = (0.05, 0.02)
+"""By how much shorter orders are looked for: the larger, the sooner a branch is left."""
+NODES, NODE_COST = 1_000, 6
+"""Of branch and bound: moments at which something is chosen, and what each costs."""
 LEAST_GAIN = 1e-3
 """Of the makespan, for which an order is left. No prediction is better than that."""
 
@@ -80,6 +87,8 @@ class _Part:
     def improve(self, effort: int) -> int:
         """Local search from each start; returns what it cost."""
         before, each = self.spent, cost_of(self.found)
+        for share in SHORTER:
+            self._explore(share, before + effort // 2)
         if effort > (len(FEWER) + 1) * each:
             fewer = [at_most(self.graph, count) for count in FEWER if count < len(self.graph.works)]
             self._start(order for order in fewer if order.held)
@@ -91,6 +100,18 @@ class _Part:
                 self.best, self.found = order, spans
         self.spent = before + effort - climb.effort
         return self.spent - before
+
+    def _explore(self, share: float, most: int) -> None:
+        """Orders that are shorter by such a share, as long as there are any, and as `spent` is below so much."""
+        while self.is_open and self.spent < most and len(self.graph.works) <= EXPLORED:
+            found = explored(
+                self.graph, last_us(self.found) / (1 + share), min(NODES, (most - self.spent) // NODE_COST)
+            )
+            self.spent += found.nodes * NODE_COST
+            before_us = last_us(self.found)
+            self._start(dict.fromkeys(found.orders))
+            if last_us(self.found) == before_us:
+                return
 
 
 @dataclass
