@@ -12,6 +12,7 @@ from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.laws.makespan import Work
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.cost_model.side_by_side import works_of
+from tilestitch.passes.errors import PassError
 from tilestitch.passes.plan import ALIGNMENT, BufferPlan, Segment, StitchPlan, WhyNot
 from tilestitch.passes.plan.launches.dependences import edges_of, segment_ranges
 from tilestitch.passes.plan.launches.launch import Edge, Launch
@@ -45,10 +46,13 @@ def arranged(plan: StitchPlan, graph: Graph, model: LatencyModel, most_bytes: in
     """The plan with the groups of each segment in the order, and its launches with the priorities, of the least
     predicted makespan. The given order is kept where no other is predicted to be faster.
 
-    most_bytes: how many bytes more than one launch at a time needs the arena may have, for launches side by side.
+    most_bytes: how many bytes more than one launch at a time needs the arena may have, for launches side by side. Raises
+    PassError if they are fewer than none.
     """
     if not plan.target.is_gpu or not plan.launches:
         return plan
+    if most_bytes is not None and most_bytes < 0:
+        raise PassError(f"branch_bytes is {most_bytes}; give a number of bytes, 0 or more, or None")
     works = works_of_plan(plan, graph, model)
     given, ours = Arrangement(plan.segments), _best_arrangement(plan, graph, works)
     options: Iterator[StitchPlan]
@@ -56,8 +60,8 @@ def arranged(plan: StitchPlan, graph: Graph, model: LatencyModel, most_bytes: in
         options = iter((plan, placed(plan, graph, ours)))
     else:
         most_bytes += one_at_a_time_bytes(plan, graph)
-        all_options = (placed(plan, graph, order, window) for window in WINDOWS for order in (given, ours))
-        options = (option for option in all_options if option.buffers.arena_bytes <= most_bytes)
+        windows = [(order, _widest(plan, graph, order, most_bytes)) for order in (given, ours)]
+        options = (placed(plan, graph, order, window) for order, window in windows if window is not None)
     best = next(options)
     best_us = last_us(spans_of(best, works))
     for option in options:
@@ -85,7 +89,19 @@ def sooner(plan: StitchPlan, other: StitchPlan, graph: Graph, model: LatencyMode
 
 def one_at_a_time_bytes(plan: StitchPlan, graph: Graph) -> int:
     """The arena of the same kernels in the same order, if each had ended before the next began."""
-    return placed(plan, graph, Arrangement(plan.segments), window=0).buffers.arena_bytes
+    return _buffers(plan, graph, plan.segments, 0)[0].arena_bytes
+
+
+def _widest(plan: StitchPlan, graph: Graph, order: Arrangement, most_bytes: int) -> int | None:
+    """The most launches side by side for which the arena is not larger; None if it is even one at a time. By halves:
+    fewer launches need no more memory.
+    """
+    first, last = 0, len(WINDOWS)
+    while first < last:
+        middle = (first + last) // 2
+        fits = _buffers(plan, graph, order.segments, WINDOWS[middle])[0].arena_bytes <= most_bytes
+        first, last = (first, middle) if fits else (middle + 1, last)
+    return WINDOWS[first] if first < len(WINDOWS) else None
 
 
 def works_of_plan(plan: StitchPlan, graph: Graph, model: LatencyModel) -> dict[str, tuple[Work, ...]]:
@@ -178,13 +194,7 @@ def _rounded(nbytes: int) -> int:
 def placed(plan: StitchPlan, graph: Graph, arrangement: Arrangement, window: int = WINDOW) -> StitchPlan:
     """The plan in another order, with memory, edges, branches and priorities that fit it."""
     segments = arrangement.segments
-    by_group: dict[str, list[Launch]] = {}
-    for launch in plan.launches or ():
-        by_group.setdefault(launch.group, []).append(launch)
-    launches = tuple(launch for segment in segments for name in segment.groups for launch in by_group.get(name, ()))
-    aliases, places = plan.buffers.aliases, plan.buffers.places
-    values = plan_buffers(graph, plan.groups, plan.host_groups, segments, aliases, places, window=window)
-    buffers = place_temporaries(launches, values, concurrent=window > 0)
+    buffers, launches = _buffers(plan, graph, segments, window)
     edges = edges_of(graph, launches, segments, buffers)
     number = {key: at for at, key in enumerate(_keys(launches))}
     pairs = ((number[before], number[after]) for before, after in arrangement.held)
@@ -193,3 +203,16 @@ def placed(plan: StitchPlan, graph: Graph, arrangement: Arrangement, window: int
     moved = with_edges(moved, held) if held else moved
     moved = replace(moved, lanes=lanes_of(launches, segments, moved.edges or ()))
     return with_priorities(moved, [arrangement.levels.get(key, 0) for key in number])
+
+
+def _buffers(
+    plan: StitchPlan, graph: Graph, segments: tuple[Segment, ...], window: int
+) -> tuple[BufferPlan, tuple[Launch, ...]]:
+    """Memory for an order, and the launches in it."""
+    by_group: dict[str, list[Launch]] = {}
+    for launch in plan.launches or ():
+        by_group.setdefault(launch.group, []).append(launch)
+    launches = tuple(launch for segment in segments for name in segment.groups for launch in by_group.get(name, ()))
+    aliases, places = plan.buffers.aliases, plan.buffers.places
+    values = plan_buffers(graph, plan.groups, plan.host_groups, segments, aliases, places, window=window)
+    return place_temporaries(launches, values, concurrent=window > 0), launches

@@ -15,7 +15,7 @@ from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.protocol import AnyDevice, KernelFacts, Prediction
 from tilestitch.passes import PassContext, TargetInfo, make_plan
-from tilestitch.passes.errors import PlanError
+from tilestitch.passes.errors import PassError, PlanError
 from tilestitch.passes.plan import Segment, StitchPlan
 from tilestitch.passes.plan.launches.launch import Lane
 from tilestitch.passes.plan_check import check_plan
@@ -108,6 +108,11 @@ def without_order(plan: StitchPlan, graph: Graph) -> StitchPlan:
     position = {node.name: number for number, node in enumerate(graph.nodes)}
     names = sorted((group.name for group in plan.groups), key=lambda name: position[plan.group(name).nodes[-1]])
     return placed(plan, graph, Arrangement((Segment(True, tuple(names)),)))
+
+
+def test_fewer_bytes_than_none_are_refused() -> None:
+    with pytest.raises(PassError, match="branch_bytes is -1; give a number of bytes"):
+        planned(random_graph(0), -1)
 
 
 def test_on_a_cpu_launches_have_no_branches() -> None:
