@@ -46,8 +46,8 @@ def arranged(plan: StitchPlan, graph: Graph, model: LatencyModel, most_bytes: in
     """The plan with the groups of each segment in the order, and its launches with the priorities, of the least
     predicted makespan. The given order is kept where no other is predicted to be faster.
 
-    most_bytes: how many bytes more than one launch at a time needs the arena may have, for launches side by side. Raises
-    PassError if they are fewer than none.
+    most_bytes: how many bytes more than one launch at a time needs the arena may have, for launches side by side.
+    Raises PassError if they are fewer than none.
     """
     if not plan.target.is_gpu or not plan.launches:
         return plan
