@@ -238,22 +238,19 @@ def declared_bytes() -> int:
 
 @dataclass(frozen=True)
 class Within:
-    """While a kernel is emitted as a part of another: whether its threads are fewer than the block's. held: the address
-    of a word of shared memory that it may use between its barriers.
-    """
+    """While a kernel is emitted as a part of another: whether its threads are fewer than the block's."""
 
     threads: int
     block_threads: int
-    held: Any = None
 
 
 _WITHIN: ContextVar[Within | None] = ContextVar("within", default=None)
 
 
 @contextmanager
-def within(threads: int, block_threads: int, held: Any = None) -> Iterator[None]:
+def within(threads: int, block_threads: int) -> Iterator[None]:
     """What is emitted inside is done by the first `threads` threads of a block."""
-    token = _WITHIN.set(Within(threads, block_threads, held))
+    token = _WITHIN.set(Within(threads, block_threads))
     try:
         yield
     finally:

@@ -112,7 +112,6 @@ class _Tickets:
         self.starts, count = semaphores_at(schedule.edges)
         self.words = OWN_WORDS + count
         self.parameters: dict[KernelArg, Parameter] = {}
-        self.held: Expr = None
         self.faults: list[str] = []
         self.first_fault: dict[int, int] = {}  # by the id of a launch
         for launch in launches:
@@ -136,9 +135,8 @@ class _Tickets:
 
     def _body(self, buffers: list[Any], thread: Thread) -> None:
         given, memory = dict(zip(self.parameters, buffers, strict=False)), buffers[-1]
-        lane, held, ticket = thread.thread[0], shared_buffer(2, "int32"), registers(1, "int32")
+        lane, held, ticket = thread.thread[0], shared_buffer(1, "int32"), registers(1, "int32")
         words, place = T.address_of(memory[0]), T.address_of(held[0])
-        self.held = T.address_of(held[1])
         runs, total = T.bind(T.call_extern("uint32", "ts_ticket_runs", words)), self.firsts[-1]
 
         def draw() -> None:
@@ -197,7 +195,7 @@ class _Tickets:
     ) -> None:  # fmt: skip
         threads = launch.threads
         scopes = (
-            within(threads, self.threads, self.held),
+            within(threads, self.threads),
             pooled(launch.shared_bytes),
             faults_from(self.first_fault[id(launch)]),
         )

@@ -221,6 +221,10 @@ def _fence(name: str, words: Sequence[str], operands: Operands) -> str:
 
 
 def _barrier(name: str, words: Sequence[str], operands: Operands) -> str:
+    if "red" in words:
+        _allow(name, words, {"red", "popc", "u32", "cta", "aligned"})
+        result, number, count, predicate = operands
+        return f'{result} = emu_barrier_count(int({number}), uint32_t({count}), {predicate}, "{name}", __LINE__);'
     found = _allow(name, words, {"sync", "arrive", "cta", "aligned"})
     number, count = [*operands, "0"][:2]
     if "arrive" in found:

@@ -137,7 +137,7 @@ class BandRows(RowsAfter):
 def last_of(counter: Any, count: int, function: str = "ts_grid_last") -> Expr:
     """Whether the block (or warp, by another function) is the last of `count` that come here with a counter."""
     scope = part_of_block()
-    if function == "ts_grid_last" and scope is not None and scope.held is not None:
-        part = T.call_extern("int32", f"{function}_part", T.address_of(counter), count, scope.threads, scope.held)
+    if function == "ts_grid_last" and scope is not None:
+        part = T.call_extern("int32", f"{function}_part", T.address_of(counter), count, scope.threads)
         return T.bind(part) != 0
     return T.call_extern("int32", function, T.address_of(counter), count) != 0

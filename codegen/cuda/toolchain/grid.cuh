@@ -115,16 +115,19 @@ static __device__ __forceinline__ void ts_grid_part_barrier(int threads) {
   asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
 }
 
-// As `ts_grid_last`, for the first `threads` threads of a block, whole warps. `held`: a word of shared memory.
-static __device__ __forceinline__ int ts_grid_last_part(unsigned *word, unsigned count, int threads, int *held) {
+// As `ts_grid_last`, for the first `threads` threads of a block, whole warps.
+static __device__ __forceinline__ int ts_grid_last_part(unsigned *word, unsigned count, int threads) {
+  int last = 0;
   ts_grid_part_barrier(threads);
   if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {
     unsigned before;
     asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(word), "r"(count - 1u) : "memory");
-    *held = before == count - 1u;
+    last = before == count - 1u;
   }
-  ts_grid_part_barrier(threads);
-  return *held;
+  int found;
+  asm volatile("{\n.reg .pred own;\nsetp.ne.s32 own, %1, 0;\nbar.red.popc.u32 %0, 1, %2, own;\n}"
+               : "=r"(found) : "r"(last), "r"(threads) : "memory");
+  return found;
 }
 
 static __device__ __forceinline__ int ts_grid_blocks() { return (int)gridDim.x; }

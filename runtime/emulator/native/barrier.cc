@@ -76,14 +76,15 @@ using namespace emu;
 EXPORT void emu_barrier(int id, uint32_t count, const char* name, uint32_t line) { arrive(id, count, true, name, line); }
 EXPORT void emu_barrier_arrive(int id, uint32_t count, uint32_t line) { arrive(id, count, false, "bar.arrive", line); }
 
-// __syncthreads_count, _and and _or: waits twice, so that no thread adds to the sum while others still read it.
-EXPORT int emu_barrier_count(int predicate, const char* name, uint32_t line) {
-  Barrier& barrier = self->block->barriers[0];
+// __syncthreads_count, _and and _or, and bar.red: waits twice, so that no thread adds to the sum while others still read it.
+EXPORT int emu_barrier_count(int id, uint32_t count, int predicate, const char* name, uint32_t line) {
+  if (id < 0 || id > 15) fault(nullptr, line, "%s: %s names barrier %d; there are 0 to 15", describe(*self), name, id);
+  Barrier& barrier = self->block->barriers[id];
   if (!barrier.arrived) barrier.sum = 0;
   barrier.sum += predicate != 0;
-  arrive(0, 0, true, name, line);
+  arrive(id, count, true, name, line);
   int sum = int(barrier.sum);
-  arrive(0, 0, true, name, line);
+  arrive(id, count, true, name, line);
   return sum;
 }
 

@@ -22,6 +22,7 @@ from tilestitch.compiler.ir.graph import Graph, Value
 from tilestitch.compiler.ir.types import TensorType
 from tilestitch.passes import PassContext, StitchPlan, check_plan, make_plan
 from tilestitch.passes.fusion.rules.remote import GlobalStitching, Packing
+from tilestitch.passes.plan.schedules import GemmSchedule
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact import artifact_bytes
 from tilestitch.runtime.emulator import EmulatorOptions
@@ -104,6 +105,20 @@ def test_independent_kernels_in_one_launch(options: EmulatorOptions, dtype: str)
     (launch,) = launches_of(graph, plan)
     assert not launch.cooperative and launch.kind == "packed"
     check(graph, plan, {v.name: numbers(v.shape, dtype) for v in graph.inputs}, options)
+
+
+@pytest.mark.parametrize("options", ORDERS[1:], ids=lambda o: o.block_order)
+def test_the_last_block_of_a_sum_joins_it_with_its_own_threads_only(options: EmulatorOptions) -> None:
+    """The other warps of the block have no part of the GEMM, and never come to a barrier of all threads."""
+    graph = Graph("sums")
+    a, b, x = (graph.add_input(name, TensorType("float32", shape))
+               for name, shape in (("a", (3, 1024)), ("b", (1024, 24)), ("x", (2, 1025))))  # fmt: skip
+    graph.outputs = [graph.emit("matmul", a, b, trans_a=False, trans_b=False), softmax(graph, x, 1)]
+    plan = planned(graph)
+    gemm = next(p.schedule for g in plan.groups for p in g.parts if isinstance(p.schedule, GemmSchedule))
+    (launch,) = launches_of(graph, plan)
+    assert gemm.split_k > 1 and gemm.tile.threads < launch.threads
+    check(graph, plan, {v.name: numbers(v.shape, "float32") for v in graph.inputs}, options)
 
 
 def test_what_only_parts_read_is_temporary() -> None:

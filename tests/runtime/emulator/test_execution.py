@@ -213,6 +213,21 @@ def test_atomics(options: EmulatorOptions) -> None:
     assert (total[0], halves[0], *most) == (128, 64, 255, 0, 512)
 
 
+@pytest.mark.parametrize("options", ORDERS)
+def test_votes_of_some_warps_at_a_named_barrier(options: EmulatorOptions) -> None:
+    body = """\
+  if (threadIdx.x >= 64) return;
+  for (int i = 0; i < 3; ++i) {
+    int found;
+    asm volatile("{\\n.reg .pred own;\\nsetp.ne.s32 own, %1, 0;\\nbar.red.popc.u32 %0, 1, %2, own;\\n}"
+                 : "=r"(found) : "r"((int)threadIdx.x % (i + 2)), "r"(64) : "memory");
+    y[i * 64 + threadIdx.x] = found;
+  }"""
+    y = np.zeros((3, 64), np.int32)
+    run(kernel("int* y", body), [y], 1, 96, options)
+    np.testing.assert_array_equal(y, np.repeat([[32], [42], [48]], 64, axis=1))
+
+
 def test_warp_specialised_roles_with_named_barriers() -> None:
     body = """\
   __shared__ float slot[64];

@@ -13,8 +13,8 @@ from tilestitch.passes.plan.sync.edges import semaphores_at
 
 OWN_WORDS = 2
 """Before the semaphores: tickets drawn, and runs ended."""
-TICKET_BYTES = shared_array(2, 4)
-"""Static shared memory: the ticket that a block holds, and whether it is the last that has a part of a sum."""
+TICKET_BYTES = shared_array(1, 4)
+"""Static shared memory: the ticket that a block holds."""
 NO_TILES = frozenset({"gemm_wgmma"})
 """Templates whose blocks walk over tiles themselves."""
 

@@ -4,7 +4,7 @@
 extern "C" {
 void emu_barrier(int id, uint32_t count, const char* name, uint32_t line);
 void emu_barrier_arrive(int id, uint32_t count, uint32_t line);
-int emu_barrier_count(int predicate, const char* name, uint32_t line);
+int emu_barrier_count(int id, uint32_t count, int predicate, const char* name, uint32_t line);
 void emu_grid_barrier(uint32_t line);
 void emu_cluster_arrive(int releases, uint32_t line);
 void emu_cluster_wait(uint32_t line);
@@ -16,13 +16,13 @@ int emu_dependencies_over();
 
 inline void __syncthreads(EMU_LINE) { emu_barrier(0, 0, "__syncthreads", line); }
 inline int __syncthreads_count(int predicate, EMU_LINE) {
-  return emu_barrier_count(predicate, "__syncthreads_count", line);
+  return emu_barrier_count(0, 0, predicate, "__syncthreads_count", line);
 }
 inline int __syncthreads_or(int predicate, EMU_LINE) {
-  return emu_barrier_count(predicate, "__syncthreads_or", line) != 0;
+  return emu_barrier_count(0, 0, predicate, "__syncthreads_or", line) != 0;
 }
 inline int __syncthreads_and(int predicate, EMU_LINE) {
-  return emu_barrier_count(!predicate, "__syncthreads_and", line) == 0;
+  return emu_barrier_count(0, 0, !predicate, "__syncthreads_and", line) == 0;
 }
 inline void __threadfence() { emu_fence(); }
 inline void __threadfence_block() { emu_fence(); }
