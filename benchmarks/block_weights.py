@@ -24,6 +24,8 @@ from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli.output import table
 from tilestitch.runtime import load
 
+USUAL = (1024, 6)
+"""Width and layers; results of other sizes have files of their own."""
 BLOCK, HEAD, PAST, VOCABULARY = 32, 64, 127, 8192
 FORMS = {"symmetric": (False, 0), "zero points": (True, 0), "int8 allowed": (False, 4)}
 """Whether there are zero points, and `accuracy_level`: with 4, activations may be rounded to 8 bits."""
@@ -124,8 +126,8 @@ class Decoder:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.block_weights", description=__doc__)
-    parser.add_argument("--hidden", type=int, default=1024, metavar="N", help="a multiple of 256")
-    parser.add_argument("--layers", type=int, default=6, metavar="N")
+    parser.add_argument("--hidden", type=int, default=USUAL[0], metavar="N", help="a multiple of 256")
+    parser.add_argument("--layers", type=int, default=USUAL[1], metavar="N")
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
     parser.add_argument("--rounds", type=int, default=25, metavar="N")
     options = parser.parse_args(arguments)
@@ -134,7 +136,8 @@ def main(arguments: list[str] | None = None) -> int:
         rows.append(_measured(Decoder(options.hidden, options.layers, *FORMS[form]), form, options.rounds))
         print(rows[-1], flush=True)
     print(table([list(row.values()) for row in rows], list(rows[0])))
-    print(write_results("block_weights", rows))
+    size = (options.hidden, options.layers)
+    print(write_results("block_weights" if size == USUAL else f"block_weights_{size[0]}x{size[1]}", rows))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The device of `makespan`, if whoever launches chose at every moment what goes next.
+"""The device of `makespan`, if at every moment it were chosen freely what goes next.
 
 At each event the next kernel is any of those that are ready and for which there is room, or none until the next event.
 That is more than the order of launches, priorities and edges can say: what none of these schedules reaches, no order
