@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tilestitch.cost_model.laws.makespan import Work, makespan_us
+from tilestitch.cost_model.laws.makespan import Span, Work, makespan_us
+from tilestitch.passes.schedule.parallel import search
+from tilestitch.passes.schedule.parallel.explore import Explored, explored
 from tilestitch.passes.schedule.parallel.graph import LEVELS, LaunchGraph, Order, last_us, spans_in
 from tilestitch.passes.schedule.parallel.orders import as_given, by_longest_path, by_slack, opara
 from tilestitch.passes.schedule.parallel.search import best_order, critical_path
@@ -134,3 +136,26 @@ def test_an_order_is_simulated_by_the_numbers_of_the_launches() -> None:
     graph = graph_of([1, 2, 3], (), share=1.0)
     assert [span.end_us for span in spans_in(graph, Order((2, 0, 1), (0, 0, 0)))] == [4, 6, 3]
     assert [span.end_us for span in spans_in(graph, Order((2, 0, 1), (0, 1, 0)))] == [6, 2, 5]
+
+
+@pytest.mark.parametrize(("seed", "most"), [(0, 12), (1, 40), (2, 90)])
+def test_no_more_is_spent_than_there_is(monkeypatch: pytest.MonkeyPatch, seed: int, most: int) -> None:
+    """In units of the search, besides the last step of each start: what bounds the time that compiling takes."""
+    spent, steps = [0], [0]
+
+    def counted_spans(graph: LaunchGraph, order: Order) -> list[Span]:
+        found = spans_in(graph, order)
+        spent[0] += search.cost_of(found)
+        steps[0] = max(steps[0], search.cost_of(found))
+        return found
+
+    def counted_nodes(graph: LaunchGraph, below_us: float, most_nodes: int) -> Explored:
+        found = explored(graph, below_us, most_nodes)
+        assert found.nodes <= most_nodes
+        spent[0] += found.nodes * search.NODE_COST
+        return found
+
+    monkeypatch.setattr(search, "spans_in", counted_spans)
+    monkeypatch.setattr(search, "explored", counted_nodes)
+    best_order(random_graph(seed, most))
+    assert search.EFFORT // 100 < spent[0] <= search.EFFORT + 20 * steps[0]
