@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import parser
+from onnx import numpy_helper, parser
 
 from tests.compiled import assert_close
 from tests.compiler.test_open_kernels import HEAD, inputs
@@ -51,6 +51,26 @@ ATTENTION = {
     "one_query": "(float[b, 4, 1, 16] q, float[b, 4, t, 16] k, float[b, 4, t, 16] v) => (float[b, 4, 1, 16] y)\n"
     "{ kt = Transpose<perm=[0, 1, 3, 2]>(k)  m = MatMul(q, kt)  p = Softmax<axis=-1>(m)  y = MatMul(p, v) }",
 }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(float[s, 24] x) => (float[s, 40] y) { y = MatMul(x, w) }",
+        "(float16[s, 24] h) => (float[s, 40] y) { x = Cast<to=1>(h)  m = MatMul(x, w)  y = Gelu(m) }",
+    ],
+)
+def test_every_number_of_rows(text: str) -> None:
+    """A few whole tiles of rows, and what is left in each of the pieces that it may come in."""
+    model = parser.parse_model(HEAD.replace("17", "20") + text)
+    weights = np.random.default_rng(0).standard_normal((24, 40)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    module = load(compile_model(model, dims={}, num_threads=1).to_bytes(), num_threads=1)
+    reference = rivals.onnxruntime(model, 1)
+    for rows in range(1, 48):
+        feeds = inputs(model, {"s": rows})
+        (wanted,) = reference(feeds)
+        assert_close(module.run(feeds)["y"], wanted, MODELS["float32"])
 
 
 @pytest.mark.parametrize("name", [*MATMULS, *ATTENTION])

@@ -76,16 +76,33 @@ def start_of(split: Split, part: Expr) -> Expr:
 
 
 def _for_each_open_part(split: OpenSplit, first: Expr, last: Expr, body: Callable[[Expr, int], None]) -> None:
-    """Whole parts in a loop; what is left as pieces, of which there are as many as it has bits."""
+    """Whole parts in a loop; what is left as pieces, with code for every size that these may have."""
     whole = T.bind(as_index(split.whole_parts))
     with serial(first, T.min(last, whole)) as part:
         body(part, split.limit)
     with T.If(last > whole), T.Then():
         end = T.bind(whole * split.limit)
         rest = T.bind(as_index(split.extent) - end)
-        for size in split.pieces:
+        for size in split.large_pieces:
             with T.If(tirx.NE(rest // size % 2, T.int64(0))), T.Then():
                 body(Piece(whole, T.bind(end + rest // (2 * size) * (2 * size))), size)
+        if split.large_pieces:
+            low = T.bind(rest % (2 * split.low))
+            end, rest = T.bind(end + rest - low), low
+        _for_each_low_piece(split, whole, end, rest, body)
+
+
+def _for_each_low_piece(split: OpenSplit, number: Expr, start: Expr, rest: Expr, body: Callable[..., None]) -> None:
+    """One piece, or two: the larger one comes first."""
+    pieces = T.bind((rest + (split.low - 1)) // split.low)
+    small = T.bind(rest // T.max(pieces, T.int64(1)))
+    larger = T.bind(rest - small * pieces)
+    for size in split.low_pieces:
+        is_small = tirx.EQ(small, T.int64(size))
+        with T.If(T.Or(is_small, tirx.EQ(small, T.int64(size - 1)) & (larger > 0))), T.Then():
+            before = T.bind(T.Select(is_small, larger, T.int64(0)))
+            with serial(before, T.bind(T.Select(is_small, pieces, larger))) as piece:
+                body(Piece(number, T.bind(start + piece * size + before)), size)
 
 
 def _for_each_even_part(split: EvenSplit, first: Expr, last: Expr, body: Callable[[Expr, int], None]) -> None:

@@ -74,7 +74,7 @@ class AttentionPlan:
     """Attention and its schedule, and what follows from both: blocks of queries, tasks and workspace.
 
     Scores are computed by whole panels of keys. Queries of open size are cut into blocks as long as the schedule says,
-    and the last block comes in pieces.
+    and the last block comes in pieces that have a power of two each, as there is much code for each of them.
     """
 
     shape: AttentionShape
@@ -84,7 +84,7 @@ class AttentionPlan:
     def blocks(self) -> Split:
         """The queries of a head."""
         if is_open(self.shape.queries):
-            return split_at_most(self.shape.queries, self.schedule.block)
+            return split_at_most(self.shape.queries, self.schedule.block, low=1)
         return Split(self.shape.queries, min(self.shape.queries, self._cuts * self.per_task))
 
     @property

@@ -53,13 +53,18 @@ class Split:
         return [self.small + (part < self.larger_parts) for part in range(self.parts)]
 
 
+LOW = 8
+"""A tile of so many rows is about as quick, for each of them, as a higher one."""
+
+
 @dataclass(frozen=True)
 class OpenSplit(Split):
-    """An extent of open size cut into parts of `limit`; the last one is what is left, in pieces that have a power of
-    two each.
+    """An extent of open size cut into parts of `limit`. What is left comes in `large_pieces`, each of which is there or
+    not, and then, less than twice `low`, in one piece of up to `low` or in two that are as equal as can be.
     """
 
     limit: int
+    low: int = LOW
 
     @property
     def small(self) -> int:
@@ -78,12 +83,16 @@ class OpenSplit(Split):
         return self.extent // self.limit
 
     @property
-    def pieces(self) -> list[int]:
-        """Sizes of what a last part is made of, the larger ones first."""
-        return [1 << bit for bit in reversed(range((self.limit - 1).bit_length()))]
+    def large_pieces(self) -> list[int]:
+        """Powers of two, the larger ones first."""
+        return [1 << bit for bit in reversed(range((self.limit - 1).bit_length())) if 1 << bit >= 2 * self.low]
+
+    @property
+    def low_pieces(self) -> list[int]:
+        return list(range(min(self.low, self.limit - 1), 0, -1))
 
     def sizes(self) -> list[tuple[int, int]]:
-        return [(size, 1) for size in dict.fromkeys((self.limit, *self.pieces))]
+        return [(size, 1) for size in dict.fromkeys((self.limit, *self.large_pieces, *self.low_pieces))]
 
     def all_sizes(self) -> list[int]:
         raise UndecidedError(f"the number of parts of {self.extent}")
@@ -128,10 +137,10 @@ def split_evenly(extent: Size, limit: int) -> Split:
     return split_at_most(extent, limit)
 
 
-def split_at_most(extent: int, limit: int) -> Split:
+def split_at_most(extent: int, limit: int, low: int = LOW) -> Split:
     """Cuts `extent` into as few nearly equal parts as possible, none above `limit`."""
     if is_open(extent):
-        return OpenSplit(extent, ceil_div(extent, limit), limit)
+        return OpenSplit(extent, ceil_div(extent, limit), limit, low)
     return Split(extent, max(1, -(-extent // limit)))
 
 

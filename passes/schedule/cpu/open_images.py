@@ -33,7 +33,8 @@ def open_conv(shape: ConvShape, chosen: CpuConvSchedule, isa: Isa, threads: int)
     if is_open(shape.output[-1]):
         vectors, columns = _wide_tile(shape.group_out, lanes, isa)
         rows = 1
-    stage = chosen.stage or (shape.padded and (is_open(shape.output[-1]) or rows > 1))
+    borders = is_open(shape.spatial[-1]) or (is_open(shape.spatial[-2]) and not is_open(shape.output[-2]))
+    stage = chosen.stage or (shape.padded and (borders or is_open(shape.output[-1]) or rows > 1))
     panels = -(-shape.group_out // (vectors * lanes))
     draft = replace(
         chosen, rows=rows, columns=columns, vectors=vectors, stage=stage, block_tiles=1, block_panels=panels,
