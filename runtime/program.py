@@ -275,10 +275,11 @@ class DeviceLaunch:
     map, for each of `args`.
 
     `grid` is in blocks, `block` in threads, `cluster` in blocks, each (x, y, z). `shared_bytes` is the dynamic shared
-    memory of a block. `cooperative`: all blocks are resident together, so that the kernel may synchronise its grid;
-    `elastic`: it computes the same with any smaller `grid` along x, so that a GPU that holds fewer blocks can run it.
-    `branch`: launches of one number follow each other; for profiles, the edges are what orders them. `priority`: of
-    launches that are ready, blocks of those with the highest start first. `origins` and `faults` as in `Launch`.
+    memory of a block. A grid without blocks, which open sizes may give, is not launched. `cooperative`: all blocks are
+    resident together, so that the kernel may synchronise its grid; `elastic`: it computes the same with any smaller
+    `grid` along x, so that a GPU that holds fewer blocks can run it. `branch`: launches of one number follow each
+    other; for profiles, the edges are what orders them. `priority`: of launches that are ready, blocks of those with
+    the highest start first. `origins` and `faults` as in `Launch`.
     """
 
     symbol: str
@@ -299,6 +300,11 @@ class DeviceLaunch:
         """The grid. Raises `ValueError` where it depends on symbols."""
         x, y, z = self.grid
         return known(x), known(y), known(z)
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether there is anything to launch; where sizes are open, there may be nothing to compute."""
+        return 0 not in self.grid
 
     @property
     def extent(self) -> dict[str, Any]:

@@ -285,7 +285,8 @@ class _Checker:
 
         for size, most in zip(launch.grid, MAX_GRID):
             self.require.at_most((size,), (most,), too_many)
-            self.require.at_most((1,), (size,), lambda: f"{named} has a grid of {launch.grid} blocks; at least 1")
+            least = 1 if isinstance(size, int) else 0  # a grid of open size without blocks is not launched
+            self.require.at_most((least,), (size,), lambda: f"{named} has a grid of {launch.grid} blocks; at least 1")
         if any(size > most for size, most in zip(launch.block, MAX_BLOCK)) or _product(launch.block) > MAX_BLOCK[0]:
             self._fail(f"{named} has blocks of {launch.block} threads; at most {MAX_BLOCK}, {MAX_BLOCK[0]} in all")
 

@@ -49,11 +49,20 @@ def where_present(symbols: frozenset[Symbol]) -> Iterator[None]:
 
 def loaded(buffer: Any, position: Expr, type_: TensorType) -> Expr:
     """An element of a tensor. One that may have none, in a kernel that is launched nevertheless, gives zeros then."""
-    sizes = [size for size in dict.fromkeys(type_.sizes) if is_open(size) and _may_be_empty(size)]
+    sizes = _perhaps_none(type_)
     if not sizes:
         return buffer[position]
     some = tirx.all(*(integer(size, "int64") > 0 for size in sizes))
     return tirx.if_then_else(some, buffer[position], tirx.const(0, str(buffer.dtype)))
+
+
+def may_be_empty(type_: TensorType) -> bool:
+    """Whether a tensor may have no elements in a kernel that is launched nevertheless."""
+    return bool(_perhaps_none(type_))
+
+
+def _perhaps_none(type_: TensorType) -> list[Size]:
+    return [size for size in dict.fromkeys(type_.sizes) if is_open(size) and _may_be_empty(size)]
 
 
 def _may_be_empty(size: Size) -> bool:

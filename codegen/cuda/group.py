@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilestitch.codegen.compute.sizes import kernels_over, symbols_among
+from tilestitch.codegen.compute.sizes import kernels_over, symbols_among, where_present
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.blocks import lower_blocks
 from tilestitch.codegen.cuda.elementwise.injective import lower_injective, value_args
@@ -27,9 +27,11 @@ from tilestitch.codegen.planned import check_planned, members, touched
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.gemm.check import why_no_band
+from tilestitch.passes.plan.launches.any_result import needed_for_any
 from tilestitch.passes.plan.launches.cuda.group import (
     blocking_of,
     cuda_launches,
+    grid_if_any,
     stitching_of,
     ticketing_of,
     tying_of,
@@ -90,8 +92,10 @@ def _lowered(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch
     view = view_group(graph, group)
     if not view.stored:
         return ()
-    checks = () if group.kind is GroupKind.OPAQUE else lower_index_checks(view.nodes, view.inputs)
-    return (*checks, *_template(view, group, target))
+    with where_present(needed_for_any(view)):
+        checks = () if group.kind is GroupKind.OPAQUE else lower_index_checks(view.nodes, view.inputs)
+        launches = (*checks, *_template(view, group, target))
+    return tuple(replace(one, grid=grid_if_any(view, one.grid)) for one in launches)
 
 
 def _described(graph: Graph, group: Group, launch: CudaLaunch) -> Launch:

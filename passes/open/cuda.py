@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tilestitch.compiler.ir import Node
 from tilestitch.compiler.ir.accesses import elementwise_walk
-from tilestitch.compiler.ir.sizes import Size, divisor_of, symbols_of
+from tilestitch.compiler.ir.sizes import Size, divisor_of
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.fusion.stitcher import Stitched
 from tilestitch.passes.plan import Group, WhyNot
@@ -65,9 +65,6 @@ def lifted_schedule(
     schedule: Schedule, before: GroupView, view: GroupView, target: TargetInfo, model: LatencyModel
 ) -> Schedule | str:
     """The schedule of a group at typical sizes, `before`, for the same group at all sizes; or why there is none."""
-    empty = [s for s in symbols_of(d for n in view.nodes for v in n.outputs for d in v.tensor_type.sizes) if s.or_empty]
-    if empty:
-        return f"{empty[0]} may be 0, and a GPU launches no grid without blocks"
     gpu = Gpu.of(target)
     match schedule:
         case TransposeSchedule():

@@ -42,7 +42,15 @@ from tilestitch.passes.plan.launches.cuda.group import cuda_launches
 from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedule_check import why_not
-from tilestitch.passes.plan.schedules import AttentionSchedule, DirectSchedule, GemmSchedule, Schedule
+from tilestitch.passes.plan.schedules import (
+    AttentionSchedule,
+    DirectSchedule,
+    GemmSchedule,
+    OpenElementwiseSchedule,
+    OpenRowSchedule,
+    ScatterSchedule,
+    Schedule,
+)
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import GroupView, look_up
 from tilestitch.passes.schedule.cpu.open_images import open_conv, open_window
@@ -126,7 +134,15 @@ _OF_NOTHING = frozenset(
 """Operators whose kernels are right where an operand has no elements, but the result has: loads ask whether there are
 any.
 """
-_ASKING = CpuLoopSchedule | CpuRowSchedule | CpuScatterSchedule | CpuSuppressSchedule
+_ASKING = (
+    CpuLoopSchedule
+    | CpuRowSchedule
+    | CpuScatterSchedule
+    | CpuSuppressSchedule
+    | OpenElementwiseSchedule
+    | OpenRowSchedule
+    | ScatterSchedule
+)
 
 
 def _made_of_nothing(nodes: Sequence[Node], schedule: Schedule | None) -> str | None:

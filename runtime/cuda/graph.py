@@ -76,6 +76,9 @@ class LaunchGraph:
             self._nodes = [self._add_kernel(number) for number in range(len(launches))]
             self._add_edges(edges)
             self._exec = device.call("cuGraphInstantiate", self._graph, 0)
+            self._enabled = [True] * len(launches)
+            for number in range(len(launches)):
+                self._enable(number)
         except BaseException:
             self.close()
             raise
@@ -92,7 +95,9 @@ class LaunchGraph:
         launch = self._launches[number]
         parameters = self._device.api.CUDA_KERNEL_NODE_PARAMS()
         parameters.func = self._functions[number]
-        parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = launch.grid
+        parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = (
+            launch.blocks if launch.has_blocks else launch.cluster
+        )
         parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ = launch.block
         parameters.sharedMemBytes = launch.shared_bytes
         parameters.kernelParams = self._parameters[number].address
@@ -156,11 +161,23 @@ class LaunchGraph:
         before, self._launches[number] = self._launches[number], launch
         return launch.grid != before.grid
 
+    def launches(self, number: int) -> bool:
+        """Whether a launch has blocks."""
+        return self._launches[number].has_blocks
+
     def update(self, number: int) -> None:
         """Pass a launch's grid and pointers as they are now from the next `launch` on."""
         self._device.call(
             "cuGraphExecKernelNodeSetParams", self._exec, self._nodes[number], self._node_parameters(number)
         )
+        self._enable(number)
+
+    def _enable(self, number: int) -> None:
+        """Have a node launched unless its grid has no blocks, which the driver takes for an error."""
+        enabled = self._launches[number].has_blocks
+        if enabled != self._enabled[number]:
+            self._device.call("cuGraphNodeSetEnabled", self._exec, self._nodes[number], int(enabled))
+            self._enabled[number] = enabled
 
     def launch(self, stream: int) -> None:
         """Queue all launches."""
@@ -178,7 +195,7 @@ class LaunchGraph:
             for number in range(len(self._launches) + 1):
                 events.append(self._device.call("cuEventCreate", 0))
                 self._device.call("cuEventRecord", events[-1], stream)
-                if number < len(self._launches):
+                if number < len(self._launches) and self._launches[number].has_blocks:
                     with named(self._launches[number].symbol, self._launches[number].origins):
                         self._launch_one(number, stream)
             self._device.call("cuStreamSynchronize", stream)

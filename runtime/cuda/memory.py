@@ -269,8 +269,10 @@ class CudaSegment:
         if record is None:
             self.graph.launch(memory.queue.stream)
         else:
-            for launch, microseconds in zip(self._step.launches, self._timed(), strict=True):
-                record(launch.symbol, launch.origins, microseconds, launch.branch)
+            for number, microseconds in enumerate(self._timed()):
+                launch = self._step.launches[number]
+                if self.graph.launches(number):
+                    record(launch.symbol, launch.origins, microseconds, launch.branch)
         if self._has_status:
             self._check_status()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -161,6 +162,8 @@ class BoundLaunches:
             for number, value in enumerate(program.values)
             if isinstance(value.location, Counters)
         }
+        self._idle = [arg for launch in step.launches if not launch.has_blocks for arg in launch.args]
+        step = _with_blocks(step)
         count = len(step.launches)
         turns = [tuple(range(count))] if count else []
         if not options.side_by_side:
@@ -169,6 +172,8 @@ class BoundLaunches:
 
     def run(self, values: list[Any], record: RecordTime | None) -> None:
         """Raises `ExecutionError` when a kernel reports a fault, `KernelFaultError` when it commits one."""
+        for arg in self._idle:  # what nothing is launched for is there all the same
+            self._argument(values, arg, np.zeros(1, np.int32))
         for turn in self._turns:
             for launch, ran in zip(turn.launches, self._run(turn, values)):
                 if record is not None:
@@ -258,6 +263,24 @@ def _sequence(count: int, edges: Sequence[Edge], options: EmulatorOptions) -> li
         ready = [first for first in members if first not in order and waiting[first] <= set(order)]
         order.append(ready[0] if in_order else chooser.choice(ready))
     return [members[first] for first in order]
+
+
+def _with_blocks(step: DeviceStep) -> DeviceStep:
+    """The step without launches that have no blocks; what came after one of them comes after what came before it."""
+    kept = [number for number, launch in enumerate(step.launches) if launch.has_blocks]
+    if len(kept) == len(step.launches):
+        return step
+    place = {number: at for at, number in enumerate(kept)}
+    edges: dict[tuple[int, int], Edge] = {(edge.before, edge.after): edge for edge in step.dependences}
+    for number, launch in enumerate(step.launches):
+        if launch.has_blocks:
+            continue
+        before = [edge.before for edge in edges.values() if edge.after == number]
+        after = [edge.after for edge in edges.values() if edge.before == number]
+        edges.update({(a, b): Edge(a, b) for a in before for b in after})
+    inside = (edge for edge in edges.values() if edge.before in place and edge.after in place)
+    bridged = tuple(replace(edge, before=place[edge.before], after=place[edge.after]) for edge in inside)
+    return replace(step, launches=tuple(step.launches[number] for number in kept), edges=bridged)
 
 
 def _together(count: int, edges: Sequence[Edge]) -> list[int]:

@@ -17,7 +17,7 @@ from tvm_ffi import StructuralKey
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype, to_storage
 from tilestitch.codegen.compute.evaluator import Evaluator, Source
 from tilestitch.codegen.compute.indexing import ravel
-from tilestitch.codegen.compute.sizes import loaded
+from tilestitch.codegen.compute.sizes import loaded, may_be_empty
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.compiler.ir.sizes import divisor_of
 from tilestitch.compiler.ir.types import TensorType
@@ -68,6 +68,7 @@ class VectorAccess:
         simplify = self.evaluator.simplify
         word, count = _word(type_.dtype, self.lanes)
         whole = self.lanes > 1 and count > 0 and divisor_of(type_.num_elements) % self.lanes == 0
+        whole = whole and not may_be_empty(type_)  # a vector is read before it is known whether there is one
 
         def read(index: Sequence[Expr]) -> Expr:
             position = simplify(window.position(index))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import prod
 
 from tilestitch.compiler.ir import Node, Value
-from tilestitch.compiler.ir.sizes import Size, Symbol, if_any, is_empty_without, symbols_of
 from tilestitch.passes.plan.access.split_rows import pieces_of
 from tilestitch.passes.plan.cpu.anchors import AnchoredSchedule, plan_of
 from tilestitch.passes.plan.cpu.attention import AttentionPlan, attention_of
@@ -26,6 +24,7 @@ from tilestitch.passes.plan.cpu.schedules import (
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.group import Group, GroupKind
 from tilestitch.passes.plan.index_checks import pending_checks, read_for
+from tilestitch.passes.plan.launches.any_result import if_any_result
 from tilestitch.passes.plan.launches.cuda.emitted import Argument, Emitted, classified, results_of
 from tilestitch.passes.plan.launches.launch import ONE, Launch
 from tilestitch.passes.plan.own_kernels import Temporary
@@ -41,18 +40,6 @@ def cpu_launches(nodes: Mapping[str, Node], group: Group) -> tuple[Launch, ...]:
     """
     results = results_of(nodes, group)
     return tuple(classified(launch, results, group.name) for launch in _of_group(nodes, group))
-
-
-def if_any_result(view: GroupView) -> Size:
-    """1, but 0 where what a group stores has no elements, which proofs leave out: nothing is launched then."""
-    return prod(map(if_any, sorted(needed_for_any(view), key=lambda symbol: symbol.name)))
-
-
-def needed_for_any(view: GroupView) -> frozenset[Symbol]:
-    """The symbols that may be 0, and where one is, what a group stores has no elements."""
-    stored = [v.tensor_type.num_elements for v in view.stored]
-    empty = (s for s in symbols_of(stored) if s.or_empty)
-    return frozenset(s for s in empty if all(is_empty_without(count, s) for count in stored))
 
 
 def _of_group(nodes: Mapping[str, Node], group: Group) -> Sequence[Emitted]:

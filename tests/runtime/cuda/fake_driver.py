@@ -85,6 +85,7 @@ class Node:
     memset: tuple[int, int] = (0, 0)
     attributes: dict[str, Any] = field(default_factory=dict)
     before: list[tuple[int, int, int]] = field(default_factory=list)  # node, edge type, port
+    enabled: bool = True
 
 
 @dataclass
@@ -186,6 +187,11 @@ class FakeDriver:
         kernel_named(self._get("function", p.func))(
             node.pointers, (p.gridDimX, p.gridDimY, p.gridDimZ), (p.blockDimX, p.blockDimY, p.blockDimZ)
         )
+
+    def check_grid(self, parameters: Any) -> None:
+        """What a driver refuses when a node or launch is made."""
+        extents = (parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ)
+        assert all(extents), f"a grid of {extents} blocks"
 
     def read_pointers(self, function: Any, table: int) -> list[int]:
         symbol = self._get("function", function)
@@ -335,6 +341,7 @@ def _encoder(fake: FakeDriver) -> Any:
 
 def _add_kernel(fake: FakeDriver, graph: Any, dependencies: Any, count: int, parameters: Any) -> Any:
     handle = next(fake._next)
+    fake.check_grid(parameters)
     fake._nodes[handle] = Node(parameters, fake.read_pointers(parameters.func, parameters.kernelParams))
     fake._get("graph", graph).append(handle)
     return real.CUgraphNode(handle)
@@ -365,8 +372,14 @@ def _instantiate(fake: FakeDriver, graph: Any, flags: int) -> int:
 
 def _update(fake: FakeDriver, executable: Any, node: Any, parameters: Any) -> None:
     assert int(node) in fake._get("exec", executable)
+    fake.check_grid(parameters)
     fake._nodes[int(node)].parameters = parameters
     fake._nodes[int(node)].pointers = fake.read_pointers(parameters.func, parameters.kernelParams)
+
+
+def _set_enabled(fake: FakeDriver, executable: Any, node: Any, enabled: int) -> None:
+    assert int(node) in fake._get("exec", executable)
+    fake._nodes[int(node)].enabled = bool(enabled)
 
 
 def _launch_graph(fake: FakeDriver, executable: Any, stream: Any) -> None:
@@ -377,7 +390,8 @@ def _launch_graph(fake: FakeDriver, executable: Any, stream: Any) -> None:
     while waiting:
         ready = next(n for n in waiting if all(first in done for first, _, _ in fake._nodes[n].before))
         waiting.remove(ready)
-        fake.launch(fake._nodes[ready])
+        if fake._nodes[ready].enabled:
+            fake.launch(fake._nodes[ready])
         done.add(ready)
 
 
@@ -387,6 +401,7 @@ def _launch_kernel(fake: FakeDriver, config: Any, function: Any, table: int, ext
     parameters.func = function
     for name in ("gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ"):
         setattr(parameters, name, getattr(config, name))
+    fake.check_grid(parameters)
     fake.launch(Node(parameters, fake.read_pointers(function, table)))
 
 
@@ -463,6 +478,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cuGraphInstantiate": _instantiate,
     "cuGraphExecDestroy": _drop("exec"),
     "cuGraphExecKernelNodeSetParams": _update,
+    "cuGraphNodeSetEnabled": _set_enabled,
     "cuGraphLaunch": _launch_graph,
     "cuLaunchKernel": _launch_plain,
     "cuLaunchKernelEx": _launch_kernel,

@@ -28,7 +28,7 @@ ROWS = TensorType("float32", ("batch", "seq"))
 CUBIN = {"kernels/sm_90a.cubin": b"fake:sized_increment"}
 
 
-def rows_program() -> Program:
+def rows_program(least: int = 1) -> Program:
     """y = x + 2 in two launches, with u = x + 1 in the arena."""
     values = (
         ValueSpec("x", ROWS, Input(0)), ValueSpec("sizes", TensorType("int64", (2,)), Sizes()),
@@ -38,7 +38,7 @@ def rows_program() -> Program:
     launches = [
         DeviceLaunch("sized_increment", grid, (32, 1, 1), 0, tuple(map(Arg, args))) for args in ((0, 1, 2), (2, 1, 3))
     ]
-    symbols = (Symbol("batch", 1, 8), Symbol("seq", 1, 1000))
+    symbols = (Symbol("batch", least, 8), Symbol("seq", 1, 1000))
     return Program("rows", (0,), (3, 2), values, (DeviceStep(tuple(launches)),), "64*batch + 4*batch*seq", (), symbols)
 
 
@@ -55,6 +55,18 @@ def test_one_program_runs_at_all_sizes(fake: Any, tmp_path: Path) -> None:
             np.testing.assert_array_equal(results["u"], x + 1)
         with pytest.raises(InputError, match="batch, which must be from 1 to 8"):
             loaded.run({"x": sample(9, 1)})
+
+
+def test_a_grid_without_blocks_is_not_launched(fake: Any, tmp_path: Path) -> None:
+    """In a graph of its own, in one that had blocks before, alone, and as often as shapes take turns."""
+    with module(tmp_path, rows_program(least=0), kernels=CUBIN, weights={}) as loaded:
+        for batch, seq in [(0, 5), (2, 5), (0, 5), *((batch, seq) for seq in range(1, 12) for batch in (0, 3)), (0, 5)]:
+            x = sample(batch, seq)
+            results = loaded.run({"x": x})
+            np.testing.assert_array_equal(results["y"], x + 1 + 1)
+            np.testing.assert_array_equal(results["u"], x + 1)
+            assert len(loaded.profile({"x": x})) == (2 if batch else 0)
+        assert fake.leaks()["exec"] == 8
 
 
 def test_a_shape_that_was_used_lately_has_its_graph(fake: Any, tmp_path: Path) -> None:

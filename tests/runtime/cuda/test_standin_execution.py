@@ -193,3 +193,37 @@ def test_open_sizes_alternate_and_memory_does_not_grow(on_standin: OnStandIn, tm
                 close(loaded.run(given).values(), reference.run(None, given), 1e-5)
 
     on_standin(run)
+
+
+CHOSEN = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[b, 24] x, bool[b] chosen, float[24, 40] w) => (float[n, 40] y, float[40] total, float[c, 24] both)
+<int64[1] zero = {0}> {
+  kept = Compress<axis=0>(x, chosen)
+  m = MatMul(kept, w)
+  y = Relu(m)
+  total = ReduceSum<keepdims=0>(y, zero)
+  both = Concat<axis=0>(kept, x)
+}"""
+
+
+def test_as_many_rows_as_the_data_says_none_among_them(on_standin: OnStandIn, tmp_path: Path) -> None:
+    """A sum of no rows is launched, a GEMM of none is not; some, none and some again."""
+    proto = onnx.parser.parse_model(CHOSEN)
+    compiled = compile_model(proto, "cuda:sm_90a", keep_source=True)
+    assert {each["rule"] for each in compiled.explain()["host"]["reasons"]} == {"host.data_dependent"}
+    path = compiled.save(tmp_path / "m.tsm")
+    kernels = emulated(read_artifact(path))
+    reference = ReferenceEvaluator(proto)
+
+    def run(stand_in: StandIn) -> None:
+        stand_in.execute(executor(kernels))
+        with load(path, device="cuda:0") as loaded:
+            for rows, kept in [(1, 0), (7, 3), (7, 0), (97, 50), (1, 1), (13, 0), *((11, n) for n in range(11))]:
+                rng = np.random.default_rng(rows)
+                x, w = (rng.standard_normal((d, e)).astype(np.float32) for d, e in ((rows, 24), (24, 40)))
+                given = {"x": x, "chosen": rng.permutation(rows) < kept, "w": w}
+                for result, wanted in zip(loaded.run(given).values(), reference.run(None, given), strict=True):
+                    np.testing.assert_allclose(result, wanted, 1e-4, 1e-4)
+
+    on_standin(run)

@@ -11,6 +11,7 @@ from tilestitch.passes.errors import PlanError
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.rows_after import RowsAfter
 from tilestitch.passes.plan.group import Group, GroupKind
+from tilestitch.passes.plan.launches.any_result import if_any_result
 from tilestitch.passes.plan.launches.cuda.attention import attention
 from tilestitch.passes.plan.launches.cuda.blocks import Blocking
 from tilestitch.passes.plan.launches.cuda.elementwise import elementwise, transpose
@@ -22,6 +23,7 @@ from tilestitch.passes.plan.launches.cuda.stitched import Stitching, private
 from tilestitch.passes.plan.launches.cuda.tickets import Ticketing
 from tilestitch.passes.plan.launches.cuda.tied import Tying
 from tilestitch.passes.plan.launches.launch import Launch
+from tilestitch.passes.plan.own_kernels import Dim3
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import (
     AttentionSchedule,
@@ -64,12 +66,18 @@ def cuda_launches(nodes: Nodes, group: Group, multiprocessors: int) -> tuple[Lau
     else:
         view = look_up(nodes, group)
         launches = (*_checks(view, group), *of_part(view, group)) if view.stored else ()
+        launches = tuple(replace(one, grid=grid_if_any(view, one.grid)) for one in launches)
     results = results_of(nodes, group)
     return tuple(classified(launch, results, group.name) for launch in launches)
 
 
 def _checks(view: GroupView, group: Group) -> tuple[Emitted, ...]:
     return () if group.kind is GroupKind.OPAQUE else tuple(checks(view.nodes, view.inputs))
+
+
+def grid_if_any(view: GroupView, grid: Dim3) -> Dim3:
+    """A grid of a group of one part: without blocks where what the group stores has no elements."""
+    return grid[0] * if_any_result(view), grid[1], grid[2]
 
 
 def stitching_of(nodes: Nodes, group: Group, multiprocessors: int) -> Stitching:

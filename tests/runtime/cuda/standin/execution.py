@@ -13,6 +13,7 @@ import numpy as np
 from tilestitch.runtime.artifact import Artifact, cuda_source_member
 from tilestitch.runtime.emulator import EmulatorOptions
 from tilestitch.runtime.emulator.kernels import Argument, Kernels, TensorArgument
+from tilestitch.runtime.loaded import walk_programs
 from tilestitch.runtime.program import DeviceStep
 from tilestitch.runtime.tensor_map import ITEM_BYTES, SWIZZLES, TensorMap
 
@@ -32,7 +33,8 @@ Execute = ctypes.CFUNCTYPE(
 
 def emulated(artifact: Artifact, options: EmulatorOptions = _ORDERS) -> Kernels:
     """The kernels of an artifact that was compiled with its CUDA text, for the emulated device."""
-    steps = [step for program in artifact.programs for step in program.steps if isinstance(step, DeviceStep)]
+    programs = [nested for program in artifact.programs for nested in walk_programs(program)]
+    steps = [step for program in programs for step in program.steps if isinstance(step, DeviceStep)]
     symbols = sorted({launch.symbol for step in steps for launch in step.launches})
     return Kernels({name: bytes(artifact.member(cuda_source_member(name))).decode() for name in symbols}, options)
 

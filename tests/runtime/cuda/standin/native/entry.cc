@@ -31,7 +31,8 @@ const Entry kEntries[] = {
     ENTRY(cuFuncSetAttribute), ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessor), ENTRY(cuLaunchKernel),
     ENTRY(cuLaunchKernelEx), ENTRY(cuGraphCreate), ENTRY(cuGraphDestroy), ENTRY(cuGraphAddKernelNode),
     ENTRY(cuGraphAddMemsetNode), ENTRY(cuGraphAddDependencies), ENTRY(cuGraphKernelNodeSetAttribute),
-    ENTRY(cuGraphInstantiateWithFlags), ENTRY(cuGraphExecKernelNodeSetParams), ENTRY(cuGraphLaunch),
+    ENTRY(cuGraphInstantiateWithFlags), ENTRY(cuGraphExecKernelNodeSetParams), ENTRY(cuGraphNodeSetEnabled),
+    ENTRY(cuGraphLaunch),
     ENTRY(cuGraphExecDestroy), ENTRY(cuTensorMapEncodeTiled), ENTRY(cuGetProcAddress), ENTRY(cuGetErrorName),
     ENTRY(cuGetErrorString),
 };

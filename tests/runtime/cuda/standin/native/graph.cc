@@ -13,6 +13,7 @@ struct Node {
   bool is_kernel;
   Launch launch;
   CUDA_MEMSET_NODE_PARAMS memset{};
+  bool enabled = true;
 };
 
 struct Edge {
@@ -221,6 +222,15 @@ CUresult cuGraphExecKernelNodeSetParams(CUgraphExec executable, CUgraphNode node
   });
 }
 
+CUresult cuGraphNodeSetEnabled(CUgraphExec executable, CUgraphNode node, unsigned enabled) {
+  return guarded(__func__, Needs::context, [&] {
+    Executable& changed = executable_of(executable);
+    auto found = changed.numbers.find(&node_of(node));
+    if (found == changed.numbers.end()) refuse(CUDA_ERROR_INVALID_VALUE, "no node of the graph that was instantiated");
+    changed.nodes[found->second].enabled = enabled != 0;
+  });
+}
+
 CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
   return guarded(__func__, Needs::context, [&] {
     Executable& launched = executable_of(executable);
@@ -228,7 +238,9 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
     if (kIdle) return;
     std::vector<std::pair<std::string, std::function<void()>>> work;
     for (const Node& node : launched.nodes) {
-      if (node.is_kernel) {
+      if (!node.enabled) {
+        work.push_back({"a disabled node", [] {}});
+      } else if (node.is_kernel) {
         work.push_back({function_of(node.launch.function).kernel.name, [launch = node.launch] { run_launch(launch); }});
       } else {
         work.push_back({"a memset", [node, device = launched.device] { run_memset(node, *device); }});
@@ -237,6 +249,7 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
     std::vector<uint64_t> numbers = queue_many(stream, std::move(work), launched.edges, {launched.last});
     for (size_t number = 0; number < launched.nodes.size(); ++number) {
       const Node& node = launched.nodes[number];
+      if (!node.enabled) continue;
       if (node.is_kernel) note_uses(node.launch, numbers[number]);
       else note_use(node.memset.dst, numbers[number]);
     }
