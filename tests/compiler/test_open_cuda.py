@@ -10,6 +10,7 @@ from onnx import parser
 
 from tests.compiled import assert_close
 from tests.compiler.test_open_kernels import HEAD, KERNELS, SIZES, inputs
+from tests.compiler.test_open_results import MODELS_BY_NAME
 from tests.open_models.catalogue import fixture_of
 from tests.open_models.sizes import spread
 from tests.tolerances import MODELS
@@ -101,3 +102,26 @@ def test_what_is_for_known_sizes_only_is_told() -> None:
                                "{ y = Softmax<axis=-1>(x)  z = Softmax<axis=-1>(u) }")  # fmt: skip
     compiled = compile_model(model, "emulator", dims={"b": (1, 9), "s": (1, 9)}, sync="tile")
     assert {"launch.open", "sync.open"} <= {each["rule"] for each in compiled.explain()["refusals"]}
+
+
+@pytest.mark.parametrize("name", ["rows_by_mask", "twice", "sums_of_none", "joined_with_all"])
+def test_what_follows_a_size_that_the_data_decides_is_in_kernels(name: str) -> None:
+    """With none, one, some and all of the rows."""
+    model = parser.parse_model(HEAD + MODELS_BY_NAME[name])
+    compiled = compile_model(model, "emulator", dims={"n": (1, 1000)})
+    assert {reason["rule"] for reason in compiled.explain()["host"]["reasons"]} == {"host.data_dependent"}
+    reference = rivals.onnxruntime(model, 1)
+    with load(compiled.to_bytes(), device="emulator") as module:
+        for rows, kept in [(1, 0), (17, 0), (17, 1), (97, 50), (64, 64)]:
+            feeds = {**inputs(model, {"n": rows}), "m": np.arange(rows)[::-1] < kept}
+            for actual, wanted in zip(module.run(feeds).values(), reference(feeds), strict=True):
+                assert_close(actual, wanted, MODELS["float32"])
+
+
+def test_what_is_not_launched_has_no_time() -> None:
+    model = parser.parse_model(HEAD + MODELS_BY_NAME["matmul"])
+    feeds = {**inputs(model, {"n": 17}), "m": np.ones(17, np.bool_)}
+    with load(compile_model(model, "emulator").to_bytes(), device="emulator") as module:
+        assert any("MatMul_0" in each.origins for each in module.profile(feeds))
+        feeds["m"][:] = False
+        assert not any("MatMul_0" in each.origins for each in module.profile(feeds))

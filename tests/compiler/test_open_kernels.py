@@ -66,7 +66,7 @@ def inputs(model: ModelProto, sizes: Mapping[str, int]) -> dict[str, np.ndarray]
         tensor = info.type.tensor_type
         shape = [sizes[d.dim_param] if d.dim_param else d.dim_value for d in tensor.shape.dim]
         values = rng.standard_normal(shape) * 3
-        dtype = {1: np.float32, 7: np.int64, 10: np.float16}[tensor.elem_type]
+        dtype = {1: np.float32, 7: np.int64, 9: np.bool_, 10: np.float16}[tensor.elem_type]
         found[info.name] = values.astype(dtype)
     return found
 
