@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import cuda.bindings.driver as api
@@ -82,7 +83,6 @@ def refused(work: Work, status: str, reason: str) -> Callable[[StandIn], None]:
 
 
 LAUNCHES: dict[str, tuple[dict[str, Any], str, str]] = {
-    "an empty grid": ({"grid": (0, 1, 1)}, "INVALID_VALUE", "a grid of 0 x 1 x 1"),
     "a grid too high": ({"grid": (1, 65536, 1)}, "INVALID_VALUE", "a grid of 1 x 65536"),
     "a block too large": ({"block": (1024, 2, 1)}, "INVALID_VALUE", "a block of 1024 x 2"),
     "a block too deep": ({"block": (1, 1, 65)}, "INVALID_VALUE", "a block of 1 x 1 x 65"),
@@ -232,6 +232,20 @@ def test_graphs(on_standin: OnStandIn, what: str) -> None:
             pass
 
     on_standin(refused(work, "INVALID_VALUE", reason))
+
+
+def test_an_empty_grid(on_standin: OnStandIn) -> None:
+    """As a launch of a graph it is left out; a driver that is given one refuses it, when a node changes too."""
+
+    def work(gpu: Gpu) -> None:
+        with gpu.graph([replace(ONE, grid=(0, 1, 1)), ONE]) as graph:
+            graph.launch(gpu.stream)
+            gpu.call("cuStreamSynchronize", gpu.stream)
+            parameters = graph._node_parameters(1)
+            parameters.gridDimX = 0
+            gpu.call("cuGraphExecKernelNodeSetParams", graph._exec, graph._nodes[1], parameters)
+
+    on_standin(refused(work, "INVALID_VALUE", "a grid of 0 x 1 x 1"))
 
 
 def test_a_programmatic_edge_from_a_memset(on_standin: OnStandIn) -> None:
