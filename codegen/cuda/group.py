@@ -10,6 +10,7 @@ from tilestitch.codegen.cuda.blocks import lower_blocks
 from tilestitch.codegen.cuda.elementwise.injective import lower_injective, value_args
 from tilestitch.codegen.cuda.elementwise.turned import lower_turned
 from tilestitch.codegen.cuda.opaque.checks import lower_index_checks
+from tilestitch.codegen.cuda.opaque.rank import lower_ranks
 from tilestitch.codegen.cuda.opaque.scan import lower_cumulative
 from tilestitch.codegen.cuda.opaque.scatter import lower_scatter
 from tilestitch.codegen.cuda.opaque.sort import lower_top_k
@@ -46,6 +47,7 @@ from tilestitch.passes.plan.schedules import (
     ElementwiseSchedule,
     GemmSchedule,
     LaunchesSchedule,
+    RankSchedule,
     RowSchedule,
     ScanSchedule,
     ScatterSchedule,
@@ -233,6 +235,8 @@ def _template(view: GroupView, group: Group, target: CudaTarget) -> tuple[CudaLa
             return (lower_cumulative(anchor, schedule),)
         case SortSchedule():
             return (lower_top_k(anchor, schedule),)
+        case RankSchedule():
+            return (lower_ranks(anchor, schedule),)
         case ScatterSchedule():
             return lower_scatter(anchor, schedule)
     raise AssertionError(schedule)

@@ -28,10 +28,12 @@ from tilestitch.passes.plan.schedules import (
     GemmSchedule,
     OpenElementwiseSchedule,
     OpenRowSchedule,
+    RankSchedule,
     RowSchedule,
     ScanSchedule,
     ScatterSchedule,
     Schedule,
+    SortSchedule,
     SplitRowSchedule,
     TransposeSchedule,
     WindowSchedule,
@@ -45,6 +47,7 @@ from tilestitch.passes.schedule.cuda.rows import row_schedules
 
 from .extents import is_of_open_size, joined
 
+RANK_THREADS = 256
 OPEN_LAUNCH = "launch.open"
 """The rule by which parts that would be one launch for known sizes are launches of their own."""
 
@@ -80,6 +83,8 @@ def lifted_schedule(
             return replace(schedule, split_keys=1)
         case ScatterSchedule():
             return replace(schedule, by_claims=False)  # claims are memory of open size
+        case SortSchedule():
+            return RankSchedule(RANK_THREADS)
         case DirectSchedule() | WindowSchedule() | ScanSchedule():
             return schedule
     return f"kernels of template {schedule.template} are for known sizes only"

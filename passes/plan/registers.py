@@ -31,6 +31,7 @@ from .schedules import (
     DirectSchedule,
     ElementwiseSchedule,
     GemmSchedule,
+    RankSchedule,
     RowSchedule,
     ScanSchedule,
     ScatterSchedule,
@@ -68,7 +69,7 @@ def registers_of(view: GroupView, kind: GroupKind, schedule: Schedule) -> int:
             return _bounded(TRANSPOSE + 2 * alive, schedule.edge * schedule.lines)
         case WindowSchedule():
             return _bounded(_window(view), schedule.threads)
-        case ScanSchedule() | SortSchedule() | ScatterSchedule():
+        case ScanSchedule() | SortSchedule() | RankSchedule() | ScatterSchedule():
             return _bounded(OPAQUE[type(schedule)] + most_alive(view.nodes, view.outputs), schedule.threads)
     raise AssertionError(f"{schedule} is for no GPU")
 
@@ -174,7 +175,7 @@ CALL = 7
 """Of a function that is computed in many steps."""
 EXCHANGE = 8
 """Of blocks that share a row."""
-OPAQUE: Mapping[type, int] = {ScanSchedule: 28, SortSchedule: 20, ScatterSchedule: 16}
+OPAQUE: Mapping[type, int] = {ScanSchedule: 28, SortSchedule: 20, RankSchedule: 28, ScatterSchedule: 16}
 
 
 def _launch(

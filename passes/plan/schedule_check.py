@@ -25,6 +25,7 @@ from .schedules import (
     ElementwiseSchedule,
     OpenElementwiseSchedule,
     OpenRowSchedule,
+    RankSchedule,
     RowSchedule,
     ScanSchedule,
     ScatterSchedule,
@@ -42,7 +43,7 @@ MOST_VECTORS = 64
 """Of a thread: its code has all of them, one after another."""
 MOST_STATIC_SHARED_BYTES = 48 * 1024
 OPAQUE = {
-    "window_reduce": WindowSchedule, "cumulative": ScanSchedule, "top_k": SortSchedule,
+    "window_reduce": WindowSchedule, "cumulative": ScanSchedule, "top_k": SortSchedule | RankSchedule,
     "scatter_elements": ScatterSchedule, "scatter_nd": ScatterSchedule,
 }  # fmt: skip
 """The schedule that the template of each operator takes."""
@@ -69,7 +70,9 @@ def _reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule)
             yield from row_reasons(schedule, scheduled_loops(view.nodes, roles, view.inputs, outputs, schedule))
         case SplitRowSchedule() if kind is GroupKind.ROWWISE:
             yield from _split_rows(schedule, view, roles)
-        case WindowSchedule() | ScanSchedule() | SortSchedule() | ScatterSchedule() if kind is GroupKind.OPAQUE:
+        case WindowSchedule() | ScanSchedule() | SortSchedule() | RankSchedule() | ScatterSchedule() if (
+            kind is GroupKind.OPAQUE
+        ):
             assert view.anchor is not None
             if not isinstance(schedule, OPAQUE.get(view.anchor.op, ())):
                 yield f"template {schedule.template} does not compute {view.anchor.op}"

@@ -213,6 +213,14 @@ class SortSchedule:
 
 
 @dataclass(frozen=True)
+class RankSchedule:
+    """Sorted lines of any length: a thread for each element counts those before it."""
+
+    template: ClassVar[str] = "rank"
+    threads: int
+
+
+@dataclass(frozen=True)
 class ScatterSchedule:
     """A thread for each element that is copied, and for each update that meets no other.
 
@@ -228,7 +236,7 @@ class ScatterSchedule:
 Schedule: TypeAlias = (
     ElementwiseSchedule | OpenElementwiseSchedule | TransposeSchedule | RowSchedule | OpenRowSchedule
     | SplitRowSchedule | WindowSchedule | ScanSchedule
-    | SortSchedule | ScatterSchedule | GemmSchedule | DirectSchedule | BandSchedule
+    | SortSchedule | RankSchedule | ScatterSchedule | GemmSchedule | DirectSchedule | BandSchedule
     | TicketSchedule | LaunchesSchedule | BlockSchedule | AttentionSchedule | CpuSchedule
 )  # fmt: skip
 

@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from onnx import parser
+from onnx import NodeProto, parser
 
 from tests.compiled import assert_close
 from tests.compiler.test_open_kernels import HEAD, KERNELS, SIZES, inputs
@@ -31,8 +31,7 @@ OWN = {
     "{ c = Conv<pads=[1, 1, 1, 1]>(x, w)  p = MaxPool<kernel_shape=[3, 3], pads=[1, 1, 1, 1]>(c)  y = Relu(p) }",
     "turned": "(float[b, s, 2, 8] x) => (float[b, 2, s, 8] y) { t = Transpose<perm=[0, 2, 1, 3]>(x)  y = Tanh(t) }",
 }
-HOSTED = {"best", "sorted", "at_most_so_many"}
-NATIVE = {**{name: text for name, text in KERNELS.items() if name not in HOSTED}, **OWN}
+NATIVE = {**KERNELS, **OWN}
 
 
 def test_one_kernel_is_right_at_every_size() -> None:
@@ -75,15 +74,53 @@ def test_accesses_are_as_wide_as_sizes_certainly_allow() -> None:
 
 
 def test_what_has_no_kernel_for_all_sizes_is_left_to_the_host_with_the_reason() -> None:
-    model = parser.parse_model(HEAD + KERNELS["best"])
+    model = parser.parse_model(
+        HEAD + "(float[b, 8] x, bool[b] m) => (float[8, 8] y)\n"
+        "{ g = Compress<axis=0>(x, m)  t = Transpose<perm=[1, 0]>(g)  y = MatMul(t, g) }"
+    )
     compiled = compile_model(model, "emulator")
-    (reason,) = compiled.explain()["host"]["reasons"]
-    assert (reason["rule"], reason["reason"]) == (
-        "host.open_kernel", "kernels of template sort are for known sizes only"
-    )  # fmt: skip
+    (reason,) = (each for each in compiled.explain()["host"]["reasons"] if each["rule"] == "host.open_kernel")
+    assert reason["reason"].startswith("matmul has a result where") and reason["reason"].endswith("no kernel for that")
     with load(compiled.to_bytes(), device="emulator") as module:
-        feeds = inputs(model, {"b": 3, "s": 7})
-        np.testing.assert_array_equal(module.run(feeds)["y"], rivals.onnxruntime(model, 1)(feeds)[0])
+        for kept in (0, 2, 3):
+            feeds = {"x": inputs(model, {"b": 3})["x"], "m": np.arange(3) < kept}
+            assert_close(module.run(feeds)["y"], feeds["x"][:kept].T @ feeds["x"][:kept], MODELS["float32"])
+
+
+LINES = {
+    "float32": "(float[a, s, b] x) => (float[a, 4, b] y, int64[a, 4, b] i) <int64[1] k = {4}>\n"
+    "{ y, i = TopK<axis=1>(x, k) }",
+    "float16": "(float16[s, b] x) => (float16[4, b] y, int64[4, b] i) <int64[1] k = {4}>\n"
+    "{ y, i = TopK<axis=0, largest=0>(x, k) }",
+    "int64": "(int64[b, s] x) => (int64[b, 4] y, int64[b, 4] i) <int64[1] k = {4}>\n{ y, i = TopK<largest=0>(x, k) }",
+}
+
+
+@pytest.mark.parametrize("dtype", LINES)
+def test_the_best_of_lines_of_any_length(dtype: str) -> None:
+    """Of elements that are often equal, and NaN, which is the largest."""
+    model = parser.parse_model(HEAD + LINES[dtype])
+    compiled = compile_model(model, "emulator")
+    assert compiled.explain()["host"]["steps"] == 0
+    with load(compiled.to_bytes(), device="emulator") as module:
+        for a, b, s in [(1, 1, 4), (2, 3, 5), (1, 2, 255), (1, 1, 256), (2, 1, 257), (1, 1, 521)]:
+            (x,) = inputs(model, {"a": a, "b": b, "s": s}).values()
+            x = np.round(x)
+            if x.dtype.kind == "f":
+                x.reshape(-1)[x.size // 2] = np.nan
+            wanted = stable_best(x, model.graph.node[0])
+            for actual, expected in zip(module.run({"x": x}).values(), wanted, strict=True):
+                np.testing.assert_array_equal(actual, expected)
+
+
+def stable_best(x: np.ndarray, node: NodeProto) -> tuple[np.ndarray, np.ndarray]:
+    """The first four along the axis, and their places; of equal ones those that come first."""
+    given = {each.name: each.i for each in node.attribute}
+    axis = given.get("axis", -1)
+    keys = x if x.dtype.kind != "f" else np.where(np.isnan(x), np.inf, x.astype(np.float64))
+    order = np.argsort(-keys if given.get("largest", 1) else keys, axis=axis, kind="stable")
+    places = np.take(order, range(4), axis=axis)
+    return np.take_along_axis(x, places, axis), places
 
 
 def test_a_favoured_point_has_the_plan_of_a_static_model() -> None:

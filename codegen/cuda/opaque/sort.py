@@ -5,14 +5,13 @@ Keys are compared together with their positions, so that the order is total and 
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute import reducers
-from tilestitch.codegen.compute.dtypes import Expr, from_storage, is_nan, named, storage_bits, to_storage
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, storage_bits, to_storage
 from tilestitch.codegen.cuda.abi import (
     CudaLaunch,
     Emission,
@@ -24,13 +23,14 @@ from tilestitch.codegen.cuda.abi import (
     shared_buffer,
 )
 from tilestitch.compiler.ir.graph import Node
-from tilestitch.compiler.ir.types import is_float
 from tilestitch.passes.plan.schedules import SortSchedule
+
+from .ordering import TopK
 
 
 def lower_top_k(node: Node, schedule: SortSchedule) -> CudaLaunch:
     """One block a line along the axis."""
-    top = _TopK(node, schedule.in_shared)
+    top = _Sorting(node, schedule.in_shared)
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]
     if not top.in_shared:
         count = top.lines * top.room
@@ -51,32 +51,13 @@ def lower_top_k(node: Node, schedule: SortSchedule) -> CudaLaunch:
     return CudaLaunch("top_k", func, grid, block, args, node.origins, emission=emission)
 
 
-class _TopK:
-    """One top_k node. `room`: elements that are sorted, a power of two; those past the line have position >= size."""
+class _Sorting(TopK):
+    """`room`: elements that are sorted, a power of two; those past the line have position >= size."""
 
     def __init__(self, node: Node, in_shared: bool) -> None:
-        x = node.inputs[0]
-        axis = node.attrs["axis"]
-        self.dtype = x.dtype
-        self.key = reducers.accumulator_dtype(x.dtype)
-        self.largest = bool(node.attrs["largest"])
-        self.k = node.attrs["k"]
-        self.size, self.inner = x.shape[axis], prod(x.shape[axis + 1 :])
-        self.lines = prod(x.shape[:axis]) * self.inner
+        super().__init__(node)
         self.room = max(2, 1 << (self.size - 1).bit_length())
         self.in_shared = in_shared
-
-    def before(self, a: Expr, at_a: Expr, b: Expr, at_b: Expr) -> Expr:
-        """Whether `a` comes before `b`: places past the line last, NaN as the largest number, ties by position."""
-        better, worse = (a > b, b > a) if self.largest else (a < b, b < a)
-        if is_float(self.dtype):
-            nan_a, nan_b = is_nan(a), is_nan(b)
-            above, below = tirx.And(nan_a, tirx.Not(nan_b)), tirx.And(nan_b, tirx.Not(nan_a))
-            better = tirx.Or(better, above if self.largest else below)
-            worse = tirx.Or(worse, below if self.largest else above)
-        real_a, real_b = at_a < self.size, at_b < self.size
-        ordered = tirx.Or(better, tirx.And(tirx.Not(worse), at_a < at_b))
-        return tirx.And(real_a, tirx.Or(tirx.Not(real_b), ordered))
 
     def emit(self, buffers: list[Any], line: Expr, lane: Expr, threads: int) -> None:
         source, values, indices, *memory = buffers

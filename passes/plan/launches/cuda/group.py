@@ -17,7 +17,7 @@ from tilestitch.passes.plan.launches.cuda.blocks import Blocking
 from tilestitch.passes.plan.launches.cuda.elementwise import elementwise, transpose
 from tilestitch.passes.plan.launches.cuda.emitted import Emitted, classified, results_of
 from tilestitch.passes.plan.launches.cuda.gemm import Rows, contraction
-from tilestitch.passes.plan.launches.cuda.opaque import checks, scan, scatter, sort, window
+from tilestitch.passes.plan.launches.cuda.opaque import checks, ranks, scan, scatter, sort, window
 from tilestitch.passes.plan.launches.cuda.rows import rowwise, split_rows
 from tilestitch.passes.plan.launches.cuda.stitched import Stitching, private
 from tilestitch.passes.plan.launches.cuda.tickets import Ticketing
@@ -33,6 +33,7 @@ from tilestitch.passes.plan.schedules import (
     ElementwiseSchedule,
     GemmSchedule,
     LaunchesSchedule,
+    RankSchedule,
     RowSchedule,
     ScanSchedule,
     ScatterSchedule,
@@ -187,6 +188,8 @@ def of_part(view: GroupView, group: Group) -> tuple[Emitted, ...]:
             return (scan(anchor, schedule),)
         case SortSchedule() if anchor is not None:
             return (sort(anchor, schedule),)
+        case RankSchedule() if anchor is not None:
+            return (ranks(anchor, schedule),)
         case ScatterSchedule() if anchor is not None:
             return scatter(anchor, schedule)
     found = "none" if schedule is None else f"one of template {schedule.template}"

@@ -11,7 +11,7 @@ from tilestitch.compiler.ir.sizes import ceil_div, largest
 from tilestitch.passes.plan.index_checks import pending_checks, read_for
 from tilestitch.passes.plan.launches.cuda.emitted import Emitted, accumulator_bytes, shared_array
 from tilestitch.passes.plan.own_kernels import Temporary
-from tilestitch.passes.plan.schedules import ScanSchedule, ScatterSchedule, SortSchedule, WindowSchedule
+from tilestitch.passes.plan.schedules import RankSchedule, ScanSchedule, ScatterSchedule, SortSchedule, WindowSchedule
 from tilestitch.passes.plan.view import GroupView
 
 CHECK_THREADS = 256
@@ -52,6 +52,14 @@ def sort(node: Node, schedule: SortSchedule) -> Emitted:
         Temporary(f"{node.name}.{name}", lines * room * nbytes) for name, nbytes in (("keys", key), ("positions", 4))
     ]
     return replace(launch, arguments=(*launch.arguments, *memory))
+
+
+def ranks(node: Node, schedule: RankSchedule) -> Emitted:
+    x, threads = node.inputs[0], schedule.threads
+    size = x.shape[node.attrs["axis"]]
+    blocks = x.tensor_type.num_elements // size * ceil_div(size, threads)
+    launch = Emitted.of("top_k", blocks, threads, (*node.inputs, *node.outputs), part=True)
+    return replace(launch, static_shared_bytes=shared_array(threads, accumulator_bytes(x.dtype)))
 
 
 def scatter(node: Node, schedule: ScatterSchedule) -> tuple[Emitted, ...]:

@@ -1,0 +1,72 @@
+"""The template of top_k for lines of any length: a thread counts how many elements come before its own, and stores it
+in that place if it is one of the best.
+
+A block's threads have neighbours of one line; they read the line piece by piece through shared memory. Nothing is
+exchanged between blocks, and no memory is needed, however long a line is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute import reducers
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, to_storage
+from tilestitch.codegen.compute.sizes import integer
+from tilestitch.codegen.cuda.abi import CudaLaunch, Emission, Parameter, Thread, barrier, kernel_function, shared_buffer
+from tilestitch.compiler.ir.graph import Node
+from tilestitch.compiler.ir.sizes import ceil_div
+from tilestitch.passes.plan.schedules import RankSchedule
+
+from .ordering import TopK
+
+PLACES = "int64"
+
+
+def lower_ranks(node: Node, schedule: RankSchedule) -> CudaLaunch:
+    """As many blocks a line as have a thread for each element."""
+    top, threads = TopK(node), schedule.threads
+    pieces = ceil_div(top.size, threads)
+    parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]
+    grid, block = (top.lines * pieces, 1, 1), (threads, 1, 1)
+
+    def body(buffers: list[Any], thread: Thread) -> None:
+        _emit(top, buffers, T.bind(T.cast(thread.block[0], PLACES)), thread.thread[0], threads)
+
+    func = kernel_function(parameters, grid, block, body)
+    args, emission = tuple(p.arg for p in parameters), Emission(tuple(parameters), body)
+    return CudaLaunch("top_k", func, grid, block, args, node.origins, emission=emission)
+
+
+def _emit(top: TopK, buffers: list[Any], number: Expr, lane: Expr, threads: int) -> None:
+    source, values, indices = buffers
+    size, inner, k = (integer(each, PLACES) for each in (top.size, top.inner, top.k))
+    pieces = integer(ceil_div(top.size, threads), PLACES)
+    line, piece = T.bind(number // pieces), T.bind(number % pieces)
+    outer, within = T.bind(line // inner), T.bind(line % inner)
+    start = T.bind(outer * (size * inner) + within)
+
+    def key(place: Expr) -> Expr:
+        """Of an element of the line; past its end, of the last one, which is not counted there."""
+        element = from_storage(source[start + T.min(place, size - 1) * inner], top.dtype)
+        return reducers.to_accumulator(element, top.dtype)
+
+    at = T.bind(piece * threads + lane)
+    own = named(key(at))
+    keys = shared_buffer(threads, top.key)
+    before = T.alloc_buffer((1,), PLACES, scope="local")
+    T.buffer_store(before, T.int64(0), [0])
+    with T.serial(0, pieces) as step:
+        barrier()
+        T.buffer_store(keys, key(step * threads + lane), [lane])
+        barrier()
+        with T.serial(0, threads) as other:
+            comes_before = top.before(keys[other], step * threads + other, own, at)
+            T.buffer_store(before, before[0] + T.cast(comes_before, PLACES), [0])
+    place = T.bind(before[0])
+    with T.If(tirx.And(at < size, place < k)), T.Then():
+        target = T.bind(outer * (k * inner) + within + place * inner)
+        T.buffer_store(values, to_storage(reducers.from_accumulator(own, top.dtype), top.dtype), [target])
+        T.buffer_store(indices, at, [target])
