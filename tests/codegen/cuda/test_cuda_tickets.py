@@ -15,6 +15,7 @@ from tests.codegen.cuda.cuda_harness import target
 from tests.codegen.kernel_harness import interpret
 from tests.compiled import assert_close
 from tests.passes.sync.graphs import attention, convolutions, mlp, normalised_mlp, operand
+from tests.passes.sync.tying import retied
 from tests.tolerances import SUMS
 from tilestitch.codegen.assemble import Planned, assemble
 from tilestitch.codegen.cuda.abi import CountersArg, CudaLaunch, TemporaryArg, ValueArg
@@ -165,7 +166,7 @@ def test_sums_in_parts(chain: str, options: EmulatorOptions) -> None:
     schedule = groups[number].schedule
     assert isinstance(schedule, GemmSchedule)
     groups[number] = replace(groups[number], schedule=replace(schedule, split_k=3))
-    plan = retied(graph, replace(plan, groups=tuple(groups), launches=None, edges=None))
+    plan = retied(graph, plan, groups, "tile")
     check_plan(plan, graph)
     check(graph, plan, options)
 
@@ -179,31 +180,10 @@ def test_sums_in_parts_by_fewer_threads_than_the_launch_has() -> None:
     for group, tile, parts in zip(plan.groups, (narrow, wide), (3, 1), strict=True):
         schedule = replace(group.schedule, tile=tile, split_k=parts, tile_rows=1)  # type: ignore[type-var]
         groups[groups.index(group)] = replace(group, schedule=schedule)
-    plan = retied(graph, replace(plan, groups=tuple(groups), launches=None, edges=None))
+    plan = retied(graph, plan, groups, "tile")
     check_plan(plan, graph)
     for options in ORDERS[:3]:
         check(graph, plan, options)
-
-
-def retied(graph: Graph, plan: StitchPlan) -> StitchPlan:
-    """A plan whose kernels lie apart, with the same schedules and all of them in one launch."""
-    from tilestitch.cost_model.analytical import AnalyticalModel
-    from tilestitch.passes.fusion.stages import Kernels as Groups
-    from tilestitch.passes.plan import Segment
-    from tilestitch.passes.schedule.launches import completed
-    from tilestitch.passes.schedule.memory import plan_buffers
-    from tilestitch.passes.sync.policies import wanted_sync
-    from tilestitch.passes.sync.synchronise import synchronise
-
-    kernels = Groups(graph, plan.groups, (), plan.buffers.aliases, plan.target)
-    wanted = wanted_sync("tile")
-    assert wanted is not None
-    assert not list(synchronise(graph, kernels, wanted, AnalyticalModel()))
-    groups = tuple(kernels.groups.values())
-    segments = (Segment(True, tuple(g.name for g in groups)),)
-    buffers = plan_buffers(graph, groups, (), segments, kernels.aliases, {}, window=0)
-    fresh = replace(plan, groups=groups, segments=segments, buffers=buffers, launches=None, edges=None)
-    return completed(fresh, graph)
 
 
 def test_tiles_of_large_kernels_have_indices_of_32_bits() -> None:

@@ -12,8 +12,8 @@ from tests.codegen.cuda import test_cuda_tied as tied
 from tests.codegen.cuda.contraction_harness import assembler_log
 from tests.codegen.cuda.cuda_harness import target
 from tests.codegen.cuda.test_cuda_tickets import ORDERS
-from tests.codegen.cuda.test_tied_models import retied
 from tests.passes.sync.graphs import convolutions, mlp, operand
+from tests.passes.sync.tying import retied
 from tilestitch.codegen.cuda.group import lower_group
 from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.compiler.ir import Graph

@@ -4,7 +4,7 @@ device in both forms; and at full size as text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from tests.codegen.cuda.test_cuda_tickets import ORDERS, inputs
 from tests.codegen.kernel_harness import interpret
 from tests.compiled import assert_close
 from tests.passes.sync.graphs import attention, convolutions, layer, mlp, narrow_mlp
+from tests.passes.sync.tying import retied
 from tests.tolerances import SUMS
 from tilestitch.codegen.assemble import Planned, assemble
 from tilestitch.codegen.cuda.backend import CudaBackend
@@ -22,17 +23,10 @@ from tilestitch.codegen.cuda.group import lower_group
 from tilestitch.codegen.cuda.toolchain.compile import BuildOptions
 from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.compiler.ir import Graph
-from tilestitch.cost_model.analytical import AnalyticalModel
-from tilestitch.passes import PassContext, StitchPlan, check_plan, make_plan
-from tilestitch.passes.fusion.stages import Kernels as Groups
-from tilestitch.passes.plan import Group, Segment
+from tilestitch.passes import PassContext, StitchPlan, make_plan
 from tilestitch.passes.plan.gemm.tiles import SimtTile
 from tilestitch.passes.plan.schedules import GemmSchedule
 from tilestitch.passes.schedule.cuda import gemm_tiles
-from tilestitch.passes.schedule.launches import completed
-from tilestitch.passes.schedule.memory import plan_buffers
-from tilestitch.passes.sync.policies import wanted_sync
-from tilestitch.passes.sync.synchronise import synchronise
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact import artifact_bytes
 
@@ -64,24 +58,6 @@ def planned(graph: Graph, sync: str, tile: SimtTile | None = None) -> StitchPlan
         for g in plan.groups
     ]
     return retied(graph, plan, groups, sync)
-
-
-def retied(graph: Graph, plan: StitchPlan, groups: Sequence[Group], sync: str) -> StitchPlan:
-    """A plan with these groups, which have schedules, and chains of them tied."""
-    kernels = Groups(graph, groups, (), plan.buffers.aliases, plan.target)
-    wanted = wanted_sync(sync)
-    assert wanted is not None
-    list(synchronise(graph, kernels, wanted, AnalyticalModel()))
-    order = [name for name in kernels.order if name in kernels.groups]
-    tied = tuple(kernels.groups[name] for name in order)
-    segments = (Segment(True, tuple(order)),)
-    buffers = plan_buffers(graph, tied, (), segments, kernels.aliases, {}, window=0)
-    fresh = replace(
-        plan, groups=tied, segments=segments, buffers=buffers, launches=None, edges=None, lanes=None
-    )  # fmt: skip
-    found = completed(fresh, graph)
-    check_plan(found, graph)
-    return found
 
 
 @pytest.mark.parametrize("form", FORMS)
