@@ -10,6 +10,9 @@ from tilestitch.runtime.jsonfields import Fields, integer
 
 from .group import Group
 
+INTEGER_MMA = 80
+"""The oldest architecture whose tensor cores multiply 8-bit integers by `mma.sync.m16n8k32`."""
+
 
 @dataclass(frozen=True)
 class TargetInfo:
@@ -36,6 +39,11 @@ class TargetInfo:
     @property
     def is_gpu(self) -> bool:
         return self.name.startswith("cuda")
+
+    @property
+    def multiplies_bytes(self) -> bool:
+        """Whether some unit multiplies 8-bit integers faster than floats: of GPUs, the tensor cores from sm_80 on."""
+        return all(_number(each) >= INTEGER_MMA for each in self.architectures) if self.is_gpu else bool(self.dot)
 
     def why_not_on(self, machine: TargetInfo) -> str | None:
         """Why a plan that was made for this target is none for `machine`; None if it is one.
@@ -94,3 +102,8 @@ class TargetInfo:
         )
         fields.done()
         return target
+
+
+def _number(architecture: str) -> int:
+    """80 of sm_80."""
+    return int("".join(c for c in architecture if c.isdigit()))

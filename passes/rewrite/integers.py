@@ -5,7 +5,8 @@ are multiplied, and what the zero points add comes out of the sums afterwards, m
 scales follow the sums, so that they are part of the kernel's epilogue, as are bias, activation and requantisation.
 
 CPUs multiply uint8 by int8. So a signed left operand is shifted by 128, and its zero point with it; unsigned weights
-are stored less their zero point where that is in the range of int8, and less 128 otherwise.
+are stored less their zero point where that is in the range of int8, and less 128 otherwise. GPUs multiply bytes of
+either sign: a left operand is shifted there only where that makes its zero point 0.
 """
 
 from __future__ import annotations
@@ -30,16 +31,18 @@ MOST_REDUCED = (1 << 31) // 255**2
 
 @dataclass(frozen=True)
 class Integers:
-    """Multiply 8-bit integers where a CPU has an instruction for groups of them (`TargetInfo.dot`)."""
+    """Multiply 8-bit integers where a CPU has an instruction for groups of them, or a GPU tensor cores for them
+    (`TargetInfo.multiplies_bytes`).
+    """
 
     name: ClassVar[str] = "integers"
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
-        if not context.target.dot:
+        if not context.target.multiplies_bytes:
             return PassResult(graph, False)
-        count, reasons = 0, list[str]()
+        count, reasons, signed = 0, list[str](), context.target.is_gpu
         for node in [node for node in graph.nodes if node.op in ("matmul", "conv")]:
-            found = _in_integers(graph, node)
+            found = _in_integers(graph, node, signed)
             if isinstance(found, Value):
                 graph.replace(node, [found])
                 count += 1
@@ -72,23 +75,26 @@ def _fits(data: np.ndarray) -> bool:
     return bool(data.size == 0 or (data.min() >= info.min and data.max() <= info.max))
 
 
-def _in_integers(graph: Graph, node: Node) -> Value | str | None:
-    """A contraction of bytes, or of what was bytes, by uint8 and int8; or why it stays; None of any other."""
+def _in_integers(graph: Graph, node: Node, signed: bool) -> Value | str | None:
+    """A contraction of bytes, or of what was bytes, by int8 and uint8, or int8 too where the left operand may be
+    `signed`; or why it stays; None of any other.
+    """
     left, right = node.inputs
     if not all(is_sized(v) for v in (left, right, node.output)):
         return None
     if node.output.dtype == "float32":
-        return _dequantised(graph, node)
-    if (left.dtype, right.dtype) == ("uint8", "int8") or node.output.dtype != "int32":
+        return _dequantised(graph, node, signed)
+    if signed or (left.dtype, right.dtype) == ("uint8", "int8") or node.output.dtype != "int32":
         return None
     if left.dtype not in BYTES or right.dtype not in BYTES:
         return None
     if right.data is None:
         return "both operands are known at run time only"
-    return _why_not(node) or _sums(graph, node, left, None, _Weights.of(right.data, np.zeros((), np.int32)))
+    weights = _Weights.of(right.data, np.zeros((), np.int32))
+    return _why_not(node) or _sums(graph, node, *_left(graph, node, left, None, signed), weights)
 
 
-def _dequantised(graph: Graph, node: Node) -> Value | str | None:
+def _dequantised(graph: Graph, node: Node, signed: bool) -> Value | str | None:
     x, w = (dequantised(graph, node, v) for v in node.inputs)
     if x is None and w is None:
         return None
@@ -106,7 +112,7 @@ def _dequantised(graph: Graph, node: Node) -> Value | str | None:
     problem = _why_not(node)
     if problem is not None:
         return problem
-    sums = _sums(graph, node, x.q, x.zero, _Weights.of(w.q.data, zero))
+    sums = _sums(graph, node, *_left(graph, node, x.q, x.zero, signed), _Weights.of(w.q.data, zero))
     if isinstance(sums, str):
         return sums
     scale = computed_like(graph, node, "reshape", w.scale, shape=_columns(node, w.scale.shape))
@@ -164,11 +170,10 @@ def _columns(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
     return (1, shape[0], *(1,) * (rank - 2)) if node.attrs["layout"] == "NCX" else (*(1,) * (rank - 1), shape[-1])
 
 
-def _sums(graph: Graph, node: Node, x: Value, zero: Value | None, w: _Weights) -> Value | str:
+def _sums(graph: Graph, node: Node, x: Value, zero: Value, w: _Weights) -> Value | str:
     """The contraction of x - zero and w.data - w.zero in int32, where `node` is; or why no kernel is good at it."""
     if w.zero.any() and node.op == "conv":
         return "the zero points of its weights do not fit into int8"
-    x, zero = _unsigned(graph, node, x, zero)
     attrs = {k: v for k, v in node.attrs.items() if k != "precision"} | {"out_dtype": "int32"}
     if node.op == "conv" and not _is_zero(zero) and any(p != 0 for p in (*attrs["before"], *attrs["after"])):
         x, attrs = _padded(graph, node, x, zero, attrs)
@@ -199,11 +204,11 @@ def _without_weights_zero(
     return computed_like(graph, node, "sub", sums, computed_like(graph, node, "mul", rows, factor))
 
 
-def _unsigned(graph: Graph, node: Node, x: Value, zero: Value | None) -> tuple[Value, Value]:
-    """x as uint8, and its zero point as a scalar of int32."""
+def _left(graph: Graph, node: Node, x: Value, zero: Value | None, signed: bool) -> tuple[Value, Value]:
+    """x as uint8, or perhaps int8 where it may be `signed`, and its zero point as a scalar of int32."""
     plain = graph.constant(np.int32(0), name="zero") if zero is None else zero
     plain = computed_like(graph, node, "reshape", plain, shape=())
-    if x.dtype == "uint8":
+    if x.dtype == "uint8" or (signed and (plain.data is None or plain.data.item() != -SHIFT)):
         return x, plain
     sign = graph.constant(np.int8(-SHIFT), name="sign")
     turned = computed_like(graph, node, "bitwise_xor", x, sign)
@@ -221,7 +226,7 @@ def _padded(
     graph: Graph, node: Node, x: Value, zero: Value, attrs: dict[str, object]
 ) -> tuple[Value, dict[str, object]]:
     """x with its zero point around it, and the window without padding."""
-    fill = computed_like(graph, node, "cast", zero, to="uint8")
+    fill = computed_like(graph, node, "cast", zero, to=x.dtype)
     spatial = len(node.attrs["before"])
     around = {side: _around(node, node.attrs[side]) for side in ("before", "after")}
     padded = computed_like(graph, node, "pad", x, fill, mode="constant", **around)
