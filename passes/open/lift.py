@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from tilestitch.compiler.ir import Node
+from tilestitch.compiler.ir import Node, is_elementwise
 from tilestitch.compiler.ir.errors import UndecidedError
 from tilestitch.compiler.ir.sizes import Size, bounds_of, is_empty_without, is_open, symbols_of
 from tilestitch.cost_model.protocol import LatencyModel
@@ -61,6 +61,8 @@ from .extents import is_of_open_size, joined
 
 COPIED = 65536
 """Elements that a task copies one by one."""
+MOVED = 16384
+"""Elements that a task moves in vectors, where few are typical."""
 
 
 def lifted(
@@ -180,7 +182,8 @@ def _schedule(
         return lifted_schedule(schedule, typical, view, target, model)
     match schedule:
         case CpuLoopSchedule():
-            return _loops(schedule, typical.stored[0].shape, view.stored[0].shape)
+            loops = _loops(schedule, typical.stored[0].shape, view.stored[0].shape)
+            return loops if isinstance(loops, str) or _stays_in_place(view) else _in_known_lines(loops, view)
         case CpuRowSchedule():
             assert roles.rows is not None
             before = roles_of(typical.nodes, typical.outputs, typical.name)
@@ -216,6 +219,35 @@ def _loops(schedule: CpuLoopSchedule, typical: Sequence[int], shape: Sequence[Si
     if is_open(extents[schedule.branch]):
         return replace(schedule, extents=extents, chunk=chunk, cuts=cuts, branch=0, branches=())
     return replace(schedule, extents=extents, chunk=chunk, cuts=cuts)
+
+
+def _stays_in_place(view: GroupView) -> bool:
+    """Whether every element comes from where it goes, but for single ones."""
+    shape = view.stored[0].shape
+    return all(
+        is_elementwise(node.op) and all(v.shape == shape or v.tensor_type.num_elements == 1 for v in node.inputs)
+        for node in view.nodes
+    )
+
+
+def _in_known_lines(schedule: CpuLoopSchedule, view: GroupView) -> CpuLoopSchedule:
+    """Loops whose last dimension is of known size, where that of the schedule is open, but ends with ones that are
+    known and not too short: the place in the others is found once a line then. It takes quotients by open sizes; those
+    by numbers, with which the schedule was chosen, cost little.
+    """
+    *outer, inner = schedule.extents
+    if not is_open(inner) or schedule.edge:
+        return schedule
+    known, others = 1, list(view.stored[0].shape)
+    while others and not is_open(others[-1]):
+        known *= others.pop()
+    joined: Size = 1
+    while others and joined * known != inner:
+        joined = others.pop() * joined
+    if known < schedule.lanes or joined * known != inner:
+        return schedule
+    elements = MOVED if is_open(schedule.chunk) else schedule.chunk * schedule.rows
+    return replace(schedule, extents=(*outer, joined, known), chunk=known, rows=max(1, elements // known))
 
 
 def _gemm(schedule: CpuGemmSchedule, before: GroupView, view: GroupView) -> CpuGemmSchedule | str:
@@ -300,6 +332,4 @@ def _rows(schedule: CpuRowSchedule, typical: Sequence[int], shape: Sequence[Size
     extents = joined(schedule.extents, typical, shape)
     if extents is None:
         return f"loops over {schedule.extents} are no dimensions of {tuple(typical)}, joined"
-    if not schedule.reduced[-1] and is_open(extents[-1]):
-        return replace(schedule, extents=extents, lanes=1, vectors=1)  # a vector of neighbouring rows might be too long
     return replace(schedule, extents=extents)

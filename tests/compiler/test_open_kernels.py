@@ -16,6 +16,7 @@ from tests.tolerances import MODELS
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli import rivals
 from tilestitch.compiler.errors import OptionError
+from tilestitch.passes.plan.cpu.schedules import CpuLoopSchedule
 from tilestitch.runtime import load
 from tilestitch.runtime.errors import InputError
 
@@ -28,6 +29,10 @@ KERNELS = {
     "y = Transpose<perm=[0, 2, 1]>(t) }",
     "softmax": "(float[b, s] x) => (float[b, s] y) { y = Softmax<axis=-1>(x) }",
     "first_axis": "(float[b, s] x) => (float[b, s] y) { y = Softmax<axis=0>(x) }",
+    "channels": "(float[b, 7, s] x) => (float[b, 7, s] y, int64[b, s] i) \n"
+    "<int64[1] one = {1}> { m = ReduceMean<axes=[1]>(x)  d = Sub(x, m)  e = Exp(d)  t = ReduceSum<keepdims=1>(e, one)\n"
+    "y = Div(e, t)  i = ArgMax<axis=1, keepdims=0>(d) }",
+    "rows_of_channels": "(float16[b, 5, s, 3] x) => (float16[b, 5, s, 3] y) { y = Softmax<axis=1>(x) }",
     "half": "(float16[b, s] x) => (float16[b, s] y) { y = Softmax<axis=-1>(x) }",
     "mean": "(float[b, s] x) => (float[b] y) { y = ReduceMean<axes=[1], keepdims=0>(x) }",
     "places": "(float[b, s] x) => (int64[b] y) { y = ArgMax<axis=1, keepdims=0>(x) }",
@@ -35,6 +40,8 @@ KERNELS = {
     "parts": "(float[b, s, 40] x, float[b, s, 24] w) => (float[b, s, 64] y) { y = Concat<axis=2>(x, w) }",
     "rows_of_parts": "(float[b, 3, s, 24] x, float[b, 2, s, 24] w) => (float[b, 5, s, 24] y)\n"
     "{ y = Concat<axis=1>(x, w) }",
+    "every_second": "(float[b, s, 64] x) => (float[b, s, 32] y)\n"
+    "<int64[1] a = {1}, int64[1] e = {64}, int64[1] d = {2}> { z = Slice(x, a, e, d, d)  y = Neg(z) }",
     "ints": "(int64[b, s] x) => (int64[b, s] y) { y = Add(x, x) }",
     "running_sums": "(float[b, s] x) => (float[b, s] y) <int64 a = {1}> { y = CumSum<exclusive=1>(x, a) }",
     "sums_of_neighbours": "(float[b, s, 24] x) => (float[b, s, 24] y) <int64 a = {0}>\n{ y = CumSum<reverse=1>(x, a) }",
@@ -84,6 +91,18 @@ def test_one_kernel_is_right_at_every_size(name: str) -> None:
                 assert_close(actual, wanted, MODELS[wanted.dtype.name if wanted.dtype.kind == "f" else "float32"])
 
 
+@pytest.mark.parametrize("name", ["channels", "rows_of_channels", "first_axis", "loops"])
+def test_one_kernel_of_a_narrow_range(name: str) -> None:
+    """Places fit in 32 bits, and some lengths that a kernel for all sizes provides for do not come."""
+    model = parser.parse_model(HEAD + KERNELS[name])
+    reference = rivals.onnxruntime(model, 1)
+    module = load(compile_model(model, dims={"b": (1, 3), "s": (9, 40)}).to_bytes(), num_threads=1)
+    for b, s in ((1, 9), (2, 15), (3, 16), (1, 33), (3, 40)):
+        feeds = inputs(model, {"b": b, "s": s})
+        for actual, wanted in zip(module.run(feeds).values(), reference(feeds), strict=True):
+            assert_close(actual, wanted, MODELS[wanted.dtype.name if wanted.dtype.kind == "f" else "float32"])
+
+
 def test_lines_that_are_cut_for_sizes_that_do_not_come() -> None:
     """At all sizes of the range a task has the whole line."""
     text = (
@@ -93,6 +112,14 @@ def test_lines_that_are_cut_for_sizes_that_do_not_come() -> None:
     results = load(compile_model(parser.parse_model(HEAD + text), dims={"n": (1, 13)}).to_bytes()).run({"x": x})
     assert_close(results["y"], np.tanh(x), MODELS["float32"])
     assert_close(results["z"], x.transpose(2, 0, 1), MODELS["float32"])
+
+
+@pytest.mark.parametrize(("name", "inner"), [("every_second", 32), ("parts", 64)])
+def test_lines_of_known_length_where_elements_come_from_elsewhere(name: str, inner: int) -> None:
+    """The place in open dimensions is found once a line; a task has many lines."""
+    (group,) = compile_model(parser.parse_model(HEAD + KERNELS[name]), dims={}).plan.groups
+    assert isinstance(group.schedule, CpuLoopSchedule)
+    assert group.schedule.extents[-1] == group.schedule.chunk == inner and group.schedule.rows > 100
 
 
 WHERE_IT_LIES = {

@@ -53,7 +53,7 @@ class _Emitter:
         self, plan: RowPlan, evaluator: Evaluator, results: dict[Value, Any], scratch: Expr, index_dtype: str
     ) -> None:
         self.plan, self.loops, self.evaluator, self.results = plan, plan.loops, evaluator, results
-        self.index_dtype = index_dtype
+        self.index_dtype, self.scratch = index_dtype, scratch
         self.row: list[Expr] = []  # index in the kept dimensions; of the first row if there are several
         # What is computed at the moment: index in S, index of the row, place in the row's caches, row of the block.
         self.at: tuple[Index, Index, Expr, Expr] = ((), (), 0, 0)
@@ -74,7 +74,35 @@ class _Emitter:
             return
         first = T.bind(task * loops.schedule.rows)
         end = T.min(first + loops.schedule.rows, rows)
-        with T.serial(first, end) as row, self.evaluator.scope((row, 0, rows)):
+        if not self.plan.narrower:
+            with T.serial(first, end) as row, self.evaluator.scope((row, 0, rows)):
+                self._row(row)
+            return
+        first, end = T.bind(T.cast(first, "int64")), T.bind(T.cast(end, "int64"))
+        narrower = [self._with(plan) for plan in self.plan.narrower]
+        self._blocks(first, end, [self, *narrower])
+
+    def _with(self, plan: RowPlan) -> _Emitter:
+        """An emitter of the same rows by another plan."""
+        return _Emitter(plan, self.evaluator, self.results, self.scratch, self.index_dtype)
+
+    def _blocks(self, first: Expr, end: Expr, emitters: Sequence[_Emitter]) -> None:
+        """Blocks of rows of the first of these emitters that there are enough neighbouring rows for. Where they are too
+        few for the very first one, what it counts as a block is all of these rows.
+        """
+        here, *others = emitters
+        if not others:
+            here._parts_of_blocks(first, end)
+            return
+        with T.If(integer(here.loops.extents[-1], "int64") >= T.int64(here.loops.block)):
+            with T.Then():
+                here._parts_of_blocks(first, end, whole=here is self)
+            with T.Else():
+                self._blocks(first, end, others)
+
+    def _parts_of_blocks(self, first: Expr, end: Expr, whole: bool = False) -> None:
+        parts = 1 if whole else integer(self.loops.row_extents[-1], "int64")
+        with T.serial(first * parts, end * parts) as row, self.evaluator.scope((row, 0, prod(self.loops.row_extents))):
             self._row(row)
 
     def _row(self, number: Expr) -> None:
@@ -89,7 +117,8 @@ class _Emitter:
             width = loops.extents[-1]
             first = self.row[-1] * loops.block
             exact = width % loops.block == 0
-            start = evaluator.bind(first if exact or isinstance(first, int) else T.min(first, width - loops.block))
+            last = integer(width, "int64") - loops.block if is_open(width) else width - loops.block
+            start = evaluator.bind(first if exact or isinstance(first, int) else T.min(first, last))
             if not isinstance(start, int):
                 evaluator.assume(start, 0, width - loops.block + 1)
             self.row[-1] = start

@@ -8,12 +8,12 @@ A reduction whose operand depends on others runs in a later pass over the row th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
 from tilestitch.compiler.ir import Node, Value, is_elementwise
-from tilestitch.compiler.ir.sizes import is_open, largest
+from tilestitch.compiler.ir.sizes import bounds_of, is_open, largest
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 from tilestitch.passes.plan.parts import Part, Roles
 from tilestitch.passes.plan.view import levels
@@ -216,8 +216,6 @@ class RowLoops:
         if not 1 <= schedule.vectors <= MOST_VECTORS or schedule.vectors & (schedule.vectors - 1):
             yield f"a step has {schedule.vectors} vectors; their number is a power of two, at most {MOST_VECTORS}"
         longest = self.block if self.columns else schedule.lanes
-        if is_open(last) and self.columns and longest > 1:
-            yield f"{longest} neighbouring rows are computed together, but their number is known only at run time"
         if not is_open(last) and longest > last:
             yield f"{schedule.vectors} vectors of {schedule.lanes} lanes are longer than the last dimension, {last}"
         if not schedule.rows:
@@ -245,6 +243,15 @@ class RowPlan:
     @cached_property
     def loops(self) -> RowLoops:
         return RowLoops(self.group.shape, self.group.axes, self.schedule)
+
+    @cached_property
+    def narrower(self) -> tuple[RowPlan, ...]:
+        """Plans for fewer neighbouring rows together, where there may not be as many: for a vector, and for one."""
+        if not self.loops.columns or bounds_of(self.loops.extents[-1])[0] >= self.loops.block:
+            return ()
+        vector = replace(self.schedule, vectors=1)
+        fewer = dict.fromkeys((vector, replace(vector, lanes=1)))
+        return tuple(RowPlan(self.group, schedule) for schedule in fewer if schedule != self.schedule)
 
     @cached_property
     def kept(self) -> dict[Value, int]:
