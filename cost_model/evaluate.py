@@ -2,8 +2,10 @@
 
   python -m tilestitch.cost_model.evaluate FOLDER --json OUT [--calibrate N] [--model FILE]
 
-FOLDER holds devices.csv, and any of kernels/*.csv.gz, models/end_to_end.csv and models/opgraph/. With --calibrate, the
-model adapts to N measured rows of each class and GPU, which are left out of the score.
+FOLDER holds any of devices.csv, kernels/*.csv.gz, models/end_to_end.csv and models/opgraph/. GPUs that devices.csv does
+not have are those of the model, or of the table of devices. Rows without latency, sizes or a known operator are left
+out, and counted as `left_out`. With --calibrate, the model adapts to N measured rows of each class and GPU, which are
+left out of the score.
 """
 
 from __future__ import annotations
@@ -35,8 +37,12 @@ def evaluate(model: LibraryModel, folder: Folder, calibrate: int = 0) -> dict[st
     gpus = {str(gpu) for table in folder.kernels.values() for gpu in table.gpu}
     gpus |= {row["gpu"] for row in folder.models}
     kernels, taken = score_kernels(model, folder, sorted(gpus), calibrate)
-    models, missing = score_models(model, folder, taken, "calibrated" if calibrate else "zero_shot")
-    return {"kernels": kernel_report(kernels), "models": {**model_report(models), "without_graph": missing}}
+    models, missing = score_models(model, folder, taken, calibrate > 0)
+    return {
+        "kernels": kernel_report(kernels),
+        "models": {**model_report(models), "without_graph": missing},
+        "left_out": dict(folder.left_out),
+    }
 
 
 def kernel_report(scores: Sequence[KernelScore]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from tilestitch.cost_model.library.scoring import (
     read_folder,
     score_kernels,
     score_models,
+    sheet_for,
 )
 
 MODES = {"zero_shot": 0, "calibrated": 20}
@@ -41,6 +42,7 @@ another's.
 """
 UNCOUNTED = tuple(fitting.CONTRADICTED)
 """GPUs that are reported, and not counted in means."""
+DRAWS = 1000
 FEWEST_MODELS = 6
 """Whole models that an interval may be taken from."""
 
@@ -69,6 +71,12 @@ def _fit_convs(table: KernelTable, folder: Folder, classes: Mapping[str, model.C
     return fitting.fit_convs(table, folder.sheets, shared, batched, seed)
 
 
+def with_sheets(folder: Folder) -> Folder:
+    """With the data sheets of all GPUs whose kernels were measured. Raises MeasurementError where there is none."""
+    gpus = {str(gpu) for table in folder.kernels.values() for gpu in table.gpu}
+    return replace(folder, sheets={**folder.sheets, **{gpu: sheet_for(folder, gpu, {}) for gpu in gpus}})
+
+
 def validate(folder: Folder, seed: int) -> Scores:
     """Scores of each GPU by the model of the others, by mode."""
     scores: Scores = {mode: ([], []) for mode in MODES}
@@ -79,7 +87,7 @@ def validate(folder: Folder, seed: int) -> Scores:
             kernels, taken = score_kernels(others, folder, [gpu], calibrate)
             scores[mode][0].extend(kernels)
             if set(GRAPH_CLASSES) <= set(folder.kernels):
-                scores[mode][1].extend(score_models(others, folder, taken, mode)[0])
+                scores[mode][1].extend(score_models(others, folder, taken, calibrate > 0)[0])
     return scores
 
 
@@ -142,7 +150,8 @@ def _spread(ratios: Sequence[np.ndarray]) -> Spread:
 def train(folder: Folder, seed: int) -> tuple[LibraryModel, Scores]:
     """The model of all GPUs, with the validation of those that leave one out, and its intervals by them."""
     scores = validate(folder, seed)
-    measured = [*sorted((folder.path / "kernels").glob("*.csv.gz")), folder.path / "devices.csv"]
+    devices = folder.path / "devices.csv"
+    measured = [*sorted((folder.path / "kernels").glob("*.csv.gz")), *([devices] if devices.is_file() else [])]
     facts = {
         "recipe": {"seed": seed, "rows_of_a_gpu": fitting.ROWS_OF_A_GPU, "trust": fitting.CONTRADICTED},
         "data": hashes(measured, folder.path),
@@ -156,8 +165,31 @@ def train(folder: Folder, seed: int) -> tuple[LibraryModel, Scores]:
 
 
 def validation(scores: Scores) -> dict[str, Any]:
-    """Errors in percent by mode and GPU, and their means over the GPUs that count."""
-    return {mode: {"kernels": _classes(found[0]), "models": _models(found[1])} for mode, found in scores.items()}
+    """Errors in percent by mode and GPU, and their means over the GPUs that count; and by whole model, left out."""
+    return {
+        mode: {"kernels": _classes(kernels), "models": _models(models), "left_out_models": _left_out_models(models)}
+        for mode, (kernels, models) in scores.items()
+    }
+
+
+def _left_out_models(scores: Sequence[ModelScore]) -> dict[str, Any]:
+    """Of each model on GPUs that were left out as well: its error, if the factor by which all totals are wrong is what
+    the other models say of it, between the ends that hold 80 % of the errors of draws of as many points.
+    """
+    counted = [score for score in scores if score.row["gpu"] not in UNCOUNTED]
+    found = {}
+    for name in sorted({score.row["model"] for score in counted}):
+        mine, others = (
+            np.array([s.predicted_ms / s.measured_ms for s in counted if (s.row["model"] == name) == own])
+            for own in (True, False)
+        )
+        factor = float(np.exp(-np.median(np.log(others)))) if len(others) else 1.0
+        errors = 100 * np.abs(factor * mine - 1)
+        draws = np.random.default_rng(0).choice(errors, (DRAWS, len(errors))).mean(axis=1)
+        low, high = np.quantile(draws, [0.1, 0.9])
+        found[name] = {"points": len(errors), "factor": round(factor, 3), "mape": _rounded(float(errors.mean())),
+                       "low": _rounded(float(low)), "high": _rounded(float(high))}  # fmt: skip
+    return found
 
 
 def _classes(scores: Sequence[KernelScore]) -> dict[str, Any]:
@@ -168,7 +200,10 @@ def _classes(scores: Sequence[KernelScore]) -> dict[str, Any]:
             report = kernel_report([score])[name]
             parts = {"ordinary": report, "large": report["large_shapes"], "small": report["below_twice_the_floor"]}
             rows[str(score.gpu[0])] = {key: _rounded(part["mape"]) for key, part in parts.items()}
-        found[name] = {**rows, "mean": _means(rows)}
+        mean = _means(rows)
+        both = mean["ordinary"], mean["large"]
+        mean["large_over_ordinary"] = _rounded(both[1] / both[0]) if both[0] and both[1] is not None else None
+        found[name] = {**rows, "mean": mean}
     return found
 
 
@@ -208,10 +243,19 @@ def _section(mode: str, scores: Mapping[str, Any]) -> list[str]:
     for name, rows in scores["kernels"].items():
         for part, title in PARTS.items():
             lines.append(_line(name + title, [_cell(rows.get(gpu, {}).get(part)) for gpu in gpus]))
+    lines += ["", "Error of large shapes over that of the others, of means:", ""]
+    ratios = {name: rows["mean"]["large_over_ordinary"] for name, rows in scores["kernels"].items()}
+    lines += [_line("class", list(ratios)), _line("---", ["---"] * len(ratios))]
+    lines.append(_line("ratio", ["-" if ratio is None else f"{ratio:.2f}" for ratio in ratios.values()]))
     lines += ["", _line("whole models", ["points", "error", "fused points", "error"]), _line("---", ["---"] * 4)]
     for gpu, row in scores["models"].items():
         cells = [str(row["points"]), _cell(row["mape"]), str(row["fused_points"]), _cell(row["fused_mape"])]
         lines.append(_line(gpu, cells))
+    lines += ["", "Models left out besides: the factor on totals is what other models say of it.", ""]
+    lines += [_line("model", ["points", "factor", "error", "80 % of draws"]), _line("---", ["---"] * 4)]
+    for name, row in scores["left_out_models"].items():
+        cells = [str(row["points"]), f"{row['factor']:.2f}", _cell(row["mape"])]
+        lines.append(_line(name, [*cells, f"{_cell(row['low'])} to {_cell(row['high'])}"]))
     return [*lines, ""]
 
 
@@ -263,7 +307,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, metavar="FILE.json", help="and every whole model's prediction")
     options = parser.parse_args(arguments)
     try:
-        trained, scores = train(read_folder(options.folder), options.seed)
+        folder = read_folder(options.folder)
+        for name, count in folder.left_out.items():
+            print(
+                f"{count} rows of {name} have no latency, sizes or known operator; they are left out", file=sys.stderr
+            )
+        trained, scores = train(with_sheets(folder), options.seed)
         text = json.dumps(trained.to_json(), separators=(",", ":"), allow_nan=False) + "\n"
         options.output.write_text(text, encoding="utf-8")
         if options.table is not None:

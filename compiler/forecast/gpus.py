@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilestitch.cost_model.devices import Device, find_device, representative
-from tilestitch.cost_model.library.sheet import DataSheet, read_sheet
+from tilestitch.cost_model.library.sheet import DataSheet, read_sheet, sheet_of_device
 
 
 @dataclass(frozen=True)
@@ -30,22 +30,7 @@ def find_gpu(text: str) -> Gpu:
         usual = representative(round(sheet.compute_capability * 10))
         return Gpu(_device_of(sheet, usual), sheet, usual.name)
     device = find_device(text)
-    return Gpu(device, _sheet_of(device), device.name)
-
-
-def _sheet_of(device: Device) -> DataSheet:
-    return DataSheet(
-        device.name,
-        device.capability / 10,
-        device.sm_count,
-        device.clock_hz / 1e6,
-        device.peak_flops["float32"] / 1e9,
-        device.dram_bytes_per_second / 1e9,
-        device.memory_bytes / 1e9,
-        device.l2_bytes / 1e6,
-        device.tdp_w,
-        device.process_nm,
-    )
+    return Gpu(device, sheet_of_device(device), device.name)
 
 
 def _device_of(sheet: DataSheet, usual: Device) -> Device:

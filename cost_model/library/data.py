@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import gzip
 import hashlib
+import math
 import re
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import numpy as np
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.library.convolution import Convs
 from tilestitch.cost_model.library.gemm import TILES, Gemms
-from tilestitch.cost_model.library.rows import Kind, RowKernels, row_kernels
+from tilestitch.cost_model.library.rows import OPERANDS, Kind, RowKernels, row_kernels
 
 GEMM_CLASSES = ("bmm", "linear")
 CONV = "conv"
@@ -29,6 +31,8 @@ SIZES = {
 """Columns that say how large a kernel is, where they are not B and H."""
 KINDS: dict[str, Kind] = {"elementwise": "elementwise", "softmax": "softmax", "layernorm": "layernorm"}
 LARGE = "_large_shapes"
+LARGEST = 2.0**53
+"""A size beyond it is not told apart from its neighbours."""
 _TILE = re.compile(r"(\d+)x(\d+)")
 
 
@@ -71,62 +75,86 @@ class KernelTable:
         return row_kernels(KINDS[self.name], self.op, self.sizes[:, 0], self.sizes[:, 1])
 
 
-def read_kernels(folder: Path, name: str) -> KernelTable | None:
-    """The class's two files in `folder`/kernels as one table; None if there is neither."""
-    tables = [
-        _read_table(path, name, bool(suffix))
-        for suffix in ("", LARGE)
-        if (path := folder / "kernels" / f"{name}{suffix}.csv.gz").is_file()
-    ]
+def read_kernels(folder: Path, name: str) -> tuple[KernelTable | None, dict[str, int]]:
+    """The class's two files in `folder`/kernels as one table, None if nothing was measured; and by file how many rows
+    were left out, for they have no latency, or no kernel that could be predicted.
+    """
+    tables: list[KernelTable] = []
+    left_out: dict[str, int] = {}
+    for suffix in ("", LARGE):
+        path = folder / "kernels" / f"{name}{suffix}.csv.gz"
+        if not path.is_file():
+            continue
+        found, unusable = _read_table(path, name, bool(suffix))
+        tables += [found] if len(found) else []
+        left_out |= {path.name: unusable} if unusable else {}
     if not tables:
-        return None
+        return None, left_out
     columns = ("gpu", "op", "us", "large", "sizes", "tile", "split")
-    return KernelTable(name, *(np.concatenate([getattr(t, c) for t in tables]) for c in columns))
+    return KernelTable(name, *(np.concatenate([getattr(t, c) for t in tables]) for c in columns)), left_out
 
 
-def _read_table(path: Path, name: str, large: bool) -> KernelTable:
+def _read_table(path: Path, name: str, large: bool) -> tuple[KernelTable, int]:
+    columns = SIZES.get(name, ("B", "H"))
     try:
         with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
-            sizes = SIZES.get(name, ("B", "H"))
-            wanted = {"op", "gpu", "latency_ms", *sizes}
+            wanted = {"op", "gpu", "latency_ms", *columns}
             if not wanted <= set(reader.fieldnames or ()):
                 raise MeasurementError(f"{path} lacks columns: it needs {', '.join(sorted(wanted))}")
-            rows = list(reader)
-        us = np.array([float(row["latency_ms"]) for row in rows]) * 1e3
-        shape = np.array([[int(row[column]) for column in sizes] for row in rows], np.int64).reshape(-1, len(sizes))
-    except (OSError, EOFError, UnicodeDecodeError, ValueError, TypeError) as error:
-        if isinstance(error, MeasurementError):
-            raise
+            given = list(reader)
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error, csv.Error) as error:
         raise MeasurementError(f"{path} cannot be read ({error}); give rows of numbers, gzipped") from error
-    positive = shape[:, [column != "padding" for column in sizes]] > 0
-    if not (np.isfinite(us).all() and (us > 0).all() and positive.all() and (shape >= 0).all()):
-        raise MeasurementError(f"{path} has latencies or sizes that are not positive; remove such rows")
-    facts = [_tile_and_split(row, name) for row in rows]
-    return KernelTable(
+    us = np.array([_number(row["latency_ms"]) for row in given]) * 1e3
+    sizes = np.array([[_number(row[column]) for column in columns] for row in given]).reshape(-1, len(columns))
+    usable = _are_usable(us, sizes, columns) & np.array([_is_known(row["op"], name) for row in given], bool)
+    rows = [row for row, kept in zip(given, usable, strict=True) if kept]
+    facts = [_tile_and_split(row, shape, name) for row, shape in zip(rows, sizes[usable], strict=True)]
+    table = KernelTable(
         name,
         np.array([row["gpu"] for row in rows], str),
         np.array([row["op"] for row in rows], str),
-        us,
+        us[usable],
         np.full(len(rows), large),
-        shape,
+        sizes[usable].astype(np.int64),
         np.array([fact[0] for fact in facts], np.intp),
         np.array([fact[1] for fact in facts], float),
     )
+    return table, len(given) - len(rows)
 
 
-def _tile_and_split(row: dict[str, str], name: str) -> tuple[int, int]:
+def _number(text: str | None) -> float:
+    """NaN of what is none."""
+    try:
+        return float(text or "nan")
+    except ValueError:
+        return math.nan
+
+
+def _are_usable(us: np.ndarray, sizes: np.ndarray, columns: Sequence[str]) -> np.ndarray:
+    """Of each row, whether its latency is positive, and its sizes are whole numbers that a kernel can have."""
+    least = np.array([column != "padding" for column in columns], float)
+    with np.errstate(invalid="ignore"):
+        whole = ((sizes == np.floor(sizes)) & (sizes >= least) & (sizes <= LARGEST)).all(axis=1)
+        return whole & np.isfinite(us) & (us > 0)
+
+
+def _is_known(op: str | None, name: str) -> bool:
+    return name != "elementwise" or op in OPERANDS
+
+
+def _tile_and_split(row: Mapping[str, str], sizes: np.ndarray, name: str) -> tuple[int, int]:
     """The tile that a kernel's name tells, if its grid confirms it, and how often the grid splits the contraction."""
     match = _TILE.search(row.get("kernel") or "") if name in GEMM_CLASSES else None
     if match is None or (tile := (int(match[1]), int(match[2]))) not in TILES:
         return -1, 1
     try:
         grid = [int(float(row[f"grid_{axis}"])) for axis in "xyz"]
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, TypeError, OverflowError):
         return -1, 1
-    if grid[:2] != [-(-int(row["K"]) // tile[0]), -(-int(row["M"]) // tile[1])]:
+    batch, m, _, k = (int(size) for size in sizes)
+    if grid[:2] != [-(-k // tile[0]), -(-m // tile[1])]:
         return -1, 1
-    batch = int(row["B"])
     return TILES.index(tile), max(1, grid[2] // batch)
 
 

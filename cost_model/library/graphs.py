@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,21 +40,30 @@ def read_graph(path: Path, model: str) -> list[Kernel]:
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             nodes = [json.loads(line) for line in file]
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise MeasurementError(f"{path} cannot be read ({error}); give one JSON object a line, gzipped") from error
+    try:
+        return list(_kernels_of(nodes, model, str(path)))
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        if isinstance(error, MeasurementError):
+            raise
+        raise MeasurementError(
+            f"{path} holds no operator graph ({error!r}); give operators with their shapes"
+        ) from error
+
+
+def _kernels_of(nodes: Sequence[Any], model: str, where: str) -> Iterable[Kernel]:
     fused = any(node.get("op") == "fused" for node in nodes)
     layers = 1 if fused else LAYERS.get(model, 1)
     inside = _one_layer(nodes) if layers > 1 else range(0)
-    found: list[Kernel] = []
     for number, node in enumerate(nodes):
         times = layers if number in inside else 1
         if fused and node["op"] == "fused":
-            found += _fused(node["forward"], times, str(path))
+            yield from _fused(node["forward"], times, where)
             continue
-        found += [k for step in node["forward"] for k in _kernels(step, times, str(path))]
-        found += _unwritten(node, times, model)
-        found += _backward(node, times, str(path))
-    return found
+        yield from (k for step in node["forward"] for k in _kernels(step, times, where))
+        yield from _unwritten(node, times, model)
+        yield from _backward(node, times, where)
 
 
 def _backward(node: Any, times: int, where: str) -> Iterable[Kernel]:

@@ -4,35 +4,41 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tilestitch.cost_model.devices import DeviceError, find_device
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.library.classes import Adapted
-from tilestitch.cost_model.library.data import CLASSES, KernelTable, launch_floor_us, read_kernels
+from tilestitch.cost_model.library.data import CLASSES, GRAPH_CLASSES, KernelTable, launch_floor_us, read_kernels
 from tilestitch.cost_model.library.graphs import read_graph
 from tilestitch.cost_model.library.model import LibraryModel, total_us
-from tilestitch.cost_model.library.sheet import DataSheet, read_sheets
+from tilestitch.cost_model.library.sheet import DataSheet, read_sheets, sheet_of_device
 
 SEED = 20
 LARGE_SHARE = 0.25
 """Of the rows to calibrate with, where a class has a file of large shapes."""
 TWICE_THE_FLOOR = 2.0
+MODEL_COLUMNS = ("model", "mode", "seq_len", "batch", "option", "gpu", "latency_ms")
 SINGLE_GPU_OPTIONS = ("", "fusion")
 FUSED = "fusion"
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Measurements as read. kernels: by class; models: rows of end_to_end.csv; any of them may be empty."""
+    """Measurements as read. kernels: by class; models: rows of end_to_end.csv; any of them may be empty. left_out: by
+    file, how many of its rows say nothing that could be used.
+    """
 
     path: Path
     sheets: Mapping[str, DataSheet]
     kernels: Mapping[str, KernelTable]
     models: Sequence[Mapping[str, str]]
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -78,24 +84,53 @@ class ModelScore:
 
 
 def read_folder(path: Path) -> Folder:
-    """Raises MeasurementError where devices.csv is missing: nothing can be predicted without data sheets."""
-    if not (path / "devices.csv").is_file():
-        raise MeasurementError(f"{path} has no devices.csv; give a folder with the data sheets of its GPUs")
-    tables = {name: table for name in CLASSES if (table := read_kernels(path, name)) is not None}
-    return Folder(path, read_sheets(path / "devices.csv"), tables, _read_models(path / "models" / "end_to_end.csv"))
+    """Raises MeasurementError for files that cannot be read. GPUs are looked up in devices.csv when they are needed."""
+    tables: dict[str, KernelTable] = {}
+    left_out: dict[str, int] = {}
+    for name in CLASSES:
+        table, unusable = read_kernels(path, name)
+        tables |= {} if table is None else {name: table}
+        left_out |= unusable
+    models, unusable = _read_models(path / "models" / "end_to_end.csv")
+    measured = {str(gpu) for table in tables.values() for gpu in table.gpu} | {row["gpu"] for row in models}
+    devices = path / "devices.csv"
+    sheets = read_sheets(devices, measured) if devices.is_file() else {}
+    return Folder(path, sheets, tables, models, left_out | unusable)
 
 
-def _read_models(path: Path) -> list[dict[str, str]]:
+def _read_models(path: Path) -> tuple[list[dict[str, str]], dict[str, int]]:
+    """Rows of one GPU, and by file how many have no latency, or sizes that are none."""
     if not path.is_file():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+        return [], {}
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            if not set(MODEL_COLUMNS) <= set(reader.fieldnames or ()):
+                raise MeasurementError(f"{path} lacks columns: it needs {', '.join(MODEL_COLUMNS)}")
+            rows = [{key: row[key] or "" for key in MODEL_COLUMNS} for row in reader]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise MeasurementError(f"{path} cannot be read ({error}); give columns {', '.join(MODEL_COLUMNS)}") from error
+    usable = [row for row in rows if _is_usable(row)]
+    return usable, {path.name: len(rows) - len(usable)} if len(usable) < len(rows) else {}
 
 
-def sheet_for(folder: Folder, gpu: str) -> DataSheet:
-    if gpu not in folder.sheets:
-        raise MeasurementError(f"{folder.path / 'devices.csv'} has no row for {gpu}, which was measured; add it")
-    return folder.sheets[gpu]
+def _is_usable(row: Mapping[str, str]) -> bool:
+    try:
+        return 0 < float(row["latency_ms"]) < inf and min(int(row["seq_len"]), int(row["batch"])) > 0
+    except ValueError:
+        return False
+
+
+def sheet_for(folder: Folder, gpu: str, known: Mapping[str, DataSheet]) -> DataSheet:
+    """By the folder; of GPUs that it does not tell of, by `known` ones, or the table of devices."""
+    for sheets in (folder.sheets, known):
+        if gpu in sheets:
+            return sheets[gpu]
+    try:
+        return replace(sheet_of_device(find_device(gpu)), gpu=gpu)
+    except DeviceError:
+        devices = folder.path / "devices.csv"
+        raise MeasurementError(f"{devices} has no row for {gpu}, which was measured; add it") from None
 
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
@@ -128,7 +163,7 @@ def score_kernels(
 ) -> tuple[list[KernelScore], dict[str, dict[str, Adapted]]]:
     """Scores by class and GPU, and what each GPU's traits are taken for: after `calibrate` rows a class."""
     scores = []
-    taken = {gpu: model.expected(sheet_for(folder, gpu)) for gpu in gpus}
+    taken = {gpu: model.expected(sheet_for(folder, gpu, model.sheets)) for gpu in gpus}
     for name, whole in folder.kernels.items():
         if name not in model.classes:
             raise MeasurementError(f"the model knows no {name} kernels; train it on measurements of some")
@@ -154,9 +189,12 @@ def score_kernels(
 
 
 def score_models(
-    model: LibraryModel, folder: Folder, taken: Mapping[str, Mapping[str, Adapted]], mode: str
+    model: LibraryModel, folder: Folder, taken: Mapping[str, Mapping[str, Adapted]], calibrated: bool
 ) -> tuple[list[ModelScore], list[str]]:
-    """Whole models of one GPU, and what could not be predicted because its graph is missing."""
+    """Whole models of the GPUs of `taken`, and what could not be predicted: its graph is missing, or not of one GPU.
+
+    calibrated: whether `taken` was, where there were kernels to do so.
+    """
     scores, missing = [], []
     for row in folder.models:
         if row["gpu"] not in taken or row["option"] not in SINGLE_GPU_OPTIONS:
@@ -166,12 +204,22 @@ def score_models(
         if not path.is_file():
             missing.append(f"{row['gpu']} {name}")
             continue
-        kernels = read_graph(path, row["model"])
+        try:
+            kernels = read_graph(path, row["model"])
+        except MeasurementError as error:
+            missing.append(f"{row['gpu']} {name}: {error}")
+            continue
         counts = np.array([kernel.times for kernel in kernels], float)
         ms = total_us(model.times(kernels, taken[row["gpu"]]), counts) / 1e3
+        mode = "calibrated" if calibrated and has_every_class(folder, row["gpu"]) else "zero_shot"
         spread = model.spread("fused" if row["option"] == FUSED else "model", mode)
         scores.append(ModelScore(row, float(row["latency_ms"]), ms, ms * spread.low, ms * spread.high))
     return scores, missing
+
+
+def has_every_class(folder: Folder, gpu: str) -> bool:
+    """Whether kernels of all classes that whole models consist of were measured on a GPU."""
+    return all(name in folder.kernels and (folder.kernels[name].gpu == gpu).any() for name in GRAPH_CLASSES)
 
 
 def percent(scores: Sequence[ModelScore]) -> float | None:

@@ -6,13 +6,14 @@ import csv
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.laws import compute, memory
 
@@ -79,11 +80,31 @@ def chips(sheets: Sequence[DataSheet], index: np.ndarray | None = None) -> Chips
     )
 
 
-def read_sheets(path: Path) -> dict[str, DataSheet]:
-    """The GPUs of a devices.csv, by name."""
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    return {sheet.gpu: sheet for sheet in (sheet_of(row, str(path)) for row in rows)}
+def read_sheets(path: Path, gpus: Collection[str] | None = None) -> dict[str, DataSheet]:
+    """The GPUs of a devices.csv, by name; with `gpus`, those only: rows of others may have faults."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise MeasurementError(f"{path} cannot be read ({error}); give columns {', '.join(FIELDS)}") from error
+    wanted = [row for row in rows if gpus is None or row.get("gpu", "") in gpus]
+    return {sheet.gpu: sheet for sheet in (sheet_of(row, str(path)) for row in wanted)}
+
+
+def sheet_of_device(device: Device) -> DataSheet:
+    """What the table of devices says of a GPU."""
+    return DataSheet(
+        device.name,
+        device.capability / 10,
+        device.sm_count,
+        device.clock_hz / 1e6,
+        device.peak_flops["float32"] / 1e9,
+        device.dram_bytes_per_second / 1e9,
+        device.memory_bytes / 1e9,
+        device.l2_bytes / 1e6,
+        device.tdp_w,
+        device.process_nm,
+    )
 
 
 def read_sheet(path: Path) -> DataSheet:

@@ -10,6 +10,9 @@ import numpy as np
 
 from tilestitch.cost_model.errors import MeasurementError
 
+BLOCK = 64
+"""Rows that go through the trees at a time: what is known of them stays in a cache."""
+
 
 @dataclass(frozen=True)
 class Forest:
@@ -32,17 +35,25 @@ class Forest:
     def __call__(self, features: np.ndarray) -> np.ndarray:
         """Scores, shape (rows,) or (rows, outputs)."""
         single = features.astype(np.float32)  # thresholds are values of features, and were compared in this precision
-        trees = np.arange(len(self.leaf))[None, :]
-        node = np.zeros((len(features), len(self.leaf)), np.intp)
-        rows = np.arange(len(features))[:, None]
-        inner = self.feature.shape[1]
-        for _ in range(int(np.log2(inner + 1))):
-            wide = single[rows, self.feature[trees, node]] >= self.threshold[trees, node]
-            node = 2 * node + 1 + wide
-        scores = self.leaf[trees, node - inner]
+        parts = [self._leaves(single[at : at + BLOCK]) for at in range(0, len(single), BLOCK)]
+        scores = np.concatenate([np.zeros((0, len(self.leaf))), *parts])
         if self.outputs == 1:
             return scores.sum(axis=1)
         return scores.reshape(len(features), -1, self.outputs).sum(axis=1)
+
+    def _leaves(self, rows: np.ndarray) -> np.ndarray:
+        """What each tree adds to each row, shape (rows, trees)."""
+        inner, width = self.feature.shape[1], rows.shape[1]
+        first = inner * np.arange(len(self.leaf))[:, None]  # where a tree's inner nodes begin among those of all
+        begin = width * np.arange(len(rows))
+        flat, feature, threshold = rows.ravel(), self.feature.ravel(), self.threshold.ravel()
+        node = np.zeros((len(self.leaf), len(rows)), np.intp)
+        for _ in range(inner.bit_length()):
+            at = first + node
+            node += node + 1
+            node += flat.take(feature.take(at) + begin) >= threshold.take(at)
+        leaves = self.leaf.ravel().take(node + (first + np.arange(len(self.leaf))[:, None] - inner))
+        return leaves.T
 
     def to_json(self) -> dict[str, Any]:
         return {
