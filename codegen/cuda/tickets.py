@@ -8,6 +8,9 @@ draws one ticket beyond the last tile. The one that draws the last of these sets
 all others have ended their tiles by then. Semaphores count on from run to run, and are compared by their difference
 from where the run began, which is exact however often they have wrapped around.
 
+Where every block has a queue of its own, tiles are those that lie as many apart as there are blocks, and nothing is
+drawn. A block may then wait for one that comes late in the queue of another, so all blocks are resident together.
+
 Before a tile, the threads of its block look at a semaphore each until all posts have come: an acquire, and a barrier
 of the block after it. After a tile, a barrier of the block, and one thread's release.
 """
@@ -131,6 +134,7 @@ class _Tickets:
             "tickets", func, grid, block, tuple(p.arg for p in parameters), origins,
             max(shared_of(launch.shared_bytes, launch.static_shared_bytes) for launch in launches),
             faults=tuple(self.faults), portable=all(launch.portable for launch in launches),
+            cooperative=self.schedule.queues, elastic=self.schedule.queues,
         )  # fmt: skip
 
     def _body(self, buffers: list[Any], thread: Thread) -> None:
@@ -142,10 +146,21 @@ class _Tickets:
         def draw() -> None:
             T.buffer_store(ticket, T.call_extern("int32", "ts_ticket_draw", words, total, place), [0])
 
-        draw()
+        def after() -> None:
+            if self.schedule.queues:
+                T.buffer_store(ticket, T.call_extern("int32", "ts_ticket_next", ticket[0]), [0])
+            else:
+                draw()
+
+        if self.schedule.queues:
+            T.buffer_store(ticket, thread.block[0], [0])
+        else:
+            draw()
         with T.While(ticket[0] < total):
             self._tile(0, len(self.steps), T.bind(ticket[0]), lane, given, memory, runs)
-            draw()
+            after()
+        if self.schedule.queues:
+            T.evaluate(T.call_extern("void", "ts_ticket_over", words))
 
     def _tile(
         self, first: int, end: int, ticket: Expr, lane: Expr, given: Mapping[KernelArg, Any], memory: Any, runs: Expr

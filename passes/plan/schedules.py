@@ -143,13 +143,15 @@ class TicketSchedule:
 
     edges: what tiles of one part wait for of another. A tile that waits needs earlier ones only, which running blocks
     hold: the launch ends however few of its blocks are resident. blocks_per_sm: that a multiprocessor shall hold at a
-    time, which bounds the registers of a thread; 1: they are not bound.
+    time, which bounds the registers of a thread; 1: they are not bound. queues: every block has a queue of its own,
+    the tiles that lie as many apart as there are blocks, and draws nothing; all blocks are resident together then.
     """
 
     template: ClassVar[str] = "tickets"
     blocks: int
     edges: tuple[TileEdge, ...]
     blocks_per_sm: int = 1
+    queues: bool = False
 
 
 @dataclass(frozen=True)

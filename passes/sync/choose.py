@@ -265,8 +265,8 @@ class Chooser:
             if not timed:
                 return None
             edges.append(min(timed, key=lambda entry: entry[:2])[2])
-        found = drawn_facts(parts, edges, blocks, facts, self.device)
-        drawn = replace(group, schedule=TicketSchedule(blocks, tuple(edges), each))
+        found = drawn_facts(parts, edges, blocks, facts, self.device, queues=self.wanted.queues)
+        drawn = replace(group, schedule=TicketSchedule(blocks, tuple(edges), each, self.wanted.queues))
         return Drawn(drawn, latency_us(self.model, found, self.device))
 
     def _facts(self, group: Group) -> list[KernelFacts]:

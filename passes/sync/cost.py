@@ -34,18 +34,20 @@ def facts_of_tickets(
     schedule, parts = group.schedule, Parts.of(nodes, group.parts)
     if not isinstance(schedule, TicketSchedule) or isinstance(parts, str):
         raise ValueError(f"group {group.name} is no launch whose blocks draw tiles: {parts}; plan the graph again")
-    return drawn_facts(parts, schedule.edges, schedule.blocks, kernels, device)
+    return drawn_facts(parts, schedule.edges, schedule.blocks, kernels, device, queues=schedule.queues)
 
 
 def drawn_facts(
-    parts: Parts, edges: Sequence[TileEdge], blocks: int, kernels: Sequence[KernelFacts], device: Device
-) -> KernelFacts:
+    parts: Parts, edges: Sequence[TileEdge], blocks: int, kernels: Sequence[KernelFacts], device: Device, *,
+    queues: bool = False,
+) -> KernelFacts:  # fmt: skip
     """The facts of parts, which are `kernels` as launches of their own, in one launch of so many blocks."""
     steps = launches_of(parts, kernels)
     launch = one_launch(steps, blocks)
     apart_us = sum(latency_us(ANALYTICAL, step, device) - c.GPU_LAUNCH_US for step in steps)
     tiles_us = tile_times_us(parts, steps, device)
-    together_us = drawn_us(parts, edges, tiles_us, min(blocks, slots(launch, device)), c.GPU_HAND_OVER_US)
+    held = min(blocks, slots(launch, device))
+    together_us = drawn_us(parts, edges, tiles_us, held, c.GPU_HAND_OVER_US, queues=queues)
     return KernelFacts((one_launch(steps, blocks, together_us / apart_us if apart_us > 0 else 1.0),))
 
 
@@ -99,7 +101,8 @@ def timeline(
     assert isinstance(schedule, TicketSchedule)
     resident = min(schedule.blocks, slots(one_launch(steps, schedule.blocks), device))
     tiles_us = tile_times_us(parts, steps, device)
-    return drawn_spans(parts, schedule.edges, tiles_us, resident, c.GPU_HAND_OVER_US), apart
+    spans = drawn_spans(parts, schedule.edges, tiles_us, resident, c.GPU_HAND_OVER_US, queues=schedule.queues)
+    return spans, apart
 
 
 @dataclass(frozen=True)

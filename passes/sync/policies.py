@@ -105,32 +105,33 @@ def policy_named(name: str) -> Policy:
     for policy in POLICIES:
         if policy.name == name:
             return policy
-    known = ", ".join(["auto", "model", "off", *(p.name for p in POLICIES)])
+    known = ", ".join(["auto", "model", "model/queues", "off", *(p.name for p in POLICIES)])
     raise SyncPolicyError(f"there is no synchronisation {name!r}; give one of {known}")
 
 
 @dataclass(frozen=True)
 class Wanted:
     """policies: that edges may have. forced: chains are tied whether that pays or not. whole: so is the whole model.
-    forms: ties that chains may have.
+    forms: ties that chains may have. queues: blocks of a whole model have queues of their own.
     """
 
     policies: tuple[Policy, ...]
     forced: bool
     whole: bool = False
     forms: tuple[str, ...] = TIES_OF_TILES[:1]
+    queues: bool = False
 
 
 def wanted_sync(option: object) -> Wanted | None:
     """What `sync` says: off (None), auto, model, a policy or the name of one; `/tickets` or `/launches` after a name
-    says which form chains take. Raises SyncPolicyError otherwise.
+    says which form chains take, `/queues` after model that blocks draw nothing. Raises SyncPolicyError otherwise.
     """
     if option in (None, "off"):
         return None
     if isinstance(option, Wanted):
         return option
-    if option == "model":
-        return Wanted(POLICIES, forced=True, whole=True)
+    if option in ("model", "model/queues"):
+        return Wanted(POLICIES, forced=True, whole=True, queues=option != "model")
     if not isinstance(option, str):
         if not isinstance(option, Policy):
             raise SyncPolicyError(f"sync is {option!r}; give auto, model, off, the name of a policy, or a policy")

@@ -26,30 +26,33 @@ def last_of(spans: Sequence[Span]) -> float:
 
 
 def drawn_us(
-    parts: Parts, edges: Sequence[TileEdge], tile_us: Sequence[float], slots: int, hand_over_us: float
-) -> float:
+    parts: Parts, edges: Sequence[TileEdge], tile_us: Sequence[float], slots: int, hand_over_us: float, *,
+    queues: bool = False,
+) -> float:  # fmt: skip
     """Microseconds until all tiles are over, as `drawn_spans` has it."""
-    return last_of(drawn_spans(parts, edges, tile_us, slots, hand_over_us))
+    return last_of(drawn_spans(parts, edges, tile_us, slots, hand_over_us, queues=queues))
 
 
 def drawn_spans(
-    parts: Parts, edges: Sequence[TileEdge], tile_us: Sequence[float], slots: int, hand_over_us: float
-) -> list[Span]:
+    parts: Parts, edges: Sequence[TileEdge], tile_us: Sequence[float], slots: int, hand_over_us: float, *,
+    queues: bool = False,
+) -> list[Span]:  # fmt: skip
     """When the tiles of each part begin and are over, in microseconds, of which `slots` are computed at a time.
 
-    tile_us: of a tile of each part. hand_over_us: from a post to the tiles that wait for it.
+    tile_us: of a tile of each part. hand_over_us: from a post to the tiles that wait for it. queues: a block does not
+    take the next tile, but every `slots`-th.
     """
     free = [0.0] * slots
     over = {
         (edge.producer, edge.semaphores): np.zeros(edge.counts) for edge in edges
     }  # By semaphore: when its last post has come.
-    spans = []
+    spans, ticket = [], 0
     for number, relation in enumerate(parts.relations):
         awaited = [edge for edge in edges if edge.consumer == number]
         posted = [(own, groupings) for (producer, groupings), own in over.items() if producer == number]
         first, end = inf, 0.0
         for place in relation.grid.places():
-            start = heapq.heappop(free)
+            start = free[ticket % slots] if queues else heapq.heappop(free)
             for edge in awaited:
                 ready = over[edge.producer, edge.semaphores][_box(edge, place)]
                 start = max(start, float(ready.max()) + hand_over_us)
@@ -58,7 +61,11 @@ def drawn_spans(
                 at = tuple(g.of(i) for g, i in zip(groupings, place, strict=True))
                 own[at] = max(own[at], done)
             first, end = min(first, start), max(end, done)
-            heapq.heappush(free, done)
+            if queues:
+                free[ticket % slots] = done
+            else:
+                heapq.heappush(free, done)
+            ticket += 1
         spans.append((first, end))
     return spans
 

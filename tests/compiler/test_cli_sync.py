@@ -88,7 +88,8 @@ def test_a_plan_with_tickets_is_replayed(model: Path, capsys: pytest.CaptureFixt
     [
         (
             ["--sync", "rows"],
-            "there is no synchronisation 'rows'; give one of auto, model, off, tile, row, strided, kernel",
+            "there is no synchronisation 'rows'; give one of auto, model, model/queues, off, tile, row, strided, "
+            "kernel",
         ),
         (["--sync", "row", "--target", "cpu"], "kernels of cpu follow each other; give off or auto"),
     ],

@@ -49,11 +49,11 @@ def feeds_of(name: str, batch: int, past: int) -> tuple[ModelProto, Feeds]:
 
 
 @cache
-def compiled(step: str) -> CompiledModel:
+def compiled(step: str, mode: str = "model") -> CompiledModel:
     name, batch, past, precision = STEPS[step]
     model, feeds = feeds_of(name, batch, past)
     shapes = {key: value.shape for key, value in feeds.items()}
-    return compile_model(model, "emulator", shapes=shapes, precision=precision, sync="model")
+    return compile_model(model, "emulator", shapes=shapes, precision=precision, sync=mode)
 
 
 @cache
@@ -88,6 +88,19 @@ def test_a_decode_step_is_one_launch_that_the_plan_shows(step: str) -> None:
 @pytest.mark.parametrize("options", ORDERS, ids=lambda o: f"{o.block_order}-{o.resident_blocks}")
 def test_in_any_order_of_blocks(options: EmulatorOptions) -> None:
     check("gpt2", options, runs=3)
+
+
+def test_blocks_may_have_queues_of_their_own() -> None:
+    """Fixed when the model is compiled; all blocks are resident together."""
+    found = compiled("gpt2", "model/queues")
+    (group,) = found.plan.groups
+    assert isinstance(group.schedule, TicketSchedule) and group.schedule.queues
+    assert found.plan.launches is not None and [launch.cooperative for launch in found.plan.launches] == [True]
+    _, feeds = feeds_of(*STEPS["gpt2"][:3])
+    with load(found.to_bytes(), device=replace(ORDERS[4], cooperative_blocks=24)) as module:
+        for _ in range(2):
+            for output, array in module.run(feeds).items():
+                assert_close(array, expected("gpt2")[output], 8 * SUMS["float32"])
 
 
 @pytest.mark.parametrize("step", ["gpt2", "halves"])

@@ -25,6 +25,25 @@ static __device__ __forceinline__ int ts_ticket_draw(unsigned *words, unsigned t
   return *held;
 }
 
+// The next tile of a block that has a queue of its own, for all threads of the block, which are through with the last one.
+static __device__ __forceinline__ int ts_ticket_next(int ticket) {
+  __syncthreads();
+  return ticket + (int)gridDim.x;
+}
+
+// The queue of a block is over. The last block counts the run, as no other looks at the words again.
+static __device__ __forceinline__ void ts_ticket_over(unsigned *words) {
+  __syncthreads();
+  if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {
+    unsigned over, before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(over) : "l"(words), "r"(1u) : "memory");
+    if (over == gridDim.x - 1u) {
+      asm volatile("atom.relaxed.gpu.global.exch.b32 %0, [%1], %2;" : "=r"(before) : "l"(words), "r"(0u) : "memory");
+      asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(words + 1), "r"(1u) : "memory");
+    }
+  }
+}
+
 // Asks for a line of global memory in the L2 cache, and waits for nothing.
 static __device__ __forceinline__ void ts_ticket_prefetch(const void *global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global) : "memory");

@@ -31,6 +31,7 @@ from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.schedules import GemmSchedule, TicketSchedule
 from tilestitch.passes.plan.sync.edges import Bound, TileEdge
 from tilestitch.passes.schedule.cuda.gemm_tiles import MMA_TILES
+from tilestitch.passes.schedule.launches import completed
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact import artifact_bytes
 from tilestitch.runtime.emulator import EmulatorOptions, Kernels
@@ -202,6 +203,50 @@ def test_compiles_for_real_gpus() -> None:
         compile_kernels(launches, target("cuda:sm_80,sm_90a"), BuildOptions(2), lambda *_: None)
 
 
+# -- queues ------------------------------------------------------------------------------------------------------------
+
+
+def with_queues(graph: Graph, blocks: int | None = None) -> StitchPlan:
+    """Every block has a queue of its own; so many blocks, if not those that were planned."""
+    plan = planned(graph)
+    group = ticketed(plan)
+    assert isinstance(group.schedule, TicketSchedule)
+    schedule = replace(group.schedule, queues=True, blocks=blocks or group.schedule.blocks)
+    groups = tuple(replace(group, schedule=schedule) if each is group else each for each in plan.groups)
+    found = completed(replace(plan, groups=groups, launches=None, edges=None, lanes=None), graph)
+    check_plan(found, graph)
+    assert StitchPlan.from_json(found.to_json()) == found
+    return found
+
+
+@pytest.mark.parametrize("options", [ORDERS[1], ORDERS[2]], ids=lambda o: f"{o.block_order}")
+@pytest.mark.parametrize("chain", CHAINS)
+def test_blocks_may_have_queues_of_their_own(chain: str, options: EmulatorOptions) -> None:
+    graph = CHAINS[chain]()
+    plan = with_queues(graph)
+    (launch,) = (launch for launch in plan.launches or () if launch.kind == "tickets")
+    assert launch.cooperative and launch.elastic
+    check(graph, plan, options)
+
+
+@pytest.mark.parametrize(("blocks", "resident"), [(1, None), (7, None), (100, None), (100, 3)])
+def test_queues_of_any_number_of_blocks(blocks: int, resident: int | None) -> None:
+    """Fewer than tiles, more than tiles, and more than a device holds together: the runtime then takes fewer."""
+    graph = mlp(70, 40, 130)
+    check(graph, with_queues(graph, blocks), replace(ORDERS[4], cooperative_blocks=resident))
+
+
+def test_a_run_of_queues_that_is_not_counted_is_found() -> None:
+    graph = mlp(40, 40, 70)
+    plan = with_queues(graph)
+    launch, text = _text(graph, plan)
+    spoilt, count = re.subn(r"\n\s*ts_ticket_over\(\(&[^;]*;", "", text)
+    assert count == 1 and launch.cooperative
+    with pytest.raises(KernelFaultError, match=r"(?i)race"):
+        run(graph, launch, spoilt, ORDERS[2], runs=2)
+    run(graph, launch, text, ORDERS[2], runs=2)
+
+
 # -- planted faults ----------------------------------------------------------------------------------------------------
 
 
@@ -222,7 +267,9 @@ def run(graph: Graph, launch: CudaLaunch, text: str, options: EmulatorOptions, r
         return counters[arg]
 
     for _ in range(runs):
-        kernels.launch("k", launch.grid, launch.block, [array(a) for a in launch.args], launch.shared_bytes)
+        kernels.launch(
+            "k", launch.grid, launch.block, [array(a) for a in launch.args], launch.shared_bytes, launch.cooperative
+        )
     return np.asarray(memory[out.name])
 
 

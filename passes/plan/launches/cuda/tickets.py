@@ -75,5 +75,6 @@ class Ticketing:
         launch = Emitted.of("tickets", schedule.blocks, self.threads, arguments)
         return replace(
             launch, counter_bytes=sum(x.counter_bytes for x in own) + COUNTER_BYTES * (OWN_WORDS + semaphores),
-            static_shared_bytes=TICKET_BYTES, shared_bytes=self.shared_bytes,
+            static_shared_bytes=TICKET_BYTES, shared_bytes=self.shared_bytes, cooperative=schedule.queues,
+            elastic=schedule.queues,
         )  # fmt: skip
