@@ -10,6 +10,7 @@ import pytest
 from onnx import ModelProto, parser
 
 from tests.compiled import assert_close
+from tests.guarded import run_guarded
 from tests.open_models.catalogue import BUILDERS, fixture_of
 from tests.open_models.sizes import spread
 from tests.tolerances import MODELS
@@ -87,19 +88,25 @@ def test_one_kernel_is_right_at_every_size(name: str) -> None:
     with load(compiled.to_bytes(), num_threads=2) as module:
         for b, s in SIZES:
             feeds = inputs(model, {"b": b, "s": s})
-            for actual, wanted in zip(module.run(feeds).values(), reference(feeds), strict=True):
+            for actual, wanted in zip(run_guarded(module, feeds).values(), reference(feeds), strict=True):
                 assert_close(actual, wanted, MODELS[wanted.dtype.name if wanted.dtype.kind == "f" else "float32"])
 
 
+NARROW = {(9, 40): ((1, 9), (2, 15), (3, 16), (1, 33), (3, 40)), (1, 16): ((1, 1), (3, 1), (2, 3), (3, 5), (3, 16))}
+
+
+@pytest.mark.parametrize("lengths", NARROW)
 @pytest.mark.parametrize("name", ["channels", "rows_of_channels", "first_axis", "loops"])
-def test_one_kernel_of_a_narrow_range(name: str) -> None:
-    """Places fit in 32 bits, and some lengths that a kernel for all sizes provides for do not come."""
+def test_one_kernel_of_a_narrow_range(name: str, lengths: tuple[int, int]) -> None:
+    """Places fit in 32 bits, some lengths that a kernel for all sizes provides for do not come, and rows may be fewer
+    than a block where they are never more.
+    """
     model = parser.parse_model(HEAD + KERNELS[name])
     reference = rivals.onnxruntime(model, 1)
-    module = load(compile_model(model, dims={"b": (1, 3), "s": (9, 40)}).to_bytes(), num_threads=1)
-    for b, s in ((1, 9), (2, 15), (3, 16), (1, 33), (3, 40)):
+    module = load(compile_model(model, dims={"b": (1, 3), "s": lengths}).to_bytes(), num_threads=1)
+    for b, s in NARROW[lengths]:
         feeds = inputs(model, {"b": b, "s": s})
-        for actual, wanted in zip(module.run(feeds).values(), reference(feeds), strict=True):
+        for actual, wanted in zip(run_guarded(module, feeds).values(), reference(feeds), strict=True):
             assert_close(actual, wanted, MODELS[wanted.dtype.name if wanted.dtype.kind == "f" else "float32"])
 
 

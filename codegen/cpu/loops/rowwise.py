@@ -69,7 +69,7 @@ class _Emitter:
         loops = self.loops
         rows = prod(loops.row_extents)
         task = T.bind(T.cast(task, self.index_dtype))
-        if rows == 1:
+        if rows == 1 and not self.plan.narrower:
             self._row(0)
             return
         first = T.bind(task * loops.schedule.rows)
