@@ -61,9 +61,7 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     budget_s = context.options.get("plan_budget_s")
     rules: tuple[FusionRule, ...] = (*context.rules, *asking(PLANNERS[planner], context.cost_model, budget_s))
     if graph.symbols:
-        plan = make_open_plan(graph, context, planner, rules, make_plan)
-        asked = wanted_sync(context.options.get("sync")) is not None
-        return _without_sync(plan) if asked and context.target.is_gpu else plan
+        return make_open_plan(graph, context, planner, rules, make_plan)
     bodies = {key: make_plan(body, context) for key, body in nested_graphs(graph).items()}
     plan = _planned(graph, context, planner, rules, bodies)
     work = int(context.options.get("plan_work", 0))
@@ -142,12 +140,6 @@ def _planned(
         return plan
     others = Alternatives(graph, context.target, context.cost_model, aliases, wholes).best(groups)
     return plan if others == groups else sooner(plan, written_down(others), graph, context.cost_model)
-
-
-def _without_sync(plan: StitchPlan) -> StitchPlan:
-    """A plan of open dimensions, which says that its kernels wait for whole kernels though others were asked for."""
-    reason = "which tiles need which is analysed for fixed sizes only; give these with --shape"
-    return replace(plan, refusals=(*plan.refusals, WhyNot(plan.graph, "sync.open", reason)))
 
 
 def storing(plan: StitchPlan, graph: Graph, names: Sequence[str], kernels_of: KernelsOf = no_kernels) -> StitchPlan:

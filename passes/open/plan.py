@@ -65,9 +65,7 @@ def _not_tied(graph: Graph, context: PassContext) -> tuple[WhyNot, ...]:
     """That launches over open sizes are not synchronised by tile, where that was wanted."""
     if not context.target.is_gpu or wanted_sync(context.options.get("sync")) is None:
         return ()
-    reason = (
-        "tiles of open sizes are not known when the model is compiled; favour sizes (--favour) to tie kernels there"
-    )
+    reason = "which tiles need which is known for fixed sizes only; give these with --shape, or favour some (--favour)"
     return (WhyNot(graph.name, "sync.open", reason),)
 
 

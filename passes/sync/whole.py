@@ -6,7 +6,7 @@ and all others before, so that there is one launch more than the longest path ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tilestitch.passes.plan import WhyNot
@@ -19,8 +19,14 @@ def synchronise_whole(chooser: Chooser) -> Iterator[WhyNot]:
     """Put all kernels that can be in as few launches as possible; yields what cannot, and why."""
     refused = {name: why for name in chooser.kernels.groups if (why := _why_alone(chooser, name)) is not None}
     yield from refused.values()
-    for names in _launches(chooser, set(refused)):
-        yield from _tied(chooser, names)
+    levels = _levels(chooser, set(refused))
+    yield from _between(chooser, levels)
+    launches: dict[int, list[str]] = {}
+    for name, level in levels.items():
+        if name in chooser.kernels.groups and name not in refused:
+            launches.setdefault(level, []).append(name)
+    for level in sorted(launches):
+        yield from _tied(chooser, launches[level])
 
 
 def _why_alone(chooser: Chooser, name: str) -> WhyNot | None:
@@ -35,19 +41,26 @@ def _why_alone(chooser: Chooser, name: str) -> WhyNot | None:
     return None if problem is None else WhyNot(name, "sync.part", problem)
 
 
-def _launches(chooser: Chooser, refused: set[str]) -> list[list[str]]:
-    """The kernels of each launch, in an order that dependences allow."""
-    kernels, level, launches = chooser.kernels, dict[str, int](), list[list[str]]()
+def _levels(chooser: Chooser, refused: set[str]) -> dict[str, int]:
+    """In an order that dependences allow, the number of the launch that each kernel is in, or of the one that comes
+    before what is in none; -1 where none does.
+    """
+    kernels, level = chooser.kernels, dict[str, int]()
+    outside = {name for name in kernels.order if name in refused or name not in kernels.groups}
     for name in kernels.order:
-        alone = name in refused or name not in kernels.groups
-        level[name] = max(
-            (level[p] + ((p in refused or p not in kernels.groups) and not alone) for p in kernels.producers[name]),
-            default=0,
-        )
-        if not alone:
-            launches += [[] for _ in range(level[name] + 1 - len(launches))]
-            launches[level[name]].append(name)
-    return launches
+        own = name in outside
+        after = (level[p] + (p in outside and not own) for p in kernels.producers[name])
+        level[name] = max(after, default=-1 if own else 0)
+    return level
+
+
+def _between(chooser: Chooser, levels: Mapping[str, int]) -> Iterator[WhyNot]:
+    """Steps of the host that come after a launch and before another one."""
+    kernels = chooser.kernels
+    reason = "it is computed on the host; kernels that need it are launched after it"
+    for host in kernels.host_groups:
+        if levels[host.name] >= 0 and any(name in kernels.groups for name in kernels.readers[host.name]):
+            yield WhyNot(host.name, "sync.host", reason)
 
 
 def _losing(chooser: Chooser, names: Sequence[str], found: Drawn) -> Iterator[WhyNot]:

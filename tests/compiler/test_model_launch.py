@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, parser
 
 from benchmarks.replay.catalogue import MODELS
 from tests.compiled import assert_close
@@ -176,10 +176,40 @@ def test_parts_in_another_order_are_refused() -> None:
     assert problem is not None and "surely come without it" in problem
 
 
-def test_with_open_dimensions_the_plan_says_that_kernels_wait_for_whole_ones() -> None:
+def test_with_open_dimensions_the_plan_says_once_that_kernels_wait_for_whole_ones() -> None:
     found = compile_model(fixture_of("gpt2.script").model, "emulator", sync="model")
     assert all(group.tie != "tickets" for group in found.plan.groups)
-    assert any(refusal.rule == "sync.open" and "--shape" in refusal.reason for refusal in found.plan.refusals)
+    (refusal,) = (refusal for refusal in found.plan.refusals if refusal.rule.startswith("sync."))
+    assert refusal.rule == "sync.open" and "--shape" in refusal.reason and "--favour" in refusal.reason
+
+
+HOST = """<ir_version: 10, opset_import: ["" : 21]>
+    m (float[8,16] x, float[16,16] a, float[16,16] b) => (float[8,16] y) <int64 n = {3}, bool t = {1}> { %s }"""
+LOOP = """ = Loop (n, t, %s) <body = body (int64 i, bool c, float[8,16] s) => (bool d, float[8,16] z) {
+    d = Identity(c) z = Tanh(s) }>"""
+
+
+def with_loop(before: str, looped: str, after: str) -> ModelProto:
+    return parser.parse_model(HOST % (before + " l" + LOOP % looped + after))
+
+
+def test_a_step_on_the_host_between_kernels_is_refused_by_name() -> None:
+    model = with_loop("u = MatMul(x, a) r = Relu(u)", "r", " v = MatMul(l, b) w = Tanh(v) y = MatMul(w, a)")
+    found = compile_model(model, "emulator", sync="model")
+    (refusal,) = (refusal for refusal in found.plan.refusals if refusal.rule.startswith("sync."))
+    assert (refusal.subject, refusal.rule) == (found.plan.host_groups[0].name, "sync.host")
+    assert [(group.tie, len(group.parts)) for group in found.plan.groups] == [("barrier", 0), ("tickets", 2)]
+
+
+def test_a_step_on_the_host_that_no_kernel_comes_before_cuts_nothing() -> None:
+    model = with_loop("u = MatMul(x, a) p = Softmax(u)", "x", " v = MatMul(l, b) q = Softmax(v) y = Add(p, q)")
+    found = compile_model(model, "emulator", sync="model", planner="xla")
+    (group,) = found.plan.groups
+    assert group.tie == "tickets" and not [r for r in found.plan.refusals if r.rule.startswith("sync.")]
+    feeds = random_inputs(model)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    with load(found.to_bytes(), device=ORDERS[3]) as module:
+        assert_close(module.run(feeds)["y"], session.run(None, feeds)[0], 8 * SUMS["float32"])
 
 
 def test_indices_are_looked_at_in_the_launch() -> None:
