@@ -206,9 +206,9 @@ def test_compiles_for_real_gpus() -> None:
 # -- queues ------------------------------------------------------------------------------------------------------------
 
 
-def with_queues(graph: Graph, blocks: int | None = None) -> StitchPlan:
+def with_queues(graph: Graph, blocks: int | None = None, policy: str = "tile") -> StitchPlan:
     """Every block has a queue of its own; so many blocks, if not those that were planned."""
-    plan = planned(graph)
+    plan = planned(graph, policy)
     group = ticketed(plan)
     assert isinstance(group.schedule, TicketSchedule)
     schedule = replace(group.schedule, queues=True, blocks=blocks or group.schedule.blocks)
@@ -234,6 +234,30 @@ def test_queues_of_any_number_of_blocks(blocks: int, resident: int | None) -> No
     """Fewer than tiles, more than tiles, and more than a device holds together: the runtime then takes fewer."""
     graph = mlp(70, 40, 130)
     check(graph, with_queues(graph, blocks), replace(ORDERS[4], cooperative_blocks=resident))
+
+
+def test_queues_whose_blocks_are_not_resident_together_wait_for_ever() -> None:
+    """So the launch is cooperative, and a plan in which it is not is refused."""
+    graph = mlp(70, 40, 130)
+    plan = with_queues(graph)
+    launch, text = _text(graph, plan)
+    with pytest.raises(KernelFaultError, match="deadlock"):
+        run(graph, replace(launch, cooperative=False), text, ORDERS[1])
+    run(graph, launch, text, ORDERS[1])
+    spoilt = tuple(replace(each, cooperative=False) for each in plan.launches or ())
+    with pytest.raises(PlanError, match="cooperative is None, its schedule gives True"):
+        check_plan(replace(plan, launches=spoilt), graph)
+
+
+def test_queues_that_leave_out_a_tile_are_found() -> None:
+    """Blocks go on one tile too far: nobody computes the sixth."""
+    graph = mlp(70, 40, 130)
+    launch, text = _text(graph, with_queues(graph, 5))
+    spoilt, count = re.subn(r"return ticket \+ \(int\)gridDim\.x;", "return ticket + (int)gridDim.x + 1;", text)
+    assert count == 1
+    with pytest.raises(KernelFaultError, match=r"(?i)deadlock|race"):
+        run(graph, launch, spoilt, ORDERS[2])
+    run(graph, launch, text, ORDERS[2])
 
 
 def test_a_run_of_queues_that_is_not_counted_is_found() -> None:
@@ -316,17 +340,19 @@ def test_a_run_that_is_not_counted_is_found() -> None:
     run(graph, launch, text, ORDERS[2], runs=2)
 
 
-def test_counters_that_wrap_around_are_compared_by_their_difference() -> None:
-    """As after 2^32 - 1 runs: the run after counts to 0, and semaphores go on from where they were."""
+@pytest.mark.parametrize("runs", [2**32 - 1, 2**31 - 1, 2**31 // 3, 2**32 // 3], ids=hex)
+@pytest.mark.parametrize("queues", [False, True], ids=["drawn", "queues"])
+def test_counters_that_wrap_around_are_compared_by_their_difference(queues: bool, runs: int) -> None:
+    """After so many runs: the number of runs goes on from 2^32 - 1 to 0, semaphores go beyond 2^31 and to 0."""
     graph = mlp(40, 40, 70)
-    plan = planned(graph, "row")
+    plan = with_queues(graph, policy="row") if queues else planned(graph, "row")
     launch, text = _text(graph, plan)
     schedule = ticketed(plan).schedule
     assert isinstance(schedule, TicketSchedule)
     (edge,) = schedule.edges
-    runs = np.uint32(2**32 - 1)
     posts = [edge.posts((0, 0, row, 0)) for row in range(edge.counts[2])]
-    words = np.array([0, runs, *(np.uint32(int(runs) * n % 2**32) for n in posts)], np.uint32)
+    assert set(posts) == {3}
+    words = np.array([0, runs, *(runs * n % 2**32 for n in posts)], np.uint32)
     feeds = inputs(graph)
     out, hidden = np.empty((40, 40), np.float32), np.empty(40 * 70, np.float32)
     kernels = Kernels({"k": text.replace("TILESTITCH_KERNEL", "k")}, ORDERS[2])
@@ -335,9 +361,9 @@ def test_counters_that_wrap_around_are_compared_by_their_difference() -> None:
               for a in launch.args]  # fmt: skip
     for _ in range(2):
         out[:] = np.nan
-        kernels.launch("k", launch.grid, launch.block, arrays, launch.shared_bytes)
+        kernels.launch("k", launch.grid, launch.block, arrays, launch.shared_bytes, launch.cooperative)
         assert_close(out, interpret(graph, feeds)[graph.outputs[0]], 8 * SUMS["float32"])
-    assert words[1] == 1
+    assert words.tolist() == [0, (runs + 2) % 2**32, *((runs + 2) * n % 2**32 for n in posts)]
 
 
 def test_what_the_check_refuses_races_on_the_emulated_device() -> None:

@@ -118,9 +118,15 @@ def test_older_gpus_are_refused() -> None:
 # -- planted faults ----------------------------------------------------------------------------------------------------
 
 
-def run(graph: Graph, plan: StitchPlan, pattern: str, instead: str, options: EmulatorOptions, runs: int = 1) -> int:
-    """Run the kernels of a plan of one group with their text changed, and a reader after them; how often it changed."""
-    memory: dict[str, Any] = dict(inputs(graph))
+def run(
+    graph: Graph, plan: StitchPlan, pattern: str, instead: str, options: EmulatorOptions, runs: int = 1,
+    given_memory: dict[str, Any] | None = None,
+) -> int:  # fmt: skip
+    """Run the kernels of a plan of one group with their text changed, and a reader after them; how often it changed.
+    given_memory: values and counters by name, as they are before, and after it.
+    """
+    memory: dict[str, Any] = {} if given_memory is None else given_memory
+    memory.update(inputs(graph))
     out = graph.outputs[0]
     memory[out.name] = np.empty(out.shape, to_numpy_dtype(out.dtype))
     launches = lower_group(graph, plan.groups[0], target(GPU))
@@ -192,6 +198,27 @@ def test_planted_faults_are_found(fault: str) -> None:
         except KernelFaultError as error:
             problems.append(str(error).lower())
     assert problems and all(found in problem for problem in problems)
+
+
+@pytest.mark.parametrize("before", [2**32 - 1, 2**31 - 1, 2**31 // 3, 2**32 // 3], ids=hex)
+def test_counters_that_wrap_around_are_compared_by_their_difference(before: int) -> None:
+    """After so many runs: the number of runs goes on from 2^32 - 1 to 0, semaphores go beyond 2^31 and to 0."""
+    graph = mlp(40, 40, 70)
+    plan = planned(graph, "row/launches")
+    (group,) = plan.groups
+    assert isinstance(group.schedule, LaunchesSchedule)
+    (edge,) = group.schedule.edges
+    assert {edge.posts((0, 0, row, 0)) for row in range(edge.counts[2])} == {3}
+
+    def words(runs: int) -> list[int]:
+        return [0, 0, 0, runs % 2**32, *([3 * runs % 2**32] * edge.count)]
+
+    counters = np.array(words(before), np.uint32)
+    memory: dict[str, Any] = {"counters tied": counters.view(np.uint8)}
+    run(graph, plan, "nothing like this", "", ORDERS[2], runs=2, given_memory=memory)
+    expected = interpret(graph, inputs(graph))[graph.outputs[0]]
+    assert_close(memory[graph.outputs[0].name], expected, 8 * SUMS["float32"])
+    assert counters.tolist() == words(before + 2)
 
 
 def _half() -> Graph:

@@ -81,6 +81,20 @@ def narrow_mlp(rows: int, hidden: int, columns: int) -> Graph:
     return graph
 
 
+def gated_mlp(rows: int, width: int, hidden: int, columns: int, dtype: str = "float32") -> Graph:
+    """Llama's: two GEMMs of the same rows, their elements multiplied, and a GEMM of that."""
+    graph = Graph("gated_mlp")
+    x, gate, up, down = (
+        operand(graph, name, *shape, dtype=dtype)
+        for name, shape in (
+            ("x", (rows, width)), ("gate", (width, hidden)), ("up", (width, hidden)), ("down", (hidden, columns))
+        )
+    )  # fmt: skip
+    inner = graph.emit("mul", graph.emit("tanh", graph.emit("matmul", x, gate)), graph.emit("matmul", x, up))
+    graph.outputs = [graph.emit("matmul", inner, down)]
+    return graph
+
+
 def layer(
     tokens: int, heads: int, width: int, hidden: int, *, gated: bool, dtype: str = "float32", features: int = 24
 ) -> Graph:

@@ -42,6 +42,15 @@ def fault(program: Program) -> str | None:
     return None
 
 
+def fault_of_queues(program: Program, queues: int, resident: int) -> str | None:
+    """The same of a program of one launch, so many blocks of which have queues of their own: each is a launch of one
+    block here, and so many of them are resident at a time.
+    """
+    (tasks,) = program.launches
+    own = tuple(part for first in range(queues) if (part := tasks[first::queues]))
+    return _Explorer(Program(program.tasks, own), (1,) * len(own), resident).fault()
+
+
 @dataclass(frozen=True)
 class _Explorer:
     program: Program

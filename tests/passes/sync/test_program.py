@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.passes.sync.model_checker import fault
+from tests.passes.sync.model_checker import fault, fault_of_queues
 from tilestitch.passes.sync.program import Program, Task, why_not
 
 PROGRAMS = 1000
@@ -60,6 +60,19 @@ def test_the_proof_and_the_model_checker_agree() -> None:
         assert accepted == (found is None), (seed, program, why_not(program), found)
         said[accepted, found] = said.get((accepted, found), 0) + 1
     assert min(said[True, None], said[False, "race"], said[False, "deadlock"]) > PROGRAMS // 20, said
+
+
+def test_what_is_accepted_may_have_any_number_of_queues_whose_blocks_are_resident_together() -> None:
+    """Tasks as many apart as there are blocks; with fewer resident, one may wait for the queue of a block that has not
+    begun.
+    """
+    programs = [p for seed in range(PROGRAMS) if len((p := random_program(seed)).launches) == 1 and why_not(p) is None]
+    fewer = []
+    for program in programs:
+        for queues in (1, 2, 3, len(program.tasks)):
+            assert fault_of_queues(program, queues, queues) is None, (program, queues)
+        fewer.append(fault_of_queues(program, 2, 1))
+    assert len(programs) > 100 and set(fewer) == {None, "deadlock"}
 
 
 # -- single faults -----------------------------------------------------------------------------------------------------
