@@ -218,13 +218,16 @@ _SPECS: list[OpSpec] = [
         2,
         "x[.., K] times the transpose of weights in blocks that share a scale, uint8[N, blocks, bytes of one]: each "
         "has `block` codes, 4 bits each (low halves of bytes first) or 8, a scale, and perhaps a zero point; `rounds`: "
-        "x is rounded to 8 bits before, each block of a row by a scale of its own, the largest magnitude over 127",
+        "x is rounded to 8 bits before, each block of a row by a scale of its own, the largest magnitude over 127; "
+        "`out_dtype` and `precision` as for matmul",
         codes=_REQUIRED,
         block=_REQUIRED,
         scales=_REQUIRED,
         zeros=_REQUIRED,
         depth=_REQUIRED,
         rounds=_OPTIONAL,
+        out_dtype=_OPTIONAL,
+        precision=_OPTIONAL,
     ),
     _spec(
         "conv",

@@ -331,7 +331,7 @@ def block_matmul(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     _require(w.rank == 3 and w.dtype == "uint8", "weights are uint8[N, blocks, bytes of a block]")
     _require(dims_compatible(x.shape[-1], form.depth), f"inner dimensions {x.shape[-1]} and {form.depth} differ")
     _require(w.shape[1:] == (form.blocks, form.block_bytes), f"blocks are {form.blocks} of {form.block_bytes} bytes")
-    return [TensorType(x.dtype, (*x.shape[:-1], w.shape[0]))]
+    return [TensorType(attrs.get("out_dtype") or x.dtype, (*x.shape[:-1], w.shape[0]))]
 
 
 def _split_layout(x: TensorType, layout: str) -> tuple[Dim, Dim, Shape]:

@@ -10,6 +10,8 @@ from tilestitch.compiler.ir import Node, Value
 
 from .group import GroupKind
 
+MATMULS = ("matmul", "block_matmul")
+"""Anchors whose results are rows of the left operand by columns of the right one."""
 MOST_GATES = 8
 """Of a GEMM on GPUs, where a thread holds the sums of all gates of a column."""
 

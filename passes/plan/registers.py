@@ -18,9 +18,10 @@ from tilestitch.passes.plan.access.row_loops import row_loops
 from tilestitch.passes.plan.access.split_rows import pieces_of
 from tilestitch.passes.plan.attention.tiles import ACROSS, COLUMNS, QUAD, STEP, AttentionMmaTile, AttentionSimtTile
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.codes import LUMP_BYTES, UNIT
 from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout
-from tilestitch.passes.plan.gemm.gemv import load_width, warp_columns, with_large_right
+from tilestitch.passes.plan.gemm.gemv import WARPS, load_width, warp_columns, with_large_right
 from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, SimtTile, Tile, WgmmaTile
 
 from .group import Group, GroupKind
@@ -133,6 +134,8 @@ def _mma(gemm: Gemm, tile: MmaTile) -> float:
 
 
 def _waiting(operand: OperandLayout, elements: int) -> int:
+    if operand.codes is not None:
+        return elements // UNIT * (UNIT // operand.codes.word + 1 + operand.codes.form.zeros)
     chunk = CHUNK_BYTES // storage_bytes(operand.dtype)
     along_k = operand.contiguous == "k" or chunk == CHUNK_BYTES
     if operand.vector() == chunk and along_k == (operand.contiguous == "k"):
@@ -142,6 +145,10 @@ def _waiting(operand: OperandLayout, elements: int) -> int:
 
 def _gemv(gemm: Gemm, tile: GemvTile) -> float:
     """Sums of all rows for the columns of a thread, and what it has read of the large operand."""
+    codes = gemm.b.codes
+    if codes is not None:
+        parameters = (1 + codes.form.zeros) * codes.lump // codes.group
+        return GEMV + 5 * gemm.m + tile.bk // (WARPS * codes.lump) * (LUMP_BYTES // 4 + parameters) + codes.word
     vector = gemm.b.vector()
     columns, loaded = vector, vector
     if tile.along_k:

@@ -23,11 +23,13 @@ from typing import ClassVar
 import numpy as np
 
 from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
+from tilestitch.compiler.ir.blocks import BlockFormat
 from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.passes.contract import PassContext, PassResult
 from tilestitch.passes.errors import PassError
 
 from .driver import emit_like, is_sized, is_tensor
+from .weight_only import bounds
 
 HALF_DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
 PRECISIONS = ("fp32", "tf32", *HALF_DTYPES)
@@ -59,22 +61,22 @@ class Precision:
             return PassResult(graph, False)
         if self.to == "tf32":
             return _allow_tf32(graph, context)
-        result = _Narrowing(graph, HALF_DTYPES[self.to]).run()
         target = context.target
+        result = _Narrowing(graph, HALF_DTYPES[self.to], target.is_gpu).run()
         if target.is_gpu or (self.to == "bf16" and target.half_dot):
             return result
         widened = f"{target} multiplies no {HALF_DTYPES[self.to]}: operands are widened to float32 as they are read"
         return PassResult(result.graph, result.modified, (*result.notes, *([widened] if result.modified else [])))
 
 
-def _contractions(graph: Graph) -> list[Node]:
-    """Contractions of float32 operands."""
-    return [
-        node
-        for node in graph.nodes
-        if kind_of(node.op) is Kind.CONTRACTION
-        and all(is_tensor(v) and v.dtype == "float32" for v in (*node.inputs, *node.outputs))
-    ]
+def _contractions(graph: Graph, gpu: bool) -> list[Node]:
+    """Contractions of float32 operands; on GPUs also with weights in blocks, which become floats as they are read."""
+
+    def floats(node: Node) -> bool:
+        operands = node.inputs[:1] if gpu and node.op == "block_matmul" else node.inputs
+        return all(is_tensor(v) and v.dtype == "float32" for v in (*operands, *node.outputs))
+
+    return [node for node in graph.nodes if kind_of(node.op) is Kind.CONTRACTION and floats(node)]
 
 
 def _allow_tf32(graph: Graph, context: PassContext) -> PassResult:
@@ -83,7 +85,7 @@ def _allow_tf32(graph: Graph, context: PassContext) -> PassResult:
             "precision tf32: CPUs have no instructions for TF32, so nothing would be gained; "
             "compile for the CPU with --precision fp32, or name a GPU with --target cuda:sm_80 or newer"
         )
-    found = [node for node in _contractions(graph) if node.attrs.get("precision") != "tf32"]
+    found = [node for node in _contractions(graph, context.target.is_gpu) if node.attrs.get("precision") != "tf32"]
     for node in found:
         node.attrs["precision"] = "tf32"
     return PassResult(graph, bool(found), (f"{len(found)} contractions may use TF32",) if found else ())
@@ -92,15 +94,15 @@ def _allow_tf32(graph: Graph, context: PassContext) -> PassResult:
 class _Narrowing:
     """Rewrites one graph for one half dtype. `twins`: the half float that stands for a value."""
 
-    def __init__(self, graph: Graph, dtype: str) -> None:
-        self.graph, self.dtype = graph, dtype
+    def __init__(self, graph: Graph, dtype: str, gpu: bool) -> None:
+        self.graph, self.dtype, self.gpu = graph, dtype, gpu
         self.twins: dict[Value, Value] = {}
         self.overflowing: list[str] = []
 
     def run(self) -> PassResult:
-        found = [node for node in _contractions(self.graph) if self._fits(node)]
+        found = [node for node in _contractions(self.graph, self.gpu) if self._fits(node)]
         for node in found:
-            operands = [self._twin(v, node) for v in node.inputs]
+            operands = [self._twin(v, node) if v.dtype == "float32" else v for v in node.inputs]
             attrs = {**node.attrs, "out_dtype": "float32"}
             self.graph.replace(node, [emit_like(self.graph, node, node.op, *operands, **attrs)])
         for value, twin in list(self.twins.items()):
@@ -113,6 +115,8 @@ class _Narrowing:
     def _fits(self, node: Node) -> bool:
         """Whether the half dtype holds every constant operand: no finite weight becomes infinite."""
         constants = [v.data for v in node.inputs if v.data is not None]
+        if node.op == "block_matmul":
+            constants = [bounds(BlockFormat.of(node.attrs), data) for data in constants if data.dtype == np.uint8]
         fits = all(np.array_equal(np.isfinite(c), np.isfinite(self._rounded(c).astype(c.dtype))) for c in constants)
         if not fits:
             self.overflowing.append(node.name)

@@ -18,6 +18,7 @@ from tilestitch.compiler.ir.types import from_numpy_dtype, is_float
 from tilestitch.passes.contract import PassContext, PassResult
 from tilestitch.passes.plan.cpu.gemm import ROUNDED
 from tilestitch.passes.plan.cpu.isa import DOTS, isa_named
+from tilestitch.passes.plan.gemm.codes import why_not_codes
 from tilestitch.runtime.host.blocks import scale_values
 
 from .driver import emit_like, is_sized, produced_by
@@ -28,7 +29,7 @@ DEQUANTISE = "host.dequantise_blocks"
 
 @dataclass(frozen=True)
 class WeightOnly:
-    """Keep weights in blocks, on CPUs."""
+    """Keep weights in blocks."""
 
     name: ClassVar[str] = "weight_only"
 
@@ -59,15 +60,20 @@ def _kept(graph: Graph, node: Node, context: PassContext) -> Value | str | None:
     form, weights = blocks
     if not _is_finite(form, weights):
         return "some of its weights, or of its scales, are NaN or infinite"
-    if context.target.is_gpu:
-        return "kernels of GPUs have no weights in blocks"
-    if not form.integers and not isa_named(context.target.isa).looks_up:
-        return f"{form.codes} needs an instruction that looks up 16 floats, which {context.target} has not"
+    problem = why_not_codes(form, left.dtype) if context.target.is_gpu else _why_not_on_cpu(form, context)
+    if problem is not None:
+        return problem
     if node.attrs.get("trans_a"):
         rank = len(left.shape)
         left = emit_like(graph, node, "transpose", left, perm=(*range(rank - 2), rank - 1, rank - 2))
     attrs = {**form.attrs, "rounds": True} if _rounds(node, form, context) else form.attrs
     return emit_like(graph, node, "block_matmul", left, weights, **attrs)
+
+
+def _why_not_on_cpu(form: BlockFormat, context: PassContext) -> str | None:
+    if form.integers or isa_named(context.target.isa).looks_up:
+        return None
+    return f"{form.codes} needs an instruction that looks up 16 floats, which {context.target} has not"
 
 
 def _rounds(node: Node, form: BlockFormat, context: PassContext) -> bool:
@@ -81,10 +87,14 @@ def _rounds(node: Node, form: BlockFormat, context: PassContext) -> bool:
 def _is_finite(form: BlockFormat, weights: Value) -> bool:
     """Sums of codes are scaled afterwards, where 0 times infinity is 0."""
     assert weights.data is not None
-    raw = weights.data[..., form.code_bytes : form.code_bytes + form.scale_bytes]
+    return bool(np.isfinite(bounds(form, weights.data)).all())
+
+
+def bounds(form: BlockFormat, weights: np.ndarray) -> np.ndarray:
+    """float32 [columns, blocks]: no weight of a block has a larger magnitude."""
+    raw = weights[..., form.code_bytes : form.code_bytes + form.scale_bytes]
     with np.errstate(over="ignore", invalid="ignore"):
-        largest = np.abs(scale_values(raw, form.scales)) * np.float32(1 << form.bits)
-    return bool(np.isfinite(largest).all())
+        return np.abs(scale_values(raw, form.scales)) * np.float32(1 << form.bits if form.integers else 2)
 
 
 def _of_blocks(node: Node, right: Value) -> tuple[BlockFormat, Value] | str | None:

@@ -62,7 +62,7 @@ def relation_of(view: GroupView, schedule: Schedule | None) -> Relation | None:
     if grid is None:
         return None
     match schedule:
-        case GemmSchedule(tile=WgmmaTile()) if AnchoredGroup.of(view).anchor.op != "matmul":
+        case GemmSchedule(tile=WgmmaTile()) if not AnchoredGroup.of(view).is_matmul:
             return None  # its tiles are patches of pixels
         case GemmSchedule():
             return _gemm(view, schedule, grid)
@@ -108,7 +108,7 @@ def _gemm(view: GroupView, schedule: GemmSchedule, grid: Grid) -> Relation:
 def contraction_relation(view: GroupView, grid: Grid, spans: Spans) -> Relation:
     """The relation of a contraction by the rows, columns and steps of its tiles."""
     group = AnchoredGroup.of(view)
-    return (_matmul if group.anchor.op == "matmul" else _conv)(view, group, grid, spans)
+    return (_matmul if group.is_matmul else _conv)(view, group, grid, spans)
 
 
 def _matmul(view: GroupView, group: AnchoredGroup, grid: Grid, spans: Spans) -> Relation:
@@ -135,6 +135,8 @@ def _matmul(view: GroupView, group: AnchoredGroup, grid: Grid, spans: Spans) -> 
         return (*own, *((second, first) if transposed else (first, second)))
 
     relation.follow(left, at(left, trans_a, row, k), view.inputs)
+    if group.blocks is not None:
+        return _with_epilogue(relation, group, (*outer, row, column))  # weights are constants
     gates = n // width
     for gate in range(gates):
         relation.follow(right, at(right, trans_b, k, column + gate * width), view.inputs)

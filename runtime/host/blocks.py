@@ -73,7 +73,8 @@ def _block_matmul(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
         left = widen(x)
         if attrs.get("rounds"):
             left = rounded(left, attrs["block"])
-        return [narrow(np.matmul(left, dequantised(w, attrs).T), x.dtype)]
+        wanted = numpy_dtype(attrs["out_dtype"]) if attrs.get("out_dtype") else x.dtype
+        return [narrow(np.matmul(left, dequantised(w, attrs).T), wanted)]
 
 
 def rounded(x: np.ndarray, block: int) -> np.ndarray:

@@ -38,7 +38,7 @@ def lower_contraction(
     if problem is not None:
         raise KernelError(f"group {view.name}: {problem}; repair the plan or write it again", view.origins)
     group = replace(group, after=after)
-    if group.anchor.op == "matmul":
+    if group.is_matmul:
         assert isinstance(schedule, GemmSchedule)
         return lower_gemm(group, indexed_matmul(group), schedule)
     return lower_conv(group, schedule)

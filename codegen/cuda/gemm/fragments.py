@@ -17,6 +17,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, storage_bits
 from tilestitch.codegen.cuda.gemm.indexed import Operand
 from tilestitch.codegen.cuda.pieces import unrolled
+from tilestitch.passes.plan.gemm.codes import UNIT
 from tilestitch.passes.plan.gemm.gemm import Gemm
 
 CHUNK_BYTES = 16
@@ -97,20 +98,27 @@ class Piece:
         return self.operand.vector() == self.chunk and self.along_k == (self.operand.contiguous == "k")
 
     @property
+    def width(self) -> int:
+        """Elements that a thread brings in a round."""
+        return UNIT if self.operand.codes is not None else self.chunk if self.copied else 1
+
+    @property
     def prefetched(self) -> bool:
         """Whether it waits in registers while the piece before is multiplied: if they are few, and found easily."""
+        if self.operand.codes is not None:
+            return True
         return not self.copied and self.operand.memory is not None and self.rounds <= self.most_waiting
 
     @property
     def rounds(self) -> int:
-        each = self.threads * (self.chunk if self.copied else 1)
+        each = self.threads * self.width
         assert self.rows * self.bk % each == 0, (self.rows, self.bk, self.threads)
         return self.rows * self.bk // each
 
     def place(self, thread: Expr, round_: Expr) -> tuple[Expr, Expr]:
         """Row and k, within the piece, of what a thread brings in a round: neighbours in memory by neighbours."""
         number = thread + round_ * self.threads
-        width = self.chunk if self.copied else 1
+        width = self.width
         by_k = self.operand.contiguous == "k"
         units = (self.bk if by_k else self.rows) // width
         along, across = number % units * width, number // units

@@ -7,6 +7,7 @@ eight lanes read 128 bytes of one k, and the lanes of a block share k. Lanes add
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
@@ -32,15 +33,21 @@ AHEAD_BYTES = 32 << 10
 
 def emit_gemv(group: Anchored, gemm: IndexedGemm, tile: GemvTile, partition: Partition) -> tuple[CudaLaunch, ...]:
     """The launches for a tile and partition that are given; the large operand is the right one."""
-    emit = _along_k if tile.along_k else _along_rows
+    return launch_gemv(group, gemm, tile, partition, _along_k if tile.along_k else _along_rows)
+
+
+def launch_gemv(
+    group: Anchored, gemm: IndexedGemm, tile: GemvTile, partition: Partition, emit: Callable[[Block], None]
+) -> tuple[CudaLaunch, ...]:
+    """The launches of a kernel whose blocks `emit` emits."""
 
     def kernel(around: Surroundings, thread: Thread, sink: Sink, block: Expr) -> None:
-        emit(_Block(around, gemm, partition, tile.bn, tile.bk, thread.thread[0], block, sink))
+        emit(Block(around, gemm, partition, tile.bn, tile.bk, thread.thread[0], block, sink))
 
     return launch(group, gemm, "gemv", partition, (tile.bm, tile.bn), tile.threads, kernel)
 
 
-class _Block:
+class Block:
     """What both forms share: the indices of a block, and the small operand in shared memory."""
 
     def __init__(
@@ -138,7 +145,7 @@ class _Block:
         return registers(count, storage_dtype(self.gemm.b.dtype) if width > 1 else self.dtype)
 
 
-def _along_k(block: _Block) -> None:
+def _along_k(block: Block) -> None:
     gemm, rows, chunk = block.gemm, block.rows, block.chunk
     width, columns = load_width(gemm.b), warp_columns(gemm)
     acc = registers(rows * columns, block.dtype)
@@ -162,7 +169,7 @@ def _along_k(block: _Block) -> None:
     _share_out(block, acc, first, columns)
 
 
-def _share_out(block: _Block, acc: Any, first: Expr, columns: int) -> None:
+def _share_out(block: Block, acc: Any, first: Expr, columns: int) -> None:
     """Every lane has all sums of its warp: lane i finishes the i-th unit."""
     units = block.sink.units
     each, count = units.gates, columns // units.gates
@@ -178,7 +185,7 @@ def _share_out(block: _Block, acc: Any, first: Expr, columns: int) -> None:
             block.sink(block.around, block.batch, m, unit, *[own[gate] for gate in range(each)])
 
 
-def _along_rows(block: _Block) -> None:
+def _along_rows(block: Block) -> None:
     gemm, rows, chunk = block.gemm, block.rows, block.chunk
     vector = gemm.b.vector()
     width = load_width(gemm.b)
@@ -203,7 +210,7 @@ def _along_rows(block: _Block) -> None:
                 T.buffer_store(acc, acc[m * vector + lane] + term, [m * vector + lane])
     with unrolled(rows * vector) as i:
         _add_lanes(acc, i, (16, 8))
-    _add_warps(block, acc, vector)
+    add_warps(block, acc, SEGMENT, vector)
 
 
 def _add_lanes(acc: Any, at: Expr, distances: tuple[int, ...]) -> None:
@@ -213,14 +220,14 @@ def _add_lanes(acc: Any, at: Expr, distances: tuple[int, ...]) -> None:
         T.buffer_store(acc, acc[at] + other, [at])
 
 
-def _add_warps(block: _Block, acc: Any, vector: int) -> None:
-    """The sums of all warps, in their order, to the sink."""
+def add_warps(block: Block, acc: Any, lanes: int, vector: int) -> None:
+    """The sums of all warps, in their order, to the sink. The first lanes of each have a vector of columns."""
     rows, columns = block.rows, block.columns
     # The chunk of the small operand is no longer needed where the sums fit in its place.
     count = WARPS * rows * columns
     sums = block.small if count <= rows * block.chunk else shared_buffer(count, block.dtype)
     barrier()
-    with when(block.lane < SEGMENT), unrolled(rows) as m, unrolled(vector) as lane:
+    with when(below(block.lane, lanes, WARP)), unrolled(rows) as m, unrolled(vector) as lane:
         at = (block.warp * rows + m) * columns + block.lane * vector + lane
         T.buffer_store(sums, acc[m * vector + lane], [at])
     barrier()

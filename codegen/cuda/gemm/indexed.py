@@ -10,6 +10,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage
+from tilestitch.codegen.cuda.gemm.codes import Weights
 from tilestitch.codegen.cuda.surroundings import Surroundings
 from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout
 
@@ -35,6 +36,8 @@ class Operand(OperandLayout):
 
     def element(self, around: Surroundings, batch: Expr, row: Expr, k: Expr, dtype: str) -> Expr:
         """The element as `dtype`. It must be inside."""
+        if self.codes is not None:
+            return widen(Weights(around.flat[self.value], self.codes).element(row, k), "float32", dtype)
         if self.memory is None:
             return widen(around.load(self.value, self.index(batch, row, k)), self.dtype, dtype)
         buffer, position = self.cell(around, batch, row, k)

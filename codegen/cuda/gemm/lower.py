@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.gemm.gemv import emit_gemv
+from tilestitch.codegen.cuda.gemm.gemv_codes import emit_gemv_of_codes
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm
 from tilestitch.codegen.cuda.gemm.mma import emit_mma
 from tilestitch.codegen.cuda.gemm.patches import cut_to_patches
@@ -26,6 +27,8 @@ def lower_gemm(group: Anchored, gemm: IndexedGemm, schedule: GemmSchedule) -> tu
             gemm = cut_to_patches(gemm, tile.bm)
     partition = cut(gemm, (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)
     match tile:
+        case GemvTile() if gemm.b.codes is not None:
+            return emit_gemv_of_codes(group, gemm, tile, partition)
         case GemvTile():
             return emit_gemv(group, gemm, tile, partition)
         case SimtTile():

@@ -21,6 +21,7 @@ from tilestitch.codegen.cuda.before import begin, is_early
 from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.fragments import Instruction, Piece, find_instruction, load_fragments
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, simplified, step_of
+from tilestitch.codegen.cuda.gemm.mma_codes import CodesPiece
 from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
 from tilestitch.codegen.cuda.gemm.simt import store_rows
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, run, unrolled, when, zero
@@ -70,9 +71,13 @@ class _Block:
         self.results = _view(memory, 16 * tile.wm * tile.result_stride, instruction.sums)
         self.acc = registers(tile.rows * tile.columns * 4, instruction.sums)
         self.waiting: list[Any] = [
-            None if piece.copied else registers(piece.rounds if piece.prefetched else AT_ONCE, dtype)
+            None
+            if piece.copied or piece.operand.codes is not None
+            else registers(piece.rounds if piece.prefetched else AT_ONCE, dtype)
             for piece, dtype in zip(self.pieces, self.dtypes, strict=True)
         ]
+        words = _view(memory, tile.itemsize * tile.stages * tile.stage // 4, "uint32")
+        self.coded = tuple(CodesPiece(around, p, words) if p.operand.codes is not None else None for p in self.pieces)
         self.lane = named(thread % WARP)
         warp = named(thread // WARP)
         self.warp_row, self.warp_column = named(warp // tile.wn), named(warp % tile.wn)
@@ -148,6 +153,10 @@ class _Block:
         whole = -(-operand.rows // piece.rows) * piece.rows
         exists = both(below(row, operand.rows, whole), below(k, gemm.k, reached))
         there = both(exists, simplified(self.around, operand.inside(self.batch, row, k)))
+        coded = self.coded[side]
+        if coded is not None:
+            coded.waiting.fetch(at, row, k, there)
+            return
         if piece.copied:
             buffer, position = operand.cell(self.around, self.batch, row, k)
             target = stage * self.tile.stage + piece.at(local_row, local_k)
@@ -172,6 +181,10 @@ class _Block:
                     self._keep_unit(side, piece, round_, round_, stage)
 
     def _keep_unit(self, side: int, piece: Piece, round_: Expr, at: Expr, stage: Expr) -> None:
+        coded = self.coded[side]
+        if coded is not None:
+            coded.keep(at, stage * self.tile.stage, *map(named, piece.place(self.thread, round_)))
+            return
         target = stage * self.tile.stage + piece.at(*piece.place(self.thread, round_))
         T.buffer_store(self.shared[side], self.waiting[side][at], [target])
 

@@ -30,6 +30,8 @@ class _Arrange:
 
     def __call__(self, data: Any) -> Any:
         layout = self.layout
+        if layout.codes is not None:
+            return layout.codes.arrange(data)
         if layout.units is None:
             return np.ascontiguousarray(np.moveaxis(data, -1, layout.rows_at))
         matrix = layout.units.arrange(data.T if self.trans_b else data)

@@ -21,6 +21,7 @@ from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda.abi import CudaLaunch, Thread, barrier, shared_buffer
 from tilestitch.codegen.cuda.before import begin, is_early
 from tilestitch.codegen.cuda.conditions import below, both
+from tilestitch.codegen.cuda.gemm.codes import Waiting, Weights
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, Operand, simplified, step_of, widen
 from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, run, unrolled, when, zero
@@ -54,6 +55,8 @@ class _Fetch:
 
     @property
     def vector(self) -> int:
+        if self.operand.codes is not None:
+            return QUAD
         width = self.operand.vector() if storage_dtype(self.operand.dtype) in VECTOR_DTYPES else 1
         while self.rows * self.bk % (self.threads * width) or self._along % width:
             width //= 2
@@ -98,7 +101,11 @@ class _Block:
         )
         self.shared = shared_buffer(tile.shared_elements, acc)
         self.acc = registers(tile.tm * tile.tn, acc)
-        self.waiting = [registers(f.rounds * f.vector, f.dtype) for f in self.fetches]
+        self.coded = [_codes(around, fetch) for fetch in self.fetches]
+        self.waiting: list[Any] = [
+            registers(fetch.rounds * fetch.vector, fetch.dtype) if coded is None else None
+            for fetch, coded in zip(self.fetches, self.coded, strict=True)
+        ]
         self.slice = named(thread // tile.slice_threads) if tile.slices > 1 else 0
         in_slice = thread % tile.slice_threads
         self.row = named(in_slice // (tile.bn // tile.tn))
@@ -149,7 +156,10 @@ class _Block:
         whole = -(-operand.rows // fetch.rows) * fetch.rows
         exists = both(below(row, operand.rows, whole), below(k, gemm.k, reached))
         there = both(exists, simplified(self.around, operand.inside(self.batch, row, k)))
-        at = round_ * width
+        coded, at = self.coded[side], round_ * width
+        if coded is not None:
+            coded.fetch(round_, row, k, there)
+            return
         if there is not None:
             with unrolled(width) as lane:
                 T.buffer_store(waiting, zero(fetch.dtype), [at + lane])
@@ -168,9 +178,11 @@ class _Block:
         for side, fetch in enumerate(self.fetches):
             with unrolled(fetch.rounds) as round_:
                 local_row, local_k = fetch.place(self.thread, round_)
+                coded = self.coded[side]
+                values = self.waiting[side] if coded is None else coded.values(round_)
                 with unrolled(fetch.vector) as lane:
-                    value = self.waiting[side][round_ * fetch.vector + lane]
-                    if fetch.vector > 1:
+                    value = values[round_ * fetch.vector + lane] if coded is None else values[lane]
+                    if fetch.vector > 1 and coded is None:
                         value = widen(from_storage(value, fetch.operand.dtype), fetch.operand.dtype, fetch.acc_dtype)
                     row, k = fetch.lane(local_row, local_k, lane)
                     T.buffer_store(self.shared, value, [self._shared_at(side, stage, k) + row])
@@ -236,6 +248,12 @@ class _Block:
         for slice_ in range(1, self.tile.slices):
             total = total + self.shared[run(self._round_at(slice_) + place, lanes)]
         return total
+
+
+def _codes(around: Surroundings, fetch: _Fetch) -> Waiting | None:
+    """Where codes wait, if the operand is weights in blocks."""
+    codes = fetch.operand.codes
+    return None if codes is None else Waiting(Weights(around.flat[fetch.operand.value], codes), fetch.rounds, QUAD)
 
 
 def store_rows(

@@ -14,6 +14,7 @@ from math import prod
 
 from tilestitch.compiler.ir import Node, Value, is_elementwise
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
+from tilestitch.passes.plan.parts import MATMULS
 from tilestitch.passes.plan.roles import Part, Roles, roles_of
 
 
@@ -43,7 +44,7 @@ def _roles_in(nodes: Mapping[str, Node], group: Group) -> Roles | WhyNot:
 def _why_no_rows(gemm: Roles, after: Roles) -> _Refusal | None:
     anchor, rows = gemm.anchor, after.rows
     assert anchor is not None and rows is not None
-    if anchor.op != "matmul" and (anchor.attrs["layout"], anchor.attrs["groups"]) != ("NXC", 1):
+    if anchor.op not in MATMULS and (anchor.attrs["layout"], anchor.attrs["groups"]) != ("NXC", 1):
         return "legality.band_anchor", f"{anchor.name} ({anchor.op}) has channels first, or in groups", {}
     columns, length = anchor.output.shape[-1], rows.length
     if not anchor.output.tensor_type.num_elements:

@@ -10,7 +10,7 @@ from tilestitch.compiler.ir import Node, Value
 from tilestitch.compiler.ir.affine import Integer, variable
 from tilestitch.compiler.ir.indexing import forward_index, ravel
 from tilestitch.compiler.ir.sizes import divisor_of, is_open
-from tilestitch.passes.plan.parts import Part, Roles
+from tilestitch.passes.plan.parts import MATMULS, Part, Roles
 
 Place = Callable[[Any, Any, Any], Sequence[Any]]
 """`place(batch, row, column)`: where a result is in the anchor's."""
@@ -39,7 +39,7 @@ def _open_run(roles: Roles, value: Value) -> int:
     """So many results, from a multiple of that number on, lie together in an output, whatever the sizes are."""
     anchor = roles.anchor
     assert anchor is not None
-    if anchor.op != "matmul" and anchor.attrs.get("layout") != "NXC":
+    if anchor.op not in MATMULS and anchor.attrs.get("layout") != "NXC":
         return 1  # columns are pixels, of several images
     views = _views_before(roles, value)
     run = divisor_of((views[0].inputs[0] if views else value).shape[-1])

@@ -2,6 +2,7 @@
 
 8-bit weights lie along the reduction, as the tensor cores read them: half floats and TF32 are transposed on their way
 into registers, but there is no instruction that does so with bytes. Columns of GEMMs with gates are units' columns.
+Weights in blocks lie as `codes` says.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from tilestitch.compiler.ir import Node, Value
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.access.strided import Strided, row_major
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.codes import Codes
 from tilestitch.passes.plan.gemm.units import Units, units_of
 
 
 @dataclass(frozen=True)
 class PackedLayout:
     """`memory` says where an element of the constant is. key: identifies the layout. rows_at: the axis to which its
-    last one goes, or `units`: how its columns are ordered anew, which then lie along k (`along_k`) or not.
+    last one goes, or `units`: how its columns are ordered anew, which then lie along k (`along_k`) or not. codes: of
+    weights in blocks, which `memory` has as bytes.
     """
 
     memory: Strided
@@ -26,14 +29,24 @@ class PackedLayout:
     rows_at: int = 0
     units: Units | None = None
     along_k: bool = False
+    codes: Codes | None = None
+
+
+def codes_of(group: AnchoredGroup) -> Codes | None:
+    """How the weights of a matmul lie, if they are in blocks. Tensor cores multiply what its left operand is."""
+    form, result = group.blocks, group.result
+    return None if form is None else Codes(form, result.shape[-1], group.anchor.inputs[0].dtype)
 
 
 def packed_layouts(group: AnchoredGroup) -> dict[Value, PackedLayout]:
     """The anchor's weights that only it reads, and their layout; nothing if they stay as they are."""
     units = units_of(group.roles)
-    weights, place = group.anchor.inputs[1], _axis_of_rows(group.anchor)
+    weights, codes = group.anchor.inputs[1], codes_of(group)
+    if codes is not None:
+        return {weights: PackedLayout(Strided(weights, (codes.nbytes,), (1,)), "codes", codes=codes)}
     if units is not None:
         return {weights: _of_units(group.anchor, units)}
+    place = _axis_of_rows(group.anchor)
     readers = [node for node in group.nodes if weights in node.inputs]
     if weights.data is None or storage_bytes(weights.dtype) != 1 or place is None or readers != [group.anchor]:
         return {}

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilestitch.compiler.ir import Node, Value
+from tilestitch.compiler.ir.blocks import BlockFormat
 from tilestitch.compiler.ir.types import HALVES
-from tilestitch.passes.plan.parts import Roles
+from tilestitch.passes.plan.parts import MATMULS, Roles
 from tilestitch.passes.plan.roles import roles_of
 from tilestitch.passes.plan.view import GroupView
 
@@ -36,6 +37,15 @@ class AnchoredGroup:
     @property
     def result(self) -> Value:
         return self.anchor.outputs[0]
+
+    @property
+    def is_matmul(self) -> bool:
+        return self.anchor.op in MATMULS
+
+    @property
+    def blocks(self) -> BlockFormat | None:
+        """How the right operand is stored, if that is in blocks."""
+        return BlockFormat.of(self.anchor.attrs) if self.anchor.op == "block_matmul" else None
 
     @property
     def acc_dtype(self) -> str:

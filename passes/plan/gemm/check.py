@@ -8,6 +8,7 @@ from math import ceil
 
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.codes import why_not_codes
 from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.gemm import Gemm
 from tilestitch.passes.plan.gemm.gemv import gemv_tile, has_few_rows, with_large_right
@@ -74,9 +75,15 @@ def why_no_band(after: RowsAfter, gemm: GemmSchedule, rows: RowSchedule, band: B
 def _reasons(group: AnchoredGroup, schedule: GemmSchedule | DirectSchedule, machine: Machine) -> Iterator[str]:
     if isinstance(schedule, DirectSchedule):
         yield from block_size(schedule.threads)
-        if group.anchor.op == "matmul":
+        if group.is_matmul:
             yield "a matmul is not computed directly; it wants tiles"
         return
+    form = group.blocks
+    if form is not None:
+        problem = why_not_codes(form, group.anchor.inputs[0].dtype)
+        if problem is not None or group.anchor.attrs.get("rounds") or group.anchor.inputs[1].data is None:
+            yield problem or "kernels of GPUs round no activations, and read weights in blocks that are constants"
+            return
     gemm = gemm_of(group)
     if gemm is None:
         yield f"groups of channels of {group.anchor.name} are too narrow for tiles; they are computed directly"

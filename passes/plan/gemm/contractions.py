@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilestitch.compiler.ir import Node, Value
-from tilestitch.passes.plan.access.packed import packed_layouts
+from tilestitch.passes.plan.access.packed import codes_of, packed_layouts
 from tilestitch.passes.plan.access.strided import Strided, strided
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout, Pictures, Plane
@@ -26,7 +26,7 @@ NARROW = 8
 def gemm_of(group: AnchoredGroup) -> Gemm | None:
     """The GEMM of a contraction; None of a convolution whose groups are too narrow for tiles."""
     packed = {value: layout.memory for value, layout in packed_layouts(group).items()}
-    if group.anchor.op == "matmul":
+    if group.is_matmul:
         return matmul_gemm(group, packed)
     shape = conv_shape(group.anchor)
     return None if shape.narrow else conv_gemm(group, shape, packed)
@@ -41,7 +41,7 @@ def memory_of(group: AnchoredGroup, packed: Mapping[Value, Strided], value: Valu
 
 
 def matmul_gemm(group: AnchoredGroup, packed: Mapping[Value, Strided]) -> Gemm:
-    """The GEMM of a matmul node."""
+    """The GEMM of a matmul, also with weights in blocks."""
     left, right = group.anchor.inputs
     trans_a, trans_b = bool(group.anchor.attrs.get("trans_a")), bool(group.anchor.attrs.get("trans_b"))
     *batch, m, n = group.result.shape
@@ -51,7 +51,11 @@ def matmul_gemm(group: AnchoredGroup, packed: Mapping[Value, Strided]) -> Gemm:
     n = n if units is None else units.columns
     spread = () if shared else batch
     a = operand_layout(left, memory_of(group, packed, left), rows, "row" if trans_a else "k")
-    b = operand_layout(right, memory_of(group, packed, right), n, "k" if trans_b else "row")
+    codes = codes_of(group)
+    if codes is None:
+        b = operand_layout(right, memory_of(group, packed, right), n, "k" if trans_b else "row")
+    else:
+        b = OperandLayout(right, n, "k", 1, None, codes=codes)
     return Gemm(
         1 if shared else prod(batch), rows, n, k, _spaced(a, trans_a, spread), _spaced(b, not trans_b, spread),
         group.acc_dtype, group.tf32, units,
@@ -60,7 +64,7 @@ def matmul_gemm(group: AnchoredGroup, packed: Mapping[Value, Strided]) -> Gemm:
 
 def shares_right(node: Node) -> bool:
     """Whether all batch elements of a matmul have one right operand: their rows are then rows of one GEMM."""
-    return prod(node.inputs[1].shape[:-2]) == 1
+    return node.op == "block_matmul" or prod(node.inputs[1].shape[:-2]) == 1
 
 
 def operand_layout(value: Value, memory: Strided | None, rows: int, last: str) -> OperandLayout:

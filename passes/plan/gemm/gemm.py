@@ -14,6 +14,7 @@ from tilestitch.compiler.ir import Value
 from tilestitch.compiler.ir.indexing import unravel
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.access.strided import Strided
+from tilestitch.passes.plan.gemm.codes import Codes
 from tilestitch.passes.plan.gemm.units import Units
 
 
@@ -86,7 +87,7 @@ class OperandLayout:
     contiguous: which of "row" and "k" runs along memory. run: so many elements along it, from a multiple of `run` on,
     lie together in memory and are all inside or all outside. memory: how the tensor lies in an input of the group; None
     for what a prologue computes, which is never read in vectors. plane: the same if it is evenly spaced; pictures: if
-    it is images that a convolution reads.
+    it is images that a convolution reads. codes: of weights in blocks, which are made floats as they are read.
     """
 
     value: Value
@@ -96,10 +97,19 @@ class OperandLayout:
     memory: Strided | None
     plane: Plane | None = None
     pictures: Pictures | None = None
+    codes: Codes | None = None
 
     @property
     def dtype(self) -> str:
-        return self.value.dtype
+        """Of its elements where they are multiplied."""
+        return self.value.dtype if self.codes is None else self.codes.to
+
+    @property
+    def elements(self) -> int:
+        """Of the whole tensor."""
+        if self.codes is not None:
+            return self.codes.columns * self.codes.form.depth
+        return self.value.tensor_type.num_elements
 
     def vector(self, most_bytes: int = 16) -> int:
         """Elements that one load may read: a power of two."""

@@ -16,6 +16,8 @@ SEGMENT = 8
 MOST_CHUNK = 512
 """Steps of the reduction whose part of the small operand lies in shared memory, at most."""
 LOAD_BYTES = 16
+MOST_LUMPS = 4
+"""Of weights in blocks, that a thread asks for at the same time."""
 COLUMNS = 2
 """Rows of the large operand that a warp reads at the same time, where it runs along k; with gates, a whole unit."""
 
@@ -29,7 +31,7 @@ def with_large_right(gemm: AnyGemm) -> AnyGemm:
     """The same GEMM with the large operand as b."""
     if gemm.m > gemm.n and not gemm.gated:
         gemm = gemm.swapped()
-    if gemm.b.contiguous == "row" and SEGMENT * gemm.b.vector() % gemm.units.period:
+    if gemm.b.codes is None and gemm.b.contiguous == "row" and SEGMENT * gemm.b.vector() % gemm.units.period:
         # Packed along k for its units, of which there is one step only.
         gemm = replace(gemm, b=replace(gemm.b, contiguous="k", run=1))
     return gemm
@@ -49,6 +51,9 @@ def warp_columns(gemm: Gemm) -> int:
 def gemv_tile(gemm: Gemm) -> GemvTile:
     """The tile of a GEMM whose large operand is b."""
     large = gemm.b
+    if large.codes is not None:
+        steps = WARPS * large.codes.lump
+        return GemvTile(FEW_ROWS, WARP, min(MOST_LUMPS * steps, -(-max(1, gemm.k) // steps) * steps), False)
     along_k = large.contiguous == "k"
     columns = WARPS * warp_columns(gemm) if along_k else SEGMENT * large.vector()
     steps = WARP * load_width(large) if along_k else WARP * WARPS // SEGMENT

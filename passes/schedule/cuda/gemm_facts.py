@@ -81,13 +81,9 @@ def _again(gemm: Gemm, tile: Tile, partition: Partition) -> tuple[float, float]:
     shared = tile.cluster if isinstance(tile, WgmmaTile) else 1
     rows, columns = (gemm.batch * gemm.k * extent for extent in (gemm.m, gemm.n))
     return (
-        partition.n_blocks * rows / (_elements(gemm.a) or 1),
-        ceil(partition.m_blocks / shared) * columns / (_elements(gemm.b) or 1),
+        partition.n_blocks * rows / (gemm.a.elements or 1),
+        ceil(partition.m_blocks / shared) * columns / (gemm.b.elements or 1),
     )
-
-
-def _elements(operand: OperandLayout) -> int:
-    return operand.value.tensor_type.num_elements
 
 
 def _joining(gemm: Gemm, tile: Tile, partition: Partition) -> Tail | None:

@@ -1,0 +1,147 @@
+"""Weights in blocks where a kernel reads them: codes, scales and zero points, and the floats that they stand for.
+
+An integer becomes a float without a conversion: as the lowest bits of 2 ** 23, from which the zero point is taken that
+was put there in the same way. That is exact.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_dtype
+from tilestitch.codegen.cuda.pieces import named, registers, unrolled, when, zero
+from tilestitch.passes.plan.gemm.codes import LUMP_BYTES, Codes
+
+WIDE_FROM = 1 << 31
+"""Bytes whose numbers take 64 bits."""
+MANTISSA = 0x4B000000
+"""The bits of the float32 2 ** 23."""
+HALF_SHIFT = 2
+"""Bits for each code, by which the second half of a word's eight comes to the place of the first."""
+
+
+class Weights:
+    """Packed weights in the memory of a kernel; of columns, codes (k), lumps and blocks as `Codes` numbers them."""
+
+    def __init__(self, buffer: Any, codes: Codes) -> None:
+        self.buffer, self.codes, self.form = buffer, codes, codes.form
+
+    @cached_property
+    def scales(self) -> Any:
+        return self._view(storage_dtype(self.form.scales), self.form.scale_bytes)
+
+    @cached_property
+    def table(self) -> Any:
+        """The memory as float32, at whose end there is what codes stand for that are no integers."""
+        return self._view("float32", 4)
+
+    def _view(self, dtype: str, itemsize: int) -> Any:
+        return T.decl_buffer((self.codes.nbytes // itemsize,), dtype, data=self.buffer.data)
+
+    def _of(self, line: Expr, column: Expr) -> Expr:
+        """The number of an element of [lines, columns]."""
+        wide = self.codes.nbytes >= WIDE_FROM and not isinstance(line, int)
+        return (T.cast(line, "int64") if wide else line) * self.codes.columns + column
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def load_lump(self, target: Any, at: Expr, column: Expr, lump: Expr) -> None:
+        """The four words of a lump into registers from `at` on."""
+        source = T.address_of(self.buffer[self._of(lump, column) * LUMP_BYTES])
+        T.evaluate(T.call_extern("void", "ts_load_16", T.address_of(target[at]), source))
+
+    def word(self, column: Expr, k: Expr) -> Expr:
+        """The word that begins with code k."""
+        codes = self.codes
+        line = self._of(k // codes.lump, column)
+        return self._words[line * (LUMP_BYTES // 4) + k % codes.lump // codes.word]
+
+    @cached_property
+    def _words(self) -> Any:
+        return self._view("uint32", 4)
+
+    def block(self, k: Expr) -> Expr:
+        """The block that a code belongs to."""
+        return 0 if self.codes.blocks == 1 else k // self.form.block
+
+    def scale(self, column: Expr, block: Expr) -> Expr:
+        """As float32."""
+        first = self.codes.scales_at // self.form.scale_bytes
+        return from_storage(self.scales[first + self._of(block, column)], self.form.scales)
+
+    def zero(self, column: Expr, block: Expr) -> Expr:
+        """The zero point, as `value` wants it; None for a table's numbers without any."""
+        if not self.form.zeros:
+            return tirx.const(float((1 << 23) + self.codes.middle), "float32") if self.form.integers else None
+        code = T.cast(self.buffer[self.codes.zeros_at + self._of(block, column)], "uint32")
+        return self._float(code)
+
+    # -- arithmetic --------------------------------------------------------------------------------------------------
+
+    def value(self, word: Expr, number: Expr, zero: Expr | None) -> Expr:
+        """Code `number` of a word, less its zero point, as float32."""
+        shift = number * 8 if self.form.bits == 8 else number // 2 * 4 + number % 2 * 16
+        mask = T.uint32((1 << self.form.bits) - 1)
+        found = self._float(T.bitwise_and(T.shift_right(word, T.cast(shift, "uint32")), mask))
+        return found if zero is None else found - zero
+
+    def _float(self, code: Expr) -> Expr:
+        """An integer added to 2 ** 23, or the number of a table."""
+        if self.form.integers:
+            return T.reinterpret("float32", T.bitwise_or(code, T.uint32(MANTISSA)))
+        return self.table[self.codes.table_at // 4 + T.cast(code, "int32")]
+
+    def element(self, column: Expr, k: Expr) -> Expr:
+        """One weight as float32."""
+        block = named(self.block(k))
+        word = named(self.word(column, k))
+        return self.value(word, named(k % self.codes.word), self.zero(column, block)) * self.scale(column, block)
+
+
+class Waiting:
+    """Codes in the registers of a thread, `width` neighbours of one column a round, on their way to shared memory.
+
+    They wait as they are packed. A round is a whole number of words, or half a word; its codes share a scale.
+    """
+
+    def __init__(self, weights: Weights, rounds: int, width: int) -> None:
+        self.weights, self.width = weights, width
+        self.words = max(1, width // weights.codes.word)
+        self.packed = registers(rounds * self.words, "uint32")
+        self.scales = registers(rounds, "float32")
+        self.zeros = registers(rounds, "float32") if weights.form.zeros else None
+
+    def fetch(self, round_: Expr, column: Expr, k: Expr, there: Expr | None) -> None:
+        """What a thread brings in a round, zeros where it is not there. k: of its first code."""
+        weights, first = self.weights, round_ * self.words
+        if there is not None:
+            with unrolled(self.words) as i:
+                T.buffer_store(self.packed, zero("uint32"), [first + i])
+            self._store(round_, zero("float32"), zero("float32"))
+        with when(there):
+            with unrolled(self.words) as i:
+                word = weights.word(column, k + i * weights.codes.word)
+                if self.width < weights.codes.word:
+                    word = T.shift_right(word, T.cast(k % weights.codes.word * HALF_SHIFT, "uint32"))
+                T.buffer_store(self.packed, word, [first + i])
+            block = named(weights.block(k))
+            self._store(round_, weights.scale(column, block), weights.zero(column, block))
+
+    def _store(self, round_: Expr, scale: Expr, point: Expr | None) -> None:
+        T.buffer_store(self.scales, scale, [round_])
+        if self.zeros is not None:
+            T.buffer_store(self.zeros, point, [round_])
+
+    def values(self, round_: Expr) -> Any:
+        """The float32 of a round, in registers."""
+        weights, values = self.weights, registers(self.width, "float32")
+        point = self.zeros[round_] if self.zeros is not None else weights.zero(0, 0)
+        each = min(self.width, weights.codes.word)
+        with unrolled(self.width) as i:
+            word = self.packed[round_ * self.words + i // each]
+            T.buffer_store(values, weights.value(word, i % each, point) * self.scales[round_], [i])
+        return values

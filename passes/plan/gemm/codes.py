@@ -1,0 +1,127 @@
+"""Weights in blocks that share a scale as kernels of GPUs read them, packed: codes, scales, zero points, values.
+
+Sixteen bytes are a *lump*: neighbouring codes of one column along the reduction, 32 of 4 bits or 16 of 8. Lumps of
+neighbouring columns lie next to each other, [lumps, columns, 16], so that a warp that reads one lump of 32 columns, and
+a tile that reads a step of the reduction, read one run of memory. Scales [blocks, columns] follow, and zero points in
+bytes, also [blocks, columns], and for codes that are numbers of a table, that table: 16 float32.
+
+Codes of integers lie without a sign: 8 or 128 is added to them, and to their zero points. In a word of eight codes of
+4 bits, those with even numbers come first: `word >> 4 j & 0x000f000f` is codes 2 j and 2 j + 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd
+
+import numpy as np
+
+from tilestitch.compiler.ir.blocks import WORD_BITS, BlockFormat
+from tilestitch.compiler.ir.types import HALVES
+from tilestitch.runtime.host.blocks import CODES
+
+LUMP_BYTES = 16
+ALIGNMENT_BYTES = 16
+UNIT = 8
+"""Neighbouring codes that tensor cores' kernels read at a time; they share a scale."""
+_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+"""Numbers of the codes of a word of 4-bit codes, from its low bits on."""
+
+
+def why_not_codes(form: BlockFormat, dtype: str) -> str | None:
+    """Why kernels of GPUs do not multiply floats of a dtype by weights in blocks; None if they do."""
+    if dtype not in ("float32", *HALVES):
+        return f"weights in blocks are multiplied by float32 and half floats, not {dtype}"
+    if form.blocks > 1 and form.block % UNIT:
+        return f"blocks of {form.block} codes are no multiple of {UNIT}"
+    return None
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Weights [columns, depth]. to: the dtype that they have when they are multiplied."""
+
+    form: BlockFormat
+    columns: int
+    to: str
+
+    @property
+    def lump(self) -> int:
+        """Codes of a lump."""
+        return LUMP_BYTES * 8 // self.form.bits
+
+    @property
+    def word(self) -> int:
+        """Codes of 32 bits."""
+        return WORD_BITS // self.form.bits
+
+    @property
+    def lumps(self) -> int:
+        """Of a column."""
+        return -(-self.form.depth // self.lump)
+
+    @property
+    def group(self) -> int:
+        """Neighbouring codes of a lump that surely share a scale."""
+        return self.lump if self.form.blocks == 1 else gcd(self.form.block, self.lump)
+
+    @property
+    def blocks(self) -> int:
+        """Of a column, up to the end of its last lump."""
+        return 1 if self.form.blocks == 1 else -(-self.lumps * self.lump // self.form.block)
+
+    @property
+    def middle(self) -> int:
+        """The zero point where none is given, and what is added to codes with a sign; 0 for numbers of a table."""
+        return 1 << (self.form.bits - 1) if self.form.integers else 0
+
+    @property
+    def scales_at(self) -> int:
+        """In bytes, as are the following."""
+        return self.lumps * self.columns * LUMP_BYTES
+
+    @property
+    def zeros_at(self) -> int:
+        return _aligned(self.scales_at + self.blocks * self.columns * self.form.scale_bytes)
+
+    @property
+    def table_at(self) -> int:
+        return _aligned(self.zeros_at + self.blocks * self.columns * self.form.zeros)
+
+    @cached_property
+    def nbytes(self) -> int:
+        return self.table_at + (0 if self.form.integers else 4 * len(CODES[self.form.codes]))
+
+    def arrange(self, encoded: np.ndarray) -> np.ndarray:
+        """uint8 [nbytes] of weights as `BlockFormat` encodes them."""
+        form, result = self.form, np.zeros(self.nbytes, np.uint8)
+        raw = encoded[..., : form.code_bytes].reshape(self.columns, -1)
+        codes = raw if form.bits == 8 else np.stack([raw & 15, raw >> 4], -1).reshape(self.columns, -1)
+        padded = np.zeros((self.columns, self.lumps * self.lump), np.uint8)
+        padded[:, : form.depth] = codes[:, : form.depth] ^ np.uint8(self.middle)
+        result[: self.scales_at] = self._lumps(padded).reshape(-1)
+        after = form.code_bytes + form.scale_bytes
+        self._put(result, self.scales_at, encoded[..., form.code_bytes : after])
+        if form.zeros:
+            zeros = encoded[..., after : after + 1] ^ np.uint8(self.middle)
+            self._put(result, self.zeros_at, zeros & np.uint8((1 << form.bits) - 1))
+        if not form.integers:
+            result[self.table_at :] = np.array(CODES[form.codes], np.float32).view(np.uint8)
+        return result
+
+    def _lumps(self, codes: np.ndarray) -> np.ndarray:
+        """uint8 [lumps, columns, 16]."""
+        if self.form.bits == 4:
+            words = codes.reshape(-1, self.word)[:, _ORDER]
+            codes = (words[:, 0::2] | words[:, 1::2] << np.uint8(4)).reshape(self.columns, -1)
+        return codes.reshape(self.columns, self.lumps, LUMP_BYTES).swapaxes(0, 1)
+
+    def _put(self, result: np.ndarray, at: int, data: np.ndarray) -> None:
+        """Parameters of blocks [columns, blocks, bytes] from a byte on, as [blocks, columns, bytes]."""
+        turned = np.ascontiguousarray(data.swapaxes(0, 1)).reshape(-1)
+        result[at : at + turned.size] = turned
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
