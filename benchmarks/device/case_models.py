@@ -21,13 +21,15 @@ KINDS = {
 
 def _model(
     nodes: list[Any], inputs: dict[str, tuple[int, ...]], output: tuple[int, ...], dtype: str, opset: int = 20,
-    results: Mapping[str, tuple[str, tuple[int, ...]]] | None = None, **weights: Any,
+    results: Mapping[str, tuple[str, tuple[int, ...]]] | None = None, given: Mapping[str, np.ndarray] | None = None,
+    **weights: Any,
 ) -> onnx.ModelProto:  # fmt: skip
     """Inputs and weights, given by their shapes, are of `dtype`. So is the output `y`, unless there are other
-    `results`, by name.
+    `results`, by name. given: further weights.
     """
     rng = np.random.default_rng(SEED)
     made = [numpy_helper.from_array(_weight(rng, dtype, shape), name) for name, shape in weights.items()]
+    made += [numpy_helper.from_array(array, name) for name, array in (given or {}).items()]
     outputs = results or {"y": (dtype, output)}
     graph = helper.make_graph(
         nodes, "case",
@@ -316,6 +318,25 @@ def looked_up(dtype: str) -> onnx.ModelProto:
 def integers(dtype: str, rows: int = 130, width: int = 384, hidden: int = 520) -> onnx.ModelProto:
     node, sums = helper.make_node("MatMulInteger", ["x", "w"], ["y"]), {"y": ("int32", (rows, hidden))}
     return _model([node], {"x": (rows, width)}, (), dtype, results=sums, w=(width, hidden))
+
+
+def block_weights(
+    dtype: str, rows: int = 130, depth: int = 1040, width: int = 520, codes: str = "uint4"
+) -> onnx.ModelProto:
+    """Floats times weights of 4 or 8 bits in blocks of 32 along the reduction, with zero points."""
+    block, rng = 32, np.random.default_rng(SEED)
+    blocks, kind = -(-depth // block), numpy_dtype(codes)
+    most = 16 if codes == "uint4" else 256
+    scales = (rng.random((blocks, width)) + 0.5) * 4 / most / depth**0.5
+    constants = {
+        "w": rng.integers(0, most, (depth, width)).astype(kind), "s": scales.astype(numpy_dtype(dtype)),
+        "z": rng.integers(0, most, (blocks, width)).astype(kind),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["v"], axis=0, block_size=block),
+        helper.make_node("MatMul", ["x", "v"], ["y"]),
+    ]
+    return _model(nodes, {"x": (rows, depth)}, (rows, width), dtype, 21, given=constants)
 
 
 def integer_conv(dtype: str) -> onnx.ModelProto:

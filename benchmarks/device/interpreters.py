@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilestitch.compiler.ir import Graph, Value
+from tilestitch.runtime.host.blocks import dequantised
 
 Attrs = Mapping[str, Any]
 SMALL = ("float16", "bfloat16")
@@ -273,6 +274,12 @@ def _matmul(n: Numpy, xs: Sequence[Any], a: Attrs) -> Any:
     return n.cast(n.matmul(x, y), result)
 
 
+def _block_matmul(n: Numpy, xs: Sequence[Any], a: Attrs) -> Any:
+    x, w = xs
+    weights = n.array(dequantised(np.asarray(w.cpu() if hasattr(w, "cpu") else w), a).T.copy())
+    return _matmul(n, [x, n.cast(weights, n.dtype_name(x))], {"out_dtype": a.get("out_dtype")})
+
+
 def _conv(n: Numpy, xs: Sequence[Any], a: Attrs) -> Any:
     x, w = xs
     rank, kind = x.ndim, a.get("out_dtype") or n.dtype_name(x)
@@ -366,6 +373,7 @@ OPS: Mapping[str, Op] = {
     "reduce_max": _reduce("max"),
     "reduce_min": _reduce("min"),
     "matmul": _matmul,
+    "block_matmul": _block_matmul,
     "conv": _conv,
     "window_reduce": _window_reduce,
     "cumulative": _cumulative,

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.device.interpreters import UnsupportedGraph, graph_constants, graph_function, namespace, unsupported
+from tilestitch.compiler.ir import Graph, TensorType
+from tilestitch.compiler.ir.blocks import BlockFormat
 from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.compiler.ir.text import parse_graph
 
@@ -79,6 +81,18 @@ def test_graphs_mean_the_same(name: str, library: str) -> None:
     results = graph_function(graph, n)([n.array(feed) for feed in feeds], weights)
     for result, expected in zip(results, evaluate(graph, feeds), strict=True):
         np.testing.assert_allclose(np.asarray(result), expected, rtol=2e-5, atol=2e-5)
+
+
+def test_weights_in_blocks_are_dequantised() -> None:
+    form, rng = BlockFormat("int4", 16, "float16", True, 40), np.random.default_rng(3)
+    codes, zeros = (rng.integers(0, 16, (6, count)).astype(np.uint8) for count in (40, form.blocks))
+    graph = Graph()
+    x = graph.add_input("x", TensorType("float32", (5, 40)))
+    w = graph.constant(form.encode(codes, rng.random((6, form.blocks)).astype(np.float16), zeros))
+    graph.outputs = [graph.emit("block_matmul", x, w, **form.attrs)]
+    feeds = inputs_of(graph)
+    (result,) = graph_function(graph, namespace("numpy"))(feeds, graph_constants(graph))
+    np.testing.assert_allclose(result, evaluate(graph, feeds)[0], rtol=2e-5, atol=2e-5)
 
 
 def test_operators_that_are_not_there_are_named() -> None:

@@ -20,6 +20,7 @@ from tilestitch.passes.plan.schedules import (
     GemmSchedule,
     OpenElementwiseSchedule,
     OpenRowSchedule,
+    RankSchedule,
     RowSchedule,
     ScanSchedule,
     ScatterSchedule,
@@ -34,7 +35,7 @@ KINDS = {
     "scatter_nd_claim", "scatter_elements", "scatter_elements_claim", "check", "tickets", "blocks",
 }  # fmt: skip
 """Of launches."""
-OPEN = {OpenElementwiseSchedule, OpenRowSchedule}
+OPEN = {OpenElementwiseSchedule, OpenRowSchedule, RankSchedule}
 """Not in the queue, whose inputs are as large as artifacts say."""
 
 
@@ -120,6 +121,17 @@ def test_rows_after_gemms_of_every_kind_are_judged(name: str, variant: str, tile
     assert group.tie == "band"
     gemm = group.parts[0]
     assert isinstance(gemm.schedule, GemmSchedule) and gemm.schedule.tile.template == tile
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "tile"),
+    [("block_weights_small", "float32", "simt"), ("block_weights_small", "float16", "mma"),
+     ("block_weights_few", "float32", "gemv"), ("block_weights_bytes", "float16", "gemv")],
+)  # fmt: skip
+def test_weights_in_blocks_are_judged_of_every_kernel(name: str, variant: str, tile: str) -> None:
+    assert variant in CASES[name].smoke
+    (group,) = planned(CASES[name], variant).groups
+    assert isinstance(group.schedule, GemmSchedule) and group.schedule.tile.template == tile
 
 
 @pytest.mark.parametrize("mlp", pair_models.MLPS)
