@@ -1,4 +1,4 @@
-"""GEMMs of bfloat16 by the instruction that multiplies pairs: which CPUs have it, results, and what plans may say."""
+"""Contractions of bfloat16 by the instruction that multiplies pairs: which CPUs have it, results, what plans say."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from tilestitch.codegen.errors import KernelError
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.frontend import import_model
 from tilestitch.compiler.ir import Graph, TensorType
+from tilestitch.compiler.ir.ops import reference
 from tilestitch.passes import PassContext, TargetInfo, make_plan, run_pipeline
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.pipeline import NotesListener
-from tilestitch.passes.plan.cpu.schedules import CpuDotGemmSchedule
+from tilestitch.passes.plan.cpu.schedules import CpuDotConvSchedule, CpuDotGemmSchedule
 from tilestitch.passes.planner import check_plan
 from tilestitch.runtime import load
 
@@ -101,6 +102,57 @@ def test_what_is_no_number_stays_in_its_row(value: float, k: int) -> None:
     x = rounded(4, k, seed=1)
     x[1, 3] = value
     check(gemm(4, 20, k), replace(DOT, stage_left=True), x)
+
+
+CONV = CpuDotConvSchedule(1, 5, 2, 16, 2, 1, dot="vdpbf16ps")
+
+
+def conv(channels: int = 8, groups: int = 1, layout: str = "NXC", stride: int = 1, dilation: int = 1) -> Graph:
+    """A padded 3x3 convolution of two images of 7 x 9 to 20 channels."""
+    graph, last = Graph("conv"), layout == "NXC"
+    x = graph.add_input("x", TensorType("bfloat16", (2, 7, 9, channels) if last else (2, channels, 7, 9)))
+    inside = channels // groups
+    w = rounded(*((3, 3, inside, 20) if last else (20, inside, 3, 3)), seed=channels)
+    attrs = {
+        "strides": (stride,) * 2, "before": (1, 1), "after": (1, 1), "dilations": (dilation,) * 2, "groups": groups,
+        "layout": layout,
+    }  # fmt: skip
+    graph.outputs = [graph.emit("conv", x, graph.constant(w, "bfloat16"), out_dtype="float32", **attrs)]
+    return graph
+
+
+def check_conv(graph: Graph, schedule: Any, x: np.ndarray) -> None:
+    (launch,) = lower_group(graph, replace(cpu_group(graph), schedule=schedule))
+    node = graph.nodes[0]
+    w = node.inputs[1]
+    assert w.data is not None
+    (y,) = run_launches([launch], {"x": x, w.name: w.data}, graph.outputs).values()
+    (expected,) = reference("conv")([x.astype(np.float32), w.data.astype(np.float32)], node.attrs)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5 * 40)
+
+
+@here
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"rows": 3, "columns": 3, "rows_outer": True}, {"stage": True}, {"stage": True, "spill": True}]
+    + [{"vectors": 1, "prefetch_next": True}],
+)
+def test_convolutions_are_those_of_the_plan(changes: dict[str, Any]) -> None:
+    check_conv(conv(), replace(CONV, **changes), rounded(2, 7, 9, 8, seed=1))
+
+
+@here
+@pytest.mark.parametrize(
+    "graph",
+    [conv(1), conv(3), conv(7), conv(6, groups=2), conv(20, groups=20 // 4), conv(16, stride=2, dilation=2)]
+    + [conv(3, layout="NCX"), conv(16, layout="NCX", stride=2)],
+    ids=lambda graph: str(graph.inputs[0].shape),
+)
+def test_convolutions_of_odd_sizes(graph: Graph) -> None:
+    """As they are chosen; where channels are no whole pairs, what lies beside them is no number in the workspace."""
+    (group,) = make_plan(graph, PassContext(PAIRS)).groups
+    assert isinstance(group.schedule, CpuDotConvSchedule) and group.schedule.dot == "vdpbf16ps"
+    check_conv(graph, group.schedule, rounded(*graph.inputs[0].shape, seed=1))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import storage_dtype
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
+from tilestitch.compiler.ir.types import HALVES
 from tilestitch.passes.plan.cpu.isa import Dot
 from tilestitch.passes.plan.cpu.tiling import RegisterTile
 
@@ -49,15 +50,19 @@ def imported(dot: Dot | None) -> Any:
     return T.attr(T.int32(0), "pragma_import_llvm", _WRAPPED[dot.name])
 
 
-def half_bits(value: Expr) -> Expr:
-    """uint16: bfloat16 as it is stored, of a float32 that is one."""
+def staged(value: Expr, dtype: str, kept: str) -> Expr:
+    """An element of `dtype` in its compute dtype as a copy of the left operand holds it: bfloat16 by its bits."""
+    if kept not in HALVES:
+        return mk.widen(value, dtype, kept)
     return T.cast(T.shift_right(T.reinterpret("uint32", value), T.uint32(16)), "uint16")
 
 
-def pair_bits(first: Expr, second: Expr) -> Expr:
-    """uint32: two neighbours of bfloat16 as they are stored, of float32 that are some."""
-    low = T.shift_right(T.reinterpret("uint32", first), T.uint32(16))
-    return T.bitwise_or(low, T.bitwise_and(T.reinterpret("uint32", second), T.uint32(0xFFFF0000)))
+def group_of(dot: Dot, places: Expr, load: Callable[[Expr], Expr]) -> Expr:
+    """32 bits: a group of neighbours, where `places` is a ramp over them; two of bfloat16 are put together."""
+    if dot.left not in HALVES:
+        return load(places)
+    first, second = (T.reinterpret("uint32", load(places.base + place)) for place in range(dot.group))
+    return T.bitwise_or(T.shift_right(first, T.uint32(16)), T.bitwise_and(second, T.uint32(0xFFFF0000)))
 
 
 def dot_add(

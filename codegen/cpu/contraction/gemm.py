@@ -17,7 +17,6 @@ from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.contraction.panels import Operand
 from tilestitch.compiler.ir.sizes import is_open
-from tilestitch.compiler.ir.types import HALVES
 from tilestitch.passes.plan.cpu.gemm import GemmPlan
 from tilestitch.passes.plan.cpu.tiling import RegisterTile
 
@@ -119,14 +118,11 @@ class GemmEmitter:
 
     def _stage_rows(self) -> None:
         plan, shape = self.plan, self.plan.shape
-        halves = plan.dot is not None and plan.dot.left in HALVES
         count = mk.start_of(plan.rows, self.last_tile) - self.first_row
 
         def copy(row: Expr, k: Expr) -> None:
             value = self.load_a(self.batch, self.first_row + row, k)
-            wide = mk.widen(value, shape.a_dtype, shape.acc_dtype) if halves else value
-            stored = dots.half_bits(wide) if halves else mk.widen(value, shape.a_dtype, plan.staged_dtype)
-            T.buffer_store(self.staged, stored, [row, k])
+            T.buffer_store(self.staged, dots.staged(value, shape.a_dtype, plan.staged_dtype), [row, k])
 
         if shape.left_runs == "m":
             with mk.serial(0, shape.k) as k, mk.serial(0, count) as row:
@@ -162,11 +158,7 @@ class GemmEmitter:
             local = row0 - self.first_row
             return lambda row, k: self.staged[local + row, k]
         if dot is not None:
-            if dot.left in HALVES:
-                return lambda row, k: dots.pair_bits(
-                    *(self.load_a(self.batch, row0 + row, k.base + place) for place in range(dot.group))
-                )
-            return lambda row, k: self.load_a(self.batch, row0 + row, k)
+            return lambda row, k: dots.group_of(dot, k, lambda at: self.load_a(self.batch, row0 + row, at))
         return lambda row, k: mk.widen(self.load_a(self.batch, row0 + row, k), shape.a_dtype, shape.acc_dtype)
 
     def _multiply(

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
+from tilestitch.codegen.compute.dtypes import storage_dtype
 from tilestitch.codegen.cpu.contraction import dots, panels
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
@@ -34,6 +35,7 @@ from tilestitch.codegen.cpu.convolution.geometry import (
     tap_range,
 )
 from tilestitch.compiler.ir.sizes import Size, ceil_div, is_open, largest, smallest
+from tilestitch.compiler.ir.types import HALVES
 from tilestitch.passes.plan.cpu.conv import ConvPlan, staged_extent, staged_step
 from tilestitch.passes.plan.cpu.images import ConvShape, column_runs
 from tilestitch.passes.plan.cpu.tiling import RegisterTile
@@ -58,7 +60,8 @@ def emit_conv(
 
     ``k`` of the weights counts (kernel position, channel of the group), channel fastest.
     """
-    _Emitter(plan, load_x, weights, epilogue, scratch).run(task)
+    with dots.imported(plan.dot):
+        _Emitter(plan, load_x, weights, epilogue, scratch).run(task)
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,8 @@ class _Emitter:
         self.load_x: LoadPixel = lambda image, position, channel: load_x(image, position[-plan.spatial_rank :], channel)
         shape, tile = plan.shape, plan.tile
         if self.schedule.stage:
-            self.staged = mk.scratch_buffer(scratch, 0, plan.staged_shape, plan.staged_dtype, "staged")
+            stored = storage_dtype(plan.staged_dtype)
+            self.staged = mk.scratch_buffer(scratch, 0, plan.staged_shape, stored, "staged")
             if is_open(shape.output[-1]):
                 elements = math.prod(plan.staged_shape)
                 self.line = T.decl_buffer((elements,), plan.staged_dtype, data=self.staged.data)
@@ -203,7 +207,7 @@ class _Emitter:
         first = largest(0, smallest(columns, ceil_div(pad, jump)))
         last = largest(first, smallest(columns, (shape.spatial[-1] - 1 + pad) // jump + 1))
         lanes = self.plan.tile.lanes
-        zero = mk.constant(0, self.plan.staged_dtype)
+        zero = mk.constant(0, storage_dtype(self.plan.staged_dtype))
 
         def clear(begin: Size, end: Size) -> None:
             if may_be_positive(end - begin):
@@ -216,7 +220,7 @@ class _Emitter:
         def copy(column: Expr, channel: Expr) -> None:
             where = (*position, column * jump - pad)
             value = self.load_x(self.image, where, self.group * channels + channel)
-            value = mk.widen(value, shape.x_dtype, self.plan.staged_dtype)
+            value = dots.staged(value, shape.x_dtype, self.plan.staged_dtype)
             T.buffer_store(self.staged, value, [flat, row, column * room + channel])
 
         within = inside(position, shape.spatial[:-1], shape.pads[:-1])
@@ -224,6 +228,8 @@ class _Emitter:
         def row_inside() -> None:
             clear(0, first)
             some = may_be_positive(last - first)
+            if some and room != channels and self.plan.staged_dtype in HALVES:
+                clear(first, last)  # weights of zero make nothing of bytes there, but NaN of floats
             if some and self.plan.shape.channels_last:
                 with mk.serial(first, last) as column:
                     mk.for_each_column(channels, lanes, lambda channel: copy(column, channel))
@@ -250,8 +256,11 @@ class _Emitter:
             def direct(pixel: Expr, taps: list[Expr], channel: Expr) -> Expr:
                 output = (*self.outer, site.y0 + pixel // site.columns, site.x0 + pixel % site.columns)
                 where = tuple(shape.source(dim, output[dim], tap) for dim, tap in enumerate(taps))
-                value = self.load_x(self.image, where, self.group * shape.group_in + channel)
-                return value if dot is not None else mk.widen(value, shape.x_dtype, shape.acc_dtype)
+                first = self.group * shape.group_in
+                if dot is not None:
+                    return dots.group_of(dot, channel, lambda at: self.load_x(self.image, where, first + at))
+                value = self.load_x(self.image, where, first + channel)
+                return mk.widen(value, shape.x_dtype, shape.acc_dtype)
 
             return direct
         step_y, step_x = staged_step(shape, -2), staged_step(shape, -1)

@@ -12,7 +12,7 @@ from tilestitch.compiler.ir.types import storage_bytes
 from .dots import dot_reasons
 from .gemm import DotPacking, Packing
 from .images import ConvShape, column_runs
-from .isa import DOTS, Dot
+from .isa import ALL_DOTS, Dot
 from .limits import right_reasons, task_reasons, tile_reasons
 from .schedules import CpuConvSchedule, CpuConvTransposeSchedule, CpuDotConvSchedule
 from .tiling import EvenSplit, RegisterTile, Split, align, split_evenly
@@ -40,8 +40,8 @@ class ConvPlan:
 
     @property
     def dot(self) -> Dot | None:
-        """The instruction that multiplies groups of integers, if one does."""
-        return DOTS.get(self.schedule.dot) if isinstance(self.schedule, CpuDotConvSchedule) else None
+        """The instruction that multiplies groups of integers or of half floats, if one does."""
+        return ALL_DOTS.get(self.schedule.dot) if isinstance(self.schedule, CpuDotConvSchedule) else None
 
     @property
     def neighbours(self) -> int:

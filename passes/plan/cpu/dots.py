@@ -5,26 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from .isa import ALL_DOTS, Dot
+from .isa import ALL_DOTS, Dot, Multiplied
 from .schedules import DotSchedule
 
 
-class Bytes(Protocol):
-    """The shape of a contraction, as these instructions see it."""
-
-    def multiplied_by(self, dot: Dot) -> bool: ...
+class Grouped(Multiplied, Protocol):
+    """The shape of a contraction whose left operand may be read where it lies."""
 
     def reads_in_place(self, dot: Dot) -> bool: ...
 
 
-def dot_reasons(shape: Bytes, schedule: DotSchedule, staged: bool) -> Iterator[str]:
+def dot_reasons(shape: Grouped, schedule: DotSchedule, staged: bool) -> Iterator[str]:
     """Why there is no such kernel. staged: the left operand is copied first."""
     dot = ALL_DOTS.get(schedule.dot)
     if dot is None:
         yield f"no instruction {schedule.dot!r} multiplies groups; known are {', '.join(ALL_DOTS)}"
         return
     if not shape.multiplied_by(dot):
-        operands = "uint8 by constant int8" if dot.sums == "int32" else f"{dot.left} by constant {dot.right} in GEMMs"
+        operands = "uint8 by constant int8" if dot.sums == "int32" else f"{dot.left} by constant {dot.right}"
         yield f"{dot.name} multiplies {operands} into {dot.sums}, without gates"
     if schedule.lanes not in dot.lanes:
         yield f"{dot.name} has {', '.join(map(str, dot.lanes))} sums, not {schedule.lanes}"

@@ -74,14 +74,10 @@ class ConvShape:
         """Multiply-adds of one output element."""
         return self.group_in * math.prod(self.kernel)
 
-    @property
-    def multiplies_bytes(self) -> bool:
-        """Whether an instruction for groups of 8-bit integers computes it, from constant panels."""
-        return (self.x_dtype, self.w_dtype, self.acc_dtype) == ("uint8", "int8", "int32") and self.packed
-
     def multiplied_by(self, dot: Dot) -> bool:
-        """Whether an instruction computes it: one for integers."""
-        return dot.sums == self.acc_dtype and self.multiplies_bytes
+        """Whether an instruction for groups of 8-bit integers, or of half floats, computes it, from constant panels."""
+        operands = ("uint8", "int8") if dot.sums == "int32" else (dot.left, dot.right)
+        return (self.x_dtype, self.w_dtype, self.acc_dtype) == (*operands, dot.sums) and self.packed
 
     def reads_in_place(self, dot: Dot) -> bool:
         """Whether whole groups of channels are read where they lie."""

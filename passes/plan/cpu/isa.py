@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.errors import PlanError
@@ -23,6 +24,12 @@ class Dot:
     right: str
     sums: str = "int32"
     lanes: tuple[int, ...] = (4, 8, 16)
+
+
+class Multiplied(Protocol):
+    """The shape of a contraction, as these instructions see it."""
+
+    def multiplied_by(self, dot: Dot) -> bool: ...
 
 
 DOTS = {dot.name: dot for dot in (Dot("vpdpbusd", 4, "uint8", "int8"), Dot("vpmaddwd", 2, "int16", "int16"))}
@@ -52,6 +59,10 @@ class Isa:
     """What multiplies groups of half floats, if anything does."""
     looks_up: bool = False
     """Whether an instruction looks up 16 floats at once."""
+
+    def dot_of(self, shape: Multiplied) -> Dot | None:
+        """The instruction for groups that computes a contraction of that shape, if there is one."""
+        return next((dot for dot in (self.dot, self.half_dot) if dot is not None and shape.multiplied_by(dot)), None)
 
     def lanes(self, dtype: str) -> int:
         """Elements of `dtype` in one vector register."""

@@ -29,7 +29,7 @@ def choose_conv(shape: ConvShape, isa: Isa, threads: int) -> CpuConvSchedule:
     whole = shape.in_planes()
     if min(whole.batch, whole.group_out, *whole.output) < 1:
         raise ValueError(f"convolution with an empty result {shape}; skip the launch")
-    tile, dot = _choose_tile(whole, isa), isa.dot if whole.multiplies_bytes else None
+    tile, dot = _choose_tile(whole, isa), isa.dot_of(whole)
     if dot is None:
         copied = not whole.plain or not whole.channels_last or whole.x_dtype != whole.acc_dtype
         draft = ConvPlan(whole, shape.rank, tile)

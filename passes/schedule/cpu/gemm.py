@@ -107,7 +107,7 @@ def _rounded(shape: GemmShape, isa: Isa, threads: int) -> CpuBlockDotGemmSchedul
 
 def _draft(shape: GemmShape, tile: RegisterTile, isa: Isa) -> CpuGemmSchedule:
     """One tile a task, in one pass."""
-    dot = next((dot for dot in (isa.dot, isa.half_dot) if dot is not None and shape.multiplied_by(dot)), None)
+    dot = isa.dot_of(shape)
     if dot is not None:
         stage = not shape.reads_in_place(dot)
         return CpuDotGemmSchedule(tile.rows, tile.vectors, tile.lanes, 1, 1, shape.k, stage, dot=dot.name)
