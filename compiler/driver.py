@@ -121,6 +121,7 @@ def compile_model(
     dims: Mapping[str, tuple[int, int]] | None = None,
     favour: Sequence[Mapping[str, int]] = (),
     precision: str = "fp32",
+    keep_fp32: Sequence[str] = (),
     passes: Sequence[Named] | Named | None = (),
     installed_plugins: bool = True,
     plan: StitchPlan | str | os.PathLike[str] | None = None,
@@ -161,6 +162,7 @@ def compile_model(
     favour: points of sizes, by name of dimension, that get a specialisation of their own; the others stay open.
     precision: of contractions with float32 operands: fp32 (float32 stays float32), tf32 (GPUs), fp16 or bf16. Sums and
         statistics are float32 always; `passes.rewrite.precision` has the whole table.
+    keep_fp32: names of ONNX nodes, or patterns (`/encoder/layer.0/*`), whose matmuls and convolutions stay float32.
     passes: plug-ins: instances, classes, or texts `MODULE:CLASS{field=value}`. installed_plugins: whether those of
         installed packages take part, too.
     plan: replay this StitchPlan instead of planning. planner: stitch, explore, xla, injective or none.
@@ -192,6 +194,7 @@ def compile_model(
     from tilestitch.passes.sync.policies import TIES_OF_TILES, form_of, wanted_policy, wanted_sync
 
     _check_options(target, precision, num_threads, branch_bytes)
+    _check_kept(keep_fp32, precision)
     _check_budget(plan_budget_s)
     given_sync: object = sync
     policies: tuple[PluginRecord, ...] = ()
@@ -216,6 +219,7 @@ def compile_model(
         options={
             "planner": planner,
             "precision": precision,
+            "keep_fp32": tuple(keep_fp32),
             "sync": given_sync,
             "branch_bytes": branch_bytes,
             "plan_budget_s": plan_budget_s,
@@ -231,6 +235,8 @@ def compile_model(
         "installed_plugins": installed_plugins, "threads": threads, "cost_model": cost_model,
         "records": None if records is None else os.fspath(records), "frozen": frozen,
     }  # fmt: skip
+    if keep_fp32:
+        record["keep_fp32"] = list(keep_fp32)
     if sync != "off":
         record["sync"] = sync if isinstance(sync, str) else sync.name
     replayed = _load_plans(plan, len(shape_sets))
@@ -346,6 +352,13 @@ def _check_options(target: str, precision: str, num_threads: int | None, branch_
         raise OptionError(f"num_threads is {num_threads!r}; give an integer of at least 1, or None for all cores")
     if branch_bytes is not None and not (isinstance(branch_bytes, int) and branch_bytes >= 0):
         raise OptionError(f"branch_bytes is {branch_bytes!r}; give a number of bytes, 0 or more, or None")
+
+
+def _check_kept(keep_fp32: Sequence[str], precision: str) -> None:
+    if isinstance(keep_fp32, str):
+        raise OptionError(f"keep_fp32 is the text {keep_fp32!r}; give a list of names of nodes")
+    if keep_fp32 and precision == "fp32":
+        raise OptionError("keep_fp32 is for a lower precision; leave it out, or give precision fp16, bf16 or tf32")
 
 
 def _check_budget(plan_budget_s: float | None) -> None:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir import Graph, Kind, kind_of
 from tilestitch.compiler.ir.errors import IRError
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.errors import PassError
 from tilestitch.passes.pipeline import DumpListener, NotesListener, run_pipeline
 from tilestitch.passes.plan import StitchPlan
+from tilestitch.passes.rewrite.precision import is_named
 from tilestitch.runtime.archive import atomic_files
 
 from .arithmetic import arithmetic_of_outputs
 from .caches import check_grown, length_classes, with_caches
-from .errors import HostStepsError
+from .errors import HostStepsError, OptionError
 from .sources import Source
 from .specialise import Region, ShapeSet, Variant, variants
 
@@ -99,6 +101,7 @@ class Job:
         dumps = [DumpListener(folder)] if folder else []
         context = replace(self.context, listeners=[*self.context.listeners, *dumps, notes])
         imported = variant.imported
+        _check_kept(imported.graph, self.context.options.get("keep_fp32", ()))
         caches = with_caches(imported.graph, imported.output_names, classes) if classes else ()
         graph = run_pipeline(imported.graph, context, extra=self.passes)
         graph = with_regions(graph) if _has_symbols(graph) else graph
@@ -124,6 +127,25 @@ class Job:
         if folder:
             _write_views(folder, prepared.planned)
         return prepared
+
+
+def _check_kept(graph: Graph, patterns: Sequence[str]) -> None:
+    """Raise OptionError for a pattern of nodes that are to stay float32 from which no matmul or convolution stems."""
+    names = sorted(set(_contracted(graph))) if patterns else []
+    for pattern in patterns:
+        if not is_named(names, (pattern,)):
+            close = get_close_matches(pattern, names, 3) or names[:3]
+            told = f"there is {', '.join(close)}" if close else "the model has none; leave it out"
+            raise OptionError(f"keep_fp32: no matmul or convolution is named {pattern!r}; {told}")
+
+
+def _contracted(graph: Graph) -> Iterator[str]:
+    """ONNX nodes that contractions stem from, those of nested graphs among them."""
+    for node in graph.nodes:
+        if kind_of(node.op) is Kind.CONTRACTION:
+            yield from node.origins
+    for inner in graph.subgraphs():
+        yield from _contracted(inner)
 
 
 def _has_symbols(graph: Graph) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
+from tilestitch.compiler.ir.blocks import BlockFormat
 from tilestitch.compiler.ir.substitute import data_at, graph_at
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.counts import bytes_of, footprint_bytes, operations
@@ -208,12 +209,24 @@ def _kernel(graph: Graph, group: Group, values: Mapping[str, Value], segment: in
         "predicted_range_us": None,
         "bound": "",
         "operations": work,
+        "multiplies": [_multiplied(node) for node in nodes if kind_of(node.op) is Kind.CONTRACTION],
+        "instructions": sorted(group.instructions),
         "bytes_read": bytes_read,
         "bytes_written": bytes_written,
         "unfused": _unfused(nodes),
         "sync": [],
         "segment": segment,
     }
+
+
+def _multiplied(node: Node) -> dict[str, Any]:
+    """Which data types a contraction multiplies, and which one it gives."""
+    lowered = node.attrs.get("precision")
+    operands = [lowered or value.dtype for value in node.inputs[:2]]
+    if node.op == "block_matmul":
+        form = BlockFormat.of(node.attrs)
+        operands = ["int8" if node.attrs.get("rounds") else operands[0], f"{form.codes} in blocks"]
+    return {"node": node.name, "onnx_nodes": list(node.origins), "operands": operands, "result": node.output.dtype}
 
 
 def _traffic(group: Group, nodes: Sequence[Node], values: Mapping[str, Value]) -> tuple[int, int]:

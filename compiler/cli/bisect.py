@@ -79,6 +79,7 @@ class Search:
             shapes=made["shapes"],
             dims=None if plan is not None else made.get("dims"),
             precision=made["precision"],
+            keep_fp32=made.get("keep_fp32", ()),
             passes=made["passes"],
             installed_plugins=made["installed_plugins"],
             planner=made["planner"],

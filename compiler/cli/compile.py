@@ -55,6 +55,10 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
         "--precision", choices=PRECISIONS, default="fp32", help="of float32 matmuls and convolutions (default: fp32)"
     )
     parser.add_argument(
+        "--keep-fp32", action="append", default=[], metavar="NODE",
+        help="an ONNX node (or a pattern: '/encoder/layer.0/*') that stays float32; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
         "--pass",
         action="append",
         dest="passes",
@@ -171,6 +175,7 @@ def compile_with(source: Any, options: argparse.Namespace, progress: Progress, r
         dims=dict(options.dim) if options.dim else None,
         favour=[dict(point) for point in options.favour],
         precision=options.precision,
+        keep_fp32=options.keep_fp32,
         passes=tuple(options.passes),
         installed_plugins=not options.no_plugins,
         plan=existing(options.plan) if options.plan else None,

@@ -354,9 +354,20 @@ def _inside(explained: Mapping[str, Any], kernel: Mapping[str, Any], stitches: S
         f"{kernel['name']} reads {kernel['bytes_read']} and writes {kernel['bytes_written']} bytes; "
         f"predicted: {kernel['predicted_us']} us on {device}{_bound(kernel)}"
     )
+    head = "\n".join([head, *_multiplied(kernel)])
     edges = (with_origins(explained, f"{s['producer']} -> {s['consumer']}") for s in stitches)
     rows = [(f"  {edge}", s["scheme"], s["rule"]) for edge, s in zip(edges, stitches, strict=True)]
     return head if not rows else f"{head}\n{table(rows, ('  stitched', 'scheme', 'by rule'))}"
+
+
+def _multiplied(kernel: Mapping[str, Any]) -> list[str]:
+    """What its matmuls and convolutions multiply; artifacts of earlier versions do not say."""
+    by = f" by {', '.join(kernel['instructions'])}" if kernel.get("instructions") else ""
+    return [
+        f"  {', '.join(one['onnx_nodes']) or one['node']}: multiplies {' by '.join(one['operands'])}{by}, "
+        f"gives {one['result']}"
+        for one in kernel.get("multiplies", ())
+    ]
 
 
 def _refusal(explained: Mapping[str, Any], refusal: Mapping[str, Any]) -> str:

@@ -13,11 +13,16 @@ that. No range is lost by it that the contraction would not have lost. Element-w
 therefore run in float32 registers and are rounded once, where they are stored. Reductions (statistics of
 normalisations, softmax), sums of pooling windows and running sums compute in float32 always. Inputs, outputs and
 constants of the model keep their dtypes, but for weights that contractions read.
+
+Contractions that stem from an ONNX node whose name is among the option `keep_fp32`, or fits a pattern there, stay as
+they are, and what they read is not rounded for their sake. Where several were merged into one, all of them stay.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import ClassVar
 
 import numpy as np
@@ -59,14 +64,24 @@ class Precision:
     def run(self, graph: Graph, context: PassContext) -> PassResult:
         if self.to == "fp32":
             return PassResult(graph, False)
+        target, found = context.target, _contractions(graph, context.target.is_gpu)
+        kept = [node for node in found if is_named(node.origins, context.options.get("keep_fp32", ()))]
+        lowered = [node for node in found if node not in kept]
         if self.to == "tf32":
-            return _allow_tf32(graph, context)
-        target = context.target
-        result = _Narrowing(graph, HALF_DTYPES[self.to], target.is_gpu).run()
-        if target.is_gpu or (self.to == "bf16" and target.half_dot):
-            return result
-        widened = f"{target} multiplies no {HALF_DTYPES[self.to]}: operands are widened to float32 as they are read"
-        return PassResult(result.graph, result.modified, (*result.notes, *([widened] if result.modified else [])))
+            result = _allow_tf32(graph, context, lowered)
+        else:
+            result = _Narrowing(graph, HALF_DTYPES[self.to], lowered).run()
+        notes = [*result.notes, *(f"{', '.join(node.origins)} stays float32, as asked for" for node in kept)]
+        multiplied = target.is_gpu or (self.to == "bf16" and target.half_dot)
+        if result.modified and not multiplied:
+            half = HALF_DTYPES[self.to]
+            notes.append(f"{target} multiplies no {half}: operands are widened to float32 as they are read")
+        return PassResult(result.graph, result.modified, tuple(notes))
+
+
+def is_named(names: Sequence[str], patterns: Sequence[str]) -> bool:
+    """Whether one of the names of ONNX nodes is among `patterns`, or fits one."""
+    return any(name == pattern or fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
 def _contractions(graph: Graph, gpu: bool) -> list[Node]:
@@ -79,28 +94,28 @@ def _contractions(graph: Graph, gpu: bool) -> list[Node]:
     return [node for node in graph.nodes if kind_of(node.op) is Kind.CONTRACTION and floats(node)]
 
 
-def _allow_tf32(graph: Graph, context: PassContext) -> PassResult:
+def _allow_tf32(graph: Graph, context: PassContext, contractions: Sequence[Node]) -> PassResult:
     if context.target.name == "cpu":
         raise PassError(
             "precision tf32: CPUs have no instructions for TF32, so nothing would be gained; "
             "compile for the CPU with --precision fp32, or name a GPU with --target cuda:sm_80 or newer"
         )
-    found = [node for node in _contractions(graph, context.target.is_gpu) if node.attrs.get("precision") != "tf32"]
+    found = [node for node in contractions if node.attrs.get("precision") != "tf32"]
     for node in found:
         node.attrs["precision"] = "tf32"
     return PassResult(graph, bool(found), (f"{len(found)} contractions may use TF32",) if found else ())
 
 
 class _Narrowing:
-    """Rewrites one graph for one half dtype. `twins`: the half float that stands for a value."""
+    """Rewrites some contractions of one graph for one half dtype. `twins`: the half float that stands for a value."""
 
-    def __init__(self, graph: Graph, dtype: str, gpu: bool) -> None:
-        self.graph, self.dtype, self.gpu = graph, dtype, gpu
+    def __init__(self, graph: Graph, dtype: str, contractions: Sequence[Node]) -> None:
+        self.graph, self.dtype, self.contractions = graph, dtype, contractions
         self.twins: dict[Value, Value] = {}
         self.overflowing: list[str] = []
 
     def run(self) -> PassResult:
-        found = [node for node in _contractions(self.graph, self.gpu) if self._fits(node)]
+        found = [node for node in self.contractions if self._fits(node)]
         for node in found:
             operands = [self._twin(v, node) if v.dtype == "float32" else v for v in node.inputs]
             attrs = {**node.attrs, "out_dtype": "float32"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ from tests.models import cnn, random_inputs, transformer
 from tests.passes.helpers import assert_same_values
 from tests.strategies import graphs
 from tilestitch.compiler import compile_model
+from tilestitch.compiler.errors import OptionError
 from tilestitch.compiler.ir import Graph, Node, TensorType
 from tilestitch.passes import PassContext, TargetInfo, VerifyListener, run_pipeline
 from tilestitch.passes.errors import PassError
@@ -176,3 +179,45 @@ def test_whole_models(model: str, target: str, precision: str) -> None:
     assert any(not np.array_equal(actual[name], want) for name, want in expected.items())
     for name, want in expected.items():
         assert_close(actual[name], want, 2e-2 if precision == "bf16" else 3e-3)
+
+
+def half_kept(to: str) -> Graph:
+    """A multilayer perceptron of which the second matmul stays float32."""
+    graph = mlp()
+    for number, node in enumerate(contractions(graph)):
+        node.origins = (f"/layer.{number}/MatMul",)
+    context = PassContext(CUDA, {"keep_fp32": ("/layer.1/*",)}, listeners=[VerifyListener()])
+    return run_pipeline(graph, context, f"precision{{to={to}}},dce")
+
+
+@pytest.mark.parametrize("to", ["tf32", "fp16", "bf16"])
+def test_contractions_of_nodes_that_are_kept_read_float32(to: str) -> None:
+    first, second = contractions(half_kept(to))
+    assert [value.dtype for value in second.inputs] == ["float32"] * 2 and "precision" not in second.attrs
+    assert first.attrs.get("precision") == "tf32" or first.inputs[0].dtype in ("float16", "bfloat16")
+    assert all(node.op != "cast" for node in (second.inputs[0].producer,) if node is not None)
+
+
+def test_what_is_kept_is_said_per_node_and_recorded() -> None:
+    model = transformer(layers=1)
+    names = [node.name for node in model.graph.node if node.op_type == "MatMul"]
+    explained = compile_model(model, "cpu", precision="bf16", keep_fp32=[names[-1]]).explain()
+    operands = {name: one["operands"] for kernel in explained["kernels"] for one in kernel["multiplies"]
+                for name in one["onnx_nodes"] if name in names}  # fmt: skip
+    assert operands[names[-1]] == ["float32", "float32"]
+    assert operands[names[0]] == ["bfloat16", "bfloat16"]
+    assert explained["options"]["keep_fp32"] == [names[-1]]
+    assert any(f"{names[-1]} stays float32" in note["note"] for note in explained["notes"])
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"precision": "bf16", "keep_fp32": ["nothing"]}, "no matmul or convolution is named 'nothing'; there is"),
+        ({"keep_fp32": ["conv"]}, "for a lower precision"),
+        ({"precision": "fp16", "keep_fp32": "conv"}, "give a list"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(OptionError, match=problem):
+        compile_model(cnn(), "cpu", **options)
