@@ -124,12 +124,14 @@ class Launch:
     tasks stage after stage, and wait for those they need; or `beside`: of one stage, which begins while the launch
     before it is under way. blocks: that go through the tasks of every stage; 0: one for each task. pace: where tasks
     wait for tasks, what the stages (of all launches) take together, over what they would take one after the other.
+    resident: blocks that a multiprocessor holds at most; 0: as many as there is room for.
     """
 
     stages: tuple[tuple[Part, ...], ...]
     tie: Literal["barrier", "band", "tickets", "beside"] = "barrier"
     blocks: int = 0
     pace: float = 1.0
+    resident: int = 0
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:

@@ -67,7 +67,8 @@ def resident_blocks(launch: Launch, gpu: Device) -> int:
     """Blocks of the launch that one SM holds at a time; 0 if a block does not fit at all."""
     if launch.shared_bytes + launch.static_shared_bytes > gpu.shared_bytes_per_block:
         return 0
-    return min(there // needed for needed, there in room_of_block(launch, gpu) if needed)
+    room = min(there // needed for needed, there in room_of_block(launch, gpu) if needed)
+    return min(room, launch.resident) if launch.resident else room
 
 
 def room_of_block(launch: Launch, gpu: Device) -> tuple[tuple[int, int], ...]:

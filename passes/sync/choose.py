@@ -29,7 +29,7 @@ from tilestitch.passes.schedule.kernels import schedule_group
 
 from .beside import Beside
 from .check import Known, Parts, why_not_drawn
-from .cost import drawn_facts, gains, launches_of, one_launch, roomy_blocks, slots, tile_times_us
+from .cost import crowded, drawn_facts, gains, launches_of, one_launch, roomy_blocks, slots, tile_times_us
 from .order import rows_sooner
 from .policies import POLICIES, Wanted, edge_of
 from .waves import drawn_us
@@ -247,7 +247,7 @@ class Chooser:
         makes no difference: launches of a model are too many to simulate all for every choice.
         """
         steps = launches_of(parts, facts)
-        times_us = tile_times_us(parts, steps, self.device)
+        times_us = tile_times_us(parts, crowded(steps, one_launch(steps), self.device), self.device)
         each = roomy_blocks(steps, self.device)
         blocks = min(tiles, each * multiprocessors_of(self.kernels.target))
         resident = min(blocks, slots(one_launch(steps), self.device))

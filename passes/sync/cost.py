@@ -44,8 +44,8 @@ def drawn_facts(
     """The facts of parts, which are `kernels` as launches of their own, in one launch of so many blocks."""
     steps = launches_of(parts, kernels)
     launch = one_launch(steps, blocks)
-    apart_us = sum(latency_us(ANALYTICAL, step, device) - c.GPU_LAUNCH_US for step in steps)
-    tiles_us = tile_times_us(parts, steps, device)
+    apart_us = latency_us(ANALYTICAL, KernelFacts((launch,)), device) - c.GPU_LAUNCH_US
+    tiles_us = tile_times_us(parts, crowded(steps, launch, device), device)
     held = min(blocks, slots(launch, device))
     together_us = drawn_us(parts, edges, tiles_us, held, c.GPU_HAND_OVER_US, queues=queues)
     return KernelFacts((one_launch(steps, blocks, together_us / apart_us if apart_us > 0 else 1.0),))
@@ -99,8 +99,9 @@ def timeline(
     if isinstance(schedule, LaunchesSchedule):
         return _beside(parts, schedule.edges, steps, device), apart
     assert isinstance(schedule, TicketSchedule)
-    resident = min(schedule.blocks, slots(one_launch(steps, schedule.blocks), device))
-    tiles_us = tile_times_us(parts, steps, device)
+    launch = one_launch(steps, schedule.blocks)
+    resident = min(schedule.blocks, slots(launch, device))
+    tiles_us = tile_times_us(parts, crowded(steps, launch, device), device)
     spans = drawn_spans(parts, schedule.edges, tiles_us, resident, c.GPU_HAND_OVER_US, queues=schedule.queues)
     return spans, apart
 
@@ -127,7 +128,8 @@ def gains(nodes: Mapping[str, Node], group: Group, kernels: Sequence[KernelFacts
         two, own = parts.only(*pair), [steps[number] for number in pair]
         tiles, held = [r.grid.blocks for r in two.relations], [slots(step.sequence[-1], device) for step in own]
         if isinstance(schedule, TicketSchedule):
-            held = [min(schedule.blocks, slots(one_launch(steps, schedule.blocks), device))] * 2
+            launch = one_launch(steps, schedule.blocks)
+            held, own = [min(schedule.blocks, slots(launch, device))] * 2, crowded(own, launch, device)
         whole = edge_of(two.pair(0, 1), KernelSync())
         assert whole is not None
         each = [last_of(_pair(two, one, own, held[0], schedule, device)) for one in (whole, edge)]
@@ -158,6 +160,14 @@ def launches_of(parts: Parts, kernels: Sequence[KernelFacts]) -> list[KernelFact
 def one_launch(steps: Sequence[KernelFacts], blocks: int = 0, pace: float = 1.0) -> Launch:
     """Launches as one."""
     return Launch(tuple(step.sequence[-1].stages[0] for step in steps), "tickets", blocks, pace)
+
+
+def crowded(steps: Sequence[KernelFacts], launch: Launch, device: Device) -> list[KernelFacts]:
+    """Launches with as few blocks on a multiprocessor as `launch` has, which is one of all of them: a tile is faster
+    where it shares its multiprocessor with fewer, by as much as the units are left to it.
+    """
+    held = max(1, resident_blocks(launch, device))
+    return [KernelFacts((replace(step.sequence[-1], resident=held),)) for step in steps]
 
 
 def roomy_blocks(steps: Sequence[KernelFacts], device: Device) -> int:
