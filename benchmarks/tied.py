@@ -13,10 +13,11 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.passes.sync.graphs import attention, convolutions, layer, mlp
+from tests.passes.sync.graphs import attention, convolutions, gated_mlp, layer, mlp
 from tilestitch.codegen.cuda.group import lower_group
 from tilestitch.codegen.cuda.target import parse_cuda_target
 from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, compile_kernels
@@ -26,11 +27,20 @@ from tilestitch.passes import PassContext, check_plan, make_plan
 from tilestitch.passes.explain import explain_plan
 
 HALF = "float16"
+HIDDEN = 22016 // 8
+"""LLaMA 65B's, split over eight GPUs."""
+
+
+def tokens(count: int) -> str:
+    return f"{count} token{'s' * (count > 1)}"
+
+
 CHAINS: dict[str, Callable[[], Graph]] = {
-    "GPT-3's MLP, 1 of 8, 2048 tokens": lambda: mlp(2048, 12288, 4 * 12288 // 8, HALF),
-    "GPT-3's MLP, 1 of 8, 768 tokens": lambda: mlp(768, 12288, 4 * 12288 // 8, HALF),
-    "GPT-3's attention, 1 of 8, 2048 tokens": lambda: attention(2048, 12, 128, HALF, 12288),
-    "LLaMA's MLP, 1 of 8, 1280 tokens": lambda: mlp(1280, 8192, 22016 // 8, HALF),
+    **{f"GPT-3's MLP, 1 of 8, {tokens(n)}": partial(mlp, n, 12288, 4 * 12288 // 8, HALF)
+       for n in (1, 64, 256, 512, 768, 1024, 1280, 1536, 2048)},
+    **{f"GPT-3's attention, 1 of 8, {tokens(n)}": partial(attention, n, 12, 128, HALF, 12288) for n in (1, 512, 2048)},
+    **{f"LLaMA's MLP, 1 of 8, {tokens(n)}": partial(gated_mlp, n, 8192, HIDDEN, 8192, HALF)
+       for n in (1, 512, 1280, 2048)},
     "ResNet-38, 64 channels of 56 x 56": lambda: convolutions(2, 64, 56, HALF),
     "ResNet-38, 128 channels of 28 x 28": lambda: convolutions(2, 128, 28, HALF),
     "ResNet-38, 256 channels of 14 x 14": lambda: convolutions(2, 256, 14, HALF),
@@ -41,7 +51,7 @@ CHAINS: dict[str, Callable[[], Graph]] = {
     "VGG-19, 512 channels of 28 x 28": lambda: convolutions(4, 512, 28, HALF),
     "BERT-base, a layer, 512 tokens": lambda: layer(512, 12, 64, 3072, gated=False, dtype=HALF, features=768),
     "Llama, a layer, 512 tokens": lambda: layer(512, 32, 128, 11008, gated=True, dtype=HALF, features=4096),
-}
+}  # fmt: skip
 TARGETS = {"A100": "cuda:a100", "H100": "cuda:h100"}
 SYNCS = {"A100": ("auto", "row/tickets", "tile/tickets"), "H100": ("auto", "row/launches", "tile/launches")}
 RESULT = Path(__file__).parent / "results" / "tied.json"

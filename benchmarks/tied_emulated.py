@@ -12,6 +12,7 @@ import argparse
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 
 from tests.codegen.kernel_harness import interpret
 from tests.compiled import assert_close
-from tests.passes.sync.graphs import convolutions, narrow_mlp
+from tests.passes.sync.graphs import attention, convolutions, gated_mlp, layer, narrow_mlp
 from tests.passes.sync.tying import retied
 from tests.tolerances import SUMS
 from tilestitch.codegen.assemble import Planned, assemble
@@ -40,11 +41,28 @@ EDGE = 16
 TILE = SimtTile(EDGE, EDGE, EDGE, 4, 4, 2)
 """For one of 128 x 128 at full size."""
 CHAINS: dict[str, Callable[[], Graph]] = {
-    "GPT-3's MLP, 1 of 8, 512 tokens": lambda: narrow_mlp(4 * EDGE, 48 * EDGE, 96 * EDGE),
-    "GPT-3's MLP, 1 of 8, 2048 tokens": lambda: narrow_mlp(16 * EDGE, 48 * EDGE, 96 * EDGE),
-    "LLaMA's MLP, 1 of 8, 2048 tokens": lambda: narrow_mlp(16 * EDGE, 22 * EDGE, 64 * EDGE),
-    "VGG-19, four of a stage": lambda: convolutions(4, 16, 14),
+    **{
+        f"GPT-3's MLP, 1 of 8, {tokens} token{'s' * (tokens > 1)}": partial(
+            narrow_mlp, max(1, tokens // 8), 48 * EDGE, 96 * EDGE
+        )
+        for tokens in (1, 128, 512, 1024, 2048)
+    },
+    "GPT-3's attention, 1 of 8, 1 token": lambda: attention(1, 12, EDGE, features=96 * EDGE),
+    "GPT-3's attention, 1 of 8, 2048 tokens": lambda: attention(16 * EDGE, 12, EDGE, features=96 * EDGE),
+    "LLaMA's MLP, 1 of 8, 512 tokens": lambda: gated_mlp(4 * EDGE, 8, 22 * EDGE, 64 * EDGE),
+    "LLaMA's MLP, 1 of 8, 2048 tokens": lambda: gated_mlp(16 * EDGE, 8, 22 * EDGE, 64 * EDGE),
+    "ResNet-38, 64 channels of 56 x 56": lambda: convolutions(2, 8, 20),
+    "ResNet-38, 128 channels of 28 x 28": lambda: convolutions(2, 16, 10),
+    "ResNet-38, 256 channels of 14 x 14": lambda: convolutions(2, 32, 5),
+    "ResNet-38, 512 channels of 7 x 7": lambda: convolutions(2, 64, 4),
+    "VGG-19, 64 channels of 224 x 224": lambda: convolutions(2, 8, 79),
+    "VGG-19, 128 channels of 112 x 112": lambda: convolutions(2, 16, 40),
+    "VGG-19, 256 channels of 56 x 56": lambda: convolutions(4, 32, 20),
+    "VGG-19, 512 channels of 28 x 28": lambda: convolutions(4, 64, 10),
+    "BERT-base, a layer, 512 tokens": lambda: layer(4 * EDGE, 12, 8, 24 * EDGE, gated=False, features=6 * EDGE),
+    "Llama, a layer, 512 tokens": lambda: layer(4 * EDGE, 32, EDGE, 86 * EDGE, gated=True, features=32 * EDGE),
 }
+"""Tiles of 16 x 16 for those of 128 x 128 at full size."""
 ORDERS = (
     EmulatorOptions(resident_blocks=1),
     EmulatorOptions(resident_blocks=2, block_order="reversed", thread_order="reversed"),
@@ -58,22 +76,25 @@ RESULT = Path(__file__).parent / "results" / "tied_emulated.json"
 
 
 def planned(graph: Graph, form: str) -> StitchPlan:
-    """GEMMs have the small tile."""
+    """GEMMs have the small tile. Rows are left apart from them, but those of attention."""
     target = parse_cuda_target(GPU)
-    plan = make_plan(graph, PassContext(target.planned_for, {"planner": "xla"}))
+    planner = "stitch" if graph.name in ("attention", "layer") else "xla"
+    plan = make_plan(graph, PassContext(target.planned_for, {"planner": planner}))
     groups = [
         replace(g, schedule=replace(g.schedule, tile=TILE, split_k=1, tile_rows=1))
-        if isinstance(g.schedule, GemmSchedule) and graph.name == "narrow_mlp" else g
+        if isinstance(g.schedule, GemmSchedule) and not g.stages else g
         for g in plan.groups
     ]  # fmt: skip
-    return retied(graph, plan, groups, f"row/{form}" if graph.name == "narrow_mlp" else f"tile/{form}")
+    return retied(graph, plan, groups, f"{'row' if 'mlp' in graph.name else 'tile'}/{form}")
 
 
 def matches(chain: str, form: str) -> dict[str, Any]:
     """Raises where a result differs, or the emulated device finds a fault."""
     graph = CHAINS[chain]()
     plan = planned(graph, form)
-    (group,) = (group for group in plan.groups if group.tie == form)
+    tied = [group for group in plan.groups if group.tie == form]
+    if not tied:
+        raise ValueError(f"{chain}: no kernels are tied as {form}")
     rng = np.random.default_rng(0)
     feeds = {v.name: rng.uniform(-1, 1, v.shape).astype(to_numpy_dtype(v.dtype)) for v in graph.inputs}
     expected = interpret(graph, feeds)[graph.outputs[0]]
@@ -85,7 +106,9 @@ def matches(chain: str, form: str) -> dict[str, Any]:
             assert_close(module.run(feeds)["y"], expected, 16 * SUMS[graph.outputs[0].dtype])
     grids = [launch.grid[0] for launch in plan.launches or ()]
     orders = [f"{options.block_order}, {options.resident_blocks} resident" for options in ORDERS]
-    return {"chain": chain, "form": form, "parts": len(group.parts), "grids": grids, "orders": orders}
+    return {
+        "chain": chain, "form": form, "parts": [len(group.parts) for group in tied], "grids": grids, "orders": orders,
+    }  # fmt: skip
 
 
 def main() -> None:
