@@ -1,7 +1,7 @@
 """Whole models on the emulated device against ONNX Runtime: does the CUDA text of every kernel compute the right thing?
 
     python -m benchmarks.emulated [NAME ...] [--target emulator:sm_90a] [--precision fp16] [--checked]
-                                  [--side-by-side] [--orders N]
+                                  [--side-by-side] [--orders N] [--result FILE]
 
 NAME is a model of benchmarks.models, or one of the light models inside the onnx package. Blocks run in a random order,
 as do launches that no edge of the graph orders; with --side-by-side blocks of these are interleaved. It says nothing
@@ -11,6 +11,8 @@ about speed on a GPU; seconds are processor time of the emulation.
 from __future__ import annotations
 
 import argparse
+import datetime
+import json
 import os
 import sys
 import time
@@ -66,7 +68,17 @@ def check(path: Path, target: str, precision: str, orders: Sequence[EmulatorOpti
     ]
     worst = max(found, key=lambda one: one.error)
     depth = sum(_depth(step) for step in steps)
-    return path.stem, launches, depth, round(seconds, 1), worst.error, "ok" if all(d.ok for d in found) else "OFF"
+    verdict = "ok" if all(d.ok for d in found) else "OFF"
+    return path.stem, launches, depth, round(seconds, 1), float(worst.error), verdict
+
+
+def as_json(rows: Sequence[tuple[object, ...]], given: Sequence[str]) -> str:
+    """Rows of `check`, and the command that they are of."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    named = [dict(zip((*HEADER[:-1], "verdict"), row, strict=True)) for row in rows]
+    command = " ".join(["python -m benchmarks.emulated", *given])
+    content = {"date": now.isoformat(timespec="seconds"), "command": command, "emulated": True, "results": named}
+    return json.dumps(content, indent=1) + "\n"
 
 
 def _depth(step: object) -> int:
@@ -87,7 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--checked", action="store_true", help="also find races and accesses out of bounds")
     parser.add_argument("--side-by-side", action="store_true", help="interleave blocks of launches that no edge orders")
     parser.add_argument("--orders", type=int, default=1, metavar="N", help="random orders of blocks (default 1)")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--result", type=Path, metavar="FILE", help="write the table as JSON, too, after each model")
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = parser.parse_args(given)
     emulated = [
         EmulatorOptions(
             checked=options.checked, block_order="random", seed=1 + number, side_by_side=options.side_by_side,
@@ -99,6 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.names or models:
         rows.append(check(models[name], options.target, options.precision, emulated))
         print("  ".join(map(str, rows[-1])), file=sys.stderr)
+        if options.result is not None:
+            options.result.write_text(as_json(rows, given), encoding="utf-8")
     print(table(rows, HEADER))
     return 0 if all(row[-1] == "ok" for row in rows) else 3
 

@@ -90,7 +90,8 @@ class Branching(Simulation):
 
     def state(self) -> tuple[object, ...]:
         """What the rest of a schedule depends on, besides the time that has passed."""
-        lots = sorted(zip(self._lots, self._lot_blocks, (round(left, 6) for left in self._left_us)))
+        shares, left_us = (round(share, 9) for share in self._lot_shares), (round(left, 6) for left in self._left_us)
+        lots = sorted(zip(self._lots, self._lot_blocks, shares, left_us))
         arrivals = sorted((number, round(at - self.now_us, 6)) for at, number in self._arrivals)
         return tuple(self._unplaced), tuple(sorted(self._waiting)), tuple(lots), tuple(arrivals)
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 from typing import NamedTuple
 
 MOST_GRIDS = 128
@@ -41,7 +41,8 @@ class Work:
     holds at a time. room: what one block takes of each thing that limits how many are held, as shares of the device.
     whole: all blocks must be held together. rates: what it takes of each thing that kernels share while they run, on
     average and alone, as shares of the device; the first is DRAM. cache: of the L2 cache that its data fill. uncached:
-    its share of DRAM if they find no room there.
+    its share of DRAM if they find no room there. Raises ValueError for a share that is none: room may be more than all
+    that there is, nothing else.
     """
 
     gap_us: float
@@ -53,6 +54,14 @@ class Work:
     rates: tuple[float, ...] = ()
     cache: float = 0.0
     uncached: float = 0.0
+
+    def __post_init__(self) -> None:
+        shares = (*self.rates, self.cache, self.uncached)
+        if not all(0 <= one <= 1 for one in shares) or not all(one >= 0 and isfinite(one) for one in self.room):
+            raise ValueError(
+                f"room {self.room}, rates {self.rates}, cache {self.cache}, uncached {self.uncached}:"
+                " give shares of the device from 0 on, up to 1 except of room"
+            )
 
     @property
     def alone_us(self) -> float:
@@ -80,9 +89,10 @@ def makespan_us(works: Sequence[Work], edges: Iterable[tuple[int, int]], priorit
 
 
 def spans(works: Sequence[Work], edges: Iterable[tuple[int, int]], priorities: Sequence[int] = ()) -> list[Span]:
-    """When each kernel runs. edges: (before, after), without a cycle. priorities: the higher goes first.
+    """When each kernel runs. edges: (before, after). priorities: the higher goes first; none are all alike.
 
-    Raises ValueError for times that are negative or not finite.
+    Raises ValueError for times that are negative or not finite, for a cycle of edges, and for edges and priorities of
+    other kernels than these.
     """
     return Simulation(works, edges, priorities).run()
 
@@ -99,11 +109,16 @@ class Simulation:
                 raise ValueError(
                     f"kernel {number} takes {work.gap_us} + {work.body_us} us; times are finite, and at least 0"
                 )
+        count = len(works)
+        if priorities and len(priorities) != count:
+            raise ValueError(f"there are {len(priorities)} priorities of {count} kernels; give one of each, or none")
         self._works = works
-        self._priorities = priorities or [0] * len(works)
-        self._waits = [0] * len(works)
+        self._priorities = priorities or [0] * count
+        self._waits = [0] * count
         self._readers: list[list[int]] = [[] for _ in works]
         for before, after in edges:
+            if not (0 <= before < count and 0 <= after < count):
+                raise ValueError(f"edge {before} -> {after} is not between two of {count} kernels; number them from 0")
             self._waits[after] += 1
             self._readers[before].append(after)
         self._rounds = [Rounds.of(work) for work in works]
@@ -132,6 +147,9 @@ class Simulation:
         while self._arrivals or self._queue or self._lots:
             self._place(now_us)
             now_us = self._next(now_us)
+        waiting = [number for number, left in enumerate(self._unended) if left]
+        if waiting:
+            raise ValueError(f"kernels {waiting[:8]} wait for each other; take an edge of their cycle away")
         return list(map(Span, self._ready_us, self._start_us, self._end_us))
 
     def _begin(self) -> None:

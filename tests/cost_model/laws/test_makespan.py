@@ -163,3 +163,51 @@ def test_times_that_are_none_are_refused(us: float) -> None:
     for wrong in (Work(0.0, us), Work(us, 1.0)):
         with pytest.raises(ValueError, match=r"kernel 1 takes .* times are finite"):
             spans([Work(0.0, 1.0), wrong], [])
+
+
+@pytest.mark.parametrize("edges", [[(0, 0)], [(0, 1), (1, 0)], [(2, 0), (0, 1), (1, 0)], [(0, 1), (1, 2), (2, 1)]])
+def test_a_cycle_is_refused(edges: Edges) -> None:
+    with pytest.raises(ValueError, match="wait for each other"):
+        spans([work(1)] * 3, edges)
+
+
+@pytest.mark.parametrize("edge", [(-1, 0), (0, -1), (0, 3), (3, 0)])
+def test_edges_of_other_kernels_are_refused(edge: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="is not between two of 3 kernels"):
+        spans([work(1)] * 3, [edge])
+
+
+def test_every_kernel_has_a_priority_or_none_has() -> None:
+    with pytest.raises(ValueError, match="2 priorities of 3 kernels"):
+        spans([work(1)] * 3, [], [0, 1])
+
+
+@pytest.mark.parametrize("share", [float("nan"), float("inf"), -0.1])
+def test_shares_that_are_none_are_refused(share: float) -> None:
+    for wrong in ({"room": (0.1, share)}, {"rates": (share,)}, {"cache": share}, {"uncached": share}):
+        with pytest.raises(ValueError, match="give shares of the device"):
+            Work(0.0, 1.0, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="give shares of the device"):
+        Work(0.0, 1.0, rates=(1.5,))
+
+
+def test_kernels_of_no_time_end_when_they_start() -> None:
+    """Two thousand, in a chain and side by side."""
+    chain = [(number - 1, number) for number in range(1, 2000)]
+    assert makespan_us([work(0, 1, 1)] * 2000, chain) == 0
+    assert makespan_us([work(0, 3, 1)] * 2000, []) == 0
+
+
+def test_a_cooperative_kernel_that_the_device_cannot_hold_runs_alone() -> None:
+    """After what was before it, and before what is after it."""
+    works = [work(3, 1, 0.5), work(5, 5, 0.5, whole=True), work(1, 2, 0.5, whole=True)]
+    assert [(span.start_us, span.end_us) for span in spans(works, [])] == [
+        (0, 3), (3, pytest.approx(8)), (pytest.approx(8), pytest.approx(9)),
+    ]  # fmt: skip
+
+
+def test_what_one_block_needs_of_shared_memory_decides_how_many_kernels_run_side_by_side() -> None:
+    """Of kernels whose block needs all of it one runs at a time, beside those that need none."""
+    all_of_it, none_of_it = Work(0.0, 2.0, room=(0.1, 1.0)), Work(0.0, 2.0, room=(0.1, 0.0))
+    assert makespan_us([all_of_it] * 3, []) == 6
+    assert makespan_us([none_of_it] * 3 + [all_of_it], []) == 2
