@@ -10,7 +10,7 @@ from tilestitch.codegen.compute.dtypes import Expr, native_dtypes
 from tilestitch.codegen.compute.indexing import forward_index
 from tilestitch.codegen.errors import KernelError
 from tilestitch.compiler.ir.graph import Graph, Node, Value
-from tilestitch.compiler.ir.types import is_sized_tensor
+from tilestitch.compiler.ir.types import SMALL_FLOATS, is_sized_tensor
 from tilestitch.passes.plan import Group, WhyNot
 from tilestitch.passes.plan.roles import Part, Roles, roles_of
 from tilestitch.passes.plan.view import GroupView, levels, look_up
@@ -28,7 +28,7 @@ def view_group(graph: Graph, group: Group) -> GroupView:
                 "host step",
                 view.origins,
             )
-        if value.dtype not in native_dtypes:
+        if value.dtype not in native_dtypes and value.dtype not in SMALL_FLOATS:
             raise KernelError(
                 f"group {group.name}: kernels cannot hold %{value.name} of dtype {value.dtype}; make it a host step",
                 view.origins,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tilestitch.compiler.ir import Graph, Kind, Node, TensorType, Value, kind_of
-from tilestitch.compiler.ir.types import is_static_tensor
+from tilestitch.compiler.ir.types import SMALL_FLOATS, is_static_tensor
 
 from .open.plan import OPEN_KERNEL
 from .open.regions import CALL
@@ -79,7 +79,7 @@ def _why(node: Node, inherited: WhyNot | None) -> WhyNot:
     if inherited is not None:
         return inherited
     dtypes = [v.type.dtype for v in (*node.inputs, *node.outputs) if isinstance(v.type, TensorType)]
-    foreign = [dtype for dtype in dtypes if dtype not in NATIVE_DTYPES]
+    foreign = [dtype for dtype in dtypes if dtype not in NATIVE_DTYPES and dtype not in SMALL_FLOATS]
     if kind_of(node.op) is Kind.CONTROL:
         return WhyNot("", "host.control_flow", f"{node.op} decides while the model runs what is computed next")
     if foreign:

@@ -1,7 +1,7 @@
 """How elements lie in memory, and in which dtype kernels compute with them.
 
-bool is stored as bytes 0 and 1, bfloat16 as the upper half of a float32; both half floats are computed in float32 and
-rounded to nearest-even where they are stored.
+bool is stored as bytes 0 and 1, bfloat16 as the upper half of a float32; half floats and those of 8 bits are computed
+in float32 and rounded to nearest-even where they are stored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from tvm import tirx
 from tvm.ir import StringImm
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.compiler.ir.types import HALVES
+from tilestitch.codegen.compute import float8
+from tilestitch.codegen.compute.float8 import SMALL
+from tilestitch.compiler.ir.types import HALVES, to_numpy_dtype
 from tilestitch.compiler.ir.types import compute_dtype as compute_dtype
 
 Expr = Any
@@ -91,7 +93,7 @@ native_dtypes = frozenset(
 )
 """dtypes that kernels handle; values of any other dtype belong to host steps."""
 
-_STORAGE = {"bool": "uint8", "bfloat16": "uint16"}
+_STORAGE = {"bool": "uint8", "bfloat16": "uint16", **dict.fromkeys(SMALL, "uint8")}
 
 
 def storage_dtype(dtype: str) -> str:
@@ -107,7 +109,7 @@ def from_storage(element: Expr, dtype: str) -> Expr:
         return T.reinterpret("float32", T.shift_left(T.cast(element, "uint32"), T.uint32(16)))
     if dtype == "float16":
         return T.cast(element, "float32")
-    return element
+    return float8.from_bits(element, dtype) if dtype in SMALL else element
 
 
 def to_storage(value: Expr, dtype: str) -> Expr:
@@ -118,7 +120,14 @@ def to_storage(value: Expr, dtype: str) -> Expr:
         return T.cast(value, "float16")
     if dtype == "bfloat16":
         return _bfloat16_bits(value)
-    return value
+    return _small_bits(value, dtype) if dtype in SMALL else value
+
+
+def _small_bits(value: Expr, dtype: str) -> Expr:
+    known = revealed(value)
+    if isinstance(known, tirx.FloatImm):  # C has no address of a constant to reinterpret
+        return T.uint8(int(np.float32(known.value).astype(to_numpy_dtype(dtype)).view(np.uint8)))
+    return float8.to_bits(value, dtype)
 
 
 def _bfloat16_bits(value: Expr) -> Expr:
@@ -134,8 +143,8 @@ def _bfloat16_bits(value: Expr) -> Expr:
 
 
 def round_half(value: Expr, dtype: str) -> Expr:
-    """`value` as a reader sees it after it was stored as `dtype`; itself for all but half floats."""
-    return from_storage(to_storage(value, dtype), dtype) if dtype in HALVES else value
+    """`value` as a reader sees it after it was stored as `dtype`; itself for all but floats below float32."""
+    return from_storage(to_storage(value, dtype), dtype) if dtype in HALVES or dtype in SMALL else value
 
 
 def not_equal(a: Expr, b: Expr) -> Expr:

@@ -33,6 +33,7 @@ from .dtypes import (
     storage_dtype,
     to_storage,
 )
+from .float8 import SMALL, clamped
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,10 @@ def _is_inf(op: Operation) -> Expr:
 
 
 def _cast(op: Operation) -> Expr:
-    return convert(op.bind(round_half(op.operands[0], op.dtype)), op.dtype, op.node.attrs["to"], op.bind)
+    x, to = op.bind(round_half(op.operands[0], op.dtype)), op.node.attrs["to"]
+    if to in SMALL and to != op.dtype and op.node.attrs.get("saturate", True):
+        return round_half(op.bind(clamped(op.bind(convert(x, op.dtype, "float32", op.bind)), to)), to)
+    return convert(x, op.dtype, to, op.bind)
 
 
 def convert(x: Expr, source: str, target: str, bind: Bind) -> Expr:
@@ -225,7 +229,7 @@ def convert(x: Expr, source: str, target: str, bind: Bind) -> Expr:
         wide = {"int64": "int64", "uint64": "uint64", "uint32": "int64"}.get(target, "int32")
         integer = _to_uint64(x, bind) if wide == "uint64" else T.cast(x, wide)
         return integer if wide == to else T.cast(integer, to)
-    if target in HALVES:
+    if target in HALVES or target in SMALL:
         single = x if dtype_of(x) == "float32" else T.cast(x, "float32")
         return round_half(bind(single), target)
     return x if dtype_of(x) == to else T.cast(x, to)

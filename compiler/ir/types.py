@@ -62,6 +62,9 @@ NUMPY_DTYPES = frozenset(
 HALVES = frozenset({"float16", "bfloat16"})
 """Stored so; kernels compute with them in float32."""
 
+SMALL_FLOATS = frozenset({"float8_e4m3fn", "float8_e5m2"})
+"""Of 8 bits, that kernels convert, move and multiply; in registers they are float32, too."""
+
 
 def is_dtype(name: str) -> bool:
     return name in _DTYPES
@@ -86,8 +89,8 @@ def storage_bytes(dtype: str) -> int:
 
 
 def compute_dtype(dtype: str) -> str:
-    """The dtype in which kernels compute with elements of `dtype`: half floats are widened to float32."""
-    return "float32" if dtype in HALVES else dtype
+    """The dtype in which kernels compute with elements of `dtype`: smaller floats are widened to float32."""
+    return "float32" if dtype in HALVES or dtype in SMALL_FLOATS else dtype
 
 
 def to_numpy_dtype(dtype: str) -> np.dtype:

@@ -13,7 +13,7 @@ from tilestitch.passes.fusion.cost import profit
 from tilestitch.passes.fusion.rules.builtin import Fuse, FusionRule
 from tilestitch.passes.fusion.rules.inplace import InPlace, places_in
 from tilestitch.passes.plan import Group, GroupKind, HostGroup, Place, Stitch, WhyNot
-from tilestitch.passes.plan.roles import NATIVE_DTYPES, Part, Roles, is_native
+from tilestitch.passes.plan.roles import Part, Roles, is_native, is_native_type
 from tilestitch.passes.plan.target import TargetInfo
 
 from .clusters import Cluster, Fusion
@@ -136,15 +136,10 @@ def _not_native(graph: Graph) -> list[WhyNot]:
     for node in graph.nodes:
         if kind_of(node.op) in (Kind.HOST, Kind.CONTROL) or is_native(node):
             continue
-        odd = next(v for v in (*node.inputs, *node.outputs) if not _has_native_type(v))
+        odd = next(v for v in (*node.inputs, *node.outputs) if not is_native_type(v.type))
         reason = f"numpy executes it: %{odd.name} has type {odd.type}, kernels need static tensors of native dtypes"
         refusals.append(WhyNot(node.name, "legality.native", reason))
     return refusals
-
-
-def _has_native_type(value: Value) -> bool:
-    type_ = value.type
-    return getattr(type_, "is_sized", False) and getattr(type_, "dtype", "") in NATIVE_DTYPES
 
 
 # -- reshapes that need no kernel ------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from tilestitch.compiler.ir import Kind, Node, TensorType, Value, is_elementwise, kind_of
-from tilestitch.compiler.ir.types import broadcast_shapes
+from tilestitch.compiler.ir.types import SMALL_FLOATS, broadcast_shapes
 from tilestitch.passes.plan.attention.softmax import Inside
 
 from .group import GroupKind
@@ -26,16 +26,25 @@ NATIVE_DTYPES = frozenset({
 })  # fmt: skip
 
 
+_OF_SMALL_FLOATS = frozenset({"cast", "concat", "gather", "pad", "select", "matmul", "conv"})
+"""Operators besides views that kernels have for floats of 8 bits; ONNX has hardly any others."""
+
+
 def is_native(node: Node) -> bool:
     """Whether a node can be compiled: a primitive on static tensors of native dtypes."""
-    if kind_of(node.op) in (Kind.HOST, Kind.CONTROL):
+    kind = kind_of(node.op)
+    if kind in (Kind.HOST, Kind.CONTROL):
         return False
-    return all(_is_native_type(v.type) for v in node.inputs) and all(_is_native_type(v.type) for v in node.outputs)
+    small = kind is Kind.VIEW or node.op in _OF_SMALL_FLOATS
+    return all(is_native_type(v.type, small) for values in (node.inputs, node.outputs) for v in values)
 
 
 @lru_cache(maxsize=4096)
-def _is_native_type(type_: object) -> bool:
-    return isinstance(type_, TensorType) and type_.is_sized and type_.dtype in NATIVE_DTYPES
+def is_native_type(type_: object, small: bool = False) -> bool:
+    """Whether kernels hold tensors of a type. small: where they may be floats of 8 bits."""
+    if not isinstance(type_, TensorType) or not type_.is_sized:
+        return False
+    return type_.dtype in NATIVE_DTYPES or (small and type_.dtype in SMALL_FLOATS)
 
 
 def roles_of(nodes: Sequence[Node], stored: Iterable[Value], subject: str = "") -> Roles | WhyNot:

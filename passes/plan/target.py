@@ -13,6 +13,9 @@ from .group import Group
 INTEGER_MMA = 80
 """The oldest architecture whose tensor cores multiply 8-bit integers by `mma.sync.m16n8k32`."""
 
+SMALL_FLOAT_MMA = 89
+"""The oldest architecture whose tensor cores multiply floats of 8 bits."""
+
 
 @dataclass(frozen=True)
 class TargetInfo:
@@ -44,6 +47,11 @@ class TargetInfo:
     def multiplies_bytes(self) -> bool:
         """Whether some unit multiplies 8-bit integers faster than floats: of GPUs, the tensor cores from sm_80 on."""
         return all(_number(each) >= INTEGER_MMA for each in self.architectures) if self.is_gpu else bool(self.dot)
+
+    @property
+    def multiplies_small_floats(self) -> bool:
+        """Whether tensor cores multiply floats of 8 bits."""
+        return self.is_gpu and all(_number(each) >= SMALL_FLOAT_MMA for each in self.architectures)
 
     def why_not_on(self, machine: TargetInfo) -> str | None:
         """Why a plan that was made for this target is none for `machine`; None if it is one.

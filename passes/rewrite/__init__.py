@@ -8,6 +8,7 @@ from .channels_last import ChannelsLast
 from .cse import CommonSubexpressions
 from .dce import DeadCode
 from .dead_branches import DeadBranches
+from .float8 import Float8
 from .fold_constants import FoldConstants
 from .fold_scale_shift import FoldScaleShift
 from .fold_transposes import FoldTransposes
@@ -26,7 +27,7 @@ from .weight_only import WeightOnly
 REWRITES: dict[str, type] = {
     cls.name: cls
     for cls in (
-        Algebra, Canonicalise, ChannelsLast, CommonSubexpressions, DeadBranches, DeadCode, FoldConstants,
+        Algebra, Canonicalise, ChannelsLast, CommonSubexpressions, DeadBranches, DeadCode, Float8, FoldConstants,
         FoldScaleShift, FoldTransposes, IndependentTurns, Integers, MergeGemms, Pointwise, Precision, RefineAxes,
         ReshapeMotion, SplitColumns, SplitPools, TransposeMotion, WeightOnly,
     )

@@ -96,16 +96,16 @@ def _in_integers(graph: Graph, node: Node, signed: bool) -> Value | str | None:
 
 def _dequantised(graph: Graph, node: Node, signed: bool) -> Value | str | None:
     x, w = (dequantised(graph, node, v) for v in node.inputs)
-    if x is None and w is None:
+    if all(found is None or found.q.dtype not in BYTES for found in (x, w)):
         return None
-    if x is None:
+    if x is None or x.q.dtype not in BYTES:
         return "its left operand is not quantised"
-    if w is None or w.q.data is None:
+    if w is None or w.q.data is None or w.q.dtype not in BYTES:
         return "its right operand is no constant of 8-bit integers"
     if not x.per_tensor:
         return "its left operand has several scales"
     zero = np.zeros((), np.int32) if w.zero is None else w.zero.data
-    if zero is None or not all(_by_column(node, shape) for shape in (w.scale.shape, zero.shape)):
+    if zero is None or not all(by_column(node, shape) for shape in (w.scale.shape, zero.shape)):
         return "the scales or zero points of its weights are not one for each column"
     if not all(_keeps_bytes_finite(scale) for scale in (x.scale, w.scale)):
         return "some of its scales are NaN, infinite, or make infinities of bytes"
@@ -115,7 +115,7 @@ def _dequantised(graph: Graph, node: Node, signed: bool) -> Value | str | None:
     sums = _sums(graph, node, *_left(graph, node, x.q, x.zero, signed), _Weights.of(w.q.data, zero))
     if isinstance(sums, str):
         return sums
-    scale = computed_like(graph, node, "reshape", w.scale, shape=_columns(node, w.scale.shape))
+    scale = computed_like(graph, node, "reshape", w.scale, shape=of_columns(node, w.scale.shape))
     factor = computed_like(graph, node, "mul", computed_like(graph, node, "reshape", x.scale, shape=()), scale)
     return computed_like(graph, node, "mul", computed_like(graph, node, "cast", sums, to="float32"), factor)
 
@@ -130,7 +130,7 @@ def _keeps_bytes_finite(scale: Value) -> bool:
 
 def _why_not(node: Node) -> str | None:
     """Why the sums of a contraction are not of 32 bits."""
-    if _is_depthwise(node):
+    if is_depthwise(node):
         return "windows over each channel by itself are no GEMM"
     depth = prod(node.inputs[1].shape[axis] for axis in _reduced(node))
     if depth > MOST_REDUCED:
@@ -138,7 +138,7 @@ def _why_not(node: Node) -> str | None:
     return None
 
 
-def _is_depthwise(node: Node) -> bool:
+def is_depthwise(node: Node) -> bool:
     """Windows over each channel by itself are no GEMM."""
     return node.op == "conv" and node.inputs[1].shape[1] == 1 and node.attrs["groups"] > 1
 
@@ -151,7 +151,7 @@ def _reduced(node: Node) -> tuple[int, ...]:
     return (rank - 1 if node.attrs.get("trans_b") else rank - 2,)
 
 
-def _by_column(node: Node, shape: tuple[int, ...]) -> bool:
+def by_column(node: Node, shape: tuple[int, ...]) -> bool:
     """Whether parameters of a shape against the right operand do not differ along the reduction."""
     padded = _padded_shape(node, shape)
     return all(padded[axis] == 1 for axis in _reduced(node))
@@ -161,7 +161,7 @@ def _padded_shape(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
     return (1,) * (len(node.inputs[1].shape) - len(shape)) + tuple(shape)
 
 
-def _columns(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
+def of_columns(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape against the result of what has `shape` against the right operand, with 1 along the reduction."""
     shape = _padded_shape(node, shape)
     if node.op == "matmul":
@@ -181,7 +181,7 @@ def _sums(graph: Graph, node: Node, x: Value, zero: Value, w: _Weights) -> Value
     sums = computed_like(graph, node, node.op, x, weights, **attrs)
     if not _is_zero(zero):
         columns = w.data.sum(_reduced(node), dtype=np.int32, keepdims=True)
-        columns = columns.reshape(_columns(node, columns.shape))
+        columns = columns.reshape(of_columns(node, columns.shape))
         taken = computed_like(graph, node, "mul", graph.constant(columns, name="columns"), zero)
         sums = computed_like(graph, node, "sub", sums, taken)
     return _without_weights_zero(graph, node, sums, x, zero, w.zero)
@@ -200,7 +200,7 @@ def _without_weights_zero(
     if node.attrs.get("trans_a"):
         perm = (*range(axis), axis + 1, axis)
         rows = computed_like(graph, node, "transpose", rows, perm=perm)
-    factor = graph.constant(of_weights.reshape(_columns(node, of_weights.shape)), name="zero")
+    factor = graph.constant(of_weights.reshape(of_columns(node, of_weights.shape)), name="zero")
     return computed_like(graph, node, "sub", sums, computed_like(graph, node, "mul", rows, factor))
 
 

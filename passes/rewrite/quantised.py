@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
+from tilestitch.compiler.ir.types import SMALL_FLOATS
 
 from .driver import computed_like, is_sized, produced_by
 
@@ -16,7 +17,7 @@ BYTES = ("int8", "uint8")
 
 @dataclass(frozen=True)
 class Quantised:
-    """scale * (q - zero): q of 8 bits, the scale float32, the zero point int32, if there is one.
+    """scale * (q - zero): q of 8 bits, the scale float32, the zero point int32, if there is one; floats have none.
 
     Scale and zero point are shaped to broadcast against q.
     """
@@ -82,7 +83,13 @@ def _dequantised(graph: Graph, node: Node, value: Value) -> Quantised | None:
         zero = None if q is None or q.dtype not in BYTES else _integral(graph, node, less.inputs[1], q.dtype)
         if zero is None:
             return None
-    if q is None or q.dtype not in BYTES or q.tensor_type.shape != value.tensor_type.shape or not is_sized(value):
+    small = q is not None and zero is None and q.dtype in SMALL_FLOATS
+    if (
+        q is None
+        or (q.dtype not in BYTES and not small)
+        or q.tensor_type.shape != value.tensor_type.shape
+        or not is_sized(value)
+    ):
         return None
     return Quantised(q, scale, zero)
 

@@ -22,7 +22,7 @@ from tilestitch.passes.plan.gemm.codes import why_not_codes
 from tilestitch.runtime.host.blocks import scale_values
 
 from .driver import emit_like, is_sized, produced_by
-from .quantised import Quantised, dequantised
+from .quantised import BYTES, Quantised, dequantised
 
 DEQUANTISE = "host.dequantise_blocks"
 
@@ -118,7 +118,7 @@ def _source(right: Value) -> tuple[Node | None, bool]:
 def _of_columns(graph: Graph, node: Node) -> tuple[BlockFormat, Value] | str | None:
     """Constant weights of 8 bits whose scales and zero points are one for each column, as blocks of whole columns."""
     found = dequantised(graph, node, node.inputs[1])
-    if found is None or found.q.data is None or len(found.q.shape) != 2:
+    if found is None or found.q.dtype not in BYTES or found.q.data is None or len(found.q.shape) != 2:
         return None
     data = _by_column(found, bool(node.attrs.get("trans_b")))
     if data is None:

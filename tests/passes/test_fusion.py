@@ -278,8 +278,8 @@ def test_a_reshape_between_kernels_needs_none() -> None:
 def test_host_steps_split_the_launch_order_into_few_segments() -> None:
     plan = plan_of("""graph @g(%x: float32[4]) -> (%y, %z, %n) {
       %a = neg(%x) : float32[4]
-      %u = cast(%x) {to="float8_e5m2"} : float8_e5m2[4]
-      %b = cast(%a) {to="float8_e5m2"} : float8_e5m2[4]
+      %u = cast(%x) {to="float8_e5m2fnuz"} : float8_e5m2fnuz[4]
+      %b = cast(%a) {to="float8_e5m2fnuz"} : float8_e5m2fnuz[4]
       %c = cast(%b) {to="float32"} : float32[4]
       %y = exp(%c) : float32[4]
       %z = abs(%a) : float32[4]

@@ -56,6 +56,10 @@ INSTRUCTIONS = {
     ("int8", "uint8"): Instruction("ts_mma_m16n8k32_s8_u8", "int32", 1),
     ("uint8", "int8"): Instruction("ts_mma_m16n8k32_u8_s8", "int32", 1),
     ("uint8", "uint8"): Instruction("ts_mma_m16n8k32_u8_u8", "int32", 1),
+    ("float8_e4m3fn", "float8_e4m3fn"): Instruction("ts_mma_m16n8k32_e4m3_e4m3", "float32", 1),
+    ("float8_e4m3fn", "float8_e5m2"): Instruction("ts_mma_m16n8k32_e4m3_e5m2", "float32", 1),
+    ("float8_e5m2", "float8_e4m3fn"): Instruction("ts_mma_m16n8k32_e5m2_e4m3", "float32", 1),
+    ("float8_e5m2", "float8_e5m2"): Instruction("ts_mma_m16n8k32_e5m2_e5m2", "float32", 1),
 }
 """By the dtypes of the operands."""
 

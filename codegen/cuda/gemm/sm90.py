@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 
-_GEMM = re.compile(r"\bts_sm90_wgmma_m64n(\d+)k(\d+)_(b?f16|[su]8)_(b?f16|[su]8)_([kr])([kr])\(")
+_GEMM = re.compile(r"\bts_sm90_wgmma_m64n(\d+)k(\d+)_(b?f16|[su]8|e4m3|e5m2)_(b?f16|[su]8|e4m3|e5m2)_([kr])([kr])\(")
 _COPY = re.compile(r"\bts_sm90_(copy|share)_(\d)d\(")
-_KINDS = {"float16": "f16", "bfloat16": "bf16", "int8": "s8", "uint8": "u8"}
+_KINDS = {
+    "float16": "f16", "bfloat16": "bf16", "int8": "s8", "uint8": "u8", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2",
+}  # fmt: skip
 STEP_BYTES = 32
 """Along k, of one `wgmma`."""
 
@@ -26,12 +28,12 @@ def multiply(n: int, dtypes: tuple[str, str], along: tuple[str, str]) -> str:
     ``16 * warp + lane / 4 + 8 * h``, column ``8 * j + lane % 4 * 2 + e`` (PTX manual, "Register Fragments for
     wgmma.mma_async.m64nNk16").
 
-    dtypes: of the operands, both float16, both bfloat16, or each int8 or uint8. along: what runs along memory of them,
-    "k" or "row"; integers only along k.
+    dtypes: of the operands, both float16, both bfloat16, each int8 or uint8, or each a float of 8 bits. along: what
+    runs along memory of them, "k" or "row"; bytes only along k.
     """
     assert n in COLUMNS, n
     kinds = [_KINDS[dtype] for dtype in dtypes]
-    steps = STEP_BYTES if kinds[0].endswith("8") else STEP_BYTES // 2
+    steps = STEP_BYTES // 2 if kinds[0].endswith("f16") else STEP_BYTES
     return f"ts_sm90_wgmma_m64n{n}k{steps}_{kinds[0]}_{kinds[1]}_{along[0][0]}{along[1][0]}"
 
 
@@ -76,7 +78,8 @@ def _gemm(n: str, steps: str, a: str, b: str, a_along: str, b_along: str) -> str
     whole = a in ("s8", "u8")
     places = ", ".join(f"%{i}" for i in range(count))
     results = ", ".join(f'"+{"r" if whole else "f"}"(d[{i}])' for i in range(count))
-    scales = "1" if whole else f"1, 1, 1, {int(a_along == 'r')}, {int(b_along == 'r')}"
+    turned = f", {int(a_along == 'r')}, {int(b_along == 'r')}" if a.endswith("f16") else ""
+    scales = "1" if whole else f"1, 1, 1{turned}"
     return (
         f"static __device__ __forceinline__ void ts_sm90_wgmma_m64n{n}k{steps}_{a}_{b}_{a_along}{b_along}("
         f"{'int' if whole else 'float'} *d, unsigned long long a, unsigned long long b) {{\n"

@@ -9,7 +9,7 @@ import numpy as np
 
 from tilestitch.compiler.ir import Value
 from tilestitch.compiler.ir.blocks import SCALES
-from tilestitch.compiler.ir.types import dtype_kind, is_float, is_integer, to_numpy_dtype
+from tilestitch.compiler.ir.types import SMALL_FLOATS, dtype_kind, is_float, is_integer, to_numpy_dtype
 
 from ..builder import dtype_of
 from ..context import Context, Converted, Versioned
@@ -142,7 +142,7 @@ _BLOCKED = ("int2", "uint2", "int4", "uint4", *_BYTES)
 
 def _widened(ctx: Context, x: Value, dtype: str) -> Value:
     """x as `dtype`. Weights of 8 bits are left for passes to multiply as they are, or to fold."""
-    if x.is_constant and dtype_of(x) in ("int8", "uint8") and ctx.rank(x) > 1:
+    if x.is_constant and dtype_of(x) in ("int8", "uint8", *SMALL_FLOATS) and ctx.rank(x) > 1:
         return ctx.graph.emit("cast", x, origins=ctx.origins, to=dtype)
     return ctx.cast(x, dtype)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilestitch.compiler.ir.types import SMALL_FLOATS
 from tilestitch.passes.plan.gemm.gemm import Gemm
 from tilestitch.passes.plan.gemm.patches import why_not_patches
 from tilestitch.passes.plan.gemm.planes import refusal
@@ -9,9 +10,12 @@ from tilestitch.passes.plan.gemm.planes import refusal
 MMA_SUMS = {
     ("float16", "float16"): "float32", ("bfloat16", "bfloat16"): "float32", ("float32", "float32"): "float32",
     ("int8", "int8"): "int32", ("int8", "uint8"): "int32", ("uint8", "int8"): "int32", ("uint8", "uint8"): "int32",
+    **{(a, b): "float32" for a in SMALL_FLOATS for b in SMALL_FLOATS},
 }  # fmt: skip
 """What mma.sync adds up in, by the dtypes of the operands; float32 operands are rounded to TF32."""
 AMPERE = 80
+ADA = 89
+"""The oldest compute capability (times ten) whose tensor cores multiply floats of 8 bits."""
 WGMMA_ARCHITECTURE = "sm_90a"
 BYTES = frozenset({"int8", "uint8"})
 
@@ -25,6 +29,8 @@ def why_not_mma(gemm: Gemm, capability: int) -> str | None:
         return f"the operands are {dtypes[0]} and {dtypes[1]}"
     if MMA_SUMS[dtypes] != gemm.acc_dtype:
         return f"the sums are {gemm.acc_dtype}, not {MMA_SUMS[dtypes]}"
+    if dtypes[0] in SMALL_FLOATS and capability < ADA:
+        return f"the GPU has compute capability {capability / 10}, less than {ADA / 10}, and multiplies no {dtypes[0]}"
     if dtypes[0] == "float32" and not gemm.tf32:
         return "float32 must not be rounded to TF32"
     return None
@@ -35,7 +41,7 @@ def why_not_wgmma(gemm: Gemm, name: str, specific: str | None) -> str | None:
     if specific != WGMMA_ARCHITECTURE:
         return f"the target is {name}, not {WGMMA_ARCHITECTURE} alone"
     dtypes = (gemm.a.dtype, gemm.b.dtype)
-    if dtypes[0] != dtypes[1] and not BYTES.issuperset(dtypes):
+    if dtypes[0] != dtypes[1] and not BYTES.issuperset(dtypes) and not SMALL_FLOATS.issuperset(dtypes):
         return f"the operands are {dtypes[0]} and {dtypes[1]}"
     wanted = "int32" if BYTES.issuperset(dtypes) else "float32"
     if gemm.acc_dtype != wanted:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilestitch.compiler.ir.types import HALVES, storage_bytes
+from tilestitch.compiler.ir.types import HALVES, SMALL_FLOATS, storage_bytes
 from tilestitch.passes.plan.access.strided import Strided
 from tilestitch.passes.plan.gemm.gemm import OperandLayout, Plane
 from tilestitch.passes.plan.gemm.tiles import LINE_BYTES
 
-TMA_DTYPES = {"float16": "float16", "bfloat16": "bfloat16", "int8": "uint8", "uint8": "uint8"}
+TMA_DTYPES = {
+    "float16": "float16", "bfloat16": "bfloat16", "int8": "uint8", "uint8": "uint8",
+    **dict.fromkeys(sorted(SMALL_FLOATS), "uint8"),
+}  # fmt: skip
 """What a tensor map calls the types that `wgmma` multiplies here."""
 MOST_ROWS = 256
 """Of a box."""

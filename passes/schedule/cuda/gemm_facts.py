@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from tilestitch.compiler.ir import Value
-from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.compiler.ir.types import SMALL_FLOATS, storage_bytes
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Role, Tail, Traffic, Unit, kernel_of
 from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout
 from tilestitch.passes.plan.gemm.gemv import with_large_right
@@ -67,8 +67,17 @@ def tiling_of(gemm: Gemm, schedule: GemmSchedule) -> Tiling:
     computed = rounds * schedule.blocks or partition.blocks
     useful = gemm.batch * gemm.m * gemm.n * gemm.k / (computed * tile.bm * tile.bn * partition.steps * tile.bk or 1)
     unit = TENSOR_CORES.get(type(tile), "fma")
-    dtype = gemm.acc_dtype if unit == "fma" else "tfloat32" if gemm.a.dtype == "float32" else gemm.a.dtype
+    dtype = gemm.acc_dtype if unit == "fma" else _multiplied(unit, gemm.a.dtype)
     return Tiling(unit, dtype, speed_of(tile) * (useful or 1.0), partition.steps * rounds, tile.ahead, again, tail)
+
+
+def _multiplied(unit: Unit, dtype: str) -> str:
+    """What the table of devices calls what tensor cores multiply: mma.sync makes half floats of those of 8 bits on
+    sm_90a, where the other unit multiplies them as they are (seen in machine code).
+    """
+    if dtype in SMALL_FLOATS:
+        return "float8" if unit == "wgmma" else "float16"
+    return "tfloat32" if dtype == "float32" else dtype
 
 
 def _again(gemm: Gemm, tile: Tile, partition: Partition) -> tuple[float, float]:

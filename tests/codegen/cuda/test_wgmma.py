@@ -224,7 +224,9 @@ def test_refusals_say_why() -> None:
     good = matmul((64, 64), (64, 64), "float16")
     assert refused(good) is None
     assert refused(good, "cuda:sm_80,sm_90a") == "the target is cuda:sm_80,sm_90a, not sm_90a alone"
-    assert refused(matmul((64, 64), (64, 64))) == "a is float32, none of float16, bfloat16, int8, uint8"
+    assert refused(matmul((64, 64), (64, 64))) == (
+        "a is float32, none of float16, bfloat16, int8, uint8, float8_e4m3fn, float8_e5m2"
+    )
     assert refused(matmul((64, 64), (64, 64), "int8", out_dtype="int32")) == (
         "b runs along its rows; wgmma reads int8 along k only"
     )

@@ -138,6 +138,8 @@ template <class R> EMU_PTX void cvt_rn_bf16x2_f32(R& d, float high, float low) {
   d = R(emu_float_to_bfloat(low) | uint32_t(emu_float_to_bfloat(high)) << 16);
 }
 EMU_MMA_32(mma_sync_aligned_m16n8k32_row_col_f32_e4m3_e4m3_f32, emu_e4m3, emu_e4m3, 32)
+EMU_MMA_32(mma_sync_aligned_m16n8k32_row_col_f32_e4m3_e5m2_f32, emu_e4m3, emu_e5m2, 32)
+EMU_MMA_32(mma_sync_aligned_m16n8k32_row_col_f32_e5m2_e4m3_f32, emu_e5m2, emu_e4m3, 32)
 EMU_MMA_32(mma_sync_aligned_m16n8k32_row_col_f32_e5m2_e5m2_f32, emu_e5m2, emu_e5m2, 32)
 
 // float16 accumulators: two registers of two

@@ -1,0 +1,91 @@
+"""Contractions of dequantised floats of 8 bits multiply these, where tensor cores do; their sums are float32.
+
+For x = sx * qx and w = sw * qw, x @ w is sx * sw * (qx @ qw): the scales follow the sums, as part of the kernel's
+epilogue. There are no zero points, and right operands that a run computes (attention) are multiplied in the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.compiler.ir.types import HALVES, SMALL_FLOATS
+from tilestitch.passes.contract import PassContext, PassResult
+
+from .driver import computed_like, is_sized, produced_by
+from .integers import by_column, is_depthwise, of_columns
+from .quantised import Quantised, dequantised
+
+LARGEST = np.float32(57344)
+"""Of all floats of 8 bits."""
+
+
+@dataclass(frozen=True)
+class Float8:
+    """Multiply floats of 8 bits where tensor cores do (`TargetInfo.multiplies_small_floats`); else say that floats of
+    32 bits, or halves, are multiplied.
+    """
+
+    name: ClassVar[str] = "float8"
+
+    def run(self, graph: Graph, context: PassContext) -> PassResult:
+        count, reasons = 0, list[str]()
+        for node in [node for node in graph.nodes if node.op in ("matmul", "conv")]:
+            found = _multiplied(graph, node, context)
+            if isinstance(found, Value):
+                graph.replace(node, [found])
+                count += 1
+            elif found is not None:
+                reasons.append(f"{', '.join(node.origins) or node.name} multiplies {node.inputs[0].dtype}: {found}")
+        if count:
+            graph.sort()
+        notes = [f"{count} contractions multiply floats of 8 bits"] if count else []
+        return PassResult(graph, count > 0, (*notes, *reasons))
+
+
+def _multiplied(graph: Graph, node: Node, context: PassContext) -> Value | str | None:
+    """The contraction of floats of 8 bits; why it stays; None of any other."""
+    if not all(is_sized(v) for v in (*node.inputs, node.output)):
+        return None
+    operands = [_of_small(graph, node, value) for value in node.inputs]
+    x, w = operands
+    if x is None and w is None:
+        return None
+    if not context.target.multiplies_small_floats:
+        return f"{context.target} multiplies no floats of 8 bits; GPUs do from sm_89 on"
+    if x is None or w is None:
+        return f"its {'left' if x is None else 'right'} operand has more than 8 bits"
+    if not x.per_tensor or not by_column(node, w.scale.shape):
+        return "its scales are not one for the left operand, and one for each column of the right one"
+    if is_depthwise(node):
+        return "windows over each channel by itself are no GEMM"
+    if not all(_keeps_finite(scale) for scale in (x.scale, w.scale)):
+        return "some of its scales are NaN, infinite, or make infinities of finite numbers"
+    attrs = {k: v for k, v in node.attrs.items() if k != "precision"} | {"out_dtype": "float32"}
+    sums = computed_like(graph, node, node.op, x.q, w.q, **attrs)
+    by_columns = computed_like(graph, node, "reshape", w.scale, shape=of_columns(node, w.scale.shape))
+    factor = computed_like(graph, node, "mul", computed_like(graph, node, "reshape", x.scale, shape=()), by_columns)
+    result = computed_like(graph, node, "mul", sums, factor)
+    return (
+        result if node.output.dtype == "float32" else computed_like(graph, node, "cast", result, to=node.output.dtype)
+    )
+
+
+def _of_small(graph: Graph, node: Node, value: Value) -> Quantised | None:
+    """What an operand was dequantised from, if that is floats of 8 bits. Half floats are what float32 became."""
+    if value.dtype in HALVES:
+        cast = produced_by(value, "cast")
+        value = value if cast is None else cast.inputs[0]
+    found = dequantised(graph, node, value)
+    return found if found is not None and found.q.dtype in SMALL_FLOATS else None
+
+
+def _keeps_finite(scale: Value) -> bool:
+    """Else an infinity times 0 is NaN, where a sum that is scaled would be infinite. Scales that are known at run time
+    only are taken to.
+    """
+    with np.errstate(over="ignore"):
+        return scale.data is None or bool(np.isfinite(scale.data * LARGEST).all())
