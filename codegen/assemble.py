@@ -102,7 +102,7 @@ def assemble(
         programs=programs,
         weights=tensors.arrays,
         kernels=compiled.kernels,
-        target=backend.info,
+        target=backend.info(frozenset().union(*(group.instructions for _, plan in units for group in plan.groups))),
         compiler_version="",
         plan=[_with_texts(p.plan.to_json()) for p in planned],
         plugins=tuple(

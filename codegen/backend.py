@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -96,9 +96,8 @@ class Backend(Protocol):
         """What the passes are told of the target."""
         ...
 
-    @property
-    def info(self) -> TargetInfo:
-        """What the manifest says of the target."""
+    def info(self, instructions: Collection[str]) -> TargetInfo:
+        """What the manifest says of the target. instructions: those for narrow numbers that its kernels need."""
         ...
 
     def lower(self, graph: Graph, group: Group) -> tuple[Any, ...]:

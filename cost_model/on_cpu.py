@@ -94,6 +94,8 @@ def _cycles_of(work: Arithmetic, lanes: int, cpu: CpuDevice, contracting_share: 
     lanes = min(lanes or whole, whole)
     if work.unit == "scalar":
         return work.operations * c.SCALAR_CYCLES
+    if work.unit == "mma":
+        return work.operations * ITEMSIZE.get(work.dtype, 4) / (cpu.tile_bytes_per_cycle * work.share)
     vectors = work.operations / (lanes * work.share)
     if work.unit == "special":
         return vectors * cpu.transcendental_cycles

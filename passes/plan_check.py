@@ -72,7 +72,7 @@ class _Checker:
                 self.fail(refusal)
             if len(group.stages) > 1 and not self.plan.target.is_gpu:
                 self.fail(f"group {group.name} has several stages; on a CPU each of them is a launch")
-            lacking = sorted(group.instructions - {self.plan.target.dot, self.plan.target.half_dot})
+            lacking = sorted(group.instructions - self.plan.target.instructions)
             if lacking:
                 self.fail(f"group {group.name} needs the instruction {lacking[0]}, which {self.plan.target} lacks")
             if group.looks_up and not isa_named(self.plan.target.isa).looks_up:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from .abi import KernelLaunch
 from .executor import EXECUTOR_EXPORTS, executor_object
 from .group import lower_group
 from .own import own_launch
-from .target import CpuTarget
+from .target import CpuTarget, features_of_tiles
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,14 @@ class CpuBackend:
         return True  # machine code reads constants from memory as well
 
     def planned_for(self, threads: int) -> PassTarget:
-        return PassTarget("cpu", threads, isa=self.target.isa.name, dot=self.target.dot, half_dot=self.target.half_dot)
+        cpu = self.target
+        return PassTarget(
+            "cpu", threads, isa=cpu.isa.name, dot=cpu.dot, half_dot=cpu.half_dot, tile_dots=cpu.tile_dots
+        )  # fmt: skip
 
-    @property
-    def info(self) -> TargetInfo:
-        return TargetInfo("cpu", self.target.mtriple, self.target.mcpu, self.target.features)
+    def info(self, instructions: Collection[str]) -> TargetInfo:
+        features = (*self.target.features, *features_of_tiles(instructions))
+        return TargetInfo("cpu", self.target.mtriple, self.target.mcpu, features)
 
     @property
     def target_of_schedules(self) -> KernelTarget:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -48,6 +49,11 @@ _X86_FEATURES = [
     "vaes",
     "vpclmulqdq",
 ]
+TILES = "amx-tile"
+TILE_FEATURES = {"tdpbusd": "amx-int8", "tdpbf16ps": "amx-bf16"}
+"""What LLVM calls the feature that an instruction on tiles belongs to, besides that of all tiles. LLVM uses them where
+it is told to only, so they are asked of a machine if a kernel does.
+"""
 _VNNI = ("avx512vnni", "avxvnni")
 _ARCHITECTURES = ("x86_64", "aarch64", "arm64")
 _ARM_FEATURES = ["neon", "fullfp16", "dotprod", "bf16", "i8mm", "sve", "sve2", "lse"]
@@ -94,6 +100,13 @@ class CpuTarget:
         """The instruction that multiplies half floats, by its name in `isa.HALF_DOTS`; "" for none."""
         return "vdpbf16ps" if self.isa is AVX512 and self.has("avx512bf16") else ""
 
+    @cached_property
+    def tile_dots(self) -> tuple[str, ...]:
+        """The instructions that multiply tiles, by their names in `isa.TILE_DOTS`."""
+        if self.isa is not AVX512 or not self.has(TILES):
+            return ()
+        return tuple(name for name, feature in TILE_FEATURES.items() if self.has(feature))
+
     def has(self, feature: str) -> bool:
         """Whether LLVM may use a feature, in its own spelling."""
         return bool(target_codegen.llvm_cpu_has_features(feature, self.tvm_target))
@@ -114,6 +127,12 @@ class CpuTarget:
         return f"cpu:{self.mtriple}/{self.mcpu}" + "".join(f",{a}" for a in self.mattr)
 
 
+def features_of_tiles(instructions: Collection[str]) -> tuple[str, ...]:
+    """What LLVM calls the features that those of the instructions need that multiply tiles."""
+    found = tuple(feature for name, feature in TILE_FEATURES.items() if name in instructions)
+    return (TILES, *found) if found else ()
+
+
 def host_target() -> CpuTarget:
     """The machine that this process runs on, with exactly the features it has."""
     triple = str(target_codegen.llvm_get_system_triple())
@@ -126,7 +145,12 @@ def _corrections(named: CpuTarget) -> tuple[str, ...]:
     present = _cpuinfo_flags()
     if not present:
         return ()
-    return tuple(f"-{name}" for name in named.features if _PROC_NAMES.get(name, name.replace(".", "_")) not in present)
+    features = (*named.features, *features_of_tiles(named.tile_dots))
+    return tuple(f"-{name}" for name in features if _proc_name(name) not in present)
+
+
+def _proc_name(feature: str) -> str:
+    return _PROC_NAMES.get(feature, feature.replace(".", "_").replace("-", "_"))
 
 
 # Where /proc/cpuinfo spells a feature differently than LLVM.

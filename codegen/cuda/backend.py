@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -43,8 +43,7 @@ class CudaBackend:
     def planned_for(self, threads: int) -> PassTarget:
         return self.target.planned_for
 
-    @property
-    def info(self) -> TargetInfo:
+    def info(self, instructions: Collection[str]) -> TargetInfo:
         return TargetInfo("cuda", architectures=() if self.options.text_only else self.target.architectures)
 
     @property

@@ -33,6 +33,7 @@ from tilestitch.passes.plan.cpu.schedules import (
     CpuScatterSchedule,
     CpuSortSchedule,
     CpuSuppressSchedule,
+    CpuTileGemmSchedule,
     CpuWindowSchedule,
 )
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
@@ -255,6 +256,8 @@ def _gemm(schedule: CpuGemmSchedule, before: GroupView, view: GroupView) -> CpuG
     typical sizes has one at all sizes.
     """
     typical, shape = (Matmul(AnchoredGroup.of(each)).gemm for each in (before, view))
+    if isinstance(schedule, CpuTileGemmSchedule) and is_open(shape.m):
+        schedule = replace(schedule, stage_left=True)  # the last tile of rows is not whole
     return _one_pass(schedule, typical) if is_open(shape.k) else schedule
 
 

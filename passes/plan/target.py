@@ -8,6 +8,7 @@ from typing import Any
 
 from tilestitch.runtime.jsonfields import Fields, integer
 
+from .cpu.isa import Isa, isa_named
 from .group import Group
 
 INTEGER_MMA = 80
@@ -36,12 +37,19 @@ class TargetInfo:
     one that its kernels need."""
     half_dot: str = ""
     """The same for half floats."""
+    tile_dots: tuple[str, ...] = ()
+    """The same for tiles of either."""
     task_buffer_bytes: int = 256 * 1024
     """Scratch that one task may use and expect to stay in its cache."""
 
     @property
     def is_gpu(self) -> bool:
         return self.name.startswith("cuda")
+
+    @property
+    def core(self) -> Isa:
+        """What schedules know of a CPU; PlanError if there is none such."""
+        return isa_named(self.isa, self.dot, self.half_dot, self.tile_dots)
 
     @property
     def multiplies_bytes(self) -> bool:
@@ -68,6 +76,9 @@ class TargetInfo:
             return f"its kernels need the instruction {self.dot}; {machine} has {machine.dot or 'none such'}"
         if self.half_dot not in ("", machine.half_dot):
             return f"its kernels need the instruction {self.half_dot}; {machine} has {machine.half_dot or 'none such'}"
+        lacking = sorted(set(self.tile_dots) - set(machine.tile_dots))
+        if lacking:
+            return f"its kernels need the instruction {lacking[0]}, which {machine} lacks"
         if (machine.multiprocessors or 0) < (self.multiprocessors or 0):
             return f"its blocks need {self.multiprocessors} multiprocessors, {machine} has {machine.multiprocessors}"
         if machine.multiprocessors != self.multiprocessors:
@@ -78,7 +89,12 @@ class TargetInfo:
         """The target without instructions for integers or half floats that no group needs."""
         needed = frozenset().union(*(group.instructions for group in groups))
         dot, half = (name if name in needed else "" for name in (self.dot, self.half_dot))
-        return replace(self, dot=dot, half_dot=half)
+        return replace(self, dot=dot, half_dot=half, tile_dots=tuple(n for n in self.tile_dots if n in needed))
+
+    @property
+    def instructions(self) -> frozenset[str]:
+        """Those that multiply groups of narrow numbers."""
+        return frozenset({self.dot, self.half_dot, *self.tile_dots} - {""})
 
     def __str__(self) -> str:
         named = self.device or self.name
@@ -86,9 +102,9 @@ class TargetInfo:
         return f"{named} ({', '.join(parts)})" if parts else named
 
     def to_json(self) -> dict[str, Any]:
-        """`dot` and `half_dot` are left out where there is none."""
-        data = {**asdict(self), "architectures": list(self.architectures)}
-        return {key: value for key, value in data.items() if value or key not in ("dot", "half_dot")}
+        """`dot`, `half_dot` and `tile_dots` are left out where there is none."""
+        data = {**asdict(self), "architectures": list(self.architectures), "tile_dots": list(self.tile_dots)}
+        return {key: value for key, value in data.items() if value or key not in ("dot", "half_dot", "tile_dots")}
 
     @staticmethod
     def from_json(data: Any, where: str = "target") -> TargetInfo:
@@ -106,6 +122,7 @@ class TargetInfo:
             isa=fields.string("isa"),
             dot=fields.string("dot") if "dot" in data else "",
             half_dot=fields.string("half_dot") if "half_dot" in data else "",
+            tile_dots=fields.strings("tile_dots") if "tile_dots" in data else (),
             task_buffer_bytes=fields.integer("task_buffer_bytes"),
         )
         fields.done()

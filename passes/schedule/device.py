@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.devices import Device, find_device, representative
 from tilestitch.cost_model.protocol import AnyDevice
-from tilestitch.passes.plan.cpu.isa import Isa, isa_named
+from tilestitch.passes.plan.cpu.isa import TILE_BYTES_A_CYCLE, Isa
 from tilestitch.passes.plan.target import TargetInfo
 
 DEFAULT_CAPABILITY = 90
@@ -20,7 +20,7 @@ def device_of(target: TargetInfo) -> AnyDevice:
     if target.device:
         return find_device(target.device)
     if not target.name.startswith("cuda"):
-        return _cpu(isa_named(target.isa, target.dot, target.half_dot), max(1, target.threads))
+        return _cpu(target.core, max(1, target.threads))
     named = [part for part in target.name.partition(":")[2].split(",") if part]
     if not named:
         return representative(DEFAULT_CAPABILITY)
@@ -32,7 +32,7 @@ def device_of(target: TargetInfo) -> AnyDevice:
 def _cpu(isa: Isa, cores: int) -> CpuDevice:
     return CpuDevice(
         cores=cores, vector_bytes=isa.vector_bytes, vectors_per_cycle=isa.fma_ports, l1_bytes=isa.l1_bytes,
-        l2_bytes=isa.l2_bytes,
+        l2_bytes=isa.l2_bytes, tile_bytes_per_cycle=TILE_BYTES_A_CYCLE if isa.tile_dots else 0,
     )  # fmt: skip
 
 

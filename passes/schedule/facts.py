@@ -10,7 +10,6 @@ from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.joined import joined_facts, listed_facts
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import Group, WhyNot
-from tilestitch.passes.plan.cpu.isa import isa_named
 from tilestitch.passes.plan.launches.cuda.group import blocking_of
 from tilestitch.passes.plan.roles import roles_of
 from tilestitch.passes.plan.target import TargetInfo
@@ -76,7 +75,7 @@ def _group_facts(
     if isinstance(roles, WhyNot):
         raise ValueError(f"no kernel: {roles}; plan the graph again")
     if not target.is_gpu:
-        return cpu_facts(nodes, group, roles, isa_named(target.isa, target.dot, target.half_dot))
+        return cpu_facts(nodes, group, roles, target.core)
     return gpu_facts(nodes, group, roles, multiprocessors_of(target))
 
 

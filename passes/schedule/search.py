@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
 from tilestitch.passes.plan import Group, WhyNot
-from tilestitch.passes.plan.cpu.isa import isa_named
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import Schedule
 from tilestitch.passes.plan.target import TargetInfo
@@ -114,7 +113,7 @@ def _climbed(
 def _predicted(
     nodes: Mapping[str, Node], groups: Sequence[Group], target: TargetInfo, model: LatencyModel, device: AnyDevice
 ) -> list[float]:
-    isa = isa_named(target.isa, target.dot, target.half_dot)
+    isa = target.core
     kernels = [cpu_facts(nodes, group, _roles(nodes, group), isa) for group in groups]
     return [prediction.latency_us for prediction in model.predict(kernels, device)]
 

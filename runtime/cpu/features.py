@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import platform
 from collections.abc import Iterable
 from functools import cache
@@ -22,6 +24,10 @@ _LINUX_NAMES = {
     "neon": "asimd", "fp-armv8": "fp", "dotprod": "asimddp", "fullfp16": "asimdhp", "lse": "atomics", "rdm": "asimdrdm",
     "crc": "crc32", "i8mm": "i8mm", "bf16": "bf16", "sve": "sve", "sve2": "sve2", "rcpc": "lrcpc", "ccpp": "dcpop",
 }  # fmt: skip
+
+TILES = "amx-tile"
+_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA = 158, 0x1023, 18
+"""`arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)` of x86-64; see Linux's Documentation/arch/x86/xstate.rst."""
 
 _ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
@@ -64,3 +70,18 @@ def check_cpu(target: TargetInfo, file: str) -> None:
             "which this one lacks; "
             "compile again on this machine, or with --target cpu and a feature set that both have"
         )
+    if TILES in target.features:
+        reason = refused_tiles()
+        if reason:
+            raise DeviceError(
+                f"{file}: Linux does not let this process use the tile registers of AMX ({reason}); allow it, or "
+                f"compile again with --target cpu:{target.cpu},-{TILES}"
+            )
+
+
+def refused_tiles() -> str:
+    """Ask Linux to let all threads of this process use tile registers; why it does not, or ""."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.syscall(_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA) == 0:
+        return ""
+    return os.strerror(ctypes.get_errno())

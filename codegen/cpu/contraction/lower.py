@@ -14,6 +14,7 @@ from tilestitch.codegen.cpu.contraction.block_dots import BlockDotEmitter
 from tilestitch.codegen.cpu.contraction.blocks import BlockEmitter
 from tilestitch.codegen.cpu.contraction.gemm import GemmEmitter, emit_gemm
 from tilestitch.codegen.cpu.contraction.gemv import emit_gemv
+from tilestitch.codegen.cpu.contraction.matrix_tiles import TileEmitter
 from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, Operand, PackedOperand
 from tilestitch.codegen.cpu.surroundings import Operands, Surroundings
 from tilestitch.compiler.ir.graph import Value
@@ -70,13 +71,20 @@ def lower_gemm(group: Operands, plan: GemmPlan) -> KernelLaunch:
         if packing is not None:
             one = matmul.shared and shape.gates == 1
             weights = PackedOperand(around.packed, (lambda b: 0) if one else (lambda b: b))
-        emitter = GemmEmitter if shape.blocks is None else BlockDotEmitter if plan.rounds else BlockEmitter
         emit_gemm(
             plan, lambda *at: matmul.load_a(around, *at), weights, lambda *at: matmul.finish(around, *at), task,
-            scratch, emitter=emitter,
+            scratch, emitter=_emitter(plan),
         )  # fmt: skip
 
     return group.launch("matmul", plan.tasks, plan.scratch_bytes, packing, matrix, emit)
+
+
+def _emitter(plan: GemmPlan) -> type[GemmEmitter]:
+    if plan.multiplies_tiles:
+        return TileEmitter
+    if plan.shape.blocks is None:
+        return GemmEmitter
+    return BlockDotEmitter if plan.rounds else BlockEmitter
 
 
 def lower_gemv(group: Operands, plan: GemvPlan) -> KernelLaunch:

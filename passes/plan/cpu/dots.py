@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from .isa import ALL_DOTS, Dot, Multiplied
-from .schedules import DotSchedule
+from .isa import DOTS, HALF_DOTS, TILE_DOTS, Dot, Multiplied
+from .schedules import CpuTileGemmSchedule, DotSchedule
 
 
 class Grouped(Multiplied, Protocol):
@@ -17,9 +17,10 @@ class Grouped(Multiplied, Protocol):
 
 def dot_reasons(shape: Grouped, schedule: DotSchedule, staged: bool) -> Iterator[str]:
     """Why there is no such kernel. staged: the left operand is copied first."""
-    dot = ALL_DOTS.get(schedule.dot)
+    known = TILE_DOTS if isinstance(schedule, CpuTileGemmSchedule) else {**DOTS, **HALF_DOTS}
+    dot = known.get(schedule.dot)
     if dot is None:
-        yield f"no instruction {schedule.dot!r} multiplies groups; known are {', '.join(ALL_DOTS)}"
+        yield f"no instruction {schedule.dot!r} multiplies so; known are {', '.join(known)}"
         return
     if not shape.multiplied_by(dot):
         operands = "uint8 by constant int8" if dot.sums == "int32" else f"{dot.left} by constant {dot.right}"

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from tilestitch.compiler.ir.blocks import BlockFormat
 from tilestitch.compiler.ir.sizes import Size, bounds_of, ceil_div, is_open, largest
-from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
+from tilestitch.compiler.ir.types import HALVES, compute_dtype, storage_bytes
 
 from .dots import dot_reasons
-from .isa import ALL_DOTS, DOTS, Dot
+from .isa import ALL_DOTS, DOTS, TILE_BYTES, TILE_ROWS, Dot
 from .limits import LARGEST, right_reasons, task_reasons, tile_reasons
 from .schedules import (
     CpuBlockDotGemmSchedule,
@@ -22,6 +22,7 @@ from .schedules import (
     CpuDotGemmSchedule,
     CpuGemmSchedule,
     CpuGemvSchedule,
+    CpuTileGemmSchedule,
 )
 from .tiling import LINE_BYTES, RegisterTile, Split, align, split_at_most
 
@@ -31,6 +32,9 @@ ROUNDED = "int8"
 """What a left operand is rounded to, symmetrically."""
 ROUNDED_LARGEST = 127
 
+
+SHAPES_BYTES = 64
+"""Of what `ldtilecfg` reads."""
 
 WIDE_STEP_BYTES, NEAR_BYTES, FAR_BYTES = 320, 2048, 8192
 """How far ahead of a stream that is read once its lines are asked for: panels with wide steps are followed by the
@@ -73,10 +77,17 @@ class DotPacking(Packing):
     """The same for an instruction that multiplies `group` steps at once: [groups, panels, steps, columns * group]."""
 
     group: int = 4
+    whole: int = 1
+    """Steps come in multiples of so many."""
 
     @property
     def neighbours(self) -> int:
         return self.group
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        groups, panels, steps, columns = super().shape
+        return (groups, panels, -(-steps // self.whole) * self.whole, columns)
 
 
 @dataclass(frozen=True)
@@ -178,6 +189,11 @@ class GemmPlan:
         return ALL_DOTS.get(self.schedule.dot) if isinstance(self.schedule, CpuDotGemmSchedule) else None
 
     @property
+    def multiplies_tiles(self) -> bool:
+        """Whether an instruction multiplies whole tiles."""
+        return isinstance(self.schedule, CpuTileGemmSchedule)
+
+    @property
     def rounds(self) -> bool:
         """Whether rows of the left operand are rounded to 8 bits as they are copied."""
         return isinstance(self.schedule, CpuBlockDotGemmSchedule)
@@ -189,7 +205,10 @@ class GemmPlan:
 
     @property
     def steps(self) -> int:
-        return self.shape.k if self.dot is None else ceil_div(self.shape.k, self.dot.group)
+        if self.dot is None:
+            return self.shape.k
+        steps = ceil_div(self.shape.k, self.dot.group)
+        return ceil_div(steps, TILE_ROWS) * TILE_ROWS if self.multiplies_tiles else steps
 
     @property
     def staged_dtype(self) -> str:
@@ -250,8 +269,20 @@ class GemmPlan:
 
     @property
     def staged_bytes(self) -> int:
-        size = self.block_rows * self.staged_stride * storage_bytes(self.staged_dtype)
+        size = (self.block_rows + self.rows_beyond) * self.staged_stride * storage_bytes(self.staged_dtype)
         return align(size) if self.schedule.stage_left else 0
+
+    @property
+    def rows_beyond(self) -> int:
+        """Rows after those of a task that tiles read besides: they are whole."""
+        if not self.multiplies_tiles:
+            return 0
+        return self.tile_rows - (0 if is_open(self.shape.m) else self.rows.small)
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows of sums in the registers."""
+        return ceil_div(self.rows.largest, TILE_ROWS) * TILE_ROWS if self.multiplies_tiles else self.rows.largest
 
     @property
     def panel_bytes(self) -> int:
@@ -275,12 +306,17 @@ class GemmPlan:
         if self.splits_k:
             return self.block_rows
         waits = self.schedule.spill or is_open(self.shape.n)
-        return self.shape.gates * self.rows.largest if waits else 0
+        return self.shape.gates * self.tile_rows if waits else 0
 
     @property
     def scratch_bytes(self) -> int:
         sums = self.sums_rows * self.tile.columns * storage_bytes(self.shape.acc_dtype)
-        return self.staged_bytes + self.panel_bytes + align(sums) + self.rounding_bytes
+        return self.staged_bytes + self.panel_bytes + align(sums) + self.rounding_bytes + self.shapes_bytes
+
+    @property
+    def shapes_bytes(self) -> int:
+        """What says how large the tiles are."""
+        return SHAPES_BYTES if self.multiplies_tiles else 0
 
     @property
     def rounding_bytes(self) -> int:
@@ -298,7 +334,9 @@ class GemmPlan:
             halved = self.rounds and self.shape.blocks.bits == 4
             return BlockPacking(*at, form=self.shape.blocks, lanes=self.schedule.lanes, halved=halved)
         matrix = groups, self.shape.k, self.shape.n, self.tile.columns, self.shape.b_dtype
-        return Packing(*matrix) if self.dot is None else DotPacking(*matrix, self.dot.group)
+        if self.dot is None:
+            return Packing(*matrix)
+        return DotPacking(*matrix, self.dot.group, TILE_ROWS if self.multiplies_tiles else 1)
 
     def reasons(self) -> Iterator[str]:
         """Why no kernel computes the GEMM as scheduled."""
@@ -309,6 +347,8 @@ class GemmPlan:
             return
         if isinstance(schedule, CpuDotGemmSchedule):
             yield from dot_reasons(shape, schedule, schedule.stage_left)
+        if self.multiplies_tiles:
+            yield from self._tile_reasons()
         if isinstance(schedule, CpuBlockGemmSchedule) != (shape.blocks is not None):
             yield "weights in blocks, and no others, are for the template of blocks"
         elif shape.blocks is not None:
@@ -325,6 +365,20 @@ class GemmPlan:
         )  # fmt: skip
         if schedule.widen_right and shape.gates > 1:
             yield "panels of several gates are not widened: one has the place of the other"
+
+    def _tile_reasons(self) -> Iterator[str]:
+        schedule, shape, dot = self.schedule, self.shape, self.dot
+        if not 1 <= schedule.rows <= 2 * TILE_ROWS or schedule.vectors > 2:
+            yield f"sums are in one or two tiles of {TILE_ROWS} rows by one or two of {TILE_ROWS} columns"
+        if self.splits_k or not schedule.spill:
+            yield "tiles are summed in one pass, and their results spilled"
+        if schedule.prefetch_ahead or schedule.prefetch_next:
+            yield "tiles are loaded whole, and ask for no other"
+        whole = dot is not None and not is_open(shape.k) and shape.k * storage_bytes(dot.left) % TILE_BYTES == 0
+        if not schedule.stage_left and not (whole and not is_open(shape.m) and self.rows_beyond == 0):
+            yield "rows are read where they lie in whole tiles, as many for each; others are copied"
+        if not schedule.stage_left and shape.a_dtype in HALVES:
+            yield f"rows of {shape.a_dtype} are copied"
 
     def _block_reasons(self, form: BlockFormat) -> Iterator[str]:
         schedule, shape = self.schedule, self.shape

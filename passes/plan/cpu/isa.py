@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -34,7 +35,22 @@ class Multiplied(Protocol):
 
 DOTS = {dot.name: dot for dot in (Dot("vpdpbusd", 4, "uint8", "int8"), Dot("vpmaddwd", 2, "int16", "int16"))}
 HALF_DOTS = {"vdpbf16ps": Dot("vdpbf16ps", 2, "bfloat16", "bfloat16", "float32", (16,))}
-ALL_DOTS = {**DOTS, **HALF_DOTS}
+TILE_DOTS = {
+    "tdpbusd": Dot("tdpbusd", 4, "uint8", "int8", "int32", (16,)),
+    "tdpbf16ps": Dot("tdpbf16ps", 2, "bfloat16", "bfloat16", "float32", (16,)),
+}
+"""Those of AMX, for tiles of up to 16 rows by 64 bytes."""
+ALL_DOTS = {**DOTS, **HALF_DOTS, **TILE_DOTS}
+TILE_ROWS, TILE_BYTES = 16, 64
+"""Most rows of a tile, and bytes of each."""
+TILE_CYCLES, TILE_LOAD_CYCLES, TILE_STORE_CYCLES = 16, 8, 16
+"""From one multiplication of tiles, load or store of one to the next (Intel's optimisation manual, 248966, chapter on
+AMX).
+"""
+TILE_LATENCY = 52
+"""Cycles from one multiplication of tiles to the next that adds to the same sums (the same)."""
+TILE_BYTES_A_CYCLE = TILE_ROWS * TILE_ROWS * TILE_BYTES // TILE_CYCLES
+"""Multiply-adds of bytes."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +73,8 @@ class Isa:
     dot: Dot | None = None
     half_dot: Dot | None = None
     """What multiplies groups of half floats, if anything does."""
+    tile_dots: tuple[Dot, ...] = ()
+    """What multiplies tiles of either."""
     looks_up: bool = False
     """Whether an instruction looks up 16 floats at once."""
 
@@ -80,7 +98,7 @@ USUAL = AVX2
 """The vector unit that kernels are scheduled for where a target names none."""
 
 
-def isa_named(name: str, dot: str = "", half_dot: str = "") -> Isa:
+def isa_named(name: str, dot: str = "", half_dot: str = "", tile_dots: Collection[str] = ()) -> Isa:
     """The vector unit of that name, the usual one for "", with those instructions; PlanError if there is none such."""
     if name and name not in ISAS:
         raise PlanError(f"no CPU has the vector unit {name!r}; known are {', '.join(ISAS)}")
@@ -88,5 +106,9 @@ def isa_named(name: str, dot: str = "", half_dot: str = "") -> Isa:
         raise PlanError(f"no CPU multiplies integers by {dot!r}; known are {', '.join(DOTS)}")
     if half_dot and half_dot not in HALF_DOTS:
         raise PlanError(f"no CPU multiplies half floats by {half_dot!r}; known are {', '.join(HALF_DOTS)}")
+    odd = sorted(set(tile_dots) - set(TILE_DOTS))
+    if odd:
+        raise PlanError(f"no CPU multiplies tiles by {odd[0]!r}; known are {', '.join(TILE_DOTS)}")
     isa = ISAS[name] if name else USUAL
-    return replace(isa, dot=DOTS.get(dot), half_dot=HALF_DOTS.get(half_dot))
+    tiles = tuple(TILE_DOTS[each] for each in TILE_DOTS if each in tile_dots)
+    return replace(isa, dot=DOTS.get(dot), half_dot=HALF_DOTS.get(half_dot), tile_dots=tiles)

@@ -47,6 +47,17 @@ class CpuDotGemmSchedule(CpuGemmSchedule):
 
 
 @dataclass(frozen=True)
+class CpuTileGemmSchedule(CpuDotGemmSchedule):
+    """The same by an instruction that multiplies tiles of up to 16 rows by 64 bytes: `rows` are those of one or two
+    tiles, and `vectors` are one or two tiles of 16 columns. Results go through the workspace. stage_left: else whole
+    tiles are read where they lie.
+    """
+
+    template: ClassVar[str] = "cpu_tile_gemm"
+    dot: str = "tdpbusd"
+
+
+@dataclass(frozen=True)
 class CpuBlockGemmSchedule(CpuGemmSchedule):
     """A GEMM by constant weights in blocks that share a scale. widen_right: a task dequantises each panel into its
     workspace, for all its tiles; else each tile does so in registers. stage_left: as above, with zeros up to whole
@@ -272,7 +283,8 @@ DotSchedule: TypeAlias = CpuDotGemmSchedule | CpuDotConvSchedule | CpuBlockDotGe
 """Of kernels that need an instruction for integers."""
 
 CpuSchedule: TypeAlias = (
-    CpuGemmSchedule | CpuDotGemmSchedule | CpuBlockGemmSchedule | CpuBlockDotGemmSchedule | CpuGemvSchedule
+    CpuGemmSchedule | CpuDotGemmSchedule | CpuTileGemmSchedule | CpuBlockGemmSchedule | CpuBlockDotGemmSchedule
+    | CpuGemvSchedule
     | CpuConvSchedule | CpuDotConvSchedule
     | CpuConvTransposeSchedule | CpuWindowSchedule | CpuAttentionSchedule | CpuLoopSchedule | CpuRowSchedule
     | CpuSplitRowSchedule | CpuSortSchedule | CpuScanSchedule | CpuScatterSchedule | CpuSuppressSchedule

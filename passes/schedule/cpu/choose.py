@@ -9,7 +9,6 @@ from tilestitch.compiler.ir import Node
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.cpu.attention import attention_of
-from tilestitch.passes.plan.cpu.isa import isa_named
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import Schedule
@@ -31,7 +30,7 @@ def choose(nodes: Mapping[str, Node], group: Group, target: TargetInfo, model: L
 
     `nodes` are those of its graph by name. `model` says whether few long rows are worth being cut into parts.
     """
-    view, isa, threads = look_up(nodes, group), isa_named(target.isa, target.dot, target.half_dot), target.threads
+    view, isa, threads = look_up(nodes, group), target.core, target.threads
     outputs, anchor = view.stored, view.anchor
     if not outputs:
         return None

@@ -13,7 +13,15 @@ from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.cpu.attention import AttentionPlan
 from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan, staged_extent
 from tilestitch.passes.plan.cpu.gemm import GemmPlan
-from tilestitch.passes.plan.cpu.isa import DOTS, Isa
+from tilestitch.passes.plan.cpu.isa import (
+    DOTS,
+    TILE_CYCLES,
+    TILE_LATENCY,
+    TILE_LOAD_CYCLES,
+    TILE_ROWS,
+    TILE_STORE_CYCLES,
+    Isa,
+)
 from tilestitch.passes.plan.cpu.window import WindowPlan
 
 from .tiles import PACK_CYCLES, right_cycles, step_cycles
@@ -58,10 +66,19 @@ def _right_cycles(plan: GemmPlan, isa: Isa) -> float:
 def _tile_and_row(plan: GemmPlan, isa: Isa) -> tuple[float, float]:
     """Of a register tile through the whole reduction, and to copy or read its rows of the left operand."""
     form, elements = plan.shape.blocks, plan.rows.largest * max(1, plan.shape.k)
+    if plan.multiplies_tiles:
+        return _tiles(plan), elements * (COPY_CYCLES if plan.schedule.stage_left else NEAR_CYCLES)
     step = step_cycles(plan.rows.largest, plan.tile.vectors, isa)
     if plan.rounds and form is not None:
         return step * form.blocks * (form.block // DOTS["vpdpbusd"].group + SCALED_STEPS), elements * ROUND_CYCLES
     return step * max(1, plan.steps), elements * (COPY_CYCLES if plan.schedule.stage_left else NEAR_CYCLES)
+
+
+def _tiles(plan: GemmPlan) -> float:
+    """Of tiles of sums through the whole reduction, which then wait in memory for the epilogue."""
+    below, beside = plan.tile_rows // TILE_ROWS, plan.schedule.vectors
+    step = max(TILE_CYCLES * below * beside, TILE_LOAD_CYCLES * (below + beside), TILE_LATENCY)
+    return plan.steps // TILE_ROWS * step + below * beside * 2 * TILE_STORE_CYCLES
 
 
 def conv_task(plan: ConvPlan, isa: Isa) -> TaskCycles:

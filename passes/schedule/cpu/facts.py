@@ -8,13 +8,14 @@ from math import ceil, log, log2, prod
 from typing import Any
 
 from tilestitch.compiler.ir import Kind, Node, Value, kind_of
+from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Traffic, Unit, kernel_of
 from tilestitch.passes.plan.access.split_rows import pieces_of
 from tilestitch.passes.plan.cpu.anchors import AnchoredPlan, AnchoredSchedule, plan_of
 from tilestitch.passes.plan.cpu.attention import AttentionPlan, attention_of
 from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan
 from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemvPlan
-from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.isa import TILE_BYTES_A_CYCLE, Isa
 from tilestitch.passes.plan.cpu.opaque import (
     AppendPlan,
     OpaquePlan,
@@ -205,6 +206,13 @@ def _neighbours(plan: AnchoredPlan | AttentionPlan) -> int:
     return plan.neighbours if isinstance(plan, GemmPlan | ConvPlan) else 1
 
 
+def _most_a_cycle(plan: AnchoredPlan | AttentionPlan, lanes: int, isa: Isa) -> float:
+    """Multiply-adds of a core."""
+    if isinstance(plan, GemmPlan) and plan.multiplies_tiles:
+        return TILE_BYTES_A_CYCLE / storage_bytes(_multiplied(plan))
+    return min(lanes, isa.lanes(plan.shape.acc_dtype)) * _neighbours(plan) * isa.fma_ports
+
+
 def _tiled(
     view: GroupView, roles: Roles, operands: Sequence[Value], again: tuple[int, int], cycles: float,
     plan: AnchoredPlan | AttentionPlan, isa: Isa,
@@ -212,14 +220,15 @@ def _tiled(
     work, dtype = work_of(view.nodes, view.outputs, roles), _multiplied(plan)
     lanes = plan.schedule.scores.lanes if isinstance(plan, AttentionPlan) else plan.schedule.lanes
     unit: Unit = "alu" if roles.anchor is not None and roles.anchor.op == "window_reduce" else "fma"
-    most = min(lanes, isa.lanes(plan.shape.acc_dtype)) * _neighbours(plan) * isa.fma_ports * cycles
+    tiles = isinstance(plan, GemmPlan) and plan.multiplies_tiles
+    most = cycles * _most_a_cycle(plan, lanes, isa)
     share = min(1.0, work.operations(unit) / most) if most else 1.0
     # What lies before an operand is computed by each task that copies the operand.
     times = again[0] if operands[0].producer in view.nodes else again[-1]
 
     def scheduled(a: Arithmetic) -> Arithmetic:
         if a.unit == unit:
-            return replace(a, dtype=dtype, share=share)
+            return replace(a, unit="mma" if tiles else unit, dtype=dtype, share=share)
         return replace(a, operations=a.operations * times) if a.unit == "scalar" else a
 
     reads = read_again(work.reads, sides_of(view.nodes, operands), again)

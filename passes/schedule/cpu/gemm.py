@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
 from tilestitch.compiler.ir.blocks import BlockFormat
-from tilestitch.compiler.ir.sizes import is_open
+from tilestitch.compiler.ir.sizes import ceil_div, is_open
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemmShape, GemvShape
-from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.isa import TILE_ROWS, Dot, Isa
 from tilestitch.passes.plan.cpu.schedules import (
     CpuBlockDotGemmSchedule,
     CpuBlockGemmSchedule,
     CpuDotGemmSchedule,
     CpuGemmSchedule,
     CpuGemvSchedule,
+    CpuTileGemmSchedule,
 )
 from tilestitch.passes.plan.cpu.tiling import RegisterTile, Split, split_at_most
 
-from .cycles import gemm_task
+from .cycles import gemm_cycles, gemm_task
 from .tasks import SHAPES, choose_blocks
 from .tiles import choose_tile, widens
 
@@ -54,6 +56,27 @@ def choose_gemm(shape: GemmShape, isa: Isa, threads: int) -> CpuGemmSchedule:
         return _rounded(shape, isa, threads)
     if shape.blocks is not None and shape.m <= MOST_STREAMED:
         return _streamed(shape, shape.blocks, isa, threads)
+    dot = next((dot for dot in isa.tile_dots if shape.multiplied_by(dot)), None)
+    candidates = [_in_vectors(shape, isa, threads), *(_in_tiles(shape, dot, isa, threads) if dot and shape.k else ())]
+    if len(candidates) == 1:
+        return candidates[0]
+    return min(candidates, key=lambda schedule: gemm_cycles(GemmPlan(shape, schedule), isa))
+
+
+def _in_tiles(shape: GemmShape, dot: Dot, isa: Isa, threads: int) -> Iterator[CpuGemmSchedule]:
+    """One or two tiles of rows, where there are so many, by as many columns as there are, up to two."""
+    vectors = min(2, ceil_div(shape.n, TILE_ROWS))
+    for rows in (TILE_ROWS, 2 * TILE_ROWS)[: ceil_div(shape.m, TILE_ROWS)]:
+        draft = CpuTileGemmSchedule(rows, vectors, TILE_ROWS, 1, 1, 1, stage_left=True, spill=True, dot=dot.name)
+        draft = replace(draft, k_block=GemmPlan(shape, draft).steps)
+        if next(GemmPlan(shape, replace(draft, stage_left=False)).reasons(), None) is None:
+            draft = replace(draft, stage_left=False)
+        block_tiles, block_panels = _blocks(GemmPlan(shape, draft), isa, threads)
+        yield replace(draft, block_tiles=block_tiles, block_panels=block_panels)
+
+
+def _in_vectors(shape: GemmShape, isa: Isa, threads: int) -> CpuGemmSchedule:
+    """The best register tile."""
     tile, rows = choose_tile(shape.m, shape.n, isa.lanes(shape.acc_dtype), isa)
     draft = _draft(shape, tile, isa)
     k_block = _reduction_block(GemmPlan(shape, draft), rows, isa)

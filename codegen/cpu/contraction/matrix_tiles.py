@@ -1,0 +1,105 @@
+"""GEMMs by instructions of AMX, which multiply a tile of rows by a tile of columns.
+
+Eight registers of 16 rows by 64 bytes: four of sums, two of the left operand below each other, two of the right one
+beside each other. A tile of the right operand is 16 steps of the reduction of a packed panel, each of which has the
+neighbours of 16 columns; one of the left operand is 64 bytes of 16 rows. See Intel's Software Developer's Manual,
+volume 1, chapter 18.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.cpu.contraction import microkernel as mk
+from tilestitch.codegen.cpu.contraction.gemm import GemmEmitter
+from tilestitch.codegen.cpu.contraction.microkernel import Expr
+from tilestitch.codegen.cpu.contraction.panels import PackedOperand
+from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.passes.plan.cpu.gemm import SHAPES_BYTES
+from tilestitch.passes.plan.cpu.isa import TILE_BYTES, TILE_ROWS
+
+REGISTERS = 8
+SUMS, LEFT, RIGHT = 0, 4, 6
+"""The first register of each kind."""
+PALETTE = 1
+"""Of eight registers of 16 rows by 64 bytes."""
+COLUMNS_AT, ROWS_AT = 16, 48
+"""Bytes of the shapes where the lengths of rows begin, two bytes each, and the numbers of rows."""
+
+
+def _shapes() -> np.ndarray:
+    """What `ldtilecfg` reads, as bytes: every register is as large as can be. So LLVM may take one for another, as its
+    models of some CPUs make it do; where there are fewer rows, the sums of the others are not read.
+    """
+    found = np.zeros(SHAPES_BYTES, np.uint8)
+    found[0] = PALETTE
+    found[COLUMNS_AT : COLUMNS_AT + 2 * REGISTERS].view(np.uint16)[...] = TILE_BYTES
+    found[ROWS_AT : ROWS_AT + REGISTERS] = TILE_ROWS
+    return found
+
+
+SHAPES = _shapes()
+
+
+class TileEmitter(GemmEmitter):
+    """A GEMM in tile registers."""
+
+    def __init__(self, plan: Any, load_a: Any, b: Any, epilogue: Any, scratch: Expr, window: Any) -> None:
+        super().__init__(plan, load_a, b, epilogue, scratch, window)
+        at = plan.scratch_bytes - plan.shapes_bytes
+        self.shapes = mk.scratch_buffer(scratch, at, (SHAPES_BYTES // 4,), "int32", "shapes")
+
+    def run(self, task: Expr) -> None:
+        for place, word in enumerate(SHAPES.view(np.int32)):
+            T.buffer_store(self.shapes, T.int32(int(word)), [place])
+        _do("ldtilecfg", T.address_of(self.shapes[0]))
+        super().run(task)
+        _do("tilerelease")
+
+    def _tile(self, panel: Expr, width: Expr, index: Expr, rows: int) -> None:
+        plan, dot = self.plan, self.plan.dot
+        assert dot is not None
+        row0 = T.bind(mk.start_of(plan.rows, index))
+        below = range(1 if rows <= TILE_ROWS else 2)
+        beside = range(-(-width // plan.tile.lanes) if mk.is_number(width) else plan.tile.vectors)
+        sums = [(SUMS + 2 * i + j, i, j) for i in below for j in beside]
+        for number, _, _ in sums:
+            _do("tilezero", T.int8(number))
+        if plan.shape.k:
+            with mk.serial(0, plan.steps // TILE_ROWS) as k:
+                for j in beside:
+                    _do("tileloadd64", T.int8(RIGHT + j), *self._right(panel, k, j))
+                for i in below:
+                    _do("tileloadd64", T.int8(LEFT + i), *self._left_tile(row0 + i * TILE_ROWS, k))
+                for number, i, j in sums:
+                    _do(dot.name, T.int8(number), T.int8(LEFT + i), T.int8(RIGHT + j))
+        stride = T.int64(plan.tile.columns * storage_bytes(plan.shape.acc_dtype))
+        for number, i, j in sums:
+            where = self.sums[i * TILE_ROWS, j * plan.tile.lanes]
+            _do("tilestored64", T.int8(number), T.address_of(where), stride)
+        self._store_tile(panel, width, row0, rows)
+
+    def _right(self, panel: Expr, k: Expr, j: int) -> tuple[Expr, Expr]:
+        """Address and stride of 16 steps of 16 columns."""
+        plan, operand = self.plan, self.panels.operand
+        assert isinstance(operand, PackedOperand)
+        first = operand.buffer[operand.group(self.batch), panel, k * TILE_ROWS, j * plan.tile.lanes * plan.neighbours]
+        step = plan.tile.columns * plan.neighbours * storage_bytes(plan.shape.b_dtype)
+        return T.address_of(first), T.int64(step)
+
+    def _left_tile(self, row: Expr, k: Expr) -> tuple[Expr, Expr]:
+        """Address and stride of 64 bytes of 16 rows."""
+        plan = self.plan
+        element = storage_bytes(plan.staged_dtype)
+        column = k * (TILE_BYTES // element)
+        if self.schedule.stage_left:
+            first = self.staged[row - self.first_row, column]
+            return T.address_of(first), T.int64(plan.staged_stride * element)
+        return T.address_of(self.load_a(self.batch, row, column)), T.int64(plan.shape.k * element)
+
+
+def _do(name: str, *operands: Expr) -> None:
+    T.evaluate(T.call_llvm_intrin("void", f"llvm.x86.{name}", *operands))
