@@ -16,7 +16,7 @@ from tilestitch.compiler.ir import Graph, Node, Value, reference
 from tilestitch.compiler.ir.blocks import BlockFormat
 from tilestitch.compiler.ir.types import from_numpy_dtype, is_float
 from tilestitch.passes.contract import PassContext, PassResult
-from tilestitch.passes.plan.cpu.gemm import ROUNDED
+from tilestitch.passes.plan.cpu.gemm import ROUNDED, sums_fit
 from tilestitch.passes.plan.cpu.isa import DOTS, isa_named
 from tilestitch.passes.plan.gemm.codes import why_not_codes
 from tilestitch.runtime.host.blocks import scale_values
@@ -81,7 +81,7 @@ def _rounds(node: Node, form: BlockFormat, context: PassContext) -> bool:
     source = _source(node.inputs[1])[0]
     allowed = source is not None and bool(source.attrs.get("rounds"))
     dot = DOTS.get(context.target.dot)
-    return allowed and form.integers and dot is not None and dot.right == ROUNDED
+    return allowed and form.integers and sums_fit(form) and dot is not None and dot.right == ROUNDED
 
 
 def _is_finite(form: BlockFormat, weights: Value) -> bool:

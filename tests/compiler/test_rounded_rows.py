@@ -135,6 +135,20 @@ def test_nothing_is_rounded_where_it_gains_nothing_or_is_not_allowed(target: str
 
 
 @multiplies_bytes
+@pytest.mark.parametrize(("block", "rounds"), [(1 << 16, True), (1 << 17, False)])
+def test_blocks_whose_sums_32_bits_may_not_hold_are_not_rounded(block: int, rounds: bool) -> None:
+    """All codes and all elements are as large as they may be."""
+    x = np.ones((2, block), np.float32)
+    proto = onnx.load_from_string(allowed(n_bits(x, 2, 8, block)))
+    (weights,) = (one for one in proto.graph.initializer if one.name == "w")
+    weights.raw_data = b"\xff" * len(weights.raw_data)
+    actual, compiled = results(proto.SerializeToString(), x)
+    scales = random(2).random((2, 1)) * 0.1
+    np.testing.assert_allclose(actual, np.broadcast_to(127.0 * block * scales[:, 0], (2, 2)), rtol=1e-5)
+    assert rounded_kernels(compiled) == rounds
+
+
+@multiplies_bytes
 def test_accuracy_checks_know_of_the_rounding() -> None:
     x = floats(2, 64)
     (found,) = compile_model(allowed(n_bits(x, 20)), num_threads=1).explain()["arithmetic"]

@@ -43,6 +43,11 @@ and 24 with 8 KiB); of narrow ones it fetches too little (8 rows by 3 vectors: 2
 """
 
 
+def sums_fit(form: BlockFormat) -> bool:
+    """Whether 32 bits hold the sum of a block of any codes times rounded elements of a row."""
+    return form.block * ROUNDED_LARGEST * ((1 << form.bits) - 1) <= LARGEST
+
+
 @dataclass(frozen=True)
 class Packing:
     """How a constant right operand [groups, k, n] is stored: [groups, panels, k, columns], padded with zeros."""
@@ -410,7 +415,7 @@ class GemmPlan:
             yield f"{dot.name} has {', '.join(map(str, dot.lanes))} sums, not {schedule.lanes}"
         if not form.integers:
             yield f"{form.codes} are no integers to multiply"
-        if form.block * ROUNDED_LARGEST * ((1 << form.bits) - 1) > LARGEST:
+        if not sums_fit(form):
             yield f"sums of {form.block} codes may not fit into 32 bits"
         if not schedule.stage_left or schedule.widen_right:
             yield "rows are rounded as they are copied, and panels are not widened"
