@@ -18,11 +18,12 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute import reducers, vecmath
 from tilestitch.codegen.compute.attention import Between, as_dtype
-from tilestitch.codegen.compute.dtypes import Expr, immediate
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, immediate, storage_dtype, to_storage
 from tilestitch.codegen.compute.evaluator import Source as ReadElement
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.gemm import Epilogue, Window, emit_gemm
+from tilestitch.codegen.cpu.contraction.pairs import pack_pairs
 from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, PackedOperand, pack_at_run_time
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.compiler.ir.sizes import Size, is_open
@@ -30,6 +31,7 @@ from tilestitch.compiler.ir.types import compute_dtype
 from tilestitch.passes.plan.attention.mask_band import band_of, same_inside
 from tilestitch.passes.plan.attention.operands import Source
 from tilestitch.passes.plan.cpu.attention import AttentionPlan
+from tilestitch.passes.plan.cpu.gemm import GemmPlan
 
 from .abi import KernelLaunch
 from .surroundings import Operands, Surroundings
@@ -52,6 +54,12 @@ _Range = tuple[tuple[Expr, Expr], Mapping[Value, float]]
 """Keys, from a first one to after the last, and the numbers that some masks are for all of them."""
 
 
+def _steps(gemm: GemmPlan, keys: tuple[Expr, Expr]) -> tuple[Expr, Expr]:
+    """The steps of the reduction over keys from a first one, which begins a step, to after the last."""
+    group = gemm.neighbours
+    return keys if group == 1 else (keys[0] // group, (keys[1] + (group - 1)) // group)
+
+
 class _Task:
     """Emits one task: the pieces share its indices and buffers."""
 
@@ -71,11 +79,16 @@ class _Task:
         self.value = Source(group.nodes, group.anchor.inputs[1], group.result.shape[:-2])
         starts = [0, *accumulate(plan.pieces_bytes)]
         rows = plan.blocks.largest
-        shapes = ((rows, plan.stride), (rows,), plan.first.packing().shape, plan.second.packing().shape)
-        self.scores, self.factors, self.keys, self.values = (
-            mk.scratch_buffer(scratch, start, shape, self.dtype, name)
-            for start, shape, name in zip(starts, shapes, ("scores", "factors", "keys", "values"))
+        self.scores = mk.scratch_buffer(scratch, starts[0], (rows, plan.stride), self.dtype, "scores")
+        self.factors = mk.scratch_buffer(scratch, starts[1], (rows,), self.dtype, "factors")
+        self.keys, self.values = (
+            mk.scratch_buffer(scratch, start, gemm.packing().shape, storage_dtype(gemm.shape.b_dtype), name)
+            for start, gemm, name in zip(starts[2:], (plan.first, plan.second), ("keys", "values"))
         )
+        self.weights = None
+        if plan.narrow_weights:
+            narrow = storage_dtype(plan.shape.weights_dtype)
+            self.weights = mk.scratch_buffer(scratch, starts[5], (rows, plan.stride), narrow, "weights")
         pointer = tirx.Var("workspace", PointerType(PrimType("uint8")))
         T.bind(tirx.call_intrin(pointer.ty, "tirx.handle_add_byte_offset", scratch, starts[4]), var=pointer)
         self.workspace = pointer
@@ -99,15 +112,22 @@ class _Task:
         plan = self.plan
         _, key, value = plan.shape.transposed
         columns = plan.columns
-        pack_at_run_time(
-            LoadedOperand(lambda b, k, n: self._load(self.key, n, k, key), "n" if key else "k"), plan.first.shape.n,
-            plan.first.tile, (seen[0] // columns, (seen[1] + (columns - 1)) // columns), (0, plan.first.shape.k),
-            self.keys, self.dtype,
-        )  # fmt: skip
-        pack_at_run_time(
-            LoadedOperand(lambda b, k, n: self._load(self.value, k, n, value), "k" if value else "n"),
-            plan.second.shape.n, plan.second.tile, (0, plan.second.panels), seen, self.values, self.dtype,
-        )  # fmt: skip
+        keys = LoadedOperand(lambda b, k, n: self._load(self.key, n, k, key), "n" if key else "k")
+        some = seen[0] // columns, (seen[1] + (columns - 1)) // columns
+        self._pack_operand(plan.first, keys, self.keys, plan.first.shape.k, some, (0, plan.first.steps))
+        values = LoadedOperand(lambda b, k, n: self._load(self.value, k, n, value), "k" if value else "n")
+        steps = _steps(plan.second, seen)
+        self._pack_operand(plan.second, values, self.values, self.softmax.keys, (0, plan.second.panels), steps)
+
+    def _pack_operand(
+        self, gemm: GemmPlan, operand: LoadedOperand, buffer: Expr, k: Size, some: tuple[Expr, Expr],
+        steps: tuple[Expr, Expr],
+    ) -> None:  # fmt: skip
+        """Some steps of some panels of a right operand of `k` elements along the reduction."""
+        if gemm.dot is not None:
+            pack_pairs(operand, k, gemm.shape.n, gemm.tile, some, steps, buffer)
+            return
+        pack_at_run_time(operand, gemm.shape.n, gemm.tile, some, steps, buffer, self.dtype)
 
     def _block(self, first_row: Expr, count: int) -> None:
         first, second = self.plan.gemms(count)
@@ -118,14 +138,20 @@ class _Task:
             emit_gemm(
                 first, lambda b, row, k: self._load(self.query, self.first_row + row, k, query),
                 PackedOperand(self.keys), self._keeping(known), T.int64(0), self.workspace,
-                Window(keys, (0, first.shape.k)),
+                Window(keys, (0, first.steps)),
             )  # fmt: skip
         with mk.serial(0, count) as row:
             self._softmax(row, *seen)
         emit_gemm(
-            second, lambda b, row, k: self.scores[row, k], PackedOperand(self.values), self._finish, T.int64(0),
-            self.workspace, Window((0, second.shape.n), seen),
+            second, lambda b, row, k: self._weight(row, k), PackedOperand(self.values), self._finish, T.int64(0),
+            self.workspace, Window((0, second.shape.n), _steps(second, seen)),
         )  # fmt: skip
+
+    def _weight(self, row: Expr, key: Expr) -> Expr:
+        """The left operand of the second GEMM."""
+        if self.weights is None:
+            return self.scores[row, key]
+        return from_storage(self.weights[row, key], self.plan.shape.weights_dtype)
 
     def _seen(self, row: Expr, count: Expr) -> tuple[Expr, Expr]:
         """The keys that `count` rows from `row` see, at least one: from a multiple of `columns` to after the last."""
@@ -218,6 +244,20 @@ class _Task:
         with T.If(tirx.Not(positive)), T.Then(), self.around.evaluator.scope():
             flaw = bind(self.between.flawed(self.around.evaluator, self.head, self.first_row + row, total))
             mk.for_each_column(keys, self.lanes, lambda key: T.buffer_store(self.scores, flaw, [row, key]))
+        if self.weights is not None:
+            self._round(row, runs)
+
+    def _round(self, row: Expr, runs: tuple[Expr, Expr]) -> None:
+        """Weights as they are multiplied; statistics were those of the unrounded ones."""
+        columns, lanes, dtype = self.plan.columns, self.lanes, self.plan.shape.weights_dtype
+        with mk.serial(runs[0], runs[1]) as run, mk.serial(0, columns // lanes) as number:
+            first = T.bind(run * columns + number * lanes)
+
+            def store(lane: Expr) -> None:
+                weight = self.around.evaluator.bind(self.scores[row, first + lane])
+                T.buffer_store(self.weights, to_storage(weight, dtype), [row, first + lane])
+
+            mk.vector(lanes, store)
 
     def _fill(self, row: Expr, keys: Size, padded: Size) -> None:
         """What lies after the last score, up to a whole panel, has no weight."""

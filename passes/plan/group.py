@@ -9,7 +9,7 @@ from typing import Any
 from tilestitch.passes.errors import PlanError
 from tilestitch.runtime.jsonfields import Fields, sequence, string
 
-from .cpu.schedules import CpuBlockGemmSchedule, DotSchedule
+from .cpu.schedules import CpuAttentionSchedule, CpuBlockGemmSchedule, DotSchedule
 from .schedules import Schedule, schedule_from_json, schedule_to_json
 
 
@@ -138,7 +138,10 @@ class Group:
     def instructions(self) -> frozenset[str]:
         """Those for integers, by their names, that its kernels need."""
         schedules = [part.schedule for part in (self, *self.parts)]
-        return frozenset(each.dot for each in schedules if isinstance(each, DotSchedule))
+        inside = [
+            each for one in schedules if isinstance(one, CpuAttentionSchedule) for each in (one.scores, one.weighed)
+        ]
+        return frozenset(each.dot for each in (*schedules, *inside) if isinstance(each, DotSchedule))
 
     @property
     def looks_up(self) -> bool:

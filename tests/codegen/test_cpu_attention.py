@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.attention_graphs import Case, assert_close, attention, inputs_of
@@ -14,6 +14,8 @@ from tests.codegen.kernel_harness import run_launches, target
 from tilestitch.codegen.cpu.attention import lower_attention
 from tilestitch.codegen.cpu.surroundings import Operands
 from tilestitch.passes.plan.cpu.attention import AttentionPlan, attention_of
+from tilestitch.passes.plan.cpu.isa import isa_named
+from tilestitch.passes.plan.cpu.schedules import CpuDotGemmSchedule
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.schedule.cpu.attention import choose_attention
 
@@ -127,3 +129,87 @@ def test_tasks_of_two_sizes() -> None:
 def test_any_shape(queries: int, keys: int, width: int, columns: int, shared: int, mask: str, threads: int) -> None:
     case = Case(2 * shared, queries, keys, width, columns, kv_heads=2, mask=mask)
     check(case if queries <= keys else replace(case, keys=queries), threads)
+
+
+# -- bfloat16 by an instruction ----------------------------------------------------------------------------------------
+
+PAIRS = isa_named("avx512", half_dot="vdpbf16ps")
+multiplies_pairs = pytest.mark.skipif(not target().half_dot, reason="this CPU has no AVX512-BF16")
+
+
+def check_pairs(case: Case, threads: int = 2, *, dead_rows: bool = False) -> None:
+    """The same of bfloat16, where both GEMMs multiply pairs."""
+    what = group(replace(case, dtype="bfloat16"))
+    shape = attention_of(what)
+    plan = AttentionPlan(shape, choose_attention(shape, PAIRS, threads))
+    assert plan.first.dot is not None and plan.second.dot is not None
+    launch = lower_attention(what, plan)
+    feeds = inputs_of(replace(case, dtype="bfloat16"), dead_rows=dead_rows)
+    constants = {v.name: np.asarray(v.data) for v in what.inputs if v.data is not None}
+    (result,) = run_launches([launch], {**feeds, **constants}, what.outputs).values()
+    assert_close(result, replace(case, dtype="bfloat16"), feeds)
+
+
+@multiplies_pairs
+@pytest.mark.parametrize("mask", ["", "float", "bool", "causal", "positions", "window"])
+@pytest.mark.parametrize("keys", [23, 64])
+def test_pairs_under_masks(mask: str, keys: int) -> None:
+    check_pairs(Case(queries=19, keys=keys, width=40, columns=20, mask=mask, merge_heads=True))
+
+
+@multiplies_pairs
+@pytest.mark.parametrize("mask", ["causal", "window"])
+def test_pairs_at_the_border_of_what_is_seen(mask: str) -> None:
+    """Blocks whose last key is the first of a pair, whose other one has no weight."""
+    check_pairs(Case(heads=1, queries=150, keys=161, width=64, columns=40, mask=mask), threads=3)
+
+
+@multiplies_pairs
+@pytest.mark.parametrize("mask", ["causal", "window", "positions"])
+def test_pairs_under_masks_of_the_least_number(mask: str) -> None:
+    least = float(np.finfo(np.float32).min) / 2  # the least bfloat16 is a little more
+    check_pairs(Case(heads=1, queries=40, keys=21, mask=mask, low=least))  # some rows see no key, and weigh all alike
+
+
+@multiplies_pairs
+@pytest.mark.parametrize("mended", [False, True])
+def test_pairs_of_rows_whose_keys_are_all_hidden(mended: bool) -> None:
+    check_pairs(Case(queries=6, keys=9, mask="float", mended=mended), dead_rows=True)
+
+
+@multiplies_pairs
+@given(
+    queries=st.integers(1, 20), keys=st.integers(1, 70), width=st.integers(1, 70), columns=st.integers(1, 40),
+    shared=st.integers(1, 3), mask=st.sampled_from(["", "float", "bool", "causal", "positions"]),
+    threads=st.integers(1, 3),
+)  # fmt: skip
+@settings(max_examples=15)
+def test_pairs_of_any_shape(
+    queries: int, keys: int, width: int, columns: int, shared: int, mask: str, threads: int
+) -> None:
+    case = Case(2 * shared, queries, max(keys, queries), width, columns, kv_heads=2, mask=mask)
+    check_pairs(case, threads)
+
+
+@multiplies_pairs
+def test_pairs_of_values_after_what_is_seen_are_not_read() -> None:
+    """NaN among them does no harm, but to queries of the same block."""
+    case = Case(heads=1, queries=256, keys=256, mask="causal", dtype="bfloat16")
+    what = group(case)
+    shape = attention_of(what)
+    plan = AttentionPlan(shape, choose_attention(shape, PAIRS, 2))
+    feeds = inputs_of(case)
+    feeds["v"][..., 128:, :] = np.nan
+    constants = {v.name: np.asarray(v.data) for v in what.inputs if v.data is not None}
+    (result,) = run_launches([lower_attention(what, plan)], {**feeds, **constants}, what.outputs).values()
+    assert np.isfinite(result[..., : 128 - plan.blocks.largest, :].astype(np.float32)).all()
+
+
+def test_a_plan_whose_keys_are_wide_multiplies_no_pairs() -> None:
+    what = group(Case(queries=16, keys=32))
+    shape = attention_of(what)
+    chosen = choose_attention(shape, PAIRS, 1)
+    assert not isinstance(chosen.scores, CpuDotGemmSchedule)
+    narrow = choose_attention(replace(shape, query_dtype="bfloat16", key_dtype="bfloat16"), PAIRS, 1)
+    assert isinstance(narrow.scores, CpuDotGemmSchedule) and not isinstance(narrow.weighed, CpuDotGemmSchedule)
+    assert any("bfloat16 by constant bfloat16" in reason for reason in AttentionPlan(shape, narrow).reasons())

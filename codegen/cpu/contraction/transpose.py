@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
@@ -16,13 +16,22 @@ def transpose_tile(
 ) -> None:
     """`write(i, vector)`: of `lanes` vectors whose element j is `read(j, i)`, where i runs along memory.
 
-    `lanes` is a power of two. As many steps as it has binary digits swap ever smaller blocks off the diagonal, each by
-    two shuffles of two vectors: 64 shuffles for 16 x 16 elements, where scattering them takes five times as long.
+    `lanes` is a power of two.
     """
     rows = T.alloc_buffer((lanes * lanes,), dtype, scope="local")
     for row in range(lanes):
         mk.vector(lanes, lambda lane, row=row: T.buffer_store(rows, read(row, lane), [row * lanes + lane]))  # type: ignore[misc]
-    vectors = [named(rows[T.ramp(row * lanes, 1, lanes)]) for row in range(lanes)]
+    for i, vector in enumerate(transposed([named(rows[T.ramp(row * lanes, 1, lanes)]) for row in range(lanes)])):
+        write(i, vector)
+
+
+def transposed(rows: Sequence[Expr]) -> list[Expr]:
+    """As many vectors, named, as they have elements: element j of vector i is element i of vector j of `rows`.
+
+    As many steps as that number, a power of two, has binary digits swap ever smaller blocks off the diagonal, each by
+    two shuffles of two vectors: 64 shuffles for 16 x 16 elements, where scattering them takes five times as long.
+    """
+    vectors, lanes = list(rows), len(rows)
     block = lanes // 2
     while block:
         low = [j + lanes - block if j & block else j for j in range(lanes)]
@@ -31,5 +40,4 @@ def transpose_tile(
             pair = [vectors[i], vectors[i + block]]
             vectors[i], vectors[i + block] = (named(tirx.Shuffle(pair, places)) for places in (low, high))
         block //= 2
-    for i, vector in enumerate(vectors):
-        write(i, vector)
+    return vectors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,14 +14,18 @@ from tilestitch.passes.plan.parts import Softmax
 
 from .gemm import GemmPlan, GemmShape
 from .operands import has_long_epilogue, is_plain
-from .schedules import CpuAttentionSchedule
+from .schedules import CpuAttentionSchedule, CpuDotGemmSchedule
 from .tiling import Split, align, split_at_most
+
+PAIR = 2
+"""Neighbours along the reduction that an instruction for half floats multiplies at once."""
 
 
 @dataclass(frozen=True)
 class AttentionShape:
     """`heads` times `queries` rows of `keys` scores. width: elements of a query, and of a key; columns: of a value.
 
+    The dtypes are those of operands in memory, and of weights as the values are multiplied by them.
     plain: an element of a query is just a load, without a prologue; transposed: whether queries, keys and values lie
     the other way round than [queries, width], [keys, width], [keys, columns].
     """
@@ -31,6 +36,9 @@ class AttentionShape:
     width: int
     columns: int
     query_dtype: str
+    key_dtype: str
+    value_dtype: str
+    weights_dtype: str
     acc_dtype: str
     plain: bool
     transposed: tuple[bool, bool, bool]
@@ -41,14 +49,23 @@ class AttentionShape:
         """Bytes of a score."""
         return storage_bytes(self.acc_dtype)
 
-    def gemms(self, rows: int) -> tuple[GemmShape, GemmShape]:
-        """Both GEMMs of a block of so many queries: queries by keys, and weights by values."""
+    def scores(self, rows: int, narrow: bool) -> GemmShape:
+        """The GEMM of so many queries by keys. narrow: these are packed as they lie, else as wide as sums."""
         acc = self.acc_dtype
-        scores = GemmShape(
-            rows, self.keys, self.width, 1, self.query_dtype, acc, acc, plain=self.plain,
+        return GemmShape(
+            rows, self.keys, self.width, 1, self.query_dtype, self.key_dtype if narrow else acc, acc, plain=self.plain,
             left_runs="m" if self.transposed[0] else "k",
         )  # fmt: skip
-        return scores, GemmShape(rows, self.columns, self.keys, 1, acc, acc, acc, long_epilogue=self.long_epilogue)
+
+    def weighed(self, rows: int, narrow: bool) -> GemmShape:
+        """The GEMM of weights by values. narrow: both are as in the model, and keys come in pairs, the last one with
+        weights of zero; else as wide as sums.
+        """
+        acc, left, right = self.acc_dtype, self.weights_dtype, self.value_dtype
+        if not narrow:
+            return GemmShape(rows, self.columns, self.keys, 1, acc, acc, acc, long_epilogue=self.long_epilogue)
+        paired = ceil_div(self.keys, PAIR) * PAIR
+        return GemmShape(rows, self.columns, paired, 1, left, right, acc, long_epilogue=self.long_epilogue)
 
 
 def attention_of(group: AnchoredGroup) -> AttentionShape:
@@ -58,7 +75,8 @@ def attention_of(group: AnchoredGroup) -> AttentionShape:
     node = softmax.matmul
     return AttentionShape(
         softmax.heads, softmax.queries, softmax.keys, node.inputs[0].shape[-2 if node.attrs.get("trans_a") else -1],
-        group.result.shape[-1], softmax.query.dtype, sum_dtype(group.roles), is_plain(group, softmax.query),
+        group.result.shape[-1], softmax.query.dtype, softmax.key.dtype, group.anchor.inputs[1].dtype,
+        group.anchor.inputs[0].dtype, sum_dtype(group.roles), is_plain(group, softmax.query),
         _transposed(softmax, bool(group.anchor.attrs.get("trans_b"))), has_long_epilogue(group),
     )  # fmt: skip
 
@@ -109,9 +127,12 @@ class AttentionPlan:
         return self.gemms(self.blocks.largest)[1]
 
     def gemms(self, rows: int) -> tuple[GemmPlan, GemmPlan]:
-        """Both GEMMs of a block of so many rows."""
-        first, second = self.shape.gemms(rows)
-        return GemmPlan(first, self.schedule.scores), GemmPlan(second, self.schedule.weighed)
+        """Both GEMMs of a block of so many rows: by an instruction for half floats, of narrow operands."""
+        scores, weighed = self.schedule.scores, self.schedule.weighed
+        return (
+            GemmPlan(self.shape.scores(rows, isinstance(scores, CpuDotGemmSchedule)), scores),
+            GemmPlan(self.shape.weighed(rows, isinstance(weighed, CpuDotGemmSchedule)), weighed),
+        )
 
     @property
     def parts(self) -> int:
@@ -139,14 +160,24 @@ class AttentionPlan:
         return (lines + 1 - lines % 2) * lanes
 
     @property
-    def pieces_bytes(self) -> tuple[int, int, int, int, int]:
-        """Parts of the workspace: scores, factors of the rows, packed keys and values, workspace of the GEMMs."""
+    def pieces_bytes(self) -> tuple[int, int, int, int, int, int]:
+        """Parts of the workspace: scores, factors of the rows, packed keys and values, workspace of the GEMMs; and
+        weights, if they are narrower than scores.
+        """
         rows = self.blocks.largest
-        packed = (plan.panels * plan.shape.k * plan.tile.columns for plan in (self.first, self.second))
+        scores, factors = (align(number * self.shape.item) for number in (rows * self.stride, rows))
+        keys, values = (
+            align(math.prod(plan.packing().shape) * storage_bytes(plan.shape.b_dtype))
+            for plan in (self.first, self.second)
+        )
         gemms = (plan.scratch_bytes for size, _ in self.blocks.sizes() for plan in self.gemms(size))
-        elements = (rows * self.stride, rows, *packed)
-        scores, factors, keys, values = (align(number * self.shape.item) for number in elements)
-        return scores, factors, keys, values, largest(*gemms)
+        narrow = align(rows * self.stride * storage_bytes(self.shape.weights_dtype)) if self.narrow_weights else 0
+        return scores, factors, keys, values, largest(*gemms), narrow
+
+    @property
+    def narrow_weights(self) -> bool:
+        """Whether weights are rounded to half floats, before they are multiplied."""
+        return self.second.dot is not None
 
     @property
     def scratch_bytes(self) -> int:

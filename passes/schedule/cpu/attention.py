@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil
@@ -36,12 +37,18 @@ def choose_attention(shape: AttentionShape, isa: Isa, threads: int) -> CpuAttent
     block = _block(shape, most, isa)
     draft = CpuAttentionSchedule(queries, block, _ONE, _ONE)
     rows = AttentionPlan(shape, draft).blocks.largest
-    scores, weighed = (_gemm(gemm, isa) for gemm in shape.gemms(rows))
+    scores, weighed = (_gemm(_narrowest(gemm, rows, isa), isa) for gemm in (shape.scores, shape.weighed))
     return replace(draft, block=split_at_most(most, block).largest, scores=scores, weighed=weighed)
 
 
 _ONE = CpuGemmSchedule(1, 1, 2, 1, 1, 1)
 """Stands for a schedule that is not chosen yet."""
+
+
+def _narrowest(gemm: Callable[[int, bool], GemmShape], rows: int, isa: Isa) -> GemmShape:
+    """Of half floats, if an instruction multiplies these."""
+    narrow = gemm(rows, True)
+    return narrow if isa.dot_of(narrow) is not None else gemm(rows, False)
 
 
 def _block(shape: AttentionShape, most: int, isa: Isa) -> int:

@@ -198,11 +198,13 @@ def _cycles(plan: AnchoredPlan, isa: Isa) -> float:
 
 def _multiplied(plan: AnchoredPlan | AttentionPlan) -> str:
     """The dtype of what is multiplied: sums of groups of integers are wider."""
+    plan = plan.second if isinstance(plan, AttentionPlan) else plan
     dot = plan.dot if isinstance(plan, GemmPlan | ConvPlan) else None
     return plan.shape.acc_dtype if dot is None else dot.right
 
 
 def _neighbours(plan: AnchoredPlan | AttentionPlan) -> int:
+    plan = plan.second if isinstance(plan, AttentionPlan) else plan
     return plan.neighbours if isinstance(plan, GemmPlan | ConvPlan) else 1
 
 
