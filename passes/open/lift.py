@@ -13,8 +13,8 @@ from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.attention.check import why_not_attention
 from tilestitch.passes.plan.cpu.anchors import window_of
-from tilestitch.passes.plan.cpu.attention import attention_of
-from tilestitch.passes.plan.cpu.gemm import GemmShape
+from tilestitch.passes.plan.cpu.attention import AttentionPlan, attention_of
+from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemmShape
 from tilestitch.passes.plan.cpu.isa import isa_named
 from tilestitch.passes.plan.cpu.limits import LARGEST
 from tilestitch.passes.plan.cpu.opaque import MOST_INSERTED, ScanPlan, ScatterPlan, SortPlan
@@ -274,14 +274,16 @@ def _attention(schedule: CpuAttentionSchedule, before: GroupView, view: GroupVie
     typical, shape = (attention_of(AnchoredGroup.of(each)) for each in (before, view))
     if not is_open(shape.keys):
         return schedule
-    _, weighed = typical.gemms(schedule.block)
+    _, weighed = AttentionPlan(typical, schedule).gemms(schedule.block)
     return replace(
-        schedule, scores=replace(schedule.scores, block_panels=LARGEST), weighed=_one_pass(schedule.weighed, weighed)
-    )
+        schedule, scores=replace(schedule.scores, block_panels=LARGEST),
+        weighed=_one_pass(schedule.weighed, weighed.shape),
+    )  # fmt: skip
 
 
 def _one_pass(schedule: CpuGemmSchedule, typical: GemmShape) -> CpuGemmSchedule:
-    return schedule if schedule.k_block < typical.k else replace(schedule, k_block=LARGEST)
+    steps = GemmPlan(typical, schedule).steps
+    return schedule if schedule.k_block < steps else replace(schedule, k_block=LARGEST)
 
 
 def _anchor(view: GroupView) -> Node:

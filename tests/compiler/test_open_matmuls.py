@@ -9,8 +9,10 @@ from onnx import numpy_helper, parser
 from tests.compiled import assert_close
 from tests.compiler.test_open_kernels import HEAD, inputs
 from tests.tolerances import MODELS
+from tilestitch.codegen.cpu.target import host_target
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli import rivals
+from tilestitch.passes.plan.cpu.schedules import CpuAttentionSchedule
 from tilestitch.runtime import load
 
 pytest.importorskip("onnxruntime")
@@ -115,3 +117,16 @@ def test_a_reduction_in_several_passes_is_right_at_every_length() -> None:
         for s, t, u in [(1, 20000, 1), (33, 20001, 40), (200, 24593, 17)]:
             feeds = inputs(model, {"s": s, "t": t, "u": u})
             assert_close(module.run(feeds)["y"], reference(feeds)[0], MODELS["float32"])
+
+
+@pytest.mark.skipif(not host_target().half_dot, reason="this CPU has no AVX512-BF16")
+def test_attention_of_open_size_multiplies_pairs_of_bfloat16() -> None:
+    """As where they are widened to float32: only weights are rounded, relative to the largest one of their row."""
+    model = parser.parse_model(HEAD + ATTENTION["heads_apart"])
+    pairs, wide = (compile_model(model, target, precision="bf16") for target in ("cpu", "cpu:x86-64-v4"))
+    (group,) = (group for group in pairs.plan.groups if isinstance(group.schedule, CpuAttentionSchedule))
+    assert group.instructions == {"vdpbf16ps"}
+    with load(pairs.to_bytes()) as loaded, load(wide.to_bytes()) as reference:
+        for b, s, t, _ in SIZES:
+            feeds = inputs(model, {"b": b, "s": s, "t": t})
+            assert_close(loaded.run(feeds)["y"], reference.run(feeds)["y"], 4e-3)

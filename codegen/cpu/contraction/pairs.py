@@ -59,10 +59,9 @@ class _Panel:
             self._side_by_side(first, whole)
         else:
             self._transposed(first, whole)
-        with mk.serial(whole, last) as step:  # the last one, if it is half a pair
-            with mk.serial(0, self.width) as column:
-                self._store_one(step, column, 0)
-                T.buffer_store(self.buffer, T.uint16(0), [0, self.panel, step, column * PAIR + 1])
+        with mk.serial(whole, last) as step, mk.serial(0, self.width) as column:  # the last one, if it is half a pair
+            self._store_one(step, column, 0)
+            T.buffer_store(self.buffer, T.uint16(0), [0, self.panel, step, column * PAIR + 1])
 
     def _load(self, k: Expr, column: Expr) -> Expr:
         """The bits of an element."""
