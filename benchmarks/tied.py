@@ -1,6 +1,6 @@
 """Chains of models at full size, apart and tied tile by tile: what is planned and predicted, and that it compiles.
 
-    python -m benchmarks.tied [--match TEXT] [--sync auto,row/launches]
+    python -m benchmarks.tied [--match TEXT] [--sync auto,row/launches] [--table]
 
 Every plan is checked, and every kernel of a chain is compiled to machine code. Writes benchmarks/results/tied.json. No
 GPU is needed, and nothing is timed.
@@ -12,7 +12,7 @@ import argparse
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,11 +90,32 @@ def rows(match: str, syncs: tuple[str, ...]) -> Iterator[dict[str, Any]]:
                 yield compiled(chain, device, sync)
 
 
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """As docs/tile_sync.md has it: what `auto` makes of each chain."""
+    known = {(row["chain"], row["device"]): row for row in rows if row["sync"] == "auto"}
+    heads = ["chain", *(f"{device}: launches, `auto` | predicted, µs" for device in TARGETS)]
+    lines = [f"| {' | '.join(heads)} |", "|---" * 5 + "|"]
+    for chain in CHAINS:
+        cells = [cell for device in TARGETS for cell in _cells(known[chain, device])]
+        lines.append(f"| {' | '.join([chain, *cells])} |")
+    return "\n".join(lines)
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, str]:
+    forms = f" ({', '.join(dict.fromkeys(row['forms']))})" if row["forms"] else ""
+    times = f"{row['predicted_apart_us']:.1f} → {row['predicted_us']:.1f}"
+    return f"{row['launches_apart']} → {row['launches']}{forms}", times
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tied", description=__doc__)
     parser.add_argument("--match", default="", metavar="TEXT", help="chains whose name has this text")
     parser.add_argument("--sync", default="", metavar="SYNC,SYNC", help="only these")
+    parser.add_argument("--table", action="store_true", help="print the table of the docs, and compile nothing")
     options = parser.parse_args()
+    if options.table:
+        print(table(json.loads(RESULT.read_text())))
+        return
     syncs = tuple(filter(None, options.sync.split(",")))
     known = {
         (r["chain"], r["device"], r["sync"]): r for r in (json.loads(RESULT.read_text()) if RESULT.exists() else [])

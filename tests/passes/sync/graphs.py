@@ -95,6 +95,19 @@ def gated_mlp(rows: int, width: int, hidden: int, columns: int, dtype: str = "fl
     return graph
 
 
+def halved_mlp(rows: int, width: int, hidden: int, dtype: str = "float32") -> Graph:
+    """A GEMM of twice the hidden width, and one of the first half of its columns."""
+    graph = Graph("halved_mlp")
+    x, up, down = (
+        operand(graph, name, *shape, dtype=dtype)
+        for name, shape in (("x", (rows, width)), ("up", (width, 2 * hidden)), ("down", (hidden, width)))
+    )
+    inner = graph.emit("tanh", graph.emit("matmul", x, up))
+    half = graph.emit("slice", inner, starts=(0, 0), sizes=(rows, hidden), steps=(1, 1))
+    graph.outputs = [graph.emit("matmul", half, down)]
+    return graph
+
+
 def layer(
     tokens: int, heads: int, width: int, hidden: int, *, gated: bool, dtype: str = "float32", features: int = 24
 ) -> Graph:
