@@ -1,7 +1,7 @@
 """Programs that native code executes from end to end, scans among their steps: what is the same in all runs with the
 same sizes is made once.
 
-Between steps, results lie where they lay in the run before. Nobody but the steps sees them: outputs are new arrays.
+Between steps, results lie where they lay in the run before. Only the steps see them: outputs are new arrays.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Walk:
     """What a kernel whose blocks walk over tiles emits for each of them.
 
     wait: `wait(place, lane, threads)` has so many threads, which then must meet, wait for the tile; None for nothing to
-    wait for. post: `post(place)`, by one thread when all have stored the tile; None if nobody waits for it. shows:
+    wait for. post: `post(place)`, by one thread when all have stored the tile; None if nothing waits for it. shows:
     whether those that wait read it by copies of tensors. changing: names of the values that others store meanwhile.
     """
 
@@ -113,8 +113,8 @@ def begin() -> None:
 
 
 def is_early(operand: OperandLayout) -> bool:
-    """Whether pieces of an operand may, and should, be asked for before `begin`: it lies in memory that nobody stores
-    to meanwhile. Never where there is nothing to wait for.
+    """Whether pieces of an operand may, and should, be asked for before `begin`: nothing stores to the memory that it
+    lies in meanwhile. Never where there is nothing to wait for.
     """
     state = _WAITING.get()
     if state is None or state.begun or operand.memory is None:

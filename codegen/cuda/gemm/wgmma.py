@@ -213,7 +213,7 @@ class _Block:
         return sum(self.tile.piece_bytes[side] for side in self.early)
 
     def _copy_early(self, batch: Expr, rows: tuple[Expr, Expr], first_k: Expr) -> None:
-        """Pieces of what nobody stores meanwhile, for the first tile: all stages are free. The thread arrives later, so
+        """Pieces of what is not stored meanwhile, for the first tile: all stages are free. The thread arrives later, so
         that those that multiply come after what it waits for.
         """
         with repeated(self._ahead) as stage:

@@ -250,7 +250,7 @@ def test_queues_whose_blocks_are_not_resident_together_wait_for_ever() -> None:
 
 
 def test_queues_that_leave_out_a_tile_are_found() -> None:
-    """Blocks go on one tile too far: nobody computes the sixth."""
+    """Blocks go on one tile too far: there is no sixth."""
     graph = mlp(70, 40, 130)
     launch, text = _text(graph, with_queues(graph, 5))
     spoilt, count = re.subn(r"return ticket \+ \(int\)gridDim\.x;", "return ticket + (int)gridDim.x + 1;", text)

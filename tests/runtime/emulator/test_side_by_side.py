@@ -70,7 +70,7 @@ def test_a_diamond_computes_the_same_in_any_order(order: str, seed: int) -> None
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("case", ["read after write", "write after read", "write after write", "shared read"])
 def test_without_its_edge_a_pair_races_in_every_order(case: str, order: str) -> None:
-    """Whatever ran first: what a launch read or wrote is known to the others until somebody overwrites it."""
+    """Whatever ran first: what a launch read or wrote is known to the others until it is overwritten."""
     x, a, b, c = arrays(4)
     pairs = {
         "read after write": [launch("add", x, a), launch("add", a, b)],
