@@ -158,8 +158,8 @@ def row(name: str, tokens: int, measured_us: tuple[float, float]) -> dict[str, A
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
     """Spearman's."""
-    ranks = [np.argsort(np.argsort(values)) for values in (one, other)]
-    return float(np.corrcoef(*ranks)[0, 1])
+    first, second = (np.argsort(np.argsort(values)) for values in (one, other))
+    return float(np.corrcoef(first, second)[0, 1])
 
 
 def of(rows: Sequence[dict[str, Any]], name: str, key: str) -> list[Any]:
