@@ -14,7 +14,7 @@ from tilestitch.passes.plan.parts import Softmax
 
 from .gemm import GemmPlan, GemmShape
 from .operands import has_long_epilogue, is_plain
-from .schedules import CpuAttentionSchedule, CpuDotGemmSchedule
+from .schedules import CpuAttentionSchedule, CpuDotGemmSchedule, CpuTileGemmSchedule
 from .tiling import Split, align, split_at_most
 
 PAIR = 2
@@ -196,5 +196,7 @@ def _gemm_reasons(plan: GemmPlan) -> Iterator[str]:
     yield from plan.reasons()
     if plan.tasks > 1:
         yield f"a block is computed by one task, not by {plan.tasks}"
+    if isinstance(plan.schedule, CpuTileGemmSchedule):
+        yield f"{plan.schedule.dot} multiplies in tasks of their own, not in pieces of one"
     if plan.schedule.widen_right:
         yield "packed keys and values are as wide as sums already"

@@ -37,6 +37,7 @@ def choose_attention(shape: AttentionShape, isa: Isa, threads: int) -> CpuAttent
     block = _block(shape, most, isa)
     draft = CpuAttentionSchedule(queries, block, _ONE, _ONE)
     rows = AttentionPlan(shape, draft).blocks.largest
+    isa = replace(isa, tile_dots=())  # its GEMMs are pieces of a task, and those by tiles are tasks
     scores, weighed = (_gemm(_narrowest(gemm, rows, isa), isa) for gemm in (shape.scores, shape.weighed))
     return replace(draft, block=split_at_most(most, block).largest, scores=scores, weighed=weighed)
 
