@@ -11,9 +11,11 @@ from tilestitch.codegen.cuda.elementwise.injective import lower_injective, value
 from tilestitch.codegen.cuda.elementwise.turned import lower_turned
 from tilestitch.codegen.cuda.opaque.checks import lower_index_checks
 from tilestitch.codegen.cuda.opaque.rank import lower_ranks
+from tilestitch.codegen.cuda.opaque.regions import lower_roi_align
 from tilestitch.codegen.cuda.opaque.scan import lower_cumulative
 from tilestitch.codegen.cuda.opaque.scatter import lower_scatter
 from tilestitch.codegen.cuda.opaque.sort import lower_top_k
+from tilestitch.codegen.cuda.opaque.suppress import lower_suppress
 from tilestitch.codegen.cuda.opaque.window import lower_window
 from tilestitch.codegen.cuda.rows.bands import BandRows
 from tilestitch.codegen.cuda.rows.rows import lower_rowwise
@@ -48,11 +50,13 @@ from tilestitch.passes.plan.schedules import (
     GemmSchedule,
     LaunchesSchedule,
     RankSchedule,
+    RegionSchedule,
     RowSchedule,
     ScanSchedule,
     ScatterSchedule,
     SortSchedule,
     SplitRowSchedule,
+    SuppressSchedule,
     TicketSchedule,
     TransposeSchedule,
     WindowSchedule,
@@ -239,6 +243,10 @@ def _template(view: GroupView, group: Group, target: CudaTarget) -> tuple[CudaLa
             return (lower_ranks(anchor, schedule),)
         case ScatterSchedule():
             return lower_scatter(anchor, schedule)
+        case SuppressSchedule():
+            return lower_suppress(anchor, schedule)
+        case RegionSchedule():
+            return (lower_roi_align(anchor, schedule),)
     raise AssertionError(schedule)
 
 

@@ -29,12 +29,14 @@ from tilestitch.passes.plan.schedules import (
     OpenElementwiseSchedule,
     OpenRowSchedule,
     RankSchedule,
+    RegionSchedule,
     RowSchedule,
     ScanSchedule,
     ScatterSchedule,
     Schedule,
     SortSchedule,
     SplitRowSchedule,
+    SuppressSchedule,
     TransposeSchedule,
     WindowSchedule,
 )
@@ -85,7 +87,7 @@ def lifted_schedule(
             return replace(schedule, by_claims=False)  # claims are memory of open size
         case SortSchedule():
             return RankSchedule(RANK_THREADS)
-        case DirectSchedule() | WindowSchedule() | ScanSchedule():
+        case DirectSchedule() | WindowSchedule() | ScanSchedule() | SuppressSchedule() | RegionSchedule():
             return schedule
     return f"kernels of template {schedule.template} are for known sizes only"
 

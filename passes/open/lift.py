@@ -51,6 +51,7 @@ from tilestitch.passes.plan.schedules import (
     OpenRowSchedule,
     ScatterSchedule,
     Schedule,
+    SuppressSchedule,
 )
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import GroupView, look_up
@@ -145,6 +146,7 @@ _ASKING = (
     | OpenElementwiseSchedule
     | OpenRowSchedule
     | ScatterSchedule
+    | SuppressSchedule
 )
 
 

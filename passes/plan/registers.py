@@ -33,12 +33,14 @@ from .schedules import (
     ElementwiseSchedule,
     GemmSchedule,
     RankSchedule,
+    RegionSchedule,
     RowSchedule,
     ScanSchedule,
     ScatterSchedule,
     Schedule,
     SortSchedule,
     SplitRowSchedule,
+    SuppressSchedule,
     TransposeSchedule,
     WindowSchedule,
 )
@@ -70,7 +72,9 @@ def registers_of(view: GroupView, kind: GroupKind, schedule: Schedule) -> int:
             return _bounded(TRANSPOSE + 2 * alive, schedule.edge * schedule.lines)
         case WindowSchedule():
             return _bounded(_window(view), schedule.threads)
-        case ScanSchedule() | SortSchedule() | RankSchedule() | ScatterSchedule():
+        case (
+            ScanSchedule() | SortSchedule() | RankSchedule() | ScatterSchedule() | SuppressSchedule() | RegionSchedule()
+        ):
             return _bounded(OPAQUE[type(schedule)] + most_alive(view.nodes, view.outputs), schedule.threads)
     raise AssertionError(f"{schedule} is for no GPU")
 
@@ -182,7 +186,9 @@ CALL = 7
 """Of a function that is computed in many steps."""
 EXCHANGE = 8
 """Of blocks that share a row."""
-OPAQUE: Mapping[type, int] = {ScanSchedule: 28, SortSchedule: 20, RankSchedule: 28, ScatterSchedule: 16}
+OPAQUE: Mapping[type, int] = {
+    ScanSchedule: 28, SortSchedule: 20, RankSchedule: 28, ScatterSchedule: 16, SuppressSchedule: 48, RegionSchedule: 40,
+}  # fmt: skip
 
 
 def _launch(

@@ -26,12 +26,14 @@ from .schedules import (
     OpenElementwiseSchedule,
     OpenRowSchedule,
     RankSchedule,
+    RegionSchedule,
     RowSchedule,
     ScanSchedule,
     ScatterSchedule,
     Schedule,
     SortSchedule,
     SplitRowSchedule,
+    SuppressSchedule,
     TransposeSchedule,
     WindowSchedule,
 )
@@ -44,7 +46,8 @@ MOST_VECTORS = 64
 MOST_STATIC_SHARED_BYTES = 48 * 1024
 OPAQUE = {
     "window_reduce": WindowSchedule, "cumulative": ScanSchedule, "top_k": SortSchedule | RankSchedule,
-    "scatter_elements": ScatterSchedule, "scatter_nd": ScatterSchedule,
+    "scatter_elements": ScatterSchedule, "scatter_nd": ScatterSchedule, "suppress": SuppressSchedule,
+    "roi_align": RegionSchedule,
 }  # fmt: skip
 """The schedule that the template of each operator takes."""
 
@@ -70,9 +73,15 @@ def _reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule)
             yield from row_reasons(schedule, scheduled_loops(view.nodes, roles, view.inputs, outputs, schedule))
         case SplitRowSchedule() if kind is GroupKind.ROWWISE:
             yield from _split_rows(schedule, view, roles)
-        case WindowSchedule() | ScanSchedule() | SortSchedule() | RankSchedule() | ScatterSchedule() if (
-            kind is GroupKind.OPAQUE
-        ):
+        case (
+            WindowSchedule()
+            | ScanSchedule()
+            | SortSchedule()
+            | RankSchedule()
+            | ScatterSchedule()
+            | SuppressSchedule()
+            | RegionSchedule()
+        ) if kind is GroupKind.OPAQUE:
             assert view.anchor is not None
             if not isinstance(schedule, OPAQUE.get(view.anchor.op, ())):
                 yield f"template {schedule.template} does not compute {view.anchor.op}"

@@ -235,10 +235,29 @@ class ScatterSchedule:
     by_claims: bool
 
 
+@dataclass(frozen=True)
+class SuppressSchedule:
+    """Overlapping boxes of a class: first a thread for each box, which finds its place in the order of the scores; then
+    a block for each class of each image.
+    """
+
+    template: ClassVar[str] = "suppress"
+    threads: int
+
+
+@dataclass(frozen=True)
+class RegionSchedule:
+    """Regions of images: a thread for each bin of each channel."""
+
+    template: ClassVar[str] = "regions"
+    threads: int
+
+
 Schedule: TypeAlias = (
     ElementwiseSchedule | OpenElementwiseSchedule | TransposeSchedule | RowSchedule | OpenRowSchedule
     | SplitRowSchedule | WindowSchedule | ScanSchedule
-    | SortSchedule | RankSchedule | ScatterSchedule | GemmSchedule | DirectSchedule | BandSchedule
+    | SortSchedule | RankSchedule | ScatterSchedule | SuppressSchedule | RegionSchedule
+    | GemmSchedule | DirectSchedule | BandSchedule
     | TicketSchedule | LaunchesSchedule | BlockSchedule | AttentionSchedule | CpuSchedule
 )  # fmt: skip
 

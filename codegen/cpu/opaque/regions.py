@@ -10,15 +10,11 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, named
 from tilestitch.codegen.compute.faults import fault_message
+from tilestitch.codegen.compute.regions import Axis
 from tilestitch.codegen.compute.scattering import in_range
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, StatusArg, kernel_function
-from tilestitch.compiler.ir.sizes import Size
 from tilestitch.passes.plan.cpu.opaque import RegionPlan
-
-CORNERS = 4
-Neighbours = list[tuple[Expr, Expr]]
-"""Place and weight of the two neighbours of a sample along an axis."""
 
 
 def lower_roi_align(plan: RegionPlan) -> KernelLaunch:
@@ -57,33 +53,27 @@ class _Region:
         source = T.bind((image * integer(plan.channels, "int64") + first) * plane)
         rows, columns = self.attrs["size"]
         target = T.bind((region * integer(plan.channels, "int64") + first) * (rows * columns))
-        x, y = (self.axis(region, side, bins) for side, bins in ((0, columns), (1, rows)))
+        x = Axis.of(self.regions, region, 0, columns, self.width, self.attrs)
+        y = Axis.of(self.regions, region, 1, rows, self.height, self.attrs)
         with T.serial(0, rows) as row, T.serial(0, columns) as column:
-            self.bin(source, plane, count, y.at(row), x.at(column), target + row * columns + column)
+            self.bin(source, plane, count, (y, row), (x, column), target + row * columns + column)
 
-    def axis(self, region: Expr, side: int, bins: int) -> _Axis:
-        """The bins of the region along one axis."""
-        scale, offset = T.float32(self.attrs["scale"]), T.float32(self.attrs["offset"])
-        start = named(self.regions[region * CORNERS + side] * scale - offset)
-        end = named(self.regions[region * CORNERS + side + 2] * scale - offset)
-        extent = named(end - start if self.attrs["offset"] else T.max(end - start, T.float32(1)))
-        width = named(extent / T.float32(bins))
-        ratio = self.attrs["ratio"]
-        samples = T.bind(T.int32(ratio) if ratio else T.max(T.cast(T.ceil(width), "int32"), T.int32(0)))
-        return _Axis(start, width, samples, self.height if side else self.width)
-
-    def bin(self, source: Expr, plane: Expr, count: Expr, y: _Bin, x: _Bin, target: Expr) -> None:
-        """One bin of all channels of the task."""
+    def bin(
+        self, source: Expr, plane: Expr, count: Expr, of_rows: tuple[Axis, Expr], of_columns: tuple[Axis, Expr],
+        target: Expr,
+    ) -> None:  # fmt: skip
+        """One bin of all channels of the task, by its number along both axes."""
+        (y, row_bin), (x, column_bin) = of_rows, of_columns
         sums = T.alloc_buffer((self.plan.schedule.channels,), "float32", scope="local")
         is_max = self.attrs["mode"] == "max"
-        samples = T.bind(y.axis.samples * x.axis.samples)
+        samples = T.bind(y.samples * x.samples)
         nothing = T.float32(-float("inf")) if is_max else T.float32(0)
         with T.serial(0, count) as channel:
             T.buffer_store(sums, nothing, [channel])
-        with T.serial(0, y.axis.samples) as i:
-            rows = y.neighbours(i)
-            with T.serial(0, x.axis.samples) as j:
-                columns = x.neighbours(j)
+        with T.serial(0, y.samples) as i:
+            rows = y.neighbours(row_bin, i)
+            with T.serial(0, x.samples) as j:
+                columns = x.neighbours(column_bin, j)
                 taps = [
                     (T.bind(source + row * integer(self.width, "int64") + column), named(a * b))
                     for row, a in rows for column, b in columns
@@ -100,36 +90,3 @@ class _Region:
         with T.serial(0, count) as channel:
             value = tirx.Select(samples > 0, sums[channel] if is_max else sums[channel] / divisor, T.float32(0))
             T.buffer_store(self.target, value, [target + channel * bins])
-
-
-class _Axis:
-    """Bins of `width` from `start` on, of so many samples each, in an image of so many elements."""
-
-    def __init__(self, start: Expr, width: Expr, samples: Expr, size: Size) -> None:
-        self.start, self.width, self.samples, self.size = start, width, samples, size
-
-    def at(self, number: Expr) -> _Bin:
-        return _Bin(self, number)
-
-
-class _Bin:
-    def __init__(self, axis: _Axis, number: Expr) -> None:
-        self.axis, self.number = axis, number
-
-    def neighbours(self, sample: Expr) -> Neighbours:
-        """Samples more than an element outside of the image count as 0, nearer ones are moved to its border."""
-        axis = self.axis
-        size, half = named(T.cast(integer(axis.size, "int64"), "float32")), T.float32(0.5)
-        before = T.cast(self.number, "float32") * axis.width
-        inner = (T.cast(sample, "float32") + half) * axis.width / T.cast(axis.samples, "float32")
-        place = named(axis.start + before + inner)
-        inside = tirx.all(place >= T.float32(-1), place <= size)
-        clamped = named(T.min(T.max(place, T.float32(0)), size - T.float32(1)))
-        low = T.bind(T.cast(T.floor(clamped), "int64"))
-        fraction = named(clamped - T.cast(low, "float32"))
-        high = T.bind(T.min(low + 1, integer(axis.size, "int64") - 1))
-        none = T.float32(0)
-        return [
-            (low, named(tirx.Select(inside, T.float32(1) - fraction, none))),
-            (high, named(tirx.Select(inside, fraction, none))),
-        ]

@@ -7,6 +7,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from tilestitch.codegen.compute.boxes import SIDES, corners, share_too_much
 from tilestitch.codegen.compute.dtypes import Expr, named
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, kernel_function
@@ -14,8 +15,6 @@ from tilestitch.codegen.cpu.contraction.microkernel import scratch_buffer
 from tilestitch.passes.plan.cpu.opaque import SuppressPlan
 
 from .sort import merged
-
-SIDES = 4
 
 
 def lower_suppress(plan: SuppressPlan) -> KernelLaunch:
@@ -53,7 +52,7 @@ class _Suppression:
         at, kept = _counter(), _counter()
         with T.While(tirx.And(at[0] < candidates, kept[0] < limit)):
             place = T.bind(self.positions[offset + at[0]])
-            box = self.corners(first + T.cast(place, "int64"))
+            box = corners(self.boxes, first + T.cast(place, "int64"), self.plan.node.attrs["centers"])
             with T.If(tirx.EQ(self.overlapping(box, kept[0]), 0)), T.Then():
                 for side, value in enumerate(box):
                     T.buffer_store(self.kept, value, [kept[0], side])
@@ -74,30 +73,12 @@ class _Suppression:
                 T.buffer_store(found, found[0] + 1, [0])
         return T.bind(found[0])
 
-    def corners(self, number: Expr) -> list[Expr]:
-        """Both ends along two axes, the lower ones first, and the area."""
-        a, b, c, d = (named(self.boxes[number * SIDES + side]) for side in range(SIDES))
-        if self.plan.node.attrs["centers"]:
-            half = T.float32(0.5)
-            ends = [a - c * half, b - d * half, a + c * half, b + d * half]
-        else:
-            ends = [T.min(a, c), T.min(b, d), T.max(a, c), T.max(b, d)]
-        low_a, low_b, high_a, high_b = map(named, ends)
-        return [low_a, low_b, high_a, high_b, named((high_a - low_a) * (high_b - low_b))]
-
     def overlapping(self, box: list[Expr], kept: Expr) -> Expr:
         """1 if a box that is kept shares too much with this one."""
         drop, j = _counter(), _counter()
-        low_a, low_b, high_a, high_b, area = box
-        zero = T.float32(0)
         with T.While(tirx.And(j[0] < kept, tirx.EQ(drop[0], 0))):
             other = [named(self.kept[j[0], side]) for side in range(SIDES + 1)]
-            along = named(T.max(T.min(high_a, other[2]) - T.max(low_a, other[0]), zero))
-            across = named(T.max(T.min(high_b, other[3]) - T.max(low_b, other[1]), zero))
-            shared = named(along * across)
-            union = named(area + other[4] - shared)
-            some = tirx.all(shared > zero, area > zero, other[4] > zero, union > zero)
-            too_much = tirx.And(some, shared / union > self.overlap[0])
+            too_much = share_too_much(box, other, self.overlap[0])
             T.buffer_store(drop, T.cast(too_much, "int32"), [0])
             T.buffer_store(j, j[0] + 1, [0])
         return drop[0]

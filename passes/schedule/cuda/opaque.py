@@ -6,7 +6,15 @@ from math import prod
 
 from tilestitch.compiler.ir import Node
 from tilestitch.compiler.ir.types import HALVES, storage_bytes
-from tilestitch.passes.plan.schedules import ScanSchedule, ScatterSchedule, Schedule, SortSchedule, WindowSchedule
+from tilestitch.passes.plan.schedules import (
+    RegionSchedule,
+    ScanSchedule,
+    ScatterSchedule,
+    Schedule,
+    SortSchedule,
+    SuppressSchedule,
+    WindowSchedule,
+)
 
 THREADS = 256
 SCAN_THREADS = 128
@@ -28,6 +36,10 @@ def choose_opaque(anchor: Node) -> Schedule | None:
         return _scan(anchor)
     if anchor.op == "top_k":
         return _sort(anchor)
+    if anchor.op == "suppress":
+        return SuppressSchedule(THREADS)
+    if anchor.op == "roi_align":
+        return RegionSchedule(THREADS)
     return _scatter(anchor) if anchor.op in ("scatter_elements", "scatter_nd") else None
 
 

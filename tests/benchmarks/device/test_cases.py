@@ -21,11 +21,13 @@ from tilestitch.passes.plan.schedules import (
     OpenElementwiseSchedule,
     OpenRowSchedule,
     RankSchedule,
+    RegionSchedule,
     RowSchedule,
     ScanSchedule,
     ScatterSchedule,
     Schedule,
     SortSchedule,
+    SuppressSchedule,
 )
 from tilestitch.passes.plugins.testing import plan_of
 
@@ -35,7 +37,7 @@ KINDS = {
     "scatter_nd_claim", "scatter_elements", "scatter_elements_claim", "check", "tickets", "blocks",
 }  # fmt: skip
 """Of launches."""
-OPEN = {OpenElementwiseSchedule, OpenRowSchedule, RankSchedule}
+OPEN = {OpenElementwiseSchedule, OpenRowSchedule, RankSchedule, RegionSchedule, SuppressSchedule}
 """Not in the queue, whose inputs are as large as artifacts say."""
 
 

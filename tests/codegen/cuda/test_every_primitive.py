@@ -40,6 +40,8 @@ OPERANDS: dict[str, tuple[str, dict[str, Any]]] = {
     "cumulative": ("x", {"axis": 3, "reducer": "sum", "exclusive": False, "reverse": True}),
     "top_k": ("x", {"k": 3, "axis": 3, "largest": True}),
     "scatter_elements": ("xes", {"axis": 3, "reduction": "add"}), "scatter_nd": ("xpu", {"reduction": "none"}),
+    "suppress": ("BSn11", {"centers": False}),
+    "roi_align": ("xRI", {"mode": "avg", "size": (2, 3), "ratio": 0, "scale": 0.5, "offset": 0.5}),
 }  # fmt: skip
 FLOATS, INTEGERS = ("float32", "float16", "bfloat16"), ("int32", "uint8")
 DTYPES = {
@@ -52,7 +54,7 @@ DTYPES = {
     ),
 }
 """Where they are not float32 alone."""
-ON_CPUS = {"suppress", "roi_align", "append", "block_matmul"}
+ON_CPUS = {"append", "block_matmul"}
 """What is made for CPUs only: by the frontend, where sizes are open, and of weights that stay in blocks."""
 DEVICE_OPS = [name for name, spec in OPS.items() if spec.kind not in (Kind.HOST, Kind.CONTROL) and name not in ON_CPUS]
 
@@ -62,6 +64,8 @@ def operand(graph: Graph, kind: str, dtype: str) -> Value:
         "x": lambda: (dtype, SHAPE), "b": lambda: ("bool", SHAPE), "w": lambda: (dtype, (4, 4, 3, 3)),
         "i": lambda: ("int64", (5,)), "e": lambda: ("int64", (*SHAPE[:3], 2)), "s": lambda: (dtype, (*SHAPE[:3], 2)),
         "p": lambda: ("int64", (3, 2)), "u": lambda: (dtype, (3, *SHAPE[2:])),
+        "B": lambda: (dtype, (2, 9, 4)), "S": lambda: (dtype, (2, 3, 9)), "n": lambda: ("int64", ()),
+        "1": lambda: (dtype, ()), "R": lambda: (dtype, (7, 4)), "I": lambda: ("int64", (7,)),
     }  # fmt: skip
     return graph.add_input(kind, TensorType(*made[kind]()))
 

@@ -17,7 +17,7 @@ from tilestitch.passes.plan.launches.cuda.blocks import Blocking
 from tilestitch.passes.plan.launches.cuda.elementwise import elementwise, transpose
 from tilestitch.passes.plan.launches.cuda.emitted import Emitted, classified, results_of
 from tilestitch.passes.plan.launches.cuda.gemm import Rows, contraction
-from tilestitch.passes.plan.launches.cuda.opaque import checks, ranks, scan, scatter, sort, window
+from tilestitch.passes.plan.launches.cuda.opaque import checks, ranks, regions, scan, scatter, sort, suppress, window
 from tilestitch.passes.plan.launches.cuda.rows import rowwise, split_rows
 from tilestitch.passes.plan.launches.cuda.stitched import Stitching, private
 from tilestitch.passes.plan.launches.cuda.tickets import Ticketing
@@ -34,11 +34,13 @@ from tilestitch.passes.plan.schedules import (
     GemmSchedule,
     LaunchesSchedule,
     RankSchedule,
+    RegionSchedule,
     RowSchedule,
     ScanSchedule,
     ScatterSchedule,
     SortSchedule,
     SplitRowSchedule,
+    SuppressSchedule,
     TicketSchedule,
     TransposeSchedule,
     WindowSchedule,
@@ -192,6 +194,10 @@ def of_part(view: GroupView, group: Group) -> tuple[Emitted, ...]:
             return (ranks(anchor, schedule),)
         case ScatterSchedule() if anchor is not None:
             return scatter(anchor, schedule)
+        case SuppressSchedule() if anchor is not None:
+            return suppress(anchor, schedule)
+        case RegionSchedule() if anchor is not None:
+            return (regions(anchor, schedule),)
     found = "none" if schedule is None else f"one of template {schedule.template}"
     raise PlanError(f"group {group.name} needs a schedule for a GPU, and has {found}; write the plan again")
 

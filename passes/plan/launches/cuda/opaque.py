@@ -11,10 +11,20 @@ from tilestitch.compiler.ir.sizes import ceil_div, largest
 from tilestitch.passes.plan.index_checks import pending_checks, read_for
 from tilestitch.passes.plan.launches.cuda.emitted import Emitted, accumulator_bytes, shared_array
 from tilestitch.passes.plan.own_kernels import Temporary
-from tilestitch.passes.plan.schedules import RankSchedule, ScanSchedule, ScatterSchedule, SortSchedule, WindowSchedule
+from tilestitch.passes.plan.schedules import (
+    RankSchedule,
+    RegionSchedule,
+    ScanSchedule,
+    ScatterSchedule,
+    SortSchedule,
+    SuppressSchedule,
+    WindowSchedule,
+)
 from tilestitch.passes.plan.view import GroupView
 
 CHECK_THREADS = 256
+SIDES_AND_AREA = 5
+"""Numbers that a block has of each box."""
 
 
 def checks(nodes: Sequence[Node], inputs: Sequence[Value]) -> Iterator[Emitted]:
@@ -60,6 +70,23 @@ def ranks(node: Node, schedule: RankSchedule) -> Emitted:
     blocks = x.tensor_type.num_elements // size * ceil_div(size, threads)
     launch = Emitted.of("top_k", blocks, threads, (*node.inputs, *node.outputs), part=True)
     return replace(launch, static_shared_bytes=shared_array(threads, accumulator_bytes(x.dtype)))
+
+
+def suppress(node: Node, schedule: SuppressSchedule) -> tuple[Emitted, ...]:
+    """One that puts the boxes in order, and one that walks through them."""
+    boxes, scores, most, overlap, least = node.inputs
+    places, counts = node.outputs
+    threads, lines = schedule.threads, scores.shape[0] * scores.shape[1]
+    blocks = lines * ceil_div(boxes.shape[1], threads)
+    order = Emitted.of("suppress_order", blocks, threads, (scores, least, places))
+    walk = Emitted.of("suppress", lines, threads, (boxes, scores, most, overlap, least, places, counts))
+    alive, sides = shared_array(threads, 4), shared_array(threads * SIDES_AND_AREA, 4)
+    return replace(order, static_shared_bytes=alive), replace(walk, static_shared_bytes=alive + sides)
+
+
+def regions(node: Node, schedule: RegionSchedule) -> Emitted:
+    blocks = ceil_div(node.output.tensor_type.num_elements, schedule.threads)
+    return Emitted.of("roi_align", blocks, schedule.threads, (*node.inputs, *node.outputs))
 
 
 def scatter(node: Node, schedule: ScatterSchedule) -> tuple[Emitted, ...]:

@@ -1,0 +1,60 @@
+"""Bins of RoiAlign: where samples of a region lie along an axis of an image, and the weights of their neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.compiler.ir.sizes import Size
+
+from .dtypes import Expr, named
+from .sizes import integer
+
+CORNERS = 4
+Neighbours = list[tuple[Expr, Expr]]
+"""Place and weight of the two neighbours of a sample along an axis."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Bins of `width` from `start` on, of so many samples each, in an image of so many elements."""
+
+    start: Expr
+    width: Expr
+    samples: Expr
+    size: Size
+
+    @staticmethod
+    def of(regions: Any, region: Expr, side: int, bins: int, size: Size, attrs: Mapping[str, Any]) -> Axis:
+        """Of a flat buffer [R * CORNERS]; side: 0 of columns, 1 of rows. attrs: of roi_align."""
+        scale, offset = T.float32(attrs["scale"]), T.float32(attrs["offset"])
+        start = named(regions[region * CORNERS + side] * scale - offset)
+        end = named(regions[region * CORNERS + side + 2] * scale - offset)
+        extent = named(end - start if attrs["offset"] else T.max(end - start, T.float32(1)))
+        width = named(extent / T.float32(bins))
+        ratio = attrs["ratio"]
+        samples = T.bind(T.int32(ratio) if ratio else T.max(T.cast(T.ceil(width), "int32"), T.int32(0)))
+        return Axis(start, width, samples, size)
+
+    def neighbours(self, number: Expr, sample: Expr) -> Neighbours:
+        """Of a sample of bin `number`. More than an element outside of the image it counts as 0, nearer to it, it is
+        moved to its border.
+        """
+        size, half = named(T.cast(integer(self.size, "int64"), "float32")), T.float32(0.5)
+        before = T.cast(number, "float32") * self.width
+        inner = (T.cast(sample, "float32") + half) * self.width / T.cast(self.samples, "float32")
+        place = named(self.start + before + inner)
+        inside = tirx.all(place >= T.float32(-1), place <= size)
+        clamped = named(T.min(T.max(place, T.float32(0)), size - T.float32(1)))
+        low = T.bind(T.cast(T.floor(clamped), "int64"))
+        fraction = named(clamped - T.cast(low, "float32"))
+        high = T.bind(T.min(low + 1, integer(self.size, "int64") - 1))
+        none = T.float32(0)
+        return [
+            (low, named(tirx.Select(inside, T.float32(1) - fraction, none))),
+            (high, named(tirx.Select(inside, fraction, none))),
+        ]
