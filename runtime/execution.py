@@ -11,7 +11,7 @@ import numpy as np
 
 from . import control
 from .bound_program import bound_attributes
-from .chain import Chain, LinkedScan, can_be_chained, memory_between
+from .chain import Chain, LinkedScan, LinkedStep, can_be_chained, memory_that_stays
 from .device import RecordTime, Segment, Worker, to_host
 from .dtypes import dtype_name
 from .errors import ExecutionError, InputError
@@ -188,28 +188,31 @@ class Execution:
         return self._chain
 
     def _linked(self, inputs: Sequence[Any]) -> Chain | None:
-        between = memory_between(self._program, self._value)
-        if between is None:
+        staying = memory_that_stays(self._program, self._value)
+        if staying is None:
             return None
         known = self._fixed.copy()
-        for number, array in between.items():
+        for number, array in staying.items():
             known[number] = array
+        chain = Chain(known, self._inputs, self._outputs)
         values = self._begun(known, inputs, None)
-        links: list[Any] = []
         for bound in self._steps:
             if not isinstance(bound, tuple):
-                links.append(bound)
+                assert isinstance(bound, Repeatable)
+                chain.links.append(LinkedStep(bound, known))
                 continue
             step = bound[1]
             assert isinstance(step, ScanStep)
-            link = self._linked_scan(step, self._repetitions[bound[0]], values)
+            link = self._linked_scan(step, self._repetitions[bound[0]], values, known)
             if link is None:
                 return None
-            links.append(link)
-        return Chain(known, links)
+            chain.links.append(link)
+        return chain
 
-    def _linked_scan(self, step: ScanStep, repetition: Repetition | None, values: Sequence[Any]) -> LinkedScan | None:
-        """The turns of a scan whose operands are as these values are, by type."""
+    def _linked_scan(
+        self, step: ScanStep, repetition: Repetition | None, values: Sequence[Any], known: Sequence[Any]
+    ) -> LinkedScan | None:
+        """The turns of a scan whose operands are as these values are, by type; those that are `known` stay the same."""
         operands = [self._example(number, values) for number in (*step.states, *step.scans, *step.body.captures)]
         slices = operands[len(step.states) : len(step.states) + len(step.scans)]
         lengths = {len(part) for part in slices if part.ndim}
@@ -221,7 +224,7 @@ class Execution:
         formal = [*turns.formal, *operands[len(step.states) + len(step.scans) :]]
         body = self._nested[id(step.body)]
         execution = body.of_inputs(formal, step) if isinstance(body, SizedExecutions) else body
-        return execution.linked(step, repetition, turns, formal, self._value)
+        return execution.linked(step, repetition, turns, formal, self._value, known)
 
     def _example(self, number: int, values: Sequence[Any]) -> np.ndarray:
         """An array such as the value will be."""
@@ -230,15 +233,17 @@ class Execution:
 
     def linked(
         self, step: ScanStep, repetition: Repetition, turns: Turns, formal: Sequence[Any],
-        spec: Callable[[int], ValueSpec],
+        spec: Callable[[int], ValueSpec], known: Sequence[Any],
     ) -> LinkedScan | None:  # fmt: skip
         """This program as the body of a scan whose values are `spec`, for operands of these types."""
         for number, item in zip(self._inputs, formal, strict=True):
             self._typed(self._value(number), item, step)
-        turning = self.turning(repetition, turns)
+        if self._repeatable is None:
+            return None
+        turning = turning_of(repetition, turns, self._repeatable, self._value)
         if turning is None:
             return None
-        return LinkedScan(step, repetition, turning, self._fixed.copy(), turns.most, spec, self._inputs)
+        return LinkedScan(step, repetition, turning, known, self._fixed.copy(), turns.most, spec, self._inputs)
 
     def _begun(self, known: Sequence[Any], inputs: Sequence[Any], preset: Mapping[int, Any] | None) -> list[Any]:
         """Values to begin a run with."""

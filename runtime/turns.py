@@ -75,6 +75,9 @@ class Move:
 class Repeated(Protocol):
     """Many turns of a segment in one native call, made ready for one way in which addresses move."""
 
+    def hold(self, values: list[Any]) -> None:
+        """Those of these values that there are, not None, lie where they are in all runs from now on."""
+
     def run(self, values: list[Any], most: int, record: RecordTime | None) -> int:
         """Execute on the program's current values for `most` turns, or until the condition is false after one. Returns
         how many turns it were.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -119,7 +119,10 @@ class NativeSegment:
 
 
 class Repeated:
-    """Turns of a segment: its tables, with the addresses that differ from turn to turn, and how they move."""
+    """Turns of a segment: its tables, with the addresses that differ from turn to turn, and how they move.
+
+    Addresses of values that are `held` are looked up once, those of others before each run.
+    """
 
     def __init__(
         self, segment: NativeSegment, moves: Sequence[Move], condition: int | None, count: np.ndarray | None
@@ -127,10 +130,13 @@ class Repeated:
         self._segment, self._condition = segment, condition
         self._args, table = segment.args.copy(), segment.table.copy()
         table[:, 1] += self._args.ctypes.data - segment.args.ctypes.data
-        self._numbers = list(segment.addressed)
-        at = {number: place for place, number in enumerate(self._numbers)}
-        rows = [(row, at[n], offset) for n in self._numbers for row, offset in segment.addressed[n]]
-        self._rows, self._at, self._offsets_bytes = np.array(rows, np.int64).reshape(-1, 3).T.copy()
+        at = {number: place for place, number in enumerate(segment.addressed)}
+        self._varying = at
+        self._addresses = np.zeros(len(at), np.int64)
+        rows = [(row, at[n], offset) for n in at for row, offset in segment.addressed[n]]
+        self._places, self._at, self._offsets_bytes = np.array(rows, np.int64).reshape(-1, 3).T.copy()
+        self._places = 2 * self._places + 1
+        self._flat = self._args.reshape(-1)  # numpy finds places in one dimension faster than in two
         moving = [
             (self._args.ctypes.data + 16 * row + 8, at[move.source], move.shift_bytes + offset, move)
             for move in moves for row, offset in segment.addressed.get(move.number, ())
@@ -147,15 +153,31 @@ class Repeated:
         self._table = table
         self._execute = segment.team.prepare(table.ctypes.data, len(table), 0, self._loop.ctypes.data)
 
+    def hold(self, values: list[Any]) -> None:
+        """Those of these values that there are lie where they are in all runs from now on."""
+        held = {number: place for number, place in self._varying.items() if values[number] is not None}
+        self._look_up(values, held)
+        self._flat[self._places] = self._addresses[self._at] + self._offsets_bytes
+        self._varying = {number: place for number, place in self._varying.items() if number not in held}
+        moving = (self._words[: len(self._sources), 0] - self._args.ctypes.data) // self._args.itemsize
+        again = np.isin(self._at, list(self._varying.values())) | np.isin(self._places, moving)
+        self._places, self._at, self._offsets_bytes = (
+            part[again] for part in (self._places, self._at, self._offsets_bytes)
+        )
+
+    def _look_up(self, values: list[Any], places: Mapping[int, int]) -> None:
+        for number, place in places.items():
+            self._addresses[place] = address_of(self._segment.operand(values, number))
+
     def run(self, values: list[Any], most: int, record: RecordTime | None) -> int:
         """Execute for `most` turns on the program's current values, or until the condition is false after a turn.
         Returns how many it were.
 
         Raises `ExecutionError` when a kernel reports a fault.
         """
-        segment, loop = self._segment, self._loop
-        addresses = np.array([address_of(segment.operand(values, number)) for number in self._numbers], np.int64)
-        self._args[self._rows, 1] = addresses[self._at] + self._offsets_bytes
+        segment, loop, addresses = self._segment, self._loop, self._addresses
+        self._look_up(values, self._varying)
+        self._flat[self._places] = addresses[self._at] + self._offsets_bytes
         self._following[...] = addresses[self._sources] + self._shifts_bytes
         if self._count is not None:
             self._words[-1, 1] = self._count[0] + 1
