@@ -18,7 +18,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -31,6 +31,7 @@ from tilestitch.compiler.cli.output import table
 from tilestitch.runtime import load
 
 from . import models
+from .turns import markdown
 
 LENGTHS = {
     "standard": ("bert_base", "gpt2_small", "vit_b16"),
@@ -152,10 +153,6 @@ def _means(results: Sequence[dict[str, Any]]) -> Iterator[tuple[object, ...]]:
     for threads, by_length in summary(results).items():
         for length, by_rival in by_length.items():
             yield threads, length, *(f"{by_rival[p]:.2f}" for p in RIVALS)
-
-
-def markdown(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
-    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in (header, ["---"] * len(header), *rows))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -48,6 +48,11 @@ def onnxruntime_session(model: ModelProto, threads: int) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def markdown(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """A table of a Markdown page."""
+    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in (header, ["---"] * len(header), *rows))
 
 
 def write_results(name: str, results: Sequence[Mapping[str, Any]], path: Path | None = None) -> Path:

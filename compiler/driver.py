@@ -25,7 +25,6 @@ from tilestitch.cost_model.models import model_named
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.errors import PassError, PlanError, PluginWarning
-from tilestitch.passes.fusion.planners import DEFAULT_WORK
 from tilestitch.passes.plan import StitchPlan
 from tilestitch.runtime.artifact import ArtifactContents, artifact_bytes, read_artifact, weights_path, write_artifact
 from tilestitch.runtime.jsonfields import parse_json
@@ -170,8 +169,8 @@ def compile_model(
         default: a plug-in if one does, else analytical.
     records: a file of measured kernels, which take what they took on this machine; the model is asked for all others.
         frozen: whatever machine this is, so that the artifact depends on the file alone; it has records of one.
-    plan_budget_s: seconds that each search for a better plan may take; 0: the plan of the rules; default: on GPUs a
-        budget of work, the same on every machine, on CPUs none but for schedules.
+    plan_budget_s: seconds that each search for a better plan may take; 0: the plan of the rules; default: a budget of
+        work, the same on every machine.
     strip_weights: leave the weights out of the artifact.
     dump_ir: a folder for the graph after every pass, and for views of the final one. report: path of an HTML report.
     num_threads: threads that tasks are sized for, and processes that compile CUDA (default: all cores).
@@ -223,7 +222,7 @@ def compile_model(
             "sync": given_sync,
             "branch_bytes": branch_bytes,
             "plan_budget_s": plan_budget_s,
-            "plan_work": DEFAULT_WORK if plan_budget_s is None and not target.startswith("cpu") else 0,
+            "search": True,
         },
         rules=plugins.rules,
         plugins=(*plugins.records, *policies),

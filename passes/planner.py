@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 
 from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir.substitute import data_at, graph_at
 from tilestitch.compiler.ir.text import fingerprint
 from tilestitch.cost_model.protocol import hardly_slower
 from tilestitch.passes.fusion.rules.builtin import FusionRule
@@ -15,10 +16,11 @@ from tilestitch.passes.plan.launches.own import KernelsOf, no_kernels
 
 from .contract import PassContext
 from .errors import PassError, PlanError
-from .fusion.planners import PLANNERS, SEARCHES, asking
+from .fusion.planners import PLANNERS, SEARCHES, asking, default_work
 from .fusion.stages import Kernels
 from .fusion.stitcher import stitch
 from .open.plan import make_open_plan
+from .open.typical import typical_sizes
 from .plan import Group, StitchPlan, WhyNot, wholes_of
 from .plan.target import TargetInfo
 from .plan_check import check_plan
@@ -43,10 +45,11 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     """Plan `graph` and the graphs nested in it by the planner `context.options["planner"]` (default `stitch`).
 
     `context.options["sync"]` says whether dependent kernels become launches whose blocks draw tiles (`sync.choose`).
-    The rules of `stitch` make a first plan; with `context.options["plan_work"]`, as many kernels as the search may look
-    at, or `context.options["plan_budget_s"]`, seconds, a search starts from what they made, and its plan takes the
-    place of theirs if the latency model predicts it to be faster by more than a hundredth. Seconds are also the limit
-    of planners that search by themselves, and of the search for schedules where the model knows what these are worth.
+    The rules of `stitch` make a first plan; with `context.options["search"]`, or `context.options["plan_budget_s"]`,
+    seconds in place of the usual work, a search starts from what they made, and its plan takes the place of theirs if
+    the latency model predicts it to be faster by more than a hundredth, and the host computes nothing more. An open
+    graph is searched at typical sizes. Seconds are also the limit of planners that search by themselves, and of the
+    search for schedules where the model knows what these are worth.
 
     On a GPU, kernels packed into one launch are taken apart, and tiles chosen for fewer multiprocessors, where launches
     side by side are predicted to end sooner; with `context.options["alone"]` they are as they are best alone.
@@ -58,24 +61,38 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     if planner not in PLANNERS:
         raise PassError(f"there is no planner {planner!r}; known: {', '.join(PLANNERS)}")
     wanted_sync(context.options.get("sync"))
-    budget_s = context.options.get("plan_budget_s")
-    rules: tuple[FusionRule, ...] = (*context.rules, *asking(PLANNERS[planner], context.cost_model, budget_s))
-    if graph.symbols:
-        return make_open_plan(graph, context, planner, rules, make_plan)
     bodies = {key: make_plan(body, context) for key, body in nested_graphs(graph).items()}
-    plan = _planned(graph, context, planner, rules, bodies)
-    work = int(context.options.get("plan_work", 0))
-    # Work that does not do to look at each node once is not worth planning twice.
-    if planner not in SEARCHES or not (budget_s or work > len(graph.nodes)):
+    planned = make_open_plan if graph.symbols else _planned
+    budget_s = context.options.get("plan_budget_s")
+    plan = planned(graph, context, planner, _rules(PLANNERS[planner], context, budget_s), bodies)
+    if planner not in SEARCHES or not (budget_s or (budget_s is None and context.options.get("search"))):
         return plan
-    rules = (*context.rules, *asking(SEARCHES[planner], context.cost_model, budget_s or inf, work))
+    work = 0 if budget_s else default_work(len(graph.nodes))
     try:
-        searched = _planned(graph, context, planner, rules, bodies)
+        searched = planned(graph, context, planner, _rules(SEARCHES[planner], context, budget_s or inf, work), bodies)
+        return searched if _is_better(searched, plan, graph, context) else plan
     except KeyboardInterrupt:
         reason = "an interrupt ended the search for a better plan; another run may find one"
         return replace(plan, refusals=(*plan.refusals, WhyNot(graph.name, "search", reason)))
-    times_us = [_predicted_us(found, graph, context) for found in (plan, searched)]
-    return plan if hardly_slower(*times_us) else searched
+
+
+def _rules(
+    rules: Sequence[FusionRule], context: PassContext, budget_s: float | None, work: int = 0
+) -> tuple[FusionRule, ...]:
+    """Those of plug-ins, and then `rules`, which ask the model of the compilation."""
+    return (*context.rules, *asking(rules, context.cost_model, budget_s, work))
+
+
+def _is_better(one: StitchPlan, other: StitchPlan, graph: Graph, context: PassContext) -> bool:
+    """Whether a plan is predicted to be faster by more than a hundredth, and leaves nothing else to the host, whose
+    steps no model predicts.
+    """
+    if not {g.name for g in one.host_groups} <= {g.name for g in other.host_groups}:
+        return False
+    sizes = typical_sizes(graph)
+    at_sizes = graph_at(graph, sizes) if sizes else graph
+    times_us = [_predicted_us(data_at(plan, sizes) if sizes else plan, at_sizes, context) for plan in (other, one)]
+    return not hardly_slower(*times_us)
 
 
 def _predicted_us(plan: StitchPlan, graph: Graph, context: PassContext) -> float:

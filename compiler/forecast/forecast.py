@@ -13,7 +13,6 @@ from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.library.graphs import Kernel
 from tilestitch.cost_model.library.model import EAGER_GAP_SHARE, Timed, in_sequence_us, shipped_model
 from tilestitch.passes.contract import PassContext
-from tilestitch.passes.fusion.planners import DEFAULT_WORK
 from tilestitch.passes.pipeline import run_pipeline
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.planner import make_plan
@@ -92,7 +91,7 @@ def forecast(graph: Graph, gpu: Gpu, runtime: Runtime, precision: str = "fp32") 
 def _ours(graph: Graph, gpu: Gpu, precision: str) -> Forecast:
     device, model = gpu.device, AnalyticalModel()
     target = TargetInfo("cuda", 1, gpu.planned_for, (device.architecture,), device.sm_count)
-    options = {"planner": "stitch", "precision": precision, "plan_work": DEFAULT_WORK}
+    options = {"planner": "stitch", "precision": precision, "search": True}
     context = PassContext(target, options=options, cost_model=model)
     graph = run_pipeline(graph, context)
     plan = make_plan(graph, context)

@@ -42,8 +42,15 @@ PLANNERS: dict[str, tuple[FusionRule, ...]] = {
 SEARCHES: dict[str, tuple[FusionRule, ...]] = {"stitch": (Attention(), Explore(then=AFTER), *AFTER)}
 """What looks for a better plan than the rules of a planner have made: climbs from that, and from patterns where the
 graph is small."""
-DEFAULT_WORK = 3000
-"""Kernels that this search looks at in a compilation, where no seconds are given: some seconds."""
+
+LEAST_WORK, WORK_A_NODE = 4000, 4
+"""What this search may spend where no seconds are given, in kernels looked at: on a small graph, and on a large one for
+each of its nodes; about as long as the rules take, twice."""
+
+
+def default_work(nodes: int) -> int:
+    """Of a graph with so many nodes."""
+    return max(LEAST_WORK, WORK_A_NODE * nodes)
 
 
 def asking(

@@ -7,7 +7,7 @@ for which it does not is computed by the host, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tilestitch.compiler.ir import Graph
@@ -19,7 +19,7 @@ from tilestitch.passes.fusion.rules.inplace import InPlace
 from tilestitch.passes.fusion.stitcher import Stitched, stitch
 from tilestitch.passes.plan import Group, StitchPlan, WhyNot
 from tilestitch.passes.schedule.kernels import apart_where_too_large, schedule_groups
-from tilestitch.passes.schedule.launches import completed, nested_graphs
+from tilestitch.passes.schedule.launches import completed
 from tilestitch.passes.schedule.order import segments_of
 from tilestitch.passes.sync.policies import wanted_sync
 
@@ -33,13 +33,11 @@ OPEN_KERNEL = "host.open_kernel"
 HOSTED = "host."
 """Begins the names of operators that the host computes."""
 
-PlanOf = Callable[[Graph, PassContext], StitchPlan]
-
 
 def make_open_plan(
-    graph: Graph, context: PassContext, planner: str, rules: Sequence[FusionRule], plan_of: PlanOf
+    graph: Graph, context: PassContext, planner: str, rules: Sequence[FusionRule], bodies: Mapping[str, StitchPlan]
 ) -> StitchPlan:
-    """Plan an open graph; `plan_of` plans those nested in it."""
+    """Plan an open graph by `rules`; `bodies` are the plans of those nested in it."""
     result, groups, refusals = _kernels(graph, context, rules)
     positions = {n.name: i for i, n in enumerate(graph.nodes)}
     position = {g.name: max(positions[n] for n in g.nodes) for g in groups}
@@ -56,7 +54,7 @@ def make_open_plan(
         buffers=place_open(graph, groups, result.host_groups, segments, result.aliases),
         refusals=(*result.refusals, *refusals, *_not_tied(graph, context)),
         plugins=tuple(context.plugins),
-        bodies={key: plan_of(body, context) for key, body in nested_graphs(graph).items()},
+        bodies=dict(bodies),
     )
     return completed(plan, graph, context.kernels_of)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import onnx
 import pytest
 from hypothesis import given, settings
 
 from tests.networks import residual_block
+from tests.open_graphs import open_models
+from tests.open_models.fixture import OpenFixture
 from tests.passes.helpers import assert_close
 from tests.passes.simulate import simulate
 from tests.strategies import feeds, graphs
@@ -16,7 +19,6 @@ from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.passes import PassContext, StitchPlan, TargetInfo, check_plan, explain_plan, make_plan, run_pipeline
-from tilestitch.passes.fusion.planners import DEFAULT_WORK
 from tilestitch.passes.fusion.rules import explore
 
 TARGETS = {
@@ -46,16 +48,16 @@ def block() -> Graph:
 @settings(max_examples=15)
 @given(graph=graphs())
 def test_the_plan_is_never_predicted_to_be_slower_than_that_of_the_rules(target: str, graph: Graph) -> None:
-    rules, plan = planned(graph, target), planned(graph, target, plan_work=DEFAULT_WORK)
+    rules, plan = planned(graph, target), planned(graph, target, search=True)
     assert predicted_us(graph, plan, target) <= predicted_us(graph, rules, target)
-    assert plan == planned(graph, target, plan_work=DEFAULT_WORK)
+    assert plan == planned(graph, target, search=True)
     inputs = feeds(graph)
     assert_close(evaluate(graph, inputs), simulate(plan, graph, inputs))
 
 
 def test_it_finds_what_no_rule_looks_for() -> None:
     graph = block()
-    rules, plan = planned(graph, "H200"), planned(graph, "H200", plan_work=DEFAULT_WORK)
+    rules, plan = planned(graph, "H200"), planned(graph, "H200", search=True)
     assert predicted_us(graph, plan, "H200") < 0.9 * predicted_us(graph, rules, "H200")
     assert plan.planner == rules.planner == "stitch"
     assert planned(graph, "H200", plan_budget_s=60.0).groups == plan.groups
@@ -64,8 +66,7 @@ def test_it_finds_what_no_rule_looks_for() -> None:
 def test_without_a_budget_the_plan_is_that_of_the_rules() -> None:
     graph = block()
     rules = planned(graph, "H200")
-    assert planned(graph, "H200", plan_work=1) == rules
-    assert planned(graph, "H200", plan_budget_s=0.0) == rules
+    assert planned(graph, "H200", plan_budget_s=0.0) == planned(graph, "H200", search=True, plan_budget_s=0.0) == rules
 
 
 @pytest.mark.parametrize("calls", [0, 1, 3])
@@ -80,7 +81,7 @@ def test_an_interrupt_keeps_the_best_plan_so_far(monkeypatch: pytest.MonkeyPatch
 
     rules = planned(graph, "H200")
     monkeypatch.setattr(explore, "climb", interrupted)
-    plan = planned(graph, "H200", plan_work=DEFAULT_WORK)
+    plan = planned(graph, "H200", search=True)
     if calls:
         assert predicted_us(graph, plan, "H200") < predicted_us(graph, rules, "H200")
         assert any(r.rule == "explore" and "ended" in r.reason for r in plan.refusals)
@@ -95,5 +96,35 @@ def test_an_interrupt_after_the_search_keeps_the_plan_of_the_rules(monkeypatch: 
         raise KeyboardInterrupt
 
     monkeypatch.setattr(explore.Explore, "search", interrupted)
-    plan = planned(graph, "H200", plan_work=DEFAULT_WORK)
+    plan = planned(graph, "H200", search=True)
     assert [r.rule for r in plan.refusals] == ["search"] and "another run may find one" in plan.refusals[0].reason
+
+
+# -- open graphs -----------------------------------------------------------------------------------------------------
+
+
+def opened(model: onnx.ModelProto, target: str) -> Graph:
+    """With as many images as one likes."""
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "n"
+    graph = import_model(model, ranges={"n": (1, 64)}).graph
+    return run_pipeline(graph, PassContext(TARGETS[target]))
+
+
+def test_open_graphs_are_searched_at_typical_sizes() -> None:
+    graph = opened(residual_block(), "H200")
+    rules, plan = planned(graph, "H200"), planned(graph, "H200", search=True)
+    assert graph.symbols and predicted_us(graph, plan, "H200") < 0.9 * predicted_us(graph, rules, "H200")
+    assert planned(graph, "H200", plan_budget_s=0.0, search=True) == rules
+
+
+@pytest.mark.parametrize("target", ["cpu", "H200"])
+@settings(max_examples=8)
+@given(fixture=open_models())
+def test_the_search_neither_slows_open_graphs_down_nor_leaves_more_to_the_host(
+    target: str, fixture: OpenFixture
+) -> None:
+    graph = run_pipeline(import_model(fixture.model, ranges=fixture.ranges).graph, PassContext(TARGETS[target]))
+    rules, plan = planned(graph, target), planned(graph, target, search=True)
+    assert predicted_us(graph, plan, target) <= predicted_us(graph, rules, target)
+    assert {g.name for g in plan.host_groups} <= {g.name for g in rules.host_groups}

@@ -9,13 +9,13 @@ from math import inf
 from tilestitch.passes.fusion.search.space import Space
 
 PATTERNS = 3
-"""As many kernels as a climb looks at, all patterns of a graph, and climbs from these, look at; roughly."""
+"""As much work as a climb is, all patterns of a graph, and climbs from these, are so many times; roughly."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """work: kernels that `space` may look at. ends_s: of `time.monotonic`; results of a search that time ends differ
-    from run to run.
+    """work: that may be done in `space`. ends_s: of `time.monotonic`; what a search finds that time ends differs from
+    run to run.
     """
 
     space: Space
@@ -29,12 +29,12 @@ class Budget:
 
     @property
     def is_spent(self) -> bool:
-        return self.space.looked_at >= self.work or self.is_late
+        return self.space.work >= self.work or self.is_late
 
     @property
     def is_ample(self) -> bool:
         """Whether it would do for `PATTERNS` times as much work as was done so far."""
-        return self.work - self.space.looked_at >= PATTERNS * self.space.looked_at and not self.is_late
+        return self.work - self.space.work >= PATTERNS * self.space.work and not self.is_late
 
     @property
     def is_late(self) -> bool:

@@ -25,9 +25,9 @@ def climb(cover: Cover, patterns: Sequence[int], budget: Budget, *, joining: boo
         cover.touched = 0
         for atom in bits(open_):
             if not budget.is_spent:
-                _improve(cover, atom)
+                _improve(cover, atom, budget)
         for mask in patterns:
-            if mask & open_ and not budget.is_spent:
+            if not budget.is_spent and mask & open_:
                 cover.change(placing(cover, mask))
         for part in sorted(p for p, mask in cover.kernels.items() if mask & open_ and joining):
             if part in cover.kernels and not budget.is_spent:
@@ -56,12 +56,22 @@ def _joined_on(cover: Cover, part: int) -> Cover | None:
     return best
 
 
-def _improve(cover: Cover, atom: int) -> None:
-    """Make the first move of an atom that helps, until none does."""
+def _improve(cover: Cover, atom: int, budget: Budget) -> None:
+    """Make the first move of an atom that helps, until none does, or `budget` is spent."""
     tried: set[Move] = set()
-    while (move := next((m for m in moves(cover, atom) if m not in tried), None)) is not None:
-        tried.add(move)
-        cover.change(move)
+    while not budget.is_spent and _made_one(cover, atom, budget, tried):
+        pass
+
+
+def _made_one(cover: Cover, atom: int, budget: Budget, tried: set[Move]) -> bool:
+    for move in moves(cover, atom):
+        if budget.is_spent:
+            return False
+        if move not in tried:
+            tried.add(move)
+            if cover.change(move):
+                return True
+    return False
 
 
 def moves(cover: Cover, atom: int) -> Iterator[Move]:

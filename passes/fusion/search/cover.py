@@ -15,6 +15,9 @@ from tilestitch.passes.fusion.search.space import Space
 LEAST_GAIN = 1e-9
 """Part of the latency of what changes: changes that gain less are noise."""
 
+MOVE, KERNEL_OF_MOVE = 1 / 8, 1 / 64
+"""Work of looking at a move, and at each kernel that it changes, where nothing has to be found out about these."""
+
 
 @dataclass(frozen=True)
 class Move:
@@ -162,6 +165,7 @@ class Cover:
             for r in bits(space.after[i]):
                 gone |= self.computing[r]
         made = {part: self._computed(part, stored) for part in (*new, *sorted(gone - old))}
+        space.work += MOVE + KERNEL_OF_MOVE * len(made)
         needed = self._needed(gone, made, stored)
         if needed is None:
             return None

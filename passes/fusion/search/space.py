@@ -18,6 +18,9 @@ from tilestitch.passes.fusion.legality import operands, why_not_on
 from tilestitch.passes.plan import GroupKind, WhyNot
 from tilestitch.passes.plan.roles import Roles, roles_of
 
+NODES_OF_WORK = 8
+"""To look into a kernel of so many more nodes costs as much again as to look into one of few."""
+
 
 @dataclass(frozen=True)
 class Pattern:
@@ -67,16 +70,13 @@ class Space:
         # What takes few operations an element may be computed by several kernels, what sums up by one alone.
         self.copyable = mask_of(i for i in bits(self.native) if self._is_injective(order[i]))
         self.results = mask_of(i for i, c in enumerate(order) if any(map(self._is_result, state.outputs_of(c))))
+        self.work = 0.0
+        """What the search has done: to find out all about a kernel of few nodes is 1."""
         self._shapes: dict[tuple[int, int], Shape | None] = {}
         self._latencies: dict[tuple[int, int], float] = {}
         self._gains: dict[int, float] = {}
         self._moved: dict[int, int] = {}
         self._reach: dict[int, int] = {}
-
-    @property
-    def looked_at(self) -> int:
-        """Kernels whose legality was looked into: how much work the search has done."""
-        return len(self._shapes)
 
     # -- legality ------------------------------------------------------------------------------------------------
 
@@ -119,9 +119,11 @@ class Space:
 
     def _find_shape(self, mask: int, stored: int) -> Shape | None:
         if mask & ~self.native:
+            self.work += 1
             return None
         state, clusters = self.state, [self.atoms[i] for i in bits(mask)]
         members = {n for c in clusters for n in c.members}
+        self.work += 1 + len(members) // NODES_OF_WORK
         several = len(clusters) > 1
         if several and len(members) > MOST_NODES:
             return None
