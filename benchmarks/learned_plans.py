@@ -1,85 +1,161 @@
-"""Plans that the learned model chooses, against the rules' and random legal ones, measured on this CPU.
+"""Plans that latency models choose, against the rules' and random legal ones, measured on this CPU.
 
-    python -m benchmarks.learned_plans MODEL.onnx ... [--random N] [--rounds N] [--model MODEL]
+    python -m benchmarks.learned_plans [NAME ...] [--models MODEL.onnx ...] [--random N] [--rounds N] [--write]
 
-All plans of a model take turns; the least of all rounds counts. Writes benchmarks/results/learned_plans.json.
+Of each model (by default eight of `benchmarks/replay`, convolutional and recurrent ones among them) there are the plan
+of the rules, those that search and schedules by the analytical, the learned and the random model give, as `compile
+--cost-model` does, and random legal ones. One race finds the best random plan; another one, of the plans by models and
+the three best random ones, gives the figures, so that no plan is chosen by the times that it is reported with. In a
+race plans take turns, with two runs in a row of which the second counts, in CPU time; a plan's time is the tenth
+percentile of all rounds. `--write` writes benchmarks/results/learned_plans.json, docs/measurements/learned_plans.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from benchmarks.turns import write_results
+import numpy as np
+import onnx
+
+from benchmarks.turns import RESULTS, markdown, write_results
 from tilestitch.codegen.cpu.target import parse_target
-from tilestitch.compiler.cli.output import table
-from tilestitch.compiler.measure.kernels import Subject, time_in_turns, why_other_results
-from tilestitch.compiler.measure.plans import random_plan, with_random_schedules
+from tilestitch.compiler.cli.inputs import make_inputs
+from tilestitch.compiler.measure.kernels import Subject, why_other_results
+from tilestitch.compiler.measure.plans import random_plan, structure_digest, with_random_schedules
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.models import model_named
+from tilestitch.cost_model.records import read_records
+from tilestitch.passes.plan import StitchPlan
 from tilestitch.passes.planner import make_plan
+from tilestitch.runtime.session import Module
 
-TOGETHER = 6
-"""Plans in memory at a time; the rules' and the learned one are among them each time."""
-HEADER = ("model", "rules ms", "learned ms", "learned / rules", "best random ms", "learned / best random")
+from .replay.catalogue import MODELS
+
+PAGE = Path(__file__).parents[1] / "docs" / "measurements" / "learned_plans.md"
+TRAINED_ON = RESULTS / "cpu_kernels.jsonl.gz"
+EIGHT = (
+    "bert_middle", "gpt2_middle", "transformer_causal", "inception", "mobile_block", "decoder", "lstm", "gru",
+)  # fmt: skip
+RULES = "rules"
+CHOSEN = ("analytical", "learned", "random")
+"""Models that search, and choose schedules where they know what these are worth."""
+FINALISTS = 3
+PERCENTILE = 10
+HEADER = (
+    "model", "kernels", "known", "rules µs", *(f"{name} / rules" for name in CHOSEN), "best random / rules",
+    "learned / best random",
+)  # fmt: skip
 
 
-def race(path: Path, options: argparse.Namespace) -> dict[str, Any]:
-    subject = Subject.of(path, parse_target("cpu"), options.threads, AnalyticalModel())
-    learned = replace(subject.context, cost_model=model_named(options.model))
-    plans = [make_plan(subject.graph, subject.context), make_plan(subject.graph, learned)]
+def race(path: Path, name: str, options: argparse.Namespace, known: frozenset[str]) -> dict[str, Any]:
+    subject = Subject.of(path, parse_target("cpu"), 1, AnalyticalModel())
+    plans = {RULES: make_plan(subject.graph, subject.context)}
+    for model in CHOSEN:
+        given = {**subject.context.options, "search": True}
+        context = replace(subject.context, cost_model=model_named(model), options=given)
+        plans[model] = make_plan(subject.graph, context)
     for seed in range(1, options.random + 1):
         plan = random_plan(subject.graph, subject.context, seed)
-        plans.append(with_random_schedules(subject.graph, plan, seed) if seed % 2 else plan)
-    ours = [subject.compiled(plan) for plan in plans[:2]]
-    least = [float("inf")] * len(plans)
-    for first in range(2, max(3, len(plans)), TOGETHER):
-        others = [subject.compiled(plan) for plan in plans[first : first + TOGETHER]]
-        for module in (ours[1], *others):
-            odd = why_other_results(module, ours[0], subject.inputs)
-            assert odd is None, f"{path}: {odd}"
-        times = time_in_turns([*ours, *others], subject.inputs, options.rounds, options.seconds)
-        for place, found in zip((0, 1, *range(first, first + len(others))), times, strict=True):
-            least[place] = min(least[place], found.whole_us)
-        for module in others:
-            module.close()
-    rules_us, learned_us, *random_us = least
-    changed = sum(a.schedule != b.schedule for a, b in zip(plans[0].groups, plans[1].groups, strict=False))
+        plans[f"random {seed}"] = with_random_schedules(subject.graph, plan, seed) if seed % 2 else plan
+    modules = {which: subject.compiled(plan) for which, plan in plans.items()}
+    feeds = subject.inputs if subject.inputs is not None else make_inputs(modules[RULES], {}, seed=0)
+    for which, module in modules.items():
+        odd = why_other_results(module, modules[RULES], feeds)
+        assert odd is None, f"{name}, {which}: {odd}"
+    first = times_us(modules, feeds, options.rounds // 4)
+    drawn = sorted((us, which) for which, us in first.items() if which.startswith("random "))
+    finalists = [RULES, *CHOSEN, *(which for _, which in drawn[:FINALISTS])]
+    found = times_us({which: modules[which] for which in finalists}, feeds, options.rounds)
+    for module in modules.values():
+        module.close()
+    best_us = min((us for which, us in found.items() if which.startswith("random ")), default=float("nan"))
+    digests = [structure_digest({n.name: n for n in subject.graph.nodes}, g, plans["learned"].target)
+               for g in plans["learned"].groups]  # fmt: skip
     return {
-        "model": path.stem, "rules_us": rules_us, "learned_us": learned_us, "random_us": random_us,
-        "over_rules": learned_us / rules_us, "over_best_random": learned_us / min(random_us, default=float("nan")),
-        "other_schedules": changed, "kernels": len(plans[1].groups),
+        "model": name, "kernels": len(digests), "known": sum(one in known for one in digests),
+        "us": found, "drawn_us": {which: us for us, which in drawn}, "best_random_us": best_us,
+        "over_rules": {which: found[which] / found[RULES] for which in CHOSEN},
+        "over_best_random": {which: found[which] / best_us for which in (RULES, *CHOSEN)},
+        "other_schedules": _other_schedules(plans[RULES], plans["learned"]),
     }  # fmt: skip
 
 
-def row(one: dict[str, Any]) -> tuple[object, ...]:
-    best = min(one["random_us"], default=float("nan"))
-    times = [f"{us / 1e3:.3f}" for us in (one["rules_us"], one["learned_us"], best)]
-    ratios = [f"{one[key]:.3f}" for key in ("over_rules", "over_best_random")]
-    return one["model"], times[0], times[1], ratios[0], times[2], ratios[1]
+def times_us(modules: Mapping[str, Module], feeds: Mapping[str, Any], rounds: int) -> dict[str, float]:
+    """Microseconds of CPU time of each module in turns."""
+    spent: dict[str, list[int]] = {which: [] for which in modules}
+    gc.disable()
+    for _ in range(max(1, rounds)):
+        for which, module in modules.items():
+            module.run(feeds)
+            start = time.process_time_ns()
+            module.run(feeds)
+            spent[which].append(time.process_time_ns() - start)
+    gc.enable()
+    return {which: float(np.percentile(each, PERCENTILE)) / 1000 for which, each in spent.items()}
+
+
+def _other_schedules(one: StitchPlan, other: StitchPlan) -> int:
+    """Kernels of `other` that `one` has not, or with another schedule."""
+    had = {group.nodes: group.schedule for group in one.groups}
+    return sum(had.get(group.nodes) != group.schedule for group in other.groups)
+
+
+def row(one: Mapping[str, Any]) -> tuple[object, ...]:
+    ratios = [f"{one['over_rules'][which]:.3f}" for which in CHOSEN]
+    best = f"{one['best_random_us'] / one['us'][RULES]:.3f}"
+    return (one["model"], one["kernels"], one["known"], f"{one['us'][RULES]:.1f}", *ratios, best,
+            f"{one['over_best_random']['learned']:.3f}")  # fmt: skip
+
+
+def page(results: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> str:
+    means = {which: geometric_mean([one["over_rules"][which] for one in results]) for which in CHOSEN}
+    most = {which: max(one["over_best_random"][which] for one in results) for which in (RULES, *CHOSEN)}
+    told = ", ".join(f"{which} {means[which]:.3f} (at most {most[which]:.3f} times the best random plan)"
+                     for which in CHOSEN)  # fmt: skip
+    return "\n\n".join([
+        "# Plans by latency models, measured",
+        "<!-- written by: python -m benchmarks.learned_plans --write -->",
+        "CPU time of a run, one thread, of what planner and schedules come to by each model, over the plan of the "
+        f"rules; and the best of {options.random} random legal plans, by other figures than those shown. *known*: kernels of "
+        "the learned plan whose structure is among those that the model was trained on. Tenth percentiles of "
+        f"{options.rounds} rounds in turns, on a busy machine.",
+        markdown(HEADER, map(row, results)),
+        f"Geometric means over the rules: {told}; the rules themselves take at most {most[RULES]:.3f} times as long as "
+        "the best random plan.",
+    ]) + "\n"  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learned_plans", description="Race plans on this CPU.")
-    parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of benchmarks/replay (default: {', '.join(EIGHT)})")
+    parser.add_argument("--models", nargs="+", type=Path, default=[], metavar="MODEL.onnx", help="besides")
     parser.add_argument("--random", type=int, default=20, metavar="N", help="random legal plans (default 20)")
-    parser.add_argument("--rounds", type=int, default=30, metavar="N")
-    parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="of each turn at most")
-    parser.add_argument("--threads", type=int, default=1, metavar="N")
-    parser.add_argument("--model", default="learned", metavar="MODEL", help="as --cost-model of compile")
+    parser.add_argument("--rounds", type=int, default=400, metavar="N", help="of the race that counts (default 400)")
+    parser.add_argument("--write", action="store_true", help="write the results and the page")
     options = parser.parse_args(arguments)
+    known = frozenset(record.structure for record in read_records(TRAINED_ON))
     results = []
-    for path in options.models:
-        results.append(race(path, options))
-        print("  ".join(map(str, row(results[-1]))), file=sys.stderr, flush=True)
-    print(table([row(one) for one in results], HEADER))
-    mean = geometric_mean([one["over_rules"] for one in results])
-    print(f"geometric mean of learned over rules: {mean:.3f}")
-    print(f"written to {write_results('learned_plans', results)}")
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {name: Path(folder) / f"{name}.onnx" for name in options.names or (() if options.models else EIGHT)}
+        for name, path in paths.items():
+            onnx.save(MODELS[name](), path)
+        for name, path in (*paths.items(), *((path.stem, path) for path in options.models)):
+            results.append(race(path, name, options, known))
+            print("  ".join(map(str, row(results[-1]))), file=sys.stderr, flush=True)
+    text = page(results, options)
+    print(text)
+    if options.write:
+        print(f"written to {write_results('learned_plans', results)}")
+        PAGE.write_text(text, encoding="utf-8")
     return 0
 
 
