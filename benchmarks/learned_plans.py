@@ -125,9 +125,9 @@ def page(results: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> s
         "# Plans by latency models, measured",
         "<!-- written by: python -m benchmarks.learned_plans --write -->",
         "CPU time of a run, one thread, of what planner and schedules come to by each model, over the plan of the "
-        f"rules; and the best of {options.random} random legal plans, by other figures than those shown. *known*: kernels of "
-        "the learned plan whose structure is among those that the model was trained on. Tenth percentiles of "
-        f"{options.rounds} rounds in turns, on a busy machine.",
+        f"rules; and the best of {options.random} random legal plans, by other figures than those shown. *known*: "
+        "kernels of the learned plan whose structure is among those that the model was trained on. Tenth percentiles "
+        f"of {options.rounds} rounds in turns, on a busy machine.",
         markdown(HEADER, map(row, results)),
         f"Geometric means over the rules: {told}; the rules themselves take at most {most[RULES]:.3f} times as long as "
         "the best random plan.",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 Role = Literal["weight", "activation", "temporary"]
 """weight: a constant of the model, which other kernels have driven out of the caches since it was read last.
@@ -23,6 +23,7 @@ special: calls of exp, tanh, erf, sine and the like; scalar: evaluations of oper
 which code generation makes one element at a time.
 """
 
+UNITS: tuple[Unit, ...] = get_args(Unit)
 CONTRACTING: tuple[Unit, ...] = ("fma", "mma", "wgmma")
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import ceil
 
 from . import constants as c
 from .cpu import CpuDevice
-from .facts import CONTRACTING, Arithmetic, KernelFacts, Launch, Part, merged
+from .facts import CONTRACTING, UNITS, Arithmetic, KernelFacts, Launch, Part, merged
 from .protocol import Bound, Prediction
 
 ITEMSIZE = {"float64": 8, "int64": 8, "uint64": 8, "complex64": 8, "float16": 2, "bfloat16": 2, "int16": 2,
@@ -30,12 +31,18 @@ def predict_on_cpu(kernel: KernelFacts, cpu: CpuDevice) -> Prediction:
     return Prediction(latency_us, floor_us(kernel, cpu), max(added_us, latency_us), bound)
 
 
+@lru_cache(64)
+def one_core(cpu: CpuDevice) -> CpuDevice:
+    """The same with one core."""
+    return replace(cpu, cores=1)
+
+
 def _launch(launch: Launch, cpu: CpuDevice) -> tuple[dict[Bound, float], float]:
     """Microseconds by what takes them, and of all if nothing overlaps.
 
     The thread that launches has done what is little before others take part.
     """
-    alone = _stages(launch, replace(cpu, cores=1), cpu.launch_us)
+    alone = _stages(launch, one_core(cpu), cpu.launch_us)
     if min(cpu.cores, launch.tasks) == 1:
         return alone
     together = _stages(launch, cpu, cpu.launch_us + cpu.hand_over_us)
@@ -103,7 +110,7 @@ def _cycles_of(work: Arithmetic, lanes: int, cpu: CpuDevice, contracting_share: 
 
 
 def _unit(parts: Sequence[Part], cpu: CpuDevice) -> Bound:
-    spent = defaultdict[Bound, float](float)
+    spent = dict.fromkeys(UNITS, 0.0)
     for part in parts:
         for work in part.arithmetic:
             spent[work.unit] += _cycles_of(work, part.lanes, cpu, c.CPU_CONTRACTION_SHARE)

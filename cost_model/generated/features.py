@@ -5,16 +5,17 @@ Sizes are logarithms to base 2, so that a kernel twice as large is one step away
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import log2
 
 import numpy as np
 
 from tilestitch.cost_model.cpu import CpuDevice
-from tilestitch.cost_model.facts import KernelFacts, Launch, Part, Traffic
-from tilestitch.cost_model.on_cpu import ITEMSIZE, predict_on_cpu
-from tilestitch.cost_model.protocol import Prediction
+from tilestitch.cost_model.facts import UNITS as ALL_UNITS
+from tilestitch.cost_model.facts import Part
+from tilestitch.cost_model.on_cpu import ITEMSIZE
+from tilestitch.cost_model.on_cpu_batch import BOUNDS as LAWS_BOUNDS
+from tilestitch.cost_model.on_cpu_batch import Columns, Laws, column, laws_of, owners
 
 BOUNDS = ("dram", "fma", "alu", "special", "scalar", "launch")
 UNITS = ("fma", "alu", "special", "scalar")
@@ -28,100 +29,131 @@ COMMON = (
 
 @dataclass(frozen=True)
 class Described:
-    """A part as a launch of its own on one core: what laws say of it, and its numbers by name."""
+    """Parts, each as a launch of its own on one core. laws: what these say of them; common: the numbers that all have,
+    shape (parts, len(COMMON)).
+    """
 
-    template: str
-    law: Prediction
-    common: tuple[float, ...]
-    choices: dict[str, float]
-
-    @property
-    def law_us(self) -> float:
-        return self.law.latency_us
-
-    def row(self, names: Sequence[str]) -> list[float]:
-        """The common numbers, and those of these choices; -1 where it has no such choice."""
-        own = self.choices
-        return [*self.common, *(_log(own[name]) if name in own else -1.0 for name in names)]
+    parts: Sequence[Part]
+    columns: Columns
+    laws: Laws
+    common: np.ndarray
 
 
-def described(part: Part, core: CpuDevice) -> Described:
+def described(parts: Sequence[Part], core: CpuDevice) -> Described:
     """core: a CPU with one."""
-    law = predict_on_cpu(KernelFacts((Launch(((part,),)),)), core)
-    choices = dict(part.choices)
-    return Described(part.template, law, tuple(_common(part, law)), {**choices, **derived(choices)})
+    columns = Columns.of(parts)
+    laws = laws_of(columns, core)
+    return Described(parts, columns, laws, _common(parts, columns, laws))
 
 
-def _common(part: Part, law: Prediction) -> list[float]:
-    work = [sum(a.operations for a in part.arithmetic if a.unit == unit) for unit in UNITS]
-    share = min((a.share for a in part.arithmetic), default=1.0)
-    asked, read = _sums(part.reads)
-    written = sum(t.footprint_bytes for t in part.writes)
-    weights = sum(t.footprint_bytes for t in part.reads if t.role == "weight")
-    largest = max((t.footprint_bytes for t in part.reads), default=0)
-    operations, moved = sum(work), read + written
-    return [
-        _log(1000 * law.latency_us), law.low_us / law.latency_us, law.high_us / law.latency_us,
-        *(float(law.bound == bound) for bound in BOUNDS), *map(_log, work), share,
-        float(ITEMSIZE.get(part.dtype, 4)), *map(_log, (part.elements, part.tasks, part.shared_bytes, part.lanes)),
-        float(len(part.reads)), float(len(part.writes)), *map(_log, (asked, read, weights, largest, written)),
-        _log(asked) - _log(read), _log(operations) - _log(moved), _log(operations) - _log(part.elements),
-        _log(moved) - _log(part.tasks),
-    ]  # fmt: skip
+def matrix(common: np.ndarray, parts: Sequence[Part], names: Sequence[str]) -> np.ndarray:
+    """What trees see of parts: the numbers that all have, and those of these choices; -1 where a part has none."""
+    own = np.full((len(names), len(parts)), -1.0)
+    at = {name: row for row, name in enumerate(names)}
+    for places, numbers in _choices(parts):
+        known = [name for name in numbers if name in at]
+        if known:
+            own[np.ix_([at[name] for name in known], places)] = _log(np.array([numbers[name] for name in known]))
+    return np.hstack([common, own.T]).astype(np.float32)
 
 
-def _sums(reads: Sequence[Traffic]) -> tuple[int, int]:
-    return sum(t.bytes_requested for t in reads), sum(t.footprint_bytes for t in reads)
+def choice_names(parts: Sequence[Part]) -> tuple[str, ...]:
+    """Of all numbers of shapes and schedules that any of the parts has."""
+    return tuple(sorted({name for _, numbers in _choices(parts) for name in numbers}))
 
 
-def _log(count: float) -> float:
-    return log2(1.0 + count)
+def _choices(parts: Sequence[Part]) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
+    """Parts with the same choices, and the numbers of these by name, with what follows from them."""
+    alike: dict[tuple[str, ...], list[int]] = {}
+    rows: list[tuple[int, ...]] = []
+    for at, part in enumerate(parts):
+        names, numbers = zip(*part.choices, strict=True) if part.choices else ((), ())
+        rows.append(numbers)
+        places = alike.get(names)
+        if places is None:
+            alike[names] = [at]
+        else:
+            places.append(at)
+    for names, places in alike.items():
+        own = dict(zip(names, np.array([rows[at] for at in places], float).T, strict=True))
+        yield places, {**own, **derived(own)}
+
+
+def _common(parts: Sequence[Part], columns: Columns, laws: Laws) -> np.ndarray:
+    work = [columns.operations_on(ALL_UNITS.index(unit)) for unit in UNITS]
+    share = np.ones(len(parts))
+    np.minimum.at(share, columns.of_work, columns.share)
+    reads, writes = [t for part in parts for t in part.reads], [t for part in parts for t in part.writes]
+    inputs, outputs = [len(part.reads) for part in parts], [len(part.writes) for part in parts]
+    reader, writer, bytes_read = owners(inputs), owners(outputs), column([t.footprint_bytes for t in reads])
+    asked, read = columns.sums(reader, column([t.bytes_requested for t in reads])), columns.sums(reader, bytes_read)
+    weights = columns.sums(reader, bytes_read * column([t.role == "weight" for t in reads]))
+    written = columns.sums(writer, column([t.footprint_bytes for t in writes]))
+    largest = np.zeros(len(parts))
+    np.maximum.at(largest, reader, bytes_read)
+    elements, itemsize = column([p.elements for p in parts]), column([ITEMSIZE.get(p.dtype, 4) for p in parts])
+    operations, moved = np.sum(work, axis=0), read + written
+    return np.column_stack([
+        _log(1000 * laws.latency_us), laws.low_us / laws.latency_us, laws.high_us / laws.latency_us,
+        *(laws.bound == LAWS_BOUNDS.index(bound) for bound in BOUNDS), *map(_log, work), share,
+        itemsize, *map(_log, (elements, columns.tasks, columns.shared_bytes, columns.lanes)),
+        column(inputs), column(outputs), *map(_log, (asked, read, weights, largest, written)),
+        _log(asked) - _log(read), _log(operations) - _log(moved), _log(operations) - _log(elements),
+        _log(moved) - _log(columns.tasks),
+    ])  # fmt: skip
+
+
+def _log(counts: np.ndarray) -> np.ndarray:
+    return np.log2(1.0 + counts)
 
 
 # -- what follows from choices -----------------------------------------------------------------------------------------
 
 
-def derived(choices: Mapping[str, int]) -> dict[str, float]:
+def derived(choices: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What register tiles and tasks come to: sums in registers, work beyond the edges, bytes that are to stay near."""
-    found: dict[str, float] = {}
+    found: dict[str, np.ndarray] = {}
     for schedule, extents in (("schedule", _extents(choices)), ("schedule.scores", None), ("schedule.weighed", None)):
         if f"{schedule}.vectors" in choices and f"{schedule}.rows" in choices:
             found |= {f"{schedule} {name}": value for name, value in _tile(choices, schedule, extents).items()}
     return found
 
 
-def _extents(choices: Mapping[str, int]) -> tuple[int, int, int] | None:
+def _extents(choices: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """Rows, columns and steps of the GEMM that a contraction amounts to; the rows of a convolution are its columns."""
     if {"shape.m", "shape.n", "shape.k"} <= choices.keys():
         return choices["shape.m"], choices["shape.n"], choices["shape.k"]
     if {"shape.spatial.0", "shape.kernel.0", "shape.out_channels"} <= choices.keys():
-        groups = max(1, choices.get("shape.groups", 1))
-        taps = choices["shape.kernel.0"] * choices.get("shape.kernel.1", 1)
-        width = -(-choices["shape.spatial.0"] // max(1, choices.get("shape.strides.0", 1)))
+        groups = _of(choices, "shape.groups")
+        taps = choices["shape.kernel.0"] * choices.get("shape.kernel.1", 1.0)
+        width = -(-choices["shape.spatial.0"] // _of(choices, "shape.strides.0"))
         return width, choices["shape.out_channels"] // groups, choices["shape.in_channels"] // groups * taps
     return None
 
 
-def _tile(choices: Mapping[str, int], schedule: str, extents: tuple[int, int, int] | None) -> dict[str, float]:
-    rows, vectors, lanes = (max(1, choices.get(f"{schedule}.{name}", 1)) for name in ("rows", "vectors", "lanes"))
-    pixels = max(1, choices.get(f"{schedule}.columns", 1))
+def _of(choices: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    """A number that is at least 1, and is so where it is not given."""
+    return np.maximum(1.0, choices.get(name, np.array(1.0)))
+
+
+def _tile(
+    choices: Mapping[str, np.ndarray], schedule: str, extents: tuple[np.ndarray, np.ndarray, np.ndarray] | None
+) -> dict[str, np.ndarray]:
+    rows, vectors, lanes = (_of(choices, f"{schedule}.{name}") for name in ("rows", "vectors", "lanes"))
+    pixels = _of(choices, f"{schedule}.columns")
     if extents is None:
         sums = rows * pixels * vectors
         return {"sums": sums, "loads": (rows * pixels + vectors) / sums, "bytes": 4 * lanes * vectors}
-    m, n, k = (max(1, extent) for extent in extents)
-    most = pixels if pixels > 1 else rows  # a convolution's tiles are cut along its columns
-    parts = -(-m // most)
-    even = -(-m // parts) * (rows if pixels > 1 else 1)
+    m, n, k = (np.maximum(1.0, extent) for extent in extents)
+    along = pixels > 1  # a convolution's tiles are cut along its columns
+    parts = -(-m // np.where(along, pixels, rows))
+    even = -(-m // parts) * np.where(along, rows, 1.0)
     columns, sums = vectors * lanes, even * vectors
     panels = -(-n // columns)
-    task_rows = min(parts, choices.get(f"{schedule}.block_tiles", 1)) * even
+    task_rows = np.minimum(parts, choices.get(f"{schedule}.block_tiles", 1.0)) * even
     return {
         "sums": sums, "loads": (even + vectors) / sums, "edge": panels * columns / n,
         "panels": panels, "parts": parts, "panel bytes": 4 * k * columns, "task rows": task_rows,
         "left bytes": 4 * k * task_rows, "right bytes": 4 * k * n,
-        "task panels": min(panels, choices.get(f"{schedule}.block_panels", 1)),
+        "task panels": np.minimum(panels, choices.get(f"{schedule}.block_panels", 1.0)),
     }  # fmt: skip
-
-
-def matrix(rows: Sequence[Described], names: Sequence[str]) -> np.ndarray:
-    return np.array([row.row(names) for row in rows], np.float32).reshape(len(rows), len(COMMON) + len(names))

@@ -11,14 +11,14 @@ import numpy as np
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.errors import MeasurementError
-from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.facts import KernelFacts, Part
 from tilestitch.cost_model.library.trees import forest_from_dump
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.cost_model.random_model import RandomModel
 from tilestitch.cost_model.records import Record
 
 from .adaptation import adapted
-from .features import Described, described, matrix
+from .features import choice_names, described, matrix
 from .model import LearnedModel, Template
 
 DEPTH, ROUNDS, RATE = 5, 160, 0.1
@@ -34,7 +34,16 @@ class Sample:
     """A record of a kernel of one part, as trees see it."""
 
     record: Record
-    row: Described
+    law_us: float
+    common: np.ndarray
+
+    @property
+    def part(self) -> Part:
+        return self.record.kernel.parts[0]
+
+    @property
+    def template(self) -> str:
+        return self.part.template
 
     @property
     def family(self) -> str:
@@ -48,15 +57,16 @@ def family_of(model: str) -> str:
 
 def samples_of(records: Iterable[Record], cpu: CpuDevice) -> list[Sample]:
     """Those of kernels of one launch of one part, of a template."""
-    single = (r for r in records if len(r.kernel.parts) == 1 and r.kernel.parts[0].template)
-    return [Sample(record, described(record.kernel.parts[0], cpu)) for record in single]
+    single = [r for r in records if len(r.kernel.parts) == 1 and r.kernel.parts[0].template]
+    rows = described([record.kernel.parts[0] for record in single], cpu)
+    return [Sample(*one) for one in zip(single, rows.laws.latency_us.tolist(), rows.common, strict=True)]
 
 
 def fit(samples: Sequence[Sample], seed: int, spreads: Mapping[str, tuple[float, float]] | None = None) -> LearnedModel:
     """Raises ImportError without xgboost, and MeasurementError where there is too little to learn from."""
     templates = {}
-    for name in sorted({sample.row.template for sample in samples}):
-        mine = [sample for sample in samples if sample.row.template == name]
+    for name in sorted({sample.template for sample in samples}):
+        mine = [sample for sample in samples if sample.template == name]
         if len(mine) >= FEWEST:
             low, high = (spreads or {}).get(name, (1.0, 1.0))
             templates[name] = _template(mine, seed, low, high)
@@ -68,9 +78,10 @@ def fit(samples: Sequence[Sample], seed: int, spreads: Mapping[str, tuple[float,
 def _template(samples: Sequence[Sample], seed: int, low: float, high: float) -> Template:
     import xgboost
 
-    names = tuple(sorted({name for sample in samples for name in sample.row.choices}))
-    features = matrix([sample.row for sample in samples], names)
-    target = np.log([sample.record.latency_us / sample.row.law_us for sample in samples])
+    parts = [sample.part for sample in samples]
+    names = choice_names(parts)
+    features = matrix(np.array([sample.common for sample in samples]), parts, names)
+    target = np.log([sample.record.latency_us / sample.law_us for sample in samples])
     base = float(np.median(target))
     options = {
         "max_depth": DEPTH, "eta": RATE, "subsample": 0.8, "colsample_bytree": 0.5, "min_child_weight": 4,
@@ -108,8 +119,8 @@ def judge(samples: Sequence[Sample], cpu: CpuDevice, seed: int) -> dict[str, Jud
     analytical, random = (_predicted(model, samples, cpu) for model in (AnalyticalModel(), RandomModel()))
     measured = np.array([sample.record.latency_us for sample in samples])
     found = {}
-    for name in sorted({sample.row.template for sample in samples}):
-        mine = np.array([at for at, sample in enumerate(samples) if sample.row.template == name])
+    for name in sorted({sample.template for sample in samples}):
+        mine = np.array([at for at, sample in enumerate(samples) if sample.template == name])
         by_model = {"learned": learned[mine], "analytical": analytical[mine], "random": random[mine]}
         found[name] = Judged([samples[at] for at in mine], measured[mine], by_model)
     return found
@@ -185,5 +196,5 @@ def fine_tune(model: LearnedModel, samples: Sequence[Sample], cpu: CpuDevice) ->
     bare = replace(model, adaptation=type(model.adaptation)())
     predicted = _predicted(bare, samples, cpu)
     measured = np.array([sample.record.latency_us for sample in samples])
-    lines = adapted([sample.row.template for sample in samples], np.log(predicted), np.log(measured))
+    lines = adapted([sample.template for sample in samples], np.log(predicted), np.log(measured))
     return replace(model, adaptation=lines)

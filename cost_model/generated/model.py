@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from math import inf
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,8 @@ from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.facts import KernelFacts, Launch, Part
 from tilestitch.cost_model.library.trees import Forest, forest_from_json
-from tilestitch.cost_model.on_cpu import predict_on_cpu
+from tilestitch.cost_model.on_cpu import one_core, predict_on_cpu
+from tilestitch.cost_model.on_cpu_batch import BOUNDS, Laws, laws_of
 from tilestitch.cost_model.protocol import AnyDevice, Prediction
 
 from .adaptation import Adaptation
@@ -33,7 +34,6 @@ LAWS = AnalyticalModel()
 LEAST_RANK = 0.5
 """Rank correlation among schedules of one kernel, from which on the best predicted one is likely to be a good one."""
 ENDS = ("latency", "low", "high")
-Factor: TypeAlias = tuple[float, Described]
 
 
 @dataclass(frozen=True)
@@ -74,40 +74,66 @@ class LearnedModel:
         if not isinstance(device, CpuDevice):
             return LAWS.predict(batch, device)
         parts = [part for kernel in batch for part in kernel.parts]
-        factors = iter(self._factors(parts, device))
-        return [self._predict(kernel, device, [next(factors) for _ in kernel.parts]) for kernel in batch]
+        rows = described(parts, one_core(device))
+        factors = self._factors(rows)
+        single = self._single(rows, rows.laws if device.cores == 1 else laws_of(rows.columns, device), factors, device)
+        found, first = [], 0
+        for kernel in batch:
+            end = first + len(kernel.parts)
+            several = end - first > 1
+            found.append(self._several(kernel, device, rows, factors, first) if several else single[first])
+            first = end
+        return found
 
-    def _factors(self, parts: Sequence[Part], cpu: CpuDevice) -> list[Factor]:
-        """Of each part: by what the laws are wrong, and what they say of it on one core."""
-        core = replace(cpu, cores=1)
-        rows = [described(part, core) for part in parts]
-        logs = np.zeros(len(rows))
-        for name in dict.fromkeys(row.template for row in rows):
+    def _factors(self, rows: Described) -> np.ndarray:
+        """Of each part: by what the laws are wrong on one core."""
+        templates = [part.template for part in rows.parts]
+        logs = np.zeros(len(templates))
+        for name in dict.fromkeys(templates):
             if name not in self.templates:
                 continue
-            places = [at for at, row in enumerate(rows) if row.template == name]
-            template = self.templates[name]
-            logs[places] = template.forest(matrix([rows[at] for at in places], template.names))
-        logs += self.adaptation.of([row.template for row in rows], logs + np.log([row.law_us for row in rows]))
-        return list(zip(np.exp(logs).tolist(), rows, strict=True))
+            places = [at for at, template in enumerate(templates) if template == name]
+            mine = matrix(rows.common[places], [rows.parts[at] for at in places], self.templates[name].names)
+            logs[places] = self.templates[name].forest(mine)
+        logs += self.adaptation.of(templates, logs + np.log(rows.laws.latency_us))
+        return np.exp(logs)
 
-    def _predict(self, kernel: KernelFacts, cpu: CpuDevice, factors: Sequence[Factor]) -> Prediction:
-        given = iter(factors)
-        launches = [self._launch(launch, cpu, [next(given) for _ in launch.parts]) for launch in kernel.sequence]
+    def _single(self, rows: Described, laws: Laws, factors: np.ndarray, cpu: CpuDevice) -> list[Prediction]:
+        """Of each part as a kernel. Launches are no floor: more is known of them than laws say."""
+        spreads = {name: (one.low, one.high) for name, one in self.templates.items()}
+        ends = np.array([spreads.get(part.template, (1.0, 1.0)) for part in rows.parts]).reshape(-1, 2)
+        floor_us = np.maximum(0.0, laws.low_us - cpu.launch_us)
+        latency_us = np.maximum(laws.latency_us * factors, floor_us)
+        low_us = np.minimum(latency_us, np.maximum(latency_us * ends[:, 0], floor_us))
+        high_us = np.maximum(latency_us, latency_us * ends[:, 1])
+        columns = (latency_us.tolist(), low_us.tolist(), high_us.tolist(), (BOUNDS[at] for at in laws.bound.tolist()))
+        return [Prediction(*one) for one in zip(*columns, strict=True)]
+
+    def _several(
+        self, kernel: KernelFacts, cpu: CpuDevice, rows: Described, factors: np.ndarray, first: int
+    ) -> Prediction:
+        """Of a kernel of several parts, the first of which is so far in `rows`."""
+        launches = []
+        for launch in kernel.sequence:
+            mine = slice(first, first + len(launch.parts))
+            launches.append(self._launch(launch, cpu, factors[mine], rows.laws.latency_us[mine]))
+            first = mine.stop
         latency_us, low_us, high_us = (sum(getattr(p, f"{end}_us") for p in launches) for end in ENDS)
         return Prediction(latency_us, low_us, high_us, max(launches, key=lambda p: p.latency_us).bound)
 
-    def _launch(self, launch: Launch, cpu: CpuDevice, factors: Sequence[Factor]) -> Prediction:
-        """Parts side by side are wrong by their mean. Launches are no floor: more is known of them than laws say."""
-        alone = len(factors) == 1 and cpu.cores == 1
-        law = factors[0][1].law if alone else predict_on_cpu(KernelFacts((launch,)), cpu)
-        mean = sum(factor * row.law_us for factor, row in factors) / sum(row.law_us for _, row in factors)
-        spreads = [self.templates[row.template] for _, row in factors if row.template in self.templates]
-        low, high = min((t.low for t in spreads), default=1.0), max((t.high for t in spreads), default=1.0)
+    def _launch(self, launch: Launch, cpu: CpuDevice, factors: np.ndarray, laws_us: np.ndarray) -> Prediction:
+        """Parts side by side are wrong by their mean."""
+        law = predict_on_cpu(KernelFacts((launch,)), cpu)
+        low, high = self._spread(launch.parts)
         floor_us = max(0.0, law.low_us - cpu.launch_us)
-        latency_us = max(law.latency_us * mean, floor_us)
+        latency_us = max(law.latency_us * float((factors * laws_us).sum() / laws_us.sum()), floor_us)
         ends = min(latency_us, max(latency_us * low, floor_us)), max(latency_us, latency_us * high)
         return Prediction(latency_us, *ends, law.bound)
+
+    def _spread(self, parts: Sequence[Part]) -> tuple[float, float]:
+        """Factors on a prediction of parts that give the ends of its interval."""
+        spreads = [self.templates[part.template] for part in parts if part.template in self.templates]
+        return min((t.low for t in spreads), default=1.0), max((t.high for t in spreads), default=1.0)
 
     def to_json(self) -> dict[str, Any]:
         templates = {

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.cost_model.generated.made import CPU, kernel, records
 from tests.cost_model.kernels import kernels
@@ -95,6 +96,16 @@ def test_no_prediction_is_faster_than_nominal_rates(kernel: KernelFacts) -> None
         (found,) = model.predict([kernel], cpu)
         assert found.low_us <= found.latency_us <= found.high_us
         assert found.latency_us >= floor_us(kernel, replace(cpu, launch_us=0.0)) and np.isfinite(found.high_us)
+
+
+@given(st.lists(kernels, min_size=2, max_size=4))
+@settings(max_examples=25, deadline=None)
+def test_a_prediction_does_not_depend_on_what_else_is_asked(asked: list[KernelFacts]) -> None:
+    model = shipped()
+    asked = [kernel(128, 128, 128, 6), *asked]
+    for cores in (1, 7):
+        cpu = replace(CPU, cores=cores)
+        assert model.predict(asked, cpu) == [model.predict([one], cpu)[0] for one in asked]
 
 
 def test_several_threads_gain_what_the_laws_say(trained: LearnedModel) -> None:
