@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.compiler.ir.sizes import Size
+from tilestitch.compiler.ir.graph import Node
+from tilestitch.compiler.ir.sizes import Size, bounds_of
 
 from .dtypes import Expr, named
 from .sizes import integer
@@ -29,16 +29,21 @@ class Axis:
     size: Size
 
     @staticmethod
-    def of(regions: Any, region: Expr, side: int, bins: int, size: Size, attrs: Mapping[str, Any]) -> Axis:
-        """Of a flat buffer [R * CORNERS]; side: 0 of columns, 1 of rows. attrs: of roi_align."""
+    def of(node: Node, regions: Any, region: Expr, side: int) -> Axis:
+        """Of a region of a roi_align node in a flat buffer [R * CORNERS]; side: 0 for its columns, 1 for its rows.
+
+        Nothing is sampled of images without elements.
+        """
+        attrs, x = node.attrs, node.inputs[0]
+        bins, ratio = attrs["size"][1 - side], attrs["ratio"]
         scale, offset = T.float32(attrs["scale"]), T.float32(attrs["offset"])
         start = named(regions[region * CORNERS + side] * scale - offset)
         end = named(regions[region * CORNERS + side + 2] * scale - offset)
         extent = named(end - start if attrs["offset"] else T.max(end - start, T.float32(1)))
         width = named(extent / T.float32(bins))
-        ratio = attrs["ratio"]
-        samples = T.bind(T.int32(ratio) if ratio else T.max(T.cast(T.ceil(width), "int32"), T.int32(0)))
-        return Axis(start, width, samples, size)
+        samples = T.int32(ratio) if ratio else T.max(T.cast(T.ceil(width), "int32"), T.int32(0))
+        some = T.int32(0) if not bounds_of(x.tensor_type.num_elements)[1] else samples
+        return Axis(start, width, T.bind(some), x.shape[3 - side])
 
     def neighbours(self, number: Expr, sample: Expr) -> Neighbours:
         """Of a sample of bin `number`. More than an element outside of the image it counts as 0, nearer to it, it is

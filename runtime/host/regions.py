@@ -34,7 +34,7 @@ def _region_taps(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Places and weights [2, bins, samples] of the two neighbours of every sample along one axis."""
     extent = max(end - start, 1.0) if at_least_one else end - start
-    count = ratio or max(int(np.ceil(extent / bins)), 0)
+    count = (ratio or max(int(np.ceil(extent / bins)), 0)) if size else 0
     width = extent / bins
     places = start + np.arange(bins)[:, None] * width + (np.arange(count) + 0.5) * width / max(count, 1)
     inside = (places >= -1.0) & (places <= size)

@@ -117,3 +117,28 @@ def test_a_region_of_an_image_that_is_not_there_is_a_fault(target: str) -> None:
     feeds = {"x": np.ones((2, 2, 4, 4), np.float32), "r": boxes(3), "i": np.array([0, 2, 1])}
     with load(compiled.to_bytes(), target) as module, pytest.raises(ExecutionError, match="out of range"):
         module.run(feeds)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_of_no_boxes_no_classes_and_no_images_nothing_is_kept(target: str) -> None:
+    """At all sizes that nothing was said of; of scores that are often equal, the boxes that come first."""
+    text = (
+        "(float[b, n, 4] x, float[b, c, n] s) => (int64[k, 3] y)\n"
+        "<int64[1] m = {300}, float[1] o = {0.5}, float[1] t = {0.1}>\n"
+        "{ y = NonMaxSuppression(x, s, m, o, t) }"
+    )
+    random = np.random.default_rng(0)
+    given = [
+        {"x": boxes(b, n), "s": np.round(random.random((b, c, n)) * 3).astype(np.float32) / 3}
+        for b, n, c in [(1, 257, 2), (1, 1, 1), (2, 0, 3), (2, 5, 0), (0, 5, 1)]
+    ]
+    assert_equal_to_onnxruntime(text, {}, given, target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_regions_of_an_image_without_pixels_are_zero(target: str) -> None:
+    text = "(float[1, 2, h, 4] x, float[n, 4] r, int64[n] i) => (float[n, 2, 1, 1] y) { y = RoiAlign(x, r, i) }"
+    compiled = compile_model(parser.parse_model(HEAD + text), target)
+    with load(compiled.to_bytes(), target) as module:
+        feeds = {"x": np.ones((1, 2, 0, 4), np.float32), "r": boxes(3), "i": np.zeros(3, np.int64)}
+        np.testing.assert_array_equal(module.run(feeds)["y"], np.zeros((3, 2, 1, 1), np.float32))

@@ -53,8 +53,7 @@ class _Region:
         source = T.bind((image * integer(plan.channels, "int64") + first) * plane)
         rows, columns = self.attrs["size"]
         target = T.bind((region * integer(plan.channels, "int64") + first) * (rows * columns))
-        x = Axis.of(self.regions, region, 0, columns, self.width, self.attrs)
-        y = Axis.of(self.regions, region, 1, rows, self.height, self.attrs)
+        x, y = (Axis.of(plan.node, self.regions, region, side) for side in (0, 1))
         with T.serial(0, rows) as row, T.serial(0, columns) as column:
             self.bin(source, plane, count, (y, row), (x, column), target + row * columns + column)
 

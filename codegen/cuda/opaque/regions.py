@@ -52,8 +52,7 @@ def _element(node: Node, buffers: list[Any], place: Expr) -> None:
     image = T.bind(tirx.Select(known, given, T.int64(0)))
     plane = T.bind(integer(height, "int64") * integer(width, "int64"))
     start = T.bind((image * integer(channels, "int64") + channel) * plane)
-    x = Axis.of(regions, region, 0, columns, width, node.attrs)
-    y = Axis.of(regions, region, 1, rows, height, node.attrs)
+    x, y = (Axis.of(node, regions, region, side) for side in (0, 1))
     is_max = node.attrs["mode"] == "max"
     join: Callable[[Expr, Expr], Expr] = T.max if is_max else lambda a, b: a + b
     best = T.alloc_buffer((1,), "float32", scope="local")

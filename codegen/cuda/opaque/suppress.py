@@ -17,14 +17,14 @@ from tilestitch.codegen.compute.dtypes import Expr, named
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, Thread, barrier, kernel_function, shared_buffer
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.compiler.ir.sizes import ceil_div
+from tilestitch.compiler.ir.sizes import bounds_of, ceil_div
 from tilestitch.passes.plan.schedules import SuppressSchedule
 
 PLACES = "int64"
 
 
-def lower_suppress(node: Node, schedule: SuppressSchedule) -> tuple[CudaLaunch, CudaLaunch]:
-    """As many blocks a line as have a thread for each box; then one a line."""
+def lower_suppress(node: Node, schedule: SuppressSchedule) -> tuple[CudaLaunch, ...]:
+    """As many blocks a line as have a thread for each box, if there are boxes; then one a line."""
     boxes, scores, most, overlap, least = node.inputs
     places, counts = node.outputs
     threads, lines = schedule.threads, scores.shape[0] * scores.shape[1]
@@ -36,10 +36,10 @@ def lower_suppress(node: Node, schedule: SuppressSchedule) -> tuple[CudaLaunch, 
         _Walk(node, buffers, T.bind(T.cast(thread.block[0], PLACES)), thread.thread[0], threads).run()
 
     pieces = ceil_div(boxes.shape[1], threads)
-    return (
-        _launch(node, "suppress_order", (scores, least, places), lines * pieces, threads, order),
-        _launch(node, "suppress", (boxes, scores, most, overlap, least, places, counts), lines, threads, walk),
-    )
+    walked = _launch(node, "suppress", (boxes, scores, most, overlap, least, places, counts), lines, threads, walk)
+    if not bounds_of(pieces)[1]:
+        return (walked,)
+    return _launch(node, "suppress_order", (scores, least, places), lines * pieces, threads, order), walked
 
 
 def _launch(node: Node, kind: str, values: tuple[Value, ...], blocks: Any, threads: int, body: Any) -> CudaLaunch:

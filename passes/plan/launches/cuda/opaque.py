@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from tilestitch.compiler.ir import Node, Value
-from tilestitch.compiler.ir.sizes import ceil_div, largest
+from tilestitch.compiler.ir.sizes import bounds_of, ceil_div, largest
 from tilestitch.passes.plan.index_checks import pending_checks, read_for
 from tilestitch.passes.plan.launches.cuda.emitted import Emitted, accumulator_bytes, shared_array
 from tilestitch.passes.plan.own_kernels import Temporary
@@ -73,7 +73,7 @@ def ranks(node: Node, schedule: RankSchedule) -> Emitted:
 
 
 def suppress(node: Node, schedule: SuppressSchedule) -> tuple[Emitted, ...]:
-    """One that puts the boxes in order, and one that walks through them."""
+    """One that puts the boxes in order, if there are any, and one that walks through them."""
     boxes, scores, most, overlap, least = node.inputs
     places, counts = node.outputs
     threads, lines = schedule.threads, scores.shape[0] * scores.shape[1]
@@ -81,7 +81,8 @@ def suppress(node: Node, schedule: SuppressSchedule) -> tuple[Emitted, ...]:
     order = Emitted.of("suppress_order", blocks, threads, (scores, least, places))
     walk = Emitted.of("suppress", lines, threads, (boxes, scores, most, overlap, least, places, counts))
     alive, sides = shared_array(threads, 4), shared_array(threads * SIDES_AND_AREA, 4)
-    return replace(order, static_shared_bytes=alive), replace(walk, static_shared_bytes=alive + sides)
+    walked = replace(walk, static_shared_bytes=alive + sides)
+    return (replace(order, static_shared_bytes=alive), walked) if bounds_of(blocks)[1] else (walked,)
 
 
 def regions(node: Node, schedule: RegionSchedule) -> Emitted:
