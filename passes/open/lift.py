@@ -22,6 +22,7 @@ from tilestitch.passes.plan.cpu.operands import Matmul, conv_of, layout_of
 from tilestitch.passes.plan.cpu.schedules import (
     CpuAppendSchedule,
     CpuAttentionSchedule,
+    CpuBlockGemmSchedule,
     CpuConvSchedule,
     CpuConvTransposeSchedule,
     CpuGemmSchedule,
@@ -55,6 +56,7 @@ from tilestitch.passes.plan.schedules import (
 )
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import GroupView, look_up
+from tilestitch.passes.schedule.cpu.gemm import with_few_rows
 from tilestitch.passes.schedule.cpu.open_images import open_conv, open_window
 from tilestitch.passes.schedule.cuda.gpu import Gpu
 
@@ -260,6 +262,8 @@ def _gemm(schedule: CpuGemmSchedule, before: GroupView, view: GroupView) -> CpuG
     typical, shape = (Matmul(AnchoredGroup.of(each)).gemm for each in (before, view))
     if isinstance(schedule, CpuTileGemmSchedule) and is_open(shape.m):
         schedule = replace(schedule, stage_left=True)  # the last tile of rows is not whole
+    if isinstance(schedule, CpuBlockGemmSchedule) and is_open(shape.m):
+        schedule = with_few_rows(schedule, shape)
     return _one_pass(schedule, typical) if is_open(shape.k) else schedule
 
 

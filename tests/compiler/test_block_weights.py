@@ -27,6 +27,7 @@ from tilestitch.passes import PassContext, TargetInfo, make_plan
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.plan.cpu.schedules import CpuBlockGemmSchedule, CpuGemmSchedule
 from tilestitch.passes.planner import check_plan
+from tilestitch.passes.schedule.cpu.gemm import MOST_STREAMED
 from tilestitch.runtime import load
 
 TOLERANCE = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2}
@@ -263,8 +264,10 @@ def test_rows_of_any_number() -> None:
     data = proto.SerializeToString()
     compiled = compile_model(data, num_threads=1)
     assert packed_kernels(compiled) == 1
+    (group,) = (group for group in compiled.plan.groups if isinstance(group.schedule, CpuBlockGemmSchedule))
+    assert isinstance(group.schedule, CpuBlockGemmSchedule) and group.schedule.few == MOST_STREAMED
     with load(compiled.to_bytes(), num_threads=1) as loaded:
-        for rows in (0, 1, 3, 8, 17, 40):
+        for rows in (0, 1, 2, 3, 4, 5, 7, 8, 9, 17, 40):
             x = floats(rows, 72)
             np.testing.assert_allclose(loaded.run({"x": x})["y"], unoptimised(data, {"x": x}), rtol=1e-4, atol=1e-4)
 
@@ -300,6 +303,8 @@ def block_graph(rows: int = 3, width: int = 50) -> Graph:
         (PANELS, {"look_up": False, "vectors": 3}, 4, 48 * 48 * 4),
         (PANELS, {"stage_left": True, "block_tiles": 2}, 2, 3 * 48 * 4 + 48 * 32 * 4),
         (PANELS, {"k_block": 13, "block_tiles": 2}, 2, 48 * 32 * 4 + 3 * 32 * 4),
+        (PANELS, {"few": 8, "stage_left": True, "block_tiles": 2}, 2, 3 * 48 * 4 + 48 * 32 * 4),
+        (PANELS, {"few": 1, "stage_left": True, "spill": True}, 4, 2 * 48 * 4 + 48 * 32 * 4 + 2 * 32 * 4),
     ],
 )
 def test_kernels_are_those_of_the_plan(
@@ -324,6 +329,8 @@ def test_kernels_are_those_of_the_plan(
         (replace(REGISTERS, prefetch_next=True), "one at a time"),
         (replace(PANELS, rows_outer=True), "one at a time"),
         (replace(PANELS, lanes=8), "in vectors of 16 lanes"),
+        (replace(PANELS, few=4), "whole blocks of 16"),
+        (replace(REGISTERS, few=4), "where panels are widened for more"),
     ],
 )
 def test_what_no_kernel_does_is_refused(schedule: CpuGemmSchedule, problem: str) -> None:

@@ -24,7 +24,7 @@ from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.contraction.panels import Operand, PackedOperand, Panels
 from tilestitch.compiler.ir.blocks import BlockFormat
 from tilestitch.compiler.ir.types import storage_bytes
-from tilestitch.passes.plan.cpu.gemm import BlockPacking
+from tilestitch.passes.plan.cpu.gemm import FEW_ROWS, BlockPacking
 from tilestitch.passes.plan.cpu.schedules import CpuBlockGemmSchedule
 from tilestitch.passes.plan.cpu.tiling import LINE_BYTES, RegisterTile
 from tilestitch.runtime.host.blocks import CODES
@@ -177,11 +177,45 @@ class BlockEmitter(GemmEmitter):
             b, plan.steps, plan.tile, shape.b_dtype, shape.acc_dtype, panel, packing=packing, table=table
         )
 
+    in_registers = False
+    """Whether what is emitted now dequantises in registers, though panels are widened for more rows."""
+
+    def _panel(self, panel: Expr, width: Expr) -> None:
+        """A task of few rows reads the panel once for each few of them, as it lies."""
+        if not self.plan.few:
+            super()._panel(panel, width)
+            return
+        rows = T.bind(mk.as_index(mk.start_of(self.plan.rows, self.last_tile) - self.first_row))
+        with T.If(rows <= self.plan.few):
+            with T.Then():
+                self.in_registers = True
+                self._few_rows(panel, width, rows)
+                self.in_registers = False
+            with T.Else():
+                super()._panel(panel, width)
+
+    def _few_rows(self, panel: Expr, width: Expr, rows: Expr) -> None:
+        """Tiles of `FEW_ROWS` rows, then of half as many, down to one."""
+        size = FEW_ROWS
+        while size > self.plan.rows.largest:
+            size //= 2
+        whole = T.bind(rows // size)
+        with mk.serial(0, whole) as tile:
+            start = T.bind(self.first_row + tile * size)
+            self._tile(panel, width, mk.Piece(self.first_tile, start), size)
+        done = T.bind(self.first_row + whole * size)
+        while size > 1:
+            size //= 2
+            more = T.bind(rows // size % 2)
+            with T.If(tirx.NE(more, T.int64(0))), T.Then():
+                self._tile(panel, width, mk.Piece(self.first_tile, done), size)
+            done = T.bind(done + more * size)
+
     def _multiply(
         self, panel: Expr, width: Expr, index: Expr, rows: int, first_k: Expr, last_k: Expr, gate: Expr | None = None
     ) -> tuple[Any, RegisterTile, Expr]:
         """In registers: sums of a block wait for its scale."""
-        if self.schedule.widen_right:
+        if self.schedule.widen_right and not self.in_registers:
             return super()._multiply(panel, width, index, rows, first_k, last_k, gate)
         plan, panels = self.plan, self.panels
         assert isinstance(panels, BlockPanels) and plan.shape.blocks is not None
@@ -192,7 +226,7 @@ class BlockEmitter(GemmEmitter):
         zero = mk.constant(0, plan.shape.acc_dtype)
         mk.fill(total, tile, zero)
         with mk.serial(0, plan.shape.blocks.blocks) as block:
-            if self.schedule.prefetch_ahead:
+            if self.schedule.prefetch_ahead or self.in_registers:
                 panels.ask(panel, block, plan.ahead_bytes)
             mk.fill(sums, tile, zero)
             self._add_block(sums, tile, panels, panel, block, row0)

@@ -28,6 +28,8 @@ from .tiling import LINE_BYTES, RegisterTile, Split, align, split_at_most
 
 LOOKED_UP = 16
 """Floats of a table of codes."""
+FEW_ROWS = 4
+"""Most rows of a tile whose weights in blocks are dequantised in registers where there are any number of rows."""
 ROUNDED = "int8"
 """What a left operand is rounded to, symmetrically."""
 ROUNDED_LARGEST = 127
@@ -175,6 +177,10 @@ class GemmShape:
         """Whether rows of the left operand are read where they lie, by whole runs."""
         return self.plain and self.left_runs == "k" and self.a_dtype == self.acc_dtype
 
+    def reads_blocks(self, form: BlockFormat) -> bool:
+        """Whether they are whole blocks besides."""
+        return self.reads_floats and self.k % form.block == 0
+
     def reads_in_place(self, dot: Dot) -> bool:
         """Whether whole groups of the left operand's elements are read where they lie."""
         lies = self.plain and self.left_runs == "k" and self.a_dtype == dot.left
@@ -263,7 +269,12 @@ class GemmPlan:
         form = self.shape.blocks
         if form is None:
             return self.steps * self.neighbours
-        return self.shape.k if self.schedule.widen_right else form.blocks * form.block
+        return self.shape.k if self.schedule.widen_right and not self.few else form.blocks * form.block
+
+    @property
+    def few(self) -> int:
+        """Most rows of a task for which it widens no panel of weights in blocks, though for more it does."""
+        return self.schedule.few if isinstance(self.schedule, CpuBlockGemmSchedule) else 0
 
     @property
     def staged_stride(self) -> int:
@@ -400,11 +411,13 @@ class GemmPlan:
             yield from self._rounding_reasons(form)
         if schedule.rows_outer or schedule.prefetch_next:
             yield "panels of blocks are dequantised one at a time, and ask for no other"
-        if schedule.widen_right:
+        if self.few and (not schedule.widen_right or self.rounds):
+            yield "few rows are dequantised in registers where panels are widened for more, else always"
+        if schedule.widen_right and not self.few:
             return
-        if self.splits_k:
+        if self.splits_k and not schedule.widen_right:
             yield "blocks that are dequantised in registers are summed in one pass"
-        if not schedule.stage_left and not (shape.reads_floats and shape.k % form.block == 0):
+        if not schedule.stage_left and not shape.reads_blocks(form):
             yield f"rows of floats are read where they lie if they are whole blocks of {form.block}; others are copied"
 
     def _rounding_reasons(self, form: BlockFormat) -> Iterator[str]:

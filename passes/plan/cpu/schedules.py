@@ -62,11 +62,13 @@ class CpuBlockGemmSchedule(CpuGemmSchedule):
     """A GEMM by constant weights in blocks that share a scale. widen_right: a task dequantises each panel into its
     workspace, for all its tiles; else each tile does so in registers. stage_left: as above, with zeros up to whole
     blocks. look_up: codes of 4 bits are looked up in a table of 16 floats, by an instruction of AVX-512; else integers
-    are converted.
+    are converted. few: where panels are widened, a task that finds at most so many rows when it runs widens none: it
+    takes them as many at a time as `FEW_ROWS`, in registers, of rows copied as if that were done always.
     """
 
     template: ClassVar[str] = "cpu_block_gemm"
     look_up: bool = False
+    few: int = 0
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def _streamed(shape: GemmShape, form: BlockFormat, isa: Isa, threads: int) -> Cp
     """
     lanes = isa.lanes(shape.acc_dtype)
     vectors = max(v for v in STREAMED_VECTORS if v == 1 or (v * lanes <= shape.n and v * shape.m <= MOST_SUMMED))
-    stage = not (shape.reads_floats and shape.k % form.block == 0)
+    stage = not shape.reads_blocks(form)
     ahead = shape.right_bytes > isa.l2_bytes // 2
     draft = CpuBlockGemmSchedule(
         shape.m, vectors, lanes, 1, 1, shape.k, stage, spill=shape.long_epilogue, prefetch_ahead=ahead,
@@ -111,6 +111,15 @@ def _streamed(shape: GemmShape, form: BlockFormat, isa: Isa, threads: int) -> Cp
     )  # fmt: skip
     block_tiles, block_panels = _blocks(GemmPlan(shape, draft), isa, threads)
     return replace(draft, block_tiles=block_tiles, block_panels=block_panels)
+
+
+def with_few_rows(schedule: CpuBlockGemmSchedule, shape: GemmShape) -> CpuBlockGemmSchedule:
+    """Where panels are widened for an open number of rows: few of them, as when tokens come one by one, wait for
+    memory, and widening would take longer than that.
+    """
+    if not schedule.widen_right or shape.blocks is None:
+        return schedule
+    return replace(schedule, few=MOST_STREAMED, stage_left=not shape.reads_blocks(shape.blocks))
 
 
 def _rounded(shape: GemmShape, isa: Isa, threads: int) -> CpuBlockDotGemmSchedule:
