@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -71,13 +72,17 @@ def inputs(graph: Graph) -> dict[str, np.ndarray]:
     return {v.name: random.uniform(-1, 1, v.shape).astype(to_numpy_dtype(v.dtype)) for v in graph.inputs}
 
 
+def artifact(graph: Graph, plan: StitchPlan) -> bytes:
+    backend = CudaBackend(target(), BuildOptions(text_only=True))
+    assembled = assemble([Planned(graph, plan, ("y",))], backend, keep_source=True, progress=lambda *_: None)
+    return artifact_bytes(replace(assembled.contents, compiler_version="test"))
+
+
 def check(graph: Graph, plan: StitchPlan, options: EmulatorOptions) -> None:
     """Three runs: the later ones find the counters as the earlier ones left them."""
     feeds = inputs(graph)
     expected = interpret(graph, feeds)[graph.outputs[0]]
-    backend = CudaBackend(target(), BuildOptions(text_only=True))
-    assembled = assemble([Planned(graph, plan, ("y",))], backend, keep_source=True, progress=lambda *_: None)
-    with load(artifact_bytes(replace(assembled.contents, compiler_version="test")), device=options) as module:
+    with load(artifact(graph, plan), device=options) as module:
         for _ in range(3):
             assert_close(module.run(feeds)["y"], expected, 8 * SUMS[graph.outputs[0].dtype])
 
@@ -89,6 +94,24 @@ def test_dependent_kernels_as_one_launch(chain: str, options: EmulatorOptions) -
     plan = planned(graph)
     assert plan.groups == (ticketed(plan),)
     check(graph, plan, options)
+
+
+@pytest.mark.parametrize("queues", [False, True], ids=["drawn", "queues"])
+def test_several_threads_run_one_artifact_that_is_loaded_twice(queues: bool) -> None:
+    """Every module has counters of its own, and threads that share one take turns."""
+    graph = mlp(70, 40, 130)
+    contents = artifact(graph, with_queues(graph) if queues else planned(graph))
+    feeds = [{name: x * scale for name, x in inputs(graph).items()} for scale in np.float32([1.0, 0.5, -0.5, -1.0])]
+    expected = [interpret(graph, own)[graph.outputs[0]] for own in feeds]
+    with load(contents, device=ORDERS[2]) as one, load(contents, device=ORDERS[3]) as other:
+        modules = (one, other, one, other)
+
+        def work(thread: int) -> None:
+            for _ in range(3):
+                assert_close(modules[thread].run(feeds[thread])["y"], expected[thread], 8 * SUMS["float32"])
+
+        with ThreadPoolExecutor(len(modules)) as pool:
+            list(pool.map(work, range(len(modules))))
 
 
 @pytest.mark.parametrize(("rows", "width", "hidden"), [(1, 1, 1), (1, 40, 130), (5, 3, 7), (33, 1, 65)])

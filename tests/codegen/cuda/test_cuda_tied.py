@@ -63,6 +63,12 @@ def test_dependent_kernels_overlap(chain: str, options: EmulatorOptions) -> None
     check(graph, plan, options)
 
 
+@pytest.mark.parametrize(("rows", "width", "hidden"), [(1, 1, 1), (1, 41, 131), (5, 3, 7), (37, 1, 67)])
+def test_odd_sizes(rows: int, width: int, hidden: int) -> None:
+    graph = mlp(rows, width, hidden)
+    check(graph, planned(graph), ORDERS[2])
+
+
 def two_after_one() -> Graph:
     """A kernel reads what two kernels before it store, one of which reads the other's."""
     graph = Graph("residual")
