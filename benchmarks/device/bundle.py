@@ -23,7 +23,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from benchmarks.device import emulator_bundle, gemm_bundle, package, pair_models
+from benchmarks.device import emulator_bundle, gemm_bundle, open_cases, package, pair_models
 from benchmarks.device.bundle_cases import CASES, TARGET, VARIANTS
 from benchmarks.device.bundle_kernels import bundle_kernels
 from benchmarks.device.bundle_sizes import onnx_of
@@ -40,16 +40,16 @@ from tilestitch.runtime.program import DeviceStep
 
 FOLDER = package.ARCHIVE.with_name("bundle")
 LIMIT_MIB = 45.0
-LISTINGS = ("cases", "sizes", "gemm", "emulator", "pairs", "models")
+LISTINGS = ("cases", "open", "sizes", "gemm", "emulator", "pairs", "models")
 PERIOD = 32_749
 """After so many elements, a prime, weights of cases begin again, so that they pack; no rows of a matrix are equal."""
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 COMPILER = (
     "compiler", "passes", "codegen", "cost_model", "runtime", "tests/networks.py", "tests/models.py",
-    "benchmarks/replay/catalogue.py",
+    "tests/open_models", "benchmarks/replay/catalogue.py",
     *(f"benchmarks/device/{name}.py" for name in ("bundle", "bundle_cases", "case_models", "bundle_sizes",
-      "gemm_bundle", "emulator_bundle", "launch_orders", "pair_models", "sizes", "feeds", "rules")),
+      "gemm_bundle", "emulator_bundle", "open_cases", "launch_orders", "pair_models", "sizes", "feeds", "rules")),
 )  # fmt: skip
 """What entries depend on."""
 
@@ -77,6 +77,8 @@ def entries() -> Iterator[Entry]:
     for name, family in CASES.items():
         for variant in family.variants:
             yield Entry("cases", f"{name}.{variant}", partial(bundle_case, name, variant))
+    for name, case in open_cases.CASES.items():
+        yield Entry("open", f"open.{name}", partial(bundle_open, f"open.{name}", case))
     for size in SIZES:
         yield Entry("sizes", size.name, partial(_stripped, size.name, partial(onnx_of, size), "fp32", {}))
     for shape in gemm_bundle.SHAPES:
@@ -129,6 +131,19 @@ def bundle_case(name: str, variant: str, folder: Path) -> dict[str, Any]:
         "reference": has_reference,
         **_saved(compiled, folder, entry, family.image),
     }
+
+
+def bundle_open(name: str, case: open_cases.OpenCase | open_cases.OpenModel, folder: Path) -> dict[str, Any]:
+    """The artifact, and what the emulated device makes of inputs of each size."""
+    compiled = compile_model(case.model(), TARGET, dims=case.dims, keep_source=True)
+    arrays: dict[str, Any] = {}
+    points = case.feeds()
+    with load(compiled.to_bytes(), device="emulator") as module:
+        for number, feeds in enumerate(points):
+            arrays |= {f"{number}.in.{key}": array for key, array in feeds.items()}
+            arrays |= {f"{number}.out.{key}": array for key, array in module.run(feeds).items()}
+    np.savez(folder / f"{name}.recorded.npz", **arrays)
+    return {"variant": case.variant, "points": len(points), **_saved(compiled, folder, name)}
 
 
 def repeating(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -242,6 +257,8 @@ class Lists:
             suffixes = [".tsm", ".graph"] + [".npz"] * ("variant" in row) + [".recorded.npz"] * row.get("smoke", False)
             found |= {self.folder / f"{row['name']}{suffix}" for suffix in suffixes}
             found |= {self.folder / f"{name}.tsm" for name in row.get("orders", {}).values()}
+        for name in self.rows["open"]:
+            found |= {self.folder / f"{name}{suffix}" for suffix in (".tsm", ".recorded.npz")}
         for form in (form for row in self.rows["pairs"].values() for form in row["forms"].values()):
             found |= {self.folder / f"{form['artifact']}.tsm"}
         for kernel in (kernel for row in self.rows["gemm"].values() for kernel in row["kernels"]):

@@ -40,6 +40,7 @@ PARTS = (
     Part("A2", "a2_launch:cases", 30, "Launch costs: stream, graph chain, edges of each kind, branches"),
     Part("A3", "a3_sync:cases", 30, "Costs of barriers and hand-overs: grid, semaphore, cluster, mbarrier"),
     Part("A4", "a4_order:cases", 45, "Are blocks placed in launch order? Can a waiting kernel starve?"),
+    Part("S1", "s1_open:cases", 40, "Kernels over open dimensions, at all sizes of a case, none among them", 4),
     Part("M1", "m_models:ours", 60, "Whole models of ours: device, wall clock, host"),
     Part("M5", "m5_orders:cases", 60, "Models with branches: as planned against one launch at a time"),
     Part("D3", "d1_sizes:right", 40, "Are large operators of ours right, where indices are large?"),

@@ -115,7 +115,7 @@ def unfit_bundle(setup: Setup) -> str:
     from tilestitch.runtime.artifact import read_artifact
     from tilestitch.runtime.errors import ArtifactError
 
-    for listing in ("cases", "sizes", "models"):
+    for listing in ("cases", "open", "sizes", "models"):
         for entry in setup.listing(listing)[:1]:
             try:
                 read_artifact(setup.bundle / f"{entry['name']}.tsm")

@@ -48,7 +48,14 @@ def test_one_kernel_is_right_at_every_size() -> None:
                     assert_close(actual, wanted, MODELS[wanted.dtype.name if wanted.dtype.kind == "f" else "float32"])
 
 
-@pytest.mark.parametrize("name", ["encoder.script", "gpt2.dynamo", "llama.script", "resnet.dynamo"])
+FOUR_SIZES = [
+    "encoder.script", "gpt2.dynamo", "llama.script", "whisper.dynamo", "resnet.dynamo", "mobilenet.script",
+    "keras_cnn.keras", "dlrm.script",
+]  # fmt: skip
+"""Each of the models that have to compile with no host step, in one of its styles."""
+
+
+@pytest.mark.parametrize("name", FOUR_SIZES)
 def test_open_models_are_right_at_four_sizes_and_leave_nothing_to_the_host(name: str) -> None:
     fixture = fixture_of(name)
     compiled = compile_model(fixture.model, "emulator", dims=dict(fixture.ranges))

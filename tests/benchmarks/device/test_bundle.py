@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from benchmarks.device import b1_right, bundle, package, s0_smoke
+from benchmarks.device import b1_right, bundle, open_cases, package, s0_smoke, s1_open
 from benchmarks.device.bundle import Entry, Lists, bundle_case
 from benchmarks.device.bundle_cases import CASES, VARIANTS
 from benchmarks.device.bundle_sizes import onnx_of
@@ -103,6 +103,24 @@ def test_a_case_is_right_against_its_record(name: str, tmp_path: Path, with_text
 def test_a_case_is_right_against_float64(name: str, tmp_path: Path, with_text: None) -> None:
     pytest.importorskip("torch")
     assert b1_right.check(Setup(tmp_path), made(name, tmp_path), "emulator", "cpu", 1)["right"]
+
+
+@pytest.mark.parametrize("name", ["suppressed", "some_or_none"])
+def test_open_kernels_are_right_at_all_sizes_of_their_record(name: str, tmp_path: Path, with_text: None) -> None:
+    entry = {"name": name, **bundle.bundle_open(name, open_cases.CASES[name], tmp_path)}
+    assert s1_open.judge(Setup(tmp_path), entry, "emulator") == {"relative_error": 0.0, "right": True, "points": 4}
+
+
+@pytest.mark.parametrize(("output", "number"), [("y", 1), ("i", 2)])
+def test_a_wrong_result_at_one_size_is_found(output: str, number: int, tmp_path: Path, with_text: None) -> None:
+    entry = {"name": "best", **bundle.bundle_open("best", open_cases.CASES["best"], tmp_path)}
+    path = tmp_path / "best.recorded.npz"
+    with np.load(path) as recorded:
+        arrays = dict(recorded)
+    arrays[f"{number}.out.{output}"].reshape(-1)[0] += 1
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    with pytest.raises(WrongResult):
+        s1_open.judge(Setup(tmp_path), entry, "emulator")
 
 
 def test_a_wrong_result_is_found(tmp_path: Path, with_text: None) -> None:

@@ -7,8 +7,9 @@ from typing import Any, get_args
 
 import pytest
 
-from benchmarks.device import pair_models
+from benchmarks.device import open_cases, pair_models
 from benchmarks.device.bundle_cases import CASES, VARIANTS, Family
+from tilestitch.compiler import compile_model
 from tilestitch.passes.plan import Group, StitchPlan
 from tilestitch.passes.plan.attention.tiles import AttentionMmaTile, AttentionSimtTile
 from tilestitch.passes.plan.cpu.schedules import CpuSchedule
@@ -28,6 +29,7 @@ from tilestitch.passes.plan.schedules import (
     Schedule,
     SortSchedule,
     SuppressSchedule,
+    WindowSchedule,
 )
 from tilestitch.passes.plugins.testing import plan_of
 
@@ -38,7 +40,7 @@ KINDS = {
 }  # fmt: skip
 """Of launches."""
 OPEN = {OpenElementwiseSchedule, OpenRowSchedule, RankSchedule, RegionSchedule, SuppressSchedule}
-"""Not in the queue, whose inputs are as large as artifacts say."""
+"""What only kernels over open dimensions have; the queue has cases of their own for these."""
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +76,15 @@ def test_every_template_and_tile(plans: list[StitchPlan]) -> None:
     found |= {type(s.tile) for s in schedules if isinstance(s, (GemmSchedule, AttentionSchedule))}
     wanted = {*get_args(Schedule), *get_args(Tile), AttentionSimtTile, AttentionMmaTile}
     assert wanted - set(get_args(CpuSchedule)) - OPEN <= found
+
+
+def test_kernels_over_open_dimensions_are_in_the_queue() -> None:
+    small = [case for case in open_cases.CASES.values() if isinstance(case, open_cases.OpenCase)]
+    plans = [one.plan for case in small for one in compile_model(case.model(), "emulator").specialisations]
+    schedules = [group.schedule for plan in plans for each in plan.walk() for group in each.groups]
+    tiles = {type(s.tile) for s in schedules if isinstance(s, GemmSchedule)}
+    assert {type(schedule) for schedule in schedules} >= {*OPEN, ScanSchedule, ScatterSchedule, WindowSchedule}
+    assert tiles == {SimtTile, MmaTile}
 
 
 FORMS: dict[str, Any] = {

@@ -18,7 +18,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.device import bundle, gemm_bundle, package, run_queue
+from benchmarks.device import bundle, gemm_bundle, open_cases, package, run_queue
 from benchmarks.device.a4_order import early_blocks
 from benchmarks.device.b2_sanitizer import FOUND, verdict
 from benchmarks.device.bundle import Entry
@@ -68,6 +68,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     chosen = [
         Entry("cases", "softmax_small.float32", partial(bundle.bundle_case, "softmax_small", "float32")),
         Entry("cases", "long_rows_small.float32", partial(bundle.bundle_case, "long_rows_small", "float32")),
+        Entry("open", "open.rows", partial(bundle.bundle_open, "open.rows", open_cases.CASES["rows"])),
         Entry("gemm", CLUSTERED.name, partial(gemm_bundle.bundle, CLUSTERED)),
         Entry("sizes", OPERATOR, size),
         Entry("models", "m.fp32", lambda f: {**size(f), "model": "bert_base", "precision": "fp32"}),
@@ -101,8 +102,8 @@ def dry_run(archive: Path, out: Path, *options: str) -> dict[str, Any]:
 
 def test_our_kernels_are_launched_as_a_driver_wants_it(archive: Path, tmp_path: Path) -> None:
     """Clusters, cooperative launches, tensor maps and large shared memory among them."""
-    ends = dry_run(archive, tmp_path, "--only", "S0,B1,B3,D1,M1,M5")
-    assert [end["part"] for end in ends.values()] == ["S0", "S0", "B1", "B1", "B3", "D1", "M1", "M1", "M5"]
+    ends = dry_run(archive, tmp_path, "--only", "S0,B1,B3,D1,S1,M1,M5")
+    assert [end["part"] for end in ends.values()] == ["S0", "S0", "B1", "B1", "B3", "D1", "S1", "M1", "M1", "M5"]
     assert {end["state"] for end in ends.values()} == {"measured"}
     assert ends['B1 {"name": "softmax_small.float32"}']["row"] == {"relative_error": None, "right": None}
     assert calls(lines_of(tmp_path))[0]["gpu"]["multiprocessors"] == 132
