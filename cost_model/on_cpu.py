@@ -101,7 +101,7 @@ def _cycles_of(work: Arithmetic, lanes: int, cpu: CpuDevice, contracting_share: 
     lanes = min(lanes or whole, whole)
     if work.unit == "scalar":
         return work.operations * c.SCALAR_CYCLES
-    if work.unit == "mma":
+    if work.unit == "mma" and cpu.tile_bytes_per_cycle:
         return work.operations * ITEMSIZE.get(work.dtype, 4) / (cpu.tile_bytes_per_cycle * work.share)
     vectors = work.operations / (lanes * work.share)
     if work.unit == "special":

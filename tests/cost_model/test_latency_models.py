@@ -19,13 +19,14 @@ from tilestitch.cost_model.random_model import RandomModel
 
 MB = 1 << 20
 A100, H100, CPU = find_device("a100"), find_device("h100"), CpuDevice(cores=4)
+TILES = CpuDevice(cores=4, vector_bytes=64, tile_bytes_per_cycle=1024)
 COPY = Part(
     "injective", "float32", (Traffic("x", 400 * MB, 400 * MB),), (Traffic("y", 400 * MB, 400 * MB),),
     (Arithmetic("alu", "float32", 100 * MB),), elements=100 * MB, tasks=100_000, threads=256, registers=32,
 )  # fmt: skip
 GEMM = replace(COPY, kind="contraction", arithmetic=(Arithmetic("fma", "float32", 1 << 36),))
 MODEL = AnalyticalModel()
-EVERYWHERE: tuple[AnyDevice, ...] = (*devices(), CPU)
+EVERYWHERE: tuple[AnyDevice, ...] = (*devices(), CPU, TILES)
 NEARLY = 1 + 1e-9
 ANYWHERE = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -251,3 +252,14 @@ def test_a_device_that_is_none_is_refused() -> None:
         MODEL.predict([kernel_of(COPY)], "H100")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least one core"):
         CpuDevice(cores=0)
+
+
+def test_tile_registers_multiply_bytes_twice_as_fast_as_pairs() -> None:
+    """A CPU without them has its vectors, which are slower."""
+
+    def us(dtype: str, device: AnyDevice = TILES) -> float:
+        work = Arithmetic("mma", dtype, 1 << 40)
+        return time_us(replace(GEMM, arithmetic=(work,)), device)
+
+    assert us("bfloat16") == pytest.approx(2 * us("int8"), rel=0.01)
+    assert us("int8", replace(TILES, tile_bytes_per_cycle=0)) > 4 * us("int8")
