@@ -17,6 +17,7 @@ from tilestitch.compiler.driver import CompiledModel
 from tilestitch.compiler.ir import Kind, kind_of
 from tilestitch.passes.plan import GroupKind
 from tilestitch.passes.plan.schedules import GemmSchedule
+from tilestitch.passes.rewrite.integers import MOST_REDUCED
 from tilestitch.runtime import load
 from tilestitch.runtime.emulator import EmulatorOptions
 
@@ -55,6 +56,11 @@ def test_pairs_of_bytes_and_zero_points(left: tuple[str, int], right: tuple[str,
     check(layer(9, 37, 21, left, right, True, ("uint8", 7)), {"x": floats(9, 37)}, 0.05)
 
 
+def test_a_single_weight() -> None:
+    check(layer(9, 1, 1, ("uint8", 3), ("int8", 3), False, ("uint8", 7)), {"x": floats(9, 1)}, 0.05, "gemv")
+    check(convolution((1, 1, 3, 3), (1, 1, 1, 1), ("uint8", 0), False), {"x": floats(1, 1, 3, 3)}, 0.05, "gemv")
+
+
 def test_orders_of_blocks_and_a_plan_that_is_read_back() -> None:
     model, feeds = layer(70, 64, 130, ("int8", 3), ("int8", 0), True, ("int8", 7)), {"x": floats(70, 64)}
     compiled = check(model, feeds, 0.05, orders=ORDERS)
@@ -74,6 +80,24 @@ def test_extremes_do_not_saturate() -> None:
     w = s.dequantise(s.constant(np.full((512, 16), -128, np.int8)), np.float32(0.01), np.int8(0))
     model = s.model({"x": ("float32", (20, 512))}, s.node("MatMul", x, w))
     check(model, {"x": np.full((20, 512), 200, np.float32)}, 512 * 127.5 * 1.28 * 512 * np.finfo(np.float32).eps)
+
+
+@pytest.mark.parametrize(("rows", "template"), [(2, "gemv"), (9, "mma")])
+@pytest.mark.parametrize("right", [("uint8", 0, 255), ("uint8", 255, 0)])
+def test_sums_as_large_as_32_bits_hold(rows: int, template: str, right: tuple[str, int, int]) -> None:
+    """255 times 255, 33,025 times, of either sign: 2^31 less 33,023."""
+    depth, (dtype, zero, value) = MOST_REDUCED, right
+    s = Sketch()
+    x = s.dequantise("x", np.float32(2**-8), np.uint8(0))
+    w = s.dequantise(s.constant(np.full((depth, 12), value, dtype)), np.float32(2**-8), BYTES[dtype](zero))
+    model = s.model({"x": ("uint8", (rows, depth))}, s.node("MatMul", x, w))
+    compiled = compile_model(model, "emulator", keep_source=True)
+    assert templates(compiled) == {template}
+    with load(compiled.to_bytes(), device="emulator") as module:
+        (actual,) = module.run({"x": np.full((rows, depth), 255, np.uint8)}).values()
+    exact = (value - zero) * 255 * depth
+    assert abs(exact) == 2**31 - 33_023
+    np.testing.assert_array_equal(actual, np.full((rows, 12), np.float32(exact) * np.float32(2**-16)))
 
 
 def test_bytes_by_wgmma() -> None:

@@ -50,6 +50,8 @@ def packed_layouts(group: AnchoredGroup) -> dict[Value, PackedLayout]:
     readers = [node for node in group.nodes if weights in node.inputs]
     if weights.data is None or storage_bytes(weights.dtype) != 1 or place is None or readers != [group.anchor]:
         return {}
+    if weights not in group.inputs:  # a single element, which is written into the text
+        return {}
     shape = list(weights.shape)
     rows = shape.pop()
     shape.insert(place % len(weights.shape), rows)
