@@ -82,8 +82,11 @@ def case_graph(setup: Setup, entry: dict[str, Any]) -> Graph:
 
 
 def _typed(data: np.ndarray) -> np.ndarray:
-    """The one type of small floats that numpy's files lack comes back as bytes."""
-    return data.view(numpy_dtype("bfloat16")) if data.dtype.kind == "V" else data
+    """The types of small floats that numpy's files lack come back as bytes; one of each size is among the cases."""
+    return data.view(numpy_dtype(_SMALL[data.dtype.itemsize])) if data.dtype.kind == "V" else data
+
+
+_SMALL = {1: "float8_e4m3fn", 2: "bfloat16"}
 
 
 def seeded_graph(setup: Setup, entry: dict[str, Any]) -> Graph:

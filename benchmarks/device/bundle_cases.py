@@ -37,6 +37,7 @@ from benchmarks.device.case_models import (
     running_sum,
     scattered,
     signal,
+    small_floats,
     softmax,
     softmax_sums,
     turned,
@@ -66,6 +67,7 @@ VARIANTS = {
     "int8": Variant("int8"),
     "uint8": Variant("uint8"),
     "int64": Variant("int64"),
+    "e4m3": Variant("float8_e4m3fn"),
 }
 FLOATS = ("float32", "float16", "bfloat16")
 GEMMS = (*FLOATS, "tf32")
@@ -173,6 +175,9 @@ CASES = {
     "integers_wide": Family(partial(integers, rows=512, width=256, hidden=512), ("int8",)),
     "integers_few": Family(partial(integers, rows=2), ("int8",)),
     "integer_conv": Family(integer_conv, ("uint8",), ("uint8",)),
+    "small_floats": Family(small_floats, ("e4m3",)),
+    "small_floats_small": Family(partial(small_floats, rows=40, width=72), ("e4m3",), ("e4m3",)),
+    "small_floats_few": Family(partial(small_floats, rows=2), ("e4m3",), ("e4m3",)),
     "block_weights": Family(block_weights, GEMMS),
     "block_weights_small": Family(partial(block_weights, rows=40, width=72), GEMMS, ("float32", "float16")),
     "block_weights_few": Family(partial(block_weights, rows=3), FLOATS, ("float32", "float16")),

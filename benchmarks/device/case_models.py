@@ -16,6 +16,7 @@ SEED = 20261
 KINDS = {
     "float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16,
     "int8": TensorProto.INT8, "uint8": TensorProto.UINT8, "int32": TensorProto.INT32, "int64": TensorProto.INT64,
+    "float8_e4m3fn": TensorProto.FLOAT8E4M3FN,
 }  # fmt: skip
 
 
@@ -337,6 +338,23 @@ def block_weights(
         helper.make_node("MatMul", ["x", "v"], ["y"]),
     ]
     return _model(nodes, {"x": (rows, depth)}, (rows, width), dtype, 21, given=constants)
+
+
+def small_floats(dtype: str, rows: int = 130, depth: int = 528, width: int = 392) -> onnx.ModelProto:
+    """Floats of 8 bits times such weights, with a scale for each column."""
+    rng, kind = np.random.default_rng(SEED), numpy_dtype(dtype)
+    constants = {
+        "sx": np.array(0.02, np.float32), "zx": np.zeros((), kind), "zw": np.zeros(width, kind),
+        "sw": rng.uniform(0.001, 0.01, width).astype(np.float32),
+        "w": (rng.standard_normal((depth, width)) * 20).astype(kind),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "sx", "zx"], ["a"]),
+        helper.make_node("DequantizeLinear", ["w", "sw", "zw"], ["b"], axis=1),
+        helper.make_node("MatMul", ["a", "b"], ["y"]),
+    ]
+    results = {"y": ("float32", (rows, width))}
+    return _model(nodes, {"x": (rows, depth)}, (), dtype, 21, results, constants)
 
 
 def integer_conv(dtype: str) -> onnx.ModelProto:

@@ -117,6 +117,8 @@ class Torch(Numpy):
     def array(self, data: np.ndarray) -> Any:
         if data.dtype.name == "bfloat16":
             return self.xp.from_numpy(data.view(np.int16).copy()).view(self.xp.bfloat16).to(self.device)
+        if data.dtype.name == "float8_e4m3fn":
+            return self.xp.from_numpy(data.view(np.uint8).copy()).view(self.xp.float8_e4m3fn).to(self.device)
         return self.xp.from_numpy(np.array(data)).to(self.device)
 
     def cast(self, x: Any, name: str) -> Any:

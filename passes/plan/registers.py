@@ -18,7 +18,7 @@ from tilestitch.passes.plan.access.row_loops import row_loops
 from tilestitch.passes.plan.access.split_rows import pieces_of
 from tilestitch.passes.plan.attention.tiles import ACROSS, COLUMNS, QUAD, STEP, AttentionMmaTile, AttentionSimtTile
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
-from tilestitch.passes.plan.gemm.codes import LUMP_BYTES, UNIT
+from tilestitch.passes.plan.gemm.codes import LUMP_BYTES
 from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout
 from tilestitch.passes.plan.gemm.gemv import WARPS, load_width, warp_columns, with_large_right
@@ -138,9 +138,9 @@ def _mma(gemm: Gemm, tile: MmaTile) -> float:
 
 
 def _waiting(operand: OperandLayout, elements: int) -> int:
-    if operand.codes is not None:
-        return elements // UNIT * (UNIT // operand.codes.word + 1 + operand.codes.form.zeros)
     chunk = CHUNK_BYTES // storage_bytes(operand.dtype)
+    if operand.codes is not None:
+        return elements // chunk * (max(1, chunk // operand.codes.word) + 1 + operand.codes.form.zeros)
     along_k = operand.contiguous == "k" or chunk == CHUNK_BYTES
     if operand.vector() == chunk and along_k == (operand.contiguous == "k"):
         return 0

@@ -20,8 +20,6 @@ WIDE_FROM = 1 << 31
 """Bytes whose numbers take 64 bits."""
 MANTISSA = 0x4B000000
 """The bits of the float32 2 ** 23."""
-HALF_SHIFT = 2
-"""Bits for each code, by which the second half of a word's eight comes to the place of the first."""
 
 
 class Weights:
@@ -84,10 +82,16 @@ class Weights:
 
     def value(self, word: Expr, number: Expr, zero: Expr | None) -> Expr:
         """Code `number` of a word, less its zero point, as float32."""
-        shift = number * 8 if self.form.bits == 8 else number // 2 * 4 + number % 2 * 16
         mask = T.uint32((1 << self.form.bits) - 1)
-        found = self._float(T.bitwise_and(T.shift_right(word, T.cast(shift, "uint32")), mask))
+        found = self._float(T.bitwise_and(self.shifted(word, number), mask))
         return found if zero is None else found - zero
+
+    def shifted(self, word: Expr, number: Expr) -> Expr:
+        """A word whose lowest bits are those of code `number`. Codes after an even one are where they are after the
+        first one.
+        """
+        by = number * 8 if self.form.bits == 8 else number // 2 * 4 + number % 2 * 16
+        return T.shift_right(word, T.cast(by, "uint32"))
 
     def _float(self, code: Expr) -> Expr:
         """An integer added to 2 ** 23, or the number of a table."""
@@ -105,7 +109,8 @@ class Weights:
 class Waiting:
     """Codes in the registers of a thread, `width` neighbours of one column a round, on their way to shared memory.
 
-    They wait as they are packed. A round is a whole number of words, or half a word; its codes share a scale.
+    They wait as they are packed. A round is a whole number of words, or a part of one, of a power of two; its codes
+    share a scale.
     """
 
     def __init__(self, weights: Weights, rounds: int, width: int) -> None:
@@ -126,7 +131,7 @@ class Waiting:
             with unrolled(self.words) as i:
                 word = weights.word(column, k + i * weights.codes.word)
                 if self.width < weights.codes.word:
-                    word = T.shift_right(word, T.cast(k % weights.codes.word * HALF_SHIFT, "uint32"))
+                    word = weights.shifted(word, named(k % weights.codes.word))
                 T.buffer_store(self.packed, word, [first + i])
             block = named(weights.block(k))
             self._store(round_, weights.scale(column, block), weights.zero(column, block))

@@ -17,7 +17,6 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, storage_bits
 from tilestitch.codegen.cuda.gemm.indexed import Operand
 from tilestitch.codegen.cuda.pieces import unrolled
-from tilestitch.passes.plan.gemm.codes import UNIT
 from tilestitch.passes.plan.gemm.gemm import Gemm
 
 CHUNK_BYTES = 16
@@ -104,7 +103,7 @@ class Piece:
     @property
     def width(self) -> int:
         """Elements that a thread brings in a round."""
-        return UNIT if self.operand.codes is not None else self.chunk if self.copied else 1
+        return self.chunk if self.copied or self.operand.codes is not None else 1
 
     @property
     def prefetched(self) -> bool:

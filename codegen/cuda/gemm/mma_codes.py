@@ -1,4 +1,5 @@
-"""Weights in blocks as an operand of the tensor cores: a thread reads eight codes and stores eight floats.
+"""Weights in blocks as an operand of the tensor cores: a thread reads eight codes and stores eight half floats, or four
+and four TF32.
 
 While a piece waits in registers it is still packed; it becomes floats on its way to shared memory, where it lies as any
 other operand does.
@@ -16,7 +17,6 @@ from tilestitch.codegen.cuda.gemm.codes import Waiting, Weights
 from tilestitch.codegen.cuda.gemm.fragments import Piece
 from tilestitch.codegen.cuda.pieces import named, registers, run, unrolled
 from tilestitch.codegen.cuda.surroundings import Surroundings
-from tilestitch.passes.plan.gemm.codes import UNIT
 
 PACKING = {"float16": "ts_pack_f16", "bfloat16": "ts_pack_bf16"}
 """Device functions that round two float32 and put them into a register."""
@@ -31,17 +31,15 @@ class CodesPiece:
         codes = piece.operand.codes
         assert codes is not None
         self.piece, self.to, self.words = piece, codes.to, words
-        self.waiting = Waiting(Weights(around.flat[piece.operand.value], codes), piece.rounds, UNIT)
+        self.waiting = Waiting(Weights(around.flat[piece.operand.value], codes), piece.rounds, piece.width)
 
     def keep(self, round_: Expr, stage: Expr, row: Expr, k: Expr) -> None:
-        """The floats of a round, to the stage that begins at an element."""
-        values, chunk = self.waiting.values(round_), self.piece.chunk
-        for first in range(0, UNIT, chunk):
-            stored = registers(WORDS, "uint32")
-            with unrolled(WORDS) as i:
-                T.buffer_store(stored, self._word(values, first + i * (chunk // WORDS)), [i])
-            at = named((stage + self.piece.at(row, k + first)) // chunk) * WORDS
-            T.buffer_store(self.words, stored[run(0, WORDS)], [run(at, WORDS)])
+        """The floats of a round, a chunk of 16 bytes, to the stage that begins at an element."""
+        values, chunk, stored = self.waiting.values(round_), self.piece.chunk, registers(WORDS, "uint32")
+        with unrolled(WORDS) as i:
+            T.buffer_store(stored, self._word(values, i * (chunk // WORDS)), [i])
+        at = named((stage + self.piece.at(row, k)) // chunk) * WORDS
+        T.buffer_store(self.words, stored[run(0, WORDS)], [run(at, WORDS)])
 
     def _word(self, values: Any, at: Expr) -> Expr:
         """A float32, or two half floats, from a value on."""

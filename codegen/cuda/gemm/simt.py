@@ -55,9 +55,8 @@ class _Fetch:
 
     @property
     def vector(self) -> int:
-        if self.operand.codes is not None:
-            return QUAD
         width = self.operand.vector() if storage_dtype(self.operand.dtype) in VECTOR_DTYPES else 1
+        width = width if self.operand.codes is None else QUAD
         while self.rows * self.bk % (self.threads * width) or self._along % width:
             width //= 2
         return width
@@ -253,7 +252,9 @@ class _Block:
 def _codes(around: Surroundings, fetch: _Fetch) -> Waiting | None:
     """Where codes wait, if the operand is weights in blocks."""
     codes = fetch.operand.codes
-    return None if codes is None else Waiting(Weights(around.flat[fetch.operand.value], codes), fetch.rounds, QUAD)
+    if codes is None:
+        return None
+    return Waiting(Weights(around.flat[fetch.operand.value], codes), fetch.rounds, fetch.vector)
 
 
 def store_rows(

@@ -24,7 +24,7 @@ from tilestitch.runtime.host.blocks import CODES
 LUMP_BYTES = 16
 ALIGNMENT_BYTES = 16
 UNIT = 8
-"""Neighbouring codes that tensor cores' kernels read at a time; they share a scale."""
+"""Neighbouring codes that kernels of tensor cores read at a time, at most; they share a scale."""
 _ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Numbers of the codes of a word of 4-bit codes, from its low bits on."""
 

@@ -92,7 +92,16 @@ def test_rates() -> None:
 # --- right or wrong --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["softmax_small.bfloat16", "integers_small.int8", "largest.float32"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "softmax_small.bfloat16",
+        "integers_small.int8",
+        "largest.float32",
+        "block_weights_few.float16",
+        "small_floats_small.e4m3",
+    ],
+)
 def test_a_case_is_right_against_its_record(name: str, tmp_path: Path, with_text: None) -> None:
     entry = made(name, tmp_path, smoke=True)
     row = s0_smoke.smoke(Setup(tmp_path), entry, "emulator")

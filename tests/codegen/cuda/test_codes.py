@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from tests.codegen.cuda.contraction_harness import check, lower, resources, run
+from tests.codegen.cuda.contraction_harness import anchored, check, lower, resources, run
 from tilestitch.codegen.cuda.abi import CudaLaunch
+from tilestitch.codegen.cuda.gemm.contraction import indexed_matmul
+from tilestitch.codegen.cuda.gemm.mma import emit_mma
+from tilestitch.codegen.cuda.gemm.packing import packed_weights
+from tilestitch.codegen.cuda.gemm.simt import emit_simt
 from tilestitch.codegen.cuda.target import parse_cuda_target
 from tilestitch.codegen.launch import PackedArg
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.compiler.ir.blocks import BlockFormat
 from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.passes.plan.gemm.codes import Codes
+from tilestitch.passes.plan.gemm.partition import cut
+from tilestitch.passes.plan.gemm.tiles import SimtTile
+from tilestitch.passes.schedule.cuda.gemm_tiles import SIMT_TILES, mma_tiles
 from tilestitch.runtime.emulator import EmulatorOptions
 from tilestitch.runtime.host.blocks import dequantised
 
@@ -127,6 +136,30 @@ def test_all_rows_read_the_same_packed_weights() -> None:
     launches = [lower(product(rows, 64, form, dtype))[0] for rows, dtype in ((1, "float32"), (40, "float16"))]
     keys = {arg.key for launch in launches for arg in launch.args if isinstance(arg, PackedArg)}
     assert len(keys) == 1
+
+
+@pytest.mark.parametrize("form", [FORMS[1], FORMS[5]], ids=str)
+@pytest.mark.parametrize(("dtype", "precision"), [("float16", None), ("float32", "tf32")])
+def test_each_tile_of_tensor_cores(form: BlockFormat, dtype: str, precision: str | None) -> None:
+    """Threads share the codes of every tile evenly, in parts of the reduction, too."""
+    for tile in mma_tiles(2 if dtype == "float16" else 4):
+        attrs = {} if precision is None else {"precision": precision}
+        graph = product(tile.bm + 3, tile.bn + 5, form, dtype, exact=True, **attrs)
+        group = anchored(graph)
+        group = replace(group, packed=packed_weights(group))
+        gemm = indexed_matmul(group)
+        partition = cut(gemm, (tile.bm, tile.bn, tile.bk), 2)
+        check(graph, emit_mma(group, gemm, tile, partition), tf32=precision is not None)
+
+
+@pytest.mark.parametrize("tile", SIMT_TILES, ids=lambda t: f"{t.bm}x{t.bn}")
+def test_each_ordinary_tile(tile: SimtTile) -> None:
+    for form in (FORMS[1], FORMS[4]):
+        graph = product(tile.bm + 3, tile.bn + 5, form)
+        group = anchored(graph)
+        group = replace(group, packed=packed_weights(group))
+        gemm = indexed_matmul(group)
+        check(graph, emit_simt(group, gemm, tile, cut(gemm, (tile.bm, tile.bn, tile.bk), 2)))
 
 
 def test_what_the_weights_are() -> None:
