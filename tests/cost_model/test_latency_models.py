@@ -261,5 +261,5 @@ def test_tile_registers_multiply_bytes_twice_as_fast_as_pairs() -> None:
         work = Arithmetic("mma", dtype, 1 << 40)
         return time_us(replace(GEMM, arithmetic=(work,)), device)
 
-    assert us("bfloat16") == pytest.approx(2 * us("int8"), rel=0.01)
+    assert us("bfloat16") == pytest.approx(2 * us("int8"), rel=0.05)  # besides what memory takes
     assert us("int8", replace(TILES, tile_bytes_per_cycle=0)) > 4 * us("int8")
