@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from tests.codegen.kernel_harness import cpu_group, run_launches
 from tests.codegen.test_dots import assembly
@@ -24,8 +25,12 @@ from tilestitch.compiler.ir.ops import reference
 from tilestitch.passes import PassContext, TargetInfo, make_plan, run_pipeline
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.pipeline import NotesListener
+from tilestitch.passes.plan import GroupKind
+from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemmShape
+from tilestitch.passes.plan.cpu.isa import isa_named
 from tilestitch.passes.plan.cpu.schedules import CpuDotConvSchedule, CpuDotGemmSchedule
 from tilestitch.passes.planner import check_plan
+from tilestitch.passes.schedule.cpu.gemm import choose_gemm
 from tilestitch.runtime import load
 
 PAIRS = TargetInfo(isa="avx512", half_dot="vdpbf16ps")
@@ -211,3 +216,53 @@ def test_without_the_instruction_the_pass_says_so(half_dot: str) -> None:
     )  # fmt: skip
     run_pipeline(import_model(onnx.load_from_string(two_layers())).graph, context)
     assert any("widened to float32" in note for _, note in notes.notes) == (not half_dot)
+
+
+def gated(kind: str, rows: int = 9, depth: int = 70, width: int = 40) -> onnx.ModelProto:
+    """silu(x V) * (x W) of floats, or of integers that are made of floats row by row."""
+    random = np.random.default_rng(5)
+    matrices = {name: random.integers(-127, 128, (depth, width)) for name in "vw"}
+    scale = np.float32(1 / 127 / depth**0.5)
+    nodes = []
+    if kind == "bf16":
+        stored = {name: (data * scale).astype(np.float32) for name, data in matrices.items()}
+        nodes += [helper.make_node("MatMul", ["x", name], [name * 2]) for name in "vw"]
+    else:
+        stored = {**{name: data.astype(np.int8) for name, data in matrices.items()}, "scale": scale}
+        nodes.append(helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]))
+        nodes.append(helper.make_node("Mul", ["s", "scale"], ["both"]))
+        for name in "vw":
+            nodes.append(helper.make_node("MatMulInteger", ["q", name, "z"], [f"{name}i"]))
+            nodes.append(helper.make_node("Cast", [f"{name}i"], [f"{name}f"], to=TensorProto.FLOAT))
+            nodes.append(helper.make_node("Mul", [f"{name}f", "both"], [name * 2]))
+    nodes.append(helper.make_node("Sigmoid", ["vv"], ["g"]))
+    nodes += [helper.make_node("Mul", ["vv", "g"], ["h"]), helper.make_node("Mul", ["h", "ww"], ["y"])]
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, (rows, n)) for name, n in (("x", depth), ("y", width))
+    )
+    constants = [numpy_helper.from_array(np.asarray(data), name) for name, data in stored.items()]
+    graph = helper.make_graph(nodes, "gated", [x], [y], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+@here
+@pytest.mark.parametrize(("kind", "dot", "tolerance"), [("bf16", "vdpbf16ps", 2e-2), ("int8", "vpdpbusd", 1e-5)])
+def test_gates_are_multiplied_in_groups(kind: str, dot: str, tolerance: float) -> None:
+    """Both GEMMs of a gated unit are one kernel, by the instruction."""
+    model = gated(kind)
+    compiled = compile_model(model, num_threads=1, precision="bf16" if kind == "bf16" else "fp32")
+    (group,) = (group for group in compiled.plan.groups if group.kind is GroupKind.CONTRACTION)
+    assert isinstance(group.schedule, CpuDotGemmSchedule) and group.schedule.dot == dot and group.schedule.spill
+    x = np.random.default_rng(6).standard_normal((9, 70)).astype(np.float32)
+    with load(compiled.to_bytes(), num_threads=1) as loaded:
+        actual = loaded.run({"x": x})["y"]
+    (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
+    assert np.abs(actual - expected).max() <= tolerance * np.abs(expected).max()
+
+
+def test_gates_are_not_multiplied_in_tiles() -> None:
+    shape = GemmShape(64, 256, 256, a_dtype="bfloat16", b_dtype="bfloat16", gates=2)
+    tiles = isa_named("avx512", half_dot="vdpbf16ps", tile_dots=("tdpbf16ps",))
+    by_tiles = choose_gemm(replace(shape, gates=1), tiles, 1)
+    assert by_tiles.template == "cpu_tile_gemm" and choose_gemm(shape, tiles, 1).template == "cpu_dot_gemm"
+    assert any("without gates" in reason for reason in GemmPlan(shape, by_tiles).reasons())

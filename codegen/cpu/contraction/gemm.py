@@ -260,7 +260,7 @@ class GemmEmitter:
         """The same tile of every gate's GEMM, one below the other in the workspace; then the epilogue."""
         plan = self.plan
         with mk.serial(0, plan.shape.gates) as gate:
-            acc, tile, _ = self._multiply(panel, width, index, rows, 0, plan.shape.k, gate)
+            acc, tile, _ = self._multiply(panel, width, index, rows, 0, plan.steps, gate)
             first = gate * plan.rows.largest
             mk.for_each_vector(
                 tile, lambda row, column: T.buffer_store(self.sums, acc[row, column], [first + row, column])

@@ -24,7 +24,7 @@ def dot_reasons(shape: Grouped, schedule: DotSchedule, staged: bool) -> Iterator
         return
     if not shape.multiplied_by(dot):
         operands = "uint8 by constant int8" if dot.sums == "int32" else f"{dot.left} by constant {dot.right}"
-        yield f"{dot.name} multiplies {operands} into {dot.sums}, without gates"
+        yield f"{dot.name} multiplies {operands} into {dot.sums}"
     if schedule.lanes not in dot.lanes:
         yield f"{dot.name} has {', '.join(map(str, dot.lanes))} sums, not {schedule.lanes}"
     if not staged and not shape.reads_in_place(dot):

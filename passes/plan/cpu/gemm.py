@@ -170,7 +170,7 @@ class GemmShape:
     def multiplied_by(self, dot: Dot) -> bool:
         """Whether an instruction for groups of 8-bit integers, or of half floats, computes it, from constant panels."""
         operands = ("uint8", "int8") if dot.sums == "int32" else (dot.left, dot.right)
-        return (self.a_dtype, self.b_dtype, self.acc_dtype) == (*operands, dot.sums) and self.packed and self.gates == 1
+        return (self.a_dtype, self.b_dtype, self.acc_dtype) == (*operands, dot.sums) and self.packed
 
     @property
     def reads_floats(self) -> bool:
@@ -386,6 +386,8 @@ class GemmPlan:
         schedule, shape, dot = self.schedule, self.shape, self.dot
         if not 1 <= schedule.rows <= 2 * TILE_ROWS or schedule.vectors > 2:
             yield f"sums are in one or two tiles of {TILE_ROWS} rows by one or two of {TILE_ROWS} columns"
+        if shape.gates > 1:
+            yield "tiles are of one GEMM, without gates"
         if self.splits_k or not schedule.spill:
             yield "tiles are summed in one pass, and their results spilled"
         if schedule.prefetch_ahead or schedule.prefetch_next:
