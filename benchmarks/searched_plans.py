@@ -35,7 +35,7 @@ TARGETS = {
     "sm_90a": TargetInfo("cuda:sm_90a"),
 }
 RANDOM = "random graphs"
-STEPS = 16
+STEPS = 10
 """Of a random graph at most, each one or two nodes."""
 
 

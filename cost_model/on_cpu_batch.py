@@ -16,7 +16,7 @@ from .protocol import Bound
 BOUNDS: tuple[Bound, ...] = ("launch", "dram", *UNITS)
 """What may bound a kernel of a CPU."""
 LAUNCH, DRAM, FIRST_UNIT = range(3)
-SPECIAL, SCALAR = UNITS.index("special"), UNITS.index("scalar")
+TILED, SPECIAL, SCALAR = (UNITS.index(unit) for unit in ("mma", "special", "scalar"))
 _UNIT = {unit: number for number, unit in enumerate(UNITS)}
 _CONTRACTING = np.array([unit in CONTRACTING for unit in UNITS])
 
@@ -124,6 +124,9 @@ def _cycles(columns: Columns, cpu: CpuDevice, contracting_share: float) -> np.nd
     vectors = columns.operations / (np.where(lanes == 0, whole, np.minimum(lanes, whole)) * columns.share)
     ordinary = vectors / cpu.vectors_per_cycle / np.where(_CONTRACTING[columns.unit], contracting_share, 1.0)
     found = np.where(columns.unit == SPECIAL, vectors * cpu.transcendental_cycles, ordinary)
+    if cpu.tile_bytes_per_cycle:
+        tiled = columns.operations * columns.itemsize / (cpu.tile_bytes_per_cycle * columns.share)
+        found = np.where(columns.unit == TILED, tiled, found)
     return np.where(columns.unit == SCALAR, columns.operations * c.SCALAR_CYCLES, found)
 
 

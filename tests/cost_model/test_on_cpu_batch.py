@@ -13,10 +13,10 @@ from tilestitch.cost_model.on_cpu import predict_on_cpu
 from tilestitch.cost_model.on_cpu_batch import BOUNDS, Columns, laws_of
 
 
-@given(st.lists(parts, max_size=6), st.sampled_from([1, 2, 7]), st.sampled_from([0.0, 0.3]))
+@given(st.lists(parts, max_size=6), st.sampled_from([1, 2, 7]), st.sampled_from([0, 2048]))
 @settings(max_examples=150, deadline=None)
-def test_laws_in_a_batch_are_those_of_each_kernel(asked: list[Part], cores: int, launch_us: float) -> None:
-    cpu = CpuDevice(cores=cores, launch_us=launch_us)
+def test_laws_in_a_batch_are_those_of_each_kernel(asked: list[Part], cores: int, tile_bytes: int) -> None:
+    cpu = CpuDevice(cores=cores, tile_bytes_per_cycle=tile_bytes)
     found = laws_of(Columns.of(asked), cpu)
     for at, part in enumerate(asked):
         alone = predict_on_cpu(KernelFacts((Launch(((part,),)),)), cpu)
