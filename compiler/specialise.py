@@ -29,20 +29,29 @@ Region = Mapping[str, Range]
 Convert = Callable[[ShapeSet, "Region | None"], "ImportedModel"]
 MOST_EMPTY = 4
 """Specialisations for dimensions of size 0 that are made without being asked for."""
+MOST_JOINED = 8
+"""Specialisations for dimensions of size 1 that are made without being asked for."""
+MOST_NODES = 256
+"""Of all of these together: each takes as long to compile as the first."""
 FEW_NODES = 32
 """What may be left to compute where a dimension is 0 that is no cache: most models are nothing then, or fail."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What one specialisation is compiled from. `region` is None where open dimensions are left to the host; `asked`:
-    whether it is one of those that the user gave.
+    """What one specialisation is compiled from. `region` is None where open dimensions are left to the host; `added`:
+    the dimensions whose size in it nobody gave.
     """
 
     shapes: ShapeSet
     region: Region | None
     imported: ImportedModel
-    asked: bool = True
+    added: tuple[str, ...] = ()
+
+    @property
+    def asked(self) -> bool:
+        """Whether it is one of those that the user gave."""
+        return not self.added
 
     def symbols(self) -> list[dict[str, Any]]:
         """The sizes that it is compiled for, as JSON data. `default`: nothing was said of this dimension."""
@@ -50,7 +59,7 @@ class Variant:
         ranges = [(s.name, s.low, s.high) for s in self.imported.graph.symbols]
         ranges += [(name, *range_) for name, range_ in given.items() if range_[0] == range_[1]]
         return [
-            {"name": name, "low": low, "high": high, "default": name not in given or (high == 0 and not self.asked)}
+            {"name": name, "low": low, "high": high, "default": name not in given or name in self.added}
             for name, low, high in ranges
         ]
 
@@ -63,14 +72,36 @@ class Variant:
 def variants(
     convert: Convert, shape_sets: Sequence[ShapeSet], regions: Sequence[Region | None], favoured: int = 0
 ) -> Iterator[Variant]:
-    """A model converted for each set of shapes and each region; and for dimensions of size 0 that no region speaks of,
-    where the model allows that. favoured: so many of the regions, the first ones, are parts of later ones.
+    """A model converted for each set of shapes and each region; for dimensions of size 1 where others are longer that
+    they meet; and for dimensions of size 0 that no region speaks of, where the model allows that. favoured: so many of
+    the regions, the first ones, are parts of later ones.
     """
     for shapes, (number, region) in product(shape_sets, enumerate(regions)):
         first = Variant(shapes, region, convert(shapes, region))
         yield first
         if region is not None and number >= favoured:
+            yield from islice(_of_size_1(convert, first, region), MOST_JOINED)
             yield from islice(_of_size_0(convert, first, region), MOST_EMPTY)
+
+
+def _of_size_1(convert: Convert, first: Variant, region: Region) -> Iterator[Variant]:
+    """Sizes of 1 in broadcasts, which the first variant takes for what they meet."""
+    from tilestitch.compiler.frontend import FrontendError
+
+    most = MOST_NODES // max(1, _computed_nodes(first.imported.graph))
+    leader = {name: symbol for symbol, names in first.imported.same.items() for name in names}
+    joined = [name for name in first.imported.joined if _goes_up_from_1(region.get(name))]
+    pairs = [(a, b) for a, b in combinations(joined, 2) if leader.get(a, a) != leader.get(b, b)]
+    for names in islice((*((name,) for name in joined), *pairs), most):
+        narrow = {**region, **dict.fromkeys(names, (1, 1))}
+        try:
+            yield Variant(first.shapes, narrow, convert(first.shapes, narrow), names)
+        except FrontendError:  # they meet others elsewhere, of other sizes
+            continue
+
+
+def _goes_up_from_1(range_: Range | None) -> bool:
+    return range_ is None or range_[0] == 1 < range_[1]
 
 
 def _of_size_0(convert: Convert, first: Variant, region: Region) -> Iterator[Variant]:
@@ -80,14 +111,15 @@ def _of_size_0(convert: Convert, first: Variant, region: Region) -> Iterator[Var
     caches = [name for name in caches_of(graph) if name not in region]
     others = [symbol.name for symbol in graph.symbols if symbol.name not in (*region, *caches)]
     together = [names for count in range(1, len(caches) + 1) for names in combinations(caches, count)]
-    for names in (*together, *((name,) for name in others)):
-        empty = {**region, **dict.fromkeys(names, (0, 0))}
+    for names in (*together, *((name,) for name in others), *combinations(others, 2)):
+        same = [each for name in names for each in first.imported.same.get(name, ()) if each not in region]
+        empty = {**region, **dict.fromkeys((*names, *same), (0, 0))}
         try:
             imported = convert(first.shapes, empty)
         except FrontendError:  # the model forbids these sizes
             continue
         if names[0] in caches or _computed_nodes(imported.graph) <= FEW_NODES:
-            yield Variant(first.shapes, empty, imported, asked=False)
+            yield Variant(first.shapes, empty, imported, (*names, *same))
 
 
 def _is_empty(type_: Type) -> bool:

@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
@@ -44,6 +44,8 @@ class ImportedModel:
 
     `input_names` and `output_names` are the model's own; values of `graph` bear the same names where that is possible
     (an output that is also an input, or appears twice, cannot), so match by position. `opsets` maps domain to version.
+    `joined`: open dimensions that are taken for others, or for a number, where they might be 1 as well. `same`: those
+    that are taken for a symbol of the graph, by its name.
     """
 
     graph: Graph
@@ -51,6 +53,8 @@ class ImportedModel:
     output_names: tuple[str, ...]
     opsets: Mapping[str, int]
     metadata: Mapping[str, str]
+    joined: tuple[str, ...] = ()
+    same: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def import_model(
@@ -84,7 +88,8 @@ def import_model(
     _check_output_names(proto)
     opsets = {canonical_domain(o.domain): o.version for o in proto.opset_import}
     module = Module(convert_node, functions, path.parent if path else folder)
-    scope = _converted(proto, module, opsets, dict(shapes or {}), ranges)
+    symbols = None if ranges is None else Symbols(ranges)
+    scope = _converted(proto, module, opsets, dict(shapes or {}), symbols)
     graph = scope.graph
     _check_outputs(proto, graph.outputs)
     graph.outputs = [*graph.outputs, *(_exposed(scope, name) for name in expose)]
@@ -92,7 +97,10 @@ def import_model(
     _name_outputs(graph, output_names)
     remove_dead(graph)
     _check_sizes(graph)
-    return ImportedModel(graph, tuple(v.name for v in graph.inputs), output_names, opsets, _metadata(proto))
+    input_names, metadata = tuple(v.name for v in graph.inputs), _metadata(proto)
+    if symbols is None:
+        return ImportedModel(graph, input_names, output_names, opsets, metadata)
+    return ImportedModel(graph, input_names, output_names, opsets, metadata, tuple(symbols.joined), symbols.same)
 
 
 def _converted(
@@ -100,12 +108,11 @@ def _converted(
     module: Module,
     opsets: Mapping[str, int],
     shapes: dict[str, Sequence[int]],
-    ranges: Mapping[str, Range] | None,
+    symbols: Symbols | None,
 ) -> Scope:
     """The model's main graph, with its outputs. What its operators say of open dimensions is put in from the start:
     where they teach something new, the model is converted anew.
     """
-    symbols = None if ranges is None else Symbols(ranges)
     for _ in range(MOST_ROUNDS):
         claims: dict[Claim, None] = {}
         scope = Scope(replace(module, counters={}, named=set()), Graph(proto.graph.name or "main"), opsets)

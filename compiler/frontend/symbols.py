@@ -41,6 +41,8 @@ class Symbols:
     known: dict[str, Size] = field(default_factory=dict)
     asked: dict[str, None] = field(default_factory=dict)
     """The names of all open dimensions of the inputs."""
+    joined: dict[str, None] = field(default_factory=dict)
+    """Of those, the ones that are taken for others, or for a number, because they meet in a broadcast."""
     _found: dict[str, Symbol] = field(default_factory=dict)
     """Those of dimensions that only a run can tell, as they were when a model was converted last."""
     _counts: dict[str, int] = field(default_factory=dict)
@@ -120,8 +122,26 @@ class Symbols:
         values = [(symbol, value) for symbol in found if (value := _without(claim.size, symbol)) is not None]
         best = next((each for each in values if bounds_of(each[1])[0] >= 0), None)
         if best is not None:
+            if claim.joins:
+                self._join(*best)
             self._replace(*best)
         return best is not None
+
+    def _join(self, symbol: Symbol, value: Size) -> None:
+        """Note that a dimension is taken for another one, or for a number; a sum of several is none of the inputs'."""
+        others = [other for other in symbols_of([value]) if size_of(other) == value]
+        if others or not is_open(value):
+            self.joined.update({each.name: None for each in (symbol, *others) if each.name in self.asked})
+
+    @property
+    def same(self) -> dict[str, tuple[str, ...]]:
+        """The names of the inputs' dimensions that are taken for each that is left."""
+        known = {name: size for name, size in self.known.items() if name in self.asked}
+        return {
+            symbol.name: names
+            for symbol in self.by_name.values()
+            if (names := tuple(name for name, size in known.items() if size == size_of(symbol)))
+        }
 
     def _replace(self, symbol: Symbol, value: Size) -> None:
         if not is_open(value) and not symbol.low <= value <= symbol.high:

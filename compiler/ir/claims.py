@@ -12,11 +12,14 @@ from .sizes import Size, bounds_of, typical
 
 @dataclass(frozen=True)
 class Claim:
-    """A size that is 0 (`exact`), or at least 0. reason: the node whose rule it is."""
+    """A size that is 0 (`exact`), or at least 0. reason: the node whose rule it is. joins: it is the difference of two
+    sizes that meet in a broadcast, either of which might be 1 instead.
+    """
 
     size: Size
     exact: bool
     reason: str = field(default="", compare=False)
+    joins: bool = field(default=False, compare=False)
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether it is true where all symbols have values."""
@@ -52,14 +55,14 @@ def because(reason: str) -> Iterator[None]:
         yield
 
 
-def may_be_equal(a: Size, b: Size) -> bool:
-    """Whether two sizes are the same, or may be: then that is claimed."""
+def may_be_equal(a: Size, b: Size, joins: bool = False) -> bool:
+    """Whether two sizes are the same, or may be: then that is claimed. joins: they meet in a broadcast."""
     if a == b:
         return True
     low, high = bounds_of(a - b)
     if low > 0 or high < 0:
         return False
-    _claim(Claim(a - b, exact=True))
+    _claim(Claim(a - b, exact=True, joins=joins))
     return True
 
 

@@ -252,7 +252,7 @@ def _broadcast_dim(dims: tuple[Dim, ...], shapes: tuple[Shape, ...]) -> Dim:
     known = dict.fromkeys(d for d in dims if not isinstance(d, str) and d != 1)
     first = next((d for d in known if not is_open(d)), next(iter(known), None))
     if first is not None:
-        if not all(dims_compatible(first, d) for d in known):
+        if not all(may_be_equal(first, d, joins=True) for d in known):
             raise IRError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
         return first
     symbols = {d for d in dims if isinstance(d, str)}

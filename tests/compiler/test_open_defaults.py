@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from onnx import ModelProto, parser
 
 from tests.open_models.catalogue import fixture_of
-from tilestitch.compiler import CompiledModel, compile_model
+from tilestitch.compiler import CompiledModel, compile_model, specialise
 from tilestitch.compiler.cli import errors, main
 from tilestitch.compiler.conformance.__main__ import main as conformance
 from tilestitch.compiler.errors import OptionError
@@ -18,6 +19,7 @@ from tilestitch.compiler.frontend.errors import ModelError
 from tilestitch.compiler.specialise import MOST_EMPTY
 from tilestitch.passes.errors import PassError
 from tilestitch.runtime import load
+from tilestitch.runtime.errors import InputError
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
 LARGEST = 2**31 - 1
@@ -105,6 +107,53 @@ def test_sizes_of_0_are_served_one_by_one_if_they_are_many() -> None:
 def test_caches_of_decoders_are_found(name: str) -> None:
     compiled = compile_model(fixture_of(name).model)
     assert [sizes["past"] for sizes in ranges(compiled)[:2]] == [(1, LARGEST), (0, 0)]
+
+
+SUM = "(float[a, b] x, float[c, d] z) => (float[e, f] y) { s = Add(x, z)  y = Tanh(s) }"
+
+
+def test_sizes_of_1_meet_others_in_a_broadcast() -> None:
+    """Dimensions of other names: each may be 1 where the one that it meets is not, or 0 together with that one."""
+    compiled = compile_model(model(SUM))
+    assert compiled.explain()["host"]["steps"] == 0
+    random = np.random.default_rng(0)
+    with load(compiled.to_bytes(), num_threads=1) as module:
+        sizes = [*product([(3, 3), (1, 3), (3, 1), (1, 1)], [(20, 20), (1, 20), (20, 1)])]
+        for rows, columns in [*sizes, ((0, 0), (20, 20)), ((3, 3), (0, 0)), ((0, 0), (0, 0))]:
+            x, z = (random.standard_normal(shape, np.float32) for shape in zip(rows, columns, strict=True))
+            np.testing.assert_allclose(module.run({"x": x, "z": z})["y"], np.tanh(x + z), rtol=1e-5, atol=1e-6)
+        with pytest.raises(InputError, match="make the inputs' shapes agree"):
+            module.run({"x": np.ones((2, 4), np.float32), "z": np.ones((3, 4), np.float32)})
+
+
+def test_a_size_of_1_meets_a_constant() -> None:
+    scaled = model("(float[n] x) => (float[m] y) <float[3] k = {1, 2, 3}> { y = Mul(x, k) }")
+    with load(compile_model(scaled).to_bytes(), num_threads=1) as module:
+        for n in (1, 3):
+            np.testing.assert_array_equal(module.run({"x": np.full(n, 2, np.float32)})["y"], [2, 4, 6])
+
+
+def test_a_range_without_1_has_no_size_of_1() -> None:
+    first, *others = ranges(compile_model(model(SUM), dims=dict.fromkeys("abcd", (2, 9))))
+    assert first == {"a": (2, 9), "b": (2, 9)} and not others
+
+
+def test_what_else_is_computed_with_a_size_of_1_has_that() -> None:
+    text = "(float[a] x, float[b] z) => (float[c] y, float[d] t) <int64 i = {0}> { y = Add(x, z)  t = CumSum(z, i) }"
+    with load(compile_model(model(text)).to_bytes(), num_threads=1) as module:
+        y, t = module.run({"x": np.ones(1, np.float32), "z": np.ones(3, np.float32)}).values()
+        assert (y.tolist(), t.tolist()) == ([2, 2, 2], [1, 2, 3])
+        y, t = module.run({"x": np.ones(3, np.float32), "z": np.ones(1, np.float32)}).values()
+        assert (y.tolist(), t.tolist()) == ([2, 2, 2], [1])
+
+
+def test_long_models_are_compiled_for_sizes_of_1_where_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(specialise, "MOST_NODES", 1)
+    x, z = np.ones((1, 4), np.float32), np.ones((3, 4), np.float32)
+    with load(compile_model(model(SUM)).to_bytes()) as module, pytest.raises(InputError, match="but a is 1"):
+        module.run({"x": x, "z": z})
+    with load(compile_model(model(SUM), favour=[{"a": 1}]).to_bytes()) as module:
+        assert module.run({"x": x, "z": z})["y"].shape == (3, 4)
 
 
 def test_shapes_leave_ranges_to_the_other_inputs() -> None:
