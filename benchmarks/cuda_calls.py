@@ -3,6 +3,9 @@
     python -m tests.runtime.cuda.standin --idle -- python -m benchmarks.cuda_calls    # without a GPU: our own code
     python -m benchmarks.cuda_calls                                                   # with one: and the driver
 
+The same models with an open number of rows are run at one shape, at eight in turn, which all have a graph, and at more
+in turn than have one, so that each call gives a graph other grids and pointers.
+
 All take turns, 100 calls at a time; the least and the median of many rounds count. Results go to benchmarks/results/.
 """
 
@@ -10,21 +13,25 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
 from benchmarks.calls import MODELS
 from benchmarks.turns import microseconds, write_results
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli.output import table
 from tilestitch.runtime import Module, load
+from tilestitch.runtime.cuda.backend import MOST_KEPT
 
 CALLS = 100
 NAMES = ("add_16", "mlp_256_512_512_10", "inputs_27x16")
+OPEN_NAMES = ("add_16", "mlp_256_512_512_10")
 
 
 def ways_of(model: Module, rng: np.random.Generator, stream: int) -> dict[str, Callable[[], object]]:
@@ -82,6 +89,46 @@ def _launch(model: Module, stream: int) -> Callable[[], object]:
     return lambda: function(executable, stream)
 
 
+def with_open_rows(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same for any size of the first dimension of its inputs and results."""
+    opened = onnx.ModelProto()
+    opened.CopyFrom(model)
+    for info in (*opened.graph.input, *opened.graph.output):
+        info.type.tensor_type.shape.dim[0].dim_param = "rows"
+    return opened
+
+
+def in_turn(model: Module, runs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> Callable[[], object]:
+    """A call with the next inputs and results each time."""
+    following = cycle(runs)
+
+    def call() -> object:
+        feeds, out = next(following)
+        return model.run(feeds, out)
+
+    return call
+
+
+def measure_open(name: str, rounds: int) -> dict[str, Any]:
+    """Beside the model for one row. Each way has a module of its own, and so graphs of its own."""
+    model = MODELS[name]()
+    rng, opened = np.random.default_rng(0), compile_model(with_open_rows(model), "cuda:sm_90a").to_bytes()
+    with ExitStack() as stack:
+        static = stack.enter_context(load(compile_model(model, "cuda:sm_90a").to_bytes(), device="cuda"))
+        ways = {"static": in_turn(static, [run_of(static, 1, rng)])}
+        for label, count in (("one shape", 1), (f"{MOST_KEPT} shapes", MOST_KEPT), ("a new shape", 2 * MOST_KEPT)):
+            loaded = stack.enter_context(load(opened, device="cuda"))
+            ways[label] = in_turn(loaded, [run_of(loaded, 1 + rows, rng) for rows in range(count)])
+        return {"model": f"{name}, rows open", "latency": microseconds(ways, rounds, CALLS)}
+
+
+def run_of(model: Module, rows: int, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Inputs of so many rows, and arrays for the results."""
+    shapes = {info.name: (rows, *(int(size) for size in (info.shape or ())[1:])) for info in model.inputs}
+    feeds = {name: on_device(rng.standard_normal(shape).astype(np.float32)) for name, shape in shapes.items()}
+    return feeds, model.run(feeds, on_device=True)
+
+
 def measure(name: str, rounds: int) -> dict[str, Any]:
     artifact = compile_model(MODELS[name](), "cuda:sm_90a").to_bytes()
     with load(artifact, device="cuda") as model, _stream() as stream:
@@ -98,6 +145,10 @@ def main() -> int:
     results = [measure(name, options.rounds) for name in NAMES]
     header = ("model", *(f"{way} us" for way in results[0]["latency"]))
     print(table([(r["model"], *(f"{t['least_us']:.1f}" for t in r["latency"].values())) for r in results], header))
+    opened = [measure_open(name, options.rounds) for name in OPEN_NAMES]
+    header = ("model", *(f"{way} us" for way in opened[0]["latency"]))
+    print(table([(r["model"], *(f"{t['least_us']:.1f}" for t in r["latency"].values())) for r in opened], header))
+    results += opened
     print(f"written to {write_results('cuda_calls', results, options.output)}")
     return 0
 

@@ -218,6 +218,7 @@ class CudaSegment:
         self._bound: dict[int, int] = {}  # value -> the address that the graph has now
         self._parameters = [Parameters.of(launch) for launch in step.launches]
         self._graph: LaunchGraph | None = None
+        self._stale: set[int] = set()  # launches that the graph has with an earlier grid or pointers
 
     @property
     def graph(self) -> LaunchGraph:
@@ -233,20 +234,22 @@ class CudaSegment:
         memory, step = self._memory, self._step
         self._variable.clear()
         self._bound.clear()
-        before = [parameters.pointers.copy() for parameters in self._parameters]
+        before = [parameters.pointers.tobytes() for parameters in self._parameters]
         for number, launch in enumerate(step.launches):
             for position, arg in enumerate(launch.args):
                 self._parameters[number].point(memory.device, position, self._address(number, position, arg))
         launches = [memory.modules.fitted(_sized(launch, memory.of)) for launch in step.launches]
         if self._graph is not None and not moved:
             for number, launch in enumerate(launches):
-                if self.graph.relaunch(number, launch) or (before[number] != self._parameters[number].pointers).any():
-                    self.graph.update(number)
+                pointers = self._parameters[number].pointers.tobytes()
+                if self.graph.relaunch(number, launch) or pointers != before[number]:
+                    self._stale.add(number)  # until the run has said where its inputs and results lie
             return
         self.close()
         functions = [memory.modules.function(launch.symbol) for launch in step.launches]
         clear = (self._status_address, KERNEL_ALIGNMENT * len(step.launches) if self._has_status else 0)
         self._graph = LaunchGraph(memory.device, launches, step.dependences, functions, self._parameters, clear)
+        self._stale.clear()
 
     def close(self) -> None:
         if self._graph is not None:
@@ -288,7 +291,6 @@ class CudaSegment:
             raise
 
     def _bind_values(self, values: list[Any]) -> None:
-        changed: set[int] = set()
         for value, places in self._variable.items():
             array = values[value]
             if type(array) is DeviceArray and array.address == self._bound[value]:
@@ -299,9 +301,10 @@ class CudaSegment:
             self._bound[value] = address
             for number, position, offset_bytes in places:
                 self._parameters[number].point(self._memory.device, position, address + offset_bytes)
-                changed.add(number)
-        for number in sorted(changed):
+                self._stale.add(number)
+        for number in sorted(self._stale):
             self.graph.update(number)
+            self._stale.remove(number)
 
     def _check_status(self) -> None:
         words = np.zeros((len(self._step.launches), KERNEL_ALIGNMENT // 4), np.int32)

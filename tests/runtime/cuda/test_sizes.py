@@ -89,6 +89,16 @@ def test_a_new_shape_takes_the_graph_that_was_not_used_for_longest(fake: Any, tm
         assert (fake.leaks()["exec"], fake.leaks()["graph"]) == (8, 8)
 
 
+def test_a_new_shape_updates_each_launch_once_wherever_its_results_lie(fake: Any, tmp_path: Path) -> None:
+    with module(tmp_path, rows_program(), kernels=CUBIN, weights={}) as loaded:
+        kept = [loaded.run({"x": sample(2, seq)}, on_device=True) for seq in range(40, 48)]
+        before = len(fake.named("cuGraphExecKernelNodeSetParams"))
+        results = loaded.run({"x": sample(2, 20)}, on_device=True)
+        assert len(fake.named("cuGraphExecKernelNodeSetParams")) == before + 2
+        np.testing.assert_array_equal(results["y"].numpy(), sample(2, 20) + 1 + 1)
+        del kept, results
+
+
 def test_memory_grows_where_a_shape_needs_more(fake: Any, tmp_path: Path) -> None:
     """By half at least: a cache that is one longer each time has a new place seldom."""
     with module(tmp_path, rows_program(), kernels=CUBIN, weights={}) as loaded:
