@@ -84,7 +84,7 @@ def _tiled(work: Part, tiles: Tiling, sides: Mapping[str, int]) -> Part:
             return replace(a, unit=tiles.unit, dtype=tiles.dtype, share=tiles.share)
         return replace(a, share=tiles.calls_share) if a.unit == "special" else a
 
-    arithmetic = tuple(map(done, work.arithmetic))
+    arithmetic = (*map(done, work.arithmetic), *tiles.widening)
     return replace(
         work, reads=read_again(work.reads, sides, tiles.again), arithmetic=arithmetic, steps=tiles.steps,
         ahead=tiles.ahead, tail=tiles.tail,

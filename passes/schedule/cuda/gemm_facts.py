@@ -30,7 +30,7 @@ TENSOR_CORES: Mapping[type, Unit] = {MmaTile: "mma", WgmmaTile: "wgmma"}
 class Tiling:
     """How tiles do a contraction: `unit` multiplies elements of `dtype`; share: of its rate, what tiles compute in vain
     left out; calls_share: the same of special functions. steps, ahead, tail: as of a `Part`. again: how often each
-    operand is asked for.
+    operand is asked for. widening: what makes floats of codes besides.
     """
 
     unit: Unit
@@ -41,6 +41,7 @@ class Tiling:
     again: tuple[float, float] = (1.0, 1.0)
     tail: Tail | None = None
     calls_share: float = 1.0
+    widening: tuple[Arithmetic, ...] = ()
 
 
 def partition_of(gemm: Gemm, schedule: GemmSchedule) -> Partition:
@@ -61,14 +62,25 @@ def tiling_of(gemm: Gemm, schedule: GemmSchedule) -> Tiling:
     tile, partition = schedule.tile, partition_of(gemm, schedule)
     again, tail = _again(gemm, tile, partition), _joining(gemm, tile, partition)
     if isinstance(tile, GemvTile):
-        return Tiling("fma", gemm.acc_dtype, again=again, tail=tail)
+        return Tiling("fma", gemm.acc_dtype, again=again, tail=tail, widening=_widening(gemm, 1))
     # Blocks that walk over tiles have as many as the one with most.
     rounds = ceil(partition.blocks / schedule.blocks) if schedule.blocks else 1
     computed = rounds * schedule.blocks or partition.blocks
     useful = gemm.batch * gemm.m * gemm.n * gemm.k / (computed * tile.bm * tile.bn * partition.steps * tile.bk or 1)
     unit = TENSOR_CORES.get(type(tile), "fma")
     dtype = gemm.acc_dtype if unit == "fma" else _multiplied(unit, gemm.a.dtype)
-    return Tiling(unit, dtype, speed_of(tile) * (useful or 1.0), partition.steps * rounds, tile.ahead, again, tail)
+    share, steps = speed_of(tile) * (useful or 1.0), partition.steps * rounds
+    widening = _widening(gemm, partition.m_blocks)
+    return Tiling(unit, dtype, share, steps, tile.ahead, again, tail, widening=widening)
+
+
+def _widening(gemm: Gemm, times: int) -> tuple[Arithmetic, ...]:
+    """What makes floats of weights in blocks: for each code, every time that it is read, a mask, a shift, a difference
+    and a multiplication by its scale, as long as two multiply-adds take.
+    """
+    if gemm.b.codes is None:
+        return ()
+    return (Arithmetic("fma", "float32", 2 * times * gemm.b.elements, 1.0),)
 
 
 def _multiplied(unit: Unit, dtype: str) -> str:
@@ -121,7 +133,7 @@ def candidate_facts(gemm: Gemm, schedule: GemmSchedule) -> KernelFacts:
         dtype=gemm.a.dtype,
         reads=(_asked("a", gemm.a, blocks, tiling.again[0]), _asked("b", gemm.b, blocks, tiling.again[1]), *sums),
         writes=(Traffic(RESULT, result_bytes, result_bytes), *sums),
-        arithmetic=(Arithmetic(tiling.unit, tiling.dtype, gemm.elements * gemm.k, tiling.share),),
+        arithmetic=(Arithmetic(tiling.unit, tiling.dtype, gemm.elements * gemm.k, tiling.share), *tiling.widening),
         elements=gemm.elements,
         tasks=blocks,
         threads=tile.threads,

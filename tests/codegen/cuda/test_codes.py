@@ -19,8 +19,12 @@ from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.compiler.ir.blocks import BlockFormat
 from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.passes.plan.gemm.codes import Codes
+from tilestitch.passes.plan.gemm.contractions import gemm_of
+from tilestitch.passes.plan.gemm.gemv import gemv_tile
 from tilestitch.passes.plan.gemm.partition import cut
 from tilestitch.passes.plan.gemm.tiles import SimtTile
+from tilestitch.passes.plan.schedules import GemmSchedule
+from tilestitch.passes.schedule.cuda.gemm_facts import tiling_of
 from tilestitch.passes.schedule.cuda.gemm_tiles import SIMT_TILES, mma_tiles
 from tilestitch.runtime.emulator import EmulatorOptions
 from tilestitch.runtime.host.blocks import dequantised
@@ -170,3 +174,13 @@ def test_what_the_weights_are() -> None:
     constants = {v.name: np.asarray(v.data) for v in graph.constants}
     (y,) = run([launch], {"x": np.eye(form.depth, dtype=np.float32), **constants}, graph.outputs).values()
     np.testing.assert_array_equal(y, dequantised(weights(form, 24), form.attrs).T)
+
+
+def test_the_cost_model_is_told_how_often_codes_become_floats() -> None:
+    """Once by few rows; by many, once for each row of tiles."""
+    form, tile = FORMS[1], next(tile for tile in SIMT_TILES if tile.bm == 64)
+    few, many = (gemm_of(anchored(product(rows, 64, form))) for rows in (1, 130))
+    assert few is not None and many is not None
+    told = [tiling_of(few, GemmSchedule(gemv_tile(few))), tiling_of(many, GemmSchedule(tile))]
+    counts = [sum(each.operations for each in tiling.widening) for tiling in told]
+    assert counts == [2 * 64 * form.depth, 3 * 2 * 64 * form.depth]
