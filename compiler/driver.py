@@ -316,7 +316,7 @@ def _explained(
             explanation["plain"] = {"launches": len(launches), "predicted_us": predicted["total_us"]}
         specialisations.append(Specialisation(graph, plan, {**explanation, "precision": precision, **p.remarks}))
     compiled = CompiledModel(contents, tuple(specialisations))
-    extra = {**contents.extra, EXPLANATION: json.dumps(compiled.explain(), indent=1).encode()}
+    extra = {**contents.extra, EXPLANATION: json.dumps(compiled.explain(), separators=(",", ":")).encode()}
     return replace(compiled, contents=replace(contents, extra=extra))
 
 
