@@ -1,4 +1,4 @@
-"""Whether an instruction for groups of 8-bit integers computes a contraction as scheduled."""
+"""Whether an instruction for groups of 8-bit integers, or of half floats, computes a contraction as scheduled."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class CpuGemmSchedule:
 
 @dataclass(frozen=True)
 class CpuDotGemmSchedule(CpuGemmSchedule):
-    """A GEMM of 8-bit integers, by the instruction `dot`, which multiplies a group of neighbouring elements along the
+    """A GEMM of 8-bit integers or bfloat16, by the instruction `dot`, which multiplies a group of neighbours along the
     reduction: a step is such a group. stage_left: as above, in the dtype that the instruction multiplies.
     """
 
@@ -120,7 +120,7 @@ class CpuConvSchedule:
 
 @dataclass(frozen=True)
 class CpuDotConvSchedule(CpuConvSchedule):
-    """A convolution of 8-bit integers, by the instruction `dot`, which multiplies groups of neighbouring channels.
+    """A convolution of 8-bit integers or bfloat16, by the instruction `dot`: groups of neighbouring channels.
 
     stage: as above, in the dtype that the instruction multiplies, with room for whole groups.
     """
