@@ -16,6 +16,7 @@ from tilestitch.runtime.archive import atomic_file
 
 from .contract import PLACES, Pass, PassContext, PassResult, broken_interface, interface_of
 from .errors import PassContractError
+from .group_gemms import GroupGemms
 from .pipeline_text import parse_pipeline
 from .rewrite import REWRITES
 
@@ -60,12 +61,13 @@ class Fixpoint:
 
 def pass_table(extra: Mapping[str, type] | None = None) -> dict[str, type]:
     """All passes by name: the built-in ones and `extra` (plug-ins, whose names were checked when they were loaded)."""
-    return {Fixpoint.name: Fixpoint, **REWRITES, **(extra or {})}
+    return {Fixpoint.name: Fixpoint, GroupGemms.name: GroupGemms, **REWRITES, **(extra or {})}
 
 
 def default_pipeline(target: str, precision: str = "fp32") -> str:
     """The text of the default pipeline for `target`. The precision is lowered once weights and layouts are settled."""
-    return CPU_PIPELINE if precision == "fp32" else f"{CPU_PIPELINE},precision{{to={precision}}},{CLEAN_UP}"
+    lowered = CPU_PIPELINE if precision == "fp32" else f"{CPU_PIPELINE},precision{{to={precision}}},{CLEAN_UP}"
+    return lowered if target == "cpu" else f"{lowered},{GroupGemms.name}"
 
 
 def run_pipeline(

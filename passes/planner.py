@@ -91,11 +91,11 @@ def _is_better(one: StitchPlan, other: StitchPlan, graph: Graph, context: PassCo
         return False
     sizes = typical_sizes(graph)
     at_sizes = graph_at(graph, sizes) if sizes else graph
-    times_us = [_predicted_us(data_at(plan, sizes) if sizes else plan, at_sizes, context) for plan in (other, one)]
+    times_us = [predicted_us(data_at(plan, sizes) if sizes else plan, at_sizes, context) for plan in (other, one)]
     return not hardly_slower(*times_us)
 
 
-def _predicted_us(plan: StitchPlan, graph: Graph, context: PassContext) -> float:
+def predicted_us(plan: StitchPlan, graph: Graph, context: PassContext) -> float:
     """The full estimate: of all launches, side by side as the plan has them."""
     nodes, device = nodes_by_name(graph), device_of(context.target)
     facts = {group.name: group_facts(nodes, group, context.target, context.cost_model) for group in plan.groups}

@@ -20,7 +20,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf, isfinite
+from operator import truediv
 from typing import NamedTuple
 
 MOST_GRIDS = 128
@@ -70,9 +72,28 @@ class Work:
     @property
     def used_us(self) -> tuple[float, ...]:
         """How long it takes all that the device has of each thing, at least: of what is shared, and of room."""
-        rounds = Rounds.of(self)
+        rounds = self.rounds
         held_us = self.body_us * (rounds.full * rounds.part + (rounds.blocks - rounds.full) * rounds.last_part)
         return (*(self.body_us * rate for rate in self.rates), *(held_us * min(1.0, each) for each in self.room))
+
+    @cached_property
+    def rounds(self) -> Rounds:
+        return Rounds.of(self)
+
+    @cached_property
+    def takes(self) -> tuple[tuple[int, float], ...]:
+        """What a block takes of room, by kind, where it takes any."""
+        return tuple((kind, each) for kind, each in enumerate(self.room) if each > 0)
+
+    @cached_property
+    def uses(self) -> tuple[tuple[int, float], ...]:
+        """What it takes of things that are shared, by kind, where it takes any."""
+        return tuple((kind, rate) for kind, rate in enumerate(self.rates) if rate > 0)
+
+    @cached_property
+    def most_dram(self) -> float:
+        """Its share of DRAM if its data find no room in the cache."""
+        return max(self.uncached, self.rates[0]) if self.rates else 0.0
 
 
 class Span(NamedTuple):
@@ -121,7 +142,7 @@ class Simulation:
                 raise ValueError(f"edge {before} -> {after} is not between two of {count} kernels; number them from 0")
             self._waits[after] += 1
             self._readers[before].append(after)
-        self._rounds = [Rounds.of(work) for work in works]
+        self._rounds = [work.rounds for work in works]
         self._blocks = [rounds.blocks for rounds in self._rounds]
         self._together = [rounds.together for rounds in self._rounds]
         self._least = [max(1, int(LEAST_LOT * together)) for together in self._together]
@@ -163,7 +184,7 @@ class Simulation:
         if paces is None:
             step_us = min(self._left_us, default=inf)
         else:
-            step_us = min(left / pace for left, pace in zip(self._left_us, paces))
+            step_us = min(map(truediv, self._left_us, paces))
         if self._arrivals:
             step_us = min(step_us, max(0.0, self._arrivals[0][0] - now_us))
         now_us += step_us
@@ -203,26 +224,25 @@ class Simulation:
 
     def _fitting(self, number: int) -> int:
         """Blocks of a kernel for which there is room now."""
-        work = self._works[number]
-        running = self._unended[number] - self._unplaced[number]
-        count = min(self._unplaced[number], self._together[number] - running)
-        for free, each in zip(self._free, work.room):
-            if each > 0:
-                count = min(count, int((free + NOTHING) / each))
+        work, free, unplaced = self._works[number], self._free, self._unplaced[number]
+        running = self._unended[number] - unplaced
+        count = min(unplaced, self._together[number] - running)
+        for kind, each in work.takes:
+            if (fits := int((free[kind] + NOTHING) / each)) < count:
+                count = fits
         if not self._lots:
             return max(1, count)  # a kernel that the device cannot hold is launched all the same
-        wanted = self._blocks[number] if work.whole else min(self._unplaced[number], self._least[number])
+        wanted = self._blocks[number] if work.whole else min(unplaced, self._least[number])
         return count if count >= wanted else 0
 
     def _occupy(self, number: int, count: int, share: float) -> None:
         """Blocks of a kernel come, or go if there are fewer than none."""
-        work = self._works[number]
-        for kind, each in enumerate(work.room):
-            self._free[kind] -= count * each
-        for kind, rate in enumerate(work.rates):
-            self._busy[kind] += rate * share
-        if work.rates:
-            self._busy_uncached += max(work.uncached, work.rates[0]) * share
+        work, free, busy = self._works[number], self._free, self._busy
+        for kind, each in work.takes:
+            free[kind] -= count * each
+        for kind, rate in work.uses:
+            busy[kind] += rate * share
+        self._busy_uncached += work.most_dram * share
         self._cached += work.cache * count / self._together[number]
 
     def _paces(self) -> list[float] | None:
@@ -231,16 +251,18 @@ class Simulation:
         busy = [self._busy_uncached, *self._busy[1:]] if crowded else self._busy
         if not busy or max(busy) <= 1.0 + NOTHING:
             return None
-        slower = [max(1.0, one) for one in busy]
-        return [1 / self._slowdown(self._works[number], slower, crowded) for number in self._lots]
-
-    def _slowdown(self, work: Work, slower: Sequence[float], crowded: bool) -> float:
-        uses_dram = bool(work.rates) and (work.rates[0] > 0 or (crowded and work.uncached > 0))
-        most = slower[0] if uses_dram else 1.0
-        for one, rate in zip(slower[1:], work.rates[1:]):
-            if rate > 0 and one > most:
-                most = one
-        return most
+        dram = max(1.0, busy[0])
+        others = [(kind, one) for kind, one in enumerate(busy) if kind and one > 1.0]
+        paces = []
+        for number in self._lots:
+            work = self._works[number]
+            rates = work.rates
+            most = dram if rates and (rates[0] > 0 or (crowded and work.uncached > 0)) else 1.0
+            for kind, one in others:
+                if one > most and kind < len(rates) and rates[kind] > 0:
+                    most = one
+            paces.append(1 / most)
+        return paces
 
     def _advance(self, step_us: float, paces: Sequence[float] | None, now_us: float) -> None:
         """Let time pass."""
@@ -250,17 +272,15 @@ class Simulation:
             self._left_us = [left - step_us * pace for left, pace in zip(self._left_us, paces)]
         if min(self._left_us, default=1.0) > NOTHING:
             return
-        lots = list(zip(self._lots, self._lot_blocks, self._lot_shares, self._left_us))
-        self._lots = [number for number, _, _, left in lots if left > NOTHING]
-        self._lot_blocks = [blocks for _, blocks, _, left in lots if left > NOTHING]
-        self._lot_shares = [share for _, _, share, left in lots if left > NOTHING]
-        self._left_us = [left for _, _, _, left in lots if left > NOTHING]
-        for number, blocks, share, left in lots:
-            if left <= NOTHING:
-                self._occupy(number, -blocks, -share)
-                self._unended[number] -= blocks
-                if not self._unended[number]:
-                    self._end(number, now_us)
+        ended = [place for place, left in enumerate(self._left_us) if left <= NOTHING]
+        lots = [(self._lots[place], self._lot_blocks[place], self._lot_shares[place]) for place in ended]
+        for place in reversed(ended):
+            del self._lots[place], self._lot_blocks[place], self._lot_shares[place], self._left_us[place]
+        for number, blocks, share in lots:
+            self._occupy(number, -blocks, -share)
+            self._unended[number] -= blocks
+            if not self._unended[number]:
+                self._end(number, now_us)
 
     def _end(self, number: int, now_us: float) -> None:
         self._end_us[number] = now_us

@@ -12,7 +12,10 @@ from tests.passes.schedule.parallel.test_search import FORK, graph_of
 from tilestitch.passes.schedule.parallel.graph import last_us, spans_in
 from tilestitch.passes.schedule.parallel.orders import as_given
 
-ROW = {"given_us": 10.0, "opara_us": 9.0, "ours_us": 8.0, "plan_us": 8.5, "best_alone_us": 8.6, "ours_over_exact": 1.0}
+ROW = {
+    "given_us": 10.0, "opara_us": 9.0, "ours_us": 8.0, "plan_us": 8.5, "best_alone_us": 8.6, "ungrouped_us": 8.6,
+    "ours_over_exact": 1.0,
+}  # fmt: skip
 
 
 def test_a_part_takes_what_it_takes_in_the_schedule_of_the_whole() -> None:
@@ -33,8 +36,9 @@ def test_a_part_takes_what_it_takes_in_the_schedule_of_the_whole() -> None:
         ({"ours_over_exact": None}, False),
         ({"ours_us": 9.1}, True),
         ({"given_us": 7.9}, True),
-        ({"plan_us": 9.1, "best_alone_us": 9.2}, True),
-        ({"plan_us": 8.7}, True),
+        ({"plan_us": 9.1, "best_alone_us": 9.2, "ungrouped_us": 9.2}, True),
+        ({"plan_us": 8.7, "ungrouped_us": 8.8}, True),
+        ({"ungrouped_us": 8.4}, True),
         ({"ours_over_exact": 1.06}, True),
     ],
 )
