@@ -50,21 +50,23 @@ HEADER = ("model", "threads", *(f"{p} ms (min)" for p in (OURS, *RIVALS)), *(f"o
 Runner = Callable[[], object]
 
 
-def paired(runners: Mapping[str, Runner], rounds: int, repeats: int) -> dict[str, list[float]]:
-    """Microseconds of each runner in each round: the least of `repeats` runs in a row."""
+def paired(
+    runners: Mapping[str, Runner], rounds: int, repeats: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float]]:
+    """Microseconds of each runner in each round, by `clock` in seconds: the least of `repeats` runs in a row."""
     names = list(runners)
     times: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
         first = number % len(names)
         for name in (*names[first:], *names[:first]):
-            times[name].append(min(_timed(runners[name]) for _ in range(repeats)))
+            times[name].append(min(_timed(runners[name], clock) for _ in range(repeats)))
     return times
 
 
-def _timed(run: Runner) -> float:
-    start = time.perf_counter()
+def _timed(run: Runner, clock: Callable[[], float]) -> float:
+    start = clock()
     run()
-    return (time.perf_counter() - start) * 1e6
+    return (clock() - start) * 1e6
 
 
 def measure(name: str, threads: int, rounds: int, repeats: int) -> dict[str, Any]:
