@@ -71,6 +71,6 @@ def _grouped(graph: Graph, wanted: Collection[Names] | None, context: PassContex
 
 def _planned_us(graph: Graph, context: PassContext) -> float:
     """Of the plan that the rules make, without a search."""
-    options = {key: one for key, one in context.options.items() if key not in ("plan_work", "plan_budget_s")}
+    options = {key: one for key, one in context.options.items() if key not in ("search", "plan_budget_s")}
     plain = replace(context, options=options, listeners=())
     return predicted_us(make_plan(graph, plain), graph, plain)
