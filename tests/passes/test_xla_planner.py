@@ -366,3 +366,13 @@ def test_a_plan_is_the_same_every_time_its_refusals_too() -> None:
     context = PassContext(options={"planner": "xla"})
     plans = [make_plan(run_pipeline(graph, context), context) for _ in range(8)]
     assert len({repr(p.refusals) for p in plans}) == 1
+
+
+def test_sorting_takes_no_view_before_it_into_a_call() -> None:
+    """A sort has several results; what reads none of them is no epilogue."""
+    graph = graph_of(
+        "%x: float32[4]", "%t.0, %t.1",
+        "b = broadcast_to(%x) {shape=[3, 4]} : float32[3,4]",
+        "t.0, %t.1 = top_k(%b) {axis=1, k=2, largest=true} : float32[3,2], int64[3,2]",
+    )  # fmt: skip
+    assert sorted(kernels(graph)) == ["b", "t.0"]

@@ -181,7 +181,9 @@ def _is_scalar(value: Value) -> bool:
 
 def _why_no_convolution(anchor: Node, after: Sequence[Node]) -> str | None:
     """cuDNN adds a bias and a side input, then clamps at zero; of half floats it also clamps at six."""
-    if after and (anchor.op != "conv" or _is_depthwise(anchor)):
+    if not after:
+        return None
+    if anchor.op != "conv" or _is_depthwise(anchor):
         return f"cuDNN's {anchor.op} {anchor.name} takes no epilogue"
     adds, clamped = 0, False
     value = anchor.output
