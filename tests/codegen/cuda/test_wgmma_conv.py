@@ -149,7 +149,7 @@ def test_refusals_say_why() -> None:
         "the convolution has strides (9, 1), more than 8"
     )
     assert refused(conv((1, 9, 9, 64), (1, 1, 64, 64), "float32")) == (
-        "x is float32, none of float16, bfloat16, int8, uint8"
+        "x is float32, none of float16, bfloat16, int8, uint8, float8_e4m3fn, float8_e5m2"
     )
 
 
