@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -68,8 +69,24 @@ def fingerprint(graph: Printed) -> str:
     return hashlib.sha256(print_graph(graph).encode()).hexdigest()
 
 
+_DIGESTS: dict[int, tuple[weakref.ref[np.ndarray], str]] = {}
+"""Of arrays that cannot be written, by identity, as long as they live: large weights are asked for several times."""
+
+
 def digest(data: np.ndarray) -> str:
     """SHA-256 of a constant: its dtype, shape and elements."""
+    if data.flags.writeable:
+        return _digest(data)
+    key = id(data)
+    known = _DIGESTS.get(key)
+    if known is not None and known[0]() is data:
+        return known[1]
+    found = _digest(data)
+    _DIGESTS[key] = weakref.ref(data, lambda _: _DIGESTS.pop(key, None)), found
+    return found
+
+
+def _digest(data: np.ndarray) -> str:
     sha = hashlib.sha256(f"{data.dtype.name}{data.shape}".encode())
     if data.dtype == object:
         sha.update(json.dumps(data.tolist()).encode())

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 
 from tests.strategies import graphs
-from tilestitch.compiler.ir import Graph, TensorType, TextError
+from tilestitch.compiler.ir import Graph, TensorType, TextError, printing
 from tilestitch.compiler.ir.text import constants_of, fingerprint, parse_graph, print_graph
 from tilestitch.compiler.ir.verify import verify
 
@@ -90,3 +90,20 @@ def test_random_graphs_round_trip_and_verify(graph: Graph) -> None:
 
 def test_types_print_as_written() -> None:
     assert str(TensorType("bfloat16", ("batch", 3))) == "bfloat16[batch,3]"
+
+
+def test_digests_are_of_what_an_array_holds_now() -> None:
+    """That of one which cannot be written is found once; another in its place has its own."""
+    data = np.arange(100.0)
+    first = printing.digest(data)
+    data[0] = 7
+    assert printing.digest(data) != first
+    data.flags.writeable = False
+    again = printing.digest(data)
+    assert printing.digest(data) == again == printing.digest(data.copy())
+    del data
+    for value in range(20):
+        other = np.full(100, float(value))
+        other.flags.writeable = False
+        assert printing.digest(other) == printing.digest(other.copy()) != again
+        del other
