@@ -60,6 +60,7 @@ CHAINS: dict[str, Callable[[], Graph]] = {
     "VGG-19, 256 channels of 56 x 56": lambda: convolutions(4, 32, 20),
     "VGG-19, 512 channels of 28 x 28": lambda: convolutions(4, 64, 10),
     "BERT-base, a layer, 512 tokens": lambda: layer(4 * EDGE, 12, 8, 24 * EDGE, gated=False, features=6 * EDGE),
+    "Llama, a layer, 512 tokens": lambda: layer(4 * EDGE, 32, EDGE, 86 * EDGE, gated=True, features=32 * EDGE),
 }
 """Tiles of 16 x 16 for those of 128 x 128 at full size."""
 ORDERS = (

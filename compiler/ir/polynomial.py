@@ -315,8 +315,8 @@ def quotient(dividend: Integer, divisor: Integer) -> Integer:
         above = inner.divisor * _terms(rest).get((), 0)
         return made(whole) + quotient(inner.dividend + above, inner.divisor * divisor)
     common = gcd(divisor, *(f for m, f in _terms(rest).items() if m))
-    if common > 1:
-        rest, divisor = made({m: f // common for m, f in _terms(rest).items()}), divisor // common
+    if common > 1:  # what is left may be a quotient and a constant, like the above
+        return made(whole) + quotient(made({m: f // common for m, f in _terms(rest).items()}), divisor // common)
     return made(whole) + (rest // divisor if isinstance(rest, int) else _floor(rest, divisor))
 
 

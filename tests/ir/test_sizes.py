@@ -87,6 +87,7 @@ def test_equal_expressions_compare_equal() -> None:
     assert (B * S + B * P) // (S + P) == B
     assert S // 2 * 2 + S % 2 == S
     assert (4 * S + 3) // 4 == S
+    assert (2 * ceil_div(S, 2) + 2) // 4 == ceil_div(ceil_div(S, 2), 2) == (S + 3) // 4
     assert (6 * S) % 3 == 0
     assert S != B
     assert hash(B * S) == hash(S * B)
