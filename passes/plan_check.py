@@ -21,6 +21,7 @@ from tilestitch.runtime.program import MAX_BLOCK, MAX_GRID
 
 from .errors import PlanError
 from .fusion.legality import check_group
+from .host_steps import refused_kernels
 from .plan import ALIGNMENT, BufferPlan, Group, GroupKind, HostGroup, StitchPlan, WhyNot, wholes_of
 from .plan.cpu.isa import isa_named
 from .plan.cpu.schedules import CpuSchedule
@@ -178,7 +179,7 @@ class _Checker:
 
     def _check_host_groups(self) -> None:
         named = {g.name for g in self.plan.host_groups}
-        expected = {n.name for n in self.graph.nodes if not is_native(n)}
+        expected = {n.name for n in self.graph.nodes if not is_native(n)} | refused_kernels(self.plan).keys()
         if named != expected:
             self.fail(f"host steps differ from the graph's in {', '.join(sorted(named ^ expected))}")
         for group in self.plan.host_groups:

@@ -50,7 +50,7 @@ PARTS = (
     Part("B5", "b3_gemm:others", 240, "Hopper's GEMMs and convolutions, every other tile"),
     Part("A5", "a5_concurrency:cases", 60, "Kernels side by side; green contexts"),
     Part("A8", "a8_tied:cases", 120, "GEMM pairs of an MLP, ours: apart, programmatic edges only, tile by tile"),
-    Part("A7", "a7_pairs:cases", 60, "cuBLAS pairs of an MLP in one CUDA graph"),
+    Part("A7", "a7_pairs:cases", 120, "Pairs of an MLP in one CUDA graph: cuBLAS, and Stream-K in Triton"),
     Part("A6", "a6_patterns:cases", 120, "PyTorch and JAX on softmax, norms, GELU, attention"),
     Part("B2", "b2_sanitizer:cases", 200, "compute-sanitizer over the cases"),
     Part("M3", "m_models:jax", 200, "The same models through XLA, on our graphs"),

@@ -88,8 +88,13 @@ class BufferPlan:
     places: Mapping[str, Place] = field(default_factory=dict)
     temporaries: tuple[TemporaryBuffer, ...] = ()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether memory is slots, each for whole values, whose sizes or places may be expressions."""
+        return any(is_open(n) for b in self.buffers for n in (b.nbytes, b.offset_bytes)) or is_open(self.arena_bytes)
+
     def __post_init__(self) -> None:
-        if is_open(self.arena_bytes):
+        if self.is_open:
             return  # slots one after the other, whose ends are expressions
         for b in self.buffers:
             if b.offset_bytes % ALIGNMENT or b.offset_bytes + b.nbytes > self.arena_bytes or b.first > b.last:

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from tilestitch.compiler.ir import Graph, Node, Value, is_elementwise
+from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.contract import PassContext, PassResult
 from tilestitch.passes.plan.parts import MOST_GATES
 
@@ -77,8 +78,7 @@ def _read_in_place(graph: Graph, gemms: list[Node]) -> list[list[Node]]:
 
 
 def _is_aligned(node: Node) -> bool:
-    itemsize = node.output.tensor_type.nbytes // max(1, node.output.tensor_type.num_elements)
-    return node.output.shape[-1] * itemsize % ALIGNMENT == 0
+    return node.output.shape[-1] * storage_bytes(node.output.dtype) % ALIGNMENT == 0
 
 
 def _is_read_in_place(graph: Graph, siblings: Siblings, lane: int) -> bool:

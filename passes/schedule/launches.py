@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tilestitch.compiler.ir import Graph, Node
-from tilestitch.compiler.ir.sizes import is_open, largest
+from tilestitch.compiler.ir.sizes import largest
 from tilestitch.passes.plan import ALIGNMENT, BufferPlan, Group, Segment, StitchPlan
 from tilestitch.passes.plan.buffers import TemporaryBuffer
 from tilestitch.passes.plan.launches.branches import branches
@@ -111,7 +111,7 @@ def place_temporaries(launches: Sequence[Launch], buffers: BufferPlan, *, concur
     if not any(launch.temporaries for launch in launches):
         return buffers
     ends = (_aligned(b.offset_bytes + b.nbytes) for b in buffers.buffers)
-    base = _aligned(buffers.arena_bytes) if is_open(buffers.arena_bytes) else max(ends, default=0)
+    base = _aligned(buffers.arena_bytes) if buffers.is_open else max(ends, default=0)
     end = most = base
     placed: dict[tuple[str, str], TemporaryBuffer] = {}
     group = ""

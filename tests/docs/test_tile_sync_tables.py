@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cusync, tied, tied_emulated
+from benchmarks import cusync, tied, tied_emulated, tied_models
+from benchmarks.replay.catalogue import MODELS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tile_sync.md").read_text()
 
@@ -36,3 +37,13 @@ def test_every_chain_was_emulated_in_five_orders_and_both_forms() -> None:
         (chain, form) for chain in tied_emulated.CHAINS for form in tied_emulated.FORMS
     }
     assert all(len(set(row["orders"])) >= 5 for row in rows)
+
+
+def test_every_model_was_planned_in_every_way_and_auto_never_loses() -> None:
+    rows = json.loads(tied_models.RESULT.read_text())
+    assert {(row["model"], row["target"], row["sync"]) for row in rows} == {
+        (model, target, sync) for model in MODELS for target, syncs in tied_models.SYNCS.items() for sync in syncs
+    }
+    assert f"none of the {len(rows)} plans is refused" in PAGE
+    auto = [row for row in rows if row["sync"].startswith("auto")]
+    assert all(row["predicted_us"] <= tied_models.SLACK * row["predicted_apart_us"] for row in auto)

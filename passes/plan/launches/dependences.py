@@ -9,7 +9,6 @@ from functools import reduce
 from typing import NamedTuple
 
 from tilestitch.compiler.ir import Graph
-from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.passes.plan.buffers import BufferPlan
 from tilestitch.passes.plan.launches.launch import Edge, Launch
 from tilestitch.passes.plan.stitch_plan import Segment
@@ -42,7 +41,7 @@ class Memory:
         self._aliases, self._places = buffers.aliases, buffers.places
         self._arena = {b.value: b for b in buffers.buffers}
         self._temporaries = {(t.group, t.name): t for t in buffers.temporaries}
-        self._open = is_open(buffers.arena_bytes)
+        self._open = buffers.is_open
         """Whether memory is slots, each for whole values: where they lie has no order."""
 
     def accesses(self, launch: Launch) -> Accesses:
