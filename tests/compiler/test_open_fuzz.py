@@ -1,9 +1,10 @@
 """Random models with open dimensions: compiled once and run at six sizes, they equal ONNX Runtime and what is compiled
-for one of these sizes.
+for one of these sizes; at four sizes, they do so on the emulated GPU.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ pytest.importorskip("onnxruntime")
 SHARDS = 8
 """Parts of the fuzzing, for the processes that tests run in."""
 POINTS = 6
+GPU_POINTS = 4
 GRAPHS = max(25, settings().max_examples // SHARDS)
 """Models of each part."""
 
@@ -59,3 +61,18 @@ def test_one_artifact_agrees_at_all_sizes(shard: int, fixture: OpenFixture, favo
                 static = outputs(compile_model(fixture.model, shapes=shapes).to_bytes(), feeds)
                 check(static, expected)
                 check(actual, static)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the emulated device needs g++")
+@pytest.mark.parametrize("shard", range(SHARDS))
+@given(fixture=open_models(), seed=st.integers(0, 99))
+@settings(max_examples=GRAPHS, suppress_health_check=list(HealthCheck), deadline=None)
+def test_one_artifact_agrees_at_all_sizes_on_the_emulated_device(shard: int, fixture: OpenFixture, seed: int) -> None:
+    note(printer.to_text(fixture.model))
+    reference = rivals.onnxruntime(fixture.model, 1)
+    compiled = compile_model(fixture.model, "emulator", dims=dict(fixture.ranges))
+    with load(compiled.to_bytes(), device="emulator") as module:
+        for number, sizes in enumerate(spread(fixture.ranges, GPU_POINTS)):
+            note(str(sizes))
+            feeds = fixture.feeds(sizes, np.random.default_rng(seed + number))
+            check(list(module.run(feeds).values()), reference(feeds))
