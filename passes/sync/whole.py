@@ -34,11 +34,18 @@ def _why_alone(chooser: Chooser, name: str) -> WhyNot | None:
     kernels = chooser.kernels
     group = kernels.groups[name]
     if not any(part.schedule for part in (group, *group.parts)):
-        return WhyNot(name, "sync.part", f"{name} has no schedule of tilestitch's, or stores nothing")
+        return _unscheduled(name, name)
     parts = [chooser.drawable(part, group.tie in COMPUTED_TOGETHER) for part in group.parts or (group,)]
+    odd = next((part.name for part in parts if part.schedule is None), None)  # packed with one that stores something
+    if odd is not None:
+        return _unscheduled(name, odd)
     alone = replace(group, stages=tuple((part,) for part in parts))
     problem = ticketing_of(kernels.nodes, alone).why_not(chooser.device.shared_bytes_per_block)
     return None if problem is None else WhyNot(name, "sync.part", problem)
+
+
+def _unscheduled(name: str, part: str) -> WhyNot:
+    return WhyNot(name, "sync.part", f"{part} has no schedule of tilestitch's, or stores nothing")
 
 
 def _levels(chooser: Chooser, refused: set[str]) -> dict[str, int]:
