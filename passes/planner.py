@@ -34,7 +34,7 @@ from .schedule.order import segments_of
 from .schedule.parallel.alternatives import Alternatives
 from .schedule.parallel.arrange import arranged, sooner
 from .schedule.search import Searched, search_schedules
-from .sync.policies import wanted_sync
+from .sync.policies import TIES_OF_TILES, wanted_sync
 from .sync.synchronise import synchronise
 
 SEARCH_S = 10.0
@@ -121,15 +121,9 @@ def _planned(
         judged = context.judged_schedules
         searched = search_schedules(graph, groups, context.target, context.cost_model, judged, limit_s)
         groups = searched.groups
-    aliases: Mapping[str, str] = result.aliases
-    tied: tuple[WhyNot, ...] = ()
-    if wanted is not None and context.target.is_gpu:
-        kernels = Kernels(graph, groups, result.host_groups, aliases, context.target, result.places)
-        tied = tuple(synchronise(graph, kernels, wanted, context.cost_model))
-        groups, aliases = tuple(kernels.groups.values()), kernels.aliases
     wholes = wholes_of(result.places)
 
-    def written_down(groups: tuple[Group, ...]) -> StitchPlan:
+    def written_down(groups: tuple[Group, ...], aliases: Mapping[str, str], remarks: Sequence[WhyNot]) -> StitchPlan:
         position = {g.name: max(positions[n] for n in g.nodes) for g in groups}
         position.update((g.name, positions[g.name]) for g in result.host_groups)
         segments = segments_of(groups, result.host_groups, aliases, position, wholes)
@@ -144,19 +138,43 @@ def _planned(
             host_groups=result.host_groups,
             segments=segments,
             buffers=buffers,
-            refusals=(*result.refusals, *too_large, *searched.remarks, *tied),
+            refusals=(*result.refusals, *too_large, *searched.remarks, *remarks),
             plugins=tuple(context.plugins),
             bodies=dict(bodies),
         )
         plan = completed(plan, graph, context.kernels_of)
         return arranged(plan, graph, context.cost_model, context.options.get("branch_bytes"))
 
-    plan = written_down(groups)
-    own = any(context.kernels_of(graph, group) for group in groups)
-    if own or not context.target.is_gpu or context.options.get("alone"):
-        return plan
-    others = Alternatives(graph, context.target, context.cost_model, aliases, wholes).best(groups)
-    return plan if others == groups else sooner(plan, written_down(others), graph, context.cost_model)
+    def side_by_side(groups: tuple[Group, ...], aliases: Mapping[str, str], remarks: Sequence[WhyNot]) -> StitchPlan:
+        """With kernels as they are best beside others."""
+        plan = written_down(groups, aliases, remarks)
+        own = any(context.kernels_of(graph, group) for group in groups)
+        if own or not context.target.is_gpu or context.options.get("alone"):
+            return plan
+        others = Alternatives(graph, context.target, context.cost_model, aliases, wholes).best(groups)
+        if others == groups:
+            return plan
+        return sooner(plan, written_down(others, aliases, remarks), graph, context.cost_model)
+
+    if wanted is None or not context.target.is_gpu:
+        return side_by_side(groups, result.aliases, ())
+    kernels = Kernels(graph, groups, result.host_groups, result.aliases, context.target, result.places)
+    remarks = tuple(synchronise(graph, kernels, wanted, context.cost_model))
+    tied = side_by_side(tuple(kernels.groups.values()), kernels.aliases, remarks)
+    if wanted.forced or not any(group.tie in TIES_OF_TILES for group in tied.groups):
+        return tied
+    # Chains were chosen as if each had the GPU to itself; branches that ran side by side may follow each other in them.
+    return _unless_slower(tied, side_by_side(groups, result.aliases, remarks), graph, context)
+
+
+def _unless_slower(tied: StitchPlan, apart: StitchPlan, graph: Graph, context: PassContext) -> StitchPlan:
+    """The plan with chains of kernels, and that without where it is predicted to be faster, with a remark."""
+    tied_us, apart_us = (predicted_us(plan, graph, context) for plan in (tied, apart))
+    if tied_us <= apart_us:
+        return tied
+    numbers = {"apart_us": round(apart_us, 3), "together_us": round(tied_us, 3)}
+    reason = "with chains, branches that run side by side would end later"
+    return replace(apart, refusals=(*apart.refusals, WhyNot(graph.name, "sync.gain", reason, numbers)))
 
 
 def storing(plan: StitchPlan, graph: Graph, names: Sequence[str], kernels_of: KernelsOf = no_kernels) -> StitchPlan:

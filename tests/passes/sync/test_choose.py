@@ -57,6 +57,42 @@ def test_auto_is_never_predicted_to_be_slower(rows: int) -> None:
     assert total_us(graph, together) <= total_us(graph, apart)
 
 
+def branches() -> Graph:
+    """Three branches of one input: a GEMM, two in a row, and one of elements that are computed before it."""
+    graph = Graph("branches")
+    x, *weights = (
+        operand(graph, name, *shape, dtype="float16")
+        for name, shape in (
+            ("x", (2048, 256)),
+            ("a", (256, 3072)),
+            ("b", (256, 512)),
+            ("c", (512, 768)),
+            ("d", (256, 2048)),
+        )
+    )
+    wide, up, down, late = weights
+    results = [
+        graph.emit("matmul", x, wide),
+        graph.emit("matmul", graph.emit("matmul", x, up), down),
+        graph.emit("matmul", graph.emit("tanh", x), late),
+    ]
+    graph.outputs = [graph.emit("tanh", result) for result in results]
+    return graph
+
+
+def test_auto_keeps_branches_side_by_side_where_chains_would_end_later() -> None:
+    graph = branches()
+    options = {"planner": "xla"}
+    apart, together = (
+        make_plan(graph, PassContext(GPU, {**options, "sync": sync}, cost_model=AnalyticalModel()))
+        for sync in ("off", "auto")
+    )
+    check_plan(together, graph)
+    assert total_us(graph, together) <= total_us(graph, apart)
+    (refusal,) = (why for why in together.refusals if why.subject == graph.name)
+    assert refusal.rule == "sync.gain" and refusal.numbers["together_us"] > refusal.numbers["apart_us"]
+
+
 def test_auto_leaves_chains_of_single_waves_alone() -> None:
     graph = mlp(64, 256, 256, "float16")
     plan = planned(graph, "auto")
