@@ -17,7 +17,7 @@ from tilestitch.passes.plan.view import look_up
 
 from .dependence import Needs, all_of, needs_of, tile_name
 from .footprints import Relation
-from .policies import Pair, why_no_groupings
+from .policies import Pair, why_no_bounds, why_no_groupings
 from .program import Program, Task, why_not
 from .relations import relations_of
 
@@ -168,12 +168,8 @@ def why_no_edge(parts: Linked, edge: TileEdge) -> str | None:
     problem = why_no_groupings(producer, edge.semaphores)
     if problem is not None:
         return f"semaphores of {where}: {problem}"
-    if not len(edge.first) == len(edge.last) == len(edge.semaphores):
-        return f"{where} has bounds for {len(edge.first)} and {len(edge.last)} dimensions, not {len(edge.semaphores)}"
-    odd = next((p for b in (*edge.first, *edge.last) if (p := b.why_not(consumer.dims)) is not None), None)
-    if odd is None and edge.none_along is not None:
-        odd = f"no tile waits for anything along dimension {edge.none_along}"
-    return None if odd is None else f"{where}: {odd}"
+    problem = why_no_bounds(edge, consumer)
+    return None if problem is None else f"{where}: {problem}"
 
 
 def program_of(parts: Linked, edges: Sequence[TileEdge], *, apart: bool = False) -> Program:

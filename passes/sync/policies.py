@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from tilestitch.passes.plan.sync.edges import Grouping, TileEdge
+from tilestitch.passes.plan.sync.edges import Bound, Grouping, TileEdge
 from tilestitch.passes.plan.sync.grid import Grid
 
 from .bounds import bounds_of, hulls
@@ -183,18 +183,37 @@ def edge_of(pair: Pair, policy: Policy) -> TileEdge | None:
     if groupings is None:
         return None
     _check_groupings(pair, policy, groupings)
-    own = getattr(policy, "bounds", None)
-    bounds = own(pair.producer, pair.consumer) if own else bounds_of(
-        pair.needs, pair.producer, pair.consumer, groupings
-    )  # fmt: skip
-    edge = TileEdge(*pair.numbers, policy.name, groupings, *bounds)
+    edge = _edge(pair, policy, tuple(groupings))
     problem = why_not_enough(pair, edge)
     if problem is not None:
         raise SyncPolicyError(f"policy {policy.name}: {problem}; wait for more, or leave the policy to `auto`")
     return edge
 
 
+def _edge(pair: Pair, policy: Policy, groupings: tuple[Grouping, ...]) -> TileEdge:
+    """With the policy's own bounds, where it has any, which are checked for being bounds of these semaphores."""
+    own = getattr(policy, "bounds", None)
+    if own is None:
+        bounds = bounds_of(pair.needs, pair.producer, pair.consumer, groupings)
+        return TileEdge(*pair.numbers, policy.name, groupings, *bounds)
+    found = own(pair.producer, pair.consumer)
+    if not (_all_are(tuple, found) and len(found) == 2 and all(_all_are(Bound, side) for side in found)):
+        raise SyncPolicyError(f"policy {policy.name}: `bounds` gives {found!r}; give two tuples of `Bound`")
+    edge = TileEdge(*pair.numbers, policy.name, groupings, *found)
+    problem = why_no_bounds(edge, pair.consumer)
+    if problem is not None:
+        raise SyncPolicyError(f"policy {policy.name}, bounds of {pair.names[1]}: {problem}; repair the policy")
+    return edge
+
+
+def _all_are(kind: type, found: object) -> bool:
+    """Whether it is a sequence of such objects only."""
+    return isinstance(found, tuple | list) and all(isinstance(each, kind) for each in found)
+
+
 def _check_groupings(pair: Pair, policy: Policy, groupings: Sequence[Grouping]) -> None:
+    if not _all_are(Grouping, groupings):
+        raise SyncPolicyError(f"policy {policy.name}: `semaphores` gives {groupings!r}; give a tuple of `Grouping`")
     problem = why_no_groupings(pair.producer, groupings)
     if problem is not None:
         raise SyncPolicyError(f"policy {policy.name}, semaphores of {pair.names[0]}: {problem}; repair the policy")
@@ -205,6 +224,16 @@ def why_no_groupings(producer: Grid, groupings: Sequence[Grouping]) -> str | Non
     if tuple(g.size for g in groupings) != producer.dims:
         return f"they are for {tuple(g.size for g in groupings)} tiles, and there are {producer.dims}"
     return next((reason for g in groupings if (reason := g.why_not()) is not None), None)
+
+
+def why_no_bounds(edge: TileEdge, consumer: Grid) -> str | None:
+    """Why the bounds of an edge are none of its semaphores by the tiles of a grid; None if they are."""
+    if not len(edge.first) == len(edge.last) == len(edge.semaphores):
+        return f"there are bounds for {len(edge.first)} and {len(edge.last)} dimensions, not {len(edge.semaphores)}"
+    odd = next((p for b in (*edge.first, *edge.last) if (p := b.why_not(consumer.dims)) is not None), None)
+    if odd is None and edge.none_along is not None:
+        return f"no tile waits for anything along dimension {edge.none_along}"
+    return odd
 
 
 def why_not_enough(pair: Pair, edge: TileEdge) -> str | None:

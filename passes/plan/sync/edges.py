@@ -51,6 +51,8 @@ class Grouping:
         """Why it is no grouping; None if it is one."""
         if self.size < 1 or self.group < 1:
             return f"{self.size} tiles in groups of {self.group}"
+        if self.modulus < 0:
+            return f"tiles that lie {self.modulus} apart"
         if self.modulus and (self.size % self.modulus or self.modulus % self.group):
             return f"{self.size} tiles, {self.modulus} apart, in groups of {self.group}: they do not divide each other"
         return None

@@ -110,6 +110,44 @@ def test_semaphores_that_do_not_fit_the_grid_are_refused() -> None:
         planned(Lopsided())
 
 
+@dataclass(frozen=True)
+class Given:
+    """Says what it is given."""
+
+    name: ClassVar[str] = "given"
+    said: Any = None
+    waited: Any = None
+
+    def semaphores(self, producer: Grid, needs: Needs) -> Any:
+        return self.said or tuple(map(Grouping, producer.dims))
+
+    def bounds(self, producer: Grid, consumer: Grid) -> Any:
+        return self.waited
+
+
+BOUNDS = (Bound((0,) * 4, 0, 0, 1),) * 4
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (Given((1, 1, 3, 5)), "`semaphores` gives .* give a tuple of `Grouping`"),
+        (Given((Grouping(1), Grouping(1), Grouping(3), Grouping(5, 1, -5))), "lie -5 apart"),
+        (Given(), "`bounds` gives None; give two tuples"),
+        (Given(waited=((0, 1), (2, 3))), "`bounds` gives .*; give two tuples"),
+        (Given(waited=(BOUNDS,)), "`bounds` gives .*; give two tuples"),
+        (Given(waited=(BOUNDS[:1], BOUNDS[:1])), "bounds for 1 and 1 dimensions, not 4"),
+        (Given(waited=(BOUNDS, (*BOUNDS, *BOUNDS))), "bounds for 4 and 8 dimensions, not 4"),
+        (Given(waited=((Bound((0,), 0, 0, 1),) * 4, BOUNDS)), "1 scales for 4 coordinates"),
+        (Given(waited=((Bound((0,) * 4, 0, 0, 0),) * 4, BOUNDS)), "divides by 0"),
+        (Given(waited=(BOUNDS, (Bound((0,) * 4, 1 << 40, 0, 1),) * 4)), "beyond 32 bits"),
+    ],
+)
+def test_bounds_and_semaphores_that_are_none_are_refused_by_the_name_of_the_policy(policy: Given, said: str) -> None:
+    with pytest.raises(SyncPolicyError, match=f"policy given.*{said}"):
+        planned(policy)
+
+
 @pytest.mark.parametrize("odd", ["tiles", 3, object(), None.__class__])
 def test_what_is_no_policy_is_refused(odd: Any) -> None:
     with pytest.raises(SyncPolicyError, match="give"):
