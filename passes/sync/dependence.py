@@ -65,7 +65,7 @@ class _Boxes:
                 owners.append(block)
         self.numbers = np.array(numbers, np.int64).reshape(len(owners), rank)
         self.owners = np.array(owners, np.int64)
-        self.sets = [_matrix(list(axis)) for axis in sets]
+        self.axes = [_Sets.of(list(axis)) for axis in sets]
 
     def meeting(self, boxes: frozenset[Box]) -> np.ndarray:
         """The blocks that store any element of `boxes`."""
@@ -73,14 +73,42 @@ class _Boxes:
         for box in boxes:
             hit = np.ones(len(self.owners), np.bool_)
             for axis, taken in enumerate(box):
-                meets = (self.sets[axis] @ np.frombuffer(taken, np.uint8).astype(np.float32)) > 0
-                hit &= meets[self.numbers[:, axis]]
+                hit &= self.axes[axis].meeting(taken)[self.numbers[:, axis]]
             found |= hit
         return np.unique(self.owners[found])
 
 
-def _matrix(sets: Sequence[bytes]) -> np.ndarray:
-    return np.array([np.frombuffer(taken, np.uint8) for taken in sets], np.float32).reshape(len(sets), -1)
+@dataclass(frozen=True)
+class _Sets:
+    """Sets of positions along an axis, by position: which sets hold it. Blocks store few positions each, so that this
+    is much less than a matrix of sets and positions where both are thousands.
+
+    positions, holders: of every position of every set, in the order of positions. starts: where those of each begin.
+    """
+
+    count: int
+    positions: np.ndarray
+    holders: np.ndarray
+    starts: np.ndarray
+
+    @staticmethod
+    def of(sets: Sequence[bytes]) -> _Sets:
+        matrix = np.array([np.frombuffer(taken, np.uint8) for taken in sets]).reshape(len(sets), -1)
+        positions, holders = np.nonzero(np.ascontiguousarray(matrix.T))
+        starts = np.searchsorted(positions, np.arange(matrix.shape[1] + 1))
+        return _Sets(len(sets), positions, holders, starts)
+
+    def meeting(self, taken: bytes) -> np.ndarray:
+        """Whether each set has any of the positions taken."""
+        wanted = np.frombuffer(taken, np.bool_)
+        found, at = np.zeros(self.count, np.bool_), np.flatnonzero(wanted)
+        if not len(at):
+            return found
+        if at[-1] - at[0] + 1 == len(at):
+            found[self.holders[self.starts[at[0]] : self.starts[at[-1] + 1]]] = True
+        else:
+            found[self.holders[wanted[self.positions]]] = True
+        return found
 
 
 def tile_name(place: Coordinates) -> str:

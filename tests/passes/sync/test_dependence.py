@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.passes.sync.pairs import Pair, brute_force, random_pair
-from tilestitch.passes.sync.dependence import needs_of
+from tilestitch.passes.sync.dependence import _Sets, needs_of
 
 PAIRS = 1000
 
@@ -27,3 +28,18 @@ def test_a_tile_needs_exactly_the_tiles_that_it_reads(kind: int) -> None:
     for seed in range(kind, PAIRS, 8):
         pair = random_pair(seed)
         assert analysed(pair) == brute_force(pair), (seed, str(pair.graph))
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_blocks_are_looked_up_by_the_positions_that_they_store(step: int) -> None:
+    """Thousands of rows stored by thousands of blocks: as much is kept as is stored, not a matrix of both."""
+    rows = 6000
+    each = [np.zeros(rows, np.uint8) for _ in range(rows // 2)]
+    for block, own in enumerate(each):
+        own[2 * block : 2 * block + 2] = 1
+    sets = _Sets.of([own.tobytes() for own in each])
+    assert len(sets.holders) == len(sets.positions) == rows
+    taken = np.zeros(rows, np.uint8)
+    taken[100:200:step] = 1
+    assert sets.meeting(taken.tobytes()).tolist() == [bool((own & taken).any()) for own in each]
+    assert not sets.meeting(bytes(rows)).any()
