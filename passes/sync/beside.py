@@ -14,7 +14,7 @@ from tilestitch.passes.schedule.cuda.gpu import Gpu
 
 from .check import Parts, why_not_beside
 from .cost import beside_facts
-from .policies import POLICIES, Policy, edge_of
+from .policies import POLICIES, Policy
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Beside:
         best_us = float("inf")
         pairs = sorted(self.parts.needs, key=lambda pair: pair[::-1])
         for number, pair in enumerate(pairs):
-            whole = [edge_of(self.parts.pair(*later), POLICIES[-1]) for later in pairs[number + 1 :]]
+            whole = [self.parts.edge(*later, POLICIES[-1]) for later in pairs[number + 1 :]]
             rest = [edge for edge in whole if edge is not None]
-            options = [edge for policy in self.policies if (edge := edge_of(self.parts.pair(*pair), policy))]
+            options = [edge for policy in self.policies if (edge := self.parts.edge(*pair, policy))]
             if not options:
                 return None
             timed = [(self._us([*edges, edge, *rest]), edge.count, edge) for edge in options]

@@ -87,6 +87,10 @@ def _slope(values: np.ndarray, known: np.ndarray, count: int, upper: bool) -> Fr
     at = np.flatnonzero(known)
     if len(at) < 2:
         return Fraction(0)
+    rise = Fraction(int(values[at[-1]] - values[at[0]]), int(at[-1] - at[0]))
+    if rise >= 0 and rise.denominator == 1 and (values[at] - values[at[0]] == int(rise) * (at - at[0])).all():
+        return rise  # row after row, say: thousands of points, of which all pairs need not be looked at
+    at = at[_ends_of_runs(values[at])]
     low, high = values[at].astype(np.float64), values[at] + 1.0
     # Beyond the ends of the dimension nothing is waited for.
     low[values[at] == 0 if not upper else np.zeros(len(at), np.bool_)] = -np.inf
@@ -99,8 +103,13 @@ def _slope(values: np.ndarray, known: np.ndarray, count: int, upper: bool) -> Fr
         return Fraction(0)
     if least < most and most > 0:
         return _simplest(max(0.0, least), most)
-    rise = Fraction(int(values[at[-1]] - values[at[0]]), int(at[-1] - at[0]))
     return max(Fraction(0), rise)
+
+
+def _ends_of_runs(values: np.ndarray) -> np.ndarray:
+    """Which are the first or the last of a run of equal values: no steeper or flatter line is between others."""
+    other = values[1:] != values[:-1]
+    return np.concatenate([[True], other]) | np.concatenate([other, [True]])
 
 
 def _simplest(least: float, most: float) -> Fraction:

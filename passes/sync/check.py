@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Protocol
@@ -17,7 +17,7 @@ from tilestitch.passes.plan.view import look_up
 
 from .dependence import Needs, all_of, needs_of, tile_name
 from .footprints import Relation
-from .policies import Pair, why_no_bounds, why_no_groupings
+from .policies import Pair, Policy, edge_of, why_no_bounds, why_no_groupings
 from .program import Program, Task, why_not
 from .relations import relations_of
 
@@ -33,6 +33,8 @@ class Known:
     def __init__(self) -> None:
         self._relations: dict[tuple[tuple[str, ...], tuple[str, ...], object], tuple[Relation, ...]] = {}
         self._needs: dict[tuple[int, int], Needs] = {}
+        self._edges: dict[tuple[int, int, int], TileEdge | None] = {}
+        self._policies: dict[int, Policy] = {}
 
     def relations(self, nodes: Mapping[str, Node], group: Group) -> tuple[Relation, ...]:
         """Of the launches of a kernel."""
@@ -49,6 +51,15 @@ class Known:
         if key not in self._needs:
             self._needs[key] = needs_of(producer, consumer, values)
         return self._needs[key]
+
+    def edge(self, pair: Pair, relations: tuple[Relation, Relation], policy: Policy) -> TileEdge | None:
+        """As `edge_of`, of relations that are known here."""
+        self._policies[id(policy)] = policy  # which keeps its number its own
+        key = id(relations[0]), id(relations[1]), id(policy)
+        if key not in self._edges:
+            self._edges[key] = edge_of(pair, policy)
+        found = self._edges[key]
+        return found and replace(found, producer=pair.numbers[0], consumer=pair.numbers[1])
 
 
 class Linked(Protocol):
@@ -121,6 +132,11 @@ class Parts:
         names = self.groups[producer].name, self.groups[consumer].name
         grids = self.relations[producer].grid, self.relations[consumer].grid
         return Pair((producer, consumer), names, *grids, self.needs[producer, consumer])
+
+    def edge(self, producer: int, consumer: int, policy: Policy) -> TileEdge | None:
+        """The edge of a policy between two launches; None, and raises, as `edge_of`."""
+        relations = self.relations[producer], self.relations[consumer]
+        return self.known.edge(self.pair(producer, consumer), relations, policy)
 
 
 def why_not_tickets(nodes: Mapping[str, Node], group: Group) -> str | None:

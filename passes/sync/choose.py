@@ -31,7 +31,7 @@ from .beside import Beside
 from .check import Known, Parts, why_not_drawn
 from .cost import crowded, drawn_facts, gains, launches_of, one_launch, roomy_blocks, slots, tile_times_us
 from .order import rows_sooner
-from .policies import POLICIES, Wanted, edge_of
+from .policies import POLICIES, Wanted
 from .waves import drawn_us
 
 LEAST_GAIN = 0.02
@@ -227,9 +227,7 @@ class Chooser:
         edges: list[TileEdge] = []
         best_us = float("inf")
         for producer, consumer in sorted(parts.needs, key=lambda pair: pair[::-1]):
-            options = [
-                edge for policy in self.wanted.policies if (edge := edge_of(parts.pair(producer, consumer), policy))
-            ]
+            options = [edge for policy in self.wanted.policies if (edge := parts.edge(producer, consumer, policy))]
             if not options:
                 return None
             timed = []
@@ -256,7 +254,7 @@ class Chooser:
             two = parts.only(producer, consumer)
             timed = []
             for policy in self.wanted.policies:
-                edge = edge_of(parts.pair(producer, consumer), policy)
+                edge = parts.edge(producer, consumer, policy)
                 if edge is None:
                     continue
                 alone = replace(edge, producer=0, consumer=1)
@@ -279,7 +277,7 @@ class Chooser:
         return any(relation.grid.blocks > slots(step.sequence[-1], self.device) for relation, step in pairs)
 
     def _whole(self, parts: Parts, producer: int, consumer: int) -> TileEdge:
-        edge = edge_of(parts.pair(producer, consumer), POLICIES[-1])
+        edge = parts.edge(producer, consumer, POLICIES[-1])
         assert edge is not None
         return edge
 
