@@ -1,22 +1,20 @@
 """Whole models with every kind of tile synchronisation: what is planned and predicted, and that no plan is refused.
 
-    python -m benchmarks.tied_models [--match TEXT] [--targets cuda:sm_80,cuda:sm_90a]
+    python -m benchmarks.tied_models [--match TEXT] [--targets cuda:sm_80,cuda:sm_90a] [--write]
 
 The models are those of benchmarks/replay. Every plan is checked as it is when an artifact is made; the code of its
 kernels is made, too, but not compiled to machine code. Raises where a plan is refused, or where `auto` is predicted to
-take longer than `off`. Writes benchmarks/results/tied_models.json. No GPU is needed, and nothing is timed.
+take longer than `off`. `--write` writes benchmarks/results/tied_models.json. No GPU is needed, and nothing is timed.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from benchmarks.replay.catalogue import MODELS
+from benchmarks.turns import RESULTS, write_results
 from tilestitch.codegen.cuda.group import lower_group
 from tilestitch.codegen.cuda.target import parse_cuda_target
 from tilestitch.compiler.frontend import import_model
@@ -29,7 +27,7 @@ TICKETS = ("auto", "tile", "row", "strided", "kernel", "model", "model/queues")
 LAUNCHES = ("auto/launches", "tile/launches", "row/launches")
 """Programmatic edges, which GPUs have from sm_90 on."""
 SYNCS = {"cuda:sm_80": TICKETS, "cuda:sm_90a": (*TICKETS, *LAUNCHES)}
-RESULT = Path(__file__).parent / "results" / "tied_models.json"
+RESULT = RESULTS / "tied_models.json"
 SLACK = 1.0001
 """Sums of the same numbers in another order."""
 
@@ -63,19 +61,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tied_models", description=__doc__)
     parser.add_argument("--match", default="", metavar="TEXT", help="models whose name has this text")
     parser.add_argument("--targets", default=",".join(SYNCS), metavar="TARGET,TARGET", help="only these")
+    parser.add_argument("--write", action="store_true", help="write the results, which should be those of all models")
     options = parser.parse_args()
-    known = {
-        (r["model"], r["target"], r["sync"]): r for r in (json.loads(RESULT.read_text()) if RESULT.exists() else [])
-    }
+    rows: list[dict[str, Any]] = []
     for name in (each for each in MODELS if options.match in each):
         for target in options.targets.split(","):
             for sync in SYNCS[target]:
-                known[name, target, sync] = found = row(name, target, sync)
+                rows.append(found := row(name, target, sync))
                 print(f"{name} {target} {sync}: {found['launches_apart']} -> {found['launches']} launches, "
                       f"{found['predicted_apart_us']} -> {found['predicted_us']} us predicted", flush=True)  # fmt: skip
-                unfinished = RESULT.with_suffix(".part")
-                unfinished.write_text(json.dumps(list(known.values()), indent=1) + "\n")
-                os.replace(unfinished, RESULT)
+    if options.write:
+        print(f"written to {write_results('tied_models', rows)}")
 
 
 if __name__ == "__main__":

@@ -49,6 +49,8 @@ class Grouping:
 
     def why_not(self) -> str | None:
         """Why it is no grouping; None if it is one."""
+        if not all(isinstance(number, int) for number in (self.size, self.group, self.modulus)):
+            return f"{self.size} tiles, {self.modulus} apart, in groups of {self.group} are no whole numbers"
         if self.size < 1 or self.group < 1:
             return f"{self.size} tiles in groups of {self.group}"
         if self.modulus < 0:

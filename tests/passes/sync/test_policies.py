@@ -133,6 +133,7 @@ BOUNDS = (Bound((0,) * 4, 0, 0, 1),) * 4
     [
         (Given((1, 1, 3, 5)), "`semaphores` gives .* give a tuple of `Grouping`"),
         (Given((Grouping(1), Grouping(1), Grouping(3), Grouping(5, 1, -5))), "lie -5 apart"),
+        (Given((Grouping(1), Grouping(1), Grouping(3), Grouping(5, 1.5))), "no whole numbers"),  # type: ignore[arg-type]
         (Given(), "`bounds` gives None; give two tuples"),
         (Given(waited=((0, 1), (2, 3))), "`bounds` gives .*; give two tuples"),
         (Given(waited=(BOUNDS,)), "`bounds` gives .*; give two tuples"),
