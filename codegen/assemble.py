@@ -33,7 +33,7 @@ from tilestitch.runtime.kernel_signature import KernelSignature
 from tilestitch.runtime.manifest import PluginInfo
 
 from .parameters import Parameters, Written
-from .program_types import SymbolNames, runtime_checks, runtime_size, runtime_symbols, runtime_type
+from .program_types import SymbolNames, limits, runtime_checks, runtime_size, runtime_symbols, runtime_type
 from .schedule import KernelsOfPlugins, Schedule, lower_with
 from .signature import LoweredOnce
 
@@ -232,9 +232,14 @@ class _ProgramWriter:
         outputs = tuple(self.number(v.name) for v in self.graph.outputs)
         return rt.Program(
             self.graph.name, inputs, outputs, tuple(self.specs), tuple(steps), runtime_size(self.arena_bytes),
-            output_names, symbols=runtime_symbols(self.graph), checks=runtime_checks(self.graph),
+            output_names, symbols=runtime_symbols(self.graph), checks=(*runtime_checks(self.graph), *self.limits()),
             caches=caches,
         )  # fmt: skip
+
+    def limits(self) -> tuple[rt.SizeCheck, ...]:
+        """What kernels rely on that count in 32 bits."""
+        launches = (launch for group in self.plan.groups for _, launch in self.named[id(self.plan), group.name])
+        return limits(size for launch in launches for size in self.backend.limited(launch))
 
     # -- values ------------------------------------------------------------------------------------------------
 

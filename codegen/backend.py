@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tilestitch.compiler.ir import Graph, TensorType
+from tilestitch.compiler.ir.sizes import Size
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.launches.launch import FIRST_LANE, Edge, Lane
 from tilestitch.passes.plan.launches.own import kind_of_plugin
@@ -106,6 +107,10 @@ class Backend(Protocol):
 
     def own_launch(self, owned: OwnedKernel) -> Any:
         """The launch of a kernel that a plug-in brings."""
+        ...
+
+    def limited(self, launch: Any) -> tuple[Size, ...]:
+        """Sizes that must be less than `INT32_ELEMENTS` where a launch is run."""
         ...
 
     def compile(

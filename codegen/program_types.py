@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, Graph, OptionalType, SequenceType, TensorType, Type
-from tilestitch.compiler.ir.sizes import Size, is_open
+from tilestitch.compiler.ir.sizes import Size, is_open, surely, symbols_of
 from tilestitch.compiler.ir.types import Dim
+from tilestitch.passes.plan.access.positions import INT32_ELEMENTS
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.symbols import NO_LIMIT
+
+TOO_MANY = (
+    "kernels count elements in 32 bits where a dimension was given no range, in 64 where ranges ask for it (--dim "
+    "NAME=LOW..HIGH)"
+)
 
 
 class SymbolNames:
@@ -38,6 +46,19 @@ def runtime_checks(graph: Graph) -> tuple[rt.SizeCheck, ...]:
         else rt.SizeCheck(0, "<=", runtime_size(claim.size), claim.reason)
         for claim in left
     )  # fmt: skip
+
+
+def limits(sizes: Iterable[Size]) -> tuple[rt.SizeCheck, ...]:
+    """That these sizes are less than `INT32_ELEMENTS`; without those that are no larger than others."""
+    kept: list[Size] = []
+    for size in dict.fromkeys(sizes):
+        if not any(_is_at_most(size, other) for other in kept):
+            kept = [*(other for other in kept if not _is_at_most(other, size)), size]
+    return tuple(rt.SizeCheck(runtime_size(size), "<=", INT32_ELEMENTS - 1, TOO_MANY) for size in kept)
+
+
+def _is_at_most(size: Size, other: Size) -> bool:
+    return not any(symbol.or_empty for symbol in symbols_of([other])) and surely(lambda: size <= other)
 
 
 def runtime_type(type_: Type, symbols: SymbolNames) -> rt.ValueType:

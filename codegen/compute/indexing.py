@@ -11,11 +11,11 @@ from tvm import tirx
 from tilestitch.compiler.ir import indexing
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.indexing import Index, Simplify, broadcast_index, unravel
+from tilestitch.compiler.ir.polynomial import in_kernel
 from tilestitch.compiler.ir.sizes import Size, is_open
 from tilestitch.passes.plan.access.positions import index_dtype, index_dtype_of, values_between
 
 from .dtypes import Expr
-from .sizes import integer
 
 __all__ = [
     "Index",
@@ -76,7 +76,7 @@ def _is_size(expr: Expr, size: Size) -> bool:
     if not is_open(size):
         return isinstance(expr, tirx.IntImm) and int(expr.value) == size
     number, factors = _factors(expr)
-    other_number, others = _factors(integer(size, "int64"))
+    other_number, others = _factors(in_kernel(size))
     for factor in factors:
         match = next((n for n, other in enumerate(others) if tvm_ffi.structural_equal(factor, other)), None)
         if match is None:

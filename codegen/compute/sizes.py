@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import tvm_ffi
@@ -12,13 +13,15 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.compiler.ir.graph import Node
-from tilestitch.compiler.ir.polynomial import Extreme, Integer, Polynomial, Quotient, bounds_of, lowering
+from tilestitch.compiler.ir.polynomial import Lower, bounds_of, in_kernel, lowering
 from tilestitch.compiler.ir.sizes import Size, Symbol, is_empty_without, is_open, symbols_of
 from tilestitch.compiler.ir.types import TensorType
 
 from .dtypes import Expr
+from .narrow_sizes import NarrowSizes, in_int64
 
 _PRESENT: ContextVar[frozenset[Symbol]] = ContextVar("present", default=frozenset())
+_COUNTS: ContextVar[tuple[Size, ...] | None] = ContextVar("counts", default=None)
 _SYMBOLS: ContextVar[tuple[Symbol, ...]] = ContextVar("symbols", default=())
 
 
@@ -38,6 +41,23 @@ def symbols_in_force() -> tuple[Symbol, ...]:
 
 
 @contextmanager
+def counting_in_32_bits(counts: Sequence[Size]) -> Iterator[None]:
+    """Kernels that are emitted while this lasts have 32-bit positions, and sizes where these are certainly no larger:
+    each of `counts` is below `INT32_ELEMENTS` whenever they are launched.
+    """
+    token = _COUNTS.set(tuple(counts))
+    try:
+        yield
+    finally:
+        _COUNTS.reset(token)
+
+
+def counts_in_32_bits() -> bool:
+    """Whether that is so of the kernel that is emitted."""
+    return _COUNTS.get() is not None
+
+
+@contextmanager
 def where_present(symbols: frozenset[Symbol]) -> Iterator[None]:
     """Kernels that are emitted while this lasts are launched only where none of these symbols is 0."""
     token = _PRESENT.set(symbols)
@@ -52,7 +72,7 @@ def loaded(buffer: Any, position: Expr, type_: TensorType) -> Expr:
     sizes = _perhaps_none(type_)
     if not sizes:
         return buffer[position]
-    some = tirx.all(*(integer(size, "int64") > 0 for size in sizes))
+    some = tirx.all(*(in_kernel(size) > 0 for size in sizes))
     return tirx.if_then_else(some, buffer[position], tirx.const(0, str(buffer.dtype)))
 
 
@@ -82,8 +102,14 @@ def reading(symbols: Sequence[Symbol], values: Any) -> Iterator[frozenset[Any]]:
     """Inside of a kernel, sizes stand for expressions over `values`, a buffer with one int64 for each symbol. Gives the
     variables that they are made of.
     """
-    read = {symbol: T.bind(values[number]) for number, symbol in enumerate(symbols)}
-    with lowering(lambda size: _expr(size, read)):
+    counts = _COUNTS.get()
+    if counts is None:
+        read = {symbol: T.bind(values[number]) for number, symbol in enumerate(symbols)}
+        lower: Lower = partial(in_int64, read=read)
+    else:
+        read = {symbol: T.bind(T.cast(values[number], "int32")) for number, symbol in enumerate(symbols)}
+        lower = NarrowSizes(read, counts, _PRESENT.get()).lowered
+    with lowering(lower):
         yield frozenset(read.values())
 
 
@@ -110,26 +136,5 @@ def integer(size: Size, dtype: str) -> Expr:
     """A size, which may be open, as an integer of `dtype`."""
     if not is_open(size):
         return tirx.IntImm(dtype, size)
-    wide = size + tirx.IntImm("int64", 0)
-    return wide if dtype == "int64" else T.cast(wide, dtype)
-
-
-def _expr(size: Integer, read: dict[Symbol, Expr]) -> Expr:
-    if not isinstance(size, Polynomial):
-        return tirx.IntImm("int64", size)
-    total: Expr = None
-    for monomial, factor in size.terms.items():
-        part: Expr = None if monomial and factor == 1 else tirx.IntImm("int64", factor)
-        for atom in monomial:
-            one = read[atom] if isinstance(atom, Symbol) else _part(atom, read)
-            part = one if part is None else part * one
-        total = part if total is None else total + part
-    return total
-
-
-def _part(atom: Quotient | Extreme, read: dict[Symbol, Expr]) -> Expr:
-    if isinstance(atom, Quotient):
-        natural = bounds_of(atom.dividend)[0] >= 0
-        return (tirx.truncdiv if natural else tirx.floordiv)(_expr(atom.dividend, read), _expr(atom.divisor, read))
-    first, second = (_expr(operand, read) for operand in atom.operands)
-    return T.max(first, second) if atom.name == "max" else T.min(first, second)
+    value = in_kernel(size)
+    return value if str(value.ty.dtype) == dtype else T.cast(value, dtype)

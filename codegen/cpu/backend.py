@@ -11,6 +11,7 @@ from tilestitch.codegen.cpu.toolchain.build import KernelSource, compile_kernels
 from tilestitch.codegen.cpu.toolchain.link import link
 from tilestitch.codegen.program_types import runtime_size
 from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir.sizes import Size
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.launches.launch import Edge
 from tilestitch.passes.plan.own_kernels import KernelTarget
@@ -60,6 +61,9 @@ class CpuBackend:
 
     def lower(self, graph: Graph, group: Group) -> tuple[KernelLaunch, ...]:
         return lower_group(graph, group)
+
+    def limited(self, launch: KernelLaunch) -> tuple[Size, ...]:
+        return ()  # positions are 64-bit where ranges do not show that they are less
 
     def compile(
         self, launches: Sequence[KernelLaunch], digests: Sequence[str], *, keep_source: bool, progress: Progress

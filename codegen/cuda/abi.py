@@ -36,7 +36,7 @@ from tilestitch.codegen.launch import (
     TensorMapArg,
     ValueArg,
 )  # fmt: skip
-from tilestitch.compiler.ir.sizes import is_open, largest
+from tilestitch.compiler.ir.sizes import Size, is_open, largest
 from tilestitch.passes.plan.launches.cuda.emitted import shared_array
 from tilestitch.passes.plan.own_kernels import KERNEL_NAME
 
@@ -82,7 +82,7 @@ class CudaLaunch:
     x, so that fewer resident blocks do. cluster: blocks of a thread block cluster. portable: not if the
     kernel uses features of one architecture only (`CudaTarget.specific`), so that no PTX for newer GPUs can be made.
     emission: for kernels that stitched groups can contain. overlaps: as `Launch` has it. owner: the plug-in that
-    brought the kernel.
+    brought the kernel. limited: sizes that must be less than `INT32_ELEMENTS`, which a run is to check.
     """
 
     kind: str
@@ -100,6 +100,7 @@ class CudaLaunch:
     overlaps: tuple[int, ...] = ()
     emission: Emission | None = field(default=None, compare=False, repr=False)
     owner: str = ""
+    limited: tuple[Size, ...] = ()
 
     @property
     def threads(self) -> int:

@@ -15,6 +15,7 @@ from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, compile_kern
 from tilestitch.codegen.cuda.toolchain.resources import KernelResources, kernel_resources
 from tilestitch.codegen.program_types import runtime_size
 from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir.sizes import Size
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.launches.launch import Edge
 from tilestitch.passes.plan.own_kernels import KernelTarget
@@ -56,6 +57,9 @@ class CudaBackend:
 
     def lower(self, graph: Graph, group: Group) -> tuple[CudaLaunch, ...]:
         return lower_group(graph, group, self.target)
+
+    def limited(self, launch: CudaLaunch) -> tuple[Size, ...]:
+        return launch.limited
 
     def compile(
         self, launches: Sequence[CudaLaunch], digests: Sequence[str], *, keep_source: bool, progress: Progress

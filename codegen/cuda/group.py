@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
-from tilestitch.codegen.compute.sizes import kernels_over, symbols_among, where_present
+from tilestitch.codegen.compute.sizes import counting_in_32_bits, kernels_over, symbols_among, where_present
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.blocks import lower_blocks
 from tilestitch.codegen.cuda.elementwise.injective import lower_injective, value_args
@@ -30,6 +31,7 @@ from tilestitch.codegen.planned import check_planned, members, touched
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.gemm.check import why_no_band
+from tilestitch.passes.plan.access.positions import are_narrow, counted, to_check
 from tilestitch.passes.plan.launches.any_result import needed_for_any
 from tilestitch.passes.plan.launches.cuda.group import (
     blocking_of,
@@ -71,9 +73,14 @@ def lower_group(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLau
     """
     if not symbols_among([graph.node(name) for name in group.nodes]):
         return _checked(graph, group, target, _lowered(graph, group, target))
-    with kernels_over(graph.symbols):
+    view = view_group(graph, group)
+    counts = counted(view.nodes, view.inputs, view.stored, scores=group.kind is GroupKind.ATTENTION)
+    narrow = are_narrow(counts)
+    with kernels_over(graph.symbols), counting_in_32_bits(counts) if narrow else nullcontext():
         launches = _lowered(graph, group, target)
-    return _checked(graph, group, target, tuple(replace(one, args=(*one.args, SizesArg())) for one in launches))
+    limited = to_check(counts) if narrow else ()
+    open_launches = (replace(one, args=(*one.args, SizesArg()), limited=limited) for one in launches)
+    return _checked(graph, group, target, tuple(open_launches))
 
 
 def _checked(

@@ -11,7 +11,8 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, from_storage
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.indexing import index_dtype_of, ravel
+from tilestitch.codegen.compute.indexing import ravel
+from tilestitch.codegen.cuda.positions import index_dtype_of
 from tilestitch.codegen.cuda.abi import (
     CudaLaunch,
     Emission,

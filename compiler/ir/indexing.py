@@ -59,7 +59,7 @@ def reshape_index(
         alike = [d for d in source if d != 1] == [d for d in target if d != 1]
         return tuple(next(kept) if alike and d != 1 else 0 for d in target)
     result: list[Any] = [0] * len(target)
-    for source_axes, target_axes in _blocks(source, target):
+    for source_axes, target_axes in blocks_of_reshape(source, target):
         if len(source_axes) == len(target_axes) == 1:
             result[target_axes[0]] = index[source_axes[0]]
             continue
@@ -70,7 +70,7 @@ def reshape_index(
     return tuple(result)
 
 
-def _blocks(source: Sequence[int], target: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+def blocks_of_reshape(source: Sequence[int], target: Sequence[int]) -> list[tuple[list[int], list[int]]]:
     """Runs of axes (without those of size 1) whose extents multiply to the same, as short as possible."""
     left = [a for a, d in enumerate(source) if d != 1]
     right = [a for a, d in enumerate(target) if d != 1]

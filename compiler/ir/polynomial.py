@@ -36,7 +36,8 @@ def lowering(lower: Lower) -> Iterator[None]:
         _LOWER.reset(token)
 
 
-def _lowered(size: Polynomial) -> Any:
+def in_kernel(size: Polynomial) -> Any:
+    """What stands for an expression in the kernel that is emitted. Raises UndecidedError where there is none."""
     lower = _LOWER.get()
     if lower is None:
         raise UndecidedError(str(size), f"the value of {size} is known only at run time")
@@ -202,27 +203,27 @@ class Polynomial:
 
     def __add__(self, other: Any) -> Any:
         if not isinstance(other, int | Polynomial):
-            return operator.add(_lowered(self), other)
+            return operator.add(in_kernel(self), other)
         terms = dict(self.terms)
         for monomial, factor in _terms(other).items():
             terms[monomial] = terms.get(monomial, 0) + factor
         return made(terms)
 
     def __radd__(self, other: Any) -> Any:
-        return self + other if isinstance(other, int | Polynomial) else operator.add(other, _lowered(self))
+        return self + other if isinstance(other, int | Polynomial) else operator.add(other, in_kernel(self))
 
     def __neg__(self) -> Integer:
         return Polynomial({monomial: -factor for monomial, factor in self.terms.items()})
 
     def __sub__(self, other: Any) -> Any:
-        return self + -other if isinstance(other, int | Polynomial) else operator.sub(_lowered(self), other)
+        return self + -other if isinstance(other, int | Polynomial) else operator.sub(in_kernel(self), other)
 
     def __rsub__(self, other: Any) -> Any:
-        return -self + other if isinstance(other, int | Polynomial) else operator.sub(other, _lowered(self))
+        return -self + other if isinstance(other, int | Polynomial) else operator.sub(other, in_kernel(self))
 
     def __mul__(self, other: Any) -> Any:
         if not isinstance(other, int | Polynomial):
-            return operator.mul(_lowered(self), other)
+            return operator.mul(in_kernel(self), other)
         terms: dict[Monomial, int] = {}
         for a, one in self.terms.items():
             for b, two in _terms(other).items():
@@ -231,23 +232,23 @@ class Polynomial:
         return made(terms)
 
     def __rmul__(self, other: Any) -> Any:
-        return self * other if isinstance(other, int | Polynomial) else operator.mul(other, _lowered(self))
+        return self * other if isinstance(other, int | Polynomial) else operator.mul(other, in_kernel(self))
 
     def __floordiv__(self, other: Any) -> Any:
         known = isinstance(other, int | Polynomial)
-        return quotient(self, other) if known else operator.floordiv(_lowered(self), other)
+        return quotient(self, other) if known else operator.floordiv(in_kernel(self), other)
 
     def __rfloordiv__(self, other: Any) -> Any:
         known = isinstance(other, int | Polynomial)
-        return quotient(other, self) if known else operator.floordiv(other, _lowered(self))
+        return quotient(other, self) if known else operator.floordiv(other, in_kernel(self))
 
     def __mod__(self, other: Any) -> Any:
         known = isinstance(other, int | Polynomial)
-        return self - quotient(self, other) * other if known else operator.mod(_lowered(self), other)
+        return self - quotient(self, other) * other if known else operator.mod(in_kernel(self), other)
 
     def __rmod__(self, other: Any) -> Any:
         known = isinstance(other, int | Polynomial)
-        return other - quotient(other, self) * self if known else operator.mod(other, _lowered(self))
+        return other - quotient(other, self) * self if known else operator.mod(other, in_kernel(self))
 
     def __truediv__(self, other: Any) -> Any:
         raise UndecidedError(f"what {self} / {other} is")
@@ -259,28 +260,28 @@ class Polynomial:
 
     def __lt__(self, other: Any) -> Any:
         if not isinstance(other, int | Polynomial):
-            return operator.lt(_lowered(self), other)
+            return operator.lt(in_kernel(self), other)
         return _certain(other - self, lambda low: low > 0, lambda high: high <= 0, f"{self} < {other}")
 
     def __ge__(self, other: Any) -> Any:
         known = isinstance(other, int | Polynomial)
-        return not self < other if known else operator.ge(_lowered(self), other)
+        return not self < other if known else operator.ge(in_kernel(self), other)
 
     def __gt__(self, other: Any) -> Any:
         if not isinstance(other, int | Polynomial):
-            return operator.gt(_lowered(self), other)
+            return operator.gt(in_kernel(self), other)
         return _certain(self - other, lambda low: low > 0, lambda high: high <= 0, f"{self} > {other}")
 
     def __le__(self, other: Any) -> Any:
         known = isinstance(other, int | Polynomial)
-        return not self > other if known else operator.le(_lowered(self), other)
+        return not self > other if known else operator.le(in_kernel(self), other)
 
     def __index__(self) -> int:
         raise UndecidedError(self.text, f"the value of {self} is known only at run time")
 
     def __tvm_ffi_object__(self) -> Any:
         """What TVM takes for it, where code is generated."""
-        return _lowered(self)
+        return in_kernel(self)
 
     def __bool__(self) -> bool:
         low, high = self.bounds

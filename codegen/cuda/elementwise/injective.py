@@ -16,7 +16,8 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.indexing import Index, domain_indices, index_dtype, unravel, values_between
+from tilestitch.codegen.compute.indexing import Index, domain_indices, unravel, values_between
+from tilestitch.codegen.cuda.positions import index_dtype
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda import functions
 from tilestitch.codegen.cuda.abi import CudaLaunch, Emission, Parameter, Thread, ValueArg, kernel_function

@@ -17,7 +17,8 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_dtype
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.indexing import domain_indices, index_dtype, unravel, values_between
+from tilestitch.codegen.compute.indexing import domain_indices, unravel, values_between
+from tilestitch.codegen.cuda.positions import index_dtype
 from tilestitch.codegen.cuda import functions
 from tilestitch.codegen.cuda.abi import (
     CudaLaunch,

@@ -9,7 +9,8 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.faults import fault_message, is_out_of_range
-from tilestitch.codegen.compute.indexing import index_dtype, values_between
+from tilestitch.codegen.compute.indexing import values_between
+from tilestitch.codegen.cuda.positions import index_dtype
 from tilestitch.codegen.cuda import functions
 from tilestitch.codegen.cuda.abi import (
     CudaLaunch,

@@ -9,7 +9,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, to_storage
-from tilestitch.codegen.compute.indexing import index_dtype
+from tilestitch.codegen.cuda.positions import index_dtype
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda.abi import CudaLaunch, Emission, Parameter, Thread, barrier, kernel_function, shared_buffer
 from tilestitch.compiler.ir.graph import Node

@@ -12,7 +12,8 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, named
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.indexing import index_dtype_of, unravel
+from tilestitch.codegen.compute.indexing import unravel
+from tilestitch.codegen.cuda.positions import index_dtype_of
 from tilestitch.codegen.cuda import functions
 from tilestitch.codegen.cuda.abi import (
     CudaLaunch,

@@ -20,7 +20,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
-from tilestitch.codegen.compute.indexing import index_dtype
+from tilestitch.codegen.cuda.positions import index_dtype
 from tilestitch.codegen.cuda.abi import barrier, part_of_block
 from tilestitch.codegen.cuda.conditions import both
 from tilestitch.codegen.cuda.pieces import when

@@ -17,7 +17,8 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator, Source
-from tilestitch.codegen.compute.indexing import Index, index_dtype_of, reshape_index, unravel
+from tilestitch.codegen.compute.indexing import Index, reshape_index, unravel
+from tilestitch.codegen.cuda.positions import index_dtype_of
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda import functions
 from tilestitch.codegen.cuda.abi import CudaLaunch, Emission, Parameter, Thread, kernel_function

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from math import prod
 
 from tilestitch.compiler.ir import Node, Value
-from tilestitch.compiler.ir.sizes import bounds_of
+from tilestitch.compiler.ir.indexing import blocks_of_reshape
+from tilestitch.compiler.ir.sizes import Size, bounds_of, symbols_of
 
-INT32_ELEMENTS = 2**31 - 2**20
+BEYOND = 2**20
+INT32_ELEMENTS = 2**31 - BEYOND
 """From so many elements on positions are 64-bit integers; loops may run a little beyond the last element."""
+
+
+NO_RANGE = 2**31 - 1
+"""The largest size of a dimension for which none was given."""
 
 
 def index_dtype(values: Iterable[Value]) -> str:
@@ -19,6 +26,52 @@ def index_dtype(values: Iterable[Value]) -> str:
 def index_dtype_of(nodes: Iterable[Node]) -> str:
     """The dtype that holds every position in every value of a group, those included that are never stored."""
     return index_dtype(v for node in nodes for v in (*node.inputs, *node.outputs))
+
+
+def counted(nodes: Iterable[Node], inputs: Iterable[Value], outputs: Iterable[Value], scores: bool) -> tuple[Size, ...]:
+    """What positions in the kernels of a group stay below: elements of its values. scores: it is attention, whose scores
+    have an index but no position; but for views that join their dimensions.
+    """
+    members = tuple(nodes)
+    if not scores:
+        return tuple(dict.fromkeys(v.tensor_type.num_elements for n in members for v in (*n.inputs, *n.outputs)))
+    stored = (value.tensor_type.num_elements for value in (*inputs, *outputs))
+    return tuple(dict.fromkeys((*stored, *(size for node in members for size in _joined(node)))))
+
+
+def _joined(node: Node) -> Iterator[Size]:
+    """Of a reshape, the sizes of what it makes of several dimensions, or several of."""
+    if node.op != "reshape" or 0 in node.output.shape:
+        return
+    source = node.inputs[0].shape
+    for axes, others in blocks_of_reshape(source, node.output.shape):
+        if len(axes) > 1 or len(others) > 1:
+            yield prod(source[axis] for axis in axes)
+
+
+def gpu_index_dtype_of(nodes: Iterable[Node]) -> str:
+    """The dtype that holds every position in every value of a group on a GPU that is no attention."""
+    return "int32" if are_narrow(counted(nodes, (), (), scores=False)) else "int64"
+
+
+def are_narrow(counts: Iterable[Size]) -> bool:
+    """Whether positions below each of these counts are 32-bit integers on a GPU: their ranges say so, or a dimension
+    among theirs has no range. Then a run checks it (`to_check`).
+    """
+    return all(_is_small(count) or _has_no_range(count) for count in counts)
+
+
+def to_check(counts: Iterable[Size]) -> tuple[Size, ...]:
+    """Those that are below `INT32_ELEMENTS` only if a run finds them so."""
+    return tuple(dict.fromkeys(count for count in counts if not _is_small(count)))
+
+
+def _is_small(count: Size) -> bool:
+    return bounds_of(count)[1] < INT32_ELEMENTS
+
+
+def _has_no_range(count: Size) -> bool:
+    return any(symbol.high >= NO_RANGE for symbol in symbols_of([count]))
 
 
 def values_between(values: Iterable[Value], inputs: Iterable[Value]) -> set[Value]:

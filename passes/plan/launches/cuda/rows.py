@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.compiler.ir.types import storage_bytes
-from tilestitch.passes.plan.access.positions import index_dtype_of
+from tilestitch.passes.plan.access.positions import gpu_index_dtype_of
 from tilestitch.passes.plan.access.row_loops import RowLoops, scheduled_loops
 from tilestitch.passes.plan.access.split_rows import pieces_of
 from tilestitch.passes.plan.launches.cuda.elementwise import elementwise
@@ -57,7 +57,7 @@ def rows_shared_bytes(nodes: Sequence[Node], roles: Roles, loops: RowLoops) -> i
 
 def _accumulators(nodes: Sequence[Node], roles: Roles) -> list[list[int]]:
     """Bytes of what each reduction keeps: a result and, where places are looked for, a place."""
-    place = storage_bytes(index_dtype_of(nodes))
+    place = storage_bytes(gpu_index_dtype_of(nodes))
     reductions = [n for n, part in roles.parts.items() if part is Part.REDUCTION]
     return [
         [accumulator_bytes(n.inputs[0].dtype), *([place] if n.op in ("arg_max", "arg_min") else [])] for n in reductions

@@ -1,0 +1,116 @@
+"""Expressions over the values of symbols inside of kernels: in 64 bits, or in 32 where nothing in them is larger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.compiler.ir.polynomial import Extreme, Integer, Polynomial, Quotient, Symbol, bounds_of, over, symbols_of
+from tilestitch.compiler.ir.sizes import surely
+from tilestitch.passes.plan.access.positions import BEYOND
+
+from .dtypes import Expr
+
+Read = Mapping[Symbol, Expr]
+"""The variable that has the value of each symbol."""
+INT32 = 2**31
+
+
+def in_int64(size: Integer, read: Read) -> Expr:
+    """The value of a size; the variables are int64."""
+    return _Lowering(read, "int64").sum(size)
+
+
+@dataclass(frozen=True)
+class NarrowSizes:
+    """Sizes over int32 variables, in a kernel where each of `counts` is less than `INT32_ELEMENTS`.
+
+    present: symbols that are not 0 where the kernel is launched.
+    """
+
+    read: Read
+    counts: Sequence[Integer]
+    present: frozenset[Symbol]
+    _known: dict[Integer, Expr] = field(default_factory=dict)
+    _fitting: dict[Integer, bool] = field(default_factory=dict)
+
+    def lowered(self, size: Integer) -> Expr:
+        """The value of a size: int32 where it certainly is, int64 elsewhere."""
+        if not self.fits(size):
+            return self._wide(size)
+        if all(map(self.fits, _steps(size))):
+            return _Lowering(self.read, "int32").sum(size)
+        return T.cast(self._wide(size), "int32")
+
+    def _wide(self, size: Integer) -> Expr:
+        return in_int64(size, {symbol: T.cast(value, "int64") for symbol, value in self.read.items()})
+
+    def fits(self, size: Integer) -> bool:
+        """Whether a size certainly is an int32: its range is, or it is no larger than a count."""
+        if size not in self._fitting:
+            self._fitting[size] = self._fits(size)
+        return self._fitting[size]
+
+    def _fits(self, size: Integer) -> bool:
+        low, high = bounds_of(self._perhaps_0(size))
+        if low < -INT32:
+            return False
+        return high < INT32 or any(self._is_below(size, count) for count in self.counts)
+
+    def _is_below(self, size: Integer, count: Integer) -> bool:
+        return surely(lambda: self._perhaps_0(size) <= self._perhaps_0(count) + BEYOND)
+
+    def _perhaps_0(self, size: Integer) -> Integer:
+        """The size over ranges that begin with 0 where a symbol may be that: proofs leave it out elsewhere."""
+        empty = [s for s in symbols_of(size) if s.or_empty and s not in self.present]
+        return over(size, {s.name: Symbol(s.name, 0, s.high) for s in empty}) if empty else size
+
+
+def _steps(size: Integer) -> Iterable[Integer]:
+    """All that is computed on the way to a size."""
+    if not isinstance(size, Polynomial):
+        yield size
+        return
+    total: Integer = 0
+    for monomial, factor in size.terms.items():
+        part: Integer = factor
+        yield part
+        for atom in monomial:
+            if not isinstance(atom, Symbol):
+                operands = (atom.dividend, atom.divisor) if isinstance(atom, Quotient) else atom.operands
+                for operand in operands:
+                    yield from _steps(operand)
+            part = part * Polynomial({(atom,): 1})
+            yield part
+        total = total + part
+        yield total
+
+
+@dataclass(frozen=True)
+class _Lowering:
+    """Arithmetic of one dtype, as `_steps` has it."""
+
+    read: Read
+    dtype: str
+
+    def sum(self, size: Integer) -> Expr:
+        if not isinstance(size, Polynomial):
+            return tirx.IntImm(self.dtype, size)
+        total: Expr = None
+        for monomial, factor in size.terms.items():
+            part: Expr = None if monomial and factor == 1 else tirx.IntImm(self.dtype, factor)
+            for atom in monomial:
+                one = self.read[atom] if isinstance(atom, Symbol) else self._part(atom)
+                part = one if part is None else part * one
+            total = part if total is None else total + part
+        return total
+
+    def _part(self, atom: Quotient | Extreme) -> Expr:
+        if isinstance(atom, Quotient):
+            natural = bounds_of(atom.dividend)[0] >= 0
+            return (tirx.truncdiv if natural else tirx.floordiv)(self.sum(atom.dividend), self.sum(atom.divisor))
+        first, second = map(self.sum, atom.operands)
+        return T.max(first, second) if atom.name == "max" else T.min(first, second)
