@@ -95,7 +95,8 @@ def _growing(graph: Graph, value: Value) -> Node:
 def _sizes_input(graph: Graph, length: Size, number: int) -> Value:
     """The input that tells a length and its capacity."""
     name = graph.fresh_name("capacity" if not number else f"capacity_{number}")
-    capacity = Symbol(name, 1, FAR if not graph.symbols else max(s.high for s in graph.symbols))
+    high = FAR if not graph.symbols else max(s.high for s in graph.symbols)
+    capacity = Symbol(name, 1, high, given=all(s.given for s in graph.symbols))
     graph.symbols = (*graph.symbols, capacity)
     return graph.add_input(f"sizes_of_{name}", TensorType("bool", (length, size_of(capacity), 0)))
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.compiler.ir.polynomial import Extreme, Integer, Polynomial, Quotient, Symbol, bounds_of, over, symbols_of
+from tilestitch.compiler.ir.polynomial import (
+    Extreme,
+    Integer,
+    Polynomial,
+    Quotient,
+    Symbol,
+    bounds_of,
+    over,
+    symbols_of,
+)
 from tilestitch.compiler.ir.sizes import surely
 from tilestitch.passes.plan.access.positions import BEYOND
 
@@ -34,7 +43,6 @@ class NarrowSizes:
     read: Read
     counts: Sequence[Integer]
     present: frozenset[Symbol]
-    _known: dict[Integer, Expr] = field(default_factory=dict)
     _fitting: dict[Integer, bool] = field(default_factory=dict)
 
     def lowered(self, size: Integer) -> Expr:
@@ -61,12 +69,40 @@ class NarrowSizes:
         return high < INT32 or any(self._is_below(size, count) for count in self.counts)
 
     def _is_below(self, size: Integer, count: Integer) -> bool:
-        return surely(lambda: self._perhaps_0(size) <= self._perhaps_0(count) + BEYOND)
+        most = self._perhaps_0(count) + BEYOND
+        return any(_is_at_most(self._perhaps_0(one), most) for one in (size, _undivided(size)))
 
     def _perhaps_0(self, size: Integer) -> Integer:
         """The size over ranges that begin with 0 where a symbol may be that: proofs leave it out elsewhere."""
         empty = [s for s in symbols_of(size) if s.or_empty and s not in self.present]
-        return over(size, {s.name: Symbol(s.name, 0, s.high) for s in empty}) if empty else size
+        return over(size, {s.name: replace(s, low=0) for s in empty}) if empty else size
+
+
+def _is_at_most(size: Integer, most: Integer) -> bool:
+    return surely(lambda: size <= most)
+
+
+def _undivided(size: Integer) -> Integer:
+    """What is no less than a size: how many parts of a number cover something is no more than there is of it."""
+    if not isinstance(size, Polynomial):
+        return size
+    total: Integer = 0
+    for monomial, factor in size.terms.items():
+        natural = factor > 0 and all(atom.bounds[0] >= 0 for atom in monomial)
+        part: Integer = factor
+        for atom in monomial:
+            part = part * (_covered(atom) if natural else Polynomial({(atom,): 1}))
+        total = total + part
+    return total
+
+
+def _covered(atom: Symbol | Quotient | Extreme) -> Integer:
+    """Of `(x + 63) // 64`, x."""
+    itself = Polynomial({(atom,): 1})
+    if not isinstance(atom, Quotient) or not isinstance(atom.divisor, int) or not isinstance(atom.dividend, Polynomial):
+        return itself
+    whole = atom.dividend - min(max(atom.dividend.terms.get((), 0), 0), atom.divisor - 1)
+    return whole if bounds_of(whole)[0] >= 0 else itself
 
 
 def _steps(size: Integer) -> Iterable[Integer]:

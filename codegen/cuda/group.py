@@ -30,8 +30,8 @@ from tilestitch.codegen.launch import SizesArg
 from tilestitch.codegen.planned import check_planned, members, touched
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.passes.plan import Group, GroupKind
-from tilestitch.passes.plan.gemm.check import why_no_band
 from tilestitch.passes.plan.access.positions import are_narrow, counted, to_check
+from tilestitch.passes.plan.gemm.check import why_no_band
 from tilestitch.passes.plan.launches.any_result import needed_for_any
 from tilestitch.passes.plan.launches.cuda.group import (
     blocking_of,

@@ -12,7 +12,6 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, from_storage
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import ravel
-from tilestitch.codegen.cuda.positions import index_dtype_of
 from tilestitch.codegen.cuda.abi import (
     CudaLaunch,
     Emission,
@@ -26,6 +25,7 @@ from tilestitch.codegen.cuda.abi import (
 )
 from tilestitch.codegen.cuda.elementwise.vectors import VectorAccess
 from tilestitch.codegen.cuda.functions import RULES
+from tilestitch.codegen.cuda.positions import index_dtype_of
 from tilestitch.codegen.cuda.rows.bands import BandRows
 from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.groups import before_views, gate_number

@@ -71,7 +71,9 @@ class Symbols:
             name += "_"
         if name in self.known:
             return self.known[name]
-        symbol = self._found.setdefault(name, Symbol(name, *FOUND_RANGE))
+        of_inputs = [symbol for symbol in self.by_name.values() if symbol.name in self.asked]
+        given = bool(of_inputs) and all(symbol.given for symbol in of_inputs)
+        symbol = self._found.setdefault(name, Symbol(name, *FOUND_RANGE, given=given))
         return size_of(self.by_name.setdefault(name, symbol))
 
     def size(self, dim: str, input_name: str, axis: int) -> Size:
@@ -91,8 +93,8 @@ class Symbols:
         if plain in self.known:
             return self.known[plain]
         if plain not in self.by_name:
-            low, high = self.ranges.get(name, self.ranges.get(plain, DEFAULT_RANGE))
-            self.by_name[plain] = Symbol(plain, low, high)
+            range_ = self.ranges.get(name, self.ranges.get(plain))
+            self.by_name[plain] = Symbol(plain, *(range_ or DEFAULT_RANGE), given=range_ is not None)
         return size_of(self.by_name[plain])
 
     def typed(self, type_: Type, input_name: str) -> Type:

@@ -22,7 +22,7 @@ from .errors import UndecidedError
 
 Integer: TypeAlias = Union[int, "Polynomial"]
 
-Lower: TypeAlias = "Callable[[Polynomial], Any]"
+Lower: TypeAlias = "Callable[[Integer], Any]"
 _LOWER: ContextVar[Lower | None] = ContextVar("lower", default=None)
 
 
@@ -36,7 +36,7 @@ def lowering(lower: Lower) -> Iterator[None]:
         _LOWER.reset(token)
 
 
-def in_kernel(size: Polynomial) -> Any:
+def in_kernel(size: Integer) -> Any:
     """What stands for an expression in the kernel that is emitted. Raises UndecidedError where there is none."""
     lower = _LOWER.get()
     if lower is None:
@@ -53,12 +53,14 @@ class Symbol:
     """A named size in `low` to `high`, both included.
 
     or_empty: it may be 0 besides. Proofs leave that out: where nothing has that size, there is nothing to compute.
+    given: whether its range is one that was asked for, not the default, or what a model makes of that.
     """
 
     name: str
     low: int = 0
     high: int = FAR
     or_empty: bool = False
+    given: bool = True
 
     @property
     def bounds(self) -> tuple[int, int]:

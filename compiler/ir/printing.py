@@ -53,7 +53,8 @@ def print_graph(graph: Printed, *, full: bool = False, indent: str = "") -> str:
 
 
 def _range(symbol: Symbol) -> str:
-    return f"{'0.or.' if symbol.or_empty else ''}{symbol.low}..{symbol.high if symbol.high < FAR else ''}"
+    known = f"{'' if symbol.given else 'any.'}{'0.or.' if symbol.or_empty else ''}"
+    return f"{known}{symbol.low}..{symbol.high if symbol.high < FAR else ''}"
 
 
 def constants_of(graph: Printed) -> dict[str, np.ndarray]:

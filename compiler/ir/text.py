@@ -155,10 +155,12 @@ class _Parser:
             name = self.take()
             self.take("=")
             text = self.take()
-            low, _, high = text.removeprefix("0.or.").partition("..")
+            range_ = text.removeprefix("any.")
+            low, _, high = range_.removeprefix("0.or.").partition("..")
             if not low.isdigit() or not (high.isdigit() or not high):
                 self.fail(f"symbol {name} has no range such as 1..64")
-            yield Symbol(name, int(low), int(high) if high else FAR, text.startswith("0.or."))
+            last = int(high) if high else FAR
+            yield Symbol(name, int(low), last, range_.startswith("0.or."), not text.startswith("any."))
             if self.peek() == ",":
                 self.take(",")
         self.take("]")

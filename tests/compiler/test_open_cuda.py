@@ -55,10 +55,11 @@ FOUR_SIZES = [
 """Each of the models that have to compile with no host step, in one of its styles."""
 
 
+@pytest.mark.parametrize("is_given", [True, False], ids=["ranges", "default"])
 @pytest.mark.parametrize("name", FOUR_SIZES)
-def test_open_models_are_right_at_four_sizes_and_leave_nothing_to_the_host(name: str) -> None:
+def test_open_models_are_right_at_four_sizes_and_leave_nothing_to_the_host(name: str, is_given: bool) -> None:
     fixture = fixture_of(name)
-    compiled = compile_model(fixture.model, "emulator", dims=dict(fixture.ranges))
+    compiled = compile_model(fixture.model, "emulator", dims=dict(fixture.ranges) if is_given else None)
     assert compiled.explain()["host"]["steps"] == 0
     reference = rivals.onnxruntime(fixture.model, 1)
     with load(compiled.to_bytes(), device="emulator") as module:

@@ -17,11 +17,11 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import Index, domain_indices, unravel, values_between
-from tilestitch.codegen.cuda.positions import index_dtype
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda import functions
 from tilestitch.codegen.cuda.abi import CudaLaunch, Emission, Parameter, Thread, ValueArg, kernel_function
 from tilestitch.codegen.cuda.elementwise.vectors import VectorAccess
+from tilestitch.codegen.cuda.positions import index_dtype
 from tilestitch.compiler.ir.accesses import elementwise_walk
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.compiler.ir.sizes import is_open

@@ -18,7 +18,6 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_dtype
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import domain_indices, unravel, values_between
-from tilestitch.codegen.cuda.positions import index_dtype
 from tilestitch.codegen.cuda import functions
 from tilestitch.codegen.cuda.abi import (
     CudaLaunch,
@@ -33,6 +32,7 @@ from tilestitch.codegen.cuda.abi import (
 )
 from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.pieces import named, unrolled, when
+from tilestitch.codegen.cuda.positions import index_dtype
 from tilestitch.compiler.ir.accesses import Access, elementwise_walk
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.passes.plan.access.turn import accesses_along

@@ -10,7 +10,6 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.faults import fault_message, is_out_of_range
 from tilestitch.codegen.compute.indexing import values_between
-from tilestitch.codegen.cuda.positions import index_dtype
 from tilestitch.codegen.cuda import functions
 from tilestitch.codegen.cuda.abi import (
     CudaLaunch,
@@ -22,6 +21,7 @@ from tilestitch.codegen.cuda.abi import (
     fault,
     kernel_function,
 )
+from tilestitch.codegen.cuda.positions import index_dtype
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.sizes import largest
 from tilestitch.passes.plan.index_checks import IndexCheck, pending_checks, read_for

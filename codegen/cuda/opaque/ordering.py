@@ -8,8 +8,8 @@ from tvm import tirx
 
 from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, is_nan
-from tilestitch.codegen.compute.sizes import integer
 from tilestitch.compiler.ir.graph import Node
+from tilestitch.compiler.ir.polynomial import in_kernel
 from tilestitch.compiler.ir.sizes import as_size, is_open
 from tilestitch.compiler.ir.types import is_float
 
@@ -35,7 +35,7 @@ class TopK:
             above, below = tirx.And(nan_a, tirx.Not(nan_b)), tirx.And(nan_b, tirx.Not(nan_a))
             better = tirx.Or(better, above if self.largest else below)
             worse = tirx.Or(worse, below if self.largest else above)
-        size = integer(self.size, "int64") if is_open(self.size) else self.size
+        size = in_kernel(self.size) if is_open(self.size) else self.size
         real_a, real_b = at_a < size, at_b < size
         ordered = tirx.Or(better, tirx.And(tirx.Not(worse), at_a < at_b))
         return tirx.And(real_a, tirx.Or(tirx.Not(real_b), ordered))

@@ -16,13 +16,12 @@ from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, to_storage
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda.abi import CudaLaunch, Emission, Parameter, Thread, barrier, kernel_function, shared_buffer
+from tilestitch.codegen.cuda.positions import places_dtype
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.compiler.ir.sizes import ceil_div
 from tilestitch.passes.plan.schedules import RankSchedule
 
 from .ordering import TopK
-
-PLACES = "int64"
 
 
 def lower_ranks(node: Node, schedule: RankSchedule) -> CudaLaunch:
@@ -33,7 +32,7 @@ def lower_ranks(node: Node, schedule: RankSchedule) -> CudaLaunch:
     grid, block = (top.lines * pieces, 1, 1), (threads, 1, 1)
 
     def body(buffers: list[Any], thread: Thread) -> None:
-        _emit(top, buffers, T.bind(T.cast(thread.block[0], PLACES)), thread.thread[0], threads)
+        _emit(top, buffers, T.bind(T.cast(thread.block[0], places_dtype())), thread.thread[0], threads)
 
     func = kernel_function(parameters, grid, block, body)
     args, emission = tuple(p.arg for p in parameters), Emission(tuple(parameters), body)
@@ -42,8 +41,9 @@ def lower_ranks(node: Node, schedule: RankSchedule) -> CudaLaunch:
 
 def _emit(top: TopK, buffers: list[Any], number: Expr, lane: Expr, threads: int) -> None:
     source, values, indices = buffers
-    size, inner, k = (integer(each, PLACES) for each in (top.size, top.inner, top.k))
-    pieces = integer(ceil_div(top.size, threads), PLACES)
+    dtype = places_dtype()
+    size, inner, k = (integer(each, dtype) for each in (top.size, top.inner, top.k))
+    pieces = integer(ceil_div(top.size, threads), dtype)
     line, piece = T.bind(number // pieces), T.bind(number % pieces)
     outer, within = T.bind(line // inner), T.bind(line % inner)
     start = T.bind(outer * (size * inner) + within)
@@ -56,17 +56,17 @@ def _emit(top: TopK, buffers: list[Any], number: Expr, lane: Expr, threads: int)
     at = T.bind(piece * threads + lane)
     own = named(key(at))
     keys = shared_buffer(threads, top.key)
-    before = T.alloc_buffer((1,), PLACES, scope="local")
-    T.buffer_store(before, T.int64(0), [0])
+    before = T.alloc_buffer((1,), dtype, scope="local")
+    T.buffer_store(before, tirx.IntImm(dtype, 0), [0])
     with T.serial(0, pieces) as step:
         barrier()
         T.buffer_store(keys, key(step * threads + lane), [lane])
         barrier()
         with T.serial(0, threads) as other:
             comes_before = top.before(keys[other], step * threads + other, own, at)
-            T.buffer_store(before, before[0] + T.cast(comes_before, PLACES), [0])
+            T.buffer_store(before, before[0] + T.cast(comes_before, dtype), [0])
     place = T.bind(before[0])
     with T.If(tirx.And(at < size, place < k)), T.Then():
         target = T.bind(outer * (k * inner) + within + place * inner)
         T.buffer_store(values, to_storage(reducers.from_accumulator(own, top.dtype), top.dtype), [target])
-        T.buffer_store(indices, at, [target])
+        T.buffer_store(indices, T.cast(at, "int64"), [target])

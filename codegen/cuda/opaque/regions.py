@@ -15,6 +15,7 @@ from tilestitch.codegen.compute.regions import Axis
 from tilestitch.codegen.compute.scattering import in_range
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, StatusArg, Thread, fault, kernel_function
+from tilestitch.codegen.cuda.positions import places_dtype
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.compiler.ir.sizes import ceil_div
 from tilestitch.passes.plan.schedules import RegionSchedule
@@ -28,8 +29,9 @@ def lower_roi_align(node: Node, schedule: RegionSchedule) -> CudaLaunch:
     grid, block = (ceil_div(count, threads), 1, 1), (threads, 1, 1)
 
     def body(buffers: list[Any], thread: Thread) -> None:
-        place = T.bind(T.cast(thread.block[0], "int64") * threads + T.cast(thread.thread[0], "int64"))
-        with T.If(place < integer(count, "int64")), T.Then():
+        dtype = places_dtype()
+        place = T.bind(T.cast(thread.block[0], dtype) * threads + T.cast(thread.thread[0], dtype))
+        with T.If(place < integer(count, dtype)), T.Then():
             _element(node, buffers, place)
 
     func = kernel_function(parameters, grid, block, body)
@@ -42,9 +44,10 @@ def _element(node: Node, buffers: list[Any], place: Expr) -> None:
     source, regions, images, target, status = buffers
     images_count, channels, height, width = node.inputs[0].shape
     rows, columns = node.attrs["size"]
+    dtype = places_dtype()
     column, row = T.bind(place % columns), T.bind(place // columns % rows)
     line = T.bind(place // (rows * columns))
-    region, channel = T.bind(line // integer(channels, "int64")), T.bind(line % integer(channels, "int64"))
+    region, channel = T.bind(line // integer(channels, dtype)), T.bind(line % integer(channels, dtype))
     given = T.bind(images[region])
     known = in_range(given, images_count)
     with T.If(tirx.Not(known)), T.Then():

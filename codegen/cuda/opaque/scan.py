@@ -9,9 +9,9 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, to_storage
-from tilestitch.codegen.cuda.positions import index_dtype
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda.abi import CudaLaunch, Emission, Parameter, Thread, barrier, kernel_function, shared_buffer
+from tilestitch.codegen.cuda.positions import index_dtype
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.passes.plan.schedules import ScanSchedule

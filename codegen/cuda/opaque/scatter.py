@@ -17,6 +17,7 @@ from tilestitch.codegen.compute.scattering import in_range, offset_of, slice_of,
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda.abi import Body, CudaLaunch, Emission, Parameter, StatusArg, Thread, fault, kernel_function
 from tilestitch.codegen.cuda.opaque.claims import lower_claims
+from tilestitch.codegen.cuda.positions import places_dtype
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.passes.plan.schedules import ScatterSchedule
@@ -44,7 +45,7 @@ def _copy(node: Node, threads: int) -> CudaLaunch:
 
     def body(buffers: list[Any], thread: Thread) -> None:
         source, target = buffers
-        i = T.bind(T.cast(thread.block[0], "int64") * threads + thread.thread[0])
+        i = T.bind(T.cast(thread.block[0], places_dtype()) * threads + thread.thread[0])
         with T.If(i < count), T.Then():
             T.buffer_store(target, source[i], [i])
 
@@ -75,7 +76,7 @@ def _elements(node: Node, threads: int) -> CudaLaunch:
 
     def body(buffers: list[Any], thread: Thread) -> None:
         index, updates, target, status = buffers
-        line = T.bind(T.cast(thread.block[0], "int64") * threads + thread.thread[0])
+        line = T.bind(T.cast(thread.block[0], places_dtype()) * threads + thread.thread[0])
         with T.If(line < outer * inner), T.Then():
             before, within = T.bind(line // inner), T.bind(line % inner)
             base = T.bind(offset(before, range(axis)) + offset(within, range(axis + 1, len(shape))))
@@ -99,13 +100,13 @@ def _slices(node: Node, threads: int) -> CudaLaunch:
 
     def body(buffers: list[Any], thread: Thread) -> None:
         index, updates, target, status = buffers
-        j = T.bind(T.cast(thread.block[0], "int64") * threads + thread.thread[0])
+        j = T.bind(T.cast(thread.block[0], places_dtype()) * threads + thread.thread[0])
         with T.If(j < width), T.Then(), T.serial(0, _count(count)) as i:
             place, inside = slice_of(node, index, i)
             base = T.bind(place * width)
             with T.If(inside):
                 with T.Then():
-                    store_update(node, target, base + j, updates[T.cast(i, "int64") * width + j])
+                    store_update(node, target, base + j, updates[T.cast(i, places_dtype()) * width + j])
                 with T.Else():
                     fault(status)
 
@@ -113,4 +114,4 @@ def _slices(node: Node, threads: int) -> CudaLaunch:
 
 
 def _count(size: int) -> Expr:
-    return integer(size, "int64") if is_open(size) else size
+    return integer(size, places_dtype()) if is_open(size) else size

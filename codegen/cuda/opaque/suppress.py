@@ -16,6 +16,7 @@ from tilestitch.codegen.compute.boxes import SIDES, corners, share_too_much
 from tilestitch.codegen.compute.dtypes import Expr, named
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, Thread, barrier, kernel_function, shared_buffer
+from tilestitch.codegen.cuda.positions import places_dtype
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.sizes import bounds_of, ceil_div
 from tilestitch.passes.plan.schedules import SuppressSchedule
@@ -30,10 +31,10 @@ def lower_suppress(node: Node, schedule: SuppressSchedule) -> tuple[CudaLaunch, 
     threads, lines = schedule.threads, scores.shape[0] * scores.shape[1]
 
     def order(buffers: list[Any], thread: Thread) -> None:
-        _order(node, buffers, T.bind(T.cast(thread.block[0], PLACES)), thread.thread[0], threads)
+        _order(node, buffers, T.bind(T.cast(thread.block[0], places_dtype())), thread.thread[0], threads)
 
     def walk(buffers: list[Any], thread: Thread) -> None:
-        _Walk(node, buffers, T.bind(T.cast(thread.block[0], PLACES)), thread.thread[0], threads).run()
+        _Walk(node, buffers, T.bind(T.cast(thread.block[0], places_dtype())), thread.thread[0], threads).run()
 
     pieces = ceil_div(boxes.shape[1], threads)
     walked = _launch(node, "suppress", (boxes, scores, most, overlap, least, places, counts), lines, threads, walk)
@@ -54,8 +55,8 @@ def _order(node: Node, buffers: list[Any], number: Expr, lane: Expr, threads: in
     is not above the least one, or NaN, come last.
     """
     scores, least, places = buffers
-    size = integer(node.inputs[0].shape[1], PLACES)
-    pieces = integer(ceil_div(node.inputs[0].shape[1], threads), PLACES)
+    size = integer(node.inputs[0].shape[1], places_dtype())
+    pieces = integer(ceil_div(node.inputs[0].shape[1], threads), places_dtype())
     line, piece = T.bind(number // pieces), T.bind(number % pieces)
     start, limit = T.bind(line * size), named(least[0])
 
@@ -89,10 +90,10 @@ class _Walk:
 
     def __init__(self, node: Node, buffers: list[Any], line: Expr, lane: Expr, threads: int) -> None:
         self.boxes, self.scores, self.most, self.overlap, self.least, self.places, self.counts = buffers
-        self.size = integer(node.inputs[0].shape[1], PLACES)
+        self.size = integer(node.inputs[0].shape[1], places_dtype())
         self.line, self.lane, self.threads = line, lane, threads
         self.start = T.bind(line * self.size)
-        self.first = T.bind(line // integer(node.inputs[1].shape[1], PLACES) * self.size)
+        self.first = T.bind(line // integer(node.inputs[1].shape[1], places_dtype()) * self.size)
         self.centers = node.attrs["centers"]
         self.alive, self.sides = shared_buffer(threads, "int32"), shared_buffer(threads * (SIDES + 1), "float32")
 

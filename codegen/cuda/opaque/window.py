@@ -13,7 +13,6 @@ from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, named
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import unravel
-from tilestitch.codegen.cuda.positions import index_dtype_of
 from tilestitch.codegen.cuda import functions
 from tilestitch.codegen.cuda.abi import (
     CudaLaunch,
@@ -25,6 +24,7 @@ from tilestitch.codegen.cuda.abi import (
     kernel_function,
     store,
 )
+from tilestitch.codegen.cuda.positions import index_dtype_of
 from tilestitch.codegen.groups import GroupView
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.passes.plan.roles import Roles

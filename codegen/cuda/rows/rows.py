@@ -18,12 +18,12 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator, Source
 from tilestitch.codegen.compute.indexing import Index, reshape_index, unravel
-from tilestitch.codegen.cuda.positions import index_dtype_of
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda import functions
 from tilestitch.codegen.cuda.abi import CudaLaunch, Emission, Parameter, Thread, kernel_function
 from tilestitch.codegen.cuda.elementwise.injective import lower_injective
 from tilestitch.codegen.cuda.elementwise.vectors import VectorAccess
+from tilestitch.codegen.cuda.positions import index_dtype_of
 from tilestitch.codegen.cuda.rows.gridteam import GridTeam, counter_parameter, partial_parameters
 from tilestitch.codegen.cuda.rows.team import Accumulator, Team, accumulator_dtypes
 from tilestitch.codegen.groups import GroupView, before_views, levels

@@ -14,10 +14,6 @@ INT32_ELEMENTS = 2**31 - BEYOND
 """From so many elements on positions are 64-bit integers; loops may run a little beyond the last element."""
 
 
-NO_RANGE = 2**31 - 1
-"""The largest size of a dimension for which none was given."""
-
-
 def index_dtype(values: Iterable[Value]) -> str:
     """The dtype that holds every position in every one of `values`."""
     return "int32" if all(bounds_of(v.tensor_type.num_elements)[1] < INT32_ELEMENTS for v in values) else "int64"
@@ -29,8 +25,8 @@ def index_dtype_of(nodes: Iterable[Node]) -> str:
 
 
 def counted(nodes: Iterable[Node], inputs: Iterable[Value], outputs: Iterable[Value], scores: bool) -> tuple[Size, ...]:
-    """What positions in the kernels of a group stay below: elements of its values. scores: it is attention, whose scores
-    have an index but no position; but for views that join their dimensions.
+    """What positions in the kernels of a group stay below: the elements of its values. scores: it is attention, whose
+    scores have an index but no position, but for views that join some of their dimensions.
     """
     members = tuple(nodes)
     if not scores:
@@ -56,9 +52,9 @@ def gpu_index_dtype_of(nodes: Iterable[Node]) -> str:
 
 def are_narrow(counts: Iterable[Size]) -> bool:
     """Whether positions below each of these counts are 32-bit integers on a GPU: their ranges say so, or a dimension
-    among theirs has no range. Then a run checks it (`to_check`).
+    among theirs was given none. Then a run checks it (`to_check`).
     """
-    return all(_is_small(count) or _has_no_range(count) for count in counts)
+    return all(_is_small(count) or _lacks_range(count) for count in counts)
 
 
 def to_check(counts: Iterable[Size]) -> tuple[Size, ...]:
@@ -70,8 +66,8 @@ def _is_small(count: Size) -> bool:
     return bounds_of(count)[1] < INT32_ELEMENTS
 
 
-def _has_no_range(count: Size) -> bool:
-    return any(symbol.high >= NO_RANGE for symbol in symbols_of([count]))
+def _lacks_range(count: Size) -> bool:
+    return not all(symbol.given for symbol in symbols_of([count]))
 
 
 def values_between(values: Iterable[Value], inputs: Iterable[Value]) -> set[Value]:
