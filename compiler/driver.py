@@ -178,7 +178,7 @@ def compile_model(
     cache: keep compiled CUDA kernels in this folder; True is the user's cache folder, False none.
     nvcc: path of a CUDA compiler to use instead of NVRTC.
     host_steps: whether what has no kernel may run on the host with numpy. If not, HostStepsError says what and why.
-    donate: patterns of the names of inputs that a decoder grows (`past_*`), on a CPU: their new rows are stored in the
+    donate: patterns of the names of inputs that a decoder grows (`past_*`): their new rows are stored in the
         memory that they lie in, if the runtime is given that (`load(..., donate=...)`).
     branch_bytes: how many bytes more than one launch at a time needs the memory of values on a GPU may take, so that
         launches can run side by side; None: as many as that takes.
@@ -203,8 +203,8 @@ def compile_model(
         given_sync, policies = wanted_policy(policy, form), (record_of_policy,)
     if wanted_sync(given_sync) is not None and sync != "auto" and target.startswith("cpu"):
         raise OptionError(f"sync is {sync!r}, but kernels of {target} follow each other; give off or auto")
-    if donate and (not target.startswith("cpu") or regions_of(dims, plan is not None) == [None]):
-        raise OptionError("donate is for open dimensions on a CPU; leave it out")
+    if donate and regions_of(dims, plan is not None) == [None]:
+        raise OptionError("donate is for open dimensions; leave it out")
     tell = progress or (lambda stage, done, total: None)
     threads = num_threads or len(os.sched_getaffinity(0))
     backend = _backend(target, threads, cache, nvcc)

@@ -10,6 +10,7 @@ from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.blocks import lower_blocks
 from tilestitch.codegen.cuda.elementwise.injective import lower_injective, value_args
 from tilestitch.codegen.cuda.elementwise.turned import lower_turned
+from tilestitch.codegen.cuda.opaque.append import lower_append
 from tilestitch.codegen.cuda.opaque.checks import lower_index_checks
 from tilestitch.codegen.cuda.opaque.rank import lower_ranks
 from tilestitch.codegen.cuda.opaque.regions import lower_roi_align
@@ -45,6 +46,7 @@ from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedule_check import why_not
 from tilestitch.passes.plan.schedules import (
+    AppendSchedule,
     AttentionSchedule,
     BandSchedule,
     DirectSchedule,
@@ -254,6 +256,8 @@ def _template(view: GroupView, group: Group, target: CudaTarget) -> tuple[CudaLa
             return lower_suppress(anchor, schedule)
         case RegionSchedule():
             return (lower_roi_align(anchor, schedule),)
+        case AppendSchedule():
+            return (lower_append(anchor, schedule),)
     raise AssertionError(schedule)
 
 

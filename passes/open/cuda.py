@@ -22,6 +22,7 @@ from tilestitch.passes.plan.gemm.kernels import why_not_mma
 from tilestitch.passes.plan.gemm.tiles import MmaTile, SimtTile
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import (
+    AppendSchedule,
     AttentionSchedule,
     DirectSchedule,
     ElementwiseSchedule,
@@ -87,7 +88,9 @@ def lifted_schedule(
             return replace(schedule, by_claims=False)  # claims are memory of open size
         case SortSchedule():
             return RankSchedule(RANK_THREADS)
-        case DirectSchedule() | WindowSchedule() | ScanSchedule() | SuppressSchedule() | RegionSchedule():
+        case DirectSchedule() | WindowSchedule() | ScanSchedule():
+            return schedule
+        case SuppressSchedule() | RegionSchedule() | AppendSchedule():
             return schedule
     return f"kernels of template {schedule.template} are for known sizes only"
 

@@ -28,6 +28,7 @@ from .group import Group, GroupKind
 from .parts import Roles
 from .roles import roles_of
 from .schedules import (
+    AppendSchedule,
     AttentionSchedule,
     DirectSchedule,
     ElementwiseSchedule,
@@ -73,7 +74,13 @@ def registers_of(view: GroupView, kind: GroupKind, schedule: Schedule) -> int:
         case WindowSchedule():
             return _bounded(_window(view), schedule.threads)
         case (
-            ScanSchedule() | SortSchedule() | RankSchedule() | ScatterSchedule() | SuppressSchedule() | RegionSchedule()
+            ScanSchedule()
+            | SortSchedule()
+            | RankSchedule()
+            | ScatterSchedule()
+            | SuppressSchedule()
+            | RegionSchedule()
+            | AppendSchedule()
         ):
             return _bounded(OPAQUE[type(schedule)] + most_alive(view.nodes, view.outputs), schedule.threads)
     raise AssertionError(f"{schedule} is for no GPU")
@@ -188,6 +195,7 @@ EXCHANGE = 8
 """Of blocks that share a row."""
 OPAQUE: Mapping[type, int] = {
     ScanSchedule: 28, SortSchedule: 20, RankSchedule: 28, ScatterSchedule: 16, SuppressSchedule: 48, RegionSchedule: 40,
+    AppendSchedule: 16,
 }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from .cpu.schedules import CpuSchedule
 from .group import GroupKind
 from .parts import Roles
 from .schedules import (
+    AppendSchedule,
     ElementwiseSchedule,
     OpenElementwiseSchedule,
     OpenRowSchedule,
@@ -47,7 +48,7 @@ MOST_STATIC_SHARED_BYTES = 48 * 1024
 OPAQUE = {
     "window_reduce": WindowSchedule, "cumulative": ScanSchedule, "top_k": SortSchedule | RankSchedule,
     "scatter_elements": ScatterSchedule, "scatter_nd": ScatterSchedule, "suppress": SuppressSchedule,
-    "roi_align": RegionSchedule,
+    "roi_align": RegionSchedule, "append": AppendSchedule,
 }  # fmt: skip
 """The schedule that the template of each operator takes."""
 
@@ -81,6 +82,7 @@ def _reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule)
             | ScatterSchedule()
             | SuppressSchedule()
             | RegionSchedule()
+            | AppendSchedule()
         ) if kind is GroupKind.OPAQUE:
             assert view.anchor is not None
             if not isinstance(schedule, OPAQUE.get(view.anchor.op, ())):

@@ -253,10 +253,18 @@ class RegionSchedule:
     threads: int
 
 
+@dataclass(frozen=True)
+class AppendSchedule:
+    """Rows of a cache: a thread for each new element."""
+
+    template: ClassVar[str] = "append"
+    threads: int
+
+
 Schedule: TypeAlias = (
     ElementwiseSchedule | OpenElementwiseSchedule | TransposeSchedule | RowSchedule | OpenRowSchedule
     | SplitRowSchedule | WindowSchedule | ScanSchedule
-    | SortSchedule | RankSchedule | ScatterSchedule | SuppressSchedule | RegionSchedule
+    | SortSchedule | RankSchedule | ScatterSchedule | SuppressSchedule | RegionSchedule | AppendSchedule
     | GemmSchedule | DirectSchedule | BandSchedule
     | TicketSchedule | LaunchesSchedule | BlockSchedule | AttentionSchedule | CpuSchedule
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import prod
 
-from tilestitch.compiler.ir import Node, Value
+from tilestitch.compiler.ir import Kind, Node, Value, kind_of
 from tilestitch.compiler.ir.indexing import blocks_of_reshape
 from tilestitch.compiler.ir.sizes import Size, bounds_of, symbols_of
 
@@ -31,8 +31,20 @@ def counted(nodes: Iterable[Node], inputs: Iterable[Value], outputs: Iterable[Va
     members = tuple(nodes)
     if not scores:
         return tuple(dict.fromkeys(v.tensor_type.num_elements for n in members for v in (*n.inputs, *n.outputs)))
-    stored = (value.tensor_type.num_elements for value in (*inputs, *outputs))
-    return tuple(dict.fromkeys((*stored, *(size for node in members for size in _joined(node)))))
+    values = dict.fromkeys((*inputs, *outputs, *_multiplied(members, inputs)))
+    joined = (size for node in members for size in _joined(node))
+    return tuple(dict.fromkeys((*(value.tensor_type.num_elements for value in values), *joined)))
+
+
+def _multiplied(members: Iterable[Node], inputs: Iterable[Value]) -> list[Value]:
+    """What the contractions of attention multiply, but for the scores, and what that is made of."""
+    nodes = tuple(members)
+    contractions = [node for node in nodes if kind_of(node.op) is Kind.CONTRACTION]
+    derived = {value for node in contractions for value in node.outputs}
+    for node in nodes:
+        derived.update(node.outputs if derived.intersection(node.inputs) else ())
+    found = values_between((v for node in contractions for v in node.inputs if v not in derived), inputs)
+    return [v for node in nodes for v in (*node.inputs, *node.outputs) if v in found]
 
 
 def _joined(node: Node) -> Iterator[Size]:

@@ -7,6 +7,7 @@ from math import prod
 from tilestitch.compiler.ir import Node
 from tilestitch.compiler.ir.types import HALVES, storage_bytes
 from tilestitch.passes.plan.schedules import (
+    AppendSchedule,
     RegionSchedule,
     ScanSchedule,
     ScatterSchedule,
@@ -40,6 +41,8 @@ def choose_opaque(anchor: Node) -> Schedule | None:
         return SuppressSchedule(THREADS)
     if anchor.op == "roi_align":
         return RegionSchedule(THREADS)
+    if anchor.op == "append":
+        return AppendSchedule(THREADS)
     return _scatter(anchor) if anchor.op in ("scatter_elements", "scatter_nd") else None
 
 

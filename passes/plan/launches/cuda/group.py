@@ -17,7 +17,17 @@ from tilestitch.passes.plan.launches.cuda.blocks import Blocking
 from tilestitch.passes.plan.launches.cuda.elementwise import elementwise, transpose
 from tilestitch.passes.plan.launches.cuda.emitted import Emitted, classified, results_of
 from tilestitch.passes.plan.launches.cuda.gemm import Rows, contraction
-from tilestitch.passes.plan.launches.cuda.opaque import checks, ranks, regions, scan, scatter, sort, suppress, window
+from tilestitch.passes.plan.launches.cuda.opaque import (
+    append,
+    checks,
+    ranks,
+    regions,
+    scan,
+    scatter,
+    sort,
+    suppress,
+    window,
+)
 from tilestitch.passes.plan.launches.cuda.rows import rowwise, split_rows
 from tilestitch.passes.plan.launches.cuda.stitched import Stitching, private
 from tilestitch.passes.plan.launches.cuda.tickets import Ticketing
@@ -26,6 +36,7 @@ from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.own_kernels import Dim3
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import (
+    AppendSchedule,
     AttentionSchedule,
     BandSchedule,
     BlockSchedule,
@@ -198,6 +209,8 @@ def of_part(view: GroupView, group: Group) -> tuple[Emitted, ...]:
             return suppress(anchor, schedule)
         case RegionSchedule() if anchor is not None:
             return (regions(anchor, schedule),)
+        case AppendSchedule() if anchor is not None:
+            return (append(anchor, schedule),)
     found = "none" if schedule is None else f"one of template {schedule.template}"
     raise PlanError(f"group {group.name} needs a schedule for a GPU, and has {found}; write the plan again")
 

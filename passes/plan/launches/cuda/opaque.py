@@ -12,6 +12,7 @@ from tilestitch.passes.plan.index_checks import pending_checks, read_for
 from tilestitch.passes.plan.launches.cuda.emitted import Emitted, accumulator_bytes, shared_array
 from tilestitch.passes.plan.own_kernels import Temporary
 from tilestitch.passes.plan.schedules import (
+    AppendSchedule,
     RankSchedule,
     RegionSchedule,
     ScanSchedule,
@@ -88,6 +89,11 @@ def suppress(node: Node, schedule: SuppressSchedule) -> tuple[Emitted, ...]:
 def regions(node: Node, schedule: RegionSchedule) -> Emitted:
     blocks = ceil_div(node.output.tensor_type.num_elements, schedule.threads)
     return Emitted.of("roi_align", blocks, schedule.threads, (*node.inputs, *node.outputs))
+
+
+def append(node: Node, schedule: AppendSchedule) -> Emitted:
+    blocks = ceil_div(node.inputs[0].tensor_type.num_elements, schedule.threads)
+    return Emitted.of("append", blocks, schedule.threads, (*node.inputs, *node.outputs))
 
 
 def scatter(node: Node, schedule: ScatterSchedule) -> tuple[Emitted, ...]:
