@@ -1,26 +1,27 @@
 """Caches that grow in memory of the caller's, for artifacts that were compiled for that.
 
 A cache of `length` rows lies in a buffer with room for more of them, and a run stores its new rows after these. What
-the run gives back is a view of the buffer, with the new rows: the next run's input, whose base tells the room.
+the run gives back is a view of the buffer, with the new rows: the next run's input, which tells the room. Where
+buffers lie, and how they are made, is the device's (`CacheMemory`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .artifact import address_of
+from .device import CacheMemory, OnDevice, Worker
 from .dtypes import dtype_name
 from .errors import InputError
-from .feeds import dlpack_view
 from .program import Cache, Program, ValueSpec
 from .sizes import value_of
 from .solver import Solver
+from .types import with_size
 
 GROWTH = 2
 """A buffer that is full is replaced by one so many times as large."""
@@ -30,7 +31,10 @@ LEAST_ROOM = 16
 class Caches:
     """The caches of a model. `donated`: patterns of the names of inputs whose memory may be written to."""
 
-    def __init__(self, programs: Sequence[Program], names: Sequence[str], donated: Sequence[str]) -> None:
+    def __init__(
+        self, programs: Sequence[Program], names: Sequence[str], donated: Sequence[str], memory: CacheMemory
+    ) -> None:
+        self._memory = memory
         self._programs = programs
         self._names = names
         self._known = [_as_known(program) for program in programs]
@@ -48,35 +52,32 @@ class Caches:
     def __bool__(self) -> bool:
         return bool(self.inputs)
 
-    def lent(self, feeds: Mapping[str, Any], out: Mapping[str, Any] | None) -> Lent:
-        """What a run is given in place of the caches. Raises `InputError`."""
+    def lent(self, feeds: Mapping[str, Any], out: Mapping[str, Any] | None, stream: Any = None) -> Lent:
+        """What a run in `stream` is given in place of the caches. Raises `InputError`."""
         for name in self._outputs.intersection(out or ()):
             raise InputError(f"out: {name!r} is a cache, which lies where its rows were; leave it out")
-        arrays = {name: self._array(name, feeds) for name in self.inputs}
+        arrays = {name: self._array(name, feeds, stream) for name in self.inputs}
         others = {name: value for name, value in feeds.items() if name not in arrays}
         sizes = self._lengths(arrays)
         caches, symbols = self._solved({**others, **arrays})
         lengths = {c.input: (sizes[c.sizes], sizes[c.sizes] + value_of(c.new, symbols)) for c in caches}
-        buffers = self._buffers(caches, arrays, lengths)
+        places = self._places(caches, arrays, lengths)
         for name, length in sizes.items():
-            capacity = next(buffers[c.input].shape[c.axis] for c in caches if c.sizes == name)
+            capacity = next(places[c.input].capacity for c in caches if c.sizes == name)
             others[name] = np.empty((length, capacity, 0), np.bool_)
-        return Lent(others, caches, buffers, {name: total for name, (_, total) in lengths.items()})
+        return Lent(others, caches, places, self._memory)
 
-    def _array(self, name: str, feeds: Mapping[str, Any]) -> np.ndarray:
+    def _array(self, name: str, feeds: Mapping[str, Any], stream: Any) -> Any:
         if name not in feeds:
             raise InputError(f"input {name!r} is missing; inputs are {', '.join(self._names)}")
-        given = feeds[name]
         cache = next(cache for cache in self._programs[0].caches if cache.input == name)
-        if not isinstance(given, np.ndarray) and hasattr(given, "__dlpack__"):
-            given = dlpack_view(given, cache.type.dtype)
-        array = np.asarray(given)
+        array = self._memory.given(feeds[name], cache.type.dtype, stream)
         shape = cache.type.shape
         if dtype_name(array.dtype) != cache.type.dtype or array.ndim != len(shape or ()):
             raise InputError(f"input {name!r} must be {cache.type}, not {array.dtype}{list(array.shape)}")
-        return array.astype(array.dtype.newbyteorder("="), copy=False)
+        return array
 
-    def _lengths(self, arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
+    def _lengths(self, arrays: Mapping[str, Any]) -> dict[str, int]:
         """The length of the caches by the input that tells it."""
         sizes: dict[str, int] = {}
         for cache in self._programs[0].caches:
@@ -102,95 +103,107 @@ class Caches:
         assert problem is not None
         raise problem
 
-    def _buffers(
-        self, caches: Sequence[Cache], arrays: Mapping[str, np.ndarray], lengths: Mapping[str, tuple[int, int]]
-    ) -> dict[str, np.ndarray]:
-        """For each cache the buffer that has its rows, and room: where it lies, or a copy. Those whose length one input
-        tells have one capacity.
+    def _places(
+        self, caches: Sequence[Cache], arrays: Mapping[str, Any], lengths: Mapping[str, tuple[int, int]]
+    ) -> dict[str, Place]:
+        """For each cache where it is to be: in the buffer that it lies in, or in a new one. Those whose length one
+        input tells have one capacity.
         """
-        found: dict[str, np.ndarray] = {}
+        memory = self._memory
+        found: dict[str, Place] = {}
         for name in dict.fromkeys(cache.sizes for cache in caches):
             group = [cache for cache in caches if cache.sizes == name]
-            have = {c.input: self._room(c, arrays[c.input]) for c in group}
+            rooms = {c.input: self._room(c, arrays[c.input]) for c in group}
             total = max(lengths[c.input][1] for c in group)
-            capacities = {0 if buffer is None else buffer.shape[c.axis] for c, buffer in zip(group, have.values())}
-            buffers = {name: buffer for name, buffer in have.items() if buffer is not None}
-            if (
-                len(capacities) == 1
-                and min(capacities) >= max(total, 1)
-                and _are_apart([*found.values(), *buffers.values()])
-            ):
-                found.update(buffers)
-                continue
-            kept = any(c.input in self._donated for c in group)
-            capacity = max(GROWTH * total, LEAST_ROOM) if kept else max(total, 1)
-            for cache in group:
-                found[cache.input] = _grown(arrays[cache.input], cache.axis, capacity)
+            capacities = {0 if room is None else room.shape[c.axis] for c, room in zip(group, rooms.values())}
+            taken = [place.room for place in found.values() if place.room is not None]
+            stays = len(capacities) == 1 and min(capacities) >= max(total, 1)
+            stays = stays and _are_apart([memory.place(room) for room in (*taken, *rooms.values())])
+            is_donated = any(c.input in self._donated for c in group)
+            capacity = max(GROWTH * total, LEAST_ROOM) if is_donated else max(total, 1)
+            for c in group:
+                room = rooms[c.input] if stays else None
+                size = min(capacities) if stays else capacity
+                found[c.input] = Place(arrays[c.input], room, size, lengths[c.input][1], c.input in self._donated)
         return found
 
-    def _room(self, cache: Cache, array: np.ndarray) -> np.ndarray | None:
+    def _room(self, cache: Cache, array: Any) -> Any | None:
         """The donated buffer whose first rows an array is."""
-        base = array.base
-        if cache.input not in self._donated or not array.flags.writeable:
-            return None
-        if not isinstance(base, np.ndarray) or base.dtype != array.dtype:
-            return None
-        shape = (
-            (*array.shape[: cache.axis], base.shape[cache.axis], *array.shape[cache.axis + 1 :])
-            if (base.ndim == array.ndim)
-            else ()
-        )
-        same = base.shape == shape and base.ctypes.data == array.ctypes.data and base.strides == array.strides
-        return base if same and base.flags.c_contiguous and base.flags.writeable and base.flags.aligned else None
+        return self._memory.room(array, cache.axis) if cache.input in self._donated else None
+
+
+class Place(NamedTuple):
+    """Where a cache is to be: the rows that are given, the buffer that they lie in, None for a new one; for how many
+    rows it has room, how many there will be, and whether it is donated.
+    """
+
+    array: Any
+    room: Any | None
+    capacity: int
+    total: int
+    is_donated: bool
 
 
 class Lent:
-    """The caches of one run: `feeds` have their sizes in their place. `buffers` are written to."""
+    """The caches of one run: `feeds` have their sizes in their place. Their buffers are there once `placed` was called
+    within the run.
+    """
 
     def __init__(
-        self, feeds: dict[str, Any], caches: Sequence[Cache], buffers: Mapping[str, np.ndarray],
-        totals: Mapping[str, int],
-    ) -> None:  # fmt: skip
-        self.feeds, self._caches, self._buffers, self._totals = feeds, caches, buffers, totals
-        self.buffers = tuple(buffers.values())
+        self, feeds: dict[str, Any], caches: Sequence[Cache], places: Mapping[str, Place], memory: CacheMemory
+    ) -> None:
+        self.feeds, self._caches, self._places, self._memory = feeds, caches, places, memory
+        self._buffers: dict[str, Any] = {}
 
-    def apart(self, inputs: Sequence[Any]) -> list[Any]:
+    def check(self, results: Mapping[str, int], shape_of: Callable[[int], Any]) -> None:
+        """Raises `InputError` for a cache of another shape than the run's, by the numbers of the results."""
+        for cache in self._caches:
+            number, place = results[cache.output], self._places[cache.input]
+            shape = with_size(place.array.shape, cache.axis, place.capacity)
+            if shape_of(number) != shape:
+                raise InputError(
+                    f"input {cache.input!r} of type {cache.type} does not fit the other inputs: with them it has the "
+                    f"shape {with_size(shape_of(number), cache.axis, place.total)} after the run, not "
+                    f"{with_size(shape, cache.axis, place.total)}"
+                )
+
+    def placed(self, results: Mapping[str, int], worker: Worker) -> dict[int, Any]:
+        """The buffers, those that are not there yet made, by the numbers of the results."""
+        for cache in self._caches:
+            array, room, capacity, *_ = self._places[cache.input]
+            buffer = self._memory.grown(array, cache.axis, capacity, worker) if room is None else room
+            self._buffers[cache.input] = buffer
+        return {results[cache.output]: self._buffers[cache.input] for cache in self._caches}
+
+    def apart(self, inputs: Sequence[Any], worker: Worker) -> list[Any]:
         """The other inputs, those that lie in the buffers copied."""
-        return [self._apart(value) for value in inputs]
+        return [self._apart(value, worker) for value in inputs]
 
-    def _apart(self, value: Any) -> Any:
+    def _apart(self, value: Any, worker: Worker) -> Any:
         if isinstance(value, list):
-            return self.apart(value)
-        if not isinstance(value, np.ndarray) or not value.size or _are_apart([value, *self.buffers]):
-            return value
-        return value.copy()
+            return self.apart(value, worker)
+        return value if self._is_apart(value) else self._memory.copied(value, worker)
+
+    def _is_apart(self, value: Any) -> bool:
+        """Whether a value has no memory in common with the buffers."""
+        if not isinstance(value, (np.ndarray, OnDevice)):
+            return True
+        place = self._memory.place(value)
+        return not place[1] or _are_apart([place, *map(self._memory.place, self._buffers.values())])
 
     def check_apart(self, targets: Mapping[str, Any]) -> None:
         """Raises `InputError` for a result that is to lie where caches are."""
         for name, target in targets.items():
-            if isinstance(target, np.ndarray) and target.size and not _are_apart([target, *self.buffers]):
+            if not self._is_apart(target):
                 raise InputError(f"out: {name!r} lies in the buffer of a cache; give other memory")
 
-    def preset(self, results: Mapping[str, int], shape_of: Any) -> dict[int, np.ndarray]:
-        """The buffers by the numbers of the results. Raises `InputError` for one of another shape than the run's."""
-        preset = {}
-        for cache in self._caches:
-            number, buffer = results[cache.output], self._buffers[cache.input]
-            if shape_of(number) != buffer.shape:
-                rows = self._totals[cache.input]
-                raise InputError(
-                    f"input {cache.input!r} of type {cache.type} does not fit the other inputs: with them it has the "
-                    f"shape {_with(shape_of(number), cache.axis, rows)} after the run, not "
-                    f"{_with(buffer.shape, cache.axis, rows)}"
-                )
-            preset[number] = buffer
-        return preset
-
-    def views(self, results: dict[str, Any]) -> None:
+    def end(self, named: dict[str, Any], worker: Worker, on_device: bool) -> None:
         """Put what the caches are now into the results."""
         for cache in self._caches:
-            rows = (slice(None),) * cache.axis + (slice(self._totals[cache.input]),)
-            results[cache.output] = self._buffers[cache.input][rows]
+            place, buffer = self._places[cache.input], self._buffers[cache.input]
+            named[cache.output] = self._memory.result(
+                buffer, cache.axis, place.total, worker, stays=place.is_donated, on_device=on_device
+            )
 
 
 def _as_known(program: Program) -> Program:
@@ -205,10 +218,9 @@ def _as_known(program: Program) -> Program:
     return replace(program, values=tuple(values), symbols=tuple(s for s in program.symbols if s.name in symbols))
 
 
-def _are_apart(arrays: Sequence[np.ndarray]) -> bool:
-    """Whether no two of these contiguous arrays have memory in common."""
-    places = sorted((address_of(array), array.nbytes) for array in arrays)
-    return all(start + nbytes <= after for (start, nbytes), (after, _) in pairwise(places))
+def _are_apart(places: Iterable[tuple[int, int]]) -> bool:
+    """Whether no two of these, each an address and a number of bytes, have memory in common."""
+    return all(start + nbytes <= after for (start, nbytes), (after, _) in pairwise(sorted(places)))
 
 
 def _check_fixed(value: ValueSpec, shape: Sequence[int]) -> None:
@@ -217,13 +229,3 @@ def _check_fixed(value: ValueSpec, shape: Sequence[int]) -> None:
     sizes = zip(shape, wanted)
     if len(shape) != len(wanted) or any(isinstance(w, int) and w != size for size, w in sizes):
         raise InputError(f"input {value.name!r} must be {value.type}, but its shape is {list(shape)}")
-
-
-def _grown(array: np.ndarray, axis: int, capacity: int) -> np.ndarray:
-    buffer = np.empty(_with(array.shape, axis, capacity), array.dtype)
-    buffer[(slice(None),) * axis + (slice(array.shape[axis]),)] = array
-    return buffer
-
-
-def _with(shape: Sequence[int], axis: int, size: int) -> tuple[int, ...]:
-    return (*shape[:axis], size, *shape[axis + 1 :])

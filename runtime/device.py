@@ -53,6 +53,33 @@ class OnDevice:
         raise NotImplementedError
 
 
+class CacheMemory(Protocol):
+    """How caches grow in a device's memory. A buffer has room for rows along one axis; users have the first of these.
+
+    Arrays here are as users give them, or the device's: they have `dtype`, `shape` and `ndim`.
+    """
+
+    def given(self, value: Any, dtype: str, stream: Any) -> Any:
+        """The array of what a user gives for a cache of a data type, for a run in `stream`. Raises `InputError`."""
+
+    def room(self, array: Any, axis: int) -> Any | None:
+        """The buffer whose first rows an array is, if it may be written to."""
+
+    def place(self, array: Any) -> tuple[int, int]:
+        """Address and bytes of a C-contiguous array where buffers lie; both 0 for another one."""
+
+    def grown(self, array: Any, axis: int, capacity: int, worker: Worker) -> Any:
+        """A new buffer with the rows of an array and room for `capacity` of them."""
+
+    def copied(self, array: Any, worker: Worker) -> Any:
+        """The same elements elsewhere."""
+
+    def result(self, buffer: Any, axis: int, length: int, worker: Worker, *, stays: bool, on_device: bool) -> Any:
+        """The first rows of a buffer as users get them. stays: the next run is to grow them there; on_device: other
+        results are in the device's memory.
+        """
+
+
 class Segment(Protocol):
     """A native or device step, bound to memory."""
 
@@ -124,6 +151,7 @@ class Backend(Protocol):
 
     max_workers: int
     writes_host_memory: bool
+    cache_memory: CacheMemory
 
     def worker(self) -> Worker: ...
 

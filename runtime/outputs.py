@@ -53,6 +53,7 @@ class _Result:
 
 class Wanted:
     """One run's results: some in the arrays `out`, the others on the device if `on_device`, else new arrays of numpy.
+    grown: the buffers of caches by the numbers of the results that lie there.
 
     Raises `InputError` when `out` does not fit.
     """
@@ -65,12 +66,13 @@ class Wanted:
         on_device: bool,
         backend: Backend,
         stream: Any,
-        preset: Mapping[int, np.ndarray] | None = None,
+        grown: Mapping[int, Any] | None = None,
     ) -> None:
         self._program, self._out, self._on_device = results.program, out, on_device
         self._value = results.value
         self.targets = _targets(results, out, lambda value: backend.adopt(value, stream))
-        self._preset = {**_preset(results, inputs, self.targets, backend.writes_host_memory), **(preset or {})}
+        self._grown = grown or {}
+        self._preset = {**_preset(results, inputs, self.targets, backend.writes_host_memory), **self._grown}
 
     def run(
         self, execution: Execution, worker: Worker, inputs: Sequence[Any], record: RecordTime | None
@@ -84,7 +86,9 @@ class Wanted:
         given: list[Any] = []
         for name, number, result in zip(self._program.result_names, self._program.outputs, results):
             target = self.targets.get(name)
-            if target is not None:
+            if number in self._grown:
+                named[name] = result
+            elif target is not None:
                 _copy_to(target, result, worker)
                 named[name] = self._out[name]
             elif not self._on_device or not isinstance(result, (np.ndarray, OnDevice)) or result.dtype.kind == "O":

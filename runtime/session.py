@@ -11,7 +11,7 @@ import numpy as np
 
 from . import feeds as feeds_
 from .artifact import Artifact, read_artifact
-from .caches import Caches
+from .caches import Caches, Lent
 from .cpu.threads import thread_count
 from .device import Backend, DeviceName, RecordTime, check_target, open_backend
 from .errors import ArtifactIntegrityError
@@ -111,7 +111,7 @@ class Module:
         self._reader = Inputs(self._programs, [loaded.sizing(program) for program in self._programs], backend)
         self._results = [Results(program, program.values.__getitem__) for program in self._programs]
         self._pool = Pool(loaded, self._programs, backend)
-        self._caches = Caches(self._programs, self._names, donate)
+        self._caches = Caches(self._programs, self._names, donate, backend.cache_memory)
         self._recipe: Recipe | None = None
 
     @property
@@ -246,18 +246,13 @@ class Module:
         stream: Any = None,
         on_device: bool = False,
     ) -> dict[str, Any]:
-        lent = self._caches.lent(feeds, out) if self._caches else None
-        (index, bound), inputs = self._reader.read(feeds if lent is None else lent.feeds, stream)
-        program, wanted, preset, shared = self._programs[index], None, None, inputs
-        if lent is not None and bound is not None:
-            preset = lent.preset(program.results, lambda number: bound.value(number).shape)
-            inputs = lent.apart(inputs)
-            shared = [*inputs, *lent.buffers]
+        if self._caches:
+            return self._grow(self._caches.lent(feeds, out, stream), out or {}, record, stream, on_device)
+        (index, bound), inputs = self._reader.read(feeds, stream)
+        program, wanted = self._programs[index], None
         if out or on_device:
             results = self._results[index] if bound is None else Results(program, bound.value)
-            wanted = Wanted(results, shared, out or {}, on_device, self._backend, stream, preset)
-            if lent is not None:
-                lent.check_apart(wanted.targets)
+            wanted = Wanted(results, inputs, out or {}, on_device, self._backend, stream)
         context = self._pool.acquire()
         try:
             worker = context.worker
@@ -265,14 +260,36 @@ class Module:
             try:
                 execution = context.execution(index, bound)
                 if wanted is not None:
-                    named = wanted.run(execution, worker, inputs, record)
-                else:
-                    made = execution.run(inputs, record, preset)
-                    if not self._backend.writes_host_memory:
-                        made = [on_host(result, worker) for result in made]
-                    named = dict(zip(program.result_names, made))
-                if lent is not None:
-                    lent.views(named)
+                    return wanted.run(execution, worker, inputs, record)
+                made = execution.run(inputs, record)
+                if not self._backend.writes_host_memory:
+                    made = [on_host(result, worker) for result in made]
+                return dict(zip(program.result_names, made))
+            finally:
+                worker.end()
+        finally:
+            self._pool.release(context)
+
+    def _grow(
+        self, lent: Lent, out: Mapping[str, Any], record: RecordTime | None, stream: Any, on_device: bool
+    ) -> dict[str, Any]:
+        """Run with caches that grow."""
+        (index, bound), inputs = self._reader.read(lent.feeds, stream)
+        program = self._programs[index]
+        assert bound is not None, "a program with caches has symbols"
+        lent.check(program.results, lambda number: bound.value(number).shape)
+        context = self._pool.acquire()
+        try:
+            worker = context.worker
+            worker.begin(stream)
+            try:
+                grown = lent.placed(program.results, worker)
+                inputs = lent.apart(inputs, worker)
+                shared, results = [*inputs, *grown.values()], Results(program, bound.value)
+                wanted = Wanted(results, shared, out, on_device, self._backend, stream, grown)
+                lent.check_apart(wanted.targets)
+                named = wanted.run(context.execution(index, bound), worker, inputs, record)
+                lent.end(named, worker, on_device)
                 return named
             finally:
                 worker.end()

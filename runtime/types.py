@@ -111,6 +111,11 @@ def _shape(data: Any, where: str) -> Shape | None:
     return shape
 
 
+def with_size(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
+    """A shape with another size along one axis."""
+    return (*shape[:axis], size, *shape[axis + 1 :])
+
+
 def check_sizes(sizes: Sequence[int], where: str) -> None:
     """Raises `ArtifactSchemaError` for a shape that numpy has not. It counts no bytes of an array with an axis of size
     0, but refuses those that would be too many with a size of 1 there.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilestitch.runtime.artifact import CPU_LIBRARY, Artifact
+from tilestitch.runtime.cache_memory import HostCacheMemory
 from tilestitch.runtime.device import HostOnly, Memory
 from tilestitch.runtime.errors import DeviceError
 from tilestitch.runtime.hostmemory import HostArena
@@ -45,6 +46,7 @@ class CpuBackend(HostOnly):
     """Kernels in a library; as many concurrent runs as the cores have room for."""
 
     def __init__(self, loaded: Loaded, library: Library | None, num_threads: int) -> None:
+        self.cache_memory = HostCacheMemory()
         self.max_workers = max(1, available_cores() // num_threads)
         self._loaded = loaded
         self._library = library

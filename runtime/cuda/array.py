@@ -41,6 +41,16 @@ class DeviceArray(OnDevice):
         if self._ordered is not None and self._ordered.freed_in != stream:
             self._ordered.use_elsewhere(stream)
 
+    def lend(self, stream: int | None) -> None:
+        """A consumer of DLPack in this stream uses the memory from now on."""
+        if self.queued_in is not None and stream != -1 and stream != self.queued_in:
+            self.device.synchronize()
+        self.use_in(LEGACY_STREAM if stream is None else None if stream == -1 else stream)
+
+    def written(self, shape: tuple[int, ...], queued_in: int | None) -> DeviceArray:
+        """The array, or the first elements of it, after work in this stream, None for work that is done."""
+        return DeviceArray(self.device, self.address, self.dtype, shape, self._owner, queued_in)
+
     def numpy(self) -> np.ndarray:
         result = np.empty(self.shape, self.dtype)
         with self.device.current():
@@ -73,9 +83,7 @@ class DeviceArray(OnDevice):
 
     def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
         """A capsule. Work that is queued in another stream than the consumer's is waited for, unless that is -1."""
-        if self.queued_in is not None and stream != -1 and stream != self.queued_in:
-            self.device.synchronize()
-        self.use_in(LEGACY_STREAM if stream is None else None if stream == -1 else stream)
+        self.lend(stream)
         return dlpack.make(self.address, self.device.ordinal, self.dtype, self.shape, self)
 
     def __repr__(self) -> str:

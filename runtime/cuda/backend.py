@@ -20,7 +20,9 @@ from .array import DeviceArray
 from .driver import Allocation, Device, host_address, load_driver
 from .memory import CudaMemory, aligned
 from .modules import Modules
+from .pitched import Pitched, copy_pitched
 from .queue import Queue
+from .rows import CudaCacheMemory
 from .stream_memory import LEGACY_STREAM, StreamMemory
 
 MOST_KEPT = 8
@@ -62,6 +64,10 @@ class CudaBackend:
         weights, self._addresses = _upload_weights(file, device, loaded)
         self._workers: list[WorkerParts] = []
         self._close = weakref.finalize(self, _close_backend, modules, weights, self._workers)
+
+    @property
+    def cache_memory(self) -> CudaCacheMemory:
+        return CudaCacheMemory(self.adopt)
 
     def worker(self) -> CudaWorker:
         parts = WorkerParts(Queue(self._device), [])
@@ -151,6 +157,13 @@ class CudaWorker:
             return DeviceArray(self._device, memory.address, dtype, shape, memory)
         memory = StreamMemory(self._device, nbytes, "an output", queue.stream, queue.stream, queue.owner)
         return DeviceArray(self._device, memory.address, dtype, shape, memory, queue.stream)
+
+    def queued(self, array: DeviceArray, shape: tuple[int, ...]) -> DeviceArray:
+        """The first elements of an array as the run under way leaves them."""
+        return array.written(shape, self._queue.stream if self._queue.is_asynchronous else None)
+
+    def copy_pitched(self, target: Pitched, source: Pitched, rows: int) -> None:
+        copy_pitched(self._device, target, source, rows, self._queue.stream)
 
     def write(self, target: OnDevice, source: np.ndarray | OnDevice) -> None:
         self._queue.write(target.address, source)

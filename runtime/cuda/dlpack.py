@@ -126,8 +126,12 @@ def _drop(capsule: int) -> None:
         _exported.pop(_raw_pointer(capsule, _FRESH), None)
 
 
-def make(address: int, device: int, dtype: np.dtype, shape: tuple[int, ...], owner: object) -> Any:
-    """A capsule of an array in GPU number `device`'s memory that keeps `owner` alive.
+def make(
+    address: int, device: int, dtype: np.dtype, shape: tuple[int, ...], owner: object,
+    strides: tuple[int, ...] | None = None,
+) -> Any:  # fmt: skip
+    """A capsule of an array in GPU number `device`'s memory that keeps `owner` alive. strides: in elements; None for a
+    C-contiguous one.
 
     Raises `BufferError` for data types that DLPack lacks.
     """
@@ -140,6 +144,9 @@ def make(address: int, device: int, dtype: np.dtype, shape: tuple[int, ...], own
     tensor.data, tensor.device_type, tensor.device_id, tensor.ndim = address or None, CUDA, device, len(shape)
     tensor.code, tensor.bits, tensor.lanes = code, dtype.itemsize * 8, 1
     tensor.shape = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
+    steps = None if strides is None else (ctypes.c_int64 * max(len(strides), 1))(*strides)
+    if steps is not None:
+        tensor.strides = ctypes.cast(steps, ctypes.POINTER(ctypes.c_int64))
     managed.deleter = _delete
-    _exported[ctypes.addressof(managed)] = (managed, sizes, owner)
+    _exported[ctypes.addressof(managed)] = (managed, sizes, steps, owner)
     return _new(ctypes.addressof(managed), _FRESH, _drop)

@@ -45,7 +45,8 @@ KERNEL_ALIGNMENT = 16
 
 class CudaMemory:
     """One allocation: status words, counters and values of symbols, then the program's arena, and a slot for every
-    input and heap value that kernels use. That of a program with symbols is as large as the sizes so far needed.
+    input and heap value that kernels use, but for caches, whose memory every run brings. That of a program with symbols
+    is as large as the sizes so far needed.
     """
 
     def __init__(self, program: Program, file: str, queue: Queue, modules: Modules, weights: Mapping[str, int]) -> None:
@@ -71,7 +72,8 @@ class CudaMemory:
             if isinstance(value.location, Sizes):
                 self.slots[number] = self._arena
                 self._arena += aligned(8 * max(1, len(program.symbols)))
-        self._slotted = sorted(set(_slotted(program)))
+        grown = {program.results[cache.output] for cache in program.caches}
+        self._slotted = sorted(set(_slotted(program)) - grown)
         self._symbols = np.zeros(0, np.int64)  # the copy may be under way for as long as the memory has these sizes
         self._allocation: Allocation | None = None
         if not program.symbols:
@@ -150,7 +152,8 @@ class CudaMemory:
         return base + self.of(arg.offset_bytes)
 
     def slot(self, number: int) -> int:
-        return self.allocation.address + self.slots[number]
+        """Of what has none, a place that is there: runs bring another one."""
+        return self.allocation.address + self.slots.get(number, 0)
 
     def operand(self, values: list[Any], number: int) -> int:
         """The address of an input or heap value in this run; a host array is copied to its slot, and so is one on the
@@ -158,6 +161,8 @@ class CudaMemory:
         """
         value = values[number]
         if value is None:
+            if number not in self.slots:
+                raise ArtifactSchemaError(f"no memory for {self.spec(number).name!r}, a cache", file=self._file)
             values[number] = self._array(self.spec(number), self.slot(number))
         elif isinstance(value, OnDevice) and value.address % KERNEL_ALIGNMENT == 0:
             return value.address

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tilestitch.runtime.artifact import Artifact, aligned_bytes, cuda_source_member
+from tilestitch.runtime.cache_memory import HostCacheMemory
 from tilestitch.runtime.device import HostOnly, Memory, RecordTime
 from tilestitch.runtime.errors import ArtifactSchemaError, DeviceError, ExecutionError
 from tilestitch.runtime.hostmemory import HostArena, empty_tensor
@@ -73,6 +74,7 @@ class EmulatorBackend(HostOnly):
     """Kernels compiled for the host; runs of different threads wait for one another."""
 
     max_workers = 1
+    cache_memory = HostCacheMemory()
 
     def __init__(self, file: str, kernels: Kernels | None, options: EmulatorOptions) -> None:
         self._file, self._kernels, self._options = file, kernels, options

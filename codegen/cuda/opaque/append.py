@@ -11,7 +11,7 @@ from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, Thread, kernel_function
 from tilestitch.codegen.cuda.positions import places_dtype
 from tilestitch.compiler.ir.graph import Node
-from tilestitch.compiler.ir.sizes import ceil_div
+from tilestitch.compiler.ir.sizes import ceil_div, largest
 from tilestitch.passes.plan.schedules import AppendSchedule
 
 
@@ -21,12 +21,13 @@ def lower_append(node: Node, schedule: AppendSchedule) -> CudaLaunch:
     axis, count = attrs["axis"], x.tensor_type.num_elements
     inner = prod(x.shape[axis + 1 :])
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (x, out)]
-    grid, block = (ceil_div(count, threads), 1, 1), (threads, 1, 1)
+    grid, block = (largest(1, ceil_div(count, threads)), 1, 1), (threads, 1, 1)
 
     def body(buffers: list[Any], thread: Thread) -> None:
         source, target = buffers
         dtype = places_dtype()
-        new, room, before = (integer(rows * inner, dtype) for rows in (x.shape[axis], attrs["capacity"], attrs["at"]))
+        room, before = (integer(rows * inner, dtype) for rows in (attrs["capacity"], attrs["at"]))
+        new = integer(largest(1, x.shape[axis] * inner), dtype)
         place = T.bind(T.cast(thread.block[0], dtype) * threads + thread.thread[0])
         with T.If(place < integer(count, dtype)), T.Then():
             part = T.bind(place // new)

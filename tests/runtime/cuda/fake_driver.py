@@ -257,6 +257,20 @@ def _to_device(fake: FakeDriver, target: Any, source: int, nbytes: int, stream: 
     ctypes.memmove(int(target), source, nbytes)
 
 
+def _pitched(fake: FakeDriver, copy: Any, stream: Any) -> None:
+    host = real.CUmemorytype.CU_MEMORYTYPE_HOST
+    source = int(copy.srcHost) if copy.srcMemoryType == host else int(copy.srcDevice)
+    target = int(copy.dstHost) if copy.dstMemoryType == host else int(copy.dstDevice)
+    for row in range(copy.Height):
+        at, to = source + row * copy.srcPitch, target + row * copy.dstPitch
+        if copy.srcMemoryType == host:
+            _to_device(fake, to, at, copy.WidthInBytes, stream)
+        elif copy.dstMemoryType == host:
+            _to_host(fake, to, at, copy.WidthInBytes, stream)
+        else:
+            _on_device(fake, to, at, copy.WidthInBytes, stream)
+
+
 def _to_host(fake: FakeDriver, target: int, source: Any, nbytes: int, stream: Any = 0) -> None:
     fake._stream(stream)
     fake.check_range(int(source), nbytes)
@@ -448,6 +462,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cuMemcpyDtoH": _to_host,
     "cuMemcpyDtoHAsync": _to_host,
     "cuMemcpyDtoDAsync": _on_device,
+    "cuMemcpy2DAsync": _pitched,
     "cuMemsetD8Async": _memset,
     "cuPointerGetAttribute": _owner,
     "cuModuleLoadData": _load,

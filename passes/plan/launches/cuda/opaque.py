@@ -93,7 +93,7 @@ def regions(node: Node, schedule: RegionSchedule) -> Emitted:
 
 def append(node: Node, schedule: AppendSchedule) -> Emitted:
     blocks = ceil_div(node.inputs[0].tensor_type.num_elements, schedule.threads)
-    return Emitted.of("append", blocks, schedule.threads, (*node.inputs, *node.outputs))
+    return Emitted.of("append", largest(1, blocks), schedule.threads, (*node.inputs, *node.outputs))
 
 
 def scatter(node: Node, schedule: ScatterSchedule) -> tuple[Emitted, ...]:

@@ -24,7 +24,7 @@ const Entry kEntries[] = {
     ENTRY(cuStreamQuery), ENTRY(cuStreamWaitEvent), ENTRY(cuEventCreate), ENTRY(cuEventDestroy), ENTRY(cuEventRecord),
     ENTRY(cuEventSynchronize), ENTRY(cuEventQuery), ENTRY(cuEventElapsedTime), ENTRY(cuMemAlloc), ENTRY(cuMemFree),
     ENTRY(cuMemGetInfo), ENTRY(cuPointerGetAttribute), ENTRY(cuMemcpyHtoD), ENTRY(cuMemcpyHtoDAsync),
-    ENTRY(cuMemcpyDtoH), ENTRY(cuMemcpyDtoHAsync), ENTRY(cuMemcpyDtoD), ENTRY(cuMemcpyDtoDAsync),
+    ENTRY(cuMemcpyDtoH), ENTRY(cuMemcpyDtoHAsync), ENTRY(cuMemcpyDtoD), ENTRY(cuMemcpyDtoDAsync), ENTRY(cuMemcpy2DAsync),
     ENTRY(cuMemsetD8Async), ENTRY(cuMemPoolCreate), ENTRY(cuMemPoolDestroy), ENTRY(cuMemPoolSetAttribute),
     ENTRY(cuMemPoolTrimTo), ENTRY(cuDeviceGetDefaultMemPool), ENTRY(cuMemAllocFromPoolAsync), ENTRY(cuMemFreeAsync),
     ENTRY(cuModuleLoadData), ENTRY(cuModuleUnload), ENTRY(cuModuleGetFunction), ENTRY(cuFuncGetAttribute),

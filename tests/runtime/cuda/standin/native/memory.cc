@@ -247,6 +247,24 @@ CUresult cuMemcpyDtoDAsync(CUdeviceptr target, CUdeviceptr source, size_t nbytes
   return guarded(__func__, Needs::context, [&] { copy_on_device(target, source, nbytes, stream); });
 }
 
+CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D* wanted, CUstream stream) {
+  return guarded(__func__, Needs::context, [&] {
+    const CUDA_MEMCPY2D& copy = *wanted;
+    if (copy.srcXInBytes || copy.srcY || copy.dstXInBytes || copy.dstY) refuse(CUDA_ERROR_NOT_SUPPORTED, "an offset");
+    if (copy.WidthInBytes > copy.srcPitch || copy.WidthInBytes > copy.dstPitch)
+      refuse(CUDA_ERROR_INVALID_VALUE, "rows of %zu bytes, pitches %zu and %zu", copy.WidthInBytes, copy.srcPitch, copy.dstPitch);
+    bool from_host = copy.srcMemoryType == CU_MEMORYTYPE_HOST, to_host = copy.dstMemoryType == CU_MEMORYTYPE_HOST;
+    if (from_host && to_host) refuse(CUDA_ERROR_NOT_SUPPORTED, "a copy on the host");
+    for (size_t row = 0; row < copy.Height; ++row) {
+      size_t source = row * copy.srcPitch, target = row * copy.dstPitch;
+      auto* here = static_cast<const char*>(copy.srcHost) + source;
+      if (from_host) copy_to_device(copy.dstDevice + target, here, copy.WidthInBytes, stream);
+      else if (to_host) copy_to_host(static_cast<char*>(copy.dstHost) + target, copy.srcDevice + source, copy.WidthInBytes, stream);
+      else copy_on_device(copy.dstDevice + target, copy.srcDevice + source, copy.WidthInBytes, stream);
+    }
+  });
+}
+
 CUresult cuMemsetD8Async(CUdeviceptr target, unsigned char value, size_t count, CUstream stream) {
   return guarded(__func__, Needs::context, [&] {
     Device& device = device_of_stream(stream);

@@ -1,0 +1,51 @@
+"""Buffers of numpy that caches grow in, for devices that write to the host's memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .artifact import address_of
+from .device import Worker
+from .feeds import dlpack_view
+from .types import with_size
+
+
+class HostCacheMemory:
+    """What users have of a buffer is a view, whose base tells the room."""
+
+    def given(self, value: Any, dtype: str, stream: Any) -> np.ndarray:
+        if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
+            value = dlpack_view(value, dtype)
+        array = np.asarray(value)
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+    def room(self, array: np.ndarray, axis: int) -> np.ndarray | None:
+        base = array.base
+        if not array.flags.writeable or not isinstance(base, np.ndarray) or base.dtype != array.dtype:
+            return None
+        if base.ndim != array.ndim or base.shape != with_size(array.shape, axis, base.shape[axis]):
+            return None
+        same = base.ctypes.data == array.ctypes.data and base.strides == array.strides
+        return base if same and base.flags.c_contiguous and base.flags.writeable and base.flags.aligned else None
+
+    def place(self, array: Any) -> tuple[int, int]:
+        return (address_of(array), array.nbytes) if isinstance(array, np.ndarray) else (0, 0)
+
+    def grown(self, array: np.ndarray, axis: int, capacity: int, worker: Worker) -> np.ndarray:
+        buffer = np.empty(with_size(array.shape, axis, capacity), array.dtype)
+        _rows(buffer, axis, array.shape[axis])[...] = array
+        return buffer
+
+    def copied(self, array: np.ndarray, worker: Worker) -> np.ndarray:
+        return array.copy()
+
+    def result(
+        self, buffer: np.ndarray, axis: int, length: int, worker: Worker, *, stays: bool, on_device: bool
+    ) -> np.ndarray:
+        return _rows(buffer, axis, length)
+
+
+def _rows(buffer: np.ndarray, axis: int, length: int) -> np.ndarray:
+    return buffer[(slice(None),) * axis + (slice(length),)]
