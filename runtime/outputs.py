@@ -80,7 +80,7 @@ class Wanted:
         """Execute, and return the outputs by name."""
         preset = self._preset
         if self._on_device:
-            preset = {**_fresh(self._program, self._value, self.targets, worker), **preset}
+            preset = {**_fresh(self._program, self._value, preset, self.targets, worker), **preset}
         results = execution.run(inputs, record, preset)
         named: dict[str, Any] = {}
         given: list[Any] = []
@@ -216,14 +216,21 @@ def _preset(
 
 
 def _fresh(
-    program: Program, value_of: Callable[[int], ValueSpec], targets: Mapping[str, Any], worker: Worker
-) -> dict[int, OnDevice]:
-    """New arrays on the device for the outputs that kernels make there."""
+    program: Program, value_of: Callable[[int], ValueSpec], preset: Mapping[int, Any], targets: Mapping[str, Any],
+    worker: Worker,
+) -> dict[int, OnDevice]:  # fmt: skip
+    """New arrays on the device for the outputs that kernels make there, but for those that have their places."""
     made: dict[int, OnDevice] = {}
     for name, number in zip(program.result_names, program.outputs):
         value = value_of(number)
         static = isinstance(value.type, TensorType) and value.type.static_shape is not None
-        if name in targets or not static or not isinstance(value.location, Heap) or value.dtype == "string":
+        if (
+            name in targets
+            or number in preset
+            or not static
+            or not isinstance(value.location, Heap)
+            or value.dtype == "string"
+        ):
             continue
         if number not in made and isinstance(value.type, TensorType):
             made[number] = worker.empty(numpy_dtype(value.dtype), value.type.static_shape or ())

@@ -8,18 +8,18 @@ from .driver import Device
 
 
 class Pitched(NamedTuple):
-    """`count` times `rows` rows of `row_bytes` each, without gaps, on the host or on the GPU. `owner` keeps them."""
+    """`times` times `rows` rows of `row_bytes` each, without gaps, on the host or on the GPU. `owner` keeps them."""
 
     address: int
     row_bytes: int
     rows: int
-    count: int
+    times: int
     on_host: bool
     owner: Any = None
 
 
 def copy_pitched(device: Device, target: Pitched, source: Pitched, rows: int, stream: int) -> None:
-    """Queue a copy of the first `rows` rows, each of the `count` times; the context is current."""
+    """Queue a copy of the first `rows` rows, each of the `times` times; the context is current."""
     api = device.api
     copy = api.CUDA_MEMCPY2D()
     copy.srcMemoryType, copy.dstMemoryType = (
@@ -29,6 +29,6 @@ def copy_pitched(device: Device, target: Pitched, source: Pitched, rows: int, st
     copy.srcHost, copy.srcDevice = (source.address, 0) if source.on_host else (0, source.address)
     copy.dstHost, copy.dstDevice = (target.address, 0) if target.on_host else (0, target.address)
     copy.srcPitch, copy.dstPitch = source.row_bytes * source.rows, target.row_bytes * target.rows
-    copy.WidthInBytes, copy.Height = target.row_bytes * rows, target.count
+    copy.WidthInBytes, copy.Height = target.row_bytes * rows, target.times
     if copy.WidthInBytes and copy.Height:
         device.call("cuMemcpy2DAsync", copy, stream)

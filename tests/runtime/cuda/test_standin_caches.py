@@ -129,21 +129,26 @@ def test_steps_are_equal_with_and_without_donation(on_standin: OnStandIn, artifa
     on_standin(executing(artifact, work))
 
 
-def test_a_step_neither_allocates_nor_copies_what_is_there(on_standin: OnStandIn, artifact: Path) -> None:
-    """Buffers move when they are full, from 16 rows to 34; but for that the caches stay where they are."""
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_step_neither_allocates_nor_copies_what_is_there(
+    on_standin: OnStandIn, artifact: Path, on_device: bool
+) -> None:
+    """Buffers move when they are full, from 16 rows to 34; but for that the caches stay where they are. Results that
+    stay on the GPU are allocated, one a step.
+    """
 
     def work(path: Path) -> None:
         with load(path, device="cuda", donate=["past_*"]) as loaded:
             places, counts, moved = [], [], []
             with calls() as found:
-                for _, caches in decoded(loaded.run, 31):
+                for _, caches in decoded(partial(loaded.run, on_device=on_device), 31):
                     places.append([rows.buffer.address for rows in caches.values()])
                     moved.append(found["cuMemcpy2DAsync"])
                     counts.append(sum(found[name] for name in ALLOCATING))
             assert moved[-1] == 2 and sum(a != b for a, b in pairwise(places)) == 1
             steady = slice(16, 30)
-            assert len(set(map(tuple, places[steady]))) == 1
-            assert len(set(counts[steady])) == 1 and len(set(moved[steady])) == 1
+            assert len(set(map(tuple, places[steady]))) == 1 and len(set(moved[steady])) == 1
+            assert {b - a for a, b in pairwise(counts[steady])} == {int(on_device)}
 
     on_standin(executing(artifact, work))
 
