@@ -20,6 +20,7 @@ from tilestitch.passes.plan import StitchPlan
 from tilestitch.runtime.program import Cache
 from tilestitch.runtime.types import TensorType as RuntimeType
 
+from .cache_scales import scale_other_operand
 from .errors import OptionError
 
 
@@ -123,6 +124,7 @@ def _append(graph: Graph, value: Value, concat: Node, capacity: Size) -> None:
     whole.name, buffer.name = buffer.name, whole.name
     graph.remove(concat)
     graph.inputs.remove(value)
+    scale_other_operand(graph, rows)
 
 
 def _type(value: Value) -> RuntimeType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -84,6 +85,53 @@ def test_decoding_agrees_and_stays_where_it_is(donate: tuple[str, ...]) -> None:
     moves = sum(one != other for one, other in pairwise(places))
     assert moves == 2 if donate else moves > 2  # rooms of 16, 34, 70 rows for 51
     assert all(len(set(one)) == len(one) for one in places)
+
+
+@cache
+def emulated_decoder() -> CompiledModel:
+    return compile_model(decoder()[0], "emulator", donate=CACHES, host_steps=False)
+
+
+def greedy(module: Module, prompt: np.ndarray, steps: int) -> tuple[list[int], list[dict[str, np.ndarray]]]:
+    """The tokens of the largest logits, and the caches after each step."""
+    caches = {name: np.zeros((1, 2, 0, 4), np.float32) for name in names_of(module)}
+    tokens, kept, ids, past = [], [], prompt, 0
+    for _ in range(steps):
+        new, total = ids.shape[1], past + ids.shape[1]
+        feeds = {"input_ids": ids, "position_ids": np.arange(past, total)[None], "attention_mask": np.ones((1, total))}
+        feeds["attention_mask"] = feeds["attention_mask"].astype(np.int64)
+        results = module.run({**feeds, **caches})
+        caches = {name: results[name.replace(PAST, PRESENT)] for name in caches}
+        tokens.append(int(results["logits"][0, new - 1].argmax()))
+        kept.append(caches)
+        ids, past = np.array([tokens[-1:]]), total
+    return tokens, kept
+
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulated device needs g++")
+
+
+@needs_compiler
+def test_greedy_tokens_on_the_emulated_device() -> None:
+    """Equal with and without donation, and on a CPU; buffers move when they are full, and no row that is there does."""
+    prompt = np.array([[3, 14, 15, 9]])
+    wanted, _ = greedy(load(decoder()[1].to_bytes(), num_threads=1), prompt, 20)
+    for donate in ((), CACHES):
+        tokens, kept = greedy(load(emulated_decoder().to_bytes(), device="emulator", donate=donate), prompt, 20)
+        assert tokens == wanted
+        places = [[array.ctypes.data for array in caches.values()] for caches in kept]
+        assert sum(one != other for one, other in pairwise(places)) == (1 if donate else 19)  # rooms of 16 and 34 rows
+
+
+@pytest.mark.parametrize("target", ["cpu", "emulator"])
+def test_attention_alone_reads_the_caches(target: str) -> None:
+    """They are not copied, although this model scales keys."""
+    compiled = decoder()[1] if target == "cpu" else emulated_decoder()
+    assert any(node.op_type == "Mul" and "Transpose" in node.input[0] for node in decoder()[0].graph.node)
+    for specialisation in compiled.specialisations:
+        plan = specialisation.plan
+        readers = [g for g in plan.groups if any(name.startswith(PRESENT) for name in g.inputs)]
+        assert len(readers) == 2 and {group.kind.value for group in readers} == {"attention"}
 
 
 def test_a_users_buffer_is_written_behind_its_rows_only() -> None:
