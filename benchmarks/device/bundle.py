@@ -135,7 +135,7 @@ def bundle_case(name: str, variant: str, folder: Path) -> dict[str, Any]:
 
 def bundle_open(name: str, case: open_cases.OpenCase | open_cases.OpenModel, folder: Path) -> dict[str, Any]:
     """The artifact, and what the emulated device makes of inputs of each size."""
-    compiled = compile_model(case.model(), TARGET, dims=case.dims, keep_source=True)
+    compiled = compile_model(case.model(), TARGET, dims=case.dims, keep_source=True, donate=case.donate)
     arrays: dict[str, Any] = {}
     points = case.feeds()
     with load(compiled.to_bytes(), device="emulator") as module:
@@ -143,7 +143,8 @@ def bundle_open(name: str, case: open_cases.OpenCase | open_cases.OpenModel, fol
             arrays |= {f"{number}.in.{key}": array for key, array in feeds.items()}
             arrays |= {f"{number}.out.{key}": array for key, array in module.run(feeds).items()}
     np.savez(folder / f"{name}.recorded.npz", **arrays)
-    return {"variant": case.variant, "points": len(points), **_saved(compiled, folder, name)}
+    facts = {"variant": case.variant, "points": len(points), "donate": list(case.donate)}
+    return {**facts, **_saved(compiled, folder, name)}
 
 
 def repeating(model: onnx.ModelProto) -> onnx.ModelProto:

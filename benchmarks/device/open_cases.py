@@ -22,12 +22,15 @@ Feeds = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class OpenCase:
-    """A model, and the sizes that it is run at. dims: ranges; without, all sizes and, where that is allowed, 0."""
+    """A model, and the sizes that it is run at. dims: ranges; without, all sizes and, where that is allowed, 0. donate:
+    inputs that grow in the memory that they lie in.
+    """
 
     text: str
     sizes: tuple[Mapping[str, int], ...]
     variant: str = "float32"
     dims: Mapping[str, tuple[int, int]] | None = None
+    donate: tuple[str, ...] = ()
 
     def model(self) -> onnx.ModelProto:
         return parser.parse_model(HEAD + self.text)
@@ -43,6 +46,7 @@ class OpenModel:
 
     name: str
     variant: str = "float32"
+    donate: tuple[str, ...] = ()
 
     @property
     def dims(self) -> Mapping[str, tuple[int, int]]:
@@ -122,12 +126,20 @@ CASES: Mapping[str, OpenCase | OpenModel] = {
         "{ y = RoiAlign<output_height=3, output_width=5, sampling_ratio=2, spatial_scale=4.0>(x, r, i) }",
         _all("b", "c", "h", "w", "n", sizes=(1, 3, 7, 31)),
     ),
+    "cache": OpenCase(
+        "(float[b, 2, past, 8] old, float[b, 2, new, 8] x) => (float[b, 2, t, 8] whole, float[b, 2, new, 8] y)\n"
+        "{ whole = Concat<axis=2>(old, x)  turned = Transpose<perm=[0, 1, 3, 2]>(whole)  s = MatMul(x, turned)\n"
+        "w = Softmax<axis=-1>(s)  y = MatMul(w, whole) }",
+        (*_all("b", "past", "new", sizes=(1, 3, 17, 129)), {"b": 2, "past": 0, "new": 5}),
+        donate=("old",),
+    ),
     "some_or_none": OpenCase(
         "(float[n, 2] x, bool[n] m) => (float[k, 3] y) <float[2, 3] w = {1, 2, 3, 4, 5, 6}>\n"
         "{ g = Compress<axis=0>(x, m)  y = MatMul(g, w) }",
         ({"n": 1}, {"n": 2}, {"n": 97}, {"n": 1000}),
     ),
     "llama": OpenModel("llama.script"),
+    "llama.caches": OpenModel("llama.script", donate=("past_key_values.*",)),
     "encoder": OpenModel("encoder.script"),
     "mobilenet": OpenModel("mobilenet.script"),
 }  # fmt: skip

@@ -21,7 +21,7 @@ def judge(setup: Setup, entry: dict[str, Any], device: str = "cuda") -> dict[str
     with np.load(setup.bundle / f"{entry['name']}.recorded.npz") as recorded:
         arrays = dict(recorded)
     worst = 0.0
-    with load(setup.bundle / f"{entry['name']}.tsm", device=device) as module:
+    with load(setup.bundle / f"{entry['name']}.tsm", device=device, donate=entry["donate"]) as module:
         for number in (*range(entry["points"]), *range(entry["points"])):
             results = module.run(_of(arrays, f"{number}.in."))
             expected = _of(arrays, f"{number}.out.")

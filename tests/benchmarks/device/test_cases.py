@@ -10,12 +10,14 @@ import pytest
 from benchmarks.device import open_cases, pair_models
 from benchmarks.device.bundle_cases import CASES, VARIANTS, Family
 from tilestitch.compiler import compile_model
+from tilestitch.compiler.driver import CompiledModel
 from tilestitch.passes.plan import Group, StitchPlan
 from tilestitch.passes.plan.attention.tiles import AttentionMmaTile, AttentionSimtTile
 from tilestitch.passes.plan.cpu.schedules import CpuSchedule
 from tilestitch.passes.plan.gemm.tiles import MmaTile, SimtTile, Tile, WgmmaTile
 from tilestitch.passes.plan.launches.launch import ONE
 from tilestitch.passes.plan.schedules import (
+    AppendSchedule,
     AttentionSchedule,
     ElementwiseSchedule,
     GemmSchedule,
@@ -39,7 +41,9 @@ KINDS = {
     "scatter_nd_claim", "scatter_elements", "scatter_elements_claim", "check", "tickets", "blocks",
 }  # fmt: skip
 """Of launches."""
-OPEN = {OpenElementwiseSchedule, OpenRowSchedule, RankSchedule, RegionSchedule, SuppressSchedule}
+OPEN = {
+    OpenElementwiseSchedule, OpenRowSchedule, RankSchedule, RegionSchedule, SuppressSchedule, AppendSchedule,
+}  # fmt: skip
 """What only kernels over open dimensions have; the queue has cases of their own for these."""
 
 
@@ -78,9 +82,13 @@ def test_every_template_and_tile(plans: list[StitchPlan]) -> None:
     assert wanted - set(get_args(CpuSchedule)) - OPEN <= found
 
 
+def compiled_open(case: open_cases.OpenCase) -> CompiledModel:
+    return compile_model(case.model(), "emulator", donate=case.donate)
+
+
 def test_kernels_over_open_dimensions_are_in_the_queue() -> None:
     small = [case for case in open_cases.CASES.values() if isinstance(case, open_cases.OpenCase)]
-    plans = [one.plan for case in small for one in compile_model(case.model(), "emulator").specialisations]
+    plans = [one.plan for case in small for one in compiled_open(case).specialisations]
     schedules = [group.schedule for plan in plans for each in plan.walk() for group in each.groups]
     tiles = {type(s.tile) for s in schedules if isinstance(s, GemmSchedule)}
     assert {type(schedule) for schedule in schedules} >= {*OPEN, ScanSchedule, ScatterSchedule, WindowSchedule}
