@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,8 +18,19 @@ from .driver import host_address
 from .pitched import Pitched, copy_pitched
 from .stream_memory import LEGACY_STREAM
 
-if TYPE_CHECKING:
-    from .backend import CudaWorker
+
+class Worker(Protocol):
+    """What of a GPU's worker makes buffers (`backend.CudaWorker`)."""
+
+    def empty(self, dtype: np.dtype, shape: tuple[int, ...]) -> DeviceArray: ...
+
+    def write(self, target: OnDevice, source: np.ndarray | OnDevice) -> None: ...
+
+    def read(self, source: OnDevice, target: np.ndarray) -> None: ...
+
+    def queued(self, array: DeviceArray, shape: tuple[int, ...]) -> DeviceArray: ...
+
+    def copy_pitched(self, target: Pitched, source: Pitched, rows: int) -> None: ...
 
 
 class DeviceRows:
@@ -92,7 +103,7 @@ class CudaCacheMemory:
     def place(self, array: Any) -> tuple[int, int]:
         return (array.address, array.nbytes) if isinstance(array, OnDevice) else (0, 0)
 
-    def grown(self, array: Any, axis: int, capacity: int, worker: CudaWorker) -> DeviceArray:
+    def grown(self, array: Any, axis: int, capacity: int, worker: Worker) -> DeviceArray:
         """Of rows along another axis, by way of the host."""
         if isinstance(array, DeviceRows) and array.axis != axis:
             array = array.numpy()
@@ -104,13 +115,13 @@ class CudaCacheMemory:
         worker.copy_pitched(_of_device(buffer, axis), source, array.shape[axis])
         return buffer
 
-    def copied(self, array: OnDevice, worker: CudaWorker) -> DeviceArray:
+    def copied(self, array: OnDevice, worker: Worker) -> DeviceArray:
         copy = worker.empty(array.dtype, array.shape)
         worker.write(copy, array)
         return copy
 
     def result(
-        self, buffer: DeviceArray, axis: int, length: int, worker: CudaWorker, *, stays: bool, on_device: bool
+        self, buffer: DeviceArray, axis: int, length: int, worker: Worker, *, stays: bool, on_device: bool
     ) -> Any:
         """Donated rows stay on the GPU, wherever other results go; there is no more room for others."""
         shape = buffer.shape if stays else with_size(buffer.shape, axis, length)

@@ -225,6 +225,8 @@ def test_runs_in_a_stream_of_the_users(on_standin: OnStandIn, artifact: Path) ->
 
 
 def test_what_lies_in_a_buffer_is_no_other_input(on_standin: OnStandIn, artifact: Path) -> None:
+    """Rows with gaps between them are refused; others are copied before the run, which writes after them."""
+
     def work(path: Path) -> None:
         with load(path, device="cuda", donate=["past_*"]) as loaded:
             ((_, caches),) = decoded(loaded.run, 1)
@@ -232,5 +234,15 @@ def test_what_lies_in_a_buffer_is_no_other_input(on_standin: OnStandIn, artifact
                 loaded.run({"x": np.zeros((2, HEADS, 1, WIDTH), np.float32), **caches}, {"k": np.zeros(1)})
             with pytest.raises(InputError, match="not C-contiguous"):
                 loaded.run({"x": caches["past_k"], **caches})
+            whole = caches["past_k"].buffer
+            kept = {name: np.asarray(rows) for name, rows in caches.items()}
+            with load(path, device="cuda") as plain:
+                x = np.zeros((2, HEADS, 16, WIDTH), np.float32)
+                x[:] = whole.numpy()
+                right = plain.run({"x": x, "past_k": kept["past_k"][:, :, :0], "past_v": kept["past_v"][:, :, :0]})
+                buffers = {name: DeviceRows(rows.buffer, 2, 0) for name, rows in caches.items()}
+                results = loaded.run({"x": whole, **buffers})
+                np.testing.assert_array_equal(results["y"], right["y"])
+                np.testing.assert_array_equal(np.asarray(results["v"]), x)
 
     on_standin(executing(artifact, work))
