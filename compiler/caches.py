@@ -14,10 +14,13 @@ from fnmatch import fnmatchcase
 from tilestitch.codegen.program_types import SymbolNames, runtime_size, runtime_type
 from tilestitch.compiler.ir import Graph, Node, TensorType, Value
 from tilestitch.compiler.ir.claims import Claim
-from tilestitch.compiler.ir.sizes import FAR, Size, Symbol, size_of
+from tilestitch.compiler.ir.sizes import Size, Symbol, size_of
 from tilestitch.compiler.ir.symbol_uses import determined_by, symbols_of_values
 from tilestitch.passes.plan import StitchPlan
+from tilestitch.passes.plan.access.positions import are_narrow
+from tilestitch.runtime.caches import GROWTH
 from tilestitch.runtime.program import Cache
+from tilestitch.runtime.symbols import NO_LIMIT
 from tilestitch.runtime.types import TensorType as RuntimeType
 
 from .cache_scales import scale_other_operand
@@ -44,7 +47,7 @@ def with_caches(graph: Graph, output_names: Sequence[str], classes: Mapping[str,
         concat, number = _growing(graph, value), classes[value.name]
         axis = concat.attrs["axis"]
         if number not in inputs:
-            inputs[number] = _sizes_input(graph, value.tensor_type.shape[axis], len(inputs))
+            inputs[number] = _sizes_input(graph, value, concat, len(inputs))
         sizes = inputs[number]
         output = output_names[graph.outputs.index(concat.output)]
         found.append(
@@ -93,13 +96,17 @@ def _growing(graph: Graph, value: Value) -> Node:
     return concat
 
 
-def _sizes_input(graph: Graph, length: Size, number: int) -> Value:
-    """The input that tells a length and its capacity."""
-    name = graph.fresh_name("capacity" if not number else f"capacity_{number}")
-    high = FAR if not graph.symbols else max(s.high for s in graph.symbols)
-    capacity = Symbol(name, 1, high, given=all(s.given for s in graph.symbols))
+def _sizes_input(graph: Graph, value: Value, concat: Node, number: int) -> Value:
+    """The input that tells the length of a cache and its capacity, for which nobody gives a range. Where all buffers
+    that the runtime makes are small enough, kernels of GPUs count in 32 bits nevertheless, and runs check that.
+    """
+    is_checked = are_narrow([GROWTH * concat.output.tensor_type.num_elements])
+    capacity = Symbol(
+        graph.fresh_name("capacity" if not number else f"capacity_{number}"), 1, NO_LIMIT, given=not is_checked
+    )
     graph.symbols = (*graph.symbols, capacity)
-    return graph.add_input(f"sizes_of_{name}", TensorType("bool", (length, size_of(capacity), 0)))
+    length = value.tensor_type.shape[concat.attrs["axis"]]
+    return graph.add_input(f"sizes_of_{capacity.name}", TensorType("bool", (length, size_of(capacity), 0)))
 
 
 def _append(graph: Graph, value: Value, concat: Node, capacity: Size) -> None:

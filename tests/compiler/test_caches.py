@@ -123,6 +123,33 @@ def test_greedy_tokens_on_the_emulated_device() -> None:
         assert sum(one != other for one, other in pairwise(places)) == (1 if donate else 19)  # rooms of 16 and 34 rows
 
 
+RANGES = {"batch": (1, 2), "past": (0, 40), "new": (1, 8)}
+
+
+@pytest.mark.parametrize("target", ["cpu", pytest.param("emulator", marks=needs_compiler)])
+def test_buffers_are_longer_than_the_ranges_of_what_lies_in_them(target: str) -> None:
+    """Twice as long as what is there, at first 16 rows, or as long as the caller's; rows up to the end of the range."""
+    compiled = compile_model(decoder()[0], target, donate=CACHES, dims=RANGES, num_threads=1)
+    theirs = Decoding(of_onnx_runtime(decoder()[0]), names_of(load(compiled.to_bytes(), device=target)), batch=1)
+    with load(compiled.to_bytes(), device=target, donate=CACHES) as module:
+        ours = Decoding(module.run, names_of(module), batch=1)
+        for seed in range(6):
+            assert_equal(ours.step(8, seed), theirs.step(8, seed))
+        buffers = {name: np.zeros((1, 2, 500, 4), np.float32) for name in ours.cache}
+        ours.cache = {name: buffer[:, :, :0] for name, buffer in buffers.items()}
+        ours.step(8, 0)
+        assert all(ours.cache[name].base is buffer for name, buffer in buffers.items())
+
+
+@pytest.mark.parametrize(("longest", "is_narrow"), [(1 << 20, True), (1 << 26, False)])
+def test_positions_in_buffers_of_given_ranges(longest: int, is_narrow: bool) -> None:
+    """A row has 16 elements, and a buffer up to twice as many rows as the range."""
+    dims = {"batch": (1, 2), "past": (1, longest), "new": (1, 8)}
+    program = compile_model(decoder()[0], "emulator", donate=CACHES, dims=dims).contents.programs[0]
+    checks = [str(check.left) for check in program.checks if check.reason.startswith("kernels count")]
+    assert checks == (["8 * batch * capacity"] if is_narrow else [])
+
+
 @pytest.mark.parametrize("target", ["cpu", "emulator"])
 def test_attention_alone_reads_the_caches(target: str) -> None:
     """They are not copied, although this model scales keys."""
