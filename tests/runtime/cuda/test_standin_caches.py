@@ -17,6 +17,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from tests.compiler.test_caches import CACHES, greedy
+from tests.compiler.test_caches import decoder as llama
 from tests.runtime.cuda.standin.child import StandIn
 from tests.runtime.cuda.standin.execution import emulated, executor
 from tilestitch.compiler import compile_model
@@ -151,6 +153,24 @@ def test_a_step_neither_allocates_nor_copies_what_is_there(
             assert {b - a for a, b in pairwise(counts[steady])} == {int(on_device)}
 
     on_standin(executing(artifact, work))
+
+
+def test_greedy_tokens_of_a_whole_decoder(on_standin: OnStandIn, tmp_path: Path) -> None:
+    """A small Llama: the tokens of a CPU, with and without donation; with it, a step copies inputs and logits only."""
+    steps, prompt = 26, np.array([[3, 14, 15, 9]])
+    wanted, _ = greedy(load(llama()[1].to_bytes(), num_threads=1), prompt, steps)
+    compiled = compile_model(llama()[0], "cuda:sm_90a", donate=CACHES, keep_source=True, host_steps=False)
+
+    def work(path: Path) -> None:
+        for donate in ((), CACHES):
+            with load(path, device="cuda", donate=donate) as loaded, calls() as found:
+                tokens, kept = greedy(loaded, prompt, steps)
+                assert tokens == wanted
+                # The four caches move once, from 16 rows to 34; without donation, in each step but the first.
+                assert found["cuMemcpy2DAsync"] == (4 if donate else 4 * (steps - 1))
+                kept.clear()
+
+    on_standin(executing(compiled.save(tmp_path / "llama.tsm"), work))
 
 
 def test_rows_for_other_libraries(on_standin: OnStandIn, artifact: Path) -> None:
