@@ -24,7 +24,7 @@ from tilestitch.passes.plan.cpu.isa import (
 )
 from tilestitch.passes.plan.cpu.window import WindowPlan
 
-from .tiles import PACK_CYCLES, right_cycles, step_cycles
+from .tiles import LAST_CACHE_BYTES, MEMORY_CYCLES, PACK_CYCLES, right_cycles, step_cycles
 
 COPY_CYCLES, TURN_CYCLES, NEAR_CYCLES = 0.5, 1.5, 0.1
 """Of an element of the left operand: copied as it lies, copied from channels first, and read where it lies."""
@@ -44,11 +44,16 @@ TaskCycles: TypeAlias = Callable[[int, int], float]
 
 
 def gemm_task(plan: GemmPlan, isa: Isa) -> TaskCycles:
-    """Every task reads its panels and its rows from further away once."""
+    """Every task reads its panels and its rows from further away once. Tasks of other rows and the same panels come
+    next, and read these from memory again where they are more than the last cache holds.
+    """
     shape, (tile, row) = plan.shape, _tile_and_row(plan, isa)
-    panel = plan.tile.columns * max(1, plan.steps) * _right_cycles(plan, isa)
+    elements, right = plan.tile.columns * max(1, plan.steps), _right_cycles(plan, isa)
+    itemsize = storage_bytes(shape.b_dtype)
 
     def cycles(tiles: int, panels: int) -> float:
+        lost = shape.packed and tiles < plan.rows.parts and panels * elements * itemsize > LAST_CACHE_BYTES
+        panel = elements * (max(right, MEMORY_CYCLES) if lost else right)
         return shape.gates * panels * (tiles * tile + panel) + tiles * row
 
     return cycles

@@ -11,6 +11,11 @@ MAX_ROWS = 14
 """More rows than this are more memory streams than the first-level cache follows well (measured)."""
 PACK_CYCLES, NEAR_CYCLES, FAR_CYCLES = 0.5, 0.03, 0.12
 """To pack an element of the right operand, and to read a packed one from the second-level cache, and from beyond."""
+MEMORY_CYCLES = 0.35
+"""To read one from memory again: a GEMM of 1000x12544x1024 made 165 GFLOP/s with 51 MB between two uses of a panel, and
+250 with 13 MB."""
+LAST_CACHE_BYTES = 16 << 20
+"""That a core may expect to find again in the last cache, which it shares."""
 
 
 def step_cycles(rows: int, vectors: int, isa: Isa) -> float:
