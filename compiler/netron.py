@@ -63,4 +63,6 @@ def _info(value: Value) -> onnx.ValueInfoProto:
     if not isinstance(type_, TensorType):
         return onnx.ValueInfoProto(name=value.name, doc_string=str(type_))
     element = helper.np_dtype_to_tensor_dtype(to_numpy_dtype(type_.dtype))
-    return helper.make_tensor_value_info(value.name, element, list(type_.shape))
+    return helper.make_tensor_value_info(
+        value.name, element, [d if isinstance(d, int) else str(d) for d in type_.shape]
+    )

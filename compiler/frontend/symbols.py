@@ -61,7 +61,7 @@ class Symbols:
         finally:
             _IN_FORCE.reset(token)
 
-    def found(self, hint: str) -> Size:
+    def found(self, hint: str, most: int = FOUND_RANGE[1]) -> Size:
         """A further symbol, for a size that only a run can tell. Converting a model anew gives the same ones."""
         plain = re.sub(r"\W", "_", hint)
         plain = plain if plain.isidentifier() else f"_{plain}"
@@ -73,7 +73,7 @@ class Symbols:
             return self.known[name]
         of_inputs = [symbol for symbol in self.by_name.values() if symbol.name in self.asked]
         given = bool(of_inputs) and all(symbol.given for symbol in of_inputs)
-        symbol = self._found.setdefault(name, Symbol(name, *FOUND_RANGE, given=given))
+        symbol = self._found.setdefault(name, Symbol(name, FOUND_RANGE[0], most, given=given))
         return size_of(self.by_name.setdefault(name, symbol))
 
     def size(self, dim: str, input_name: str, axis: int) -> Size:
@@ -194,6 +194,12 @@ def sized(type_: Type, hint: str) -> Type:
         return type_
     dims = enumerate(type_.shape)
     return type_.with_shape(tuple(symbols.found(f"{hint}_{i}") if isinstance(d, str) else d for i, d in dims))
+
+
+def found_size(hint: str, most: int) -> Size | str:
+    """A size that only a run can tell, and that is `most` at most; unknown where there are no symbols."""
+    symbols = _IN_FORCE.get()
+    return UNKNOWN if symbols is None else symbols.found(hint, most)
 
 
 def symbols_in_force() -> Symbols | None:

@@ -31,7 +31,8 @@ __all__ = [
 
 def size_of(symbol: Symbol) -> Size:
     """A symbol as a size."""
-    return _as_int(Polynomial({(symbol,): 1}) if symbol.low < symbol.high else symbol.low)
+    open_ = symbol.low < symbol.high or symbol.or_empty
+    return _as_int(Polynomial({(symbol,): 1}) if open_ else symbol.low)
 
 
 def at(size: Size, values: Mapping[str, Size]) -> Size:

@@ -91,6 +91,11 @@ class _Batch:
     # -- nodes of the body -----------------------------------------------------------------------------------------
 
     def _node(self, node: Node) -> None:
+        if node.op == "if":
+            self._branch(node)
+            return
+        if self._same_in_all(node) is not None:
+            return  # a branch asks for it, or nothing that can be computed for all turns at once
         run = self._run_after(node)
         if run is not None:
             self.runs[node.output] = run
@@ -108,6 +113,38 @@ class _Batch:
         if is_open(prod(outer)) or prod(outer) * storage_bytes(result.dtype) > MOST_TURN_BYTES:
             raise _NoBatch
 
+    def _branch(self, node: Node) -> None:
+        """The branch that all turns take."""
+        condition, *captured = node.inputs
+        taken = self._same_in_all(condition.producer)
+        if taken is None:
+            raise _NoBatch
+        graph = node.attrs["then_graph" if taken else "else_graph"]
+        for inner, outer in zip(graph.inputs, captured, strict=True):
+            self._rename(inner, outer)
+        for one in graph.nodes:
+            self._node(one)
+        for result, value in zip(node.outputs, graph.outputs, strict=True):
+            self._rename(result, value)
+
+    def _rename(self, name: Value, value: Value) -> None:
+        if value in self.runs:
+            self.runs[name] = self.runs[value]
+        elif value in self.whole:
+            self.whole[name] = self.whole[value]
+        elif (shared := self.one(value)) is not None:
+            self.outside[name] = shared
+
+    def _same_in_all(self, node: Node | None) -> bool | None:
+        """Whether two integers are equal in each turn, if that is the same in all."""
+        if node is None or node.op != "equal" or not all(_is_int(v) for v in node.inputs):
+            return None
+        one, other = (self._run(v) for v in node.inputs)
+        if one is None or other is None or one.slope != other.slope:
+            return None
+        apart = other.first - one.first
+        return apart == 0 if isinstance(apart, int) else None
+
     def _shared(self, node: Node) -> None:
         """What is the same in all turns is computed once, unless it may fail, in a loop that has no turn at all."""
         operands = [self.one(v) for v in node.inputs]
@@ -117,18 +154,29 @@ class _Batch:
 
     def _run_after(self, node: Node) -> Run | None:
         """What a small integer of the body is, turn by turn."""
-        if not is_tensor(node.outputs[0]) or node.outputs[0].dtype not in ("int32", "int64"):
+        if not _is_int(node.outputs[0]):
             return None
         if node.op in ("cast", "reshape") and node.inputs[0] in self.runs:
             return self.runs[node.inputs[0]]
-        if node.op == "gather" and self.runs.get(node.inputs[1]) == self.turn:
-            numbers = self.one(node.inputs[0])
-            line = run_of(numbers) if numbers is not None and len(numbers.shape) == 1 else None
-            known = numbers is not None and line is not None and _is_natural(numbers.shape[0] - self.turns)
-            return line.at(self.turn) if known and line is not None else None
+        if node.op == "gather":
+            return self._element(node.inputs[0], node.inputs[1])
+        if node.op == "host.Slice" and len(node.inputs) == 3:
+            start, end = (self.runs.get(place) for place in node.inputs[1:])
+            single = start is not None and end is not None and start.sum(Run(1)) == end
+            return self._element(*node.inputs[:2]) if single else None
         if not _is_single(node.outputs[0]) or not any(v in self.runs for v in node.inputs):
             return None
         return combined(node.op, [self._run(v) for v in node.inputs])
+
+    def _element(self, numbers: Value, place: Value) -> Run | None:
+        """An element of a line of integers, at a place that moves by one from turn to turn."""
+        line, index = self.one(numbers), self.runs.get(place)
+        run = run_of(line) if line is not None and len(line.shape) == 1 else None
+        if line is None or run is None or index is None or index.slope != self.turn.slope:
+            return None
+        first = index.first
+        inside = isinstance(first, int) and first >= 0 and _is_natural(line.shape[0] - self.turns - first)
+        return run.at(index) if inside else None
 
     def _run(self, value: Value) -> Run | None:
         if value in self.runs:
@@ -189,6 +237,10 @@ class _Batch:
     def sized(self, shape: Sequence[Size]) -> tuple[Size, ...]:
         """A shape of the body, where sizes that the body's data decides are known by now."""
         return (self.turns, *(at(size, self.sizes) for size in shape))
+
+
+def _is_int(value: Value) -> bool:
+    return is_tensor(value) and value.dtype in ("int32", "int64")
 
 
 def _is_single(value: Value) -> bool:

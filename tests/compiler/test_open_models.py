@@ -14,7 +14,7 @@ from tests.compiled import assert_close
 from tests.open_models.catalogue import BUILDERS, STYLED, fixture_of
 from tests.open_models.fixture import OpenFixture
 from tests.open_models.sizes import Feeds, spread
-from tests.open_models.styles import STYLES
+from tests.open_models.styles import STYLES, Style
 from tests.tolerances import MODELS
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli import rivals
@@ -40,6 +40,12 @@ def test_one_artifact_is_right_at_twelve_sizes(name: str) -> None:
         for feeds in inputs_at_all_sizes(fixture):
             for actual, wanted in zip(module.run(feeds).values(), reference(feeds), strict=True):
                 assert_close(actual, wanted, MODELS["float32"])
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_loops_that_sum_embeddings_are_kernels(style: type[Style]) -> None:
+    compiled = compile_model(fixture_of(f"dlrm.{style.name}").model)
+    assert {s.explanation["host"]["steps"] for s in compiled.specialisations} == {0}
 
 
 @pytest.mark.parametrize("name", STYLED)

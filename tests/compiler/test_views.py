@@ -35,3 +35,9 @@ def test_netron_sees_operators_types_and_origins() -> None:
 def test_every_graph_can_be_viewed(graph: Graph) -> None:
     assert to_dot(graph).startswith("digraph")
     onnx.checker.check_model(to_onnx(graph))
+
+
+def test_netron_sees_open_dimensions_as_expressions() -> None:
+    text = "graph @main[n=1..9](%x: float32[2 * n,3]) -> (%y) {\n  %y = neg(%x) : float32[2 * n,3]\n}"
+    (x,) = to_onnx(parse_graph(text)).graph.input
+    assert [d.dim_param or d.dim_value for d in x.type.tensor_type.shape.dim] == ["2 * n", 3]

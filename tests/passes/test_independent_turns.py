@@ -46,6 +46,37 @@ BAGS = """(int64[{count}, 3] items) => (float[n, 2] sums)
 """As exporters write a sum of embeddings: a turn for each row, a slice between two offsets in each turn."""
 
 
+BAGS_BY_SEQUENCE = """(float[{count}, 3, 2] x) => (float[n, 2] sums)
+<int64[2] rows = {{-1, 2}}, int64 zero = {{0}}, int64 one = {{1}}, int64 width = {{3}}, int64[1] flat = {{-1}},
+ int64[1] ones = {{1}}, int64[1] front = {{0}}, float[1, 2] none = {{0, 0}}> {{
+    table = Reshape(x, rows)
+    shape = Shape(table)
+    size = Gather(shape, zero)
+    starts = Range(zero, size, width)
+    end = Unsqueeze(size, front)
+    bounds = Concat<axis=0>(starts, end)
+    count = Size(starts)
+    goes = Less(zero, count)
+    empty = SequenceEmpty()
+    turns, all = Loop("", goes, zero, empty) <body = bag
+        (int64 turn, bool go, int64 i, seq(float[1, 2]) bags) => (bool on, int64 j, seq(float[1, 2]) more) {{
+        at = Reshape(i, flat)
+        next = Add(at, ones)
+        start = Slice(bounds, at, next)
+        beyond = Add(next, ones)
+        stop = Slice(bounds, next, beyond)
+        nothing = Equal(start, stop)
+        row = If(nothing) <then_branch = empty () => (float[1, 2] r) {{ r = Identity(none) }},
+            else_branch = bag () => (float[1, 2] s) {{ b = Slice(table, start, stop)  s = ReduceSum(b, front) }}>
+        more = SequenceInsert(bags, row)
+        j = Add(i, one)
+        on = Less(j, count)
+    }}>
+    sums = ConcatFromSequence<axis=0>(all)
+}}"""
+"""As the exporter that goes through torch.export writes it."""
+
+
 def imported(model: ModelProto) -> Graph:
     return import_model(model, ranges={}).graph
 
@@ -68,6 +99,29 @@ def test_sums_of_embeddings_are_a_gather_and_a_reduction(count: str) -> None:
     for rows in (1, 2, 7) if count == "n" else (int(count),):
         items = np.arange(3 * rows).reshape(rows, 3) % 5
         assert_same(model, graph_at(graph, {"n": rows}), {"items": items})
+
+
+@pytest.mark.parametrize("count", ["n", "4", "1"])
+def test_sums_that_a_sequence_collects_are_a_reduction(count: str) -> None:
+    model = parser.parse_model(HEAD + BAGS_BY_SEQUENCE.format(count=count))
+    graph = batched(imported(model))
+    assert {n.op for n in graph.nodes} <= {"reduce_sum", "reshape"}
+    for rows in (1, 2, 7) if count == "n" else (int(count),):
+        x = np.arange(6 * rows, dtype=np.float32).reshape(rows, 3, 2)
+        assert_same(model, graph_at(graph, {"n": rows}), {"x": x})
+
+
+def test_a_branch_that_turns_take_differently_stays_in_a_loop() -> None:
+    model = parser.parse_model(
+        HEAD + "(float[5, 3] x, bool[5] marks) => (float[5, 3] y) <int64 turns = {5}, bool yes = {1}> {\n"
+        "y = Loop(turns, yes) <body = turn (int64 i, bool go) => (bool on, float[3] row) {\n"
+        "mark = Gather(marks, i)  x1 = Gather(x, i)\n"
+        "row = If(mark) <then_branch = a () => (float[3] r) { r = Neg(x1) },\n"
+        "else_branch = b () => (float[3] s) { s = Exp(x1) }>  on = Identity(go) }> }"
+    )
+    graph = batched(imported(model))
+    assert "loop" in [node.op for node in graph.nodes]
+    assert_same(model, graph, {"x": INPUTS["x"], "marks": np.array([True, False, False, True, False])})
 
 
 TURNS = {

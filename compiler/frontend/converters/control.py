@@ -9,6 +9,7 @@ from onnx import GraphProto
 from tilestitch.compiler.frontend.context import Context, Versioned
 from tilestitch.compiler.ir import UNKNOWN, Graph, OptionalType, SequenceType, TensorType, Type, Value
 
+from .growing_sequences import LoopParts, scanned_sequences
 from .host_types import join_types, stacked
 
 
@@ -42,6 +43,9 @@ def convert_loop(ctx: Context) -> Sequence[Value]:
         )
     head: list[Type] = [TensorType("int64", ()), TensorType("bool", ())]
     body, captures, types = _settled(ctx, proto, head, [v.type for v in carried], (), results_from=1)
+    scanned_instead = scanned_sequences(ctx, LoopParts(max_trip, condition, carried, body, captures))
+    if scanned_instead is not None:
+        return scanned_instead
     trips = _trip_count(max_trip, condition, body)
     scanned = [stacked(trips, v.type) for v in body.outputs[1 + count :]]
     finals = [_final_type(v.type, t, r.type, trips) for v, t, r in zip(carried, types, body.outputs[1:], strict=False)]

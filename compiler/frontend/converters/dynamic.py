@@ -14,8 +14,10 @@ from tilestitch.compiler.frontend.builder import dtype_of
 from tilestitch.compiler.frontend.context import Context, Versioned
 from tilestitch.compiler.frontend.errors import NotStatic
 from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, TensorType, Type, Value
+from tilestitch.compiler.ir.sizes import bounds_of
 from tilestitch.runtime.host.shaping import slice_index
 
+from ..symbols import found_size
 from . import dynamic_folding, dynamic_images
 from .host_types import (
     Dim,
@@ -112,19 +114,52 @@ def tile(ctx: Context) -> Sequence[Value]:
     return tensor_step(ctx, "Tile", (x, repeats), [type_])
 
 
+MOST_AXES = 32
+"""Of a tensor: more starts than this are not known to be few."""
+
+
 def slice_(ctx: Context) -> Sequence[Value]:
     x, starts, ends = ctx.input(0), ints_operand(ctx, 1, "starts"), ints_operand(ctx, 2, "ends")
     axes = ints_operand(ctx, 3, "axes")
     if starts is None or ends is None:
         raise ctx.fail("starts and ends are required")
-    steps, count = ctx.optional(4), length_of(starts)
+    steps, count = ctx.optional(4), _most(starts)
     cut = constant_ints(axes) if axes is not None else None if count is None else tuple(range(count))
     type_ = with_unknown(x, cut)
     firsts, lasts = constant_ints(starts), constant_ints(ends)
     strides = (1,) * len(cut or ()) if steps is None else constant_ints(steps)
     if cut is not None and firsts is not None and lasts is not None and strides is not None:
         type_ = resized(x, dict(zip(cut, zip(firsts, lasts, strides, strict=True), strict=True)), _sliced_size)
+    elif steps is None and cut is not None and len(cut) == 1 and isinstance(type_, TensorType):
+        ahead = _ahead(ends, starts)
+        if ahead is not None:
+            sizes = list(type_.shape)
+            sizes[cut[0]] = found_size(f"{ctx.name}_{cut[0]}", max(0, ahead))
+            type_ = type_.with_shape(tuple(sizes))
     return tensor_step(ctx, "Slice", (x, starts, ends, axes, steps), [type_])
+
+
+def _most(vector: Value) -> int | None:
+    """The most elements that a vector can have, as far as that is known."""
+    if not isinstance(vector.type, TensorType) or not vector.type.is_sized:
+        return length_of(vector)
+    most = bounds_of(prod(vector.type.sizes))[1]
+    return most if most <= MOST_AXES else None
+
+
+def _ahead(value: Value, base: Value) -> int | None:
+    """By how much one value is larger than the one that it is computed from by additions of numbers."""
+    found = 0
+    while value is not base:
+        made = value.producer
+        if made is None or made.op != "add":
+            return None
+        step = next((v for v in made.inputs if v.data is not None and v.data.size == 1), None)
+        if step is None:
+            return None
+        found += int(step.data.reshape(()))
+        value = next(v for v in made.inputs if v is not step)
+    return found
 
 
 def _sliced_size(size: int, bounds: tuple[int, int, int]) -> int:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tilestitch.compiler.frontend.builder import normalize_axis
 from tilestitch.compiler.frontend.context import Context, Versioned
 from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, OptionalType, SequenceType, TensorType, Type, Value
 
+from .growing_sequences import rows_of
 from .host_types import constant_ints, join_all, join_types, operands, present
 
 
@@ -50,15 +52,28 @@ def sequence_length(ctx: Context) -> Sequence[Value]:
     return ctx.host("SequenceLength", (sequence,), [TensorType("int64", ())])
 
 
-def concat_from_sequence(ctx: Context) -> Sequence[Value]:
+def concat_from_sequence(ctx: Context) -> Value | Sequence[Value]:
     sequence, axis = ctx.input(0), ctx.attr("axis")
-    element = _element(ctx, sequence)
+    element, rows = _element(ctx, sequence), rows_of(sequence)
+    if rows is not None:
+        return _joined(ctx, rows, axis, bool(ctx.attr("new_axis", 0)))
     return ctx.host(
         "ConcatFromSequence",
         (sequence,),
         [_joined_type(element, axis, ctx.attr("new_axis", 0))],
         **present(ctx, "axis", "new_axis"),
     )
+
+
+def _joined(ctx: Context, rows: Value, axis: int, new_axis: bool) -> Value:
+    """Elements that lie one after the other along the first axis, joined along one of their own, or along a new one."""
+    rank = ctx.rank(rows) - (0 if new_axis else 1)
+    place = normalize_axis(axis, rank)
+    moved = ctx.transpose(rows, (*range(1, place + 1), 0, *range(place + 1, ctx.rank(rows))))
+    if new_axis:
+        return moved
+    shape = moved.shape
+    return ctx.reshape(moved, (*shape[:place], shape[place] * shape[place + 1], *shape[place + 2 :]))
 
 
 def _joined_type(element: Type, axis: int, new_axis: int) -> Type:

@@ -1,0 +1,150 @@
+"""Loops that append a tensor to a sequence in every turn: their tensors, if all have one shape, are scanned instead.
+
+So exporters write sums of embeddings, and lists that a model fills and then concatenates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilestitch.compiler.frontend.context import Context
+from tilestitch.compiler.ir import UNKNOWN, Graph, Node, SequenceType, TensorType, Value
+from tilestitch.compiler.ir.sizes import Size, bounds_of
+from tilestitch.compiler.ir.symbol_uses import remove_dead
+from tilestitch.compiler.ir.types import is_sized_tensor
+
+from .host_types import stacked
+
+TURN = TensorType("int64", ())
+
+
+@dataclass(frozen=True)
+class LoopParts:
+    """A Loop as its converter has it. body: its inputs are the turn, the condition, the state and what is captured."""
+
+    max_trip: Value | None
+    condition: Value | None
+    carried: Sequence[Value]
+    body: Graph
+    captures: Sequence[Value]
+
+
+def scanned_sequences(ctx: Context, loop: LoopParts) -> list[Value] | None:
+    """The final state of a loop all of whose state is sequences that it appends to, and, if it needs one, a number that
+    counts its turns. None for any other loop; the body is as before then.
+    """
+    body, count = loop.body, len(loop.carried)
+    state, results = body.inputs[2 : 2 + count], body.outputs[1 : 1 + count]
+    sequences = [at for at, value in enumerate(loop.carried) if isinstance(value.type, SequenceType)]
+    numbers = [at for at in range(count) if at not in sequences]
+    rows = [_appended(body, loop.carried[at], state[at], results[at]) for at in sequences]
+    known = [row for row in rows if row is not None]
+    if len(body.outputs) != 1 + count or not sequences or len(known) < len(rows) or len(numbers) > 1:
+        return None
+    place = numbers[0] if numbers else None
+    trips = _trips(loop) if place is None else _counted(ctx, loop, place)
+    if trips is None:
+        return None
+    if place is not None:
+        body.replace_uses(state[place], body.inputs[0])
+    body.outputs = [body.constant(np.array(True)), *known]
+    remove_dead(body)
+    body.inputs[2 : 2 + count] = []
+    types = [stacked(_size(trips), row.type) for row in known]
+    found = ctx.emit_many("loop", (trips, ctx.none(), *loop.captures), {"body": body, "num_carried": 0}, types)
+    parts = {at: _as_sequence(ctx, rows) for at, rows in zip(sequences, found, strict=True)}
+    return [parts.get(at, trips) for at in range(count)]
+
+
+def rows_of(sequence: Value) -> Value | None:
+    """The tensor whose parts along its first axis are the elements of a sequence."""
+    node = sequence.producer
+    if node is None or node.op != "host.SplitToSequence" or len(node.inputs) != 1:
+        return None
+    rows = node.inputs[0]
+    return rows if node.attrs == {"axis": 0, "keepdims": 0} and is_sized_tensor(rows.type) else None
+
+
+def _as_sequence(ctx: Context, rows: Value) -> Value:
+    element = TensorType(rows.dtype, rows.shape[1:])
+    return ctx.host("SplitToSequence", (rows,), [SequenceType(element)], axis=0, keepdims=0)[0]
+
+
+def _appended(body: Graph, first: Value, before: Value, after: Value) -> Value | None:
+    """What a turn appends to a sequence that is empty at first and that nothing else reads; its shape is known."""
+    insert = after.producer
+    if first.producer is None or first.producer.op != "host.SequenceEmpty" or insert is None:
+        return None
+    if insert.op != "host.SequenceInsert" or len(insert.inputs) != 2 or insert.inputs[0] is not before:
+        return None
+    if [n for n in body.nodes if before in n.inputs] != [insert] or any(after in n.inputs for n in body.nodes):
+        return None
+    row = insert.inputs[1]
+    known = isinstance(row.type, TensorType) and row.type.is_static and row.dtype == insert.output.type.element.dtype
+    return row if known else None
+
+
+# -- how many turns ----------------------------------------------------------------------------------------------------
+
+
+def _trips(loop: LoopParts) -> Value | None:
+    """Of a loop whose condition never ends it."""
+    starts = loop.condition is None or _number(loop.condition) == 1
+    again = loop.body.outputs[0]
+    return loop.max_trip if starts and (again is loop.body.inputs[1] or _number(again) == 1) else None
+
+
+def _counted(ctx: Context, loop: LoopParts, place: int) -> Value | None:
+    """Of a loop that goes on while the number after this one, which counts from zero on, is less than another."""
+    body, first = loop.body, loop.carried[place]
+    number, following, again = body.inputs[2 + place], body.outputs[1 + place], body.outputs[0].producer
+    one = _other(following.producer, "add", number)
+    if loop.max_trip is not None or first.type != TURN or _number(first) != 0 or one is None or _number(one) != 1:
+        return None
+    limit = again.inputs[1] if again is not None and again.op == "less" and again.inputs[0] is following else None
+    outer = None if limit is None else _outside(ctx, loop, limit)
+    if outer is None or outer.type != TURN or loop.condition is None:
+        return None
+    start, goes = loop.condition.producer, _number(loop.condition)
+    asks = start is not None and start.op == "less" and start.inputs[1] is outer and _number(start.inputs[0]) == 0
+    return outer if asks or (goes is not None and goes is _is_positive(outer)) else None
+
+
+def _outside(ctx: Context, loop: LoopParts, value: Value) -> Value | None:
+    """What a value of the body is that the body does not compute."""
+    captured = loop.body.inputs[2 + len(loop.carried) :]
+    if value in captured:
+        return loop.captures[captured.index(value)]
+    return None if value.data is None else ctx.constant(value.data)
+
+
+def _other(node: Node | None, op: str, operand: Value) -> Value | None:
+    """The other operand of an operator of two."""
+    if node is None or node.op != op or operand not in node.inputs:
+        return None
+    return node.inputs[1 - list(node.inputs).index(operand)]
+
+
+def _number(value: Value) -> Any:
+    return value.data.reshape(()).item() if value.data is not None and value.data.size == 1 else None
+
+
+def _is_positive(value: Value) -> bool | None:
+    """None where that is not known."""
+    size = _size(value)
+    if isinstance(size, str):
+        return None
+    low, high = bounds_of(size)
+    return True if low >= 1 else False if high < 1 else None
+
+
+def _size(value: Value) -> Size | str:
+    """A single integer, as far as it is known."""
+    if value.data is not None:
+        return int(value.data.reshape(()))
+    made = value.producer
+    return made.attrs["values"][0] if made is not None and made.op == "sizes" else UNKNOWN
