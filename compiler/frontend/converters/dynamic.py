@@ -155,7 +155,7 @@ def _ahead(value: Value, base: Value) -> int | None:
         if made is None or made.op != "add":
             return None
         step = next((v for v in made.inputs if v.data is not None and v.data.size == 1), None)
-        if step is None:
+        if step is None or step.data is None:
             return None
         found += int(step.data.reshape(()))
         value = next(v for v in made.inputs if v is not step)

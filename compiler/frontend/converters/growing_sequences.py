@@ -83,9 +83,11 @@ def _appended(body: Graph, first: Value, before: Value, after: Value) -> Value |
         return None
     if [n for n in body.nodes if before in n.inputs] != [insert] or any(after in n.inputs for n in body.nodes):
         return None
-    row = insert.inputs[1]
-    known = isinstance(row.type, TensorType) and row.type.is_static and row.dtype == insert.output.type.element.dtype
-    return row if known else None
+    row, sequence = insert.inputs[1], insert.output.type
+    if not isinstance(row.type, TensorType) or not isinstance(sequence, SequenceType):
+        return None
+    alike = isinstance(sequence.element, TensorType) and sequence.element.dtype == row.dtype
+    return row if row.type.is_static and alike else None
 
 
 # -- how many turns ----------------------------------------------------------------------------------------------------
