@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilestitch.compiler.frontend.context import Context
-from tilestitch.compiler.ir import UNKNOWN, Graph, Node, SequenceType, TensorType, Value
+from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, Graph, Node, SequenceType, TensorType, Value
 from tilestitch.compiler.ir.sizes import Size, bounds_of
 from tilestitch.compiler.ir.symbol_uses import remove_dead
 from tilestitch.compiler.ir.types import is_sized_tensor
@@ -86,7 +86,7 @@ def _appended(body: Graph, first: Value, before: Value, after: Value) -> Value |
     row, sequence = insert.inputs[1], insert.output.type
     if not isinstance(row.type, TensorType) or not isinstance(sequence, SequenceType):
         return None
-    alike = isinstance(sequence.element, TensorType) and sequence.element.dtype == row.dtype
+    alike = isinstance(sequence.element, TensorType | AnyRankTensor) and sequence.element.dtype == row.dtype
     return row if row.type.is_static and alike else None
 
 
