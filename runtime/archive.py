@@ -1,7 +1,7 @@
-"""The container: a zip file in one canonical form. Members are stored, not compressed, and their data begins on 64-byte
+"""The container: a zip file in one canonical form. Members are stored or deflated, and their data begins on 64-byte
 boundaries.
 
-For given members there is exactly one valid file, so the reader can demand every byte outside of the members' data to
+For given bytes of the members there is exactly one valid file, so the reader can demand every byte outside of them to
 be what the writer would have written. Any zip tool can read the result. Numbers and fields are those of PKWARE's
 APPNOTE, sections 4.3 and 4.5.
 """
@@ -17,11 +17,11 @@ import stat
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from .errors import ArtifactLayoutError, ArtifactWriteError, NotAnArtifactError
+from .errors import ArtifactIntegrityError, ArtifactLayoutError, ArtifactWriteError, NotAnArtifactError
 
 ALIGNMENT = 64
 _LIMIT = 0xFFFFFFFF
@@ -31,16 +31,23 @@ _DATE = (1980 - 1980) << 9 | 1 << 5 | 1  # the first day that zip can express
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(/[A-Za-z0-9_][A-Za-z0-9_.+-]*)*")
 _NAME_LIMIT = 255
 _MEMBER_LIMIT = 4096
+_STORED, _DEFLATED = 0, 8
+_LEVEL = 6
+MOST_INFLATED = 128
+"""Times that a member may be larger than its bytes in the file: what would be more is stored, and refused when read."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """A member of the archive: its data is `size` bytes at `offset` of the file."""
+    """A member of the archive: `size` bytes at `offset` of the file, which are its data, or, deflated, `inflated` bytes
+    of data; `crc32` is that of the data.
+    """
 
     name: str
     size: int
     crc32: int
     header_offset: int
+    inflated: int | None = None
 
     @property
     def offset(self) -> int:
@@ -52,8 +59,9 @@ class Member:
 
 def _common_fields(member: Member) -> bytes:
     size = min(member.size, _LIMIT)
+    method, whole = (_STORED, size) if member.inflated is None else (_DEFLATED, member.inflated)
     version = 45 if _is_large(member) else 20
-    return struct.pack("<HHHHHIII", version, 0, 0, 0, _DATE, member.crc32, size, size)
+    return struct.pack("<HHHHHIII", version, 0, method, 0, _DATE, member.crc32, size, whole)
 
 
 def _is_large(member: Member) -> bool:
@@ -102,7 +110,7 @@ def _directory(members: Iterable[Member], start: int) -> bytes:
 
 @dataclass(frozen=True)
 class Digest:
-    """What was written as one member."""
+    """The bytes of the file that are one member."""
 
     size: int
     sha256: str
@@ -116,9 +124,11 @@ class ArchiveWriter:
         self._members: list[Member] = []
         self._position = 0
 
-    def add(self, name: str, size: int, chunks: Iterable[bytes | memoryview]) -> Digest:
-        """Write a member of `size` bytes. Raises `ValueError` when the name is not fit for a member, or the size is
-        wrong.
+    def add(
+        self, name: str, size: int, chunks: Iterable[bytes | memoryview], deflates: bytes | None = None
+    ) -> Digest:
+        """Write a member of `size` bytes; deflates: the data that they are when they are inflated. Raises `ValueError`
+        when the name is not fit for a member, or the size is wrong.
         """
         if not is_member_name(name) or any(member.name == name for member in self._members):
             raise ValueError(f"{name!r} is no fit name for a new member")
@@ -133,6 +143,8 @@ class ArchiveWriter:
         if written != size:
             raise ValueError(f"member {name!r} has {written} bytes, {size} were announced")
         member = Member(name, size, crc32, self._position)
+        if deflates is not None:
+            member = replace(member, crc32=zlib.crc32(deflates), inflated=len(deflates))
         self._write_at(self._position, _local_header(member))
         self._members.append(member)
         self._position = member.offset + size
@@ -142,7 +154,7 @@ class ArchiveWriter:
         """Overwrite a member that is there by data of the same size."""
         index = next(i for i, member in enumerate(self._members) if member.name == name)
         old = self._members[index]
-        if len(data) != old.size:
+        if len(data) != old.size or old.inflated is not None:
             raise ValueError(f"member {name!r} has {old.size} bytes, its replacement {len(data)}")
         member = Member(name, old.size, zlib.crc32(data), old.header_offset)
         self._write_at(member.header_offset, _local_header(member) + data)
@@ -154,6 +166,13 @@ class ArchiveWriter:
     def _write_at(self, offset: int, data: bytes) -> None:
         self._file.seek(offset)
         self._file.write(data)
+
+
+def deflated(data: bytes) -> bytes | None:
+    """The bytes of a member that holds `data`; None where it is better stored, or the reader would take it for a bomb."""
+    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    packed = packer.compress(data) + packer.flush()
+    return packed if why_not_inflated(len(packed), len(data)) is None else None
 
 
 @contextlib.contextmanager
@@ -235,6 +254,34 @@ def is_member_name(name: str) -> bool:
     return len(name) <= _NAME_LIMIT and _NAME.fullmatch(name) is not None
 
 
+def why_not_inflated(size: int, inflated: int) -> str | None:
+    """Why a member of `size` bytes is not to be inflated to so many; None if it may be."""
+    if inflated >= _LIMIT:
+        return "has 4 GiB or more"
+    if inflated <= size:
+        return "is no smaller for being deflated"
+    if inflated > MOST_INFLATED * size:
+        return f"would be inflated to more than {MOST_INFLATED} times its bytes"
+    return None
+
+
+def member_data(data: memoryview, member: Member) -> memoryview:
+    """What a member holds: a view of the archive's bytes where it is stored, else inflated, never to more than its
+    header says. Raises `ArtifactIntegrityError` when its bytes are no such data.
+    """
+    view = data[member.offset : member.offset + member.size]
+    if member.inflated is None:
+        return view
+    unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
+    try:
+        whole = unpacker.decompress(view, member.inflated + 1)
+    except zlib.error as error:
+        raise ArtifactIntegrityError(f"the member cannot be inflated ({error})", member=member.name) from error
+    if not unpacker.eof or unpacker.unused_data or len(whole) != member.inflated or zlib.crc32(whole) != member.crc32:
+        raise ArtifactIntegrityError("the member is not what its header says once it is inflated", member=member.name)
+    return memoryview(whole)
+
+
 def read_directory(data: memoryview, file: str) -> dict[str, Member]:
     """The members of an archive, in the order of the file.
 
@@ -283,7 +330,7 @@ def _read_entry(data: memoryview, position: int, file: str) -> tuple[Member, int
     """The directory entry at `position`, and where the next one is."""
     if position + 46 > len(data) or bytes(data[position : position + 4]) != _CENTRAL:
         raise ArtifactLayoutError("the archive's directory is damaged", file=file)
-    _, flags, method, _, _, crc32, _, size = struct.unpack_from("<HHHHHIII", data, position + 6)[0:8]
+    _, flags, method, _, _, crc32, size, whole = struct.unpack_from("<HHHHHIII", data, position + 6)
     name_bytes, extra_bytes, comment_bytes, _, _, _, offset = struct.unpack_from("<HHHHHII", data, position + 28)
     start = position + 46
     name = bytes(data[start : start + name_bytes]).decode("utf-8", "replace")
@@ -291,12 +338,18 @@ def _read_entry(data: memoryview, position: int, file: str) -> tuple[Member, int
         raise ArtifactLayoutError(
             "the member's name is not allowed (absolute, outside, or of odd characters)", file=file, member=name
         )
-    if method or flags:
-        raise ArtifactLayoutError("the member is compressed or encrypted; members are stored", file=file, member=name)
+    if method not in (_STORED, _DEFLATED) or flags:
+        raise ArtifactLayoutError(
+            "the member is encrypted or oddly compressed; members are stored or deflated", file=file, member=name
+        )
+    reason = why_not_inflated(size, whole) if method == _DEFLATED else None
+    if reason is not None:
+        raise ArtifactLayoutError(f"the member is deflated, but it {reason}", file=file, member=name)
     extra = bytes(data[start + name_bytes : start + name_bytes + extra_bytes])
     numbers = struct.unpack_from(f"<{max(len(extra) - 4, 0) // 8}Q", extra, min(4, len(extra)))
     if size == _LIMIT and len(numbers) >= 2:
         size, numbers = numbers[0], numbers[2:]
     if offset == _LIMIT and numbers:
         offset = numbers[0]
-    return Member(name, size, crc32, offset), start + name_bytes + extra_bytes + comment_bytes
+    member = Member(name, size, crc32, offset, whole if method == _DEFLATED else None)
+    return member, start + name_bytes + extra_bytes + comment_bytes

@@ -121,7 +121,7 @@ def _write(file: BinaryIO, contents: ArtifactContents) -> Manifest:
     manifest = Manifest(
         contents.compiler_version,
         contents.target,
-        {name: MemberInfo(size, "0" * 64) for name, size, _ in members},
+        {member.name: MemberInfo(member.size, "0" * 64) for member in members},
         {name: _weight_info(array, contents.strip_weights) for name, array in sorted(contents.weights.items())},
         contents.strip_weights,
         contents.plugins,
@@ -130,7 +130,7 @@ def _write(file: BinaryIO, contents: ArtifactContents) -> Manifest:
     writer = archive.ArchiveWriter(file)
     draft = _json_bytes(manifest.to_json())
     writer.add(MANIFEST, len(draft), [draft])
-    digests = {name: writer.add(name, size, chunks) for name, size, chunks in members}
+    digests = {each.name: writer.add(each.name, each.size, each.chunks, each.deflates) for each in members}
     manifest = replace(manifest, members={n: MemberInfo(d.size, d.sha256) for n, d in digests.items()})
     writer.replace(MANIFEST, _json_bytes(manifest.to_json()))
     writer.finish()
@@ -148,8 +148,18 @@ def _write_tensors(file: BinaryIO, tensors: Mapping[str, np.ndarray]) -> None:
         file.write(chunk)
 
 
-def _members(contents: ArtifactContents) -> list[tuple[str, int, Iterable[bytes | memoryview]]]:
-    """Name, size and bytes of every member but the manifest, in the order of the file."""
+@dataclass(frozen=True)
+class _Member:
+    """What is to be written: `size` bytes in `chunks`; deflates: what they are when they are inflated."""
+
+    name: str
+    size: int
+    chunks: Iterable[bytes | memoryview]
+    deflates: bytes | None = None
+
+
+def _members(contents: ArtifactContents) -> list[_Member]:
+    """Every member but the manifest, in the order of the file. Weights are stored, to be mapped."""
     program = programs_to_json(contents.programs, contents.signatures)
     small = {PLAN: _json_bytes(contents.plan), PROGRAM: _json_bytes(program)}
     programs_from_json(parse_json(small[PROGRAM]))
@@ -161,11 +171,16 @@ def _members(contents: ArtifactContents) -> list[tuple[str, int, Iterable[bytes 
         if not _KERNELS.fullmatch(name):
             raise ValueError(f"kernels cannot be in a member named {name!r}")
         small[name] = data
-    members: list[tuple[str, int, Iterable[bytes | memoryview]]] = [(n, len(d), [d]) for n, d in sorted(small.items())]
+    members = [_small_member(name, data) for name, data in sorted(small.items())]
     if contents.weights and not contents.strip_weights:
         writer = safetensors.TensorWriter(contents.weights)
-        members.append((WEIGHTS, writer.size, writer.chunks()))
+        members.append(_Member(WEIGHTS, writer.size, writer.chunks()))
     return members
+
+
+def _small_member(name: str, data: bytes) -> _Member:
+    deflated = archive.deflated(data)
+    return _Member(name, len(data), [data]) if deflated is None else _Member(name, len(deflated), [deflated], data)
 
 
 def _weight_info(array: np.ndarray, with_hash: bool) -> WeightInfo:
@@ -212,11 +227,16 @@ class Artifact:
         return tuple(self._members)
 
     def member(self, name: str) -> memoryview:
-        """The bytes of a member, not copied. Raises `ArtifactLayoutError` when there is none of this name."""
+        """What a member holds, not copied where it is stored, else inflated now. Raises `ArtifactLayoutError` when
+        there is none of this name, `ArtifactIntegrityError` when it cannot be inflated.
+        """
         if name not in self._members:
             raise ArtifactLayoutError("the artifact has no such member", file=self.name, member=name)
-        member = self._members[name]
-        return self._data[member.offset : member.offset + member.size]
+        try:
+            return archive.member_data(self._data, self._members[name])
+        except ArtifactError as error:
+            error.file = self.name
+            raise
 
     @property
     def plan(self) -> Any:
@@ -289,13 +309,14 @@ def _read(name: str, data: memoryview, verify: bool) -> Artifact:
     first = next(iter(members.values()))
     if first.name != MANIFEST:
         raise ArtifactLayoutError(f"the first member is not {MANIFEST}", member=first.name)
-    text = data[first.offset : first.offset + first.size]
+    if first.inflated is not None:
+        raise ArtifactLayoutError("the manifest is deflated; it is stored", member=MANIFEST)
+    text = archive.member_data(data, first)
     if zlib.crc32(text) != first.crc32:
         raise ArtifactIntegrityError("the member is damaged (its checksum differs)", member=MANIFEST)
     manifest = _in_member(MANIFEST, Manifest.from_json, _parse(text, name, MANIFEST))
     _check_members(data, members, manifest, verify)
-    program = members[PROGRAM]
-    parsed = _parse(data[program.offset : program.offset + program.size], name, PROGRAM)
+    parsed = _parse(archive.member_data(data, members[PROGRAM]), name, PROGRAM)
     programs = _in_member(PROGRAM, programs_from_json, parsed)
     return Artifact(name, data, members, manifest, programs)
 
@@ -309,6 +330,8 @@ def _check_members(data: memoryview, members: dict[str, archive.Member], manifes
             raise ArtifactLayoutError("the member is missing", member=name)
     if manifest.weights and not manifest.weights_stripped and WEIGHTS not in members:
         raise ArtifactLayoutError("the member is missing", member=WEIGHTS)
+    if WEIGHTS in members and members[WEIGHTS].inflated is not None:
+        raise ArtifactLayoutError("the weights are deflated; they are stored, to be mapped", member=WEIGHTS)
     for name, info in manifest.members.items():
         member = members[name]
         if member.size != info.size:

@@ -16,7 +16,7 @@ from .jsonfields import Fields
 from .types import check_sizes
 
 FORMAT_NAME = "tilestitch"
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 """Raised whenever an older runtime would misread a newer artifact."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -78,7 +78,7 @@ class PluginInfo:
 
 @dataclass(frozen=True)
 class MemberInfo:
-    """Size in bytes and SHA-256 of a member."""
+    """Size in bytes and SHA-256 of what is a member in the file: of a deflated one, before it is inflated."""
 
     size: int
     sha256: str

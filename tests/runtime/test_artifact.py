@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import json
 import os
@@ -85,7 +86,9 @@ def test_any_zip_tool_reads_it(tmp_path: Path) -> None:
     with zipfile.ZipFile(path) as file:
         assert file.testzip() is None
         assert file.namelist()[0] == "manifest.json"
-        assert {info.compress_type for info in file.infolist()} == {zipfile.ZIP_STORED}
+        stored = {info.filename for info in file.infolist() if info.compress_type == zipfile.ZIP_STORED}
+        assert {"manifest.json", "weights.safetensors"} <= stored
+        assert "program.json" not in stored
         assert json.loads(file.read("manifest.json"))["format"] == "tilestitch"
 
 
@@ -173,8 +176,6 @@ def rebuilt(change: Callable[[Members, Any], None], fix_hashes: bool = False) ->
     manifest = json.loads(members["manifest.json"])
     change(members, manifest)
     if fix_hashes:
-        import hashlib
-
         for name, info in manifest["members"].items():
             info.update(size=len(members[name]), sha256=hashlib.sha256(members[name]).hexdigest())
     members["manifest.json"] = json.dumps(manifest).encode()
@@ -256,6 +257,80 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     for path in (tmp_path / "pipe", os.devnull):
         with pytest.raises(NotAnArtifactError, match="no regular file"):
             read_artifact(path)
+
+
+def with_deflated(name: str, packed: bytes, data: bytes) -> bytes:
+    """The artifact with a member whose bytes are said to be `data` once they are inflated; all hashes made right."""
+    with zipfile.ZipFile(io.BytesIO(image())) as file:
+        members = {each: file.read(each) for each in file.namelist()}
+    sizes = {**{each: len(text) for each, text in members.items()}, name: len(packed)}
+    manifest = json.loads(members["manifest.json"])
+    for each, info in manifest["members"].items():
+        held = packed if each == name else members[each]
+        info.update(size=sizes[each], sha256=hashlib.sha256(held).hexdigest())
+    members["manifest.json"] = json.dumps(manifest).encode()
+    buffer = io.BytesIO()
+    writer = archive.ArchiveWriter(buffer)
+    for each, text in members.items():
+        if each == name:
+            writer.add(each, len(packed), [packed], data)
+        else:
+            writer.add(each, len(text), [text])
+    writer.finish()
+    return buffer.getvalue()
+
+
+def raw_deflate(data: bytes) -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return packer.compress(data) + packer.flush()
+
+
+TEXT = json.dumps({"numbers": list(range(500))}).encode()
+
+
+def test_a_deflated_member_gives_its_data() -> None:
+    artifact = read_artifact(with_deflated("explain.json", raw_deflate(TEXT), TEXT))
+    assert bytes(artifact.member("explain.json")) == TEXT
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        raw_deflate(TEXT) + b"\0",  # something behind it
+        raw_deflate(TEXT)[:-1],
+        raw_deflate(TEXT + b" "),  # more than the header says
+        raw_deflate(TEXT[:-1]),
+        raw_deflate(TEXT[:-1] + b" "),  # another checksum
+        raw_deflate(bytes(200_000)),  # a hundred times as much
+        b"\xff" * 100,
+    ],
+)
+def test_deflated_members_that_are_not_what_they_are_said_to_be(packed: bytes) -> None:
+    artifact = read_artifact(with_deflated("explain.json", packed, TEXT))
+    for _ in range(2):
+        with pytest.raises(ArtifactIntegrityError, match="explain.json.*inflated"):
+            artifact.member("explain.json")
+
+
+def test_a_bomb_is_refused_before_it_is_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytes(10_000_000)
+    monkeypatch.setattr(archive, "member_data", lambda *_: pytest.fail("it was inflated"))
+    with pytest.raises(ArtifactLayoutError, match=r"program.json.*more than 128 times"):
+        read_artifact(with_deflated("program.json", raw_deflate(data), data))
+
+
+def test_what_is_not_smaller_is_stored() -> None:
+    with pytest.raises(ArtifactLayoutError, match="no smaller"):
+        read_artifact(with_deflated("explain.json", raw_deflate(b"{}"), b"{}"))
+    assert archive.deflated(b"{}") is None
+    assert archive.deflated(bytes(10_000_000)) is None
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "weights.safetensors"])
+def test_what_is_mapped_or_read_first_is_never_deflated(name: str) -> None:
+    data = bytes(range(64)) * 4
+    with pytest.raises(ArtifactLayoutError, match=f"{name}.*deflated"):
+        read_artifact(with_deflated(name, raw_deflate(data), data))
 
 
 def foreign_zip(names: list[str], compression: int = zipfile.ZIP_STORED) -> bytes:
