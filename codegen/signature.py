@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.compiler.ir.text import digest
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.attention.mask_band import band_of, same_inside
+from tilestitch.passes.plan.index_checks import index_checks
 
 from .compute.sizes import symbols_among
 from .groups import roles_in, view_group
@@ -73,9 +74,11 @@ def signature(graph: Graph, group: Group, scalars: frozenset[str] = frozenset())
     if group.kind is GroupKind.ATTENTION:
         # Kernels leave out keys that masks hide from every query, also masks that other kernels make.
         parts += _band(graph, group, place)
+    masked = any(part.kind is GroupKind.ATTENTION for part in group.parts or (group,))
+    seen = {name for node in nodes for name in (_integers(node) if masked else _indices(node))}
     for node in nodes:
         attrs = tuple((key, _frozen(value)) for key, value in sorted(node.attrs.items()))
-        reads = tuple((place(v.name), str(v.type), v.name in scalars or _constant(v.data)) for v in node.inputs)
+        reads = tuple((place(v.name), str(v.type), v.name in scalars or _constant(v, seen)) for v in node.inputs)
         makes = tuple((place(v.name), str(v.type)) for v in node.outputs)
         parts.append((node.op, attrs, reads, makes, node.name == group.anchor))
     for names in (group.inputs, group.constants, group.outputs):
@@ -97,13 +100,22 @@ def _band(graph: Graph, group: Group, place: Callable[[str], int]) -> list[objec
     return [band, *((place(value.name), number) for value, number in same_inside(softmax, band).items())]
 
 
-def _constant(data: np.ndarray | None) -> object:
-    """Constants become part of the code if they are small; of others kernels may use that some indices are in range."""
+def _indices(node: Node) -> Iterator[str]:
+    return (check.indices.name for check in index_checks(node))
+
+
+def _integers(node: Node) -> Iterator[str]:
+    return (v.name for v in node.inputs if v.data is not None and v.data.dtype.kind in "iu")
+
+
+def _constant(value: Value, seen: Collection[str]) -> object:
+    """Constants become part of the code if they are small; kernels may use what others are if they are among `seen`:
+    of indices, that they are in range, and of masks, what they hide.
+    """
+    data = value.data
     if data is None:
         return None
-    if data.size == 1 or data.dtype.kind in "iu":
-        return digest(data)
-    return True
+    return digest(data) if data.size == 1 or value.name in seen else True
 
 
 def _frozen(value: Any) -> object:

@@ -124,9 +124,7 @@ class ArchiveWriter:
         self._members: list[Member] = []
         self._position = 0
 
-    def add(
-        self, name: str, size: int, chunks: Iterable[bytes | memoryview], deflates: bytes | None = None
-    ) -> Digest:
+    def add(self, name: str, size: int, chunks: Iterable[bytes | memoryview], deflates: bytes | None = None) -> Digest:
         """Write a member of `size` bytes; deflates: the data that they are when they are inflated. Raises `ValueError`
         when the name is not fit for a member, or the size is wrong.
         """
@@ -169,7 +167,9 @@ class ArchiveWriter:
 
 
 def deflated(data: bytes) -> bytes | None:
-    """The bytes of a member that holds `data`; None where it is better stored, or the reader would take it for a bomb."""
+    """The bytes of a member that holds `data`; None where it is better stored: it would be no smaller, or by so much
+    that it is refused when it is read.
+    """
     packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     packed = packer.compress(data) + packer.flush()
     return packed if why_not_inflated(len(packed), len(data)) is None else None

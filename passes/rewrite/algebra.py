@@ -189,18 +189,20 @@ def _divide_by_constant(graph: Graph, node: Node, *, exact: bool) -> Replacement
 
 
 def chain_of_constants(graph: Graph, node: Node) -> Replacement | None:
-    """(x op a) op b is x op (a op b), for add and mul, where the combined constant has no more elements than either.
+    """(x op a) op b is x op (a op b), for add and mul, and (x - a) + b is x + (b - a) for integers, where the combined
+    constant has no more elements than either.
 
     Floats only where intermediate results neither overflow nor vanish that did so before: see `reassociation`.
     """
     x, b = node.inputs
-    inner = produced_by(x, node.op)
+    differs = is_integer(x.dtype) and node.op == "add" and produced_by(x, "sub") is not None
+    inner = produced_by(x, "sub" if differs else node.op)
     if inner is None or b.data is None or not single_reader(graph, x) or not is_tensor(x):
         return None
     y, a = inner.inputs
     if a.data is None or y.is_constant or not (is_float(x.dtype) or is_integer(x.dtype)):
         return None
-    combined = _combined(graph, node.op, a, b)
+    combined = _combined(graph, "sub", b, a) if differs else _combined(graph, node.op, a, b)
     if combined is None or not result_fits([y, combined], node.output.tensor_type.shape):
         return None
     value = graph.emit(node.op, y, combined, origins=(*inner.origins, *node.origins), insert_before=node)

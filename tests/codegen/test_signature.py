@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tilestitch.codegen.signature import signature
+from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import parse_graph
+from tilestitch.compiler.ir.types import TensorType
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.planner import make_plan
@@ -26,3 +29,23 @@ def key(symbols: str) -> tuple[object, ...]:
 def test_kernels_find_symbols_by_their_place_so_graphs_with_others_share_none(other: str) -> None:
     assert key("n=1..9, m=1..9") == key("n=1..9, m=1..9")
     assert key("n=1..9, m=1..9") != key(other)
+
+
+def keys(op: str, constants: list[np.ndarray], **attrs: object) -> set[object]:
+    """Those of kernels that differ in a constant operand."""
+    graph = Graph("main")
+    x = graph.add_input("x", TensorType("uint8", (2, 4)))
+    graph.outputs = [graph.emit(op, x, graph.constant(data), **attrs) for data in constants]
+    plan = make_plan(graph, PassContext(TargetInfo("cpu", 1, isa="avx512", dot="vpdpbusd"), {"planner": "none"}))
+    assert len(plan.groups) == len(constants)
+    return {signature(graph, group).key for group in plan.groups}
+
+
+def test_layers_of_integers_share_a_kernel_whatever_their_weights_are() -> None:
+    weights = [np.full((4, 8), number, np.int8) for number in range(2)]
+    assert len(keys("matmul", weights, out_dtype="int32")) == 1
+
+
+def test_indices_that_are_constants_are_part_of_a_kernel() -> None:
+    """It may leave out the check that they are in range."""
+    assert len(keys("gather", [np.array([0, number]) for number in (1, 7)], axis=0)) == 2

@@ -86,6 +86,28 @@ def test_integers_keep_integer_division() -> None:
     assert ops(after(text, "algebra")) == ["div"]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [("int32", ["add(x, [2, 3])"]), ("float32", ["sub(x, [2, 3])", "add(b, [2, 3])"])]
+)
+def test_constants_taken_and_added_are_one_for_integers(dtype: str, expected: list[str]) -> None:
+    """As of the sums of a quantised convolution: what zero points add, and the bias. Their sum may wrap around."""
+    ends = (
+        ["2147483647, 2, 3, 4, 5, 6", "-2147483648, 5, 5, 5, 5, 5"]
+        if dtype == "int32"
+        else ["1.0, 2.0, 3.0, 4.0, 5.0, 6.0"] * 2
+    )
+    graph = after(
+        chain(
+            *(f"%{name} = constant [{data}] : {dtype}[2,3]" for name, data in zip("cd", ends, strict=True)),
+            f"%b = sub(%x, %c) : {dtype}[2,3]",
+            f"%y = add(%b, %d) : {dtype}[2,3]",
+            x=f"{dtype}[2,3]",
+        ),
+        "algebra,dce",
+    )
+    assert [line.rsplit(" ", 0)[0] for line in body(graph)] == expected
+
+
 def test_constants_are_folded_by_the_reference() -> None:
     graph = after(
         chain(

@@ -308,7 +308,7 @@ def test_a_deflated_member_gives_its_data() -> None:
 def test_deflated_members_that_are_not_what_they_are_said_to_be(packed: bytes) -> None:
     artifact = read_artifact(with_deflated("explain.json", packed, TEXT))
     for _ in range(2):
-        with pytest.raises(ArtifactIntegrityError, match="explain.json.*inflated"):
+        with pytest.raises(ArtifactIntegrityError, match=r"explain\.json.*inflated"):
             artifact.member("explain.json")
 
 
