@@ -42,42 +42,62 @@ def checked_bits(ctx: Context, attribute: str = "bits", default: int = 4) -> int
 
 
 def matmul_nbits(ctx: Context) -> Value:
-    """A @ weights[N, K]^T + bias. `accuracy_level` is the least that A may be rounded to."""
+    """A @ weights[N, K]^T + bias. `accuracy_level` is the least that A may be rounded to. Where `g_idx` says that rows
+    of a block lie anywhere, as when a quantiser went by their importance, A is put in the order of the blocks.
+    """
     x, bias, depth, width = ctx.input(0), ctx.optional(5), ctx.attr("K"), ctx.attr("N")
     if 0 in ctx.shape(ctx.input(1)):  # no weights at all
         y = ctx.full((*ctx.shape(x)[:-1], width), 0.0, dtype_of(x))
     else:
-        y = matmul_any_rank(ctx, x, ctx.swap_axes(_weights(ctx, depth, width), 0, 1))
+        order = _order(ctx, depth)
+        weights, ordered = _weights(ctx, depth, width, order)
+        if ordered and order is not None and (order != np.arange(depth)).any():
+            x = ctx.gather(x, ctx.constant(order, "int64"), -1 % ctx.rank(x))
+        y = matmul_any_rank(ctx, x, ctx.swap_axes(weights, 0, 1))
     return y if bias is None else ctx.add(y, bias)
 
 
-def _weights(ctx: Context, depth: int, width: int) -> Value:
-    """[N, K], in the dtype of A; arithmetic in float32."""
+def _order(ctx: Context, depth: int) -> np.ndarray | None:
+    """The rows of the weights, block after block, where `g_idx` is a constant; None where that does not make blocks."""
+    groups = ctx.optional(4)
+    if groups is None:
+        return np.arange(depth)
+    if groups.data is None:
+        return None
+    of_rows = groups.data.reshape(-1)[:depth]
+    order = np.argsort(of_rows, kind="stable")
+    return order if np.array_equal(of_rows[order], np.arange(depth) // ctx.attr("block_size")) else None
+
+
+def _weights(ctx: Context, depth: int, width: int, order: np.ndarray | None) -> tuple[Value, bool]:
+    """[N, K], in the dtype of A, arithmetic in float32; and whether K is in that order, block after block."""
     bits, block, packed, scales = checked_bits(ctx), ctx.attr("block_size"), ctx.input(1), ctx.input(2)
     blocks = -(-depth // block)
     codes = unpacked(ctx, ctx.reshape(packed, (width, blocks * block * bits // 8)), bits)
     wide_scales = ctx.reshape(widened(ctx, scales), (width, blocks))
     zeros = _zero_points(ctx, bits, width, blocks)
     groups = ctx.optional(4)
-    kept = _kept(ctx, codes, scales, (width, depth, blocks)) if groups is None else None
+    kept = _kept(ctx, codes, scales, (width, blocks), order) if order is not None else None
     if kept is not None:
-        return kept
+        return kept, True
     if groups is None:
         spread = (width, blocks, 1)
         centred = ctx.sub(
             ctx.cast(ctx.reshape(codes, (width, blocks, block)), "float32"), _reshaped(ctx, zeros, spread)
         )
         w = ctx.reshape(ctx.mul(centred, ctx.reshape(wide_scales, spread)), (width, blocks * block))
-        return ctx.cast(ctx.slice_axis(w, 1, 0, depth), dtype_of(scales))
+        return ctx.cast(ctx.slice_axis(w, 1, 0, depth), dtype_of(scales)), False
     codes = ctx.cast(ctx.slice_axis(codes, 1, 0, depth), "float32")
     by_row = zeros if not ctx.rank(zeros) else ctx.gather(zeros, ctx.slice_axis(groups, 0, 0, depth), 1)
     w = ctx.mul(ctx.sub(codes, by_row), ctx.gather(wide_scales, ctx.slice_axis(groups, 0, 0, depth), 1))
-    return ctx.cast(w, dtype_of(scales))
+    return ctx.cast(w, dtype_of(scales)), False
 
 
-def _kept(ctx: Context, codes: Value, scales: Value, sizes: tuple[int, int, int]) -> Value | None:
-    """Constant weights as they are, unless their zero points are floats."""
-    (width, depth, blocks), zeros = sizes, ctx.optional(3)
+def _kept(
+    ctx: Context, codes: Value, scales: Value, sizes: tuple[int, int], order: np.ndarray
+) -> Value | None:  # fmt: skip
+    """Constant weights as they are, rows in this order, unless their zero points are floats."""
+    (width, blocks), zeros = sizes, ctx.optional(3)
     whole = zeros is None or dtype_of(zeros) == "uint8"
     if not whole or codes.data is None or scales.data is None or (zeros is not None and zeros.data is None):
         return None
@@ -89,7 +109,7 @@ def _kept(ctx: Context, codes: Value, scales: Value, sizes: tuple[int, int, int]
             return None
         points = rows[:, :blocks].astype(np.int64)
     by_block, kind = scales.data.reshape(width, blocks), to_numpy_dtype(f"uint{bits}")
-    data = codes.data[:, :depth].astype(kind)
+    data = codes.data[:, order].astype(kind)
     rounds = ctx.attr("accuracy_level", 0) == BYTES
     return integers_in_blocks(ctx, data, by_block, points, ctx.attr("block_size"), dtype_of(scales), rounds)
 
