@@ -72,4 +72,4 @@ def _loop() -> Callable[[int, int, int], int]:
         subprocess.run(["cc", "-O3", "-march=native", "-shared", "-fPIC", "-o", library, source], check=True)
         function = ctypes.CDLL(str(library)).read_all
     function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_long, ctypes.c_long), ctypes.c_long
-    return function  # type: ignore[no-any-return]
+    return function
