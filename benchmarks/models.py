@@ -23,6 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from .branchy import Experts, NasnetCells, TwoTowers
+from .recent_models import convnext_t, minilm, spectrogram, swin_t, whisper_encoder
+from .zoo.detection_operators import declare_operators
 
 FOLDER = Path(__file__).parent / "models"
 OPSET = 20
@@ -47,6 +49,7 @@ def export(name: str, force: bool = False) -> Path:
     if path.exists() and not force:
         return path
     FOLDER.mkdir(parents=True, exist_ok=True)
+    declare_operators()  # transformers fails to import where torchvision does
     torch.manual_seed(SEED)
     module = ALL[name].build().eval()
     randomise(module)
@@ -407,7 +410,14 @@ BRANCHY = {
 """Models of many branches."""
 BATCHED = {"inception_v3_32": Model(inception_v3, partial(wide_image, 32))}
 """As published measurements have them."""
-ALL = MODELS | LONG | BRANCHY | BATCHED
+RECENT = {
+    "minilm": Model(minilm, bert_inputs),
+    "convnext_t": Model(convnext_t, image),
+    "swin_t": Model(swin_t, image),
+    "whisper_encoder": Model(whisper_encoder, spectrogram),
+}
+"""For comparison in bfloat16 (`benchmarks.bfloat16`)."""
+ALL = MODELS | LONG | BRANCHY | BATCHED | RECENT
 
 
 def main(arguments: list[str] | None = None) -> None:

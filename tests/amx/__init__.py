@@ -32,7 +32,7 @@ def built(folder: Path) -> ctypes.CDLL:
     if compiler is None or "avx512f" not in cpu_flags():
         pytest.skip("this takes a C compiler and AVX-512")
     source, library = Path(__file__).with_name("unit.c"), folder / "unit.so"
-    subprocess.run([compiler, "-x", "c", "-O2", "-shared", "-fPIC", "-o", library, source], check=True)
+    subprocess.run([compiler, "-x", "c", "-O2", "-mfma", "-shared", "-fPIC", "-o", library, source], check=True)
     return ctypes.CDLL(str(library))
 
 

@@ -21,7 +21,8 @@ static long executed;
 static const int REGISTERS[16] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP, REG_RSI, REG_RDI,
                                   REG_R8,  REG_R9,  REG_R10, REG_R11, REG_R12, REG_R13, REG_R14, REG_R15};
 
-struct instruction { int prefix, opcode, reg, rm, vvvv, memory; uint64_t address, stride; int length; };
+/* `index`: the scaled register that is part of an address, or the distance of rows where there are rows. */
+struct instruction { int prefix, opcode, reg, rm, vvvv, memory, sib; uint64_t address, index; int length; };
 
 static void refuse(const char *why) {
     fprintf(stderr, "tile unit: %s\n", why);
@@ -50,7 +51,8 @@ static int decode(const uint8_t *at, const ucontext_t *context, struct instructi
     uint64_t base = 0;
     if (rm == 4) {
         int sib = at[length++], index = ((sib >> 3) & 7) | x << 3;
-        if (index != 4) found->stride = value(context, index) << (sib >> 6);
+        found->sib = 1;
+        if (index != 4) found->index = value(context, index) << (sib >> 6);
         rm = sib & 7;
         if (rm == 5 && mod == 0) return 0;
         base = value(context, rm | b << 3);
@@ -76,7 +78,16 @@ static int decode(const uint8_t *at, const ucontext_t *context, struct instructi
     return 1;
 }
 
+static void release(void) {
+    memset(tiles, 0, sizeof tiles);
+    configured = 0;
+}
+
 static void configure(const uint8_t *from) {
+    if (from[0] == 0) {
+        release();
+        return;
+    }
     if (from[0] != 1) refuse("no such palette");
     for (int i = 2; i < 16; i++) if (from[i]) refuse("reserved bytes of the shapes are not 0");
     memset(tiles, 0, sizeof tiles);
@@ -107,50 +118,66 @@ static float of_half(uint16_t half) {
     return result;
 }
 
+/* What is denormal is 0, of operands and of results. */
+static float flushed(float number) { return __builtin_fabsf(number) < 0x1p-126f ? __builtin_copysignf(0, number) : number; }
+
+/* Each half of all pairs is added up by itself, and both sums to what was there. */
+static void multiply_halves(struct tile *sums, const struct tile *left, const struct tile *right) {
+    for (int m = 0; m < sums->rows; m++)
+        for (int n = 0; n < sums->bytes / 4; n++) {
+            float both[2] = {0, 0}, total;
+            for (int k = 0; k < left->bytes / 4; k++)
+                for (int i = 0; i < 2; i++) {
+                    uint16_t x, y;
+                    memcpy(&x, left->data[m] + 4 * k + 2 * i, 2), memcpy(&y, right->data[k] + 4 * n + 2 * i, 2);
+                    both[i] = flushed(__builtin_fmaf(flushed(of_half(x)), flushed(of_half(y)), both[i]));
+                }
+            memcpy(&total, sums->data[m] + 4 * n, 4);
+            total = flushed(flushed(total) + flushed(both[0] + both[1]));
+            memcpy(sums->data[m] + 4 * n, &total, 4);
+        }
+}
+
 static void multiply(const struct instruction *it) {
     struct tile *sums = tile(it->reg), *left = tile(it->rm), *right = tile(it->vvvv);
     if (sums == left || sums == right || left == right) refuse("registers of a multiplication are not three");
     if (sums->rows != left->rows || sums->bytes != right->bytes || left->bytes != 4 * right->rows)
         refuse("registers of a multiplication do not fit");
+    if (it->opcode == 0x5C) {
+        multiply_halves(sums, left, right);
+        return;
+    }
     for (int m = 0; m < sums->rows; m++)
         for (int k = 0; k < left->bytes / 4; k++)
             for (int n = 0; n < sums->bytes / 4; n++) {
                 const uint8_t *a = left->data[m] + 4 * k, *b = right->data[k] + 4 * n;
                 uint8_t *sum = sums->data[m] + 4 * n;
-                if (it->opcode == 0x5E) {
-                    int32_t total;
-                    memcpy(&total, sum, 4);
-                    for (int i = 0; i < 4; i++) total += (int32_t)a[i] * (int8_t)b[i];
-                    memcpy(sum, &total, 4);
-                } else {
-                    uint16_t x[2], y[2];
-                    float total;
-                    memcpy(&total, sum, 4), memcpy(x, a, 4), memcpy(y, b, 4);
-                    for (int i = 0; i < 2; i++) total += of_half(x[i]) * of_half(y[i]);
-                    memcpy(sum, &total, 4);
-                }
+                uint32_t total; /* which wraps */
+                memcpy(&total, sum, 4);
+                for (int i = 0; i < 4; i++) total += (uint32_t)((int32_t)a[i] * (int8_t)b[i]);
+                memcpy(sum, &total, 4);
             }
 }
 
 static int execute(const struct instruction *it) {
     enum { NP, P66, PF3, PF2 };
-    if (it->opcode == 0x49 && it->prefix == NP && it->memory && !it->reg) {
-        configure((const uint8_t *)it->address);
-    } else if (it->opcode == 0x49 && it->prefix == NP && !it->memory) {
-        memset(tiles, 0, sizeof tiles);
-        configured = 0;
-    } else if (it->opcode == 0x49 && it->prefix == PF2 && !it->memory) {
+    int alone = it->vvvv == 0; /* no register is named there */
+    if (it->opcode == 0x49 && it->prefix == NP && it->memory && !it->reg && alone) {
+        configure((const uint8_t *)(it->address + it->index));
+    } else if (it->opcode == 0x49 && it->prefix == NP && !it->memory && !it->reg && !it->rm && alone) {
+        release();
+    } else if (it->opcode == 0x49 && it->prefix == PF2 && !it->memory && !it->rm && alone) {
         memset(tile(it->reg)->data, 0, sizeof tiles[0].data);
-    } else if (it->opcode == 0x4B && it->prefix == PF2 && it->memory) {
+    } else if (it->opcode == 0x4B && it->prefix == PF2 && it->sib && alone) {
         struct tile *to = tile(it->reg);
         memset(to->data, 0, sizeof to->data);
         for (int row = 0; row < to->rows; row++)
-            memcpy(to->data[row], (const void *)(it->address + row * it->stride), to->bytes);
-    } else if (it->opcode == 0x4B && it->prefix == PF3 && it->memory) {
+            memcpy(to->data[row], (const void *)(it->address + row * it->index), to->bytes);
+    } else if (it->opcode == 0x4B && it->prefix == PF3 && it->sib && alone) {
         const struct tile *from = tile(it->reg);
         for (int row = 0; row < from->rows; row++)
-            memcpy((void *)(it->address + row * it->stride), from->data[row], from->bytes);
-    } else if ((it->opcode == 0x5E && it->prefix == P66) || (it->opcode == 0x5C && it->prefix == PF3)) {
+            memcpy((void *)(it->address + row * it->index), from->data[row], from->bytes);
+    } else if (!it->memory && ((it->opcode == 0x5E && it->prefix == P66) || (it->opcode == 0x5C && it->prefix == PF3))) {
         multiply(it);
     } else {
         return 0;

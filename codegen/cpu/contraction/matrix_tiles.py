@@ -1,4 +1,4 @@
-"""GEMMs by instructions of AMX, which multiply a tile of rows by a tile of columns.
+"""Instructions of AMX, which multiply a tile of rows by a tile of columns, and GEMMs by them.
 
 Eight registers of 16 rows by 64 bytes: four of sums, two of the left operand below each other, two of the right one
 beside each other. A tile of the right operand is 16 steps of the reduction of a packed panel, each of which has the
@@ -8,6 +8,9 @@ volume 1, chapter 18.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,10 +19,11 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.gemm import GemmEmitter
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
-from tilestitch.codegen.cpu.contraction.panels import PackedOperand
+from tilestitch.codegen.cpu.contraction.panels import PackedOperand, Panels
+from tilestitch.compiler.ir.sizes import Size
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.cpu.gemm import SHAPES_BYTES
-from tilestitch.passes.plan.cpu.isa import TILE_BYTES, TILE_ROWS
+from tilestitch.passes.plan.cpu.isa import TILE_BYTES, TILE_ROWS, Dot
 
 REGISTERS = 8
 SUMS, LEFT, RIGHT = 0, 4, 6
@@ -49,15 +53,11 @@ class TileEmitter(GemmEmitter):
 
     def __init__(self, plan: Any, load_a: Any, b: Any, epilogue: Any, scratch: Expr, window: Any) -> None:
         super().__init__(plan, load_a, b, epilogue, scratch, window)
-        at = plan.scratch_bytes - plan.shapes_bytes
-        self.shapes = mk.scratch_buffer(scratch, at, (SHAPES_BYTES // 4,), "int32", "shapes")
+        self.scratch = scratch
 
     def run(self, task: Expr) -> None:
-        for place, word in enumerate(SHAPES.view(np.int32)):
-            T.buffer_store(self.shapes, T.int32(int(word)), [place])
-        _do("ldtilecfg", T.address_of(self.shapes[0]))
-        super().run(task)
-        _do("tilerelease")
+        with configured(self.scratch, self.plan.scratch_bytes - self.plan.shapes_bytes):
+            super().run(task)
 
     def _tile(self, panel: Expr, width: Expr, index: Expr, rows: int) -> None:
         plan, dot = self.plan, self.plan.dot
@@ -65,30 +65,16 @@ class TileEmitter(GemmEmitter):
         row0 = T.bind(mk.start_of(plan.rows, index))
         below = range(1 if rows <= TILE_ROWS else 2)
         beside = range(-(-width // plan.tile.lanes) if mk.is_number(width) else plan.tile.vectors)
-        sums = [(SUMS + 2 * i + j, i, j) for i in below for j in beside]
-        for number, _, _ in sums:
-            _do("tilezero", T.int8(number))
+        products = Products(dot, below, beside)
+        products.clear()
         if plan.shape.k:
             with mk.serial(0, plan.steps // TILE_ROWS) as k:
-                for j in beside:
-                    _do("tileloadd64", T.int8(RIGHT + j), *self._right(panel, k, j))
-                for i in below:
-                    _do("tileloadd64", T.int8(LEFT + i), *self._left_tile(row0 + i * TILE_ROWS, k))
-                for number, i, j in sums:
-                    _do(dot.name, T.int8(number), T.int8(LEFT + i), T.int8(RIGHT + j))
-        stride = T.int64(plan.tile.columns * storage_bytes(plan.shape.acc_dtype))
-        for number, i, j in sums:
-            where = self.sums[i * TILE_ROWS, j * plan.tile.lanes]
-            _do("tilestored64", T.int8(number), T.address_of(where), stride)
+                products.add(
+                    lambda i: self._left_tile(row0 + i * TILE_ROWS, k),
+                    lambda j: right_tile(self.panels, self.batch, panel, k, j),
+                )
+        products.store(self.sums, plan.tile.columns)
         self._store_tile(panel, width, row0, rows)
-
-    def _right(self, panel: Expr, k: Expr, j: int) -> tuple[Expr, Expr]:
-        """Address and stride of 16 steps of 16 columns."""
-        plan, operand = self.plan, self.panels.operand
-        assert isinstance(operand, PackedOperand)
-        first = operand.buffer[operand.group(self.batch), panel, k * TILE_ROWS, j * plan.tile.lanes * plan.neighbours]
-        step = plan.tile.columns * plan.neighbours * storage_bytes(plan.shape.b_dtype)
-        return T.address_of(first), T.int64(step)
 
     def _left_tile(self, row: Expr, k: Expr) -> tuple[Expr, Expr]:
         """Address and stride of 64 bytes of 16 rows."""
@@ -99,6 +85,58 @@ class TileEmitter(GemmEmitter):
             first = self.staged[row - self.first_row, column]
             return T.address_of(first), T.int64(plan.staged_stride * element)
         return T.address_of(self.load_a(self.batch, row, column)), T.int64(plan.shape.k * element)
+
+
+@contextmanager
+def configured(scratch: Expr, offset: Size) -> Iterator[None]:
+    """Registers have their shapes within it; these lie `offset` bytes into the workspace."""
+    shapes = mk.scratch_buffer(scratch, offset, (SHAPES_BYTES // 4,), "int32", "shapes")
+    for place, word in enumerate(SHAPES.view(np.int32)):
+        T.buffer_store(shapes, T.int32(int(word)), [place])
+    _do("ldtilecfg", T.address_of(shapes[0]))
+    yield
+    _do("tilerelease")
+
+
+@dataclass(frozen=True)
+class Products:
+    """Sums of one or two tiles of rows, `below` each other, by one or two of columns, `beside` each other."""
+
+    dot: Dot
+    below: range
+    beside: range
+
+    @property
+    def _sums(self) -> list[tuple[int, int, int]]:
+        """Register, and its place below and beside others."""
+        return [(SUMS + 2 * i + j, i, j) for i in self.below for j in self.beside]
+
+    def clear(self) -> None:
+        for number, _, _ in self._sums:
+            _do("tilezero", T.int8(number))
+
+    def add(self, left: Callable[[int], tuple[Expr, Expr]], right: Callable[[int], tuple[Expr, Expr]]) -> None:
+        """16 steps; `left` and `right` give address and stride of a tile by its place."""
+        for j in self.beside:
+            _do("tileloadd64", T.int8(RIGHT + j), *right(j))
+        for i in self.below:
+            _do("tileloadd64", T.int8(LEFT + i), *left(i))
+        for number, i, j in self._sums:
+            _do(self.dot.name, T.int8(number), T.int8(LEFT + i), T.int8(RIGHT + j))
+
+    def store(self, sums: Any, columns: int) -> None:
+        """Into a buffer of rows of so many sums."""
+        stride = T.int64(columns * storage_bytes(self.dot.sums))
+        for number, i, j in self._sums:
+            _do("tilestored64", T.int8(number), T.address_of(sums[i * TILE_ROWS, j * TILE_ROWS]), stride)
+
+
+def right_tile(panels: Panels, batch: Expr, panel: Expr, k: Expr, j: int) -> tuple[Expr, Expr]:
+    """Address and stride of the k-th 16 steps of 16 columns."""
+    operand, tile = panels.operand, panels.tile
+    assert isinstance(operand, PackedOperand)
+    first = operand.buffer[operand.group(batch), panel, k * TILE_ROWS, j * TILE_ROWS * panels.neighbours]
+    return T.address_of(first), T.int64(tile.columns * panels.neighbours * storage_bytes(panels.dtype))
 
 
 def _do(name: str, *operands: Expr) -> None:

@@ -54,18 +54,19 @@ def _inner(shape: ConvShape, dim: int, first: int, size: int, tap: int) -> list[
 
 
 def emit_conv(
-    plan: ConvPlan, load_x: LoadPixel, weights: Operand, epilogue: PixelEpilogue, task: Expr, scratch: Expr
-) -> None:
+    plan: ConvPlan, load_x: LoadPixel, weights: Operand, epilogue: PixelEpilogue, task: Expr, scratch: Expr,
+    emitter: type[ConvEmitter] | None = None,
+) -> None:  # fmt: skip
     """Emits the body of one task. The ``batch`` that ``weights`` is asked for is the group.
 
     ``k`` of the weights counts (kernel position, channel of the group), channel fastest.
     """
     with dots.imported(plan.dot):
-        _Emitter(plan, load_x, weights, epilogue, scratch).run(task)
+        (emitter or ConvEmitter)(plan, load_x, weights, epilogue, scratch).run(task)
 
 
 @dataclass(frozen=True)
-class _Site:
+class Site:
     """Where a register tile lies: output rows from ``y0``, columns from ``x0``, ``index`` in the block.
 
     ``border``: windows reach over the left or right border; ``x0`` then is an int.
@@ -83,21 +84,20 @@ class _Site:
         return self.rows * self.columns
 
 
-class _Emitter:
+class ConvEmitter:
     """State shared by the pieces of one kernel: the plan, the callbacks and the workspace buffers."""
 
     def __init__(
         self, plan: ConvPlan, load_x: LoadPixel, weights: Operand, epilogue: PixelEpilogue, scratch: Expr
     ) -> None:
-        self.plan, self.schedule, self.epilogue = plan, plan.schedule, epilogue
+        self.plan, self.schedule, self.epilogue, self.scratch = plan, plan.schedule, epilogue, scratch
         self.load_x: LoadPixel = lambda image, position, channel: load_x(image, position[-plan.spatial_rank :], channel)
         shape, tile = plan.shape, plan.tile
         if self.schedule.stage:
             stored = storage_dtype(plan.staged_dtype)
             self.staged = mk.scratch_buffer(scratch, 0, plan.staged_shape, stored, "staged")
-            if is_open(shape.output[-1]):
-                elements = math.prod(plan.staged_shape)
-                self.line = T.decl_buffer((elements,), plan.staged_dtype, data=self.staged.data)
+            if is_open(shape.output[-1]) or plan.multiplies_tiles:
+                self.line = T.decl_buffer((math.prod(plan.staged_shape),), stored, data=self.staged.data)
         panel = None
         if plan.panel_bytes:
             panel = panels.workspace(scratch, plan.staged_bytes, shape.reduction, tile.columns, shape.w_dtype)
@@ -106,7 +106,7 @@ class _Emitter:
         )  # fmt: skip
         if self.schedule.spill:
             offset = plan.staged_bytes + plan.panel_bytes
-            self.sums = mk.scratch_buffer(scratch, offset, (tile.rows, tile.columns), shape.acc_dtype, "sums")
+            self.sums = mk.scratch_buffer(scratch, offset, (plan.sums_rows, tile.columns), shape.acc_dtype, "sums")
 
     def run(self, task: Expr) -> None:
         plan, shape = self.plan, self.plan.shape
@@ -139,7 +139,7 @@ class _Emitter:
     def _for_each_panel(self, first: Expr, last: Expr, body: Callable[[Expr, int], None]) -> None:
         panels.for_each_panel(self.plan.shape.group_out, self.plan.tile.columns, first, last, body)
 
-    def _for_each_tile(self, body: Callable[[_Site], None]) -> None:
+    def _for_each_tile(self, body: Callable[[Site], None]) -> None:
         """Emits ``body`` for every register tile of the block, once per kind of tile."""
         y_split = self.plan.y
         if self.plan.skips and y_split.largest > 1:
@@ -157,7 +157,7 @@ class _Emitter:
             lambda y, rows: self._for_each_column_tile(y, T.bind(mk.start_of(y_split, y)), rows, body),
         )
 
-    def _for_each_column_tile(self, y: Expr, y0: Expr, rows: int, body: Callable[[_Site], None]) -> None:
+    def _for_each_column_tile(self, y: Expr, y0: Expr, rows: int, body: Callable[[Site], None]) -> None:
         first = (mk.number_of(y) - self.first_tile) * self.plan.x.parts
         if not self.plan.skips:
             mk.for_each_part(
@@ -165,18 +165,18 @@ class _Emitter:
                 0,
                 self.plan.x.parts,
                 lambda x, columns: body(
-                    _Site(y0, rows, T.bind(mk.start_of(self.plan.x, x)), columns, False, first + mk.number_of(x))
+                    Site(y0, rows, T.bind(mk.start_of(self.plan.x, x)), columns, False, first + mk.number_of(x))
                 ),
             )
             return
         done = 0
         for run in column_runs(self.plan.shape, self.plan.x):
             if run.border:
-                body(_Site(y0, rows, run.start, run.size, True, first + done))
+                body(Site(y0, rows, run.start, run.size, True, first + done))
             else:
                 with mk.serial(0, run.count) as index:
                     x0 = T.bind(run.start + index * run.size)
-                    body(_Site(y0, rows, x0, run.size, False, first + done + index))
+                    body(Site(y0, rows, x0, run.size, False, first + done + index))
             done += run.count
 
     def _panel(self, panel: Expr, width: int) -> None:
@@ -200,7 +200,7 @@ class _Emitter:
 
     def _stage_row(self, flat: Expr, row: Expr, position: list[Expr]) -> None:
         shape, channels = self.plan.shape, self.plan.shape.group_in
-        room = self.plan.channel_steps * self.plan.neighbours
+        room = self.plan.room
         columns = self.plan.staged_shape[2] // room
         jump = shape.strides[-1] // staged_step(shape, -1)
         pad = shape.pads[-1][0]
@@ -247,10 +247,10 @@ class _Emitter:
             with T.Else():
                 clear(0, columns)
 
-    def _left(self, site: _Site) -> Callable[[Expr, list[Expr], Expr], Expr]:
+    def _left(self, site: Site) -> Callable[[Expr, list[Expr], Expr], Expr]:
         """``left(pixel of the tile, kernel taps, channel)``; the channel may be a ramp."""
         shape, kernel, dot = self.plan.shape, self.plan.shape.kernel, self.plan.dot
-        room = self.plan.channel_steps * self.plan.neighbours
+        room = self.plan.room
         if not self.schedule.stage:
 
             def direct(pixel: Expr, taps: list[Expr], channel: Expr) -> Expr:
@@ -273,16 +273,17 @@ class _Emitter:
 
         return staged
 
-    def _staged_run(self, site: _Site, taps: list[Expr], channel: Expr) -> Callable[[Expr], Expr]:
-        """Elements of the copied input by the pixel of a tile, all in one row: a constant apart, from one place."""
-        shape = self.plan.shape
-        row = (site.y0 - self.first_row) * staged_step(shape, -2) + taps[-2] * shape.dilations[-2]
-        column = site.x0 * staged_step(shape, -1) + taps[-1] * shape.dilations[-1]
-        lines = flatten(taps[:-2], shape.kernel[:-2]) * self.plan.staged_shape[1] + row
-        first = T.bind(lines * self.plan.staged_shape[2] + column * shape.group_in + channel)
-        return lambda pixel: self.line[first + pixel * (staged_step(shape, -1) * shape.group_in)]
+    def _staged_run(self, site: Site, taps: list[Expr], channel: Expr) -> Callable[[Expr, Expr], Expr]:
+        """Elements of the copied input by row and column of a tile: those of columns are a constant apart."""
+        shape, (_, height, length) = self.plan.shape, self.plan.staged_shape
+        step_y, step_x, room = staged_step(shape, -2), staged_step(shape, -1), self.plan.room
+        row = (site.y0 - self.first_row) * step_y + taps[-2] * shape.dilations[-2]
+        column = site.x0 * step_x + taps[-1] * shape.dilations[-1]
+        lines = flatten(taps[:-2], shape.kernel[:-2]) * height + row
+        first = T.bind(mk.as_index(lines * length + column * room + channel))
+        return lambda y, x: self.line[first + (y * step_y * length + x * (step_x * room))]
 
-    def _tile(self, panel: Expr, width: int, site: _Site) -> None:
+    def _tile(self, panel: Expr, width: int, site: Site) -> None:
         plan, shape = self.plan, self.plan.shape
         tile = RegisterTile(site.pixels, -(-width // plan.tile.lanes), plan.tile.lanes)
         acc = mk.allocate(tile, shape.acc_dtype)
@@ -305,7 +306,7 @@ class _Emitter:
             mk.multiply_add(
                 acc,
                 tile,
-                lambda pixel: left(pixel, taps, channel) if at is None else at(pixel),
+                lambda pixel: left(pixel, taps, channel) if at is None else at(0, pixel),
                 lambda column: self.panels.at(self.group, panel, k, column),
                 pixels,
             )
@@ -317,11 +318,13 @@ class _Emitter:
         self._finish(acc, tile, panel, width, site)
 
     def _reduce(self, step: Callable[[list[Expr], Expr, Expr], None]) -> None:
-        """Loops over kernel taps and channels; the last tap and the channel are one loop where memory allows."""
+        """Loops over kernel taps and channels, as many of these as are multiplied at once; the last tap and the channel
+        are one loop where memory allows.
+        """
         shape, kernel = self.plan.shape, self.plan.shape.kernel
         merged = self.schedule.stage and shape.dilations[-1] == 1
         looped = kernel[:-1] if merged else kernel
-        run = self.plan.channel_steps * (kernel[-1] if merged else 1)
+        run = self.plan.channel_steps // self.plan.at_once * (kernel[-1] if merged else 1)
 
         def body(taps: list[Expr]) -> None:
             first = T.bind(flatten(taps, looped) * run) if taps else 0
@@ -330,7 +333,7 @@ class _Emitter:
 
         nest(looped, body)
 
-    def _reduce_skipping(self, site: _Site, step: Callable[[list[Expr], Expr, Expr, list[int]], None]) -> None:
+    def _reduce_skipping(self, site: Site, step: Callable[[list[Expr], Expr, Expr, list[int]], None]) -> None:
         """Loops over the kernel taps that meet the input, and over channels."""
         shape, kernel = self.plan.shape, self.plan.shape.kernel
 
@@ -368,7 +371,17 @@ class _Emitter:
 
         outer([])
 
-    def _finish(self, acc: Any, tile: RegisterTile, panel: Expr, width: int, site: _Site) -> None:
+    def _finish(self, acc: Any, tile: RegisterTile, panel: Expr, width: int, site: Site) -> None:
+        store = self._stored(panel, site)
+        if not self.schedule.spill:
+            mk.finish(acc, tile.rows, width, tile.lanes, store)
+            return
+        mk.for_each_vector(tile, lambda row, column: T.buffer_store(self.sums, acc[row, column], [row, column]))
+        with mk.serial(0, tile.rows) as pixel:
+            mk.for_each_column(width, tile.lanes, lambda column: store(pixel, column, self.sums[pixel, column]))
+
+    def _stored(self, panel: Expr, site: Site) -> Callable[[Expr, Expr, Expr], None]:
+        """``store(pixel of a tile, column of a panel, value)``."""
         plan, shape = self.plan, self.plan.shape
         first = self.group * shape.group_out + panel * plan.tile.columns
 
@@ -376,9 +389,4 @@ class _Emitter:
             position = (*self.outer, site.y0 + pixel // site.columns, site.x0 + pixel % site.columns)
             self.epilogue(self.image, position[-plan.spatial_rank :], first + column, value)
 
-        if not self.schedule.spill:
-            mk.finish(acc, tile.rows, width, tile.lanes, store)
-            return
-        mk.for_each_vector(tile, lambda row, column: T.buffer_store(self.sums, acc[row, column], [row, column]))
-        with mk.serial(0, tile.rows) as pixel:
-            mk.for_each_column(width, tile.lanes, lambda column: store(pixel, column, self.sums[pixel, column]))
+        return store

@@ -15,8 +15,9 @@ from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cpu.abi import KernelLaunch
 from tilestitch.codegen.cpu.contraction.gemm import Load
 from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, Operand, PackedOperand
-from tilestitch.codegen.cpu.convolution.conv import emit_conv
+from tilestitch.codegen.cpu.convolution.conv import ConvEmitter, emit_conv
 from tilestitch.codegen.cpu.convolution.conv_transpose import emit_conv_transpose
+from tilestitch.codegen.cpu.convolution.matrix_tiles import TileConvEmitter
 from tilestitch.codegen.cpu.convolution.window import emit_window
 from tilestitch.codegen.cpu.surroundings import Operands, Surroundings
 from tilestitch.compiler.ir.graph import Value
@@ -71,7 +72,10 @@ def lower_conv(group: Operands, plan: ConvPlan) -> KernelLaunch:
             return around.load(w, layout.weight_index(tap, k % shape.group_in, out))
 
         images = _Images(around, layout, x)
-        emit_conv(plan, images.load, images.weights(load_w), images.finish, task, scratch)
+        emit_conv(
+            plan, images.load, images.weights(load_w), images.finish, task, scratch,
+            TileConvEmitter if plan.multiplies_tiles else ConvEmitter,
+        )  # fmt: skip
 
     return group.launch("conv", plan.tasks, plan.scratch_bytes, packing, matrix, emit)
 

@@ -10,11 +10,11 @@ from tilestitch.compiler.ir.sizes import ceil_div, largest, smallest
 from tilestitch.compiler.ir.types import storage_bytes
 
 from .dots import dot_reasons
-from .gemm import DotPacking, Packing
+from .gemm import SHAPES_BYTES, DotPacking, Packing
 from .images import ConvShape, column_runs
-from .isa import ALL_DOTS, Dot
+from .isa import ALL_DOTS, TILE_ROWS, Dot
 from .limits import right_reasons, task_reasons, tile_reasons
-from .schedules import CpuConvSchedule, CpuConvTransposeSchedule, CpuDotConvSchedule
+from .schedules import CpuConvSchedule, CpuConvTransposeSchedule, CpuDotConvSchedule, CpuTileConvSchedule
 from .tiling import EvenSplit, RegisterTile, Split, align, split_evenly
 
 MOST_BORDER_TAPS = 1024
@@ -44,6 +44,16 @@ class ConvPlan:
         return ALL_DOTS.get(self.schedule.dot) if isinstance(self.schedule, CpuDotConvSchedule) else None
 
     @property
+    def multiplies_tiles(self) -> bool:
+        """Whether an instruction multiplies whole tiles."""
+        return isinstance(self.schedule, CpuTileConvSchedule)
+
+    @property
+    def at_once(self) -> int:
+        """Steps of the reduction that an instruction takes."""
+        return TILE_ROWS if self.multiplies_tiles else 1
+
+    @property
     def neighbours(self) -> int:
         """Channels that are one step of the reduction."""
         return 1 if self.dot is None else self.dot.group
@@ -51,7 +61,12 @@ class ConvPlan:
     @property
     def channel_steps(self) -> int:
         """Steps over the channels of a group."""
-        return -(-self.shape.group_in // self.neighbours)
+        return ceil_div(ceil_div(self.shape.group_in, self.neighbours), self.at_once) * self.at_once
+
+    @property
+    def room(self) -> int:
+        """Channels of a copied pixel: whole steps."""
+        return self.channel_steps * self.neighbours
 
     @property
     def steps(self) -> int:
@@ -118,12 +133,14 @@ class ConvPlan:
         """[taps of the outer dimensions, rows, columns * channels of whole steps] of the copied input."""
         rows = staged_extent(self.shape, -2, self.block_rows)
         columns = staged_extent(self.shape, -1, self.shape.output[-1])
-        return (math.prod(self.shape.kernel[:-2]), rows, columns * self.channel_steps * self.neighbours)
+        return (math.prod(self.shape.kernel[:-2]), rows, columns * self.room)
 
     @property
     def staged_bytes(self) -> int:
-        size = math.prod(self.staged_shape) * storage_bytes(self.staged_dtype)
-        return align(size) if self.schedule.stage else 0
+        elements = math.prod(self.staged_shape)
+        if self.multiplies_tiles:  # which are of pixels that need not all exist
+            elements += (TILE_ROWS - 1) * staged_step(self.shape, -1) * self.room
+        return align(elements * storage_bytes(self.staged_dtype)) if self.schedule.stage else 0
 
     @property
     def panel_bytes(self) -> int:
@@ -131,9 +148,25 @@ class ConvPlan:
         return self.packing.panel_bytes if kept else 0
 
     @property
+    def sums_rows(self) -> int:
+        """Rows of sums of a register tile, if they wait in the workspace."""
+        if not self.schedule.spill:
+            return 0
+        return self.y.largest * self.row_sums(self.x.largest) if self.multiplies_tiles else self.tile.rows
+
+    def row_sums(self, columns: int) -> int:
+        """Rows of sums of so many neighbours in a row of the output."""
+        return ceil_div(columns, TILE_ROWS) * TILE_ROWS if self.multiplies_tiles else columns
+
+    @property
     def scratch_bytes(self) -> int:
-        sums = self.tile.rows * self.tile.columns * storage_bytes(self.shape.acc_dtype)
-        return self.staged_bytes + self.panel_bytes + align(sums if self.schedule.spill else 0)
+        sums = align(self.sums_rows * self.tile.columns * storage_bytes(self.shape.acc_dtype))
+        return self.staged_bytes + self.panel_bytes + sums + self.shapes_bytes
+
+    @property
+    def shapes_bytes(self) -> int:
+        """What says how large the tiles are."""
+        return SHAPES_BYTES if self.multiplies_tiles else 0
 
     @property
     def packing(self) -> Packing:
@@ -151,6 +184,8 @@ class ConvPlan:
             return
         if isinstance(schedule, CpuDotConvSchedule):
             yield from dot_reasons(self.shape, schedule, schedule.stage)
+        if self.multiplies_tiles:
+            yield from self._tile_reasons()
         yield from right_reasons(
             self.shape.packed, schedule.widen_right, schedule.rows_outer, schedule.prefetch_next
         )  # fmt: skip
@@ -163,6 +198,15 @@ class ConvPlan:
                 f"{self.border_taps} taps at the border would be written out, more than {MOST_BORDER_TAPS}; its rows "
                 "are to be copied first"
             )
+
+    def _tile_reasons(self) -> Iterator[str]:
+        schedule = self.schedule
+        if schedule.rows * ceil_div(schedule.columns, TILE_ROWS) > 2 or schedule.vectors > 2:
+            yield f"sums are in one or two tiles of {TILE_ROWS} pixels of a row by one or two of {TILE_ROWS} channels"
+        if not schedule.stage or not schedule.spill:
+            yield "tiles are of rows that are copied first, and their results spilled"
+        if schedule.prefetch_next:
+            yield "tiles are loaded whole, and ask for no other"
 
 
 def staged_step(shape: ConvShape, dim: int) -> int:

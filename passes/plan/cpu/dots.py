@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from .isa import DOTS, HALF_DOTS, TILE_DOTS, Dot, Multiplied
-from .schedules import CpuTileGemmSchedule, DotSchedule
+from .schedules import CpuTileConvSchedule, CpuTileGemmSchedule, DotSchedule
 
 
 class Grouped(Multiplied, Protocol):
@@ -17,7 +17,7 @@ class Grouped(Multiplied, Protocol):
 
 def dot_reasons(shape: Grouped, schedule: DotSchedule, staged: bool) -> Iterator[str]:
     """Why there is no such kernel. staged: the left operand is copied first."""
-    known = TILE_DOTS if isinstance(schedule, CpuTileGemmSchedule) else {**DOTS, **HALF_DOTS}
+    known = TILE_DOTS if isinstance(schedule, CpuTileGemmSchedule | CpuTileConvSchedule) else {**DOTS, **HALF_DOTS}
     dot = known.get(schedule.dot)
     if dot is None:
         yield f"no instruction {schedule.dot!r} multiplies so; known are {', '.join(known)}"

@@ -130,6 +130,16 @@ class CpuDotConvSchedule(CpuConvSchedule):
 
 
 @dataclass(frozen=True)
+class CpuTileConvSchedule(CpuDotConvSchedule):
+    """The same by an instruction that multiplies tiles, as in `CpuTileGemmSchedule`: the pixels of one or two tiles are
+    neighbours in one row of the output, or in two. Its rows are always copied, and results go through the workspace.
+    """
+
+    template: ClassVar[str] = "cpu_tile_conv"
+    dot: str = "tdpbusd"
+
+
+@dataclass(frozen=True)
 class CpuConvTransposeSchedule:
     """A transposed convolution: a task computes a row of `block_panels` panels of channels.
 
@@ -287,7 +297,7 @@ DotSchedule: TypeAlias = CpuDotGemmSchedule | CpuDotConvSchedule | CpuBlockDotGe
 CpuSchedule: TypeAlias = (
     CpuGemmSchedule | CpuDotGemmSchedule | CpuTileGemmSchedule | CpuBlockGemmSchedule | CpuBlockDotGemmSchedule
     | CpuGemvSchedule
-    | CpuConvSchedule | CpuDotConvSchedule
+    | CpuConvSchedule | CpuDotConvSchedule | CpuTileConvSchedule
     | CpuConvTransposeSchedule | CpuWindowSchedule | CpuAttentionSchedule | CpuLoopSchedule | CpuRowSchedule
     | CpuSplitRowSchedule | CpuSortSchedule | CpuScanSchedule | CpuScatterSchedule | CpuSuppressSchedule
     | CpuRegionSchedule | CpuAppendSchedule

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import lru_cache
 
+from tilestitch.compiler.ir.sizes import ceil_div
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan, ConvTransposeShape
 from tilestitch.passes.plan.cpu.images import ConvShape
-from tilestitch.passes.plan.cpu.isa import Isa
-from tilestitch.passes.plan.cpu.schedules import CpuConvSchedule, CpuConvTransposeSchedule, CpuDotConvSchedule
+from tilestitch.passes.plan.cpu.isa import TILE_ROWS, Dot, Isa
+from tilestitch.passes.plan.cpu.schedules import (
+    CpuConvSchedule,
+    CpuConvTransposeSchedule,
+    CpuDotConvSchedule,
+    CpuTileConvSchedule,
+)
 from tilestitch.passes.plan.cpu.tiling import Split, split_at_most
 
-from .cycles import conv_task, conv_transpose_task
+from .cycles import conv_cycles, conv_task, conv_transpose_task
 from .tasks import SHAPES, choose_blocks
 from .tiles import choose_tile, panel_cycles, tile_limits, widens
 
@@ -29,6 +36,30 @@ def choose_conv(shape: ConvShape, isa: Isa, threads: int) -> CpuConvSchedule:
     whole = shape.in_planes()
     if min(whole.batch, whole.group_out, *whole.output) < 1:
         raise ValueError(f"convolution with an empty result {shape}; skip the launch")
+    dot = next((dot for dot in isa.tile_dots if whole.multiplied_by(dot)), None)
+    vectors = _in_vectors(shape, whole, isa, threads)
+    if dot is None or not whole.reduction:
+        return vectors
+    candidates = [vectors, *_in_tiles(shape, whole, dot, isa, threads)]
+    return min(candidates, key=lambda schedule: conv_cycles(ConvPlan(whole, shape.rank, schedule), isa))
+
+
+def _in_tiles(shape: ConvShape, whole: ConvShape, dot: Dot, isa: Isa, threads: int) -> Iterator[CpuConvSchedule]:
+    """One or two tiles of pixels, beside or below each other, by as many channels as there are, up to two tiles."""
+    height, width = whole.output[-2:]
+    beside = min(2, ceil_div(width, TILE_ROWS))
+    splits = {(1, TILE_ROWS), (1, beside * TILE_ROWS)} | ({(2, width)} if beside == 1 and height > 1 else set())
+    for rows, columns in sorted(splits):
+        vectors = min(2, ceil_div(whole.group_out, TILE_ROWS))
+        draft = ConvPlan(
+            whole, shape.rank,
+            CpuTileConvSchedule(rows, columns, vectors, TILE_ROWS, 1, 1, stage=True, spill=True, dot=dot.name),
+        )  # fmt: skip
+        block_tiles, block_panels = _blocks(draft, isa, threads)
+        yield replace(draft.schedule, block_tiles=block_tiles, block_panels=block_panels)
+
+
+def _in_vectors(shape: ConvShape, whole: ConvShape, isa: Isa, threads: int) -> CpuConvSchedule:
     tile, dot = _choose_tile(whole, isa), isa.dot_of(whole)
     if dot is None:
         copied = not whole.plain or not whole.channels_last or whole.x_dtype != whole.acc_dtype

@@ -72,25 +72,29 @@ def _tile_and_row(plan: GemmPlan, isa: Isa) -> tuple[float, float]:
     """Of a register tile through the whole reduction, and to copy or read its rows of the left operand."""
     form, elements = plan.shape.blocks, plan.rows.largest * max(1, plan.shape.k)
     if plan.multiplies_tiles:
-        return _tiles(plan), elements * (COPY_CYCLES if plan.schedule.stage_left else NEAR_CYCLES)
+        tiles = _tiles(plan.tile_rows, plan.schedule.vectors, plan.steps)
+        return tiles, elements * (COPY_CYCLES if plan.schedule.stage_left else NEAR_CYCLES)
     step = step_cycles(plan.rows.largest, plan.tile.vectors, isa)
     if plan.rounds and form is not None:
         return step * form.blocks * (form.block // DOTS["vpdpbusd"].group + SCALED_STEPS), elements * ROUND_CYCLES
     return step * max(1, plan.steps), elements * (COPY_CYCLES if plan.schedule.stage_left else NEAR_CYCLES)
 
 
-def _tiles(plan: GemmPlan) -> float:
+def _tiles(rows: int, beside: int, steps: int) -> float:
     """Of tiles of sums through the whole reduction, which then wait in memory for the epilogue."""
-    below, beside = plan.tile_rows // TILE_ROWS, plan.schedule.vectors
+    below = rows // TILE_ROWS
     step = max(TILE_CYCLES * below * beside, TILE_LOAD_CYCLES * (below + beside), TILE_LATENCY)
-    return plan.steps // TILE_ROWS * step + below * beside * 2 * TILE_STORE_CYCLES
+    return steps // TILE_ROWS * step + below * beside * 2 * TILE_STORE_CYCLES
 
 
 def conv_task(plan: ConvPlan, isa: Isa) -> TaskCycles:
     """As that of a GEMM; the rows that neighbouring tasks both need are copied by both."""
     shape, stage, columns = plan.shape, plan.schedule.stage, plan.x.parts
     reduction = max(1, plan.steps)
-    tile = step_cycles(plan.tile.rows, plan.tile.vectors, isa) * reduction
+    if plan.multiplies_tiles:
+        tile = _tiles(plan.sums_rows, plan.schedule.vectors, plan.steps)
+    else:
+        tile = step_cycles(plan.tile.rows, plan.tile.vectors, isa) * reduction
     right_bytes = shape.reduction * shape.group_out * storage_bytes(shape.w_dtype)
     panel = plan.tile.columns * reduction * right_cycles(shape.packed, right_bytes, isa)
     copy = NEAR_CYCLES if not stage else COPY_CYCLES if shape.channels_last else TURN_CYCLES

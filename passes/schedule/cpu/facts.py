@@ -208,9 +208,13 @@ def _neighbours(plan: AnchoredPlan | AttentionPlan) -> int:
     return plan.neighbours if isinstance(plan, GemmPlan | ConvPlan) else 1
 
 
+def _multiplies_tiles(plan: AnchoredPlan | AttentionPlan) -> bool:
+    return isinstance(plan, GemmPlan | ConvPlan) and plan.multiplies_tiles
+
+
 def _most_a_cycle(plan: AnchoredPlan | AttentionPlan, lanes: int, isa: Isa) -> float:
     """Multiply-adds of a core."""
-    if isinstance(plan, GemmPlan) and plan.multiplies_tiles:
+    if _multiplies_tiles(plan):
         return TILE_BYTES_A_CYCLE / storage_bytes(_multiplied(plan))
     return min(lanes, isa.lanes(plan.shape.acc_dtype)) * _neighbours(plan) * isa.fma_ports
 
@@ -222,7 +226,7 @@ def _tiled(
     work, dtype = work_of(view.nodes, view.outputs, roles), _multiplied(plan)
     lanes = plan.schedule.scores.lanes if isinstance(plan, AttentionPlan) else plan.schedule.lanes
     unit: Unit = "alu" if roles.anchor is not None and roles.anchor.op == "window_reduce" else "fma"
-    tiles = isinstance(plan, GemmPlan) and plan.multiplies_tiles
+    tiles = _multiplies_tiles(plan)
     most = cycles * _most_a_cycle(plan, lanes, isa)
     share = min(1.0, work.operations(unit) / most) if most else 1.0
     # What lies before an operand is computed by each task that copies the operand.

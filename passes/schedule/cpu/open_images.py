@@ -14,8 +14,8 @@ from tilestitch.compiler.ir.sizes import Size, ceil_div, is_open, largest, small
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.cpu.conv import ConvPlan, staged_extent, staged_step
 from tilestitch.passes.plan.cpu.images import ConvShape
-from tilestitch.passes.plan.cpu.isa import Isa
-from tilestitch.passes.plan.cpu.schedules import CpuConvSchedule, CpuWindowSchedule
+from tilestitch.passes.plan.cpu.isa import TILE_ROWS, Isa
+from tilestitch.passes.plan.cpu.schedules import CpuConvSchedule, CpuTileConvSchedule, CpuWindowSchedule
 from tilestitch.passes.plan.cpu.window import WindowPlan, why_no_line
 
 from .tiles import panel_cycles, tile_limits
@@ -30,8 +30,9 @@ def open_conv(shape: ConvShape, chosen: CpuConvSchedule, isa: Isa, threads: int)
     shape = shape.in_planes()
     lanes = chosen.lanes
     rows, columns, vectors = chosen.rows, chosen.columns, chosen.vectors
+    tiles = isinstance(chosen, CpuTileConvSchedule)
     if is_open(shape.output[-1]):
-        vectors, columns = _wide_tile(shape.group_out, lanes, isa)
+        vectors, columns = (vectors, TILE_ROWS) if tiles else _wide_tile(shape.group_out, lanes, isa)
         rows = 1
     borders = is_open(shape.spatial[-1]) or (is_open(shape.spatial[-2]) and not is_open(shape.output[-2]))
     stage = chosen.stage or (shape.padded and (borders or is_open(shape.output[-1]) or rows > 1))
@@ -46,10 +47,10 @@ def open_conv(shape: ConvShape, chosen: CpuConvSchedule, isa: Isa, threads: int)
         draft = replace(draft, block_panels=-(-panels // min(panels, wanted)))
     plan = ConvPlan(shape, shape.rank, draft)
     repeats = shape.batch * shape.groups * math.prod(plan.outer) * plan.n_blocks
-    tiles = _share(plan.y.parts, repeats, wanted)
+    block = _share(plan.y.parts, repeats, wanted)
     if stage:
-        tiles = smallest(tiles, _tiles_that_fit(plan, isa.l2_bytes // 2))
-    return replace(draft, block_tiles=largest(1, tiles))
+        block = smallest(block, _tiles_that_fit(plan, isa.l2_bytes // 2))
+    return replace(draft, block_tiles=largest(1, block))
 
 
 def _wide_tile(channels: int, lanes: int, isa: Isa) -> tuple[int, int]:
