@@ -11,6 +11,7 @@ of `python -m benchmarks.models`; results go to benchmarks/results/.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 import subprocess
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -89,9 +91,9 @@ def _measured(name: str, threads: int, seconds: float, clock: Clock) -> dict[str
     models = {key: load(artifact, num_threads=threads) for key, artifact in artifacts.items()}
     ways: dict[str, Callable[[], Any]] = {}
     for key in OURS:
-        ways[f"ours_{key}"] = lambda model=models[key]: next(iter(model.run(feeds).values()))
-        ways[f"openvino_{key}"] = lambda request=rivals[key]: request.infer(feeds, share_inputs=True)
-    results = {way: np.asarray(_first(function())).copy() for way, function in ways.items()}
+        ways[f"ours_{key}"] = partial(models[key].run, feeds)
+        ways[f"openvino_{key}"] = partial(rivals[key].infer, feeds, share_inputs=True)
+    results = {way: _first(function()).copy() for way, function in ways.items()}
     times = in_turns(ways, seconds, clock)
     for model in models.values():
         model.close()
@@ -110,7 +112,7 @@ def _measured(name: str, threads: int, seconds: float, clock: Clock) -> dict[str
 
 
 def _first(result: Any) -> np.ndarray:
-    return result if isinstance(result, np.ndarray) else np.asarray(result[0])
+    return np.asarray(next(iter(result.values())))
 
 
 def _error(found: np.ndarray, exact: np.ndarray) -> float:
@@ -146,8 +148,7 @@ def inputs_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 def _openvino(path: Path, threads: int, hint: str) -> Any:
     """A request of OpenVINO in that precision."""
-    import openvino
-
+    openvino: Any = importlib.import_module("openvino")
     settings = {
         "INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY",
