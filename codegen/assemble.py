@@ -24,7 +24,7 @@ from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.compiler.ir.sizes import Size, ceil_div, is_open
 from tilestitch.compiler.ir.text import digest
 from tilestitch.compiler.ir.types import from_numpy_dtype, to_numpy_dtype
-from tilestitch.passes.plan import ALIGNMENT, StitchPlan
+from tilestitch.passes.plan import ALIGNMENT, Segment, StitchPlan
 from tilestitch.passes.plan.buffers import TemporaryBuffer
 from tilestitch.passes.plan.launches.launch import Edge
 from tilestitch.runtime import program as rt
@@ -224,7 +224,10 @@ class _ProgramWriter:
                 if launches:
                     self.check_planned(launches, first)
                     launches = self.in_lanes(launches, first)
-                    steps.append(self.backend.step(launches, self.edges(first, len(launches))))
+                    step = self.backend.step(launches, self.edges(first, len(launches)))
+                    if isinstance(step, rt.NativeStep):
+                        step = replace(step, slices=self.slices(segment))
+                    steps.append(step)
                 first += len(launches)
                 continue
             assert host.issuperset(segment.groups)
@@ -291,6 +294,18 @@ class _ProgramWriter:
         if not lanes:
             return list(launches)
         return [replace(launch, lane=lane) for launch, lane in zip(launches, lanes, strict=True)]
+
+    def slices(self, segment: Segment) -> rt.Slices | None:
+        """How the launches of a segment go through the images of a batch; None where all of them go through all."""
+        slices = self.plan.slices
+        if slices is None:
+            return None
+        counts = {name: len(self.named[id(self.plan), name]) for name in segment.groups}
+        runs = [run for run in slices.runs if run.groups[0] in counts]
+        if all(run.most == 0 for run in runs):
+            return None
+        sizes = ((sum(counts[name] for name in run.groups), runtime_size(run.most)) for run in runs)
+        return rt.Slices(slices.symbol, tuple((count, most) for count, most in sizes if count))
 
     def edges(self, first: int, count: int) -> list[Edge]:
         """Edges between the launches of one segment, by their numbers in it."""

@@ -77,6 +77,8 @@ def program_sizes(program: Program) -> Iterator[Size]:
             for launch in step.launches:
                 yield from launch.grid if isinstance(launch, DeviceLaunch) else (launch.tasks, launch.scratch_bytes)
                 yield from (arg.offset_bytes for arg in launch.args)
+            if isinstance(step, NativeStep) and step.slices is not None:
+                yield from (most for _, most in step.slices.runs)
         elif isinstance(step, HostStep):
             yield from _attribute_sizes(step.attrs)
 

@@ -102,6 +102,10 @@ class Fields:
         """A list that is left out when it is empty."""
         return self.sequence(name, item) if name in self._data else ()
 
+    def optional(self, name: str, read: Callable[[Any, str], T]) -> T | None:
+        """One that is left out when it is None, read by `read(data, where)`."""
+        return read(self.take(name), f"{self.where}.{name}") if name in self._data else None
+
     def integers(self, name: str, minimum: int = 0, maximum: int = MAX_INT) -> tuple[int, ...]:
         return self.sequence(name, lambda data, where: integer(data, where, minimum, maximum))
 

@@ -19,6 +19,7 @@ from .errors import ArtifactSchemaError
 from .jsonfields import Fields, finite_json, from_finite_json, integer, sequence, size, string
 from .kernel_signature import KernelSignature
 from .sizes import Size, known
+from .slices import Slices
 from .symbols import SizeCheck, Symbol, size_reference
 from .tensor_map import TensorMap
 from .types import OptionalType, SequenceType, Shape, TensorType, ValueType, type_from_json
@@ -29,7 +30,7 @@ __all__ = [
     "Location",
     "LoopStep", "NativeStep", "OptionalType", "Program", "ScanStep", "SequenceMapStep", "SequenceType", "Status",
     "Step",
-    "Size", "SizeCheck", "Sizes", "Symbol", "TensorType", "ValueSpec", "ValueType", "constant_reference",
+    "Size", "SizeCheck", "Sizes", "Slices", "Symbol", "TensorType", "ValueSpec", "ValueType", "constant_reference",
     "programs_to_json", "size_reference",
 ]  # fmt: skip
 
@@ -256,17 +257,20 @@ class Launch:
 @dataclass(frozen=True)
 class NativeStep:
     """A segment: launches that one native call executes, each after all tasks of the one before are done, but for those
-    that are packed with it.
+    that are packed with it. With `slices`, it takes more calls where there are many images.
     """
 
     launches: tuple[Launch, ...]
+    slices: Slices | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": "native", "launches": [launch.to_json() for launch in self.launches]}
+        data: dict[str, Any] = {"kind": "native", "launches": [launch.to_json() for launch in self.launches]}
+        return data if self.slices is None else {**data, "slices": self.slices.to_json()}
 
     @staticmethod
     def read(fields: Fields) -> NativeStep:
-        return NativeStep(fields.sequence("launches", Launch.from_json))
+        launches = fields.sequence("launches", Launch.from_json)
+        return NativeStep(launches, fields.optional("slices", Slices.from_json))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from .errors import ArtifactSchemaError
@@ -42,6 +42,7 @@ from .program import (
 )  # fmt: skip
 from .requirements import Requirement, Requirements, Sum, is_expression
 from .sizes import Size
+from .slices import Slices
 from .solver import Solver
 from .types import TensorType
 
@@ -210,8 +211,9 @@ class _Checker:
 
     def _check_step(self, step: Step, where: str) -> None:
         match step:
-            case NativeStep(launches):
+            case NativeStep(launches, slices):
                 self._check_packed(launches, where)
+                self._check_slices(launches, slices, where)
                 for launch in launches:
                     self._check_tasks(launch, where)
                     self._check_launch(launch, where)
@@ -317,6 +319,21 @@ class _Checker:
         for tasks in packs:
             if len(tasks) > 1:
                 self._check_together(tuple(tasks), where)
+
+    def _check_slices(self, launches: Sequence[Launch], slices: Slices | None, where: str) -> None:
+        """That runs have all launches, those that are packed together in one, and sizes that symbols give."""
+        if slices is None:
+            return
+        if slices.symbol not in {symbol.name for symbol in self.program.symbols}:
+            self._fail(f"{where}: its slices are of {slices.symbol!r}, which is no symbol")
+        begin = 0
+        for count, most in slices.runs:
+            if begin < len(launches) and launches[begin].packed:
+                self._fail(f"{where}: launch {begin} begins a run of slices, but is packed with the one before")
+            self.require.within(most, 0, MAX_INT, f"{where}: a slice")
+            begin += count
+        if begin != len(launches):
+            self._fail(f"{where}: the runs of its slices have {begin} launches, but there are {len(launches)}")
 
     def _check_together(self, tasks: Sum, where: str) -> None:
         self.require.at_most(

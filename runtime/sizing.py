@@ -79,14 +79,28 @@ class Sizing:
         for left, holds, right, check in self._checks:
             if not holds(values[left], values[right]):
                 raise InputError(_broken(check, int(values[left]), int(values[right]), symbols))
+        return self._required_of(symbols, values)
+
+    def part(self, bound: Bound, symbol: str, count: int) -> Bound:
+        """The sizes with another value of one symbol: of `count` images of the batch that it counts.
+
+        Raises `ArtifactSchemaError` where kernels would be launched with what they were not compiled for.
+        """
+        symbols = {s.name: value for s, value in zip(self.program.symbols, bound.values)} | {symbol: count}
+        return self._required_of(symbols, self.table.values(tuple(symbols.values())))
+
+    def _required_of(self, symbols: Mapping[str, int], values: np.ndarray) -> Bound:
         problem = self._required.problem(values)
         if problem is not None:
-            raise ArtifactSchemaError(
-                f"program {self.program.name!r}: {problem()}, for {_listed(symbols)}",
-                file=self._file,
-                remedy="give inputs of other sizes, or compile the model again",
-            )
+            raise self.broken(f"{problem()}, for {_listed(symbols)}")
         return Bound(self, tuple(symbols.values()), values)
+
+    def broken(self, problem: str) -> ArtifactSchemaError:
+        return ArtifactSchemaError(
+            f"program {self.program.name!r}: {problem}",
+            file=self._file,
+            remedy="give inputs of other sizes, or compile the model again",
+        )
 
     def _check_ranks(self, shapes: Sequence[Sequence[int]]) -> None:
         for shape, positions in self._positions.items():

@@ -13,6 +13,7 @@ from tilestitch.compiler.ir import Graph, Value
 from tilestitch.compiler.ir.sizes import Size, ceil_div, is_open, largest, over, symbols_of
 from tilestitch.compiler.ir.types import is_sized_tensor
 from tilestitch.passes.plan import ALIGNMENT, Buffer, BufferPlan, Group, HostGroup, Segment
+from tilestitch.passes.plan.slices import Slices
 from tilestitch.passes.schedule.memory import Lifetime, lifetimes_of
 
 
@@ -27,11 +28,13 @@ class _Slot:
 
 def place_open(
     graph: Graph, groups: Sequence[Group], host_groups: Sequence[HostGroup], segments: Sequence[Segment],
-    aliases: Mapping[str, str],
+    aliases: Mapping[str, str], slices: Slices | None = None,
 ) -> BufferPlan:  # fmt: skip
     """Place every value that native groups write and only native groups read."""
     values = {o.name: o for n in graph.nodes for o in n.outputs}
     lifetimes = lifetimes_of(groups, segments, aliases)
+    if slices is not None:
+        lifetimes = _whole(lifetimes, slices.spans([name for s in segments for name in s.groups]))
     outside = {v.name for v in graph.outputs} | {aliases.get(v, v) for g in host_groups for v in g.inputs}
     whole = {s.name: replace(s, low=0) for v in values.values() for s in symbols_of(_dims(v)) if s.or_empty}
     slots: list[_Slot] = []
@@ -43,6 +46,16 @@ def place_open(
         buffers += [Buffer(v.name, end, v.tensor_type.nbytes, first, last) for v, (first, last) in slot.values]
         end = end + _aligned(slot.nbytes)
     return BufferPlan(end, tuple(sorted(buffers, key=lambda b: (b.first, b.value))), dict(aliases))
+
+
+def _whole(lifetimes: Mapping[str, Lifetime], spans: Sequence[Lifetime]) -> dict[str, Lifetime]:
+    """Where launches go through slices together, what enters or leaves them is needed from the first to the last one,
+    as it is not all there, or not all read, before.
+    """
+    return {
+        name: alive if spans[alive[0]] == spans[alive[1]] else (spans[alive[0]][0], spans[alive[1]][1])
+        for name, alive in lifetimes.items()
+    }
 
 
 def _dims(value: Value) -> tuple[Size, ...]:

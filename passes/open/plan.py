@@ -26,6 +26,7 @@ from tilestitch.passes.sync.policies import wanted_sync
 from .cuda import launched_apart
 from .lift import lifted
 from .memory import place_open
+from .slices import sliced
 from .typical import typical_sizes
 
 OPEN_KERNEL = "host.open_kernel"
@@ -43,6 +44,11 @@ def make_open_plan(
     position = {g.name: max(positions[n] for n in g.nodes) for g in groups}
     position.update((g.name, positions[g.name]) for g in result.host_groups)
     segments = segments_of(groups, result.host_groups, result.aliases, position)
+    slices = None
+    if not context.target.is_gpu:
+        slices = sliced(graph, groups, segments, result.aliases, typical_sizes(graph))
+    if isinstance(slices, WhyNot):
+        refusals, slices = (*refusals, slices), None
     plan = StitchPlan(
         graph=graph.name,
         fingerprint=fingerprint(graph),
@@ -51,10 +57,11 @@ def make_open_plan(
         groups=groups,
         host_groups=result.host_groups,
         segments=segments,
-        buffers=place_open(graph, groups, result.host_groups, segments, result.aliases),
+        buffers=place_open(graph, groups, result.host_groups, segments, result.aliases, slices),
         refusals=(*result.refusals, *refusals, *_not_tied(graph, context)),
         plugins=tuple(context.plugins),
         bodies=dict(bodies),
+        slices=slices,
     )
     return completed(plan, graph, context.kernels_of)
 

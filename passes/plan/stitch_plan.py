@@ -19,6 +19,7 @@ from tilestitch.runtime.jsonfields import Fields, parse_json, sequence
 from .buffers import BufferPlan
 from .group import Group, HostGroup
 from .refusal import WhyNot
+from .slices import Slices
 from .target import TargetInfo
 
 FORMAT = "tilestitch-plan"
@@ -75,7 +76,8 @@ class StitchPlan:
 
     `segments`, read one after another, are the order of the groups; `launches` are theirs in that order, and `edges`
     say which wait for which (on a CPU they follow each other); `lanes` are the branch and the priority of each launch
-    (on a CPU there are none). None: what follows from the rest is still to be written.
+    (on a CPU there are none). None: what follows from the rest is still to be written. With `slices`, launches of an
+    open graph go through the images of a batch a few at a time.
     """
 
     graph: str
@@ -92,6 +94,7 @@ class StitchPlan:
     refusals: tuple[WhyNot, ...] = ()
     plugins: tuple[PluginRecord, ...] = ()
     bodies: Mapping[str, StitchPlan] = field(default_factory=dict)
+    slices: Slices | None = None
 
     def __post_init__(self) -> None:
         native, host = {g.name for g in self.groups}, {g.name for g in self.host_groups}
@@ -127,7 +130,7 @@ class StitchPlan:
             yield from body.walk()
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        data = {
             "format": FORMAT, "version": VERSION, "graph": self.graph, "fingerprint": self.fingerprint,
             "planner": self.planner, "target": self.target.to_json(), "groups": [g.to_json() for g in self.groups],
             "host_groups": [g.to_json() for g in self.host_groups],
@@ -139,6 +142,7 @@ class StitchPlan:
             "refusals": [r.to_json() for r in self.refusals], "plugins": [p.to_json() for p in self.plugins],
             "bodies": {k: b.to_json() for k, b in self.bodies.items()},
         }  # fmt: skip
+        return data if self.slices is None else {**data, "slices": self.slices.to_json()}
 
     @staticmethod
     def from_json(data: Any, where: str = "plan") -> StitchPlan:

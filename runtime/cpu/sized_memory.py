@@ -15,6 +15,7 @@ from tilestitch.runtime.sizing import Bound, Sizing
 
 from .library import Library
 from .sized_segment import SizedSegment
+from .sliced_segment import SlicedSegment
 from .team import Team
 
 
@@ -37,7 +38,8 @@ class SizedMemory:
         if self._library is None or self._team is None:
             raise ValueError("a program with native steps was bound without kernels")
         program, table = self._sizing.program, self._sizing.table
-        segment = SizedSegment(program, step, fixed, self._symbols, table, self._library, self._team)
+        kind = SizedSegment if step.slices is None else SlicedSegment
+        segment = kind(program, step, fixed, self._symbols, table, self._library, self._team)
         self._segments.append(segment)
         return segment
 

@@ -63,12 +63,15 @@ class SizedSegment(NativeSegment):
         self._begins = table.places(begins)
         self._offsets = table.places(arg.offset_bytes for arg in arguments)
 
-    def resize(self, bound: Bound, arena_address: int) -> None:
-        """Have other sizes, and the arena at this address."""
+    def resize(self, bound: Bound, arena_address: int, placed: np.ndarray | None = None) -> None:
+        """Have other sizes, and the arena at this address, in which values begin by the sizes `placed`, its own if None
+        are given.
+        """
         sizes = bound.sizes
+        begins = (sizes if placed is None else placed)[self._begins]
         offsets_bytes = sizes[self._offsets]
         self.table[:, 2] = sizes[self._tasks]
-        self.args[:, 1] = self._base + self._in_arena * arena_address + sizes[self._begins] + offsets_bytes
+        self.args[:, 1] = self._base + self._in_arena * arena_address + begins + offsets_bytes
         self.addressed = self._variable = {
             n: [(row, int(offsets_bytes[row])) for row in rows] for n, rows in self._rows.items()
         }

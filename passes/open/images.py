@@ -1,0 +1,162 @@
+"""Whether nodes compute each image of a batch by itself, whatever the batch is: then it makes no difference how many
+of them are computed at a time.
+
+A value *has images* where its first dimension is a multiple of what the symbol counts, and no other dimension has to do
+with it: so one image lies after the other. Other values are the same for all images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from tilestitch.compiler.ir import Node, Value, is_elementwise
+from tilestitch.compiler.ir.polynomial import exact_quotient
+from tilestitch.compiler.ir.sizes import Size, Symbol, size_of, symbols_of
+from tilestitch.compiler.ir.types import is_sized_tensor
+
+SAME = 0
+
+
+def images_of(value: Value, symbol: Symbol) -> Size | None:
+    """Rows of the first dimension for each image; `SAME` for a value without images; None for one that is neither."""
+    if not is_sized_tensor(value.type):
+        return None
+    sizes = value.tensor_type.sizes
+    if symbol not in symbols_of(sizes):
+        return SAME
+    rows = exact_quotient(sizes[0], size_of(symbol))
+    return None if rows is None or symbol in symbols_of([rows, *sizes[1:]]) else rows
+
+
+def why_not_by_image(node: Node, symbol: Symbol) -> str | None:
+    """Why an image of what the node gives may depend on other images; None if it does not."""
+    values = (*node.inputs, *node.outputs)
+    tangled = next((v for v in values if images_of(v, symbol) is None), None)
+    if tangled is not None:
+        return f"{symbol} is not the first dimension of {tangled.type}"
+    if any(symbol in symbols_of(_sizes(data)) for name, data in node.attrs.items() if name not in _OF_RESULTS):
+        return f"{node.op} is told {symbol}"
+    apart = _INDEPENDENT.get(node.op)
+    if apart is None and is_elementwise(node.op):
+        apart = _aligned
+    if apart is None or not apart(node, symbol):
+        return f"{node.op} may compute an image from others"
+    return None
+
+
+_OF_RESULTS = ("shape", "sizes")
+"""Attributes that say how large a result is."""
+
+
+def _sizes(data: Any) -> Iterator[Any]:
+    if isinstance(data, list | tuple):
+        for part in data:
+            yield from _sizes(part)
+    else:
+        yield data
+
+
+def _has(value: Value, symbol: Symbol) -> bool:
+    return images_of(value, symbol) != SAME
+
+
+def _aligned(node: Node, symbol: Symbol) -> bool:
+    """Operands are broadcast to the result: those with images have its first dimension, others have none there."""
+    return all(_fits(value, node.output, symbol) for value in node.inputs)
+
+
+def _fits(value: Value, result: Value, symbol: Symbol) -> bool:
+    if _has(value, symbol):
+        return value.tensor_type.rank == result.tensor_type.rank and value.shape[0] == result.shape[0]
+    return not _has(result, symbol) or value.tensor_type.rank < result.tensor_type.rank or value.shape[0] == 1
+
+
+def _view(node: Node, symbol: Symbol) -> bool:
+    """Elements stay in their order."""
+    return _has(node.inputs[0], symbol) == _has(node.output, symbol)
+
+
+def _transposed(node: Node, symbol: Symbol) -> bool:
+    return not _has(node.output, symbol) or node.attrs["perm"][0] == 0
+
+
+def _cut(node: Node, symbol: Symbol) -> bool:
+    x, attrs = node.inputs[0], node.attrs
+    if not _has(x, symbol):
+        return not _has(node.output, symbol)
+    return bool(attrs["starts"][0] == 0 and attrs["steps"][0] == 1 and attrs["sizes"][0] == x.shape[0])
+
+
+def _along(node: Node, symbol: Symbol) -> bool:
+    """Along another axis than the first, all operands alike."""
+    if not _has(node.output, symbol):
+        return not any(_has(value, symbol) for value in node.inputs)
+    first = node.output.shape[0]
+    return node.attrs["axis"] != 0 and all(_has(v, symbol) and v.shape[0] == first for v in node.inputs)
+
+
+def _padded(node: Node, symbol: Symbol) -> bool:
+    attrs, (x, *scalar) = node.attrs, node.inputs
+    if any(_has(value, symbol) for value in scalar):
+        return False
+    return not _has(x, symbol) or (attrs["before"][0] == 0 and attrs["after"][0] == 0)
+
+
+def _gathered(node: Node, symbol: Symbol) -> bool:
+    x, indices = node.inputs
+    if not _has(x, symbol):
+        return not _has(indices, symbol) or node.attrs["axis"] == 0
+    return not _has(indices, symbol) and node.attrs["axis"] != 0
+
+
+def _along_one(node: Node, symbol: Symbol) -> bool:
+    """Each line along another axis than the first by itself."""
+    return not _has(node.inputs[0], symbol) or node.attrs["axis"] != 0
+
+
+def _counted(node: Node, symbol: Symbol) -> bool:
+    return not _has(node.output, symbol) or node.attrs["axis"] != 0
+
+
+def _told(node: Node, symbol: Symbol) -> bool:
+    return not _has(node.output, symbol)
+
+
+def _reduced(node: Node, symbol: Symbol) -> bool:
+    return not _has(node.inputs[0], symbol) or 0 not in node.attrs["axes"]
+
+
+def _multiplied(node: Node, symbol: Symbol) -> bool:
+    """Rows of the left operand, or matrices of either, are of images; a right operand has no rows of them."""
+    left, right = node.inputs
+    if not _has(node.output, symbol):
+        return not _has(left, symbol) and not _has(right, symbol)
+    if left.tensor_type.rank == 2 and _has(left, symbol):
+        return not node.attrs.get("trans_a") and not _has(right, symbol) and node.output.tensor_type.rank == 2
+    both = (left, right)
+    return all(_fits(v, node.output, symbol) and (v.tensor_type.rank > 2 or not _has(v, symbol)) for v in both)
+
+
+def _weighted(node: Node, symbol: Symbol) -> bool:
+    """A first operand with images; all others are the same for all of them."""
+    return not any(_has(value, symbol) for value in node.inputs[1:])
+
+
+# Of operators that are not element-wise; others are not known to keep images apart.
+_INDEPENDENT: Mapping[str, Callable[[Node, Symbol], bool]] = {
+    "reshape": _view,
+    "broadcast_to": _aligned,
+    "transpose": _transposed,
+    "slice": _cut,
+    "concat": _along,
+    "pad": _padded,
+    "iota": _counted,
+    "sizes": _told,
+    "gather": _gathered,
+    "gather_elements": _along,
+    **dict.fromkeys(("reduce_sum", "reduce_prod", "reduce_max", "reduce_min"), _reduced),
+    **dict.fromkeys(("arg_max", "arg_min", "cumulative", "top_k"), _along_one),
+    "matmul": _multiplied,
+    **dict.fromkeys(("conv", "conv_transpose", "window_reduce", "block_matmul"), _weighted),
+}

@@ -1,0 +1,194 @@
+"""Which launches of an open graph go through the images of a batch a few at a time, and how many.
+
+Kernels that follow each other hand all images on through memory once these are more than the last cache holds. Run for
+a few images at a time, they find there what the kernel before has stored; but weights are read again for each few. So
+kernels with large results and few weights, as the first ones of a convolutional network, go together; how the launches
+are best divided is found by comparing the bytes that memory has to move for an image.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.compiler.ir.sizes import Size, Symbol, at, divisor_of, largest, symbols_of, typical
+from tilestitch.passes.plan import Group, Segment, WhyNot
+from tilestitch.passes.plan.slices import Run, Slices
+from tilestitch.passes.schedule.cpu.tiles import LAST_CACHE_BYTES
+from tilestitch.runtime.launch_check import ARGUMENT_ALIGNMENT
+
+from .images import SAME, images_of, why_not_by_image
+
+LEAST_SAVED = 0.1
+"""Of the bytes that memory moves."""
+LAUNCH_BYTES = 20_000
+"""What memory moves in the time that a launch takes besides its work."""
+LONGEST_RUN = 96
+STORED = 2
+"""Times that memory moves what is stored: it is fetched before it is written, and written back."""
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """A group in the order of launches. `reads` and `stores` are values with images; `same_bytes`: weights, and other
+    operands without. `keeps_apart`: it computes each image by itself.
+    """
+
+    name: str
+    keeps_apart: bool
+    reads: tuple[str, ...]
+    stores: tuple[str, ...]
+    same_bytes: int
+
+
+def sliced(
+    graph: Graph, groups: Sequence[Group], segments: Sequence[Segment], aliases: Mapping[str, str],
+    sizes: Mapping[str, int],
+) -> Slices | WhyNot | None:  # fmt: skip
+    """How launches are best divided; None where nothing has images. `sizes`: of the symbols, typical ones."""
+    found = [_Division.of(graph, symbol, groups, segments, aliases, sizes) for symbol in _batches(graph)]
+    refused = next((one for one in found if isinstance(one, WhyNot)), None)
+    return max((one for one in found if isinstance(one, Slices)), key=lambda one: len(one.runs), default=refused)
+
+
+def _batches(graph: Graph) -> Iterator[Symbol]:
+    """Symbols that some input has as its first dimension."""
+    for symbol in graph.symbols:
+        if any(images_of(value, symbol) not in (None, SAME) for value in graph.inputs):
+            yield symbol
+
+
+class _Division:
+    """Of the launches of one graph, by images of one batch."""
+
+    def __init__(self, graph: Graph, symbol: Symbol, aliases: Mapping[str, str], sizes: Mapping[str, int]) -> None:
+        self.symbol, self.aliases = symbol, aliases
+        self.values: dict[str, Value] = {v.name: v for v in graph.inputs}
+        self.values.update((v.name, v) for node in graph.nodes for v in node.outputs)
+        self.inputs = {v.name for v in graph.inputs}
+        self.nodes: dict[str, Node] = {node.name: node for node in graph.nodes}
+        self.one = {**sizes, symbol.name: 1}
+        self.stages: list[_Stage | None] = []  # None for what the host computes, and between segments
+        self.last_use: dict[str, int] = {v.name: 1 << 62 for v in graph.outputs}
+        self.first_use: dict[str, int] = {}
+
+    @staticmethod
+    def of(
+        graph: Graph, symbol: Symbol, groups: Sequence[Group], segments: Sequence[Segment],
+        aliases: Mapping[str, str], sizes: Mapping[str, int],
+    ) -> Slices | WhyNot | None:  # fmt: skip
+        if symbol.low > 1 and not symbol.or_empty:
+            return WhyNot(graph.name, "slices", f"{symbol} is never 1, so some images could be left in the end")
+        claim = next((claim for claim in graph.claims if symbol in symbols_of([claim.size])), None)
+        if claim is not None:
+            return WhyNot(graph.name, "slices", f"{claim} holds for all images, and may not for some of them")
+        division = _Division(graph, symbol, aliases, sizes)
+        division.enter({group.name: group for group in groups}, segments)
+        return division.best(graph.name)
+
+    def enter(self, groups: Mapping[str, Group], segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            for name in segment.groups:
+                self.stages.append(self.stage(groups[name]) if name in groups else None)
+            self.stages.append(None)
+        for number, stage in enumerate(self.stages):
+            for name in (*stage.reads, *stage.stores) if stage else ():
+                self.first_use.setdefault(name, number)
+                self.last_use[name] = max(number, self.last_use.get(name, 0))
+
+    def stage(self, group: Group) -> _Stage:
+        nodes = [self.nodes[name] for name in group.nodes]
+        roots = [self.aliases.get(name, name) for name in group.inputs]
+        images = {n: images_of(self.values[n], self.symbol) for n in (*group.inputs, *roots, *group.outputs)}
+        apart = None not in images.values() and all(why_not_by_image(node, self.symbol) is None for node in nodes)
+        reads = tuple(dict.fromkeys(n for n in roots if images[n] not in (None, SAME)))
+        stores = tuple(n for n in group.outputs if images[n] not in (None, SAME))
+        same = {v.name: v for node in nodes for v in node.inputs if v.is_constant}
+        same_bytes = sum(typical(v.tensor_type.nbytes, self.one) for v in same.values())
+        same_bytes += sum(self.bytes_of(n) for n in roots if images[n] == SAME)
+        return _Stage(group.name, apart, reads, stores, same_bytes)
+
+    def bytes_of(self, name: str) -> int:
+        """Of one image of a value."""
+        return typical(self.values[name].tensor_type.nbytes, self.one)
+
+    def best(self, graph: str) -> Slices | WhyNot | None:
+        """The division with the fewest bytes moved for an image: from each stage on, the cheapest way to the end."""
+        count = len(self.stages)
+        cheapest: list[tuple[float, int, Size]] = [(0.0, 0, 0)] + [(math.inf, 0, 0)] * count
+        for begin in range(count):
+            for end, moved, most in self.parts_from(begin):
+                total = cheapest[begin][0] + moved
+                if total < cheapest[end][0]:
+                    cheapest[end] = (total, begin, most)
+        whole, least = sum(map(self.moved_alone, self.stages)), cheapest[count][0]
+        if whole - least < LEAST_SAVED * whole:
+            reason = "memory would move hardly less if launches went through a few images at a time"
+            return WhyNot(graph, "slices", reason, {"bytes": whole, "in_slices": round(least)}) if whole else None
+        runs: list[Run] = []
+        end = count
+        while end:
+            _, begin, most = cheapest[end]
+            names = tuple(stage.name for stage in self.stages[begin:end] if stage)
+            if names:
+                runs.append(Run(names, most))
+            end = begin
+        return Slices(self.symbol.name, tuple(reversed(runs)))
+
+    def moved_alone(self, stage: _Stage | None) -> int:
+        """Bytes that memory moves for an image where a stage goes through all images."""
+        if stage is None:
+            return 0
+        return sum(map(self.bytes_of, stage.reads)) + STORED * sum(map(self.bytes_of, stage.stores))
+
+    def parts_from(self, begin: int) -> Iterator[tuple[int, float, Size]]:
+        """Parts that begin at a stage: where each ends, bytes that memory moves for an image, and how many images at a
+        time; 0 for all, as of a part of one stage.
+        """
+        yield begin + 1, self.moved_alone(self.stages[begin]), 0
+        moved = same_bytes = peak = 0
+        granule, largest_at = 1, begin
+        known: set[str] = set()
+        stored: set[str] = set()
+        for number, stage in enumerate(self.stages[begin : begin + LONGEST_RUN], begin):
+            if stage is None or not stage.keeps_apart:
+                return
+            same_bytes += stage.same_bytes
+            moved += sum(self.bytes_of(name) for name in stage.reads if name not in known)
+            moved += STORED * sum(self.bytes_of(name) for name in stage.stores)
+            known.update(stage.reads, stage.stores)
+            stored.update(stage.stores)
+            done = [name for name in (*stage.reads, *stage.stores) if name in stored and self.last_use[name] == number]
+            moved -= STORED * sum(map(self.bytes_of, done))
+            stored.difference_update(done)
+            granule = math.lcm(granule, *map(self.granule, (*stage.reads, *stage.stores)))
+            touched = sum(self.bytes_of(name) for name in (*stage.reads, *stage.stores))
+            if touched > peak:
+                peak, largest_at = touched, number
+            keeps_weights = same_bytes <= LAST_CACHE_BYTES // 2
+            room = LAST_CACHE_BYTES - (same_bytes if keeps_weights else 0)
+            images = room // max(1, peak) // granule * granule
+            if images < 1:
+                return
+            if number > begin:
+                again = (0 if keeps_weights else same_bytes) + LAUNCH_BYTES * (number + 1 - begin)
+                yield number + 1, moved + again / images, self.images(largest_at, room, granule)
+
+    def images(self, number: int, room: int, granule: int) -> Size:
+        """So many of them as a stage has room for."""
+        stage = self.stages[number]
+        assert stage is not None
+        values = [self.values[name] for name in (*stage.reads, *stage.stores)]
+        touched: Size = sum(at(value.tensor_type.nbytes, {self.symbol.name: 1}) for value in values)
+        return largest(1, room // (touched * granule)) * granule
+
+    def granule(self, name: str) -> int:
+        """Slices of a value begin where kernels may take it for granted that values do: at whole multiples of this many
+        images.
+        """
+        if name in self.inputs:
+            return 1
+        each = divisor_of(at(self.values[name].tensor_type.nbytes, {self.symbol.name: 1}))
+        return ARGUMENT_ALIGNMENT // math.gcd(ARGUMENT_ALIGNMENT, each)

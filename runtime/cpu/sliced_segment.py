@@ -1,0 +1,155 @@
+"""A native step whose launches go through the images of a batch a few at a time, so that what they compute for these is
+read again while it is in the cache.
+
+Each run of launches has tables of its own for so many images, and for those that are left in the end. The addresses of
+what has one image after the other move on from slice to slice; all else of a table stays. Values lie where they would
+without slices: those that leave a run are whole when it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilestitch.runtime.artifact import address_of, aligned_bytes
+from tilestitch.runtime.device import RecordTime
+from tilestitch.runtime.launch_check import ARGUMENT_ALIGNMENT
+from tilestitch.runtime.program import Input, NativeStep, Program, ValueSpec
+from tilestitch.runtime.size_table import SizeTable
+from tilestitch.runtime.sizes import Size
+from tilestitch.runtime.sizing import Bound
+from tilestitch.runtime.types import TensorType
+
+from .library import Library
+from .sized_segment import SizedSegment
+from .team import Team
+
+
+class SlicedSegment(SizedSegment):
+    """As one without slices where no run has fewer images than there are."""
+
+    def __init__(
+        self,
+        program: Program,
+        step: NativeStep,
+        fixed: Sequence[Any],
+        symbols: np.ndarray,
+        table: SizeTable,
+        library: Library,
+        team: Team,
+    ) -> None:
+        super().__init__(program, step, fixed, symbols, table, library, team)
+        assert step.slices is not None
+        self._symbol = step.slices.symbol
+        self._runs: list[_Run] = []
+        begin = 0
+        for count, most in step.slices.runs:
+            part = NativeStep(step.launches[begin : begin + count])
+            slices, rest = (_Slice(program, part, fixed, table, library, team) for _ in range(2))
+            self._runs.append(_Run(most, slices, rest))
+            begin += count
+        self._sliced = False
+
+    def resize(self, bound: Bound, arena_address: int, placed: np.ndarray | None = None) -> None:
+        super().resize(bound, arena_address, placed)
+        images = bound.of(self._symbol)
+        self._sliced = any(0 < bound.of(run.most) < images for run in self._runs)
+        for run in self._runs if self._sliced else ():
+            run.resize(bound, self._symbol, images, arena_address)
+
+    def run(self, values: list[Any], record: RecordTime | None) -> None:
+        if not self._sliced:
+            super().run(values, record)
+            return
+        addresses = {number: address_of(self.operand(values, number)) for number in self.addressed}
+        for run in self._runs:
+            run.execute(addresses, record)
+
+
+class _Run:
+    """Launches that follow each other. `most`: images at a time, 0 for all. `rest`: for those left in the end."""
+
+    def __init__(self, most: Size, slices: _Slice, rest: _Slice) -> None:
+        self.most, self._slices, self._rest = most, slices, rest
+        self._images = self._step = 1
+
+    def resize(self, bound: Bound, symbol: str, images: int, arena_address: int) -> None:
+        self._images, self._step = images, min(bound.of(self.most) or images, images)
+        self._slices.share(bound, symbol, images, self._step, self._step, arena_address)
+        left = images % self._step
+        if left:
+            self._rest.share(bound, symbol, images, self._step, left, arena_address)
+
+    def execute(self, addresses: Mapping[int, int], record: RecordTime | None) -> None:
+        launches = self._slices.launches
+        times_ns = None if record is None else np.zeros(len(launches), np.int64)
+        for first in range(0, self._images, self._step):
+            part = self._slices if first + self._step <= self._images else self._rest
+            part.execute(first, addresses, times_ns)
+        if record is not None and times_ns is not None:
+            for launch, duration_ns in zip(launches, times_ns.tolist()):
+                record(launch.symbol, launch.origins, duration_ns / 1000, 0)
+
+
+class _Slice(SizedSegment):
+    """Launches for some of the images."""
+
+    def __init__(
+        self, program: Program, step: NativeStep, fixed: Sequence[Any], table: SizeTable, library: Library, team: Team
+    ) -> None:  # fmt: skip
+        self._symbols = aligned_bytes(8 * len(program.symbols)).view(np.int64)
+        super().__init__(program, step, fixed, self._symbols, table, library, team)
+        self._numbers = [arg.value for launch in step.launches for arg in launch.args]
+        self._inputs = {n for n in self._numbers if isinstance(program.values[n].location, Input)}
+        self._scratch = table.places(launch.scratch_bytes for launch in step.launches)
+        self._strides_bytes = self._bases = np.zeros(0, np.int64)
+        self._outside: list[tuple[int, int]] = []
+
+    def share(self, bound: Bound, symbol: str, images: int, step: int, count: int, arena_address: int) -> None:
+        """Be for `count` of the images that values of the sizes `bound` have. Slices begin `step` images apart.
+
+        Raises `ArtifactSchemaError` where a value has not one image after the other.
+        """
+        part = bound if count == images else bound.sizing.part(bound, symbol, count)
+        self.resize(part, arena_address, bound.sizes)
+        self._symbols[...] = part.values
+        self.team.reserve(int(part.sizes[self._scratch].max(initial=0)))
+        strides = {n: self._stride_bytes(n, bound, part, images, count) for n in dict.fromkeys(self._numbers)}
+        for number, stride in strides.items():
+            if number not in self._inputs and stride * step % ARGUMENT_ALIGNMENT:
+                name = bound.value(number).name
+                raise bound.sizing.broken(f"slices of {step} images of {name!r} begin where no kernel takes them")
+        self._strides_bytes = np.array([strides[number] for number in self._numbers], np.int64)
+        self._bases = self.args[:, 1].copy()
+        self._outside = [(row, number) for number, places in self.addressed.items() for row, _ in places]
+
+    def _stride_bytes(self, number: int, bound: Bound, part: Bound, images: int, count: int) -> int:
+        """Between two images of a value; 0 for one that is the same for all of them."""
+        value = bound.value(number)
+        whole, some = _nbytes(value), _nbytes(part.value(number))
+        if whole == some:
+            return 0
+        if whole * count != some * images or whole % images:
+            raise bound.sizing.broken(f"{value.name!r} of {value.type} has not one of {images} images after the other")
+        return whole // images
+
+    def execute(self, first: int, addresses: Mapping[int, int], times_ns: np.ndarray | None) -> None:
+        """Run for the images from `first` on. addresses: of what is not in the arena. Adds to the times of launches."""
+        column = self._bases + first * self._strides_bytes
+        for row, number in self._outside:
+            column[row] += addresses[number]
+        self.args[:, 1] = column
+        if times_ns is None:
+            self._run()
+        else:
+            clock_ns = np.zeros(len(times_ns) + 1, np.int64)
+            self.team.prepare(self.table.ctypes.data, len(times_ns), clock_ns.ctypes.data)()
+            times_ns += np.diff(clock_ns)
+        self.check_faults()
+
+
+def _nbytes(value: ValueSpec) -> int:
+    assert isinstance(value.type, TensorType), "kernels take tensors"
+    return value.type.nbytes
