@@ -118,6 +118,7 @@ def explain_plan(
         "refusals": [r.to_json() for r in plan.refusals],
         "origins": {n.name: list(n.origins) for n in graph.nodes},
         "buffers": _buffers(plan),
+        "slices": _slices(given),
         "target": plan.target.name,
         "planner": plan.planner,
         "prediction": {**_prediction(model, device), "sizes": sizes, "total_us": total_us},
@@ -260,6 +261,14 @@ def _host_step(graph: Graph, group: HostGroup, segment: int) -> dict[str, Any]:
 
 def _why(reason: WhyNot) -> dict[str, Any]:
     return {"rule": reason.rule, "reason": reason.reason}
+
+
+def _slices(plan: StitchPlan) -> dict[str, Any] | None:
+    """Kernels that go through the images of a batch a few at a time; 0: all of them."""
+    if plan.slices is None:
+        return None
+    runs = [{"kernels": list(run.groups), "images": str(run.most)} for run in plan.slices.runs]
+    return {"symbol": plan.slices.symbol, "runs": runs}
 
 
 def _buffers(plan: StitchPlan) -> dict[str, Any]:

@@ -172,7 +172,7 @@ class _Division:
             images = room // max(1, peak) // granule * granule
             if images < 1:
                 return
-            if number > begin:
+            if number > begin and peak:
                 again = (0 if keeps_weights else same_bytes) + LAUNCH_BYTES * (number + 1 - begin)
                 yield number + 1, moved + again / images, self.images(largest_at, room, granule)
 
@@ -182,7 +182,7 @@ class _Division:
         assert stage is not None
         values = [self.values[name] for name in (*stage.reads, *stage.stores)]
         touched: Size = sum(at(value.tensor_type.nbytes, {self.symbol.name: 1}) for value in values)
-        return largest(1, room // (touched * granule)) * granule
+        return largest(1, room // largest(1, touched * granule)) * granule
 
     def granule(self, name: str) -> int:
         """Slices of a value begin where kernels may take it for granted that values do: at whole multiples of this many

@@ -3,12 +3,14 @@ read again while it is in the cache.
 
 Each run of launches has tables of its own for so many images, and for those that are left in the end. The addresses of
 what has one image after the other move on from slice to slice; all else of a table stays. Values lie where they would
-without slices: those that leave a run are whole when it is done.
+without slices: those that leave a run are whole when it is done. One that does not leave it is overwritten by the next
+slice, since memory that was just used is in the cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,10 +18,11 @@ import numpy as np
 from tilestitch.runtime.artifact import address_of, aligned_bytes
 from tilestitch.runtime.device import RecordTime
 from tilestitch.runtime.launch_check import ARGUMENT_ALIGNMENT
-from tilestitch.runtime.program import Input, NativeStep, Program, ValueSpec
+from tilestitch.runtime.program import Arena, Input, NativeStep, Program, ValueSpec
 from tilestitch.runtime.size_table import SizeTable
 from tilestitch.runtime.sizes import Size
 from tilestitch.runtime.sizing import Bound
+from tilestitch.runtime.slices import Slices
 from tilestitch.runtime.types import TensorType
 
 from .library import Library
@@ -44,10 +47,11 @@ class SlicedSegment(SizedSegment):
         assert step.slices is not None
         self._symbol = step.slices.symbol
         self._runs: list[_Run] = []
-        begin = 0
+        begin, users = 0, _users(program, step, step.slices)
         for count, most in step.slices.runs:
             part = NativeStep(step.launches[begin : begin + count])
-            slices, rest = (_Slice(program, part, fixed, table, library, team) for _ in range(2))
+            stay = {number for number, runs in users.items() if runs == {len(self._runs)}}
+            slices, rest = (_Slice(program, part, fixed, table, library, team, stay) for _ in range(2))
             self._runs.append(_Run(most, slices, rest))
             begin += count
         self._sliced = False
@@ -97,10 +101,12 @@ class _Slice(SizedSegment):
     """Launches for some of the images."""
 
     def __init__(
-        self, program: Program, step: NativeStep, fixed: Sequence[Any], table: SizeTable, library: Library, team: Team
+        self, program: Program, step: NativeStep, fixed: Sequence[Any], table: SizeTable, library: Library, team: Team,
+        stay: Collection[int],
     ) -> None:  # fmt: skip
         self._symbols = aligned_bytes(8 * len(program.symbols)).view(np.int64)
         super().__init__(program, step, fixed, self._symbols, table, library, team)
+        self._stay = stay
         self._numbers = [arg.value for launch in step.launches for arg in launch.args]
         self._inputs = {n for n in self._numbers if isinstance(program.values[n].location, Input)}
         self._scratch = table.places(launch.scratch_bytes for launch in step.launches)
@@ -133,7 +139,7 @@ class _Slice(SizedSegment):
             return 0
         if whole * count != some * images or whole % images:
             raise bound.sizing.broken(f"{value.name!r} of {value.type} has not one of {images} images after the other")
-        return whole // images
+        return 0 if number in self._stay else whole // images
 
     def execute(self, first: int, addresses: Mapping[int, int], times_ns: np.ndarray | None) -> None:
         """Run for the images from `first` on. addresses: of what is not in the arena. Adds to the times of launches."""
@@ -148,6 +154,20 @@ class _Slice(SizedSegment):
             self.team.prepare(self.table.ctypes.data, len(times_ns), clock_ns.ctypes.data)()
             times_ns += np.diff(clock_ns)
         self.check_faults()
+
+
+def _users(program: Program, step: NativeStep, slices: Slices) -> dict[int, set[int]]:
+    """The runs that use each value in the arena, of a program that nothing else in it uses."""
+    users: dict[int, set[int]] = {}
+    inside = iter(step.launches)
+    for number, (count, _) in enumerate(slices.runs):
+        for arg in (arg for launch in islice(inside, count) for arg in launch.args):
+            users.setdefault(arg.value, set()).add(number)
+    alone = len(program.steps) == 1
+    return {
+        number: runs for number, runs in users.items()
+        if alone and isinstance(program.values[number].location, Arena) and number not in program.outputs
+    }  # fmt: skip
 
 
 def _nbytes(value: ValueSpec) -> int:

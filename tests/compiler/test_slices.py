@@ -1,0 +1,161 @@
+"""Launches that go through the images of a batch a few at a time give what those give that go through all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.compiled import assert_close
+from tests.guarded import run_guarded
+from tests.tolerances import MODELS
+from tilestitch.compiler import compile_model
+from tilestitch.compiler.cli import rivals
+from tilestitch.compiler.driver import CompiledModel
+from tilestitch.passes.open import slices
+from tilestitch.runtime import load
+
+pytest.importorskip("onnxruntime")
+
+BATCHES = (1, 2, 3, 4, 5, 8, 13)
+SIDE = 9
+
+
+@pytest.fixture(autouse=True)
+def small_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Small models have results that any cache holds."""
+    with monkeypatch.context() as patched:
+        patched.setattr(slices, "LAST_CACHE_BYTES", 48_000)
+        patched.setattr(slices, "LAUNCH_BYTES", 10)
+        yield
+
+
+class Network:
+    """Layers on images [batch, channels, height, width], of which some results are used again."""
+
+    def __init__(self, channels: int, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: list[onnx.TensorProto] = []
+        self.value, self.channels, self.side = "x", channels, SIDE
+        self.earlier: list[tuple[str, int, int]] = [("x", channels, SIDE)]
+
+    def weight(self, *shape: int) -> str:
+        name = f"w{len(self.weights)}"
+        data = self.random.standard_normal(shape).astype(np.float32) / np.sqrt(max(1, int(np.prod(shape[1:]))))
+        self.weights.append(numpy_helper.from_array(data.astype(np.float32), name))
+        return name
+
+    def node(self, op: str, *inputs: str, **attrs: object) -> None:
+        name = f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [name], f"node{len(self.nodes)}", **attrs))
+        self.value = name
+
+    def add(self, layer: str) -> None:
+        match layer:
+            case "conv" | "wide":
+                out = 2 * self.channels if layer == "wide" and self.channels < 24 else self.channels
+                self.node("Conv", self.value, self.weight(out, self.channels, 3, 3), pads=[1, 1, 1, 1])
+                self.channels = out
+            case "narrow":
+                out = max(1, self.channels // 2)
+                self.node("Conv", self.value, self.weight(out, self.channels, 1, 1))
+                self.channels = out
+            case "depthwise":
+                weight = self.weight(self.channels, 1, 3, 3)
+                self.node("Conv", self.value, weight, pads=[1, 1, 1, 1], group=self.channels)
+            case "half" if self.side > 2:
+                self.node("MaxPool", self.value, kernel_shape=[2, 2], strides=[2, 2])
+                self.side //= 2
+            case "softmax":
+                self.node("Softmax", self.value, axis=1)
+            case "again":
+                fitting = [v for v, channels, side in self.earlier if (channels, side) == (self.channels, self.side)]
+                self.node("Add", self.value, fitting[self.random.integers(len(fitting))] if fitting else self.value)
+            case "join":
+                fitting = [(v, channels) for v, channels, side in self.earlier if side == self.side]
+                other, channels = (
+                    fitting[self.random.integers(len(fitting))] if fitting else (self.value, self.channels)
+                )
+                self.node("Concat", self.value, other, axis=1)
+                self.channels += channels
+            case _:
+                self.node("Relu", self.value)
+        self.earlier.append((self.value, self.channels, self.side))
+
+    def model(self, more: str = "") -> onnx.ModelProto:
+        """With a mean over pixels, times a matrix. more: another value that is an output."""
+        self.node("GlobalAveragePool", self.value)
+        self.node("Flatten", self.value)
+        self.node("MatMul", self.value, self.weight(self.channels, 7))
+        channels = next(channels for name, channels, _ in self.earlier if name == "x")
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", channels, SIDE, SIDE])
+        outputs = [helper.make_tensor_value_info(self.value, TensorProto.FLOAT, ["batch", 7])]
+        outputs += [helper.make_tensor_value_info(more, TensorProto.FLOAT, None)] if more else []
+        graph = helper.make_graph(self.nodes, "network", [x], outputs, self.weights)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+LAYERS = ("conv", "wide", "narrow", "depthwise", "half", "relu", "softmax", "again", "join")
+
+
+def check(model: onnx.ModelProto, threads: int = 2) -> CompiledModel:
+    compiled, reference = compile_model(model, num_threads=threads), rivals.onnxruntime(model, 1)
+    channels = model.graph.input[0].type.tensor_type.shape.dim[1].dim_value
+    with load(compiled.to_bytes(), num_threads=threads) as module:
+        for batch in (*BATCHES, *reversed(BATCHES)):
+            x = np.random.default_rng(batch).standard_normal((batch, channels, SIDE, SIDE)).astype(np.float32)
+            for actual, wanted in zip(run_guarded(module, {"x": x}).values(), reference({"x": x}), strict=True):
+                assert_close(actual, wanted, MODELS["float32"])
+            assert len(module.profile({"x": x})) == len(module.artifact.programs[0].steps[0].launches)
+    return compiled
+
+
+@given(st.lists(st.sampled_from(LAYERS), min_size=3, max_size=9), st.integers(1, 8), st.integers(0, 99))
+@settings(max_examples=4, suppress_health_check=list(HealthCheck), deadline=None)
+def test_any_network(layers: list[str], channels: int, seed: int) -> None:
+    network = Network(channels, seed)
+    for layer in layers:
+        network.add(layer)
+    check(network.model(more=network.earlier[len(layers) // 2][0] if seed % 2 and len(layers) > 3 else ""))
+
+
+def deep() -> onnx.ModelProto:
+    network = Network(6, 0)
+    for layer in ("conv", "conv", "wide", "depthwise", "again", "half", "conv", "wide", "join", "conv"):
+        network.add(layer)
+    return network.model()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_network_in_several_runs(threads: int) -> None:
+    compiled = check(deep(), threads)
+    plan = compiled.plan.slices
+    assert plan is not None and sum(run.most != 0 for run in plan.runs) > 1
+    assert [name for run in plan.runs for name in run.groups] == list(compiled.plan.launch_order)
+
+
+def test_all_images_at_a_time_where_the_cache_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "LAUNCH_BYTES", 1 << 30)
+    compiled = compile_model(deep())
+    assert compiled.plan.slices is None
+    assert "slices" in {refusal.rule for refusal in compiled.plan.refusals}
+
+
+def test_images_that_are_mixed_are_computed_together() -> None:
+    """The mean over the batch is of all images; before and after it, they are apart."""
+    network = Network(6, 0)
+    for layer in ("conv", "wide", "conv"):
+        network.add(layer)
+    network.node("ReduceMean", network.value, axes=[0], keepdims=1)
+    network.node("Sub", network.earlier[-1][0], network.value)
+    for layer in ("conv", "conv", "conv"):
+        network.add(layer)
+    compiled = check(network.model())
+    plan = compiled.plan.slices
+    assert plan is not None and 0 in [run.most for run in plan.runs[1:-1]]
