@@ -12,7 +12,7 @@ from typing import Any
 
 from tilestitch.compiler.ir import Node, Value, is_elementwise
 from tilestitch.compiler.ir.polynomial import exact_quotient
-from tilestitch.compiler.ir.sizes import Size, Symbol, size_of, symbols_of
+from tilestitch.compiler.ir.sizes import Size, Symbol, as_size, size_of, symbols_of
 from tilestitch.compiler.ir.types import is_sized_tensor
 
 SAME = 0
@@ -26,7 +26,7 @@ def images_of(value: Value, symbol: Symbol) -> Size | None:
     if symbol not in symbols_of(sizes):
         return SAME
     rows = exact_quotient(sizes[0], size_of(symbol))
-    return None if rows is None or symbol in symbols_of([rows, *sizes[1:]]) else rows
+    return None if rows is None or symbol in symbols_of([rows, *sizes[1:]]) else as_size(rows)
 
 
 def why_not_by_image(node: Node, symbol: Symbol) -> str | None:
