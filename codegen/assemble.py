@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilestitch.codegen.backend import Backend, PlacedLaunch, Progress
+from tilestitch.codegen.backend import Backend, PlacedCases, PlacedLaunch, Progress
 from tilestitch.codegen.errors import CodegenError
 from tilestitch.codegen.launch import (
     CountersArg,
@@ -53,10 +53,12 @@ class Assembled:
     """The contents of an artifact, but for the compiler's version, and the launches of every group as JSON data."""
 
     contents: ArtifactContents
-    _launches: Mapping[tuple[int, str], tuple[dict[str, Any], ...]]
+    _launches: Mapping[tuple[int, str], tuple[tuple[dict[str, Any], ...], ...]]
 
-    def launches(self, plan: StitchPlan, group: str) -> tuple[dict[str, Any], ...]:
-        """What `Backend.describe` says of the launches of a group of one of the plans, or of those nested in them."""
+    def launches(self, plan: StitchPlan, group: str) -> tuple[tuple[dict[str, Any], ...], ...]:
+        """What `Backend.describe` says of the launches of a group of one of the plans, or of those nested in them, for
+        each of its cases.
+        """
         return self._launches[id(plan), group]
 
 
@@ -74,19 +76,19 @@ def assemble(
     """
     units = [unit for p in planned for unit in _nested(p.graph, p.plan)]
     total = sum(len(plan.groups) for _, plan in units)
-    lowered: dict[tuple[int, str], tuple[Any, ...]] = {}
+    lowered: dict[tuple[int, str], tuple[tuple[Any, ...], ...]] = {}
     kernels_of = KernelsOfPlugins(schedules, backend.target_of_schedules)
     lower = LoweredOnce(
         lambda graph, group: lower_with(kernels_of, backend, graph, group),
-        ((graph, group) for graph, plan in units for group in plan.groups),
+        ((graph, case) for graph, plan in units for group in plan.groups for case in group.by_case),
         ranges=not schedules,
         scalars=not schedules and backend.scalars_as_arguments,
     )
     for graph, plan in units:
         for group in plan.groups:
             progress("generate kernels", len(lowered), total)
-            lowered[id(plan), group.name] = lower(graph, group)
-    launches = [launch for group in lowered.values() for launch in group]
+            lowered[id(plan), group.name] = tuple(lower(graph, case) for case in group.by_case)
+    launches = [launch for group in lowered.values() for case in group for launch in case]
     tensors = TensorTable()
     signatures = [
         signature for graph, plan in units for signature in _signatures(graph, plan, backend, lowered, tensors)
@@ -94,7 +96,10 @@ def assemble(
     digests = [signature.digest for signature in signatures]
     compiled = backend.compile(launches, digests, keep_source=keep_source, progress=progress)
     symbols = iter(compiled.symbols)
-    named = {key: tuple((next(symbols), launch) for launch in group) for key, group in lowered.items()}
+    named = {
+        key: tuple(tuple((next(symbols), launch) for launch in case) for case in group)
+        for key, group in lowered.items()
+    }
     programs = tuple(
         _ProgramWriter(p.graph, p.plan, backend, named, tensors).write(p.output_names, p.caches) for p in planned
     )
@@ -114,7 +119,7 @@ def assemble(
         signatures=dict(zip(compiled.symbols, signatures, strict=True)),
     )
     described = {
-        key: tuple(backend.describe(symbol, launch, compiled) for symbol, launch in group)
+        key: tuple(tuple(backend.describe(symbol, launch, compiled) for symbol, launch in case) for case in group)
         for key, group in named.items()
     }
     return Assembled(contents, described)
@@ -124,7 +129,7 @@ def _signatures(
     graph: Graph,
     plan: StitchPlan,
     backend: Backend,
-    lowered: Mapping[tuple[int, str], tuple[Any, ...]],
+    lowered: Mapping[tuple[int, str], tuple[tuple[Any, ...], ...]],
     tensors: TensorTable,
 ) -> Iterator[KernelSignature]:
     """Those of all launches of a plan, in their order."""
@@ -132,7 +137,7 @@ def _signatures(
     symbols = runtime_symbols(graph)
     parameters = Parameters(values, lambda arg: tensors.arrays[tensors.packed(values[arg.value], arg)], symbols)
     for group in plan.groups:
-        for launch in lowered[id(plan), group.name]:
+        for launch in (launch for case in lowered[id(plan), group.name] for launch in case):
             yield parameters.signature(group, launch.args, backend.placed("", launch, ()).extent)
 
 
@@ -193,7 +198,7 @@ class _ProgramWriter:
         graph: Graph,
         plan: StitchPlan,
         backend: Backend,
-        named: Mapping[tuple[int, str], tuple[tuple[str, Any], ...]],
+        named: Mapping[tuple[int, str], tuple[tuple[tuple[str, Any], ...], ...]],
         tensors: TensorTable,
     ) -> None:
         self.graph, self.plan, self.backend, self.named, self.tensors = graph, plan, backend, named, tensors
@@ -241,7 +246,8 @@ class _ProgramWriter:
 
     def limits(self) -> tuple[rt.SizeCheck, ...]:
         """What kernels rely on that count in 32 bits."""
-        launches = (launch for group in self.plan.groups for _, launch in self.named[id(self.plan), group.name])
+        groups = (self.named[id(self.plan), group.name] for group in self.plan.groups)
+        launches = (launch for group in groups for case in group for _, launch in case)
         return limits(size for launch in launches for size in self.backend.limited(launch))
 
     # -- values ------------------------------------------------------------------------------------------------
@@ -285,7 +291,7 @@ class _ProgramWriter:
         """Raise CodegenError unless launches from number `first` on are those of the plan: edges name their numbers."""
         planned = [launch.kind for launch in (self.plan.launches or ())[first : first + len(launches)]]
         emitted = [placed.launch.kind for placed in launches]
-        if planned != emitted:
+        if len(planned) != len(emitted) or any(p not in one.kinds for p, one in zip(planned, launches)):
             raise CodegenError(f"the plan has launches {planned}, the templates emit {emitted}; write the plan again")
 
     def in_lanes(self, launches: Sequence[PlacedLaunch], first: int) -> list[PlacedLaunch]:
@@ -300,7 +306,7 @@ class _ProgramWriter:
         slices = self.plan.slices
         if slices is None:
             return None
-        counts = {name: len(self.named[id(self.plan), name]) for name in segment.groups}
+        counts = {name: len(self.named[id(self.plan), name][0]) for name in segment.groups}
         runs = [run for run in slices.runs if run.groups[0] in counts]
         if all(run.most == 0 for run in runs):
             return None
@@ -319,9 +325,21 @@ class _ProgramWriter:
     def launches(self, group: str) -> Iterator[PlacedLaunch]:
         temporaries: dict[str, int] = {}
         shared: dict[CountersArg, int] = {}
-        for symbol, launch in self.named[id(self.plan), group]:
+        cases = self.plan.group(group).cases
+        for (symbol, launch), *others in zip(*self.named[id(self.plan), group], strict=True):
             args = tuple(self.argument(group, arg, temporaries, shared) for arg in launch.args)
-            yield PlacedLaunch(symbol, launch, args)
+            placed = PlacedLaunch(symbol, launch, args)
+            if cases is None or all(other == symbol for other, _ in others):
+                yield placed
+                continue
+            odd = next(
+                (other for other, each in others if (each.args, each.faults) != (launch.args, launch.faults)), None
+            )
+            if odd is not None:
+                raise CodegenError(
+                    f"group {group}: kernels {symbol} and {odd} take other arguments; write the plan again"
+                )
+            yield replace(placed, cases=PlacedCases(runtime_size(cases.size), cases.starts, tuple(others)))
 
     def argument(self, group: str, arg: Any, temporaries: dict[str, int], shared: dict[CountersArg, int]) -> rt.Arg:
         """temporaries, shared: the numbers of the group's own memory so far."""

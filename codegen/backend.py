@@ -30,6 +30,15 @@ class AnyLaunch(Protocol):
 
 
 @dataclass(frozen=True)
+class PlacedCases:
+    """What is launched from each start on in the place of a launch: symbols of kernels and their launches."""
+
+    size: rt.Size
+    starts: tuple[int, ...]
+    launches: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
 class PlacedLaunch:
     """A launch with the symbol of its compiled kernel, its arguments as values of the program, and where it runs."""
 
@@ -37,6 +46,13 @@ class PlacedLaunch:
     launch: Any
     args: tuple[rt.Arg, ...]
     lane: Lane = FIRST_LANE
+    cases: PlacedCases | None = None
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Those of all kernels that may be launched."""
+        others = () if self.cases is None else self.cases.launches
+        return (self.launch.kind, *(launch.kind for _, launch in others))
 
 
 @dataclass(frozen=True)

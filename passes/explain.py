@@ -22,8 +22,9 @@ from tilestitch.passes.schedule.facts import group_facts, nodes_by_name
 from .host_steps import host_summary, refused_kernels, why_on_host
 from .open.typical import typical_sizes
 from .plan import Group, HostGroup, StitchPlan, WhyNot
+from .plan.cases import Cases
 from .plan.launches.cuda.group import ticketing_of
-from .plan.schedules import LaunchesSchedule, TicketSchedule
+from .plan.schedules import LaunchesSchedule, TicketSchedule, schedule_to_json
 from .plan.target import TargetInfo
 from .schedule.launches import nested_graphs
 from .schedule.makespan import plan_us
@@ -37,8 +38,8 @@ from .waits import described_edge, waits_of
 OPERATIONS_PER_BYTE = 16
 """Kernels with less arithmetic for each byte moved wait for memory on any machine of today."""
 ANALYTICAL = AnalyticalModel()
-LaunchesOf = Callable[[StitchPlan, str], Sequence[Mapping[str, Any]]]
-"""The launches of a group of a plan as JSON data."""
+LaunchesOf = Callable[[StitchPlan, str], Sequence[Sequence[Mapping[str, Any]]]]
+"""The launches of a group of a plan as JSON data, for each of its cases."""
 
 
 def explain_plan(
@@ -103,8 +104,12 @@ def explain_plan(
                     kernel["timeline"] = _spans(drawn, *timeline(nodes, group, parts, device))
                 elif (joined := joined_of(nodes, group)) is not None:
                     kernel["tiles"] = [described_edge(joined.groups, edge) for edge in joined.edges]
-                if launches is not None:
-                    kernel["launches"] = list(launches(given, name))
+                told = None if launches is None else launches(given, name)
+                if told is not None:
+                    usual = 0 if group.cases is None else _place(group, group.cases)
+                    kernel["launches"] = list(told[usual])
+                if group.cases is not None:
+                    kernel["cases"] = _cases(given.group(name), told)
                 kernels.append(kernel)
     total_us = round(plan_us(plan, facts, durations_us, device), 3)
     bodies = {
@@ -126,6 +131,32 @@ def explain_plan(
         "plugins": [p.to_json() for p in plan.plugins],
         "bodies": bodies,
     }
+
+
+def _place(group: Group, cases: Cases) -> int:
+    """Which case the group's own schedule is."""
+    return next(number for number, case in enumerate(cases.cases) if case.schedule == group.schedule)
+
+
+def _cases(group: Group, launches: Sequence[Sequence[Mapping[str, Any]]] | None) -> dict[str, Any]:
+    """The decision table of a group: its expression, and for each region the schedule, its launches, and what was
+    predicted (`alone_us`: with one schedule for all sizes).
+    """
+    assert group.cases is not None
+    rows = [
+        {
+            "from": case.low,
+            "below": case.high,
+            "schedule": schedule_to_json(case.schedule),
+            "predicted": [
+                {"value": each.value, "sizes": dict(each.sizes), "us": each.us, "alone_us": each.alone_us}
+                for each in case.predicted
+            ],
+            **({} if launches is None else {"launches": list(launches[number])}),
+        }
+        for number, case in enumerate(group.cases.cases)
+    ]
+    return {"size": str(group.cases.size), "regions": rows}
 
 
 def _apart(parts: Sequence[KernelFacts], together: KernelFacts, model: LatencyModel, device: Device) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from .plan.schedule_check import why_not
 from .plan.schedules import AttentionSchedule, BandSchedule, DirectSchedule, GemmSchedule, RowSchedule
 from .plan.target import TargetInfo
 from .plan.view import look_up
+from .schedule.cases import why_not_cases
 from .schedule.cuda.gpu import Gpu
 from .schedule.launches import completed_alone, launches_of, nested_graphs
 from .schedule.memory import lifetimes_of
@@ -83,8 +84,9 @@ class _Checker:
             if group.tie == "block":
                 self._check_blocks(group)
                 continue
-            for part in group.parts or (group,):
+            for part in group.parts or group.by_case:
                 self._check_schedule(part)
+            self._check_cases(group)
             if group.tie == "band":
                 self._check_band(group)
             elif group.tie == "tickets":
@@ -133,6 +135,13 @@ class _Checker:
             roles = roles_of(view.nodes, view.outputs, group.name)
             assert isinstance(roles, Roles), roles
             problem = why_not(view, group.kind, roles, group.schedule)
+        if problem is not None:
+            self.fail(f"group {group.name}: {problem}")
+
+    def _check_cases(self, group: Group) -> None:
+        problem = next((f"its part {part.name} has cases" for part in group.parts if part.cases is not None), None)
+        if group.cases is not None:
+            problem = problem or why_not_cases(self.nodes, group, self.plan.target)
         if problem is not None:
             self.fail(f"group {group.name}: {problem}")
 

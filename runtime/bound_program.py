@@ -30,7 +30,7 @@ Evaluate = Callable[[Size], int]
 
 
 def bound_program(program: Program, evaluate: Evaluate) -> Program:
-    """The program for the values that `evaluate` gives its sizes, without symbols."""
+    """The program for the values that `evaluate` gives its sizes, without symbols, and of cases those that are run."""
     return replace(
         program,
         values=tuple(bound_value(value, program.symbols, evaluate) for value in program.values),
@@ -75,8 +75,11 @@ def program_sizes(program: Program) -> Iterator[Size]:
     for step in program.steps:
         if isinstance(step, (NativeStep, DeviceStep)):
             for launch in step.launches:
-                yield from launch.grid if isinstance(launch, DeviceLaunch) else (launch.tasks, launch.scratch_bytes)
+                for each in launch.kernels:
+                    yield from each.grid if isinstance(each, DeviceLaunch) else (each.tasks, each.scratch_bytes)
                 yield from (arg.offset_bytes for arg in launch.args)
+                if launch.cases is not None:
+                    yield launch.cases.size
             if isinstance(step, NativeStep) and step.slices is not None:
                 yield from (most for _, most in step.slices.runs)
         elif isinstance(step, HostStep):
@@ -128,14 +131,16 @@ def _bound_step(step: Step, evaluate: Evaluate) -> Step:
 
 
 def _bound_launch(launch: Launch, evaluate: Evaluate) -> Launch:
-    args = _bound_args(launch.args, evaluate)
-    return replace(launch, tasks=evaluate(launch.tasks), scratch_bytes=evaluate(launch.scratch_bytes), args=args)
+    one, args = launch.at(evaluate), _bound_args(launch.args, evaluate)
+    tasks, scratch_bytes = evaluate(one.tasks), evaluate(one.scratch_bytes)
+    return replace(one, tasks=tasks, scratch_bytes=scratch_bytes, args=args, cases=None)
 
 
 def _bound_device_launch(launch: DeviceLaunch, evaluate: Evaluate) -> DeviceLaunch:
-    x, y, z = launch.grid
+    one = launch.at(evaluate)
+    x, y, z = one.grid
     grid = evaluate(x), evaluate(y), evaluate(z)
-    return replace(launch, grid=grid, args=_bound_args(launch.args, evaluate))
+    return replace(one, grid=grid, args=_bound_args(launch.args, evaluate), cases=None)
 
 
 def _bound_args(args: tuple[Arg, ...], evaluate: Evaluate) -> tuple[Arg, ...]:

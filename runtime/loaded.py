@@ -91,7 +91,7 @@ class Loaded:
     def symbols(self, kind: type[NativeStep] | type[DeviceStep]) -> frozenset[str]:
         """The kernels that steps of this kind launch."""
         steps = [step for program in self.programs for step in program.steps if isinstance(step, kind)]
-        return frozenset(launch.symbol for step in steps for launch in step.launches)
+        return frozenset(one.symbol for step in steps for launch in step.launches for one in launch.kernels)
 
     def constant(self, value: ValueSpec) -> np.ndarray:
         """The read-only array of a constant or literal."""

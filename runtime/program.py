@@ -11,10 +11,11 @@ number. Steps run in order. A number of -1 is an optional input or output that i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
+from .cases import Cases, cases_from_json
 from .errors import ArtifactSchemaError
 from .jsonfields import Fields, finite_json, from_finite_json, integer, sequence, size, string
 from .kernel_signature import KernelSignature
@@ -25,13 +26,11 @@ from .tensor_map import TensorMap
 from .types import OptionalType, SequenceType, Shape, TensorType, ValueType, type_from_json
 
 __all__ = [
-    "ABSENT", "Arena", "Arg", "Body", "Cache", "CallStep", "Constant", "Counters", "DeviceLaunch", "DeviceStep", "Edge",
-    "Heap", "HostStep", "IfStep", "Input", "Launch", "Literal",
-    "Location",
-    "LoopStep", "NativeStep", "OptionalType", "Program", "ScanStep", "SequenceMapStep", "SequenceType", "Status",
-    "Step",
-    "Size", "SizeCheck", "Sizes", "Slices", "Symbol", "TensorType", "ValueSpec", "ValueType", "constant_reference",
-    "programs_to_json", "size_reference",
+    "ABSENT", "Arena", "Arg", "Body", "Cache", "CallStep", "Cases", "Constant", "Counters", "DeviceLaunch",
+    "DeviceStep", "Edge", "Heap", "HostStep", "IfStep", "Input", "Launch", "Literal", "Location", "LoopStep",
+    "NativeStep", "OptionalType", "Program", "ScanStep", "SequenceMapStep", "SequenceType", "Status", "Step", "Size",
+    "SizeCheck", "Sizes", "Slices", "Symbol", "TensorType", "ValueSpec", "ValueType", "constant_reference", "programs_to_json",
+    "size_reference",
 ]  # fmt: skip
 
 ABSENT = -1
@@ -219,7 +218,7 @@ class Launch:
     Each thread gets its own `scratch` of at least `scratch_bytes`, 64-byte aligned. `packed`: it is independent of the
     launch before it, and of those that this one is packed with; their tasks are one list. `origins` are the names of
     the ONNX nodes that the kernel computes. `faults` are the messages of the faults that it may store in its status
-    word.
+    word. `cases`: kernels that are run in its place for some sizes, on the same arguments.
     """
 
     symbol: str
@@ -229,16 +228,26 @@ class Launch:
     scratch_bytes: Size = 0
     faults: tuple[str, ...] = ()
     packed: bool = False
+    cases: Cases[Launch] | None = None
 
     @property
     def extent(self) -> dict[str, Any]:
         """What the kernel must be launched with, whatever its arguments are; JSON data."""
         return {"tasks": self.tasks, "scratch_bytes": self.scratch_bytes}
 
+    @property
+    def kernels(self) -> tuple[Launch, ...]:
+        """What may be launched: itself, and its cases."""
+        return (self,) if self.cases is None else (self, *self.cases.launches)
+
+    def at(self, of: Callable[[Size], int]) -> Launch:
+        """What is launched for the sizes that `of` gives."""
+        return self if self.cases is None else self.cases.at(self, of)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "symbol": self.symbol, **self.extent, "args": [arg.to_json() for arg in self.args],
-            "origins": list(self.origins), "faults": list(self.faults), "packed": self.packed,
+            "origins": list(self.origins), "faults": list(self.faults), "packed": self.packed, **_cases(self.cases),
         }  # fmt: skip
 
     @staticmethod
@@ -250,8 +259,14 @@ class Launch:
             origins=fields.strings("origins"), scratch_bytes=fields.size("scratch_bytes"),
             faults=fields.strings("faults"), packed=fields.boolean("packed"),
         )  # fmt: skip
+
+        def other(kernel: Fields) -> Launch:
+            tasks, scratch_bytes = kernel.size("tasks", 0, MAX_TASKS), kernel.size("scratch_bytes")
+            return replace(launch, symbol=kernel.string("symbol"), tasks=tasks, scratch_bytes=scratch_bytes)
+
+        cases = fields.optional("cases", lambda entry, at: cases_from_json(entry, at, other))
         fields.done()
-        return launch
+        return launch if cases is None else replace(launch, cases=cases)
 
 
 @dataclass(frozen=True)
@@ -283,7 +298,7 @@ class DeviceLaunch:
     resident together, so that the kernel may synchronise its grid; `elastic`: it computes the same with any smaller
     `grid` along x, so that a GPU that holds fewer blocks can run it. `branch`: launches of one number follow each
     other; for profiles, the edges are what orders them. `priority`: of launches that are ready, blocks of those with
-    the highest start first. `origins` and `faults` as in `Launch`.
+    the highest start first. `origins`, `faults` and `cases` as in `Launch`.
     """
 
     symbol: str
@@ -298,6 +313,16 @@ class DeviceLaunch:
     elastic: bool = False
     branch: int = 0
     priority: int = 0
+    cases: Cases[DeviceLaunch] | None = None
+
+    @property
+    def kernels(self) -> tuple[DeviceLaunch, ...]:
+        """What may be launched: itself, and its cases."""
+        return (self,) if self.cases is None else (self, *self.cases.launches)
+
+    def at(self, of: Callable[[Size], int]) -> DeviceLaunch:
+        """What is launched for the sizes that `of` gives."""
+        return self if self.cases is None else self.cases.at(self, of)
 
     @property
     def blocks(self) -> tuple[int, int, int]:
@@ -322,7 +347,7 @@ class DeviceLaunch:
         return {
             "symbol": self.symbol, **self.extent, "args": [arg.to_json() for arg in self.args],
             "origins": list(self.origins), "faults": list(self.faults), "branch": self.branch,
-            "priority": self.priority,
+            "priority": self.priority, **_cases(self.cases),
         }  # fmt: skip
 
     @staticmethod
@@ -336,8 +361,17 @@ class DeviceLaunch:
             elastic=fields.boolean("elastic"), branch=fields.integer("branch"),
             priority=fields.integer("priority", 0, MAX_PRIORITY),
         )  # fmt: skip
+
+        def other(kernel: Fields) -> DeviceLaunch:
+            return replace(
+                launch, symbol=kernel.string("symbol"), grid=_grid(kernel), block=_extent(kernel, "block"),
+                cluster=_extent(kernel, "cluster"), shared_bytes=kernel.integer("shared_bytes"),
+                cooperative=kernel.boolean("cooperative"), elastic=kernel.boolean("elastic"),
+            )  # fmt: skip
+
+        cases = fields.optional("cases", lambda entry, at: cases_from_json(entry, at, other))
         fields.done()
-        return launch
+        return launch if cases is None else replace(launch, cases=cases)
 
 
 @dataclass(frozen=True)
@@ -679,6 +713,12 @@ def constant_reference(tensor: str) -> dict[str, str]:
 
 
 # --- reading helpers -------------------------------------------------------------------------------------------------
+
+
+def _cases(cases: Cases[Any] | None) -> dict[str, Any]:
+    if cases is None:
+        return {}
+    return {"cases": cases.to_json(lambda launch: {"symbol": launch.symbol, **launch.extent})}
 
 
 def _step_from_json(data: Any, where: str) -> Step:

@@ -4,7 +4,8 @@ used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, NoReturn
 
 from .errors import ArtifactSchemaError
@@ -21,6 +22,7 @@ from .program import (
     Body,
     Cache,
     CallStep,
+    Cases,
     Constant,
     Counters,
     DeviceLaunch,
@@ -215,7 +217,8 @@ class _Checker:
                 self._check_packed(launches, where)
                 self._check_slices(launches, slices, where)
                 for launch in launches:
-                    self._check_tasks(launch, where)
+                    for one in launch.kernels:
+                        self._check_tasks(one, where)
                     self._check_launch(launch, where)
                     self._check_for_cpu(launch, where)
             case DeviceStep():
@@ -267,11 +270,17 @@ class _Checker:
 
     def _check_device_step(self, step: DeviceStep, where: str) -> None:
         for number, launch in enumerate(step.launches):
-            self._check_extents(launch, where)
+            for one in launch.kernels:
+                self._check_extents(one, where)
+                if (one.cluster, one.cooperative) != (launch.cluster, launch.cooperative):
+                    self._fail(
+                        f"{where}: kernel {launch.symbol!r} and its case {one.symbol!r} differ in their clusters, or "
+                        "in whether their blocks are resident together, which a graph cannot change"
+                    )
             edges = [edge for edge in step.dependences if edge.after == number and edge.kind != "full"]
             overlapped = [step.launches[edge.before] for edge in edges if 0 <= edge.before < number]
             shared = {arg.value for other in overlapped for arg in other.args}
-            self.set_values |= self.launches.check(launch, where, self.set_values, self.made_on_host, shared)
+            self._check_launch(launch, where, shared)
         for edge in step.dependences:
             if not 0 <= edge.before < edge.after < len(step.launches):
                 self._fail(f"{where}: the edge from launch {edge.before} to {edge.after} leads nowhere")
@@ -303,13 +312,34 @@ class _Checker:
         if launch.cooperative and _product(launch.cluster) > 1:
             self._fail(f"{named} is cooperative and has clusters of {launch.cluster} blocks; it may be one of the two")
 
-    def _check_launch(self, launch: Launch | DeviceLaunch, where: str) -> None:
-        self.set_values |= self.launches.check(launch, where, self.set_values, self.made_on_host)
+    def _check_launch(self, launch: Launch | DeviceLaunch, where: str, shared: Collection[int] = ()) -> None:
+        """shared: counters of launches that it overlaps."""
+        written = self.launches.check(launch, where, self.set_values, self.made_on_host, shared)
+        if launch.cases is not None:
+            self._check_cases(launch, launch.cases, written, where)
+        self.set_values |= written
 
-    def _check_packed(self, launches: Iterable[Launch], where: str) -> None:
+    def _check_cases(
+        self, launch: Launch | DeviceLaunch, cases: Cases[Launch] | Cases[DeviceLaunch], written: Collection[int],
+        where: str,
+    ) -> None:  # fmt: skip
+        """That each may be run in the launch's place, and which one follows from the program's symbols."""
+        named = f"{where}: the cases of kernel {launch.symbol!r}"
+        symbols = frozenset(symbol.name for symbol in self.program.symbols)
+        if not isinstance(cases.size, str) or not is_expression(cases.size, symbols):
+            self._fail(f"{named} depend on {cases.size!r}, which is no expression over the program's symbols")
+        if any(isinstance(self._value(arg.value, named).location, Counters) for arg in launch.args):
+            self._fail(f"{named} share counters, which each kernel counts in its own way")
+        for one in cases.launches:
+            if self.launches.check(one, where, self.set_values, self.made_on_host) != written:
+                self._fail(f"{named} write other values than it does")
+
+    def _check_packed(self, launches: Sequence[Launch], where: str) -> None:
         """Launches that are packed have one list of tasks, no longer than a launch's may be."""
         packs: list[list[Size]] = []
-        for launch in launches:
+        for launch, following in zip_longest(launches, launches[1:]):
+            if launch.cases is not None and (launch.packed or (following is not None and following.packed)):
+                self._fail(f"{where}: kernel {launch.symbol!r} has cases, and is packed with others")
             if not launch.packed:
                 packs.append([launch.tasks])
             elif packs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilestitch.codegen.backend import Compiled, OwnedKernel, PlacedLaunch, Progress
@@ -95,7 +95,14 @@ class CpuBackend:
 
     def step(self, launches: Sequence[PlacedLaunch], edges: Sequence[Edge]) -> rt.NativeStep:
         """Launches follow each other, whatever the edges."""
-        return rt.NativeStep(tuple(self.placed(one.symbol, one.launch, one.args) for one in launches))
+        return rt.NativeStep(tuple(map(self._with_cases, launches)))
+
+    def _with_cases(self, one: PlacedLaunch) -> rt.Launch:
+        launch, cases = self.placed(one.symbol, one.launch, one.args), one.cases
+        if cases is None:
+            return launch
+        others = tuple(self.placed(symbol, other, one.args) for symbol, other in cases.launches)
+        return replace(launch, cases=rt.Cases(cases.size, cases.starts, others))
 
 
 def _source_members(sources: Sequence[KernelSource]) -> dict[str, bytes]:

@@ -106,12 +106,21 @@ class CudaBackend:
 
     def step(self, launches: Sequence[PlacedLaunch], edges: Sequence[Edge]) -> rt.DeviceStep:
         """One CUDA graph, whose branches are the launches that do not depend on each other."""
-        kernels = (self.placed(one.symbol, one.launch, one.args) for one in launches)
-        lanes = (one.lane for one in launches)
         return rt.DeviceStep(
-            tuple(replace(kernel, branch=lane.branch, priority=lane.priority) for kernel, lane in zip(kernels, lanes)),
+            tuple(map(self._with_cases, launches)),
             tuple(rt.Edge(edge.before, edge.after, edge.kind) for edge in edges),
         )
+
+    def _with_cases(self, one: PlacedLaunch) -> rt.DeviceLaunch:
+        def in_lane(symbol: str, launch: CudaLaunch) -> rt.DeviceLaunch:
+            kernel = self.placed(symbol, launch, one.args)
+            return replace(kernel, branch=one.lane.branch, priority=one.lane.priority)
+
+        launch, cases = in_lane(one.symbol, one.launch), one.cases
+        if cases is None:
+            return launch
+        others = tuple(in_lane(symbol, other) for symbol, other in cases.launches)
+        return replace(launch, cases=rt.Cases(cases.size, cases.starts, others))
 
 
 def _grid(launch: CudaLaunch) -> tuple[rt.Size, rt.Size, rt.Size]:

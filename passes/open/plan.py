@@ -23,6 +23,7 @@ from tilestitch.passes.schedule.launches import completed
 from tilestitch.passes.schedule.order import segments_of
 from tilestitch.passes.sync.policies import wanted_sync
 
+from .cases import with_cases
 from .cuda import launched_apart
 from .lift import lifted
 from .memory import place_open
@@ -99,7 +100,9 @@ def _kernels(
         groups = [lifted(group, by_name, nodes, context.target, context.cost_model) for group in scheduled]
         problems = {g: p for g, p in zip(scheduled, groups, strict=True) if isinstance(p, str)}
         if not problems:
-            return result, tuple(g for g in groups if isinstance(g, Group)), tuple(refused.values())
+            whole = [group for group in groups if isinstance(group, Group)]
+            cased = with_cases(whole, graph, sizes, context.target, context.cost_model)
+            return result, cased, tuple(refused.values())
         for group, reason in problems.items():
             culprits = [group.anchor] if group.anchor else group.nodes
             refused.update((name, WhyNot(name, OPEN_KERNEL, reason)) for name in culprits)

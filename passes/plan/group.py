@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 from tilestitch.passes.errors import PlanError
 from tilestitch.runtime.jsonfields import Fields, sequence, string
 
+from .cases import Cases
 from .cpu.schedules import CpuAttentionSchedule, CpuBlockGemmSchedule, DotSchedule
 from .schedules import Schedule, schedule_from_json, schedule_to_json
 
@@ -78,7 +79,8 @@ class Stitch:
 class Group:
     """One kernel (or a few launches): `tilestitch.passes.plan` says what each kind promises.
 
-    schedule: how it is cut into threads; None before it is scheduled, and of a group without elements.
+    schedule: how it is cut into threads; None before it is scheduled, and of a group without elements. cases: the
+    schedules of regions of sizes, of which `schedule` is the one at typical sizes; None: it is for all sizes.
     """
 
     name: str
@@ -93,6 +95,7 @@ class Group:
     stages: tuple[tuple[Group, ...], ...] = ()
     tie: str = "barrier"
     schedule: Schedule | None = None
+    cases: Cases | None = None
 
     def __post_init__(self) -> None:
         where = f"group {self.name}"
@@ -135,9 +138,16 @@ class Group:
         return tuple(part for stage in self.stages for part in stage)
 
     @property
+    def by_case(self) -> tuple[Group, ...]:
+        """The group with the schedule of each of its cases; itself if it has none."""
+        if self.cases is None:
+            return (self,)
+        return tuple(replace(self, schedule=case.schedule, cases=None) for case in self.cases.cases)
+
+    @property
     def instructions(self) -> frozenset[str]:
         """Those for integers, by their names, that its kernels need."""
-        schedules = [part.schedule for part in (self, *self.parts)]
+        schedules = [part.schedule for part in (*self.by_case, *self.parts)]
         inside = [
             each for one in schedules if isinstance(one, CpuAttentionSchedule) for each in (one.scores, one.weighed)
         ]
@@ -146,7 +156,7 @@ class Group:
     @property
     def looks_up(self) -> bool:
         """Whether its kernels need an instruction that looks up floats."""
-        schedules = [part.schedule for part in (self, *self.parts)]
+        schedules = [part.schedule for part in (*self.by_case, *self.parts)]
         return any(isinstance(each, CpuBlockGemmSchedule) and each.look_up for each in schedules)
 
     @property
@@ -162,6 +172,7 @@ class Group:
             "stitches": [s.to_json() for s in self.stitches],
             "stages": [[part.to_json() for part in stage] for stage in self.stages], "tie": self.tie,
             "schedule": None if self.schedule is None else schedule_to_json(self.schedule),
+            **({} if self.cases is None else {"cases": self.cases.to_json()}),
         }  # fmt: skip
 
     @staticmethod
@@ -181,6 +192,7 @@ class Group:
             stages=fields.sequence("stages", lambda stage, at: sequence(stage, at, Group.from_json)),
             tie=fields.string("tie"),
             schedule=None if schedule is None else schedule_from_json(schedule, f"{where}.schedule"),
+            cases=fields.optional("cases", Cases.from_json),
         )
         fields.done()
         return group

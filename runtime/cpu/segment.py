@@ -31,7 +31,7 @@ class NativeSegment:
     """
 
     def __init__(self, program: Program, step: NativeStep, library: Library, team: Team) -> None:
-        self.launches = step.launches
+        self.launches = list(step.launches)
         self.team = team
         self._status = np.zeros(len(step.launches), np.int32)
         self.args = np.zeros((sum(len(launch.args) for launch in step.launches), 2), np.int64)

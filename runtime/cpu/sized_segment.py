@@ -60,6 +60,8 @@ class SizedSegment(NativeSegment):
         self._recycled = {number: recycled.Recycled(f"value {program.values[number].name!r}") for number in self._rows}
         self._value: Callable[[int], ValueSpec] = program.values.__getitem__
         self._tasks = table.places(launch.tasks for launch in step.launches)
+        self._cases = [(number, launch) for number, launch in enumerate(step.launches) if launch.cases is not None]
+        self._addresses = {one.symbol: library.address(one.symbol) for _, each in self._cases for one in each.kernels}
         self._begins = table.places(begins)
         self._offsets = table.places(arg.offset_bytes for arg in arguments)
 
@@ -71,6 +73,9 @@ class SizedSegment(NativeSegment):
         begins = (sizes if placed is None else placed)[self._begins]
         offsets_bytes = sizes[self._offsets]
         self.table[:, 2] = sizes[self._tasks]
+        for number, launch in self._cases:
+            one = self.launches[number] = launch.at(bound.of)
+            self.table[number, 0], self.table[number, 2] = self._addresses[one.symbol], bound.of(one.tasks)
         self.args[:, 1] = self._base + self._in_arena * arena_address + begins + offsets_bytes
         self.addressed = self._variable = {
             n: [(row, int(offsets_bytes[row])) for row in rows] for n, rows in self._rows.items()

@@ -109,7 +109,6 @@ class _Slice(SizedSegment):
         self._stay = stay
         self._numbers = [arg.value for launch in step.launches for arg in launch.args]
         self._inputs = {n for n in self._numbers if isinstance(program.values[n].location, Input)}
-        self._scratch = table.places(launch.scratch_bytes for launch in step.launches)
         self._strides_bytes = self._bases = np.zeros(0, np.int64)
         self._outside: list[tuple[int, int]] = []
 
@@ -121,7 +120,7 @@ class _Slice(SizedSegment):
         part = bound if count == images else bound.sizing.part(bound, symbol, count)
         self.resize(part, arena_address, bound.sizes)
         self._symbols[...] = part.values
-        self.team.reserve(int(part.sizes[self._scratch].max(initial=0)))
+        self.team.reserve(max((part.of(launch.scratch_bytes) for launch in self.launches), default=0))
         strides = {n: self._stride_bytes(n, bound, part, images, count) for n in dict.fromkeys(self._numbers)}
         for number, stride in strides.items():
             if number not in self._inputs and stride * step % ARGUMENT_ALIGNMENT:

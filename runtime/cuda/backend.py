@@ -45,7 +45,8 @@ def open_backend(artifact: Artifact, loaded: Loaded, ordinal: int, num_threads: 
     """Raises `DeviceError` when the GPU is not there, fits none of the machine code, or has too little memory."""
     device = open_device(ordinal)
     steps = [step for program in loaded.programs for step in program.steps if isinstance(step, DeviceStep)]
-    modules = Modules(artifact, device, [launch for step in steps for launch in step.launches])
+    kernels = [one for step in steps for launch in step.launches for one in launch.kernels]
+    modules = Modules(artifact, device, kernels)
     try:
         return CudaBackend(artifact.name, device, modules, loaded)
     except BaseException:

@@ -67,7 +67,7 @@ class LaunchGraph:
         clear: tuple[int, int] = (0, 0),
     ) -> None:
         self._device = device
-        self._launches, self._functions, self._parameters = list(launches), functions, parameters
+        self._launches, self._functions, self._parameters = list(launches), list(functions), parameters
         self._clear = clear
         self._priorities: tuple[int, int] | None = None
         self._graph = device.call("cuGraphCreate", 0)
@@ -156,17 +156,20 @@ class LaunchGraph:
         context = self._device.call("cuCtxGetCurrent")
         return self._device.call("cuGraphAddMemsetNode", self._graph, None, 0, parameters, context)
 
-    def relaunch(self, number: int, launch: DeviceLaunch) -> bool:
-        """Have another grid from the next `update` of a launch on. Whether it is another one."""
+    def relaunch(self, number: int, launch: DeviceLaunch, function: Any) -> bool:
+        """Have another grid, or another kernel of the same attributes, from the next `update` of a launch on. Whether
+        there is a difference.
+        """
         before, self._launches[number] = self._launches[number], launch
-        return launch.grid != before.grid
+        self._functions[number] = function
+        return (launch.symbol, launch.grid) != (before.symbol, before.grid)
 
-    def launches(self, number: int) -> bool:
-        """Whether a launch has blocks."""
-        return self._launches[number].has_blocks
+    def launched(self, number: int) -> DeviceLaunch:
+        """What is launched now."""
+        return self._launches[number]
 
     def update(self, number: int) -> None:
-        """Pass a launch's grid and pointers as they are now from the next `launch` on."""
+        """Pass a launch's kernel, grid and pointers as they are now from the next `launch` on."""
         self._device.call(
             "cuGraphExecKernelNodeSetParams", self._exec, self._nodes[number], self._node_parameters(number)
         )

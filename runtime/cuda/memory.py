@@ -247,11 +247,12 @@ class CudaSegment:
         if self._graph is not None and not moved:
             for number, launch in enumerate(launches):
                 pointers = self._parameters[number].pointers.tobytes()
-                if self.graph.relaunch(number, launch) or pointers != before[number]:
+                function = memory.modules.function(launch.symbol)
+                if self.graph.relaunch(number, launch, function) or pointers != before[number]:
                     self._stale.add(number)  # until the run has said where its inputs and results lie
             return
         self.close()
-        functions = [memory.modules.function(launch.symbol) for launch in step.launches]
+        functions = [memory.modules.function(launch.symbol) for launch in launches]
         clear = (self._status_address, KERNEL_ALIGNMENT * len(step.launches) if self._has_status else 0)
         self._graph = LaunchGraph(memory.device, launches, step.dependences, functions, self._parameters, clear)
         self._stale.clear()
@@ -278,8 +279,8 @@ class CudaSegment:
             self.graph.launch(memory.queue.stream)
         else:
             for number, microseconds in enumerate(self._timed()):
-                launch = self._step.launches[number]
-                if self.graph.launches(number):
+                launch = self.graph.launched(number)
+                if launch.has_blocks:
                     record(launch.symbol, launch.origins, microseconds, launch.branch)
         if self._has_status:
             self._check_status()
@@ -325,8 +326,9 @@ class CudaSegment:
 
 
 def _sized(launch: DeviceLaunch, of: Callable[[Size], int]) -> DeviceLaunch:
-    x, y, z = launch.grid
-    return replace(launch, grid=(of(x), of(y), of(z)))
+    one = launch.at(of)
+    x, y, z = one.grid
+    return replace(one, grid=(of(x), of(y), of(z)), cases=None)
 
 
 def _slotted(program: Program) -> Iterator[int]:

@@ -75,9 +75,17 @@ def _in_tiles(shape: GemmShape, dot: Dot, isa: Isa, threads: int) -> Iterator[Cp
         yield replace(draft, block_tiles=block_tiles, block_panels=block_panels)
 
 
-def _in_vectors(shape: GemmShape, isa: Isa, threads: int) -> CpuGemmSchedule:
-    """The best register tile."""
-    tile, rows = choose_tile(shape.m, shape.n, isa.lanes(shape.acc_dtype), isa)
+@lru_cache(SHAPES)
+def choose_gemm_of_panels(shape: GemmShape, vectors: int, isa: Isa, threads: int) -> CpuGemmSchedule:
+    """Tiles and tasks where the panels of the right operand are so many vectors wide, if that is possible: constants
+    lie in memory in these.
+    """
+    return _in_vectors(shape, isa, threads, vectors)
+
+
+def _in_vectors(shape: GemmShape, isa: Isa, threads: int, vectors: int | None = None) -> CpuGemmSchedule:
+    """The best register tile, of so many vectors if that is given."""
+    tile, rows = choose_tile(shape.m, shape.n, isa.lanes(shape.acc_dtype), isa, vectors)
     draft = _draft(shape, tile, isa)
     k_block = _reduction_block(GemmPlan(shape, draft), rows, isa)
     draft = replace(draft, k_block=k_block)

@@ -46,13 +46,14 @@ def panel_cycles(rows: int, n: int, vectors: int, lanes: int, isa: Isa) -> float
     return full * step_cycles(rows, vectors, isa) + narrow
 
 
-def choose_tile(m: int, n: int, lanes: int, isa: Isa) -> tuple[RegisterTile, Split]:
+def choose_tile(m: int, n: int, lanes: int, isa: Isa, wide: int | None = None) -> tuple[RegisterTile, Split]:
     """The register tile with the fewest estimated cycles for an `m` x `n` result, and the split of the rows.
 
-    Padding of the last panel and the uneven last rows are part of the estimate.
+    Padding of the last panel and the uneven last rows are part of the estimate. wide: how many vectors it has.
     """
     best: tuple[float, int, int] | None = None
-    for vectors, limit in tile_limits(n, lanes, isa):
+    limits = tile_limits(n, lanes, isa)
+    for vectors, limit in [each for each in limits if wide in (None, each[0])] or limits:
         for most in range(1, limit + 1):
             sizes = split_at_most(m, most).sizes()
             cycles = sum(count * panel_cycles(rows, n, vectors, lanes, isa) for rows, count in sizes)

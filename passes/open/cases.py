@@ -1,0 +1,257 @@
+"""Schedules for regions of a range: which ones a group of open size has, and where one takes over from another.
+
+One expression tells the regions of a group apart, the rows of a GEMM, say. The group is scheduled anew at some of its
+values, powers of two from one end of the range to the other; every schedule found is predicted at each of them. Few
+regions are kept, where more would hardly be faster, and their borders are found by halving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+from math import inf, log
+
+from tilestitch.compiler.ir import Graph, Node
+from tilestitch.compiler.ir.sizes import Size, at, is_open, symbols_of
+from tilestitch.compiler.ir.substitute import data_at, graph_at
+from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.passes.errors import PassError
+from tilestitch.passes.plan import Group, GroupKind
+from tilestitch.passes.plan.cases import Case, Cases, Predicted
+from tilestitch.passes.plan.cpu.gemm import GemmShape
+from tilestitch.passes.plan.cpu.operands import Matmul
+from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.contractions import gemm_of
+from tilestitch.passes.plan.gemm.gemm import Gemm
+from tilestitch.passes.plan.schedules import Schedule
+from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.plan.view import GroupView, look_up
+from tilestitch.passes.schedule.cases import why_not_shared
+from tilestitch.passes.schedule.cpu.gemm import choose_gemm_of_panels
+from tilestitch.passes.schedule.device import device_of
+from tilestitch.passes.schedule.facts import group_facts
+from tilestitch.passes.schedule.kernels import schedule_group
+from tilestitch.passes.schedule.structure import structure_of
+
+from .extents import is_of_open_size
+from .lift import lifted
+from .typical import typical_sizes
+
+MOST_REGIONS = 4
+"""Of a group: each is a kernel more to compile and to ship."""
+LEAST_GAIN = log(1.05)
+"""What a further region must gain, over all sizes that are looked at: so much at one of them, say."""
+LARGEST = 1 << 15
+"""Values beyond this are those of one region: there is work for every core."""
+HALVINGS = 5
+
+Sizes = Mapping[str, int]
+
+
+class Sized:
+    """The nodes of an open graph at sizes, by name."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._known: dict[tuple[tuple[str, int], ...], dict[str, Node]] = {}
+
+    def at(self, sizes: Sizes) -> dict[str, Node]:
+        key = tuple(sizes.items())
+        if key not in self._known:
+            self._known[key] = {node.name: node for node in graph_at(self.graph, sizes).nodes}
+        return self._known[key]
+
+
+@dataclass(frozen=True)
+class Point:
+    """Sizes at which schedules are compared, and the value of the expression there."""
+
+    value: int
+    sizes: Sizes
+
+
+def with_cases(
+    groups: Sequence[Group], graph: Graph, typical: Sizes, target: TargetInfo, model: LatencyModel
+) -> tuple[Group, ...]:
+    """The groups of an open graph, scheduled for all sizes, with cases where these are predicted to gain. typical: the
+    sizes that they were scheduled at.
+    """
+    nodes, sized = {node.name: node for node in graph.nodes}, Sized(graph)
+    known: dict[object, Cases | None] = {}
+    found = []
+    for group in groups:
+        if not is_of_open_size(group, nodes):
+            found.append(group)
+            continue
+        structure = structure_of(nodes, group, target)
+        key = group.name if structure is None else structure.key
+        if key not in known:
+            known[key] = _Chooser(group, sized, nodes, typical, target, model).cases()
+        found.append(_cased(group, known[key], typical))
+    return tuple(found)
+
+
+def _cased(group: Group, cases: Cases | None, typical: Sizes) -> Group:
+    if cases is None:
+        return group
+    value = at(cases.size, typical)
+    assert not is_open(value)
+    return replace(group, schedule=cases.at(value).schedule, cases=cases)
+
+
+def deciding_size(view: GroupView, group: Group, target: TargetInfo) -> Size | None:
+    """The expression that tells the regions of a group apart; None for one that has no regions."""
+    if group.kind is not GroupKind.CONTRACTION or group.stages or group.schedule is None:
+        return None
+    anchored = AnchoredGroup.of(view)
+    gemm: Gemm | GemmShape | None = None
+    if target.is_gpu:
+        gemm = gemm_of(anchored)
+    elif anchored.is_matmul:
+        gemm = Matmul(anchored).gemm
+    if gemm is None:
+        return None
+    return next((size for size in (gemm.m, gemm.n, gemm.k, gemm.batch) if is_open(size)), None)
+
+
+class _Chooser:
+    """The decision table of one group."""
+
+    def __init__(
+        self, group: Group, sized: Sized, nodes: Mapping[str, Node], typical: Sizes, target: TargetInfo,
+        model: LatencyModel,
+    ) -> None:  # fmt: skip
+        self._group, self._sized, self._nodes = group, sized, nodes
+        self._typical, self._target, self._model = typical, target, model
+
+    def cases(self) -> Cases | None:
+        size = deciding_size(look_up(self._nodes, self._group), self._group, self._target)
+        if size is None:
+            return None
+        points = self._points(size)
+        schedules = self._schedules(points)
+        if len(points) < 2 or len(schedules) < 2:
+            return None
+        times_us = [[self._us(each, point) for each in schedules] for point in points]
+        chosen = regions([[log(us) for us in row] for row in times_us])
+        if len(set(chosen)) < 2:
+            return None
+        starts = [0]
+        kept = [schedules[chosen[0]]]
+        for number, (one, other) in enumerate(pairwise(chosen)):
+            if one != other:
+                starts.append(self._border(size, points[number], points[number + 1], schedules[one], schedules[other]))
+                kept.append(schedules[other])
+        ends = [*starts[1:], None]
+        predicted = [
+            Predicted(p.value, tuple(p.sizes.items()), round(row[c], 3), round(row[0], 3))
+            for p, row, c in zip(points, times_us, chosen, strict=True)
+        ]
+        cases = tuple(
+            Case(
+                low, high, schedule, tuple(p for p in predicted if low <= p.value and (high is None or p.value < high))
+            )
+            for low, high, schedule in zip(starts, ends, kept, strict=True)
+        )
+        return Cases(size, cases)
+
+    def _points(self, size: Size) -> list[Point]:
+        """Some sizes with rising values of the expression, the typical ones among them."""
+        found: dict[int, Sizes] = {}
+        for given in (*sweep(self._sized.graph, size), self._typical):
+            try:
+                sizes = typical_sizes(self._sized.graph, given)
+            except PassError:  # no sizes near these are as the graph claims
+                continue
+            value = at(size, sizes)
+            assert not is_open(value)
+            if value > 0:
+                found.setdefault(value, sizes)
+        return [Point(value, found[value]) for value in sorted(found)]
+
+    def _schedules(self, points: Sequence[Point]) -> list[Schedule]:
+        """That for all sizes first, and those that are chosen at some point and may stand in its place."""
+        group = self._group
+        assert group.schedule is not None
+        found: dict[Schedule, None] = {group.schedule: None}
+        for point in points:
+            for each in self._chosen(point):
+                other = replace(group, schedule=each)
+                if each not in found and why_not_shared(self._nodes, group, other, self._target) is None:
+                    found[each] = None
+        return list(found)
+
+    def _chosen(self, point: Point) -> Iterator[Schedule]:
+        """For all sizes, what is chosen at some of them."""
+        nodes, target = self._sized.at(point.sizes), self._target
+        schedules = [schedule_group(nodes, replace(self._group, schedule=None), target, self._model).schedule]
+        usual = self._group.schedule
+        if isinstance(usual, CpuGemmSchedule):
+            shape = Matmul(AnchoredGroup.of(look_up(nodes, self._group))).gemm
+            schedules.append(choose_gemm_of_panels(shape, usual.vectors, target.core, target.threads))
+        for schedule in schedules:
+            group = lifted(replace(self._group, schedule=schedule), nodes, self._nodes, target, self._model)
+            if isinstance(group, Group) and group.schedule is not None:
+                yield group.schedule
+
+    def _us(self, schedule: Schedule, point: Point) -> float:
+        nodes, target = self._sized.at(point.sizes), self._target
+        group = replace(self._group, schedule=data_at(schedule, point.sizes))
+        (found,) = self._model.predict((group_facts(nodes, group, target),), device_of(target))
+        return max(found.latency_us, 1e-3)
+
+    def _border(self, size: Size, low: Point, high: Point, before: Schedule, after: Schedule) -> int:
+        """The value from which on `after` is faster than `before`; at `low` it is not, at `high` it is."""
+        for _ in range(HALVINGS):
+            middle = {name: (low.sizes[name] + high.sizes[name]) // 2 for name in low.sizes}
+            try:
+                sizes = typical_sizes(self._sized.graph, middle)
+            except PassError:
+                break
+            value = at(size, sizes)
+            assert not is_open(value)
+            if not low.value < value < high.value:
+                break
+            point = Point(value, sizes)
+            if self._us(after, point) < self._us(before, point):
+                high = point
+            else:
+                low = point
+        return high.value
+
+
+def sweep(graph: Graph, size: Size) -> Iterator[Sizes]:
+    """Values of the symbols in an expression: powers of two between the ends of their ranges, of one after the other,
+    the last one first.
+    """
+    inside = [symbol for symbol in graph.symbols if symbol in symbols_of([size])]
+    held = {symbol.name: symbol.low for symbol in inside}
+    for symbol in reversed(inside):
+        high = min(symbol.high, LARGEST)
+        powers = (1 << place for place in range(LARGEST.bit_length()))
+        for each in (symbol.low, *(power for power in powers if symbol.low < power < high), high):
+            given = {**held, symbol.name: each}
+            value = at(size, {**{s.name: s.low for s in graph.symbols}, **given})
+            if is_open(value) or value > LARGEST:
+                return
+            yield given
+        held[symbol.name] = high
+
+
+def regions(costs: Sequence[Sequence[float]]) -> list[int]:
+    """The candidate for each point, with the least sum of `costs[point][candidate]` and LEAST_GAIN for each change from
+    one point to the next, of which there are fewer than MOST_REGIONS. The first candidate where there is no difference.
+    """
+    count = len(costs[0])
+    best = {(each, 1): (costs[0][each], [each]) for each in range(count)}
+    for row in costs[1:]:
+        following: dict[tuple[int, int], tuple[float, list[int]]] = {}
+        for ((last, parts), (cost, path)), each in product(best.items(), range(count)):
+            key = each, parts + (each != last)
+            total = cost + row[each] + (LEAST_GAIN if each != last else 0.0)
+            if key[1] <= MOST_REGIONS and total < following.get(key, (inf, []))[0]:
+                following[key] = total, [*path, each]
+        best = following
+    return min(best.values(), key=lambda found: found[0])[1]

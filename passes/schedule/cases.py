@@ -1,0 +1,84 @@
+"""What the schedules of one group must have in common so that a run can take one or the other."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+
+from tilestitch.compiler.ir import Node
+from tilestitch.compiler.ir.sizes import symbols_of
+from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.cpu.anchors import AnchoredSchedule, plan_of
+from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan
+from tilestitch.passes.plan.cpu.gemm import GemmPlan
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.launches.cpu import cpu_launches
+from tilestitch.passes.plan.launches.cuda.group import cuda_launches
+from tilestitch.passes.plan.launches.launch import Launch
+from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.plan.view import look_up
+
+from .cuda.gpu import Gpu
+
+
+def why_not_cases(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> str | None:
+    """Why the cases of a group of the `nodes` are no decision table; None if they are one. Each of their schedules must
+    be one that the group can have.
+    """
+    cases = group.cases
+    assert cases is not None
+    if group.stages:
+        return "it has stages, and cases"
+    problem = cases.why_not()
+    if problem is not None:
+        return problem
+    if group.schedule not in [case.schedule for case in cases.cases]:
+        return "its schedule, that at typical sizes, is that of none of its cases"
+    used = (v for name in group.nodes for v in (*nodes[name].inputs, *nodes[name].outputs))
+    known = symbols_of(size for value in used for size in value.shape)
+    if not symbols_of([cases.size]) <= known:
+        return f"its cases depend on {cases.size}, but its values do not"
+    first, *others = group.by_case
+    return next((p for other in others if (p := why_not_shared(nodes, first, other, target))), None)
+
+
+def why_not_shared(nodes: Mapping[str, Node], one: Group, other: Group, target: TargetInfo) -> str | None:
+    """Why two schedules of a group are not cases of one another: they launch other numbers of kernels, or these take
+    other arguments; None if they may be.
+    """
+    ours, theirs = (_launches(nodes, group, target) for group in (one, other))
+    if len(ours) != len(theirs):
+        return f"its cases have {len(ours)} launches and {len(theirs)}"
+    for first, second in zip(ours, theirs, strict=True):
+        if _touched(first) != _touched(second):
+            return f"its cases {first.kind} and {second.kind} work on other memory"
+        if first.temporaries or first.counter_bytes or first.beside:
+            return f"its case {first.kind} has memory of its own, or runs beside another launch"
+    if _packing(nodes, one) != _packing(nodes, other):
+        return "its cases read constants in different layouts"
+    return None
+
+
+def _launches(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> tuple[Launch, ...]:
+    return cuda_launches(nodes, group, Gpu.of(target).multiprocessors) if target.is_gpu else cpu_launches(nodes, group)
+
+
+def _touched(launch: Launch) -> Launch:
+    """What must be equal of two launches: graphs of launches keep it, and so does the order of launches."""
+    kept = Launch("", (1, 1, 1))
+    return replace(
+        launch, kind=kept.kind, grid=kept.grid, block=kept.block, shared_bytes=0, static_shared_bytes=0, scratch_bytes=0
+    )
+
+
+def _packing(nodes: Mapping[str, Node], group: Group) -> Hashable:
+    """How a constant operand lies in memory, where that depends on the schedule."""
+    if not isinstance(group.schedule, AnchoredSchedule):
+        return None
+    plan = plan_of(AnchoredGroup.of(look_up(nodes, group)), group.schedule)
+    match plan:
+        case GemmPlan():
+            return ("matmul", plan.packing(plan.shape.batch * plan.shape.gates)) if plan.shape.packed else None
+        case ConvPlan() | ConvTransposePlan():
+            return (type(plan).__name__, plan.packing) if plan.shape.packed else None
+    return type(group.schedule).__name__
