@@ -104,4 +104,8 @@ def _signed(launch: Any, program: Program, signatures: Signatures) -> Any:
     signature = signature_of(launch, program.values, program.symbols)
     symbol = f"{launch.symbol}_{signature.digest}"
     signatures[symbol] = signature
-    return dataclasses.replace(launch, symbol=symbol)
+    cases = launch.cases
+    if cases is not None:
+        others = tuple(_signed(one, program, signatures) for one in cases.launches)
+        cases = dataclasses.replace(cases, launches=others)
+    return dataclasses.replace(launch, symbol=symbol, cases=cases)

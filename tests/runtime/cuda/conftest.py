@@ -33,7 +33,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         driver("cuInit", 0)
         return driver
 
-    stand_in = FakeDriver(argument_counts={"increment": 2, "add": 3, "pick": 4, "sized_increment": 3})
+    stand_in = FakeDriver(
+        argument_counts={"increment": 2, "add": 3, "pick": 4, "sized_increment": 3, "sized_double": 3}
+    )
     monkeypatch.setattr(backend, "load_driver", opened)
     monkeypatch.setattr(backend, "_devices", weakref.WeakValueDictionary())
     yield stand_in

@@ -68,8 +68,16 @@ def sized_increment(pointers: Sequence[int], grid: Any, block: Any) -> None:
     view(pointers[2], "float32", batch * seq)[...] = view(pointers[0], "float32", batch * seq) + 1
 
 
+def sized_double(pointers: Sequence[int], grid: Any, block: Any) -> None:
+    """y[i] = 2 x[i] for sizes[0] * sizes[1] float32, with a thread for each of them."""
+    batch, seq = view(pointers[1], "int64", 2)
+    assert batch * seq <= grid[0] * block[0] < batch * seq + block[0]
+    view(pointers[2], "float32", batch * seq)[...] = view(pointers[0], "float32", batch * seq) * 2
+
+
 KERNELS: dict[str, Kernel] = {
     "increment": increment, "add": add, "pick": pick, "count_blocks": count_blocks, "sized_increment": sized_increment,
+    "sized_double": sized_double,
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import numpy as np
 import pytest
 
 from tests.runtime.cuda.artifacts import module
-from tilestitch.runtime.errors import InputError
+from tests.runtime.signed import plain
+from tilestitch.runtime.errors import ArtifactSchemaError, InputError
 from tilestitch.runtime.program import (
     Arena,
     Arg,
+    Cases,
     DeviceLaunch,
     DeviceStep,
     Heap,
@@ -97,6 +100,49 @@ def test_a_new_shape_updates_each_launch_once_wherever_its_results_lie(fake: Any
         assert len(fake.named("cuGraphExecKernelNodeSetParams")) == before + 2
         np.testing.assert_array_equal(results["y"].numpy(), sample(2, 20) + 1 + 1)
         del kept, results
+
+
+def cased_program() -> Program:
+    """y = x + 2 up to 40 elements, 2 (x + 1) up to 100, and x + 2 again from there on."""
+    program = rows_program()
+    (step,) = program.steps
+    assert isinstance(step, DeviceStep)
+    first, second = step.launches
+    wide = replace(
+        second, symbol="sized_double", grid=("(batch*seq + 63)//64", 1, 1), block=(64, 1, 1), shared_bytes=16
+    )
+    cases = Cases("batch*seq", (41, 101), (wide, second))
+    return replace(program, steps=(replace(step, launches=(first, replace(second, cases=cases))),))
+
+
+def test_a_graph_has_the_kernel_of_the_region_that_sizes_are_in(fake: Any, tmp_path: Path) -> None:
+    """In graphs that are made for a shape, and in those that another shape takes over."""
+    cubin = {"kernels/sm_90a.cubin": b"fake:sized_increment,sized_double"}
+    with module(tmp_path, cased_program(), kernels=cubin, weights={}) as loaded:
+        for seq in (20, 21, 50, 51, *range(1, 30), *range(40, 60), 21, 20, 51, 50, 999):
+            x = sample(2, seq)
+            expected = (x + 1) * 2 if 41 <= 2 * seq < 101 else x + 1 + 1
+            np.testing.assert_array_equal(loaded.run({"x": x})["y"], expected)
+            named = [plain(timed.symbol) for timed in loaded.profile({"x": x})]
+            assert named == ["sized_increment", "sized_double" if 41 <= 2 * seq < 101 else "sized_increment"]
+        assert fake.leaks()["exec"] == 8
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"cluster": (2, 1, 1), "grid": ("batch*2", 1, 1)}, {"cooperative": True}],
+    ids=["cluster", "cooperative"],
+)
+def test_what_a_graph_cannot_change_is_no_case(changes: dict[str, Any], fake: Any, tmp_path: Path) -> None:
+    program = cased_program()
+    (step,) = program.steps
+    assert isinstance(step, DeviceStep)
+    first, second = step.launches
+    assert second.cases is not None
+    odd = replace(second.cases, launches=tuple(replace(one, **changes) for one in second.cases.launches))
+    forged = replace(program, steps=(replace(step, launches=(first, replace(second, cases=odd))),))
+    with pytest.raises(ArtifactSchemaError, match="differ in their clusters, or in whether their blocks are resident"):
+        module(tmp_path, forged, kernels=CUBIN, weights={})
 
 
 def test_memory_grows_where_a_shape_needs_more(fake: Any, tmp_path: Path) -> None:
