@@ -16,6 +16,7 @@ from tilestitch.compiler.cli.inputs import add_sizes, check_sizes, sizes_of
 from tilestitch.compiler.cli.machine_code import describe_machine_code, machine_code
 from tilestitch.compiler.cli.output import describe_sizes, give, say, table
 from tilestitch.compiler.cli.paths import existing, writable
+from tilestitch.compiler.cli.regions import describe_regions, launches_at
 
 SUMMARY = "say which kernels an artifact has, and why"
 MEMBER = "explain.json"
@@ -106,7 +107,7 @@ def at_sizes(path: Path, explained: Mapping[str, Any], sizes: Mapping[str, int])
         lacking = [symbol["name"] for symbol in symbols if symbol["name"] not in sizes]
         if lacking:
             raise errors.UsageError(f"sizes of {', '.join(lacking)} are missing; add --dim {lacking[0]}=N")
-        kernels = [{**kernel, "launches": [_launch_at(launch, sizes) for launch in kernel["launches"]]}
+        kernels = [{**kernel, "launches": [_launch_at(launch, sizes) for launch in launches_at(kernel, sizes)]}
                    for kernel in one["kernels"]]  # fmt: skip
         at = {"specialisation": number, "sizes": dict(sizes), "arena_bytes": value_of(program.arena_bytes, sizes)}
         return {**one, "kernels": kernels, "at": at}
@@ -162,6 +163,7 @@ def describe(explained: Mapping[str, Any], *, with_launches: bool = False, with_
         if with_launches and explained["target"] != "cpu":
             parts.append(_waits(kernels))
             parts.extend(_tiles(kernels))
+        parts.extend(describe_regions(kernels))
     if with_schedule:
         parts.append(_schedule(explained))
     if "node" in explained:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilestitch.compiler.cli.output import table
+from tilestitch.compiler.cli.regions import all_launches
 
 if TYPE_CHECKING:
     from tilestitch.codegen.cuda.machine_code.code import MachineCode
@@ -30,7 +31,7 @@ def machine_code(path: Path, explained: Mapping[str, Any]) -> dict[str, Any]:
         codes = disassemble((name.split("/")[1], bytes(artifact.member(name))) for name in cubins)
     except DisassemblerError as error:
         return {"machine_code": [], "machine_code_unread": str(error)}
-    launches = {launch["symbol"]: (kernel, launch) for kernel in explained["kernels"] for launch in kernel["launches"]}
+    launches = {one["symbol"]: (kernel, one) for kernel in explained["kernels"] for one in all_launches(kernel)}
     return {"machine_code": [_row(code, *launches[code.symbol]) for code in codes if code.symbol in launches]}
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from math import inf, log
+from typing import TypeAlias
 
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.compiler.ir.sizes import Size, at, is_open, symbols_of
@@ -25,7 +26,8 @@ from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.gemm import Gemm
-from tilestitch.passes.plan.schedules import Schedule
+from tilestitch.passes.plan.gemm.tiles import OpenGemvTile
+from tilestitch.passes.plan.schedules import GemmSchedule, Schedule
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import GroupView, look_up
 from tilestitch.passes.schedule.cases import why_not_shared
@@ -33,7 +35,7 @@ from tilestitch.passes.schedule.cpu.gemm import choose_gemm_of_panels
 from tilestitch.passes.schedule.device import device_of
 from tilestitch.passes.schedule.facts import group_facts
 from tilestitch.passes.schedule.kernels import schedule_group
-from tilestitch.passes.schedule.structure import structure_of
+from tilestitch.passes.schedule.structure import Known, structure_of
 
 from .extents import is_of_open_size
 from .lift import lifted
@@ -43,11 +45,14 @@ MOST_REGIONS = 4
 """Of a group: each is a kernel more to compile and to ship."""
 LEAST_GAIN = log(1.05)
 """What a further region must gain, over all sizes that are looked at: so much at one of them, say."""
-LARGEST = 1 << 15
+LARGEST = 1 << 14
 """Values beyond this are those of one region: there is work for every core."""
+MANY = 1 << 10
+"""Up to this, each power of two is looked at, beyond it each power of four."""
 HALVINGS = 5
 
-Sizes = Mapping[str, int]
+Sizes: TypeAlias = Mapping[str, int]
+_KNOWN: Known[Cases | None] = Known()
 
 
 class Sized:
@@ -79,17 +84,18 @@ def with_cases(
     sizes that they were scheduled at.
     """
     nodes, sized = {node.name: node for node in graph.nodes}, Sized(graph)
-    known: dict[object, Cases | None] = {}
     found = []
     for group in groups:
-        if not is_of_open_size(group, nodes):
-            found.append(group)
-            continue
-        structure = structure_of(nodes, group, target)
-        key = group.name if structure is None else structure.key
-        if key not in known:
-            known[key] = _Chooser(group, sized, nodes, typical, target, model).cases()
-        found.append(_cased(group, known[key], typical))
+        if is_of_open_size(group, nodes):
+            chooser = _Chooser(group, sized, nodes, typical, target, model)
+            structure = structure_of(nodes, group, target)
+            if structure is None:
+                cases = chooser.cases()
+            else:
+                key = structure.key, graph.symbols, graph.claims, tuple(typical.items())
+                _, cases = _KNOWN.of(replace(structure, key=key), model, chooser.cases)
+            group = _cased(group, cases, typical)
+        found.append(group)
     return tuple(found)
 
 
@@ -197,7 +203,12 @@ class _Chooser:
                 yield group.schedule
 
     def _us(self, schedule: Schedule, point: Point) -> float:
+        """Predicted. Tiles for few rows are for no more of them: that they are fast there is no word on their speed."""
         nodes, target = self._sized.at(point.sizes), self._target
+        if isinstance(schedule, GemmSchedule) and isinstance(schedule.tile, OpenGemvTile):
+            gemm = gemm_of(AnchoredGroup.of(look_up(nodes, self._group)))
+            if gemm is None or gemm.m > schedule.tile.bm:
+                return inf
         group = replace(self._group, schedule=data_at(schedule, point.sizes))
         (found,) = self._model.predict((group_facts(nodes, group, target),), device_of(target))
         return max(found.latency_us, 1e-3)
@@ -230,7 +241,7 @@ def sweep(graph: Graph, size: Size) -> Iterator[Sizes]:
     held = {symbol.name: symbol.low for symbol in inside}
     for symbol in reversed(inside):
         high = min(symbol.high, LARGEST)
-        powers = (1 << place for place in range(LARGEST.bit_length()))
+        powers = [1 << place for place in range(LARGEST.bit_length()) if 1 << place <= MANY or place % 2 == 0]
         for each in (symbol.low, *(power for power in powers if symbol.low < power < high), high):
             given = {**held, symbol.name: each}
             value = at(size, {**{s.name: s.low for s in graph.symbols}, **given})

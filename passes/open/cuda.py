@@ -11,15 +11,17 @@ from dataclasses import replace
 
 from tilestitch.compiler.ir import Node
 from tilestitch.compiler.ir.accesses import elementwise_walk
-from tilestitch.compiler.ir.sizes import Size, divisor_of
+from tilestitch.compiler.ir.sizes import Size, divisor_of, is_open
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.fusion.stitcher import Stitched
 from tilestitch.passes.plan import Group, WhyNot
 from tilestitch.passes.plan.access.row_loops import row_loops
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
+from tilestitch.passes.plan.gemm.gemm import Gemm
+from tilestitch.passes.plan.gemm.gemv import ROWS_AT_A_TIME, open_gemv_tile
 from tilestitch.passes.plan.gemm.kernels import why_not_mma
-from tilestitch.passes.plan.gemm.tiles import MmaTile, SimtTile
+from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, SimtTile
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import (
     AppendSchedule,
@@ -81,7 +83,7 @@ def lifted_schedule(
         case RowSchedule() | SplitRowSchedule():
             return _rows(schedule, before, view, gpu)
         case GemmSchedule():
-            return _gemm(schedule, before, gpu, model)
+            return _gemm(schedule, before, view, gpu, model)
         case AttentionSchedule():
             return replace(schedule, split_keys=1)
         case ScatterSchedule():
@@ -134,10 +136,21 @@ def _roles(view: GroupView) -> Roles:
     return roles
 
 
-def _gemm(schedule: GemmSchedule, before: GroupView, gpu: Gpu, model: LatencyModel) -> GemmSchedule:
+def _few_rows(before: Gemm, view: GroupView) -> GemmSchedule | None:
+    """Blocks with as few rows as there are; None where they would read the other operand, or no known steps of it."""
+    gemm = gemm_of(AnchoredGroup.of(view))
+    rows = next((rows for rows in ROWS_AT_A_TIME if before.m <= rows), None)
+    if gemm is None or rows is None or before.m > before.n or is_open(gemm.k):
+        return None
+    return GemmSchedule(open_gemv_tile(gemm, rows))
+
+
+def _gemm(schedule: GemmSchedule, before: GroupView, view: GroupView, gpu: Gpu, model: LatencyModel) -> GemmSchedule:
     """Tiles whose last ones are masked, row of tiles after row, each with the whole reduction."""
     gemm = gemm_of(AnchoredGroup.of(before))
     assert gemm is not None
+    if isinstance(schedule.tile, GemvTile) and (few := _few_rows(gemm, view)) is not None:
+        return few
     if not isinstance(schedule.tile, MmaTile | SimtTile) or schedule.split_k > 1:
         several = mma_schedules if why_not_mma(gemm, gpu.capability) is None else simt_schedules
         whole = [each for each in several(gemm, gpu.device) if each.split_k == 1]

@@ -21,7 +21,7 @@ from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.codes import LUMP_BYTES
 from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout
-from tilestitch.passes.plan.gemm.gemv import WARPS, load_width, warp_columns, with_large_right
+from tilestitch.passes.plan.gemm.gemv import WARPS, load_width, rows_of, seen_by, warp_columns
 from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, SimtTile, Tile, WgmmaTile
 
 from .group import Group, GroupKind
@@ -125,7 +125,7 @@ def gemm_registers(gemm: Gemm, tile: Tile) -> int:
             # Where warpgroups move registers between them, all begin with as many as there are.
             wanted = MOST if tile.moves_registers else WGMMA + tile.rows * tile.bn // 2
         case GemvTile():
-            wanted = _gemv(with_large_right(gemm), tile)
+            wanted = _gemv(seen_by(gemm, tile), tile)
     return _bounded(wanted, tile.threads)
 
 
@@ -156,16 +156,16 @@ def _waiting(operand: OperandLayout, elements: int) -> int:
 
 def _gemv(gemm: Gemm, tile: GemvTile) -> float:
     """Sums of all rows for the columns of a thread, and what it has read of the large operand."""
-    codes = gemm.b.codes
+    codes, rows = gemm.b.codes, rows_of(gemm, tile)
     if codes is not None:
         parameters = (1 + codes.form.zeros) * codes.lump // codes.group
-        return GEMV + 5 * gemm.m + tile.bk // (WARPS * codes.lump) * (LUMP_BYTES // 4 + parameters) + codes.word
+        return GEMV + 5 * rows + tile.bk // (WARPS * codes.lump) * (LUMP_BYTES // 4 + parameters) + codes.word
     vector = gemm.b.vector()
     columns, loaded = vector, vector
     if tile.along_k:
         columns = warp_columns(gemm)
         loaded = columns * load_width(gemm.b)
-    return GEMV + words(gemm.acc_dtype) * (gemm.m * columns + loaded / 2)
+    return GEMV + words(gemm.acc_dtype) * (rows * columns + loaded / 2)
 
 
 # -- attention ---------------------------------------------------------------------------------------------------------

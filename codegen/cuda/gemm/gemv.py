@@ -21,9 +21,9 @@ from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, widen
 from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
-from tilestitch.passes.plan.gemm.gemv import SEGMENT, WARP, WARPS, load_width, warp_columns
+from tilestitch.passes.plan.gemm.gemv import SEGMENT, WARP, WARPS, load_width, rows_of, warp_columns
 from tilestitch.passes.plan.gemm.partition import Partition
-from tilestitch.passes.plan.gemm.tiles import GemvTile
+from tilestitch.passes.plan.gemm.tiles import GemvTile, OpenGemvTile
 
 THREADS = WARP * WARPS
 FULL = 0xFFFFFFFF
@@ -42,7 +42,7 @@ def launch_gemv(
     """The launches of a kernel whose blocks `emit` emits."""
 
     def kernel(around: Surroundings, thread: Thread, sink: Sink, block: Expr) -> None:
-        emit(Block(around, gemm, partition, tile.bn, tile.bk, thread.thread[0], block, sink))
+        emit(Block(around, gemm, partition, tile, thread.thread[0], block, sink))
 
     return launch(group, gemm, "gemv", partition, (tile.bm, tile.bn), tile.threads, kernel)
 
@@ -51,19 +51,28 @@ class Block:
     """What both forms share: the indices of a block, and the small operand in shared memory."""
 
     def __init__(
-        self, around: Surroundings, gemm: IndexedGemm, partition: Partition, columns: int, chunk: int, thread: Expr,
-        block: Expr, sink: Sink,
+        self, around: Surroundings, gemm: IndexedGemm, partition: Partition, tile: GemvTile, thread: Expr, block: Expr,
+        sink: Sink,
     ) -> None:  # fmt: skip
         self.around, self.gemm, self.partition, self.sink = around, gemm, partition, sink
         self.thread = thread
         self.lane, self.warp = named(thread % WARP), named(thread // WARP)
-        self.rows = gemm.m
+        self.rows, self._many = rows_of(gemm, tile), isinstance(tile, OpenGemvTile)
         self.dtype = gemm.acc_dtype
-        part, self.batch, _, column = locate(partition, block)
-        self.first_column = named(column * columns)
-        self.columns, self.chunk = columns, chunk
+        part, self.batch, row, column = locate(partition, block)
+        self._first_row = named(row * self.rows) if self._many else 0
+        self.columns, self.chunk = tile.bn, tile.bk
+        self.first_column = named(column * self.columns)
         self.first_k = named(part * (partition.steps * self.chunk))
         self.small = shared_buffer(self.rows * self.chunk, self.dtype)
+
+    def row(self, number: Expr) -> Expr:
+        """A row of the block as one of the small operand."""
+        return self._first_row + number if self._many else number
+
+    def row_exists(self, number: Expr) -> Expr | None:
+        """Whether the small operand has this row of the block."""
+        return below(self.row(number), self.gemm.m, self.partition.m_blocks * self.rows) if self._many else None
 
     def column_exists(self, column: Expr) -> Expr | None:
         """Whether the large operand has this row."""
@@ -85,9 +94,10 @@ class Block:
             k = named(number % self.chunk if along_k else number // self.rows)
             value = registers(1, self.dtype)
             T.buffer_store(value, zero(self.dtype), [0])
-            there = both(self.k_exists(k0 + k), operand.inside(self.batch, row, k0 + k))
+            at = self.row(row)
+            there = both(self.row_exists(row), self.k_exists(k0 + k), operand.inside(self.batch, at, k0 + k))
             with when(there):
-                T.buffer_store(value, operand.element(self.around, self.batch, row, k0 + k, self.dtype), [0])
+                T.buffer_store(value, operand.element(self.around, self.batch, at, k0 + k, self.dtype), [0])
             T.buffer_store(self.small, value[0], [row * self.chunk + k])
         barrier()
 
@@ -181,8 +191,9 @@ def _share_out(block: Block, acc: Any, first: Expr, columns: int) -> None:
             T.buffer_store(own, acc[(base + i) * each + gate], [gate])
         number = named(base + block.lane)
         m, unit = named(number // count), named(units.first(first) + number % count)
-        with when(both(below(block.lane, here, WARP), below(unit, units.width, reached))):
-            block.sink(block.around, block.batch, m, unit, *[own[gate] for gate in range(each)])
+        exists = both(below(block.lane, here, WARP), block.row_exists(m), below(unit, units.width, reached))
+        with when(exists):
+            block.sink(block.around, block.batch, block.row(m), unit, *[own[gate] for gate in range(each)])
 
 
 def _along_rows(block: Block) -> None:
@@ -239,7 +250,8 @@ def add_warps(block: Block, acc: Any, lanes: int, vector: int) -> None:
         m, own = named(number // wide), named(number % wide)
         unit = named(units.first(block.first_column) + own)
         reached = units.within(block.partition.n_blocks * columns)
-        exists = both(below(m, rows, -(-rounds * THREADS // wide)), below(unit, units.width, reached))
+        inside = below(m, rows, -(-rounds * THREADS // wide))
+        exists = both(inside, block.row_exists(m), below(unit, units.width, reached))
         with when(exists):
             totals = registers(units.gates, block.dtype)
             start = named(m * columns + units.column(own))
@@ -248,4 +260,4 @@ def add_warps(block: Block, acc: Any, lanes: int, vector: int) -> None:
                 with unrolled(WARPS) as warp:
                     at = warp * (rows * columns) + start + gate
                     T.buffer_store(totals, totals[gate] + sums[at], [gate])
-            block.sink(block.around, block.batch, m, unit, *[totals[gate] for gate in range(units.gates)])
+            block.sink(block.around, block.batch, block.row(m), unit, *[totals[gate] for gate in range(units.gates)])

@@ -11,7 +11,7 @@ from tilestitch.codegen.cuda.gemm.patches import cut_to_patches
 from tilestitch.codegen.cuda.gemm.simt import emit_simt
 from tilestitch.codegen.cuda.gemm.wgmma import emit_wgmma
 from tilestitch.codegen.cuda.surroundings import Anchored
-from tilestitch.passes.plan.gemm.gemv import with_large_right
+from tilestitch.passes.plan.gemm.gemv import seen_by
 from tilestitch.passes.plan.gemm.partition import cut
 from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, SimtTile, WgmmaTile
 from tilestitch.passes.plan.schedules import GemmSchedule
@@ -22,7 +22,7 @@ def lower_gemm(group: Anchored, gemm: IndexedGemm, schedule: GemmSchedule) -> tu
     tile = schedule.tile
     match tile:
         case GemvTile():
-            gemm = with_large_right(gemm)
+            gemm = seen_by(gemm, tile)
         case WgmmaTile():
             gemm = cut_to_patches(gemm, tile.bm)
     partition = cut(gemm, (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)

@@ -6,12 +6,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
+from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.codes import why_not_codes
 from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.gemm import Gemm
-from tilestitch.passes.plan.gemm.gemv import gemv_tile, has_few_rows, with_large_right
+from tilestitch.passes.plan.gemm.gemv import (
+    ROWS_AT_A_TIME,
+    gemv_tile,
+    has_few_rows,
+    open_gemv_tile,
+    seen_by,
+    with_large_right,
+)
 from tilestitch.passes.plan.gemm.kernels import why_not_mma, why_not_wgmma
 from tilestitch.passes.plan.gemm.partition import cut
 from tilestitch.passes.plan.gemm.patches import cut_to_patches
@@ -23,6 +31,7 @@ from tilestitch.passes.plan.gemm.tiles import (
     QUAD,
     GemvTile,
     MmaTile,
+    OpenGemvTile,
     SimtTile,
     WgmmaTile,
 )
@@ -90,12 +99,21 @@ def _reasons(group: AnchoredGroup, schedule: GemmSchedule | DirectSchedule, mach
         return
     if not schedule.split_k or not schedule.tile_rows:
         yield f"{schedule.split_k} parts of the reduction, tiles by {schedule.tile_rows} rows: there is at least one"
+    if schedule.split_k > 1 and is_open(gemm.elements):
+        yield f"{schedule.split_k} parts of the reduction leave sums of open size; it has one part where sizes are open"
+        return
     tile = schedule.tile
     if schedule.blocks and not isinstance(tile, WgmmaTile):
         yield f"only blocks of wgmma walk over tiles; {schedule.blocks} are given for {tile.template}"
     match tile:
+        case OpenGemvTile():
+            if tile.bm not in ROWS_AT_A_TIME or open_gemv_tile(gemm, tile.bm) != tile:
+                found = ", ".join(str(open_gemv_tile(gemm, rows)) for rows in ROWS_AT_A_TIME)
+                yield f"the only tiles of any number of rows here are {found}, not {tile}"
         case GemvTile():
-            if not has_few_rows(gemm):
+            if is_open(gemm.m):
+                yield f"gemv has at most {FEW_ROWS} rows, not {gemm.m}; there is open_gemv for that"
+            elif not has_few_rows(gemm):
                 yield f"gemv has at most {FEW_ROWS} rows, not {gemm.m}"
             elif gemv_tile(with_large_right(gemm)) != tile:
                 yield f"the only tile of gemv here is {gemv_tile(with_large_right(gemm))}, not {tile}"
@@ -112,7 +130,7 @@ def _cuts(schedule: GemmSchedule, gemm: Gemm) -> Iterator[str]:
     """Complaints of parts and of rows of tiles that there are not."""
     match schedule.tile:
         case GemvTile():
-            gemm = with_large_right(gemm)
+            gemm = seen_by(gemm, schedule.tile)
         case WgmmaTile():
             gemm = cut_to_patches(gemm, schedule.tile.bm)
     tile = schedule.tile

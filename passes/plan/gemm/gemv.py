@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.gemm.gemm import AnyGemm, Gemm, OperandLayout
-from tilestitch.passes.plan.gemm.tiles import GemvTile
+from tilestitch.passes.plan.gemm.tiles import GemvTile, OpenGemvTile
 from tilestitch.passes.plan.gemm.units import FEW_ROWS
 
 WARP, WARPS = 32, 8
@@ -18,6 +18,8 @@ MOST_CHUNK = 512
 LOAD_BYTES = 16
 MOST_LUMPS = 4
 """Of weights in blocks, that a thread asks for at the same time."""
+ROWS_AT_A_TIME = (1, 2, 4, FEW_ROWS)
+"""Of any number of rows."""
 COLUMNS = 2
 """Rows of the large operand that a warp reads at the same time, where it runs along k; with gates, a whole unit."""
 
@@ -29,8 +31,26 @@ def has_few_rows(gemm: Gemm) -> bool:
 
 def with_large_right(gemm: AnyGemm) -> AnyGemm:
     """The same GEMM with the large operand as b."""
-    if gemm.m > gemm.n and not gemm.gated:
-        gemm = gemm.swapped()
+    return _packed_along_k(gemm.swapped() if gemm.m > gemm.n and not gemm.gated else gemm)
+
+
+def seen_by(gemm: AnyGemm, tile: GemvTile) -> AnyGemm:
+    """The GEMM as the kernel of a tile sees it."""
+    return _packed_along_k(gemm) if isinstance(tile, OpenGemvTile) else with_large_right(gemm)
+
+
+def rows_of(gemm: Gemm, tile: GemvTile) -> int:
+    """That a block computes of a GEMM whose large operand is b."""
+    return tile.bm if isinstance(tile, OpenGemvTile) else gemm.m
+
+
+def open_gemv_tile(gemm: Gemm, rows: int) -> OpenGemvTile:
+    """The tile of any number of rows, so many at a time, of a GEMM whose right operand is the large one."""
+    tile = gemv_tile(_packed_along_k(gemm))
+    return OpenGemvTile(rows, tile.bn, tile.bk, tile.along_k, tile.threads)
+
+
+def _packed_along_k(gemm: AnyGemm) -> AnyGemm:
     if gemm.b.codes is None and gemm.b.contiguous == "row" and SEGMENT * gemm.b.vector() % gemm.units.period:
         # Packed along k for its units, of which there is one step only.
         gemm = replace(gemm, b=replace(gemm.b, contiguous="k", run=1))

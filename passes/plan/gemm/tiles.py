@@ -47,6 +47,15 @@ class GemvTile:
 
 
 @dataclass(frozen=True)
+class OpenGemvTile(GemvTile):
+    """The same of any number of rows, `bm` at a time: those that there are not are computed, and not stored. The large
+    operand is the right one.
+    """
+
+    template: ClassVar[str] = "open_gemv"
+
+
+@dataclass(frozen=True)
 class SimtTile:
     """A tile bm x bn on the ordinary arithmetic units, `bk` steps of the reduction at a time.
 
@@ -238,4 +247,4 @@ class WgmmaTile:
         return None
 
 
-Tile: TypeAlias = GemvTile | SimtTile | MmaTile | WgmmaTile
+Tile: TypeAlias = GemvTile | OpenGemvTile | SimtTile | MmaTile | WgmmaTile

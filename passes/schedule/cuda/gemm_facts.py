@@ -10,10 +10,10 @@ from tilestitch.compiler.ir import Value
 from tilestitch.compiler.ir.types import SMALL_FLOATS, storage_bytes
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Role, Tail, Traffic, Unit, kernel_of
 from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout
-from tilestitch.passes.plan.gemm.gemv import with_large_right
+from tilestitch.passes.plan.gemm.gemv import seen_by
 from tilestitch.passes.plan.gemm.partition import Partition, cut
 from tilestitch.passes.plan.gemm.patches import cut_to_patches
-from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, Tile, WgmmaTile
+from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, OpenGemvTile, Tile, WgmmaTile
 from tilestitch.passes.plan.group import GroupKind
 from tilestitch.passes.plan.launches.cuda.gemm import shared_bytes_of
 from tilestitch.passes.plan.registers import gemm_registers
@@ -53,7 +53,7 @@ def partition_of(gemm: Gemm, schedule: GemmSchedule) -> Partition:
 def _of_kernel(gemm: Gemm, tile: Tile) -> Gemm:
     """The GEMM as its kernel sees it: with the large operand right, or with rows of patches."""
     if isinstance(tile, GemvTile):
-        return with_large_right(gemm)
+        return seen_by(gemm, tile)
     return cut_to_patches(gemm, tile.bm) if isinstance(tile, WgmmaTile) else gemm
 
 
@@ -62,7 +62,9 @@ def tiling_of(gemm: Gemm, schedule: GemmSchedule) -> Tiling:
     tile, partition = schedule.tile, partition_of(gemm, schedule)
     again, tail = _again(gemm, tile, partition), _joining(gemm, tile, partition)
     if isinstance(tile, GemvTile):
-        return Tiling("fma", gemm.acc_dtype, again=again, tail=tail, widening=_widening(gemm, 1))
+        useful = gemm.m / (partition.m_blocks * tile.bm) if isinstance(tile, OpenGemvTile) else 1.0
+        widening = _widening(gemm, partition.m_blocks)
+        return Tiling("fma", gemm.acc_dtype, useful or 1.0, again=again, tail=tail, widening=widening)
     # Blocks that walk over tiles have as many as the one with most.
     rounds = ceil(partition.blocks / schedule.blocks) if schedule.blocks else 1
     computed = rounds * schedule.blocks or partition.blocks
@@ -98,7 +100,7 @@ def _again(gemm: Gemm, tile: Tile, partition: Partition) -> tuple[float, float]:
     """
     if isinstance(tile, GemvTile):
         again = float(partition.n_blocks), float(partition.m_blocks)
-        return again if with_large_right(gemm).b.value is gemm.b.value else (again[1], again[0])
+        return again if seen_by(gemm, tile).b.value is gemm.b.value else (again[1], again[0])
     shared = tile.cluster if isinstance(tile, WgmmaTile) else 1
     rows, columns = (gemm.batch * gemm.k * extent for extent in (gemm.m, gemm.n))
     return (

@@ -1,0 +1,64 @@
+"""What `explain` says of kernels that have a schedule for each region of a range of sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tilestitch.compiler.cli.output import table
+
+
+def describe_regions(kernels: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Decision tables: where each schedule is run, and what that is predicted to gain; nothing where there is none."""
+    rows = [
+        (kernel["number"], kernel["name"], cases["size"], between(region), described(region["schedule"]),
+         *gained(region))
+        for kernel in kernels if (cases := kernel.get("cases")) for region in cases["regions"]
+    ]  # fmt: skip
+    if not rows:
+        return []
+    titles = ("#", "kernel", "chosen by", "region", "schedule", "predicted at", "us", "us with one schedule")
+    return ["schedules by region of sizes:", table(rows, titles)]
+
+
+def between(region: Mapping[str, Any]) -> str:
+    """Where a region lies, its end not in it."""
+    return f"{region['from']} .." if region["below"] is None else f"{region['from']} .. {region['below'] - 1}"
+
+
+def described(schedule: Mapping[str, Any]) -> str:
+    """A schedule in one line: its template, that of its tile, and the numbers that are not 0."""
+    tile = schedule.get("tile")
+    of = dict(schedule) if not isinstance(tile, Mapping) else {**schedule, **tile}
+    numbers = (f"{key}={value}" for key, value in of.items() if type(value) is int and value)
+    flags = (key for key, value in of.items() if value is True)
+    return " ".join([str(of["template"]), *numbers, *flags])
+
+
+def gained(region: Mapping[str, Any]) -> tuple[str, str, str]:
+    """The sizes in a region where most is gained, the time there, and that with one schedule for all sizes."""
+    if not region["predicted"]:
+        return "", "", ""
+    best = max(region["predicted"], key=lambda each: each["alone_us"] / (each["us"] or 1.0))
+    named = ", ".join(f"{name}={size}" for name, size in best["sizes"].items())
+    return named, f"{best['us']}", f"{best['alone_us']}"
+
+
+def all_launches(kernel: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Those of a kernel at typical sizes, and those that other sizes have in their place."""
+    yield from kernel["launches"]
+    for region in kernel.get("cases", {}).get("regions", ()):
+        yield from region.get("launches", ())
+
+
+def launches_at(kernel: Mapping[str, Any], sizes: Mapping[str, int]) -> Sequence[Mapping[str, Any]]:
+    """The launches of a kernel for values of the symbols."""
+    from tilestitch.runtime.sizes import value_of
+
+    cases = kernel.get("cases")
+    found: Sequence[Mapping[str, Any]] = kernel["launches"]
+    if cases is not None:
+        value = value_of(cases["size"], sizes)
+        region = next(each for each in reversed(cases["regions"]) if each["from"] <= value)
+        found = region.get("launches", found)
+    return found
