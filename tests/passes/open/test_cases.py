@@ -23,7 +23,7 @@ from tilestitch.passes.open.typical import typical_sizes
 from tilestitch.passes.plan import Group, StitchPlan
 from tilestitch.passes.plan.cases import Case, Cases
 from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule
-from tilestitch.passes.plan.gemm.tiles import SimtTile
+from tilestitch.passes.plan.gemm.tiles import OpenGemvTile, SimtTile
 from tilestitch.passes.plan.schedules import GemmSchedule
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan_check import check_plan
@@ -31,7 +31,7 @@ from tilestitch.passes.planner import make_plan
 from tilestitch.passes.schedule.structure import Known
 
 GPU = TargetInfo("cuda:h100", architectures=("sm_90",), multiprocessors=132)
-CPU = TargetInfo("cpu", 2, isa="avx512")
+CPU = TargetInfo("cpu", 8, isa="avx512")
 ROWS = size_of(Symbol("b", 1, 64)) * size_of(Symbol("s", 1, 4096))
 
 
@@ -59,7 +59,8 @@ def test_a_gemm_has_other_tiles_for_few_rows_than_for_many() -> None:
     assert cases is not None and cases.size == ROWS
     tiles = [case.schedule.tile for case in cases.cases if isinstance(case.schedule, GemmSchedule)]
     assert 2 <= len(tiles) <= MOST_REGIONS
-    assert all(isinstance(tile, SimtTile) for tile in tiles)
+    assert isinstance(tiles[0], OpenGemvTile)
+    assert all(isinstance(tile, SimtTile) for tile in tiles[1:])
     assert tiles[0].bm < tiles[-1].bm
     first = cases.cases[0].predicted[0]
     assert (first.value, dict(first.sizes)) == (1, {"b": 1, "s": 1})
