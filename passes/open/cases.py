@@ -78,21 +78,24 @@ class Point:
 
 
 def with_cases(
-    groups: Sequence[Group], graph: Graph, typical: Sizes, target: TargetInfo, model: LatencyModel
-) -> tuple[Group, ...]:
-    """The groups of an open graph, scheduled for all sizes, with cases where these are predicted to gain. typical: the
-    sizes that they were scheduled at.
+    groups: Sequence[Group], graph: Graph, typical: Sizes, target: TargetInfo, model: LatencyModel,
+    most: int = MOST_REGIONS,
+) -> tuple[Group, ...]:  # fmt: skip
+    """The groups of an open graph, scheduled for all sizes, with at most so many cases where these are predicted to
+    gain. typical: the sizes that they were scheduled at.
     """
+    if most < 2:
+        return tuple(groups)
     nodes, sized = {node.name: node for node in graph.nodes}, Sized(graph)
     found = []
     for group in groups:
         if is_of_open_size(group, nodes):
-            chooser = _Chooser(group, sized, nodes, typical, target, model)
+            chooser = _Chooser(group, sized, nodes, typical, target, model, most)
             structure = structure_of(nodes, group, target)
             if structure is None:
                 cases = chooser.cases()
             else:
-                key = structure.key, graph.symbols, graph.claims, tuple(typical.items())
+                key = structure.key, graph.symbols, graph.claims, tuple(typical.items()), most
                 _, cases = _KNOWN.of(replace(structure, key=key), model, chooser.cases)
             group = _cased(group, cases, typical)
         found.append(group)
@@ -127,9 +130,9 @@ class _Chooser:
 
     def __init__(
         self, group: Group, sized: Sized, nodes: Mapping[str, Node], typical: Sizes, target: TargetInfo,
-        model: LatencyModel,
+        model: LatencyModel, most: int,
     ) -> None:  # fmt: skip
-        self._group, self._sized, self._nodes = group, sized, nodes
+        self._group, self._sized, self._nodes, self._most = group, sized, nodes, most
         self._typical, self._target, self._model = typical, target, model
 
     def cases(self) -> Cases | None:
@@ -141,7 +144,7 @@ class _Chooser:
         if len(points) < 2 or len(schedules) < 2:
             return None
         times_us = [[self._us(each, point) for each in schedules] for point in points]
-        chosen = regions([[log(us) for us in row] for row in times_us])
+        chosen = regions([[log(us) for us in row] for row in times_us], self._most)
         if len(set(chosen)) < 2:
             return None
         starts = [0]
@@ -251,9 +254,9 @@ def sweep(graph: Graph, size: Size) -> Iterator[Sizes]:
         held[symbol.name] = high
 
 
-def regions(costs: Sequence[Sequence[float]]) -> list[int]:
+def regions(costs: Sequence[Sequence[float]], most: int = MOST_REGIONS) -> list[int]:
     """The candidate for each point, with the least sum of `costs[point][candidate]` and LEAST_GAIN for each change from
-    one point to the next, of which there are fewer than MOST_REGIONS. The first candidate where there is no difference.
+    one point to the next, of which there are fewer than `most`. The first candidate where there is no difference.
     """
     count = len(costs[0])
     best = {(each, 1): (costs[0][each], [each]) for each in range(count)}
@@ -262,7 +265,7 @@ def regions(costs: Sequence[Sequence[float]]) -> list[int]:
         for ((last, parts), (cost, path)), each in product(best.items(), range(count)):
             key = each, parts + (each != last)
             total = cost + row[each] + (LEAST_GAIN if each != last else 0.0)
-            if key[1] <= MOST_REGIONS and total < following.get(key, (inf, []))[0]:
+            if key[1] <= most and total < following.get(key, (inf, []))[0]:
                 following[key] = total, [*path, each]
         best = following
     return min(best.values(), key=lambda found: found[0])[1]

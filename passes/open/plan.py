@@ -23,7 +23,7 @@ from tilestitch.passes.schedule.launches import completed
 from tilestitch.passes.schedule.order import segments_of
 from tilestitch.passes.sync.policies import wanted_sync
 
-from .cases import with_cases
+from .cases import MOST_REGIONS, with_cases
 from .cuda import launched_apart
 from .lift import lifted
 from .memory import place_open
@@ -32,6 +32,8 @@ from .typical import typical_sizes
 
 OPEN_KERNEL = "host.open_kernel"
 """The rule by which nodes are left to the host whose kernels do not hold for all sizes."""
+MOST_CASES = "most_cases"
+"""The option that says how many schedules a group may have; with 1, there are no decision tables."""
 HOSTED = "host."
 """Begins the names of operators that the host computes."""
 
@@ -101,7 +103,8 @@ def _kernels(
         problems = {g: p for g, p in zip(scheduled, groups, strict=True) if isinstance(p, str)}
         if not problems:
             whole = [group for group in groups if isinstance(group, Group)]
-            cased = with_cases(whole, graph, sizes, context.target, context.cost_model)
+            most = context.options.get(MOST_CASES, MOST_REGIONS)
+            cased = with_cases(whole, graph, sizes, context.target, context.cost_model, most)
             return result, cased, tuple(refused.values())
         for group, reason in problems.items():
             culprits = [group.anchor] if group.anchor else group.nodes

@@ -43,7 +43,7 @@ def any_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chooser, "_KNOWN", Known())
 
 
-def _any_regions(first: int, costs: Sequence[Sequence[float]]) -> list[int]:
+def _any_regions(first: int, costs: Sequence[Sequence[float]], most: int) -> list[int]:
     """A candidate for one row, another for two, and another for all more."""
     count = len(costs[0])
     return [(min(point, 2) + first) % count for point in range(len(costs))]
