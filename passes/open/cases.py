@@ -43,13 +43,15 @@ from .typical import typical_sizes
 
 MOST_REGIONS = 4
 """Of a group: each is a kernel more to compile and to ship."""
-LEAST_GAIN = log(1.05)
+LEAST_GAIN = log(1.1)
 """What a further region must gain, over all sizes that are looked at: so much at one of them, say."""
 LARGEST = 1 << 14
 """Values beyond this are those of one region: there is work for every core."""
 MANY = 1 << 10
 """Up to this, each power of two is looked at, beyond it each power of four."""
 HALVINGS = 5
+MOST_LOSS = log(1.01)
+"""What a case may take longer at one size than the schedule for all sizes would."""
 
 Sizes: TypeAlias = Mapping[str, int]
 _KNOWN: Known[Cases | None] = Known()
@@ -256,9 +258,11 @@ def sweep(graph: Graph, size: Size) -> Iterator[Sizes]:
 
 def regions(costs: Sequence[Sequence[float]], most: int = MOST_REGIONS) -> list[int]:
     """The candidate for each point, with the least sum of `costs[point][candidate]` and LEAST_GAIN for each change from
-    one point to the next, of which there are fewer than `most`. The first candidate where there is no difference.
+    one point to the next, of which there are fewer than `most`. The first candidate, that for all sizes, where there is
+    no difference; another one nowhere where it costs more by MOST_LOSS.
     """
     count = len(costs[0])
+    costs = [[cost if cost <= row[0] + MOST_LOSS else inf for cost in row] for row in costs]
     best = {(each, 1): (costs[0][each], [each]) for each in range(count)}
     for row in costs[1:]:
         following: dict[tuple[int, int], tuple[float, list[int]]] = {}

@@ -18,7 +18,7 @@ from tilestitch.compiler.ir.text import digest, parse_graph
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.open import cases as chooser
-from tilestitch.passes.open.cases import LEAST_GAIN, MOST_REGIONS, regions, sweep
+from tilestitch.passes.open.cases import LEAST_GAIN, MOST_LOSS, MOST_REGIONS, regions, sweep
 from tilestitch.passes.open.typical import typical_sizes
 from tilestitch.passes.plan import Group, StitchPlan
 from tilestitch.passes.plan.cases import Case, Cases
@@ -180,7 +180,8 @@ def test_regions_are_few_and_pay() -> None:
     assert regions([[low, high]] * 3 + [[high, low]] * 3) == [0, 0, 0, 1, 1, 1]
     assert regions([[low, high]] * 3 + [[LEAST_GAIN / 2, low]]) == [0, 0, 0, 0]
     assert regions([[low, low], [low, low]]) == [0, 0]
-    steps = [[0.0 if number == candidate else 9.0 for candidate in range(8)] for number in range(8)]
+    assert regions([[high, low]] * 4 + [[low, 2 * MOST_LOSS]]) == [1, 1, 1, 1, 0]
+    steps = [[9.0, *(0.0 if number == candidate else 9.0 for candidate in range(8))] for number in range(8)]
     found = regions(steps)
     assert sum(one != other for one, other in pairwise(found)) < MOST_REGIONS
 

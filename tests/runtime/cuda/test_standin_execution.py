@@ -17,6 +17,8 @@ from tests.runtime.cuda.standin.child import StandIn
 from tests.runtime.cuda.standin.execution import emulated, executor
 from tests.runtime.cuda.test_compiled import model, wide_layers
 from tilestitch.compiler import compile_model
+from tilestitch.passes.open import cases
+from tilestitch.passes.schedule.structure import Known
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact import read_artifact
 from tilestitch.runtime.cuda.graph import LaunchGraph
@@ -191,6 +193,39 @@ def test_open_sizes_alternate_and_memory_does_not_grow(on_standin: OnStandIn, tm
             ]:
                 given = fed(*sizes)
                 close(loaded.run(given).values(), reference.run(None, given), 1e-5)
+
+    on_standin(run)
+
+
+REGIONS = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[s, 40] x, float[40, 640] w) => (float[s, 640] y) { m = MatMul(x, w)  y = Relu(m) }"""
+
+
+def test_a_graph_takes_the_kernel_of_the_region(
+    on_standin: OnStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In graphs made for a shape, and, after more shapes than graphs are kept for, in those of other shapes."""
+    monkeypatch.setattr(cases, "LEAST_GAIN", 0.0)
+    monkeypatch.setattr(cases, "_KNOWN", Known())
+    proto = onnx.parser.parse_model(REGIONS)
+    made = compile_model(proto, "cuda:sm_90a", keep_source=True, dims={"s": (1, 4096)})
+    regions = made.explain()["kernels"][0]["cases"]["regions"]
+    starts = [region["from"] for region in regions[1:] if region["from"] < 200]
+    assert starts
+    compiled = made.save(tmp_path / "m.tsm")
+    kernels = emulated(read_artifact(compiled))
+    reference = ReferenceEvaluator(proto)
+
+    def run(stand_in: StandIn) -> None:
+        stand_in.execute(executor(kernels))
+        rng = np.random.default_rng(0)
+        with load(compiled, device="cuda:0") as loaded:
+            for s in [n for start in starts for n in (start - 1, start, start + 1)] + [1, *range(30, 40), 1, *starts]:
+                given = {n: rng.standard_normal(d).astype(np.float32) for n, d in (("x", (s, 40)), ("w", (40, 640)))}
+                close(loaded.run(given).values(), reference.run(None, given), 1e-5)
+                region = next(each for each in reversed(regions) if each["from"] <= s)
+                assert [one.symbol for one in loaded.profile(given)] == [one["symbol"] for one in region["launches"]]
 
     on_standin(run)
 

@@ -35,7 +35,7 @@ def emulated(artifact: Artifact, options: EmulatorOptions = _ORDERS) -> Kernels:
     """The kernels of an artifact that was compiled with its CUDA text, for the emulated device."""
     programs = [nested for program in artifact.programs for nested in walk_programs(program)]
     steps = [step for program in programs for step in program.steps if isinstance(step, DeviceStep)]
-    symbols = sorted({launch.symbol for step in steps for launch in step.launches})
+    symbols = sorted({one.symbol for step in steps for launch in step.launches for one in launch.kernels})
     return Kernels({name: bytes(artifact.member(cuda_source_member(name))).decode() for name in symbols}, options)
 
 

@@ -218,6 +218,7 @@ CUresult cuGraphExecKernelNodeSetParams(CUgraphExec executable, CUgraphNode node
     Launch fresh = launch_of(*given);
     fresh.cooperative = launch.cooperative, fresh.cluster = launch.cluster;
     check_launch(fresh);
+    if (changed.device != function_of(fresh.function).device) refuse(CUDA_ERROR_INVALID_VALUE, "a node keeps its context, but the kernel is of another GPU");
     launch = std::move(fresh);
   });
 }
