@@ -35,7 +35,8 @@ from tilestitch.compiler.ir.sizes import at, is_open
 from tilestitch.compiler.ir.substitute import data_at, graph_at
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.errors import PassError
-from tilestitch.passes.open import plan as open_plan
+from tilestitch.passes.open import cases as chooser
+from tilestitch.passes.open.plan import MOST_CASES
 from tilestitch.passes.open.regions import with_regions
 from tilestitch.passes.open.typical import typical_sizes
 from tilestitch.passes.pipeline import run_pipeline
@@ -83,7 +84,8 @@ def rows_of(name: str, device: str, precision: str, points: int) -> Iterator[dic
     path = export(model, name.partition(".")[0], exporter)
     plans = {}
     for most in (1, 4):
-        context = context_of(device, precision=precision, search=True, **{open_plan.MOST_CASES: most})
+        usual = context_of(device, precision=precision, search=True)
+        context = replace(usual, options={**usual.options, MOST_CASES: most})
         plans[most] = (*planned(path, model.ranges, context), context)
     cased = [group for group in plans[4][0].groups if group.cases is not None]
     for sizes in spread(model.ranges, points):
@@ -100,9 +102,10 @@ def rows_of(name: str, device: str, precision: str, points: int) -> Iterator[dic
 
 
 def compiled(name: str, target: str) -> dict[str, Any]:
-    fixture, found = fixture_of(name), {"model": name, "target": target}
+    fixture = fixture_of(name)
+    found: dict[str, Any] = {"model": name, "target": target}
     for label, most in (("one_schedule", 1), ("by_region", 4)):
-        open_plan.MOST_REGIONS = most
+        chooser.MOST_REGIONS = most
         start = time.process_time()
         made = compile_model(fixture.model, target, dims=dict(fixture.ranges), num_threads=1, cache=False)
         found[label] = {"cpu_s": round(time.process_time() - start, 2), "bytes": len(made.to_bytes())}

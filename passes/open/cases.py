@@ -81,11 +81,12 @@ class Point:
 
 def with_cases(
     groups: Sequence[Group], graph: Graph, typical: Sizes, target: TargetInfo, model: LatencyModel,
-    most: int = MOST_REGIONS,
+    most: int | None = None,
 ) -> tuple[Group, ...]:  # fmt: skip
-    """The groups of an open graph, scheduled for all sizes, with at most so many cases where these are predicted to
-    gain. typical: the sizes that they were scheduled at.
+    """The groups of an open graph, scheduled for all sizes, with cases where these are predicted to gain: at most so
+    many, MOST_REGIONS where nothing is said. typical: the sizes that they were scheduled at.
     """
+    most = MOST_REGIONS if most is None else most
     if most < 2:
         return tuple(groups)
     nodes, sized = {node.name: node for node in graph.nodes}, Sized(graph)

@@ -23,7 +23,7 @@ from tilestitch.passes.schedule.launches import completed
 from tilestitch.passes.schedule.order import segments_of
 from tilestitch.passes.sync.policies import wanted_sync
 
-from .cases import MOST_REGIONS, with_cases
+from .cases import with_cases
 from .cuda import launched_apart
 from .lift import lifted
 from .memory import place_open
@@ -103,7 +103,7 @@ def _kernels(
         problems = {g: p for g, p in zip(scheduled, groups, strict=True) if isinstance(p, str)}
         if not problems:
             whole = [group for group in groups if isinstance(group, Group)]
-            most = context.options.get(MOST_CASES, MOST_REGIONS)
+            most = context.options.get(MOST_CASES)
             cased = with_cases(whole, graph, sizes, context.target, context.cost_model, most)
             return result, cased, tuple(refused.values())
         for group, reason in problems.items():
