@@ -29,8 +29,8 @@ __all__ = [
     "ABSENT", "Arena", "Arg", "Body", "Cache", "CallStep", "Cases", "Constant", "Counters", "DeviceLaunch",
     "DeviceStep", "Edge", "Heap", "HostStep", "IfStep", "Input", "Launch", "Literal", "Location", "LoopStep",
     "NativeStep", "OptionalType", "Program", "ScanStep", "SequenceMapStep", "SequenceType", "Status", "Step", "Size",
-    "SizeCheck", "Sizes", "Slices", "Symbol", "TensorType", "ValueSpec", "ValueType", "constant_reference", "programs_to_json",
-    "size_reference",
+    "SizeCheck", "Sizes", "Slices", "Symbol", "TensorType", "ValueSpec", "ValueType", "constant_reference",
+    "programs_to_json", "size_reference",
 ]  # fmt: skip
 
 ABSENT = -1
