@@ -1,11 +1,15 @@
 """Models with open dimensions at twelve sizes each: compiled once for all sizes, for that size alone, and ONNX Runtime.
 
     python -m benchmarks.open_dims [NAME ...] [--exporters script dynamo keras] [--threads N ...] [--points N]
-                                   [--no-static] [--seconds S]
+                                   [--static N] [--seconds S] [--clock wall|cpu] [--keep DIR [--compile-only]]
 
 The sizes are the ends of the dimensions' ranges, primes and powers of two. All engines get the same inputs and take
-turns; medians count. Values are compared with ONNX Runtime's by the tests' tolerances. Models that are not there are
-exported first. Results go to benchmarks/results/.
+turns; medians count, or of CPU time, which a loaded machine disturbs less, the lower quintiles. Artifacts for one size
+are compiled for N of the sizes, as each takes as long as that for all of them. Values are compared with ONNX Runtime's
+as `benchmarks.open_right` does. Models that are not there are exported first. Results go to benchmarks/results/.
+
+With --keep, artifacts are kept in a folder, and what is there is not compiled again: --compile-only fills it, on a
+machine that does other things besides, and measuring takes a few minutes later.
 """
 
 from __future__ import annotations
@@ -22,32 +26,30 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.open_models.catalogue import MODELS
-from benchmarks.open_models.model import EXPORTERS, OpenModel, export
+from benchmarks.open_models.artifacts import Compiled, compiled, input_names
+from benchmarks.open_models.model import OpenModel
+from benchmarks.open_right import Rival, arguments, chosen, what_is_wrong
 from benchmarks.turns import write_results
-from tests.compiled import assert_close
 from tests.open_models.sizes import Feeds, Sizes, spread
-from tests.tolerances import MODELS as TOLERANCES
-from tilestitch.codegen.errors import CodegenError
-from tilestitch.compiler import compile_model
-from tilestitch.compiler.cli import rivals
-from tilestitch.compiler.cli.bench import interleaved
-from tilestitch.compiler.cli.output import Progress, table
-from tilestitch.compiler.errors import HostStepsError
-from tilestitch.compiler.frontend.errors import FrontendError
-from tilestitch.passes.errors import PassError
-from tilestitch.runtime import load
+from tilestitch.compiler.cli.output import table
 from tilestitch.runtime.errors import TilestitchRuntimeError
 
-REFUSALS = (FrontendError, PassError, CodegenError, HostStepsError, TilestitchRuntimeError)
 HEADER = ("model", "threads", "sizes", "open ms", "static ms", "onnxruntime ms", "static/open", "ort/open", "values")
 OPEN, STATIC, RIVAL = "open", "static", "onnxruntime"
 ENGINES = (OPEN, STATIC, RIVAL)
-MOST_ROUNDS = 40
+MOST_ROUNDS, LEAST_ROUNDS = 30, 3
+TURN_S = 0.02
+"""Of a turn, at least: short runs are repeated."""
+SETTLE_S = 0.1
+"""At the beginning of a turn on two threads or more, which the threads of the engine before may disturb: ONNX
+Runtime's look for work for about 50 ms. It does not count."""
 PATIENCE_S = 10.0
 """An engine that needs longer for its first run takes no turns: that run is its time."""
-
-OWN_DIFFERENCES = 4.0
+CLOCKS: Mapping[str, tuple[Callable[[], float], Callable[[Sequence[float]], float]]] = {
+    "wall": (time.perf_counter, median),
+    "cpu": (time.process_time, lambda times: float(np.percentile(times, 20))),
+}
+"""What a clock says, and which of many times counts."""
 
 Run = Callable[[], Sequence[Any]]
 
@@ -66,98 +68,65 @@ class Row:
         return both[0] / both[1] if both[0] and both[1] else None
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """What compiling gave: a function that runs it, or why there is none."""
-
-    run: Callable[[Feeds], Sequence[Any]] | None
-    facts: Mapping[str, Any]
-
-
-def compiled(path: Path, threads: int, shapes: Mapping[str, Sequence[int]] | None = None) -> Compiled:
-    start = time.perf_counter()
-    try:
-        made = compile_model(path, num_threads=threads, shapes=shapes)
-        model = load(made.to_bytes(), device="cpu", num_threads=threads)
-    except REFUSALS as error:
-        return Compiled(None, {"failure": f"{type(error).__name__}: {error}"})
-    told = made.explain()
-    facts = {
-        "compile_s": round(time.perf_counter() - start, 2),
-        "kernels": len(told["kernels"]),
-        "host_steps": told["host"]["steps"],
-        "sizes": [one["sizes"] for one in (told, *told.get("specialisations", ()))],
-    }
-    return Compiled(lambda feeds: list(model.run(feeds).values()), facts)
-
-
 def measured(
-    engines: Mapping[str, Run], as_written: Run, sizes: Sizes, failures: dict[str, str], seconds: float
+    engines: Mapping[str, Run], threads: int, sizes: Sizes, failures: dict[str, str], options: argparse.Namespace
 ) -> Row:
-    """Compares the values of all engines with ONNX Runtime's, and times those that can run. as_written: ONNX Runtime
-    without its optimisations.
-    """
-    wanted = engines[RIVAL]()
+    """Times all engines that can run."""
+    clock, statistic = CLOCKS[options.clock]
     once: dict[str, float] = {}
     for name, run in engines.items():
-        start = time.perf_counter()
+        start = clock()
         try:
-            got = run()
+            run()
         except TilestitchRuntimeError as error:
             failures[name] = f"{type(error).__name__}: {error}"
             continue
-        once[name] = time.perf_counter() - start
-        try:
-            for actual, expected in zip(got, wanted, strict=True):
-                assert_close(actual, expected, TOLERANCES.get(str(expected.dtype), 0.0))
-        except AssertionError as error:
-            if not is_no_further(got, wanted, as_written()):
-                failures[name] = f"wrong values: {str(error).strip().splitlines()[0]}"
+        once[name] = clock() - start
     quick = [name for name, taken in once.items() if taken <= PATIENCE_S]
-    times = {name: [taken * 1e6] for name, taken in once.items() if name not in quick}
-    if quick:
-        rounds = int(np.clip(seconds / sum(once[name] for name in quick), 3, MOST_ROUNDS))
-        with Progress() as progress:
-            times |= interleaved({name: engines[name] for name in quick}, rounds, 1, progress)
-    return Row(sizes, {name: round(median(values), 1) for name, values in times.items()}, failures)
+    times = {name: [taken] for name, taken in once.items() if name not in quick} | {name: [] for name in quick}
+    total = sum(max(once[name], TURN_S) + (max(once[name], SETTLE_S) if threads > 1 else 0.0) for name in quick)
+    for _ in range(int(np.clip(options.seconds / max(total, 1e-9), LEAST_ROUNDS, MOST_ROUNDS)) if quick else 0):
+        for name in quick:
+            times[name].append(turn(engines[name], clock, SETTLE_S if threads > 1 else 0.0))
+    return Row(sizes, {name: round(statistic(values) * 1e6, 1) for name, values in times.items()}, failures)
 
 
-def is_no_further(got: Sequence[Any], wanted: Sequence[Any], as_written: Sequence[Any]) -> bool:
-    """Whether results differ from ONNX Runtime's about as much as these do with and without its optimisations: a
-    detector with random weights has boxes of nearly the same score, which rounding puts in one order or the other.
-    """
-    for ours, one, other in zip(got, wanted, as_written, strict=True):
-        if not ours.shape == one.shape == other.shape or ours.dtype != one.dtype:
-            return False
-        if min(apart(ours, one), apart(ours, other)) > OWN_DIFFERENCES * apart(one, other):
-            return False
-    return True
-
-
-def apart(one: Any, other: Any) -> float:
-    return float(np.abs(np.asarray(one, np.float64) - np.asarray(other, np.float64)).max(initial=0.0))
+def turn(run: Run, clock: Callable[[], float], settle_s: float) -> float:
+    """The time of a run, of as many as take `TURN_S`, after those that settle."""
+    end = time.perf_counter() + settle_s
+    while time.perf_counter() < end:
+        run()
+    start, count = clock(), 0
+    while not count or clock() - start < TURN_S:
+        run()
+        count += 1
+    return (clock() - start) / count
 
 
 def examined(model: OpenModel, path: Path, threads: int, options: argparse.Namespace) -> dict[str, Any]:
     """All sizes of one file with so many threads."""
-    rival, as_written = rivals.onnxruntime(path, threads), rivals.onnxruntime(path, threads, as_written=True)
-    ours = compiled(path, threads)
-    names = input_names(path)
-    rows = []
-    for sizes in spread(model.ranges, options.points):
+    ours, names = compiled(path, threads, options.keep), input_names(path)
+    rival = None if options.compile_only else Rival(path, threads)
+    places, rows = spread(model.ranges, options.points), []
+    fixed = set(np.linspace(0, len(places) - 1, min(options.static, len(places))).round().astype(int).tolist())
+    for number, sizes in enumerate(places):
         random = np.random.default_rng(0)
         feeds = {name: array for name, array in model.feeds(sizes, random).items() if name in names}
-        static = Compiled(None, {})
-        if options.static:
-            static = compiled(path, threads, {name: array.shape for name, array in feeds.items()})
-        engines, failures = {}, {}
+        static = compiled(path, threads, options.keep, sizes, feeds) if number in fixed else Compiled(None, {})
+        if rival is None:
+            continue
+        engines: dict[str, Run] = {}
+        failures: dict[str, str] = {}
+        wanted = rival.run(feeds)
         for name, made in ((OPEN, ours), (STATIC, static)):
             if made.run is not None:
                 engines[name] = bound(made.run, feeds)
+                wrong = what_is_wrong(made.run(feeds), wanted, rival, feeds)
+                failures |= {name: wrong} if wrong else {}
             elif "failure" in made.facts:
                 failures[name] = made.facts["failure"]
-        engines[RIVAL] = bound(rival, feeds)
-        rows.append(measured(engines, bound(as_written, feeds), sizes, failures, options.seconds))
+        engines[RIVAL] = bound(rival.run, feeds)
+        rows.append(measured(engines, threads, sizes, failures, options))
         print("  ".join(map(str, line(path.stem, threads, rows[-1]))), file=sys.stderr, flush=True)
     return {"model": path.stem, "threads": threads, **ours.facts, "summary": summary(rows), "rows": rows}
 
@@ -166,19 +135,13 @@ def bound(run: Callable[[Feeds], Sequence[Any]], feeds: Feeds) -> Run:
     return lambda: run(feeds)
 
 
-def input_names(path: Path) -> set[str]:
-    import onnx
-
-    graph = onnx.load(path, load_external_data=False).graph
-    return {value.name for value in graph.input} - {tensor.name for tensor in graph.initializer}
-
-
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
-    """Geometric means over the sizes at which both engines ran: above 1, the open artifact is the faster one."""
+    """Geometric means over the sizes at which both engines ran, and the least: above 1, the open one is faster."""
     return {
         "static_over_open": geometric_mean([row.ratio(STATIC, OPEN) for row in rows]),
         "onnxruntime_over_open": geometric_mean([row.ratio(RIVAL, OPEN) for row in rows]),
         "onnxruntime_over_static": geometric_mean([row.ratio(RIVAL, STATIC) for row in rows]),
+        "least_static_over_open": min(filter(None, (row.ratio(STATIC, OPEN) for row in rows)), default=None),
         "sizes_right": sum(OPEN in row.medians_us and OPEN not in row.failures for row in rows),
         "sizes": len(rows),
     }
@@ -200,24 +163,22 @@ def line(name: str, threads: int, row: Row) -> tuple[object, ...]:
 
 def main() -> int:
     """Prints a table and writes a file; exit code 3 when a value is wrong or a model is refused."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.open_dims", description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MODELS)}; all when none is named")
-    parser.add_argument("--exporters", nargs="+", choices=[*EXPORTERS, "keras"], default=["script", "keras"])
+    parser = arguments("open_dims", __doc__)
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2], metavar="N")
-    parser.add_argument("--points", type=int, default=12, metavar="N", help="sizes of each model (default 12)")
-    parser.add_argument("--no-static", dest="static", action="store_false", help="do not compile for each size")
+    parser.add_argument("--static", type=int, default=12, metavar="N", help="sizes that are compiled for (default all)")
     parser.add_argument("--seconds", type=float, default=2.0, metavar="S", help="of measuring one size, about")
-    parser.add_argument("-o", "--output", type=Path, metavar="OUT.json")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: of all threads (default wall)")
+    parser.add_argument("--compile-only", action="store_true", help="fill the folder, and measure nothing")
     options = parser.parse_args()
-    unknown = [name for name in options.names if name not in MODELS]
-    if unknown:
-        parser.error(f"no model named {', '.join(unknown)}; there are {', '.join(MODELS)}")
-    results = []
-    for name in options.names or MODELS:
-        for exporter in MODELS[name].exporters:
-            if exporter in options.exporters:
-                path = export(MODELS[name], name, exporter)
-                results += [examined(MODELS[name], path, threads, options) for threads in options.threads]
+    if options.compile_only and options.keep is None:
+        parser.error("--compile-only needs a folder (--keep DIR)")
+    results = [
+        examined(model, path, threads, options)
+        for model, path in chosen(parser, options)
+        for threads in options.threads
+    ]
+    if options.compile_only:
+        return 0
     lines = [line(result["model"], result["threads"], row) for result in results for row in result["rows"]]
     print(table(lines, HEADER))
     for threads in options.threads:

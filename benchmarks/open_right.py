@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -117,28 +117,37 @@ def line(found: dict[str, Any]) -> tuple[object, ...]:
     return found["model"], found["compile_s"], found["kernels"], found["host_steps"], right, worst, wrong
 
 
-def main() -> int:
-    """Prints a table and writes a file; exit code 3 when a value is wrong, a model refused, or a step the host's."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.open_right", description=__doc__.partition("\n")[0])
+def arguments(name: str, about: str) -> argparse.ArgumentParser:
+    """Which models, exporters and sizes, and where artifacts and results go."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=about.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MODELS)}; all when none is named")
     parser.add_argument("--exporters", nargs="+", choices=[*EXPORTERS, "keras"], default=[*EXPORTERS, "keras"])
-    parser.add_argument("--threads", type=int, default=2, metavar="N")
     parser.add_argument("--points", type=int, default=12, metavar="N", help="sizes of each model (default 12)")
-    parser.add_argument(
-        "--keep", type=Path, metavar="DIR", help="of artifacts, which are compiled where they are not there"
-    )
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="of artifacts, compiled where they are not there")
     parser.add_argument("-o", "--output", type=Path, metavar="OUT.json")
-    options = parser.parse_args()
+    return parser
+
+
+def chosen(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Iterator[tuple[OpenModel, Path]]:
+    """The models that were asked for, exported where they are not there."""
     unknown = [name for name in options.names if name not in MODELS]
     if unknown:
         parser.error(f"no model named {', '.join(unknown)}; there are {', '.join(MODELS)}")
-    results = []
     for name in options.names or MODELS:
         for exporter in MODELS[name].exporters:
             if exporter in options.exporters:
-                path = export(MODELS[name], name, exporter)
-                results.append(examined(MODELS[name], path, options.threads, options.points, options.keep))
-                print("  ".join(map(str, line(results[-1]))), file=sys.stderr, flush=True)
+                yield MODELS[name], export(MODELS[name], name, exporter)
+
+
+def main() -> int:
+    """Prints a table and writes a file; exit code 3 when a value is wrong, a model refused, or a step the host's."""
+    parser = arguments("open_right", __doc__)
+    parser.add_argument("--threads", type=int, default=2, metavar="N")
+    options = parser.parse_args()
+    results = []
+    for model, path in chosen(parser, options):
+        results.append(examined(model, path, options.threads, options.points, options.keep))
+        print("  ".join(map(str, line(results[-1]))), file=sys.stderr, flush=True)
     print(table([line(result) for result in results], HEADER))
     print(f"written to {write_results('open_right', results, options.output)}")
     fine = all(r["sizes_right"] == r["sizes_tried"] and r["host_steps"] == 0 for r in results if "failure" not in r)
