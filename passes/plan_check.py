@@ -22,6 +22,8 @@ from tilestitch.runtime.program import MAX_BLOCK, MAX_GRID
 from .errors import PlanError
 from .fusion.legality import check_group
 from .host_steps import refused_kernels
+from .open.memory import lifetimes_over
+from .open.slices import why_not_sliced
 from .plan import ALIGNMENT, BufferPlan, Group, GroupKind, HostGroup, StitchPlan, WhyNot, wholes_of
 from .plan.cpu.isa import isa_named
 from .plan.cpu.schedules import CpuSchedule
@@ -241,6 +243,11 @@ class _Checker:
     def _check_buffers(self) -> None:
         plan = self.plan
         lifetimes = lifetimes_of(plan.groups, plan.segments, plan.buffers.aliases, plan.buffers.places)
+        if plan.slices is not None:
+            problem = why_not_sliced(plan, self.graph, plan.slices)
+            if problem is not None:
+                self.fail(problem)
+            lifetimes = lifetimes_over(plan.slices, lifetimes, plan.segments)
         outside = {v.name for v in self.graph.outputs}
         outside.update(plan.buffers.aliases.get(v, v) for g in plan.host_groups for v in g.inputs)
         if {b.value for b in plan.buffers.buffers} != set(lifetimes) - outside:

@@ -34,7 +34,7 @@ def place_open(
     values = {o.name: o for n in graph.nodes for o in n.outputs}
     lifetimes = lifetimes_of(groups, segments, aliases)
     if slices is not None:
-        lifetimes = _whole(lifetimes, slices.spans([name for s in segments for name in s.groups]))
+        lifetimes = lifetimes_over(slices, lifetimes, segments)
     outside = {v.name for v in graph.outputs} | {aliases.get(v, v) for g in host_groups for v in g.inputs}
     whole = {s.name: replace(s, low=0) for v in values.values() for s in symbols_of(_dims(v)) if s.or_empty}
     slots: list[_Slot] = []
@@ -48,10 +48,13 @@ def place_open(
     return BufferPlan(end, tuple(sorted(buffers, key=lambda b: (b.first, b.value))), dict(aliases))
 
 
-def _whole(lifetimes: Mapping[str, Lifetime], spans: Sequence[Lifetime]) -> dict[str, Lifetime]:
+def lifetimes_over(
+    slices: Slices, lifetimes: Mapping[str, Lifetime], segments: Sequence[Segment]
+) -> dict[str, Lifetime]:  # fmt: skip
     """Where launches go through slices together, what enters or leaves them is needed from the first to the last one,
     as it is not all there, or not all read, before.
     """
+    spans = slices.spans([name for segment in segments for name in segment.groups])
     return {
         name: alive if spans[alive[0]] == spans[alive[1]] else (spans[alive[0]][0], spans[alive[1]][1])
         for name, alive in lifetimes.items()

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilestitch.compiler.ir import Graph, Node, Value
-from tilestitch.compiler.ir.sizes import Size, Symbol, at, divisor_of, largest, symbols_of, typical
-from tilestitch.passes.plan import Group, Segment, WhyNot
+from tilestitch.compiler.ir.sizes import Size, Symbol, at, bounds_of, divisor_of, largest, symbols_of, typical
+from tilestitch.passes.plan import Group, Segment, StitchPlan, WhyNot
 from tilestitch.passes.plan.slices import Run, Slices
 from tilestitch.passes.schedule.cpu.tiles import LAST_CACHE_BYTES
 from tilestitch.runtime.launch_check import ARGUMENT_ALIGNMENT
@@ -60,6 +60,37 @@ def _batches(graph: Graph) -> Iterator[Symbol]:
             yield symbol
 
 
+def why_not_sliced(plan: StitchPlan, graph: Graph, slices: Slices) -> str | None:
+    """Why launches cannot go through the images of a batch as a plan says; None if they can."""
+    symbol = next((symbol for symbol in graph.symbols if symbol.name == slices.symbol), None)
+    if symbol is None:
+        return f"its slices are of {slices.symbol!r}, which is no symbol of the graph"
+    if plan.target.is_gpu:
+        return "launches of a GPU have no slices"
+    native = {group.name: group for group in plan.groups}
+    if [name for run in slices.runs for name in run.groups] != [name for name in plan.launch_order if name in native]:
+        return "the runs of its slices have other groups than the plan, or in another order"
+    place = {name: number for number, segment in enumerate(plan.segments) for name in segment.groups}
+    division = _Division(graph, symbol, plan.buffers.aliases, {s.name: max(s.low, 1) for s in graph.symbols})
+    refused = division.refusal(graph)
+    for run in slices.runs:
+        if len({place[name] for name in run.groups}) > 1:
+            return f"the run of slices that begins with group {run.groups[0]} goes over the end of a segment"
+        if run.most == 0:
+            continue
+        if refused is not None:
+            return refused.reason
+        if bounds_of(run.most)[0] < 1:
+            return f"slices from group {run.groups[0]} on are of {run.most} images"
+        for stage in (division.stage(native[name]) for name in run.groups):
+            granule = math.lcm(*map(division.granule, (*stage.reads, *stage.stores)))
+            if not stage.keeps_apart:
+                return f"group {stage.name} has slices, but does not compute each image by itself"
+            if divisor_of(run.most) % granule:
+                return f"group {stage.name} has slices of {run.most} images, which are no multiples of {granule}"
+    return None
+
+
 class _Division:
     """Of the launches of one graph, by images of one batch."""
 
@@ -79,14 +110,22 @@ class _Division:
         graph: Graph, symbol: Symbol, groups: Sequence[Group], segments: Sequence[Segment],
         aliases: Mapping[str, str], sizes: Mapping[str, int],
     ) -> Slices | WhyNot | None:  # fmt: skip
+        division = _Division(graph, symbol, aliases, sizes)
+        refused = division.refusal(graph)
+        if refused is not None:
+            return refused
+        division.enter({group.name: group for group in groups}, segments)
+        return division.best(graph.name)
+
+    def refusal(self, graph: Graph) -> WhyNot | None:
+        """Why some of the images are no batch."""
+        symbol = self.symbol
         if symbol.low > 1 and not symbol.or_empty:
             return WhyNot(graph.name, "slices", f"{symbol} is never 1, so some images could be left in the end")
         claim = next((claim for claim in graph.claims if symbol in symbols_of([claim.size])), None)
         if claim is not None:
             return WhyNot(graph.name, "slices", f"{claim} holds for all images, and may not for some of them")
-        division = _Division(graph, symbol, aliases, sizes)
-        division.enter({group.name: group for group in groups}, segments)
-        return division.best(graph.name)
+        return None
 
     def enter(self, groups: Mapping[str, Group], segments: Sequence[Segment]) -> None:
         for segment in segments:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilestitch.compiler.ir.sizes import Size
+from tilestitch.passes.errors import PlanError
+from tilestitch.runtime.jsonfields import Fields, integer, sequence, string
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,13 @@ class Slices:
     def to_json(self) -> dict[str, Any]:
         return {"symbol": self.symbol, "runs": [[list(run.groups), run.most] for run in self.runs]}
 
+    @staticmethod
+    def from_json(data: Any, where: str) -> Slices:
+        fields = Fields(data, where)
+        slices = Slices(fields.string("symbol"), fields.sequence("runs", _run_from_json))
+        fields.done()
+        return slices
+
     def spans(self, order: Sequence[str]) -> list[tuple[int, int]]:
         """For each launch the first and the last one that are done for all images when it is; `order`: the groups."""
         place = {name: number for number, name in enumerate(order)}
@@ -38,3 +47,12 @@ class Slices:
                 ends = place[run.groups[0]], place[run.groups[-1]]
                 spans[ends[0] : ends[1] + 1] = [ends] * len(run.groups)
         return spans
+
+
+def _run_from_json(data: Any, where: str) -> Run:
+    if not isinstance(data, list) or len(data) != 2:
+        raise PlanError(f"{where} is no pair of names of groups and how many images they are run for")
+    groups = sequence(data[0], f"{where}[0]", string)
+    if not groups:
+        raise PlanError(f"{where} has no groups")
+    return Run(groups, integer(data[1], f"{where}[1]"))

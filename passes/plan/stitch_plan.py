@@ -210,6 +210,7 @@ def _plan_from_json(data: Any, where: str) -> StitchPlan:
         refusals=fields.sequence("refusals", WhyNot.from_json),
         plugins=fields.sequence("plugins", PluginRecord.from_json),
         bodies={k: _plan_from_json(v, f"{where}.bodies[{k!r}]") for k, v in fields.mapping("bodies").items()},
+        slices=fields.optional("slices", Slices.from_json),
     )
     fields.done()
     return plan

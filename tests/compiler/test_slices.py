@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -17,7 +19,14 @@ from tests.tolerances import MODELS
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli import rivals
 from tilestitch.compiler.driver import CompiledModel
+from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir.text import parse_graph
+from tilestitch.passes import PassContext, StitchPlan, check_plan, make_plan
+from tilestitch.passes.errors import PlanError
 from tilestitch.passes.open import slices
+from tilestitch.passes.open.memory import place_open
+from tilestitch.passes.plan.slices import Run, Slices
+from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.runtime import load
 
 pytest.importorskip("onnxruntime")
@@ -159,3 +168,43 @@ def test_images_that_are_mixed_are_computed_together() -> None:
     compiled = check(network.model())
     plan = compiled.plan.slices
     assert plan is not None and 0 in [run.most for run in plan.runs[1:-1]]
+
+
+def planned() -> tuple[Graph, StitchPlan]:
+    text = """graph @main[n=1..99](%x: float32[n,8,8], %w: float32[8,2]) -> (%y) {
+  %a = cumulative(%x) {axis=1, exclusive=false, reducer="sum", reverse=false} : float32[n,8,8]
+  %b = cumulative(%a) {axis=2, exclusive=false, reducer="sum", reverse=false} : float32[n,8,8]
+  %c = cumulative(%b) {axis=1, exclusive=false, reducer="sum", reverse=true} : float32[n,8,8]
+  %s = reduce_sum(%c) {axes=[0], keepdims=true} : float32[1,8,8]
+  %d = sub(%c, %s) : float32[n,8,8]
+  %e = cumulative(%d) {axis=1, exclusive=false, reducer="sum", reverse=true} : float32[n,8,8]
+  %y = matmul(%e, %w) : float32[n,8,2]
+}"""
+    graph, context = parse_graph(text), PassContext(TargetInfo("cpu", 1))
+    return graph, make_plan(graph, context)
+
+
+def test_a_plan_with_slices_is_checked() -> None:
+    graph, plan = planned()
+    assert plan.slices is not None
+    check_plan(plan, graph)
+    data = json.loads(json.dumps(plan.slices.to_json()))
+    assert Slices.from_json(data, "slices") == plan.slices
+    everything = tuple(name for run in plan.slices.runs for name in run.groups)
+    for runs, problem in (
+        ((Run(everything, 4),), "does not compute each image by itself"),
+        ((Run(everything[:-1], 0),), "other groups"),
+        ((Run(everything[::-1], 0),), "in another order"),
+        ((Run(everything[:2], 0), Run(everything[2:3], -4), Run(everything[3:], 0)), "of -4 images"),
+    ):
+        with pytest.raises(PlanError, match=problem):
+            check_plan(replace(plan, slices=Slices("n", runs)), graph)
+    with pytest.raises(PlanError, match="no symbol"):
+        check_plan(replace(plan, slices=replace(plan.slices, symbol="m")), graph)
+
+
+def test_buffers_live_until_all_slices_are_done() -> None:
+    graph, plan = planned()
+    short = place_open(graph, plan.groups, plan.host_groups, plan.segments, plan.buffers.aliases)
+    with pytest.raises(PlanError, match="too short-lived"):
+        check_plan(replace(plan, buffers=short), graph)
