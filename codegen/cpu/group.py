@@ -12,6 +12,7 @@ from tilestitch.codegen.cpu.loops.injective import emit_injective
 from tilestitch.codegen.cpu.loops.rowwise import emit_rowwise
 from tilestitch.codegen.cpu.opaque.append import lower_append
 from tilestitch.codegen.cpu.opaque.checks import lower_index_checks
+from tilestitch.codegen.cpu.opaque.found import lower_compact, lower_tally
 from tilestitch.codegen.cpu.opaque.regions import lower_roi_align
 from tilestitch.codegen.cpu.opaque.scan import lower_cumulative
 from tilestitch.codegen.cpu.opaque.scatter import lower_scatter
@@ -31,6 +32,7 @@ from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemvPlan
 from tilestitch.passes.plan.cpu.loops import LoopPlan
 from tilestitch.passes.plan.cpu.opaque import (
     AppendPlan,
+    FoundPlan,
     OpaqueSchedule,
     RegionPlan,
     ScanPlan,
@@ -165,6 +167,8 @@ def _opaque(anchor: Node, schedule: OpaqueSchedule) -> tuple[KernelLaunch, ...]:
             return (lower_roi_align(plan),)
         case AppendPlan():
             return (lower_append(plan),)
+        case FoundPlan():
+            return (lower_tally(plan) if anchor.op == "tally" else lower_compact(plan),)
     raise AssertionError(plan)  # the schedule was checked
 
 

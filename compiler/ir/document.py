@@ -32,6 +32,7 @@ OPERANDS = {
     "scatter_elements": "x, indices, updates",
     "scatter_nd": "x, indices, updates",
     "suppress": "boxes, scores, most, overlap, least",
+    "compact": "mask, ends",
     "roi_align": "x, regions, images",
     "append": "x",
     "if": "cond, captures…",

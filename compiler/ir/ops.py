@@ -326,6 +326,24 @@ _SPECS: list[OpSpec] = [
         centers=_REQUIRED,
     ),
     _spec(
+        "tally",
+        Kind.OPAQUE,
+        rule.tally,
+        1,
+        "how many of each `block` elements of a mask are true, in row-major order; the last ones may be fewer",
+        block=_REQUIRED,
+    ),
+    _spec(
+        "compact",
+        Kind.OPAQUE,
+        rule.compact,
+        2,
+        "int64 [rank, count]: where a mask is true, in row-major order, a row for each axis. ends: how many are true "
+        "in each `block` elements and all before them; the last of these is `count`",
+        block=_REQUIRED,
+        count=_REQUIRED,
+    ),
+    _spec(
         "roi_align",
         Kind.OPAQUE,
         rule.roi_align,

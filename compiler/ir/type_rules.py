@@ -9,7 +9,7 @@ from typing import Any
 from .blocks import BlockFormat
 from .claims import may_be_equal, may_be_natural
 from .errors import TypeRuleError
-from .sizes import Size, is_open
+from .sizes import Size, ceil_div, is_open
 from .types import (
     UNKNOWN,
     AnyRankTensor,
@@ -444,6 +444,27 @@ def suppress(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     for a, b in ((boxes.shape[0], scores.shape[0]), (boxes.shape[1], scores.shape[2])):
         _require(dims_compatible(a, b), "boxes and scores must have the same images, and as many boxes")
     return [TensorType("int64", (*scores.shape[:2], boxes.shape[1])), TensorType("int64", scores.shape[:2])]
+
+
+def tally(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    (mask,) = _tensors(inputs)
+    _require(mask.dtype == "bool", "the mask must be bool")
+    return [TensorType("int64", (_blocks(mask, attrs["block"]),))]
+
+
+def compact(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    mask, ends = _tensors(inputs)
+    count = attrs["count"]
+    _require(mask.dtype == "bool" and mask.rank > 0, "the mask must be bool, and no scalar")
+    _require(ends.dtype == "int64" and ends.rank == 1, "ends must be int64, of rank 1")
+    _require(dims_compatible(ends.shape[0], _blocks(mask, attrs["block"])), "there must be an end for each block")
+    _require(may_be_natural(count), f"{count} elements")
+    return [TensorType("int64", (mask.rank, count))]
+
+
+def _blocks(mask: TensorType, block: int) -> Dim:
+    _require(block > 0, f"blocks of {block} elements")
+    return ceil_div(mask.num_elements, block) if mask.is_sized else UNKNOWN
 
 
 def roi_align(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:

@@ -28,6 +28,7 @@ from tilestitch.passes.plan.schedules import (
     AttentionSchedule,
     DirectSchedule,
     ElementwiseSchedule,
+    FoundSchedule,
     GemmSchedule,
     OpenElementwiseSchedule,
     OpenRowSchedule,
@@ -92,7 +93,7 @@ def lifted_schedule(
             return RankSchedule(RANK_THREADS)
         case DirectSchedule() | WindowSchedule() | ScanSchedule():
             return schedule
-        case SuppressSchedule() | RegionSchedule() | AppendSchedule():
+        case SuppressSchedule() | RegionSchedule() | AppendSchedule() | FoundSchedule():
             return schedule
     return f"kernels of template {schedule.template} are for known sizes only"
 

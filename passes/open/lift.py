@@ -25,6 +25,7 @@ from tilestitch.passes.plan.cpu.schedules import (
     CpuBlockGemmSchedule,
     CpuConvSchedule,
     CpuConvTransposeSchedule,
+    CpuFoundSchedule,
     CpuGemmSchedule,
     CpuGemvSchedule,
     CpuLoopSchedule,
@@ -47,6 +48,7 @@ from tilestitch.passes.plan.schedule_check import why_not
 from tilestitch.passes.plan.schedules import (
     AttentionSchedule,
     DirectSchedule,
+    FoundSchedule,
     GemmSchedule,
     OpenElementwiseSchedule,
     OpenRowSchedule,
@@ -135,6 +137,7 @@ _OF_NOTHING = frozenset(
         "reduce_sum",
         "reduce_prod",
         "suppress",
+        "compact",
     }
 )
 """Operators whose kernels are right where an operand has no elements, but the result has: loads ask whether there are
@@ -145,10 +148,12 @@ _ASKING = (
     | CpuRowSchedule
     | CpuScatterSchedule
     | CpuSuppressSchedule
+    | CpuFoundSchedule
     | OpenElementwiseSchedule
     | OpenRowSchedule
     | ScatterSchedule
     | SuppressSchedule
+    | FoundSchedule
 )
 
 
@@ -206,7 +211,7 @@ def _schedule(
             return _scan(schedule, ScanPlan(_anchor(view), schedule))
         case CpuScatterSchedule():
             return _scatter(schedule, ScatterPlan(_anchor(view), schedule))
-        case CpuSuppressSchedule() | CpuRegionSchedule() | CpuAppendSchedule():
+        case CpuSuppressSchedule() | CpuRegionSchedule() | CpuAppendSchedule() | CpuFoundSchedule():
             return schedule
         case CpuConvSchedule() | CpuWindowSchedule() | CpuConvTransposeSchedule():
             return _images(schedule, view, target)

@@ -12,6 +12,7 @@ from math import prod
 import numpy as np
 
 from tilestitch.compiler.ir import Node, Value
+from tilestitch.compiler.ir.sizes import Size
 from tilestitch.passes.plan.access.positions import values_between
 
 
@@ -54,9 +55,45 @@ def pending_checks(nodes: Sequence[Node]) -> dict[Node, list[IndexCheck]]:
 def _known_good(check: IndexCheck) -> bool:
     data = check.indices.data
     if data is None:
-        return False
+        return (
+            _limit(check.indices, None if check.column is None else (check.indices.tensor_type.rank - 1, check.column))
+            == check.size
+        )
     column = data if check.column is None else data[..., check.column]
     return bool(np.all((column >= -check.size) & (column < check.size)))
+
+
+def _limit(indices: Value, part: tuple[int, int] | None) -> Size | None:
+    """What indices are below, and not negative, as what computes them says: places in a mask, and of sorted elements.
+    None if it says nothing. part: an axis and the place along it of the indices that are meant; else all are.
+    """
+    node = indices.producer
+    if node is None:
+        return None
+    match node.op:
+        case "top_k" if indices is node.outputs[1]:
+            return node.inputs[0].shape[node.attrs["axis"]]
+        case "compact" if part is not None and part[0] == 0:
+            return node.inputs[0].shape[part[1]]
+        case "compact" if node.inputs[0].tensor_type.rank == 1:
+            return node.inputs[0].shape[0]
+        case "reshape" if part is None:
+            return _limit(node.inputs[0], None)
+        case "transpose":
+            return _limit(node.inputs[0], part and (node.attrs["perm"][part[0]], part[1]))
+        case "slice":
+            return _limit(node.inputs[0], _before_slice(node, part))
+    return None
+
+
+def _before_slice(node: Node, part: tuple[int, int] | None) -> tuple[int, int] | None:
+    """The part of a slice's operand that has a part of the slice; where all is meant, the first single place."""
+    starts, steps, sizes = (node.attrs[name] for name in ("starts", "steps", "sizes"))
+    if part is not None:
+        axis, place = part
+        return axis, starts[axis] + place * steps[axis]
+    shape = node.inputs[0].shape
+    return next(((axis, starts[axis]) for axis, size in enumerate(sizes) if size == 1 != shape[axis]), None)
 
 
 def read_for(checks: Sequence[IndexCheck], inputs: Sequence[Value]) -> list[Value]:

@@ -32,6 +32,7 @@ from .schedules import (
     AttentionSchedule,
     DirectSchedule,
     ElementwiseSchedule,
+    FoundSchedule,
     GemmSchedule,
     RankSchedule,
     RegionSchedule,
@@ -81,6 +82,7 @@ def registers_of(view: GroupView, kind: GroupKind, schedule: Schedule) -> int:
             | SuppressSchedule()
             | RegionSchedule()
             | AppendSchedule()
+            | FoundSchedule()
         ):
             return _bounded(OPAQUE[type(schedule)] + most_alive(view.nodes, view.outputs), schedule.threads)
     raise AssertionError(f"{schedule} is for no GPU")
@@ -195,7 +197,7 @@ EXCHANGE = 8
 """Of blocks that share a row."""
 OPAQUE: Mapping[type, int] = {
     ScanSchedule: 28, SortSchedule: 20, RankSchedule: 28, ScatterSchedule: 16, SuppressSchedule: 48, RegionSchedule: 40,
-    AppendSchedule: 16,
+    AppendSchedule: 16, FoundSchedule: 28,
 }  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from .parts import Roles
 from .schedules import (
     AppendSchedule,
     ElementwiseSchedule,
+    FoundSchedule,
     OpenElementwiseSchedule,
     OpenRowSchedule,
     RankSchedule,
@@ -48,7 +49,7 @@ MOST_STATIC_SHARED_BYTES = 48 * 1024
 OPAQUE = {
     "window_reduce": WindowSchedule, "cumulative": ScanSchedule, "top_k": SortSchedule | RankSchedule,
     "scatter_elements": ScatterSchedule, "scatter_nd": ScatterSchedule, "suppress": SuppressSchedule,
-    "roi_align": RegionSchedule, "append": AppendSchedule,
+    "roi_align": RegionSchedule, "append": AppendSchedule, "tally": FoundSchedule, "compact": FoundSchedule,
 }  # fmt: skip
 """The schedule that the template of each operator takes."""
 
@@ -83,11 +84,14 @@ def _reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule)
             | SuppressSchedule()
             | RegionSchedule()
             | AppendSchedule()
+            | FoundSchedule()
         ) if kind is GroupKind.OPAQUE:
             assert view.anchor is not None
             if not isinstance(schedule, OPAQUE.get(view.anchor.op, ())):
                 yield f"template {schedule.template} does not compute {view.anchor.op}"
             yield from block_size(schedule.threads)
+            if isinstance(schedule, FoundSchedule) and view.anchor.attrs.get("block", 0) % schedule.threads:
+                yield f"{schedule.threads} threads do not share a block of {view.anchor.attrs['block']} elements evenly"
             if isinstance(schedule, SortSchedule) and schedule.threads & (schedule.threads - 1):
                 yield f"{schedule.threads} threads are no power of two, as sorting needs"
         case _:

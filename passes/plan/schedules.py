@@ -261,10 +261,19 @@ class AppendSchedule:
     threads: int
 
 
+@dataclass(frozen=True)
+class FoundSchedule:
+    """What is true in a mask, counted or put together: a block of threads for each block of elements."""
+
+    template: ClassVar[str] = "found"
+    threads: int
+
+
 Schedule: TypeAlias = (
     ElementwiseSchedule | OpenElementwiseSchedule | TransposeSchedule | RowSchedule | OpenRowSchedule
     | SplitRowSchedule | WindowSchedule | ScanSchedule
     | SortSchedule | RankSchedule | ScatterSchedule | SuppressSchedule | RegionSchedule | AppendSchedule
+    | FoundSchedule
     | GemmSchedule | DirectSchedule | BandSchedule
     | TicketSchedule | LaunchesSchedule | BlockSchedule | AttentionSchedule | CpuSchedule
 )  # fmt: skip

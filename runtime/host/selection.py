@@ -97,6 +97,19 @@ def _kept(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     return [np.concatenate([np.argwhere(found)[:, :2], places[found][:, None]], 1).astype(np.int64)]
 
 
+def _tally(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
+    """How many of each `block` elements of a mask are true."""
+    mask, block = np.asarray(inputs[0]).reshape(-1), attrs["block"]
+    padded = np.zeros(-(-mask.size // block) * block, bool)
+    padded[: mask.size] = mask
+    return [padded.reshape(-1, block).sum(1, dtype=np.int64)]
+
+
+def _compact(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
+    """Where a mask is true, [rank, count]."""
+    return [np.stack(np.nonzero(inputs[0])).astype(np.int64)]
+
+
 def _extent(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     """A tensor that has these sizes, and takes no memory."""
     (sizes,) = inputs
@@ -141,5 +154,5 @@ def _intersection_over_union(box: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 TABLE: Mapping[str, HostFn] = {
     "NonZero": _non_zero, "Compress": _compress, "Unique": _unique, "NonMaxSuppression": _non_max_suppression,
-    "suppress": _suppress, "Kept": _kept, "Extent": _extent,
+    "suppress": _suppress, "Kept": _kept, "Extent": _extent, "tally": _tally, "compact": _compact,
 }  # fmt: skip

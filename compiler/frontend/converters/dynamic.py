@@ -18,7 +18,7 @@ from tilestitch.compiler.ir.sizes import bounds_of
 from tilestitch.runtime.host.shaping import slice_index
 
 from ..symbols import found_size
-from . import dynamic_folding, dynamic_images
+from . import dynamic_folding, dynamic_images, host_ops
 from .host_types import (
     Dim,
     constant_ints,
@@ -330,5 +330,6 @@ DYNAMIC: Mapping[str, Sequence[Versioned]] = {
     "Dropout": [(12, dropout)],
     **dynamic_folding.DYNAMIC,
     **dynamic_images.DYNAMIC,
+    **host_ops.DYNAMIC,
 }
 """Operator -> its run-time forms with the opset version since which each is right."""

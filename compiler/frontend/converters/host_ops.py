@@ -12,6 +12,7 @@ from tilestitch.compiler.frontend.context import Context, Versioned
 from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, TensorType, Type, Value
 
 from ..symbols import sizes_are_symbols
+from .found import places_of_true
 from .host_types import length_of, present, rank_or_none, tensor_step, with_unknown
 
 
@@ -55,8 +56,12 @@ def _suppressed(ctx: Context) -> Sequence[Value]:
         ctx.constant(0.0, "float32") if overlap is None else ctx.reshape(overlap, ()),
         ctx.constant(-np.inf, "float32") if least is None else ctx.reshape(least, ()),
     )
-    kept = ctx.emit_many("suppress", operands, {"centers": centers})
-    return ctx.host("Kept", kept, [TensorType("int64", (UNKNOWN, 3))])
+    places, counts = ctx.emit_many("suppress", operands, {"centers": centers})
+    boxes = ctx.dim(places, 2)
+    is_kept = ctx.less(ctx.broadcast_to(ctx.iota(boxes), ctx.shape(places)), ctx.expand_dims(counts, (2,)))
+    kept = ctx.transpose(places_of_true(ctx, is_kept), (1, 0))
+    numbers = ctx.expand_dims(ctx.emit("gather_nd", places, kept, batch_dims=0), (1,))
+    return [ctx.concat([ctx.slice_axis(kept, 1, 0, 2), numbers], 1)]
 
 
 def image_decoder(ctx: Context) -> Sequence[Value]:
@@ -66,11 +71,13 @@ def image_decoder(ctx: Context) -> Sequence[Value]:
 
 
 CONVERTERS: Mapping[str, Sequence[Versioned]] = {
-    "NonZero": [(9, non_zero)],
-    "Unique": [(11, unique)],
     "NonMaxSuppression": [(10, non_max_suppression)],
     "ImageDecoder": [(20, image_decoder)],
 }
+
+
+DYNAMIC: Mapping[str, Sequence[Versioned]] = {"NonZero": [(9, non_zero)], "Unique": [(11, unique)]}
+"""Those that kernels compute where sizes are symbols."""
 
 
 # -- ai.onnx.ml ------------------------------------------------------------------------------------------------------

@@ -1,10 +1,8 @@
-"""Reading and writing at indices: gather and scatter families, OneHot, Compress, ReverseSequence, TensorScatter."""
+"""Reading and writing at indices: gather and scatter families, OneHot, ReverseSequence, TensorScatter."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-
-import numpy as np
 
 from tilestitch.compiler.ir import Value
 
@@ -59,15 +57,6 @@ def convert_one_hot(ctx: Context) -> Value:
     return ctx.select(ctx.equal(along_axis(ctx, ctx.iota(depth), axis, rank), places), on, off)
 
 
-def convert_compress(ctx: Context) -> Value:
-    """Only a constant condition has a result of known size."""
-    x = ctx.input(0)
-    taken = ctx.constant(np.flatnonzero(ctx.constant_of(1).reshape(-1)), "int64")
-    if ctx.has_attr("axis"):
-        return ctx.gather(x, taken, ctx.axis(x, ctx.attr("axis")))
-    return ctx.gather(ctx.reshape(x, (-1,)), taken, 0)
-
-
 def reverse_sequence(b: Builder, x: Value, lengths: Value, batch_axis: int, time_axis: int) -> Value:
     """The first lengths[i] elements along `time_axis` of batch entry i in reverse order, the rest as it is."""
     shape = b.shape(x)
@@ -106,7 +95,6 @@ CONVERTERS: Mapping[str, Sequence[Versioned]] = {
     "ScatterElements": [(11, convert_scatter_elements)],
     "ScatterND": [(11, convert_scatter_nd)],
     "OneHot": [(9, convert_one_hot)],
-    "Compress": [(9, convert_compress)],
     "ReverseSequence": [(10, convert_reverse_sequence)],
     "TensorScatter": [(24, convert_tensor_scatter)],
 }

@@ -14,6 +14,7 @@ from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 from .limits import lane_reasons
 from .schedules import (
     CpuAppendSchedule,
+    CpuFoundSchedule,
     CpuRegionSchedule,
     CpuScanSchedule,
     CpuScatterSchedule,
@@ -23,7 +24,13 @@ from .schedules import (
 from .tiling import align
 
 OpaqueSchedule: TypeAlias = (
-    CpuSortSchedule | CpuScanSchedule | CpuScatterSchedule | CpuSuppressSchedule | CpuRegionSchedule | CpuAppendSchedule
+    CpuSortSchedule
+    | CpuScanSchedule
+    | CpuScatterSchedule
+    | CpuSuppressSchedule
+    | CpuRegionSchedule
+    | CpuAppendSchedule
+    | CpuFoundSchedule
 )
 MOST_INSERTED = 1 << 12
 """Elements of a list that others are inserted into, one place after the other."""
@@ -279,7 +286,33 @@ class AppendPlan:
             yield "a task has 0 parts; it has at least one"
 
 
-OpaquePlan: TypeAlias = SortPlan | ScanPlan | ScatterPlan | SuppressPlan | RegionPlan | AppendPlan
+@dataclass(frozen=True)
+class FoundPlan:
+    """A tally or compact node and its schedule."""
+
+    node: Node
+    schedule: CpuFoundSchedule
+    scratch_bytes: ClassVar[int] = 0
+
+    @property
+    def elements(self) -> Size:
+        return self.node.inputs[0].tensor_type.num_elements
+
+    @property
+    def blocks(self) -> Size:
+        return ceil_div(self.elements, self.node.attrs["block"])
+
+    @property
+    def tasks(self) -> Size:
+        return ceil_div(self.blocks, self.schedule.blocks)
+
+    def reasons(self) -> Iterator[str]:
+        """Why no kernel counts, or puts together, as scheduled."""
+        if not self.schedule.blocks:
+            yield "a task has 0 blocks; it has at least one"
+
+
+OpaquePlan: TypeAlias = SortPlan | ScanPlan | ScatterPlan | SuppressPlan | RegionPlan | AppendPlan | FoundPlan
 
 
 def opaque_plan(node: Node, schedule: OpaqueSchedule) -> OpaquePlan | str:
@@ -302,4 +335,6 @@ def _plan_of(node: Node, schedule: OpaqueSchedule) -> OpaquePlan | str:
             return RegionPlan(node, schedule)
         case CpuAppendSchedule() if node.op == "append":
             return AppendPlan(node, schedule)
+        case CpuFoundSchedule() if node.op in ("tally", "compact"):
+            return FoundPlan(node, schedule)
     return f"template {schedule.template} does not compute {node.op}"

@@ -291,6 +291,14 @@ class CpuAppendSchedule:
     parts: int
 
 
+@dataclass(frozen=True)
+class CpuFoundSchedule:
+    """What is true in a mask, counted or put together: a task has `blocks` blocks of elements."""
+
+    template: ClassVar[str] = "cpu_found"
+    blocks: int
+
+
 DotSchedule: TypeAlias = CpuDotGemmSchedule | CpuDotConvSchedule | CpuBlockDotGemmSchedule
 """Of kernels that need an instruction for integers."""
 
@@ -300,5 +308,5 @@ CpuSchedule: TypeAlias = (
     | CpuConvSchedule | CpuDotConvSchedule | CpuTileConvSchedule
     | CpuConvTransposeSchedule | CpuWindowSchedule | CpuAttentionSchedule | CpuLoopSchedule | CpuRowSchedule
     | CpuSplitRowSchedule | CpuSortSchedule | CpuScanSchedule | CpuScatterSchedule | CpuSuppressSchedule
-    | CpuRegionSchedule | CpuAppendSchedule
+    | CpuRegionSchedule | CpuAppendSchedule | CpuFoundSchedule
 )  # fmt: skip

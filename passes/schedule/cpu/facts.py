@@ -18,6 +18,7 @@ from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemvPlan
 from tilestitch.passes.plan.cpu.isa import TILE_BYTES_A_CYCLE, Isa
 from tilestitch.passes.plan.cpu.opaque import (
     AppendPlan,
+    FoundPlan,
     OpaquePlan,
     OpaqueSchedule,
     RegionPlan,
@@ -259,7 +260,7 @@ def _opaque(work: Part, plan: OpaquePlan, isa: Isa) -> Sequence[Part]:
         case SuppressPlan():
             pairs = plan.tasks * plan.boxes * max(1, ceil(log2(max(1, plan.boxes))))
             return (replace(work, arithmetic=(Arithmetic("alu", "float32", pairs),), lanes=1),)
-        case RegionPlan():
+        case RegionPlan() | FoundPlan():
             return (work,)
         case AppendPlan():
             x = plan.node.inputs[0].tensor_type

@@ -9,6 +9,7 @@ from tilestitch.passes.plan.cpu.isa import Isa
 from tilestitch.passes.plan.cpu.opaque import OpaqueSchedule
 from tilestitch.passes.plan.cpu.schedules import (
     CpuAppendSchedule,
+    CpuFoundSchedule,
     CpuRegionSchedule,
     CpuScanSchedule,
     CpuScatterSchedule,
@@ -23,6 +24,7 @@ MAX_INSERTION = 48
 SCAN_ELEMENTS = 16384
 COPY_ELEMENTS = 65536
 UPDATE_ELEMENTS = 8192
+FOUND_ELEMENTS = 65536
 LEAST_PART, SLICE_LANES = 16, 16
 """Elements of a slice that are worth a task of their own, and of a vector of them."""
 REGION_CHANNELS = 16
@@ -45,6 +47,8 @@ def choose_opaque(node: Node, isa: Isa) -> OpaqueSchedule | None:
     if node.op == "append":
         x, axis = node.inputs[0], node.attrs["axis"]
         return CpuAppendSchedule(max(1, COPY_ELEMENTS // max(1, prod(x.shape[axis:]))))
+    if node.op in ("tally", "compact"):
+        return CpuFoundSchedule(max(1, FOUND_ELEMENTS // node.attrs["block"]))
     return _scatter(node, isa) if node.op in ("scatter_elements", "scatter_nd") else None
 
 

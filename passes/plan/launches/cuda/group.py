@@ -20,6 +20,7 @@ from tilestitch.passes.plan.launches.cuda.gemm import Rows, contraction
 from tilestitch.passes.plan.launches.cuda.opaque import (
     append,
     checks,
+    found,
     ranks,
     regions,
     scan,
@@ -42,6 +43,7 @@ from tilestitch.passes.plan.schedules import (
     BlockSchedule,
     DirectSchedule,
     ElementwiseSchedule,
+    FoundSchedule,
     GemmSchedule,
     LaunchesSchedule,
     RankSchedule,
@@ -211,8 +213,10 @@ def of_part(view: GroupView, group: Group) -> tuple[Emitted, ...]:
             return (regions(anchor, schedule),)
         case AppendSchedule() if anchor is not None:
             return (append(anchor, schedule),)
-    found = "none" if schedule is None else f"one of template {schedule.template}"
-    raise PlanError(f"group {group.name} needs a schedule for a GPU, and has {found}; write the plan again")
+        case FoundSchedule() if anchor is not None:
+            return (found(anchor, schedule),)
+    given = "none" if schedule is None else f"one of template {schedule.template}"
+    raise PlanError(f"group {group.name} needs a schedule for a GPU, and has {given}; write the plan again")
 
 
 def _roles(view: GroupView) -> Roles:

@@ -13,6 +13,7 @@ from tilestitch.passes.plan.launches.cuda.emitted import Emitted, accumulator_by
 from tilestitch.passes.plan.own_kernels import Temporary
 from tilestitch.passes.plan.schedules import (
     AppendSchedule,
+    FoundSchedule,
     RankSchedule,
     RegionSchedule,
     ScanSchedule,
@@ -94,6 +95,13 @@ def regions(node: Node, schedule: RegionSchedule) -> Emitted:
 def append(node: Node, schedule: AppendSchedule) -> Emitted:
     blocks = ceil_div(node.inputs[0].tensor_type.num_elements, schedule.threads)
     return Emitted.of("append", largest(1, blocks), schedule.threads, (*node.inputs, *node.outputs))
+
+
+def found(node: Node, schedule: FoundSchedule) -> Emitted:
+    """A counter for each thread lies in shared memory."""
+    blocks = ceil_div(node.inputs[0].tensor_type.num_elements, node.attrs["block"])
+    launch = Emitted.of(node.op, blocks, schedule.threads, (*node.inputs, *node.outputs))
+    return replace(launch, static_shared_bytes=shared_array(schedule.threads, 4))
 
 
 def scatter(node: Node, schedule: ScatterSchedule) -> tuple[Emitted, ...]:

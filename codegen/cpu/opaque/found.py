@@ -1,0 +1,144 @@
+"""The templates of tally and compact: how many elements of a mask are true, block by block, and where they are.
+
+Tasks know from running totals of the counts where their results begin, so that they need nothing of one another.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr
+from tilestitch.codegen.compute.sizes import integer
+from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, kernel_function
+from tilestitch.codegen.cpu.contraction import microkernel as mk
+from tilestitch.passes.plan.cpu.opaque import FoundPlan
+
+LANES = 16
+"""Elements that are counted together."""
+WORD = 8
+"""Elements that are looked at together."""
+
+
+def lower_tally(plan: FoundPlan) -> KernelLaunch:
+    """One task counts in some blocks."""
+
+    def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
+        mask, counts = buffers
+        with _blocks(plan, task) as block:
+            low, high = _range_of(plan, block)
+            T.buffer_store(counts, _count(mask, low, high), [block])
+
+    return _launch(plan, body)
+
+
+def lower_compact(plan: FoundPlan) -> KernelLaunch:
+    """One task puts together what some blocks have."""
+    node = plan.node
+    shape, count = node.inputs[0].shape, node.attrs["count"]
+
+    def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
+        mask, ends, places = buffers
+        rows = T.bind(integer(count, "int64"))
+        with _blocks(plan, task) as block:
+            low, high = _range_of(plan, block)
+            before = tirx.if_then_else(block > 0, ends[T.max(block - 1, T.int64(0))], T.int64(0))
+            first, last = T.bind(before), T.bind(ends[block])
+            _store_places(mask, places, (low, high), (first, last))
+            if len(shape) > 1:
+                _store_coordinates(places, [integer(d, "int64") for d in shape], rows, (first, last))
+
+    return _launch(plan, body)
+
+
+def _launch(plan: FoundPlan, body: Any) -> KernelLaunch:
+    node = plan.node
+    parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]
+    func = kernel_function(parameters, body)
+    return KernelLaunch(node.op, func, plan.tasks, tuple(p.arg for p in parameters), node.origins)
+
+
+def _blocks(plan: FoundPlan, task: Expr) -> Any:
+    first = T.bind(mk.as_index(task) * plan.schedule.blocks)
+    return mk.serial(first, T.min(first + plan.schedule.blocks, integer(plan.blocks, "int64")))
+
+
+def _range_of(plan: FoundPlan, block: Expr) -> tuple[Expr, Expr]:
+    """The first element of a block, and the one after its last."""
+    size = plan.node.attrs["block"]
+    low = T.bind(block * size)
+    return low, T.bind(T.min(low + size, integer(plan.elements, "int64")))
+
+
+def _count(mask: Any, low: Expr, high: Expr) -> Expr:
+    """Elements that are true among [low, high), by vectors; then the rest one by one."""
+    sums, total = T.alloc_buffer((LANES,), "int32", scope="local"), _counter(T.int64(0))
+    with T.vectorized(0, LANES) as lane:
+        T.buffer_store(sums, T.int32(0), [lane])
+    vectors = T.bind((high - low) // LANES)
+    with mk.serial(0, vectors) as step, T.vectorized(0, LANES) as lane:
+        T.buffer_store(sums, sums[lane] + T.cast(mask[low + step * LANES + lane], "int32"), [lane])
+    with mk.serial(low + vectors * LANES, high) as place:
+        T.buffer_store(total, total[0] + T.cast(mask[place], "int64"), [0])
+    with T.serial(0, LANES) as lane:
+        T.buffer_store(total, total[0] + T.cast(sums[lane], "int64"), [0])
+    return total[0]
+
+
+def _store_places(mask: Any, places: Any, elements: tuple[Expr, Expr], results: tuple[Expr, Expr]) -> None:
+    """Numbers of elements, in the first row. Each is stored where the next true one belongs, true or not: what is not
+    is stored over, since the loop ends with the last true one. So nothing is guessed by the processor. Where there are
+    few, words without any are passed over.
+    """
+    (low, high), (first, last) = elements, results
+    at, place = _counter(first), _counter(low)
+
+    def until(stop: Expr) -> None:
+        with T.While(tirx.And(at[0] < last, place[0] < stop)):
+            T.buffer_store(places, place[0], [at[0]])
+            T.buffer_store(at, at[0] + T.cast(mask[place[0]], "int64"), [0])
+            T.buffer_store(place, place[0] + 1, [0])
+
+    with T.If((last - first) * WORD < high - low), T.Then():
+        whole = T.bind(high - WORD)
+        with T.While(tirx.And(at[0] < last, place[0] <= whole)):
+            word = T.bind(T.reinterpret("uint64", mask.vload([place[0]], f"uint8x{WORD}")))
+            with T.If(tirx.EQ(word, T.uint64(0))):
+                with T.Then():
+                    T.buffer_store(place, place[0] + WORD, [0])
+                with T.Else():
+                    until(T.bind(place[0] + WORD))
+    until(high)
+
+
+def _store_coordinates(places: Any, shape: list[Expr], count: Expr, results: tuple[Expr, Expr]) -> None:
+    """Numbers of elements, which ascend, as places along the axes: counted on from those of the element before."""
+    sizes = [T.bind(size) for size in shape]
+    along = [_counter(T.int64(0)) for _ in sizes]
+    before = _counter(T.int64(0))
+    with mk.serial(*results) as result:
+        number = T.bind(places[result])
+        with T.If(tirx.EQ(result, results[0])):
+            with T.Then():
+                rest = number
+                for axis in reversed(range(1, len(sizes))):
+                    T.buffer_store(along[axis], rest % sizes[axis], [0])
+                    rest = T.bind(rest // sizes[axis])
+                T.buffer_store(along[0], rest, [0])
+            with T.Else():
+                T.buffer_store(along[-1], along[-1][0] + (number - before[0]), [0])
+                for axis in reversed(range(1, len(sizes))):
+                    with T.While(along[axis][0] >= sizes[axis]):
+                        T.buffer_store(along[axis], along[axis][0] - sizes[axis], [0])
+                        T.buffer_store(along[axis - 1], along[axis - 1][0] + 1, [0])
+        T.buffer_store(before, number, [0])
+        for axis, place in enumerate(along):
+            T.buffer_store(places, place[0], [result + axis * count])
+
+
+def _counter(start: Expr) -> Any:
+    buffer = T.alloc_buffer((1,), "int64", scope="local")
+    T.buffer_store(buffer, start, [0])
+    return buffer

@@ -1,0 +1,109 @@
+"""The templates of tally and compact: how many elements of a mask are true, block by block, and where they are.
+
+A block of threads has one block of elements, a thread some neighbours of it. Running totals of the counts say where
+each block's results begin, so that blocks need nothing of one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr
+from tilestitch.codegen.compute.sizes import integer
+from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, Thread, barrier, kernel_function, shared_buffer
+from tilestitch.codegen.cuda.positions import places_dtype
+from tilestitch.compiler.ir.graph import Node
+from tilestitch.compiler.ir.sizes import ceil_div
+from tilestitch.passes.plan.schedules import FoundSchedule
+
+Body = Callable[[list[Any], Expr, Expr], None]
+
+
+def lower_tally(node: Node, schedule: FoundSchedule) -> CudaLaunch:
+    """The last thread of a block stores its count."""
+
+    def body(buffers: list[Any], block: Expr, lane: Expr) -> None:
+        mask, counts = buffers
+        share = _Share(node, schedule, mask, block, lane)
+        total = share.running_total()
+        with T.If(tirx.EQ(lane, schedule.threads - 1)), T.Then():
+            T.buffer_store(counts, T.cast(total, "int64"), [block])
+
+    return _launch(node, schedule, body)
+
+
+def lower_compact(node: Node, schedule: FoundSchedule) -> CudaLaunch:
+    """A thread stores the places of its elements that are true."""
+    shape, count = node.inputs[0].shape, node.attrs["count"]
+
+    def body(buffers: list[Any], block: Expr, lane: Expr) -> None:
+        mask, ends, places = buffers
+        dtype = places_dtype()
+        share = _Share(node, schedule, mask, block, lane)
+        total = share.running_total()
+        rows = T.bind(integer(count, dtype))
+        end = T.bind(T.cast(ends[block], dtype))
+        at = T.alloc_buffer((1,), dtype, scope="local")
+        before = T.cast(tirx.if_then_else(block > 0, ends[T.max(block - 1, 0)], T.int64(0)), dtype)
+        T.buffer_store(at, before + T.cast(total - share.own, dtype), [0])
+        with T.serial(0, share.length) as step:
+            place = T.bind(share.first + step)
+            with T.If(tirx.And(share.is_true(place), at[0] < end)), T.Then():
+                rest = place
+                for axis in reversed(range(len(shape))):
+                    size = integer(shape[axis], dtype)
+                    along = rest % size if axis else rest
+                    T.buffer_store(places, T.cast(along, "int64"), [at[0] + axis * rows])
+                    rest = T.bind(rest // size) if axis else rest
+                T.buffer_store(at, at[0] + 1, [0])
+
+    return _launch(node, schedule, body)
+
+
+class _Share:
+    """The neighbouring elements of a thread."""
+
+    def __init__(self, node: Node, schedule: FoundSchedule, mask: Any, block: Expr, lane: Expr) -> None:
+        self.mask, self.lane, self.threads = mask, lane, schedule.threads
+        self.length = node.attrs["block"] // schedule.threads
+        self.count = integer(node.inputs[0].tensor_type.num_elements, places_dtype())
+        self.first = T.bind(block * node.attrs["block"] + T.cast(lane, places_dtype()) * self.length)
+        own = T.alloc_buffer((1,), "int32", scope="local")
+        T.buffer_store(own, T.int32(0), [0])
+        with T.serial(0, self.length) as step:
+            T.buffer_store(own, own[0] + T.cast(self.is_true(self.first + step), "int32"), [0])
+        self.own = T.bind(own[0])
+
+    def is_true(self, place: Expr) -> Expr:
+        element = tirx.if_then_else(place < self.count, self.mask[T.min(place, self.count - 1)], T.uint8(0))
+        return tirx.NE(element, T.uint8(0))
+
+    def running_total(self) -> Expr:
+        """True elements of this thread and those before it: neighbours are added at distances 1, 2, 4 and so on."""
+        totals = shared_buffer(self.threads, "int32")
+        T.buffer_store(totals, self.own, [self.lane])
+        distance = 1
+        while distance < self.threads:
+            barrier()
+            other = totals[T.max(self.lane - distance, 0)]
+            added = T.bind(tirx.Select(self.lane >= distance, other, T.int32(0)))
+            barrier()
+            T.buffer_store(totals, totals[self.lane] + added, [self.lane])
+            distance *= 2
+        return T.bind(totals[self.lane])
+
+
+def _launch(node: Node, schedule: FoundSchedule, body: Body) -> CudaLaunch:
+    parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]
+    blocks = ceil_div(node.inputs[0].tensor_type.num_elements, node.attrs["block"])
+    grid, block = (blocks, 1, 1), (schedule.threads, 1, 1)
+
+    def emit(buffers: list[Any], thread: Thread) -> None:
+        body(buffers, T.bind(T.cast(thread.block[0], places_dtype())), thread.thread[0])
+
+    func = kernel_function(parameters, grid, block, emit)
+    return CudaLaunch(node.op, func, grid, block, tuple(p.arg for p in parameters), node.origins)

@@ -1,0 +1,148 @@
+"""Operators whose result is as large as the data says, as kernels: NonZero, Compress, Unique.
+
+What is looked for is counted block by block; the sum is a size from then on (`host.Extent`), and running totals of the
+counts say where the places that are found are put.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from tilestitch.compiler.frontend.builder import Builder, dtype_of
+from tilestitch.compiler.frontend.context import Context, Versioned
+from tilestitch.compiler.frontend.errors import NotStatic
+from tilestitch.compiler.ir import TensorType, Value
+from tilestitch.compiler.ir.claims import may_be_natural
+from tilestitch.compiler.ir.sizes import Size, bounds_of
+from tilestitch.compiler.ir.types import is_float
+
+from ..symbols import found_size, sizes_are_symbols
+
+BLOCK = 1024
+"""Elements of a mask that are counted together."""
+
+
+def places_of_true(b: Builder, mask: Value) -> Value:
+    """Where a mask, which is no scalar, is true: int64 [rank, found], in row-major order."""
+    counts = b.emit("tally", mask, block=BLOCK)
+    ends = b.emit("cumulative", counts, axis=0, reducer="sum", exclusive=False, reverse=False)
+    blocks = b.dim(ends, 0)
+    last = b.slice_axis(b.pad(ends, (1,), (0,)), 0, blocks, blocks + 1)  # 0 where there are no blocks
+    found = _as_size(b, last, prod(b.shape(mask)))
+    return b.emit("compact", mask, ends, block=BLOCK, count=found)
+
+
+def _as_size(b: Builder, count: Value, most: Size) -> Size:
+    """A count, [1], that is known when it has been computed, as a size from then on."""
+    hint = f"{b.origins[-1] if b.origins else 'found'}"
+    (extent,) = b.host("Extent", [count], [TensorType("bool", (found_size(hint, bounds_of(most)[1]),))])
+    return b.dim(extent, 0)
+
+
+def _require_kernels(ctx: Context, values: Sequence[Value]) -> None:
+    """NotStatic where the host is to do all of it: sizes are no symbols, nothing is left to compute, or text."""
+    if not sizes_are_symbols():
+        raise NotStatic("the size of the result depends on the data")
+    if all(value.is_constant for value in values):
+        raise NotStatic("the operands are constants")
+    if any(dtype_of(value) == "string" for value in values):
+        raise NotStatic("there are no kernels for text")
+
+
+def non_zero(ctx: Context) -> Value:
+    x = ctx.input(0)
+    _require_kernels(ctx, [x])
+    if ctx.rank(x) == 0:
+        raise NotStatic("a scalar has no axes")
+    return places_of_true(ctx, is_true(ctx, x))
+
+
+def is_true(b: Builder, x: Value) -> Value:
+    """Whether elements are not zero; NaN is not."""
+    return x if dtype_of(x) == "bool" else b.emit("logical_not", b.equal(x, 0))
+
+
+def compress(ctx: Context) -> Value:
+    x, condition = ctx.input(0), ctx.input(1)
+    taken = None
+    if condition.is_constant:
+        taken = ctx.constant(np.flatnonzero(ctx.array_of(condition)), "int64")
+    else:
+        _require_kernels(ctx, [x, condition])
+    axis = 0
+    if ctx.has_attr("axis"):
+        axis = ctx.axis(x, ctx.attr("axis"))
+    else:
+        x = ctx.reshape(x, (-1,))
+    if taken is None:
+        may_be_natural(ctx.dim(x, axis) - ctx.dim(condition, 0))
+        taken = ctx.reshape(places_of_true(ctx, condition), (-1,))
+    return ctx.gather(x, taken, axis)
+
+
+def unique(ctx: Context) -> Sequence[Value]:
+    """Equal elements lie beside each other when they are sorted: the first of each is found like any true element."""
+    x = ctx.input(0)
+    _require_kernels(ctx, [x])
+    if ctx.has_attr("axis"):
+        raise NotStatic("rows are compared on the host")
+    flat = ctx.reshape(x, (-1,))
+    keys, places = _in_order(ctx, flat)
+    return _distinct(ctx, flat, _is_first(ctx, keys), places, ctx.attr("sorted", 1) != 0)
+
+
+def _in_order(b: Builder, flat: Value) -> tuple[Value, Value]:
+    """The elements in ascending order, and where they were; of equal ones the first comes first."""
+    keys = b.cast(flat, "uint8") if dtype_of(flat) == "bool" else flat
+    return b.emit_many("top_k", [keys], {"k": b.dim(flat, 0), "axis": 0, "largest": False})
+
+
+def _is_first(b: Builder, keys: Value) -> Value:
+    """Whether sorted elements differ from the one before. One NaN is like another."""
+    before = b.slice_axis(b.pad(keys, (1,), (0,)), 0, 0, b.dim(keys, 0))
+    same = b.equal(keys, before)
+    if is_float(dtype_of(keys)):
+        same = b.emit("logical_or", same, b.emit("logical_and", b.emit("is_nan", keys), b.emit("is_nan", before)))
+    return b.emit("logical_or", b.emit("logical_not", same), b.equal(b.iota(b.dim(keys, 0)), 0))
+
+
+def _distinct(b: Builder, entries: Value, is_first: Value, places: Value, ascending: bool) -> tuple[Value, ...]:
+    """What Unique gives: distinct entries, their first places, which of them each entry is, and how often they occur.
+
+    is_first, places: of entries in ascending order, whether they differ from the one before, and where they were.
+    """
+    size = b.dim(entries, 0)
+    starts = b.reshape(places_of_true(b, is_first), (-1,))
+    found = b.dim(starts, 0)
+    end = b.size(size)
+    counts = b.sub(b.slice_axis(b.pad(starts, (0,), (1,), value=end), 0, 1, found + 1), starts)
+    firsts = b.gather(places, starts, 0)
+    number = b.sub(_running(b, is_first), 1)
+    which = _put(b, size, places, number)
+    if not ascending:
+        in_place = _put(b, size, places, b.cast(is_first, "int64"))
+        number = b.gather(b.sub(_running(b, in_place), 1), firsts, 0)
+        which = b.gather(number, which, 0)
+        firsts, counts = _put(b, found, number, firsts), _put(b, found, number, counts)
+    return b.gather(entries, firsts, 0), firsts, which, counts
+
+
+def _running(b: Builder, mask: Value) -> Value:
+    count = b.cast(mask, "int64")
+    return b.emit("cumulative", count, axis=0, reducer="sum", exclusive=False, reverse=False)
+
+
+def _put(b: Builder, size: Size, places: Value, values: Value) -> Value:
+    """int64 [size] with values at these places, each of which is there once."""
+    zeros = b.full((size,), 0, "int64")
+    return b.emit("scatter_elements", zeros, places, values, axis=0, reduction="none")
+
+
+CONVERTERS: Mapping[str, Sequence[Versioned]] = {
+    "NonZero": [(9, non_zero)],
+    "Compress": [(9, compress)],
+    "Unique": [(11, unique)],
+}
