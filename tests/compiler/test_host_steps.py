@@ -104,7 +104,7 @@ def test_steps_in_branches_count() -> None:
             s = Constant <value_ints = [-1]> () [flat] a = Reshape (f, s) },
           else_branch = e () => (float[k] b) { [same] b = Identity (x) }> }"""
     )
-    assert found["steps"] == 2  # the branch itself, and NonZero in it
+    assert found["steps"] == 2  # the branch itself, and the size of NonZero in it
     assert {"host.control_flow", "host.data_dependent"} <= {one["rule"] for one in found["reasons"]}
 
 
@@ -127,7 +127,7 @@ def test_of_many_reasons_the_first_are_told() -> None:
 
 def test_every_host_step_has_its_reason() -> None:
     (step,) = compile_model(model(BOXES)).explain()["host_steps"]
-    assert (step["op"], step["onnx_nodes"], step["rule"]) == ("host.Kept", ["nms"], "host.data_dependent")
+    assert (step["op"], step["onnx_nodes"], step["rule"]) == ("host.Extent", ["nms"], "host.data_dependent")
 
 
 # --- the command line ---
@@ -145,7 +145,7 @@ def test_compile_warns_on_standard_error(boxes: Path, tmp_path: Path, capsys: py
     assert told.err.startswith(
         "warning: 1 step runs on the host with numpy, slower than kernels, for 1 of 2 ONNX nodes\n"
     )
-    assert "1 (Kept): the shape of what ONNX node nms gives depends on the data; " in told.err
+    assert "1 (Extent): the shape of what ONNX node nms gives depends on the data; " in told.err
     assert json.loads(told.out)["host"]["steps"] == 1
     onnx.save(cnn(), tmp_path / "cnn.onnx")
     assert main.main(["compile", str(tmp_path / "cnn.onnx"), "-o", str(tmp_path / "m.tsm")]) == errors.OK
@@ -205,4 +205,4 @@ def test_a_compiled_model_shows_its_host_steps() -> None:
     assert "1 kernels and 1 host steps" in repr(compiled)
     with load(compiled.to_bytes()) as loaded:
         times = loaded.profile([np.zeros((1, 50, 4), np.float32), np.zeros((1, 1, 50), np.float32)])
-    assert [(time.symbol, time.on_host) for time in times if time.on_host] == [("host.Kept", True)]
+    assert [(time.symbol, time.on_host) for time in times if time.on_host] == [("host.Extent", True)]

@@ -59,7 +59,7 @@ def test_suppression_keeps_what_onnxruntime_keeps(most: int, least: float | None
         for b, c, n in sizes
     ]
     compiled = assert_equal_to_onnxruntime(text, {"b": (1, 4), "c": (1, 20), "n": (1, 5000)}, given, target)
-    assert [reason["operators"] for reason in compiled.explain()["host"]["reasons"]] == [["Kept"]]
+    assert [reason["operators"] for reason in compiled.explain()["host"]["reasons"]] == [["Extent"]]
 
 
 @pytest.mark.parametrize("target", TARGETS)

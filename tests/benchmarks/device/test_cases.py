@@ -20,6 +20,7 @@ from tilestitch.passes.plan.schedules import (
     AppendSchedule,
     AttentionSchedule,
     ElementwiseSchedule,
+    FoundSchedule,
     GemmSchedule,
     OpenElementwiseSchedule,
     OpenRowSchedule,
@@ -43,6 +44,7 @@ KINDS = {
 """Of launches."""
 OPEN = {
     OpenElementwiseSchedule, OpenRowSchedule, RankSchedule, RegionSchedule, SuppressSchedule, AppendSchedule,
+    FoundSchedule,
 }  # fmt: skip
 """What only kernels over open dimensions have; the queue has cases of their own for these."""
 

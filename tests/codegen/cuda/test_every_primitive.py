@@ -40,6 +40,7 @@ OPERANDS: dict[str, tuple[str, dict[str, Any]]] = {
     "cumulative": ("x", {"axis": 3, "reducer": "sum", "exclusive": False, "reverse": True}),
     "top_k": ("x", {"k": 3, "axis": 3, "largest": True}),
     "scatter_elements": ("xes", {"axis": 3, "reduction": "add"}), "scatter_nd": ("xpu", {"reduction": "none"}),
+    "tally": ("b", {"block": 256}), "compact": ("bt", {"block": 256, "count": 9}),
     "suppress": ("BSn11", {"centers": False}),
     "roi_align": ("xRI", {"mode": "avg", "size": (2, 3), "ratio": 0, "scale": 0.5, "offset": 0.5}),
 }  # fmt: skip
@@ -66,6 +67,7 @@ def operand(graph: Graph, kind: str, dtype: str) -> Value:
         "p": lambda: ("int64", (3, 2)), "u": lambda: (dtype, (3, *SHAPE[2:])),
         "B": lambda: (dtype, (2, 9, 4)), "S": lambda: (dtype, (2, 3, 9)), "n": lambda: ("int64", ()),
         "1": lambda: (dtype, ()), "R": lambda: (dtype, (7, 4)), "I": lambda: ("int64", (7,)),
+        "t": lambda: ("int64", (2,)),
     }  # fmt: skip
     return graph.add_input(kind, TensorType(*made[kind]()))
 

@@ -1,0 +1,170 @@
+"""What is found in masks and among sorted elements, by kernels: NonZero, Compress and Unique over open sizes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import parser
+
+from tilestitch.compiler import compile_model
+from tilestitch.compiler.cli import rivals
+from tilestitch.compiler.ir import Graph, TensorType
+from tilestitch.passes.plan.index_checks import pending_checks
+from tilestitch.runtime import load
+from tilestitch.runtime.host import TABLE
+
+pytest.importorskip("onnxruntime")
+
+TARGETS = ["cpu", pytest.param("emulator", marks=pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++"))]
+HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
+DENSITIES = (0, 0.003, 0.3, 1)
+SHAPES = [(1, 1, 1), (7, 3, 5), (2, 0, 3), (1, 1, 4096), (13, 89, 3), (4099, 1, 1)]
+DTYPES = {"bool": "bool", "float": "float32", "float16": "float16", "int64": "int64", "uint8": "uint8"}
+NUMBERS = ("float", "float16", "double", "int64", "int32", "uint8")
+
+
+def run(text: str, given: Sequence[dict[str, Any]], target: str) -> Iterator[dict[str, np.ndarray]]:
+    """The results for each of the inputs; the host does nothing but make sizes."""
+    compiled = compile_model(parser.parse_model(HEAD + text), target)
+    host = compiled.explain()["host"]
+    assert {op for reason in host["reasons"] for op in reason["operators"]} == {"Extent"}
+    with load(compiled.to_bytes(), target, num_threads=2) as module:
+        for feeds in given:
+            yield module.run(feeds)
+
+
+def masks(shapes: Sequence[tuple[int, ...]], seed: int = 0) -> list[np.ndarray]:
+    """With none, few, many and all elements true."""
+    random = np.random.default_rng(seed)
+    return [random.random(shape) < density for shape in shapes for density in DENSITIES]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_places_of_what_is_not_zero_are_those_of_numpy_whatever_the_shape(target: str) -> None:
+    text = (
+        "(bool[a, b, c] x, float[n, m] f) => (int64[3, k] y, int64[1, j] z, int64[2, i] w)\n"
+        "<int64[1] flat = {-1}> { y = NonZero(x)  r = Reshape(x, flat)  z = NonZero(r)  w = NonZero(f) }"
+    )
+    given = [
+        {"x": x, "f": np.where(f[0], -1.5, -0.0).astype(np.float32)}
+        for x, f in zip(masks(SHAPES), masks([(1, 5, 7)] * len(SHAPES), 1), strict=True)
+    ]
+    for feeds, got in zip(given, run(text, given, target), strict=True):
+        wanted = (feeds["x"], feeds["x"].reshape(-1), feeds["f"])
+        for places, array in zip(got.values(), wanted, strict=True):
+            assert places.dtype == np.int64
+            np.testing.assert_array_equal(places, np.stack(np.nonzero(array)))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_nan_is_found_and_zeros_of_both_signs_are_not_in_all_data_types(target: str) -> None:
+    names = list(DTYPES)
+    inputs = ", ".join(f"{name}[n, m] x{number}" for number, name in enumerate(names))
+    outputs = ", ".join(f"int64[2, k{number}] y{number}" for number in range(len(names)))
+    text = f"({inputs}) => ({outputs}) {{ {' '.join(f'y{i} = NonZero(x{i})' for i in range(len(names)))} }}"
+    random = np.random.default_rng(1)
+    given = []
+    for shape in [(1, 1), (3, 0), (37, 53)]:
+        arrays = [random.integers(0, 2, shape).astype(dtype) for dtype in DTYPES.values()]
+        for array in (array for array in arrays if array.dtype.kind == "f" and array.size):
+            array.flat[0], array.flat[-1] = np.nan, -0.0
+        given.append({f"x{number}": array for number, array in enumerate(arrays)})
+    for feeds, got in zip(given, run(text, given, target), strict=True):
+        for places, array in zip(got.values(), feeds.values(), strict=True):
+            np.testing.assert_array_equal(places, np.stack(np.nonzero(array)))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_compress_takes_what_onnxruntime_takes_along_any_axis(target: str) -> None:
+    text = (
+        "(float[a, b] x, int64[c] t, bool[a] p, bool[b] q, bool[c] r)\n"
+        "=> (float[i, b] y, float[a, j] z, int64[k] w, float[l] v)\n"
+        "{ y = Compress<axis=0>(x, p)  z = Compress<axis=-1>(x, q)  w = Compress(t, r)  v = Compress(x, p) }"
+    )
+    random = np.random.default_rng(2)
+    given = [
+        {
+            "x": random.standard_normal((a, b)).astype(np.float32), "t": random.integers(-9, 9, c),
+            "p": random.random(a) < density, "q": random.random(b) < density, "r": random.random(c) < density,
+        }
+        for a, b, c in [(1, 1, 1), (31, 7, 2500), (5, 1100, 3)] for density in DENSITIES
+    ]  # fmt: skip
+    reference = rivals.onnxruntime(parser.parse_model(HEAD + text), 1)
+    for feeds, got in zip(given, run(text, given, target), strict=True):
+        for actual, wanted in zip(got.values(), reference(feeds), strict=True):
+            np.testing.assert_array_equal(actual, wanted)
+
+
+def test_a_condition_that_is_longer_than_the_axis_is_refused_before_the_run() -> None:
+    compiled = compile_model(
+        parser.parse_model(HEAD + "(float[n] x, bool[m] q) => (float[k] y) { y = Compress<axis=0>(x, q) }")
+    )
+    with load(compiled.to_bytes()) as module:
+        x = np.arange(3, dtype=np.float32)
+        np.testing.assert_array_equal(module.run({"x": x, "q": np.array([False, True])})["y"], [1])
+        with pytest.raises(Exception, match="Compress"):
+            module.run({"x": x, "q": np.ones(4, bool)})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("ascending", [0, 1])
+def test_distinct_elements_of_numbers_with_nan_and_ties(ascending: int, target: str) -> None:
+    dtypes = NUMBERS if target == "cpu" else NUMBERS[:1] + NUMBERS[3:4]
+    outputs = ", ".join(
+        f"{t}[k{i}] y{i}, int64[k{i}] f{i}, int64[n] w{i}, int64[k{i}] c{i}" for i, t in enumerate(dtypes)
+    )
+    body = " ".join(f"y{i}, f{i}, w{i}, c{i} = Unique<sorted={ascending}>(x{i})" for i in range(len(dtypes)))
+    text = f"({', '.join(f'{t}[n] x{i}' for i, t in enumerate(dtypes))}) => ({outputs}) {{ {body} }}"
+    random = np.random.default_rng(3)
+    given = []
+    for size in (0, 1, 2, 97, 2500):
+        feeds = {}
+        for number, name in enumerate(dtypes):
+            dtype = np.dtype({"float": "float32", "double": "float64"}.get(name, name))
+            array = random.integers(0, max(1, size // 3), size).astype(dtype)
+            if dtype.kind == "f" and size > 2:
+                array[[1, size - 1]], array[2] = np.nan, -np.inf
+            feeds[f"x{number}"] = array
+        given.append(feeds)
+    for feeds, got in zip(given, run(text, given, target), strict=True):
+        results = iter(got.values())
+        for array in feeds.values():
+            for wanted in TABLE["Unique"]([array], {"sorted": ascending}):
+                actual = next(results)
+                assert actual.dtype == wanted.dtype
+                np.testing.assert_array_equal(actual, wanted)
+
+
+def test_distinct_elements_of_bool_and_of_several_axes() -> None:
+    text = (
+        "(bool[a, b] x) => (bool[k] y, int64[k] f, int64[n] w, int64[k] c)\n"
+        "{ y, f, w, c = Unique(x) }"
+    )  # fmt: skip
+    given = [{"x": mask[0]} for mask in masks(SHAPES)]
+    for feeds, got in zip(given, run(text, given, "cpu"), strict=True):
+        for actual, wanted in zip(got.values(), TABLE["Unique"]([feeds["x"]], {}), strict=True):
+            np.testing.assert_array_equal(actual, wanted)
+
+
+def test_indices_that_were_found_in_a_mask_are_checked_where_it_is_of_another_size_only() -> None:
+    graph = Graph("found")
+    mask, ends = graph.add_input("m", TensorType("bool", (4, 9))), graph.add_input("e", TensorType("int64", (1,)))
+    places = graph.emit("compact", mask, ends, block=1024, count=7)
+    coordinates = graph.emit("transpose", places, perm=(1, 0))
+    columns = graph.emit("slice", places, starts=(1, 0), steps=(1, 1), sizes=(1, 7))
+    flat = graph.emit("reshape", columns, shape=(7,))
+
+    def is_checked(op: str, shape: tuple[int, ...], indices: Any, **attrs: Any) -> bool:
+        x = graph.add_input("x", TensorType("float32", shape))
+        return bool(pending_checks([graph.emit(op, x, indices, **attrs).producer]))
+
+    assert not is_checked("gather_nd", (4, 9), coordinates, batch_dims=0)
+    assert is_checked("gather_nd", (4, 8), coordinates, batch_dims=0)
+    assert is_checked("gather_nd", (9, 4), coordinates, batch_dims=0)
+    assert not is_checked("gather", (9, 2), flat, axis=0)
+    assert is_checked("gather", (4, 2), flat, axis=0)
+    assert is_checked("gather", (9,), places, axis=0)
