@@ -138,6 +138,15 @@ CASES: Mapping[str, OpenCase | OpenModel] = {
         "{ g = Compress<axis=0>(x, m)  y = MatMul(g, w) }",
         ({"n": 1}, {"n": 2}, {"n": 97}, {"n": 1000}),
     ),
+    "places": OpenCase(
+        "(bool[a, b, 5] x) => (int64[3, k] y) { y = NonZero(x) }",
+        ({"a": 1, "b": 1}, {"a": 3, "b": 7}, {"a": 67, "b": 31}, {"a": 2, "b": 0}),
+    ),
+    "distinct": OpenCase(
+        "(float[n, 2] x) => (float[k, 2] y, int64[k] f, int64[n] w, int64[k] c, float[j] z)\n"
+        "{ r = Round(x)  y, f, w, c = Unique<axis=0, sorted=0>(r)  z = Unique(r) }",
+        ({"n": 1}, {"n": 2}, {"n": 97}, {"n": 1030}),
+    ),
     "llama": OpenModel("llama.script"),
     "llama.caches": OpenModel("llama.script", donate=("past_key_values.*",)),
     "encoder": OpenModel("encoder.script"),

@@ -13,6 +13,7 @@ from tilestitch.codegen.cpu.loops.rowwise import emit_rowwise
 from tilestitch.codegen.cpu.opaque.append import lower_append
 from tilestitch.codegen.cpu.opaque.checks import lower_index_checks
 from tilestitch.codegen.cpu.opaque.found import lower_compact, lower_tally
+from tilestitch.codegen.cpu.opaque.order import lower_order_rows
 from tilestitch.codegen.cpu.opaque.regions import lower_roi_align
 from tilestitch.codegen.cpu.opaque.scan import lower_cumulative
 from tilestitch.codegen.cpu.opaque.scatter import lower_scatter
@@ -34,6 +35,7 @@ from tilestitch.passes.plan.cpu.opaque import (
     AppendPlan,
     FoundPlan,
     OpaqueSchedule,
+    OrderPlan,
     RegionPlan,
     ScanPlan,
     ScatterPlan,
@@ -167,6 +169,8 @@ def _opaque(anchor: Node, schedule: OpaqueSchedule) -> tuple[KernelLaunch, ...]:
             return (lower_roi_align(plan),)
         case AppendPlan():
             return (lower_append(plan),)
+        case OrderPlan():
+            return (lower_order_rows(plan),)
         case FoundPlan():
             return (lower_tally(plan) if anchor.op == "tally" else lower_compact(plan),)
     raise AssertionError(plan)  # the schedule was checked

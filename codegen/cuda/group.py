@@ -13,6 +13,7 @@ from tilestitch.codegen.cuda.elementwise.turned import lower_turned
 from tilestitch.codegen.cuda.opaque.append import lower_append
 from tilestitch.codegen.cuda.opaque.checks import lower_index_checks
 from tilestitch.codegen.cuda.opaque.found import lower_compact, lower_tally
+from tilestitch.codegen.cuda.opaque.order import lower_order_rows
 from tilestitch.codegen.cuda.opaque.rank import lower_ranks
 from tilestitch.codegen.cuda.opaque.regions import lower_roi_align
 from tilestitch.codegen.cuda.opaque.scan import lower_cumulative
@@ -55,6 +56,7 @@ from tilestitch.passes.plan.schedules import (
     FoundSchedule,
     GemmSchedule,
     LaunchesSchedule,
+    OrderSchedule,
     RankSchedule,
     RegionSchedule,
     RowSchedule,
@@ -260,6 +262,8 @@ def _template(view: GroupView, group: Group, target: CudaTarget) -> tuple[CudaLa
             return (lower_roi_align(anchor, schedule),)
         case AppendSchedule():
             return (lower_append(anchor, schedule),)
+        case OrderSchedule():
+            return (lower_order_rows(anchor, schedule),)
         case FoundSchedule():
             return (lower_tally(anchor, schedule) if anchor.op == "tally" else lower_compact(anchor, schedule),)
     raise AssertionError(schedule)

@@ -299,6 +299,14 @@ _SPECS: list[OpSpec] = [
         largest=_REQUIRED,
     ),
     _spec(
+        "order_rows",
+        Kind.OPAQUE,
+        rule.order_rows,
+        1,
+        "int64 [N]: the numbers of the rows of x [N, M] as dictionaries order them, by the first element that differs; "
+        "NaN is above all numbers, and of equal rows the first comes first",
+    ),
+    _spec(
         "scatter_elements",
         Kind.OPAQUE,
         rule.scatter,

@@ -427,6 +427,12 @@ def top_k(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     return [x.with_shape(shape), TensorType("int64", shape)]
 
 
+def order_rows(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    (x,) = _tensors(inputs)
+    _require(x.rank == 2, "x must be [N, M]")
+    return [TensorType("int64", x.shape[:1])]
+
+
 def scatter(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     x, indices, updates = _tensors(inputs)
     _require_indices(indices)

@@ -32,6 +32,7 @@ from tilestitch.passes.plan.schedules import (
     GemmSchedule,
     OpenElementwiseSchedule,
     OpenRowSchedule,
+    OrderSchedule,
     RankSchedule,
     RegionSchedule,
     RowSchedule,
@@ -93,7 +94,7 @@ def lifted_schedule(
             return RankSchedule(RANK_THREADS)
         case DirectSchedule() | WindowSchedule() | ScanSchedule():
             return schedule
-        case SuppressSchedule() | RegionSchedule() | AppendSchedule() | FoundSchedule():
+        case SuppressSchedule() | RegionSchedule() | AppendSchedule() | FoundSchedule() | OrderSchedule():
             return schedule
     return f"kernels of template {schedule.template} are for known sizes only"
 

@@ -29,6 +29,7 @@ from tilestitch.passes.plan.cpu.schedules import (
     CpuGemmSchedule,
     CpuGemvSchedule,
     CpuLoopSchedule,
+    CpuOrderSchedule,
     CpuRegionSchedule,
     CpuRowSchedule,
     CpuScanSchedule,
@@ -162,6 +163,8 @@ def _made_of_nothing(nodes: Sequence[Node], schedule: Schedule | None) -> str | 
     there must be nothing, or only operators that know what to make of it.
     """
     for node in nodes:
+        if node.op == "top_k":
+            continue  # it claims that there are as many elements as it gives
         counts = [v.tensor_type.num_elements for v in node.inputs]
         results = [v.tensor_type.num_elements for v in node.outputs]
         known = isinstance(schedule, _ASKING) and (node.op in _OF_NOTHING or node.attrs.get("mode") == "constant")
@@ -212,6 +215,8 @@ def _schedule(
         case CpuScatterSchedule():
             return _scatter(schedule, ScatterPlan(_anchor(view), schedule))
         case CpuSuppressSchedule() | CpuRegionSchedule() | CpuAppendSchedule() | CpuFoundSchedule():
+            return schedule
+        case CpuOrderSchedule():
             return schedule
         case CpuConvSchedule() | CpuWindowSchedule() | CpuConvTransposeSchedule():
             return _images(schedule, view, target)

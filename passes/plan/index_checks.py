@@ -73,6 +73,8 @@ def _limit(indices: Value, part: tuple[int, int] | None) -> Size | None:
     match node.op:
         case "top_k" if indices is node.outputs[1]:
             return node.inputs[0].shape[node.attrs["axis"]]
+        case "order_rows":
+            return node.inputs[0].shape[0]
         case "compact" if part is not None and part[0] == 0:
             return node.inputs[0].shape[part[1]]
         case "compact" if node.inputs[0].tensor_type.rank == 1:

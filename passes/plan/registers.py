@@ -34,6 +34,7 @@ from .schedules import (
     ElementwiseSchedule,
     FoundSchedule,
     GemmSchedule,
+    OrderSchedule,
     RankSchedule,
     RegionSchedule,
     RowSchedule,
@@ -83,6 +84,7 @@ def registers_of(view: GroupView, kind: GroupKind, schedule: Schedule) -> int:
             | RegionSchedule()
             | AppendSchedule()
             | FoundSchedule()
+            | OrderSchedule()
         ):
             return _bounded(OPAQUE[type(schedule)] + most_alive(view.nodes, view.outputs), schedule.threads)
     raise AssertionError(f"{schedule} is for no GPU")
@@ -197,7 +199,7 @@ EXCHANGE = 8
 """Of blocks that share a row."""
 OPAQUE: Mapping[type, int] = {
     ScanSchedule: 28, SortSchedule: 20, RankSchedule: 28, ScatterSchedule: 16, SuppressSchedule: 48, RegionSchedule: 40,
-    AppendSchedule: 16, FoundSchedule: 28,
+    AppendSchedule: 16, FoundSchedule: 28, OrderSchedule: 28,
 }  # fmt: skip
 
 

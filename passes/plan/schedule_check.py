@@ -27,6 +27,7 @@ from .schedules import (
     FoundSchedule,
     OpenElementwiseSchedule,
     OpenRowSchedule,
+    OrderSchedule,
     RankSchedule,
     RegionSchedule,
     RowSchedule,
@@ -50,6 +51,7 @@ OPAQUE = {
     "window_reduce": WindowSchedule, "cumulative": ScanSchedule, "top_k": SortSchedule | RankSchedule,
     "scatter_elements": ScatterSchedule, "scatter_nd": ScatterSchedule, "suppress": SuppressSchedule,
     "roi_align": RegionSchedule, "append": AppendSchedule, "tally": FoundSchedule, "compact": FoundSchedule,
+    "order_rows": OrderSchedule,
 }  # fmt: skip
 """The schedule that the template of each operator takes."""
 
@@ -85,6 +87,7 @@ def _reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule)
             | RegionSchedule()
             | AppendSchedule()
             | FoundSchedule()
+            | OrderSchedule()
         ) if kind is GroupKind.OPAQUE:
             assert view.anchor is not None
             if not isinstance(schedule, OPAQUE.get(view.anchor.op, ())):

@@ -269,11 +269,19 @@ class FoundSchedule:
     threads: int
 
 
+@dataclass(frozen=True)
+class OrderSchedule:
+    """Rows in the order of dictionaries: a thread for each row counts those before it."""
+
+    template: ClassVar[str] = "order"
+    threads: int
+
+
 Schedule: TypeAlias = (
     ElementwiseSchedule | OpenElementwiseSchedule | TransposeSchedule | RowSchedule | OpenRowSchedule
     | SplitRowSchedule | WindowSchedule | ScanSchedule
     | SortSchedule | RankSchedule | ScatterSchedule | SuppressSchedule | RegionSchedule | AppendSchedule
-    | FoundSchedule
+    | FoundSchedule | OrderSchedule
     | GemmSchedule | DirectSchedule | BandSchedule
     | TicketSchedule | LaunchesSchedule | BlockSchedule | AttentionSchedule | CpuSchedule
 )  # fmt: skip

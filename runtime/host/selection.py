@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -55,11 +56,23 @@ def _distinct(slices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         inverse = np.array([number[key] for key in keys], np.int64)
         firsts = np.array([keys.index(key) for key in ordered], np.int64)
         return firsts, inverse, np.bincount(inverse, minlength=len(ordered))
-    wide = widen(slices)
-    parts = np.unique(
-        wide, return_index=True, return_inverse=True, return_counts=True, axis=0 if wide.ndim > 1 else None
-    )
-    return parts[1], parts[2].reshape(-1), parts[3]
+    rows = widen(slices).reshape(len(slices), prod(slices.shape[1:]))
+    order = _row_order(rows)
+    ordered = rows[order]
+    same = (ordered[1:] == ordered[:-1]) | ((ordered[1:] != ordered[1:]) & (ordered[:-1] != ordered[:-1]))
+    is_first = np.concatenate([np.ones(min(1, len(rows)), bool), ~same.all(1)])
+    inverse = np.empty(len(rows), np.int64)
+    inverse[order] = np.cumsum(is_first) - 1
+    return order[is_first], inverse, np.bincount(inverse, minlength=int(is_first.sum()))
+
+
+def _row_order(rows: np.ndarray) -> np.ndarray:
+    """Numbers of rows as dictionaries order them; NaN is above all numbers, and of equal rows the first comes first."""
+    return np.lexsort(rows.T[::-1]) if rows.shape[1] else np.arange(len(rows))
+
+
+def _order_rows(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
+    return [_row_order(widen(inputs[0])).astype(np.int64)]
 
 
 def _non_max_suppression(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
@@ -155,4 +168,5 @@ def _intersection_over_union(box: np.ndarray, others: np.ndarray) -> np.ndarray:
 TABLE: Mapping[str, HostFn] = {
     "NonZero": _non_zero, "Compress": _compress, "Unique": _unique, "NonMaxSuppression": _non_max_suppression,
     "suppress": _suppress, "Kept": _kept, "Extent": _extent, "tally": _tally, "compact": _compact,
+    "order_rows": _order_rows,
 }  # fmt: skip

@@ -87,11 +87,32 @@ def unique(ctx: Context) -> Sequence[Value]:
     """Equal elements lie beside each other when they are sorted: the first of each is found like any true element."""
     x = ctx.input(0)
     _require_kernels(ctx, [x])
+    ascending = ctx.attr("sorted", 1) != 0
     if ctx.has_attr("axis"):
-        raise NotStatic("rows are compared on the host")
+        return _distinct_slices(ctx, x, ctx.axis(x, ctx.attr("axis")), ascending)
     flat = ctx.reshape(x, (-1,))
     keys, places = _in_order(ctx, flat)
-    return _distinct(ctx, flat, _is_first(ctx, keys), places, ctx.attr("sorted", 1) != 0)
+    return _distinct(ctx, flat, _is_first(ctx, keys), places, ascending)
+
+
+def _distinct_slices(b: Builder, x: Value, axis: int, ascending: bool) -> tuple[Value, ...]:
+    """Of slices along an axis, which are compared element by element, as words are in a dictionary."""
+    perm = (axis, *(other for other in range(b.rank(x)) if other != axis))
+    turned = b.transpose(x, perm)
+    count, *rest = b.shape(turned)
+    rows = b.reshape(turned, (count, prod(rest)))
+    places = b.iota(count) if prod(rest) == 0 else b.emit("order_rows", rows)
+    is_first = _differ_from_before(b, b.gather(rows, places, 0))
+    values, *others = _distinct(b, rows, is_first, places, ascending)
+    back = b.reshape(values, (b.dim(values, 0), *rest))
+    return b.transpose(back, tuple(np.argsort(perm))), *others
+
+
+def _differ_from_before(b: Builder, rows: Value) -> Value:
+    """Whether sorted rows differ from the one before."""
+    differ = b.emit("logical_not", _same_as_before(b, rows))
+    count = b.reduce("sum", b.cast(differ, "int32"), (1,), keepdims=False)
+    return b.emit("logical_or", b.less(0, count), b.equal(b.iota(b.dim(rows, 0)), 0))
 
 
 def _in_order(b: Builder, flat: Value) -> tuple[Value, Value]:
@@ -101,12 +122,19 @@ def _in_order(b: Builder, flat: Value) -> tuple[Value, Value]:
 
 
 def _is_first(b: Builder, keys: Value) -> Value:
-    """Whether sorted elements differ from the one before. One NaN is like another."""
-    before = b.slice_axis(b.pad(keys, (1,), (0,)), 0, 0, b.dim(keys, 0))
-    same = b.equal(keys, before)
-    if is_float(dtype_of(keys)):
-        same = b.emit("logical_or", same, b.emit("logical_and", b.emit("is_nan", keys), b.emit("is_nan", before)))
-    return b.emit("logical_or", b.emit("logical_not", same), b.equal(b.iota(b.dim(keys, 0)), 0))
+    """Whether sorted elements differ from the one before."""
+    differ = b.emit("logical_not", _same_as_before(b, keys))
+    return b.emit("logical_or", differ, b.equal(b.iota(b.dim(keys, 0)), 0))
+
+
+def _same_as_before(b: Builder, entries: Value) -> Value:
+    """Whether elements are equal to those of the entry before, zeros of the first one. One NaN is like another."""
+    rest = (0,) * (b.rank(entries) - 1)
+    before = b.slice_axis(b.pad(entries, (1, *rest), (0, *rest)), 0, 0, b.dim(entries, 0))
+    same = b.equal(entries, before)
+    if not is_float(dtype_of(entries)):
+        return same
+    return b.emit("logical_or", same, b.emit("logical_and", b.emit("is_nan", entries), b.emit("is_nan", before)))
 
 
 def _distinct(b: Builder, entries: Value, is_first: Value, places: Value, ascending: bool) -> tuple[Value, ...]:

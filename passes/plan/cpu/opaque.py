@@ -15,6 +15,7 @@ from .limits import lane_reasons
 from .schedules import (
     CpuAppendSchedule,
     CpuFoundSchedule,
+    CpuOrderSchedule,
     CpuRegionSchedule,
     CpuScanSchedule,
     CpuScatterSchedule,
@@ -31,6 +32,7 @@ OpaqueSchedule: TypeAlias = (
     | CpuRegionSchedule
     | CpuAppendSchedule
     | CpuFoundSchedule
+    | CpuOrderSchedule
 )
 MOST_INSERTED = 1 << 12
 """Elements of a list that others are inserted into, one place after the other."""
@@ -312,7 +314,43 @@ class FoundPlan:
             yield "a task has 0 blocks; it has at least one"
 
 
-OpaquePlan: TypeAlias = SortPlan | ScanPlan | ScatterPlan | SuppressPlan | RegionPlan | AppendPlan | FoundPlan
+@dataclass(frozen=True)
+class OrderPlan:
+    """An order_rows node and its schedule."""
+
+    node: Node
+    schedule: CpuOrderSchedule
+
+    @property
+    def rows(self) -> Size:
+        return self.node.inputs[0].shape[0]
+
+    @property
+    def length(self) -> Size:
+        """Elements of a row."""
+        return self.node.inputs[0].shape[1]
+
+    @property
+    def tasks(self) -> Size:
+        return smallest(1, self.rows)
+
+    @property
+    def room(self) -> Size:
+        """Numbers in the workspace: two halves that take turns."""
+        return 2 * self.rows
+
+    @property
+    def scratch_bytes(self) -> Size:
+        return align(self.room * POSITION_BYTES)
+
+    def reasons(self) -> Iterator[str]:
+        """There is one way."""
+        return iter(())
+
+
+OpaquePlan: TypeAlias = (
+    SortPlan | ScanPlan | ScatterPlan | SuppressPlan | RegionPlan | AppendPlan | FoundPlan | OrderPlan
+)
 
 
 def opaque_plan(node: Node, schedule: OpaqueSchedule) -> OpaquePlan | str:
@@ -337,4 +375,6 @@ def _plan_of(node: Node, schedule: OpaqueSchedule) -> OpaquePlan | str:
             return AppendPlan(node, schedule)
         case CpuFoundSchedule() if node.op in ("tally", "compact"):
             return FoundPlan(node, schedule)
+        case CpuOrderSchedule() if node.op == "order_rows":
+            return OrderPlan(node, schedule)
     return f"template {schedule.template} does not compute {node.op}"

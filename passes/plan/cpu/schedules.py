@@ -299,6 +299,13 @@ class CpuFoundSchedule:
     blocks: int
 
 
+@dataclass(frozen=True)
+class CpuOrderSchedule:
+    """Rows in the order of dictionaries: one task sorts their numbers."""
+
+    template: ClassVar[str] = "cpu_order"
+
+
 DotSchedule: TypeAlias = CpuDotGemmSchedule | CpuDotConvSchedule | CpuBlockDotGemmSchedule
 """Of kernels that need an instruction for integers."""
 
@@ -308,5 +315,5 @@ CpuSchedule: TypeAlias = (
     | CpuConvSchedule | CpuDotConvSchedule | CpuTileConvSchedule
     | CpuConvTransposeSchedule | CpuWindowSchedule | CpuAttentionSchedule | CpuLoopSchedule | CpuRowSchedule
     | CpuSplitRowSchedule | CpuSortSchedule | CpuScanSchedule | CpuScatterSchedule | CpuSuppressSchedule
-    | CpuRegionSchedule | CpuAppendSchedule | CpuFoundSchedule
+    | CpuRegionSchedule | CpuAppendSchedule | CpuFoundSchedule | CpuOrderSchedule
 )  # fmt: skip

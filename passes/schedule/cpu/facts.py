@@ -21,6 +21,7 @@ from tilestitch.passes.plan.cpu.opaque import (
     FoundPlan,
     OpaquePlan,
     OpaqueSchedule,
+    OrderPlan,
     RegionPlan,
     ScanPlan,
     ScatterPlan,
@@ -246,6 +247,10 @@ def _tiled(
 # -- the rest ----------------------------------------------------------------------------------------------------------
 
 
+ROW_COMPARED = 4
+"""Elements of two rows that are compared, at most, before they differ."""
+
+
 def _opaque(work: Part, plan: OpaquePlan, isa: Isa) -> Sequence[Part]:
     match plan:
         case SortPlan():
@@ -260,6 +265,9 @@ def _opaque(work: Part, plan: OpaquePlan, isa: Isa) -> Sequence[Part]:
         case SuppressPlan():
             pairs = plan.tasks * plan.boxes * max(1, ceil(log2(max(1, plan.boxes))))
             return (replace(work, arithmetic=(Arithmetic("alu", "float32", pairs),), lanes=1),)
+        case OrderPlan():
+            pairs = plan.rows * max(1, ceil(log2(max(1, plan.rows)))) * min(plan.length, ROW_COMPARED)
+            return (replace(work, arithmetic=(Arithmetic("alu", work.dtype, pairs),), lanes=1),)
         case RegionPlan() | FoundPlan():
             return (work,)
         case AppendPlan():

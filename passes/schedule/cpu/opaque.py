@@ -10,6 +10,7 @@ from tilestitch.passes.plan.cpu.opaque import OpaqueSchedule
 from tilestitch.passes.plan.cpu.schedules import (
     CpuAppendSchedule,
     CpuFoundSchedule,
+    CpuOrderSchedule,
     CpuRegionSchedule,
     CpuScanSchedule,
     CpuScatterSchedule,
@@ -47,6 +48,8 @@ def choose_opaque(node: Node, isa: Isa) -> OpaqueSchedule | None:
     if node.op == "append":
         x, axis = node.inputs[0], node.attrs["axis"]
         return CpuAppendSchedule(max(1, COPY_ELEMENTS // max(1, prod(x.shape[axis:]))))
+    if node.op == "order_rows":
+        return CpuOrderSchedule()
     if node.op in ("tally", "compact"):
         return CpuFoundSchedule(max(1, FOUND_ELEMENTS // node.attrs["block"]))
     return _scatter(node, isa) if node.op in ("scatter_elements", "scatter_nd") else None

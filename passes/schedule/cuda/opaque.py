@@ -9,6 +9,7 @@ from tilestitch.compiler.ir.types import HALVES, storage_bytes
 from tilestitch.passes.plan.schedules import (
     AppendSchedule,
     FoundSchedule,
+    OrderSchedule,
     RegionSchedule,
     ScanSchedule,
     ScatterSchedule,
@@ -44,6 +45,8 @@ def choose_opaque(anchor: Node) -> Schedule | None:
         return RegionSchedule(THREADS)
     if anchor.op == "append":
         return AppendSchedule(THREADS)
+    if anchor.op == "order_rows":
+        return OrderSchedule(THREADS)
     if anchor.op in ("tally", "compact"):
         return FoundSchedule(THREADS)
     return _scatter(anchor) if anchor.op in ("scatter_elements", "scatter_nd") else None

@@ -24,6 +24,7 @@ from tilestitch.passes.plan.schedules import (
     GemmSchedule,
     OpenElementwiseSchedule,
     OpenRowSchedule,
+    OrderSchedule,
     RankSchedule,
     RegionSchedule,
     RowSchedule,
@@ -44,7 +45,7 @@ KINDS = {
 """Of launches."""
 OPEN = {
     OpenElementwiseSchedule, OpenRowSchedule, RankSchedule, RegionSchedule, SuppressSchedule, AppendSchedule,
-    FoundSchedule,
+    FoundSchedule, OrderSchedule,
 }  # fmt: skip
 """What only kernels over open dimensions have; the queue has cases of their own for these."""
 

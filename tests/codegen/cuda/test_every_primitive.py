@@ -40,7 +40,7 @@ OPERANDS: dict[str, tuple[str, dict[str, Any]]] = {
     "cumulative": ("x", {"axis": 3, "reducer": "sum", "exclusive": False, "reverse": True}),
     "top_k": ("x", {"k": 3, "axis": 3, "largest": True}),
     "scatter_elements": ("xes", {"axis": 3, "reduction": "add"}), "scatter_nd": ("xpu", {"reduction": "none"}),
-    "tally": ("b", {"block": 256}), "compact": ("bt", {"block": 256, "count": 9}),
+    "order_rows": ("R", {}), "tally": ("b", {"block": 256}), "compact": ("bt", {"block": 256, "count": 9}),
     "suppress": ("BSn11", {"centers": False}),
     "roi_align": ("xRI", {"mode": "avg", "size": (2, 3), "ratio": 0, "scale": 0.5, "offset": 0.5}),
 }  # fmt: skip

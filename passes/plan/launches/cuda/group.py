@@ -21,6 +21,7 @@ from tilestitch.passes.plan.launches.cuda.opaque import (
     append,
     checks,
     found,
+    order,
     ranks,
     regions,
     scan,
@@ -46,6 +47,7 @@ from tilestitch.passes.plan.schedules import (
     FoundSchedule,
     GemmSchedule,
     LaunchesSchedule,
+    OrderSchedule,
     RankSchedule,
     RegionSchedule,
     RowSchedule,
@@ -215,6 +217,8 @@ def of_part(view: GroupView, group: Group) -> tuple[Emitted, ...]:
             return (append(anchor, schedule),)
         case FoundSchedule() if anchor is not None:
             return (found(anchor, schedule),)
+        case OrderSchedule() if anchor is not None:
+            return (order(anchor, schedule),)
     given = "none" if schedule is None else f"one of template {schedule.template}"
     raise PlanError(f"group {group.name} needs a schedule for a GPU, and has {given}; write the plan again")
 

@@ -14,6 +14,7 @@ from tilestitch.passes.plan.own_kernels import Temporary
 from tilestitch.passes.plan.schedules import (
     AppendSchedule,
     FoundSchedule,
+    OrderSchedule,
     RankSchedule,
     RegionSchedule,
     ScanSchedule,
@@ -102,6 +103,11 @@ def found(node: Node, schedule: FoundSchedule) -> Emitted:
     blocks = ceil_div(node.inputs[0].tensor_type.num_elements, node.attrs["block"])
     launch = Emitted.of(node.op, blocks, schedule.threads, (*node.inputs, *node.outputs))
     return replace(launch, static_shared_bytes=shared_array(schedule.threads, 4))
+
+
+def order(node: Node, schedule: OrderSchedule) -> Emitted:
+    blocks = ceil_div(node.inputs[0].shape[0], schedule.threads)
+    return Emitted.of("order_rows", blocks, schedule.threads, (*node.inputs, *node.outputs))
 
 
 def scatter(node: Node, schedule: ScatterSchedule) -> tuple[Emitted, ...]:
