@@ -7,8 +7,8 @@ size. Kernels are for sizes from 1 on: where a dimension may be 0, that is a reg
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations, islice, product
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ Region = Mapping[str, Range]
 """Ranges of open dimensions by name; those that are not named have the default range."""
 Convert = Callable[[ShapeSet, "Region | None"], "ImportedModel"]
 MOST_EMPTY = 4
-"""Specialisations for dimensions of size 0 that are made without being asked for."""
+"""Specialisations for dimensions of size 0 that are made without being asked for; and for one of 1 besides one of 0."""
 MOST_JOINED = 8
 """Specialisations for dimensions of size 1 that are made without being asked for."""
 MOST_NODES = 256
@@ -73,15 +73,17 @@ def variants(
     convert: Convert, shape_sets: Sequence[ShapeSet], regions: Sequence[Region | None], favoured: int = 0
 ) -> Iterator[Variant]:
     """A model converted for each set of shapes and each region; for dimensions of size 1 where others are longer that
-    they meet; and for dimensions of size 0 that no region speaks of, where the model allows that. favoured: so many of
-    the regions, the first ones, are parts of later ones.
+    they meet; for dimensions of size 0 that no region speaks of, where the model allows that; and for one of each.
+    favoured: so many of the regions, the first ones, are parts of later ones.
     """
     for shapes, (number, region) in product(shape_sets, enumerate(regions)):
         first = Variant(shapes, region, convert(shapes, region))
         yield first
         if region is not None and number >= favoured:
-            yield from islice(_of_size_1(convert, first, region), MOST_JOINED)
+            ones = list(islice(_of_size_1(convert, first, region), MOST_JOINED))
+            yield from ones
             yield from islice(_of_size_0(convert, first, region), MOST_EMPTY)
+            yield from islice(_of_sizes_0_and_1(convert, ones), MOST_EMPTY)
 
 
 def _of_size_1(convert: Convert, first: Variant, region: Region) -> Iterator[Variant]:
@@ -104,14 +106,15 @@ def _goes_up_from_1(range_: Range | None) -> bool:
     return range_ is None or range_[0] == 1 < range_[1]
 
 
-def _of_size_0(convert: Convert, first: Variant, region: Region) -> Iterator[Variant]:
+def _of_size_0(convert: Convert, first: Variant, region: Region, *, pairs: bool = True) -> Iterator[Variant]:
+    """pairs: of dimensions that are no caches, two may be 0 together."""
     from tilestitch.compiler.frontend import FrontendError
 
     graph = first.imported.graph
     caches = [name for name in caches_of(graph) if name not in region]
     others = [symbol.name for symbol in graph.symbols if symbol.name not in (*region, *caches)]
     together = [names for count in range(1, len(caches) + 1) for names in combinations(caches, count)]
-    for names in (*together, *((name,) for name in others), *combinations(others, 2)):
+    for names in (*together, *((name,) for name in others), *(combinations(others, 2) if pairs else ())):
         same = [each for name in names for each in first.imported.same.get(name, ()) if each not in region]
         empty = {**region, **dict.fromkeys((*names, *same), (0, 0))}
         try:
@@ -120,6 +123,14 @@ def _of_size_0(convert: Convert, first: Variant, region: Region) -> Iterator[Var
             continue
         if names[0] in caches or _computed_nodes(imported.graph) <= FEW_NODES:
             yield Variant(first.shapes, empty, imported, (*names, *same))
+
+
+def _of_sizes_0_and_1(convert: Convert, ones: Iterable[Variant]) -> Iterator[Variant]:
+    """A dimension of size 1 where others are longer that it meets, while another one is 0."""
+    for one in ones:
+        if one.region is not None and len(one.added) == 1:
+            for variant in _of_size_0(convert, one, one.region, pairs=False):
+                yield replace(variant, added=(*one.added, *variant.added))
 
 
 def _is_empty(type_: Type) -> bool:

@@ -85,6 +85,14 @@ def test_a_cache_may_be_empty() -> None:
             np.testing.assert_array_equal(module.run({"x": x, "w": w})["y"], np.concatenate([x, -w]))
 
 
+def test_a_size_of_1_meets_others_while_another_dimension_is_0() -> None:
+    compiled = compile_model(model("(float[a, s] x, float[b, s] w) => (float[c, s] y) { y = Sub(x, w) }"))
+    with load(compiled.to_bytes()) as module:
+        for a, b, s in [(1, 5, 0), (5, 1, 0), (1, 5, 3), (5, 5, 0), (1, 1, 0), (1, 1, 1), (0, 0, 3)]:
+            x, w = np.ones((a, s), np.float32), np.full((b, s), 2, np.float32)
+            np.testing.assert_array_equal(module.run({"x": x, "w": w})["y"], x - w)
+
+
 def test_what_is_made_for_size_0_unasked_is_left_out_where_it_would_need_the_host() -> None:
     text = "(float[n] x, float[m] w) => (float[k] y) { c = Concat<axis=0>(x, w)  y = Softmax(c) }"
     assert compile_model(model(text), host_steps=False).explain()["host"]["steps"] == 0

@@ -139,11 +139,30 @@ def test_distinct_elements_of_numbers_with_nan_and_ties(ascending: int, target: 
                 np.testing.assert_array_equal(actual, wanted)
 
 
-def test_distinct_elements_of_bool_and_of_several_axes() -> None:
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("axis", "ascending"), [(0, 1), (1, 0), (-1, 1)])
+def test_distinct_slices_along_an_axis(axis: int, ascending: int, target: str) -> None:
+    attributes = f"axis={axis}, sorted={ascending}"
     text = (
-        "(bool[a, b] x) => (bool[k] y, int64[k] f, int64[n] w, int64[k] c)\n"
-        "{ y, f, w, c = Unique(x) }"
-    )  # fmt: skip
+        "(float[a, b, c] x, bool[d, e] m) => (float[p, q, r] y, int64[k] f, int64[n] w, int64[k] c, bool[s, t] z)\n"
+        f"{{ y, f, w, c = Unique<{attributes}>(x)  z = Unique<axis=0>(m) }}"
+    )
+    random = np.random.default_rng(4)
+    given = []
+    for shape in [(1, 1, 1), (7, 3, 2), (40, 2, 1), (2, 5, 90), (300, 1, 3)]:
+        x = random.integers(0, 2, shape).astype(np.float32)
+        x[random.random(shape) < 0.1] = np.nan
+        given.append({"x": x, "m": random.random(shape[:2]) < 0.5})
+    for feeds, got in zip(given, run(text, given, target), strict=True):
+        wanted = TABLE["Unique"]([feeds["x"]], {"axis": axis, "sorted": ascending})
+        wanted.append(TABLE["Unique"]([feeds["m"]], {"axis": 0})[0])
+        for actual, expected in zip(got.values(), wanted, strict=True):
+            assert actual.dtype == expected.dtype
+            np.testing.assert_array_equal(actual, expected)
+
+
+def test_distinct_elements_of_bool() -> None:
+    text = "(bool[a, b] x) => (bool[k] y, int64[k] f, int64[n] w, int64[k] c) { y, f, w, c = Unique(x) }"
     given = [{"x": mask[0]} for mask in masks(SHAPES)]
     for feeds, got in zip(given, run(text, given, "cpu"), strict=True):
         for actual, wanted in zip(got.values(), TABLE["Unique"]([feeds["x"]], {}), strict=True):

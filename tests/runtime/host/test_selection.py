@@ -52,6 +52,15 @@ def test_unique_gives_first_indices_inverse_and_counts(axis: int | None, is_sort
         np.testing.assert_array_equal(values, expected[0])
 
 
+@pytest.mark.parametrize("axis", [None, 0])
+def test_one_nan_is_like_another_and_above_all_numbers(axis: int | None) -> None:
+    x = np.array([[np.nan, 1], [2, np.nan], [np.nan, 1], [2, 3]], np.float32)
+    values, _, _, counts = TABLE["Unique"]([x], {} if axis is None else {"axis": axis})
+    wanted = [1, 2, 3, np.nan] if axis is None else [[2, 3], [2, np.nan], [np.nan, 1]]
+    np.testing.assert_array_equal(values, np.array(wanted, np.float32))
+    assert counts.tolist() == ([2, 2, 1, 3] if axis is None else [1, 1, 2])
+
+
 def test_unique_strings() -> None:
     values, firsts, inverse, counts = TABLE["Unique"]([np.array(["b", "a", "b"], object)], {})
     assert values.tolist() == ["a", "b"]
