@@ -118,7 +118,8 @@ def _differ_from_before(b: Builder, rows: Value) -> Value:
 def _in_order(b: Builder, flat: Value) -> tuple[Value, Value]:
     """The elements in ascending order, and where they were; of equal ones the first comes first."""
     keys = b.cast(flat, "uint8") if dtype_of(flat) == "bool" else flat
-    return b.emit_many("top_k", [keys], {"k": b.dim(flat, 0), "axis": 0, "largest": False})
+    values, places = b.emit_many("top_k", [keys], {"k": b.dim(flat, 0), "axis": 0, "largest": False})
+    return values, places
 
 
 def _is_first(b: Builder, keys: Value) -> Value:
