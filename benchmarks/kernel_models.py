@@ -1,9 +1,11 @@
 """Models of many sizes, whose kernels the learned cost model is trained on.
 
     python -m benchmarks.kernel_models FOLDER [--count N] [--seed N]
+    python -m benchmarks.kernel_models FOLDER --operators [--each N] [--seed N]
 
 Blocks of the models that the replay compiles, with sizes drawn at random: no PyTorch, no downloads, the same files for
-the same seed. Models that the cost model is judged by are none of these.
+the same seed. With `--operators` models of single operators, for templates of which blocks have few kernels
+(`kernel_operators.py`). Models that the cost model is judged by are none of these.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from random import Random
 import onnx
 from onnx import ModelProto
 
+from benchmarks.kernel_operators import FAMILIES, model_of
 from benchmarks.replay import catalogue
 from tests.models import cnn, transformer
 from tests.networks import bert, gpt2, residual_block
@@ -87,8 +90,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument("--count", type=int, default=160, metavar="N")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--operators", action="store_true", help="models of single operators instead")
+    parser.add_argument("--each", type=int, default=2, metavar="N", help="of each family of these (default 2)")
     options = parser.parse_args(arguments)
     options.folder.mkdir(parents=True, exist_ok=True)
+    if options.operators:
+        for family in FAMILIES:
+            for number in range(options.each):
+                onnx.save(model_of(family, f"{options.seed} {number}"), options.folder / f"{family}-{number}.onnx")
+        return 0
     names = list(BLOCKS)
     for number in range(options.count):
         name = names[number % len(names)]

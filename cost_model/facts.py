@@ -19,8 +19,9 @@ activation: what another kernel, or the caller, has just written or is about to 
 Unit = Literal["fma", "mma", "wgmma", "alu", "special", "scalar"]
 """What does arithmetic. fma, mma, wgmma: multiply-adds of contractions, on ordinary units, by instructions of a warp on
 tensor cores, by instructions of a Hopper warpgroup. alu: additions, comparisons, selects (a division counts as four);
-special: calls of exp, tanh, erf, sine and the like; scalar: evaluations of operators before a contraction's operands,
-which code generation makes one element at a time.
+special: calls of exp, tanh, erf, sine and the like; scalar: on CPUs steps of what is evaluated element by element,
+since neighbours of a vector lie apart (gathers, concats, padding along rows), on GPUs evaluations of operators before a
+contraction's operands.
 """
 
 UNITS: tuple[Unit, ...] = get_args(Unit)
@@ -228,10 +229,6 @@ class KernelFacts:
     @property
     def transcendental(self) -> int:
         return self.operations("special")
-
-    @property
-    def staged(self) -> int:
-        return self.operations("scalar")
 
     def operations(self, *units: Unit) -> int:
         return sum(part.operations(*units) for part in self.parts)

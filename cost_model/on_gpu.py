@@ -321,7 +321,7 @@ def nominal_per_second(work: Arithmetic, gpu: Device) -> float:
     lanes = gpu.sm_count * gpu.clock_hz
     if work.unit == "special":
         return lanes * c.GPU_SPECIAL_LANES / c.GPU_SPECIAL_PER_CALL
-    return lanes * c.GPU_LANES / (c.SCALAR_CYCLES if work.unit == "scalar" else 1)
+    return lanes * c.GPU_LANES / (c.GPU_STAGED_CYCLES if work.unit == "scalar" else 1)
 
 
 def _ordinary(dtype: str, gpu: Device) -> float:

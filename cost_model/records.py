@@ -11,7 +11,7 @@ import gzip
 import json
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from pathlib import Path
@@ -245,8 +245,14 @@ class RecordedModel:
         return f"records+{self.otherwise.name}"
 
     @property
-    def judges_schedules(self) -> frozenset[str]:
-        return frozenset(getattr(self.otherwise, "judges_schedules", ()))
+    def judges_schedules(self) -> Mapping[str, float]:
+        found: Mapping[str, float] = getattr(self.otherwise, "judges_schedules", {})
+        return found
+
+    @property
+    def least_gain(self) -> float | None:
+        found: float | None = getattr(self.otherwise, "least_gain", None)
+        return found
 
     @staticmethod
     def of(records: Iterable[Record], otherwise: LatencyModel) -> RecordedModel:

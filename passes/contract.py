@@ -76,9 +76,20 @@ class PassContext:
     passes_run: int = 0
 
     @property
-    def judged_schedules(self) -> frozenset[str]:
-        """Templates of which the model has learned what choices are worth; others know bytes and operations."""
-        return frozenset(getattr(self.cost_model, "judges_schedules", ()))
+    def judged_schedules(self) -> Mapping[str, float]:
+        """Templates of which the model has learned what choices are worth, and the share of the predicted time that
+        another choice than the rules' must promise; other models know bytes and operations.
+        """
+        found: Mapping[str, float] = getattr(self.cost_model, "judges_schedules", {})
+        return found
+
+    @property
+    def least_gain(self) -> float | None:
+        """The share of the predicted time that another plan than the rules' must promise, by a model that knows its
+        own errors; None: it does not, or knows nothing of the target.
+        """
+        found: float | None = None if self.target.is_gpu else getattr(self.cost_model, "least_gain", None)
+        return found
 
     def may_run(self) -> bool:
         """Count one pass execution; False once the bisection limit is used up."""

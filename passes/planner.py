@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.substitute import data_at, graph_at
 from tilestitch.compiler.ir.text import fingerprint
+from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.protocol import hardly_slower
 from tilestitch.passes.fusion.rules.builtin import FusionRule
 from tilestitch.passes.plan.launches.own import KernelsOf, no_kernels
@@ -37,9 +37,6 @@ from .schedule.search import Searched, search_schedules
 from .sync.policies import TIES_OF_TILES, wanted_sync
 from .sync.synchronise import synchronise
 
-SEARCH_S = 10.0
-"""That schedules are looked for, where nothing else is said."""
-
 
 def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     """Plan `graph` and the graphs nested in it by the planner `context.options["planner"]` (default `stitch`).
@@ -47,9 +44,11 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     `context.options["sync"]` says whether dependent kernels become launches whose blocks draw tiles (`sync.choose`).
     The rules of `stitch` make a first plan; with `context.options["search"]`, or `context.options["plan_budget_s"]`,
     seconds in place of the usual work, a search starts from what they made, and its plan takes the place of theirs if
-    the latency model predicts it to be faster by more than a hundredth, and the host computes nothing more. An open
-    graph is searched at typical sizes. Seconds are also the limit of planners that search by themselves, and of the
-    search for schedules where the model knows what these are worth.
+    the latency model predicts it to be faster by more than a hundredth, and the host computes nothing more. Where the
+    model knows how much another plan must promise (`least_gain`), the first plan and a second search are by the laws,
+    and each plan must convince both (`_is_better`). An open graph is searched at typical sizes. Seconds are also the
+    limit of planners that search by themselves, and of the search for schedules where the model knows what these are
+    worth.
 
     On a GPU, kernels packed into one launch are taken apart, and tiles chosen for fewer multiprocessors, where launches
     side by side are predicted to end sooner; with `context.options["alone"]` they are as they are best alone.
@@ -63,36 +62,52 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     wanted_sync(context.options.get("sync"))
     bodies = {key: make_plan(body, context) for key, body in nested_graphs(graph).items()}
     planned = make_open_plan if graph.symbols else _planned
-    budget_s = context.options.get("plan_budget_s")
-    plan = planned(graph, context, planner, _rules(PLANNERS[planner], context, budget_s), bodies)
+    budget_s, work = context.options.get("plan_budget_s"), default_work(len(graph.nodes))
+    sure = context.least_gain is None or planner not in SEARCHES
+    laws = context if sure else replace(context, cost_model=AnalyticalModel())
+    plan = planned(graph, laws, planner, _rules(PLANNERS[planner], laws, budget_s), bodies)
     if planner not in SEARCHES or not (budget_s or (budget_s is None and context.options.get("search"))):
         return plan
-    work = 0 if budget_s else default_work(len(graph.nodes))
     try:
-        searched = planned(graph, context, planner, _rules(SEARCHES[planner], context, budget_s or inf, work), bodies)
-        return searched if _is_better(searched, plan, graph, context) else plan
+        found = [
+            planned(graph, each, planner, _rules(SEARCHES[planner], each, budget_s, work), bodies)
+            for each in ([context] if sure else [laws, context])
+        ]
+        better = [one for one in found if _is_better(one, plan, graph, laws, context)]
+        return min(better, key=lambda one: _at_sizes_us(one, graph, context), default=plan)
     except KeyboardInterrupt:
         reason = "an interrupt ended the search for a better plan; another run may find one"
         return replace(plan, refusals=(*plan.refusals, WhyNot(graph.name, "search", reason)))
 
 
 def _rules(
-    rules: Sequence[FusionRule], context: PassContext, budget_s: float | None, work: int = 0
+    rules: Sequence[FusionRule], context: PassContext, budget_s: float | None, work: int | None = None
 ) -> tuple[FusionRule, ...]:
     """Those of plug-ins, and then `rules`, which ask the model of the compilation."""
     return (*context.rules, *asking(rules, context.cost_model, budget_s, work))
 
 
-def _is_better(one: StitchPlan, other: StitchPlan, graph: Graph, context: PassContext) -> bool:
-    """Whether a plan is predicted to be faster by more than a hundredth, and leaves nothing else to the host, whose
-    steps no model predicts.
+def _is_better(one: StitchPlan, rules: StitchPlan, graph: Graph, laws: PassContext, context: PassContext) -> bool:
+    """Whether a searched plan takes the place of that of the rules. None does that leaves more to the host, whose steps
+    no model predicts.
+
+    It must be predicted to be faster by more than a hundredth. A search looks for the best of thousands of predictions,
+    which is where these err most; so where a model knows how much (`least_gain`), it must promise that share of the
+    time, and the laws more than a hundredth, too: whichever of both the search asked, the other one has not seen it.
     """
-    if not {g.name for g in one.host_groups} <= {g.name for g in other.host_groups}:
+    if not {g.name for g in one.host_groups} <= {g.name for g in rules.host_groups}:
         return False
+    rules_us, one_us = (_at_sizes_us(plan, graph, context) for plan in (rules, one))
+    if context.least_gain is None:
+        return not hardly_slower(rules_us, one_us)
+    by_laws = (_at_sizes_us(plan, graph, laws) for plan in (rules, one))
+    return one_us < (1 - context.least_gain) * rules_us and not hardly_slower(*by_laws)
+
+
+def _at_sizes_us(plan: StitchPlan, graph: Graph, context: PassContext) -> float:
+    """The full estimate, of an open graph at typical sizes."""
     sizes = typical_sizes(graph)
-    at_sizes = graph_at(graph, sizes) if sizes else graph
-    times_us = [predicted_us(data_at(plan, sizes) if sizes else plan, at_sizes, context) for plan in (other, one)]
-    return not hardly_slower(*times_us)
+    return predicted_us(data_at(plan, sizes) if sizes else plan, graph_at(graph, sizes) if sizes else graph, context)
 
 
 def predicted_us(plan: StitchPlan, graph: Graph, context: PassContext) -> float:
@@ -117,9 +132,8 @@ def _planned(
     groups = tuple(without_schedule(g) if context.kernels_of(graph, g) else g for g in groups)
     searched = Searched(groups)
     if context.judged_schedules and not context.target.is_gpu:
-        limit_s = SEARCH_S if budget_s is None else budget_s
         judged = context.judged_schedules
-        searched = search_schedules(graph, groups, context.target, context.cost_model, judged, limit_s)
+        searched = search_schedules(graph, groups, context.target, context.cost_model, judged, budget_s)
         groups = searched.groups
     wholes = wholes_of(result.places)
 

@@ -5,7 +5,8 @@
   python -m tilestitch.compiler.measure --records FILE.db --import FILE.jsonl.gz
 
 Of each model the plan of the rules and random legal plans are compiled, each with the schedules of the rules and with
-random legal ones; they take turns. Each kernel is timed where it runs, with the caches as its neighbours leave them.
+random legal ones, and with `--searched MODEL` the plan that a cost model chooses; they take turns. Each kernel is timed
+where it runs, with the caches as its neighbours leave them.
 The least of all rounds counts: other work on the machine makes kernels slower, and nothing makes them faster.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tilestitch.codegen.cpu.target import CpuTarget, parse_target
@@ -21,7 +23,9 @@ from tilestitch.compiler.cli.arguments import positive
 from tilestitch.compiler.machine import machine_of
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.errors import MeasurementError
+from tilestitch.cost_model.models import model_named
 from tilestitch.cost_model.records import Record, Records, export_records, import_records
+from tilestitch.passes.fusion.planners import PLANNERS
 from tilestitch.passes.plan import StitchPlan
 from tilestitch.passes.planner import make_plan
 
@@ -57,12 +61,18 @@ def measure(path: Path, target: CpuTarget, threads: int, options: argparse.Names
 def _plans(subject: Subject, options: argparse.Namespace) -> Iterator[StitchPlan]:
     for number in range(options.plans):
         seed = options.seed + number
-        plan = (
-            random_plan(subject.graph, subject.context, seed) if number else make_plan(subject.graph, subject.context)
-        )
+        if number:
+            plan = random_plan(subject.graph, subject.context, seed)
+        else:
+            given = {**subject.context.options, "planner": options.planner}
+            plan = make_plan(subject.graph, replace(subject.context, options=given))
         yield plan
         for other in range(1, options.schedules):
             yield with_random_schedules(subject.graph, plan, options.schedules * seed + other)
+    if options.searched:
+        model = model_named(options.searched)
+        given = {**subject.context.options, "search": True}
+        yield make_plan(subject.graph, replace(subject.context, cost_model=model, options=given))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -110,6 +120,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=positive, default=1, metavar="N", help="default: 1")
     parser.add_argument("--plans", type=positive, default=3, metavar="N", help="of each model (default: 3)")
     parser.add_argument("--schedules", type=positive, default=4, metavar="N", help="of each plan (default: 4)")
+    parser.add_argument("--planner", default="stitch", choices=PLANNERS, help="whose rules make the first plan")
+    parser.add_argument("--searched", metavar="MODEL", help="and the plan by this cost model: a name, or FILE.json")
     parser.add_argument("--rounds", type=positive, default=20, metavar="N", help="of each plan at most (default: 20)")
     parser.add_argument("--seconds", type=float, default=4.0, metavar="S", help="of a turn of plans at most")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random plans")

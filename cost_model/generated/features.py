@@ -25,6 +25,14 @@ COMMON = (
     "read again", "operations a byte", "operations an element", "per task",
 )  # fmt: skip
 """Of every template; a template's own are the names of its choices."""
+COUNTS = frozenset({"nodes", "gathers", "divisions", "selects", "casts", "concats", "views"})
+"""Choices that count nodes."""
+BODIES = frozenset({"cpu_attention", "cpu_conv", "cpu_conv_transpose", "cpu_gemm", "cpu_gemv", "cpu_window"})
+"""Templates of loops that take long, whatever is computed before and after them."""
+OF_BODIES = frozenset({"fma", "share", "itemsize", "tasks", "scratch", "lanes"})
+"""What of `COMMON` trees of these see: so kernels that differ in what is joined to one body differ by what the laws say
+of that, and what is wrong about the body is so of all of them.
+"""
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,16 @@ def matrix(common: np.ndarray, parts: Sequence[Part], names: Sequence[str]) -> n
         if known:
             own[np.ix_([at[name] for name in known], places)] = _log(np.array([numbers[name] for name in known]))
     return np.hstack([common, own.T]).astype(np.float32)
+
+
+def seen(features: np.ndarray, template: str) -> np.ndarray:
+    """The matrix with nothing in the columns that trees of `template` are not to see."""
+    if template not in BODIES:
+        return features
+    hidden = [at for at, name in enumerate(COMMON) if name not in OF_BODIES]
+    features = features.copy()
+    features[:, hidden] = 0.0
+    return features
 
 
 def choice_names(parts: Sequence[Part]) -> tuple[str, ...]:

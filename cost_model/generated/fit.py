@@ -18,13 +18,16 @@ from tilestitch.cost_model.random_model import RandomModel
 from tilestitch.cost_model.records import Record
 
 from .adaptation import adapted
-from .features import choice_names, described, matrix
+from .features import BODIES, COUNTS, choice_names, described, matrix, seen
 from .model import LearnedModel, Template
 
-DEPTH, ROUNDS, RATE = 5, 160, 0.1
+DEPTH, ROUNDS, RATE, LEAF = 4, 120, 0.08, 12
 FEWEST = 40
 """Kernels that trees of a template are grown from."""
 FOLDS = 5
+GAINS = (0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4)
+NOISE, SELDOM, FEWEST_CHOICES = 1.02, 0.1, 12
+"""A choice is slower if it takes so many times as long, and seldom so if at most this share of as many is."""
 INSIDE = 0.8
 """Of what is measured on models that were left out, intervals hold so much."""
 
@@ -79,12 +82,13 @@ def _template(samples: Sequence[Sample], seed: int, low: float, high: float) -> 
     import xgboost
 
     parts = [sample.part for sample in samples]
-    names = choice_names(parts)
-    features = matrix(np.array([sample.common for sample in samples]), parts, names)
+    template = samples[0].template
+    names = tuple(name for name in choice_names(parts) if not (template in BODIES and name in COUNTS))
+    features = seen(matrix(np.array([sample.common for sample in samples]), parts, names), template)
     target = np.log([sample.record.latency_us / sample.law_us for sample in samples])
     base = float(np.median(target))
     options = {
-        "max_depth": DEPTH, "eta": RATE, "subsample": 0.8, "colsample_bytree": 0.5, "min_child_weight": 4,
+        "max_depth": DEPTH, "eta": RATE, "subsample": 0.8, "colsample_bytree": 0.5, "min_child_weight": LEAF,
         "lambda": 2.0, "objective": "reg:pseudohubererror", "base_score": 0.0, "seed": seed, "nthread": 1,
         "tree_method": "hist",
     }  # fmt: skip
@@ -139,6 +143,42 @@ def spreads_of(judged: Mapping[str, Judged]) -> dict[str, tuple[float, float]]:
         low, high = np.quantile(one.measured_us / one.by_model["learned"], ends)
         found[name] = float(low), float(high)
     return found
+
+
+def schedule_gains_of(judged: Mapping[str, Judged]) -> dict[str, float]:
+    """By template, the share of the predicted time that another schedule than the laws' must promise to be no slower,
+    so that it is slower in few cases only; templates of which too little was measured to say so are left out.
+
+    In each structure the schedule that the laws find fastest is set against the one that trees find fastest which have
+    not seen its model.
+    """
+    found = {}
+    for name, one in judged.items():
+        pairs = []
+        for at in _by_structure(one):
+            learned, laws, measured = one.by_model["learned"][at], one.by_model["analytical"][at], one.measured_us[at]
+            usual, best = int(np.argmin(laws)), int(np.argmin(learned))
+            if usual != best:
+                pairs.append((1 - learned[best] / learned[usual], measured[best] / measured[usual]))
+        gain = least_gain(pairs)
+        if gain is not None:
+            found[name] = gain
+    return found
+
+
+def least_gain(pairs: Iterable[tuple[float, float]]) -> float | None:
+    """The least share of the predicted time from which on choices that promise as much are hardly ever slower.
+
+    pairs: what each of some choices promised, and how many times as long it took. None: no such share is known.
+    """
+    known = np.array(list(pairs)).reshape(-1, 2)
+    for gain in GAINS:
+        ratios = known[known[:, 0] >= gain, 1]
+        if len(ratios) < FEWEST_CHOICES:
+            break
+        if np.mean(ratios > NOISE) <= SELDOM and np.exp(np.mean(np.log(ratios))) < 1:
+            return gain
+    return None
 
 
 def validation(judged: Mapping[str, Judged]) -> dict[str, dict[str, float]]:

@@ -31,8 +31,8 @@ from .features import COMMON, Described, described, matrix
 SHIPPED = Path(__file__).with_name("cpu.json")
 FORMAT = 1
 LAWS = AnalyticalModel()
-LEAST_RANK = 0.5
-"""Rank correlation among schedules of one kernel, from which on the best predicted one is likely to be a good one."""
+LEAST_GAIN = 0.2
+"""Of a plan's predicted time, where it was not measured what plans are worth that a model finds better."""
 ENDS = ("latency", "low", "high")
 
 
@@ -57,11 +57,17 @@ class LearnedModel:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def judges_schedules(self) -> frozenset[str]:
-        """Templates of which it ranked the schedules of kernels well that were left out of training."""
-        rows: Mapping[str, Mapping[str, float]] = self.facts.get("validation", {})
-        ranks = {name: row.get("learned rank of schedules", 0.0) for name, row in rows.items()}
-        return frozenset(name for name, rank in ranks.items() if rank >= LEAST_RANK and name in self.templates)
+    def judges_schedules(self) -> Mapping[str, float]:
+        """Templates whose schedules it compares, and the share of the predicted time that another schedule than the
+        rules' must promise: as much as made it hardly ever slower in kernels that were left out of training.
+        """
+        gains: Mapping[str, Any] = self.facts.get("schedule_gains", {})
+        return {name: float(gain) for name, gain in gains.items() if name in self.templates}
+
+    @property
+    def least_gain(self) -> float:
+        """The share of the predicted time that another plan than the rules' must promise, likewise."""
+        return float(self.facts.get("least_gain", LEAST_GAIN))
 
     @property
     def name(self) -> str:
@@ -151,7 +157,8 @@ def learned_from_json(data: Any, where: str) -> LearnedModel:
     try:
         templates = {str(name): _template(one) for name, one in data["templates"].items()}
         model = LearnedModel(templates, Adaptation.from_json(data["adaptation"]), dict(data["facts"]))
-        _ = model.judges_schedules
+        if not all(0 <= gain < 1 for gain in (model.least_gain, *model.judges_schedules.values())):
+            raise ValueError("a gain is no share")
     except MeasurementError as error:
         raise MeasurementError(f"{where}: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:

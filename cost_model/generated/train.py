@@ -1,6 +1,6 @@
 """Trains the model of generated kernels on records of a CPU, and writes it with its validation inside.
 
-  python -m tilestitch.cost_model.generated.train RECORDS [-o FILE.json] [--seed N] [--table TABLE.md]
+  python -m tilestitch.cost_model.generated.train RECORDS [-o FILE] [--seed N] [--plans PLANS.json] [--table TABLE.md]
   python -m tilestitch.cost_model.generated.train RECORDS --tune MODEL.json -o FILE.json
 
 RECORDS is what `python -m tilestitch.compiler.measure` writes, either form. Validation predicts each kernel by trees
@@ -47,17 +47,37 @@ def cpu_of(records: Sequence[Record]) -> CpuDevice:
     return CPUS[unit]
 
 
-def train(records: Sequence[Record], seed: int) -> LearnedModel:
+def train(records: Sequence[Record], seed: int, plans: Path | None = None) -> LearnedModel:
+    """plans: what `python -m benchmarks.plan_gains` has written."""
     cpu = cpu_of(records)
     samples = fit.samples_of(records, cpu)
     judged = fit.judge(samples, cpu, seed)
+    gains: dict[str, Any] = {"schedule_gains": fit.schedule_gains_of(judged)}
+    if plans is not None:
+        gains["least_gain"] = plan_gain_of(plans)
     facts = {
         "recipe": {"seed": seed, "depth": fit.DEPTH, "rounds": fit.ROUNDS, "rate": fit.RATE, "folds": fit.FOLDS},
         "device": records[0].machine.device, "versions": records[0].machine.versions,
         "records": len(records), "models": len({record.model for record in records}),
-        "digest": digest_of([record.to_json() for record in records]), "validation": fit.validation(judged),
+        "digest": digest_of([record.to_json() for record in records]), "validation": fit.validation(judged), **gains,
     }  # fmt: skip
     return replace(fit.fit(samples, seed, fit.spreads_of(judged)), facts=facts)
+
+
+def plan_gain_of(path: Path) -> float:
+    """The share of the predicted time from which on plans that promised as much were hardly ever slower.
+
+    Raises MeasurementError for a file that `benchmarks.plan_gains` has not written, or of too few or too bad plans.
+    """
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["results"]
+        pairs = [(float(row["promised"]), float(row["took"])) for row in rows]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise MeasurementError(f"{path} has no pairs of plans ({error}); write it by benchmarks.plan_gains") from None
+    gain = fit.least_gain(pairs)
+    if gain is None:
+        raise MeasurementError(f"{path}: no share of the predicted time keeps {len(pairs)} plans from being slower")
+    return gain
 
 
 def table(validation: Mapping[str, Mapping[str, float]]) -> str:
@@ -105,6 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--output", type=Path, default=SHIPPED, metavar="FILE.json")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--tune", type=Path, metavar="MODEL.json", help="adapt this model instead of growing trees")
+    parser.add_argument("--plans", type=Path, metavar="PLANS.json", help="what plans were worth that it found better")
     parser.add_argument("--table", type=Path, metavar="TABLE.md", help="write the validation as a document, too")
     options = parser.parse_args(arguments)
     try:
@@ -113,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             cpu = cpu_of(records)
             trained = fit.fine_tune(load_learned(options.tune), fit.samples_of(records, cpu), cpu)
         else:
-            trained = train(records, options.seed)
+            trained = train(records, options.seed, options.plans)
         _write(options.output, trained.to_json())
         if options.table is not None:
             options.table.write_text(HEAD + table(trained.facts["validation"]), encoding="utf-8")

@@ -54,20 +54,20 @@ def default_work(nodes: int) -> int:
 
 
 def asking(
-    rules: Sequence[FusionRule], model: LatencyModel, budget_s: float | None = None, work: int = 0
+    rules: Sequence[FusionRule], model: LatencyModel, budget_s: float | None = None, work: int | None = None
 ) -> tuple[FusionRule, ...]:
-    """Built-in rules that ask `model` how long kernels take, and let the rules that they try ask it. budget_s, work: of
-    those that search, in seconds (None: what they take by themselves), in kernels (0: no limit).
+    """Built-in rules that ask `model` how long kernels take, and let the rules that they try ask it. budget_s: of those
+    that search, in seconds, in place of a limit of work; work: that limit, in kernels, if it is not their own.
     """
     return tuple(_asking(rule, model, budget_s, work) for rule in rules)
 
 
-def _asking(rule: Any, model: LatencyModel, budget_s: float | None, work: int) -> Any:
+def _asking(rule: Any, model: LatencyModel, budget_s: float | None, work: int | None) -> Any:
     names = {f.name for f in dataclasses.fields(rule)}
     changes: dict[str, Any] = {"model": model} if "model" in names else {}
     if "budget_s" in names and budget_s is not None:
-        changes["budget_s"] = budget_s
-    if "work" in names and work:
+        changes |= {"budget_s": budget_s, "work": 0}
+    elif "work" in names and work is not None:
         changes["work"] = work
     if "then" in names:
         changes["then"] = asking(rule.then, model, budget_s, work)

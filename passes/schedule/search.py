@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
@@ -19,11 +20,29 @@ from .device import device_of
 from .structure import structure_of
 from .variants import variants
 
-LEAST_GAIN = 0.1
-"""Of the predicted time, that another schedule than the rules' must promise: predictions have errors, too."""
 MOST_STEPS = 6
+WORK = 4000
+"""Schedules that are looked at where no seconds are given."""
+RULE = "schedule.search"
 SHARE = 0.002
 """Of the predicted time of all kernels: those of less are left as the rules have them."""
+
+
+@dataclass
+class _Budget:
+    """When the search ends: after so many schedules looked at, or after `seconds` if they are given."""
+
+    seconds: float | None
+    ends_s: float
+    work: int = 0
+
+    @staticmethod
+    def of(seconds: float | None) -> _Budget:
+        return _Budget(seconds, inf if seconds is None else time.monotonic() + seconds)
+
+    @property
+    def is_spent(self) -> bool:
+        return self.work >= WORK if self.seconds is None else time.monotonic() > self.ends_s
 
 
 @dataclass(frozen=True)
@@ -39,16 +58,18 @@ def search_schedules(
     groups: Sequence[Group],
     target: TargetInfo,
     model: LatencyModel,
-    judged: frozenset[str],
-    budget_s: float,
+    judged: Mapping[str, float],
+    budget_s: float | None = None,
 ) -> Searched:
     """Each step takes the schedule that is predicted to be fastest among those that differ in one choice.
 
-    judged: templates whose schedules `model` knows to compare; the others stay as they are. Kernels that take longest
-    come first; those of one structure get the same schedule. After `budget_s` seconds, or when the user interrupts,
-    what was found until then is the answer, and a remark says so.
+    judged: templates whose schedules `model` knows to compare, and what share of the predicted time another schedule
+    must promise to take the place of the rules'; other templates' stay. Kernels that take longest
+    come first; those of one structure get the same schedule. After `budget_s` seconds (None: after `WORK` schedules
+    looked at, the same on every machine), or when the user interrupts, what was found until then is the answer, and a
+    remark says so.
     """
-    deadline = time.monotonic() + budget_s
+    budget = _Budget.of(budget_s)
     nodes = {node.name: node for node in graph.nodes}
     device = device_of(target)
     alone = [g for g in groups if not g.stages and g.schedule is not None and g.schedule.template in judged]
@@ -61,20 +82,25 @@ def search_schedules(
         for us, members in sorted(alike, key=lambda pair: (-pair[0], pair[1][0].name)):
             if us < SHARE * total_us:
                 break
-            if time.monotonic() > deadline:
-                remarks = (_ended(graph, "the budget", budget_s, len(found)),)
+            if budget.is_spent:
+                remarks = (_ended(graph, budget, len(found)),)
                 break
-            schedule = _climbed(nodes, members[0], target, model, device, deadline)
+            schedule = _climbed(nodes, members[0], target, model, device, judged, budget)
             found.update((group.name, schedule) for group in members)
     except KeyboardInterrupt:
-        remarks = (_ended(graph, "an interrupt", budget_s, len(found)),)
+        remarks = (
+            WhyNot(graph.name, RULE, "an interrupt ended the search for schedules; another run may find others"),
+        )
     changed = tuple(replace(group, schedule=found.get(group.name, group.schedule)) for group in groups)
     return Searched(changed, remarks)
 
 
-def _ended(graph: Graph, what: str, budget_s: float, done: int) -> WhyNot:
-    reason = f"{what} ended the search for schedules; another run may find others"
-    return WhyNot(graph.name, "schedule.search", reason, {"budget_s": budget_s, "kernels_done": done})
+def _ended(graph: Graph, budget: _Budget, done: int) -> WhyNot:
+    if budget.seconds is None:
+        reason = "so many schedules were looked at, and no more; `--plan-budget` gives seconds instead"
+        return WhyNot(graph.name, RULE, reason, {"schedules": budget.work, "kernels_done": done})
+    reason = "the budget ended the search for schedules; another run may find others"
+    return WhyNot(graph.name, RULE, reason, {"budget_s": budget.seconds, "kernels_done": done})
 
 
 def _alike(
@@ -91,7 +117,13 @@ def _alike(
 
 
 def _climbed(
-    nodes: Mapping[str, Node], group: Group, target: TargetInfo, model: LatencyModel, device: AnyDevice, deadline: float
+    nodes: Mapping[str, Node],
+    group: Group,
+    target: TargetInfo,
+    model: LatencyModel,
+    device: AnyDevice,
+    judged: Mapping[str, float],
+    budget: _Budget,
 ) -> Schedule:
     assert group.schedule is not None
     view, roles = look_up(nodes, group), _roles(nodes, group)
@@ -99,15 +131,16 @@ def _climbed(
     first_us = best_us = _predicted(nodes, [group], target, model, device)[0]
     for _ in range(MOST_STEPS):
         others = [one for one in variants(view, group.kind, roles, best) if one not in seen]
-        if not others or time.monotonic() > deadline:
+        if not others or budget.is_spent:
             break
         seen.update(others)
+        budget.work += len(others)
         tried = [replace(group, schedule=one) for one in others]
         us, place = min((us, at) for at, us in enumerate(_predicted(nodes, tried, target, model, device)))
         if us >= best_us:
             break
         best, best_us = others[place], us
-    return best if best_us <= (1 - LEAST_GAIN) * first_us else group.schedule
+    return best if best_us <= (1 - judged[best.template]) * first_us else group.schedule
 
 
 def _predicted(

@@ -12,10 +12,10 @@ from tilestitch.passes.plan.schedule_check import why_not
 from tilestitch.passes.plan.schedules import Schedule
 from tilestitch.passes.plan.view import GroupView
 
+from .cpu.choices import WORDS
+
 GIVEN = frozenset({"extents", "reduced", "tiled", "cuts", "branch", "branches", "parts", "pieces", "inserts"})
 """Fields that follow from the kernel, or that others follow from."""
-NAMED = {"form": ("columns", "channels", "across", "line")}
-"""Fields that are words, and the words that there are."""
 FEW = 16
 """Up to which numbers are stepped through one by one, as rows of register tiles are; beyond they double."""
 
@@ -41,7 +41,7 @@ def _others(name: str, value: Any) -> Iterator[Any]:
         near = {value + 1, value - 1} if value <= FEW else set()
         yield from sorted({2 * value, value // 2, *near} - {value, 0, -1})
     elif isinstance(value, str):
-        yield from (word for word in NAMED.get(name, ()) if word != value)
+        yield from (word for word in WORDS.get(name, ()) if word != value)
     elif isinstance(value, tuple):
         yield from (value[:place] + value[place + 1 :] for place in range(len(value)))
     elif is_dataclass(value):

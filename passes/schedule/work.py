@@ -9,7 +9,6 @@ from math import prod
 from tilestitch.compiler.ir import Kind, Node, Value, kind_of, op_spec
 from tilestitch.cost_model.counts import operations, operations_per_element
 from tilestitch.cost_model.facts import Arithmetic, Part, Traffic, Unit
-from tilestitch.passes.plan import GroupKind
 from tilestitch.passes.plan.roles import Roles
 
 from .evaluations import evaluations
@@ -34,7 +33,7 @@ def work_of(
         dtype=dtype,
         reads=_reads(nodes, counts, passes),
         writes=tuple(Traffic(v.name, v.tensor_type.nbytes, v.tensor_type.nbytes) for v in stored),
-        arithmetic=tuple(_arithmetic(nodes, repeated, roles, dtype)),
+        arithmetic=tuple(arithmetic_of(nodes, repeated, dtype)),
         elements=elements,
     )
 
@@ -42,8 +41,8 @@ def work_of(
 # -- arithmetic --------------------------------------------------------------------------------------------------------
 
 
-def _arithmetic(nodes: Sequence[Node], counts: Mapping[Value, float], roles: Roles, dtype: str) -> Iterator[Arithmetic]:
-    """What is computed, by unit; what multiplies and adds is for the schedule to say."""
+def arithmetic_of(nodes: Sequence[Node], counts: Mapping[Value, float], dtype: str) -> Iterator[Arithmetic]:
+    """What is computed, by unit; what multiplies and adds, and what no vector holds, is for the schedule to say."""
     fma = cheap = transcendental = 0.0
     for node in nodes:
         kind = kind_of(node.op)
@@ -57,25 +56,18 @@ def _arithmetic(nodes: Sequence[Node], counts: Mapping[Value, float], roles: Rol
                 transcendental += times
             else:
                 cheap += times * operations_per_element(node.op)
-    staged = _staged(nodes, counts, roles) if roles.kind is GroupKind.CONTRACTION else 0
-    found: tuple[tuple[Unit, float], ...] = (
-        ("fma", fma), ("alu", cheap), ("special", transcendental), ("scalar", staged)
-    )  # fmt: skip
+    found: tuple[tuple[Unit, float], ...] = (("fma", fma), ("alu", cheap), ("special", transcendental))
     return (Arithmetic(unit, dtype, int(count)) for unit, count in found if int(count))
 
 
-def _staged(nodes: Sequence[Node], counts: Mapping[Value, float], roles: Roles) -> int:
-    """Evaluations before the operands of a contraction, if there is more than views."""
-    assert roles.anchor is not None
-    wanted = set(roles.anchor.inputs)
-    prologue = []
+def before(nodes: Sequence[Node], anchor: Node) -> list[Node]:
+    """What is computed before the operands of a contraction, the last of it first."""
+    wanted, found = set(anchor.inputs), []
     for node in reversed(nodes):
-        if node is not roles.anchor and any(o in wanted for o in node.outputs):
-            prologue.append(node)
+        if node is not anchor and any(o in wanted for o in node.outputs):
+            found.append(node)
             wanted.update(node.inputs)
-    if all(kind_of(n.op) is Kind.VIEW for n in prologue):
-        return 0
-    return int(sum(counts.get(n.output, 0.0) for n in prologue if n.op != "reshape"))
+    return found
 
 
 def _dtype(nodes: Sequence[Node], roles: Roles) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
 import pytest
 from hypothesis import given, settings
 
+from benchmarks.replay.catalogue import group_norm
 from tests.networks import residual_block
 from tests.open_graphs import open_models
 from tests.open_models.fixture import OpenFixture
@@ -18,6 +23,10 @@ from tilestitch.compiler.frontend import import_model
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.compiler.ir.text import parse_graph
+from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.protocol import AnyDevice, Prediction
+from tilestitch.cost_model.random_model import RandomModel
 from tilestitch.passes import PassContext, StitchPlan, TargetInfo, check_plan, explain_plan, make_plan, run_pipeline
 from tilestitch.passes.fusion.rules import explore
 
@@ -61,6 +70,50 @@ def test_it_finds_what_no_rule_looks_for() -> None:
     assert predicted_us(graph, plan, "H200") < 0.9 * predicted_us(graph, rules, "H200")
     assert plan.planner == rules.planner == "stitch"
     assert planned(graph, "H200", plan_budget_s=60.0).groups == plan.groups
+
+
+@pytest.mark.parametrize("options", [{"search": True}, {"planner": "explore"}])
+def test_a_slow_clock_gives_the_same_plan(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, slow = block(), itertools.count(step=3600)
+    plan = planned(graph, "H200", **options)
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(slow)))
+    assert planned(graph, "H200", **options) == plan
+
+
+@dataclass(frozen=True)
+class Unsure:
+    """What the laws say, by a model that knows how much a plan must promise to be no slower."""
+
+    least_gain: float | None
+    name: str = "unsure"
+
+    def predict(self, batch: Sequence[KernelFacts], device: AnyDevice) -> Sequence[Prediction]:
+        return AnalyticalModel().predict(batch, device)
+
+
+@dataclass(frozen=True)
+class Guesses(RandomModel):
+    least_gain: float = 0.0
+
+
+def test_a_plan_must_promise_as_much_as_the_model_says() -> None:
+    graph = run_pipeline(import_model(group_norm()).graph, PassContext(TARGETS["cpu"]))
+    rules, plan = planned(graph, "cpu"), planned(graph, "cpu", search=True)
+    gain = 1 - predicted_us(graph, plan, "cpu") / predicted_us(graph, rules, "cpu")
+    assert gain > 0.05
+    for least, chosen in ((gain - 0.01, plan), (gain + 0.01, rules)):
+        context = PassContext(TARGETS["cpu"], {"search": True}, cost_model=Unsure(least))
+        assert make_plan(graph, context) == chosen
+
+
+def test_what_a_model_promises_must_convince_the_laws_too() -> None:
+    graph = run_pipeline(import_model(group_norm()).graph, PassContext(TARGETS["cpu"]))
+    rules_us = predicted_us(graph, planned(graph, "cpu"), "cpu")
+    agreed, alone = (
+        make_plan(graph, PassContext(TARGETS["cpu"], {"search": True}, cost_model=model))
+        for model in (Guesses(1), RandomModel(1))
+    )
+    assert predicted_us(graph, agreed, "cpu") <= rules_us < predicted_us(graph, alone, "cpu")
 
 
 def test_without_a_budget_the_plan_is_that_of_the_rules() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from typing import ClassVar, TypeAlias
 
 from tilestitch.compiler.ir import Node
@@ -33,6 +33,10 @@ SEEDS: tuple[FusionRule, ...] = (Epilogue(), Gates(), Rows(), Inline())
 """What these rules make is one of the finalists."""
 
 
+MOST_WORK = 400_000
+"""Kernels that are looked at where nothing else is said."""
+
+
 @dataclass(frozen=True)
 class Found:
     """A plan, its full estimate, and whether neither time nor the user ended the search."""
@@ -46,17 +50,17 @@ class Found:
 class Explore:
     """Proposes the partition of the graph with the least predicted latency that it finds.
 
-    k: patterns kept for each node. beam: sets of patterns kept. budget_s: seconds after which exploration ends with
-    what it has; the result is the same in every run unless that happens, and then the plan says so. work: kernels that
-    it looks at before it ends likewise, the same in every run; 0: no limit. seeded: the partition that the other rules
+    k: patterns kept for each node. beam: sets of patterns kept. work: kernels that it looks at before it ends with what
+    it has, the same in every run; 0: no limit. budget_s: seconds after which it ends likewise; the result is the same
+    in every run unless that happens, and then the plan says so. seeded: the partition that the other rules
     make is a finalist, too, and the first one that is improved. then: the rules that come after this one; each
     finalist is judged by what they make of it, views and packing included. model: what predicts.
     """
 
     k: int = 3
     beam: int = 3
-    budget_s: float = 60.0
-    work: int = 0
+    budget_s: float = inf
+    work: int = MOST_WORK
     seeded: bool = True
     then: tuple[FusionRule, ...] = ()
     model: LatencyModel = field(default_factory=AnalyticalModel)

@@ -9,6 +9,7 @@ from typing import Any
 
 from tilestitch.compiler.ir import Kind, Node, Value, kind_of
 from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.cost_model.counts import EXPENSIVE_OPERATIONS
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Traffic, Unit, kernel_of
 from tilestitch.passes.plan.access.split_rows import pieces_of
 from tilestitch.passes.plan.cpu.anchors import AnchoredPlan, AnchoredSchedule, plan_of
@@ -43,11 +44,15 @@ from tilestitch.passes.plan.index_checks import pending_checks, read_for
 from tilestitch.passes.plan.launches.cpu import cpu_launches
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.view import GroupView, look_up
-from tilestitch.passes.schedule.work import read_again, sides_of, work_of
+from tilestitch.passes.schedule.evaluations import evaluations
+from tilestitch.passes.schedule.work import arithmetic_of, before, read_again, sides_of, work_of
 
 from .choices import choices_of
 from .cycles import attention_cycles, conv_cycles, conv_transpose_cycles, gemm_cycles, window_cycles
+from .scalars import scalars
 
+UNSTAGED: Mapping[Unit, int] = {"fma": 1, "alu": 1, "special": EXPENSIVE_OPERATIONS}
+"""Scalar steps of what is computed in the midst of a tile."""
 COUNTED = {
     "gathers": frozenset({"gather", "gather_nd", "gather_elements"}), "divisions": frozenset({"div", "mod", "fmod"}),
     "selects": frozenset({"select"}), "casts": frozenset({"cast"}), "concats": frozenset({"concat", "pad"}),
@@ -85,7 +90,7 @@ def _scheduled(view: GroupView, group: Group, roles: Roles, isa: Isa) -> Sequenc
     schedule = group.schedule
     match schedule:
         case CpuLoopSchedule():
-            return (_loops(view.nodes, work_of(view.nodes, view.outputs, roles), schedule),)
+            return (_loops(view.nodes, view.outputs, roles, schedule),)
         case CpuRowSchedule():
             return (_rows(RowGroup(view.nodes, roles, view.inputs, view.stored), schedule),)
         case CpuSplitRowSchedule():
@@ -103,8 +108,12 @@ def _scheduled(view: GroupView, group: Group, roles: Roles, isa: Isa) -> Sequenc
     return (_anchored(view, roles, plan, isa),)
 
 
-def _loops(nodes: Sequence[Node], work: Part, schedule: CpuLoopSchedule) -> Part:
-    return _chosen(nodes, replace(work, lanes=schedule.lanes), schedule)
+def _loops(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, schedule: CpuLoopSchedule) -> Part:
+    """A concat costs nothing where there is a loop for each of its operands."""
+    work, counts = work_of(nodes, stored, roles), evaluations(nodes, stored, roles)
+    cut = bool(schedule.cuts or schedule.branches)
+    apart = scalars((node for node in nodes if not (cut and node.op == "concat")), counts, work.dtype)
+    return _chosen(nodes, replace(work, arithmetic=(*work.arithmetic, *apart), lanes=schedule.lanes), schedule)
 
 
 def _chosen(nodes: Sequence[Node], part: Part, schedule: CpuSchedule, **shape: Any) -> Part:
@@ -124,15 +133,10 @@ def _rows(group: RowGroup, schedule: CpuRowSchedule) -> Part:
     """What several walks over a row need is computed, or read, by each of them, unless it is kept."""
     computed = RowPlan(group, schedule).computed
     work = work_of(group.nodes, group.outputs, group.roles, computed)
-    # Neighbours of one vector may lie in different operands of a concat, which are told apart one by one.
-    chosen = sum(n.output.tensor_type.num_elements * computed.get(n.output, 1) for n in group.nodes if _joins_lanes(n))
-    told_apart = (Arithmetic("scalar", work.dtype, chosen),) if chosen else ()
-    work = replace(work, arithmetic=(*work.arithmetic, *told_apart), lanes=schedule.lanes)
+    counts = {o: o.tensor_type.num_elements * computed.get(o, 1) for node in group.nodes for o in node.outputs}
+    arithmetic = (*work.arithmetic, *scalars(group.nodes, counts, work.dtype))
+    work = replace(work, arithmetic=arithmetic, lanes=schedule.lanes)
     return _chosen(group.nodes, work, schedule, computed=sum(computed.values()))
-
-
-def _joins_lanes(node: Node) -> bool:
-    return node.op == "concat" and node.attrs["axis"] == len(node.output.shape) - 1
 
 
 def _pieces(view: GroupView, roles: Roles, schedule: CpuSplitRowSchedule) -> Iterator[Part]:
@@ -148,7 +152,7 @@ def _pieces(view: GroupView, roles: Roles, schedule: CpuSplitRowSchedule) -> Ite
         if isinstance(each, CpuRowSchedule):
             part = _rows(RowGroup(piece.nodes, its, piece.inputs, piece.outputs), each)
         else:
-            part = _loops(piece.nodes, work_of(piece.nodes, piece.outputs, its), each)
+            part = _loops(piece.nodes, piece.outputs, its, each)
         yield replace(part, reads=tuple(map(named, part.reads)), writes=tuple(map(named, part.writes)))
 
 
@@ -231,17 +235,33 @@ def _tiled(
     tiles = _multiplies_tiles(plan)
     most = cycles * _most_a_cycle(plan, lanes, isa)
     share = min(1.0, work.operations(unit) / most) if most else 1.0
-    # What lies before an operand is computed by each task that copies the operand.
-    times = again[0] if operands[0].producer in view.nodes else again[-1]
 
     def scheduled(a: Arithmetic) -> Arithmetic:
-        if a.unit == unit:
-            return replace(a, unit="mma" if tiles else unit, dtype=dtype, share=share)
-        return replace(a, operations=a.operations * times) if a.unit == "scalar" else a
+        return replace(a, unit="mma" if tiles else unit, dtype=dtype, share=share) if a.unit == unit else a
 
     reads = read_again(work.reads, sides_of(view.nodes, operands), again)
-    work = replace(work, reads=reads, arithmetic=tuple(map(scheduled, work.arithmetic)), lanes=lanes)
+    prologue = _prologue(view, roles, plan, work.dtype) if isinstance(plan, GemmPlan) else ()
+    work = replace(work, reads=reads, arithmetic=(*map(scheduled, work.arithmetic), *prologue), lanes=lanes)
     return _chosen(view.nodes, work, plan.schedule, shape=plan.shape)
+
+
+def _prologue(view: GroupView, roles: Roles, plan: GemmPlan, dtype: str) -> Iterator[Arithmetic]:
+    """What is computed before the left operand of a GEMM, beyond the first time: each task that copies its rows does it
+    anew; and what of it is no vector. Where rows are not copied, each tile computes the elements that it multiplies by,
+    one by one.
+    """
+    assert roles.anchor is not None
+    if roles.anchor.inputs[0].producer not in view.nodes:
+        return
+    nodes, counts = before(view.nodes, roles.anchor), evaluations(view.nodes, view.outputs, roles)
+    if not plan.schedule.stage_left:
+        of_tiles = {value: count * plan.panels for value, count in counts.items()}
+        steps = sum(each.operations * UNSTAGED[each.unit] for each in arithmetic_of(nodes, of_tiles, dtype))
+        yield from (Arithmetic("scalar", dtype, count) for count in (steps,) if count)
+        return
+    again = {value: count * (plan.n_blocks - 1) for value, count in counts.items()}
+    yield from arithmetic_of(nodes, again, dtype)
+    yield from scalars(nodes, {value: count * plan.n_blocks for value, count in counts.items()}, dtype)
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------------

@@ -6,20 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 
-from tilestitch.compiler.ir import Node
+from tilestitch.compiler.ir import Kind, Node, kind_of
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Traffic, kernel_of
 from tilestitch.passes.plan.attention.operands import attention_of
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
-from tilestitch.passes.plan.group import Group
+from tilestitch.passes.plan.group import Group, GroupKind
 from tilestitch.passes.plan.launches.cuda.group import cuda_launches
 from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.registers import registers_of
 from tilestitch.passes.plan.roles import Part as Place
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedules import AttentionSchedule, GemmSchedule
-from tilestitch.passes.plan.view import levels, look_up
-from tilestitch.passes.schedule.work import read_again, sides_of, work_of
+from tilestitch.passes.plan.view import GroupView, levels, look_up
+from tilestitch.passes.schedule.evaluations import evaluations
+from tilestitch.passes.schedule.work import before, read_again, sides_of, work_of
 
 from .attention_facts import multiplied, trips, useful_rows
 from .gemm_facts import Tiling, from_l2, tiling_of
@@ -32,6 +33,8 @@ def gpu_facts(nodes: Mapping[str, Node], group: Group, roles: Roles, multiproces
     """The facts of a scheduled group of one part; `nodes` are those of its graph by name."""
     launches, view = cuda_launches(nodes, group, multiprocessors), look_up(nodes, group)
     work = work_of(view.nodes, view.outputs, roles)
+    if roles.kind is GroupKind.CONTRACTION:
+        work = replace(work, arithmetic=(*work.arithmetic, *_staged(view, roles, work.dtype)))
     if not launches or group.schedule is None:
         return kernel_of(work)
     tiles = _tiles(AnchoredGroup.of(view), group) if roles.anchor is not None else None
@@ -53,6 +56,15 @@ def gpu_facts(nodes: Mapping[str, Node], group: Group, roles: Roles, multiproces
             grid_barriers=max(levels(view.nodes, roles).values()) if launch.cooperative else 0,
         ))  # fmt: skip
     return kernel_of(*parts)
+
+
+def _staged(view: GroupView, roles: Roles, dtype: str) -> Iterator[Arithmetic]:
+    """Evaluations before the operands of a contraction, if there is more than views."""
+    assert roles.anchor is not None
+    counts, prologue = evaluations(view.nodes, view.outputs, roles), before(view.nodes, roles.anchor)
+    if any(kind_of(node.op) is not Kind.VIEW for node in prologue):
+        count = int(sum(counts.get(node.output, 0.0) for node in prologue if node.op != "reshape"))
+        yield from (Arithmetic("scalar", dtype, each) for each in (count,) if each)
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------

@@ -57,3 +57,13 @@ def test_none_of_what_is_measured_is_no_measurement(option: str, measured: Path)
     with pytest.raises(SystemExit):
         main([str(measured / "cnn.onnx"), "--records", str(measured / "none.db"), option, "0"])
     assert not (measured / "none.db").exists()
+
+
+def test_a_planner_makes_the_first_plan_and_a_model_another(tmp_path: Path) -> None:
+    onnx.save(cnn(), tmp_path / "cnn.onnx")
+    counts = []
+    for more in (["--planner", "none"], [], ["--searched", "random"]):
+        few = ["--plans", "1", "--schedules", "1", "--rounds", "1", "--records", str(tmp_path / f"{len(counts)}.db")]
+        assert main([str(tmp_path / "cnn.onnx"), *few, *more]) == 0
+        counts.append(len(read_records(tmp_path / f"{len(counts)}.db")))
+    assert counts[0] > counts[1] and counts[2] >= counts[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,35 @@ def test_validation_says_how_well_models_do_that_were_left_out(trained: LearnedM
     assert row["learned rank"] > 0.97 > row["random rank"]
     assert row["learned rank of schedules"] > 0.9 > row["analytical rank of schedules"]
     assert 1.0 <= row["learned choice over best"] < 1.1 < row["random choice over best"]
+
+
+def test_a_choice_must_promise_as_much_as_kept_others_from_being_slower() -> None:
+    sure = [(gain / 100, 1 - gain / 100) for gain in range(1, 60)]
+    assert fit.least_gain(sure) == fit.GAINS[0]
+    unsure = [(gain, 1.1 if gain < 0.2 else took) for gain, took in sure]
+    assert fit.least_gain(unsure) == 0.2
+    assert fit.least_gain([(gain, 1.1) for gain, _ in sure]) is None
+    assert fit.least_gain(sure[: fit.FEWEST_CHOICES - 1]) is None and fit.least_gain([]) is None
+
+
+def test_schedules_are_compared_where_held_out_ones_were_ranked_well(trained: LearnedModel) -> None:
+    assert set(trained.judges_schedules) == {"cpu_gemm"} and trained.judges_schedules["cpu_gemm"] <= 0.1
+    assert trained.least_gain == 0.2
+    noise = Random(0)
+    random = [replace(record, latency_us=record.latency_us * noise.uniform(0.2, 5)) for record in records(60, seed=1)]
+    assert not train.train(random, 0).judges_schedules
+
+
+def test_what_plans_were_worth_says_what_others_must_promise(tmp_path: Path) -> None:
+    rows = [{"promised": gain / 100, "took": 1.05 if gain < 12 else 0.9} for gain in range(1, 40)]
+    (tmp_path / "plans.json").write_text(json.dumps({"results": rows}))
+    assert train.plan_gain_of(tmp_path / "plans.json") == 0.1
+    export_records(records(30, seed=1), tmp_path / "r.jsonl")
+    paths = [str(tmp_path / "r.jsonl"), "-o", str(tmp_path / "m.json"), "--plans", str(tmp_path / "plans.json")]
+    assert train.main(paths) == 0 and load_learned(tmp_path / "m.json").least_gain == 0.1
+    for odd in ("{}", '{"results": [{"promised": 0.2}]}', '{"results": []}'):
+        (tmp_path / "plans.json").write_text(odd)
+        assert train.main(paths) == 1
 
 
 def test_intervals_hold_most_of_what_was_left_out(trained: LearnedModel) -> None:
@@ -142,8 +172,9 @@ def test_a_file_that_is_no_model_is_refused(text: str, tmp_path: Path) -> None:
     ("place", "value"),
     [
         (("adaptation", "centre"), float("nan")), (("adaptation", "lines"), {"": []}),
-        (("adaptation", "lines"), {"": [0.0, float("inf")]}), (("facts", "validation"), "good"),
-        (("facts", "validation"), {"cpu_gemm": {"learned rank of schedules": "high"}}),
+        (("adaptation", "lines"), {"": [0.0, float("inf")]}), (("facts", "schedule_gains"), "good"),
+        (("facts", "schedule_gains"), {"cpu_gemm": "high"}), (("facts", "schedule_gains"), {"cpu_gemm": -0.5}),
+        (("facts", "least_gain"), float("nan")), (("facts", "least_gain"), 1.5),
         (("templates", "cpu_gemm", "low"), float("nan")), (("templates", "cpu_gemm", "high"), -1.0),
         (("templates", "cpu_gemm", "names"), []), (("templates", "cpu_gemm", "forest", "outputs"), 0),
         (("templates", "cpu_gemm", "forest", "outputs"), -1),

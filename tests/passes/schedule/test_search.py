@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -16,6 +18,7 @@ from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, Prediction
 from tilestitch.passes import PassContext, StitchPlan, check_plan, make_plan, run_pipeline
 from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.schedule import search
 
 TARGET = TargetInfo("cpu", 1, isa="avx512")
 
@@ -26,7 +29,9 @@ class Flat:
 
     interrupts_after: int = 10**9
     asked: list[int] = field(default_factory=list)
-    judges_schedules: frozenset[str] = frozenset({"cpu_gemm", "cpu_rows", "cpu_loops", "cpu_attention"})
+    judges_schedules: Mapping[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("cpu_gemm", "cpu_rows", "cpu_loops", "cpu_attention"), 0.1)
+    )
     name: ClassVar[str] = "flat"
 
     def predict(self, batch: Sequence[KernelFacts], device: AnyDevice) -> list[Prediction]:
@@ -50,6 +55,10 @@ def planned(graph: Graph, model: LatencyModel, budget_s: float | None = None) ->
     return plan
 
 
+def schedules(plan: StitchPlan, template: str) -> list[object]:
+    return [g.schedule for g in plan.groups if g.schedule is not None and g.schedule.template == template]
+
+
 def total_us(graph: Graph, plan: StitchPlan) -> float:
     from tilestitch.passes.fusion.cost.facts import group_facts
 
@@ -70,9 +79,18 @@ def test_schedules_that_are_predicted_to_be_faster_are_chosen() -> None:
 
 def test_schedules_of_templates_that_the_model_does_not_judge_stay() -> None:
     made = graph()
-    plan, rules = planned(made, Flat(judges_schedules=frozenset({"cpu_gemm"}))), planned(made, AnalyticalModel())
+    plan, rules = planned(made, Flat(judges_schedules={"cpu_gemm": 0.1})), planned(made, AnalyticalModel())
     changed = {a.schedule.template for a, b in zip(plan.groups, rules.groups, strict=True) if a.schedule != b.schedule}
     assert changed == {"cpu_gemm"}
+
+
+def test_a_schedule_must_promise_as_much_as_makes_it_seldom_slower() -> None:
+    made = graph()
+    rules, bold, shy = (
+        schedules(planned(made, model), "cpu_gemm")
+        for model in (AnalyticalModel(), Flat(), Flat(judges_schedules={"cpu_gemm": 0.9}))
+    )
+    assert shy == rules != bold
 
 
 def test_without_time_the_rules_schedules_stay_and_it_is_said() -> None:
@@ -80,6 +98,23 @@ def test_without_time_the_rules_schedules_stay_and_it_is_said() -> None:
     plan, rules = planned(made, Flat(), budget_s=0.0), planned(made, AnalyticalModel())
     assert [group.schedule for group in plan.groups] == [group.schedule for group in rules.groups]
     assert any("the budget ended the search" in said for said in remarks(plan))
+
+
+def test_a_slow_clock_gives_the_same_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = graph()
+    plan, slow = planned(made, Flat()), itertools.count(step=3600)
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(slow)))
+    assert planned(made, Flat()) == plan
+    assert planned(made, Flat(), budget_s=60.0) != plan
+
+
+def test_so_many_schedules_are_looked_at_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = graph()
+    whole = planned(made, Flat())
+    monkeypatch.setattr(search, "WORK", 40)
+    plan = planned(made, Flat())
+    assert plan == planned(made, Flat()) and total_us(made, plan) > total_us(made, whole)
+    assert ["--plan-budget" in said for said in remarks(plan)] == [True]
 
 
 @pytest.mark.parametrize("after", [60, 64, 80])

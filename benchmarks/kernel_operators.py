@@ -1,0 +1,142 @@
+"""Models of one operator in several sizes, for templates of which others have few kernels: windows, matrices times
+vectors, sorts, transposed convolutions. Each family has the shapes that some kind of network has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+
+import numpy as np
+from onnx import ModelProto, TensorProto, helper
+
+from tests.models import Builder
+
+OPERATORS = 6
+"""Of one model, side by side."""
+
+Built = tuple[str, tuple[int, ...]]
+"""The result of an operator on an input `x`, and the shape of that."""
+
+
+def _integers(b: Builder, *numbers: int) -> str:
+    return b.constant(np.array(numbers, np.int64))
+
+
+def _pools(kind: str, kernel: int, stride: int, pad: int, width: int = 0) -> Callable[[Builder, str, Random], Built]:
+    """width: of the kernel, if it is not as high."""
+
+    def build(b: Builder, x: str, random: Random) -> Built:
+        taps = [kernel, width or kernel]
+        shape = (
+            1,
+            random.choice((8, 17, 32, 64, 96, 192)),
+            random.choice((7, 13, 14, 28, 35)),
+            random.choice((14, 28, 35, 56)),
+        )
+        pads = [min(pad, (k - 1) // 2) for k in taps] * 2
+        return b.op(kind, x, kernel_shape=taps, strides=[stride] * 2, pads=pads), shape
+
+    return build
+
+
+def _depthwise(kernel: int, stride: int) -> Callable[[Builder, str, Random], Built]:
+    def build(b: Builder, x: str, random: Random) -> Built:
+        channels, size = random.choice((16, 24, 48, 96, 144, 240)), random.choice((7, 14, 19, 28, 40, 56))
+        weight = b.weight(channels, 1, kernel, kernel)
+        pads = [kernel // 2] * 4
+        return b.op("Conv", x, weight, group=channels, pads=pads, strides=[stride] * 2), (1, channels, size, size)
+
+    return build
+
+
+def _scores(b: Builder, x: str, random: Random) -> Built:
+    """One query against keys that are an input."""
+    heads, keys, width = random.choice((1, 4, 12)), random.choice((33, 128, 500, 1024)), random.choice((32, 64, 128))
+    query = b.constant(b.random.standard_normal((heads, 1, width)).astype(np.float32))
+    return b.op("MatMul", query, b.op("Transpose", x, perm=[0, 2, 1])), (heads, keys, width)
+
+
+def _weighed(b: Builder, x: str, random: Random) -> Built:
+    """Weights of one query by values."""
+    heads, keys, width = random.choice((1, 4, 12)), random.choice((33, 128, 500, 1024)), random.choice((32, 64, 128))
+    weights = b.constant(b.random.random((heads, 1, keys)).astype(np.float32))
+    return b.op("MatMul", weights, x), (heads, keys, width)
+
+
+def _powers(b: Builder, x: str, random: Random) -> Built:
+    """A matrix times a vector, as an iteration for eigenvalues has it."""
+    rows, columns = random.choice((64, 100, 333, 1000)), random.choice((64, 256, 777, 2048))
+    return b.op("MatMul", x, b.constant(b.random.standard_normal((columns, 1)).astype(np.float32))), (rows, columns)
+
+
+def _transposed_powers(b: Builder, x: str, random: Random) -> Built:
+    rows, columns = random.choice((64, 100, 333, 1000)), random.choice((64, 256, 777, 2048))
+    return b.op("MatMul", b.constant(b.random.standard_normal((1, rows)).astype(np.float32)), x), (rows, columns)
+
+
+def _best(most: int) -> Callable[[Builder, str, Random], Built]:
+    def build(b: Builder, x: str, random: Random) -> Built:
+        lines, size = random.choice((1, 4, 16, 60)), random.choice((50, 200, 1000, 4000))
+        count = _integers(b, min(size, random.randint(1, most)))
+        return b.op("TopK", x, count, outputs=2, axis=1)[0], (lines, size)
+
+    return build
+
+
+def _sorted(b: Builder, x: str, random: Random) -> Built:
+    lines, size = random.choice((1, 3, 16)), random.choice((40, 128, 500, 1500))
+    return b.op("TopK", x, _integers(b, size), outputs=2, axis=1)[0], (lines, size)
+
+
+def _upsampled(kernel: int, stride: int, groups: bool = False) -> Callable[[Builder, str, Random], Built]:
+    def build(b: Builder, x: str, random: Random) -> Built:
+        cin, cout, size = (
+            random.choice((8, 16, 32, 64)),
+            random.choice((3, 8, 16, 32, 64)),
+            random.choice((4, 7, 14, 20)),
+        )
+        pads = [(kernel - stride) // 2] * 4
+        weight = b.weight(cin, 1 if groups else cout, kernel, kernel)
+        options = {"group": cin} if groups else {}
+        return b.op("ConvTranspose", x, weight, strides=[stride] * 2, pads=pads, **options), (1, cin, size, size)
+
+    return build
+
+
+FAMILIES: Mapping[str, Callable[[Builder, str, Random], Built]] = {
+    "vgg_pools": _pools("MaxPool", 2, 2, 0),
+    "resnet_pools": _pools("MaxPool", 3, 2, 1),
+    "inception_pools": _pools("MaxPool", 3, 1, 1),
+    "yolo_pools": _pools("MaxPool", 5, 1, 2),
+    "densenet_pools": _pools("AveragePool", 2, 2, 0),
+    "pyramid_pools": _pools("AveragePool", 3, 1, 1),
+    "text_pools": _pools("MaxPool", 1, 1, 1, width=4),
+    "mobilenet_windows": _depthwise(3, 1),
+    "strided_windows": _depthwise(3, 2),
+    "efficientnet_windows": _depthwise(5, 1),
+    "convnext_windows": _depthwise(7, 1),
+    "decode_scores": _scores,
+    "decode_values": _weighed,
+    "powers": _powers,
+    "transposed_powers": _transposed_powers,
+    "beam": _best(8),
+    "proposals": _best(200),
+    "ranking": _sorted,
+    "unet_ups": _upsampled(2, 2),
+    "gan_ups": _upsampled(4, 2),
+    "fcn_ups": _upsampled(8, 4),
+    "odd_ups": _upsampled(3, 2),
+}
+
+
+def model_of(family: str, seed: object) -> ModelProto:
+    """Operators of sizes that `seed` draws, each with an input and an output of its own."""
+    random, b = Random(f"{family} {seed}"), Builder(1)
+    inputs, outputs = [], []
+    for number in range(OPERATORS):
+        result, shape = FAMILIES[family](b, f"x{number}", random)
+        inputs.append(helper.make_tensor_value_info(f"x{number}", TensorProto.FLOAT, shape))
+        b.nodes.append(helper.make_node("Identity", [result], [f"y{number}"], name=f"/output{number}"))
+        outputs.append(helper.make_tensor_value_info(f"y{number}", TensorProto.FLOAT, [None] * len(shape)))
+    return b.model(family, inputs, outputs, 20)
