@@ -46,7 +46,7 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     seconds in place of the usual work, a search starts from what they made, and its plan takes the place of theirs if
     the latency model predicts it to be faster by more than a hundredth, and the host computes nothing more. Where the
     model knows how much another plan must promise (`least_gain`), the first plan and a second search are by the laws,
-    and each plan must convince both (`_is_better`). An open graph is searched at typical sizes. Seconds are also the
+    and each plan must convince both (`is_better`). An open graph is searched at typical sizes. Seconds are also the
     limit of planners that search by themselves, and of the search for schedules where the model knows what these are
     worth.
 
@@ -69,11 +69,12 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     if planner not in SEARCHES or not (budget_s or (budget_s is None and context.options.get("search"))):
         return plan
     try:
+        gains = [(context, 0.0)] if sure else [(laws, 0.0), (context, context.least_gain or 0.0)]
         found = [
-            planned(graph, each, planner, _rules(SEARCHES[planner], each, budget_s, work), bodies)
-            for each in ([context] if sure else [laws, context])
+            (planned(graph, each, planner, _rules(SEARCHES[planner], each, budget_s, work), bodies), gain)
+            for each, gain in gains
         ]
-        better = [one for one in found if _is_better(one, plan, graph, laws, context)]
+        better = [one for one, gain in found if is_better(one, plan, graph, laws, context, gain)]
         return min(better, key=lambda one: _at_sizes_us(one, graph, context), default=plan)
     except KeyboardInterrupt:
         reason = "an interrupt ended the search for a better plan; another run may find one"
@@ -87,21 +88,23 @@ def _rules(
     return (*context.rules, *asking(rules, context.cost_model, budget_s, work))
 
 
-def _is_better(one: StitchPlan, rules: StitchPlan, graph: Graph, laws: PassContext, context: PassContext) -> bool:
+def is_better(
+    one: StitchPlan, rules: StitchPlan, graph: Graph, laws: PassContext, context: PassContext, gain: float = 0.0
+) -> bool:
     """Whether a searched plan takes the place of that of the rules. None does that leaves more to the host, whose steps
     no model predicts.
 
-    It must be predicted to be faster by more than a hundredth. A search looks for the best of thousands of predictions,
-    which is where these err most; so where a model knows how much (`least_gain`), it must promise that share of the
-    time, and the laws more than a hundredth, too: whichever of both the search asked, the other one has not seen it.
+    It must be predicted to be faster by more than a hundredth, and by this `gain`, by the model and by the laws, where
+    these are not the same. A search looks for the best of thousands of predictions, which is where these err most: of
+    what it has found itself a model must promise as much as it is known to err by, and one that the search has not
+    asked sees it without that.
     """
     if not {g.name for g in one.host_groups} <= {g.name for g in rules.host_groups}:
         return False
     rules_us, one_us = (_at_sizes_us(plan, graph, context) for plan in (rules, one))
-    if context.least_gain is None:
-        return not hardly_slower(rules_us, one_us)
-    by_laws = (_at_sizes_us(plan, graph, laws) for plan in (rules, one))
-    return one_us < (1 - context.least_gain) * rules_us and not hardly_slower(*by_laws)
+    if hardly_slower(rules_us, one_us) or one_us > (1 - gain) * rules_us:
+        return False
+    return laws is context or not hardly_slower(*(_at_sizes_us(plan, graph, laws) for plan in (rules, one)))
 
 
 def _at_sizes_us(plan: StitchPlan, graph: Graph, context: PassContext) -> float:
