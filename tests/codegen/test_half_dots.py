@@ -109,6 +109,57 @@ def test_what_is_no_number_stays_in_its_row(value: float, k: int) -> None:
     check(gemm(4, 20, k), replace(DOT, stage_left=True), x)
 
 
+def stored_as_bfloat16(graph: Graph, *others: str) -> Graph:
+    """The same with a result that is rounded, and the results of so many element-wise operators before that."""
+    value = graph.outputs[0]
+    for op in others:
+        value = graph.emit(op, value)
+    graph.outputs = [graph.emit("cast", value, to="bfloat16")]
+    return graph
+
+
+@pytest.mark.parametrize("n", [64, 72])
+def test_results_are_rounded_by_one_instruction_each(n: int) -> None:
+    """Whole vectors are; the rest is rounded by integers."""
+    graph = stored_as_bfloat16(gemm(6, n, 40), "neg")
+    (group,) = make_plan(graph, PassContext(PAIRS)).groups
+    (launch,) = lower_group(graph, group)
+    text = assembly(launch, parse_target("cpu:znver4"))
+    names = ("vdpbf16ps", "vcvtneps2bf16")
+    sums, rounded_once = (len(re.findall(rf"^\s{name}\s", text, re.MULTILINE)) for name in names)
+    assert 0 < rounded_once <= sums
+    assert ("vpmovdw" in text) == bool(n % 16)
+
+
+def test_other_cpus_and_kernels_round_by_integers() -> None:
+    graph = Graph("rows")
+    x = graph.add_input("x", TensorType("float32", (8, 64)))
+    graph.outputs = [graph.emit("cast", graph.emit("neg", x), to="bfloat16")]
+    for one, name in ((graph, "cpu:znver4"), (stored_as_bfloat16(gemm()), "cpu:x86-64-v4")):
+        (group,) = make_plan(one, PassContext(TargetInfo(isa="avx512"))).groups
+        (launch,) = lower_group(one, group)
+        assert "vcvtneps2bf16" not in assembly(launch, parse_target(name))
+
+
+@here
+@pytest.mark.parametrize("n", [16, 50])
+def test_results_are_rounded_to_nearest_even(n: int) -> None:
+    """By columns of one number each: ties, the largest numbers, infinities and NaN."""
+    numbers = np.array([1, 1.5, -1, 3, 0, -0.0, 3e38, -3e38, 2.0**-60, np.inf, np.nan, 5, 7, 9, 11, 13], np.float32)
+    x = np.zeros((14, 40), ml_dtypes.bfloat16)
+    x[:, 0], x[:, 1] = 1, [2.0**-place for place in range(14)]
+    w = np.zeros((40, n), ml_dtypes.bfloat16)
+    w[0], w[1] = np.resize(numbers, n), np.resize([0, 1, 0.5, 3], n)
+    graph = Graph("gemm")
+    a = graph.add_input("x", TensorType("bfloat16", (14, 40)))
+    graph.outputs = [graph.emit("matmul", a, graph.constant(w, "bfloat16"), out_dtype="float32")]
+    (launch,) = lower_group(stored_as_bfloat16(graph), replace(cpu_group(graph), schedule=DOT))
+    (y,) = run_launches([launch], {"x": x, graph.nodes[0].inputs[1].name: w}, graph.outputs).values()
+    with np.errstate(invalid="ignore", over="ignore"):
+        expected = (x.astype(np.float32) @ w.astype(np.float32)).astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(y.astype(np.float32), expected.astype(np.float32))
+
+
 CONV = CpuDotConvSchedule(1, 5, 2, 16, 2, 1, dot="vdpbf16ps")
 
 

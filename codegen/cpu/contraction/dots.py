@@ -28,6 +28,10 @@ _INTRINSICS: Mapping[tuple[str, int], str] = {
 }
 """LLVM's names by instruction and number of sums."""
 
+LANES = 16
+MULTIPLY, ROUND = "tilestitch_vdpbf16ps", "tilestitch_vcvtneps2bf16"
+"""Functions that kernels on bfloat16 may call: sums and two vectors of pairs; a vector of float32."""
+
 _WRAPPED: Mapping[str, str] = {
     "vdpbf16ps": """
 declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
@@ -37,6 +41,12 @@ define linkonce_odr hidden <16 x float> @tilestitch_vdpbf16ps(<16 x float> %s, <
   %y = bitcast <32 x i16> %b to <32 x bfloat>
   %r = call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float> %s, <32 x bfloat> %x, <32 x bfloat> %y)
   ret <16 x float> %r
+}
+declare <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float>)
+define linkonce_odr hidden <16 x i16> @tilestitch_vcvtneps2bf16(<16 x float> %x) alwaysinline {
+  %y = call <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float> %x)
+  %r = bitcast <16 x bfloat> %y to <16 x i16>
+  ret <16 x i16> %r
 }
 """,
 }

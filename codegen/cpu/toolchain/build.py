@@ -19,6 +19,7 @@ from tilestitch.codegen.cpu.abi import KernelLaunch
 from tilestitch.codegen.cpu.target import CpuTarget
 from tilestitch.codegen.cpu.toolchain.ctext import CText, compile_c
 from tilestitch.codegen.cpu.toolchain.objects import object_bytes
+from tilestitch.codegen.cpu.toolchain.rounding import rounding
 from tilestitch.codegen.cpu.toolchain.wrapping import wrapping
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.variables import ramps, show, variables_to_memory
@@ -111,6 +112,9 @@ _VARIABLES_TO_MEMORY = lowering.prim_func_pass(
 _WRAPPING = lowering.prim_func_pass(
     lambda func, module, context: wrapping(func), opt_level=0, name="tilestitch.Wrapping"
 )
+_ROUNDING = lowering.prim_func_pass(
+    lambda func, module, context: rounding(func), opt_level=0, name="tilestitch.Rounding"
+)
 _RAMPS = lowering.prim_func_pass(lambda func, module, context: ramps(func), opt_level=0, name="tilestitch.Ramps")
 _SHOW = lowering.prim_func_pass(lambda func, module, context: show(func), opt_level=0, name="tilestitch.Show")
 
@@ -126,6 +130,7 @@ def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
     passes = [
         lowering.BindTarget(tvm_target.with_host(tvm_target)),
         lowering.VectorizeLoop(True),
+        _ROUNDING,
         lowering.UnrollLoop(),
         _VARIABLES_TO_MEMORY,
         lowering.FlattenBuffer(),
