@@ -75,7 +75,9 @@ def _stored(cast: Any) -> Any:
 def _widened(value: Any) -> Any:
     """The bfloat16 that a float32 was a moment ago, if a variable was rounded to it: memory may have changed since."""
     bits = _reinterpreted(value)
-    half = bits.a.value if isinstance(bits, LShift) and isinstance(bits.a, tirx.Cast) else None
+    if not isinstance(bits, LShift) or not isinstance(bits.a, tirx.Cast):
+        return None
+    half: Any = bits.a.value
     return half if _calls(half, ROUND) and isinstance(half.args[1], tirx.Var) else None
 
 
