@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _measured(name: str, form: str, folder: Path, rounds: int) -> dict[str, Any]:
     plain, quantised = MADE / f"{name}.onnx", folder / "quantised.onnx"
-    inputs = _inputs(onnx.load(plain))
+    inputs = random_inputs(onnx.load(plain))
     _quantise(plain, quantised, form, inputs)
     artifact = compile_model(quantised, num_threads=1).to_bytes()
     rival = onnxruntime_session(onnx.load(quantised), 1)
@@ -84,7 +84,7 @@ def least_ms(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str,
     return least
 
 
-def _inputs(model: onnx.ModelProto) -> Callable[[], Iterator[dict[str, np.ndarray]]]:
+def random_inputs(model: onnx.ModelProto) -> Callable[[], Iterator[dict[str, np.ndarray]]]:
     """Two random inputs, the same ones each time. Integers are 0 and 1: tokens, masks and types alike."""
 
     def each() -> Iterator[dict[str, np.ndarray]]:
