@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.quantised import MEBIBYTE, least_ms
+from benchmarks.quantised import MEBIBYTE, least_ms, least_wall_ms, relative_error
 from benchmarks.reading import Reading
 from benchmarks.turns import onnxruntime_session, write_results
 from tilestitch.compiler import compile_model
@@ -244,33 +242,17 @@ def _measured(path: Path, packed: int, threads: int, rounds: int) -> dict[str, A
             **{f"reading {name}": way for name, way in reading.ways().items()},
         }
         least = least_ms(ways, rounds) if threads == 1 else least_wall_ms(ways, rounds)
-        error = _error(ours.run(feeds)["logits"], rival.run(["logits"], feeds)[0])
+        error = relative_error(ours.run(feeds)["logits"], rival.run(["logits"], feeds)[0])
     most = reading.nbytes / min(ms for way, ms in least.items() if way.startswith("reading")) / 1e6
     rate = packed / least["ours"] / 1e6
     return {
         "threads": threads, "ours_ms": round(least["ours"], 2), "onnxruntime_ms": round(least["onnxruntime"], 2),
         "against_onnxruntime": round(least["onnxruntime"] / least["ours"], 2),
         "packed_mb": round(packed / 1e6, 1), "packed_gb_s": round(rate, 1), "reading_gb_s": round(most, 1),
-        "of_reading": round(rate / most, 2), "relative_error": f"{error:.1e}",
+        "of_reading": round(rate / most, 2), "relative_error": error,
         "artifact_mib": round(compiled.stat().st_size / MEBIBYTE, 2),
         "model_mib": round(path.stat().st_size / MEBIBYTE, 2),
     }  # fmt: skip
-
-
-def least_wall_ms(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Over turns after one that warms up."""
-    least = dict.fromkeys(ways, float("inf"))
-    for turn in range(rounds + 1):
-        for name, function in ways.items():
-            start = time.perf_counter()
-            function()
-            if turn:
-                least[name] = min(least[name], (time.perf_counter() - start) * 1e3)
-    return least
-
-
-def _error(ours: np.ndarray, theirs: np.ndarray) -> float:
-    return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
 
 
 if __name__ == "__main__":

@@ -21,12 +21,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 
-from benchmarks.block_weights import FORMS, USUAL, Decoder, PlainDecoder, least_wall_ms
+from benchmarks.block_weights import FORMS, USUAL, Decoder, PlainDecoder
 from benchmarks.models import FOLDER
-from benchmarks.quantised import least_ms, random_inputs
+from benchmarks.quantised import least_ms, least_wall_ms, random_inputs, relative_error
 from benchmarks.turns import onnxruntime_session, write_results
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli.output import table
@@ -124,13 +123,9 @@ def _measured(name: str, paths: Mapping[str, Path], threads: int, rounds: int) -
             "ours_ms": round(least["ours"], 2), "onnxruntime_ms": round(least["rival"], 2),
             "against_onnxruntime": round(least["rival"] / least["ours"], 2),
             "against_plain": round(least["plain"] / least["ours"], 3),
-            "error": f"{_error(result, rival.run(None, feeds)[0]):.1e}",
-            "error_of_plain": f"{_error(result, of_plain):.1e}",
+            "error": relative_error(result, rival.run(None, feeds)[0]),
+            "error_of_plain": relative_error(result, of_plain),
         }  # fmt: skip
-
-
-def _error(ours: np.ndarray, theirs: np.ndarray) -> float:
-    return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
 
 
 if __name__ == "__main__":

@@ -40,13 +40,15 @@ def microseconds(ways: Mapping[str, Callable[[], object]], rounds: int, calls: i
     }
 
 
-def onnxruntime_session(model: ModelProto | Path, threads: int) -> Any:
+def onnxruntime_session(model: ModelProto | Path, threads: int, optimised: bool = True) -> Any:
     """ONNX Runtime's session itself, without anything around its `run`, of a model or a file."""
     import onnxruntime as ort
 
     ort.set_default_logger_severity(4)
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    if not optimised:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     source = str(model) if isinstance(model, Path) else model.SerializeToString()
     return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
