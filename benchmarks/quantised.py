@@ -55,7 +55,8 @@ def main(arguments: list[str] | None = None) -> int:
                     rows.append(row)
                     print(row, flush=True)
     print(table([list(row.values()) for row in rows], list(rows[0])))
-    print(write_results("quantised", rows))
+    every = options.names == list(CASES)
+    print(write_results("quantised" if every else f"quantised_{'_'.join(options.names)}", rows))
     return 0
 
 
