@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=15, metavar="N")
     options = parser.parse_args(arguments)
     logging.disable(logging.WARNING)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in options.names:
         with tempfile.TemporaryDirectory() as folder:
             paths = dict(_forms(name, Path(folder)))
@@ -66,7 +66,11 @@ def _forms(name: str, folder: Path) -> Iterator[tuple[str, Path]]:
         return
     plain = FOLDER / f"{name}.onnx"
     yield PLAIN, plain
-    for form, make in {"session": _by_session, "transformers": partial(_by_transformers, KINDS[name])}.items():
+    makers: dict[str, Callable[[Path, Path], None]] = {
+        "session": _by_session,
+        "transformers": partial(_by_transformers, KINDS[name]),
+    }
+    for form, make in makers.items():
         made = folder / f"{form}.onnx"
         make(plain, made)
         yield form, made
