@@ -98,7 +98,8 @@ def _quantised(path: Path) -> Path:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     made = path.with_name(f"{path.stem}.quantised.onnx")
-    quantize_dynamic(path, made, weight_type=QuantType.QInt8, per_channel=True)
+    types = {"DefaultTensorType": onnx.TensorProto.FLOAT}  # it cannot see through operators of its own
+    quantize_dynamic(path, made, weight_type=QuantType.QInt8, per_channel=True, extra_options=types)
     return made
 
 
