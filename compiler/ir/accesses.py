@@ -217,13 +217,25 @@ Indices = Callable[[Sequence[Integer]], Sequence[Place]]
 """`indices(variables)`: the index of each value at a point of the iteration space."""
 
 
-def walk_of(values: Sequence[Value], inputs: Iterable[Value], extents: Sequence[int], indices: Indices) -> Walk:
+class _Inside(Followed):
+    """As if no position lay between padding, with cuts where it begins and ends."""
+
+    def part(self, position: Integer, size: int) -> Integer:
+        self.cut(position, 0)
+        self.cut(position, size)
+        return position
+
+
+def walk_of(
+    values: Sequence[Value], inputs: Iterable[Value], extents: Sequence[int], indices: Indices,
+    follow: type[Followed] = Followed,
+) -> Walk:  # fmt: skip
     """The accesses that computing and storing `values` takes, with iteration variables that run over `extents`.
 
     `inputs` are the values that are read from memory.
     """
     variables = [variable(f"i{d}", size) for d, size in enumerate(extents)]
-    followed = Followed(variables, inputs)
+    followed = follow(variables, inputs)
     found: list[Access] = []
     for value, index in zip(values, indices(variables), strict=True):
         found.append(_access(value, index, variables))
@@ -246,13 +258,20 @@ def merge(extents: Sequence[int], kinds: Sequence[bool], accesses: Sequence[Acce
     return sizes, merged
 
 
-def elementwise_walk(inputs: Sequence[Value], outputs: Sequence[Value]) -> tuple[tuple[int, ...], Walk]:
-    """The iteration space of element-wise work, as few dimensions as the accesses allow, and the accesses in it."""
-    sizes = tuple(d for d in outputs[0].shape if d != 1) or (1,)
-    walk = walk_of(outputs, inputs, sizes, lambda i: [reshape_index(i, sizes, v.shape) for v in outputs])
+def elementwise_walk(
+    inputs: Sequence[Value], outputs: Sequence[Value], inside: bool = False
+) -> tuple[tuple[int, ...], Walk]:
+    """The iteration space of element-wise work, as few dimensions as the accesses allow, and the accesses in it.
+
+    inside: those between padding, which is told apart by cuts.
+    """
+    sizes, follow = tuple(d for d in outputs[0].shape if d != 1) or (1,), _Inside if inside else Followed
+    walk = walk_of(outputs, inputs, sizes, lambda i: [reshape_index(i, sizes, v.shape) for v in outputs], follow)
     extents = tuple(merge(sizes, [False] * len(sizes), walk.accesses)[0])
     if len(extents) != len(sizes):
-        walk = walk_of(outputs, inputs, extents, lambda i: [reshape_index(i, extents, v.shape) for v in outputs])
+        walk = walk_of(
+            outputs, inputs, extents, lambda i: [reshape_index(i, extents, v.shape) for v in outputs], follow
+        )
     return extents, walk
 
 

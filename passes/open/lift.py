@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import TypeAlias
 
 from tilestitch.compiler.ir import Node, is_elementwise
@@ -224,7 +225,13 @@ def _schedule(
 
 
 def _loops(schedule: CpuLoopSchedule, typical: Sequence[int], shape: Sequence[Size]) -> CpuLoopSchedule | str:
-    """Cuts and branches, which spare loads where operands differ, stay along dimensions of known size."""
+    """Cuts and branches, which spare loads where operands differ, stay along dimensions of known size. Loops that have
+    an order of their own become one over all elements.
+    """
+    if schedule.order:
+        lanes, every = schedule.lanes, prod(schedule.extents)
+        chunk = schedule.chunk * schedule.rows // lanes * lanes
+        schedule = CpuLoopSchedule((every,), lanes, min(every, max(chunk, lanes)), 1)
     extents = joined(schedule.extents, typical, shape)
     if extents is None:
         return f"loops over {schedule.extents} are no dimensions of {tuple(typical)}, joined"

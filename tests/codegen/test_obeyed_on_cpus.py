@@ -190,6 +190,9 @@ LOOPS = CpuLoopSchedule((40, 33), 8, 33, 4)
         (turned(), replace(LOOPS, tiled=0, edge=16, chunk=16, rows=1), 6),
         (turned(), replace(LOOPS, cuts=(5, 6)), 10),
         (turned(), replace(LOOPS, branches=(0, 1, 17, 40)), 10),
+        (turned(), replace(LOOPS, extents=(33, 40), order=(1, 0), chunk=40), 9),
+        (turned(), replace(LOOPS, extents=(33, 40), order=(1, 0), chunk=40, cuts=(5, 6)), 9),
+        (turned(), replace(LOOPS, order=(0, 1)), 10),
         (joined(), CpuLoopSchedule((3, 32), 8, 32, 1, cuts=(10,)), 3),
         (joined(), CpuLoopSchedule((96,), 16, 96, 1), 1),
         (joined(), CpuLoopSchedule((96,), 32, 48, 1), 2),
@@ -220,6 +223,8 @@ def test_other_loops_are_emitted_as_they_are(graph: Graph, schedule: CpuLoopSche
         ({"branches": (0, 40), "branch": 1}, "no outer one"),
         ({"branch": 1}, "branch is 1, but no rows branch"),
         ({"tiled": 1}, "tiled is 1, but there are no tiles"),
+        ({"order": (0,)}, "does not name each of the 2 dimensions"),
+        ({"order": (1, 1)}, "does not name each of the 2 dimensions"),
     ],
 )
 def test_loops_that_no_kernel_has_are_refused(changes: dict[str, Any], reason: str) -> None:

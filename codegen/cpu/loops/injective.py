@@ -176,6 +176,7 @@ class _Emitter:
     def _store(self, index: Sequence[Expr]) -> None:
         evaluator = self.evaluator
         outputs = [value for value, _, _ in self.results]
-        indices = domain_indices(outputs, self.loops.schedule.extents, index, evaluator.simplify)
+        extents, index = self.loops.in_place(self.loops.schedule.extents), self.loops.in_place(index)
+        indices = domain_indices(outputs, extents, index, evaluator.simplify)
         for (value, type_, buffer), at in zip(self.results, indices, strict=True):
             store(buffer, type_, at, evaluator.value(value, at), evaluator.simplify)

@@ -6,11 +6,14 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import TypeVar
 
 from tilestitch.compiler.ir.sizes import Size, is_open, largest
 
 from .limits import lane_reasons
 from .schedules import CpuLoopSchedule
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,11 @@ class LoopPlan:
     def tiled(self) -> int | None:
         """The dimension that is walked in tiles."""
         return self.schedule.tiled if self.schedule.edge else None
+
+    def in_place(self, walked: Sequence[T]) -> Sequence[T]:
+        """What there is of each dimension, in the order of loops, in that of the output."""
+        order = self.schedule.order
+        return [walked[order.index(d)] for d in range(len(order))] if order else walked
 
     @property
     def is_cut(self) -> bool:
@@ -69,6 +77,8 @@ class LoopPlan:
             yield f"tiles along dimension {schedule.tiled} of {schedule.extents} are before the last one, without cuts"
         if not _rise((0, *schedule.cuts, self.inner)):
             yield f"cuts {schedule.cuts} do not rise from 0 to {self.inner}"
+        if schedule.order and sorted(schedule.order) != list(range(len(schedule.extents))):
+            yield f"order {schedule.order} does not name each of the {len(schedule.extents)} dimensions once"
         if schedule.branches:
             yield from self._branch_reasons()
         elif schedule.branch:

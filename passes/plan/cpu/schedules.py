@@ -193,6 +193,7 @@ class CpuLoopSchedule:
     dimension. edge: if not 0, rows are walked in tiles of so many along the dimension `tiled`, and a task has `rows`
     rows of tiles. cuts: places along the last dimension between which runs have code of their own, as operands differ;
     branches: places, from 0 to its end, along the dimension `branch`, between which rows branch to code of their own.
+    order: the dimensions in the order in which `extents` has them, and loops walk them; empty: as they are.
     """
 
     template: ClassVar[str] = "cpu_loops"
@@ -205,6 +206,7 @@ class CpuLoopSchedule:
     cuts: tuple[int, ...] = ()
     branch: int = 0
     branches: tuple[int, ...] = ()
+    order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

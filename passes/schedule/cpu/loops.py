@@ -35,6 +35,9 @@ def choose_loops(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequen
     branch, branches = _branches(extents, walk.cuts)
     lanes = _lanes(nodes, isa)
     if len(extents) > 1 and extents[-1] < min(lanes, LEAST_INNER):
+        across = _across(inputs, outputs, lanes, TASK_ELEMENTS // _weight(nodes))
+        if across is not None:
+            return across
         extents = (prod(extents),)
         accesses, cuts, branch, branches = (), (), 0, ()
     lanes = min(lanes, 1 << (extents[-1].bit_length() - 1))
@@ -49,6 +52,22 @@ def choose_loops(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequen
         return CpuLoopSchedule(extents, lanes, chunk, 1, branch=branch, branches=branches)
     rows = max(1, grain // inner)
     return CpuLoopSchedule(extents, lanes, inner, rows, cuts=cuts, branch=branch, branches=branches)
+
+
+def _across(inputs: Sequence[Value], outputs: Sequence[Value], lanes: int, grain: int) -> CpuLoopSchedule | None:
+    """Vectors along the dimension in which operands are contiguous, where the last one is short: the channels of
+    an image that comes one channel after the other. Elements are stored one by one, but none is looked for by
+    quotients; None where there is no such dimension, or it is short, too.
+    """
+    extents, walk = elementwise_walk(inputs, outputs, inside=True)
+    along = _tiled_dimension(extents, walk.accesses)
+    if along is None or extents[along] < 2 * lanes or extents[-1] == 1:
+        return None
+    order = (*(d for d in range(len(extents)) if d != along), along)
+    inner = extents[along]
+    places = tuple(sorted(at for d, at in walk.cuts if d == along and 0 < at < inner))
+    rows = max(1, grain // inner)
+    return CpuLoopSchedule(tuple(extents[d] for d in order), lanes, inner, rows, cuts=places, order=order)
 
 
 def _branches(extents: Sequence[int], cuts: Collection[tuple[int, int]]) -> tuple[int, tuple[int, ...]]:

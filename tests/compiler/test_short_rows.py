@@ -1,0 +1,63 @@
+"""Images that are made channels-last, with few channels: vectors run along the dimension in which they lie."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tilestitch.compiler import compile_model
+from tilestitch.passes.plan.cpu.schedules import CpuLoopSchedule
+from tilestitch.runtime import load
+
+SCALE, ZERO = np.float32(0.03), np.uint8(126)
+
+
+def quantised(shape: tuple[int | str, ...], before: int = 1, after: int = 1) -> onnx.ModelProto:
+    """Quantised, padded by its zero point, and transposed, as before a first convolution."""
+    pads = np.array([0, 0, before, before, 0, 0, after, after])
+    stored = {"s": SCALE, "z": ZERO, "p": pads}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("Pad", ["q", "p", "z"], ["w"]),
+        helper.make_node("Transpose", ["w"], ["y"], perm=[0, 2, 3, 1]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    y = helper.make_tensor_value_info("y", TensorProto.UINT8, [None] * 4)
+    graph = helper.make_graph(
+        nodes, "g", [x], [y], [numpy_helper.from_array(np.asarray(v), n) for n, v in stored.items()]
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def expected(x: np.ndarray, before: int = 1, after: int = 1) -> np.ndarray:
+    q = np.clip(np.round(x / SCALE) + ZERO, 0, 255).astype(np.uint8)
+    sides = [(0, 0), (0, 0), (before, after), (before, after)]
+    return np.pad(q, sides, constant_values=ZERO).transpose(0, 2, 3, 1)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (3, 0), (0, 2), (0, 0)])
+@pytest.mark.parametrize(
+    "shape", [(1, 3, 224, 224), (2, 3, 37, 53), (1, 2, 33, 64), (1, 7, 9, 41), (1, 3, 5, 5), (0, 3, 40, 40)]
+)
+def test_images_become_channels_last(shape: tuple[int, ...], before: int, after: int) -> None:
+    compiled = compile_model(quantised(shape, before, after), num_threads=1)
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32) * 3
+    with load(compiled.to_bytes(), num_threads=1) as loaded:
+        np.testing.assert_array_equal(loaded.run({"x": x})["y"], expected(x, before, after))
+
+
+def test_no_element_is_looked_for_by_quotients() -> None:
+    (group,) = compile_model(quantised((1, 3, 64, 80)), "cpu:x86-64-v4", num_threads=1).plan.groups
+    assert isinstance(group.schedule, CpuLoopSchedule)
+    assert (group.schedule.extents, group.schedule.order) == ((66, 3, 82), (0, 2, 1))
+    assert group.schedule.cuts == (1, 81)
+
+
+def test_open_images_become_channels_last() -> None:
+    compiled = compile_model(quantised((1, 3, "h", "w")), num_threads=2)
+    with load(compiled.to_bytes(), num_threads=2) as loaded:
+        for size in ((1, 1), (30, 47), (64, 200)):
+            x = np.random.default_rng(0).standard_normal((1, 3, *size)).astype(np.float32)
+            np.testing.assert_array_equal(loaded.run({"x": x})["y"], expected(x))
