@@ -20,6 +20,7 @@ from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.errors import PassError
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.cases import Case, Cases, Predicted
+from tilestitch.passes.plan.cpu.anchors import AnchoredSchedule, plan_of
 from tilestitch.passes.plan.cpu.gemm import GemmShape
 from tilestitch.passes.plan.cpu.operands import Matmul
 from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule
@@ -142,7 +143,9 @@ class _Chooser:
         size = deciding_size(look_up(self._nodes, self._group), self._group, self._target)
         if size is None:
             return None
-        points = self._points(size)
+        usual = self._group.schedule
+        assert usual is not None
+        points = [point for point in self._points(size) if self._computes(usual, point)]
         schedules = self._schedules(points)
         if len(points) < 2 or len(schedules) < 2:
             return None
@@ -211,6 +214,8 @@ class _Chooser:
     def _us(self, schedule: Schedule, point: Point) -> float:
         """Predicted. Tiles for few rows are for no more of them: that they are fast there is no word on their speed."""
         nodes, target = self._sized.at(point.sizes), self._target
+        if not self._computes(schedule, point):
+            return inf
         if isinstance(schedule, GemmSchedule) and isinstance(schedule.tile, OpenGemvTile):
             gemm = gemm_of(AnchoredGroup.of(look_up(nodes, self._group)))
             if gemm is None or gemm.m > schedule.tile.bm:
@@ -218,6 +223,15 @@ class _Chooser:
         group = replace(self._group, schedule=data_at(schedule, point.sizes))
         (found,) = self._model.predict((group_facts(nodes, group, target),), device_of(target))
         return max(found.latency_us, 1e-3)
+
+    def _computes(self, schedule: Schedule, point: Point) -> bool:
+        """Whether the group could have the schedule if it had these sizes only, so that it can be predicted.
+        Where a row is a column as well, say, it would have another kernel.
+        """
+        if not isinstance(schedule, AnchoredSchedule):
+            return True
+        group = AnchoredGroup.of(look_up(self._sized.at(point.sizes), self._group))
+        return not isinstance(plan_of(group, data_at(schedule, point.sizes)), str)
 
     def _border(self, size: Size, low: Point, high: Point, before: Schedule, after: Schedule) -> int:
         """The value from which on `after` is faster than `before`; at `low` it is not, at `high` it is."""
