@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tilestitch.cost_model.errors import MeasurementError
-from tilestitch.cost_model.library.rows import OPERANDS
+from tilestitch.cost_model.library.rows import COSTLY, OPERANDS, POWERS
 
 LAYERS = {"bert_large": 24, "gpt2_large": 36, "gpt3_xl": 24, "gpt3_27": 32, "opt_13": 24}
 """Of models whose graphs hold one layer; others, and fused graphs, hold all that is computed."""
 ROW_OPERATORS = {"softmax": "softmax", "ln": "layernorm"}
+SCORE_OPERATORS = frozenset({"mul", "mulu", "div", "divu", "add", "softmax"})
+"""What may lie between the products of an attention that PyTorch's compiler knows."""
 _LAYER_MARKS = ("layer_0", "layers_0", "h_0")
 FLOAT_BYTES = 4
 MOVED_BACKWARD = frozenset({"dropout", "where", "contiguous", "EMBEDDING"})
@@ -53,15 +55,14 @@ def read_graph(path: Path, model: str) -> list[Kernel]:
 
 
 def _kernels_of(nodes: Sequence[Any], model: str, where: str) -> Iterable[Kernel]:
-    fused = any(node.get("op") == "fused" for node in nodes)
-    layers = 1 if fused else LAYERS.get(model, 1)
+    if any(node.get("op") == "fused" for node in nodes):
+        yield from _compiled(nodes, where)
+        return
+    layers = LAYERS.get(model, 1)
     inside = _one_layer(nodes) if layers > 1 else range(0)
     for number, node in enumerate(nodes):
         times = layers if number in inside else 1
-        if fused and node["op"] == "fused":
-            yield from _fused(node["forward"], times, where)
-            continue
-        yield from (k for step in node["forward"] for k in _kernels(step, times, where))
+        yield from _steps(node, times, where)
         yield from _unwritten(node, times, model)
         yield from _backward(node, times, where)
 
@@ -107,6 +108,12 @@ def _one_layer(nodes: Sequence[Any]) -> range:
     return range(first, next((n for n in rest if names[n].startswith(module) and not marked[n]), len(names)))
 
 
+def _steps(node: Any, times: int, where: str) -> Iterable[Kernel]:
+    """What a node computes; slices are views."""
+    if node["op"] != "getitem":
+        yield from (k for step in node["forward"] for k in _kernels(step, times, where))
+
+
 def _kernels(step: Any, times: int, where: str) -> Iterable[Kernel]:
     name, sizes = step
     if name == "MEM":
@@ -150,16 +157,81 @@ def _count(shape: Sequence[int]) -> int:
     return count
 
 
-def _fused(steps: Sequence[Any], times: int, where: str) -> list[Kernel]:
-    """One kernel for what a fusing compiler merges: it moves what the largest of its parts would, and computes as the
-    last of them that works on rows, if one does.
+# -- what a fusing compiler makes of a graph ----------------------------------------------------------------------------
+
+
+def _compiled(nodes: Sequence[Any], where: str) -> Iterable[Kernel]:
+    """Kernels of a graph that a compiler fused. Graphs tell of less than PyTorch's compiler merges: a softmax or layer
+    normalisation computes the element-wise operators and selections right before it from the values that it reads, too,
+    and attention whose scores are scaled, masked by addition and normalised becomes one kernel.
     """
-    parts = [k for step in steps for k in _kernels(step, times, where)]
-    if len(parts) <= 1:
-        return parts
+    computing = [(node, kernel) for node in nodes if (kernel := _one(node, where)) is not None]
+    linear = {_as_linear(kernel): kernel for _, kernel in computing if kernel.kernel_class == "bmm"}
+    computing = [(node, linear.get(kernel.sizes, kernel)) for node, kernel in computing]
+    waiting: list[Kernel] = []
+    at = 0
+    while at < len(computing):
+        node, kernel = computing[at]
+        joins = _is_elementwise(node, kernel) or kernel.kernel_class in ROW_OPERATORS.values()
+        if waiting and not (joins and _elements(waiting[-1]) == _elements(kernel)):
+            yield from waiting
+            waiting = []
+        if _is_elementwise(node, kernel):
+            waiting.append(kernel)
+            at += 1
+            continue
+        waiting = []
+        attention = _attention(computing[at : at + 3])
+        yield attention or kernel
+        yield from () if attention else _unwritten(node, 1, "")
+        at += 3 if attention else 1
+    yield from waiting
+
+
+def _attention(three: Sequence[tuple[Any, Kernel]]) -> Kernel | None:
+    """Both products of an attention as one, if these nodes are one that PyTorch's compiler replaces by a kernel: as
+    much arithmetic, and scores that no other kernel reads.
+    """
+    if [kernel.kernel_class for _, kernel in three] != ["bmm", "softmax", "bmm"]:
+        return None
+    (_, scores), (between, _), (_, values) = three
+    batch, m, n, k = scores.sizes
+    ops = {name.removeprefix("VEC") for name, _ in between["forward"]}
+    if not ops <= SCORE_OPERATORS or values.sizes[:3] != (batch, m, k):
+        return None
+    return Kernel("bmm", "bmm", (batch, m, n + values.sizes[3], k))
+
+
+def _one(node: Any, where: str) -> Kernel | None:
+    """One kernel for what a compiler merges: it moves what the first of its parts reads and as much to write, and
+    computes as the one of them that works on rows, if one does; None for views.
+    """
+    parts = list(_steps(node, 1, where))
     rowwise = [k for k in parts if k.kernel_class in ("softmax", "layernorm")]
-    if rowwise:
-        return [rowwise[-1]]
-    binary = [k for k in parts if k.kernel_class == "elementwise" and OPERANDS[k.op] == 2]
-    elementwise = binary or [k for k in parts if k.kernel_class == "elementwise"]
-    return [elementwise[-1]] if elementwise else parts[-1:]
+    elementwise = [k for k in parts if k.kernel_class == "elementwise"]
+    if len(parts) <= 1 or rowwise or not elementwise:
+        return (rowwise or parts or [None])[-1]
+    return Kernel("elementwise", _like([k.op for k in elementwise]), elementwise[0].sizes)
+
+
+def _like(ops: Sequence[str]) -> str:
+    """The operator that takes as long as all of them in one kernel."""
+    scalar = "u" if OPERANDS[ops[0]] == 1 else ""
+    if any(op in POWERS for op in ops):
+        return "pow" + scalar
+    return ("div" if any(op in COSTLY for op in ops) else "mul") + scalar
+
+
+def _is_elementwise(node: Any, kernel: Kernel) -> bool:
+    return kernel.kernel_class == "elementwise" or (kernel.kernel_class == "copy" and node["op"] == "where")
+
+
+def _elements(kernel: Kernel) -> int:
+    """Of what a kernel that is no GEMM writes."""
+    return kernel.sizes[-1] // FLOAT_BYTES if kernel.kernel_class == "copy" else _count(kernel.sizes)
+
+
+def _as_linear(bmm: Kernel) -> tuple[int, ...]:
+    """How graphs name some GEMMs of batches: as one with the rows of all of them, and one right operand."""
+    batch, m, n, k = bmm.sizes
+    return 1, batch * m, n, k
