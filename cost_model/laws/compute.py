@@ -1,7 +1,8 @@
 """Arithmetic and how blocks fill the multiprocessors (SMs).
 
 Sources: CUDA C++ Programming Guide (lanes and schedulers by compute capability); wave quantisation: NVIDIA, Matrix
-Multiplication Background User's Guide.
+Multiplication Background User's Guide; load and store instructions of an SM per cycle: NVIDIA's developer forum, "Why
+the performance of TF32 tensor core is poor".
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ import numpy as np
 SEPARATE_INTEGER_PIPE = 7.0
 """From this compute capability on, an SM issues four warps a cycle, whatever its number of float32 lanes."""
 WARP_LANES = 32
+DUAL_ISSUE = 2.0
+"""Until Pascal, a scheduler issues a second instruction of other kind with each multiply-add."""
+SMALLER = 7.5
+"""From this compute capability on, SMs of all but the large chips (x.0) start a load every second cycle."""
 
 
 def flops_per_us(gflops: Any) -> Any:
@@ -32,6 +37,19 @@ def issued_per_us(capability: Any, gflops: Any, sm_count: Any, clock_mhz: Any) -
     """
     lanes = np.where(np.less(capability, SEPARATE_INTEGER_PIPE), lanes_per_sm(gflops, sm_count, clock_mhz), 128.0)
     return sm_count * clock_mhz * lanes
+
+
+def issue_slowdown(capability: Any, lanes: Any, loads: Any, others: Any) -> Any:
+    """How many times longer multiply-adds take because of instructions between them, which issue or load units of an SM
+    have no room for. loads, others: instructions for each multiply-add that load or store, and that do anything else.
+    """
+    slots = np.where(np.less(capability, SEPARATE_INTEGER_PIPE), DUAL_ISSUE, 4.0 * WARP_LANES / lanes)
+    loaded = np.where(_is_large(capability), 1.0, 0.5)
+    return np.maximum(1.0, np.maximum((1.0 + loads + others) / slots, loads * lanes / WARP_LANES / loaded))
+
+
+def _is_large(capability: Any) -> Any:
+    return np.less(capability, SMALLER) | (np.mod(np.round(np.multiply(capability, 10.0)), 10) == 0)
 
 
 def tiles(extent: Any, tile: Any) -> Any:

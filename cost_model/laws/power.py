@@ -11,22 +11,24 @@ from typing import Any
 
 import numpy as np
 
-REFERENCE_NM = 12.0
-NODE_EXPONENT = 1.1
-"""(5 / 16) ** 1.1 = 0.28 = 0.4 * 0.7."""
+NODES = ((3.0, 0.20), (4.0, 0.26), (5.0, 0.28), (7.0, 0.40), (12.0, 1.0), (16.0, 1.0), (28.0, 2.0))
+"""Nodes in nanometres, by their foundry's name, and energy of an operation relative to one at 16 nm: 12 nm is a denser
+library of the same transistors.
+"""
 BOARD_W = 20.0
 """Of a board's power that its chip never gets: memory at rest, regulators, leakage. A judgement."""
 
 
 def energy_scale(process_nm: Any) -> Any:
-    """Energy of an operation relative to the same one at 12 nm."""
-    return (process_nm / REFERENCE_NM) ** NODE_EXPONENT
+    """Energy of an operation relative to the same one at 12 or 16 nm; between nodes, a power law."""
+    names, energies = np.log(np.array(NODES)).T
+    return np.exp(np.interp(np.log(process_nm), names, energies))
 
 
 def slowdown(picojoules: Any, flops_per_us: Any, tdp_w: Any, process_nm: Any) -> Any:
     """How many times longer arithmetic takes than at the boost clock; below 1 where power is no limit.
 
-    picojoules: of an operation, at 12 nm, with what its operands' way to it costs.
+    picojoules: of an operation, at 16 nm, with what its operands' way to it costs.
     """
     watts_at_boost = picojoules * energy_scale(process_nm) * flops_per_us * 1e-6
     return watts_at_boost / np.maximum(1.0, np.subtract(tdp_w, BOARD_W))

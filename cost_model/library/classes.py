@@ -19,8 +19,11 @@ PRIOR_WORTH = 1.0
 """How many measurements the expectation of a trait is worth, when it adapts."""
 
 TILE_STEPS = 4
-UNHEARD, UNHEARD_ELSEWHERE = 0.02, 0.4
-"""How likely a library takes a tile against its policy; the second for generations of GPUs without a known policy."""
+UNHEARD, UNHEARD_ELSEWHERE = 0.02, 1.0
+"""How likely a library takes a tile against its policy, all tiles together and relative to the policy; the second for
+generations of GPUs without a known policy.
+"""
+_AREA = np.array([width * height for width, height in gemm.TILES], float)
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,14 @@ class Adapted:
     tiles: np.ndarray
 
     @property
-    def gap_us(self) -> float:
-        """The gap before a kernel that the class was measured with, one kernel at a time."""
+    def host_us(self) -> float:
+        """What no kernel that is launched alone takes less than."""
         return float(np.exp(self.traits[0]))
+
+    @property
+    def gap_us(self) -> float:
+        """What passes before and after a kernel that is launched alone."""
+        return float(np.exp(self.traits[1]))
 
 
 def expected(family: hierarchy.Family, seen: Mapping[str, Seen], sheet: DataSheet) -> Adapted:
@@ -55,13 +63,6 @@ def expected(family: hierarchy.Family, seen: Mapping[str, Seen], sheet: DataShee
     trust = {name: one.trust * hierarchy.likeness(one.sheet.generation, sheet.generation) for name, one in seen.items()}
     traits = {name: one.traits for name, one in seen.items()}
     return Adapted(sheet, hierarchy.expected_traits(family, traits, trust), tiles)
-
-
-def _small(predicted_us: np.ndarray, to: Adapted) -> np.ndarray:
-    """Kernels that take no longer than launching them: the host may have kept them waiting, so that what was measured
-    says only that they take no more.
-    """
-    return predicted_us < 2.0 * to.gap_us
 
 
 # -- GEMMs -------------------------------------------------------------------------------------------------------------
@@ -79,6 +80,10 @@ class GemmModel:
         return expected(gemm.FAMILY, self.seen, sheet)
 
     def latency_us(self, kernels: Gemms, to: Adapted) -> np.ndarray:
+        """Microseconds of each launched alone."""
+        return hierarchy.alone_us(self.body_us(kernels, to), to.traits)
+
+    def body_us(self, kernels: Gemms, to: Adapted) -> np.ndarray:
         """Geometric mean over the tiles that the library may choose, by how likely it chooses them."""
         times, likely = self._choices(kernels, to)
         return np.exp((likely * np.log(times.T)).sum(axis=1))
@@ -93,11 +98,9 @@ class GemmModel:
     def adapted(self, to: Adapted, kernels: Gemms, tile: np.ndarray, measured_us: np.ndarray) -> Adapted:
         """After measurements. tile: what their kernels computed with, -1 where that is not known."""
         there = self._with_tiles(to, kernels, tile)
-        small = _small(self.latency_us(kernels, to), to)
 
         def log_ratios(traits: np.ndarray) -> np.ndarray:
-            found = np.log(self.latency_us(kernels, replace(there, traits=traits)) / measured_us)
-            return np.where(small, np.maximum(0.0, found), found)
+            return np.log(self.latency_us(kernels, replace(there, traits=traits)) / measured_us)
 
         return replace(there, traits=hierarchy.adapted_traits(gemm.FAMILY, to.traits, log_ratios, PRIOR_WORTH))
 
@@ -118,8 +121,9 @@ class GemmModel:
         policies = [self.policies[own]] if own in self.policies else list(self.policies.values())
         features = choice_features(kernels, chip, times)
         chosen = np.mean([_softmax(policy(features)) for policy in policies], axis=0)
-        unheard = UNHEARD if own in self.policies else UNHEARD_ELSEWHERE
-        likely = (chosen + unheard / len(gemm.TILES)) * to.tiles
+        # Large tiles read operands less often; a library that makes no difference between sizes takes them for all.
+        unheard = UNHEARD / len(gemm.TILES) if own in self.policies else UNHEARD_ELSEWHERE * _AREA / _AREA.sum()
+        likely = (chosen + unheard) * to.tiles
         return times, likely / likely.sum(axis=1, keepdims=True)
 
     def to_json(self) -> dict[str, Any]:
@@ -161,21 +165,23 @@ class RowModel:
         return expected(rows.FAMILIES[self.kind], self.seen, sheet)
 
     def latency_us(self, kernels: RowKernels, to: Adapted) -> np.ndarray:
+        """Microseconds of each launched alone."""
+        return hierarchy.alone_us(self.body_us(kernels, to), to.traits)
+
+    def body_us(self, kernels: RowKernels, to: Adapted) -> np.ndarray:
         chip = chips([to.sheet])
-        by_law = rows.latency_us(kernels, chip, self.shared, to.traits)
-        corrected = by_law * np.exp(self.correction(rows.features(kernels, chip, self.shared, to.traits)))
-        return np.maximum(corrected, rows.least_us(kernels, chip))
+        by_law = rows.body_us(kernels, chip, self.shared, to.traits)
+        correction = self.correction(rows.features(kernels, chip, self.shared, to.traits))
+        return np.maximum((to.gap_us + by_law) * np.exp(correction) - to.gap_us, rows.least_us(kernels, chip))
 
     def least_us(self, kernels: RowKernels, sheet: DataSheet) -> np.ndarray:
         return rows.least_us(kernels, chips([sheet]))
 
     def adapted(self, to: Adapted, kernels: RowKernels, measured_us: np.ndarray) -> Adapted:
         """After measurements. The correction stays what it is: few measurements do not speak about it."""
-        small = _small(self.latency_us(kernels, to), to)
 
         def log_ratios(traits: np.ndarray) -> np.ndarray:
-            found = np.log(self.latency_us(kernels, replace(to, traits=traits)) / measured_us)
-            return np.where(small, np.maximum(0.0, found), found)
+            return np.log(self.latency_us(kernels, replace(to, traits=traits)) / measured_us)
 
         traits = hierarchy.adapted_traits(rows.FAMILIES[self.kind], to.traits, log_ratios, PRIOR_WORTH)
         return replace(to, traits=traits)
@@ -211,6 +217,10 @@ class ConvModel:
         return expected(convolution.FAMILY, self.seen, sheet)
 
     def latency_us(self, kernels: Convs, to: Adapted) -> np.ndarray:
+        """Microseconds of each launched alone."""
+        return hierarchy.alone_us(self.body_us(kernels, to), to.traits)
+
+    def body_us(self, kernels: Convs, to: Adapted) -> np.ndarray:
         chip = chips([to.sheet])
         gemm_us = convolution_gemms_us(kernels, to.sheet, self.shared_gemm, self.batched_gemm)
         correction = self.correction(convolution.features(kernels, gemm_us, chip, self.shared))
@@ -224,19 +234,18 @@ class ConvModel:
         chip = chips([to.sheet])
         gemm_us = convolution_gemms_us(kernels, to.sheet, self.shared_gemm, self.batched_gemm)
         correction = self.correction(convolution.features(kernels, gemm_us, chip, self.shared))
-        small = _small(self._corrected(kernels, gemm_us, correction, to), to)
 
         def log_ratios(traits: np.ndarray) -> np.ndarray:
-            found = np.log(self._corrected(kernels, gemm_us, correction, replace(to, traits=traits)) / measured_us)
-            return np.where(small, np.maximum(0.0, found), found)
+            there = self._corrected(kernels, gemm_us, correction, replace(to, traits=traits))
+            return np.log(hierarchy.alone_us(there, traits) / measured_us)
 
         traits = hierarchy.adapted_traits(convolution.FAMILY, to.traits, log_ratios, PRIOR_WORTH)
         return replace(to, traits=traits)
 
     def _corrected(self, kernels: Convs, gemm_us: np.ndarray, correction: np.ndarray, to: Adapted) -> np.ndarray:
         chip = chips([to.sheet])
-        by_law = convolution.latency_us(kernels, gemm_us, chip, self.shared, to.traits)
-        return np.maximum(by_law * np.exp(correction), convolution.least_us(kernels, chip))
+        by_law = convolution.body_us(kernels, gemm_us, chip, self.shared, to.traits)
+        return np.maximum((to.gap_us + by_law) * np.exp(correction) - to.gap_us, convolution.least_us(kernels, chip))
 
     def to_json(self) -> dict[str, Any]:
         return {**_parameters(convolution.FAMILY, self.shared, self.seen), "correction": self.correction.to_json()}
@@ -246,9 +255,9 @@ def convolution_gemms_us(kernels: Convs, sheet: DataSheet, shared: GemmModel, ba
     """Microseconds, without launching them, of the GEMMs of each algorithm on a GPU: shape (3, kernels)."""
     one, many = shared.expected(sheet), batched.expected(sheet)
     return np.stack([
-        shared.latency_us(convolution.implicit(kernels), one) - one.gap_us,
-        batched.latency_us(convolution.fused(kernels), many) - many.gap_us,
-        batched.latency_us(convolution.split(kernels), many) - many.gap_us,
+        shared.body_us(convolution.implicit(kernels), one),
+        batched.body_us(convolution.fused(kernels), many),
+        batched.body_us(convolution.split(kernels), many),
     ])  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from tilestitch.cost_model.laws import memory
 from tilestitch.cost_model.library.gemm import Gemms
-from tilestitch.cost_model.library.hierarchy import Family
+from tilestitch.cost_model.library.hierarchy import ALONE, Family, alone_us
 from tilestitch.cost_model.library.sheet import Chips
 
 SHARED = (
@@ -28,7 +28,8 @@ SHARED = (
     ("log_filter", 0.2, -3.0, 2.0),
 )
 TRAITS = (
-    # Several launches: filter, convolution, bias. Kept near its start, or it takes the place of what small kernels do.
+    # Several launches: filter, convolution, bias. Kept near their start, or they do what small kernels should.
+    ("log_host_us", np.log(60.0), 0.01, 1.0, 5.5),
     ("log_gap_us", np.log(30.0), 0.01, 1.0, np.log(100.0)),
     ("log_scale", 0.0, 0.15, -1.0, 1.0),
 )
@@ -127,13 +128,18 @@ def algorithms_us(convs: Convs, gemm_us: np.ndarray, chip: Chips, shared: np.nda
     ])  # fmt: skip
 
 
-def latency_us(convs: Convs, gemm_us: np.ndarray, chip: Chips, shared: np.ndarray, traits: np.ndarray) -> np.ndarray:
-    """Microseconds by the law. traits: those of the GPU, an array (traits,) or (traits, convs)."""
-    gap, log_scale = traits
+def body_us(convs: Convs, gemm_us: np.ndarray, chip: Chips, shared: np.ndarray, traits: np.ndarray) -> np.ndarray:
+    """Microseconds by the law, without launches. traits: those of the GPU, an array (traits,) or (traits, convs)."""
+    log_scale = traits[len(ALONE)]
     times = algorithms_us(convs, gemm_us, chip, shared)
     best = times.min(axis=0)
     softly = best * ((times / best) ** -SHARPNESS).sum(axis=0) ** (-1.0 / SHARPNESS)
-    return np.exp(gap) + np.maximum(np.exp(log_scale) * softly, least_us(convs, chip))
+    return np.maximum(np.exp(log_scale) * softly, least_us(convs, chip))
+
+
+def latency_us(convs: Convs, gemm_us: np.ndarray, chip: Chips, shared: np.ndarray, traits: np.ndarray) -> np.ndarray:
+    """Microseconds by the law of each convolution launched alone."""
+    return alone_us(body_us(convs, gemm_us, chip, shared, traits), traits)
 
 
 def features(convs: Convs, gemm_us: np.ndarray, chip: Chips, shared: np.ndarray) -> np.ndarray:

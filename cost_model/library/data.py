@@ -97,7 +97,7 @@ def read_kernels(folder: Path, name: str) -> tuple[KernelTable | None, dict[str,
 def _read_table(path: Path, name: str, large: bool) -> tuple[KernelTable, int]:
     columns = SIZES.get(name, ("B", "H"))
     try:
-        with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        with gzip.open(path, "rt", encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
             wanted = {"op", "gpu", "latency_ms", *columns}
             if not wanted <= set(reader.fieldnames or ()):

@@ -22,12 +22,14 @@ from tilestitch.cost_model.library.hierarchy import fit_family
 from tilestitch.cost_model.library.sheet import DataSheet, chips
 from tilestitch.cost_model.library.trees import Forest, forest_from_dump
 
-CONTRADICTED = {"P4": {"bmm": 0.5, "linear": 0.05, "elementwise": 0.3, "softmax": 0.3, "layernorm": 0.3, "conv": 0.2}}
+CONTRADICTED = {"P4": {"bmm": 0.5, "linear": 0.1, "elementwise": 0.3, "softmax": 0.3, "layernorm": 0.3, "conv": 0.2}}
 """How much the data of a GPU count that contradict themselves: like GEMMs of P4 differ by up to five times."""
 ROWS_OF_A_GPU = 1500
 """Drawn for a fit from each GPU and file: parameters are few, and rows are much alike."""
 CLEAR_OF_FLOOR = 1.4
 """Rows this many times above the launch floor say something about their kernel."""
+ROWS_AT_FLOOR = 0.2
+"""Of the others are drawn, relative to those: they say what the host needs."""
 DEPTH = 4
 _SQUARES = {"objective": "reg:squarederror", "base_score": 0.0, "colsample_bytree": 0.6}
 ROW_TREES = {**_SQUARES, "rounds": 120, "eta": 0.06, "min_child_weight": 40, "reg_lambda": 5.0}
@@ -74,9 +76,10 @@ def fit_rows(table: KernelTable, sheets: Mapping[str, DataSheet], seed: int) -> 
     trust = _trust(names, table.name)
     shared, traits = fit_family(family, predict, table.us, gpu, names, trust)
     own = np.stack([traits[name] for name in names])[gpu].T
-    weights = np.array([trust[name] for name in names])[gpu]
+    weights = np.array([trust[name] for name in names])[gpu] * (table.us > CLEAR_OF_FLOOR * np.exp(own[0]))
     features = rows.features(kernels, chip, shared, own)
-    correction = _correction(features, table.us, predict(shared, own), gpu, weights, seed, ROW_TREES)
+    by_law = np.exp(own[1]) + rows.body_us(kernels, chip, shared, own)
+    correction = _correction(features, table.us, by_law, gpu, weights, seed, ROW_TREES)
     seen = {name: Seen(sheets[name], traits[name], trust[name]) for name in names}
     return RowModel(kernels.kind, shared, seen, correction)
 
@@ -103,7 +106,8 @@ def fit_convs(
     trust = _trust(names, table.name)
     shared, traits = fit_family(convolution.FAMILY, predict, table.us, gpu, names, trust)
     features = convolution.features(kernels, gemm_us, chip, shared)
-    by_law = predict(shared, np.stack([traits[name] for name in names])[gpu].T)
+    own = np.stack([traits[name] for name in names])[gpu].T
+    by_law = np.exp(own[1]) + convolution.body_us(kernels, gemm_us, chip, shared, own)
     weights = np.array([trust[name] for name in names])[gpu]
     correction = _correction(features, table.us, by_law, gpu, weights, seed, CONV_TREES)
     seen = {name: Seen(sheets[name], traits[name], trust[name]) for name in names}
@@ -116,9 +120,10 @@ def _correction(
 ) -> Forest:  # fmt: skip
     """Trees for the logarithm of measured over predicted, less its median on each GPU."""
     left = np.log(measured_us / by_law_us)
-    left -= np.array([np.median(left[gpu == at]) for at in range(gpu.max() + 1)])[gpu]
+    counted = weights > 0
+    left -= np.array([np.median(left[counted & (gpu == at)]) for at in range(gpu.max() + 1)])[gpu]
     learning = {key: value for key, value in settings.items() if key != "rounds"}
-    return _trees(features, left, weights, settings["rounds"], seed, learning, 1)
+    return _trees(features[counted], left[counted], weights[counted], settings["rounds"], seed, learning, 1)
 
 
 def _trust(names: Sequence[str], kernel_class: str) -> dict[str, float]:
@@ -126,16 +131,19 @@ def _trust(names: Sequence[str], kernel_class: str) -> dict[str, float]:
 
 
 def _drawn(table: KernelTable, seed: int, known_tiles: bool, clear: float = CLEAR_OF_FLOOR) -> KernelTable:
-    """At most ROWS_OF_A_GPU of each GPU and file, of those that are `clear` times above the launch floor."""
+    """At most ROWS_OF_A_GPU of each GPU and file, of those that are `clear` times above the launch floor, and some of
+    the others.
+    """
     random = np.random.default_rng(seed)
-    usable = table.us > clear * launch_floor_us(table)
-    if known_tiles:
-        usable &= table.tile >= 0
+    is_clear = table.us > clear * launch_floor_us(table)
+    usable = table.tile >= 0 if known_tiles else np.full(len(table), True)
     kept = []
     for gpu in np.unique(table.gpu):
         for large in (False, True):
-            found = np.flatnonzero(usable & (table.gpu == gpu) & (table.large == large))
-            kept.append(np.sort(random.permutation(found)[:ROWS_OF_A_GPU]))
+            found = usable & (table.gpu == gpu) & (table.large == large)
+            above, below = (random.permutation(np.flatnonzero(found & part)) for part in (is_clear, ~is_clear))
+            above = above[:ROWS_OF_A_GPU]
+            kept.append(np.sort(np.concatenate([above, below[: int(ROWS_AT_FLOOR * len(above))]])))
     return table.take(np.concatenate(kept))
 
 

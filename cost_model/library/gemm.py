@@ -1,6 +1,7 @@
 """Latency of one float32 GEMM of a library, given the tile and split that it computes with.
 
-    us     = gap + smooth_max(compute, memory) [+ the second kernel of split-K]
+    us     = max(host, gap + body)
+    body   = smooth_max(compute, memory) [+ the second kernel of split-K]
     compute = k-steps of the fullest SM * time of a step * (efficiency of the tile, power, alignment)
 
 The fullest SM computes ceil(blocks / SMs) blocks one after the other, and never fewer than keep its lanes busy. Each
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilestitch.cost_model.laws import compute, memory, overlap, power
-from tilestitch.cost_model.library.hierarchy import Family
+from tilestitch.cost_model.library.hierarchy import ALONE, Family, alone_us
 from tilestitch.cost_model.library.sheet import Chips
 
 TILES = ((128, 128), (128, 64), (64, 64), (128, 32), (32, 128), (64, 32), (32, 32))
@@ -23,11 +24,19 @@ SPLITS = (1, 2, 3, 4, 6, 8, 13)
 LEAST_SPLIT_DEPTH = 64
 """No library splits a contraction into parts shorter than that."""
 REFERENCE_EDGE = 64.0
+FAR = 8192.0
+"""From so long rows of operands on, the rows of a tile lie in more pages of memory than some GPUs keep addresses of."""
 CORNER = 8.0
 """Sharpness of the change from full clock to power limit."""
 
 _WIDTH = np.array([tile[0] for tile in TILES], float)
 _HEIGHT = np.array([tile[1] for tile in TILES], float)
+_LOADS = 1.25 * 0.5 / np.array([8, 8, 8, 4, 4, 4, 4], float)
+"""Of each multiply-add: a thread with 8 x 8 results reads 16 operands for 64 of them, four at a time, and a quarter as
+many go from memory to shared memory before.
+"""
+_OTHERS = 0.03
+"""Instructions of loops, of each multiply-add."""
 _EDGES = REFERENCE_EDGE / _WIDTH + REFERENCE_EDGE / _HEIGHT
 """Operand bytes of an operation relative to a tile of 128 x 128."""
 
@@ -44,11 +53,12 @@ SHARED = (
     *((f"resident_{w}x{h}", value, 0.5, 8.0) for (w, h), value in zip(TILES, _RESIDENT)),
 )
 TRAITS = (
-    ("log_gap_us", np.log(25.0), 0.30, 1.0, 4.6),
+    *ALONE,
     ("log_steps", 0.0, 0.08, -0.4, 0.6),
     ("log_dram", 0.3, 0.12, -0.6, 1.3),
     ("unaligned", 0.05, 0.06, -0.1, 0.4),
     ("log_picojoules", 2.6, 0.15, 1.5, 4.0),
+    ("far_apart", 0.05, 0.08, 0.0, 0.8),
 )
 FAMILY = Family(SHARED, TRAITS)
 _FIRST_TILE = 5
@@ -94,48 +104,57 @@ def least_us(gemms: Gemms, chip: Chips) -> np.ndarray:
     )
 
 
-def latency_us(
+def body_us(
     gemms: Gemms, tile: np.ndarray, split: np.ndarray, chip: Chips, shared: np.ndarray, traits: np.ndarray
 ) -> np.ndarray:
-    """Microseconds of each GEMM with TILES[tile] and its contraction in `split` parts.
+    """Microseconds of each GEMM with TILES[tile] and its contraction in `split` parts, without its launch.
 
     shared: FAMILY's parameters; traits: those of the GPU, an array (traits,) or (traits, rows).
     """
     fill, sharpness, operand_energy, reaction, second_us = shared[:_FIRST_TILE]
     steps = shared[_FIRST_TILE : _FIRST_TILE + len(TILES)][tile]
     resident = shared[_FIRST_TILE + len(TILES) :][tile]
-    gap, log_steps, log_dram, unaligned, picojoules = traits
+    log_steps, log_dram, unaligned, picojoules, far_apart = traits[len(ALONE) :]
     width, height = _WIDTH[tile], _HEIGHT[tile]
     blocks = gemms.batch * compute.tiles(gemms.k, width) * compute.tiles(gemms.m, height) * split
     rounds = np.maximum(compute.blocks_of_fullest_sm(blocks, chip.sm_count), resident)
     depth = np.ceil(gemms.n / split)
-    step_us = 2.0 * width * height * chip.sm_count / chip.flops_per_us
+    issue = compute.issue_slowdown(chip.capability, chip.lanes, _LOADS[tile], _OTHERS)
+    step_us = issue * 2.0 * width * height * chip.sm_count / chip.flops_per_us
     nominal_us = rounds * step_us * depth
     efficiency = steps * np.exp(log_steps)
     energy = np.exp(picojoules) * (1.0 + operand_energy * (_EDGES[tile] - 1.0))
-    limit = power.slowdown(energy, chip.flops_per_us, chip.tdp_w, chip.process_nm) / efficiency
+    limit = power.slowdown(energy, chip.flops_per_us, chip.tdp_w, chip.process_nm) / (issue * efficiency)
     excess = (1.0 + limit**CORNER) ** (1.0 / CORNER) - 1.0
     slower = 1.0 + power.throttled(nominal_us, np.exp(reaction)) * excess
-    efficiency = efficiency * slower * np.exp(unaligned * gemms.unaligned)
+    apart = np.log2(np.maximum(1.0, gemms.n / FAR))
+    efficiency = efficiency * slower * np.exp(unaligned * gemms.unaligned + far_apart * apart)
     compute_us = nominal_us * efficiency + rounds * step_us * fill
     partial = np.where(split > 1, 8.0 * split * gemms.batch * gemms.m * gemms.k, 0.0)
     memory_us = np.exp(log_dram) * (gemms.nbytes + partial) / chip.dram_bytes_per_us
-    body_us = overlap.smooth_max(compute_us, memory_us, sharpness) + second_us * (split > 1)
-    return np.exp(gap) + np.maximum(body_us, least_us(gemms, chip))
+    either_us = overlap.smooth_max(compute_us, memory_us, sharpness) + second_us * (split > 1)
+    return np.maximum(either_us, least_us(gemms, chip))
+
+
+def latency_us(
+    gemms: Gemms, tile: np.ndarray, split: np.ndarray, chip: Chips, shared: np.ndarray, traits: np.ndarray
+) -> np.ndarray:
+    """Microseconds of each GEMM launched alone."""
+    return alone_us(body_us(gemms, tile, split, chip, shared, traits), traits)
 
 
 def candidates(gemms: Gemms, chip: Chips, shared: np.ndarray, traits: np.ndarray) -> np.ndarray:
-    """Microseconds by tile, shape (TILES, rows), each with the split that suits it best."""
+    """Microseconds by tile without the launch, shape (TILES, rows), each with the split that suits it best."""
     found = []
     for number in range(len(TILES)):
         tile = np.array([number])
-        best = latency_us(gemms, tile, np.ones(1), chip, shared, traits)
+        best = body_us(gemms, tile, np.ones(1), chip, shared, traits)
         for split in SPLITS[1:] if gemms.shared else ():
             rows = np.flatnonzero((gemms.n >= split * LEAST_SPLIT_DEPTH) & _leaves_sms_idle(gemms, number, split, chip))
             if not len(rows):
                 continue
             some = traits[:, rows] if traits.ndim == 2 else traits
-            other = latency_us(gemms.take(rows), tile, np.full(1, float(split)), chip.take(rows), shared, some)
+            other = body_us(gemms.take(rows), tile, np.full(1, float(split)), chip.take(rows), shared, some)
             best[rows] = np.minimum(best[rows], other)
         found.append(best)
     return np.array(found)

@@ -157,7 +157,7 @@ def _count(shape: Sequence[int]) -> int:
     return count
 
 
-# -- what a fusing compiler makes of a graph ----------------------------------------------------------------------------
+# -- what a fusing compiler makes of a graph ---------------------------------------------------------------------------
 
 
 def _compiled(nodes: Sequence[Any], where: str) -> Iterable[Kernel]:

@@ -16,6 +16,17 @@ OUTLIER = 0.1
 NEIGHBOUR = 0.3
 """How much a GPU counts for one of the next generation, relative to one of the same."""
 
+ALONE = (
+    ("log_host_us", np.log(32.0), 0.25, 1.0, 5.5),
+    ("log_gap_us", np.log(20.0), 0.25, 1.0, 4.6),
+)
+"""Traits of how kernels are launched one at a time: what the host needs for each, which hides short kernels whole; and
+what the GPU needs before and after the kernel itself.
+"""
+
+RARE = frozenset({"far_apart"})
+"""Traits that most GPUs hardly have, and a few have much of."""
+
 Residuals = Callable[[np.ndarray], np.ndarray]
 
 
@@ -86,21 +97,30 @@ def _jacobian(
     return np.stack(columns, axis=1)
 
 
+def alone_us(body_us: np.ndarray, traits: np.ndarray) -> np.ndarray:
+    """Microseconds that are measured of kernels which are launched one at a time, one right after the other."""
+    return np.maximum(np.exp(traits[0]), np.exp(traits[1]) + body_us)
+
+
 def likeness(generation: int, other: int) -> float:
     """How much a GPU of one generation says about one of another."""
     return NEIGHBOUR ** abs(generation - other)
 
 
 def expected_traits(family: Family, traits: Mapping[str, np.ndarray], trust: Mapping[str, float]) -> np.ndarray:
-    """What is usual among the GPUs that were measured: the mean by `trust`; of the first trait, the gap before a
-    launch, which is the host's and no matter of generations, the median.
+    """What is usual among the GPUs that were measured: the mean by `trust`; of what launches take, which is no matter
+    of generations, the median, and of what few GPUs have at all, the median by `trust`.
     """
     if not traits:
         return family.usual
     weights = np.array([trust[name] for name in traits])
     values = np.stack(list(traits.values()))
     mean = weights @ values / weights.sum()
-    mean[0] = np.median(values[:, 0])
+    mean[: len(ALONE)] = np.median(values[:, : len(ALONE)], axis=0)
+    for at in (number for number, trait in enumerate(family.traits) if trait[0] in RARE):
+        order = np.argsort(values[:, at])
+        below = (np.cumsum(weights[order]) - weights[order] / 2) / weights.sum()
+        mean[at] = np.interp(0.5, below, values[order, at])
     return mean
 
 

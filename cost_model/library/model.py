@@ -26,10 +26,11 @@ from tilestitch.cost_model.library.convolution import Convs
 from tilestitch.cost_model.library.data import CLASSES, CONV, GEMM_CLASSES, KINDS, KernelTable
 from tilestitch.cost_model.library.gemm import Gemms
 from tilestitch.cost_model.library.graphs import Kernel
+from tilestitch.cost_model.library.hierarchy import alone_us
 from tilestitch.cost_model.library.rows import RowKernels, row_kernels
 from tilestitch.cost_model.library.sheet import FIELDS, DataSheet
 
-FORMAT = 1
+FORMAT = 2
 SHIPPED = Path(__file__).with_name("library.json")
 COPY_WIDTH = 1024.0
 EAGER_GAP_SHARE = 0.3
@@ -58,11 +59,10 @@ class Spread:
 
 @dataclass(frozen=True)
 class Timed:
-    """A prediction in microseconds. gap_us: of it, what passes before a kernel that is launched alone; body_us: what is
-    left; least_us: what no kernel can beat.
+    """A prediction in microseconds. body_us: of the kernel itself; gap_us: what passes before and after one that is
+    launched alone; least_us: what no kernel can beat.
     """
 
-    us: np.ndarray
     body_us: np.ndarray
     gap_us: np.ndarray
     least_us: np.ndarray
@@ -85,7 +85,7 @@ class LibraryModel:
 
     def predict_table(self, table: KernelTable, to: Adapted) -> np.ndarray:
         """Microseconds of each row of a table, all of the GPU that `to` is of."""
-        return self._us(table.name, _of_table(table), to)
+        return alone_us(self._body_us(table.name, _of_table(table), to), to.traits)
 
     def adapted(self, table: KernelTable, to: Adapted) -> Adapted:
         """What is taken for traits of the class after the measurements in `table`."""
@@ -98,7 +98,7 @@ class LibraryModel:
 
     def times(self, kernels: Sequence[Kernel], to: Mapping[str, Adapted]) -> Timed:
         """Predictions for the kernels of a graph, in their order."""
-        us, gap, least = np.zeros(len(kernels)), np.zeros(len(kernels)), np.zeros(len(kernels))
+        body, gap, least = np.zeros(len(kernels)), np.zeros(len(kernels)), np.zeros(len(kernels))
         for name in (*CLASSES, "copy"):
             at = [number for number, kernel in enumerate(kernels) if kernel.kernel_class == name]
             if not at:
@@ -107,22 +107,22 @@ class LibraryModel:
             if known not in self.classes:
                 raise MeasurementError(f"the model knows no {known} kernels; train it on measurements of some")
             asked = _as_table(name, [kernels[number] for number in at])
-            us[at] = self._us(known, asked, to[known])
+            body[at] = self._body_us(known, asked, to[known])
             gap[at] = to[known].gap_us
             least[at] = self._least_us(known, asked, to[known])
-        return Timed(us, np.maximum(us - gap, least), gap, least)
+        return Timed(body, gap, least)
 
     def spread(self, name: str, mode: str) -> Spread:
         return self.spreads.get(mode, {}).get(name, Spread(*OTHER_SPREAD))
 
-    def _us(self, name: str, kernels: Kernels, to: Adapted) -> np.ndarray:
+    def _body_us(self, name: str, kernels: Kernels, to: Adapted) -> np.ndarray:
         model = self.classes[name]
         if isinstance(model, GemmModel) and isinstance(kernels, Gemms):
-            return model.latency_us(kernels, to)
+            return model.body_us(kernels, to)
         if isinstance(model, ConvModel) and isinstance(kernels, Convs):
-            return model.latency_us(kernels, to)
+            return model.body_us(kernels, to)
         assert isinstance(model, RowModel) and isinstance(kernels, RowKernels)
-        return model.latency_us(kernels, to)
+        return model.body_us(kernels, to)
 
     def _least_us(self, name: str, kernels: Kernels, to: Adapted) -> np.ndarray:
         model = self.classes[name]

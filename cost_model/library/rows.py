@@ -1,6 +1,7 @@
 """Latency of kernels that are bound by memory: element-wise ones, and softmax and layer normalisation of rows.
 
-    us = gap + DRAM bytes / bandwidth + sum over terms (coefficient * amount of work / rate of the chip)
+    us   = max(host, gap + body)
+    body = DRAM bytes / bandwidth + sum over terms (coefficient * amount of work / rate of the chip)
 
 The terms count what such kernels do besides: instructions of threads, blocks or warps to start, and second readings of
 rows that the L2 cache no longer has. What the law leaves is corrected by boosted trees (trees.py).
@@ -15,7 +16,7 @@ import numpy as np
 
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.laws import memory
-from tilestitch.cost_model.library.hierarchy import Family
+from tilestitch.cost_model.library.hierarchy import ALONE, Family, alone_us
 from tilestitch.cost_model.library.sheet import Chips
 
 Kind = Literal["elementwise", "softmax", "layernorm"]
@@ -46,7 +47,7 @@ TERMS: dict[Kind, tuple[str, ...]] = {
 
 def _family(kind: Kind) -> Family:
     traits = (
-        ("log_gap_us", np.log(20.0), 0.25, 1.0, 5.0),
+        *ALONE,
         ("log_dram", 0.0, 0.10, -1.0, 1.5),
         ("log_work", 0.0, 0.15, -1.5, 1.5),
     )
@@ -98,8 +99,8 @@ def row_kernels(kind: Kind, ops: np.ndarray, rows: np.ndarray, width: np.ndarray
 
 
 def least_us(kernels: RowKernels, chip: Chips) -> np.ndarray:
-    """What no kernel can beat: the bytes that no L2 cache holds, at the nominal bandwidth."""
-    return memory.least_dram_us(kernels.nbytes, chip.l2_bytes, chip.dram_gb_s)
+    """What no kernel can beat: the bytes that no L2 cache holds, at the nominal bandwidth less what check bits take."""
+    return memory.least_dram_us(kernels.nbytes, chip.l2_bytes, chip.dram_bytes_per_us / 1e3)
 
 
 def dram_us(kernels: RowKernels, chip: Chips) -> np.ndarray:
@@ -125,22 +126,28 @@ def terms(kernels: RowKernels, chip: Chips) -> np.ndarray:
     ])  # fmt: skip
 
 
+def body_us(kernels: RowKernels, chip: Chips, shared: np.ndarray, traits: np.ndarray) -> np.ndarray:
+    """Microseconds by the law, without the launch. shared: logarithms of the terms' coefficients; traits: (traits,) or
+    (traits, rows).
+    """
+    log_dram, log_work = traits[len(ALONE) :]
+    moved_us, other_us = dram_us(kernels, chip), np.exp(shared) @ terms(kernels, chip)
+    return np.maximum(np.exp(log_dram) * moved_us + np.exp(log_work) * other_us, least_us(kernels, chip))
+
+
 def latency_us(kernels: RowKernels, chip: Chips, shared: np.ndarray, traits: np.ndarray) -> np.ndarray:
-    """Microseconds by the law. shared: logarithms of the terms' coefficients; traits: (traits,) or (traits, rows)."""
-    gap, log_dram, log_work = traits
-    body_us = np.exp(log_dram) * dram_us(kernels, chip) + np.exp(log_work) * (np.exp(shared) @ terms(kernels, chip))
-    return np.exp(gap) + np.maximum(body_us, least_us(kernels, chip))
+    """Microseconds by the law of each kernel launched alone."""
+    return alone_us(body_us(kernels, chip, shared, traits), traits)
 
 
 def features(kernels: RowKernels, chip: Chips, shared: np.ndarray, traits: np.ndarray) -> np.ndarray:
     """Ratios that the correction is predicted from: shape (kernels, features)."""
-    gap, log_dram, log_work = traits
+    gap, log_dram, log_work = traits[1:]
     moved_us = np.exp(log_dram) * dram_us(kernels, chip)
     other_us = np.exp(log_work) * (np.exp(shared) @ terms(kernels, chip))
     width = np.maximum(1.0, kernels.width)
     return np.stack([
         np.log2(moved_us + 1e-3) - gap / np.log(2.0),
-        np.log2((kernels.nbytes + 1.0) / chip.l2_bytes),
         np.log2(width),
         np.log2(np.maximum(1.0, kernels.rows) / chip.sm_count),
         (kernels.width % 4 == 0).astype(float),

@@ -17,7 +17,7 @@ from tilestitch.cost_model.library.classes import Adapted
 from tilestitch.cost_model.library.data import CLASSES, GRAPH_CLASSES, KernelTable, launch_floor_us, read_kernels
 from tilestitch.cost_model.library.graphs import read_graph
 from tilestitch.cost_model.library.model import LibraryModel, total_us
-from tilestitch.cost_model.library.sheet import DataSheet, read_sheets, sheet_of_device
+from tilestitch.cost_model.library.sheet import DataSheet, read_sheets, sheet_of_device, spelling
 
 SEED = 20
 LARGE_SHARE = 0.25
@@ -92,6 +92,8 @@ def read_folder(path: Path) -> Folder:
         tables |= {} if table is None else {name: table}
         left_out |= unusable
     models, unusable = _read_models(path / "models" / "end_to_end.csv")
+    if not tables and not left_out and not models and not unusable and not any(path.glob("kernels/*.csv.gz")):
+        raise MeasurementError(f"{path} holds no measurements; give kernels/*.csv.gz or models/end_to_end.csv in it")
     measured = {str(gpu) for table in tables.values() for gpu in table.gpu} | {row["gpu"] for row in models}
     devices = path / "devices.csv"
     sheets = read_sheets(devices, measured) if devices.is_file() else {}
@@ -124,8 +126,9 @@ def _is_usable(row: Mapping[str, str]) -> bool:
 def sheet_for(folder: Folder, gpu: str, known: Mapping[str, DataSheet]) -> DataSheet:
     """By the folder; of GPUs that it does not tell of, by `known` ones, or the table of devices."""
     for sheets in (folder.sheets, known):
-        if gpu in sheets:
-            return sheets[gpu]
+        same = (sheet for name, sheet in sheets.items() if spelling(name) == spelling(gpu))
+        if (found := sheets.get(gpu, next(same, None))) is not None:
+            return replace(found, gpu=gpu)
     try:
         return replace(sheet_of_device(find_device(gpu)), gpu=gpu)
     except DeviceError:
@@ -136,9 +139,9 @@ def sheet_for(folder: Folder, gpu: str, known: Mapping[str, DataSheet]) -> DataS
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
 
-def calibration_rows(table: KernelTable, predicted_us: np.ndarray, gap_us: float, count: int, seed: int) -> np.ndarray:
-    """Rows to measure first on a new GPU, chosen without looking at measurements: the smallest, which shows the gap
-    before launches; others spread evenly over what is predicted for them, clear of that gap where there are enough.
+def calibration_rows(table: KernelTable, predicted_us: np.ndarray, host_us: float, count: int, seed: int) -> np.ndarray:
+    """Rows to measure first on a new GPU, chosen without looking at measurements: the smallest, which shows what
+    the host needs; others spread evenly over what is predicted for them, clear of that where there are enough.
     Some are large shapes where there are any.
     """
     random = np.random.default_rng(seed)
@@ -151,7 +154,7 @@ def calibration_rows(table: KernelTable, predicted_us: np.ndarray, gap_us: float
     for pool, wanted in ((ordinary, most - of_large), (large, of_large)):
         if not wanted:
             continue
-        clear = pool[predicted_us[pool] > TWICE_THE_FLOOR * gap_us]
+        clear = pool[predicted_us[pool] > TWICE_THE_FLOOR * host_us]
         pool = clear if len(clear) >= 5 * wanted else pool
         pool = pool[np.argsort(predicted_us[pool], kind="stable")]
         chosen += [random.choice(part) for part in np.array_split(pool, wanted)]
@@ -175,7 +178,7 @@ def score_kernels(
             table, rest = whole.take(own), np.ones(len(own), bool)
             us = model.predict_table(table, taken[gpu][name])
             if calibrate:
-                rows = calibration_rows(table, us, taken[gpu][name].gap_us, calibrate, SEED)
+                rows = calibration_rows(table, us, taken[gpu][name].host_us, calibrate, SEED)
                 taken[gpu][name] = model.adapted(table.take(rows), taken[gpu][name])
                 us = model.predict_table(table, taken[gpu][name])
                 rest[rows] = False

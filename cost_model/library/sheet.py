@@ -55,6 +55,8 @@ class Chips:
     l2_bytes: np.ndarray
     tdp_w: np.ndarray
     process_nm: np.ndarray
+    capability: np.ndarray
+    lanes: np.ndarray
 
     def take(self, rows: np.ndarray) -> Chips:
         values = (getattr(self, field.name) for field in dataclasses.fields(self))
@@ -77,18 +79,26 @@ def chips(sheets: Sequence[DataSheet], index: np.ndarray | None = None) -> Chips
         column["l2_mb"] * 1e6,
         column["tdp_w"],
         column["process_nm"],
+        capability,
+        compute.lanes_per_sm(gflops, sm_count, clock_mhz),
     )
 
 
 def read_sheets(path: Path, gpus: Collection[str] | None = None) -> dict[str, DataSheet]:
-    """The GPUs of a devices.csv, by name; with `gpus`, those only: rows of others may have faults."""
+    """The GPUs of a devices.csv, by name; with `gpus`, those only, however spelled: rows of others may have faults."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file))
     except (UnicodeDecodeError, csv.Error) as error:
         raise MeasurementError(f"{path} cannot be read ({error}); give columns {', '.join(FIELDS)}") from error
-    wanted = [row for row in rows if gpus is None or row.get("gpu", "") in gpus]
+    spelled = None if gpus is None else set(map(spelling, gpus))
+    wanted = [row for row in rows if spelled is None or spelling(row.get("gpu") or "") in spelled]
     return {sheet.gpu: sheet for sheet in (sheet_of(row, str(path)) for row in wanted)}
+
+
+def spelling(gpu: str) -> str:
+    """A GPU's name without what people write differently."""
+    return "".join(letter for letter in gpu.casefold() if letter.isalnum())
 
 
 def sheet_of_device(device: Device) -> DataSheet:

@@ -48,8 +48,16 @@ def test_what_fits_the_cache_need_not_move() -> None:
     assert memory.least_dram_us(94e6, 4e6, 900) == pytest.approx(100.0)
 
 
+def test_lanes_that_take_every_issue_slot_wait_for_other_instructions() -> None:
+    half, full = (compute.issue_slowdown(9.0, lanes, 0.08, 0.03) for lanes in (64, 128))
+    assert half == 1.0 and full == pytest.approx(1.11)
+    assert compute.issue_slowdown(6.1, 128, 0.08, 0.03) == 1.0  # two instructions a cycle
+    assert compute.issue_slowdown(8.9, 128, 0.16, 0.03) == pytest.approx(1.28)  # half as many loads
+
+
 def test_operations_take_less_energy_on_finer_processes() -> None:
-    assert power.energy_scale(12) == 1.0
+    assert power.energy_scale(12) == power.energy_scale(16) == pytest.approx(1.0)
+    assert 0.28 < power.energy_scale(6) < 0.4
     assert power.energy_scale(5) / power.energy_scale(16) == pytest.approx(0.28, abs=0.005)
 
 

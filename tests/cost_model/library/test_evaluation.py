@@ -116,6 +116,65 @@ def test_a_fused_chain_is_one_kernel(tmp_path: Path) -> None:
     assert read_graph(write_graph(tmp_path, "g", [chain]), "bert_large") == [Kernel("softmax", "softmax", (64, 8))]
 
 
+SELECTED = (
+    node("div", "VECdiv", ["VECdiv", [64, 8]]),
+    node("getitem_1", "getitem", ["MEM", [[1, 1, 32, 8], [1], [1, 1, 32, 8]]]),
+    node("where", "where", ["MEM", [[1, 1, 32, 8], [2, 1, 32, 8], [1], [2, 1, 32, 8]]]),
+)
+ROWS = node("softmax~drop", "fused", ["VECsoftmax", [64, 8]])
+
+
+@pytest.mark.parametrize(
+    ("graph", "kernels"),
+    [
+        ([*SELECTED, ROWS], [("softmax", (64, 8))]),
+        ([*SELECTED, node("x~y", "fused", ["VECln", [32, 8]])],
+         [("elementwise", (64, 8)), ("copy", (3072, 2048)), ("layernorm", (32, 8))]),
+        ([node("copy", "contiguous", ["MEM", [[64, 8], [64, 8]]]), ROWS],
+         [("copy", (2048, 2048)), ("softmax", (64, 8))]),
+        ([node("a~b", "fused", ["VECpowu", [64, 8]], ["VECmul", [64, 8]]), node("l", "Linear", ["Linear", [64, 8, 8]])],
+         [("elementwise", (64, 8)), ("linear", (1, 64, 8, 8))]),
+    ],
+    ids=["selections join a softmax", "of other sizes do not", "copies do not", "a chain ends at a GEMM"],
+)  # fmt: skip
+def test_a_compiler_merges_what_a_row_is_computed_from(
+    tmp_path: Path, graph: list[dict[str, object]], kernels: list[tuple[str, tuple[int, ...]]]
+) -> None:
+    fused = [*graph, node("p~q", "fused", ["VECadd", [4, 2]])]
+    found = read_graph(write_graph(tmp_path, "g", fused), "any")
+    assert [(k.kernel_class, k.sizes) for k in found[:-1]] == kernels
+
+
+def test_a_chain_costs_as_its_costliest_operator_and_reads_what_its_first_one_reads(tmp_path: Path) -> None:
+    chain = [["VECpowu", [64, 8]], ["VECtanh", [64, 8]], ["VECmul", [64, 8]]]
+    for steps, op in ((chain, "powu"), (chain[1:], "divu"), (chain[2:] * 2, "mul")):
+        (kernel,) = read_graph(write_graph(tmp_path, "g", [node("a~b", "fused", *steps)]), "any")
+        assert kernel == Kernel("elementwise", op, (64, 8))
+
+
+@pytest.mark.parametrize("name", ["BMM", "Linear"])
+def test_attention_that_a_compiler_knows_is_one_kernel(tmp_path: Path, name: str) -> None:
+    """As much arithmetic as both products, whatever graphs call them."""
+    between = node("a~b~c", "fused", ["VECdivu", [128, 32]], ["VECadd", [128, 32]], ["VECsoftmax", [128, 32]])
+    products = [
+        node("qk", "BMM", ["BMM", [4, 32, 16, 32]]), between, node("pv", "BMM", ["BMM", [4, 32, 32, 16]]),
+    ]  # fmt: skip
+    again = products
+    if name == "Linear":
+        again = [node("qk2", "Linear", ["Linear", [128, 16, 32]]), between, products[2]]
+    one = Kernel("bmm", "bmm", (4, 32, 32, 32))
+    assert read_graph(write_graph(tmp_path, "g", [*products, *again]), "any") == [one, one]
+
+
+def test_attention_with_selections_is_not(tmp_path: Path) -> None:
+    graph = [
+        node("qk", "BMM", ["BMM", [4, 32, 16, 32]]), *SELECTED, node("a~b", "fused", ["VECsoftmax", [128, 32]]),
+        node("pv", "BMM", ["BMM", [4, 32, 32, 16]]),
+    ]  # fmt: skip
+    found = read_graph(write_graph(tmp_path, "g", graph), "any")
+    assert [k.kernel_class for k in found if k.kernel_class != "copy"] == ["bmm", "elementwise", "softmax", "bmm"]
+
+
 def test_operators_between_gpus_are_refused(tmp_path: Path) -> None:
     path = write_graph(tmp_path, "g", [node("all", "ALLREDUCE", ["ALLREDUCE", [64, 8]])])
     with pytest.raises(MeasurementError, match="ALLREDUCE"):
@@ -177,6 +236,28 @@ def test_gpus_without_a_row_are_those_of_the_table_of_devices(folder: Path) -> N
     (folder / "models" / "end_to_end.csv").unlink()
     found = evaluation.evaluate(shipped_model(), read_folder(folder))["kernels"]["softmax"]
     assert found["rows"] + found["below_twice_the_floor"]["rows"] == 4
+
+
+@pytest.mark.parametrize("name", ["new", " NEW ", "n-e_w"])
+def test_gpus_may_be_spelled_otherwise(folder: Path, name: str) -> None:
+    row = {"op": "softmax", "latency_ms": 0.5, "B": 4096, "H": 512}
+    write_rows(folder, "softmax", [{**row, "gpu": "NEW"}])
+    first = evaluation.evaluate(shipped_model(), read_folder(folder))["kernels"]["softmax"]["mape"]
+    write_rows(folder, "softmax", [{**row, "gpu": name}])
+    assert evaluation.evaluate(shipped_model(), read_folder(folder))["kernels"]["softmax"]["mape"] == first
+
+
+def test_a_table_may_begin_with_a_byte_order_mark(folder: Path) -> None:
+    path = folder / "kernels" / "linear.csv.gz"
+    rows = len(read_kernels(folder, "linear")[0] or ())
+    path.write_bytes(gzip.compress(b"\xef\xbb\xbf" + gzip.decompress(path.read_bytes())))
+    assert len(read_kernels(folder, "linear")[0] or ()) == rows > 0
+
+
+def test_a_folder_without_measurements_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(MeasurementError, match="no measurements; give kernels"):
+            read_folder(path)
 
 
 def test_faults_of_gpus_that_were_not_measured_do_not_matter(folder: Path) -> None:

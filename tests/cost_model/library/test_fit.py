@@ -10,7 +10,7 @@ import pytest
 
 from tests.cost_model.library.folders import SHEETS, write_devices
 from tilestitch.cost_model.errors import MeasurementError
-from tilestitch.cost_model.library.hierarchy import Family, adapted_traits, expected_traits, robust_fit
+from tilestitch.cost_model.library.hierarchy import ALONE, Family, adapted_traits, alone_us, expected_traits, robust_fit
 from tilestitch.cost_model.library.sheet import FIELDS, read_sheet, read_sheets
 from tilestitch.cost_model.library.trees import Forest, forest_from_dump, forest_from_json
 
@@ -29,11 +29,21 @@ def test_a_fit_stays_within_its_limits() -> None:
     assert found == pytest.approx([2.0, 1.0])
 
 
-def test_what_is_usual_is_the_mean_but_of_gaps_the_median() -> None:
-    traits = {"a": np.array([1.0, 0.0]), "b": np.array([2.0, 0.4]), "c": np.array([9.0, 0.0])}
-    found = expected_traits(FAMILY, traits, {"a": 1.0, "b": 2.0, "c": 1.0})
-    assert found == pytest.approx([2.0, 0.2])
-    assert expected_traits(FAMILY, {}, {}) == pytest.approx(FAMILY.usual)
+def test_what_is_usual_is_the_mean_but_of_launches_and_rare_traits_the_median() -> None:
+    family = Family((), (*ALONE, FAMILY.traits[1], ("far_apart", 0.0, 0.1, 0.0, 1.0)))
+    traits = {
+        "a": np.array([1.0, 0.5, 0.0, 0.01]),
+        "b": np.array([2.0, 0.4, 0.4, 0.02]),
+        "c": np.array([9.0, 0.1, 0.0, 0.60]),
+    }
+    found = expected_traits(family, traits, {"a": 1.0, "b": 2.0, "c": 1.0})
+    assert found == pytest.approx([2.0, 0.4, 0.2, 0.02])
+    assert expected_traits(family, {}, {}) == pytest.approx(family.usual)
+
+
+def test_the_host_hides_short_kernels() -> None:
+    traits = np.log(np.array([30.0, 20.0]))
+    assert alone_us(np.array([0.0, 9.0, 11.0, 500.0]), traits) == pytest.approx([30.0, 30.0, 31.0, 520.0])
 
 
 def test_measurements_move_traits_and_one_outlier_does_not() -> None:
