@@ -1,8 +1,8 @@
 """Power: a board whose chip could do more than its power allows lowers its clock.
 
 energy per operation ~ process node; sustained operations per second = usable board power / energy per operation.
-Sources: TSMC's announcements (N7 takes 60 % less power than N16 at the same speed, N5 30 % less than N7), which the
-power law in the node's name fits.
+Sources: TSMC's announcements (N7 takes 60 % less power than N16 at the same speed, N5 30 % less than N7). That 12 nm
+takes what 16 nm takes is measured: GEMMs of two boards whose power limits them, P4 and T4, agree within a tenth.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ def _one(node: Any, where: str) -> Kernel | None:
     rowwise = [k for k in parts if k.kernel_class in ("softmax", "layernorm")]
     elementwise = [k for k in parts if k.kernel_class == "elementwise"]
     if len(parts) <= 1 or rowwise or not elementwise:
-        return (rowwise or parts or [None])[-1]
+        return (rowwise or parts)[-1] if parts else None
     return Kernel("elementwise", _like([k.op for k in elementwise]), elementwise[0].sizes)
 
 
