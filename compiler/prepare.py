@@ -21,11 +21,10 @@ from .arithmetic import arithmetic_of_outputs
 from .caches import check_grown, length_classes, with_caches
 from .errors import HostStepsError, OptionError
 from .sources import Source
-from .specialise import Region, ShapeSet, Variant, variants
+from .specialise import Convert, Region, ShapeSet, Variant, variants
 
 if TYPE_CHECKING:
     from tilestitch.codegen.assemble import Planned
-    from tilestitch.compiler.frontend import ImportedModel
 
 Progress = Callable[[str, int, int], None]
 """Told of every step: stage, how many of its parts are done, how many there are."""
@@ -67,7 +66,7 @@ class Job:
         Raises HostStepsError where nothing may be left to the host.
         """
         tell("import and plan", 0, len(shape_sets))
-        found = list(variants(self._imported, shape_sets, regions, favoured))
+        found = list(variants(self._convert(), shape_sets, regions, favoured))
         result = []
         classes = length_classes([v.imported.graph for v in found], self.donate) if self.donate else {}
         for number, variant in enumerate(found):
@@ -81,12 +80,14 @@ class Job:
         tell("import and plan", len(found), len(found))
         return result
 
-    def _imported(self, shapes: ShapeSet, region: Region | None) -> ImportedModel:
-        from tilestitch.compiler.frontend import import_model
+    def _convert(self) -> Convert:
+        """Converts the model, which is read and checked once, for a set of shapes and a region."""
+        from tilestitch.compiler.frontend import checked_model, convert_checked
 
         # Kernels that are given can show no more than what they store.
         names = () if self.plans else self.expose
-        return import_model(self.source.model, shapes=shapes, ranges=region, expose=names, folder=self.source.folder)
+        checked = checked_model(self.source.model, self.source.folder)
+        return lambda shapes, region: convert_checked(checked, shapes, ranges=region, expose=names)
 
     def _planned(
         self, variant: Variant, classes: Mapping[str, int], replay: StitchPlan | None, folder: Path | None

@@ -75,6 +75,20 @@ def import_model(
     Raises ModelError for bad files, models and shapes, UnsupportedOperatorsError, which names all operators that are
     missing, and ConversionError for a node that cannot be expressed.
     """
+    return convert_checked(checked_model(model, folder), shapes, ranges=ranges, expose=expose)
+
+
+@dataclass(frozen=True)
+class CheckedModel:
+    """An ONNX model that was read and checked, to be converted for several sets of sizes."""
+
+    proto: ModelProto
+    module: Module
+    opsets: Mapping[str, int]
+
+
+def checked_model(model: str | os.PathLike[str] | ModelProto, folder: Path | None = None) -> CheckedModel:
+    """The model, operands and errors as of `import_model`."""
     proto, path = (model, None) if isinstance(model, ModelProto) else (load_model(Path(model)), Path(model))
     _check_complete(proto, "the ModelProto given")
     _check_text(proto.graph.node)
@@ -87,7 +101,18 @@ def import_model(
     check_model(proto, path)
     _check_output_names(proto)
     opsets = {canonical_domain(o.domain): o.version for o in proto.opset_import}
-    module = Module(convert_node, functions, path.parent if path else folder)
+    return CheckedModel(proto, Module(convert_node, functions, path.parent if path else folder), opsets)
+
+
+def convert_checked(
+    model: CheckedModel,
+    shapes: Shapes | None = None,
+    *,
+    ranges: Mapping[str, Range] | None = None,
+    expose: Sequence[str] = (),
+) -> ImportedModel:
+    """The model as primitives, operands and errors as of `import_model`."""
+    proto, module, opsets = model.proto, model.module, model.opsets
     symbols = None if ranges is None else Symbols(ranges)
     scope = _converted(proto, module, opsets, dict(shapes or {}), symbols)
     graph = scope.graph

@@ -138,6 +138,8 @@ _OF_NOTHING = frozenset(
         "scatter_nd",
         "reduce_sum",
         "reduce_prod",
+        "reduce_max",
+        "reduce_min",
         "suppress",
         "compact",
     }

@@ -15,6 +15,7 @@ from tilestitch.compiler import CompiledModel, compile_model, specialise
 from tilestitch.compiler.cli import errors, main
 from tilestitch.compiler.conformance.__main__ import main as conformance
 from tilestitch.compiler.errors import OptionError
+from tilestitch.compiler.frontend import importer
 from tilestitch.compiler.frontend.errors import ModelError
 from tilestitch.compiler.specialise import MOST_EMPTY
 from tilestitch.passes.errors import PassError
@@ -83,6 +84,22 @@ def test_a_cache_may_be_empty() -> None:
         for past, new in ((0, 3), (1, 1), (9, 2), (4, 0)):
             x, w = np.ones((past, 2), np.float32), np.full((new, 2), 2, np.float32)
             np.testing.assert_array_equal(module.run({"x": x, "w": w})["y"], np.concatenate([x, -w]))
+
+
+def test_a_model_is_read_once_whatever_the_number_of_its_specialisations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx.save(model(CACHE), tmp_path / "m.onnx")
+    read: list[Path] = []
+    load_model = importer.load_model
+
+    def counted(path: Path) -> ModelProto:
+        read.append(path)
+        return load_model(path)
+
+    monkeypatch.setattr(importer, "load_model", counted)
+    assert len(compile_model(tmp_path / "m.onnx").specialisations) == 3
+    assert len(read) == 1
 
 
 def test_a_size_of_1_meets_others_while_another_dimension_is_0() -> None:

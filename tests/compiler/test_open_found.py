@@ -187,3 +187,20 @@ def test_indices_that_were_found_in_a_mask_are_checked_where_it_is_of_another_si
     assert not is_checked("gather", (9, 2), flat, axis=0)
     assert is_checked("gather", (4, 2), flat, axis=0)
     assert is_checked("gather", (9,), places, axis=0)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_extremes_of_nothing_that_was_found_are_the_least_and_the_largest_number(target: str) -> None:
+    text = (
+        "(float[n, 4] x, bool[n] m) => (float[4] y, float z, int64[1, 4] w) <int64[1] a = {0}>\n"
+        "{ g = Compress<axis=0>(x, m)  y = ReduceMax<axes=[0], keepdims=0>(g)  z = ReduceMax<keepdims=0>(g)\n"
+        "r = Cast<to=7>(g)  w = ReduceMin<axes=[0], keepdims=1>(r) }"
+    )
+    x = np.random.default_rng(5).integers(-9, 9, (97, 4)).astype(np.float32)
+    given = [{"x": x[:n], "m": np.arange(n) < k} for n, k in ((97, 0), (97, 1), (97, 97), (1, 0), (5, 3))]
+    for feeds, got in zip(given, run(text, given, target), strict=True):
+        found = feeds["x"][feeds["m"]]
+        np.testing.assert_array_equal(got["y"], found.max(0, initial=-np.inf))
+        np.testing.assert_array_equal(got["z"], found.max(initial=-np.inf))
+        most = np.iinfo(np.int64).max
+        np.testing.assert_array_equal(got["w"], found.astype(np.int64).min(0, initial=most, keepdims=True))
