@@ -59,3 +59,16 @@ def test_what_has_no_kernel_at_all_sizes_is_no_mistake_of_the_plan() -> None:
   %y = matmul(%p, %x) : float32[n,n]
 }""")
     assert refused_kernels(plan).keys() == {group.name for group in plan.host_groups}
+
+
+def test_rows_times_a_vector_of_weights_may_be_one_row() -> None:
+    """At one row there is no matrix to read as it lies, for which rows have their schedule."""
+    weights = ", ".join(["1.0"] * 256)
+    graph = parse_graph(f"""graph @main[n=1..](%x: float32[n,256]) -> (%y) {{
+  %w = constant [{weights}] : float32[1,256]
+  %a = matmul(%x, %w) {{trans_b=true}} : float32[n,1]
+  %y = exp(%a) : float32[n,1]
+}}""")
+    plan = make_plan(graph, PassContext(TargetInfo("cpu", 1)))
+    check_plan(plan, graph)
+    assert len(plan.groups) == 1 and not plan.host_groups
