@@ -109,7 +109,7 @@ def assemble(
         kernels=compiled.kernels,
         target=backend.info(frozenset().union(*(group.instructions for _, plan in units for group in plan.groups))),
         compiler_version="",
-        plan=[_with_texts(p.plan.to_json()) for p in planned],
+        plan=[p.plan.to_json() for p in planned],
         plugins=tuple(
             dict.fromkeys(
                 PluginInfo(p.name, p.owner, p.content_hash, p.arguments) for item in planned for p in item.plan.plugins
@@ -468,15 +468,6 @@ _CONTROL: Mapping[str, Callable[[_ProgramWriter, Node, tuple[int, ...], tuple[in
     "scan": _ProgramWriter.scan_step,
     "sequence_map": _ProgramWriter.sequence_map_step,
 }
-
-
-def _with_texts(data: Any) -> Any:
-    """JSON data with the texts of open sizes."""
-    if isinstance(data, dict):
-        return {key: _with_texts(entry) for key, entry in data.items()}
-    if isinstance(data, list | tuple):
-        return [_with_texts(entry) for entry in data]
-    return {"size": str(data)} if is_open(data) else data
 
 
 def _temporaries(plan: StitchPlan) -> dict[str, list[TemporaryBuffer]]:

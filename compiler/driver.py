@@ -32,7 +32,7 @@ from tilestitch.runtime.jsonfields import parse_json
 from .errors import OptionError
 from .prepare import Job, Prepared, Progress
 from .sources import opened
-from .specialise import Region, ShapeSet, favoured_regions, regions_of, shape_sets_of
+from .specialise import Region, ShapeSet, favoured_regions, regions_of, scopes_of, shape_sets_of
 
 if TYPE_CHECKING:
     import onnx
@@ -70,6 +70,11 @@ class CompiledModel:
     def plan(self) -> StitchPlan:
         """The plan of the first specialisation."""
         return self.specialisations[0].plan
+
+    @property
+    def plans(self) -> tuple[StitchPlan, ...]:
+        """Those of all specialisations, to be replayed."""
+        return tuple(each.plan for each in self.specialisations)
 
     def explain(self) -> dict[str, Any]:
         """What `tilestitch explain --json` prints of the first specialisation; others under `specialisations`."""
@@ -123,7 +128,7 @@ def compile_model(
     keep_fp32: Sequence[str] = (),
     passes: Sequence[Named] | Named | None = (),
     installed_plugins: bool = True,
-    plan: StitchPlan | str | os.PathLike[str] | None = None,
+    plan: StitchPlan | Sequence[StitchPlan] | str | os.PathLike[str] | None = None,
     planner: str = "stitch",
     cost_model: str | None = None,
     sync: str | Policy = "off",
@@ -164,7 +169,8 @@ def compile_model(
     keep_fp32: names of ONNX nodes, or patterns (`/encoder/layer.0/*`), whose matmuls and convolutions stay float32.
     passes: plug-ins: instances, classes, or texts `MODULE:CLASS{field=value}`. installed_plugins: whether those of
         installed packages take part, too.
-    plan: replay this StitchPlan instead of planning. planner: stitch, explore, xla, injective or none.
+    plan: replay this StitchPlan (of several specialisations: all `plans` of a CompiledModel), or a file's, instead of
+        planning; it says for which sizes. planner: stitch, explore, xla, injective or none.
     cost_model: what predicts how long kernels take: analytical, learned, random, or a file that training wrote;
         default: a plug-in if one does, else analytical.
     records: a file of measured kernels, which take what they took on this machine; the model is asked for all others.
@@ -203,8 +209,6 @@ def compile_model(
         given_sync, policies = wanted_policy(policy, form), (record_of_policy,)
     if wanted_sync(given_sync) is not None and sync != "auto" and target.startswith("cpu"):
         raise OptionError(f"sync is {sync!r}, but kernels of {target} follow each other; give off or auto")
-    if donate and regions_of(dims, plan is not None) == [None]:
-        raise OptionError("donate is for open dimensions; leave it out")
     tell = progress or (lambda stage, done, total: None)
     threads = num_threads or len(os.sched_getaffinity(0))
     backend = _backend(target, threads, cache, nvcc)
@@ -238,11 +242,12 @@ def compile_model(
         record["keep_fp32"] = list(keep_fp32)
     if sync != "off":
         record["sync"] = sync if isinstance(sync, str) else sync.name
-    replayed = _load_plans(plan, len(shape_sets))
+    replayed = None if plan is None else _load_plans(plan)
+    scopes = None if replayed is None else scopes_of(replayed, shape_sets, [*favoured, *regions], len(favoured))
     folder = Path(dump_ir) if dump_ir else None
     with opened(model, example_inputs, external_data) as source:
         job = Job(source, context, plugins.passes, tuple(expose), replayed, record, folder, host_steps)
-        job = replace(job, donate=tuple(donate))
+        job = replace(job, donate=tuple(donate), scopes=scopes)
 
         def compiled_for(job: Job, regions: Sequence[Region | None]) -> CompiledModel:
             prepared = job.prepared(shape_sets, regions, tell, len(favoured))
@@ -259,7 +264,7 @@ def compile_model(
         try:
             compiled = compiled_for(job, [*favoured, *regions])
         except _REFUSALS as error:
-            if dims is not None or favoured or donate or regions == [None]:
+            if dims is not None or favoured or donate or scopes is not None:
                 raise
             compiled = _with_open_on_host(lambda refused: compiled_for(replace(job, refused=refused), [None]), error)
         if report is not None:
@@ -402,13 +407,16 @@ def _with_records(
         return RecordedModel.of((record for record in records if record.machine == here), model)
 
 
-def _load_plans(plan: StitchPlan | str | os.PathLike[str] | None, count: int) -> list[StitchPlan] | None:
-    """The plans to replay, one a specialisation: from a plan object, or a file that holds a plan or a list of them."""
-    if plan is None:
-        return None
-    plans = [plan] if isinstance(plan, StitchPlan) else read_plans(Path(plan))
-    if len(plans) != count:
-        raise OptionError(f"the plan is for {len(plans)} sets of input shapes, but {count} were given with --shape")
+def _load_plans(plan: StitchPlan | Sequence[StitchPlan] | str | os.PathLike[str]) -> list[StitchPlan]:
+    """The plans to replay, one a specialisation: from plan objects, or a file that holds a plan or a list of them."""
+    if isinstance(plan, StitchPlan):
+        return [plan]
+    if isinstance(plan, str | os.PathLike):
+        return read_plans(Path(plan))
+    plans = list(plan)
+    odd = next((each for each in plans if not isinstance(each, StitchPlan)), None)
+    if odd is not None or not plans:
+        raise OptionError(f"plan is {odd!r}, no StitchPlan; give one or several, or the path of a file")
     return plans
 
 

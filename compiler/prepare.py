@@ -14,6 +14,7 @@ from tilestitch.passes.contract import PassContext
 from tilestitch.passes.errors import PassError
 from tilestitch.passes.pipeline import DumpListener, NotesListener, run_pipeline
 from tilestitch.passes.plan import StitchPlan
+from tilestitch.passes.plan.open_sizes import Scope
 from tilestitch.passes.rewrite.precision import is_named
 from tilestitch.runtime.archive import atomic_files
 
@@ -21,7 +22,7 @@ from .arithmetic import arithmetic_of_outputs
 from .caches import check_grown, length_classes, with_caches
 from .errors import HostStepsError, OptionError
 from .sources import Source
-from .specialise import Convert, Region, ShapeSet, Variant, variants
+from .specialise import Convert, Region, ShapeSet, Variant, replayed, variants
 
 if TYPE_CHECKING:
     from tilestitch.codegen.assemble import Planned
@@ -42,7 +43,8 @@ class Prepared:
 class Job:
     """A model, and what all of its specialisations have in common.
 
-    plans: to replay, one for each specialisation; None to make them. options: what `explain` tells of how it was
+    plans: to replay, one for each specialisation; None to make them. scopes: what specialisations there are, if that
+    is known; None: those of the sizes that are asked for. options: what `explain` tells of how it was
     compiled. refused: why open dimensions are left to the host though nothing demands that. donate: inputs that
     grow where they lie (`caches`).
     """
@@ -57,6 +59,7 @@ class Job:
     host_steps: bool
     refused: str = ""
     donate: Sequence[str] = ()
+    scopes: Sequence[Scope] | None = None
 
     def prepared(
         self, shape_sets: Sequence[ShapeSet], regions: Sequence[Region | None], tell: Progress, favoured: int = 0
@@ -66,7 +69,10 @@ class Job:
         Raises HostStepsError where nothing may be left to the host.
         """
         tell("import and plan", 0, len(shape_sets))
-        found = list(variants(self._convert(), shape_sets, regions, favoured))
+        if self.scopes is not None:
+            found = list(replayed(self._convert(), self.scopes))
+        else:
+            found = list(variants(self._convert(), shape_sets, regions, favoured, self.refused))
         result = []
         classes = length_classes([v.imported.graph for v in found], self.donate) if self.donate else {}
         for number, variant in enumerate(found):
@@ -75,7 +81,7 @@ class Job:
             try:
                 result.append(self._planned(variant, classes, self.plans[number] if self.plans else None, folder))
             except (IRError, PassError, HostStepsError):
-                if variant.asked:
+                if variant.asked or self.scopes is not None:
                     raise
         tell("import and plan", len(found), len(found))
         return result
@@ -108,7 +114,7 @@ class Job:
         graph = with_regions(graph) if _has_symbols(graph) else graph
         stored = () if replay is None else self.expose
         if replay is None:
-            plan = make_plan(graph, context)
+            plan = replace(make_plan(graph, context), scope=variant.scope)
         else:
             check_plan(replay, graph, context.target, context.kernels_of)
             plan = completed(replay, graph, context.kernels_of)
@@ -120,7 +126,7 @@ class Job:
             "notes": [{"pass": name, "note": note} for name, note in notes.notes],
             "arithmetic": [{"output": name, **one.to_json()} for name, one in zip(output_names, found, strict=True)],
             "options": {**self.options, **variant.options(), "planner": plan.planner},
-            "sizes": {"symbols": variant.symbols(), "refused": self.refused},
+            "sizes": {"symbols": variant.symbols(), "refused": variant.refused},
         }
         prepared = Prepared(Planned(graph, plan, output_names, caches), remarks)
         if not self.host_steps:

@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any
 from tilestitch.compiler.ir import Graph, Kind, TensorType, Type, Value, kind_of
 from tilestitch.compiler.ir.ops import DATA_MOVEMENT
 from tilestitch.compiler.ir.sizes import size_of
+from tilestitch.passes.errors import PlanMismatchError
+from tilestitch.passes.plan.open_sizes import Scope
 
 from .errors import OptionError
 
 if TYPE_CHECKING:
     from tilestitch.compiler.frontend import ImportedModel
+    from tilestitch.passes.plan import StitchPlan
 
 ShapeSet = Mapping[str, Sequence[int]]
 Range = tuple[int, int]
@@ -39,19 +42,31 @@ FEW_NODES = 32
 
 @dataclass(frozen=True)
 class Variant:
-    """What one specialisation is compiled from. `region` is None where open dimensions are left to the host; `added`:
-    the dimensions whose size in it nobody gave.
+    """What one specialisation is compiled from. `region` is None where open dimensions are left to the host, for the
+    reason `refused` if nothing demands that; `added`: the dimensions whose size in it nobody gave; `favoured`: whether
+    its sizes are part of a later one's.
     """
 
     shapes: ShapeSet
     region: Region | None
     imported: ImportedModel
     added: tuple[str, ...] = ()
+    favoured: bool = False
+    refused: str = ""
 
     @property
     def asked(self) -> bool:
         """Whether it is one of those that the user gave."""
         return not self.added
+
+    @property
+    def scope(self) -> Scope | None:
+        """What its plan says of it; None for a model that leaves nothing open."""
+        if not (self.shapes or self.region or self.refused or self.imported.graph.symbols):
+            return None
+        shapes = {name: tuple(shape) for name, shape in self.shapes.items()}
+        dims = None if self.region is None else dict(self.region)
+        return Scope(shapes, dims, self.added, self.favoured, self.refused)
 
     def symbols(self) -> list[dict[str, Any]]:
         """The sizes that it is compiled for, as JSON data. `default`: nothing was said of this dimension."""
@@ -70,20 +85,80 @@ class Variant:
 
 
 def variants(
-    convert: Convert, shape_sets: Sequence[ShapeSet], regions: Sequence[Region | None], favoured: int = 0
+    convert: Convert,
+    shape_sets: Sequence[ShapeSet],
+    regions: Sequence[Region | None],
+    favoured: int = 0,
+    refused: str = "",
 ) -> Iterator[Variant]:
     """A model converted for each set of shapes and each region; for dimensions of size 1 where others are longer that
     they meet; for dimensions of size 0 that no region speaks of, where the model allows that; and for one of each.
     favoured: so many of the regions, the first ones, are parts of later ones.
     """
     for shapes, (number, region) in product(shape_sets, enumerate(regions)):
-        first = Variant(shapes, region, convert(shapes, region))
+        first = Variant(shapes, region, convert(shapes, region), (), number < favoured, refused)
         yield first
         if region is not None and number >= favoured:
             ones = list(islice(_of_size_1(convert, first, region), MOST_JOINED))
             yield from ones
             yield from islice(_of_size_0(convert, first, region), MOST_EMPTY)
             yield from islice(_of_sizes_0_and_1(convert, ones), MOST_EMPTY)
+
+
+def replayed(convert: Convert, scopes: Sequence[Scope]) -> Iterator[Variant]:
+    """A model converted for what plans were made for. Raises PlanMismatchError for one that has no such sizes."""
+    from tilestitch.compiler.frontend import FrontendError
+
+    for scope in scopes:
+        try:
+            imported = convert(scope.shapes, scope.dims)
+        except FrontendError as error:
+            raise PlanMismatchError(
+                f"the plan is for {scope}, for which this model is not compiled: {error}; give the model that the "
+                "plan was made for, or leave out --plan"
+            ) from error
+        yield Variant(scope.shapes, scope.dims, imported, scope.added, scope.favoured, scope.refused)
+
+
+def scopes_of(
+    plans: Sequence[StitchPlan], shape_sets: Sequence[ShapeSet], regions: Sequence[Region | None], favoured: int
+) -> list[Scope]:
+    """What some plans are for, where `regions`, the first ones of which are favoured, are asked for, or nothing is.
+
+    Raises OptionError where that is something else.
+    """
+    asked = [
+        Scope({name: tuple(shape) for name, shape in shapes.items()}, region, (), number < favoured)
+        for shapes, (number, region) in product(shape_sets, enumerate(regions))
+    ]
+    known = [plan.scope for plan in plans if plan.scope is not None]
+    if len(known) < len(plans):
+        if len(asked) != len(plans):
+            raise OptionError(
+                f"the plan is for {len(plans)} sets of sizes, but {len(asked)} are given; give those that it is for"
+            )
+        return [_as_far_as_known(plan, scope) for plan, scope in zip(plans, asked, strict=True)]
+    wanted = [scope for scope in known if not scope.added]
+    if asked != [Scope({}, None)] and [*map(_said, asked)] != [*map(_said, wanted)]:
+        raise OptionError(
+            f"the plan is for {_listed(wanted)}, but {_listed(asked)} is asked for; leave out sizes (--shape, --dim, "
+            "--favour), which the plan has, or leave out the plan"
+        )
+    return known
+
+
+def _as_far_as_known(plan: StitchPlan, asked: Scope) -> Scope:
+    """What a plan is for that may not say so."""
+    return plan.scope or (replace(asked, dims=asked.dims or {}) if plan.symbols else asked)
+
+
+def _said(scope: Scope) -> Scope:
+    """What a user says of it."""
+    return replace(scope, dims=scope.dims or {}, refused="")
+
+
+def _listed(scopes: Sequence[Scope]) -> str:
+    return "; ".join(f"{scope} (favoured)" if scope.favoured else str(scope) for scope in scopes)
 
 
 def _of_size_1(convert: Convert, first: Variant, region: Region) -> Iterator[Variant]:
@@ -145,16 +220,14 @@ def _computed_nodes(graph: Graph) -> int:
 # -- what is open ------------------------------------------------------------------------------------------------------
 
 
-def regions_of(dims: Region | None, replayed: bool) -> list[Region | None]:
+def regions_of(dims: Region | None, replays: bool) -> list[Region | None]:
     """The ranges of open dimensions, cut where one of them begins with 0; the region without a 0 is the first. [None]
-    where open dimensions are left to the host.
+    where a plan is replayed and nothing is said of them.
 
-    Raises OptionError for what is no range, and for ranges where a plan is replayed.
+    Raises OptionError for what is no range.
     """
     if dims is None:
-        return [None] if replayed else [{}]
-    if replayed:
-        raise OptionError("a plan is replayed for given sizes; give shapes (--shape) instead of dims (--dim)")
+        return [None] if replays else [{}]
     cuts = [[(name, each) for each in _cut(name, given)] for name, given in dims.items()]
     return [dict(region) for region in product(*cuts)]
 
@@ -168,8 +241,7 @@ def favoured_regions(favour: Sequence[Mapping[str, int]], regions: Sequence[Regi
 
 
 def _favoured(point: Mapping[str, int], region: Region | None) -> Region:
-    if region is None:
-        raise OptionError("favour: a plan is replayed for given sizes; leave out the plan, or what is favoured")
+    region = region or {}
     try:
         sizes = {name: operator.index(size) for name, size in point.items()}
     except (AttributeError, TypeError):

@@ -8,6 +8,9 @@ from dataclasses import replace
 from functools import reduce
 
 from tilestitch.compiler.ir import Graph, Node
+from tilestitch.compiler.ir.errors import UndecidedError
+from tilestitch.compiler.ir.proofs import is_at_most
+from tilestitch.compiler.ir.sizes import Size, ceil_div, over, surely
 from tilestitch.passes.fusion.rules.inplace import offsets_of
 from tilestitch.passes.plan.attention.check import why_not_attention
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
@@ -22,11 +25,15 @@ from tilestitch.runtime.program import MAX_BLOCK, MAX_GRID
 from .errors import PlanError
 from .fusion.legality import check_group
 from .host_steps import refused_kernels
+from .open.check import why_not_open, why_not_template
+from .open.extents import is_of_open_size
 from .open.memory import lifetimes_over
 from .open.slices import why_not_sliced
 from .plan import ALIGNMENT, BufferPlan, Group, GroupKind, HostGroup, StitchPlan, WhyNot, wholes_of
 from .plan.cpu.isa import isa_named
 from .plan.cpu.schedules import CpuSchedule
+from .plan.open_buffers import why_not_apart
+from .plan.open_sizes import with_empty
 from .plan.roles import Roles, is_native, roles_of
 from .plan.schedule_check import why_not
 from .plan.schedules import AttentionSchedule, BandSchedule, DirectSchedule, GemmSchedule, RowSchedule
@@ -54,7 +61,11 @@ def check_plan(
     bodies = nested_graphs(graph)
     if set(bodies) != set(plan.bodies):
         raise PlanError(f"plan of {plan.graph}: plans of nested graphs are missing or too many; write the plan again")
-    _Checker(plan, graph, kernels_of).run()
+    checker = _Checker(plan, graph, kernels_of)
+    try:
+        checker.run()
+    except UndecidedError as error:
+        checker.fail(f"it must hold for all sizes, but {error}")
     for key, body in bodies.items():
         check_plan(plan.bodies[key], body, target, kernels_of)
 
@@ -87,7 +98,9 @@ class _Checker:
                 self._check_blocks(group)
                 continue
             for part in group.parts or group.by_case:
-                self._check_schedule(part)
+                self._check_at_all_sizes(part)
+            if len(group.parts) > 1 and self.plan.target.is_gpu and is_of_open_size(group, self.nodes):
+                self.fail(f"group {group.name} has several parts, whose launch is for known sizes only")
             self._check_cases(group)
             if group.tie == "band":
                 self._check_band(group)
@@ -117,6 +130,20 @@ class _Checker:
                 "put null in the place of the schedule, launches and edges"
             )
         return True
+
+    def _check_at_all_sizes(self, group: Group) -> None:
+        if not is_of_open_size(group, self.nodes):
+            self._check_schedule(group)
+            return
+        try:
+            problem = why_not_template(group.schedule)
+            if problem is None:
+                self._check_schedule(group)
+                problem = why_not_open(self.nodes, group, look_up(self.nodes, group), self.plan.target)
+        except UndecidedError as error:
+            problem = f"its schedule must hold for all sizes, but {error}"
+        if problem is not None:
+            self.fail(f"group {group.name}: {problem}")
 
     def _check_schedule(self, group: Group) -> None:
         view = look_up(self.nodes, group)
@@ -262,8 +289,9 @@ class _Checker:
     def _check_arena(self, buffers: BufferPlan) -> None:
         """An arena in which nothing shared memory would be as large as an arena ever needs to be."""
         sizes = [b.nbytes for b in buffers.buffers] + [t.nbytes for t in buffers.temporaries]
-        most = sum(-(-nbytes // ALIGNMENT) * ALIGNMENT for nbytes in sizes)
-        if buffers.arena_bytes > most:
+        empty = with_empty(self.plan.symbols)
+        most = sum(ceil_div(over(nbytes, empty), ALIGNMENT) * ALIGNMENT for nbytes in sizes)
+        if not is_at_most(buffers.arena_bytes, most):
             self.fail(f"the arena has {buffers.arena_bytes} bytes, all that lies in it {most}")
 
     def _check_launches(self) -> None:
@@ -274,10 +302,14 @@ class _Checker:
             self.fail(f"{_first_difference(plan.launches, expected)}; put null in the place of launches and edges")
         for launch in expected if plan.target.is_gpu else ():
             extents = zip((*launch.grid, *launch.block), (*MAX_GRID, *MAX_BLOCK), strict=True)
-            if launch.threads > MAX_BLOCK[0] or any(size > most for size, most in extents):
+            if launch.threads > MAX_BLOCK[0] or any(_exceeds(size, most) for size, most in extents):
                 said = f"{launch.grid} blocks of {launch.block} threads"
                 self.fail(f"group {launch.group}: no GPU launches {said} ({launch.kind})")
         whole = completed_alone(plan, graph, self.kernels_of)
+        if whole.buffers.is_open:
+            problem = why_not_apart(whole.buffers, plan.symbols)
+            if problem is not None:
+                self.fail(problem)
         self._check_arena(whole.buffers)
         wanted = {(launch.group, t.name, t.nbytes) for launch in expected for t in launch.temporaries}
         if {(t.group, t.name, t.nbytes) for t in whole.buffers.temporaries} != wanted:
@@ -367,6 +399,11 @@ class _Checker:
                         "not wait for the other; put null in the place of lanes"
                     )
                 last[branch] = number
+
+
+def _exceeds(size: Size, most: int) -> bool:
+    """Whether it does at all sizes; where it does at some only, runs refuse these."""
+    return surely(lambda: size > most)
 
 
 def _first_difference(given: tuple[Launch, ...], expected: tuple[Launch, ...]) -> str:

@@ -19,6 +19,7 @@ from .errors import PassError, PlanError
 from .fusion.planners import PLANNERS, SEARCHES, asking, default_work
 from .fusion.stages import Kernels
 from .fusion.stitcher import stitch
+from .open.memory import place_open
 from .open.plan import make_open_plan
 from .open.typical import typical_sizes
 from .plan import Group, StitchPlan, WhyNot, wholes_of
@@ -209,10 +210,11 @@ def storing(plan: StitchPlan, graph: Graph, names: Sequence[str], kernels_of: Ke
         )
     added = edges_by_hand(plan, graph)
     graph.outputs = [*graph.outputs, *(stored[name] for name in names)]
-    buffers = plan_buffers(
-        graph, plan.groups, plan.host_groups, plan.segments, plan.buffers.aliases, plan.buffers.places,
-        window=WINDOW if plan.target.is_gpu else 0,
-    )  # fmt: skip
+    parts = graph, plan.groups, plan.host_groups, plan.segments, plan.buffers.aliases
+    if plan.symbols:
+        buffers = place_open(*parts, plan.slices)
+    else:
+        buffers = plan_buffers(*parts, plan.buffers.places, window=WINDOW if plan.target.is_gpu else 0)
     changed = replace(plan, fingerprint=fingerprint(graph), buffers=buffers, launches=None, edges=None)
     changed = with_edges(completed(changed, graph, kernels_of), added)
     changed = with_priorities(changed, [lane.priority for lane in plan.lanes or ()])

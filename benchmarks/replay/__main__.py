@@ -21,7 +21,7 @@ from typing import Any
 
 import onnx
 
-from .catalogue import MODELS
+from .catalogue import MODELS, OPEN
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "replay"
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--lines", type=int, default=40, help="lines of each difference to print")
     options = parser.parse_args(arguments)
     commit = _git("rev-parse", "--verify", f"{options.base}^{{commit}}")
-    names = options.only.split(",") if options.only else list(MODELS)
+    names = options.only.split(",") if options.only else [*MODELS, *OPEN]
     models = _write_models(names)
     targets = options.targets.split(",")
     before, after = WORK / "out" / commit[:12], WORK / "out" / "tree"
@@ -105,7 +105,7 @@ def _write_models(names: list[str]) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for name in names:
-        onnx.save(MODELS[name](), folder / f"{name}.onnx")
+        onnx.save({**MODELS, **OPEN}[name](), folder / f"{name}.onnx")
     return folder
 
 

@@ -10,6 +10,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from tests.models import Builder, cnn, transformer
 from tests.networks import bert, gpt2, half, residual_block
+from tests.open_models.catalogue import fixture_of
 
 FLOAT = TensorProto.FLOAT
 
@@ -180,3 +181,10 @@ MODELS: Mapping[str, Callable[[], ModelProto]] = {
     "decoder": decoder,
 }
 """By name; each call builds the same model anew."""
+
+OPEN: dict[str, Callable[[], ModelProto]] = {
+    "open_encoder": lambda: fixture_of("encoder.script").model,
+    "open_decoder": lambda: fixture_of("gpt2.script").model,
+    "open_images": lambda: fixture_of("mobilenet_sides.script").model,
+}
+"""Those with open dimensions."""

@@ -111,7 +111,7 @@ def _steps(size: Integer) -> Iterable[Integer]:
         yield size
         return
     total: Integer = 0
-    for monomial, factor in size.terms.items():
+    for monomial, factor in size.in_order:
         part: Integer = factor
         yield part
         for atom in monomial:
@@ -136,7 +136,7 @@ class _Lowering:
         if not isinstance(size, Polynomial):
             return tirx.IntImm(self.dtype, size)
         total: Expr = None
-        for monomial, factor in size.terms.items():
+        for monomial, factor in size.in_order:
             part: Expr = None if monomial and factor == 1 else tirx.IntImm(self.dtype, factor)
             for atom in monomial:
                 one = self.read[atom] if isinstance(atom, Symbol) else self._part(atom)

@@ -65,7 +65,7 @@ class Search:
 
     @property
     def is_open(self) -> bool:
-        """Whether the artifact has this specialisation for open dimensions. Such plans cannot be replayed."""
+        """Whether the artifact has this specialisation for open dimensions, for which numpy evaluates no part of it."""
         return bool(self.explained.get("sizes", {}).get("symbols"))
 
     def compiled(self, model: ModelProto, plan: StitchPlan | None = None, names: Sequence[str] = ()) -> CompiledModel:

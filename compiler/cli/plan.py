@@ -12,13 +12,18 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
 
 from tilestitch.compiler.cli import errors
 from tilestitch.compiler.cli.arguments import add_json
 from tilestitch.compiler.cli.compile import add_compile_options, compile_with
 from tilestitch.compiler.cli.output import Progress, give, say
 from tilestitch.compiler.cli.paths import existing
+
+if TYPE_CHECKING:
+    from tilestitch.passes.plan import StitchPlan
 
 SUMMARY = "show, compare or check plans"
 
@@ -55,24 +60,48 @@ def _diff(options: argparse.Namespace) -> int:
     from tilestitch.passes.plan.difference import differences
 
     before, after = (read_plans(existing(path)) for path in (options.before, options.after))
-    if len(before) != len(after):
-        raise errors.UsageError(
-            f"{options.before} has {len(before)} specialisations, {options.after} {len(after)}; give plans of as many"
-        )
     found: list[dict[str, Any]] = [
-        {"specialisation": number, "path": path, "before": old, "after": new}
-        for number, pair in enumerate(zip(before, after, strict=True))
+        {"specialisation": number, "sizes": sizes, "path": path, "before": old, "after": new}
+        for number, sizes, pair in _pairs(before, after)
         for path, old, new in differences(*pair)
     ]
     if options.json:
         give({"differences": found})
         return errors.OK
     for one in found:
-        where = f"{one['specialisation']}: " if len(before) > 1 else ""
+        where = f"{one['sizes'] or one['specialisation']}: " if len(before) + len(after) > 2 else ""
         say(f"{where}{one['path']}: {_short(one['before'])} -> {_short(one['after'])}")
     if not found:
         say("the plans decide the same")
     return errors.OK
+
+
+def _pairs(
+    before: Sequence[StitchPlan], after: Sequence[StitchPlan]
+) -> Iterator[tuple[int, str, tuple[StitchPlan | None, StitchPlan | None]]]:
+    """Plans for the same sizes, with these, and then what is left, by its order, as are plans that do not say what they
+    are for. None in the place of one that there is not.
+    """
+    if any(plan.scope is None for plan in (*before, *after)):
+        for number, pair in enumerate(zip_longest(before, after)):
+            yield number, "", pair
+        return
+    others = list(after)
+    alone = []
+    for number, plan in enumerate(before):
+        same = next((other for other in others if _sizes(other) == _sizes(plan)), None)
+        if same is None:
+            alone.append(plan)
+            continue
+        others.remove(same)
+        yield number, _sizes(plan), (plan, same)
+    for one, other in zip_longest(alone, others):
+        number = after.index(other) if one is None else before.index(one)
+        yield number, _sizes(one or other), (one, other)
+
+
+def _sizes(plan: StitchPlan) -> str:
+    return "" if plan.scope is None else f"{plan.scope}{' (favoured)' * plan.scope.favoured}"
 
 
 def _short(value: Any) -> str:

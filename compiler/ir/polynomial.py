@@ -149,6 +149,11 @@ class Polynomial:
     # -- what it is ----------------------------------------------------------------------------------------------
 
     @cached_property
+    def in_order(self) -> tuple[tuple[Monomial, int], ...]:
+        """The terms in an order that does not depend on how they came about: those that are added first."""
+        return tuple(sorted(self.terms.items(), key=lambda item: (item[1] < 0, _rank(item))))
+
+    @cached_property
     def text(self) -> str:
         parts: list[str] = []
         for monomial, factor in sorted(self.terms.items(), key=_rank):

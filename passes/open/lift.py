@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from tilestitch.compiler.ir import Node, is_elementwise
 from tilestitch.compiler.ir.errors import UndecidedError
-from tilestitch.compiler.ir.sizes import Size, bounds_of, is_empty_without, is_open, symbols_of
+from tilestitch.compiler.ir.sizes import Size, bounds_of, is_open
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.attention.check import why_not_attention
@@ -42,9 +42,6 @@ from tilestitch.passes.plan.cpu.schedules import (
 )
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.check import why_not_scheduled
-from tilestitch.passes.plan.launches.cpu import cpu_launches
-from tilestitch.passes.plan.launches.cuda.group import cuda_launches
-from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedule_check import why_not
 from tilestitch.passes.plan.schedules import (
@@ -52,11 +49,7 @@ from tilestitch.passes.plan.schedules import (
     DirectSchedule,
     FoundSchedule,
     GemmSchedule,
-    OpenElementwiseSchedule,
-    OpenRowSchedule,
-    ScatterSchedule,
     Schedule,
-    SuppressSchedule,
 )
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import GroupView, look_up
@@ -64,6 +57,7 @@ from tilestitch.passes.schedule.cpu.gemm import with_few_rows
 from tilestitch.passes.schedule.cpu.open_images import open_conv, open_window
 from tilestitch.passes.schedule.cuda.gpu import Gpu
 
+from .check import why_not_images, why_not_open
 from .cuda import lifted_schedule
 from .extents import is_of_open_size, joined
 
@@ -93,14 +87,12 @@ def lifted(
             schedule = _schedule(group.schedule, before, view, roles, target, model)
         if isinstance(schedule, str):
             return schedule
-        problem = _uneven(view.nodes) or _made_of_nothing(view.nodes, schedule)
+        result = replace(group, schedule=schedule)
+        problem = why_not_open(nodes, result, view, target)
         if problem is None and schedule is not None:
             problem = _why_not(view, group, roles, schedule, target)
         if problem is not None:
             return problem
-        result = replace(group, schedule=schedule)
-        if any(launch.temporaries for launch in _launches(nodes, result, target)):
-            return "its launches exchange memory of open size"
         return result
     except UndecidedError as error:
         return str(error)
@@ -113,69 +105,6 @@ def _why_not(view: GroupView, group: Group, roles: Roles, schedule: Schedule, ta
         case AttentionSchedule():
             return why_not_attention(AnchoredGroup.of(view), schedule, Gpu.of(target).machine)
     return why_not(view, group.kind, roles, schedule)
-
-
-def _launches(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> tuple[Launch, ...]:
-    return cuda_launches(nodes, group, Gpu.of(target).multiprocessors) if target.is_gpu else cpu_launches(nodes, group)
-
-
-def _uneven(nodes: Sequence[Node]) -> str | None:
-    """Why a group is none whose indices cannot be computed: a reshape between sizes that are equal by a claim only."""
-    for node in (node for node in nodes if node.op == "reshape"):
-        before, after = node.inputs[0].tensor_type.num_elements, node.output.tensor_type.num_elements
-        if before != after:
-            return f"{before} elements become {after}, which is the same number at some sizes only"
-    return None
-
-
-_OF_NOTHING = frozenset(
-    {
-        "concat",
-        "gather",
-        "gather_elements",
-        "gather_nd",
-        "scatter_elements",
-        "scatter_nd",
-        "reduce_sum",
-        "reduce_prod",
-        "reduce_max",
-        "reduce_min",
-        "suppress",
-        "compact",
-    }
-)
-"""Operators whose kernels are right where an operand has no elements, but the result has: loads ask whether there are
-any.
-"""
-_ASKING = (
-    CpuLoopSchedule
-    | CpuRowSchedule
-    | CpuScatterSchedule
-    | CpuSuppressSchedule
-    | CpuFoundSchedule
-    | OpenElementwiseSchedule
-    | OpenRowSchedule
-    | ScatterSchedule
-    | SuppressSchedule
-    | FoundSchedule
-)
-
-
-def _made_of_nothing(nodes: Sequence[Node], schedule: Schedule | None) -> str | None:
-    """Why a group is none where a size is 0 that may be: proofs leave that out, since there is nothing to compute. So
-    there must be nothing, or only operators that know what to make of it.
-    """
-    for node in nodes:
-        if node.op == "top_k":
-            continue  # it claims that there are as many elements as it gives
-        counts = [v.tensor_type.num_elements for v in node.inputs]
-        results = [v.tensor_type.num_elements for v in node.outputs]
-        known = isinstance(schedule, _ASKING) and (node.op in _OF_NOTHING or node.attrs.get("mode") == "constant")
-        for symbol in symbols_of(counts):
-            empty = symbol.or_empty and any(is_empty_without(count, symbol) for count in counts)
-            if empty and not known and not all(is_empty_without(count, symbol) for count in results):
-                return f"{node.op} has a result where {symbol} is 0, and no kernel for that"
-    return None
 
 
 def _stages(
@@ -337,14 +266,11 @@ Images: TypeAlias = CpuConvSchedule | CpuWindowSchedule | CpuConvTransposeSchedu
 
 def _images(schedule: Images, view: GroupView, target: TargetInfo) -> Images | str:
     """A batch of open size is so many tasks more; height and width are cut at run time."""
+    problem = why_not_images(view)
+    if problem is not None:
+        return problem
     group = AnchoredGroup.of(view)
-    layout = layout_of(group.anchor)
-    _, sides, channels = layout.split(group.anchor.inputs[0].shape)
-    *_, results = layout.split(group.result.shape)
-    fixed = (channels, results, *(d for weights in group.anchor.inputs[1:] for d in weights.shape))
-    odd = next(filter(is_open, fixed), None)
-    if odd is not None:
-        return f"its channels or weights are of open size: {odd}"
+    _, sides, _ = layout_of(group.anchor).split(group.anchor.inputs[0].shape)
     if not any(map(is_open, sides)):
         return schedule
     isa = isa_named(target.isa)

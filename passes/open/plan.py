@@ -64,6 +64,7 @@ def make_open_plan(
         refusals=(*result.refusals, *refusals, *_not_tied(graph, context)),
         plugins=tuple(context.plugins),
         bodies=dict(bodies),
+        symbols=graph.symbols,
         slices=slices,
     )
     return completed(plan, graph, context.kernels_of)

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from tilestitch.compiler.ir.sizes import is_open
+from tilestitch.compiler.ir.sizes import Size, is_open
 from tilestitch.passes.errors import PlanError
 from tilestitch.runtime.jsonfields import Fields, string
+
+from .open_sizes import open_size
 
 ALIGNMENT = 64
 
@@ -22,8 +24,8 @@ class Buffer:
     """
 
     value: str
-    offset_bytes: int
-    nbytes: int
+    offset_bytes: Size
+    nbytes: Size
     first: int
     last: int
 
@@ -36,10 +38,12 @@ class Buffer:
             isinstance(data, list)
             and len(data) == 5
             and isinstance(data[0], str)
-            and all(type(n) is int and n >= 0 for n in data[1:])
+            and all(isinstance(n, str) or (type(n) is int and n >= 0) for n in data[1:3])
+            and all(type(n) is int and n >= 0 for n in data[3:])
         ):
             raise PlanError(f"{where} is not [value, offset_bytes, nbytes, first, last]")
-        return Buffer(*data)
+        offset = open_size(data[1], f"{where}.offset_bytes of {data[0]}", may_be_empty=True)
+        return Buffer(data[0], offset, open_size(data[2], f"{where}.nbytes of {data[0]}"), *data[3:])
 
 
 @dataclass(frozen=True)
@@ -72,10 +76,13 @@ class TemporaryBuffer:
             isinstance(data, list)
             and len(data) == 4
             and all(isinstance(name, str) for name in data[:2])
-            and all(type(n) is int and n >= 0 for n in data[2:])
+            and (isinstance(data[2], str) or (type(data[2]) is int and data[2] >= 0))
+            and type(data[3]) is int
+            and data[3] >= 0
         ):
             raise PlanError(f"{where} is not [group, name, offset_bytes, nbytes]")
-        return TemporaryBuffer(*data)
+        offset = open_size(data[2], f"{where}.offset_bytes of {data[0]}.{data[1]}", may_be_empty=True)
+        return TemporaryBuffer(data[0], data[1], offset, data[3])
 
 
 @dataclass(frozen=True)
@@ -94,18 +101,20 @@ class BufferPlan:
         return any(is_open(n) for b in self.buffers for n in (b.nbytes, b.offset_bytes)) or is_open(self.arena_bytes)
 
     def __post_init__(self) -> None:
-        if self.is_open:
-            return  # slots one after the other, whose ends are expressions
-        for b in self.buffers:
-            if b.offset_bytes % ALIGNMENT or b.offset_bytes + b.nbytes > self.arena_bytes or b.first > b.last:
-                raise PlanError(
-                    f"buffer {b.value}: {b.nbytes} bytes at {b.offset_bytes}, launches {b.first} to {b.last}, "
-                    f"do not fit an arena of {self.arena_bytes}"
-                )
         if len({b.value for b in self.buffers}) != len(self.buffers):
             raise PlanError("a value has two buffers")
         if any(root in self.aliases for root in self.aliases.values()):
             raise PlanError("the root of an alias is an alias itself")
+        if any(b.first > b.last for b in self.buffers):
+            raise PlanError("a buffer is needed until before it is")
+        if self.is_open:
+            return  # what overlaps then depends on the symbols: `open_buffers`
+        for b in self.buffers:
+            if b.offset_bytes % ALIGNMENT or b.offset_bytes + b.nbytes > self.arena_bytes:
+                raise PlanError(
+                    f"buffer {b.value}: {b.nbytes} bytes at {b.offset_bytes}, launches {b.first} to {b.last}, "
+                    f"do not fit an arena of {self.arena_bytes}"
+                )
         _check_no_overlap(self.buffers)
         self._check_temporaries()
 
@@ -144,7 +153,8 @@ class BufferPlan:
         places = {k: _place_from_json(v, f"{where}.places[{k!r}]") for k, v in fields.mapping("places").items()}
         temporaries = fields.sequence("temporaries", TemporaryBuffer.from_json)
         buffers = fields.sequence("buffers", Buffer.from_json)
-        plan = BufferPlan(fields.integer("arena_bytes"), buffers, aliases, places, temporaries)
+        arena_bytes = open_size(fields.take("arena_bytes"), f"{where}.arena_bytes", may_be_empty=True)
+        plan = BufferPlan(arena_bytes, buffers, aliases, places, temporaries)
         fields.done()
         return plan
 

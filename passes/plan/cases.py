@@ -17,6 +17,7 @@ from tilestitch.passes.errors import PlanError
 from tilestitch.runtime.cases import MOST_CASES
 from tilestitch.runtime.jsonfields import Fields
 
+from .open_sizes import open_size
 from .schedules import Schedule, schedule_from_json, schedule_to_json
 
 
@@ -118,12 +119,7 @@ class Cases:
     @staticmethod
     def from_json(data: Any, where: str) -> Cases:
         fields = Fields(data, where)
-        size = fields.take("size")
-        if not is_open(size):
-            raise PlanError(
-                f"{where}.size is {size!r}, and plans are replayed for given sizes only; compile the model with shapes "
-                "(--shape), and replay that plan"
-            )
+        size = open_size(fields.take("size"), f"{where}.size")
         cases = Cases(size, fields.sequence("cases", Case.from_json))
         fields.done()
         return cases

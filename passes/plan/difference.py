@@ -11,11 +11,16 @@ from .stitch_plan import StitchPlan
 NO_DECISIONS = frozenset({"refusals", "stitches", "origins", "fingerprint", "plugins", "format", "version"})
 
 
-def differences(before: StitchPlan, after: StitchPlan) -> Iterator[tuple[str, Any, Any]]:
+def differences(before: StitchPlan | None, after: StitchPlan | None) -> Iterator[tuple[str, Any, Any]]:
     """(path, value before, value after) of every decision that differs; None where one has no such value.
 
-    Groups are told apart by name, so that one more group shows as one line.
+    Groups are told apart by name, so that one more group shows as one line. Where there is but one plan, it is one line
+    as well: the path `plan`, and its number of kernels.
     """
+    if before is None or after is None:
+        old, new = (None if plan is None else f"{len(plan.groups)} kernels" for plan in (before, after))
+        yield "plan", old, new
+        return
     yield from _between("", _told_apart(before), _told_apart(after))
 
 

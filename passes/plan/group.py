@@ -178,9 +178,10 @@ class Group:
     @staticmethod
     def from_json(data: Any, where: str = "group") -> Group:
         fields = Fields(data, where)
-        anchor, schedule = fields.take("anchor"), fields.take("schedule")
+        anchor, schedule, name = fields.take("anchor"), fields.take("schedule"), fields.string("name")
+        where = fields.where = f"{where} ({name})"
         group = Group(
-            name=fields.string("name"),
+            name=name,
             kind=GroupKind(fields.one_of("kind", frozenset(k.value for k in GroupKind))),
             nodes=fields.strings("nodes"),
             anchor=None if anchor is None else string(anchor, f"{where}.anchor"),

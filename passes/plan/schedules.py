@@ -10,12 +10,14 @@ from dataclasses import dataclass, fields
 from types import GenericAlias
 from typing import Any, ClassVar, TypeAlias, get_args, get_origin, get_type_hints
 
+from tilestitch.compiler.ir.sizes import Size
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.plan.attention.tiles import AttentionMmaTile, AttentionSimtTile
 from tilestitch.passes.plan.gemm.tiles import Tile
 from tilestitch.passes.plan.sync.edges import Bound, Grouping, TileEdge
 
 from .cpu.schedules import CpuSchedule
+from .open_sizes import open_size
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class OpenElementwiseSchedule(ElementwiseSchedule):
     """The same over open sizes: the dimensions of the iteration space, joined, are `extents`."""
 
     template: ClassVar[str] = "open_elementwise"
-    extents: tuple[int, ...] = ()
+    extents: tuple[Size, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class OpenRowSchedule(RowSchedule):
     """The same over open sizes: the dimensions, joined, are `extents`; those that `reduced` says make up a row."""
 
     template: ClassVar[str] = "open_rows"
-    extents: tuple[int, ...] = ()
+    extents: tuple[Size, ...] = ()
     reduced: tuple[bool, ...] = ()
 
 
@@ -326,14 +328,12 @@ def _from_json(data: Any, wanted: Any, where: str) -> Any:
         if not isinstance(data, list):
             raise PlanError(f"{where} is no list; write the plan again")
         return tuple(_from_json(entry, item, f"{where}[{i}]") for i, entry in enumerate(data))
-    if wanted is int and isinstance(data, str) and not data.isdecimal():
-        raise PlanError(
-            f"{where} is the open size {data!r}, and plans are replayed for given sizes only; compile the model with "
-            "shapes (--shape), and replay that plan"
-        )
+    if wanted == Size:
+        return open_size(data, where)
     if wanted in (int, bool, str):
         if type(data) is not wanted or (wanted is int and data < 0):
-            raise PlanError(f"{where} is {data!r}, no {'natural number' if wanted is int else wanted.__name__}")
+            kind = "natural number" if wanted is int else wanted.__name__
+            raise PlanError(f"{where} is {data!r}, no {kind}; put one there, or write the plan again")
         return data
     result = schedule_from_json(data, where)
     if not isinstance(result, wanted):

@@ -8,7 +8,9 @@ from typing import Any
 
 from tilestitch.compiler.ir.sizes import Size
 from tilestitch.passes.errors import PlanError
-from tilestitch.runtime.jsonfields import Fields, integer, sequence, string
+from tilestitch.runtime.jsonfields import Fields, sequence, string
+
+from .open_sizes import open_size
 
 
 @dataclass(frozen=True)
@@ -55,4 +57,4 @@ def _run_from_json(data: Any, where: str) -> Run:
     groups = sequence(data[0], f"{where}[0]", string)
     if not groups:
         raise PlanError(f"{where} has no groups")
-    return Run(groups, integer(data[1], f"{where}[1]"))
+    return Run(groups, open_size(data[1], f"{where}[1]"))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir.sizes import FAR, Symbol
 from tilestitch.compiler.ir.text import fingerprint
 from tilestitch.passes.errors import PlanError, PlanMismatchError
 from tilestitch.passes.plan.launches.launch import Edge, Lane, Launch
@@ -18,6 +19,7 @@ from tilestitch.runtime.jsonfields import Fields, parse_json, sequence
 
 from .buffers import BufferPlan
 from .group import Group, HostGroup
+from .open_sizes import Scope, reading, symbol_from_json, symbol_to_json, with_texts
 from .refusal import WhyNot
 from .slices import Slices
 from .target import TargetInfo
@@ -78,6 +80,9 @@ class StitchPlan:
     say which wait for which (on a CPU they follow each other); `lanes` are the branch and the priority of each launch
     (on a CPU there are none). None: what follows from the rest is still to be written. With `slices`, launches of an
     open graph go through the images of a batch a few at a time.
+
+    `symbols` are those of an open graph: sizes may be expressions over them. `scope` says what sizes of a model the
+    graph stands for; None where nobody said anything of these, and of nested graphs.
     """
 
     graph: str
@@ -94,6 +99,8 @@ class StitchPlan:
     refusals: tuple[WhyNot, ...] = ()
     plugins: tuple[PluginRecord, ...] = ()
     bodies: Mapping[str, StitchPlan] = field(default_factory=dict)
+    symbols: tuple[Symbol, ...] = ()
+    scope: Scope | None = None
     slices: Slices | None = None
 
     def __post_init__(self) -> None:
@@ -130,6 +137,7 @@ class StitchPlan:
             yield from body.walk()
 
     def to_json(self) -> dict[str, Any]:
+        """Symbols, scope and slices are left out where there are none."""
         data = {
             "format": FORMAT, "version": VERSION, "graph": self.graph, "fingerprint": self.fingerprint,
             "planner": self.planner, "target": self.target.to_json(), "groups": [g.to_json() for g in self.groups],
@@ -142,7 +150,13 @@ class StitchPlan:
             "refusals": [r.to_json() for r in self.refusals], "plugins": [p.to_json() for p in self.plugins],
             "bodies": {k: b.to_json() for k, b in self.bodies.items()},
         }  # fmt: skip
-        return data if self.slices is None else {**data, "slices": self.slices.to_json()}
+        if self.symbols:
+            data["symbols"] = [symbol_to_json(symbol) for symbol in self.symbols]
+        if self.scope is not None:
+            data["scope"] = self.scope.to_json()
+        if self.slices is not None:
+            data["slices"] = self.slices.to_json()
+        return with_texts(data) if self.symbols else data
 
     @staticmethod
     def from_json(data: Any, where: str = "plan") -> StitchPlan:
@@ -176,6 +190,12 @@ class StitchPlan:
             raise PlanMismatchError(
                 f"the plan of {self.graph!r}: {problem}; give --target as then, or leave out --plan"
             )
+        given, wanted = (", ".join(map(_range_of, symbols)) for symbols in (graph.symbols, self.symbols))
+        if given != wanted:
+            raise PlanMismatchError(
+                f"the plan of {self.graph!r} is for {wanted or 'known sizes'}, but this graph is for "
+                f"{given or 'known sizes'}; give the ranges of then, or leave out --plan"
+            )
         actual = fingerprint(graph)
         if actual != self.fingerprint:
             raise PlanMismatchError(
@@ -188,14 +208,29 @@ class StitchPlan:
         return replace(self, plugins=plugins)
 
 
+def _range_of(symbol: Symbol) -> str:
+    """`batch 1..8`."""
+    high = "" if symbol.high == FAR else symbol.high
+    return f"{symbol.name} {'0 or ' if symbol.or_empty else ''}{symbol.low}..{high}"
+
+
 def _plan_from_json(data: Any, where: str) -> StitchPlan:
-    fields = Fields(data, where)
+    fields = Fields({"symbols": [], "scope": None, "slices": None, **data} if isinstance(data, dict) else data, where)
     if fields.string("format") != FORMAT:
         raise PlanError(f"{where} is no StitchPlan")
     version = fields.integer("version")
     if version != VERSION:
         raise PlanError(f"{where} has version {version}, this tilestitch reads {VERSION}; write the plan again")
-    plan = StitchPlan(
+    symbols = fields.sequence("symbols", symbol_from_json)
+    with reading(symbols):
+        plan = _read(fields, where, symbols)
+    fields.done()
+    return plan
+
+
+def _read(fields: Fields, where: str, symbols: tuple[Symbol, ...]) -> StitchPlan:
+    scope, slices = fields.take("scope"), fields.take("slices")
+    return StitchPlan(
         graph=fields.string("graph"),
         fingerprint=fields.string("fingerprint"),
         planner=fields.string("planner"),
@@ -210,10 +245,10 @@ def _plan_from_json(data: Any, where: str) -> StitchPlan:
         refusals=fields.sequence("refusals", WhyNot.from_json),
         plugins=fields.sequence("plugins", PluginRecord.from_json),
         bodies={k: _plan_from_json(v, f"{where}.bodies[{k!r}]") for k, v in fields.mapping("bodies").items()},
-        slices=fields.optional("slices", Slices.from_json),
+        symbols=symbols,
+        scope=None if scope is None else Scope.from_json(scope, f"{where}.scope"),
+        slices=None if slices is None else Slices.from_json(slices, f"{where}.slices"),
     )
-    fields.done()
-    return plan
 
 
 def _if_any(data: Any, where: str, item: Callable[[Any, str], T]) -> tuple[T, ...] | None:

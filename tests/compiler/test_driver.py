@@ -126,7 +126,7 @@ def test_a_plan_of_another_model_is_refused(tmp_path: Path) -> None:
     broken.write_text("{")
     with pytest.raises(PlanError, match=r"plan\.json is no JSON"):
         compile_model(chain("Exp", shape=(2, 3)), plan=broken)
-    with pytest.raises(OptionError, match="for 1 sets of input shapes, but 2"):
+    with pytest.raises(OptionError, match="for 1 sets of sizes, but 2"):
         compile_model(chain("Exp"), plan=plan, shapes=[{"x": (2, 3)}, {"x": (2, 4)}])
 
 

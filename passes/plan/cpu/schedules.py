@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
+from tilestitch.compiler.ir.sizes import Size
+
 
 @dataclass(frozen=True)
 class CpuGemmSchedule:
@@ -109,7 +111,7 @@ class CpuConvSchedule:
     columns: int
     vectors: int
     lanes: int
-    block_tiles: int
+    block_tiles: Size
     block_panels: int
     stage: bool = False
     widen_right: bool = False
@@ -167,7 +169,7 @@ class CpuWindowSchedule:
     lanes: int
     vectors: int
     columns: int
-    block_rows: int
+    block_rows: Size
     block_channels: int
 
 
@@ -197,9 +199,9 @@ class CpuLoopSchedule:
     """
 
     template: ClassVar[str] = "cpu_loops"
-    extents: tuple[int, ...]
+    extents: tuple[Size, ...]
     lanes: int
-    chunk: int
+    chunk: Size
     rows: int
     tiled: int = 0
     edge: int = 0
@@ -220,7 +222,7 @@ class CpuRowSchedule:
     """
 
     template: ClassVar[str] = "cpu_rows"
-    extents: tuple[int, ...]
+    extents: tuple[Size, ...]
     reduced: tuple[bool, ...]
     lanes: int
     vectors: int

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from tilestitch.passes.errors import PlanError
+from tilestitch.passes.plan.open_sizes import open_size
 from tilestitch.passes.plan.own_kernels import Dim3, Temporary
 from tilestitch.runtime.jsonfields import Fields, integer, sequence, string
 
@@ -79,7 +81,7 @@ class Launch:
         fields = Fields({**given, **dict.fromkeys(_FLAGS, False), **data} if isinstance(data, dict) else data, where)
         launch = Launch(
             kind=fields.string("kind"),
-            grid=_extents(fields.take("grid"), f"{where}.grid"),
+            grid=_extents(fields.take("grid"), f"{where}.grid", open_size),
             block=_extents(fields.take("block"), f"{where}.block"),
             reads=fields.strings("reads"),
             writes=fields.strings("writes"),
@@ -90,7 +92,7 @@ class Launch:
             static_shared_bytes=fields.integer("static_shared_bytes"),
             cooperative=fields.boolean("cooperative"),
             elastic=fields.boolean("elastic"),
-            scratch_bytes=fields.integer("scratch_bytes"),
+            scratch_bytes=open_size(fields.take("scratch_bytes"), f"{where}.scratch_bytes"),
             beside=fields.boolean("beside"),
             overlaps=sequence(fields.take("overlaps"), f"{where}.overlaps", lambda entry, at: integer(entry, at, 1)),
             group=fields.string("group"),
@@ -103,8 +105,8 @@ _COUNTS = ("counter_bytes", "shared_bytes", "static_shared_bytes", "scratch_byte
 _FLAGS = ("cooperative", "elastic", "beside")
 
 
-def _extents(data: Any, where: str) -> Dim3:
-    found = sequence(data, where, lambda entry, at: integer(entry, at, 1))
+def _extents(data: Any, where: str, size: Callable[[Any, str, int], int] = integer) -> Dim3:
+    found = sequence(data, where, lambda entry, at: size(entry, at, 1))
     if len(found) != 3:
         raise PlanError(f"{where} has {len(found)} extents, not 3; write the plan again")
     return found[0], found[1], found[2]

@@ -1,0 +1,177 @@
+"""What kernels of groups of open size rely on besides what all kernels do: it must hold for all sizes of the ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tilestitch.compiler.ir import Node
+from tilestitch.compiler.ir.sizes import is_empty_without, is_open, symbols_of
+from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.cpu.operands import layout_of
+from tilestitch.passes.plan.cpu.schedules import (
+    CpuAppendSchedule,
+    CpuAttentionSchedule,
+    CpuConvSchedule,
+    CpuConvTransposeSchedule,
+    CpuFoundSchedule,
+    CpuGemmSchedule,
+    CpuGemvSchedule,
+    CpuLoopSchedule,
+    CpuOrderSchedule,
+    CpuRegionSchedule,
+    CpuRowSchedule,
+    CpuScanSchedule,
+    CpuScatterSchedule,
+    CpuSortSchedule,
+    CpuSuppressSchedule,
+    CpuWindowSchedule,
+)
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.tiles import MmaTile, OpenGemvTile, SimtTile
+from tilestitch.passes.plan.launches.cpu import cpu_launches
+from tilestitch.passes.plan.launches.cuda.group import cuda_launches
+from tilestitch.passes.plan.launches.launch import Launch
+from tilestitch.passes.plan.schedules import (
+    AppendSchedule,
+    AttentionSchedule,
+    DirectSchedule,
+    FoundSchedule,
+    GemmSchedule,
+    OpenElementwiseSchedule,
+    OpenRowSchedule,
+    RankSchedule,
+    RegionSchedule,
+    ScanSchedule,
+    ScatterSchedule,
+    Schedule,
+    SuppressSchedule,
+    WindowSchedule,
+)
+from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.plan.view import GroupView
+from tilestitch.passes.schedule.cuda.gpu import Gpu
+
+_IMAGES = CpuConvSchedule | CpuWindowSchedule | CpuConvTransposeSchedule
+_ON_CPUS = (
+    CpuLoopSchedule | CpuRowSchedule | CpuGemmSchedule | CpuGemvSchedule | CpuAttentionSchedule | CpuSortSchedule
+    | CpuScanSchedule | CpuScatterSchedule | CpuSuppressSchedule | CpuRegionSchedule | CpuAppendSchedule
+    | CpuFoundSchedule | CpuOrderSchedule | _IMAGES
+)  # fmt: skip
+_ON_GPUS = (
+    OpenElementwiseSchedule | OpenRowSchedule | GemmSchedule | AttentionSchedule | ScatterSchedule | RankSchedule
+    | DirectSchedule | WindowSchedule | ScanSchedule | SuppressSchedule | RegionSchedule | AppendSchedule
+    | FoundSchedule
+)  # fmt: skip
+
+
+def why_not_template(schedule: Schedule | None) -> str | None:
+    """Why a schedule is none for a group of open size, whatever that computes."""
+    match schedule:
+        case None:
+            return None
+        case GemmSchedule(tile=MmaTile() | SimtTile() | OpenGemvTile()):
+            if (schedule.split_k, schedule.tile_rows) != (1, 1):
+                return (
+                    f"split_k is {schedule.split_k} and tile_rows {schedule.tile_rows}; over open sizes the reduction "
+                    "is whole and tiles follow each other, so both are 1"
+                )
+        case GemmSchedule():
+            return f"a tile of template {schedule.tile.template} is for known sizes only; give simt, mma or open_gemv"
+        case AttentionSchedule() if schedule.split_keys != 1:
+            return f"split_keys is {schedule.split_keys}; keys of open number are not split, so it is 1"
+        case ScatterSchedule() if schedule.by_claims:
+            return "by_claims is true, but claims would be memory of open size; put false"
+        case OpenElementwiseSchedule() if schedule.cuts:
+            return f"cuts are {list(schedule.cuts)}, which are places among known sizes; there are none here"
+        case _ if not isinstance(schedule, _ON_CPUS | _ON_GPUS):
+            return f"kernels of template {schedule.template} are for known sizes only; favour sizes to have them there"
+    return None
+
+
+def why_not_open(nodes: Mapping[str, Node], group: Group, view: GroupView, target: TargetInfo) -> str | None:
+    """Why a group of open size, as it is scheduled, is no kernel for all sizes; what is asked of all kernels is not
+    looked at. nodes: of the graph, by name; view: of the group. Raises UndecidedError where that depends on sizes.
+    """
+    schedule = group.schedule
+    problem = why_not_template(schedule) or _uneven(view.nodes) or _made_of_nothing(view.nodes, schedule)
+    if problem is None and isinstance(schedule, _IMAGES):
+        problem = why_not_images(view)
+    if problem is None and any(launch.temporaries for launch in _launches(nodes, group, target)):
+        return "its launches exchange memory of open size"
+    return problem
+
+
+def _launches(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> tuple[Launch, ...]:
+    return cuda_launches(nodes, group, Gpu.of(target).multiprocessors) if target.is_gpu else cpu_launches(nodes, group)
+
+
+def why_not_images(view: GroupView) -> str | None:
+    """Why an image's kernel of a CPU is none: a batch of open size is so many tasks more, height and width are cut at
+    run time, but nothing else is open.
+    """
+    group = AnchoredGroup.of(view)
+    layout = layout_of(group.anchor)
+    *_, channels = layout.split(group.anchor.inputs[0].shape)
+    *_, results = layout.split(group.result.shape)
+    fixed = (channels, results, *(d for weights in group.anchor.inputs[1:] for d in weights.shape))
+    odd = next(filter(is_open, fixed), None)
+    return None if odd is None else f"its channels or weights are of open size: {odd}"
+
+
+def _uneven(nodes: Sequence[Node]) -> str | None:
+    """Why a group is none whose indices cannot be computed: a reshape between sizes that are equal by a claim only."""
+    for node in (node for node in nodes if node.op == "reshape"):
+        before, after = node.inputs[0].tensor_type.num_elements, node.output.tensor_type.num_elements
+        if before != after:
+            return f"{before} elements become {after}, which is the same number at some sizes only"
+    return None
+
+
+_OF_NOTHING = frozenset(
+    {
+        "concat",
+        "gather",
+        "gather_elements",
+        "gather_nd",
+        "scatter_elements",
+        "scatter_nd",
+        "reduce_sum",
+        "reduce_prod",
+        "reduce_max",
+        "reduce_min",
+        "suppress",
+        "compact",
+    }
+)
+"""Operators whose kernels are right where an operand has no elements, but the result has: loads ask whether there are
+any.
+"""
+_ASKING = (
+    CpuLoopSchedule
+    | CpuRowSchedule
+    | CpuScatterSchedule
+    | CpuSuppressSchedule
+    | CpuFoundSchedule
+    | OpenElementwiseSchedule
+    | OpenRowSchedule
+    | ScatterSchedule
+    | SuppressSchedule
+    | FoundSchedule
+)
+
+
+def _made_of_nothing(nodes: Sequence[Node], schedule: Schedule | None) -> str | None:
+    """Why a group is none where a size is 0 that may be: proofs leave that out, since there is nothing to compute. So
+    there must be nothing, or only operators that know what to make of it.
+    """
+    for node in nodes:
+        if node.op == "top_k":
+            continue  # it claims that there are as many elements as it gives
+        counts = [v.tensor_type.num_elements for v in node.inputs]
+        results = [v.tensor_type.num_elements for v in node.outputs]
+        known = isinstance(schedule, _ASKING) and (node.op in _OF_NOTHING or node.attrs.get("mode") == "constant")
+        for symbol in symbols_of(counts):
+            empty = symbol.or_empty and any(is_empty_without(count, symbol) for count in counts)
+            if empty and not known and not all(is_empty_without(count, symbol) for count in results):
+                return f"{node.op} has a result where {symbol} is 0, and no kernel for that"
+    return None
