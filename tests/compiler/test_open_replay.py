@@ -144,6 +144,7 @@ OBEYED: Mapping[str, tuple[str, str, str, Any]] = {
     "lower register tiles": ("cpu", "cpu_gemm", "rows", 2),
     "smaller tasks": ("cpu", "cpu_rows", "rows", 3),
     "another tile": ("emulator:sm_90a", "gemm", "tile", SIMT),
+    "a tile that nothing chooses": ("emulator:sm_90a", "gemm", "tile", {**SIMT, "bm": 32, "bk": 32, "slices": 2}),
     "more threads": ("emulator:sm_90a", "open_rows", "team", 8),
 }
 

@@ -80,10 +80,14 @@ def resident_blocks(tile: SimtTile | MmaTile | WgmmaTile, device: Device) -> int
 
 
 def speed_of(tile: Tile) -> float:
-    """The share of the arithmetic rate, whatever the elements."""
+    """The share of the arithmetic rate, whatever the elements. A tile that nothing chooses, of an edited plan, is taken
+    to be as fast as the slowest of its kind.
+    """
+    alike: Tile = tile
     match tile:
         case MmaTile():
-            return _SPEEDS[replace(tile, bk=tile.bk * tile.itemsize // 2, itemsize=2)]
+            alike = replace(tile, bk=tile.bk * tile.itemsize // 2, itemsize=2)
         case WgmmaTile():
-            return _SPEEDS[replace(tile, bk=64)]
-    return _SPEEDS[tile]
+            alike = replace(tile, bk=64)
+    slowest = min((speed for known, speed in _SPEEDS.items() if type(known) is type(tile)), default=1.0)
+    return _SPEEDS.get(alike, slowest)
