@@ -25,7 +25,7 @@ from tilestitch.runtime.program import MAX_BLOCK, MAX_GRID
 from .errors import PlanError
 from .fusion.legality import check_group
 from .host_steps import refused_kernels
-from .open.check import why_not_open, why_not_template
+from .open.check import why_not_launched, why_not_open, why_not_template
 from .open.extents import is_of_open_size
 from .open.memory import lifetimes_over
 from .open.slices import why_not_sliced
@@ -139,7 +139,8 @@ class _Checker:
             problem = why_not_template(group.schedule)
             if problem is None:
                 self._check_schedule(group)
-                problem = why_not_open(self.nodes, group, look_up(self.nodes, group), self.plan.target)
+                problem = why_not_open(look_up(self.nodes, group), group.schedule)
+                problem = problem or why_not_launched(self.nodes, group, self.plan.target)
         except UndecidedError as error:
             problem = f"its schedule must hold for all sizes, but {error}"
         if problem is not None:

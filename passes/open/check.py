@@ -88,17 +88,21 @@ def why_not_template(schedule: Schedule | None) -> str | None:
     return None
 
 
-def why_not_open(nodes: Mapping[str, Node], group: Group, view: GroupView, target: TargetInfo) -> str | None:
-    """Why a group of open size, as it is scheduled, is no kernel for all sizes; what is asked of all kernels is not
-    looked at. nodes: of the graph, by name; view: of the group. Raises UndecidedError where that depends on sizes.
+def why_not_open(view: GroupView, schedule: Schedule | None) -> str | None:
+    """Why a group of open size is no kernel for all sizes with a schedule; what is asked of all kernels, and of their
+    launches, is not looked at. Raises UndecidedError where that depends on sizes.
     """
-    schedule = group.schedule
     problem = why_not_template(schedule) or _uneven(view.nodes) or _made_of_nothing(view.nodes, schedule)
     if problem is None and isinstance(schedule, _IMAGES):
         problem = why_not_images(view)
-    if problem is None and any(launch.temporaries for launch in _launches(nodes, group, target)):
-        return "its launches exchange memory of open size"
     return problem
+
+
+def why_not_launched(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> str | None:
+    """Why the launches of a group of open size, which is a kernel otherwise, are none. nodes: of the graph, by name."""
+    if any(launch.temporaries for launch in _launches(nodes, group, target)):
+        return "its launches exchange memory of open size"
+    return None
 
 
 def _launches(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> tuple[Launch, ...]:

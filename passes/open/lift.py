@@ -57,7 +57,7 @@ from tilestitch.passes.schedule.cpu.gemm import with_few_rows
 from tilestitch.passes.schedule.cpu.open_images import open_conv, open_window
 from tilestitch.passes.schedule.cuda.gpu import Gpu
 
-from .check import why_not_images, why_not_open
+from .check import why_not_images, why_not_launched, why_not_open
 from .cuda import lifted_schedule
 from .extents import is_of_open_size, joined
 
@@ -88,9 +88,10 @@ def lifted(
         if isinstance(schedule, str):
             return schedule
         result = replace(group, schedule=schedule)
-        problem = why_not_open(nodes, result, view, target)
+        problem = why_not_open(view, schedule)
         if problem is None and schedule is not None:
             problem = _why_not(view, group, roles, schedule, target)
+        problem = problem or why_not_launched(nodes, result, target)
         if problem is not None:
             return problem
         return result

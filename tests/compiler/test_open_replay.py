@@ -129,7 +129,9 @@ def _with(template: str, field: str, value: Any) -> Callable[[Any], None]:
 
     def change(plan: Any) -> None:
         *inside, last = field.split("/")
-        at = _group(plan, template)["schedule"]
+        group = _group(plan, template)
+        group.pop("cases", None)  # one schedule for all sizes
+        at = group["schedule"]
         for name in inside:
             at = at[name]
         at[last] = value
