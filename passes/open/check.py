@@ -39,6 +39,7 @@ from tilestitch.passes.plan.schedules import (
     GemmSchedule,
     OpenElementwiseSchedule,
     OpenRowSchedule,
+    OrderSchedule,
     RankSchedule,
     RegionSchedule,
     ScanSchedule,
@@ -60,7 +61,7 @@ _ON_CPUS = (
 _ON_GPUS = (
     OpenElementwiseSchedule | OpenRowSchedule | GemmSchedule | AttentionSchedule | ScatterSchedule | RankSchedule
     | DirectSchedule | WindowSchedule | ScanSchedule | SuppressSchedule | RegionSchedule | AppendSchedule
-    | FoundSchedule
+    | FoundSchedule | OrderSchedule
 )  # fmt: skip
 
 
@@ -161,6 +162,7 @@ _ASKING = (
     | ScatterSchedule
     | SuppressSchedule
     | FoundSchedule
+    | OrderSchedule
 )
 
 

@@ -47,7 +47,6 @@ from tilestitch.passes.plan.schedule_check import why_not
 from tilestitch.passes.plan.schedules import (
     AttentionSchedule,
     DirectSchedule,
-    FoundSchedule,
     GemmSchedule,
     Schedule,
 )
