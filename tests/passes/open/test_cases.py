@@ -141,7 +141,7 @@ def _forged(cases: Cases, *changed: tuple[int, dict[str, object]]) -> Cases:
             lambda c: _forged(c, (0, {"schedule": GemmSchedule(SimtTile(30, 32, 64, 4, 8))})),
             "do not fill a tile of 30 x 32",
         ),
-        (lambda c: _forged(c, (0, {"schedule": replace(c.cases[0].schedule, split_k=2)})), "over open sizes the reduction is whole"),
+        (lambda c: _forged(c, (0, {"schedule": replace(c.cases[0].schedule, split_k=2)})), "split_k is 2"),
     ],
 )  # fmt: skip
 def test_tables_that_are_none_are_refused(forge: Callable[[Cases], Cases], message: str) -> None:
