@@ -14,7 +14,7 @@ from tilestitch.compiler.driver import CompiledModel
 from tilestitch.passes.plan import Group, StitchPlan
 from tilestitch.passes.plan.attention.tiles import AttentionMmaTile, AttentionSimtTile
 from tilestitch.passes.plan.cpu.schedules import CpuSchedule
-from tilestitch.passes.plan.gemm.tiles import MmaTile, SimtTile, Tile, WgmmaTile
+from tilestitch.passes.plan.gemm.tiles import MmaTile, OpenGemvTile, SimtTile, Tile, WgmmaTile
 from tilestitch.passes.plan.launches.launch import ONE
 from tilestitch.passes.plan.schedules import (
     AppendSchedule,
@@ -45,7 +45,7 @@ KINDS = {
 """Of launches."""
 OPEN = {
     OpenElementwiseSchedule, OpenRowSchedule, RankSchedule, RegionSchedule, SuppressSchedule, AppendSchedule,
-    FoundSchedule, OrderSchedule,
+    FoundSchedule, OrderSchedule, OpenGemvTile,
 }  # fmt: skip
 """What only kernels over open dimensions have; the queue has cases of their own for these."""
 
@@ -92,10 +92,10 @@ def compiled_open(case: open_cases.OpenCase) -> CompiledModel:
 def test_kernels_over_open_dimensions_are_in_the_queue() -> None:
     small = [case for case in open_cases.CASES.values() if isinstance(case, open_cases.OpenCase)]
     plans = [one.plan for case in small for one in compiled_open(case).specialisations]
-    schedules = [group.schedule for plan in plans for each in plan.walk() for group in each.groups]
-    tiles = {type(s.tile) for s in schedules if isinstance(s, GemmSchedule)}
-    assert {type(schedule) for schedule in schedules} >= {*OPEN, ScanSchedule, ScatterSchedule, WindowSchedule}
-    assert tiles == {SimtTile, MmaTile}
+    groups = [case for plan in plans for each in plan.walk() for group in each.groups for case in group.by_case]
+    tiles = {type(g.schedule.tile) for g in groups if isinstance(g.schedule, GemmSchedule)}
+    assert {type(g.schedule) for g in groups} | tiles >= {*OPEN, ScanSchedule, ScatterSchedule, WindowSchedule}
+    assert tiles == {SimtTile, MmaTile, OpenGemvTile}
 
 
 FORMS: dict[str, Any] = {
