@@ -195,7 +195,7 @@ REFUSED: Mapping[str, tuple[str, Callable[[Any], None], str]] = {
         "emulator:sm_90a", _with("gemm", "split_k", 4), r"group \w+: split_k is 4 .* so both are 1",
     ),
     "extents of another number": (
-        "cpu", _with("cpu_loops", "extents", ["b"]), r"group \w+: loops over \(b,\) have not 24 \* b \* s elements",
+        "cpu", _with("cpu_loops", "extents", ["b"]), r"group \w+: loops over \(b,\) have not \d+ \* b \* s elements",
     ),
     "an unknown symbol": (
         "cpu", _with("cpu_loops", "extents", ["q * 24"]),
