@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.device.cards import told_for
 from benchmarks.device.case import Case, Setup
 from benchmarks.device.feeds import relative_error
 from benchmarks.device.gpu import Gpu
@@ -52,12 +53,18 @@ def time_forms(setup: Setup, entry: dict[str, Any]) -> dict[str, Any]:
         **judged,
         **{f"{form}_us": us for form, us in times.items()},
         **{f"{form}_gain": 1 - us / times[APART] for form, us in times.items() if form != APART},
-        **{f"{form}_predicted_gain": 1 - one["predicted_us"] / forms[APART]["predicted_us"]
-           for form, one in forms.items() if form != APART},
+        **predicted_gains(gpu.device.name, forms),
         "device_us": times["auto"],
         "TFLOP_per_s": flops(entry["mlp"], entry["tokens"]) / best_us / 1e6,
         "GB_per_s": moved_bytes(entry["mlp"], entry["tokens"]) / best_us / 1e3,
     }  # fmt: skip
+
+
+def predicted_gains(gpu: str, forms: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """What each form was said to gain over the kernels apart on this GPU; nothing where nothing was said."""
+    predicted = {form: told_for(gpu, one["predicted_us"]) for form, one in forms.items()}
+    apart = predicted.pop(APART)
+    return {f"{form}_predicted_gain": 1 - us / apart for form, us in predicted.items() if us is not None and apart}
 
 
 def _difference(

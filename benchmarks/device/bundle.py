@@ -27,6 +27,7 @@ from benchmarks.device import emulator_bundle, gemm_bundle, open_cases, package,
 from benchmarks.device.bundle_cases import CASES, TARGET, VARIANTS
 from benchmarks.device.bundle_kernels import bundle_kernels
 from benchmarks.device.bundle_sizes import onnx_of
+from benchmarks.device.cards import CARDS
 from benchmarks.device.feeds import feeds_of, poisoned, sample
 from benchmarks.device.interpreters import unsupported
 from benchmarks.device.launch_orders import reordered
@@ -34,6 +35,8 @@ from benchmarks.device.sizes import SIZES
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.driver import CompiledModel
 from tilestitch.compiler.ir.text import constants_of, digest, print_graph
+from tilestitch.cost_model.devices import find_device
+from tilestitch.passes.explain import explain_plan
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact import ArtifactContents, write_artifact
 from tilestitch.runtime.program import DeviceStep
@@ -49,7 +52,8 @@ COMPILER = (
     "compiler", "passes", "codegen", "cost_model", "runtime", "tests/networks.py", "tests/models.py",
     "tests/open_models", "benchmarks/replay/catalogue.py",
     *(f"benchmarks/device/{name}.py" for name in ("bundle", "bundle_cases", "case_models", "bundle_sizes",
-      "gemm_bundle", "emulator_bundle", "open_cases", "launch_orders", "pair_models", "sizes", "feeds", "rules")),
+      "gemm_bundle", "emulator_bundle", "open_cases", "launch_orders", "pair_models", "sizes", "feeds", "rules",
+      "cards")),
 )  # fmt: skip
 """What entries depend on."""
 
@@ -57,9 +61,10 @@ ON_GPU = """
 On the machine with the GPU (Python 3.11 or newer, numpy, ml_dtypes, cuda-bindings 13; PyTorch and JAX for peers):
 
     carry   {archive}
-    run     python3 -m benchmarks.device.run_queue --out RESULTS --earlier benchmarks/results/h200 --budget 530
+    run     python3 -m benchmarks.device.run_queue --out RESULTS --budget 530
 
-then copy RESULTS to benchmarks/results/h200, and run the same again until nothing is open.
+then copy the folder in RESULTS, which is called after the card, into benchmarks/results, and run the same again until
+nothing is open.
 """
 
 
@@ -178,9 +183,7 @@ def _stripped(
     others = reordered(with_one_image(compiled.contents, "cubin"))
     for order, contents in others.items():
         write_artifact(folder / f"{entry}.{order}.tsm", contents)
-    schedule = compiled.explain()["schedule"]
-    orders = {order: f"{entry}.{order}" for order in others}
-    return {**known, "orders": orders, "one_at_a_time_us": schedule["one_at_a_time_us"]}
+    return {**known, "orders": {order: f"{entry}.{order}" for order in others}}
 
 
 def bundle_pair(name: str, mlp: str, tokens: int, folder: Path) -> dict[str, Any]:
@@ -205,8 +208,20 @@ def _saved(compiled: CompiledModel, folder: Path, entry: str, image: str = "cubi
         "digest": hashlib.sha256(path.read_bytes()).hexdigest()[:16],
         "kinds": sorted({launch.symbol.rpartition("_")[0] for launch in launches}),
         "features": sorted({f for launch in launches for f in _features(launch)}),
-        "predicted_us": compiled.explain()["prediction"]["total_us"],
+        **predictions(compiled),
     }
+
+
+def predictions(compiled: CompiledModel) -> dict[str, dict[str, float]]:
+    """What one and the same plan takes on each card, in the planned order and one launch at a time."""
+    found: dict[str, dict[str, float]] = {"predicted_us": {}, "one_at_a_time_us": {}}
+    planned = compiled.specialisations[0]
+    for card in CARDS:
+        target = replace(planned.plan.target, device=find_device(card).name)
+        explained = explain_plan(planned.graph, planned.plan, target=target)
+        found["predicted_us"][card] = explained["prediction"]["total_us"]
+        found["one_at_a_time_us"][card] = explained["schedule"]["one_at_a_time_us"]
+    return found
 
 
 def with_one_image(contents: ArtifactContents, image: str) -> ArtifactContents:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.device.b1_right import Exact, seeded_graph
+from benchmarks.device.cards import told_for
 from benchmarks.device.case import Case, Setup
 from benchmarks.device.feeds import feeds_of, poisoned, random_like, relative_error, seeded_weights
 from benchmarks.device.gpu import Gpu
@@ -32,7 +33,8 @@ def time_ours(setup: Setup, entry: dict[str, Any]) -> dict[str, Any]:
     with stripped(setup.bundle / f"{entry['name']}.tsm") as module:
         _, run = queued(gpu, module)
         times = Timer(gpu, setup).times(run)
-    return {**times, **BY_NAME[entry["name"]].rates(times["device_us"]), "predicted_us": entry["predicted_us"]}
+    predicted_us = told_for(gpu.device.name, entry["predicted_us"])
+    return {**times, **BY_NAME[entry["name"]].rates(times["device_us"]), "predicted_us": predicted_us}
 
 
 def time_torch(setup: Setup, name: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.device.cards import told_for
 from benchmarks.device.case import Case, Setup, WrongResult
 from benchmarks.device.feeds import feeds_of
 from benchmarks.device.gpu import Gpu
@@ -40,11 +41,12 @@ def time_orders(setup: Setup, entry: dict[str, Any]) -> dict[str, Any]:
         runs = {order: queued(gpu, module)[1] for order, module in modules.items()}
         timer = Timer(gpu, setup)
         rounds = [{order: timer.times(run)["device_us"] for order, run in runs.items()} for _ in range(ROUNDS)]
+    planned_us, one_us = (told_for(gpu.device.name, entry[name]) for name in ("predicted_us", "one_at_a_time_us"))
     times = {f"{order}_us": statistics.median(one[order] for one in rounds) for order in runs}
     return {
         **times,
         "times_as_fast": times["one_at_a_time_us"] / times[f"{PLANNED}_us"],
-        "predicted_times_as_fast": entry["one_at_a_time_us"] / entry["predicted_us"],
+        "predicted_times_as_fast": one_us / planned_us if one_us and planned_us else None,
         "same_bytes": True if setup.executes else None,
     }
 

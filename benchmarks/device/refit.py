@@ -1,6 +1,6 @@
 """From what the queue measured to the constants of the cost model: what each is, and what was measured.
 
-    python -m benchmarks.device.refit benchmarks/results/h200 [--device h200]
+    python -m benchmarks.device.refit benchmarks/results/h100 [--device h100]
 
 Changes no code: it prints the table and writes `constants.json` beside the results. Then it says how far predictions
 are from times, and what the planned tile of each GEMM costs against the best one.
@@ -22,7 +22,7 @@ from benchmarks.device.gemm_facts import TILE_FACTS
 from benchmarks.device.journal import calls, lines_of
 from benchmarks.device.render import Row, aligned, cell, rows_by_part
 from tilestitch.cost_model import constants as cost_constants
-from tilestitch.cost_model.devices import Device, find_device
+from tilestitch.cost_model.devices import Device, DeviceError, find_device
 
 FILE = "constants.json"
 LARGE_FLOPS = 5e10
@@ -202,6 +202,15 @@ def proposal(results: Results, device: Device) -> list[dict[str, Any]]:
     return rows
 
 
+def measured_device(gpus: Iterable[Mapping[str, Any]]) -> Device:
+    """The one that all calls ran on. Raises DeviceError where they name none, several, or one that the table lacks."""
+    names = dict.fromkeys(str(gpu["name"]) for gpu in gpus if gpu.get("name"))
+    devices = list(dict.fromkeys(find_device(name).name for name in names))
+    if len(devices) != 1:
+        raise DeviceError(f"the calls name {' and '.join(names) or 'no GPU'}; say with --device which was measured")
+    return find_device(devices[0])
+
+
 def device_facts(gpu: Mapping[str, Any], device: Device) -> list[dict[str, Any]]:
     """What the driver says of the GPU that the device table says otherwise."""
     found = []
@@ -242,13 +251,20 @@ def report(results: Results, proposed: Sequence[Row]) -> str:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.device.refit", description=__doc__)
     parser.add_argument("results", type=Path, help="the folder that run_queue wrote")
-    parser.add_argument("--device", default="h200", help="the GPU that was measured, as in cost_model/devices.json")
+    parser.add_argument(
+        "--device", help="the GPU that was measured, as in cost_model/devices.json (default: which the results name)"
+    )
     options = parser.parse_args(arguments)
-    results, device = rows_by_part(options.results), find_device(options.device)
+    results = rows_by_part(options.results)
     if not results:
         print(f"{options.results} has no results; run python -m benchmarks.device.run_queue first", file=sys.stderr)
         return 1
-    gpus = [call["gpu"] for call in calls(lines_of(options.results))]
+    gpus = [call["gpu"] for call in calls(lines_of(options.results)) if "problem" not in call["gpu"]]
+    try:
+        device = find_device(options.device) if options.device else measured_device(gpus)
+    except DeviceError as error:
+        print(f"{options.results}: {error}", file=sys.stderr)
+        return error.exit_code
     proposed = proposal(results, device) + (device_facts(gpus[-1], device) if gpus else [])
     (options.results / FILE).write_text(json.dumps(proposed, indent=1) + "\n")
     print(report(results, proposed))

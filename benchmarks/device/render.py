@@ -1,6 +1,6 @@
 """Tables of what the queue measured, ours beside others' first.
 
-python -m benchmarks.device.render benchmarks/results/h200 > benchmarks/results/h200/README.md
+python -m benchmarks.device.render benchmarks/results/h100 > benchmarks/results/h100/README.md
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Runs what is still open of the device queue, within a time budget, and writes the tables.
 
-    python -m benchmarks.device.run_queue --out results [--earlier FOLDER] [--budget 530] [--only S0,B1] [--list]
+    python -m benchmarks.device.run_queue --out RESULTS [--earlier RESULTS] [--budget 530] [--only S0,B1] [--list]
 
+Results of a GPU have a folder of their own, RESULTS/h100 or RESULTS/h200: what was measured on one is open on another.
 Every case runs in a process of its own with a time limit. What was begun before is continued; what failed is tried once
 more after everything else, what hung last of all. From the root of the repository; nothing of ours need be installed.
 """
@@ -12,18 +13,22 @@ import argparse
 import importlib.util
 import os
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.device import package
 from benchmarks.device.case import LIMIT_S, Case, Setup
-from benchmarks.device.journal import Journal
+from benchmarks.device.journal import FILE, Journal, calls, lines_of
+from benchmarks.device.output import left_behind, shorten
 from benchmarks.device.processes import POLL_S, Outcome, Running, start
 from benchmarks.device.queue_parts import BY_NAME, PARTS, Part
 
+RESULTS = Path("benchmarks/results")
 STANDINGS = ("done", "open", "again", "last", "settled", "absent")
 LEAST_S = 3.0
 """With less time left, no case is started; one that needs longer than most wants half of its limit."""
@@ -79,6 +84,7 @@ class Queue:
                 self.is_lost = True
             self.journal.end(outcome)
             self.outcomes.append(outcome)
+            shorten(self.log)
             if outcome.state != "measured":
                 print(f"{outcome.state}: {outcome.case.name}: {outcome.error}", flush=True)
 
@@ -124,6 +130,42 @@ def unfit_bundle(setup: Setup) -> str:
     return ""
 
 
+def found_gpu() -> dict[str, Any]:
+    """What GPU 0 is; under `problem`, why there is none, and what was printed meanwhile goes to stderr."""
+    from benchmarks.device import probe
+
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "probe.log"
+        facts = probe.facts(log)
+        if "problem" in facts and log.exists():
+            print(log.read_text(errors="replace"), file=sys.stderr)
+    return facts
+
+
+def strangers(folder: Path, card: str, executes: bool) -> Iterator[str]:
+    """Why results in `folder` are none of this card, on which kernels execute or do not; nothing where they are."""
+    from benchmarks.device.cards import card_of
+
+    for call in calls(lines_of(folder)):
+        name = call["gpu"].get("name")
+        if name is not None and card_of(name) != card:
+            yield f"{folder} has results of {name}, which say nothing of {card}; move them to a folder {card_of(name)}"
+        if call.get("executes", executes) != executes:
+            yield f"{folder} has results of {'real calls' if executes is False else 'a dry run'}; give another folder"
+
+
+def listed(
+    roots: Iterable[Path | None], parts: Sequence[tuple[Part, Sequence[Case]]], absent: set[str]
+) -> Iterator[str]:
+    """How cases stand for each GPU of which there are results, without asking for one."""
+    found = {path.parent.name: path.parent for root in roots if root for path in sorted(root.glob(f"*/{FILE}"))[::-1]}
+    for card in sorted(found) or [""]:
+        yield f"{card}:" if card else "no results yet:"
+        with tempfile.TemporaryDirectory() as folder:
+            journal = Journal(Path(folder), package.sources_digest(), found.get(card))
+            yield from summary(parts, journal, absent)
+
+
 def absent_packages(without: Sequence[str]) -> set[str]:
     """Of the packages that peers need, those that are not installed, or not wanted."""
     return {name for name in ("torch", "jax") if name in without or importlib.util.find_spec(name) is None}
@@ -139,10 +181,11 @@ def preload(absent: set[str]) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.device.run_queue", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/h200"), metavar="FOLDER")
     parser.add_argument(
-        "--earlier", type=Path, metavar="FOLDER", help="results of earlier calls, which are not changed"
+        "--out", type=Path, metavar="FOLDER", help=f"in it a folder for each GPU is written (default {RESULTS})"
     )
+    earlier = f"of earlier calls, which are not changed: the same folders (default {RESULTS}; none for a dry run)"
+    parser.add_argument("--earlier", type=Path, metavar="FOLDER", help=earlier)
     parser.add_argument("--bundle", type=Path, default=package.ARCHIVE, metavar="FILE", help="what bundle.py packed")
     parser.add_argument("--budget", type=float, default=530.0, metavar="SECONDS", help="for this call (default 530)")
     parser.add_argument("--only", metavar="S0,B1", help="these parts, in this order")
@@ -152,6 +195,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true", help=dry)
     parser.add_argument("--list", action="store_true", help="say what is open and run nothing")
     options = parser.parse_args(arguments)
+    if options.dry_run and not options.list and options.out is None:
+        parser.error("a dry run measures nothing; give --out a folder of its own")
+    options.out = options.out or RESULTS
+    options.earlier = options.earlier or (None if options.dry_run else RESULTS)
     names = options.only.split(",") if options.only else [part.name for part in PARTS]
     unknown = [name for name in names if name not in BY_NAME]
     if unknown:
@@ -160,15 +207,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def call(options: argparse.Namespace, parts: Sequence[Part]) -> int:
-    """One call of the queue. Returns 0 when nothing failed, 1 when something did, 2 for a bundle that does not fit, 4
-    when there is no GPU.
+    """One call of the queue. Returns 0 when nothing failed, 1 when something did, 2 for a bundle or results that do not
+    fit, 4 when there is no GPU.
     """
     end = time.monotonic() + options.budget
     package.make_importable()
     from benchmarks.device import probe, render
+    from benchmarks.device.cards import card_of
 
     setup = Setup(package.unpacked(options.bundle), executes=not options.dry_run)
-    journal = Journal(options.out, package.sources_digest(), options.earlier)
     absent = {"torch", "jax"} if options.dry_run else absent_packages(options.without.split(","))
     made = [(part, [case for case in part.make(setup) if options.match in case.name]) for part in parts]
     unfit = unfit_bundle(setup)
@@ -176,20 +223,30 @@ def call(options: argparse.Namespace, parts: Sequence[Part]) -> int:
         print(f"{unfit}; make the bundle again: python -m benchmarks.device.bundle", file=sys.stderr)
         return 2
     if options.list:
-        print("\n".join(summary(made, journal, absent)))
+        print("\n".join(listed((options.earlier, options.out), made, absent)))
         return 0
     preload(absent)
-    log = options.out / "queue.log"
-    facts = probe.facts(log)
-    journal.call({**probe.provenance(), "gpu": facts})
+    facts = found_gpu()
     if "problem" in facts:
         print(f"there is no GPU to measure: {facts['problem']}", file=sys.stderr)
         return 4
+    card = card_of(facts["name"])
+    folder, earlier = options.out / card, options.earlier / card if options.earlier else None
+    mixed = [text for each in (folder, earlier) if each for text in strangers(each, card, setup.executes)]
+    if mixed:
+        print("\n".join(mixed), file=sys.stderr)
+        return 2
+    print(f"{facts['name']}: results go to {folder}", flush=True)
+    journal = Journal(folder, package.sources_digest(), earlier)
+    journal.call({**probe.provenance(), "gpu": facts, "executes": setup.executes})
+    log = folder / "queue.log"
     queue = Queue(journal, log, end, lambda: probe.answers(log))
     run_parts(queue, [(part, [c for c in cases if not absent & set(c.needs)]) for part, cases in made])
-    (options.out / "README.md").write_text(render.markdown(options.out))
+    (folder / "README.md").write_text(render.markdown(folder))
     print("\n".join(summary(made, journal, absent)))
-    print(f"tables: {options.out / 'README.md'}; what cases printed: {log}")
+    print(f"tables: {folder / 'README.md'}; what cases printed: {log}")
+    for text in left_behind(options.out) if options.out != RESULTS else ():
+        print(f"not all comes back from a lent machine: {text}")
     if queue.is_lost:
         print("the GPU does not answer any more: the rest is open for another call")
     return int(queue.is_lost or any(outcome.state not in ("measured", "cut") for outcome in queue.outcomes))

@@ -12,11 +12,12 @@ from onnx import helper, numpy_helper
 
 from benchmarks.device import b1_right, bundle, open_cases, package, s0_smoke, s1_open
 from benchmarks.device.bundle import Entry, Lists, bundle_case
-from benchmarks.device.bundle_cases import CASES, VARIANTS
+from benchmarks.device.bundle_cases import CASES, TARGET, VARIANTS
 from benchmarks.device.bundle_sizes import onnx_of
 from benchmarks.device.case import Setup, WrongResult
 from benchmarks.device.limits import TOLERANCE
 from benchmarks.device.sizes import SIZES
+from tilestitch.compiler import compile_model
 from tilestitch.runtime.artifact import read_artifact
 
 
@@ -64,6 +65,15 @@ def test_kernels_travel_as_machine_code_or_as_ptx(tmp_path: Path) -> None:
         kernels = {each for each in names if each.startswith("kernels/")}
         assert member in kernels
         assert {Path(each).suffix for each in kernels} == {Path(member).suffix}
+
+
+def test_one_plan_has_a_prediction_for_each_card() -> None:
+    """The compiler's own for the card that it was made for; for the other by its bandwidth."""
+    compiled = compile_model(onnx_of(SIZES[0]), TARGET)
+    found = bundle.predictions(compiled)
+    assert found["predicted_us"]["h200"] == compiled.explain()["prediction"]["total_us"]
+    assert found["one_at_a_time_us"]["h200"] == compiled.explain()["schedule"]["one_at_a_time_us"]
+    assert found["predicted_us"]["h100"] > 1.3 * found["predicted_us"]["h200"]
 
 
 def test_weights_begin_again_but_no_rows_are_equal_and_positions_stay() -> None:

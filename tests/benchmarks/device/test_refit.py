@@ -17,10 +17,12 @@ from tilestitch.cost_model.devices import find_device
 H200 = find_device("h200")
 
 
-def results(folder: Path, rows: list[tuple[str, dict[str, Any], dict[str, Any]]]) -> Path:
+def results(
+    folder: Path, rows: list[tuple[str, dict[str, Any], dict[str, Any]]], gpu: str | None = "NVIDIA H200"
+) -> Path:
     """A folder of results with these rows: part, key, values."""
     journal = Journal(folder, "sources")
-    journal.call({"gpu": {"multiprocessors": 132, "l2_bytes": 60 << 20}})
+    journal.call({"gpu": {"name": gpu, "multiprocessors": 132, "l2_bytes": 60 << 20}})
     for part, key, row in rows:
         journal.end(Outcome(Case(part, key, dict), "measured", 1.0, row))
     return folder
@@ -96,6 +98,28 @@ def test_predictions_are_compared_with_times(tmp_path: Path, capsys: pytest.Capt
     rows += [("D1", {**key, "dtype": "float16"}, {"device_us": 20.0, "predicted_us": 10.0})]
     refit.main([str(results(tmp_path, rows))])
     assert "off by a factor of 2.00" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [(), ("--device", "h100")])
+def test_shares_are_of_the_card_that_the_results_name(options: tuple[str, ...], tmp_path: Path) -> None:
+    rows = [("A1", {"what": "copy", "MiB": 4096}, {"GB_per_s": 0.9 * 3350})]
+    gpu = None if options else "NVIDIA H100 80GB HBM3"
+    assert refit.main([str(results(tmp_path, rows, gpu)), *options]) == 0
+    assert constants(tmp_path)["bandwidth_share"]["measured"] == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(("names", "reason"), [
+    (("NVIDIA H100 80GB HBM3", "NVIDIA H200"), "name NVIDIA H100 80GB HBM3 and NVIDIA H200; say with --device"),
+    ((None,), "no GPU; say with --device"), (("Another",), "no GPU called 'Another' is known"),
+])  # fmt: skip
+def test_results_of_no_one_card_are_refused(
+    names: tuple[str | None, ...], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in names:
+        results(tmp_path, MEASURED[:1], name)
+    assert refit.main([str(tmp_path)]) == 1
+    assert reason in capsys.readouterr().err
+    assert not (tmp_path / refit.FILE).exists()
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ def main(arguments: list[str]) -> None:
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--gpus", default=GPUS, help="of B200, H200, A100, L40S, with commas (default H200)")
+    parser.add_argument("--gpus", default=GPUS, help="of B200, H200, H100, A100, L40S, with commas (default H200)")
     parser.add_argument("--idle", action="store_true", help="graphs do nothing at all, to measure what is around them")
     parser.add_argument("command", nargs="+", help="what to run, after --")
     options = parser.parse_args(arguments)

@@ -15,10 +15,11 @@ namespace {
 
 // From the CUDA programming guide's table of compute capabilities and the data sheets.
 const Gpu kGpus[] = {
-    {"A100", 8, 0, 108, 164 * 1024, 163 * 1024, 2048, 32, size_t(80) << 30},
-    {"L40S", 8, 9, 142, 100 * 1024, 99 * 1024, 1536, 24, size_t(48) << 30},
-    {"H200", 9, 0, 132, 228 * 1024, 227 * 1024, 2048, 32, size_t(141) << 30},
-    {"B200", 10, 0, 148, 228 * 1024, 227 * 1024, 2048, 32, size_t(180) << 30},
+    {"A100", "NVIDIA A100-SXM4-80GB", 8, 0, 108, 164 * 1024, 163 * 1024, 2048, 32, size_t(80) << 30},
+    {"L40S", "NVIDIA L40S", 8, 9, 142, 100 * 1024, 99 * 1024, 1536, 24, size_t(48) << 30},
+    {"H100", "NVIDIA H100 80GB HBM3", 9, 0, 132, 228 * 1024, 227 * 1024, 2048, 32, size_t(78) << 30},
+    {"H200", "NVIDIA H200", 9, 0, 132, 228 * 1024, 227 * 1024, 2048, 32, size_t(141) << 30},
+    {"B200", "NVIDIA B200", 10, 0, 148, 228 * 1024, 227 * 1024, 2048, 32, size_t(180) << 30},
 };
 
 std::vector<Device> make_devices(const std::string& names) {
@@ -166,7 +167,7 @@ CUresult cuDeviceGet(CUdevice* device, int ordinal) {
 }
 
 CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
-  return guarded(__func__, Needs::init, [&] { snprintf(name, length, "NVIDIA %s", device_at(device).gpu->name); });
+  return guarded(__func__, Needs::init, [&] { snprintf(name, length, "%s", device_at(device).gpu->product); });
 }
 
 CUresult cuDeviceTotalMem(size_t* nbytes, CUdevice device) {

@@ -36,6 +36,7 @@ std::recursive_mutex& lock();
 
 struct Gpu {
   const char* name;
+  const char* product;  // as the driver calls it
   int major, minor, multiprocessors;
   int shared_per_multiprocessor, shared_per_block_optin;
   int threads_per_multiprocessor, blocks_per_multiprocessor;
