@@ -61,6 +61,23 @@ def test_places_of_what_is_not_zero_are_those_of_numpy_whatever_the_shape(target
 
 
 @pytest.mark.parametrize("target", TARGETS)
+def test_places_of_six_axes_of_open_size(target: str) -> None:
+    """Floor quotients of one another take LLVM minutes from the fifth axis on."""
+    text = "(bool[a, b, c, d, e, f] x) => (int64[6, k] y) { y = NonZero(x) }"
+    shapes = [(1, 1, 1, 1, 1, 1), (2, 3, 1, 5, 7, 3), (3, 2, 5, 1, 1, 700), (1, 2, 0, 2, 1, 3)]
+    given = [{"x": x} for x in masks(shapes, 2)]
+    for feeds, got in zip(given, run(text, given, target), strict=True):
+        np.testing.assert_array_equal(got["y"], np.stack(np.nonzero(feeds["x"])))
+
+
+def test_places_along_axes_are_quotients_that_need_no_signs() -> None:
+    model = parser.parse_model(HEAD + "(bool[a, b, c, d, e] x) => (int64[5, k] y) { y = NonZero(x) }")
+    texts = compile_model(model, keep_source=True).contents.extra
+    (compact,) = (text.decode() for name, text in texts.items() if "compact" in name and name.endswith("tir.py"))
+    assert (compact.count("T.truncmod"), compact.count(" % ")) == (4, 0)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_nan_is_found_and_zeros_of_both_signs_are_not_in_all_data_types(target: str) -> None:
     names = list(DTYPES)
     inputs = ", ".join(f"{name}[n, m] x{number}" for number, name in enumerate(names))

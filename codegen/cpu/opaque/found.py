@@ -114,7 +114,10 @@ def _store_places(mask: Any, places: Any, elements: tuple[Expr, Expr], results: 
 
 
 def _store_coordinates(places: Any, shape: list[Expr], count: Expr, results: tuple[Expr, Expr]) -> None:
-    """Numbers of elements, which ascend, as places along the axes: counted on from those of the element before."""
+    """Numbers of elements, which ascend, as places along the axes: counted on from those of the element before.
+
+    Divisions are of natural numbers, and say so: LLVM takes minutes for five floor quotients of one another.
+    """
     sizes = [T.bind(size) for size in shape]
     along = [_counter(T.int64(0)) for _ in sizes]
     before = _counter(T.int64(0))
@@ -124,8 +127,8 @@ def _store_coordinates(places: Any, shape: list[Expr], count: Expr, results: tup
             with T.Then():
                 rest = number
                 for axis in reversed(range(1, len(sizes))):
-                    T.buffer_store(along[axis], rest % sizes[axis], [0])
-                    rest = T.bind(rest // sizes[axis])
+                    T.buffer_store(along[axis], tirx.truncmod(rest, sizes[axis]), [0])
+                    rest = T.bind(tirx.truncdiv(rest, sizes[axis]))
                 T.buffer_store(along[0], rest, [0])
             with T.Else():
                 T.buffer_store(along[-1], along[-1][0] + (number - before[0]), [0])
