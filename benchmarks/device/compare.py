@@ -12,7 +12,8 @@ TOGETHER = {
     "pairs of GEMMs": (("A8", "A7"), ("mlp", "tokens")),
     "models": (("M1", "M2", "M3", "M4"), ("model", "batch", "dtype")),
 }
-"""Parts whose rows meet, and the fields that say of what they are. A row without `by` is ours."""
+"""Parts whose rows meet, and the fields that say of what they are. A row without `by` is ours; one that is not
+what the compiler takes on this GPU is left out."""
 
 TIMES = ("device_us", "queued_us", "us")
 """On the device; for an engine that has no stream of ours, of calls queued back to back."""
@@ -32,7 +33,7 @@ def _joined(rows: Iterable[Mapping[str, Any]], fields: Sequence[str]) -> list[di
     joined: dict[str, dict[str, Any]] = {}
     for row in rows:
         time = next((row[name] for name in TIMES if name in row), None)
-        if time is not None:
+        if time is not None and row.get("planned", True):
             same = joined.setdefault(repr([row[name] for name in fields]), {name: row[name] for name in fields})
             same[row.get("by", OURS)] = time
     return [_with_ratio(row, fields) for row in joined.values()]

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.device.cards import CARDS
 from tilestitch.codegen.cuda.abi import CountersArg, CudaLaunch, TemporaryArg, TensorMapArg, ValueArg
 from tilestitch.codegen.cuda.gemm.contraction import indexed_matmul
 from tilestitch.codegen.cuda.gemm.conv import conv_geometry, indexed_conv
@@ -28,9 +29,11 @@ from tilestitch.codegen.cuda.toolchain.cache import KernelCache, default_folder
 from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, compile_kernels
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.devices import find_device
 from tilestitch.passes.plan.gemm.partition import cut
 from tilestitch.passes.plan.gemm.tiles import MmaTile, WgmmaTile
 from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.plan.schedules import GemmSchedule
 from tilestitch.passes.schedule.cuda.gemm import choose_among, mma_schedules, persistent_blocks, suits, wgmma_schedules
 from tilestitch.passes.schedule.cuda.gemm_tiles import WGMMA_TILES
 from tilestitch.runtime import program as rt
@@ -146,23 +149,30 @@ def candidates(group: Anchored) -> Iterator[tuple[dict[str, Any], tuple[CudaLaun
     """Every kernel worth measuring, and what it is."""
     gemm, model = gemm_of(group), AnalyticalModel()
     device = group.target.device
-    planned = choose_among(gemm, wgmma_schedules(gemm, device), device, model)
+    plans = {card: planned_on(gemm, card) for card in CARDS}
     for tile in WGMMA_TILES:
         own = cut_to_patches(gemm, tile.bm)
         if not suits(tile, own) or (tile.bm > 64 and tile.bm >= 2 * gemm.m):
             continue
-        for parts in sorted({1, planned.split_k} if tile == planned.tile else {1}):
-            is_planned = tile == planned.tile and parts == planned.split_k
+        for parts in sorted({1, *(plan.split_k for plan in plans.values() if plan.tile == tile)}):
+            cards = [card for card, plan in plans.items() if (plan.tile, plan.split_k) == (tile, parts)]
             partition = cut(own, (tile.bm, tile.bn, tile.bk), parts)
             blocks = persistent_blocks(tile, partition, device)
-            yield _named(tile, parts, is_planned), emit_wgmma(group, own, tile, partition, blocks)
+            yield _named(tile, parts, cards), emit_wgmma(group, own, tile, partition, blocks)
     mma = choose_among(gemm, mma_schedules(gemm, device), device, model)
     assert isinstance(mma.tile, MmaTile)
     partition = cut(gemm, (mma.tile.bm, mma.tile.bn, mma.tile.bk), mma.split_k)
-    yield {"kernel": "gemm_mma", "planned": False}, emit_mma(group, gemm, mma.tile, partition)
+    yield {"kernel": "gemm_mma", "planned": []}, emit_mma(group, gemm, mma.tile, partition)
 
 
-def _named(tile: WgmmaTile, parts: int, planned: bool) -> dict[str, Any]:
+def planned_on(gemm: IndexedGemm, card: str) -> GemmSchedule:
+    """What the compiler takes of the kernels with wgmma where this card is the target."""
+    device = find_device(card)
+    return choose_among(gemm, wgmma_schedules(gemm, device), device, AnalyticalModel())
+
+
+def _named(tile: WgmmaTile, parts: int, planned: list[str]) -> dict[str, Any]:
+    """planned: the cards for which this kernel is what the compiler takes."""
     facts = {name: value for name, value in asdict(tile).items() if name != "bk"}
     return {"kernel": "gemm_wgmma", **facts, "parts": parts, "planned": planned}
 

@@ -24,6 +24,7 @@ from benchmarks.device.sizes import SIZES, Size
 from tilestitch.codegen.cuda.target import parse_cuda_target
 from tilestitch.compiler.frontend import import_model
 from tilestitch.cost_model.devices import devices, find_device
+from tilestitch.passes.plan.gemm.tiles import WgmmaTile
 
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 
@@ -61,6 +62,20 @@ def test_predictions_are_for_the_card_that_is_there() -> None:
     forms = {"apart": {"predicted_us": times}, "tiles": {"predicted_us": {"h100": 1.5, "h200": 1.8}}}
     assert predicted_gains(H100, forms) == {"tiles_predicted_gain": 0.5}
     assert predicted_gains("NVIDIA B200", forms) == {}
+
+
+def test_gemms_are_those_that_the_compiler_takes_for_each_card() -> None:
+    shape = next(shape for shape in gemm_bundle.SHAPES if shape.name == "GPT-3 down, 1 of 8, 128 tokens")
+    group = gemm_bundle.group_of(shape, parse_cuda_target(TARGET))
+    plans = {card: gemm_bundle.planned_on(gemm_bundle.gemm_of(group), card) for card in CARDS}
+    taken = {card: facts for facts, _ in gemm_bundle.candidates(group) for card in facts["planned"]}
+    for card, plan in plans.items():
+        assert isinstance(plan.tile, WgmmaTile)
+        assert (taken[card]["bm"], taken[card]["bn"], taken[card]["parts"]) == (
+            plan.tile.bm,
+            plan.tile.bn,
+            plan.split_k,
+        )
 
 
 # --- what fits -------------------------------------------------------------------------------------------------------

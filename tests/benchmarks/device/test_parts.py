@@ -114,6 +114,7 @@ def test_our_kernels_are_launched_as_a_driver_wants_it(archive: Path, tmp_path: 
     assert ends['B1 {"name": "softmax_small.float32"}']["row"] == {"relative_error": None, "right": None}
     assert calls(lines_of(tmp_path / "h100"))[0]["gpu"]["multiprocessors"] == 132
     assert "NVIDIA H100 80GB HBM3" in (tmp_path / "h100" / "README.md").read_text()
+    assert [end["row"]["planned"] for end in ends.values() if end["part"] == "B3"] == [True]
     (size,) = Setup(package.unpacked(archive)).listing("sizes")
     assert [end["row"]["predicted_us"] for end in ends.values() if end["part"] == "D1"] == [
         size["predicted_us"]["h100"]

@@ -39,6 +39,8 @@ def test_ours_are_shown_beside_others(tmp_path: Path) -> None:
     journal.end(Outcome(Case("D1", other, dict), "measured", 1.0, {"device_us": 7.0}))
     planned = {"shape": "square", "kernel": "gemm_wgmma", "bm": 128, "planned": True}
     journal.end(Outcome(Case("B3", planned, dict), "measured", 1.0, {"device_us": 30.0}))
+    elsewhere = {"device_us": 20.0, "planned": False}  # what the compiler takes for another card
+    journal.end(Outcome(Case("B3", {"shape": "square", "bm": 64}, dict), "measured", 1.0, elsewhere))
     journal.end(Outcome(Case("B4", {"shape": "square", "by": "torch"}, dict), "measured", 1.0, {"device_us": 15.0}))
     tables = beside(rows_by_part(tmp_path))
     assert tables["operators"] == [
