@@ -78,6 +78,21 @@ def test_places_along_axes_are_quotients_that_need_no_signs() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+def test_any_byte_but_0_of_a_mask_is_true(target: str) -> None:
+    """As of an image's mask, 0 and 255, that is viewed as bool."""
+    text = "(bool[n] x, float[n] f) => (int64[1, k] y, float[j] z) { y = NonZero(x)  z = Compress(f, x) }"
+    random = np.random.default_rng(3)
+    given = [
+        {"x": random.choice(np.array(numbers, np.uint8), n).view(bool), "f": np.arange(n, dtype=np.float32)}
+        for numbers in ([0, 255], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2], [0, 1, 2, 128, 255]) for n in (7, 1023, 2500)
+    ]  # fmt: skip
+    for feeds, got in zip(given, run(text, given, target), strict=True):
+        places = np.flatnonzero(feeds["x"].view(np.uint8))
+        np.testing.assert_array_equal(got["y"], [places])
+        np.testing.assert_array_equal(got["z"], feeds["f"][places])
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_nan_is_found_and_zeros_of_both_signs_are_not_in_all_data_types(target: str) -> None:
     names = list(DTYPES)
     inputs = ", ".join(f"{name}[n, m] x{number}" for number, name in enumerate(names))

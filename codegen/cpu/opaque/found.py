@@ -72,6 +72,11 @@ def _range_of(plan: FoundPlan, block: Expr) -> tuple[Expr, Expr]:
     return low, T.bind(T.min(low + size, integer(plan.elements, "int64")))
 
 
+def _is_true(mask: Any, place: Expr) -> Expr:
+    """1 or 0. A mask that a caller gives may have any byte for what is true."""
+    return T.min(mask[place], T.uint8(1))
+
+
 def _count(mask: Any, low: Expr, high: Expr) -> Expr:
     """Elements that are true among [low, high), by vectors; then the rest one by one."""
     sums, total = T.alloc_buffer((LANES,), "int32", scope="local"), _counter(T.int64(0))
@@ -79,9 +84,9 @@ def _count(mask: Any, low: Expr, high: Expr) -> Expr:
         T.buffer_store(sums, T.int32(0), [lane])
     vectors = T.bind((high - low) // LANES)
     with mk.serial(0, vectors) as step, T.vectorized(0, LANES) as lane:
-        T.buffer_store(sums, sums[lane] + T.cast(mask[low + step * LANES + lane], "int32"), [lane])
+        T.buffer_store(sums, sums[lane] + T.cast(_is_true(mask, low + step * LANES + lane), "int32"), [lane])
     with mk.serial(low + vectors * LANES, high) as place:
-        T.buffer_store(total, total[0] + T.cast(mask[place], "int64"), [0])
+        T.buffer_store(total, total[0] + T.cast(_is_true(mask, place), "int64"), [0])
     with T.serial(0, LANES) as lane:
         T.buffer_store(total, total[0] + T.cast(sums[lane], "int64"), [0])
     return total[0]
@@ -98,7 +103,7 @@ def _store_places(mask: Any, places: Any, elements: tuple[Expr, Expr], results: 
     def until(stop: Expr) -> None:
         with T.While(tirx.And(at[0] < last, place[0] < stop)):
             T.buffer_store(places, place[0], [at[0]])
-            T.buffer_store(at, at[0] + T.cast(mask[place[0]], "int64"), [0])
+            T.buffer_store(at, at[0] + T.cast(_is_true(mask, place[0]), "int64"), [0])
             T.buffer_store(place, place[0] + 1, [0])
 
     with T.If((last - first) * WORD < high - low), T.Then():
