@@ -195,9 +195,11 @@ def chain_of_constants(graph: Graph, node: Node) -> Replacement | None:
     Floats only where intermediate results neither overflow nor vanish that did so before: see `reassociation`.
     """
     x, b = node.inputs
+    if not is_tensor(x) or b.data is None or not single_reader(graph, x):
+        return None
     differs = is_integer(x.dtype) and node.op == "add" and produced_by(x, "sub") is not None
     inner = produced_by(x, "sub" if differs else node.op)
-    if inner is None or b.data is None or not single_reader(graph, x) or not is_tensor(x):
+    if inner is None:
         return None
     y, a = inner.inputs
     if a.data is None or y.is_constant or not (is_float(x.dtype) or is_integer(x.dtype)):
