@@ -97,7 +97,7 @@ def _growing(graph: Graph, value: Value) -> Node:
 
 
 def _sizes_input(graph: Graph, value: Value, concat: Node, number: int) -> Value:
-    """The input that tells the length of a cache and its capacity, for which nobody gives a range. Where all buffers
+    """The input that tells the length of a cache and its capacity, which is given no range. Where all buffers
     that the runtime makes are small enough, kernels of GPUs count in 32 bits nevertheless, and runs check that.
     """
     is_checked = are_narrow([GROWTH * concat.output.tensor_type.num_elements])

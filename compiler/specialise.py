@@ -43,7 +43,7 @@ FEW_NODES = 32
 @dataclass(frozen=True)
 class Variant:
     """What one specialisation is compiled from. `region` is None where open dimensions are left to the host, for the
-    reason `refused` if nothing demands that; `added`: the dimensions whose size in it nobody gave; `favoured`: whether
+    reason `refused` if nothing demands that; `added`: dimensions whose size in it was not given; `favoured`: whether
     its sizes are part of a later one's.
     """
 

@@ -103,7 +103,7 @@ class Scope:
 
     shapes: of inputs, as they were given. dims: ranges of dimensions that inputs leave open, both ends included; those
     that are not named have the default range; None: open dimensions are left to the host, `refused` says why. added:
-    dimensions whose size nobody gave. favoured: whether these are sizes of a range that other specialisations have.
+    dimensions whose size was not given. favoured: whether these are sizes of a range that other specialisations have.
     """
 
     shapes: Mapping[str, tuple[int, ...]]

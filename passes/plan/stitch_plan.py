@@ -82,7 +82,7 @@ class StitchPlan:
     open graph go through the images of a batch a few at a time.
 
     `symbols` are those of an open graph: sizes may be expressions over them. `scope` says what sizes of a model the
-    graph stands for; None where nobody said anything of these, and of nested graphs.
+    graph stands for; None where nothing was said of these, and of nested graphs.
     """
 
     graph: str
