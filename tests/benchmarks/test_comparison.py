@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
-from benchmarks.open_right import difference_of, in_order_of
+from benchmarks.open_models.comparison import difference_of, in_order_of
 
 RANDOM = np.random.default_rng(0)
 BOXES = RANDOM.random((50, 4), np.float32) * 100
