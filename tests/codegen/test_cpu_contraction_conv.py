@@ -18,9 +18,10 @@ from tilestitch.codegen.cpu.convolution.conv_transpose import emit_conv_transpos
 from tilestitch.codegen.cpu.convolution.window import depthwise_matrix, emit_window, window_count
 from tilestitch.codegen.cpu.target import CpuTarget, host_target
 from tilestitch.compiler.ir.types import to_numpy_dtype
-from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan, ConvTransposeShape
+from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan, ConvTransposeShape, staged_step
 from tilestitch.passes.plan.cpu.images import ConvShape
-from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.isa import AVX512, Isa
+from tilestitch.passes.plan.cpu.tiling import SAME_SET_BYTES
 from tilestitch.passes.plan.cpu.window import WindowPlan
 from tilestitch.passes.schedule.cpu.conv import choose_conv, choose_conv_transpose
 from tilestitch.passes.schedule.cpu.window import choose_window
@@ -146,6 +147,8 @@ CONVOLUTIONS = {
     "1x1": geometry((24, 40), (6, 6), (1, 1), batch=2),
     "1x1 strided": geometry((24, 40), (14, 14), (1, 1), 2),
     "1x1 strided and padded": geometry((24, 40), (14, 14), (1, 1), 2, 1),
+    "1x1, pixels meet in a set of the cache": geometry((1024, 20), (2, 13), (1, 1)),
+    "3x3, pixels meet in a set of the cache": geometry((512, 8), (9, 25), (3, 3), 2, 1),
     "one pixel": geometry((1, 1), (1, 1), (1, 1)),
 }
 
@@ -158,6 +161,25 @@ def test_convolution(name: str, channels_last: bool) -> None:
     w = random((shape.out_channels, shape.group_in, *shape.kernel), "float32", 1)
     plan = plan_conv(replace(shape, channels_last=channels_last), host_target().isa)
     check(run_conv(plan, shape, x, w), convolve(shape, x, w))
+
+
+@pytest.mark.parametrize(
+    ("shape", "copied"),
+    [
+        (geometry((1024, 256), (14, 14), (1, 1)), True),
+        (geometry((1008, 256), (14, 14), (1, 1)), False),
+        (geometry((512, 256), (28, 28), (1, 1), 2), True),
+        (geometry((512, 256), (28, 28), (1, 1)), False),
+        (geometry((1024, 256), (2, 3), (1, 1)), False),
+        (geometry((1024, 128), (14, 14), (3, 3), 1, 1), True),
+        (geometry((1024, 128), (7, 7), (3, 3), 1, 1), False),
+    ],
+)
+def test_pixels_that_meet_in_a_set_of_the_cache_are_copied_to_others(shape: ConvShape, copied: bool) -> None:
+    """But a few of them fit, and taps that padding leaves out may be worth more."""
+    plan = plan_conv(shape, AVX512)
+    assert plan.schedule.stage == copied
+    assert not copied or plan.room * staged_step(shape, -1) * 4 % SAME_SET_BYTES
 
 
 @pytest.mark.parametrize("name", ["3x3", "groups", "3-D"])

@@ -14,9 +14,10 @@ from tilestitch.codegen.compute.dtypes import from_storage, storage_dtype
 from tilestitch.codegen.cpu.contraction.gemm import emit_gemm
 from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, PackedOperand, pack
 from tilestitch.codegen.cpu.target import CpuTarget, host_target
-from tilestitch.compiler.ir.types import to_numpy_dtype
+from tilestitch.compiler.ir.types import storage_bytes, to_numpy_dtype
 from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemmShape
-from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.isa import AVX512, Isa
+from tilestitch.passes.plan.cpu.tiling import SAME_SET_BYTES
 from tilestitch.passes.schedule.cpu.gemm import choose_gemm
 
 TRIPLE = "x86_64-linux-gnu"
@@ -30,6 +31,7 @@ SHAPES = [
     (128, 64, 100),
     (197, 48, 16),
     (30, 257, 1),
+    (21, 16, 1024),
 ]
 
 
@@ -177,6 +179,23 @@ def test_half_floats_are_converted_once_for_several_tiles(dtype: str, k_block: i
         plan.schedule.widen_right and not plan.schedule.rows_outer and plan.panel_bytes >= 200 * plan.tile.columns * 4
     )
     check(run(plan, a, b), a.astype(np.float32) @ b.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "dtype", "copied"),
+    [
+        (196, 1024, "float32", True),
+        (196, 3072, "float32", True),
+        (196, 1040, "float32", False),
+        (196, 512, "float32", False),
+        (8, 1024, "float32", False),
+        (196, 1024, "float64", True),
+    ],
+)
+def test_rows_that_meet_in_a_set_of_the_cache_are_copied_to_others(m: int, k: int, dtype: str, copied: bool) -> None:
+    plan = plan_gemm(GemmShape(m, 256, k, 1, dtype, dtype, dtype), AVX512)
+    assert plan.schedule.stage_left == copied
+    assert plan.staged_stride * storage_bytes(dtype) % SAME_SET_BYTES
 
 
 def test_half_floats_of_few_rows_stay_as_they_are() -> None:

@@ -30,6 +30,10 @@ IMAGES = {
         "(float[b,16,h,w] x) => (float[b,40,p,q] y) { y = Conv<strides=[2,2]>(x, k) }",
         (40, 16, 1, 1),
     ),
+    "3x3_of_pixels_that_meet_in_a_set_of_the_cache": (
+        "(float[b,512,h,w] x) => (float[b,8,p,q] y) { y = Conv<pads=[1,1,1,1], strides=[2,2]>(x, k, o) }",
+        (8, 512, 3, 3),
+    ),
     "7x7_of_colours": (
         "(float[b,3,h,w] x) => (float[b,32,p,q] y) { a = Conv<pads=[3,3,3,3], strides=[2,2]>(x, k, o)  y = Relu(a) }",
         (32, 3, 7, 7),
@@ -233,6 +237,17 @@ def test_images_that_windows_fit_into_are_compiled_without_padding(name: str) ->
             feeds = inputs(model, {"b": b, "h": h, "w": w})
             (actual,), (wanted,) = module.run(feeds).values(), reference(feeds)
             assert_close(actual, wanted, MODELS["float32"])
+
+
+def test_rows_of_padding_are_left_out() -> None:
+    """Not even multiplied by weights that are not finite, and which meet no other row."""
+    model = model_of(*IMAGES["3x3"])
+    (weights,) = (tensor for tensor in model.graph.initializer if tensor.name == "k")
+    changed = numpy_helper.to_array(weights).copy()
+    changed[:, :, [0, 2]] = np.inf
+    weights.CopyFrom(numpy_helper.from_array(changed, "k"))
+    with load(compile_model(model, dims=dims_of(model)).to_bytes()) as module:
+        assert np.isfinite(module.run(inputs(model, {"b": 2, "h": 1, "w": 30}))["y"]).all()
 
 
 @pytest.mark.parametrize("threads", [1, 4])

@@ -228,7 +228,7 @@ class ConvEmitter:
         def row_inside() -> None:
             clear(0, first)
             some = may_be_positive(last - first)
-            if some and room != channels and self.plan.staged_dtype in HALVES:
+            if some and self.plan.filled != channels and self.plan.staged_dtype in HALVES:
                 clear(first, last)  # weights of zero make nothing of bytes there, but NaN of floats
             if some and self.plan.shape.channels_last:
                 with mk.serial(first, last) as column:
@@ -314,15 +314,15 @@ class ConvEmitter:
         if shape.group_in and plan.skips:
             self._reduce_skipping(site, step)
         elif shape.group_in:
-            self._reduce(step)
+            self._reduce(site, step)
         self._finish(acc, tile, panel, width, site)
 
-    def _reduce(self, step: Callable[[list[Expr], Expr, Expr], None]) -> None:
+    def _reduce(self, site: Site, step: Callable[[list[Expr], Expr, Expr], None]) -> None:
         """Loops over kernel taps and channels, as many of these as are multiplied at once; the last tap and the channel
-        are one loop where memory allows.
+        are one loop where pixels follow each other in memory.
         """
         shape, kernel = self.plan.shape, self.plan.shape.kernel
-        merged = self.schedule.stage and shape.dilations[-1] == 1
+        merged = self.schedule.stage and shape.dilations[-1] == 1 and self.plan.room == self.plan.filled
         looped = kernel[:-1] if merged else kernel
         run = self.plan.channel_steps // self.plan.at_once * (kernel[-1] if merged else 1)
 
@@ -331,7 +331,16 @@ class ConvEmitter:
             with mk.serial(0, run) as at:
                 step([*taps, 0] if merged else taps, first + at, at)
 
-        nest(looped, body)
+        if not self.plan.leaves_rows_out:
+            nest(looped, body)
+            return
+        outer, rows, columns = len(kernel) - 2, tap_range(shape, len(kernel) - 2, site.y0), looped[len(kernel) - 1 :]
+
+        def row(taps: list[Expr]) -> None:
+            with mk.serial(*rows) as tap:
+                nest(columns, lambda last: body([*taps, tap, *last]))
+
+        nest(kernel[:outer], row)
 
     def _reduce_skipping(self, site: Site, step: Callable[[list[Expr], Expr, Expr, list[int]], None]) -> None:
         """Loops over the kernel taps that meet the input, and over channels."""

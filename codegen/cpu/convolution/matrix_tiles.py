@@ -41,7 +41,7 @@ class TileConvEmitter(ConvEmitter):
 
             products.add(rows, lambda j: right_tile(self.panels, self.group, panel, k, j))
 
-        self._reduce(step)
+        self._reduce(site, step)
         products.store(self.sums, plan.tile.columns)
         store = self._stored(panel, site)
         for row in range(site.rows):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilestitch.compiler.ir.sizes import ceil_div, largest, smallest
+from tilestitch.compiler.ir.sizes import ceil_div, is_open, largest, smallest
 from tilestitch.compiler.ir.types import storage_bytes
 
 from .dots import dot_reasons
@@ -15,7 +15,7 @@ from .images import ConvShape, column_runs
 from .isa import ALL_DOTS, TILE_ROWS, Dot
 from .limits import right_reasons, task_reasons, tile_reasons
 from .schedules import CpuConvSchedule, CpuConvTransposeSchedule, CpuDotConvSchedule, CpuTileConvSchedule
-from .tiling import EvenSplit, RegisterTile, Split, align, split_evenly
+from .tiling import LINE_BYTES, EvenSplit, RegisterTile, Split, align, meet_in_a_set, split_evenly
 
 MOST_BORDER_TAPS = 1024
 """Kernel taps that are written out, each with a loop of its own, for tiles at the border."""
@@ -64,9 +64,24 @@ class ConvPlan:
         return ceil_div(ceil_div(self.shape.group_in, self.neighbours), self.at_once) * self.at_once
 
     @property
-    def room(self) -> int:
+    def filled(self) -> int:
         """Channels of a copied pixel: whole steps."""
         return self.channel_steps * self.neighbours
+
+    @property
+    def room(self) -> int:
+        """Elements from one copied pixel to the next: its channels, and a line of the cache more where the pixels of a
+        register tile would meet in one set of it.
+        """
+        element = storage_bytes(self.staged_dtype)
+        meet = meet_in_a_set(self.tile.rows, staged_step(self.shape, -1) * self.filled * element)
+        return self.filled + (LINE_BYTES // element if meet else 0)
+
+    @property
+    def pixels_meet(self) -> bool:
+        """Whether pixels that a register tile reads where they lie drive each other out of the first-level cache."""
+        shape = self.shape
+        return meet_in_a_set(self.tile.rows, shape.strides[-1] * shape.in_channels * storage_bytes(shape.x_dtype))
 
     @property
     def steps(self) -> int:
@@ -93,6 +108,14 @@ class ConvPlan:
     def skips(self) -> bool:
         """Whether there is padding that is met by leaving out taps."""
         return self.shape.padded and not self.schedule.stage
+
+    @property
+    def leaves_rows_out(self) -> bool:
+        """Whether tiles of one row of an image of open size leave out the taps that meet rows of padding, though they
+        are copied.
+        """
+        sides_open = any(map(is_open, self.shape.spatial))
+        return self.schedule.stage and sides_open and self.shape.pads[-2] != (0, 0) and self.y.largest == 1
 
     @property
     def border_taps(self) -> int:
@@ -130,7 +153,7 @@ class ConvPlan:
 
     @property
     def staged_shape(self) -> tuple[int, int, int]:
-        """[taps of the outer dimensions, rows, columns * channels of whole steps] of the copied input."""
+        """[taps of the outer dimensions, rows, columns * elements of a pixel] of the copied input."""
         rows = staged_extent(self.shape, -2, self.block_rows)
         columns = staged_extent(self.shape, -1, self.shape.output[-1])
         return (math.prod(self.shape.kernel[:-2]), rows, columns * self.room)

@@ -9,6 +9,10 @@ from tilestitch.compiler.ir.sizes import Size, bounds_of, ceil_div, is_open, lar
 
 LINE_BYTES = 64
 """Of a line of the caches."""
+SAME_SET_BYTES = 4096
+"""Lines so far apart meet in one set of a first-level cache of 64 sets, as x86 cores have it."""
+SET_LINES = 8
+"""That a set holds; on some cores it is 12."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,11 @@ def split_at_most(extent: int, limit: int, low: int = LOW) -> Split:
     if is_open(extent):
         return OpenSplit(extent, ceil_div(extent, limit), limit, low)
     return Split(extent, max(1, -(-extent // limit)))
+
+
+def meet_in_a_set(streams: int, stride_bytes: Size) -> bool:
+    """Whether streams so far apart, and what else is read, are more than a set of the first-level cache holds."""
+    return streams > SET_LINES and not is_open(stride_bytes) and stride_bytes % SAME_SET_BYTES == 0
 
 
 def align(size_bytes: Size) -> Size:

@@ -26,6 +26,8 @@ from .tiles import choose_tile, panel_cycles, tile_limits, widens
 
 MAX_BORDER_TAPS = 48
 """Most kernel taps that are written out, each with a loop of its own, for tiles at the border."""
+MEETING = 1.2
+"""How much longer a tile takes whose pixels meet in a set of the first-level cache (Zen 4: 1.1 to 1.4)."""
 LEAST_CHANNELS = 16
 """Of a group, where leaving out taps saves more than its loops cost."""
 
@@ -67,7 +69,7 @@ def _in_vectors(shape: ConvShape, whole: ConvShape, isa: Isa, threads: int) -> C
     else:
         copied = not whole.reads_in_place(dot)
         draft = ConvPlan(whole, shape.rank, CpuDotConvSchedule(**asdict(tile), dot=dot.name))
-    stage = copied or (whole.padded and not _can_skip(draft))
+    stage = copied or (whole.padded and not _can_skip(draft)) or (draft.pixels_meet and _copies_sooner(whole))
     draft = replace(draft, schedule=replace(draft.schedule, stage=stage, spill=whole.long_epilogue))
     block_tiles, block_panels = _blocks(draft, isa, threads)
     right_bytes = whole.reduction * whole.group_out * storage_bytes(whole.w_dtype)
@@ -83,6 +85,18 @@ def _in_vectors(shape: ConvShape, whole: ConvShape, isa: Isa, threads: int) -> C
 def _can_skip(plan: ConvPlan) -> bool:
     """Whether leaving out taps pays: enough work per tap, and few tiles that need code of their own."""
     return plan.shape.group_in >= LEAST_CHANNELS and plan.border_taps <= MAX_BORDER_TAPS
+
+
+def _copies_sooner(shape: ConvShape) -> bool:
+    """Whether copying pixels that meet in a set of the cache pays, though taps that fall outside are multiplied."""
+    if not shape.padded:
+        return True
+    met = math.prod(
+        sum(0 <= shape.source(dim, at, tap) < shape.spatial[dim] for at in range(extent) for tap in range(kernel))
+        / (extent * kernel)
+        for dim, (extent, kernel) in enumerate(zip(shape.output, shape.kernel, strict=True))
+    )
+    return met * MEETING > 1
 
 
 def _pixel_split(shape: ConvShape, limit: int) -> tuple[Split, Split]:

@@ -41,6 +41,8 @@ def open_conv(shape: ConvShape, chosen: CpuConvSchedule, isa: Isa, threads: int)
         chosen, rows=rows, columns=columns, vectors=vectors, stage=stage, block_tiles=1, block_panels=panels,
         prefetch_next=False, spill=chosen.spill or is_open(shape.output[-1]),
     )  # fmt: skip
+    if ConvPlan(shape, shape.rank, draft).pixels_meet:
+        draft = replace(draft, stage=True)
     right_bytes = shape.reduction * shape.group_out * storage_bytes(shape.w_dtype)
     wanted = _tasks_wanted(threads)
     if threads > 1 and right_bytes > isa.l2_bytes:
@@ -48,7 +50,7 @@ def open_conv(shape: ConvShape, chosen: CpuConvSchedule, isa: Isa, threads: int)
     plan = ConvPlan(shape, shape.rank, draft)
     repeats = shape.batch * shape.groups * math.prod(plan.outer) * plan.n_blocks
     block = _share(plan.y.parts, repeats, wanted)
-    if stage:
+    if draft.stage:
         block = smallest(block, _tiles_that_fit(plan, isa.l2_bytes // 2))
     return replace(draft, block_tiles=largest(1, block))
 
