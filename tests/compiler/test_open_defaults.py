@@ -10,7 +10,6 @@ import onnx
 import pytest
 from onnx import ModelProto, parser
 
-from tests.open_models.catalogue import fixture_of
 from tilestitch.compiler import CompiledModel, compile_model, specialise
 from tilestitch.compiler.cli import errors, main
 from tilestitch.compiler.conformance.__main__ import main as conformance
@@ -126,12 +125,6 @@ def test_sizes_of_0_are_served_one_by_one_if_they_are_many() -> None:
     inputs = ", ".join(f"float[n{i}] {name}" for i, name in enumerate(names))
     compiled = compile_model(model(f"({inputs}) => (float[t] y) {{ y = Concat<axis=0>({', '.join(names)}) }}"))
     assert len(compiled.specialisations) == 1 + MOST_EMPTY
-
-
-@pytest.mark.parametrize("name", ["llama.dynamo", "gpt2.script", "older_decoder.script", "whisper.script"])
-def test_caches_of_decoders_are_found(name: str) -> None:
-    compiled = compile_model(fixture_of(name).model)
-    assert [sizes["past"] for sizes in ranges(compiled)[:2]] == [(1, LARGEST), (0, 0)]
 
 
 SUM = "(float[a, b] x, float[c, d] z) => (float[e, f] y) { s = Add(x, z)  y = Tanh(s) }"

@@ -11,8 +11,6 @@ from onnx import ModelProto, parser
 
 from tests.compiled import assert_close
 from tests.guarded import run_guarded
-from tests.open_models.catalogue import BUILDERS, fixture_of
-from tests.open_models.sizes import spread
 from tests.tolerances import MODELS
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli import rivals
@@ -146,32 +144,6 @@ def test_an_element_of_the_same_place_is_found_without_a_quotient(name: str) -> 
         line for text in texts for line in text.splitlines() if "buffer_1[" in line and "decl_buffer" not in line
     ]
     assert accesses and not any("Div" in line or "mod" in line or "//" in line for line in accesses)
-
-
-@pytest.mark.parametrize("name", BUILDERS)
-def test_open_models_are_right_at_twelve_sizes(name: str) -> None:
-    fixture = fixture_of(name)
-    compiled = compile_model(fixture.model, dims=dict(fixture.ranges))
-    reference = rivals.onnxruntime(fixture.model, 1)
-    with load(compiled.to_bytes(), num_threads=2) as module:
-        for number, sizes in enumerate(spread(fixture.ranges)):
-            feeds = fixture.feeds(sizes, np.random.default_rng(number))
-            for actual, wanted in zip(module.run(feeds).values(), reference(feeds), strict=True):
-                assert_close(actual, wanted, MODELS["float32"])
-
-
-@pytest.mark.parametrize("name", ["one_stage.script", "two_stage.script"])
-def test_of_detectors_the_host_makes_sizes_only(name: str) -> None:
-    fixture = fixture_of(name)
-    reasons = compile_model(fixture.model, dims=dict(fixture.ranges)).explain()["host"]["reasons"]
-    assert {operator for reason in reasons for operator in reason["operators"]} <= {"Extent", "if"}
-
-
-@pytest.mark.parametrize("name", ["resnet.script", "mobilenet.dynamo", "gpt2.dynamo", "llama.script",
-                                  "whisper.dynamo", "dlrm.script", "keras_cnn.keras"])  # fmt: skip
-def test_images_of_any_batch_and_texts_of_any_length_leave_nothing_to_the_host(name: str) -> None:
-    fixture = fixture_of(name)
-    assert compile_model(fixture.model, dims={}).explain()["host"]["steps"] == 0
 
 
 FURTHER = {
