@@ -30,6 +30,10 @@ IMAGES = {
         "(float[b,16,h,w] x) => (float[b,40,p,q] y) { y = Conv<strides=[2,2]>(x, k) }",
         (40, 16, 1, 1),
     ),
+    "3x3_of_every_second": (
+        "(float[b,16,h,w] x) => (float[b,32,p,q] y) { y = Conv<pads=[1,1,1,1], strides=[2,2]>(x, k, o) }",
+        (32, 16, 3, 3),
+    ),
     "3x3_of_pixels_that_meet_in_a_set_of_the_cache": (
         "(float[b,512,h,w] x) => (float[b,8,p,q] y) { y = Conv<pads=[1,1,1,1], strides=[2,2]>(x, k, o) }",
         (8, 512, 3, 3),
@@ -239,15 +243,18 @@ def test_images_that_windows_fit_into_are_compiled_without_padding(name: str) ->
             assert_close(actual, wanted, MODELS["float32"])
 
 
-def test_rows_of_padding_are_left_out() -> None:
-    """Not even multiplied by weights that are not finite, and which meet no other row."""
+@pytest.mark.parametrize("axis", [2, 3])
+def test_padding_is_left_out(axis: int) -> None:
+    """Not even multiplied by weights that are not finite: they meet nothing else in a row or column of the result."""
     model = model_of(*IMAGES["3x3"])
     (weights,) = (tensor for tensor in model.graph.initializer if tensor.name == "k")
     changed = numpy_helper.to_array(weights).copy()
-    changed[:, :, [0, 2]] = np.inf
+    np.moveaxis(changed, axis, 0)[0] = np.inf
     weights.CopyFrom(numpy_helper.from_array(changed, "k"))
     with load(compile_model(model, dims=dims_of(model)).to_bytes()) as module:
-        assert np.isfinite(module.run(inputs(model, {"b": 2, "h": 1, "w": 30}))["y"]).all()
+        y = module.run(inputs(model, {"b": 2, "h": 30, "w": 30}))["y"]
+    first, rest = np.split(np.moveaxis(y, axis, 0), [1])
+    assert np.isfinite(first[..., 1:-1]).all() and not np.isfinite(rest).any()
 
 
 @pytest.mark.parametrize("threads", [1, 4])

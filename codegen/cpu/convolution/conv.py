@@ -317,19 +317,41 @@ class ConvEmitter:
             self._reduce(site, step)
         self._finish(acc, tile, panel, width, site)
 
-    def _reduce(self, site: Site, step: Callable[[list[Expr], Expr, Expr], None]) -> None:
+    def _leaves_columns_out(self, site: Site) -> bool:
+        """Of tiles that are parts of a wide image, or a narrow one: code for smaller ones would be as much again."""
+        return self.plan.leaves_columns_out and site.columns >= self.plan.x.largest // 2 and site.columns > 1
+
+    def _columns_inside(self, site: Site, channels: int, step: Callable[[Expr, list[int] | None], None]) -> None:
+        """Steps of a row of taps: those that all pixels of a tile meet, then those that all but one meet."""
+        shape, taps = self.plan.shape, self.plan.shape.kernel[-1]
+        begins = T.bind(shape.source(-1, site.x0, 0) < 0)
+        ends = T.bind(shape.source(-1, site.x0 + (site.columns - 1), taps - 1) >= shape.spatial[-1])
+        first = T.bind(T.Select(begins, T.int64(channels), T.int64(0)))
+        last = T.bind(T.Select(ends, T.int64((taps - 1) * channels), T.int64(taps * channels)))
+        with mk.serial(first, last) as at:
+            step(at, None)
+        with T.If(begins), T.Then(), mk.serial(0, channels) as at:
+            step(at, list(range(1, site.columns)))
+        with T.If(ends), T.Then(), mk.serial((taps - 1) * channels, taps * channels) as at:
+            step(at, list(range(site.columns - 1)))
+
+    def _reduce(self, site: Site, step: Callable[[list[Expr], Expr, Expr, list[int] | None], None]) -> None:
         """Loops over kernel taps and channels, as many of these as are multiplied at once; the last tap and the channel
         are one loop where pixels follow each other in memory.
         """
         shape, kernel = self.plan.shape, self.plan.shape.kernel
         merged = self.schedule.stage and shape.dilations[-1] == 1 and self.plan.room == self.plan.filled
         looped = kernel[:-1] if merged else kernel
-        run = self.plan.channel_steps // self.plan.at_once * (kernel[-1] if merged else 1)
+        channels = self.plan.channel_steps // self.plan.at_once
+        run = channels * (kernel[-1] if merged else 1)
 
         def body(taps: list[Expr]) -> None:
             first = T.bind(flatten(taps, looped) * run) if taps else 0
+            if merged and self._leaves_columns_out(site):
+                self._columns_inside(site, channels, lambda at, pixels: step([*taps, 0], first + at, at, pixels))
+                return
             with mk.serial(0, run) as at:
-                step([*taps, 0] if merged else taps, first + at, at)
+                step([*taps, 0] if merged else taps, first + at, at, None)
 
         if not self.plan.leaves_rows_out:
             nest(looped, body)

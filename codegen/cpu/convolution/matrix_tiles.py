@@ -33,7 +33,7 @@ class TileConvEmitter(ConvEmitter):
         products = Products(plan.dot, range(site.rows * each), range(ceil_div(width, TILE_ROWS)))
         products.clear()
 
-        def step(taps: list[Expr], k: Expr, channel: Expr) -> None:
+        def step(taps: list[Expr], k: Expr, channel: Expr, pixels: list[int] | None) -> None:
             at = self._staged_run(site, taps, channel * (TILE_BYTES // element))
 
             def rows(i: int) -> tuple[Expr, Expr]:

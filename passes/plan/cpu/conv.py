@@ -17,6 +17,8 @@ from .limits import right_reasons, task_reasons, tile_reasons
 from .schedules import CpuConvSchedule, CpuConvTransposeSchedule, CpuDotConvSchedule, CpuTileConvSchedule
 from .tiling import LINE_BYTES, EvenSplit, RegisterTile, Split, align, meet_in_a_set, split_evenly
 
+LEAST_CHANNELS = 16
+"""Of a group, where leaving out taps saves more than its loops cost."""
 MOST_BORDER_TAPS = 1024
 """Kernel taps that are written out, each with a loop of its own, for tiles at the border."""
 
@@ -116,6 +118,17 @@ class ConvPlan:
         """
         sides_open = any(map(is_open, self.shape.spatial))
         return self.schedule.stage and sides_open and self.shape.pads[-2] != (0, 0) and self.y.largest == 1
+
+    @property
+    def leaves_columns_out(self) -> bool:
+        """Whether tiles at the left and right border of an image of open width leave out the first pixel of the first
+        column of taps, and the last pixel of the last one, where these meet padding, as no others do.
+        """
+        shape = self.shape
+        most = min(shape.strides[-1], shape.dilations[-1])
+        near = all(not is_open(pad) and 0 < pad <= most for pad in shape.pads[-1])
+        many = shape.group_in >= LEAST_CHANNELS and not self.multiplies_tiles
+        return self.schedule.stage and isinstance(self.x, EvenSplit) and near and many and shape.kernel[-1] > 1
 
     @property
     def border_taps(self) -> int:

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from tilestitch.compiler.ir.sizes import ceil_div
 from tilestitch.compiler.ir.types import storage_bytes
-from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan, ConvTransposeShape
+from tilestitch.passes.plan.cpu.conv import LEAST_CHANNELS, ConvPlan, ConvTransposePlan, ConvTransposeShape
 from tilestitch.passes.plan.cpu.images import ConvShape
 from tilestitch.passes.plan.cpu.isa import TILE_ROWS, Dot, Isa
 from tilestitch.passes.plan.cpu.schedules import (
@@ -28,8 +28,6 @@ MAX_BORDER_TAPS = 48
 """Most kernel taps that are written out, each with a loop of its own, for tiles at the border."""
 MEETING = 1.2
 """How much longer a tile takes whose pixels meet in a set of the first-level cache (Zen 4: 1.1 to 1.4)."""
-LEAST_CHANNELS = 16
-"""Of a group, where leaving out taps saves more than its loops cost."""
 
 
 @lru_cache(SHAPES)
