@@ -19,7 +19,7 @@ from tilestitch.compiler.ir.types import is_integer
 from .builder import Builder
 from .errors import NotStatic
 from .sizes import MOST_ELEMENTS, contents_of
-from .symbols import symbols_in_force
+from .symbols import symbols_in_force, taken_sizes
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class Element:
 
 
 Entry: TypeAlias = Size | Element
+ANY = -1
+"""A size that is not required to be another one."""
 _MOVES = frozenset({"reshape", "transpose", "slice", "concat"})
 
 
@@ -71,9 +73,20 @@ def _size(b: Builder, element: Element) -> Size:
     if extent is None or not _is_there(b, extent):
         flat = b.cast(b.reshape(element.value, (-1,)), "int64")
         dims = (UNKNOWN,) * element.value.tensor_type.num_elements
-        (extent,) = b.host("Extent", [flat], [TensorType("bool", dims)])
+        with taken_sizes() as taken:
+            (extent,) = b.host("Extent", [flat], [TensorType("bool", dims)])
+        if taken:
+            required(b, flat, [dim if dim in taken else ANY for dim in extent.tensor_type.sizes])
         symbols.extents[element.value] = extent
     return extent.shape[element.place]
+
+
+def required(b: Builder, counts: Value, sizes: Sequence[Size]) -> Value:
+    """Counts whose last ones are these sizes, if they are not `ANY`: a run ends there if they are not, whether anything
+    else is done with them or not.
+    """
+    wanted = b.sizes(np.array([*sizes], object), TensorType("int64", (len(sizes),)))
+    return b.host("Required", [counts, wanted], [counts.type])[0]
 
 
 def _is_there(b: Builder, value: Value) -> bool:

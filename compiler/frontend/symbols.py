@@ -48,12 +48,15 @@ class Symbols:
     _counts: dict[str, int] = field(default_factory=dict)
     extents: dict[Value, Value] = field(default_factory=dict)
     """Tensors whose elements were taken for sizes, and what has these for its dimensions."""
+    taken: list[Size] = field(default_factory=list)
+    """What sizes that only a run can tell were taken for, as often as one was asked for: a run must find no other."""
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
         """Let dimensions that only a run can tell be symbols as well while this lasts (`sized`)."""
         self._counts.clear()
         self.extents.clear()
+        self.taken.clear()
         self._found.update((name, self.by_name.pop(name)) for name in list(self._found) if name in self.by_name)
         token = _IN_FORCE.set(self)
         try:
@@ -70,11 +73,15 @@ class Symbols:
         while name in self.asked:
             name += "_"
         if name in self.known:
+            self.taken.append(self.known[name])
             return self.known[name]
         of_inputs = [symbol for symbol in self.by_name.values() if symbol.name in self.asked]
         given = bool(of_inputs) and all(symbol.given for symbol in of_inputs)
         symbol = self._found.setdefault(name, Symbol(name, FOUND_RANGE[0], most, given=given))
-        return size_of(self.by_name.setdefault(name, symbol))
+        size = size_of(self.by_name.setdefault(name, symbol))
+        if any(symbol in symbols_of([self.known[asked]]) for asked in self.asked if asked in self.known):
+            self.taken.append(size)  # an input has it for a dimension
+        return size
 
     def size(self, dim: str, input_name: str, axis: int) -> Size:
         """The size that a dimension without a number stands for: `seq`, `past + seq`, or unknown."""
@@ -200,6 +207,16 @@ def found_size(hint: str, most: int) -> Size | str:
     """A size that only a run can tell, and that is `most` at most; unknown where there are no symbols."""
     symbols = _IN_FORCE.get()
     return UNKNOWN if symbols is None else symbols.found(hint, most)
+
+
+@contextmanager
+def taken_sizes() -> Iterator[list[Size]]:
+    """What sizes that only a run can tell are taken for while this lasts."""
+    symbols = _IN_FORCE.get()
+    before, found = 0 if symbols is None else len(symbols.taken), list[Size]()
+    yield found
+    if symbols is not None:
+        found += symbols.taken[before:]
 
 
 def symbols_in_force() -> Symbols | None:

@@ -59,13 +59,19 @@ def made_by(node: Node, known: Symbols) -> Symbols:
     return determined_by(node.outputs) - known - symbols_of_values(node.inputs)
 
 
+REQUIRED = "host.Required"
+"""Ends a run whose sizes are not as the graph has them: it is there for that, not for its result."""
+
+
 def remove_dead(graph: Graph) -> int:
     """Remove nodes of whose results nothing is read, not their sizes either; how many these were."""
     makers = _makers(graph)
     live = _live(graph, makers) if makers else None
     outputs, count = set(graph.outputs), 0
     for node in reversed(graph.nodes):
-        used = any(v.uses or v in outputs for v in node.outputs) if live is None else node in live
+        used = (
+            any(v.uses or v in outputs for v in node.outputs) or node.op == REQUIRED if live is None else node in live
+        )
         if not used:
             graph.remove(node)
             count += 1
@@ -83,6 +89,7 @@ def _makers(graph: Graph) -> dict[Symbol, list[Node]]:
 def _live(graph: Graph, makers: dict[Symbol, list[Node]]) -> set[Node]:
     live: set[Node] = set()
     waiting = [v.producer for v in graph.outputs if v.producer is not None]
+    waiting += [node for node in graph.nodes if node.op == REQUIRED]
     for symbol in symbols_of_values(graph.outputs):
         waiting += makers.get(symbol, [])
     while waiting:

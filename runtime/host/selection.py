@@ -131,6 +131,19 @@ def _extent(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     return [np.broadcast_to(np.False_, tuple(int(size) for size in sizes))]
 
 
+def _required(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
+    """Counts whose last ones must be some sizes, where these are not negative. No counts are as good as zeros."""
+    counts, sizes = np.asarray(inputs[0]), np.asarray(inputs[1])
+    last = np.concatenate([np.zeros(sizes.size, counts.dtype), counts.reshape(-1)])[-sizes.size :]
+    wrong = np.flatnonzero((sizes >= 0) & (last != sizes))
+    if wrong.size:
+        raise HostError(
+            f"the data gives a size of {last[wrong[0]]}, but it meets one of {sizes[wrong[0]]} in an operator, and is "
+            "taken to be as large; give inputs for which it is"
+        )
+    return [counts]
+
+
 def _corners(boxes: np.ndarray, center_point_box: int) -> np.ndarray:
     """Boxes as [.., y_min, x_min, y_max, x_max]."""
     if center_point_box:
@@ -167,6 +180,6 @@ def _intersection_over_union(box: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 TABLE: Mapping[str, HostFn] = {
     "NonZero": _non_zero, "Compress": _compress, "Unique": _unique, "NonMaxSuppression": _non_max_suppression,
-    "suppress": _suppress, "Kept": _kept, "Extent": _extent, "tally": _tally, "compact": _compact,
-    "order_rows": _order_rows,
+    "suppress": _suppress, "Kept": _kept, "Extent": _extent, "Required": _required, "tally": _tally,
+    "compact": _compact, "order_rows": _order_rows,
 }  # fmt: skip

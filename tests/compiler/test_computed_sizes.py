@@ -120,3 +120,14 @@ def test_a_size_below_0_is_a_fault() -> None:
         pytest.raises(ExecutionError, match=message),
     ):
         module.run(feeds)
+
+
+@pytest.mark.parametrize("length", ["n", "6"])
+def test_a_size_that_meets_another_is_as_large(length: str) -> None:
+    text = f"(float[{length}] x, int64[1] k) => (float[q] y) {{ c = ConstantOfShape(k)  y = Add(x, c) }}"
+    x = np.arange(6, dtype=np.float32)
+    with load(compile_model(parser.parse_model(HEAD + text)).to_bytes()) as module:
+        np.testing.assert_array_equal(module.run({"x": x, "k": np.array([6])})["y"], x)
+        for k in (0, 3, 9):
+            with pytest.raises(ExecutionError, match=f"a size of {k}, .*one of 6 "):
+                module.run({"x": x, "k": np.array([k])})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tilestitch.compiler.cli import rivals
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.passes.plan.index_checks import pending_checks
 from tilestitch.runtime import load
+from tilestitch.runtime.errors import ExecutionError
 from tilestitch.runtime.host import TABLE
 
 pytest.importorskip("onnxruntime")
@@ -41,6 +43,39 @@ def masks(shapes: Sequence[tuple[int, ...]], seed: int = 0) -> list[np.ndarray]:
     """With none, few, many and all elements true."""
     random = np.random.default_rng(seed)
     return [random.random(shape) < density for shape in shapes for density in DENSITIES]
+
+
+MASKS = [[1, 0, 1, 0, 0, 0], [0, 1, 1, 0, 0, 0], [0] * 6, [1, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 0]]
+
+
+def test_a_size_that_the_data_gives_is_that_of_an_input_where_it_must_be() -> None:
+    text = "(float[n] x, float[m] v, bool[m] p) => (float[k] y) <float[3] c = {1, 2, 3}>\n"
+    text += "{ a = Compress<axis=0>(v, p)  b = Concat<axis=0>(a, c)  y = Add(x, b) }"
+    v, c = np.arange(5, dtype=np.float32), np.array([1, 2, 3], np.float32)
+    with load(compile_model(parser.parse_model(HEAD + text)).to_bytes()) as module:
+        for n, found in product((3, 4, 5), (0, 1, 3)):
+            feeds = {"x": np.ones(n, np.float32), "v": v, "p": np.arange(5) < found}
+            if n == found + 3:
+                np.testing.assert_array_equal(module.run(feeds)["y"], 1 + np.concatenate([v[:found], c]))
+                continue
+            with pytest.raises(ExecutionError, match=f"a size of {found}, .*one of {n - 3} "):
+                module.run(feeds)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_sizes_that_the_data_gives_are_equal_where_they_must_be(target: str) -> None:
+    """There is no room for more than the other has, and what is missing is not in memory."""
+    text = "(float[n] x, bool[n] p, bool[n] q) => (float[k] y)\n"
+    text += "{ a = Compress<axis=0>(x, p)  b = Compress<axis=0>(x, q)  y = Add(a, b) }"
+    compiled = compile_model(parser.parse_model(HEAD + text), target)
+    x = np.arange(6, dtype=np.float32)
+    with load(compiled.to_bytes(), target) as module:
+        for p, q in product(np.array(MASKS, bool), repeat=2):
+            if p.sum() == q.sum():
+                np.testing.assert_array_equal(module.run({"x": x, "p": p, "q": q})["y"], x[p] + x[q])
+                continue
+            with pytest.raises(ExecutionError, match=f"Compress_1.*a size of {q.sum()}, .*one of {p.sum()} "):
+                module.run({"x": x, "p": p, "q": q})
 
 
 @pytest.mark.parametrize("target", TARGETS)

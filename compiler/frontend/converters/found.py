@@ -19,7 +19,8 @@ from tilestitch.compiler.ir.claims import may_be_natural
 from tilestitch.compiler.ir.sizes import Size, bounds_of
 from tilestitch.compiler.ir.types import is_float
 
-from ..symbols import found_size, sizes_are_symbols
+from ..found_sizes import required
+from ..symbols import found_size, sizes_are_symbols, taken_sizes
 
 BLOCK = 1024
 """Elements of a mask that are counted together."""
@@ -31,15 +32,21 @@ def places_of_true(b: Builder, mask: Value) -> Value:
     ends = b.emit("cumulative", counts, axis=0, reducer="sum", exclusive=False, reverse=False)
     blocks = b.dim(ends, 0)
     last = b.slice_axis(b.pad(ends, (1,), (0,)), 0, blocks, blocks + 1)  # 0 where there are no blocks
-    found = _as_size(b, last, prod(b.shape(mask)))
+    ends, found = _as_size(b, last, prod(b.shape(mask)), ends)
     return b.emit("compact", mask, ends, block=BLOCK, count=found)
 
 
-def _as_size(b: Builder, count: Value, most: Size) -> Size:
-    """A count, [1], that is known when it has been computed, as a size from then on."""
+def _as_size(b: Builder, count: Value, most: Size, ends: Value) -> tuple[Value, Size]:
+    """A count, [1], that is known when it has been computed, as a size from then on; and the running totals that end
+    with it, once it is sure that there is room for what they say.
+    """
     hint = f"{b.origins[-1] if b.origins else 'found'}"
-    (extent,) = b.host("Extent", [count], [TensorType("bool", (found_size(hint, bounds_of(most)[1]),))])
-    return b.dim(extent, 0)
+    with taken_sizes() as taken:
+        size = found_size(hint, bounds_of(most)[1])
+    if taken:
+        return required(b, ends, taken), taken[0]
+    (extent,) = b.host("Extent", [count], [TensorType("bool", (size,))])
+    return ends, b.dim(extent, 0)
 
 
 def _require_kernels(ctx: Context, values: Sequence[Value]) -> None:
