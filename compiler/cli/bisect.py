@@ -3,9 +3,10 @@ results as outputs: for the target, with the precision, passes and planner that 
 
 First by the artifact's own plan: its kernels as they are, and what they store for each other shown. What they store
 under a name of the model is compared with the reference; and all of it, in whatever layout, with what numpy makes of
-that part of the graph from what the kernel read: so a kernel is found that computes anything else than it should. If
-all do, or if the plan is what the options lead to, then with all results between kernels as outputs of the model, and
-if none differs with one at a time, halving the range: that finds what was made of the graph before it was planned.
+that part of the graph from what the kernel read (where no dimension is open): so a kernel is found that computes
+anything else than it should. If all do, or if the plan is what the options lead to, then with all results between
+kernels as outputs of the model, and if none differs with one at a time, halving the range: that finds what was made of
+the graph before it was planned.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ NOTHING = (
     "no intermediate result differs when the model is compiled again to look at it: the fault depends on how operators "
     "are fused"
 )
+NESTED = "; what nested programs compute is not looked at"
 AS_READ = ", beside what numpy makes of what the kernel read"
 ANOTHER = (
     "compiling the model with the options that the artifact records does not lead to its plan: the artifact is of "
@@ -138,11 +140,11 @@ def first_difference(
     order = [kernel["name"] for kernel in explained["kernels"]]
     with Progress() as progress:
         try:
-            found = _by_names(search, progress) if search.is_open else _by_both(search, plan, progress)
+            found = _by_both(search, plan, progress)
         except PlanMismatchError:
             return None, ANOTHER
     first = min(found, key=lambda one: order.index(one["kernel"]), default=None)
-    return first, first["text"] if first else NOTHING
+    return first, first["text"] if first else NOTHING + (NESTED if search.is_open else "")
 
 
 def _by_both(search: Search, plan: Any, progress: Progress) -> list[dict[str, Any]]:
@@ -159,6 +161,8 @@ def _by_plan(search: Search, plan: StitchPlan, progress: Progress) -> list[dict[
     not what the kernel should have made of what it read.
     """
     candidates = stored_values(search.model, search.explained)
+    if search.is_open:
+        candidates = [candidate for candidate in candidates if candidate.named]
     if not candidates:
         return []
     progress(f"looking at {len(candidates)} results of the plan's kernels")
@@ -169,6 +173,8 @@ def _by_plan(search: Search, plan: StitchPlan, progress: Progress) -> list[dict[
     compared = search.from_reference(known, [results[i] for i in named], [limits[i] for i in named]) if known else []
     # A rewrite may have left a value's name to one of another layout.
     alike = [(one, found) for one, found in zip(known, compared) if not found.note.startswith(("dtype", "shape"))]
+    if search.is_open:
+        return _first_of(alike, "")
     made = _made_by_kernels(compiled, candidates, search.inputs, results, limits)
     return [*_first_of(alike, ""), *_first_of(list(zip(candidates, made)), AS_READ)]
 

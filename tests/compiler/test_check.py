@@ -351,6 +351,24 @@ def test_the_specialisation_that_the_inputs_fit_is_looked_at(
     assert (found["node"], found["shape"]) == ("scaled", [5, 8])
 
 
+def test_the_plan_of_open_dimensions_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        net (float[n,8] x) => (float[n,8] y) <float[8] w = {1,2,3,4,5,6,7,8}> {
+          [soft] a = Softmax <axis = 0> (x)
+          [scaled] b = Mul (a, w)
+          [again] y = Softmax <axis = 1> (b)
+        }"""
+    )
+    artifact, path = compiled(tmp_path, model, "--planner", "none")
+    plant_fault(monkeypatch, "w")
+    monkeypatch.setattr(bisect, "_by_names", lambda *_: [])  # which plans anew
+    found = first(capsys, artifact, path, "--against", "reference", "--dim", "n=5")
+    assert (found["node"], found["kernel"], found["shape"]) == ("scaled", "mul", [5, 8])
+
+
 def test_another_model_is_said_to_be_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     artifact, _ = compiled(tmp_path, transformer(seed=1))
     onnx.save(transformer(seed=2), tmp_path / "other.onnx")
