@@ -9,7 +9,6 @@ APPNOTE, sections 4.3 and 4.5.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import secrets
@@ -32,7 +31,8 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(/[A-Za-z0-9_][A-Za-z0-9_.+-]*)
 _NAME_LIMIT = 255
 _MEMBER_LIMIT = 4096
 _STORED, _DEFLATED = 0, 8
-_LEVEL = 6
+LEVEL = 9
+"""Of deflating."""
 MOST_INFLATED = 128
 """Times that a member may be larger than its bytes in the file: what would be more is stored, and refused when read."""
 
@@ -108,14 +108,6 @@ def _directory(members: Iterable[Member], start: int) -> bytes:
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Digest:
-    """The bytes of the file that are one member."""
-
-    size: int
-    sha256: str
-
-
 class ArchiveWriter:
     """Writes members one after the other to a seekable binary file; `finish` writes the directory."""
 
@@ -124,7 +116,7 @@ class ArchiveWriter:
         self._members: list[Member] = []
         self._position = 0
 
-    def add(self, name: str, size: int, chunks: Iterable[bytes | memoryview], deflates: bytes | None = None) -> Digest:
+    def add(self, name: str, size: int, chunks: Iterable[bytes | memoryview], deflates: bytes | None = None) -> None:
         """Write a member of `size` bytes; deflates: the data that they are when they are inflated. Raises `ValueError`
         when the name is not fit for a member, or the size is wrong.
         """
@@ -132,10 +124,9 @@ class ArchiveWriter:
             raise ValueError(f"{name!r} is no fit name for a new member")
         empty = Member(name, size, 0, self._position)
         self._file.seek(empty.offset)
-        crc32, sha256, written = 0, hashlib.sha256(), 0
+        crc32, written = 0, 0
         for chunk in chunks:
             crc32 = zlib.crc32(chunk, crc32)
-            sha256.update(chunk)
             written += len(chunk)
             self._file.write(chunk)
         if written != size:
@@ -146,17 +137,6 @@ class ArchiveWriter:
         self._write_at(self._position, _local_header(member))
         self._members.append(member)
         self._position = member.offset + size
-        return Digest(size, sha256.hexdigest())
-
-    def replace(self, name: str, data: bytes) -> None:
-        """Overwrite a member that is there by data of the same size."""
-        index = next(i for i, member in enumerate(self._members) if member.name == name)
-        old = self._members[index]
-        if len(data) != old.size or old.inflated is not None:
-            raise ValueError(f"member {name!r} has {old.size} bytes, its replacement {len(data)}")
-        member = Member(name, old.size, zlib.crc32(data), old.header_offset)
-        self._write_at(member.header_offset, _local_header(member) + data)
-        self._members[index] = member
 
     def finish(self) -> None:
         self._write_at(self._position, _directory(self._members, self._position))
@@ -170,7 +150,7 @@ def deflated(data: bytes) -> bytes | None:
     """The bytes of a member that holds `data`; None where it is better stored: it would be no smaller, or by so much
     that it is refused when it is read.
     """
-    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    packer = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     packed = packer.compress(data) + packer.flush()
     return packed if why_not_inflated(len(packed), len(data)) is None else None
 

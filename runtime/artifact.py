@@ -10,12 +10,13 @@ import ctypes
 import hashlib
 import io
 import json
+import math
 import mmap
 import os
 import re
 import stat
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,7 +24,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from . import archive, safetensors
-from .dtypes import dtype_name, numpy_dtype
+from .dtypes import ITEM_BYTES, dtype_name, numpy_dtype
 from .errors import (
     ArtifactError,
     ArtifactIntegrityError,
@@ -39,11 +40,21 @@ from .program import Program, programs_to_json
 from .program_check import programs_from_json
 
 MANIFEST, PLAN, PROGRAM, WEIGHTS = "manifest.json", "plan.json", "program.json", "weights.safetensors"
+DEFLATED_WEIGHTS = "deflated.safetensors"
+"""The weights that are inflated at load rather than mapped: of each element the first byte, then of each the second, …,
+since the bytes of scales and biases deflate better so.
+"""
 CPU_LIBRARY = "kernels/cpu.so"
 """The kernels of a CPU artifact."""
 
 _KERNELS = re.compile(r"kernels/(cpu\.so|sm_\d+[af]?(/\d+)?\.cubin|compute_\d+[af]?(/\d+)?\.ptx)")
-_RESERVED = (MANIFEST, PLAN, PROGRAM, WEIGHTS)
+_RESERVED = (MANIFEST, PLAN, PROGRAM, WEIGHTS, DEFLATED_WEIGHTS)
+_TRIED_BYTES, _INFLATED_FROM_BYTES = 8 << 20, 1 << 20
+"""The smallest weights, so many bytes of them, are deflated where that pays, until so many bytes are to be inflated at
+load, which takes about 10 ms.
+"""
+_WORTH = 1 / 64
+"""Of a tensor's bytes: what must be saved for it to be inflated at load."""
 
 
 def cubin_member(architecture: str, number: int | None = None) -> str:
@@ -121,20 +132,24 @@ def _write(file: BinaryIO, contents: ArtifactContents) -> Manifest:
     manifest = Manifest(
         contents.compiler_version,
         contents.target,
-        {member.name: MemberInfo(member.size, "0" * 64) for member in members},
+        {member.name: MemberInfo(member.size, _digest(member.chunks())) for member in members},
         {name: _weight_info(array, contents.strip_weights) for name, array in sorted(contents.weights.items())},
         contents.strip_weights,
         contents.plugins,
         contents.precision,
     )
     writer = archive.ArchiveWriter(file)
-    draft = _json_bytes(manifest.to_json())
-    writer.add(MANIFEST, len(draft), [draft])
-    digests = {each.name: writer.add(each.name, each.size, each.chunks, each.deflates) for each in members}
-    manifest = replace(manifest, members={n: MemberInfo(d.size, d.sha256) for n, d in digests.items()})
-    writer.replace(MANIFEST, _json_bytes(manifest.to_json()))
+    for each in (_member(MANIFEST, _json_bytes(manifest.to_json())), *members):
+        writer.add(each.name, each.size, each.chunks(), each.deflates)
     writer.finish()
     return manifest
+
+
+def _digest(chunks: Iterable[bytes | memoryview]) -> str:
+    sha256 = hashlib.sha256()
+    for chunk in chunks:
+        sha256.update(chunk)
+    return sha256.hexdigest()
 
 
 def write_weights(path: str | os.PathLike[str], weights: Mapping[str, np.ndarray]) -> None:
@@ -154,12 +169,12 @@ class _Member:
 
     name: str
     size: int
-    chunks: Iterable[bytes | memoryview]
+    chunks: Callable[[], Iterable[bytes | memoryview]]
     deflates: bytes | None = None
 
 
 def _members(contents: ArtifactContents) -> list[_Member]:
-    """Every member but the manifest, in the order of the file. Weights are stored, to be mapped."""
+    """Every member but the manifest, in the order of the file. Weights are stored, to be mapped, but for small ones."""
     program = programs_to_json(contents.programs, contents.signatures)
     small = {PLAN: _json_bytes(contents.plan), PROGRAM: _json_bytes(program)}
     programs_from_json(parse_json(small[PROGRAM]))
@@ -171,16 +186,46 @@ def _members(contents: ArtifactContents) -> list[_Member]:
         if not _KERNELS.fullmatch(name):
             raise ValueError(f"kernels cannot be in a member named {name!r}")
         small[name] = data
-    members = [_small_member(name, data) for name, data in sorted(small.items())]
-    if contents.weights and not contents.strip_weights:
-        writer = safetensors.TensorWriter(contents.weights)
-        members.append(_Member(WEIGHTS, writer.size, writer.chunks()))
+    mapped = dict(contents.weights) if not contents.strip_weights else {}
+    packed = {name: mapped.pop(name) for name in _to_deflate(mapped)}
+    if packed:
+        planes = {name: _byte_planes(array) for name, array in packed.items()}
+        small[DEFLATED_WEIGHTS] = b"".join(safetensors.TensorWriter(planes).chunks())
+    members = [_member(name, data) for name, data in sorted(small.items())]
+    if mapped:
+        writer = safetensors.TensorWriter(mapped)
+        members.append(_Member(WEIGHTS, writer.size, writer.chunks))
     return members
 
 
-def _small_member(name: str, data: bytes) -> _Member:
+def _member(name: str, data: bytes) -> _Member:
+    """Deflated where it is smaller for it."""
     deflated = archive.deflated(data)
-    return _Member(name, len(data), [data]) if deflated is None else _Member(name, len(deflated), [deflated], data)
+    held = data if deflated is None else deflated
+    return _Member(name, len(held), lambda: [held], None if deflated is None else data)
+
+
+def _byte_planes(array: np.ndarray) -> np.ndarray:
+    """[bytes of an element, elements]."""
+    raw = np.frombuffer(_raw_bytes(array), np.uint8)
+    return np.ascontiguousarray(raw.reshape(array.size, array.itemsize).T)
+
+
+def _to_deflate(weights: Mapping[str, np.ndarray]) -> list[str]:
+    """Those whose bytes are so few, deflated, that it pays to inflate them at load; the smallest first."""
+    chosen, tried, inflated_from = [], 0, 0
+    for name, array in sorted(weights.items(), key=lambda item: (item[1].nbytes, item[0])):
+        tried += array.nbytes
+        if tried > _TRIED_BYTES:
+            break
+        size = len(zlib.compress(_byte_planes(array).data, archive.LEVEL))
+        if size > (1 - _WORTH) * safetensors.bytes_of(name, array):
+            continue
+        inflated_from += size
+        if inflated_from > _INFLATED_FROM_BYTES:
+            break
+        chosen.append(name)
+    return chosen
 
 
 def _weight_info(array: np.ndarray, with_hash: bool) -> WeightInfo:
@@ -255,7 +300,8 @@ class Artifact:
     def weights(
         self, supplied: str | os.PathLike[str] | Mapping[str, Any] | None = None, *, verify: bool = True
     ) -> dict[str, np.ndarray]:
-        """All weights as read-only, 64-byte aligned byte arrays (uint8, one-dimensional) by name; mapped, not copied.
+        """All weights as read-only, 64-byte aligned byte arrays (uint8, one-dimensional) by name; mapped, not copied,
+        but for those that are deflated.
 
         `supplied` (a safetensors file or arrays by name) stands in for stripped weights, or replaces those that are
         there. With `verify=False` their values may be others than when the artifact was compiled. Raises
@@ -270,8 +316,7 @@ class Artifact:
         if not expected:
             return {}
         if supplied is None:
-            data = self.member(WEIGHTS)
-            return _mapped_weights(data, _stored_tensors(data, self.name, WEIGHTS), expected, self.name)
+            return self._own_weights(expected)
         if isinstance(supplied, Mapping):
             arrays = {str(name): np.asarray(array) for name, array in supplied.items()}
             _check_supplied({n: (dtype_name(a.dtype), a.shape) for n, a in arrays.items()}, expected, "the weights")
@@ -279,10 +324,30 @@ class Artifact:
         else:
             data = _map_file(supplied)
             stored = _stored_tensors(data, str(supplied), "")
-            raw = _mapped_weights(data, stored, expected, str(supplied))
+            _check_stored(stored, expected, str(supplied))
+            raw = _mapped_weights(data, {name: stored[name] for name in expected})
         if verify:
             _check_hashes(raw, expected)
         return raw
+
+    def _own_weights(self, expected: Mapping[str, WeightInfo]) -> dict[str, np.ndarray]:
+        raw = dict[str, np.ndarray]()
+        for member in (name for name in (WEIGHTS, DEFLATED_WEIGHTS) if name in self._members):
+            data = self.member(member)
+            stored = _stored_tensors(data, self.name, member)
+            for name in stored:
+                if name in raw or name not in expected:
+                    problem = "twice" if name in raw else "although the manifest does not list it"
+                    raise ArtifactLayoutError(f"weight {name!r} is there {problem}", file=self.name, member=member)
+            listed = {name: expected[name] for name in stored}
+            if member == DEFLATED_WEIGHTS:
+                _check_stored(stored, {name: _planes_of(info) for name, info in listed.items()}, self.name)
+                raw |= {name: _joined(flat, listed[name]) for name, flat in _mapped_weights(data, stored).items()}
+            else:
+                _check_stored(stored, listed, self.name)
+                raw |= _mapped_weights(data, stored)
+        _check_none_missing(raw, expected, self.name)
+        return {name: raw[name] for name in expected}
 
 
 def read_artifact(source: str | os.PathLike[str] | bytes | memoryview, *, verify: bool = True) -> Artifact:
@@ -309,8 +374,6 @@ def _read(name: str, data: memoryview, verify: bool) -> Artifact:
     first = next(iter(members.values()))
     if first.name != MANIFEST:
         raise ArtifactLayoutError(f"the first member is not {MANIFEST}", member=first.name)
-    if first.inflated is not None:
-        raise ArtifactLayoutError("the manifest is deflated; it is stored", member=MANIFEST)
     text = archive.member_data(data, first)
     if zlib.crc32(text) != first.crc32:
         raise ArtifactIntegrityError("the member is damaged (its checksum differs)", member=MANIFEST)
@@ -328,7 +391,7 @@ def _check_members(data: memoryview, members: dict[str, archive.Member], manifes
     for name in (*manifest.members, PROGRAM, PLAN):
         if name not in members:
             raise ArtifactLayoutError("the member is missing", member=name)
-    if manifest.weights and not manifest.weights_stripped and WEIGHTS not in members:
+    if manifest.weights and not manifest.weights_stripped and not {WEIGHTS, DEFLATED_WEIGHTS} & set(members):
         raise ArtifactLayoutError("the member is missing", member=WEIGHTS)
     if WEIGHTS in members and members[WEIGHTS].inflated is not None:
         raise ArtifactLayoutError("the weights are deflated; they are stored, to be mapped", member=WEIGHTS)
@@ -387,13 +450,23 @@ def _stored_tensors(data: memoryview, file: str, member: str) -> dict[str, safet
         raise
 
 
-def _mapped_weights(
-    data: memoryview, stored: Mapping[str, safetensors.Stored], expected: Mapping[str, WeightInfo], file: str
-) -> dict[str, np.ndarray]:
+def _mapped_weights(data: memoryview, stored: Mapping[str, safetensors.Stored]) -> dict[str, np.ndarray]:
+    whole = np.frombuffer(data, np.uint8)
+    return {name: _aligned(whole[one.offset : one.offset + one.nbytes]) for name, one in stored.items()}
+
+
+def _check_stored(stored: Mapping[str, safetensors.Stored], expected: Mapping[str, WeightInfo], file: str) -> None:
     shown = {name: (tensor.dtype, tensor.shape) for name, tensor in stored.items()}
     _check_supplied(shown, {name: _as_stored(info) for name, info in expected.items()}, file)
-    whole = np.frombuffer(data, np.uint8)
-    return {n: _aligned(whole[stored[n].offset : stored[n].offset + stored[n].nbytes]) for n in expected}
+
+
+def _planes_of(info: WeightInfo) -> WeightInfo:
+    return replace(info, dtype="uint8", shape=(ITEM_BYTES[info.dtype], math.prod(info.shape)))
+
+
+def _joined(planes: np.ndarray, info: WeightInfo) -> np.ndarray:
+    """The bytes of elements one after the other."""
+    return _aligned(aligned_bytes(planes.size, planes.reshape(_planes_of(info).shape).T.reshape(-1)))
 
 
 def _as_stored(info: WeightInfo) -> WeightInfo:
@@ -402,14 +475,18 @@ def _as_stored(info: WeightInfo) -> WeightInfo:
     return replace(info, dtype=dtype, shape=shape)
 
 
-def _check_supplied(
-    found: Mapping[str, tuple[str, tuple[int, ...]]], expected: Mapping[str, WeightInfo], file: str
-) -> None:
+def _check_none_missing(found: Iterable[str], expected: Iterable[str], file: str) -> None:
     missing = sorted(set(expected) - set(found))
     if missing:
         raise WeightsError(
             f"{file}: {len(missing)} weights are missing: {', '.join(missing[:5])}; give those of this artifact"
         )
+
+
+def _check_supplied(
+    found: Mapping[str, tuple[str, tuple[int, ...]]], expected: Mapping[str, WeightInfo], file: str
+) -> None:
+    _check_none_missing(found, expected, file)
     for name, info in expected.items():
         dtype, shape = found[name]
         if (dtype, tuple(shape)) != (info.dtype, info.shape):

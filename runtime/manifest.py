@@ -16,7 +16,7 @@ from .jsonfields import Fields
 from .types import check_sizes
 
 FORMAT_NAME = "tilestitch"
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 """Raised whenever an older runtime would misread a newer artifact."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -96,7 +96,7 @@ class MemberInfo:
 
 @dataclass(frozen=True)
 class WeightInfo:
-    """A tensor of `weights.safetensors`. `sha256` of its bytes is recorded when the weights are stripped, else
+    """A tensor of the weights. `sha256` of its bytes is recorded when the weights are stripped, else
     empty.
     """
 

@@ -80,6 +80,11 @@ class TensorWriter:
                 yield raw[start : start + _CHUNK_BYTES]
 
 
+def bytes_of(name: str, array: np.ndarray) -> int:
+    """What a tensor takes in such a file, with its padding and its entry of the header."""
+    return array.nbytes + -array.nbytes % ALIGNMENT + len(json.dumps({name: _entry(array, 0)}))
+
+
 def stored_type(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     """The type and shape under which a tensor is stored: bytes, with one more axis, where the format lacks the type."""
     if dtype in _CODES:

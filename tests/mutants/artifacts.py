@@ -78,10 +78,10 @@ def forged(data: bytes, chooser: random.Random) -> bytes:
         members["program.json"] = _with_own_signatures(json.loads(members["program.json"]), chooser)
     elif kind in ("plan", "explain"):
         members[f"{kind}.json"] = changed(json.loads(members[f"{kind}.json"]), chooser)
-    elif kind == "weights" and "weights.safetensors" in members:
-        members["weights.safetensors"] = _with_other_header(members["weights.safetensors"], chooser)
-    elif kind == "values" and "weights.safetensors" in members:
-        members["weights.safetensors"] = _with_other_values(members["weights.safetensors"], chooser)
+    elif kind in ("weights", "values") and any(name.endswith(".safetensors") for name in members):
+        name = chooser.choice([name for name in members if name.endswith(".safetensors")])
+        other = _with_other_header if kind == "weights" else _with_other_values
+        members[name] = other(members[name], chooser)
     elif kind == "cut":
         name = chooser.choice([name for name in members if not name.startswith("kernels/")])
         members[name] = members[name][: chooser.randrange(len(members[name]) + 1)]

@@ -24,7 +24,13 @@ from hypothesis import strategies as st
 from tests.runtime.programs import contents, increment_program
 from tests.runtime.signed import signed
 from tilestitch.runtime import archive, load
-from tilestitch.runtime.artifact import ArtifactContents, read_artifact, write_artifact, write_weights
+from tilestitch.runtime.artifact import (
+    ArtifactContents,
+    artifact_bytes,
+    read_artifact,
+    write_artifact,
+    write_weights,
+)
 from tilestitch.runtime.errors import (
     ArtifactError,
     ArtifactIntegrityError,
@@ -41,7 +47,9 @@ WEIGHTS = {
     "empty": np.zeros((0, 3)),
     "scalar": np.array(7, np.int16),
     "complex": np.array([1j, 2], np.complex128),
+    "noise": np.random.default_rng(0).integers(0, 256, 1 << 14, np.uint8),
 }
+"""All but the noise are deflated."""
 
 
 def small(**more: Any) -> ArtifactContents:
@@ -87,8 +95,8 @@ def test_any_zip_tool_reads_it(tmp_path: Path) -> None:
         assert file.testzip() is None
         assert file.namelist()[0] == "manifest.json"
         stored = {info.filename for info in file.infolist() if info.compress_type == zipfile.ZIP_STORED}
-        assert {"manifest.json", "weights.safetensors"} <= stored
-        assert "program.json" not in stored
+        assert "weights.safetensors" in stored
+        assert not {"manifest.json", "program.json", "deflated.safetensors"} & stored
         assert json.loads(file.read("manifest.json"))["format"] == "tilestitch"
 
 
@@ -169,6 +177,11 @@ def test_empty_file(tmp_path: Path) -> None:
 Members = dict[str, bytes]
 
 
+def as_held(name: str, data: bytes) -> bytes:
+    """What is in the file for a member."""
+    return data if name == "weights.safetensors" else archive.deflated(data) or data
+
+
 def rebuilt(change: Callable[[Members, Any], None], fix_hashes: bool = False) -> bytes:
     """The artifact taken apart, changed (members and manifest), and put together again in canonical form."""
     with zipfile.ZipFile(io.BytesIO(image())) as file:
@@ -177,12 +190,14 @@ def rebuilt(change: Callable[[Members, Any], None], fix_hashes: bool = False) ->
     change(members, manifest)
     if fix_hashes:
         for name, info in manifest["members"].items():
-            info.update(size=len(members[name]), sha256=hashlib.sha256(members[name]).hexdigest())
+            held = as_held(name, members[name])
+            info.update(size=len(held), sha256=hashlib.sha256(held).hexdigest())
     members["manifest.json"] = json.dumps(manifest).encode()
     buffer = io.BytesIO()
     writer = archive.ArchiveWriter(buffer)
     for name, data in members.items():
-        writer.add(name, len(data), [data])
+        held = as_held(name, data)
+        writer.add(name, len(held), [held], None if held is data else data)
     writer.finish()
     return buffer.getvalue()
 
@@ -190,7 +205,11 @@ def rebuilt(change: Callable[[Members, Any], None], fix_hashes: bool = False) ->
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (lambda m, f: m.update({"kernels/cpu.so": b"evil" * 5}), ArtifactIntegrityError, "kernels/cpu.so.*SHA-256"),
+        (
+            lambda m, f: m.update({"kernels/cpu.so": b"no library but evil!"}),
+            ArtifactIntegrityError,
+            "kernels/cpu.so.*SHA-256",
+        ),
         (lambda m, f: m.update({"plan.json": b"{}"}), ArtifactIntegrityError, "plan.json.*bytes"),
         (lambda m, f: m.update({"extra.bin": b"x"}), ArtifactLayoutError, "does not list"),
         (lambda m, f: m.pop("program.json"), ArtifactLayoutError, "program.json.*missing"),
@@ -222,19 +241,49 @@ def test_malformed_members_with_the_right_hash(member: str, text: bytes, message
     assert caught.value.member == member
 
 
+@pytest.mark.parametrize(("member", "name"), [("weights.safetensors", "noise"), ("deflated.safetensors", "w")])
 @pytest.mark.parametrize(
     "header",
-    [b"", b"{}", b"[]", b"nonsense", b'{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,1]}}',
-     b'{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,99999]}}',
-     b'{"w":{"dtype":"F99","shape":[4],"data_offsets":[0,16]}}',
-     b'{"w":{"dtype":"F32","shape":[-4],"data_offsets":[0,16]}}',
-     b'{"w":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}}'],
+    ["", "{}", "[]", "nonsense", '{"NAME":{"dtype":"U8","shape":[4,4],"data_offsets":[0,1]}}',
+     '{"NAME":{"dtype":"U8","shape":[4,4],"data_offsets":[0,99999]}}',
+     '{"NAME":{"dtype":"F99","shape":[4],"data_offsets":[0,16]}}',
+     '{"NAME":{"dtype":"U8","shape":[-4,4],"data_offsets":[0,16]}}',
+     '{"NAME":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}',
+     '{"other":{"dtype":"U8","shape":[4,4],"data_offsets":[0,16]}}'],
 )  # fmt: skip
-def test_malformed_weights_with_the_right_hash(header: bytes) -> None:
+def test_malformed_weights_with_the_right_hash(header: str, member: str, name: str) -> None:
+    text = header.replace("NAME", name).encode()
+    data = struct.pack("<Q", len(text)) + text + bytes(16)
+    artifact = read_artifact(rebuilt(lambda m, f: m.update({member: data}), fix_hashes=True))
+    with pytest.raises((ArtifactSchemaError, ArtifactLayoutError, WeightsError)):
+        artifact.weights()
+
+
+def test_a_weight_may_not_be_there_twice() -> None:
+    header = b'{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'
     data = struct.pack("<Q", len(header)) + header + bytes(16)
     artifact = read_artifact(rebuilt(lambda m, f: m.update({"weights.safetensors": data}), fix_hashes=True))
-    with pytest.raises((ArtifactSchemaError, WeightsError)):
+    with pytest.raises(ArtifactLayoutError, match="'w' is there twice"):
         artifact.weights()
+
+
+def test_what_deflates_is_inflated_at_load() -> None:
+    random = np.random.default_rng(1)
+    bits, scales = random.integers(0, 2, 1 << 18, np.int8), random.random(5000, np.float32)
+    noise = random.integers(0, 256, (2, 1 << 18), np.uint8)
+    weights = {"bits": bits, "scales": scales, "noise": noise}
+    image = artifact_bytes(contents(increment_program(), weights=weights))
+    assert len(image) < noise.nbytes + 0.95 * scales.nbytes + bits.nbytes // 4
+    raw = read_artifact(image).weights()
+    assert {name: array.tobytes() for name, array in raw.items()} == {n: a.tobytes() for n, a in weights.items()}
+    header = read_artifact(image).member("weights.safetensors")[:200].tobytes()
+    assert b"noise" in header and b"scales" not in header
+
+
+def test_weights_that_deflate_too_well_are_there_all_the_same() -> None:
+    weights = {"zeros": np.zeros((3, 1 << 20), np.float32), "none": np.zeros((0, 3))}
+    raw = read_artifact(artifact_bytes(contents(increment_program(), weights=weights))).weights()
+    assert raw["zeros"].size == 3 << 22 and not raw["zeros"].any() and raw["none"].size == 0
 
 
 @pytest.mark.parametrize(
@@ -263,11 +312,10 @@ def with_deflated(name: str, packed: bytes, data: bytes) -> bytes:
     """The artifact with a member whose bytes are said to be `data` once they are inflated; all hashes made right."""
     with zipfile.ZipFile(io.BytesIO(image())) as file:
         members = {each: file.read(each) for each in file.namelist()}
-    sizes = {**{each: len(text) for each, text in members.items()}, name: len(packed)}
     manifest = json.loads(members["manifest.json"])
     for each, info in manifest["members"].items():
         held = packed if each == name else members[each]
-        info.update(size=sizes[each], sha256=hashlib.sha256(held).hexdigest())
+        info.update(size=len(held), sha256=hashlib.sha256(held).hexdigest())
     members["manifest.json"] = json.dumps(manifest).encode()
     buffer = io.BytesIO()
     writer = archive.ArchiveWriter(buffer)
@@ -326,8 +374,8 @@ def test_what_is_not_smaller_is_stored() -> None:
     assert archive.deflated(bytes(10_000_000)) is None
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "weights.safetensors"])
-def test_what_is_mapped_or_read_first_is_never_deflated(name: str) -> None:
+def test_what_is_mapped_is_never_deflated() -> None:
+    name = "weights.safetensors"
     data = bytes(range(64)) * 4
     with pytest.raises(ArtifactLayoutError, match=f"{name}.*deflated"):
         read_artifact(with_deflated(name, raw_deflate(data), data))
@@ -390,7 +438,7 @@ def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(archive.ArchiveWriter, "replace", interrupt)
+    monkeypatch.setattr(archive.ArchiveWriter, "finish", interrupt)
     with pytest.raises(KeyboardInterrupt):
         write_artifact(tmp_path / "m.tsm", small())
     assert not list(tmp_path.iterdir())
@@ -498,16 +546,17 @@ def test_missing_weights_are_named(stripped: Path) -> None:
 
 def test_the_weights_hash_can_be_skipped() -> None:
     data = bytearray(image())
-    position = data.index(WEIGHTS["w"].tobytes())
+    position = data.index(WEIGHTS["noise"].tobytes())
     data[position] ^= 1
     with pytest.raises(ArtifactIntegrityError, match=r"weights\.safetensors"):
         read_artifact(bytes(data))
-    assert read_artifact(bytes(data), verify=False).weights()["w"].view(np.float32)[0] != 0
+    assert read_artifact(bytes(data), verify=False).weights()["noise"][0] != WEIGHTS["noise"][0]
 
 
 def test_manifest_damage_is_found_by_its_checksum() -> None:
     data = bytearray(image())
-    position = data.index(b'"compiler_version"') + 21
+    manifest = archive.read_directory(memoryview(data), "image")["manifest.json"]
+    position = manifest.offset + manifest.size // 2
     data[position] ^= 1
     with pytest.raises(ArtifactIntegrityError, match=r"manifest\.json"):
         read_artifact(bytes(data))
