@@ -36,11 +36,12 @@ class BlockDotEmitter(BlockEmitter):
     def __init__(self, plan: Any, load_a: Any, b: Any, epilogue: Any, scratch: Expr, window: Any) -> None:
         super().__init__(plan, load_a, b, epilogue, scratch, window)
         form, at = self._form, plan.scratch_bytes - plan.rounding_bytes
-        each = (plan.block_rows, form.blocks)
-        size = align(plan.block_rows * form.blocks * 4)
-        self.factors = mk.scratch_buffer(scratch, at, each, "float32", "factors")
-        self.taken = mk.scratch_buffer(scratch, at + size, each, "int32", "taken")
-        self.floats = mk.scratch_buffer(scratch, at + 2 * size, (form.blocks * form.block,), "float32", "floats")
+        rows, blocks = plan.block_rows, form.blocks
+        self.factors = mk.scratch_buffer(scratch, at, (rows, blocks), "float32", "factors")
+        at += align(rows * blocks * 4)
+        self.taken = mk.scratch_buffer(scratch, at, (rows * plan.planes, blocks), "int32", "taken")
+        at += align(rows * plan.planes * blocks * 4)
+        self.floats = mk.scratch_buffer(scratch, at, (blocks * form.block,), "float32", "floats")
 
     @property
     def _form(self) -> BlockFormat:
@@ -85,7 +86,7 @@ class BlockDotEmitter(BlockEmitter):
             bits = T.reinterpret(f"int32x{lanes}", self.floats[part(number)])
             magnitude = T.bitwise_and(bits, _all(T.int32(MAGNITUDE), lanes))
             T.buffer_store(most, T.max(most[vector], magnitude), [vector])
-        largest = T.reinterpret("float32", _reduced(most, lanes, T.max))
+        largest = T.reinterpret("float32", reduced(most, lanes, T.max))
         scale = T.bind(largest / mk.constant(ROUNDED_LARGEST, "float32"))
         least = mk.constant(float(np.finfo(np.float32).tiny), "float32")
         inverse = T.bind(T.Select(scale >= least, mk.constant(1, "float32") / scale, mk.constant(0, "float32")))
@@ -95,9 +96,12 @@ class BlockDotEmitter(BlockEmitter):
             rounded = T.bind(T.reinterpret(f"int32x{lanes}", moved) - _all(T.int32(zero), lanes))
             T.buffer_store(total, total[vector] + rounded, [vector])
             T.buffer_store(self.staged, T.cast(rounded, f"{ROUNDED}x{lanes}"), [row, part(number)])
-        middle = 1 if form.zeros else -(1 << (form.bits - 1))
         T.buffer_store(self.factors, scale, [row, block])
-        T.buffer_store(self.taken, _reduced(total, lanes, lambda a, b: a + b) * T.int32(middle), [row, block])
+        T.buffer_store(self.taken, self._taken(reduced(total, lanes, lambda a, b: a + b)), [row, block])
+
+    def _taken(self, total: Expr) -> Expr:
+        """Of the sum of a block: itself, for zero points, or what codes without them are larger by."""
+        return total if self._form.zeros else total * T.int32(-(1 << (self._form.bits - 1)))
 
     def _multiply(
         self, panel: Expr, width: Expr, index: Expr, rows: int, first_k: Expr, last_k: Expr, gate: Expr | None = None
@@ -108,14 +112,15 @@ class BlockDotEmitter(BlockEmitter):
         local = T.bind(row0 - self.first_row)
         vectors = -(-width // plan.tile.lanes) if mk.is_number(width) else plan.tile.vectors
         tile = RegisterTile(rows, vectors, plan.tile.lanes)
-        total, sums = mk.allocate(tile, "float32"), mk.allocate(tile, "int32")
+        summed = RegisterTile(rows * plan.planes, vectors, plan.tile.lanes)
+        total, sums = mk.allocate(tile, "float32"), mk.allocate(summed, "int32")
         mk.fill(total, tile, mk.constant(0, "float32"))
         with mk.serial(0, self._form.blocks) as block:
             if self.schedule.prefetch_ahead:
                 panels.ask(panel, block, plan.ahead_bytes)
-            self._start_block(sums, tile, local, block)
+            self._start_block(sums, summed, local, block)
             with mk.serial(0, self._form.words) as word:
-                self._add_word(sums, tile, panel, block, word, local)
+                self._add_word(sums, summed, panel, block, word, local)
             self._scale_block(total, sums, tile, panel, block, local)
         return total, tile, row0
 
@@ -165,7 +170,7 @@ def _bytes(codes: Expr, bits: int, lanes: int) -> list[Expr]:
     ]
 
 
-def _reduced(buffer: Any, lanes: int, combine: Any) -> Expr:
+def reduced(buffer: Any, lanes: int, combine: Any) -> Expr:
     """Of all elements, by halves."""
     parts = [buffer[T.int64(lane)] for lane in range(lanes)]
     while len(parts) > 1:

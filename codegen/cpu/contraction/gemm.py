@@ -64,7 +64,7 @@ class GemmEmitter:
         self.schedule = plan.schedule
         shape, tile = plan.shape, plan.tile
         if plan.schedule.stage_left:
-            staged_shape = (plan.block_rows, plan.staged_stride)
+            staged_shape = (plan.block_rows * plan.planes, plan.staged_stride)
             self.staged = mk.scratch_buffer(scratch, 0, staged_shape, storage_dtype(plan.staged_dtype), "staged")
         panel = None
         if plan.panel_bytes:

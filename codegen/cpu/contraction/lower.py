@@ -11,6 +11,7 @@ from tilestitch.codegen.compute.dtypes import Expr, from_storage
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cpu.abi import KernelLaunch
 from tilestitch.codegen.cpu.contraction.block_dots import BlockDotEmitter
+from tilestitch.codegen.cpu.contraction.block_planes import BlockPlaneEmitter
 from tilestitch.codegen.cpu.contraction.blocks import BlockEmitter
 from tilestitch.codegen.cpu.contraction.gemm import GemmEmitter, emit_gemm
 from tilestitch.codegen.cpu.contraction.gemv import emit_gemv
@@ -84,6 +85,8 @@ def _emitter(plan: GemmPlan) -> type[GemmEmitter]:
         return TileEmitter
     if plan.shape.blocks is None:
         return GemmEmitter
+    if plan.planes > 1:
+        return BlockPlaneEmitter
     return BlockDotEmitter if plan.rounds else BlockEmitter
 
 

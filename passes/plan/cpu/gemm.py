@@ -33,6 +33,10 @@ FEW_ROWS = 4
 ROUNDED = "int8"
 """What a left operand is rounded to, symmetrically."""
 ROUNDED_LARGEST = 127
+PLANES = 4
+"""Digits of 8 bits with a sign that a row of float32 is split into, rather than rounded."""
+EXACT_SUM = 1 << 24
+"""Integers up to which float32 has every one."""
 
 
 SHAPES_BYTES = 64
@@ -48,6 +52,11 @@ and 24 with 8 KiB); of narrow ones it fetches too little (8 rows by 3 vectors: 2
 def sums_fit(form: BlockFormat) -> bool:
     """Whether 32 bits hold the sum of a block of any codes times rounded elements of a row."""
     return form.block * ROUNDED_LARGEST * ((1 << form.bits) - 1) <= LARGEST
+
+
+def planes_fit(form: BlockFormat) -> bool:
+    """Whether sums of a block of any codes times digits are exact as float32, too."""
+    return form.integers and form.block * (ROUNDED_LARGEST + 1) * ((1 << form.bits) - 1) <= EXACT_SUM
 
 
 @dataclass(frozen=True)
@@ -206,8 +215,13 @@ class GemmPlan:
 
     @property
     def rounds(self) -> bool:
-        """Whether rows of the left operand are rounded to 8 bits as they are copied."""
+        """Whether rows of the left operand are rounded to 8 bits, or split into such, as they are copied."""
         return isinstance(self.schedule, CpuBlockDotGemmSchedule)
+
+    @property
+    def planes(self) -> int:
+        """Rows that are copied of each row of the left operand."""
+        return self.schedule.planes if isinstance(self.schedule, CpuBlockDotGemmSchedule) else 1
 
     @property
     def neighbours(self) -> int:
@@ -285,7 +299,8 @@ class GemmPlan:
 
     @property
     def staged_bytes(self) -> int:
-        size = (self.block_rows + self.rows_beyond) * self.staged_stride * storage_bytes(self.staged_dtype)
+        rows = (self.block_rows + self.rows_beyond) * self.planes
+        size = rows * self.staged_stride * storage_bytes(self.staged_dtype)
         return align(size) if self.schedule.stage_left else 0
 
     @property
@@ -336,12 +351,15 @@ class GemmPlan:
 
     @property
     def rounding_bytes(self) -> int:
-        """Of the rows that are rounded: a scale and a sum of each block, and the floats of one row."""
+        """Of the rows that are rounded: a scale of each block, and a sum, or one of each plane; the floats of one row;
+        and, of planes, whether the row cannot be split.
+        """
         form = self.shape.blocks
         if form is None or not self.rounds:
             return 0
-        each = align(self.block_rows * form.blocks * storage_bytes("float32"))
-        return 2 * each + align(form.blocks * form.block * storage_bytes("float32"))
+        each = [align(count * self.block_rows * form.blocks * storage_bytes("float32")) for count in (1, self.planes)]
+        odd = align(storage_bytes("int32")) if self.planes > 1 else 0
+        return sum(each) + align(form.blocks * form.block * storage_bytes("float32")) + odd
 
     def packing(self, groups: int = 1) -> Packing:
         """Layout of a constant right operand."""
@@ -407,7 +425,7 @@ class GemmPlan:
             yield f"{form.codes} are looked up: they cannot be converted"
         if not shape.packed or shape.gates > 1 or shape.batch > 1:
             yield "weights in blocks are one constant matrix, without gates"
-        if shape.rounds != self.rounds:
+        if shape.rounds != (self.rounds and self.planes == 1):
             yield "rows are rounded to 8 bits where the operator says so, by the template of blocks that does"
         if self.rounds:
             yield from self._rounding_reasons(form)
@@ -432,6 +450,10 @@ class GemmPlan:
             yield f"{form.codes} are no integers to multiply"
         if not sums_fit(form):
             yield f"sums of {form.block} codes may not fit into 32 bits"
+        if self.planes not in (1, PLANES):
+            yield f"a row is rounded, or split into {PLANES} planes, not {self.planes}"
+        if self.planes > 1 and (self.shape.m != 1 or not planes_fit(form)):
+            yield f"planes are of one row, by blocks whose sums are at most {EXACT_SUM}"
         if not schedule.stage_left or schedule.widen_right:
             yield "rows are rounded as they are copied, and panels are not widened"
 

@@ -76,11 +76,13 @@ class CpuBlockGemmSchedule(CpuGemmSchedule):
 @dataclass(frozen=True)
 class CpuBlockDotGemmSchedule(CpuBlockGemmSchedule):
     """The same where the left operand is rounded to 8 bits, by the instruction `dot`. stage_left: it always is, with a
-    scale and a sum for each block. No panel is widened: codes become bytes in registers.
+    scale and a sum for each block. No panel is widened: codes become bytes in registers. planes: 1, or `PLANES` where
+    the operand is one row that is not to be rounded: it becomes so many rows of 8 bits, which are its digits.
     """
 
     template: ClassVar[str] = "cpu_block_dot_gemm"
     dot: str = "vpdpbusd"
+    planes: int = 1
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ COPY_CYCLES, TURN_CYCLES, NEAR_CYCLES = 0.5, 1.5, 0.1
 """Of an element of the left operand: copied as it lies, copied from channels first, and read where it lies."""
 BLOCK_CYCLES, IN_REGISTERS_CYCLES = 0.15, 0.03
 """To dequantise an element of weights in blocks into a panel, and, besides multiplying, in registers."""
-BYTES_CYCLES, ROUND_CYCLES = 0.016, 1.0
-"""To make bytes of an element of such weights in registers, and to round one of the left operand."""
+BYTES_CYCLES, ROUND_CYCLES, SPLIT_CYCLES = 0.016, 1.0, 4.0
+"""To make bytes of an element of such weights in registers, and to round one of the left operand, or split it."""
 SCALED_STEPS = 3
 """Steps that it takes to scale the sums of a block."""
 WINDOW_CYCLES, RUN_CYCLES = 4.0, 8.0
@@ -74,9 +74,10 @@ def _tile_and_row(plan: GemmPlan, isa: Isa) -> tuple[float, float]:
     if plan.multiplies_tiles:
         tiles = _tiles(plan.tile_rows, plan.schedule.vectors, plan.steps)
         return tiles, elements * (COPY_CYCLES if plan.schedule.stage_left else NEAR_CYCLES)
-    step = step_cycles(plan.rows.largest, plan.tile.vectors, isa)
+    step = step_cycles(plan.rows.largest * plan.planes, plan.tile.vectors, isa)
     if plan.rounds and form is not None:
-        return step * form.blocks * (form.block // DOTS["vpdpbusd"].group + SCALED_STEPS), elements * ROUND_CYCLES
+        copied = elements * (ROUND_CYCLES if plan.planes == 1 else SPLIT_CYCLES)
+        return step * form.blocks * (form.block // DOTS["vpdpbusd"].group + SCALED_STEPS), copied
     return step * max(1, plan.steps), elements * (COPY_CYCLES if plan.schedule.stage_left else NEAR_CYCLES)
 
 

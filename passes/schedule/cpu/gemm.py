@@ -9,7 +9,7 @@ from functools import lru_cache
 from tilestitch.compiler.ir.blocks import BlockFormat
 from tilestitch.compiler.ir.sizes import ceil_div, is_open
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
-from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemmShape, GemvShape
+from tilestitch.passes.plan.cpu.gemm import PLANES, ROUNDED, GemmPlan, GemmShape, GemvShape, planes_fit
 from tilestitch.passes.plan.cpu.isa import TILE_ROWS, Dot, Isa
 from tilestitch.passes.plan.cpu.schedules import (
     CpuBlockDotGemmSchedule,
@@ -38,6 +38,8 @@ MOST_SUMMED = 16
 """Vectors of sums of such a tile, without those of a block."""
 MOST_ROUNDED = 8
 """Rows of a tile of such sums, where the left operand is rounded to 8 bits."""
+LEAST_SPLIT_COLUMNS = 256
+"""For which a row is split into digits: that takes as long as 50 columns save."""
 TASKS_A_THREAD = 3
 TASK_ELEMENTS = 16384
 """The least that a task reads of such a matrix where there are several tasks: a few microseconds, as long as a thread
@@ -52,7 +54,7 @@ def choose_gemm(shape: GemmShape, isa: Isa, threads: int) -> CpuGemmSchedule:
         raise ValueError(f"gates of {shape} need one packed right operand; leave the slices out of the kernel")
     if min(shape.m, shape.n, shape.batch) < 1 or shape.k < 0:
         raise ValueError(f"GEMM of an empty shape {shape}; skip the launch")
-    if shape.rounds and shape.blocks is not None:
+    if shape.blocks is not None and (shape.rounds or _splits(shape, shape.blocks, isa)):
         return _rounded(shape, isa, threads)
     if shape.blocks is not None and shape.m <= MOST_STREAMED:
         return _streamed(shape, shape.blocks, isa, threads)
@@ -130,16 +132,29 @@ def with_few_rows(schedule: CpuBlockGemmSchedule, shape: GemmShape) -> CpuBlockG
     return replace(schedule, few=MOST_STREAMED, stage_left=not shape.reads_blocks(shape.blocks))
 
 
+def _splits(shape: GemmShape, form: BlockFormat, isa: Isa) -> bool:
+    """One row by 4-bit codes is split into digits of 8 bits: for 128 codes, 11 instructions of integers rather than 24
+    of floats.
+    """
+    dots = isa.dot is not None and isa.dot.right == ROUNDED
+    one = shape.m == 1 and shape.n >= LEAST_SPLIT_COLUMNS
+    return dots and one and not is_open(shape.k) and form.bits == 4 and planes_fit(form)
+
+
 def _rounded(shape: GemmShape, isa: Isa, threads: int) -> CpuBlockDotGemmSchedule:
-    """Rows rounded to 8 bits: codes become bytes in registers, of as few rows as there are sums, and as often."""
+    """Rows rounded to 8 bits, or split into such: codes become bytes in registers, of as few rows as there are sums,
+    and as often.
+    """
     if isa.dot is None:
         raise ValueError(f"{isa.name} has no instruction that multiplies bytes; leave the operand as it is")
     lanes = isa.lanes(shape.acc_dtype)
     rows = min(shape.m, MOST_ROUNDED) if not is_open(shape.m) else MOST_ROUNDED
-    vectors = max(v for v in STREAMED_VECTORS if v == 1 or (v * lanes <= shape.n and v * rows <= MOST_SUMMED))
+    planes = 1 if shape.rounds else PLANES
+    vectors = max(v for v in STREAMED_VECTORS if v == 1 or (v * lanes <= shape.n and v * rows * planes <= MOST_SUMMED))
     draft = CpuBlockDotGemmSchedule(
         rows, vectors, lanes, 1, 1, shape.k, stage_left=True, spill=shape.long_epilogue,
         prefetch_ahead=shape.m <= rows and shape.right_bytes > isa.l2_bytes // 2, dot=isa.dot.name,
+        planes=planes,
     )  # fmt: skip
     block_tiles, block_panels = _blocks(GemmPlan(shape, draft), isa, threads)
     return replace(draft, block_tiles=block_tiles, block_panels=block_panels)

@@ -1,0 +1,177 @@
+"""GEMMs of one row of floats by weights in blocks, in integers: the row becomes four rows of bytes.
+
+Times a power of two, which the largest element of a block gives, an element is an integer of 31 bits; its digits to the
+base 256, from -128 to 127, are the planes. The sums of a block are exact for each plane, also as float32, and their sum
+is rounded three times, where a sum of floats is at every element. What is lost is what elements have below 2^-30 of the
+largest, so less than float32 loses of sums with that one. A row is odd, and is multiplied as floats, where that is not
+so: where one element is so large that beside it all others of its block would be inexact; where a block has
+NaN or an infinity; and where its power of two would be none that float32 has.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.cpu.contraction import microkernel as mk
+from tilestitch.codegen.cpu.contraction.block_dots import MAGNITUDE, BlockDotEmitter, reduced
+from tilestitch.codegen.cpu.contraction.blocks import EXPONENT_BIAS, MANTISSA_BITS, BlockPanels
+from tilestitch.codegen.cpu.contraction.microkernel import Expr
+from tilestitch.passes.plan.cpu.gemm import ROUNDED
+from tilestitch.passes.plan.cpu.tiling import RegisterTile, align
+
+DIGIT_BITS = 8
+LARGEST_BITS = 30
+"""Magnitudes of the integers are below two to this power."""
+LEAST_EXPONENT = LARGEST_BITS
+"""Of the largest element of a block, as float32 stores it: with it, both powers of two are normal numbers."""
+BESIDE = 128.0
+"""The largest element of a block may be so many times the sum of the others where some of these are not exact."""
+
+
+class BlockPlaneEmitter(BlockDotEmitter):
+    """A GEMM of one row by weights in blocks, in integers without rounding it to 8 bits."""
+
+    as_floats = False
+    """Whether what is emitted now multiplies floats, since the row is odd."""
+
+    def __init__(self, plan: Any, load_a: Any, b: Any, epilogue: Any, scratch: Expr, window: Any) -> None:
+        super().__init__(plan, load_a, b, epilogue, scratch, window)
+        self.odd = mk.scratch_buffer(scratch, plan.scratch_bytes - align(4), (1,), "int32", "odd")
+
+    def _stage_rows(self) -> None:
+        T.buffer_store(self.odd, T.int32(0), [0])
+        super()._stage_rows()
+
+    def _round(self, row: Expr, block: Expr) -> None:
+        """One block of the row: its digits, its power of two, and what is taken from sums of it."""
+        form, planes = self._form, self.plan.planes
+        lanes = next(n for n in (self.plan.tile.lanes, 8, 4) if form.block % n == 0)
+        vector = T.ramp(T.int64(0), T.int64(1), lanes)
+        most = T.alloc_buffer((lanes,), "int32", scope="local")
+        beside, lost = (T.alloc_buffer((lanes,), "float32", scope="local") for _ in range(2))
+        totals = [T.alloc_buffer((lanes,), "int32", scope="local") for _ in range(planes)]
+        for each in (most, *totals):
+            T.buffer_store(each, _all(T.int32(0), lanes), [vector])
+        for each in (beside, lost):
+            T.buffer_store(each, _all(mk.constant(0, "float32"), lanes), [vector])
+
+        def part(number: Expr) -> Any:
+            return T.ramp(block * form.block + number * lanes, T.int64(1), lanes)
+
+        with mk.serial(0, form.block // lanes) as number:
+            bits = T.reinterpret(f"int32x{lanes}", self.floats[part(number)])
+            magnitude = T.bind(T.bitwise_and(bits, _all(T.int32(MAGNITUDE), lanes)))
+            T.buffer_store(most, T.max(most[vector], magnitude), [vector])
+            T.buffer_store(beside, beside[vector] + T.reinterpret(f"float32x{lanes}", magnitude), [vector])
+        largest = T.bind(reduced(most, lanes, T.max))
+        exponent = T.bind(T.max(T.shift_right(largest, T.int32(MANTISSA_BITS)), T.int32(LEAST_EXPONENT)))
+        whole = LARGEST_BITS - 1 + EXPONENT_BIAS
+        inverse = _power(T.int32(whole + EXPONENT_BIAS) - exponent)
+        T.buffer_store(self.factors, _power(exponent - T.int32(whole - EXPONENT_BIAS)), [row, block])
+        with mk.serial(0, form.block // lanes) as number:
+            moved = T.bind(self.floats[part(number)] * _all(inverse, lanes))
+            nearest = T.bind(T.nearbyint(moved))
+            T.buffer_store(lost, T.max(lost[vector], T.abs(moved - nearest)), [vector])
+            rest: Expr = T.bind(T.cast(nearest, f"int32x{lanes}"))
+            for plane in range(planes):
+                byte = T.bind(T.cast(rest, f"{ROUNDED}x{lanes}"))
+                digit = T.bind(T.cast(byte, f"int32x{lanes}"))
+                T.buffer_store(self.staged, byte, [plane, part(number)])
+                T.buffer_store(totals[plane], totals[plane][vector] + digit, [vector])
+                rest = T.bind(T.shift_right(rest - digit, _all(T.int32(DIGIT_BITS), lanes)))
+        for plane in range(planes):
+            sum_ = reduced(totals[plane], lanes, lambda a, b: a + b)
+            T.buffer_store(self.taken, self._taken(sum_), [plane, block])
+        self._mark_odd(largest, reduced(beside, lanes, lambda a, b: a + b), reduced(lost, lanes, T.max))
+
+    def _mark_odd(self, largest: Expr, total: Expr, lost: Expr) -> None:
+        """largest: bits of a magnitude. total: the sum of magnitudes. lost: the most that an integer was rounded by."""
+        most = T.reinterpret("float32", largest)
+        alone = tirx.And(lost > mk.constant(0, "float32"), (total - most) * mk.constant(BESIDE, "float32") < most)
+        exponent = T.shift_right(largest, T.int32(MANTISSA_BITS))
+        small = tirx.And(exponent < T.int32(LEAST_EXPONENT), largest > T.int32(0))
+        with T.If(tirx.Or(tirx.Or(alone, small), exponent >= T.int32(2 * EXPONENT_BIAS + 1))), T.Then():
+            T.buffer_store(self.odd, T.int32(1), [0])
+
+    def _tile(self, panel: Expr, width: Expr, index: Expr, rows: int) -> None:
+        with T.If(tirx.EQ(self.odd[0], T.int32(0))):
+            with T.Then():
+                super()._tile(panel, width, index, rows)
+            with T.Else():
+                self.as_floats = True
+                super()._tile(panel, width, index, rows)
+                self.as_floats = False
+
+    def _multiply(
+        self, panel: Expr, width: Expr, index: Expr, rows: int, first_k: Expr, last_k: Expr, gate: Expr | None = None
+    ) -> tuple[Any, RegisterTile, Expr]:
+        if not self.as_floats:
+            return super()._multiply(panel, width, index, rows, first_k, last_k, gate)
+        panels, form, lanes = self.panels, self._form, self.plan.tile.lanes
+        assert isinstance(panels, BlockPanels)
+        vectors = -(-width // lanes) if mk.is_number(width) else self.plan.tile.vectors
+        tile = RegisterTile(rows, vectors, lanes)
+        total, sums = mk.allocate(tile, "float32"), mk.allocate(tile, "float32")
+        zero = mk.constant(0, "float32")
+        mk.fill(total, tile, zero)
+        with mk.serial(0, form.blocks) as block:
+            mk.fill(sums, tile, zero)
+            middle = _all(mk.constant(1 << (form.bits - 1), "float32"), lanes)
+            taken = [panels.zero(panel, block, v) if form.zeros else middle for v in range(vectors)]
+            with mk.serial(0, form.words) as word:
+                for vector in range(vectors):
+                    self._add_floats(sums, vector, taken[vector], panel, block, word)
+            for vector in range(vectors):
+                scale, place = panels.scale(panel, block, vector), _place(tile, vector)
+                T.buffer_store(total, total[0, place] + sums[0, place] * scale, [0, place])
+        return total, tile, T.bind(mk.start_of(self.plan.rows, index))
+
+    def _add_floats(self, sums: Any, vector: int, taken: Expr, panel: Expr, block: Expr, word: Expr) -> None:
+        """One word of each column, whose codes lie as they are multiplied as bytes."""
+        panels, form, lanes = self.panels, self._form, self.plan.tile.lanes
+        assert isinstance(panels, BlockPanels)
+        words, place = panels.word(panel, block * form.words + word, vector), _place(self.plan.tile, vector)
+        mask = _all(T.int32((1 << form.bits) - 1), lanes)
+        for number in range(panels.per_word):
+            shift = _all(T.int32(_place_of_code(number, form.bits) * form.bits), lanes)
+            code = T.cast(T.bitwise_and(T.shift_right(words, shift), mask), f"float32x{lanes}")
+            factor = _all(self.floats[block * form.block + word * panels.per_word + number], lanes)
+            T.buffer_store(sums, sums[0, place] + factor * (code - taken), [0, place])
+
+    def _scale_block(self, total: Any, sums: Any, tile: RegisterTile, panel: Expr, block: Expr, local: Expr) -> None:
+        """The sums of digits, the highest first, each 256 times as much as the next."""
+        panels, form, lanes, planes = self.panels, self._form, tile.lanes, self.plan.planes
+        assert isinstance(panels, BlockPanels)
+        base = _all(mk.constant(1 << DIGIT_BITS, "float32"), lanes)
+        for vector in range(tile.vectors):
+            scale, place = panels.scale(panel, block, vector), _place(tile, vector)
+            zero = panels.zero(panel, block, vector) if form.zeros else None
+            value = None
+            for plane in reversed(range(planes)):
+                digits = T.cast(sums[plane, place], f"float32x{lanes}")
+                if zero is not None:
+                    digits = digits - zero * _all(T.cast(self.taken[plane, block], "float32"), lanes)
+                value = digits if value is None else digits + value * base
+            factor = scale * _all(self.factors[local, block], lanes)
+            T.buffer_store(total, total[0, place] + value * factor, [0, place])
+
+
+def _place_of_code(number: int, bits: int) -> int:
+    """In a word: codes of 4 bits are first the low halves of its bytes, then the high ones."""
+    return number if bits == 8 else number % 4 * 2 + number // 4
+
+
+def _power(exponent: Expr) -> Expr:
+    """Two to a power, as float32, by its exponent as that is stored."""
+    return T.bind(T.reinterpret("float32", T.shift_left(exponent, T.int32(MANTISSA_BITS))))
+
+
+def _all(value: Expr, lanes: int) -> Expr:
+    return tirx.Broadcast(value, lanes)
+
+
+def _place(tile: RegisterTile, vector: int) -> Expr:
+    return T.ramp(T.int64(vector * tile.lanes), T.int64(1), tile.lanes)
