@@ -285,7 +285,8 @@ class _Task:
             mk.vector(lanes, lambda lane: emit(run * columns + number * lanes + lane))
         rest = keys - whole * columns
         if is_open(rest) or rest:
-            with T.If(runs[1] > whole), T.Then():
+            last = mk.as_index(runs[1]) if is_open(runs[1]) else runs[1]
+            with T.If(last > whole), T.Then():
                 mk.for_each_column(rest, lanes, lambda key: emit(whole * columns + key))
 
     def _fold(self, runs: tuple[Expr, Expr], reducer: str, element: Callable[[Expr, Expr], Expr]) -> Expr:

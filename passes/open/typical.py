@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Set
 from itertools import count, islice, permutations
 
 from tilestitch.compiler.ir import Graph, TensorType
-from tilestitch.compiler.ir.sizes import Size, Symbol, size_of, symbols_of
+from tilestitch.compiler.ir.sizes import Size, Symbol, size_of, symbols_of, typical
 from tilestitch.passes.errors import PassError
 
 FIRSTS = (97, 29, 5, 1)
@@ -32,11 +32,27 @@ def typical_sizes(graph: Graph, given: Mapping[str, int] | None = None) -> dict[
             sizes = {s.name: _in_range(s, first[leaders[s.name]], factor) for s in graph.symbols}
             if all(claim.holds(sizes) for claim in graph.claims):
                 return sizes
+    for order in _orders(taken, len(graph.symbols)):
+        sizes = _raised(graph, {s.name: _in_range(s, prime, 1) for s, prime in zip(graph.symbols, order, strict=True)})
+        if all(claim.holds(sizes) for claim in graph.claims):
+            return sizes
     claims = "; ".join(f"{claim} ({claim.reason})" if claim.reason else str(claim) for claim in graph.claims)
     raise PassError(
         f"no typical sizes were found for which all holds that the model takes for granted: {claims}; give sizes with "
         "shapes (--shape), or ranges with dims (--dim) that leave fewer"
     )
+
+
+def _raised(graph: Graph, sizes: dict[str, int]) -> dict[str, int]:
+    """With larger primes for the sizes that have to be as large as some sum of others."""
+    for claim in graph.claims:
+        lacking = 0 if claim.exact or claim.holds(sizes) else -typical(claim.size, sizes)
+        for symbol in graph.symbols if lacking > 0 else ():
+            raised = {**sizes, symbol.name: next(_primes(sizes[symbol.name] + lacking))}
+            if claim.holds(raised) and raised[symbol.name] <= symbol.high:
+                sizes = raised
+                break
+    return sizes
 
 
 def _leaders(graph: Graph) -> dict[str, str]:

@@ -17,8 +17,10 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from tests.compiled import assert_close
 from tests.open_models.decoders import llama
 from tests.open_models.styles import Script
+from tests.tolerances import MODELS
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.driver import CompiledModel
 from tilestitch.compiler.errors import OptionError
@@ -424,3 +426,32 @@ def test_forged_caches_are_refused(change: dict[str, Any]) -> None:
     forged = replace(program, caches=(replace(program.caches[0], **change), *program.caches[1:]))
     with pytest.raises(ArtifactSchemaError, match="cache"):
         check_program(forged, contents.signatures)
+
+
+SHARED = """<ir_version: 10, opset_import: ["" : 23]>
+    g (float[b,2,n,8] q, float[b,2,p,8] past, float[b,2,n,8] new) => (float[b,2,n,8] y, float[b,2,t,8] whole) {
+      whole = Concat <axis = 2> (past, new)
+      """
+READERS = {
+    "matmuls": "k = Transpose <perm = [0, 1, 3, 2]> (whole)  s = MatMul (q, k)  a = Softmax <axis = -1> (s)  "
+    "y = MatMul (a, whole) }",
+    "attention": "y = Attention <scale = 1.0> (q, whole, whole) }",
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_one_cache_of_keys_and_values(reader: str) -> None:
+    """Of any number of images, none among them."""
+    model = onnx.parser.parse_model(SHARED + READERS[reader])
+    random = np.random.default_rng(0)
+    compiled = compile_model(model, dims={"n": (1, 4), "p": (1, 64)}, donate=["past"])
+    with load(compiled.to_bytes(), donate=["past"]) as module:
+        for b, n, p in ((2, 1, 5), (0, 1, 5), (3, 2, 31)):
+            whole = random.standard_normal((b, 2, p, 8)).astype(np.float32)
+            for _ in range(2):
+                q, new = random.standard_normal((2, b, 2, n, 8)).astype(np.float32)
+                past, rows = whole, np.concatenate([whole, new], 2)
+                y, whole = module.run({"q": q, "past": past, "new": new}).values()
+                weights = np.exp(q @ rows.transpose(0, 1, 3, 2))
+                np.testing.assert_array_equal(whole, rows)
+                assert_close(y, weights / weights.sum(-1, keepdims=True) @ rows, MODELS["float32"])

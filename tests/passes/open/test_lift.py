@@ -58,8 +58,9 @@ def test_typical_sizes_are_new_to_the_graph_and_in_range() -> None:
         (Claim(B - S, exact=False), lambda b, s: b >= s),
         (Claim(S % 8, exact=True), lambda b, s: s == 8),
         (Claim(S - B, exact=False), lambda b, s: s >= b),
+        (Claim(size_of(Symbol("b")) - S - 200, exact=False), lambda b, s: b >= s + 200),
     ],
-    ids=["multiples", "order", "short range", "no larger than a short range"],
+    ids=["multiples", "order", "short range", "no larger than a short range", "more than others together"],
 )
 def test_typical_sizes_are_as_the_graph_claims(claim: Claim, holds: Callable[[int, int], bool]) -> None:
     graph = parse_graph("graph @g[b=1.., s=1..9] (%x: float32[b,s]) -> (%y) { %y = neg(%x) : float32[b,s] }")
