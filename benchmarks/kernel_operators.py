@@ -1,5 +1,6 @@
 """Models of one operator in several sizes, for templates of which others have few kernels: windows, matrices times
-vectors, sorts, transposed convolutions. Each family has the shapes that some kind of network has.
+vectors, sorts, transposed convolutions, elements that are moved. Each family has the shapes that some kind of network
+has.
 """
 
 from __future__ import annotations
@@ -104,6 +105,58 @@ def _upsampled(kernel: int, stride: int, groups: bool = False) -> Callable[[Buil
     return build
 
 
+def _image(random: Random) -> tuple[int, int, int, int]:
+    return 1, random.choice((8, 16, 48, 64)), 2 * random.choice((4, 7, 10, 14, 20)), 2 * random.choice((4, 7, 14, 20))
+
+
+def _resized(mode: str, last: bool) -> Callable[[Builder, str, Random], Built]:
+    """last: of an image whose channels come last in memory, and as such."""
+
+    def build(b: Builder, x: str, random: Random) -> Built:
+        n, c, h, w = _image(random)
+        scale = random.choice((1.5, 2, 3))
+        image = b.op("Relu", b.op("Transpose", x, perm=[0, 3, 1, 2]) if last else x)
+        scales = b.constant(np.array([1, 1, scale, scale], np.float32))
+        y = b.op("Mul", b.op("Resize", image, "", scales, mode=mode), b.weight(c, 1, 1))
+        again = last and random.random() < 0.5
+        return b.op("Transpose", y, perm=[0, 2, 3, 1]) if again else y, (n, h, w, c) if last else (n, c, h, w)
+
+    return build
+
+
+def _shuffled(b: Builder, x: str, random: Random) -> Built:
+    """Channels become pixels, as super-resolution ends."""
+    shape = _image(random)
+    y = b.op("DepthToSpace", b.op("Relu", x), blocksize=2, mode=random.choice(("DCR", "CRD")))
+    return b.op("Add", y, b.weight(shape[1] // 4, 1, 1)), shape
+
+
+def _windowed(b: Builder, x: str, random: Random) -> Built:
+    """Windows of an image, channels last, as Swin attends to them."""
+    _, c, h, w = _image(random)
+    n, split = random.choice((1, 2)), _integers(b, -1, h // 2, 2, w // 2, 2, c)
+    y = b.op("Transpose", b.op("Reshape", b.op("Mul", x, b.weight(c)), split), perm=[0, 1, 3, 2, 4, 5])
+    return b.op("Add", b.op("Reshape", y, _integers(b, -1, 2, 2, c)), b.weight(2, 2, c)), (n, h, w, c)
+
+
+def _turned(b: Builder, x: str, random: Random) -> Built:
+    """A sum of matrices of which one is transposed."""
+    rows, columns = random.choice((12, 33, 64, 197, 512)), random.choice((16, 24, 77, 128, 300))
+    y = b.op("Add", b.op("Transpose", x, perm=[1, 0]), b.weight(columns, rows))
+    return b.op("Mul", b.op("Sigmoid", y), y) if random.random() < 0.5 else y, (rows, columns)
+
+
+def _looked_up(b: Builder, x: str, random: Random) -> Built:
+    """Rows, columns or both that constants pick, some transposed after it."""
+    rows, columns = random.choice((16, 50, 128, 500)), random.choice((16, 24, 64, 256))
+    y, axis = b.op("Relu", x), random.choice((0, 1, 1, 2))
+    for along in (0, 1) if axis == 2 else (axis,):
+        size = random.choice((12, 40, 100))
+        picks = [random.randrange((rows, columns)[along]) for _ in range(size)]
+        y = b.op("Gather", y, _integers(b, *picks), axis=along)
+    return b.op("Transpose", y, perm=[1, 0]) if random.random() < 0.5 else b.op("Neg", y), (rows, columns)
+
+
 FAMILIES: Mapping[str, Callable[[Builder, str, Random], Built]] = {
     "vgg_pools": _pools("MaxPool", 2, 2, 0),
     "resnet_pools": _pools("MaxPool", 3, 2, 1),
@@ -127,6 +180,14 @@ FAMILIES: Mapping[str, Callable[[Builder, str, Random], Built]] = {
     "gan_ups": _upsampled(4, 2),
     "fcn_ups": _upsampled(8, 4),
     "odd_ups": _upsampled(3, 2),
+    "linear_resizes": _resized("linear", False),
+    "linear_resizes_last": _resized("linear", True),
+    "nearest_resizes": _resized("nearest", False),
+    "nearest_resizes_last": _resized("nearest", True),
+    "shuffles": _shuffled,
+    "partitions": _windowed,
+    "turned": _turned,
+    "look_ups": _looked_up,
 }
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from math import prod
 
-from .affine import Integer, bounds, linear_in, variable
+from .affine import Affine, Integer, Variable, bounds, linear_in, variable, variables_of
 from .graph import Node, Value
 from .indexing import broadcast_index, pull_view, ravel, reshape_index
 from .ops import Kind, is_elementwise, kind_of
@@ -24,12 +24,16 @@ Place = tuple[Integer, ...]
 class Access:
     """`strides`: by how many elements the place in `value`'s memory moves with each variable; None if not linear.
 
-    offset: the place where all variables are zero.
+    offset: the place where all variables are zero. steps: the stride of each variable for itself; None of one with
+    which the place moves by no one length, as that depends on data, or on a quotient. share: of the elements, how many
+    are of this operand, where each is of one of several.
     """
 
     value: Value
     strides: tuple[int, ...] | None
-    offset: int = 0
+    offset: int
+    steps: tuple[int | None, ...]
+    share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,8 @@ class Walk:
 
 
 class Followed:
-    """Follows indices back through nodes; `places` collects each (value, index) that is read from memory, once each.
+    """Follows indices back through nodes; `places` collects each (value, index) that is read from memory, once each,
+    and `shares` for how many of the elements.
 
     sources: the values that lie in memory.
     """
@@ -52,7 +57,10 @@ class Followed:
     def __init__(self, variables: Sequence[Integer], sources: Iterable[Value]) -> None:
         self.variables, self.sources = list(variables), frozenset(sources)
         self.places: list[tuple[Value, Place]] = []
+        self.shares: list[float] = []
+        self._share = 1.0
         self.cuts: set[tuple[int, int]] = set()
+        self._behind: dict[Variable, frozenset[Variable]] = {}
         self._seen: set[tuple[Value, Place]] = set()
         self._numbers = count()
 
@@ -86,6 +94,7 @@ class Followed:
     def _visit(self, value: Value, index: Place, done: bool) -> None:
         if value in self.sources:
             self.places.append((value, index))
+            self.shares.append(self._share)
             return
         node = value.producer
         if done or value.data is not None or node is None:
@@ -94,14 +103,40 @@ class Followed:
         if rule is not None:
             rule(self, node, index)
 
-    def unknown(self, size: int) -> Integer:
-        """A place along an axis of `size` elements of which nothing is known."""
-        return variable(f"u{next(self._numbers)}", size)
+    def unknown(self, size: int, of: Place) -> Integer:
+        """A place along an axis of `size` elements of which no more is known than that it depends on `of`."""
+        found = variable(f"u{next(self._numbers)}", size)
+        if isinstance(found, Affine):
+            self._behind.update((v, self._all_behind(of)) for v in variables_of(found))
+        return found
+
+    def _all_behind(self, place: Place) -> frozenset[Variable]:
+        """The iteration variables that a place depends on, also through what was read."""
+        mine = {v for position in place for v in variables_of(position)}
+        return frozenset(v for one in mine for v in self._behind.get(one, (one,)))
+
+    def of_share(self, share: float, value: Value, index: Place) -> None:
+        """Follow into one of several operands, which so many of the elements are of."""
+        before, self._share = self._share, self._share * share
+        self.follow(value, index)
+        self._share = before
+
+    def access(self, value: Value, index: Place, share: float = 1.0) -> Access:
+        place = ravel(index, value.shape)
+        found = linear_in(place, self.variables)
+        if found is not None:
+            return Access(value, *found, found[0], share)
+        assert isinstance(place, Affine)
+        alone = {v: place.terms.get(v, 0) for position in self.variables for v in variables_of(position)}
+        jumping = self._all_behind(tuple(Affine({atom: 1}, 0) for atom in place.terms if atom not in alone))
+        known = {v: None if v in jumping else step for v, step in alone.items()}
+        steps = (next((known[v] for v in variables_of(position)), 0) for position in self.variables)
+        return Access(value, None, 0, tuple(steps), share)
 
     def inside(self, position: Integer, size: int) -> Integer:
         """A position that is clamped into an axis."""
         low, high = bounds(position)
-        return position if low >= 0 and high < size else self.unknown(size)
+        return position if low >= 0 and high < size else self.unknown(size, (position,))
 
     def part(self, position: Integer, size: int) -> Integer:
         """A position in one operand of several, or between padding; where it lies outside, the operand is not read."""
@@ -125,25 +160,25 @@ def _concat(followed: Followed, node: Node, index: Place) -> None:
         if operand.shape[axis]:
             parts.append((start, operand))
             start += operand.shape[axis]
-    _pick(followed, parts, index, axis)
+    _pick(followed, parts, index, axis, start)
 
 
-def _pick(followed: Followed, parts: list[tuple[int, Value]], index: Place, axis: int) -> None:
+def _pick(followed: Followed, parts: list[tuple[int, Value]], index: Place, axis: int, whole: int) -> None:
     """Follow into the parts that may hold the element, as generated code looks for it: by halving."""
     position = index[axis]
     if len(parts) == 1:
         start, operand = parts[0]
-        local = followed.part(position - start, operand.shape[axis])
-        followed.follow(operand, (*index[:axis], local, *index[axis + 1 :]))
+        local, share = followed.part(position - start, operand.shape[axis]), operand.shape[axis] / whole
+        followed.of_share(share, operand, (*index[:axis], local, *index[axis + 1 :]))
         return
     middle = len(parts) // 2
     limit = parts[middle][0]
     followed.cut(position, limit)
     low, high = bounds(position)
     if low < limit:
-        _pick(followed, parts[:middle], index, axis)
+        _pick(followed, parts[:middle], index, axis, whole)
     if high >= limit:
-        _pick(followed, parts[middle:], index, axis)
+        _pick(followed, parts[middle:], index, axis, whole)
 
 
 def _pad(followed: Followed, node: Node, index: Place) -> None:
@@ -168,7 +203,7 @@ def _pad(followed: Followed, node: Node, index: Place) -> None:
         elif mode == "edge":
             source.append(followed.inside(i - before, size))
         else:
-            source.append(0 if size == 1 else followed.unknown(size))
+            source.append(0 if size == 1 else followed.unknown(size, (i,)))
     followed.follow(x, tuple(source))
 
 
@@ -178,7 +213,8 @@ def _gather(followed: Followed, node: Node, index: Place) -> None:
     if not x.shape[axis]:
         return
     followed.follow(indices, index[axis : axis + rank])
-    followed.follow(x, (*index[:axis], followed.unknown(x.shape[axis]), *index[axis + rank :]))
+    picked = followed.unknown(x.shape[axis], index[axis : axis + rank])
+    followed.follow(x, (*index[:axis], picked, *index[axis + rank :]))
 
 
 def _gather_elements(followed: Followed, node: Node, index: Place) -> None:
@@ -186,7 +222,7 @@ def _gather_elements(followed: Followed, node: Node, index: Place) -> None:
     if not x.shape[axis]:
         return
     followed.follow(indices, index)
-    followed.follow(x, (*index[:axis], followed.unknown(x.shape[axis]), *index[axis + 1 :]))
+    followed.follow(x, (*index[:axis], followed.unknown(x.shape[axis], index), *index[axis + 1 :]))
 
 
 def _gather_nd(followed: Followed, node: Node, index: Place) -> None:
@@ -198,7 +234,7 @@ def _gather_nd(followed: Followed, node: Node, index: Place) -> None:
     outer = index[:prefix]
     for d in range(depth):
         followed.follow(indices, (*outer, d))
-    followed.follow(x, (*outer[:batch], *map(followed.unknown, sizes), *index[prefix:]))
+    followed.follow(x, (*outer[:batch], *(followed.unknown(size, outer) for size in sizes), *index[prefix:]))
 
 
 def _nothing(followed: Followed, node: Node, index: Place) -> None:
@@ -238,10 +274,11 @@ def walk_of(
     followed = follow(variables, inputs)
     found: list[Access] = []
     for value, index in zip(values, indices(variables), strict=True):
-        found.append(_access(value, index, variables))
+        found.append(followed.access(value, index))
         known = len(followed.places)
         followed.follow(value, index)
-        found += [_access(v, place, variables) for v, place in followed.places[known:]]
+        read = zip(followed.places[known:], followed.shares[known:], strict=True)
+        found += [followed.access(v, place, share) for (v, place), share in read]
     return Walk(tuple(found), frozenset(followed.cuts))
 
 
@@ -256,6 +293,11 @@ def merge(extents: Sequence[int], kinds: Sequence[bool], accesses: Sequence[Acce
             sizes.insert(0, extents[d])
             merged.insert(0, kinds[d])
     return sizes, merged
+
+
+def walk_over(extents: Sequence[int], inputs: Sequence[Value], outputs: Sequence[Value]) -> Walk:
+    """The accesses of element-wise work in loops over these extents, which have as many elements as its outputs."""
+    return walk_of(outputs, inputs, extents, lambda i: [reshape_index(i, extents, v.shape) for v in outputs], _Inside)
 
 
 def elementwise_walk(
@@ -273,8 +315,3 @@ def elementwise_walk(
             outputs, inputs, extents, lambda i: [reshape_index(i, extents, v.shape) for v in outputs], follow
         )
     return extents, walk
-
-
-def _access(value: Value, index: Place, variables: list[Integer]) -> Access:
-    found = linear_in(ravel(index, value.shape), variables)
-    return Access(value, *found) if found else Access(value, None)

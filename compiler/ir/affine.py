@@ -139,6 +139,14 @@ def linear_in(expr: Integer, variables: list[Integer]) -> tuple[tuple[int, ...],
     return tuple(coefficients), expr.constant
 
 
+def variables_of(expr: Integer) -> dict[Variable, None]:
+    """The variables of an index, in their order."""
+    found: dict[Variable, None] = {}
+    for atom in () if isinstance(expr, int) else expr.terms:
+        found.update({atom: None} if isinstance(atom, Variable) else variables_of(atom.dividend))
+    return found
+
+
 def _made(terms: Mapping[Atom, int], constant: int) -> Integer:
     kept = {atom: coefficient for atom, coefficient in terms.items() if coefficient}
     return Affine(kept, constant) if kept else constant

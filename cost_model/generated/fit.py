@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -111,8 +112,7 @@ class Judged:
 
 def judge(samples: Sequence[Sample], cpu: CpuDevice, seed: int) -> dict[str, Judged]:
     """Every kernel is predicted by trees that have seen neither a model of its family nor a kernel of its structure."""
-    families = sorted({sample.family for sample in samples})
-    fold = {family: number % FOLDS for number, family in enumerate(np.random.default_rng(seed).permutation(families))}
+    fold = folds_of(samples, seed)
     learned = np.zeros(len(samples))
     for number in range(FOLDS):
         places = [at for at, sample in enumerate(samples) if fold[sample.family] == number]
@@ -128,6 +128,16 @@ def judge(samples: Sequence[Sample], cpu: CpuDevice, seed: int) -> dict[str, Jud
         by_model = {"learned": learned[mine], "analytical": analytical[mine], "random": random[mine]}
         found[name] = Judged([samples[at] for at in mine], measured[mine], by_model)
     return found
+
+
+def folds_of(samples: Sequence[Sample], seed: int) -> dict[str, int]:
+    """The fold of each family, at random, but that families of one template are spread over the folds."""
+    templates: dict[str, Counter[str]] = {}
+    for sample in samples:
+        templates.setdefault(sample.family, Counter())[sample.template] += 1
+    mixed = map(str, np.random.default_rng(seed).permutation(sorted(templates)))
+    most = {family: min(counts, key=lambda t: (-counts[t], t)) for family, counts in templates.items()}
+    return {family: number % FOLDS for number, family in enumerate(sorted(mixed, key=lambda family: most[family]))}
 
 
 def _predicted(model: LatencyModel, samples: Sequence[Sample], cpu: CpuDevice) -> np.ndarray:

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from tilestitch.compiler.ir.affine import Affine, Atom, Integer, Quotient, Variable
+from tilestitch.compiler.ir.affine import Affine, Atom, Integer, Quotient, Variable, variables_of
 
 Range = tuple[int, int]
 Ranges = tuple[Range, ...]
@@ -56,14 +56,6 @@ def positions(expr: Integer, ranges: Mapping[Variable, Range], size: int) -> np.
         return found
     values = np.unique(_evaluate(expr, _axes(variables, spans)))
     found[values[(values >= 0) & (values < size)]] = True
-    return found
-
-
-def variables_of(expr: Integer) -> dict[Variable, None]:
-    """The variables of an index, in their order."""
-    found: dict[Variable, None] = {}
-    for atom in () if isinstance(expr, int) else expr.terms:
-        found.update({atom: None} if isinstance(atom, Variable) else variables_of(atom.dividend))
     return found
 
 

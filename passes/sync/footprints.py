@@ -16,10 +16,10 @@ import numpy as np
 
 from tilestitch.compiler.ir import Value
 from tilestitch.compiler.ir.accesses import Followed, Place
-from tilestitch.compiler.ir.affine import Affine, Integer, Variable, variable
+from tilestitch.compiler.ir.affine import Affine, Integer, Variable, variable, variables_of
 from tilestitch.passes.plan.sync.grid import Coordinates, Grid
 
-from .boxes import Box, Range, Ranges, pieces, positions, variables_of
+from .boxes import Box, Range, Ranges, pieces, positions
 
 Tiles = Callable[[Coordinates], Iterator[Ranges]]
 """The boxes of the domain that a tile consists of."""

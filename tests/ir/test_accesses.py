@@ -122,3 +122,42 @@ def test_linear_accesses_of_random_graphs_are_what_numpy_reads(graph: Graph, dat
     access = only(walk.accesses, x)
     if access.strides is not None:
         assert np.array_equal(read_places(access, extents), source_of(inner, x, y))
+
+
+def test_a_step_is_known_along_each_dimension_that_data_does_not_decide() -> None:
+    graph = Graph("picked")
+    x, i = graph.add_input("x", tensor(5, 6, 24)), graph.add_input("i", tensor(7, dtype="int64"))
+    turned = graph.emit("transpose", graph.emit("gather", x, i, axis=1), perm=(2, 0, 1))
+    walk = walk_of([turned], [x, i], (24, 5, 7), lambda index: [tuple(index)])
+    data, indices = only(walk.accesses, x), only(walk.accesses, i)
+    assert data.strides is None and data.steps == (1, 144, None)
+    assert indices.steps == indices.strides == (0, 0, 1)
+
+
+def test_what_is_picked_by_what_was_picked_depends_on_the_same_dimension() -> None:
+    graph = Graph("twice")
+    x, i = graph.add_input("x", tensor(9, 8)), graph.add_input("i", tensor(7, dtype="int64"))
+    j = graph.add_input("j", tensor(4, 7, dtype="int64"))
+    picked = graph.emit("gather_elements", graph.emit("gather", x, graph.emit("gather", i, j, axis=0), axis=0)
+                        , graph.add_input("k", tensor(4, 7, 8, dtype="int64")), axis=1)  # fmt: skip
+    walk = walk_of([picked], graph.inputs, (4, 7, 8), lambda index: [tuple(index)])
+    assert only(walk.accesses, x).steps == (None, None, None)
+    assert only(walk.accesses, i).steps == (None, None, None)
+
+
+def test_a_quotient_has_no_step_and_leaves_the_others_theirs() -> None:
+    graph = Graph("quotient")
+    x = graph.add_input("x", tensor(3, 4, 5))
+    y = graph.emit("reshape", graph.emit("transpose", x, perm=(1, 0, 2)), shape=(12, 5))
+    walk = walk_of([y], [x], (12, 5), lambda index: [tuple(index)])
+    assert only(walk.accesses, x).steps == (None, 1)
+
+
+def test_operands_of_a_concat_share_its_elements() -> None:
+    graph = Graph("shares")
+    a, b, c = (graph.add_input(name, tensor(2, size)) for name, size in (("a", 1), ("b", 3), ("c", 4)))
+    inner = graph.emit("concat", a, b, axis=1)
+    y = graph.emit("add", graph.emit("concat", inner, c, axis=1), graph.add_input("d", tensor(8)))
+    _, walk = elementwise_walk(graph.inputs, [y])
+    shares = {access.value.name: access.share for access in walk.accesses if access.value in graph.inputs}
+    assert shares == {"a": 0.125, "b": 0.375, "c": 0.5, "d": 1.0}

@@ -49,7 +49,7 @@ from tilestitch.passes.schedule.work import arithmetic_of, before, read_again, s
 
 from .choices import choices_of
 from .cycles import attention_cycles, conv_cycles, conv_transpose_cycles, gemm_cycles, window_cycles
-from .scalars import scalars
+from .scalars import apart, apart_steps, scalars
 
 UNSTAGED: Mapping[Unit, int] = {"fma": 1, "alu": 1, "special": EXPENSIVE_OPERATIONS}
 """Scalar steps of what is computed in the midst of a tile."""
@@ -90,7 +90,7 @@ def _scheduled(view: GroupView, group: Group, roles: Roles, isa: Isa) -> Sequenc
     schedule = group.schedule
     match schedule:
         case CpuLoopSchedule():
-            return (_loops(view.nodes, view.outputs, roles, schedule),)
+            return (_loops(view.nodes, view.inputs, view.outputs, roles, schedule),)
         case CpuRowSchedule():
             return (_rows(RowGroup(view.nodes, roles, view.inputs, view.stored), schedule),)
         case CpuSplitRowSchedule():
@@ -108,12 +108,17 @@ def _scheduled(view: GroupView, group: Group, roles: Roles, isa: Isa) -> Sequenc
     return (_anchored(view, roles, plan, isa),)
 
 
-def _loops(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, schedule: CpuLoopSchedule) -> Part:
+def _loops(
+    nodes: Sequence[Node], inputs: Sequence[Value], stored: Sequence[Value], roles: Roles, schedule: CpuLoopSchedule
+) -> Part:
     """A concat costs nothing where there is a loop for each of its operands."""
     work, counts = work_of(nodes, stored, roles), evaluations(nodes, stored, roles)
     cut = bool(schedule.cuts or schedule.branches)
-    apart = scalars((node for node in nodes if not (cut and node.op == "concat")), counts, work.dtype)
-    return _chosen(nodes, replace(work, arithmetic=(*work.arithmetic, *apart), lanes=schedule.lanes), schedule)
+    known = scalars((node for node in nodes if not (cut and node.op == "concat")), counts, work.dtype)
+    picked, strided = apart(inputs, stored, schedule)
+    arithmetic = (*work.arithmetic, *known, *apart_steps(picked, strided, nodes, counts, schedule, work.dtype))
+    work = replace(work, arithmetic=arithmetic, lanes=schedule.lanes)
+    return _chosen(nodes, work, schedule, picked=ceil(picked), strided=ceil(strided))
 
 
 def _chosen(nodes: Sequence[Node], part: Part, schedule: CpuSchedule, **shape: Any) -> Part:
@@ -152,7 +157,7 @@ def _pieces(view: GroupView, roles: Roles, schedule: CpuSplitRowSchedule) -> Ite
         if isinstance(each, CpuRowSchedule):
             part = _rows(RowGroup(piece.nodes, its, piece.inputs, piece.outputs), each)
         else:
-            part = _loops(piece.nodes, piece.outputs, its, each)
+            part = _loops(piece.nodes, piece.inputs, piece.outputs, its, each)
         yield replace(part, reads=tuple(map(named, part.reads)), writes=tuple(map(named, part.writes)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from itertools import chain
 
 from tilestitch.passes.plan.cpu.images import ConvShape, interior
 from tilestitch.passes.plan.cpu.isa import Isa
@@ -18,6 +19,7 @@ MAX_UNROLLED = 96
 """Most combine steps of one kernel row that are written out."""
 MOST_TAPS = 8
 """Of a kernel row that is written out."""
+LEAST_LANES = 4
 MOST_COLUMNS, MOST_VECTORS = 8, 8
 """Held at a time: columns of written-out windows, and vectors of channels of windows in loops."""
 
@@ -34,27 +36,31 @@ def choose_window(shape: ConvShape, isa: Isa, threads: int) -> CpuWindowSchedule
     whole = shape.in_planes()
     if min(whole.batch, whole.out_channels, *whole.output) < 1:
         raise ValueError(f"window with an empty result {shape}; skip the launch")
-    form = _form(whole, isa)
+    form, lanes = _form(whole, isa)
     vectors, columns = _registers(whole, isa, form)
-    lanes = isa.lanes(shape.acc_dtype) if whole.channels_last or form in ("across", "line") else 1
     draft = WindowPlan(whole, shape.rank, CpuWindowSchedule(form, lanes, vectors, columns, 1, vectors * lanes))
     if next(draft.reasons(), None) is not None:
         # Borders so wide that hardly any window is like its neighbour: too much to be written out.
-        form, (vectors, columns) = "channels", _registers(whole, isa, "channels")
+        form, lanes = "channels", isa.lanes(shape.acc_dtype) if whole.channels_last else 1
+        vectors, columns = _registers(whole, isa, form)
         draft = WindowPlan(whole, shape.rank, CpuWindowSchedule(form, lanes, vectors, columns, 1, vectors * lanes))
     rows, channels = _blocks(draft, threads)
     return CpuWindowSchedule(form, lanes, vectors, columns, rows, channels)
 
 
-def _form(shape: ConvShape, isa: Isa) -> str:
-    lanes = isa.lanes(shape.acc_dtype)
+def _form(shape: ConvShape, isa: Isa) -> tuple[str, int]:
+    """The form, and the lanes of its vectors: of a row of few columns narrower ones than a register has, but no channel
+    by itself if there are enough for these.
+    """
+    widest = isa.lanes(shape.acc_dtype)
     if shape.channels_last:
         unrolled = shape.kernel[-1] <= MOST_TAPS and 2 * shape.pads[-1][0] <= shape.output[-1] + 16
-        return "columns" if unrolled else "channels"
-    if why_no_line(shape, lanes) is None:
-        return "line"
+        return ("columns" if unrolled else "channels"), widest
+    some = [widest, *(widest >> n for n in range(1, widest.bit_length()) if widest >> n >= LEAST_LANES)]
     first, last = interior(shape)
-    return "across" if last - first >= lanes > 1 else "channels"
+    lines = (("line", lanes) for lanes in some if why_no_line(shape, lanes) is None)
+    across = (("across", lanes) for lanes in some if last - first >= lanes > 1)
+    return next(chain(lines, across), ("channels", 1))
 
 
 def _registers(shape: ConvShape, isa: Isa, form: str) -> tuple[int, int]:

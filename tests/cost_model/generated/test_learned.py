@@ -18,7 +18,7 @@ from tests.cost_model.kernels import kernels
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.devices import find_device
 from tilestitch.cost_model.errors import MeasurementError
-from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.facts import KernelFacts, kernel_of
 from tilestitch.cost_model.generated import fit, train
 from tilestitch.cost_model.generated.model import SHIPPED, LearnedModel, load_learned, shipped
 from tilestitch.cost_model.joined import listed_facts
@@ -55,6 +55,16 @@ def test_validation_says_how_well_models_do_that_were_left_out(trained: LearnedM
     assert row["learned rank"] > 0.97 > row["random rank"]
     assert row["learned rank of schedules"] > 0.9 > row["analytical rank of schedules"]
     assert 1.0 <= row["learned choice over best"] < 1.1 < row["random choice over best"]
+
+
+def test_families_of_one_template_are_spread_over_the_folds() -> None:
+    (one, *_), (part,) = records(1, seed=1), kernel(8, 8, 8, 1).parts
+    rows = kernel_of(replace(part, template="cpu_rows"))
+    gemms = [replace(one, structure=f"{n}", model=f"gemm{n}-0") for n in range(3 * fit.FOLDS)]
+    others = [replace(one, structure=f"r{n}", model=f"rows{n}-0", kernel=rows) for n in range(4)]
+    folds = fit.folds_of(fit.samples_of([*gemms, *others], CPU), seed=0)
+    assert sorted(folds[record.family] for record in fit.samples_of(gemms, CPU)) == sorted([*range(fit.FOLDS)] * 3)
+    assert len({folds[f"rows{n}"] for n in range(4)}) == 4
 
 
 def test_a_choice_must_promise_as_much_as_kept_others_from_being_slower() -> None:

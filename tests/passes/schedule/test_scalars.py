@@ -6,17 +6,21 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.replay.catalogue import decoder
+from tilestitch.compiler.frontend import import_model
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.cost_model.analytical import AnalyticalModel
-from tilestitch.passes import PassContext, TargetInfo, make_plan
+from tilestitch.passes import PassContext, TargetInfo, make_plan, run_pipeline
 from tilestitch.passes.fusion.rules.shuffled import Shuffled
 from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule
-from tilestitch.passes.schedule.cpu.scalars import scalar_steps
+from tilestitch.passes.schedule.cpu.loops import choose_loops
+from tilestitch.passes.schedule.cpu.scalars import apart, scalar_steps
 from tilestitch.passes.schedule.device import device_of
 from tilestitch.passes.schedule.facts import group_facts, nodes_by_name
 
 TARGET = TargetInfo("cpu", 1, isa="avx512")
+ISA = TARGET.core
 MOVED = {
     "concat(%x, %x) {axis = 1} : float32[6,16]": 2,
     "concat(%x, %x, %x) {axis = 1} : float32[6,24]": 3,
@@ -79,3 +83,47 @@ def test_a_gemm_that_copies_no_rows_computes_them_one_by_one_in_each_tile() -> N
         steps.append(kernel.operations("scalar"))
     panels = -(-160 // (group.schedule.vectors * group.schedule.lanes))
     assert steps == [0, 16 * 64 * panels * 16]
+
+
+APART = {
+    "transpose(%x) {perm = [1, 0]} : float32[64,48]": (0, 1),
+    "gather(%t, %i) {axis = 1} : float32[64,40]": (1, 0),
+    "gather(%t, %i) {axis = 0} : float32[40,48]": (0, 1),
+    "transpose(%g) {perm = [1, 0]} : float32[64,40]": (1, 0),
+    "add(%x, %x) : float32[48,64]": (0, 0),
+}
+
+
+@pytest.mark.parametrize("last", APART)
+def test_what_lies_apart_in_a_vector_is_read_one_by_one(last: str) -> None:
+    """Rows that a gather picked are columns after a transpose. The kernel is `y` and what it reads."""
+    made = graph(
+        "  %t = transpose(%x) {perm = [1, 0]} : float32[64,48]\n  %g = gather(%x, %i) {axis = 0} : float32[40,64]\n"
+        f"  %y = {last}", "%x: float32[48,64], %i: int64[40]",
+    )  # fmt: skip
+    (node,) = (node for node in made.nodes if node.output.name == "y")
+    used = [n for n in made.nodes if n is node or n.output in node.inputs]
+    inputs = list(dict.fromkeys(v for n in used for v in n.inputs if v.producer not in used))
+    schedule = choose_loops(used, inputs, [node.output], ISA)
+    assert apart(inputs, [node.output], schedule) == APART[last]
+
+
+def test_an_element_of_a_concat_with_branches_is_of_one_operand() -> None:
+    made = graph(
+        "  %v = concat(%a, %b, %c, %d) {axis = 2} : float32[14,14,80]\n"
+        "  %y = transpose(%v) {perm = [2, 0, 1]} : float32[80,14,14]",
+        ", ".join(f"%{name}: float32[14,14,20]" for name in "abcd"),
+    )  # fmt: skip
+    schedule = choose_loops(made.nodes, made.inputs, made.outputs, ISA)
+    assert schedule.branches and apart(made.inputs, made.outputs, schedule) == (0, 1)
+    whole = replace(schedule, branches=(), branch=0)
+    assert apart(made.inputs, made.outputs, whole) == (0, 4)
+
+
+def test_the_search_leaves_a_transpose_after_interpolation_to_a_kernel_of_its_own() -> None:
+    """Interpolated channels last, as convolutions leave them, columns are picked once for all channels."""
+    made = run_pipeline(import_model(decoder()).graph, PassContext(TARGET))
+    for searched, last in ((False, 9), (True, 1)):
+        plan = make_plan(made, PassContext(TARGET, {"search": searched}))
+        (group,) = (group for group in plan.groups if "y" in group.outputs)
+        assert len(group.nodes) == last
