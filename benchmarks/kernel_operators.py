@@ -1,6 +1,6 @@
 """Models of one operator in several sizes, for templates of which others have few kernels: windows, matrices times
-vectors, sorts, transposed convolutions, elements that are moved. Each family has the shapes that some kind of network
-has.
+vectors, deep projections, sorts, transposed convolutions, elements that are moved. Each family has the shapes that some
+kind of network has.
 """
 
 from __future__ import annotations
@@ -105,6 +105,12 @@ def _upsampled(kernel: int, stride: int, groups: bool = False) -> Callable[[Buil
     return build
 
 
+def _deep(b: Builder, x: str, random: Random) -> Built:
+    """A projection that sums up many products, as the second one of a feed-forward block."""
+    rows, depth = random.choice((13, 32, 77, 128)), random.choice((768, 1000, 1024, 1024, 2048, 2048, 3072))
+    return b.op("MatMul", x, b.weight(depth, random.choice((32, 96, 200, 256, 512)))), (rows, depth)
+
+
 def _image(random: Random) -> tuple[int, int, int, int]:
     return 1, random.choice((8, 16, 48, 64)), 2 * random.choice((4, 7, 10, 14, 20)), 2 * random.choice((4, 7, 14, 20))
 
@@ -180,6 +186,7 @@ FAMILIES: Mapping[str, Callable[[Builder, str, Random], Built]] = {
     "gan_ups": _upsampled(4, 2),
     "fcn_ups": _upsampled(8, 4),
     "odd_ups": _upsampled(3, 2),
+    "deep": _deep,
     "linear_resizes": _resized("linear", False),
     "linear_resizes_last": _resized("linear", True),
     "nearest_resizes": _resized("nearest", False),

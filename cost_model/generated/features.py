@@ -29,6 +29,8 @@ COUNTS = frozenset({"nodes", "gathers", "divisions", "selects", "casts", "concat
 """Choices that count nodes."""
 BODIES = frozenset({"cpu_attention", "cpu_conv", "cpu_conv_transpose", "cpu_gemm", "cpu_gemv", "cpu_window"})
 """Templates of loops that take long, whatever is computed before and after them."""
+WAY_BYTES = 4096
+"""Of a first-level cache."""
 OF_BODIES = frozenset({"fma", "share", "itemsize", "tasks", "scratch", "lanes"})
 """What of `COMMON` trees of these see: so kernels that differ in what is joined to one body differ by what the laws say
 of that, and what is wrong about the body is so of all of them.
@@ -168,10 +170,13 @@ def _tile(
     even = -(-m // parts) * np.where(along, rows, 1.0)
     columns, sums = vectors * lanes, even * vectors
     panels = -(-n // columns)
+    # Rows that are read where they lie share lines of the first-level cache if they lie multiples of 4 KiB apart.
+    apart = WAY_BYTES // np.gcd(WAY_BYTES, (4 * k).astype(np.int64))
+    conflict = np.where(choices.get(f"{schedule}.stage_left", 1.0) == 0, np.ceil(even / apart), 0.0)
     task_rows = np.minimum(parts, choices.get(f"{schedule}.block_tiles", 1.0)) * even
     return {
         "sums": sums, "loads": (even + vectors) / sums, "edge": panels * columns / n,
         "panels": panels, "parts": parts, "panel bytes": 4 * k * columns, "task rows": task_rows,
-        "left bytes": 4 * k * task_rows, "right bytes": 4 * k * n,
+        "in conflict": conflict, "left bytes": 4 * k * task_rows, "right bytes": 4 * k * n,
         "task panels": np.minimum(panels, choices.get(f"{schedule}.block_panels", 1.0)),
     }  # fmt: skip

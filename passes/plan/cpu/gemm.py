@@ -24,7 +24,7 @@ from .schedules import (
     CpuGemvSchedule,
     CpuTileGemmSchedule,
 )
-from .tiling import LINE_BYTES, RegisterTile, Split, align, split_at_most
+from .tiling import LINE_BYTES, RegisterTile, Split, align, meet_in_a_set, split_at_most
 
 LOOKED_UP = 16
 """Floats of a table of codes."""
@@ -245,6 +245,11 @@ class GemmPlan:
     @property
     def rows(self) -> Split:
         return split_at_most(self.shape.m, self.schedule.rows)
+
+    @property
+    def rows_meet(self) -> bool:
+        """Whether rows that a register tile reads where they lie drive each other out of the first-level cache."""
+        return meet_in_a_set(self.rows.largest, self.shape.k * storage_bytes(self.shape.a_dtype))
 
     @property
     def tile(self) -> RegisterTile:

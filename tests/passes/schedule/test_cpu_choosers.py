@@ -1,0 +1,50 @@
+"""What schedules of CPUs follow from, and their cycles: columns of an image, and where rows of an operand lie."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemmShape
+from tilestitch.passes.plan.cpu.images import ConvShape
+from tilestitch.passes.plan.cpu.isa import AVX2, AVX512, Isa
+from tilestitch.passes.plan.cpu.window import WindowPlan
+from tilestitch.passes.schedule.cpu.cycles import gemm_cycles
+from tilestitch.passes.schedule.cpu.gemm import choose_gemm
+from tilestitch.passes.schedule.cpu.window import choose_window
+
+
+@pytest.mark.parametrize(
+    "columns, isa, form, lanes",
+    [(56, AVX512, "line", 16), (15, AVX512, "line", 8), (7, AVX512, "line", 4), (7, AVX2, "line", 4),
+     (8, AVX2, "line", 8), (3, AVX512, "channels", 1), (1, AVX512, "channels", 1)],
+)  # fmt: skip
+def test_short_rows_are_pooled_in_narrower_vectors(columns: int, isa: Isa, form: str, lanes: int) -> None:
+    shape = ConvShape(
+        1, 8, 8, (9, columns), (3, 3), (1, 1), (1, 1), ((1, 1), (1, 1)), 8, channels_last=False, pools=True
+    )
+    schedule = choose_window(shape, isa, 1)
+    assert (schedule.form, schedule.lanes) == (form, lanes)
+    assert not list(WindowPlan.of(shape, schedule).reasons())
+
+
+@pytest.mark.parametrize("kernel, form, lanes", [(3, "across", 8), (9, "across", 4), (13, "channels", 1)])
+def test_windows_that_are_no_pools_run_across_as_many_columns_as_lie_inside(kernel: int, form: str, lanes: int) -> None:
+    pad = kernel // 2
+    shape = ConvShape(1, 8, 8, (14, 14), (kernel,) * 2, (1, 1), (1, 1), ((pad, pad),) * 2, 8, channels_last=False)
+    schedule = choose_window(shape, AVX512, 1)
+    assert (schedule.form, schedule.lanes) == (form, lanes)
+
+
+@pytest.mark.parametrize("k, meet", [(1024, True), (3072, True), (512, False), (768, False), (1000, False)])
+def test_rows_that_meet_in_a_set_of_the_cache_are_predicted_to_take_longer_than_copied(k: int, meet: bool) -> None:
+    shape = GemmShape(128, 256, k)
+    schedule = choose_gemm(shape, AVX512, 1)
+    there, copied = (gemm_cycles(GemmPlan(shape, replace(schedule, stage_left=copy)), AVX512) for copy in (False, True))
+    assert (copied < there) == schedule.stage_left == meet
+
+
+def test_few_rows_fit_in_a_cache_wherever_they_lie() -> None:
+    shape = GemmShape(8, 256, 1024)
+    assert not GemmPlan(shape, choose_gemm(shape, AVX512, 1)).rows_meet
