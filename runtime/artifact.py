@@ -221,6 +221,8 @@ def _to_deflate(weights: Mapping[str, np.ndarray]) -> list[str]:
         size = len(zlib.compress(_byte_planes(array).data, archive.LEVEL))
         if size > (1 - _WORTH) * safetensors.bytes_of(name, array):
             continue
+        if array.nbytes > archive.MOST_INFLATED * size:  # the whole member would be stored for it
+            continue
         inflated_from += size
         if inflated_from > _INFLATED_FROM_BYTES:
             break

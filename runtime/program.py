@@ -55,7 +55,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Constant:
-    """The tensor of this name in `weights.safetensors`; `offset_bytes` into it, for a part of a packed tensor."""
+    """The weight of this name; `offset_bytes` into it, for a part of a packed tensor."""
 
     tensor: str
     offset_bytes: int = 0
@@ -708,7 +708,7 @@ def programs_to_json(programs: Iterable[Program], signatures: Mapping[str, Kerne
 
 
 def constant_reference(tensor: str) -> dict[str, str]:
-    """What stands in a host step's attributes for the tensor of this name in `weights.safetensors`."""
+    """What stands in a host step's attributes for the weight of this name."""
     return {"$constant": tensor}
 
 

@@ -22,7 +22,8 @@ MOST_ORDERS = 24
 def typical_sizes(graph: Graph, given: Mapping[str, int] | None = None) -> dict[str, int]:
     """A size for each symbol, in its range if that allows: what is given, else primes that the graph has not already,
     so that nothing holds at these sizes that does not hold at others; or multiples of these, if they keep what the
-    graph claims. Raises PassError where none is found that does.
+    graph claims; or primes alone, some of them raised to what sums of others make them. Raises PassError where none is
+    found that does.
     """
     leaders = _leaders(graph)
     taken = {d for node in graph.nodes for v in node.outputs if isinstance(v.type, TensorType) for d in v.type.shape}

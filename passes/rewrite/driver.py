@@ -9,6 +9,7 @@ import numpy as np
 
 from tilestitch.compiler.ir import Graph, Node, TensorType, Value, reference
 from tilestitch.compiler.ir.errors import UndecidedError
+from tilestitch.compiler.ir.symbol_uses import REQUIRED
 from tilestitch.compiler.ir.types import Shape, broadcast_shapes
 from tilestitch.passes.errors import PassContractError
 
@@ -89,7 +90,9 @@ def remove_dead(graph: Graph, value: Value, alive: set[Node]) -> list[str]:
     stack = [value.producer]
     while stack:
         node = stack.pop()
-        if node is None or node not in alive or any(o.uses or graph.is_output(o) for o in node.outputs):
+        if node is None or node not in alive or node.op == REQUIRED:
+            continue
+        if any(o.uses or graph.is_output(o) for o in node.outputs):
             continue
         graph.remove(node)
         alive.discard(node)

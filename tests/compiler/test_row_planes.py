@@ -73,13 +73,16 @@ def test_results_are_as_near_as_those_of_floats(row: str, zeros: bool) -> None:
 
 
 @multiplies_bytes
-@pytest.mark.parametrize("factor", [1.0, 1e3, 1e6, 1e12])
-def test_what_a_large_element_times_zero_hides_is_not_lost(factor: float) -> None:
+@pytest.mark.parametrize(
+    "factors", [(1.0,), (1e3,), (1e6,), (1e12,), (1e4, 1e2), (1e6, 1e4), (1e9, 1e7, 1e5), (1e12, 1e12)]
+)
+def test_what_large_elements_times_zero_hide_is_not_lost(factors: tuple[float, ...]) -> None:
     x = floats(1, 64)
-    x[0, 3] = factor
     proto = onnx.load_from_string(n_bits(x, 257))
     w = numpy_helper.to_array(proto.graph.initializer[0]).copy()
-    w[:, 0, 1] = (w[:, 0, 1] & 15) | 0x80  # the code of 0
+    for number, factor in enumerate(factors):
+        x[0, 3 + 2 * number] = factor
+        w[:, 0, 1 + number] = (w[:, 0, 1 + number] & 15) | 0x80  # the code of 0
     proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(w, "w"))
     data = proto.SerializeToString()
     y, _ = results(data, x)

@@ -281,9 +281,14 @@ def test_what_deflates_is_inflated_at_load() -> None:
 
 
 def test_weights_that_deflate_too_well_are_there_all_the_same() -> None:
-    weights = {"zeros": np.zeros((3, 1 << 20), np.float32), "none": np.zeros((0, 3))}
-    raw = read_artifact(artifact_bytes(contents(increment_program(), weights=weights))).weights()
-    assert raw["zeros"].size == 3 << 22 and not raw["zeros"].any() and raw["none"].size == 0
+    scales = np.random.default_rng(0).random(5000, np.float32)
+    weights = {"zeros": np.zeros((1 << 20,), np.float32), "none": np.zeros((0, 3)), "scales": scales}
+    read = read_artifact(artifact_bytes(contents(increment_program(), weights=weights)))
+    raw = read.weights()
+    assert raw["zeros"].nbytes == 1 << 22 and not raw["zeros"].any() and raw["none"].size == 0
+    assert raw["scales"].tobytes() == scales.tobytes()
+    headers = [read.member(f"{name}.safetensors")[:300].tobytes() for name in ("weights", "deflated")]
+    assert [b"zeros" in header for header in headers] == [True, False]
 
 
 @pytest.mark.parametrize(

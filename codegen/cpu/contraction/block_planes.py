@@ -3,9 +3,10 @@
 Times a power of two, which the largest element of a block gives, an element is an integer of 31 bits; its digits to the
 base 256, from -128 to 127, are the planes. The sums of a block are exact for each plane, also as float32, and their sum
 is rounded three times, where a sum of floats is at every element. What is lost is what elements have below 2^-30 of the
-largest, so less than float32 loses of sums with that one. A row is odd, and is multiplied as floats, where that is not
-so: where one element is so large that beside it all others of its block would be inexact; where a block has
-NaN or an infinity; and where its power of two would be none that float32 has.
+largest, so less than float32 loses of sums with that one. A row is odd, and is multiplied as floats, where that may
+not be so: where few elements are so large that beside them most others of their block would be inexact, since weights
+of 0 may hide these few; where a block has NaN or an infinity; and where it is so small that powers of two would be none
+that float32 has.
 """
 
 from __future__ import annotations
@@ -25,10 +26,18 @@ from tilestitch.passes.plan.cpu.tiling import RegisterTile, align
 DIGIT_BITS = 8
 LARGEST_BITS = 30
 """Magnitudes of the integers are below two to this power."""
-LEAST_EXPONENT = LARGEST_BITS
-"""Of the largest element of a block, as float32 stores it: with it, both powers of two are normal numbers."""
+LEAST_EXPONENT = 64
+"""Of the largest element of a block, as float32 stores it: with it, both powers of two are normal numbers, and so are
+their products with scales of weights.
+"""
 BESIDE = 128.0
-"""The largest element of a block may be so many times the sum of the others where some of these are not exact."""
+"""The largest element of a block may be so many times the sum of the others where some of these are not exact, or of
+those that are not exact where these are many.
+"""
+MANY = 4
+"""Elements that are not exact are many where at most so many times as many are not 0: then it is the large ones that
+are few, and weights of 0 may hide them.
+"""
 
 
 class BlockPlaneEmitter(BlockDotEmitter):
@@ -51,12 +60,14 @@ class BlockPlaneEmitter(BlockDotEmitter):
         lanes = next(n for n in (self.plan.tile.lanes, 8, 4) if form.block % n == 0)
         vector = T.ramp(T.int64(0), T.int64(1), lanes)
         most = T.alloc_buffer((lanes,), "int32", scope="local")
-        beside, lost = (T.alloc_buffer((lanes,), "float32", scope="local") for _ in range(2))
+        total, lossy = (T.alloc_buffer((lanes,), "float32", scope="local") for _ in range(2))
+        some, missed = (T.alloc_buffer((lanes,), "int32", scope="local") for _ in range(2))
         totals = [T.alloc_buffer((lanes,), "int32", scope="local") for _ in range(planes)]
-        for each in (most, *totals):
-            T.buffer_store(each, _all(T.int32(0), lanes), [vector])
-        for each in (beside, lost):
-            T.buffer_store(each, _all(mk.constant(0, "float32"), lanes), [vector])
+        none, nothing = _all(T.int32(0), lanes), _all(mk.constant(0, "float32"), lanes)
+        for each in (most, some, missed, *totals):
+            T.buffer_store(each, none, [vector])
+        for each in (total, lossy):
+            T.buffer_store(each, nothing, [vector])
 
         def part(number: Expr) -> Any:
             return T.ramp(block * form.block + number * lanes, T.int64(1), lanes)
@@ -65,16 +76,20 @@ class BlockPlaneEmitter(BlockDotEmitter):
             bits = T.reinterpret(f"int32x{lanes}", self.floats[part(number)])
             magnitude = T.bind(T.bitwise_and(bits, _all(T.int32(MAGNITUDE), lanes)))
             T.buffer_store(most, T.max(most[vector], magnitude), [vector])
-            T.buffer_store(beside, beside[vector] + T.reinterpret(f"float32x{lanes}", magnitude), [vector])
+            T.buffer_store(total, total[vector] + T.reinterpret(f"float32x{lanes}", magnitude), [vector])
+            T.buffer_store(some, some[vector] + T.min(magnitude, _all(T.int32(1), lanes)), [vector])
         largest = T.bind(reduced(most, lanes, T.max))
         exponent = T.bind(T.max(T.shift_right(largest, T.int32(MANTISSA_BITS)), T.int32(LEAST_EXPONENT)))
         whole = LARGEST_BITS - 1 + EXPONENT_BIAS
         inverse = _power(T.int32(whole + EXPONENT_BIAS) - exponent)
         T.buffer_store(self.factors, _power(exponent - T.int32(whole - EXPONENT_BIAS)), [row, block])
         with mk.serial(0, form.block // lanes) as number:
-            moved = T.bind(self.floats[part(number)] * _all(inverse, lanes))
+            element = T.bind(self.floats[part(number)])
+            moved = T.bind(element * _all(inverse, lanes))
             nearest = T.bind(T.nearbyint(moved))
-            T.buffer_store(lost, T.max(lost[vector], T.abs(moved - nearest)), [vector])
+            exact = tirx.EQ(moved, nearest)
+            T.buffer_store(lossy, lossy[vector] + T.Select(exact, nothing, T.abs(element)), [vector])
+            T.buffer_store(missed, missed[vector] + T.Select(exact, none, _all(T.int32(1), lanes)), [vector])
             rest: Expr = T.bind(T.cast(nearest, f"int32x{lanes}"))
             for plane in range(planes):
                 byte = T.bind(T.cast(rest, f"{ROUNDED}x{lanes}"))
@@ -85,12 +100,16 @@ class BlockPlaneEmitter(BlockDotEmitter):
         for plane in range(planes):
             sum_ = reduced(totals[plane], lanes, lambda a, b: a + b)
             T.buffer_store(self.taken, self._taken(sum_), [plane, block])
-        self._mark_odd(largest, reduced(beside, lanes, lambda a, b: a + b), reduced(lost, lanes, T.max))
+        self._mark_odd(largest, *(reduced(each, lanes, lambda a, b: a + b) for each in (total, lossy, some, missed)))
 
-    def _mark_odd(self, largest: Expr, total: Expr, lost: Expr) -> None:
-        """largest: bits of a magnitude. total: the sum of magnitudes. lost: the most that an integer was rounded by."""
-        most = T.reinterpret("float32", largest)
-        alone = tirx.And(lost > mk.constant(0, "float32"), (total - most) * mk.constant(BESIDE, "float32") < most)
+    def _mark_odd(self, largest: Expr, total: Expr, lossy: Expr, some: Expr, missed: Expr) -> None:
+        """largest: bits of a magnitude. total: the sum of magnitudes; lossy: of those that were rounded. some: how many
+        are not 0; missed: how many were rounded.
+        """
+        most, beside = T.reinterpret("float32", largest), mk.constant(BESIDE, "float32")
+        alone = tirx.And(missed > T.int32(0), (total - most) * beside < most)
+        few = tirx.And(missed * T.int32(MANY) >= some, tirx.And(missed > T.int32(0), lossy * beside < most))
+        alone = tirx.Or(alone, few)
         exponent = T.shift_right(largest, T.int32(MANTISSA_BITS))
         small = tirx.And(exponent < T.int32(LEAST_EXPONENT), largest > T.int32(0))
         with T.If(tirx.Or(tirx.Or(alone, small), exponent >= T.int32(2 * EXPONENT_BIAS + 1))), T.Then():

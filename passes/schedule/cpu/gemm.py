@@ -40,6 +40,8 @@ MOST_ROUNDED = 8
 """Rows of a tile of such sums, where the left operand is rounded to 8 bits."""
 LEAST_SPLIT_COLUMNS = 256
 """For which a row is split into digits: that takes as long as 50 columns save."""
+LEAST_TASK_COLUMNS = 128
+"""The same of each task, of which every one splits the row, and each thread has at least one."""
 TASKS_A_THREAD = 3
 TASK_ELEMENTS = 16384
 """The least that a task reads of such a matrix where there are several tasks: a few microseconds, as long as a thread
@@ -54,7 +56,7 @@ def choose_gemm(shape: GemmShape, isa: Isa, threads: int) -> CpuGemmSchedule:
         raise ValueError(f"gates of {shape} need one packed right operand; leave the slices out of the kernel")
     if min(shape.m, shape.n, shape.batch) < 1 or shape.k < 0:
         raise ValueError(f"GEMM of an empty shape {shape}; skip the launch")
-    if shape.blocks is not None and (shape.rounds or _splits(shape, shape.blocks, isa)):
+    if shape.blocks is not None and (shape.rounds or _splits(shape, shape.blocks, isa, threads)):
         return _rounded(shape, isa, threads)
     if shape.blocks is not None and shape.m <= MOST_STREAMED:
         return _streamed(shape, shape.blocks, isa, threads)
@@ -132,12 +134,12 @@ def with_few_rows(schedule: CpuBlockGemmSchedule, shape: GemmShape) -> CpuBlockG
     return replace(schedule, few=MOST_STREAMED, stage_left=not shape.reads_blocks(shape.blocks))
 
 
-def _splits(shape: GemmShape, form: BlockFormat, isa: Isa) -> bool:
+def _splits(shape: GemmShape, form: BlockFormat, isa: Isa, threads: int) -> bool:
     """One row by 4-bit codes is split into digits of 8 bits: for 128 codes, 11 instructions of integers rather than 24
     of floats.
     """
     dots = isa.dot is not None and isa.dot.right == ROUNDED
-    one = shape.m == 1 and shape.n >= LEAST_SPLIT_COLUMNS
+    one = shape.m == 1 and shape.n >= max(LEAST_SPLIT_COLUMNS, LEAST_TASK_COLUMNS * threads)
     return dots and one and not is_open(shape.k) and form.bits == 4 and planes_fit(form)
 
 
@@ -150,7 +152,8 @@ def _rounded(shape: GemmShape, isa: Isa, threads: int) -> CpuBlockDotGemmSchedul
     lanes = isa.lanes(shape.acc_dtype)
     rows = min(shape.m, MOST_ROUNDED) if not is_open(shape.m) else MOST_ROUNDED
     planes = 1 if shape.rounds else PLANES
-    vectors = max(v for v in STREAMED_VECTORS if v == 1 or (v * lanes <= shape.n and v * rows * planes <= MOST_SUMMED))
+    summed = MOST_SUMMED if planes == 1 else min(MOST_SUMMED, isa.vector_registers // 2)
+    vectors = max(v for v in STREAMED_VECTORS if v == 1 or (v * lanes <= shape.n and v * rows * planes <= summed))
     draft = CpuBlockDotGemmSchedule(
         rows, vectors, lanes, 1, 1, shape.k, stage_left=True, spill=shape.long_epilogue,
         prefetch_ahead=shape.m <= rows and shape.right_bytes > isa.l2_bytes // 2, dot=isa.dot.name,
