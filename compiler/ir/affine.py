@@ -36,12 +36,13 @@ class Variable:
 class Quotient:
     """`dividend // divisor`, of an expression that no rule makes simpler."""
 
-    __slots__ = ("_hash", "bounds", "dividend", "divisor")
+    __slots__ = ("_hash", "bounds", "dividend", "divisor", "variables")
 
     def __init__(self, dividend: Affine, divisor: int) -> None:
         self.dividend, self.divisor = dividend, divisor
         low, high = dividend.bounds
         self.bounds: tuple[int, int] = (low // divisor, high // divisor)
+        self.variables = tuple(variables_of(dividend))  # found once: quotients are shared, and nest deeply
         self._hash = hash((dividend, divisor))
 
     def __eq__(self, other: object) -> bool:
@@ -143,7 +144,7 @@ def variables_of(expr: Integer) -> dict[Variable, None]:
     """The variables of an index, in their order."""
     found: dict[Variable, None] = {}
     for atom in () if isinstance(expr, int) else expr.terms:
-        found.update({atom: None} if isinstance(atom, Variable) else variables_of(atom.dividend))
+        found.update(dict.fromkeys((atom,) if isinstance(atom, Variable) else atom.variables))
     return found
 
 
