@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tilestitch.compiler.ir import Graph, Kind, Node, TensorType, Value, kind_of
+from tilestitch.compiler.ir.symbol_uses import REQUIRED
 from tilestitch.compiler.ir.types import SMALL_FLOATS, is_static_tensor
 
 from .open.plan import OPEN_KERNEL
@@ -26,6 +27,7 @@ REMEDIES = {
     "host.data_dependent": "give these values as inputs, or cut the model there",
     "host.control_flow": "export the model with its loops unrolled or its branch chosen",
     "host.data_type": "use a data type that kernels have",
+    "host.check": "leave the check to the host, or give what is found there as inputs",
     "host.no_kernel": "compute it outside of the model, or in operators that have kernels",
 }
 
@@ -80,6 +82,10 @@ def _why(node: Node, inherited: WhyNot | None) -> WhyNot:
         return inherited
     dtypes = [v.type.dtype for v in (*node.inputs, *node.outputs) if isinstance(v.type, TensorType)]
     foreign = [dtype for dtype in dtypes if dtype not in NATIVE_DTYPES and dtype not in SMALL_FLOATS]
+    if node.op == REQUIRED:
+        return WhyNot(
+            "", "host.check", "whether a size that is found in the data is the one that it meets is known only in a run"
+        )
     if kind_of(node.op) is Kind.CONTROL:
         return WhyNot("", "host.control_flow", f"{node.op} decides while the model runs what is computed next")
     if foreign:

@@ -333,17 +333,18 @@ def test_a_wrong_kernel_is_found_by_what_it_makes_of_what_it_reads(
     assert facts["bisect"].endswith(bisect.AS_READ)
 
 
+OF_ANY_NUMBER_OF_ROWS = """<ir_version: 8, opset_import: ["" : 17]>
+net (float[n,8] x) => (float[n,8] y) <float[8] w = {1,2,3,4,5,6,7,8}> {
+  [soft] a = Softmax <axis = 0> (x)
+  [scaled] b = Mul (a, w)
+  [again] y = Softmax <axis = 1> (b)
+}"""
+
+
 def test_the_specialisation_that_the_inputs_fit_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = onnx.parser.parse_model(
-        """<ir_version: 8, opset_import: ["" : 17]>
-        net (float[n,8] x) => (float[n,8] y) <float[8] w = {1,2,3,4,5,6,7,8}> {
-          [soft] a = Softmax <axis = 0> (x)
-          [scaled] b = Mul (a, w)
-          [again] y = Softmax <axis = 1> (b)
-        }"""
-    )
+    model = onnx.parser.parse_model(OF_ANY_NUMBER_OF_ROWS)
     artifact, path = compiled(tmp_path, model, "--shape", "x=2x8", "--shape", "x=5x8", "--planner", "none")
     np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((5, 8)).astype(np.float32))
     plant_fault(monkeypatch, "w")
@@ -354,14 +355,7 @@ def test_the_specialisation_that_the_inputs_fit_is_looked_at(
 def test_the_plan_of_open_dimensions_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = onnx.parser.parse_model(
-        """<ir_version: 8, opset_import: ["" : 17]>
-        net (float[n,8] x) => (float[n,8] y) <float[8] w = {1,2,3,4,5,6,7,8}> {
-          [soft] a = Softmax <axis = 0> (x)
-          [scaled] b = Mul (a, w)
-          [again] y = Softmax <axis = 1> (b)
-        }"""
-    )
+    model = onnx.parser.parse_model(OF_ANY_NUMBER_OF_ROWS)
     artifact, path = compiled(tmp_path, model, "--planner", "none")
     plant_fault(monkeypatch, "w")
     monkeypatch.setattr(bisect, "_by_names", lambda *_: [])  # which plans anew

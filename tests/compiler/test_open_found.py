@@ -52,7 +52,9 @@ def test_a_size_that_the_data_gives_is_that_of_an_input_where_it_must_be() -> No
     text = "(float[n] x, float[m] v, bool[m] p) => (float[k] y) <float[3] c = {1, 2, 3}>\n"
     text += "{ a = Compress<axis=0>(v, p)  b = Concat<axis=0>(a, c)  y = Add(x, b) }"
     v, c = np.arange(5, dtype=np.float32), np.array([1, 2, 3], np.float32)
-    with load(compile_model(parser.parse_model(HEAD + text)).to_bytes()) as module:
+    compiled = compile_model(parser.parse_model(HEAD + text))
+    assert "host.check" in {reason["rule"] for reason in compiled.explain()["host"]["reasons"]}
+    with load(compiled.to_bytes()) as module:
         for n, found in product((3, 4, 5), (0, 1, 3)):
             feeds = {"x": np.ones(n, np.float32), "v": v, "p": np.arange(5) < found}
             if n == found + 3:
