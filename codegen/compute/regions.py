@@ -19,6 +19,12 @@ Neighbours = list[tuple[Expr, Expr]]
 """Place and weight of the two neighbours of a sample along an axis."""
 
 
+def sides_of(node: Node) -> tuple[Size, Size, Size]:
+    """Height, width and channels of the images of a roi_align node."""
+    first, second, third = node.inputs[0].shape[1:]
+    return (first, second, third) if node.attrs["layout"] == "NXC" else (second, third, first)
+
+
 @dataclass(frozen=True)
 class Axis:
     """Bins of `width` from `start` on, of so many samples each, in an image of so many elements."""
@@ -43,7 +49,7 @@ class Axis:
         width = named(extent / T.float32(bins))
         samples = T.int32(ratio) if ratio else T.max(T.cast(T.ceil(width), "int32"), T.int32(0))
         some = T.int32(0) if not bounds_of(x.tensor_type.num_elements)[1] else samples
-        return Axis(start, width, T.bind(some), x.shape[3 - side])
+        return Axis(start, width, T.bind(some), sides_of(node)[1 - side])
 
     def neighbours(self, number: Expr, sample: Expr) -> Neighbours:
         """Of a sample of bin `number`. More than an element outside of the image it counts as 0, nearer to it, it is

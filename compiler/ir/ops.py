@@ -356,13 +356,15 @@ _SPECS: list[OpSpec] = [
         Kind.OPAQUE,
         rule.roi_align,
         3,
-        "ONNX RoiAlign of x [B, C, H, W], regions [R, 4] and the image of each [R]; `ratio` samples a bin along each "
-        "axis, 0: as many as it has elements; `offset` is subtracted from scaled corners",
+        "ONNX RoiAlign of x [B, C, H, W] (layout NCX) or [B, H, W, C] (NXC), regions [R, 4] and the image of each [R]; "
+        "the result is [R, C, bins..]; `ratio` samples a bin along each axis, 0: as many as it has elements; `offset` "
+        "is subtracted from scaled corners",
         mode=_REQUIRED,
         size=_REQUIRED,
         ratio=_REQUIRED,
         scale=_REQUIRED,
         offset=_REQUIRED,
+        layout=_REQUIRED,
     ),
     _spec(
         "append",

@@ -475,12 +475,13 @@ def _blocks(mask: TensorType, block: int) -> Dim:
 
 def roi_align(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     x, regions, images = _tensors(inputs)
-    _require(x.rank == 4 and regions.rank == 2 and regions.shape[1] == 4, "operands must be [B, C, H, W] and [R, 4]")
+    _require(x.rank == 4 and regions.rank == 2 and regions.shape[1] == 4, "operands must be images and [R, 4]")
     _require(x.dtype == regions.dtype == "float32", "operands must be float32")
     _require(images.dtype == "int64" and images.rank == 1, "the third operand must be the image of each region, int64")
     _require(dims_compatible(regions.shape[0], images.shape[0]), "each region must have an image")
     _require(attrs["mode"] in ("avg", "max"), f"unknown mode {attrs['mode']!r}")
-    return [x.with_shape((regions.shape[0], x.shape[1], *attrs["size"]))]
+    _, channels, _ = _split_layout(x, attrs["layout"])
+    return [x.with_shape((regions.shape[0], channels, *attrs["size"]))]
 
 
 def append(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:

@@ -209,6 +209,15 @@ def through_window(graph: Graph, node: Node) -> Replacement | None:
     return [transposed(graph, node, value, perm, inner.origins)]
 
 
+def into_regions(graph: Graph, node: Node) -> Replacement | None:
+    """Regions of NCX whose operand was just transposed from NXC are read from NXC: the result is the same."""
+    inner = produced_by(node.inputs[0], "transpose")
+    if inner is None or node.attrs["layout"] != "NCX" or tuple(inner.attrs["perm"]) != (0, 3, 1, 2):
+        return None
+    images, *others = inner.inputs[0], *node.inputs[1:]
+    return [emit_like(graph, node, node.op, images, *others, **{**node.attrs, "layout": "NXC"})]
+
+
 def through_reshape(graph: Graph, node: Node) -> Replacement | None:
     """reshape(T(x)) is T'(reshape'(x)), where the reshape splits and merges axes that T keeps together."""
     inner = produced_by(node.inputs[0], "transpose")
@@ -249,6 +258,7 @@ PATTERNS: dict[str, list[Pattern]] = {
     "slice": [through_slice],
     "broadcast_to": [through_broadcast],
     "window_reduce": [through_window],
+    "roi_align": [into_regions],
     "reshape": [through_reshape],
     "transpose": [transpose_chain, up_through_reshape],
     "*": [through_elementwise],

@@ -78,20 +78,20 @@ def _scales_and_sizes(
 def _source_position(attrs: Attrs, size: int, scale: float, output: int, roi: tuple[float, float]) -> np.ndarray:
     """The position in the input of each output element, as `coordinate_transformation_mode` says."""
     mode = attrs.get("coordinate_transformation_mode", "half_pixel")
-    index = np.arange(output, dtype=np.float64)
-    exact = scale * size
+    dtype = np.float64 if attrs.get("mode", "nearest") == "nearest" else np.float32  # as kernels, and others, have it
+    index, exact = np.arange(output, dtype=dtype), scale * size
     if mode == "asymmetric":
-        return index / scale
+        return index / dtype(scale)
     if mode == "align_corners":
-        return index * (size - 1) / (exact - 1) if exact != 1 else np.zeros(output)
+        return index * dtype(size - 1) / dtype(exact - 1) if exact != 1 else np.zeros(output)
     if mode == "tf_crop_and_resize":
-        step = (roi[1] - roi[0]) * (size - 1)
-        return roi[0] * (size - 1) + (index * step / (exact - 1) if exact != 1 else np.full(output, step / 2))
+        start, step = dtype(roi[0] * (size - 1)), dtype((roi[1] - roi[0]) * (size - 1))
+        return start + (index * step / dtype(exact - 1) if exact != 1 else np.full(output, step / 2))
     if mode == "pytorch_half_pixel" and exact == 1:
         return np.full(output, -0.5)
-    centre = (index + 0.5) / scale - 0.5
+    centre = (index + dtype(0.5)) / dtype(scale) - dtype(0.5)
     if mode == "half_pixel_symmetric":
-        return centre + size / 2 * (1 - output / exact)
+        return centre + dtype(size / 2 * (1 - output / exact))
     if mode in ("half_pixel", "pytorch_half_pixel"):
         return centre
     raise HostError(f"unknown coordinate_transformation_mode {mode!r}")

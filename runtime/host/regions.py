@@ -11,12 +11,13 @@ from .common import Attrs, HostError, HostFn, narrow, widen
 
 
 def _roi_align(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """Operands: x[N,C,H,W], rois[R,4] (x1, y1, x2, y2), batch_indices[R]. Every bin takes `ratio` samples an axis, or
-    ceil(its size) if that is 0.
+    """Operands: x[N,C,H,W], or [N,H,W,C] where the layout is NXC, rois[R,4] (x1, y1, x2, y2), batch_indices[R]. Every
+    bin takes `ratio` samples an axis, or ceil(its size) if that is 0.
 
-    attrs: mode (avg, max), size (bins), ratio, scale, offset (subtracted from scaled coordinates).
+    attrs: mode (avg, max), size (bins), ratio, scale, offset (subtracted from scaled coordinates), layout (NCX).
     """
     x, rois, batches = inputs
+    x = np.moveaxis(x, -1, 1) if attrs.get("layout") == "NXC" else x
     image, out, ratio = widen(x), attrs["size"], attrs["ratio"]
     if len(batches) and not (batches.min() >= 0 and batches.max() < len(x)):
         raise HostError(f"RoiAlign: there is no image {batches.min() if batches.min() < 0 else batches.max()}")

@@ -120,3 +120,21 @@ def test_scatter_reports_an_index_out_of_range_and_leaves_the_rest_alone() -> No
     inputs["i"][1] = 5
     with pytest.raises(Fault, match="out of range"):
         run_graph(graph, inputs)
+
+
+@pytest.mark.parametrize("channels", [5, 16, 40, 300])
+@pytest.mark.parametrize("layout", ["NCX", "NXC"])
+@pytest.mark.parametrize(("mode", "ratio"), [("avg", 0), ("avg", 2), ("max", 2), ("avg", 3)])
+def test_roi_align(channels: int, layout: str, mode: str, ratio: int) -> None:
+    shape = (2, channels, 9, 7) if layout == "NCX" else (2, 9, 7, channels)
+    graph = Graph("roi_align")
+    images = graph.add_input("x", TensorType("float32", shape))
+    regions = graph.add_input("r", TensorType("float32", (3, 4)))
+    places = graph.add_input("i", TensorType("int64", (3,)))
+    attrs = {"mode": mode, "size": (3, 2), "ratio": ratio, "scale": 0.5, "offset": 0.5, "layout": layout}
+    graph.outputs = [graph.emit("roi_align", images, regions, places, **attrs)]
+    corners = np.array([[0, 0, 9, 17], [-4.5, 3, 30, 11], [12, 18, 13, 19.3]], np.float32)
+    feeds = {"x": RNG.random(shape, np.float32), "r": corners, "i": np.array([0, 1, 1])}
+    check(graph, feeds, factor=4)
+    with pytest.raises(Fault, match="out of range"):
+        run_graph(graph, {**feeds, "i": np.array([0, 2, 1])})

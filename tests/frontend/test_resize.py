@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.frontend.checks import assert_close, check_node, floats, host_steps, ints, node_model, run
+from tests.frontend.checks import assert_close, check_node, floats, host_steps, ints, node_model, run, run_ort
 
 COORDINATES = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "half_pixel_symmetric"]
 X = floats(1, 2, 5, 7)
@@ -28,6 +28,15 @@ def test_scales(mode: str, coordinates: str, factors: tuple[float, float]) -> No
 def test_nearest_modes(nearest: str) -> None:
     attrs = {"mode": "nearest", "nearest_mode": nearest, "coordinate_transformation_mode": "half_pixel"}
     check_node("Resize", [X, None, None, ints(1, 2, 8, 4)], attrs, constants={3})
+
+
+@pytest.mark.parametrize("coordinates", COORDINATES)
+def test_weights_are_those_of_onnx_runtime(coordinates: str) -> None:
+    """It computes places in float32, whose last bits count in images of many columns."""
+    x = np.arange(211, dtype=np.float32)[None, None, None] * np.ones((2, 1), np.float32)
+    attrs = {"mode": "linear", "coordinate_transformation_mode": coordinates}
+    model = node_model("Resize", [x, None, None, ints(1, 1, 2, 320)], attrs, constants={3})
+    np.testing.assert_allclose(run(model, {"x0": x})[0], run_ort(model, {"x0": x})[0], rtol=5e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])

@@ -57,6 +57,19 @@ def test_a_graph_without_convolutions_keeps_its_layout() -> None:
     assert rewritten(parse_graph(text)).nodes[0].attrs["layout"] == "NCX"
 
 
+def test_regions_are_read_from_what_convolutions_store() -> None:
+    text = """graph @g(%x: float32[1,3,8,8], %r: float32[5,4], %i: int64[5], %w: float32[4,3,1,1]) -> (%y) {
+      %c = conv(%x, %w) {strides=[1,1], before=[0,0], after=[0,0], dilations=[1,1], groups=1, layout="NCX"}
+        : float32[1,4,8,8]
+      %y = roi_align(%c, %r, %i) {mode="avg", size=[2,2], ratio=2, scale=1.0, offset=0.0, layout="NCX"}
+        : float32[5,4,2,2]
+    }"""
+    graph = run_pipeline(parse_graph(text), PassContext(listeners=[VerifyListener()]))
+    (regions,) = [node for node in graph.nodes if node.op == "roi_align"]
+    assert regions.attrs["layout"] == "NXC" and regions.inputs[0].shape == (1, 8, 8, 4)
+    assert regions.outputs == graph.outputs
+
+
 @pytest.mark.parametrize("spatial", [1, 2, 3])
 @pytest.mark.parametrize("op", ["conv", "conv_transpose"])
 @pytest.mark.parametrize("groups", [1, 2])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 from tvm import tirx
@@ -10,11 +11,17 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, named
 from tilestitch.codegen.compute.faults import fault_message
-from tilestitch.codegen.compute.regions import Axis
+from tilestitch.codegen.compute.regions import Axis, Neighbours, sides_of
 from tilestitch.codegen.compute.scattering import in_range
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, StatusArg, kernel_function
+from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.passes.plan.cpu.opaque import RegionPlan
+
+MOST_SAMPLES = 4
+"""Of a bin whose terms are written out."""
+Tap = tuple[Expr, Expr]
+"""Where an element of the first channel lies, and its weight."""
 
 
 def lower_roi_align(plan: RegionPlan) -> KernelLaunch:
@@ -37,55 +44,88 @@ class _Region:
     def __init__(self, plan: RegionPlan, buffers: list[Any]) -> None:
         self.plan, self.attrs = plan, plan.node.attrs
         self.source, self.regions, self.images, self.target, self.status = buffers
-        self.images_count, _, self.height, self.width = plan.node.inputs[0].shape
+        self.images_count = plan.node.inputs[0].shape[0]
+        self.height, self.width, _ = sides_of(plan.node)
+        rows, columns = self.attrs["size"]
+        self.bins = rows * columns
+        self.whole = not is_open(plan.channels) and plan.channels % plan.schedule.channels == 0
+        is_max = self.attrs["mode"] == "max"
+        self.nothing = -float("inf") if is_max else 0.0
+        self.join: Callable[[Expr, Expr], Expr] = T.max if is_max else lambda a, b: a + b
 
     def run(self, task: Expr) -> None:
         plan = self.plan
         region = T.bind(task // integer(plan.parts, "int64"))
         first = T.bind(task % integer(plan.parts, "int64") * plan.schedule.channels)
-        count = T.bind(T.min(integer(plan.channels, "int64") - first, T.int64(plan.schedule.channels)))
+        count = T.int64(plan.schedule.channels)
+        if not self.whole:
+            count = T.bind(T.min(integer(plan.channels, "int64") - first, count))
         given = T.bind(self.images[region])
         known = in_range(given, self.images_count)
         with T.If(tirx.Not(known)), T.Then():
             T.buffer_store(self.status, T.int32(1), [0])
         image = T.bind(tirx.Select(known, given, T.int64(0)))
+        channels = integer(plan.channels, "int64")
         plane = T.bind(integer(self.height, "int64") * integer(self.width, "int64"))
-        source = T.bind((image * integer(plan.channels, "int64") + first) * plane)
+        last = plan.channels_last
+        source = T.bind(image * channels * plane + first if last else (image * channels + first) * plane)
+        self.pixel, self.channel = (channels, T.int64(1)) if last else (T.int64(1), plane)
         rows, columns = self.attrs["size"]
-        target = T.bind((region * integer(plan.channels, "int64") + first) * (rows * columns))
+        target = T.bind((region * channels + first) * self.bins)
         x, y = (Axis.of(plan.node, self.regions, region, side) for side in (0, 1))
         with T.serial(0, rows) as row, T.serial(0, columns) as column:
-            self.bin(source, plane, count, (y, row), (x, column), target + row * columns + column)
+            self.bin(source, count, (y, row), (x, column), target + row * columns + column)
 
     def bin(
-        self, source: Expr, plane: Expr, count: Expr, of_rows: tuple[Axis, Expr], of_columns: tuple[Axis, Expr],
-        target: Expr,
-    ) -> None:  # fmt: skip
+        self, source: Expr, count: Expr, of_rows: tuple[Axis, Expr], of_columns: tuple[Axis, Expr], target: Expr
+    ) -> None:
         """One bin of all channels of the task, by its number along both axes."""
         (y, row_bin), (x, column_bin) = of_rows, of_columns
+        known = self.attrs["ratio"]
+        if 0 < known * known <= MOST_SAMPLES:
+            rows = [y.neighbours(row_bin, T.int32(i)) for i in range(known)]
+            columns = [x.neighbours(column_bin, T.int32(j)) for j in range(known)]
+            samples = [self.taps(source, above, beside) for above in rows for beside in columns]
+
+            def pooled(channel: Expr) -> None:
+                total = reduce(self.join, (self.sample(taps, channel) for taps in samples))
+                self.store(target, y, x, channel, total)
+
+            self.each(count, pooled)
+            return
         sums = T.alloc_buffer((self.plan.schedule.channels,), "float32", scope="local")
-        is_max = self.attrs["mode"] == "max"
-        samples = T.bind(y.samples * x.samples)
-        nothing = T.float32(-float("inf")) if is_max else T.float32(0)
-        with T.serial(0, count) as channel:
-            T.buffer_store(sums, nothing, [channel])
+        self.each(count, lambda c: T.buffer_store(sums, T.float32(self.nothing), [c]))
         with T.serial(0, y.samples) as i:
-            rows = y.neighbours(row_bin, i)
+            above = y.neighbours(row_bin, i)
             with T.serial(0, x.samples) as j:
-                columns = x.neighbours(column_bin, j)
-                taps = [
-                    (T.bind(source + row * integer(self.width, "int64") + column), named(a * b))
-                    for row, a in rows for column, b in columns
-                ]  # fmt: skip
-                with T.serial(0, count) as channel:
-                    terms = [self.source[place + channel * plane] * weight for place, weight in taps]
-                    join: Callable[[Expr, Expr], Expr] = T.max if is_max else lambda a, b: a + b
-                    total = terms[0]
-                    for term in terms[1:]:
-                        total = join(total, term)
-                    T.buffer_store(sums, join(sums[channel], total), [channel])
-        divisor = named(T.cast(T.max(samples, 1), "float32"))
-        bins = self.attrs["size"][0] * self.attrs["size"][1]
-        with T.serial(0, count) as channel:
-            value = tirx.Select(samples > 0, sums[channel] if is_max else sums[channel] / divisor, T.float32(0))
-            T.buffer_store(self.target, value, [target + channel * bins])
+                taps = self.taps(source, above, x.neighbours(column_bin, j))
+                self.each(count, lambda c: T.buffer_store(sums, self.join(sums[c], self.sample(taps, c)), [c]))
+        self.each(count, lambda c: self.store(target, y, x, c, sums[c]))
+
+    def taps(self, source: Expr, above: Neighbours, beside: Neighbours) -> Sequence[Tap]:
+        """Of one sample."""
+        width = integer(self.width, "int64")
+        return [
+            (T.bind(source + (row * width + column) * self.pixel), named(a * b))
+            for row, a in above for column, b in beside
+        ]  # fmt: skip
+
+    def sample(self, taps: Sequence[Tap], channel: Expr) -> Expr:
+        return reduce(self.join, (self.source[place + channel * self.channel] * weight for place, weight in taps))
+
+    def store(self, target: Expr, y: Axis, x: Axis, channel: Expr, total: Expr) -> None:
+        """The result of a bin of one channel, of which this is the sum, or the largest, of all samples."""
+        samples = T.bind(y.samples * x.samples)
+        value = total if self.attrs["mode"] == "max" else total / T.cast(T.max(samples, 1), "float32")
+        T.buffer_store(self.target, tirx.Select(samples > 0, value, T.float32(0)), [target + channel * self.bins])
+
+    def each(self, count: Expr, body: Callable[[Expr], None]) -> None:
+        """All channels of the task: whole vectors, then one by one."""
+        lanes, first = self.plan.schedule.lanes, T.int64(0)
+        if lanes > 1:
+            first = count // lanes * lanes
+            with T.serial(0, count // lanes) as step, T.vectorized(0, lanes) as lane:
+                body(step * lanes + lane)
+        if lanes == 1 or not self.whole:
+            with T.serial(first, count) as channel:
+                body(channel)

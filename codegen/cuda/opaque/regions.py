@@ -11,7 +11,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, named
 from tilestitch.codegen.compute.faults import fault_message
-from tilestitch.codegen.compute.regions import Axis
+from tilestitch.codegen.compute.regions import Axis, sides_of
 from tilestitch.codegen.compute.scattering import in_range
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, StatusArg, Thread, fault, kernel_function
@@ -39,22 +39,35 @@ def lower_roi_align(node: Node, schedule: RegionSchedule) -> CudaLaunch:
     return CudaLaunch("roi_align", func, grid, block, args, node.origins, faults=faults)
 
 
-def _element(node: Node, buffers: list[Any], place: Expr) -> None:
-    """Element `place` of the result: neighbours in a row are of one bin row, so that threads read near each other."""
+def _element(node: Node, buffers: list[Any], number: Expr) -> None:
+    """One element of the result. Neighbouring threads read near each other: they have neighbouring bins of a row or,
+    where channels are next to each other, channels.
+    """
     source, regions, images, target, status = buffers
-    images_count, channels, height, width = node.inputs[0].shape
+    images_count = node.inputs[0].shape[0]
+    height, width, channels = sides_of(node)
     rows, columns = node.attrs["size"]
-    dtype = places_dtype()
-    column, row = T.bind(place % columns), T.bind(place // columns % rows)
-    line = T.bind(place // (rows * columns))
-    region, channel = T.bind(line // integer(channels, dtype)), T.bind(line % integer(channels, dtype))
+    last = node.attrs["layout"] == "NXC"
+    dtype, bins = places_dtype(), rows * columns
+    depth = integer(channels, dtype)
+    if last:
+        channel, line = T.bind(number % depth), T.bind(number // depth)
+        column, row = T.bind(line % columns), T.bind(line // columns % rows)
+        region = T.bind(line // bins)
+        place = T.bind((region * depth + channel) * bins + line % bins)
+    else:
+        column, row = T.bind(number % columns), T.bind(number // columns % rows)
+        line, place = T.bind(number // bins), number
+        region, channel = T.bind(line // depth), T.bind(line % depth)
     given = T.bind(images[region])
     known = in_range(given, images_count)
     with T.If(tirx.Not(known)), T.Then():
         fault(status)
     image = T.bind(tirx.Select(known, given, T.int64(0)))
     plane = T.bind(integer(height, "int64") * integer(width, "int64"))
-    start = T.bind((image * integer(channels, "int64") + channel) * plane)
+    first = image * integer(channels, "int64")
+    start = T.bind(first * plane + channel if last else (first + channel) * plane)
+    step = integer(channels, "int64") if last else T.int64(1)
     x, y = (Axis.of(node, regions, region, side) for side in (0, 1))
     is_max = node.attrs["mode"] == "max"
     join: Callable[[Expr, Expr], Expr] = T.max if is_max else lambda a, b: a + b
@@ -65,7 +78,7 @@ def _element(node: Node, buffers: list[Any], place: Expr) -> None:
         with T.serial(0, x.samples) as j:
             beside = x.neighbours(column, j)
             terms = [
-                named(source[start + r * integer(width, "int64") + c] * named(a * b))
+                named(source[start + (r * integer(width, "int64") + c) * step] * named(a * b))
                 for r, a in above for c, b in beside
             ]  # fmt: skip
             total = terms[0]

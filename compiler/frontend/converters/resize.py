@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from ..context import Context, Versioned
 from ..errors import NotStatic
 from .common import HALVES
 from .indexing import along_axis
-from .open_resize import OpenAxis, resampled, scaled_size
+from .open_resize import OpenAxis, places_dtype, resampled, scaled_size
 from .quantization import saturating_cast
 
 MAX_GATHERED_TAPS = 4
@@ -47,31 +48,33 @@ class Sampling:
     antialias: bool
 
 
-def source_places(coordinates: str, size: int, out: int, scale: float, roi: tuple[float, float]) -> np.ndarray:
-    """Real-valued input places of the output places 0 .. out-1."""
-    place = np.arange(out, dtype=np.float64)
-    length = scale * size
+def source_places(
+    coordinates: str, size: int, out: int, scale: float, roi: tuple[float, float], dtype: type[np.floating[Any]]
+) -> np.ndarray:
+    """Real-valued input places of the output places 0 .. out-1, as computed in a data type."""
+    place, length = np.arange(out, dtype=dtype), scale * size
     if coordinates == "align_corners":
-        return np.zeros(out) if length == 1 else place * (size - 1) / (length - 1)
+        return np.zeros(out) if length == 1 else place * dtype(size - 1) / dtype(length - 1)
     if coordinates == "asymmetric":
-        return place / scale
+        return place / dtype(scale)
     if coordinates == "tf_crop_and_resize":
         start, end = roi
         if length == 1:
             return np.full(out, 0.5 * (start + end) * (size - 1))
-        return start * (size - 1) + place * (end - start) * (size - 1) / (length - 1)
+        return dtype(start * (size - 1)) + place * dtype((end - start) * (size - 1)) / dtype(length - 1)
     if coordinates == "pytorch_half_pixel" and length == 1:
         return np.full(out, -0.5)
-    half_pixel = (place + 0.5) / scale - 0.5
+    half_pixel = (place + dtype(0.5)) / dtype(scale) - dtype(0.5)
     if coordinates == "half_pixel_symmetric":
-        return half_pixel + size / 2 * (1 - out / length)
+        return half_pixel + dtype(size / 2 * (1 - out / length))
     return half_pixel
 
 
 def axis_table(sampling: Sampling, size: int, out: int, scale: float, roi: tuple[float, float]) -> AxisTable:
     if out == 0:
         return AxisTable(np.zeros((0, 1), np.int64), np.ones((0, 1)), np.zeros(0, bool))
-    places = source_places(sampling.coordinates, size, out, scale, roi)
+    dtype = to_numpy_dtype(places_dtype(sampling.mode)).type
+    places = source_places(sampling.coordinates, size, out, scale, roi, dtype)
     crops = sampling.coordinates == "tf_crop_and_resize"
     outside = (places < 0) | (places > size - 1) if crops else np.zeros(out, bool)
     if sampling.mode == "nearest":

@@ -168,7 +168,7 @@ def convert_affine_grid(ctx: Context) -> Value:
 def convert_roi_align(ctx: Context) -> Value:
     x, rois, batch_indices = ctx.input(0), ctx.input(1), ctx.input(2)
     if sizes_are_symbols() and dtype_of(x) == "float32":
-        return ctx.emit("roi_align", x, rois, ctx.cast(batch_indices, "int64"), **_regions(ctx))
+        return ctx.emit("roi_align", x, rois, ctx.cast(batch_indices, "int64"), layout="NCX", **_regions(ctx))
     _, channels, height, width = ctx.shape(x)
     ratio = ctx.attr("sampling_ratio", 0)
     if ratio <= 0:

@@ -243,8 +243,12 @@ class RegionPlan:
     scratch_bytes: ClassVar[int] = 0
 
     @property
+    def channels_last(self) -> bool:
+        return bool(self.node.attrs["layout"] == "NXC")
+
+    @property
     def channels(self) -> Size:
-        return self.node.inputs[0].shape[1]
+        return self.node.inputs[0].shape[-1 if self.channels_last else 1]
 
     @property
     def parts(self) -> Size:
@@ -259,6 +263,10 @@ class RegionPlan:
         """Why no kernel pools as scheduled."""
         if not self.schedule.channels:
             yield "a task has 0 channels; it has at least one"
+        elif self.schedule.lanes > 1 and not self.channels_last:
+            yield "vectors of channels are for images whose channels are next to each other"
+        elif self.schedule.lanes < 1 or self.schedule.channels % self.schedule.lanes:
+            yield f"{self.schedule.channels} channels are no whole vectors of {self.schedule.lanes}"
 
 
 @dataclass(frozen=True)

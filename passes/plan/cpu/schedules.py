@@ -283,10 +283,11 @@ class CpuSuppressSchedule:
 
 @dataclass(frozen=True)
 class CpuRegionSchedule:
-    """A task has `channels` channels of one region."""
+    """A task has `channels` channels of one region, and computes `lanes` of them at a time."""
 
     template: ClassVar[str] = "cpu_regions"
     channels: int
+    lanes: int = 1
 
 
 @dataclass(frozen=True)

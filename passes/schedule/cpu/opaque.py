@@ -28,8 +28,8 @@ UPDATE_ELEMENTS = 8192
 FOUND_ELEMENTS = 65536
 LEAST_PART, SLICE_LANES = 16, 16
 """Elements of a slice that are worth a task of their own, and of a vector of them."""
-REGION_CHANNELS = 16
-"""Channels of a region that a task pools."""
+PLANES, REGION_CHANNELS = 16, 256
+"""Channels of a region that a task pools: where each has a plane of its own, and where they are next to each other."""
 BY_ELEMENT = frozenset({"bool", "bfloat16"})
 """dtypes whose elements are not stored as they are computed with."""
 
@@ -44,7 +44,7 @@ def choose_opaque(node: Node, isa: Isa) -> OpaqueSchedule | None:
     if node.op == "suppress":
         return CpuSuppressSchedule()
     if node.op == "roi_align":
-        return CpuRegionSchedule(min(REGION_CHANNELS, node.inputs[0].shape[1]))
+        return _regions(node, isa)
     if node.op == "append":
         x, axis = node.inputs[0], node.attrs["axis"]
         return CpuAppendSchedule(max(1, COPY_ELEMENTS // max(1, prod(x.shape[axis:]))))
@@ -53,6 +53,14 @@ def choose_opaque(node: Node, isa: Isa) -> OpaqueSchedule | None:
     if node.op in ("tally", "compact"):
         return CpuFoundSchedule(max(1, FOUND_ELEMENTS // node.attrs["block"]))
     return _scatter(node, isa) if node.op in ("scatter_elements", "scatter_nd") else None
+
+
+def _regions(node: Node, isa: Isa) -> CpuRegionSchedule:
+    x = node.inputs[0]
+    if node.attrs["layout"] == "NCX":
+        return CpuRegionSchedule(min(PLANES, x.shape[1]))
+    lanes = _lanes(x.shape[-1], isa)
+    return CpuRegionSchedule(min(REGION_CHANNELS, x.shape[-1] // lanes * lanes), lanes)
 
 
 def _scan(node: Node, isa: Isa) -> CpuScanSchedule:

@@ -65,6 +65,19 @@ def test_scatter_nd_and_its_index_check() -> None:
         module.run({**feeds, "i": np.full((4, 2), 6)})
 
 
+@pytest.mark.parametrize("layout", ["NCX", "NXC"])
+def test_roi_align(layout: str) -> None:
+    shape = (2, 5, 9, 7) if layout == "NCX" else (2, 9, 7, 5)
+    graph = Graph("roi_align")
+    images = graph.add_input("x", TensorType("float32", shape))
+    regions = graph.add_input("r", TensorType("float32", (3, 4)))
+    places = graph.add_input("i", TensorType("int64", (3,)))
+    attrs = {"mode": "avg", "size": (3, 2), "ratio": 0, "scale": 0.5, "offset": 0.5, "layout": layout}
+    graph.outputs = [graph.emit("roi_align", images, regions, places, **attrs)]
+    corners = np.array([[0, 0, 9, 17], [-4.5, 3, 30, 11], [12, 18, 13, 19.3]], np.float32)
+    check(graph, {"x": _numbers(shape, "float32"), "r": corners, "i": np.array([0, 1, 1])})
+
+
 @pytest.mark.parametrize("reduction", ["none", "add"])
 @pytest.mark.parametrize(
     ("op", "data", "indices", "updates", "attrs"),

@@ -42,7 +42,7 @@ OPERANDS: dict[str, tuple[str, dict[str, Any]]] = {
     "scatter_elements": ("xes", {"axis": 3, "reduction": "add"}), "scatter_nd": ("xpu", {"reduction": "none"}),
     "order_rows": ("R", {}), "tally": ("b", {"block": 256}), "compact": ("bt", {"block": 256, "count": 9}),
     "suppress": ("BSn11", {"centers": False}),
-    "roi_align": ("xRI", {"mode": "avg", "size": (2, 3), "ratio": 0, "scale": 0.5, "offset": 0.5}),
+    "roi_align": ("xRI", {"mode": "avg", "size": (2, 3), "ratio": 0, "scale": 0.5, "offset": 0.5, "layout": "NCX"}),
 }  # fmt: skip
 FLOATS, INTEGERS = ("float32", "float16", "bfloat16"), ("int32", "uint8")
 DTYPES = {
