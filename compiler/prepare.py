@@ -99,6 +99,7 @@ class Job:
         self, variant: Variant, classes: Mapping[str, int], replay: StitchPlan | None, folder: Path | None
     ) -> Prepared:
         from tilestitch.codegen.assemble import Planned
+        from tilestitch.passes.batches import as_planned, plan_in_images
         from tilestitch.passes.open.regions import with_regions
         from tilestitch.passes.plan_check import check_plan
         from tilestitch.passes.planner import make_plan, storing
@@ -114,8 +115,11 @@ class Job:
         graph = with_regions(graph) if _has_symbols(graph) else graph
         stored = () if replay is None else self.expose
         if replay is None:
-            plan = replace(make_plan(graph, context), scope=variant.scope)
+            plan = make_plan(graph, context)
+            graph, plan = (graph, plan) if caches else plan_in_images(graph, plan, context)
+            plan = replace(plan, scope=variant.scope)
         else:
+            graph = as_planned(graph, replay)
             check_plan(replay, graph, context.target, context.kernels_of)
             plan = completed(replay, graph, context.kernels_of)
             plan = storing(plan, graph, stored, context.kernels_of) if stored else plan

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
+from tilestitch.compiler.ir import Graph, Kind, Node, TensorType, Value, kind_of
 from tilestitch.compiler.ir.blocks import BlockFormat
-from tilestitch.compiler.ir.substitute import data_at, graph_at
+from tilestitch.compiler.ir.substitute import data_at, graph_at, sizes_given
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.counts import bytes_of, footprint_bytes, operations
 from tilestitch.cost_model.cpu import CpuDevice
@@ -20,6 +20,7 @@ from tilestitch.passes.schedule.device import device_of
 from tilestitch.passes.schedule.facts import group_facts, nodes_by_name
 
 from .host_steps import host_summary, refused_kernels, why_on_host
+from .open.regions import CALL
 from .open.typical import typical_sizes
 from .plan import Group, HostGroup, StitchPlan, WhyNot
 from .plan.cases import Cases
@@ -37,6 +38,8 @@ from .waits import described_edge, waits_of
 
 OPERATIONS_PER_BYTE = 16
 """Kernels with less arithmetic for each byte moved wait for memory on any machine of today."""
+OF_CALLS = ("buffers", "slices", "prediction", "calls", "bodies")
+"""What is told of a call apart from its kernels, which are among those of the graph."""
 ANALYTICAL = AnalyticalModel()
 LaunchesOf = Callable[[StitchPlan, str], Sequence[Sequence[Mapping[str, Any]]]]
 """The launches of a group of a plan as JSON data, for each of its cases."""
@@ -50,11 +53,13 @@ def explain_plan(
     target: TargetInfo | None = None,
     model: LatencyModel = ANALYTICAL,
     is_body: bool = False,
+    given_sizes: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """The decisions of `plan` for `graph` as JSON data; `launches` gives the launches of its groups, if they are known.
 
     `kernels` is in launch order (`number`) and holds native groups only; `host_steps` holds the others, each with
-    the reason, and `host` sums these up (`is_body`: of a loop or branch). `origins` gives
+    the reason, and `host` sums these up (`is_body`: of a loop or branch). What a call computes is told where it is
+    called (`body`), at the sizes that it is called with (`given_sizes`). `origins` gives
     the nodes of the model that each node of the graph stems from. Bytes are counted once for each tensor; `unfused` is
     what a kernel's nodes would be as a kernel each; `sync` says what it waits for. `predicted_us` is what
     `model` says of each kernel on the device of `target` (default: the plan's target, one thread); `prediction` names
@@ -62,7 +67,7 @@ def explain_plan(
     `schedule` shows for a GPU.
     """
     given, given_graph, nested = plan, graph, nested_graphs(graph)
-    sizes = typical_sizes(graph)
+    sizes = typical_sizes(graph, given_sizes)
     if sizes:
         graph, plan = graph_at(graph, sizes), data_at(plan, sizes)
     target = target or plan.target
@@ -75,6 +80,14 @@ def explain_plan(
     by_name.update((g.name, g) for g in plan.host_groups)
     kernels: list[dict[str, Any]] = []
     host_steps: list[dict[str, Any]] = []
+    bodies = {
+        key: explain_plan(
+            body, given.bodies[key], launches=launches, target=target, model=model, is_body=True,
+            given_sizes=_sizes_of_call(graph, key, body),
+        )
+        for key, body in nested.items()
+    }  # fmt: skip
+    called: dict[str, dict[str, Any]] = {}
     durations_us: dict[str, float] = {}
     facts: dict[str, KernelFacts] = {}
     waits = waits_of(plan)
@@ -83,6 +96,11 @@ def explain_plan(
         for name in segment.groups:
             group = by_name[name]
             if isinstance(group, HostGroup):
+                if graph.node(name).op == CALL:
+                    called[f"{name}.body"] = one = bodies.pop(f"{name}.body")
+                    told = one["kernels"]
+                    kernels += [{"body": f"{name}.body", **k, "number": len(kernels) + i} for i, k in enumerate(told)]
+                    host_steps += one["host_steps"]
                 if name in reasons:
                     host_steps.append({**_host_step(graph, group, number), **_why(reasons[name])})
             else:
@@ -111,26 +129,34 @@ def explain_plan(
                 if group.cases is not None:
                     kernel["cases"] = _cases(given.group(name), told)
                 kernels.append(kernel)
-    total_us = round(plan_us(plan, facts, durations_us, device), 3)
-    bodies = {
-        key: explain_plan(body, given.bodies[key], launches=launches, target=target, model=model, is_body=True)
-        for key, body in nested.items()
-    }
+    total_us = plan_us(plan, facts, durations_us, device)
+    called_us = sum(one["prediction"]["total_us"] for one in called.values())
     return {
         "kernels": kernels,
         "host_steps": host_steps,
         "host": host_summary(graph, plan, _all_kernels(kernels, bodies), given=given_graph, is_body=is_body),
-        "refusals": [r.to_json() for r in plan.refusals],
-        "origins": {n.name: list(n.origins) for n in graph.nodes},
+        "refusals": [*(r.to_json() for r in plan.refusals), *(r for one in called.values() for r in one["refusals"])],
+        "origins": {
+            **{n.name: list(n.origins) for n in graph.nodes},
+            **{name: origins for one in called.values() for name, origins in one["origins"].items()},
+        },
         "buffers": _buffers(plan),
         "slices": _slices(given),
+        "calls": {key: {name: one[name] for name in OF_CALLS} for key, one in called.items()},
         "target": plan.target.name,
         "planner": plan.planner,
-        "prediction": {**_prediction(model, device), "sizes": sizes, "total_us": total_us},
+        "prediction": {**_prediction(model, device), "sizes": sizes, "total_us": round(total_us + called_us, 3)},
         "schedule": _schedule(plan, graph, facts, durations_us, device),
         "plugins": [p.to_json() for p in plan.plugins],
         "bodies": bodies,
     }
+
+
+def _sizes_of_call(graph: Graph, key: str, body: Graph) -> dict[str, int]:
+    """What the symbols of a call's body are, as far as the types of its operands tell."""
+    node = graph.node(key.rpartition(".")[0])
+    shapes = [v.type.shape if isinstance(v.type, TensorType) else None for v in node.inputs]
+    return sizes_given(body, shapes) if node.op == CALL else {}
 
 
 def _place(group: Group, cases: Cases) -> int:

@@ -252,6 +252,7 @@ def stored_values(model: ModelProto, explained: Mapping[str, Any]) -> list[Candi
     return [
         Candidate(value, makers.get(value) or _maker(kernel), kernel["name"], value in makers and value in typed)
         for kernel in explained["kernels"]
+        if "body" not in kernel
         for value in kernel["outputs"]
         if value not in visible and value not in places
     ]

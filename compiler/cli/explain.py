@@ -6,7 +6,7 @@ tilestitch explain model.tsm --node /encoder/layer.0/MatMul
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,8 @@ def at_sizes(path: Path, explained: Mapping[str, Any], sizes: Mapping[str, int])
         lacking = [symbol["name"] for symbol in symbols if symbol["name"] not in sizes]
         if lacking:
             raise errors.UsageError(f"sizes of {', '.join(lacking)} are missing; add --dim {lacking[0]}=N")
-        kernels = [{**kernel, "launches": [_launch_at(launch, sizes) for launch in launches_at(kernel, sizes)]}
+        kernels = [kernel if "body" in kernel else
+                   {**kernel, "launches": [_launch_at(launch, sizes) for launch in launches_at(kernel, sizes)]}
                    for kernel in one["kernels"]]  # fmt: skip
         at = {"specialisation": number, "sizes": dict(sizes), "arena_bytes": value_of(program.arena_bytes, sizes)}
         return {**one, "kernels": kernels, "at": at}
@@ -164,6 +165,7 @@ def describe(explained: Mapping[str, Any], *, with_launches: bool = False, with_
             parts.append(_waits(kernels))
             parts.extend(_tiles(kernels))
         parts.extend(describe_regions(kernels))
+        parts.extend(_in_slices(explained))
     if with_schedule:
         parts.append(_schedule(explained))
     if "node" in explained:
@@ -236,11 +238,30 @@ def _on_host(explained: Mapping[str, Any]) -> str:
     return f"{describe_host(explained['host'])}\n{describe_share(explained['host'])}"
 
 
+def _in_slices(explained: Mapping[str, Any]) -> Iterator[str]:
+    """Which kernels go through the images of a batch a few at a time."""
+    for body, one in ((None, explained), *explained.get("calls", {}).items()):
+        slices = one.get("slices") or {"symbol": "", "runs": []}
+        count = one["prediction"].get("sizes", {}).get(slices["symbol"], 0)
+        numbers = {k["name"]: k["number"] for k in explained["kernels"] if k.get("body") == body}
+        for run in slices["runs"]:
+            found, images = [numbers[name] for name in run["kernels"] if name in numbers], run["images"]
+            all_at_once = images == "0" or (body is not None and images.isdigit() and int(images) >= count)
+            if found and not all_at_once:
+                some = f"{images} of {slices['symbol']} at a time"
+                yield f"kernels {min(found)} to {max(found)}, one after the other, are run for {some}"
+
+
 def _waits(kernels: Sequence[Mapping[str, Any]]) -> str:
     """Which kernel waits for which, and for whose sake."""
-    numbers = {kernel["name"]: f"{kernel['number']} {kernel['name']}" for kernel in kernels}
+    numbers = {(kernel.get("body"), kernel["name"]): f"{kernel['number']} {kernel['name']}" for kernel in kernels}
     rows = [
-        (kernel["number"], numbers.get(edge["after"], edge["after"]), edge["kind"], edge["reason"])
+        (
+            kernel["number"],
+            numbers.get((kernel.get("body"), edge["after"]), edge["after"]),
+            edge["kind"],
+            edge["reason"],
+        )
         for kernel in kernels
         for edge in kernel["sync"]
     ]

@@ -10,6 +10,7 @@ import numpy as np
 from .errors import IRError
 from .graph import Graph, Node, Value
 from .ops import Kind, kind_of, reference
+from .substitute import graph_at, sizes_given
 
 
 def evaluate(
@@ -121,4 +122,10 @@ def _run_sequence_map(node: Node, operands: list[Any]) -> list[Any]:
     return [[r[i] for r in results] for i in range(len(node.outputs))]
 
 
-_CONTROL = {"if": _run_if, "loop": _run_loop, "scan": _run_scan, "sequence_map": _run_sequence_map}
+def _run_call(node: Node, operands: list[Any]) -> list[Any]:
+    body = node.attrs["body"]
+    sizes = sizes_given(body, [x.shape if isinstance(x, np.ndarray) else None for x in operands])
+    return evaluate(graph_at(body, sizes) if sizes else body, operands)
+
+
+_CONTROL = {"call": _run_call, "if": _run_if, "loop": _run_loop, "scan": _run_scan, "sequence_map": _run_sequence_map}

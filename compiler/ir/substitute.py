@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from .graph import Graph
-from .sizes import Size, Symbol, at, is_open, over
-from .types import TensorType, Type
+from .sizes import Size, Symbol, at, is_open, over, size_of
+from .types import Dim, TensorType, Type
 
 
 def graph_at(graph: Graph, values: Mapping[str, Size]) -> Graph:
@@ -17,6 +17,19 @@ def graph_at(graph: Graph, values: Mapping[str, Size]) -> Graph:
     _replace(copy, lambda size: at(size, values))
     copy.symbols = tuple(symbol for symbol in graph.symbols if symbol.name not in values)
     return copy
+
+
+def sizes_given(graph: Graph, shapes: Sequence[Sequence[Dim] | None]) -> dict[str, int]:
+    """What the graph's symbols are for inputs of these shapes, as far as these have one for a dimension; None: unknown
+    rank.
+    """
+    found: dict[str, int] = {}
+    symbols = {size_of(symbol): symbol.name for symbol in graph.symbols}
+    for value, shape in zip(graph.inputs, shapes, strict=True):
+        if shape is not None and isinstance(value.type, TensorType):
+            pairs = zip(value.type.shape, shape, strict=True)
+            found.update((symbols[size], n) for size, n in pairs if size in symbols and isinstance(n, int))
+    return found
 
 
 def change_ranges(graph: Graph, symbols: Mapping[str, Symbol]) -> None:

@@ -99,15 +99,15 @@ def _moved(graph: Graph, levels: _Levels) -> dict[int, Node]:
     for node in graph.nodes:
         if node not in levels.makers and levels.of_node[node]:
             members.setdefault(levels.of_node[node], []).append(node)
-    calls = {level: _call(graph, members[level], f"{graph.name}.{level}") for level in sorted(members)}
+    calls = {level: moved_to_call(graph, members[level], f"{graph.name}.{level}") for level in sorted(members)}
     ranks = {call: 2 * level for level, call in calls.items()}
     ranks.update({node: 2 * level + (node in levels.makers) for node, level in levels.of_node.items()})
     graph.sort(ranks.__getitem__)
     return calls
 
 
-def _call(graph: Graph, nodes: Sequence[Node], name: str) -> Node:
-    """Put a call in the place of some nodes, which may stand anywhere in the graph."""
+def moved_to_call(graph: Graph, nodes: Sequence[Node], name: str) -> Node:
+    """Put a call in the place of some nodes, which may stand anywhere in the graph; it is left to be sorted."""
     inside = set(nodes)
     produced = [output for node in nodes for output in node.outputs]
     results = [v for v in produced if graph.is_output(v) or any(user not in inside for user, _ in v.uses)]

@@ -48,9 +48,33 @@ def sliced(
     sizes: Mapping[str, int],
 ) -> Slices | WhyNot | None:  # fmt: skip
     """How launches are best divided; None where nothing has images. `sizes`: of the symbols, typical ones."""
-    found = [_Division.of(graph, symbol, groups, segments, aliases, sizes) for symbol in _batches(graph)]
+    found = [divided(graph, symbol, groups, segments, aliases, sizes) for symbol in _batches(graph)]
     refused = next((one for one in found if isinstance(one, WhyNot)), None)
-    return max((one for one in found if isinstance(one, Slices)), key=lambda one: len(one.runs), default=refused)
+    best = max((one for one in found if isinstance(one, Divided)), key=lambda one: len(one.slices.runs), default=None)
+    return refused if best is None else best.slices
+
+
+@dataclass(frozen=True)
+class Divided:
+    """How launches are best divided, and how many bytes for an image memory moves less than without."""
+
+    slices: Slices
+    saved_bytes: float
+
+
+def divided(
+    graph: Graph, symbol: Symbol, groups: Sequence[Group], segments: Sequence[Segment],
+    aliases: Mapping[str, str], sizes: Mapping[str, int], count: int | None = None,
+) -> Divided | WhyNot | None:  # fmt: skip
+    """The best division by what `symbol` counts; None where nothing is computed. Groups of other nodes are ends of
+    runs, as what the host computes. count: how many images there are; None: more than the cache holds.
+    """
+    division = _Division(graph, symbol, aliases, sizes, count)
+    refused = division.refusal(graph)
+    if refused is not None:
+        return refused
+    division.enter({group.name: group for group in groups if division.has(group)}, segments)
+    return division.best(graph.name)
 
 
 def _batches(graph: Graph) -> Iterator[Symbol]:
@@ -94,8 +118,11 @@ def why_not_sliced(plan: StitchPlan, graph: Graph, slices: Slices) -> str | None
 class _Division:
     """Of the launches of one graph, by images of one batch."""
 
-    def __init__(self, graph: Graph, symbol: Symbol, aliases: Mapping[str, str], sizes: Mapping[str, int]) -> None:
-        self.symbol, self.aliases = symbol, aliases
+    def __init__(
+        self, graph: Graph, symbol: Symbol, aliases: Mapping[str, str], sizes: Mapping[str, int],
+        count: int | None = None,
+    ) -> None:  # fmt: skip
+        self.symbol, self.aliases, self.count = symbol, aliases, count
         self.values: dict[str, Value] = {v.name: v for v in graph.inputs}
         self.values.update((v.name, v) for node in graph.nodes for v in node.outputs)
         self.inputs = {v.name for v in graph.inputs}
@@ -105,17 +132,9 @@ class _Division:
         self.last_use: dict[str, int] = {v.name: 1 << 62 for v in graph.outputs}
         self.first_use: dict[str, int] = {}
 
-    @staticmethod
-    def of(
-        graph: Graph, symbol: Symbol, groups: Sequence[Group], segments: Sequence[Segment],
-        aliases: Mapping[str, str], sizes: Mapping[str, int],
-    ) -> Slices | WhyNot | None:  # fmt: skip
-        division = _Division(graph, symbol, aliases, sizes)
-        refused = division.refusal(graph)
-        if refused is not None:
-            return refused
-        division.enter({group.name: group for group in groups}, segments)
-        return division.best(graph.name)
+    def has(self, group: Group) -> bool:
+        """Whether it is of the graph's nodes."""
+        return all(name in self.nodes for name in group.nodes)
 
     def refusal(self, graph: Graph) -> WhyNot | None:
         """Why some of the images are no batch."""
@@ -153,7 +172,7 @@ class _Division:
         """Of one image of a value."""
         return typical(self.values[name].tensor_type.nbytes, self.one)
 
-    def best(self, graph: str) -> Slices | WhyNot | None:
+    def best(self, graph: str) -> Divided | WhyNot | None:
         """The division with the fewest bytes moved for an image: from each stage on, the cheapest way to the end."""
         count = len(self.stages)
         cheapest: list[tuple[float, int, Size]] = [(0.0, 0, 0)] + [(math.inf, 0, 0)] * count
@@ -174,13 +193,15 @@ class _Division:
             if names:
                 runs.append(Run(names, most))
             end = begin
-        return Slices(self.symbol.name, tuple(reversed(runs)))
+        return Divided(Slices(self.symbol.name, tuple(reversed(runs))), whole - least)
 
     def moved_alone(self, stage: _Stage | None) -> int:
         """Bytes that memory moves for an image where a stage goes through all images."""
         if stage is None:
             return 0
-        return sum(map(self.bytes_of, stage.reads)) + STORED * sum(map(self.bytes_of, stage.stores))
+        read, stored = (sum(map(self.bytes_of, names)) for names in (stage.reads, stage.stores))
+        stays = self.count is not None and (read + stored) * self.count <= LAST_CACHE_BYTES
+        return 0 if stays else read + STORED * stored
 
     def parts_from(self, begin: int) -> Iterator[tuple[int, float, Size]]:
         """Parts that begin at a stage: where each ends, bytes that memory moves for an image, and how many images at a

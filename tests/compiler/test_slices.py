@@ -21,13 +21,14 @@ from tilestitch.compiler.cli import rivals
 from tilestitch.compiler.driver import CompiledModel
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import parse_graph
-from tilestitch.passes import PassContext, StitchPlan, check_plan, make_plan
+from tilestitch.passes import PassContext, StitchPlan, batches, check_plan, make_plan
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.open import slices
 from tilestitch.passes.open.memory import place_open
 from tilestitch.passes.plan.slices import Run, Slices
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.runtime import load
+from tilestitch.runtime.errors import InputError
 
 pytest.importorskip("onnxruntime")
 
@@ -40,6 +41,7 @@ def small_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small models have results that any cache holds."""
     with monkeypatch.context() as patched:
         patched.setattr(slices, "LAST_CACHE_BYTES", 48_000)
+        patched.setattr(batches, "LAST_CACHE_BYTES", 48_000)
         patched.setattr(slices, "LAUNCH_BYTES", 10)
         yield
 
@@ -97,14 +99,14 @@ class Network:
                 self.node("Relu", self.value)
         self.earlier.append((self.value, self.channels, self.side))
 
-    def model(self, more: str = "") -> onnx.ModelProto:
+    def model(self, more: str = "", batch: int | str = "batch") -> onnx.ModelProto:
         """With a mean over pixels, times a matrix. more: another value that is an output."""
         self.node("GlobalAveragePool", self.value)
         self.node("Flatten", self.value)
         self.node("MatMul", self.value, self.weight(self.channels, 7))
         channels = next(channels for name, channels, _ in self.earlier if name == "x")
-        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", channels, SIDE, SIDE])
-        outputs = [helper.make_tensor_value_info(self.value, TensorProto.FLOAT, ["batch", 7])]
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, channels, SIDE, SIDE])
+        outputs = [helper.make_tensor_value_info(self.value, TensorProto.FLOAT, [batch, 7])]
         outputs += [helper.make_tensor_value_info(more, TensorProto.FLOAT, None)] if more else []
         graph = helper.make_graph(self.nodes, "network", [x], outputs, self.weights)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
@@ -134,11 +136,11 @@ def test_any_network(layers: list[str], channels: int, seed: int) -> None:
     check(network.model(more=network.earlier[len(layers) // 2][0] if seed % 2 and len(layers) > 3 else ""))
 
 
-def deep() -> onnx.ModelProto:
+def deep(batch: int | str = "batch") -> onnx.ModelProto:
     network = Network(6, 0)
     for layer in ("conv", "conv", "wide", "depthwise", "again", "half", "conv", "wide", "join", "conv"):
         network.add(layer)
-    return network.model()
+    return network.model(batch=batch)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -168,6 +170,68 @@ def test_images_that_are_mixed_are_computed_together() -> None:
     compiled = check(network.model())
     plan = compiled.plan.slices
     assert plan is not None and 0 in [run.most for run in plan.runs[1:-1]]
+
+
+@given(st.lists(st.sampled_from(LAYERS), min_size=3, max_size=9), st.sampled_from((2, 5, 13)), st.integers(0, 99))
+@settings(max_examples=4, suppress_health_check=list(HealthCheck), deadline=None)
+def test_any_network_of_a_known_batch(layers: list[str], batch: int, seed: int) -> None:
+    network = Network(5, seed)
+    for layer in layers:
+        network.add(layer)
+    model = network.model(more=network.earlier[len(layers) // 2][0], batch=batch)
+    x = np.random.default_rng(seed).standard_normal((batch, 5, SIDE, SIDE)).astype(np.float32)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(batches, "LEAST_GAIN", 0.0)
+        compiled = compile_model(model, num_threads=2)
+    with load(compiled.to_bytes(), num_threads=2) as module:
+        results = run_guarded(module, {"x": x}).values()
+    for actual, wanted in zip(results, rivals.onnxruntime(model, 1)({"x": x}), strict=True):
+        assert_close(actual, wanted, MODELS["float32"])
+
+
+def in_images_of(compiled: CompiledModel) -> Slices:
+    (body,) = compiled.plan.bodies.values()
+    assert body.slices is not None
+    return body.slices
+
+
+def test_a_batch_of_known_size_goes_through_a_few_images_at_a_time() -> None:
+    """The model keeps its sizes, and its explanation tells of the kernels as of those of any model."""
+    model = deep(13)
+    compiled = compile_model(model, num_threads=1)
+    assert sum(run.most != 0 for run in in_images_of(compiled).runs) > 1
+    explained = compiled.explain()
+    assert [k["name"] for k in explained["kernels"]] == list(compiled.plan.bodies["call.body"].launch_order)
+    assert explained["calls"]["call.body"]["prediction"]["sizes"] == {"images": 13}
+    assert explained["prediction"]["total_us"] == pytest.approx(
+        sum(k["predicted_us"] for k in explained["kernels"]), rel=1e-3
+    )
+    with load(compiled.to_bytes()) as module:
+        assert [str(info) for info in module.inputs] == ["x: float32[13, 6, 9, 9]"]
+        assert len(module.profile({"x": np.zeros((13, 6, 9, 9), np.float32)})) == len(explained["kernels"])
+        with pytest.raises(InputError, match="float32"):
+            module.run({"x": np.zeros((12, 6, 9, 9), np.float32)})
+
+
+def test_a_plan_with_a_batch_of_known_size_is_replayed() -> None:
+    compiled = compile_model(deep(13), num_threads=1)
+    again = compile_model(
+        deep(13), num_threads=1, plan=StitchPlan.from_json(json.loads(json.dumps(compiled.plan.to_json())))
+    )
+    assert again.to_bytes() == compiled.to_bytes()
+
+
+def test_a_favoured_batch_has_slices() -> None:
+    network = Network(6, 0)
+    for layer in ("depthwise", "relu", "softmax"):
+        network.add(layer)
+    compiled = compile_model(network.model(), favour=[{"batch": 13}], num_threads=1)
+    assert in_images_of(compiled).symbol == "images" and compiled.plans[1].slices is not None
+
+
+def test_kernels_of_the_known_size_stay_where_slices_save_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "LEAST_GAIN", 1e9)
+    assert not compile_model(deep(13), num_threads=1).plan.bodies
 
 
 def planned() -> tuple[Graph, StitchPlan]:

@@ -1,0 +1,108 @@
+"""A batch of known size that is more than the last cache holds: its images go through the launches a few at a time.
+
+What computes each image by itself is moved to the body of a `call` in which the number of images is a symbol; the body
+is planned like any other open graph, with slices. The model's own sizes stay known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tilestitch.compiler.ir import Graph, Kind, Node, Type, Value, kind_of
+from tilestitch.compiler.ir.claims import Claim, noting
+from tilestitch.compiler.ir.errors import IRError
+from tilestitch.compiler.ir.ops import infer_types
+from tilestitch.compiler.ir.sizes import Symbol, at, size_of
+from tilestitch.compiler.ir.types import is_sized_tensor
+
+from .images import SAME, images_of, why_not_by_image
+from .regions import moved_to_call
+
+IMAGES = "images"
+"""The symbol of a body that goes through a batch of known size."""
+
+
+def batches_of(graph: Graph) -> list[int]:
+    """What may be a batch: the first dimensions of inputs, the largest first."""
+    found = {v.tensor_type.shape[0] for v in graph.inputs if is_sized_tensor(v.type) and v.tensor_type.rank}
+    return sorted((size for size in found if isinstance(size, int) and size > 1), reverse=True)
+
+
+def in_images(graph: Graph, batch: int) -> tuple[Graph, Node] | None:
+    """A copy in which what computes each of so many images by itself is the body of a call, and this call; None where
+    nothing does.
+
+    graph: without symbols. Those of its inputs that are `batch` long have images.
+    """
+    copy, symbol = graph.clone(), Symbol(IMAGES, 1, batch)
+    known = {value.name: value.type for value in _values(copy)}
+    for value in copy.inputs:
+        if is_sized_tensor(value.type) and value.shape[:1] == (batch,):
+            value.type = value.tensor_type.with_shape((size_of(symbol), *value.shape[1:]))
+    members = list(_by_image(copy, symbol, batch))
+    if not members:
+        return None
+    call = moved_to_call(copy, members, f"{graph.name}.{IMAGES}")
+    call.attrs["body"].symbols = (symbol,)
+    for value in _values(copy):
+        value.type = known[value.name]
+    copy.sort()
+    return copy, call
+
+
+def _values(graph: Graph) -> Iterator[Value]:
+    yield from graph.inputs
+    for node in graph.nodes:
+        yield from node.outputs
+
+
+def _by_image(graph: Graph, symbol: Symbol, batch: int) -> Iterator[Node]:
+    """Nodes that compute each image by itself, from the inputs on; their results get types with the symbol."""
+    beyond: set[Value] = set()  # what depends on images, but is not computed image by image
+    for node in graph.nodes:
+        if not any(v in beyond or images_of(v, symbol) != SAME for v in node.inputs):
+            continue
+        if not beyond.isdisjoint(node.inputs) or not _opened(node, symbol, batch):
+            beyond.update(node.outputs)
+            continue
+        yield node
+
+
+def _opened(node: Node, symbol: Symbol, batch: int) -> bool:
+    """Whether the node computes each image by itself; if so, it has types and attributes with the symbol now."""
+    if kind_of(node.op) in (Kind.HOST, Kind.CONTROL):
+        return False
+    known, attrs = [value.type for value in node.outputs], dict(node.attrs)
+    claims: list[Claim] = []
+    node.attrs.update(_with_images(node, symbol, batch))
+    try:
+        with noting(claims.append):
+            found = infer_types(node.op, [value.type for value in node.inputs], node.attrs)
+    except IRError:
+        found = known
+    for value, type_ in zip(node.outputs, found, strict=True):
+        value.type = type_
+    by_image = not claims and why_not_by_image(node, symbol) is None
+    if by_image and [_at(type_, symbol, batch) for type_ in found] == known and found != known:
+        return True
+    node.attrs = attrs
+    for value, type_ in zip(node.outputs, known, strict=True):
+        value.type = type_
+    return False
+
+
+def _with_images(node: Node, symbol: Symbol, batch: int) -> dict[str, Any]:
+    """Attributes that say how large a result with images is, with the symbol in them."""
+    found = {}
+    for name in {"shape", "sizes"} & node.attrs.keys():
+        first, *others = node.attrs[name] or (0,)
+        if isinstance(first, int) and first > 0 and first % batch == 0:
+            found[name] = (first // batch * size_of(symbol), *others)
+    return found
+
+
+def _at(type_: Type, symbol: Symbol, batch: int) -> Type:
+    if not is_sized_tensor(type_):
+        return type_
+    return type_.with_shape(tuple(at(size, {symbol.name: batch}) for size in type_.sizes))
