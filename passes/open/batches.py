@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tilestitch.compiler.ir import Graph, Kind, Node, Type, Value, kind_of
+from tilestitch.compiler.ir import Graph, Kind, Node, TensorType, Type, Value, kind_of
 from tilestitch.compiler.ir.claims import Claim, noting
 from tilestitch.compiler.ir.errors import IRError
 from tilestitch.compiler.ir.ops import infer_types
@@ -103,6 +103,6 @@ def _with_images(node: Node, symbol: Symbol, batch: int) -> dict[str, Any]:
 
 
 def _at(type_: Type, symbol: Symbol, batch: int) -> Type:
-    if not is_sized_tensor(type_):
+    if not isinstance(type_, TensorType) or not is_sized_tensor(type_):
         return type_
     return type_.with_shape(tuple(at(size, {symbol.name: batch}) for size in type_.sizes))
