@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tilestitch.compiler.ir import Graph, Kind, TensorType, Type, Value, kind_of
 from tilestitch.compiler.ir.ops import DATA_MOVEMENT
 from tilestitch.compiler.ir.sizes import size_of
+from tilestitch.compiler.ir.symbol_uses import symbols_of_values
 from tilestitch.passes.errors import PlanMismatchError
 from tilestitch.passes.plan.open_sizes import Scope
 
@@ -70,8 +71,9 @@ class Variant:
 
     def symbols(self) -> list[dict[str, Any]]:
         """The sizes that it is compiled for, as JSON data. `default`: nothing was said of this dimension."""
-        given = self.region or {}
-        ranges = [(s.name, s.low, s.high) for s in self.imported.graph.symbols]
+        given, graph = self.region or {}, self.imported.graph
+        asked = symbols_of_values(graph.inputs)  # others are sizes that only a run can tell
+        ranges = [(s.name, s.low, s.high) for s in graph.symbols if s in asked]
         ranges += [(name, *range_) for name, range_ in given.items() if range_[0] == range_[1]]
         return [
             {"name": name, "low": low, "high": high, "default": name not in given or name in self.added}

@@ -123,12 +123,15 @@ def _compact(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     return [np.stack(np.nonzero(inputs[0])).astype(np.int64)]
 
 
+_NO_BYTES = b"\0"
+
+
 def _extent(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     """A tensor that has these sizes, and takes no memory."""
-    (sizes,) = inputs
-    if len(sizes) and sizes.min() < 0:
-        raise HostError(f"a size that the model computes is {sizes.min()}")
-    return [np.broadcast_to(np.False_, tuple(int(size) for size in sizes))]
+    sizes = [int(size) for size in inputs[0].tolist()]
+    if min(sizes, default=0) < 0:
+        raise HostError(f"a size that the model computes is {min(sizes)}")
+    return [np.ndarray(sizes, np.bool_, _NO_BYTES, strides=[0] * len(sizes))]
 
 
 def _required(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:

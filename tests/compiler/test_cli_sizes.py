@@ -108,3 +108,14 @@ def test_a_static_artifact_has_no_sizes_to_give(folder: Path, capsys: pytest.Cap
     command = ("compile", folder / "m.onnx", "-o", static, "--shape", "x=1x2x2", "--shape", "w=1x2x2")
     assert "compiled for" not in told(capsys, errors.OK, *command)
     assert "there are none" in told(capsys, errors.USER, "run", static, "--dim", "batch=1")
+
+
+def test_sizes_that_the_data_decides_are_not_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[b] x, bool[b] m) => (float[n] y) { c = Compress(x, m)  y = Exp(c) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    facts = json.loads(told(capsys, errors.OK, "compile", tmp_path / "m.onnx", "-o", tmp_path / "m.tsm", "--json"))
+    assert [[symbol["name"] for symbol in sizes] for sizes in facts["sizes"]] == [["b"], ["b"]]
+    explained = json.loads(told(capsys, errors.OK, "explain", tmp_path / "m.tsm", "--json", "--dim", "b=7"))
+    assert explained["at"]["sizes"] == {"b": 7}
+    assert facts["kernels"] == len(explained["kernels"]) > len([k for k in explained["kernels"] if "body" not in k])
