@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -12,7 +12,18 @@ from tilestitch.runtime.artifact import address_of
 from tilestitch.runtime.device import RecordTime
 from tilestitch.runtime.errors import ExecutionError
 from tilestitch.runtime.hostmemory import empty_tensor, is_small
-from tilestitch.runtime.program import Arena, Constant, DeviceStep, Heap, Input, NativeStep, Program, Sizes, Status
+from tilestitch.runtime.program import (
+    Arena,
+    Constant,
+    DeviceStep,
+    Heap,
+    Input,
+    NativeStep,
+    Program,
+    Sizes,
+    Status,
+    ValueSpec,
+)
 from tilestitch.runtime.sizes import known
 from tilestitch.runtime.turns import Move
 from tilestitch.runtime.types import TensorType
@@ -20,6 +31,9 @@ from tilestitch.runtime.types import TensorType
 from .library import Library
 from .recycled import recycled
 from .team import Team
+
+Copy: TypeAlias = tuple[int, np.ndarray]
+"""A value's number, and memory that stays."""
 
 
 class NativeSegment:
@@ -36,8 +50,8 @@ class NativeSegment:
         self._status = np.zeros(len(step.launches), np.int32)
         self.args = np.zeros((sum(len(launch.args) for launch in step.launches), 2), np.int64)
         self.table = np.zeros((len(step.launches), 4), np.int64)
-        self._copied_in: list[tuple[int, np.ndarray]] = []
-        self._copied_out: list[tuple[int, np.ndarray]] = []
+        self._copied_in: list[Copy] = []
+        self._copied_out: list[Copy] = []
         self._variable: dict[int, list[tuple[int, int]]] = {}
         self.addressed: dict[int, list[tuple[int, int]]] = {}
         row = first = 0
@@ -225,15 +239,10 @@ class Segment(NativeSegment):
 
     def _copies(self, program: Program, step: NativeStep) -> dict[int, np.ndarray]:
         """Memory for the inputs that are copied in, and for the results of this step that are copied out."""
-        before = _set_before(program, step)
+        copied = CopiedValues(program, step)
         numbers = dict.fromkeys(arg.value for launch in step.launches for arg in launch.args)
-        copies: dict[int, np.ndarray] = {}
-        for number in numbers:
-            value = program.values[number]
-            is_result = isinstance(value.location, Heap) and number not in before
-            if is_small(value) and (is_result or isinstance(value.location, Input)):
-                copies[number] = empty_tensor(value)
-                (self._copied_out if is_result else self._copied_in).append((number, copies[number]))
+        copies = copied.of(numbers, program.values.__getitem__)
+        self._copied_in, self._copied_out = copied.ways(copies)
         return copies
 
     def _empty(self, number: int) -> np.ndarray:
@@ -241,6 +250,28 @@ class Segment(NativeSegment):
         if number not in self._recycled or not isinstance(value.type, TensorType):
             return empty_tensor(value)
         return empty_tensor(value, self._recycled[number].take(value.type.nbytes))
+
+
+class CopiedValues:
+    """Which values of a step are copied into, or out of, memory that stays, if they are small: the program's inputs,
+    and what lies on the heap and this step is the first to store. Caches that grow lie where the caller has them.
+    """
+
+    def __init__(self, program: Program, step: NativeStep) -> None:
+        grown = {cache.output for cache in program.caches}
+        stay = {number for name, number in program.results.items() if name in grown} | _set_before(program, step)
+        places = [value.location for value in program.values]
+        self._in = {number for number, place in enumerate(places) if isinstance(place, Input)}
+        self._out = {number for number, place in enumerate(places) if isinstance(place, Heap) and number not in stay}
+
+    def of(self, numbers: Iterable[int], value: Callable[[int], ValueSpec]) -> dict[int, np.ndarray]:
+        """Memory for those of these values that are copied; `value` gives them with their sizes."""
+        known = self._in | self._out
+        return {n: empty_tensor(spec) for n in numbers if n in known and is_small(spec := value(n))}
+
+    def ways(self, copies: Mapping[int, np.ndarray]) -> tuple[list[Copy], list[Copy]]:
+        """Of such memory, what is copied in and what is copied out."""
+        return [c for c in copies.items() if c[0] in self._in], [c for c in copies.items() if c[0] in self._out]
 
 
 def _set_before(program: Program, step: NativeStep) -> set[int]:

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from tilestitch.runtime.artifact import address_of
+from tilestitch.runtime.device import RecordTime
 from tilestitch.runtime.hostmemory import empty_tensor
 from tilestitch.runtime.program import Arena, Constant, NativeStep, Program, Sizes, Status, ValueSpec
 from tilestitch.runtime.size_table import SizeTable
@@ -20,7 +22,7 @@ from tilestitch.runtime.types import TensorType
 
 from . import recycled
 from .library import Library
-from .segment import NativeSegment
+from .segment import CopiedValues, NativeSegment
 from .team import Team
 
 
@@ -59,6 +61,8 @@ class SizedSegment(NativeSegment):
                     self._rows.setdefault(arg.value, []).append(row)
         self._recycled = {number: recycled.Recycled(f"value {program.values[number].name!r}") for number in self._rows}
         self._value: Callable[[int], ValueSpec] = program.values.__getitem__
+        self._copied = CopiedValues(program, step)
+        self._since_resize = 0  # runs with the sizes that it has
         self._tasks = table.places(launch.tasks for launch in step.launches)
         self._cases = [(number, launch) for number, launch in enumerate(step.launches) if launch.cases is not None]
         self._addresses = {one.symbol: library.address(one.symbol) for _, each in self._cases for one in each.kernels}
@@ -81,6 +85,25 @@ class SizedSegment(NativeSegment):
             n: [(row, int(offsets_bytes[row])) for row in rows] for n, rows in self._rows.items()
         }
         self._value = bound.value
+        self._copied_in, self._copied_out, self._since_resize = [], [], 0
+
+    def run(self, values: list[Any], record: RecordTime | None) -> None:
+        self._since_resize += 1
+        if self._since_resize == 2:
+            self._settle()
+        super().run(values, record)
+
+    def _settle(self) -> None:
+        """Give what is small addresses that stay. That takes as long as a few runs save, so it is for sizes that come
+        again.
+        """
+        copies = self._copied.of(self._variable, self._value)
+        self._copied_in, self._copied_out = self._copied.ways(copies)
+        for number, memory in copies.items():
+            address = address_of(memory)
+            for row, offset_bytes in self._variable[number]:
+                self.args[row, 1] = address + offset_bytes
+        self._variable = {number: rows for number, rows in self._variable.items() if number not in copies}
 
     def _empty(self, number: int) -> np.ndarray:
         value = self._value(number)

@@ -14,8 +14,8 @@ import pytest
 
 from tests.runtime.programs import contents, module
 from tilestitch.runtime import Module, hostmemory, load
-from tilestitch.runtime.artifact import artifact_bytes
-from tilestitch.runtime.cpu import recycled
+from tilestitch.runtime.artifact import address_of, artifact_bytes
+from tilestitch.runtime.cpu import recycled, segment
 from tilestitch.runtime.errors import ArtifactSchemaError, DeviceError, ExecutionError, InputError
 from tilestitch.runtime.execution import Execution
 from tilestitch.runtime.program import (
@@ -120,6 +120,34 @@ def test_results_are_written_to_the_callers_arrays(rows: Module) -> None:
         np.testing.assert_array_equal(y, expected(x)["y"])
         with pytest.raises(InputError, match=rf"'y' needs .* array of float32\[{batch}, {seq}\]"):
             rows.run({"x": x}, out={"y": np.empty((batch, seq + 1), np.float32)})
+
+
+def test_small_values_have_addresses_that_stay_when_sizes_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up: list[np.ndarray] = []
+
+    def address(array: np.ndarray) -> int:
+        looked_up.append(array)
+        return address_of(array)
+
+    monkeypatch.setattr(segment, "address_of", address)
+    with module(tmp_path, rows_program()) as loaded:
+        results, counts = [], []
+        for seed in range(4):
+            x = sample(3, 7) + seed
+            results.append((x.copy(), loaded.run({"x": x})))
+            counts.append(len(looked_up))
+            x[...] = -1
+        assert counts[0] > 0 and len(set(counts)) == 1, "only the first run looks up addresses"
+        for x, found in results:
+            for name, value in expected(x).items():
+                np.testing.assert_array_equal(found[name], value)
+        out = np.empty_like(results[0][1]["y"])
+        assert loaded.run({"x": results[0][0]}, out={"y": out})["y"] is out
+        np.testing.assert_array_equal(out, results[0][1]["y"])
+        check(loaded, 64, 3000)
+        assert len(looked_up) > counts[0], "what is large is not copied"
 
 
 def test_concurrent_runs_have_sizes_of_their_own(tmp_path: Path) -> None:
