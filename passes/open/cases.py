@@ -28,11 +28,13 @@ from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.gemm import Gemm
 from tilestitch.passes.plan.gemm.tiles import OpenGemvTile
+from tilestitch.passes.plan.launches.cpu import cpu_launches
 from tilestitch.passes.plan.schedules import GemmSchedule, Schedule
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import GroupView, look_up
 from tilestitch.passes.schedule.cases import why_not_shared
 from tilestitch.passes.schedule.cpu.gemm import choose_gemm_of_panels
+from tilestitch.passes.schedule.cpu.tasks import unevenness
 from tilestitch.passes.schedule.device import device_of
 from tilestitch.passes.schedule.facts import group_facts
 from tilestitch.passes.schedule.kernels import schedule_group
@@ -55,7 +57,9 @@ MOST_LOSS = log(1.01)
 """What a case may take longer at one size than the schedule for all sizes would."""
 
 Sizes: TypeAlias = Mapping[str, int]
-_KNOWN: Known[Cases | None] = Known()
+Found: TypeAlias = Cases | Schedule | None
+"""A decision table, or another schedule for all sizes; None where there is nothing better than what the group has."""
+_KNOWN: Known[Found] = Known()
 
 
 class Sized:
@@ -84,8 +88,9 @@ def with_cases(
     groups: Sequence[Group], graph: Graph, typical: Sizes, target: TargetInfo, model: LatencyModel,
     most: int | None = None,
 ) -> tuple[Group, ...]:  # fmt: skip
-    """The groups of an open graph, scheduled for all sizes, with cases where these are predicted to gain: at most so
-    many, MOST_REGIONS where nothing is said. typical: the sizes that they were scheduled at.
+    """The groups of an open graph, scheduled for all sizes, with cases, or with another schedule for all of them, where
+    these are predicted to gain: at most so many, MOST_REGIONS where nothing is said. typical: the sizes that they were
+    scheduled at.
     """
     most = MOST_REGIONS if most is None else most
     if most < 2:
@@ -97,21 +102,23 @@ def with_cases(
             chooser = _Chooser(group, sized, nodes, typical, target, model, most)
             structure = structure_of(nodes, group, target)
             if structure is None:
-                cases = chooser.cases()
+                better = chooser.found()
             else:
                 key = structure.key, graph.symbols, graph.claims, tuple(typical.items()), most
-                _, cases = _KNOWN.of(replace(structure, key=key), model, chooser.cases)
-            group = _cased(group, cases, typical)
+                _, better = _KNOWN.of(replace(structure, key=key), model, chooser.found)
+            group = _cased(group, better, typical)
         found.append(group)
     return tuple(found)
 
 
-def _cased(group: Group, cases: Cases | None, typical: Sizes) -> Group:
-    if cases is None:
+def _cased(group: Group, found: Found, typical: Sizes) -> Group:
+    if found is None:
         return group
-    value = at(cases.size, typical)
+    if not isinstance(found, Cases):
+        return replace(group, schedule=found)
+    value = at(found.size, typical)
     assert not is_open(value)
-    return replace(group, schedule=cases.at(value).schedule, cases=cases)
+    return replace(group, schedule=found.at(value).schedule, cases=found)
 
 
 def deciding_size(view: GroupView, group: Group, target: TargetInfo) -> Size | None:
@@ -139,7 +146,7 @@ class _Chooser:
         self._group, self._sized, self._nodes, self._most = group, sized, nodes, most
         self._typical, self._target, self._model = typical, target, model
 
-    def cases(self) -> Cases | None:
+    def found(self) -> Found:
         size = deciding_size(look_up(self._nodes, self._group), self._group, self._target)
         if size is None:
             return None
@@ -150,9 +157,11 @@ class _Chooser:
         if len(points) < 2 or len(schedules) < 2:
             return None
         times_us = [[self._us(each, point) for each in schedules] for point in points]
-        chosen = regions([[log(us) for us in row] for row in times_us], self._most)
+        costs = [[self._cost(*pair, point) for pair in zip(schedules, row)] for point, row in zip(points, times_us)]
+        chosen = regions(costs, self._most)
         if len(set(chosen)) < 2:
-            return None
+            gain = sum(row[0] - row[chosen[0]] for row in costs)
+            return schedules[chosen[0]] if gain >= LEAST_GAIN else None
         starts = [0]
         kept = [schedules[chosen[0]]]
         for number, (one, other) in enumerate(pairwise(chosen)):
@@ -224,6 +233,17 @@ class _Chooser:
         (found,) = self._model.predict((group_facts(nodes, group, target),), device_of(target))
         return max(found.latency_us, 1e-3)
 
+    def _cost(self, schedule: Schedule, us: float, point: Point) -> float:
+        """The logarithm of what was predicted; on CPUs it has in it that threads wait for the one that is last, the
+        longer, the fewer tasks each has.
+        """
+        target = self._target
+        if us == inf or target.is_gpu or target.threads == 1:
+            return log(us)
+        group = replace(self._group, schedule=data_at(schedule, point.sizes))
+        launches = cpu_launches(self._sized.at(point.sizes), group)
+        return log(us * unevenness(max((launch.blocks for launch in launches), default=1), target.threads))
+
     def _computes(self, schedule: Schedule, point: Point) -> bool:
         """Whether the group could have the schedule if it had these sizes only, so that it can be predicted.
         Where a row is a column as well, say, it would have another kernel.
@@ -246,7 +266,8 @@ class _Chooser:
             if not low.value < value < high.value:
                 break
             point = Point(value, sizes)
-            if self._us(after, point) < self._us(before, point):
+            later, sooner = (self._cost(each, self._us(each, point), point) for each in (after, before))
+            if later < sooner:
                 high = point
             else:
                 low = point

@@ -27,6 +27,15 @@ def makespan(tasks: int, task_cycles: float, threads: int) -> float:
     return -(-tasks // threads) * cost + UNEVENNESS * cost + HAND_OVER_CYCLES
 
 
+def unevenness(tasks: int, threads: int) -> float:
+    """How much longer the last of several threads is expected to take than so many equal tasks do: at most by
+    UNEVENNESS, with one task for each.
+    """
+    if threads == 1 or tasks <= 1:
+        return 1.0
+    return 1.0 + UNEVENNESS / -(-tasks // threads)
+
+
 def block_sizes(extent: int) -> list[int]:
     """Sizes of blocks that cut `extent` as evenly as possible, the largest first."""
     return sorted({-(-extent // parts) for parts in range(1, min(extent, MAX_PARTS) + 1)}, reverse=True)

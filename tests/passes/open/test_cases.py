@@ -24,6 +24,7 @@ from tilestitch.passes.plan import Group, StitchPlan
 from tilestitch.passes.plan.cases import Case, Cases
 from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule
 from tilestitch.passes.plan.gemm.tiles import OpenGemvTile, SimtTile
+from tilestitch.passes.plan.launches.cpu import cpu_launches
 from tilestitch.passes.plan.schedules import GemmSchedule
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan_check import check_plan
@@ -115,6 +116,44 @@ def test_layouts_of_constants_are_the_same_in_all_cases(monkeypatch: pytest.Monk
     forged = replace(group, cases=replace(group.cases, cases=(wider, *others)), schedule=others[-1].schedule)
     with pytest.raises(PlanError, match="read constants in different layouts"):
         check_plan(replace(plan, groups=(forged,), launches=None), graph)
+
+
+def few_tasks_group(threads: int) -> tuple[Graph, Group]:
+    graph = matmul()
+    (group,) = planned(graph, TargetInfo("cpu", threads, isa="avx512")).groups
+    return graph, group
+
+
+def test_few_rows_are_cut_into_more_tasks_on_cpus() -> None:
+    """Rows that are few leave most threads idle, where columns are not cut for their sake."""
+    graph, group = few_tasks_group(2)
+    assert group.cases is not None
+    nodes = {node.name: node for node in graph_at(graph, {"b": 1, "s": 1}).nodes}
+    few, many = (replace(group, schedule=case.schedule) for case in (group.cases.cases[0], group.cases.cases[-1]))
+    (ours,), (theirs,) = (cpu_launches(nodes, each) for each in (few, many))
+    assert ours.blocks > theirs.blocks
+    assert few_tasks_group(1)[1].cases is None
+
+
+def test_one_schedule_that_is_better_at_all_sizes_takes_the_place_of_the_typical_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chooser, "_KNOWN", Known())
+    _, usual = few_tasks_group(1)
+    first = np.zeros(0)
+
+    def best(costs: list[list[float]], most: int) -> list[int]:
+        nonlocal first
+        first = np.array(costs)
+        return [1] * len(costs)
+
+    monkeypatch.setattr(chooser, "regions", best)
+    for gain, is_other in ((-1.0, True), (1.0, False)):
+        monkeypatch.setattr(chooser, "_KNOWN", Known())
+        monkeypatch.setattr(chooser, "LEAST_GAIN", gain * 1e6)
+        _, group = few_tasks_group(1)
+        assert group.cases is None and first.shape[1] > 1
+        assert (group.schedule != usual.schedule) == is_other
 
 
 def _forged(cases: Cases, *changed: tuple[int, dict[str, object]]) -> Cases:
