@@ -16,6 +16,7 @@ from typing import TypeAlias
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.compiler.ir.sizes import Size, at, is_open, symbols_of
 from tilestitch.compiler.ir.substitute import data_at, graph_at
+from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.errors import PassError
 from tilestitch.passes.plan import Group, GroupKind
@@ -55,6 +56,9 @@ MANY = 1 << 10
 HALVINGS = 5
 MOST_LOSS = log(1.01)
 """What a case may take longer at one size than the schedule for all sizes would."""
+
+LEAST_US = 1e-3
+"""Of a prediction, whose logarithm counts."""
 
 Sizes: TypeAlias = Mapping[str, int]
 Found: TypeAlias = Cases | Schedule | None
@@ -231,18 +235,24 @@ class _Chooser:
                 return inf
         group = replace(self._group, schedule=data_at(schedule, point.sizes))
         (found,) = self._model.predict((group_facts(nodes, group, target),), device_of(target))
-        return max(found.latency_us, 1e-3)
+        return max(found.latency_us, LEAST_US)
 
     def _cost(self, schedule: Schedule, us: float, point: Point) -> float:
         """The logarithm of what was predicted; on CPUs it has in it that threads wait for the one that is last, the
-        longer, the fewer tasks each has.
+        longer, the fewer tasks each has, unless one thread is done sooner by itself.
         """
         target = self._target
         if us == inf or target.is_gpu or target.threads == 1:
             return log(us)
-        group = replace(self._group, schedule=data_at(schedule, point.sizes))
-        launches = cpu_launches(self._sized.at(point.sizes), group)
-        return log(us * unevenness(max((launch.blocks for launch in launches), default=1), target.threads))
+        nodes, group = self._sized.at(point.sizes), replace(self._group, schedule=data_at(schedule, point.sizes))
+        tasks = max((launch.blocks for launch in cpu_launches(nodes, group)), default=1)
+        uneven_us = us * unevenness(tasks, target.threads)
+        if uneven_us == us:
+            return log(us)
+        device = device_of(target)
+        assert isinstance(device, CpuDevice), device
+        (alone,) = self._model.predict((group_facts(nodes, group, target),), replace(device, cores=1))
+        return log(min(uneven_us, max(alone.latency_us, LEAST_US)))
 
     def _computes(self, schedule: Schedule, point: Point) -> bool:
         """Whether the group could have the schedule if it had these sizes only, so that it can be predicted.

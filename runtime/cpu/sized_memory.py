@@ -10,7 +10,7 @@ import numpy as np
 from tilestitch.runtime.artifact import address_of, aligned_bytes
 from tilestitch.runtime.errors import DeviceError
 from tilestitch.runtime.hostmemory import HostArena
-from tilestitch.runtime.program import DeviceStep, Launch, NativeStep, ValueSpec
+from tilestitch.runtime.program import DeviceStep, NativeStep, ValueSpec
 from tilestitch.runtime.sizing import Bound, Sizing
 
 from .library import Library
@@ -27,9 +27,6 @@ class SizedMemory:
         self._arena = HostArena(sizing.program, file)
         self._symbols = aligned_bytes(8 * len(sizing.program.symbols)).view(np.int64)
         self._segments: list[SizedSegment] = []
-        launches = _launches(sizing)
-        self._scratch = sizing.table.places(launch.scratch_bytes for launch in launches if launch.cases is None)
-        self._cases = [launch for launch in launches if launch.cases is not None]
 
     def fixed(self, value: ValueSpec) -> np.ndarray:
         return self._arena.view(value)
@@ -51,16 +48,9 @@ class SizedMemory:
     def resize(self, bound: Bound) -> None:
         """Raises `DeviceError` when there is not enough memory."""
         self._arena.reserve(bound.of(self._sizing.program.arena_bytes))
-        if self._team is not None:
-            scratch_bytes = [bound.of(launch.at(bound.of).scratch_bytes) for launch in self._cases]
-            self._team.reserve(max(scratch_bytes, default=0))
-            if self._scratch.size:
-                self._team.reserve(int(bound.sizes[self._scratch].max()))
         self._symbols[...] = bound.values
         address = address_of(self._arena.raw)
         for segment in self._segments:
             segment.resize(bound, address)
-
-
-def _launches(sizing: Sizing) -> list[Launch]:
-    return [launch for step in sizing.program.steps if isinstance(step, NativeStep) for launch in step.launches]
+        if self._team is not None:
+            self._team.reserve(max((segment.scratch_bytes(bound.sizes) for segment in self._segments), default=0))

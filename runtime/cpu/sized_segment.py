@@ -6,7 +6,8 @@ put into the table by a handful of operations on whole columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from tilestitch.runtime.artifact import address_of
 from tilestitch.runtime.device import RecordTime
 from tilestitch.runtime.hostmemory import empty_tensor
-from tilestitch.runtime.program import Arena, Constant, NativeStep, Program, Sizes, Status, ValueSpec
+from tilestitch.runtime.program import Arena, Constant, Launch, NativeStep, Program, Sizes, Status, ValueSpec
 from tilestitch.runtime.size_table import SizeTable
 from tilestitch.runtime.sizes import Size
 from tilestitch.runtime.sizing import Bound
@@ -64,8 +65,9 @@ class SizedSegment(NativeSegment):
         self._copied = CopiedValues(program, step)
         self._since_resize = 0  # runs with the sizes that it has
         self._tasks = table.places(launch.tasks for launch in step.launches)
-        self._cases = [(number, launch) for number, launch in enumerate(step.launches) if launch.cases is not None]
-        self._addresses = {one.symbol: library.address(one.symbol) for _, each in self._cases for one in each.kernels}
+        self._scratch = table.places(launch.scratch_bytes for launch in step.launches)
+        self._choices = [_Choice(size, starts, launches) for (size, starts), launches in _cases_of(step).items()]
+        self._place, self._address = table.place, library.address
         self._begins = table.places(begins)
         self._offsets = table.places(arg.offset_bytes for arg in arguments)
 
@@ -76,16 +78,21 @@ class SizedSegment(NativeSegment):
         sizes = bound.sizes
         begins = (sizes if placed is None else placed)[self._begins]
         offsets_bytes = sizes[self._offsets]
+        for choice in self._choices:
+            for number, one in choice.changed(bound):
+                self.launches[number], self.table[number, 0] = one, self._address(one.symbol)
+                self._tasks[number], self._scratch[number] = self._place(one.tasks), self._place(one.scratch_bytes)
         self.table[:, 2] = sizes[self._tasks]
-        for number, launch in self._cases:
-            one = self.launches[number] = launch.at(bound.of)
-            self.table[number, 0], self.table[number, 2] = self._addresses[one.symbol], bound.of(one.tasks)
         self.args[:, 1] = self._base + self._in_arena * arena_address + begins + offsets_bytes
         self.addressed = self._variable = {
             n: [(row, int(offsets_bytes[row])) for row in rows] for n, rows in self._rows.items()
         }
         self._value = bound.value
         self._copied_in, self._copied_out, self._since_resize = [], [], 0
+
+    def scratch_bytes(self, sizes: np.ndarray) -> int:
+        """What a thread needs for the launches of these sizes, which it has."""
+        return int(sizes[self._scratch].max()) if self._scratch.size else 0
 
     def run(self, values: list[Any], record: RecordTime | None) -> None:
         self._since_resize += 1
@@ -111,3 +118,29 @@ class SizedSegment(NativeSegment):
             return empty_tensor(value)
         nbytes = value.type.nbytes
         return empty_tensor(value, self._recycled[number].take(nbytes, room=nbytes // 4))
+
+
+class _Choice:
+    """Launches whose cases begin at the same values of one size; `launches` by their numbers in the step."""
+
+    def __init__(self, size: Size, starts: tuple[int, ...], launches: Mapping[int, Launch]) -> None:
+        self._size, self._starts, self._launches = size, starts, launches
+        self._case = 0
+
+    def changed(self, bound: Bound) -> Iterator[tuple[int, Launch]]:
+        """What is launched for other sizes, where it is not what was launched before."""
+        case = bisect_right(self._starts, bound.of(self._size))
+        if case == self._case:
+            return
+        self._case = case
+        for number, launch in self._launches.items():
+            yield number, launch.kernels[case]
+
+
+def _cases_of(step: NativeStep) -> dict[tuple[Size, tuple[int, ...]], dict[int, Launch]]:
+    """Launches that have cases, by what decides between these."""
+    found: dict[tuple[Size, tuple[int, ...]], dict[int, Launch]] = {}
+    for number, launch in enumerate(step.launches):
+        if launch.cases is not None:
+            found.setdefault((launch.cases.size, launch.cases.starts), {})[number] = launch
+    return found

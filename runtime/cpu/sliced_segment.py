@@ -120,7 +120,7 @@ class _Slice(SizedSegment):
         part = bound if count == images else bound.sizing.part(bound, symbol, count)
         self.resize(part, arena_address, bound.sizes)
         self._symbols[...] = part.values
-        self.team.reserve(max((part.of(launch.scratch_bytes) for launch in self.launches), default=0))
+        self.team.reserve(self.scratch_bytes(part.sizes))
         strides = {n: self._stride_bytes(n, bound, part, images, count) for n in dict.fromkeys(self._numbers)}
         for number, stride in strides.items():
             if number not in self._inputs and stride * step % ARGUMENT_ALIGNMENT:
