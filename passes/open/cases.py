@@ -23,8 +23,8 @@ from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.cases import Case, Cases, Predicted
 from tilestitch.passes.plan.cpu.anchors import AnchoredSchedule, plan_of
 from tilestitch.passes.plan.cpu.gemm import GemmShape
-from tilestitch.passes.plan.cpu.operands import Matmul
-from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule
+from tilestitch.passes.plan.cpu.operands import Matmul, conv_of
+from tilestitch.passes.plan.cpu.schedules import CpuConvSchedule, CpuGemmSchedule
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.gemm import Gemm
@@ -133,6 +133,9 @@ def deciding_size(view: GroupView, group: Group, target: TargetInfo) -> Size | N
     gemm: Gemm | GemmShape | None = None
     if target.is_gpu:
         gemm = gemm_of(anchored)
+    elif isinstance(group.schedule, CpuConvSchedule):
+        shape = conv_of(anchored)
+        return shape.batch if is_open(shape.batch) and not any(map(is_open, shape.output)) else None
     elif anchored.is_matmul:
         gemm = Matmul(anchored).gemm
     if gemm is None:
@@ -238,11 +241,12 @@ class _Chooser:
         return max(found.latency_us, LEAST_US)
 
     def _cost(self, schedule: Schedule, us: float, point: Point) -> float:
-        """The logarithm of what was predicted; on CPUs it has in it that threads wait for the one that is last, the
-        longer, the fewer tasks each has, unless one thread is done sooner by itself.
+        """The logarithm of what was predicted; of GEMMs on CPUs it has in it that threads wait for the one that is
+        last, the longer, the fewer tasks each has, unless one thread is done sooner by itself. Kernels of convolutions
+        take long to compile: another one must gain more than that.
         """
         target = self._target
-        if us == inf or target.is_gpu or target.threads == 1:
+        if us == inf or not isinstance(schedule, CpuGemmSchedule) or target.threads == 1:
             return log(us)
         nodes, group = self._sized.at(point.sizes), replace(self._group, schedule=data_at(schedule, point.sizes))
         tasks = max((launch.blocks for launch in cpu_launches(nodes, group)), default=1)

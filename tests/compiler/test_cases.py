@@ -136,3 +136,26 @@ def test_explain_shows_the_table(
         assert region["launches"][0]["symbol"] in capsys.readouterr().out
     assert main(["explain", str(path), "--report", str(tmp_path / "r.html")]) == 0
     assert "Schedules by region of sizes" in (tmp_path / "r.html").read_text()
+
+
+def test_a_convolution_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one image, a layer whose tasks are whole images is cut so that there is work for both threads."""
+    any_gain(monkeypatch)
+    proto: ModelProto = parser.parse_model(
+        f"{HEAD}(float[b, 1024, 7, 7] x) => (float[b, 64, 7, 7] y) {{ c = Conv(x, w)  y = Relu(c) }}"
+    )
+    weights = np.random.default_rng(0).standard_normal((64, 1024, 1, 1)).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    reference = rivals.onnxruntime(proto, 1)
+    compiled = compile_model(proto, "cpu", dims={"b": (1, 64)}, num_threads=2)
+    (cases,) = (kernel["cases"] for kernel in compiled.explain()["kernels"] if "cases" in kernel)
+    assert cases["size"] == "b"
+    first, *others = ([launch["symbol"] for launch in region["launches"]] for region in cases["regions"])
+    assert others
+    with load(compiled.to_bytes(), num_threads=2) as module:
+        for b in (1, 2, 3, 4, 8, 1):
+            feeds = inputs(proto, {"b": b})
+            for actual, wanted in zip(module.run(feeds).values(), reference(feeds), strict=True):
+                assert_close(actual, wanted, MODELS["float32"])
+            names = {one.symbol for one in module.profile(feeds)}
+            assert names.issuperset(first) == (b < cases["regions"][1]["from"])
