@@ -1,8 +1,8 @@
 """Arithmetic and how blocks fill the multiprocessors (SMs).
 
-Sources: CUDA C++ Programming Guide (lanes and schedulers by compute capability); wave quantisation: NVIDIA, Matrix
-Multiplication Background User's Guide; load and store instructions of an SM per cycle: NVIDIA's developer forum, "Why
-the performance of TF32 tensor core is poor".
+Sources: CUDA C++ Programming Guide (lanes, schedulers and resident threads by compute capability); wave quantisation:
+NVIDIA, Matrix Multiplication Background User's Guide; load and store instructions of an SM per cycle: NVIDIA's
+developer forum, "Why the performance of TF32 tensor core is poor".
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ SEPARATE_INTEGER_PIPE = 7.0
 WARP_LANES = 32
 DUAL_ISSUE = 2.0
 """Until Pascal, a scheduler issues a second instruction of other kind with each multiply-add."""
+TURING = 7.5
 SMALLER = 7.5
 """From this compute capability on, SMs of all but the large chips (x.0) start a load every second cycle."""
 
@@ -50,6 +51,11 @@ def issue_slowdown(capability: Any, lanes: Any, loads: Any, others: Any) -> Any:
 
 def _is_large(capability: Any) -> Any:
     return np.less(capability, SMALLER) | (np.mod(np.round(np.multiply(capability, 10.0)), 10) == 0)
+
+
+def threads_per_sm(capability: Any) -> Any:
+    """Threads that an SM holds at a time."""
+    return np.where(np.equal(capability, TURING), 1024.0, np.where(_is_large(capability), 2048.0, 1536.0))
 
 
 def tiles(extent: Any, tile: Any) -> Any:

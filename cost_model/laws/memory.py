@@ -1,6 +1,7 @@
 """Memory: bytes that must move, and how fast DRAM moves them.
 
-Sources: NVIDIA's notes on ECC: memory beside the chip (GDDR) keeps its check bits in the same memory and pays for them
+Sources: NVIDIA A100 whitepaper: two partitions of the L2 cache, each for the accesses of its own SMs. NVIDIA's notes
+on ECC: memory beside the chip (GDDR) keeps its check bits in the same memory and pays for them
 in bandwidth, HBM keeps them apart. Chips with HBM are those of compute capability x.0.
 """
 
@@ -12,6 +13,8 @@ import numpy as np
 
 INLINE_ECC_SHARE = 0.875
 """Of the bandwidth is left beside check bits in line with the data: one eighth is theirs."""
+PARTED_L2 = 8.0
+"""From this compute capability on, the large chips of a generation have an L2 cache of two partitions."""
 
 
 def has_inline_ecc(capability: Any) -> Any:
@@ -22,6 +25,14 @@ def has_inline_ecc(capability: Any) -> Any:
 def dram_bytes_per_us(gb_per_second: Any, capability: Any) -> Any:
     """Nominal bytes per microsecond of DRAM, less what check bits take."""
     return gb_per_second * 1e3 * np.where(has_inline_ecc(capability), INLINE_ECC_SHARE, 1.0)
+
+
+def near_l2_bytes(l2_bytes: Any, capability: Any) -> Any:
+    """Bytes of different data that the L2 cache holds for SMs: where it has two partitions, each holds what its own SMs
+    access.
+    """
+    parted = np.greater_equal(capability, PARTED_L2) & ~has_inline_ecc(capability)
+    return l2_bytes * np.where(parted, 0.5, 1.0)
 
 
 def least_dram_us(nbytes: Any, l2_bytes: Any, gb_per_second: Any) -> Any:

@@ -49,7 +49,7 @@ def fit_gemms(table: KernelTable, sheets: Mapping[str, DataSheet], seed: int) ->
         return gemm.latency_us(kernels, table.tile, table.split, chip, shared, traits)
 
     trust = _trust(names, table.name)
-    shared, traits = fit_family(gemm.FAMILY, predict, table.us, gpu, names, trust)
+    shared, traits = fit_family(gemm.FAMILY, predict, table.us, gpu, names, trust, np.ones(len(table)))
     seen = {name: Seen(sheets[name], traits[name], trust[name]) for name in names}
     times = gemm.candidates(kernels, chip, shared, np.stack([traits[name] for name in names])[gpu].T)
     features = choice_features(kernels, chip, times)
@@ -74,9 +74,10 @@ def fit_rows(table: KernelTable, sheets: Mapping[str, DataSheet], seed: int) -> 
         return rows.latency_us(kernels, chip, shared, traits)
 
     trust = _trust(names, table.name)
-    shared, traits = fit_family(family, predict, table.us, gpu, names, trust)
+    share = _share(table.us, gpu)
+    shared, traits = fit_family(family, predict, table.us, gpu, names, trust, share)
     own = np.stack([traits[name] for name in names])[gpu].T
-    weights = np.array([trust[name] for name in names])[gpu] * (table.us > CLEAR_OF_FLOOR * np.exp(own[0]))
+    weights = np.array([trust[name] for name in names])[gpu] * (table.us > CLEAR_OF_FLOOR * np.exp(own[0])) * share
     features = rows.features(kernels, chip, shared, own)
     by_law = np.exp(own[1]) + rows.body_us(kernels, chip, shared, own)
     correction = _correction(features, table.us, by_law, gpu, weights, seed, ROW_TREES)
@@ -104,7 +105,7 @@ def fit_convs(
         return convolution.latency_us(kernels, gemm_us, chip, shared, traits)
 
     trust = _trust(names, table.name)
-    shared, traits = fit_family(convolution.FAMILY, predict, table.us, gpu, names, trust)
+    shared, traits = fit_family(convolution.FAMILY, predict, table.us, gpu, names, trust, np.ones(len(table)))
     features = convolution.features(kernels, gemm_us, chip, shared)
     own = np.stack([traits[name] for name in names])[gpu].T
     by_law = np.exp(own[1]) + convolution.body_us(kernels, gemm_us, chip, shared, own)
@@ -124,6 +125,16 @@ def _correction(
     left -= np.array([np.median(left[counted & (gpu == at)]) for at in range(gpu.max() + 1)])[gpu]
     learning = {key: value for key, value in settings.items() if key != "rounds"}
     return _trees(features[counted], left[counted], weights[counted], settings["rounds"], seed, learning, 1)
+
+
+def _share(measured_us: np.ndarray, gpu: np.ndarray) -> np.ndarray:
+    """How much each row counts of its GPU's, 1 in the mean: what bounds a kernel changes with its size, so that octaves
+    of time of which few rows were measured count more than by their number.
+    """
+    octave = np.floor(np.log2(measured_us)).astype(np.intp)
+    _, of, count = np.unique(np.stack([gpu, octave]), axis=1, return_inverse=True, return_counts=True)
+    share = count[of.ravel()] ** -0.5
+    return share / (np.bincount(gpu, share) / np.bincount(gpu))[gpu]
 
 
 def _trust(names: Sequence[str], kernel_class: str) -> dict[str, float]:

@@ -144,11 +144,13 @@ def fit_family(
     gpu: np.ndarray,
     gpus: Sequence[str],
     trust: Mapping[str, float],
+    share: np.ndarray,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Shared parameters, and the traits of each GPU.
 
     predict(shared, traits) gives microseconds for shared parameters and traits by row, shape (traits, rows); gpu: which
-    of `gpus` a row is of; trust: how much the GPU's rows count, all together.
+    of `gpus` a row is of; trust: how much the GPU's rows count, all together; share: how much each counts of them, 1 in
+    the mean.
     """
     count, width = len(family.shared), len(family.traits)
     start = np.array([row[1] for row in family.shared])
@@ -157,7 +159,7 @@ def fit_family(
     log_us = np.log(measured_us)
     trusted = np.array([trust[name] for name in gpus])
     rows = np.bincount(gpu, minlength=len(gpus))
-    weight = np.sqrt(trusted[gpu] * ROWS / np.maximum(1, rows)[gpu])
+    weight = np.sqrt(share * trusted[gpu] * ROWS / np.maximum(1, rows)[gpu])
 
     def residuals(found: np.ndarray) -> np.ndarray:
         shared, usual = found[:count], found[count : count + width]

@@ -30,7 +30,7 @@ from tilestitch.cost_model.library.hierarchy import alone_us
 from tilestitch.cost_model.library.rows import RowKernels, row_kernels
 from tilestitch.cost_model.library.sheet import FIELDS, DataSheet
 
-FORMAT = 2
+FORMAT = 3
 SHIPPED = Path(__file__).with_name("library.json")
 COPY_WIDTH = 1024.0
 EAGER_GAP_SHARE = 0.3

@@ -1,10 +1,11 @@
 """Latency of kernels that are bound by memory: element-wise ones, and softmax and layer normalisation of rows.
 
     us   = max(host, gap + body)
-    body = DRAM bytes / bandwidth + sum over terms (coefficient * amount of work / rate of the chip)
+    body = p-norm of (DRAM bytes / bandwidth) and (sum over terms: coefficient * amount of work / rate of the chip)
 
-The terms count what such kernels do besides: instructions of threads, blocks or warps to start, and second readings of
-rows that the L2 cache no longer has. What the law leaves is corrected by boosted trees (trees.py).
+DRAM bytes count again what is read more than once, as far as the rows under way are more than the L2 cache holds. The
+terms count what such kernels do besides: instructions of threads, blocks or warps to start. What the law leaves is
+corrected by boosted trees (trees.py).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.laws import memory
+from tilestitch.cost_model.laws.overlap import smooth_max
 from tilestitch.cost_model.library.hierarchy import ALONE, Family, alone_us
 from tilestitch.cost_model.library.sheet import Chips
 
@@ -30,18 +32,29 @@ POWERS = frozenset({"pow", "powu"})
 COSTLY = frozenset({"tanh", "gelu", "div", "divu"})
 LONGEST_WARP_ROW = 1024
 """Softmax of PyTorch: a warp computes a row up to this length, a block a longer one."""
-RESIDENT_ROWS = 16
-"""Blocks of 128 threads, each with a row, that an SM holds."""
+VECTOR = 4
+"""Elements that a thread loads at a time."""
+LEAST_THREADS, MOST_THREADS, NORM_THREADS = 32, 1024, 128
+"""Of a block that computes a row: of softmax between the first two, of layer normalisation the last."""
+HELD_THREADS = 65536 / 40
+"""Threads of such kernels that an SM has registers for, each with 40 of them. A judgement."""
+READ_AGAIN: dict[Kind, float] = {"elementwise": 0.0, "softmax": 2.0, "layernorm": 1.0}
+"""How often a block reads its row after the first time; of softmax, for the sum and for the results."""
+LEAVING = 6.0
+"""How abruptly rows leave the cache where those under way become more than it holds: an exponent."""
+SHARPNESS = "log_sharpness", 0.9, 0.0, 3.0
+"""Of the corner between memory and other work."""
 
 
 def _term(name: str) -> tuple[str, float, float, float]:
-    return f"log_{name}", 1.5, -5.0, 8.0
+    """Starts from some 20 instructions of an element, and 400 cycles of a row: what is far less has no slope."""
+    return f"log_{name}", 6.0 if name.endswith("row") else 3.0, -5.0, 8.0
 
 
 TERMS: dict[Kind, tuple[str, ...]] = {
     "elementwise": ("element", "power", "costly"),
-    "softmax": ("warp_element", "block_element", "warp_row", "block_row", "second_reading"),
-    "layernorm": ("element", "row", "unaligned_element", "second_reading"),
+    "softmax": ("warp_element", "block_element", "block_edge", "warp_row", "block_row"),
+    "layernorm": ("element", "row", "unaligned_element"),
 }
 
 
@@ -50,8 +63,9 @@ def _family(kind: Kind) -> Family:
         *ALONE,
         ("log_dram", 0.0, 0.10, -1.0, 1.5),
         ("log_work", 0.0, 0.15, -1.5, 1.5),
+        *((("log_cache", -0.3, 0.25, -2.0, 1.0),) if READ_AGAIN[kind] else ()),
     )
-    return Family(tuple(map(_term, TERMS[kind])), traits)
+    return Family((*map(_term, TERMS[kind]), SHARPNESS), traits)
 
 
 FAMILIES: dict[Kind, Family] = {kind: _family(kind) for kind in TERMS}
@@ -107,32 +121,63 @@ def dram_us(kernels: RowKernels, chip: Chips) -> np.ndarray:
     return kernels.nbytes / chip.dram_bytes_per_us
 
 
+def block_threads(kernels: RowKernels) -> np.ndarray:
+    """Of the block that computes a row."""
+    if kernels.kind == "layernorm":
+        return np.full(len(kernels), float(NORM_THREADS))
+    loads = np.clip(kernels.width // VECTOR, 1, MOST_THREADS)
+    return np.maximum(LEAST_THREADS, 2.0 ** np.ceil(np.log2(loads / 2)))
+
+
+def moved_us(kernels: RowKernels, chip: Chips, traits: np.ndarray) -> np.ndarray:
+    """Of all bytes at the nominal bandwidth: what is read again and has left the cache by then counts again."""
+    once = dram_us(kernels, chip)
+    often = READ_AGAIN[kernels.kind]
+    if not often:
+        return once
+    log_cache = traits[len(ALONE) + 2]
+    blocks = np.floor(np.minimum(chip.threads_per_sm, HELD_THREADS) / block_threads(kernels))
+    under_way = 4.0 * kernels.width * np.minimum(kernels.rows, chip.sm_count * blocks)
+    gone = 1.0 / (1.0 + (np.exp(log_cache) * chip.near_l2_bytes / under_way) ** LEAVING)
+    if kernels.kind == "softmax":
+        gone = gone * (kernels.width > LONGEST_WARP_ROW)
+    return once + often * gone * 4.0 * kernels.elements / chip.dram_bytes_per_us
+
+
 def terms(kernels: RowKernels, chip: Chips) -> np.ndarray:
     """Amounts of work over rates, in microseconds, in the order of TERMS: shape (terms, kernels)."""
     issue, cycles = chip.issued_per_us, chip.sm_count * chip.clock_mhz
     elements, rows, width = kernels.elements, kernels.rows, kernels.width
     if kernels.kind == "elementwise":
         return np.stack([elements / issue, elements * kernels.power / issue, elements * kernels.costly / issue])
-    resident = np.minimum(1.0, chip.sm_count * RESIDENT_ROWS * width * 4.0 / chip.l2_bytes)
-    again = resident * elements * 4.0 / chip.dram_bytes_per_us
     if kernels.kind == "layernorm":
         odd = (width % 4 != 0).astype(float)
-        return np.stack([elements / issue, rows / cycles, odd * elements / issue, again])
+        return np.stack([elements / issue, rows / cycles, odd * elements / issue])
     warp = (width <= LONGEST_WARP_ROW).astype(float)
     padded = np.maximum(32.0, 2.0 ** np.ceil(np.log2(np.maximum(1.0, width))))
+    edge = np.mod(width, VECTOR * block_threads(kernels))
     return np.stack([
-        warp * rows * padded / issue, (1 - warp) * elements / issue,
-        warp * rows / cycles, (1 - warp) * rows / cycles, (1 - warp) * again,
+        warp * rows * padded / issue, (1 - warp) * elements / issue, (1 - warp) * rows * edge / issue,
+        warp * rows / cycles, (1 - warp) * rows / cycles,
     ])  # fmt: skip
 
 
 def body_us(kernels: RowKernels, chip: Chips, shared: np.ndarray, traits: np.ndarray) -> np.ndarray:
-    """Microseconds by the law, without the launch. shared: logarithms of the terms' coefficients; traits: (traits,) or
-    (traits, rows).
+    """Microseconds by the law, without the launch. shared: logarithms of the terms' coefficients, and of p; traits:
+    (traits,) or (traits, rows).
     """
-    log_dram, log_work = traits[len(ALONE) :]
-    moved_us, other_us = dram_us(kernels, chip), np.exp(shared) @ terms(kernels, chip)
-    return np.maximum(np.exp(log_dram) * moved_us + np.exp(log_work) * other_us, least_us(kernels, chip))
+    return np.maximum(
+        smooth_max(*_apart_us(kernels, chip, shared, traits), np.exp(shared[-1])), least_us(kernels, chip)
+    )
+
+
+def _apart_us(
+    kernels: RowKernels, chip: Chips, shared: np.ndarray, traits: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Microseconds of memory, and of all else."""
+    log_dram, log_work = traits[len(ALONE) : len(ALONE) + 2]
+    other_us = np.exp(log_work) * (np.exp(shared[:-1]) @ terms(kernels, chip))
+    return np.exp(log_dram) * moved_us(kernels, chip, traits), other_us
 
 
 def latency_us(kernels: RowKernels, chip: Chips, shared: np.ndarray, traits: np.ndarray) -> np.ndarray:
@@ -142,16 +187,14 @@ def latency_us(kernels: RowKernels, chip: Chips, shared: np.ndarray, traits: np.
 
 def features(kernels: RowKernels, chip: Chips, shared: np.ndarray, traits: np.ndarray) -> np.ndarray:
     """Ratios that the correction is predicted from: shape (kernels, features)."""
-    gap, log_dram, log_work = traits[1:]
-    moved_us = np.exp(log_dram) * dram_us(kernels, chip)
-    other_us = np.exp(log_work) * (np.exp(shared) @ terms(kernels, chip))
+    memory_us, other_us = _apart_us(kernels, chip, shared, traits)
     width = np.maximum(1.0, kernels.width)
     return np.stack([
-        np.log2(moved_us + 1e-3) - gap / np.log(2.0),
+        np.log2(memory_us + 1e-3) - traits[1] / np.log(2.0),
         np.log2(width),
         np.log2(np.maximum(1.0, kernels.rows) / chip.sm_count),
         (kernels.width % 4 == 0).astype(float),
         np.ceil(np.log2(width)) - np.log2(width),
-        np.log2((other_us + 1e-6) / (moved_us + 1e-6)),
+        np.log2((other_us + 1e-6) / (memory_us + 1e-6)),
         kernels.operands, kernels.power, kernels.costly,
     ], axis=1)  # fmt: skip

@@ -53,10 +53,12 @@ class Chips:
     dram_bytes_per_us: np.ndarray
     dram_gb_s: np.ndarray
     l2_bytes: np.ndarray
+    near_l2_bytes: np.ndarray
     tdp_w: np.ndarray
     process_nm: np.ndarray
     capability: np.ndarray
     lanes: np.ndarray
+    threads_per_sm: np.ndarray
 
     def take(self, rows: np.ndarray) -> Chips:
         values = (getattr(self, field.name) for field in dataclasses.fields(self))
@@ -77,10 +79,12 @@ def chips(sheets: Sequence[DataSheet], index: np.ndarray | None = None) -> Chips
         memory.dram_bytes_per_us(column["dram_bandwidth_gb_s"], capability),
         column["dram_bandwidth_gb_s"],
         column["l2_mb"] * 1e6,
+        memory.near_l2_bytes(column["l2_mb"] * 1e6, capability),
         column["tdp_w"],
         column["process_nm"],
         capability,
         compute.lanes_per_sm(gflops, sm_count, clock_mhz),
+        compute.threads_per_sm(capability),
     )
 
 

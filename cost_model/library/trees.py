@@ -10,7 +10,7 @@ import numpy as np
 
 from tilestitch.cost_model.errors import MeasurementError
 
-BLOCK = 64
+BLOCK = 128
 """Rows that go through the trees at a time: what is known of them stays in a cache."""
 
 

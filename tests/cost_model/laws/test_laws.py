@@ -68,3 +68,12 @@ def test_a_board_slows_down_where_its_power_does_not_suffice() -> None:
 
 def test_short_kernels_are_over_before_power_limits_them() -> None:
     assert power.throttled(10.0, 300.0) < 0.05 < 0.9 < power.throttled(10_000.0, 300.0)
+
+
+def test_sms_of_small_chips_hold_fewer_threads() -> None:
+    found = compute.threads_per_sm(np.array([6.0, 6.1, 7.0, 7.5, 8.0, 8.6, 8.9, 9.0]))
+    assert found.tolist() == [2048, 2048, 2048, 1024, 2048, 1536, 1536, 2048]
+
+
+def test_an_l2_cache_of_two_partitions_holds_what_is_read_twice() -> None:
+    assert memory.near_l2_bytes(np.full(4, 40e6), np.array([7.0, 7.5, 8.0, 8.9])).tolist() == [40e6, 40e6, 20e6, 40e6]

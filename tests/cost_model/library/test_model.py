@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.library.graphs import Kernel
 from tilestitch.cost_model.library.model import SHIPPED, read_model, shipped_model, total_us
-from tilestitch.cost_model.library.rows import OPERANDS, row_kernels
-from tilestitch.cost_model.library.sheet import DataSheet
+from tilestitch.cost_model.library.rows import FAMILIES, OPERANDS, Kind, dram_us, moved_us, row_kernels
+from tilestitch.cost_model.library.sheet import DataSheet, chips
 
 FUTURE = DataSheet("FUTURE", 12.0, 200, 2500, 128000, 9000, 192, 200, 1000, 3)
 
@@ -127,3 +127,20 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(MeasurementError, match="train"):
         read_model(path)
+
+
+def test_rows_are_read_again_from_memory_where_the_cache_does_not_hold_those_under_way() -> None:
+    """Softmax has read a row twice before it computes results, layer normalisation once; element-wise never do."""
+    chip = chips([DataSheet("ANY", 7.0, 80, 1380, 14029, 900, 32, 6, 250, 12)])
+    rows, widths = np.full(3, 65536), np.array([1100, 2048, 65536])
+
+    def times_moved(kind: Kind, op: str) -> list[float]:
+        asked = row_kernels(kind, np.full(3, op), rows, widths)
+        traits = FAMILIES[kind].usual
+        return (moved_us(asked, chip, traits) / dram_us(asked, chip)).tolist()
+
+    assert times_moved("softmax", "softmax") == pytest.approx([1.0, 1.3, 2.0], abs=0.06)
+    assert times_moved("layernorm", "ln")[1:] == pytest.approx([1.5, 1.5], abs=0.06)
+    assert times_moved("elementwise", "relu") == [1.0, 1.0, 1.0]
+    few = row_kernels("softmax", np.full(1, "softmax"), np.full(1, 1), widths[2:])
+    assert moved_us(few, chip, FAMILIES["softmax"].usual) == pytest.approx(dram_us(few, chip))
