@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 Role = Literal["weight", "activation", "temporary"]
 """weight: a constant of the model, which other kernels have driven out of the caches since it was read last.
@@ -28,7 +28,7 @@ UNITS: tuple[Unit, ...] = get_args(Unit)
 CONTRACTING: tuple[Unit, ...] = ("fma", "mma", "wgmma")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """What a kernel does to one tensor in memory.
 
@@ -42,7 +42,7 @@ class Traffic:
     role: Role = "activation"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Arithmetic:
     """So many operations on a unit; a multiply-add is one. dtype: what is multiplied (`tfloat32` for float32 on tensor
     cores). share: of the unit's rate, that this code reaches where nothing else holds it up.
@@ -54,7 +54,7 @@ class Arithmetic:
     share: float = 1.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Tail:
     """What the last blocks of a launch do when all else is done: hand over, and `rows` rows one after the other, each
     with `barriers`, moving `nbytes` bytes; `blocks` of them.
@@ -64,6 +64,16 @@ class Tail:
     nbytes: int
     blocks: int
     barriers: int = 0
+
+
+class Choices(NamedTuple):
+    """Numbers by name. Kernels of one template mostly have the same names."""
+
+    names: tuple[str, ...] = ()
+    numbers: tuple[int, ...] = ()
+
+
+NO_CHOICES = Choices()
 
 
 @dataclass(frozen=True)
@@ -98,7 +108,7 @@ class Part:
     tail: Tail | None = None
     lanes: int = 0
     template: str = ""
-    choices: tuple[tuple[str, int], ...] = ()
+    choices: Choices = NO_CHOICES
 
     @cached_property
     def traffic(self) -> tuple[Traffic, ...]:
@@ -292,6 +302,9 @@ def kernel_of(*parts: Part) -> KernelFacts:
 
 def merged(traffic: Iterable[Traffic]) -> tuple[Traffic, ...]:
     """What is done to each tensor altogether: its bytes lie in memory once."""
+    traffic = tuple(traffic)
+    if len({t.value for t in traffic}) == len(traffic):
+        return traffic
     found: dict[str, Traffic] = {}
     for t in traffic:
         other = found.get(t.value)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from .errors import MeasurementError
-from .facts import Arithmetic, KernelFacts, Launch, Part, Tail, Traffic
+from .facts import Arithmetic, Choices, KernelFacts, Launch, Part, Tail, Traffic
 
 LISTS: Mapping[str, Callable[[Any], Any]] = {
     "reads": lambda data: Traffic(*data), "writes": lambda data: Traffic(*data),
-    "arithmetic": lambda data: Arithmetic(*data), "choices": lambda data: (str(data[0]), int(data[1])),
+    "arithmetic": lambda data: Arithmetic(*data),
 }  # fmt: skip
 """Fields of a part that are lists, and what an entry is."""
 DEFAULTS = {field.name: field.default for field in fields(Part)}
@@ -60,7 +61,9 @@ def _part(part: Part) -> dict[str, Any]:
         value = getattr(part, name)
         if value == default:
             continue
-        if name in LISTS:
+        if isinstance(value, Choices):
+            value = [list(pair) for pair in zip(*value, strict=True)]
+        elif name in LISTS:
             value = [list(_plain(entry)) for entry in value]
         elif isinstance(value, Tail):
             value = list(_plain(value))
@@ -77,6 +80,9 @@ def _part_of(data: Mapping[str, Any]) -> Part:
     for name, make in LISTS.items():
         if name in given:
             given[name] = tuple(map(make, given[name]))
+    if "choices" in given:
+        pairs = [(sys.intern(name), int(number)) for name, number in given["choices"]]
+        given["choices"] = Choices(*zip(*pairs, strict=True))
     if given.get("tail") is not None:
         given["tail"] = Tail(*given["tail"])
     return Part(**given)

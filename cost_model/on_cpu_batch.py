@@ -9,7 +9,7 @@ import numpy as np
 
 from . import constants as c
 from .cpu import CpuDevice
-from .facts import CONTRACTING, UNITS, Part
+from .facts import CONTRACTING, UNITS, Part, Traffic
 from .on_cpu import ITEMSIZE, one_core
 from .protocol import Bound
 
@@ -22,8 +22,22 @@ _CONTRACTING = np.array([unit in CONTRACTING for unit in UNITS])
 
 
 @dataclass(frozen=True)
+class Accesses:
+    """What parts read, or write. counts: of each part; of part `owner`, bytes requested, distinct bytes, and 1 for a
+    weight, one entry for each access.
+    """
+
+    counts: np.ndarray
+    owner: np.ndarray
+    requested: np.ndarray
+    footprint: np.ndarray
+    is_weight: np.ndarray
+
+
+@dataclass(frozen=True)
 class Columns:
-    """Parts as columns of numbers: of each part, of each of its tensors, and of its arithmetic by unit.
+    """Parts as columns of numbers: of each part, of what it reads and writes, of each of its tensors, and of its
+    arithmetic by unit.
 
     traffic: bytes requested, distinct bytes of one tensor of part `of_traffic`; work: operations, share, bytes of an
     element on unit `unit`, of part `of_work`.
@@ -32,6 +46,10 @@ class Columns:
     tasks: np.ndarray
     lanes: np.ndarray
     shared_bytes: np.ndarray
+    elements: np.ndarray
+    part_itemsize: np.ndarray
+    reads: Accesses
+    writes: Accesses
     of_traffic: np.ndarray
     requested: np.ndarray
     footprint: np.ndarray
@@ -43,21 +61,34 @@ class Columns:
 
     @staticmethod
     def of(parts: Sequence[Part]) -> Columns:
-        traffic = [t for part in parts for t in part.traffic]
-        work = [a for part in parts for a in part.arithmetic]
+        """Goes through the parts once: of many, no cache holds what they are made of."""
+        own: list[float] = []
+        read: list[float] = []
+        written: list[float] = []
+        work: list[float] = []
+        again: list[int] = []
+        for number, part in enumerate(parts):
+            reads, writes, arithmetic = part.reads, part.writes, part.arithmetic
+            own += (part.tasks, part.lanes, part.shared_bytes, part.elements, ITEMSIZE.get(part.dtype, 4),
+                    len(reads), len(writes), len(arithmetic))  # fmt: skip
+            for t in reads:
+                read += (t.bytes_requested, t.footprint_bytes, t.role == "weight")
+            for t in writes:
+                written += (t.bytes_requested, t.footprint_bytes, t.role == "weight")
+            for a in arithmetic:
+                work += (_UNIT[a.unit], a.operations, a.share, ITEMSIZE.get(a.dtype, 4))
+            if _touches_one_twice(reads, writes):
+                again.append(number)
+        tasks, lanes, shared_bytes, elements, part_itemsize, read_counts, written_counts, work_counts = numbers(own, 8)
+        unit, operations, share, itemsize = numbers(work, 4)
+        of_reads = Accesses(read_counts, owners(read_counts), *numbers(read, 3))
+        of_writes = Accesses(written_counts, owners(written_counts), *numbers(written, 3))
+        traffic = _by_tensor(parts, of_reads, of_writes, again)
+        of_work = owners(work_counts)
         return Columns(
-            column([part.tasks for part in parts]),
-            column([part.lanes for part in parts]),
-            column([part.shared_bytes for part in parts]),
-            owners([len(part.traffic) for part in parts]),
-            column([t.bytes_requested for t in traffic]),
-            column([t.footprint_bytes for t in traffic]),
-            owners([len(part.arithmetic) for part in parts]),
-            np.array([_UNIT[a.unit] for a in work], np.intp),
-            column([a.operations for a in work]),
-            column([a.share for a in work]),
-            column([ITEMSIZE.get(a.dtype, 4) for a in work]),
-        )
+            tasks, lanes, shared_bytes, elements, part_itemsize, of_reads, of_writes, *traffic, of_work,
+            unit.astype(np.intp), operations, share, itemsize,
+        )  # fmt: skip
 
     def sums(self, of: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """Of each part."""
@@ -77,13 +108,36 @@ class Laws:
     bound: np.ndarray
 
 
-def column(numbers: Sequence[float]) -> np.ndarray:
-    return np.array(numbers, float)
+def numbers(rows: Sequence[float], width: int) -> np.ndarray:
+    """Rows of so many numbers, one after the other, as columns: shape (width, rows)."""
+    return np.array(rows, float).reshape(-1, width).T
 
 
-def owners(counts: Sequence[int]) -> np.ndarray:
+def owners(counts: np.ndarray) -> np.ndarray:
     """Which part each entry is of, where parts have so many."""
-    return np.repeat(np.arange(len(counts)), np.array(counts, np.intp))
+    return np.repeat(np.arange(len(counts)), counts.astype(np.intp))
+
+
+def _by_tensor(
+    parts: Sequence[Part], reads: Accesses, writes: Accesses, again: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each tensor of each part: the part, bytes requested, and distinct bytes. again: parts that access one twice,
+    which few do.
+    """
+    found = [np.concatenate([getattr(reads, n), getattr(writes, n)]) for n in ("owner", "requested", "footprint")]
+    if again:
+        once = ~np.isin(found[0], again)
+        twice = numbers(
+            [n for at in again for t in parts[at].traffic for n in (at, t.bytes_requested, t.footprint_bytes)], 3
+        )
+        found = [np.concatenate([column[once], more]) for column, more in zip(found, twice, strict=True)]
+    return found[0].astype(np.intp), found[1], found[2]
+
+
+def _touches_one_twice(reads: Sequence[Traffic], writes: Sequence[Traffic]) -> bool:
+    values = {t.value for t in reads}
+    values.update([t.value for t in writes])
+    return len(values) < len(reads) + len(writes)
 
 
 def laws_of(columns: Columns, cpu: CpuDevice) -> Laws:

@@ -63,7 +63,7 @@ def samples_of(records: Iterable[Record], cpu: CpuDevice) -> list[Sample]:
     """Those of kernels of one launch of one part, of a template."""
     single = [r for r in records if len(r.kernel.parts) == 1 and r.kernel.parts[0].template]
     rows = described([record.kernel.parts[0] for record in single], cpu)
-    return [Sample(*one) for one in zip(single, rows.laws.latency_us.tolist(), rows.common, strict=True)]
+    return [Sample(*one) for one in zip(single, rows.laws.latency_us.tolist(), rows.common.T, strict=True)]
 
 
 def fit(samples: Sequence[Sample], seed: int, spreads: Mapping[str, tuple[float, float]] | None = None) -> LearnedModel:
@@ -85,7 +85,7 @@ def _template(samples: Sequence[Sample], seed: int, low: float, high: float) -> 
     parts = [sample.part for sample in samples]
     template = samples[0].template
     names = tuple(name for name in choice_names(parts) if not (template in BODIES and name in COUNTS))
-    features = seen(matrix(np.array([sample.common for sample in samples]), parts, names), template)
+    features = seen(matrix(np.array([sample.common for sample in samples]).T, parts, names), template)
     target = np.log([sample.record.latency_us / sample.law_us for sample in samples])
     base = float(np.median(target))
     options = {

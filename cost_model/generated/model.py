@@ -79,16 +79,22 @@ class LearnedModel:
     def predict(self, batch: Sequence[KernelFacts], device: AnyDevice) -> list[Prediction]:
         if not isinstance(device, CpuDevice):
             return LAWS.predict(batch, device)
-        parts = [part for kernel in batch for part in kernel.parts]
+        parts = [part for kernel in batch for launch in kernel.sequence for stage in launch.stages for part in stage]
         rows = described(parts, one_core(device))
         factors = self._factors(rows)
         single = self._single(rows, rows.laws if device.cores == 1 else laws_of(rows.columns, device), factors, device)
         found, first = [], 0
         for kernel in batch:
-            end = first + len(kernel.parts)
-            several = end - first > 1
-            found.append(self._several(kernel, device, rows, factors, first) if several else single[first])
-            first = end
+            launches = []
+            for launch in kernel.sequence:
+                end = first + sum(map(len, launch.stages))
+                mine = slice(first, end)
+                alone = end - first == 1
+                launches.append(
+                    single[first] if alone else self._launch(launch, device, factors[mine], rows.laws.latency_us[mine])
+                )
+                first = end
+            found.append(launches[0] if len(launches) == 1 else _in_turn(launches))
         return found
 
     def _factors(self, rows: Described) -> np.ndarray:
@@ -99,7 +105,7 @@ class LearnedModel:
             if name not in self.templates:
                 continue
             places = [at for at, template in enumerate(templates) if template == name]
-            mine = matrix(rows.common[places], [rows.parts[at] for at in places], self.templates[name].names)
+            mine = matrix(rows.common[:, places], [rows.parts[at] for at in places], self.templates[name].names)
             logs[places] = self.templates[name].forest(mine)
         logs += self.adaptation.of(templates, logs + np.log(rows.laws.latency_us))
         return np.exp(logs)
@@ -114,18 +120,6 @@ class LearnedModel:
         high_us = np.maximum(latency_us, latency_us * ends[:, 1])
         columns = (latency_us.tolist(), low_us.tolist(), high_us.tolist(), (BOUNDS[at] for at in laws.bound.tolist()))
         return [Prediction(*one) for one in zip(*columns, strict=True)]
-
-    def _several(
-        self, kernel: KernelFacts, cpu: CpuDevice, rows: Described, factors: np.ndarray, first: int
-    ) -> Prediction:
-        """Of a kernel of several parts, the first of which is so far in `rows`."""
-        launches = []
-        for launch in kernel.sequence:
-            mine = slice(first, first + len(launch.parts))
-            launches.append(self._launch(launch, cpu, factors[mine], rows.laws.latency_us[mine]))
-            first = mine.stop
-        latency_us, low_us, high_us = (sum(getattr(p, f"{end}_us") for p in launches) for end in ENDS)
-        return Prediction(latency_us, low_us, high_us, max(launches, key=lambda p: p.latency_us).bound)
 
     def _launch(self, launch: Launch, cpu: CpuDevice, factors: np.ndarray, laws_us: np.ndarray) -> Prediction:
         """Parts side by side are wrong by their mean."""
@@ -148,6 +142,12 @@ class LearnedModel:
         }
         adaptation = self.adaptation.to_json()
         return {"format": FORMAT, "facts": dict(self.facts), "adaptation": adaptation, "templates": templates}
+
+
+def _in_turn(launches: Sequence[Prediction]) -> Prediction:
+    """Of launches one after the other."""
+    latency_us, low_us, high_us = (sum(getattr(p, f"{end}_us") for p in launches) for end in ENDS)
+    return Prediction(latency_us, low_us, high_us, max(launches, key=lambda p: p.latency_us).bound)
 
 
 def learned_from_json(data: Any, where: str) -> LearnedModel:

@@ -15,7 +15,7 @@ from tests.cost_model.kernels import kernels
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.errors import MeasurementError
-from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Traffic, kernel_of
+from tilestitch.cost_model.facts import Arithmetic, Choices, KernelFacts, Part, Traffic, kernel_of
 from tilestitch.cost_model.facts_json import facts_from_json, facts_key, facts_to_json
 from tilestitch.cost_model.records import (
     Machine,
@@ -35,7 +35,8 @@ def kernel(elements: int = 1000, name: str = "x") -> KernelFacts:
     read, written = (Traffic(value, 4 * elements, 4 * elements) for value in (name, "y"))
     return kernel_of(Part(
         "injective", "float32", (read,), (written,),
-        (Arithmetic("alu", "float32", elements),), elements, template="cpu_loops", choices=(("schedule.rows", 4),),
+        (Arithmetic("alu", "float32", elements),), elements, template="cpu_loops",
+        choices=Choices(("schedule.rows",), (4,)),
     ))  # fmt: skip
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
+
+from tilestitch.cost_model.facts import Choices
 
 WORDS = {"form": ("across", "channels", "columns", "line")}
 """Fields that are words, and the words that there are: each is a flag, `schedule.form.line`."""
@@ -12,21 +14,47 @@ MOST_OF_A_LIST = 3
 """Last entries of a list that have names; extents are counted from the last dimension."""
 
 
-def choices_of(**parts: Any) -> tuple[tuple[str, int], ...]:
+def choices_of(**parts: Any) -> Choices:
     """Integers, flags and `WORDS` in dataclasses, each named after its field: `schedule.rows`, `shape.kernel.0` (the
     last).
     """
-    return tuple(pair for name, data in parts.items() for pair in _numbers(name, data))
+    names: list[str] = []
+    numbers: list[int] = []
+    for name, data in parts.items():
+        _add(names, numbers, name, data)
+    return Choices(tuple(names), tuple(numbers))
 
 
-def _numbers(name: str, data: Any) -> Iterator[tuple[str, int]]:
+def _add(names: list[str], numbers: list[int], name: str, data: Any) -> None:
     if isinstance(data, int):
-        yield name, int(data)
+        names.append(name)
+        numbers.append(int(data))
     elif isinstance(data, str):
-        yield from ((f"{name}.{word}", int(word == data)) for word in WORDS.get(name.rpartition(".")[2], ()))
+        for word, flag in _flags(name):
+            names.append(flag)
+            numbers.append(int(word == data))
     elif isinstance(data, tuple):
         for place, entry in enumerate(reversed(data[-MOST_OF_A_LIST:])):
-            yield from _numbers(f"{name}.{place}", entry)
+            _add(names, numbers, _within(name, str(place)), entry)
     elif is_dataclass(data):
-        for field in fields(data):
-            yield from _numbers(f"{name}.{field.name}", getattr(data, field.name))
+        kind: Any = type(data)
+        for field, own in _fields(name, kind):
+            _add(names, numbers, own, getattr(data, field))
+
+
+@cache
+def _within(name: str, part: str) -> str:
+    """The same string each time: a model that looks names up by the thousand compares what is equal at a glance."""
+    return f"{name}.{part}"
+
+
+@cache
+def _flags(name: str) -> tuple[tuple[str, str], ...]:
+    """Words of a field, and the names of their flags."""
+    return tuple((word, _within(name, word)) for word in WORDS.get(name.rpartition(".")[2], ()))
+
+
+@cache
+def _fields(name: str, kind: Any) -> tuple[tuple[str, str], ...]:
+    """Fields of a kind of dataclass, and the names of their numbers."""
+    return tuple((field.name, _within(name, field.name)) for field in fields(kind))

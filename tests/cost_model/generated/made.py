@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from tilestitch.cost_model.cpu import CpuDevice
-from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Traffic, kernel_of
+from tilestitch.cost_model.facts import Arithmetic, Choices, KernelFacts, Part, Traffic, kernel_of
 from tilestitch.cost_model.on_cpu import predict_on_cpu
 from tilestitch.cost_model.records import Machine, Record
 
@@ -18,8 +18,8 @@ BEST_ROWS = 6
 def kernel(m: int, n: int, k: int, rows: int) -> KernelFacts:
     """A GEMM in tiles of so many rows."""
     reads = Traffic("x", 4 * m * k, 4 * m * k), Traffic("w", 4 * n * k, 4 * n * k, "weight")
-    choices = (("schedule.rows", rows), ("schedule.vectors", 2), ("schedule.lanes", 16),
-               ("shape.m", m), ("shape.n", n), ("shape.k", k))  # fmt: skip
+    names = ("schedule.rows", "schedule.vectors", "schedule.lanes", "shape.m", "shape.n", "shape.k")
+    choices = Choices(names, (rows, 2, 16, m, n, k))
     return kernel_of(Part(
         "contraction", "float32", reads, (Traffic("y", 4 * m * n, 4 * m * n),),
         (Arithmetic("fma", "float32", m * n * k),), m * n, tasks=1, lanes=16, template="cpu_gemm", choices=choices,

@@ -9,7 +9,7 @@ SCHEDULE = CpuWindowSchedule("line", 16, 1, 1, 4, 16)
 
 
 def test_a_word_is_a_flag_for_each_that_there_is() -> None:
-    forms = {name: flag for name, flag in choices_of(schedule=SCHEDULE) if ".form." in name}
+    forms = {name: flag for name, flag in zip(*choices_of(schedule=SCHEDULE), strict=True) if ".form." in name}
     assert forms == {f"schedule.form.{form}": int(form == "line") for form in ("across", "channels", "columns", "line")}
 
 

@@ -41,7 +41,7 @@ class Flat:
         return [Prediction(us := self.us(kernel), us, us) for kernel in batch]
 
     def us(self, kernel: KernelFacts) -> float:
-        choices = dict(kernel.parts[0].choices)
+        choices = dict(zip(*kernel.parts[0].choices, strict=True))
         return 100.0 * (1 + min(20, choices.get("schedule.rows", 0)) / 20)
 
 
