@@ -13,9 +13,8 @@ import numpy as np
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.facts import UNITS as ALL_UNITS
 from tilestitch.cost_model.facts import Part
-from tilestitch.cost_model.on_cpu import ITEMSIZE
 from tilestitch.cost_model.on_cpu_batch import BOUNDS as LAWS_BOUNDS
-from tilestitch.cost_model.on_cpu_batch import Columns, Laws, column, laws_of, owners
+from tilestitch.cost_model.on_cpu_batch import Columns, Laws, laws_of, numbers
 
 BOUNDS = ("dram", "fma", "alu", "special", "scalar", "launch")
 UNITS = ("fma", "alu", "special", "scalar")
@@ -40,7 +39,7 @@ of that, and what is wrong about the body is so of all of them.
 @dataclass(frozen=True)
 class Described:
     """Parts, each as a launch of its own on one core. laws: what these say of them; common: the numbers that all have,
-    shape (parts, len(COMMON)).
+    shape (len(COMMON), parts).
     """
 
     parts: Sequence[Part]
@@ -53,18 +52,21 @@ def described(parts: Sequence[Part], core: CpuDevice) -> Described:
     """core: a CPU with one."""
     columns = Columns.of(parts)
     laws = laws_of(columns, core)
-    return Described(parts, columns, laws, _common(parts, columns, laws))
+    return Described(parts, columns, laws, _common(columns, laws))
 
 
 def matrix(common: np.ndarray, parts: Sequence[Part], names: Sequence[str]) -> np.ndarray:
-    """What trees see of parts: the numbers that all have, and those of these choices; -1 where a part has none."""
-    own = np.full((len(names), len(parts)), -1.0)
-    at = {name: row for row, name in enumerate(names)}
-    for places, numbers in _choices(parts):
-        known = [name for name in numbers if name in at]
+    """What trees see of parts: the numbers that all have, and those of these choices; -1 where a part has none. Shape
+    (parts, numbers).
+    """
+    found = np.full((len(common) + len(names), len(parts)), -1.0, np.float32)
+    found[: len(common)] = common
+    at = {name: len(common) + row for row, name in enumerate(names)}
+    for places, own in _choices(parts):
+        known = [name for name in own if name in at]
         if known:
-            own[np.ix_([at[name] for name in known], places)] = _log(np.array([numbers[name] for name in known]))
-    return np.hstack([common, own.T]).astype(np.float32)
+            found[np.ix_([at[name] for name in known], places)] = _log(np.array([own[name] for name in known]))
+    return found.T
 
 
 def seen(features: np.ndarray, template: str) -> np.ndarray:
@@ -84,43 +86,39 @@ def choice_names(parts: Sequence[Part]) -> tuple[str, ...]:
 
 def _choices(parts: Sequence[Part]) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
     """Parts with the same choices, and the numbers of these by name, with what follows from them."""
-    alike: dict[tuple[str, ...], list[int]] = {}
-    rows: list[tuple[int, ...]] = []
+    alike: dict[tuple[str, ...], tuple[list[int], list[int]]] = {}
     for at, part in enumerate(parts):
-        names, numbers = zip(*part.choices, strict=True) if part.choices else ((), ())
-        rows.append(numbers)
-        places = alike.get(names)
-        if places is None:
-            alike[names] = [at]
-        else:
-            places.append(at)
-    for names, places in alike.items():
-        own = dict(zip(names, np.array([rows[at] for at in places], float).T, strict=True))
-        yield places, {**own, **derived(own)}
+        names, own = part.choices
+        places, rows = alike.setdefault(names, ([], []))
+        places.append(at)
+        rows += own
+    for names, (places, rows) in alike.items():
+        choices = dict(zip(names, numbers(rows, len(names)), strict=True)) if names else {}
+        yield places, {**choices, **derived(choices)}
 
 
-def _common(parts: Sequence[Part], columns: Columns, laws: Laws) -> np.ndarray:
+def _common(columns: Columns, laws: Laws) -> np.ndarray:
     work = [columns.operations_on(ALL_UNITS.index(unit)) for unit in UNITS]
-    share = np.ones(len(parts))
+    share = np.ones(len(columns.tasks))
     np.minimum.at(share, columns.of_work, columns.share)
-    reads, writes = [t for part in parts for t in part.reads], [t for part in parts for t in part.writes]
-    inputs, outputs = [len(part.reads) for part in parts], [len(part.writes) for part in parts]
-    reader, writer, bytes_read = owners(inputs), owners(outputs), column([t.footprint_bytes for t in reads])
-    asked, read = columns.sums(reader, column([t.bytes_requested for t in reads])), columns.sums(reader, bytes_read)
-    weights = columns.sums(reader, bytes_read * column([t.role == "weight" for t in reads]))
-    written = columns.sums(writer, column([t.footprint_bytes for t in writes]))
-    largest = np.zeros(len(parts))
-    np.maximum.at(largest, reader, bytes_read)
-    elements, itemsize = column([p.elements for p in parts]), column([ITEMSIZE.get(p.dtype, 4) for p in parts])
+    reads, writes = columns.reads, columns.writes
+    asked, read = columns.sums(reads.owner, reads.requested), columns.sums(reads.owner, reads.footprint)
+    weights = columns.sums(reads.owner, reads.footprint * reads.is_weight)
+    written = columns.sums(writes.owner, writes.footprint)
+    largest = np.zeros(len(columns.tasks))
+    np.maximum.at(largest, reads.owner, reads.footprint)
     operations, moved = np.sum(work, axis=0), read + written
-    return np.column_stack([
+    found = np.empty((len(COMMON), len(columns.tasks)), np.float32)
+    for row, values in zip(found, (
         _log(1000 * laws.latency_us), laws.low_us / laws.latency_us, laws.high_us / laws.latency_us,
         *(laws.bound == LAWS_BOUNDS.index(bound) for bound in BOUNDS), *map(_log, work), share,
-        itemsize, *map(_log, (elements, columns.tasks, columns.shared_bytes, columns.lanes)),
-        column(inputs), column(outputs), *map(_log, (asked, read, weights, largest, written)),
-        _log(asked) - _log(read), _log(operations) - _log(moved), _log(operations) - _log(elements),
+        columns.part_itemsize, *map(_log, (columns.elements, columns.tasks, columns.shared_bytes, columns.lanes)),
+        reads.counts, writes.counts, *map(_log, (asked, read, weights, largest, written)),
+        _log(asked) - _log(read), _log(operations) - _log(moved), _log(operations) - _log(columns.elements),
         _log(moved) - _log(columns.tasks),
-    ])  # fmt: skip
+    ), strict=True):  # fmt: skip
+        row[:] = values
+    return found
 
 
 def _log(counts: np.ndarray) -> np.ndarray:
@@ -151,6 +149,13 @@ def _extents(choices: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray,
     return None
 
 
+def _distance(choices: Mapping[str, np.ndarray], k: np.ndarray) -> np.ndarray:
+    """Elements from a row of the left operand to the next; of a convolution, from a pixel to the next that is read."""
+    if "shape.in_channels" not in choices:
+        return k
+    return choices["shape.in_channels"] * _of(choices, "shape.strides.0")
+
+
 def _of(choices: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     """A number that is at least 1, and is so where it is not given."""
     return np.maximum(1.0, choices.get(name, np.array(1.0)))
@@ -170,9 +175,11 @@ def _tile(
     even = -(-m // parts) * np.where(along, rows, 1.0)
     columns, sums = vectors * lanes, even * vectors
     panels = -(-n // columns)
-    # Rows that are read where they lie share lines of the first-level cache if they lie multiples of 4 KiB apart.
-    apart = WAY_BYTES // np.gcd(WAY_BYTES, (4 * k).astype(np.int64))
-    conflict = np.where(choices.get(f"{schedule}.stage_left", 1.0) == 0, np.ceil(even / apart), 0.0)
+    # Rows, or pixels, that are read where they lie share lines of the first-level cache if they lie multiples of 4 KiB
+    # apart.
+    apart = WAY_BYTES // np.gcd(WAY_BYTES, (4 * _distance(choices, k)).astype(np.int64))
+    is_copied = choices.get(f"{schedule}.stage_left", choices.get(f"{schedule}.stage", 1.0))
+    conflict = np.where(is_copied == 0, np.ceil(even / apart), 0.0)
     task_rows = np.minimum(parts, choices.get(f"{schedule}.block_tiles", 1.0)) * even
     return {
         "sums": sums, "loads": (even + vectors) / sums, "edge": panels * columns / n,

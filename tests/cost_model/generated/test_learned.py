@@ -20,17 +20,22 @@ from tilestitch.cost_model.devices import find_device
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.facts import KernelFacts, kernel_of
 from tilestitch.cost_model.generated import fit, train
+from tilestitch.cost_model.generated.features import derived
 from tilestitch.cost_model.generated.model import SHIPPED, LearnedModel, load_learned, shipped
 from tilestitch.cost_model.joined import listed_facts
 from tilestitch.cost_model.models import model_named
 from tilestitch.cost_model.on_cpu import floor_us
 from tilestitch.cost_model.records import Record, export_records
 
-pytest.importorskip("xgboost")
+
+@pytest.fixture(scope="session")
+def grows_trees() -> None:
+    """Training needs xgboost; predicting, judging and adapting do not."""
+    pytest.importorskip("xgboost")
 
 
 @pytest.fixture(scope="module")
-def trained() -> LearnedModel:
+def trained(grows_trees: None) -> LearnedModel:
     return train.train(records(60, seed=1), seed=0)
 
 
@@ -84,16 +89,26 @@ def test_schedules_are_compared_where_held_out_ones_were_ranked_well(trained: Le
     assert not train.train(random, 0).judges_schedules
 
 
+PLANS = [{"promised": gain / 100, "took": 1.05 if gain < 12 else 0.9} for gain in range(1, 40)]
+ODD_PLANS = ("{}", '{"results": [{"promised": 0.2}]}', '{"results": []}')
+
+
 def test_what_plans_were_worth_says_what_others_must_promise(tmp_path: Path) -> None:
-    rows = [{"promised": gain / 100, "took": 1.05 if gain < 12 else 0.9} for gain in range(1, 40)]
-    (tmp_path / "plans.json").write_text(json.dumps({"results": rows}))
+    (tmp_path / "plans.json").write_text(json.dumps({"results": PLANS}))
     assert train.plan_gain_of(tmp_path / "plans.json") == 0.1
+    for odd in ODD_PLANS:
+        (tmp_path / "plans.json").write_text(odd)
+        with pytest.raises(MeasurementError, match=r"plans\.json"):
+            train.plan_gain_of(tmp_path / "plans.json")
+
+
+def test_a_trained_model_knows_what_plans_must_promise(tmp_path: Path, grows_trees: None) -> None:
+    (tmp_path / "plans.json").write_text(json.dumps({"results": PLANS}))
     export_records(records(30, seed=1), tmp_path / "r.jsonl")
     paths = [str(tmp_path / "r.jsonl"), "-o", str(tmp_path / "m.json"), "--plans", str(tmp_path / "plans.json")]
     assert train.main(paths) == 0 and load_learned(tmp_path / "m.json").least_gain == 0.1
-    for odd in ("{}", '{"results": [{"promised": 0.2}]}', '{"results": []}'):
-        (tmp_path / "plans.json").write_text(odd)
-        assert train.main(paths) == 1
+    (tmp_path / "plans.json").write_text(ODD_PLANS[0])
+    assert train.main(paths) == 1
 
 
 def test_intervals_hold_most_of_what_was_left_out(trained: LearnedModel) -> None:
@@ -103,7 +118,7 @@ def test_intervals_hold_most_of_what_was_left_out(trained: LearnedModel) -> None
     assert 0.6 < np.mean(inside) <= 1.0
 
 
-def test_the_same_records_give_the_same_file_whatever_their_order_in_it(tmp_path: Path) -> None:
+def test_the_same_records_give_the_same_file_whatever_their_order_in_it(tmp_path: Path, grows_trees: None) -> None:
     given = records(30, seed=1)
     for name in ("one", "two"):
         export_records(given, tmp_path / f"{name}.jsonl")
@@ -146,6 +161,28 @@ def test_a_prediction_does_not_depend_on_what_else_is_asked(asked: list[KernelFa
     for cores in (1, 7):
         cpu = replace(CPU, cores=cores)
         assert model.predict(asked, cpu) == [model.predict([one], cpu)[0] for one in asked]
+
+
+def test_pixels_that_are_read_where_they_lie_may_meet_in_a_set_of_the_cache() -> None:
+    """As rows of GEMMs may: which of both is copied first, schedules call by other names."""
+    conv = {
+        "schedule.rows": 1.0, "schedule.columns": 14.0, "schedule.vectors": 2.0, "schedule.lanes": 16.0,
+        "shape.in_channels": 1024.0, "shape.out_channels": 64.0, "shape.spatial.0": 28.0, "shape.kernel.0": 3.0,
+    }  # fmt: skip
+    gemm = {
+        "schedule.rows": 14.0, "schedule.vectors": 2.0, "schedule.lanes": 16.0,
+        "shape.m": 28.0, "shape.n": 64.0, "shape.k": 1024.0,
+    }  # fmt: skip
+
+    def in_conflict(choices: dict[str, float], **others: float) -> float:
+        every = {name: np.array([value]) for name, value in {**choices, **others}.items()}
+        return float(derived(every)["schedule in conflict"][0])
+
+    for choices, staged in ((conv, "schedule.stage"), (gemm, "schedule.stage_left")):
+        assert in_conflict(choices, **{staged: 0.0}) == 14 and in_conflict(choices, **{staged: 1.0}) == 0
+    assert in_conflict(conv, **{"schedule.stage": 0.0, "shape.in_channels": 1040.0}) == 1
+    assert in_conflict(conv, **{"schedule.stage": 0.0, "shape.in_channels": 512.0}) == 7
+    assert in_conflict(conv, **{"schedule.stage": 0.0, "shape.in_channels": 512.0, "shape.strides.0": 2.0}) == 14
 
 
 def test_several_threads_gain_what_the_laws_say(trained: LearnedModel) -> None:
