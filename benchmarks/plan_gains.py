@@ -1,16 +1,17 @@
 """What plans are worth that the learned model finds better than the rules': what it promises, and what is measured.
 
-    python -m benchmarks.plan_gains MODEL.onnx ... [--cost-model learned] [--rounds N] [--out FILE.json]
+    python -m benchmarks.plan_gains MODEL.onnx ... [--cost-model learned] [--rounds N] [--out FILE.json] [--add]
 
 Models are to be none that it was trained on, and none that plans are raced on (`learned_plans`): `python -m
 benchmarks.kernel_models FOLDER --seed 1` writes some. Each other plan that the model finds, however little it promises,
 takes turns with the plan of the rules. `python -m tilestitch.cost_model.generated.train --plans FILE.json` learns from
-the result how much a plan must promise.
+the result how much a plan must promise. With `--add` the file keeps what it has of other models.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -84,14 +85,22 @@ def schedules_of(
     return sorted(rows, key=lambda row: (row["template"], row["promised"]))
 
 
+def _kept(path: Path, models: Sequence[Path]) -> list[dict[str, Any]]:
+    """What a file has of other models than these."""
+    again = {model.stem for model in models}
+    rows = json.loads(path.read_text(encoding="utf-8"))["results"] if path.is_file() else []
+    return [row for row in rows if row["model"] not in again]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plan_gains", description="Measure what plans promise.")
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
     parser.add_argument("--cost-model", default="learned", metavar="MODEL", help="learned, or FILE.json")
     parser.add_argument("--rounds", type=int, default=150, metavar="N", help="of each pair of plans (default 150)")
     parser.add_argument("--out", type=Path, default=RESULTS / "plan_gains.json", metavar="FILE.json")
+    parser.add_argument("--add", action="store_true", help="to what FILE.json has of other models")
     options = parser.parse_args(arguments)
-    model, results = eager(options.cost_model), []
+    model, results = eager(options.cost_model), _kept(options.out, options.models) if options.add else []
     for path in options.models:
         try:
             found = pair(path, model, options.rounds)
