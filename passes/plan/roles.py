@@ -36,7 +36,7 @@ def is_native(node: Node) -> bool:
     if kind in (Kind.HOST, Kind.CONTROL):
         return False
     small = kind is Kind.VIEW or node.op in _OF_SMALL_FLOATS
-    return all([is_native_type(v.type, small) for v in (*node.inputs, *node.outputs)])
+    return all(is_native_type(v.type, small) for v in (*node.inputs, *node.outputs))
 
 
 @lru_cache(maxsize=4096)
