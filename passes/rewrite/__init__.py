@@ -18,6 +18,7 @@ from .merge_gemms import MergeGemms
 from .pointwise import Pointwise
 from .precision import Precision
 from .refine_axes import RefineAxes
+from .requantise import Requantise
 from .reshape_motion import ReshapeMotion
 from .split_columns import SplitColumns
 from .split_pools import SplitPools
@@ -29,7 +30,7 @@ REWRITES: dict[str, type] = {
     for cls in (
         Algebra, Canonicalise, ChannelsLast, CommonSubexpressions, DeadBranches, DeadCode, Float8, FoldConstants,
         FoldScaleShift, FoldTransposes, IndependentTurns, Integers, MergeGemms, Pointwise, Precision, RefineAxes,
-        ReshapeMotion, SplitColumns, SplitPools, TransposeMotion, WeightOnly,
+        Requantise, ReshapeMotion, SplitColumns, SplitPools, TransposeMotion, WeightOnly,
     )
 }  # fmt: skip
 

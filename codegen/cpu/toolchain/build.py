@@ -18,6 +18,7 @@ from tvm.tirx import transform as lowering
 from tilestitch.codegen.cpu.abi import KernelLaunch
 from tilestitch.codegen.cpu.target import CpuTarget
 from tilestitch.codegen.cpu.toolchain.ctext import CText, compile_c
+from tilestitch.codegen.cpu.toolchain.nearest import nearest
 from tilestitch.codegen.cpu.toolchain.objects import object_bytes
 from tilestitch.codegen.cpu.toolchain.rounding import rounding
 from tilestitch.codegen.cpu.toolchain.wrapping import wrapping
@@ -115,6 +116,9 @@ _WRAPPING = lowering.prim_func_pass(
 _ROUNDING = lowering.prim_func_pass(
     lambda func, module, context: rounding(func), opt_level=0, name="tilestitch.Rounding"
 )
+_NEAREST = lowering.prim_func_pass(
+    lambda func, module, context: nearest(func), opt_level=0, name="tilestitch.Nearest"
+)
 _RAMPS = lowering.prim_func_pass(lambda func, module, context: ramps(func), opt_level=0, name="tilestitch.Ramps")
 _SHOW = lowering.prim_func_pass(lambda func, module, context: show(func), opt_level=0, name="tilestitch.Show")
 
@@ -131,6 +135,7 @@ def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
         lowering.BindTarget(tvm_target.with_host(tvm_target)),
         lowering.VectorizeLoop(True),
         _ROUNDING,
+        _NEAREST,
         lowering.UnrollLoop(),
         _VARIABLES_TO_MEMORY,
         lowering.FlattenBuffer(),

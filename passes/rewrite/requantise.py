@@ -1,0 +1,285 @@
+"""What lies between two quantised values takes fewer steps: scales become one, a value that was quantised is not made a
+float to become what it was, and rounding comes last.
+
+Zero points and ranges are constants of integers here, so that all but the scales is exact. Where factors change places,
+results change by rounding, and only where no number that occurs can be infinite: they stem from integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.compiler.ir.types import to_numpy_dtype
+from tilestitch.passes.contract import PassContext, PassResult
+
+from .driver import Replacement, apply_patterns, emit_like, is_sized, produced_by, single_reader, splat
+from .quantised import BYTES
+from .reassociation import product_in_any_order
+
+LARGEST = 1e37
+"""Of float32, with room for a few sums."""
+DEEPEST = 32
+"""Operators through which magnitudes are followed."""
+NEAR = 1e-4
+"""What a factor may be from 1 that leaves bytes what they are, when rounded."""
+SMALL = ("int8", "uint8", "int16", "uint16")
+COUNTED = (*SMALL, "int32", "uint32", "int64", "uint64")
+
+
+@dataclass(frozen=True)
+class Requantise:
+    """Shorten what requantises sums of integers."""
+
+    name: ClassVar[str] = "requantise"
+
+    def run(self, graph: Graph, context: PassContext) -> PassResult:
+        count = apply_patterns(
+            graph, {"window_reduce": [pool_of_bytes], "cast": [the_same_bytes, not_stored], "mul": [distributed]}
+        )
+        count += apply_patterns(graph, {"cast": [rounded_last]})
+        return PassResult(graph, count > 0, (f"{count} rewrites",) if count else ())
+
+
+# -- what values are ---------------------------------------------------------------------------------------------------
+
+
+def magnitude(value: Value, depth: int = DEEPEST) -> float:
+    """What no element exceeds in magnitude; infinity if that, or whether there is a NaN, is not known."""
+    if value.data is not None:
+        wide = np.abs(value.data.astype(np.float64))
+        return float(wide.max()) if wide.size and np.isfinite(wide).all() else float("inf")
+    if value.dtype in COUNTED:
+        info = np.iinfo(value.dtype)
+        return float(max(-int(info.min), int(info.max)))
+    node = value.producer
+    if node is None or depth == 0 or value.dtype != "float32" or node.op not in _MAGNITUDES:
+        return float("inf")
+    parts = [magnitude(x, depth - 1) for x in node.inputs]
+    found = _MAGNITUDES[node.op](*parts)
+    return found if found < LARGEST else float("inf")
+
+
+_MAGNITUDES: dict[str, Callable[..., float]] = {
+    "add": lambda a, b: a + b, "sub": lambda a, b: a + b, "maximum": max, "minimum": max,
+    "mul": lambda a, b: a * b if max(a, b) < float("inf") else float("inf"),
+    "round": lambda a: a + 1, "neg": float, "abs": float, "cast": float,
+    "reshape": float, "transpose": float, "broadcast_to": float,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Clamped:
+    """minimum(maximum(round(x) + zero, low), high), float32; `zero` is 0 if nothing is added."""
+
+    x: Value
+    zero: int
+    low: int
+    high: int
+
+    @staticmethod
+    def of(graph: Graph, value: Value) -> _Clamped | None:
+        """What `value` is, where only this reads what lies between."""
+        minimum = produced_by(value, "minimum")
+        maximum = None if minimum is None else _read_once(graph, minimum.inputs[0], "maximum")
+        if minimum is None or maximum is None or value.dtype != "float32":
+            return None
+        high, low = _whole(minimum.inputs[1]), _whole(maximum.inputs[1])
+        inner, zero = maximum.inputs[0], 0
+        shifted = _read_once(graph, inner, "add")
+        if shifted is not None:
+            known = _whole(shifted.inputs[1])
+            if known is None:
+                return None
+            inner, zero = shifted.inputs[0], known
+        rounded = _read_once(graph, inner, "round")
+        if rounded is None or low is None or high is None or low > high:
+            return None
+        return _Clamped(rounded.inputs[0], zero, low, high)
+
+    def fits(self, dtype: str) -> bool:
+        """Whether these are numbers of an integer dtype."""
+        info = np.iinfo(dtype)
+        return info.min <= self.low and self.high <= info.max
+
+    def covers(self, dtype: str) -> bool:
+        info = np.iinfo(dtype)
+        return info.min == self.low and self.high == info.max
+
+
+def _read_once(graph: Graph, value: Value, op: str) -> Node | None:
+    """The producer of a value that has one reader, if it is `op`."""
+    return produced_by(value, op) if single_reader(graph, value) else None
+
+
+def _whole(value: Value) -> int | None:
+    """The integer that a constant is, small enough for float32 to count on."""
+    number = splat(value)
+    if number is None or isinstance(number, bool) or not abs(number) < 1 << 16 or number != int(number):
+        return None
+    return int(number)
+
+
+def _same_shape(a: Value, b: Value) -> bool:
+    return a.tensor_type.shape == b.tensor_type.shape
+
+
+def _number(graph: Graph, number: int, dtype: str = "float32") -> Value:
+    return graph.constant(np.asarray(number, to_numpy_dtype(dtype)))
+
+
+def _integers_of(value: Value) -> tuple[Value, int] | None:
+    """(q, zero) of q - zero as float32."""
+    cast = produced_by(value, "cast")
+    if cast is None or value.dtype != "float32":
+        return None
+    less = produced_by(cast.inputs[0], "sub")
+    if less is None:
+        return (cast.inputs[0], 0) if cast.inputs[0].dtype in SMALL else None
+    widened, zero = produced_by(less.inputs[0], "cast"), _whole(less.inputs[1])
+    if widened is None or zero is None or less.output.dtype != "int32" or widened.inputs[0].dtype not in SMALL:
+        return None
+    return widened.inputs[0], zero
+
+
+# -- patterns ----------------------------------------------------------------------------------------------------------
+
+
+def pool_of_bytes(graph: Graph, node: Node) -> Replacement | None:
+    """The largest of dequantised bytes is the largest byte, dequantised: scales are positive."""
+    product = produced_by(node.inputs[0], "mul")
+    if node.attrs["reducer"] != "max" or product is None or not is_sized(product.output):
+        return None
+    whole, scale = product.inputs
+    number, found = splat(scale), _integers_of(whole)
+    if number is None or found is None or not 0 < number < LARGEST or not _meets_all(node):
+        return None
+    q, zero = found
+    if q.dtype not in BYTES or not _same_shape(q, product.output):
+        return None
+    pooled = emit_like(graph, node, "window_reduce", q, **node.attrs)
+    return [emit_like(graph, node, "mul", _dequantised_sum(graph, node, pooled, zero), scale)]
+
+
+def _dequantised_sum(graph: Graph, node: Node, q: Value, zero: int) -> Value:
+    if zero:
+        wide = emit_like(graph, node, "cast", q, to="int32")
+        q = emit_like(graph, node, "sub", wide, _number(graph, zero, "int32"))
+    return emit_like(graph, node, "cast", q, to="float32")
+
+
+def _meets_all(node: Node) -> bool:
+    """Whether every window meets an element, so that none is of padding only."""
+    rank, attrs = len(node.attrs["kernel"]), node.attrs
+    first = 2 if attrs["layout"] == "NCX" else 1
+    for dim in range(rank):
+        extent, outputs = node.inputs[0].shape[first + dim], node.output.shape[first + dim]
+        taps = np.arange(attrs["kernel"][dim]) * attrs["dilations"][dim]
+        starts = np.arange(outputs) * attrs["strides"][dim] - attrs["before"][dim]
+        at = starts[:, None] + taps[None, :]
+        if not ((at >= 0) & (at < extent)).any(1).all():
+            return False
+    return True
+
+
+def the_same_bytes(graph: Graph, node: Node) -> Replacement | None:
+    """Bytes that are dequantised and quantised by the same scale and zero point are what they were."""
+    to = node.output.dtype
+    clamped = _Clamped.of(graph, node.inputs[0]) if to in BYTES else None
+    if clamped is None or not clamped.covers(to):
+        return None
+    value, factor = clamped.x, 1.0
+    while (product := produced_by(value, "mul")) is not None:
+        number = splat(product.inputs[1])
+        if number is None:
+            return None
+        value, factor = product.inputs[0], factor * number
+    found = _integers_of(value)
+    if found is None or abs(factor - 1) > NEAR:
+        return None
+    q, zero = found
+    return [q] if zero == clamped.zero and q.type == node.output.type else None
+
+
+def not_stored(graph: Graph, node: Node) -> Replacement | None:
+    """What is quantised and read once, as a float, is rounded and kept in its range as a float."""
+    found = _integers_of(node.output)
+    if found is None:
+        return None
+    q, zero = found
+    stored = _read_once(graph, q, "cast")
+    clamped = None if stored is None else _Clamped.of(graph, stored.inputs[0])
+    if clamped is None or not single_reader(graph, stored.inputs[0]) or not clamped.fits(q.dtype):
+        return None
+    if clamped.zero != zero or not _same_shape(clamped.x, node.output) or not magnitude(clamped.x) < LARGEST:
+        return None
+    rounded = emit_like(graph, node, "round", clamped.x)
+    return [_within(graph, node, rounded, clamped.low - zero, clamped.high - zero)]
+
+
+def _within(graph: Graph, node: Node, x: Value, low: int, high: int) -> Value:
+    raised = emit_like(graph, node, "maximum", x, _number(graph, low))
+    return emit_like(graph, node, "minimum", raised, _number(graph, high))
+
+
+def distributed(graph: Graph, node: Node) -> Replacement | None:
+    """(a * x + b * y) * c is x * (a * c) + y * (b * c), for constants, of which one may stand for y."""
+    total, factor = node.inputs
+    number = splat(factor)
+    added = _read_once(graph, total, "add")
+    if added is None or number is None or isinstance(number, bool) or number == 0 or node.output.dtype != "float32":
+        return None
+    if node.output.type != total.type or not magnitude(node.output) < LARGEST:
+        return None
+    parts = [_times(graph, x, float(number)) for x in added.inputs]
+    if any(part is None for part in parts):
+        return None
+    terms = [
+        constant if x is None else emit_like(graph, node, "mul", x, constant)
+        for x, constant in (part for part in parts if part is not None)
+    ]
+    return [emit_like(graph, node, "add", *terms)]
+
+
+def _times(graph: Graph, value: Value, number: float) -> tuple[Value | None, Value] | None:
+    """(x, constant) whose product is `value` times a number; no x if that is a constant; None if that takes a step."""
+    if value.data is not None:
+        return None if (scaled := _scaled(graph, value, number)) is None else (None, scaled)
+    product = _read_once(graph, value, "mul")
+    if product is None or product.inputs[1].data is None:
+        return None
+    scaled = _scaled(graph, product.inputs[1], number)
+    return None if scaled is None else (product.inputs[0], scaled)
+
+
+def _scaled(graph: Graph, value: Value, number: float) -> Value | None:
+    assert value.data is not None
+    data = value.data.astype(np.float64)
+    if not product_in_any_order(data, np.asarray(number), value.dtype):
+        return None
+    scaled = (data * number).astype(value.data.dtype)
+    return graph.constant(scaled, name=value.name) if np.isfinite(scaled).all() else None
+
+
+def rounded_last(graph: Graph, node: Node) -> Replacement | None:
+    """Numbers that are first kept in a range and then rounded: the conversion to an integer does that by itself. Zero
+    points are added to integers.
+    """
+    to = node.output.dtype
+    clamped = _Clamped.of(graph, node.inputs[0]) if to in SMALL else None
+    if clamped is None or not single_reader(graph, node.inputs[0]) or not clamped.fits(to):
+        return None
+    zero = clamped.zero
+    if not _same_shape(clamped.x, node.output) or (zero and not magnitude(clamped.x) < LARGEST):
+        return None  # a NaN becomes 0, to which nothing is added
+    kept = _within(graph, node, clamped.x, clamped.low - zero, clamped.high - zero)
+    rounded = emit_like(graph, node, "round", kept)
+    if not zero:
+        return [emit_like(graph, node, "cast", rounded, to=to)]
+    wide = emit_like(graph, node, "cast", rounded, to="int32")
+    shifted = emit_like(graph, node, "add", wide, _number(graph, zero, "int32"))
+    return [emit_like(graph, node, "cast", shifted, to=to)]
