@@ -386,6 +386,12 @@ def extreme(a: Expr, b: Expr, dtype: str, largest: bool) -> Expr:
     return tirx.Select(is_nan(b), b, chosen)
 
 
+def between(x: Expr, low: int, high: int, bind: Bind) -> Expr:
+    """A float32, and no NaN, or what is nearest to it from `low` to `high`."""
+    raised = bind(extreme(x, immediate(float(low), "float32"), "float32", largest=True))
+    return extreme(raised, immediate(float(high), "float32"), "float32", largest=False)
+
+
 def _compare(function: Callable[[Expr, Expr], Expr]) -> Rule:
     def rule(op: Operation) -> Expr:
         a, b = _exact(op)

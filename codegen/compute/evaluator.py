@@ -18,6 +18,7 @@ from tilestitch.compiler.ir.ops import Kind, kind_of
 from . import elementwise, movement
 from .dtypes import Expr, dtype_of, is_hidden, literal, named, opaque
 from .indexing import Index, broadcast_index, pull_view
+from .requantised import kept_as_float
 
 Source = Callable[[Sequence[Expr]], Any]
 """Gives an element of a value at an index, in the value's compute dtype; None if the value must be computed instead."""
@@ -120,6 +121,9 @@ class Evaluator:
         node = value.producer
         if value in self.sources or value.data is not None or node is None:
             return []
+        kept = self._kept_as_float(node)
+        if kept is not None:
+            return [(kept[0], index)]
         if node.op in elementwise.RULES:
             return [(x, broadcast_index(index, x.shape)) for x in node.inputs]
         if kind_of(node.op) is Kind.VIEW:
@@ -141,6 +145,10 @@ class Evaluator:
         return self._apply(node, index)
 
     def _apply(self, node: Node, index: Index) -> Expr:
+        kept = self._kept_as_float(node)
+        if kept is not None:
+            rounded, low, high = kept
+            return self._element(elementwise.between(self.value(rounded, index), low, high, self.bind))
         if node.op in elementwise.RULES:
             operands = [self.value(x, broadcast_index(index, x.shape)) for x in node.inputs]
             return self._element(self.rules[node.op](elementwise.Operation(node, operands, self.bind)))
@@ -152,6 +160,11 @@ class Evaluator:
             )
             return self._element(movement.RULES[node.op](access))
         raise KernelError(f"{node.op} cannot be evaluated element by element inside a kernel", node.origins)
+
+    def _kept_as_float(self, node: Node) -> tuple[Value, int, int] | None:
+        if node.op != "cast":
+            return None
+        return kept_as_float(node.output, lambda value: value not in self.sources and value.data is None)
 
     def _element(self, expr: Expr) -> Expr:
         """An element for others to compute with: named, and nothing that TVM could fold."""

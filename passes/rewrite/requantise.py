@@ -7,28 +7,25 @@ results change by rounding, and only where no number that occurs can be infinite
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.compiler.ir.magnitudes import LARGEST, magnitude
 from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.passes.contract import PassContext, PassResult
 
-from .driver import Replacement, apply_patterns, emit_like, is_sized, produced_by, single_reader, splat
+from .driver import Pattern, Replacement, apply_patterns, emit_like, is_sized, produced_by, single_reader, splat
 from .quantised import BYTES
 from .reassociation import product_in_any_order
 
-LARGEST = 1e37
-"""Of float32, with room for a few sums."""
-DEEPEST = 32
-"""Operators through which magnitudes are followed."""
+MOST_COUNTED = 2.0**30
+"""What a float may be whose integer, and a zero point besides, is to fit into 32 bits."""
 NEAR = 1e-4
 """What a factor may be from 1 that leaves bytes what they are, when rounded."""
 SMALL = ("int8", "uint8", "int16", "uint16")
-COUNTED = (*SMALL, "int32", "uint32", "int64", "uint64")
 
 
 @dataclass(frozen=True)
@@ -38,38 +35,11 @@ class Requantise:
     name: ClassVar[str] = "requantise"
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
-        count = apply_patterns(
-            graph, {"window_reduce": [pool_of_bytes], "cast": [the_same_bytes, not_stored], "mul": [distributed]}
-        )
-        count += apply_patterns(graph, {"cast": [rounded_last]})
+        count = sum(apply_patterns(graph, patterns) for patterns in PATTERNS)
         return PassResult(graph, count > 0, (f"{count} rewrites",) if count else ())
 
 
 # -- what values are ---------------------------------------------------------------------------------------------------
-
-
-def magnitude(value: Value, depth: int = DEEPEST) -> float:
-    """What no element exceeds in magnitude; infinity if that, or whether there is a NaN, is not known."""
-    if value.data is not None:
-        wide = np.abs(value.data.astype(np.float64))
-        return float(wide.max()) if wide.size and np.isfinite(wide).all() else float("inf")
-    if value.dtype in COUNTED:
-        info = np.iinfo(value.dtype)
-        return float(max(-int(info.min), int(info.max)))
-    node = value.producer
-    if node is None or depth == 0 or value.dtype != "float32" or node.op not in _MAGNITUDES:
-        return float("inf")
-    parts = [magnitude(x, depth - 1) for x in node.inputs]
-    found = _MAGNITUDES[node.op](*parts)
-    return found if found < LARGEST else float("inf")
-
-
-_MAGNITUDES: dict[str, Callable[..., float]] = {
-    "add": lambda a, b: a + b, "sub": lambda a, b: a + b, "maximum": max, "minimum": max,
-    "mul": lambda a, b: a * b if max(a, b) < float("inf") else float("inf"),
-    "round": lambda a: a + 1, "neg": float, "abs": float, "cast": float,
-    "reshape": float, "transpose": float, "broadcast_to": float,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -128,7 +98,7 @@ def _same_shape(a: Value, b: Value) -> bool:
     return a.tensor_type.shape == b.tensor_type.shape
 
 
-def _number(graph: Graph, number: int, dtype: str = "float32") -> Value:
+def _number(graph: Graph, number: int, dtype: str) -> Value:
     return graph.constant(np.asarray(number, to_numpy_dtype(dtype)))
 
 
@@ -205,25 +175,9 @@ def the_same_bytes(graph: Graph, node: Node) -> Replacement | None:
     return [q] if zero == clamped.zero and q.type == node.output.type else None
 
 
-def not_stored(graph: Graph, node: Node) -> Replacement | None:
-    """What is quantised and read once, as a float, is rounded and kept in its range as a float."""
-    found = _integers_of(node.output)
-    if found is None:
-        return None
-    q, zero = found
-    stored = _read_once(graph, q, "cast")
-    clamped = None if stored is None else _Clamped.of(graph, stored.inputs[0])
-    if clamped is None or not single_reader(graph, stored.inputs[0]) or not clamped.fits(q.dtype):
-        return None
-    if clamped.zero != zero or not _same_shape(clamped.x, node.output) or not magnitude(clamped.x) < LARGEST:
-        return None
-    rounded = emit_like(graph, node, "round", clamped.x)
-    return [_within(graph, node, rounded, clamped.low - zero, clamped.high - zero)]
-
-
 def _within(graph: Graph, node: Node, x: Value, low: int, high: int) -> Value:
-    raised = emit_like(graph, node, "maximum", x, _number(graph, low))
-    return emit_like(graph, node, "minimum", raised, _number(graph, high))
+    raised = emit_like(graph, node, "maximum", x, _number(graph, low, x.dtype))
+    return emit_like(graph, node, "minimum", raised, _number(graph, high, x.dtype))
 
 
 def distributed(graph: Graph, node: Node) -> Replacement | None:
@@ -266,20 +220,31 @@ def _scaled(graph: Graph, value: Value, number: float) -> Value | None:
 
 
 def rounded_last(graph: Graph, node: Node) -> Replacement | None:
-    """Numbers that are first kept in a range and then rounded: the conversion to an integer does that by itself. Zero
-    points are added to integers.
+    """The conversion to an integer rounds by itself: what comes between, zero points and ranges, is applied to integers
+    where all numbers are known to fit into 32 bits, and else ranges before.
     """
     to = node.output.dtype
     clamped = _Clamped.of(graph, node.inputs[0]) if to in SMALL else None
     if clamped is None or not single_reader(graph, node.inputs[0]) or not clamped.fits(to):
         return None
-    zero = clamped.zero
-    if not _same_shape(clamped.x, node.output) or (zero and not magnitude(clamped.x) < LARGEST):
+    zero, x = clamped.zero, clamped.x
+    if not _same_shape(x, node.output):
+        return None
+    if magnitude(x) < MOST_COUNTED:
+        wide = emit_like(graph, node, "cast", emit_like(graph, node, "round", x), to="int32")
+        if zero:
+            wide = emit_like(graph, node, "add", wide, _number(graph, zero, "int32"))
+        return [emit_like(graph, node, "cast", _within(graph, node, wide, clamped.low, clamped.high), to=to)]
+    if zero:
         return None  # a NaN becomes 0, to which nothing is added
-    kept = _within(graph, node, clamped.x, clamped.low - zero, clamped.high - zero)
-    rounded = emit_like(graph, node, "round", kept)
-    if not zero:
-        return [emit_like(graph, node, "cast", rounded, to=to)]
-    wide = emit_like(graph, node, "cast", rounded, to="int32")
-    shifted = emit_like(graph, node, "add", wide, _number(graph, zero, "int32"))
-    return [emit_like(graph, node, "cast", shifted, to=to)]
+    rounded = emit_like(graph, node, "round", _within(graph, node, x, clamped.low, clamped.high))
+    return [emit_like(graph, node, "cast", rounded, to=to)]
+
+
+PATTERNS: tuple[dict[str, list[Pattern]], ...] = (
+    {"window_reduce": [pool_of_bytes]},
+    {"cast": [the_same_bytes]},
+    {"mul": [distributed]},
+    {"cast": [rounded_last]},
+)
+"""In the order in which they are looked for: each hides what those before it look for."""

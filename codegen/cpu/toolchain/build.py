@@ -116,9 +116,7 @@ _WRAPPING = lowering.prim_func_pass(
 _ROUNDING = lowering.prim_func_pass(
     lambda func, module, context: rounding(func), opt_level=0, name="tilestitch.Rounding"
 )
-_NEAREST = lowering.prim_func_pass(
-    lambda func, module, context: nearest(func), opt_level=0, name="tilestitch.Nearest"
-)
+_NEAREST = lowering.prim_func_pass(lambda func, module, context: nearest(func), opt_level=0, name="tilestitch.Nearest")
 _RAMPS = lowering.prim_func_pass(lambda func, module, context: ramps(func), opt_level=0, name="tilestitch.Ramps")
 _SHOW = lowering.prim_func_pass(lambda func, module, context: show(func), opt_level=0, name="tilestitch.Show")
 

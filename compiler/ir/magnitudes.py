@@ -1,0 +1,39 @@
+"""What the elements of a value do not exceed in magnitude, where that follows from the integers that they stem from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .graph import Value
+
+LARGEST = 1e37
+"""Of float32, with room for a few sums."""
+DEEPEST = 32
+"""Operators through which magnitudes are followed."""
+COUNTED = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+
+
+def magnitude(value: Value, depth: int = DEEPEST) -> float:
+    """What no element exceeds in magnitude; infinity if that, or whether there is a NaN, is not known."""
+    if value.data is not None:
+        wide = np.abs(value.data.astype(np.float64))
+        return float(wide.max()) if wide.size and np.isfinite(wide).all() else float("inf")
+    if value.dtype in COUNTED:
+        info = np.iinfo(value.dtype)
+        return float(max(-int(info.min), int(info.max)))
+    node = value.producer
+    if node is None or depth == 0 or value.dtype != "float32" or node.op not in _MAGNITUDES:
+        return float("inf")
+    parts = [magnitude(x, depth - 1) for x in node.inputs]
+    found = _MAGNITUDES[node.op](*parts)
+    return found if found < LARGEST else float("inf")
+
+
+_MAGNITUDES: dict[str, Callable[..., float]] = {
+    "add": lambda a, b: a + b, "sub": lambda a, b: a + b, "maximum": max, "minimum": max,
+    "mul": lambda a, b: a * b if max(a, b) < float("inf") else float("inf"),
+    "round": lambda a: a + 1, "neg": float, "abs": float, "cast": float,
+    "reshape": float, "transpose": float, "broadcast_to": float,
+}  # fmt: skip
