@@ -228,6 +228,10 @@ class ConvEmitter:
         def row_inside() -> None:
             clear(0, first)
             some = may_be_positive(last - first)
+            if self._copies_runs:
+                self._copy_run(flat, row, (*position, first - pad), first, (last - first) * channels)
+                clear(last, columns)
+                return
             if some and self.plan.filled != channels and self.plan.staged_dtype in HALVES:
                 clear(first, last)  # weights of zero make nothing of bytes there, but NaN of floats
             if some and self.plan.shape.channels_last:
@@ -246,6 +250,24 @@ class ConvEmitter:
                 row_inside()
             with T.Else():
                 clear(0, columns)
+
+    @property
+    def _copies_runs(self) -> bool:
+        """Whether pixels that are copied follow each other where they lie, too."""
+        plan, shape = self.plan, self.plan.shape
+        each = shape.strides[-1] == staged_step(shape, -1) and shape.groups == 1 and shape.in_channels > 1
+        return plan.joins_taps and shape.plain and shape.channels_last and each
+
+    def _copy_run(self, flat: Expr, row: Expr, position: tuple[Expr, ...], first: int, elements: int) -> None:
+        """So many elements from the first channel of a pixel on."""
+        shape, plan = self.plan.shape, self.plan
+
+        def copy(at: Expr) -> None:
+            value = dots.staged(self.load_x(self.image, position, at), shape.x_dtype, plan.staged_dtype)
+            T.buffer_store(self.staged, value, [flat, row, first * plan.room + at])
+
+        if elements > 0:
+            mk.for_each_column(elements, plan.tile.lanes * plan.neighbours, copy)
 
     def _left(self, site: Site) -> Callable[[Expr, list[Expr], Expr], Expr]:
         """``left(pixel of the tile, kernel taps, channel)``; the channel may be a ramp."""
@@ -343,7 +365,7 @@ class ConvEmitter:
         merged = self.schedule.stage and shape.dilations[-1] == 1 and self.plan.room == self.plan.filled
         looped = kernel[:-1] if merged else kernel
         channels = self.plan.channel_steps // self.plan.at_once
-        run = channels * (kernel[-1] if merged else 1)
+        run = self.plan.row_steps // self.plan.at_once if merged else channels
 
         def body(taps: list[Expr]) -> None:
             first = T.bind(flatten(taps, looped) * run) if taps else 0

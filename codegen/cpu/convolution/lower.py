@@ -61,7 +61,9 @@ def lower_conv(group: Operands, plan: ConvPlan) -> KernelLaunch:
             grouped = data.reshape(taps, shape.group_in, groups, shape.group_out).transpose(2, 0, 1, 3)
         else:
             grouped = data.reshape(groups, shape.group_out, shape.group_in, taps).transpose(0, 3, 2, 1)
-        missing = plan.channel_steps * plan.neighbours - shape.group_in
+        if plan.joins_taps:
+            grouped = grouped.reshape(groups, -1, kernel[-1] * shape.group_in, shape.group_out)
+        missing = plan.row_steps * plan.neighbours // (1 if plan.joins_taps else kernel[-1]) - grouped.shape[2]
         whole = np.pad(grouped, ((0, 0), (0, 0), (0, missing), (0, 0))) if missing else np.ascontiguousarray(grouped)
         return whole.reshape(groups, -1, shape.group_out)
 

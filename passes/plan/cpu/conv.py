@@ -66,9 +66,30 @@ class ConvPlan:
         return ceil_div(ceil_div(self.shape.group_in, self.neighbours), self.at_once) * self.at_once
 
     @property
+    def joins_taps(self) -> bool:
+        """Whether a step takes channels of neighbouring pixels, which are copied one right after the other, as groups of
+        a pixel's channels would not be whole. What lies behind the last of a row of taps meets weights of zero, which
+        makes nothing of integers.
+        """
+        shape, element = self.shape, storage_bytes(self.staged_dtype)
+        if self.dot is None or self.multiplies_tiles or self.dot.sums != "int32" or not self.schedule.stage:
+            return False
+        whole = self.channel_steps * shape.kernel[-1]
+        beside = shape.dilations[-1] == 1 and not is_open(shape.output[-1])
+        meet = meet_in_a_set(self.tile.rows, staged_step(shape, -1) * shape.group_in * element)
+        return beside and not meet and ceil_div(shape.kernel[-1] * shape.group_in, self.neighbours) < whole
+
+    @property
+    def row_steps(self) -> int:
+        """Steps of a row of taps."""
+        if self.joins_taps:
+            return ceil_div(self.shape.kernel[-1] * self.shape.group_in, self.neighbours)
+        return self.channel_steps * self.shape.kernel[-1]
+
+    @property
     def filled(self) -> int:
-        """Channels of a copied pixel: whole steps."""
-        return self.channel_steps * self.neighbours
+        """Channels of a copied pixel: whole steps, unless these join taps."""
+        return self.shape.group_in if self.joins_taps else self.channel_steps * self.neighbours
 
     @property
     def room(self) -> int:
@@ -88,7 +109,7 @@ class ConvPlan:
     @property
     def steps(self) -> int:
         """Of the whole reduction."""
-        return self.channel_steps * math.prod(self.shape.kernel)
+        return self.row_steps * math.prod(self.shape.kernel[:-1])
 
     @property
     def staged_dtype(self) -> str:
@@ -176,6 +197,8 @@ class ConvPlan:
         elements = math.prod(self.staged_shape)
         if self.multiplies_tiles:  # which are of pixels that need not all exist
             elements += (TILE_ROWS - 1) * staged_step(self.shape, -1) * self.room
+        if self.joins_taps:
+            elements += self.neighbours
         return align(elements * storage_bytes(self.staged_dtype)) if self.schedule.stage else 0
 
     @property
@@ -206,7 +229,7 @@ class ConvPlan:
 
     @property
     def packing(self) -> Packing:
-        """Layout of constant weights [groups, kernel positions * channels in of whole steps, channels out]."""
+        """Layout of constant weights [groups, rows of taps * taps and channels in of whole steps, channels out]."""
         shape = self.shape
         matrix = shape.groups, self.steps * self.neighbours, shape.group_out, self.tile.columns, shape.w_dtype
         return Packing(*matrix) if self.dot is None else DotPacking(*matrix, self.dot.group)
