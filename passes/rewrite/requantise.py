@@ -132,10 +132,11 @@ def pool_of_bytes(graph: Graph, node: Node) -> Replacement | None:
     if q.dtype not in BYTES or not _same_shape(q, product.output):
         return None
     pooled = emit_like(graph, node, "window_reduce", q, **node.attrs)
-    return [emit_like(graph, node, "mul", _dequantised_sum(graph, node, pooled, zero), scale)]
+    return [emit_like(graph, node, "mul", _dequantised(graph, node, pooled, zero), scale)]
 
 
-def _dequantised_sum(graph: Graph, node: Node, q: Value, zero: int) -> Value:
+def _dequantised(graph: Graph, node: Node, q: Value, zero: int) -> Value:
+    """q - zero as float32."""
     if zero:
         wide = emit_like(graph, node, "cast", q, to="int32")
         q = emit_like(graph, node, "sub", wide, _number(graph, zero, "int32"))
@@ -241,7 +242,17 @@ def rounded_last(graph: Graph, node: Node) -> Replacement | None:
     return [emit_like(graph, node, "cast", rounded, to=to)]
 
 
+def whole_difference(graph: Graph, node: Node) -> Replacement | None:
+    """A zero point is taken from integers, not from floats that are integers."""
+    x, zero = node.inputs
+    found, number = _integers_of(x), _whole(zero)
+    if found is None or number is None or found[1] or node.output.type != x.type:
+        return None
+    return [_dequantised(graph, node, found[0], number)]
+
+
 PATTERNS: tuple[dict[str, list[Pattern]], ...] = (
+    {"sub": [whole_difference]},
     {"window_reduce": [pool_of_bytes]},
     {"cast": [the_same_bytes]},
     {"mul": [distributed]},

@@ -132,7 +132,10 @@ def conv(channels: int = 8, padding: int = 1) -> Graph:
         (8, {"stage": True}, 4 * 11 * 8),
         (8, {"stage": True, "dot": "vpmaddwd"}, 4 * 11 * 8 * 2),
         (7, {"stage": True}, 4 * 11 * 8),  # room for whole groups
-        (3, {"stage": True, "dot": "vpmaddwd"}, 4 * 11 * 4 * 2),
+        (3, {"stage": True, "dot": "vpmaddwd"}, 2 * (4 * 11 * 3 + 2)),  # pixels one right after the other
+        (3, {"stage": True}, 4 * 11 * 3 + 4),
+        (1, {"stage": True}, 4 * 11 + 4),
+        (5, {"stage": True, "rows_outer": True, "rows": 2, "columns": 4}, 6 * 11 * 5 + 4),
     ],
 )
 def test_convolutions_are_those_of_the_plan(channels: int, changes: dict[str, Any], scratch_bytes: int) -> None:
