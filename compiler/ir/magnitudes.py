@@ -15,8 +15,19 @@ DEEPEST = 32
 COUNTED = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 
 
-def magnitude(value: Value, depth: int = DEEPEST) -> float:
+def magnitude(value: Value) -> float:
     """What no element exceeds in magnitude; infinity if that, or whether there is a NaN, is not known."""
+    return _magnitude(value, DEEPEST, {})
+
+
+def _magnitude(value: Value, depth: int, known: dict[Value, float]) -> float:
+    found = known.get(value)
+    if found is None:
+        found = known[value] = _computed(value, depth, known)
+    return found
+
+
+def _computed(value: Value, depth: int, known: dict[Value, float]) -> float:
     if value.data is not None:
         wide = np.abs(value.data.astype(np.float64))
         return float(wide.max()) if wide.size and np.isfinite(wide).all() else float("inf")
@@ -26,8 +37,7 @@ def magnitude(value: Value, depth: int = DEEPEST) -> float:
     node = value.producer
     if node is None or depth == 0 or value.dtype != "float32" or node.op not in _MAGNITUDES:
         return float("inf")
-    parts = [magnitude(x, depth - 1) for x in node.inputs]
-    found = _MAGNITUDES[node.op](*parts)
+    found = _MAGNITUDES[node.op](*(_magnitude(x, depth - 1, known) for x in node.inputs))
     return found if found < LARGEST else float("inf")
 
 

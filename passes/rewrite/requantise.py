@@ -220,6 +220,33 @@ def _scaled(graph: Graph, value: Value, number: float) -> Value | None:
     return graph.constant(scaled, name=value.name) if np.isfinite(scaled).all() else None
 
 
+def scaled_first(graph: Graph, node: Node) -> Replacement | None:
+    """max(x, 0) * c is max(x * c, 0), for c > 0."""
+    raised, factor = node.inputs
+    number = splat(factor)
+    relu = _read_once(graph, raised, "maximum")
+    if relu is None or number is None or splat(relu.inputs[1]) != 0 or not 0 < number < LARGEST:
+        return None
+    if not node.output.type == raised.type == relu.inputs[0].type or not magnitude(node.output) < LARGEST:
+        return None
+    product = emit_like(graph, node, "mul", relu.inputs[0], factor)
+    return [emit_like(graph, node, "maximum", product, relu.inputs[1])]
+
+
+def in_range_already(graph: Graph, node: Node) -> Replacement | None:
+    """What is kept above the zero point anyway need not be made positive before it is rounded."""
+    clamped = _Clamped.of(graph, node.output)
+    if clamped is None or clamped.low < clamped.zero:
+        return None
+    relu = _read_once(graph, clamped.x, "maximum")
+    if relu is None or splat(relu.inputs[1]) != 0 or not relu.inputs[0].type == relu.output.type == node.output.type:
+        return None
+    value = emit_like(graph, node, "round", relu.inputs[0])
+    if clamped.zero:
+        value = emit_like(graph, node, "add", value, _number(graph, clamped.zero, value.dtype))
+    return [_within(graph, node, value, clamped.low, clamped.high)]
+
+
 def rounded_last(graph: Graph, node: Node) -> Replacement | None:
     """The conversion to an integer rounds by itself: what comes between, zero points and ranges, is applied to integers
     where all numbers are known to fit into 32 bits, and else ranges before.
@@ -255,7 +282,8 @@ PATTERNS: tuple[dict[str, list[Pattern]], ...] = (
     {"sub": [whole_difference]},
     {"window_reduce": [pool_of_bytes]},
     {"cast": [the_same_bytes]},
-    {"mul": [distributed]},
+    {"mul": [scaled_first, distributed]},
+    {"minimum": [in_range_already]},
     {"cast": [rounded_last]},
 )
 """In the order in which they are looked for: each hides what those before it look for."""

@@ -323,3 +323,43 @@ def test_what_is_taken_from_bytes_may_be_no_zero_point(zero: np.generic) -> None
     feeds = {"x": s.bytes((4, 200), "uint8")}
     (actual,) = load(compile_model(model, num_threads=1).to_bytes()).run(feeds).values()
     np.testing.assert_allclose(actual, unoptimised(model, feeds), rtol=1e-4)
+
+
+def residual(out_zero: int, joined_zero: int, relu: bool) -> bytes:
+    """A convolution, quantised, and an input that is added to it, quantised again."""
+    s = Sketch(3)
+    x = s.there_and_back("x", 0.03, 7, "uint8")
+    y = s.node("Conv", x, s.weights((24, 6, 1, 1), "int8", 0, 0))
+    y = s.there_and_back(y, 0.04, out_zero, "uint8")
+    r = s.there_and_back("r", 0.02, 119, "uint8")
+    y = s.node("Add", y, r)
+    y = s.node("Relu", y) if relu else y
+    y = s.quantise(y, 0.05, joined_zero, "uint8")
+    y = s.dequantise(y, np.float32(0.05), np.uint8(joined_zero))
+    return s.model({"x": ("float32", (1, 6, 9, 7)), "r": ("float32", (1, 24, 9, 7))}, y)
+
+
+@pytest.mark.parametrize(("out_zero", "joined_zero", "relu"), [(0, 0, False), (130, 0, True), (255, 128, False)])
+def test_residuals_between_quantised_values(out_zero: int, joined_zero: int, relu: bool) -> None:
+    feeds = {"x": floats(1, 6, 9, 7), "r": floats(1, 24, 9, 7, seed=6)}
+    check(residual(out_zero, joined_zero, relu), feeds, 0.05)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("channels", [1, 3, 5])
+def test_taps_of_few_channels(channels: int, target: str) -> None:
+    s = Sketch(channels)
+    x = s.there_and_back("x", 0.03, 131, "uint8")
+    y = s.node("Conv", x, s.weights((20, channels, 5, 3), "int8", 0, 0), strides=[2, 2], pads=[2, 1, 2, 1])
+    y = s.there_and_back(y, 0.05, 3, "int8")
+    check(s.model({"x": ("float32", (2, channels, 13, 17))}, y), {"x": floats(2, channels, 13, 17)}, 0.05, target)
+
+
+def test_pools_between_quantised_values() -> None:
+    s = Sketch()
+    x = s.there_and_back("x", 0.03, 3, "uint8")
+    y = s.node("Conv", x, s.weights((16, 4, 1, 1), "int8", 0, 0))
+    y = s.there_and_back(y, 0.04, 9, "uint8")
+    y = s.there_and_back(s.node("MaxPool", y, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4), 0.04, 9, "uint8")
+    y = s.node("Conv", y, s.weights((8, 16, 1, 1), "int8", 0, 0))
+    check(s.model({"x": ("float32", (1, 4, 11, 11))}, y), {"x": floats(1, 4, 11, 11)}, 0.04)

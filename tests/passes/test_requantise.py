@@ -1,0 +1,132 @@
+"""What lies between quantised values: fewer steps, the same bytes."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from tests.passes.helpers import after, body, ops
+from tilestitch.compiler.ir import Graph, TensorType
+from tilestitch.compiler.ir.magnitudes import magnitude
+
+
+def graph_of(*statements: str, inputs: str, result: str) -> str:
+    return f"graph @g({inputs}) -> (%{result}) {{\n" + "\n".join(statements) + "\n}"
+
+
+def numbers(**values: float) -> list[str]:
+    return [f"%{name} = constant [{value}] : float32[]" for name, value in values.items()]
+
+
+def quantised(x: str, name: str, zero: bool, shape: str, scale: str = "r") -> list[str]:
+    """`name` is `x` times a scale as uint8, perhaps with the zero point 130."""
+    lines = [f"%{name}m = mul(%{x}, %{scale}) : float32{shape}", f"%{name}r = round(%{name}m) : float32{shape}"]
+    if zero:
+        lines.append(f"%{name}z = add(%{name}r, %z) : float32{shape}")
+    return [
+        *lines,
+        f"%{name}a = maximum(%{name}{'z' if zero else 'r'}, %low) : float32{shape}",
+        f"%{name}i = minimum(%{name}a, %high) : float32{shape}",
+        f'%{name} = cast(%{name}i) {{to="uint8"}} : uint8{shape}',
+    ]
+
+
+CONSTANTS = numbers(s=0.03, r=25.0, z=130, low=0, high=255, zero=0)
+
+
+def requantised(*statements: str, inputs: str = "%x: int16[4,6]", result: str = "q") -> list[str]:
+    return body(after(graph_of(*CONSTANTS, *statements, inputs=inputs, result=result), "requantise,dce"))
+
+
+def test_scales_become_one_and_the_conversion_rounds() -> None:
+    x = ['%f = cast(%x) {to="float32"} : float32[4,6]', "%m = mul(%f, %s) : float32[4,6]"]
+    b = ["%b = add(%m, %z) : float32[4,6]"]
+    now = [line.split("(")[0] for line in requantised(*x, *b, *quantised("b", "q", False, "[4,6]"))]
+    assert now == ["cast", "mul", "add", "round", "cast", "maximum", "minimum", "cast"]
+
+
+def test_zero_points_are_added_to_integers() -> None:
+    x = ['%f = cast(%x) {to="float32"} : float32[4,6]', "%m = mul(%f, %s) : float32[4,6]"]
+    now = [line.split("(")[0] for line in requantised(*x, *quantised("m", "q", True, "[4,6]"))]
+    assert now == ["cast", "mul", "mul", "round", "cast", "add", "maximum", "minimum", "cast"]
+
+
+def test_unknown_floats_keep_their_nan_and_their_zero_point() -> None:
+    text = graph_of(*CONSTANTS, *quantised("x", "q", True, "[4,6]"), inputs="%x: float32[4,6]", result="q")
+    assert ops(after(text, "requantise,dce")) == ["mul", "round", "add", "maximum", "minimum", "cast"]
+
+
+def test_unknown_floats_without_a_zero_point_are_kept_in_their_range_first() -> None:
+    text = graph_of(*CONSTANTS, *quantised("x", "q", False, "[4,6]"), inputs="%x: float32[4,6]", result="q")
+    assert ops(after(text, "requantise,dce")) == ["mul", "maximum", "minimum", "round", "cast"]
+
+
+def test_a_relu_above_the_zero_point_is_part_of_the_range() -> None:
+    x = ['%f = cast(%x) {to="float32"} : float32[4,6]', "%m = maximum(%f, %zero) : float32[4,6]"]
+    now = requantised(*x, *quantised("m", "q", False, "[4,6]"))
+    assert [line.split("(")[0] for line in now] == ["cast", "mul", "round", "cast", "maximum", "minimum", "cast"]
+
+
+POOL = 'reducer="max", kernel=[3,3], strides=[2,2], before=[1,1], after=[1,1], dilations=[1,1], layout="NXC"'
+
+
+@pytest.mark.parametrize("zero", [False, True])
+def test_the_largest_of_dequantised_bytes_is_the_largest_byte(zero: bool) -> None:
+    shape, small = "[1,7,9,4]", "[1,4,5,4]"
+    x = ['%f = cast(%x) {to="float32"} : float32' + shape]
+    if zero:
+        x = [
+            "%zi = constant [130] : int32[]", f'%w = cast(%x) {{to="int32"}} : int32{shape}',
+            f"%d = sub(%w, %zi) : int32{shape}", f'%f = cast(%d) {{to="float32"}} : float32{shape}',
+        ]  # fmt: skip
+    text = graph_of(
+        *numbers(s=0.04, r=25.0, z=130, low=0, high=255), *x, f"%m = mul(%f, %s) : float32{shape}",
+        f"%p = window_reduce(%m) {{{POOL}}} : float32{small}", *quantised("p", "q", zero, small),
+        inputs=f"%x: uint8{shape}", result="q",
+    )  # fmt: skip
+    now = after(text, "requantise,dce")
+    assert ops(now) == ["window_reduce"] and now.outputs[0].dtype == "uint8"
+
+
+def test_windows_of_padding_only_stay_floats() -> None:
+    pool = POOL.replace("before=[1,1]", "before=[3,1]")
+    text = graph_of(
+        *numbers(s=0.04), '%f = cast(%x) {to="float32"} : float32[1,7,9,4]', "%m = mul(%f, %s) : float32[1,7,9,4]",
+        f"%q = window_reduce(%m) {{{pool}}} : float32[1,5,5,4]", inputs="%x: uint8[1,7,9,4]", result="q",
+    )  # fmt: skip
+    assert ops(after(text, "requantise,dce")) == ["cast", "mul", "window_reduce"]
+
+
+def test_bytes_of_another_scale_are_not_the_same() -> None:
+    x = ['%f = cast(%x) {to="float32"} : float32[5]']
+    text = graph_of(*CONSTANTS, *x, *quantised("f", "q", False, "[5]", "s"), inputs="%x: uint8[5]", result="q")
+    assert "round" in ops(after(text, "requantise,dce"))
+
+
+def test_factors_of_a_sum_of_floats_stay() -> None:
+    lines = ["%a = mul(%x, %s) : float32[5]", "%b = add(%a, %z) : float32[5]", "%q = mul(%b, %r) : float32[5]"]
+    text = graph_of(*CONSTANTS, *lines, inputs="%x: float32[5]", result="q")
+    assert ops(after(text, "requantise,dce")) == ["mul", "add", "mul"]
+
+
+def test_magnitudes_follow_from_integers() -> None:
+    graph = Graph("g")
+    x = graph.add_input("x", TensorType("uint8", (3,)))
+    floats = graph.emit("cast", x, to="float32")
+    scaled = graph.emit("mul", floats, graph.constant(np.float32(-2)))
+    assert magnitude(graph.emit("round", graph.emit("add", scaled, floats))) == 2 * 255 + 255 + 1
+    assert magnitude(graph.emit("mul", scaled, graph.constant(np.float32("nan")))) == float("inf")
+    assert magnitude(graph.emit("exp", scaled)) == float("inf")
+    assert magnitude(graph.add_input("y", TensorType("float32", (3,)))) == float("inf")
+
+
+def test_sums_of_the_same_are_followed_once() -> None:
+    graph = Graph("g")
+    value = graph.emit("cast", graph.add_input("x", TensorType("uint8", (3,))), to="float32")
+    for _ in range(30):
+        value = graph.emit("add", value, value)
+    start = time.process_time()
+    assert magnitude(value) == 255 * 2.0**30
+    assert time.process_time() - start < 1
