@@ -172,3 +172,46 @@ def test_objects_need_no_room_for_temporary_files(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     (data,) = compile_kernels(launches(scaled()), target()).objects
     assert data.startswith(b"\x7fELF")
+
+
+def there_and_back(zero: int) -> Graph:
+    """Integers, scaled, quantised and dequantised."""
+    graph = Graph("there_and_back")
+    x = graph.emit("cast", graph.add_input("x", TensorType("int16", (1003,))), to="float32")
+    x = graph.emit("mul", x, graph.constant(np.float32(0.01)))
+    rounded = graph.emit("cast", graph.emit("round", x), to="int32")
+    moved = graph.emit("add", rounded, graph.constant(np.int32(zero)))
+    raised = graph.emit("maximum", moved, graph.constant(np.int32(0)))
+    q = graph.emit("cast", graph.emit("minimum", raised, graph.constant(np.int32(255))), to="uint8")
+    whole = graph.emit("sub", graph.emit("cast", q, to="int32"), graph.constant(np.int32(zero)))
+    graph.outputs = [graph.emit("cast", whole, to="float32")]
+    return graph
+
+
+def test_what_is_quantised_and_dequantised_stays_a_float() -> None:
+    graph = there_and_back(130)
+    (source,) = compile_kernels(launches(graph), target(), keep_source=True).sources
+    assert "uint8" not in source.texts["tir.py"] and "lrint" not in source.texts["ll"]
+    check(graph, {"x": np.arange(-501, 502, dtype=np.int16) * 60})
+
+
+def test_a_conversion_rounds_by_itself() -> None:
+    graph = there_and_back(130)
+    (cast,) = (node for node in graph.nodes if node.output.dtype == "uint8")
+    graph.outputs = [cast.output]
+    (source,) = compile_kernels(launches(graph), target(), keep_source=True).sources
+    assert "llvm.lrint." in source.texts["ll"] and "fptosi" not in source.texts["ll"]
+    check(graph, {"x": np.arange(-501, 502, dtype=np.int16) * 60})
+
+
+@pytest.mark.parametrize(
+    "cpu", ["cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4", "cpu:aarch64-linux-gnu/neoverse-n1"]
+)
+def test_no_cpu_calls_a_library_to_round(cpu: str) -> None:
+    graph = there_and_back(7)
+    (cast,) = (node for node in graph.nodes if node.output.dtype == "uint8")
+    graph.outputs = [cast.output]
+    chosen = parse_target(f"cpu:{cpu}")
+    (launch,) = launches(graph)
+    text = str(build._codegen(build.lower(launch.func, "kernel", chosen), chosen).inspect_source("asm"))
+    assert "lrint" not in text

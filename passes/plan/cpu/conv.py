@@ -67,9 +67,9 @@ class ConvPlan:
 
     @property
     def joins_taps(self) -> bool:
-        """Whether a step takes channels of neighbouring pixels, which are copied one right after the other, as a pixel's
-        channels are no whole groups. What lies behind the last of a row of taps meets weights of zero, which makes
-        nothing of integers.
+        """Whether a step takes channels of two pixels, which are copied one right after the other, as the channels of
+        one are no whole groups. What lies behind the last of a row of taps meets weights of zero, which makes nothing
+        of integers.
         """
         shape, element = self.shape, storage_bytes(self.staged_dtype)
         if self.dot is None or self.multiplies_tiles or self.dot.sums != "int32" or not self.schedule.stage:
