@@ -8,11 +8,13 @@ What is float32 stays float32 unless the table below says otherwise:
 | `tf32` | may round operands to TF32; operands and results are float32 in memory | as it is |
 | `fp16`, `bf16` | read half floats, add up in float32, give float32 | computed in float32, some of it stored in half |
 
-Stored in half is what a contraction reads: such a value exists as a half float only, and what else reads it widens
-that. No range is lost by it that the contraction would not have lost. Element-wise chains after a contraction
-therefore run in float32 registers and are rounded once, where they are stored. Reductions (statistics of
-normalisations, softmax), sums of pooling windows and running sums compute in float32 always. Inputs, outputs and
-constants of the model keep their dtypes, but for weights that contractions read.
+Stored in half is what a contraction reads. What else reads such a value gets it as it was before it was rounded, where
+contractions multiply each of its elements by at least `LEAST_MULTIPLIED` numbers: beside that it costs little to store
+it twice, and residual sums (after the normalisations of BERT) are of float32. Other values, as images of few channels,
+exist as half floats only, and what else reads them widens those; no range is lost by it that the contraction would not
+have lost. Element-wise chains after a contraction run in float32 registers and are rounded once, where they are stored.
+Reductions (statistics of normalisations, softmax), sums of pooling windows and running sums compute in float32 always.
+Inputs, outputs and constants of the model keep their dtypes, but for weights that contractions read.
 
 Contractions that stem from an ONNX node whose name is among the option `keep_fp32`, or fits a pattern there, stay as
 they are, and what they read is not rounded for their sake. Where several were merged into one, all of them stay.
@@ -20,6 +22,7 @@ they are, and what they read is not rounded for their sake. Where several were m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -29,6 +32,7 @@ import numpy as np
 
 from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
 from tilestitch.compiler.ir.blocks import BlockFormat
+from tilestitch.compiler.ir.sizes import Size, is_open
 from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.passes.contract import PassContext, PassResult
 from tilestitch.passes.errors import PassError
@@ -45,6 +49,9 @@ DATA_OPERANDS = {
 }  # fmt: skip
 """Operators that only move or choose elements, so that rounding their operands is rounding their result; which of the
 operands are data (None: all). Of `window_reduce` that is the maximum alone."""
+
+LEAST_MULTIPLIED = 768
+"""Numbers by which contractions multiply each element of a value that is stored as float32, too, if that is read."""
 
 KEEP_FLOAT32 = frozenset({Kind.HOST, Kind.CONTROL, Kind.CONTRACTION})
 """Kinds of readers that get the unrounded value: host steps, nested graphs, and contractions that stay float32."""
@@ -107,17 +114,22 @@ def _allow_tf32(graph: Graph, context: PassContext, contractions: Sequence[Node]
 
 
 class _Narrowing:
-    """Rewrites some contractions of one graph for one half dtype. `twins`: the half float that stands for a value."""
+    """Rewrites some contractions of one graph for one half dtype. `twins`: the half float that stands for a value;
+    `multiplied`: by how many numbers contractions multiply each of its elements.
+    """
 
     def __init__(self, graph: Graph, dtype: str, contractions: Sequence[Node]) -> None:
         self.graph, self.dtype, self.contractions = graph, dtype, contractions
         self.twins: dict[Value, Value] = {}
+        self.multiplied: dict[Value, Size] = {}
         self.overflowing: list[str] = []
 
     def run(self) -> PassResult:
         found = [node for node in self.contractions if self._fits(node)]
         for node in found:
-            operands = [self._twin(v, node) if v.dtype == "float32" else v for v in node.inputs]
+            operands = [
+                self._twin(v, node, place) if v.dtype == "float32" else v for place, v in enumerate(node.inputs)
+            ]
             attrs = {**node.attrs, "out_dtype": "float32"}
             self.graph.replace(node, [emit_like(self.graph, node, node.op, *operands, **attrs)])
         for value, twin in list(self.twins.items()):
@@ -141,13 +153,14 @@ class _Narrowing:
         with np.errstate(over="ignore"):
             return data.astype(to_numpy_dtype(self.dtype))
 
-    def _twin(self, value: Value, reader: Node) -> Value:
-        """`value` as half floats: rounded as early as that makes no difference."""
+    def _twin(self, value: Value, reader: Node, place: int) -> Value:
+        """`value` as half floats: rounded as early as that makes no difference. reader: it is an operand of this."""
+        self.multiplied[value] = self.multiplied.get(value, 0) + multiplied_by(reader, place)
         if value not in self.twins:
-            self.twins[value] = self._narrowed(value, reader)
+            self.twins[value] = self._narrowed(value, reader, place)
         return self.twins[value]
 
-    def _narrowed(self, value: Value, reader: Node) -> Value:
+    def _narrowed(self, value: Value, reader: Node, place: int) -> Value:
         graph, producer = self.graph, value.producer
         if value.data is not None:
             return graph.constant(self._rounded(value.data), dtype=self.dtype, name=value.name)
@@ -155,13 +168,15 @@ class _Narrowing:
             origins = producer.origins if producer is not None else reader.origins
             return graph.emit("cast", value, origins=origins, insert_before=reader, to=self.dtype)
         data = _data_operands(producer)
-        operands = [self._twin(v, reader) if v in data else v for v in producer.inputs]
+        operands = [self._twin(v, reader, place) if v in data else v for v in producer.inputs]
         return graph.emit(producer.op, *operands, origins=producer.origins, insert_before=reader, **producer.attrs)
 
     def _share(self, value: Value, twin: Value) -> None:
-        """Let the other readers of a computed value read its twin, so that nothing needs the value itself."""
-        graph = self.graph
-        if value.producer is None or graph.is_output(value):
+        """Let the other readers of a computed value read its twin, so that nothing needs the value itself, unless it is
+        multiplied so often that storing it twice costs nothing beside that.
+        """
+        graph, often = self.graph, self.multiplied[value]
+        if value.producer is None or graph.is_output(value) or (not is_open(often) and often >= LEAST_MULTIPLIED):
             return
         readers = [node for node in value.users if node is not twin.producer]
         if not readers or any(kind_of(node.op) in KEEP_FLOAT32 for node in readers):
@@ -171,6 +186,18 @@ class _Narrowing:
             for index, operand in enumerate(node.inputs):
                 if operand is value:
                     graph.set_input(node, index, widened)
+
+
+def multiplied_by(node: Node, place: int) -> Size:
+    """By how many numbers a contraction multiplies each element of an operand."""
+    if node.op == "matmul":
+        output = node.output.shape
+        return output[-1] if place == 0 else output[-2]
+    if node.op != "conv" or place != 0:
+        return 0
+    weights, strides = node.inputs[1].shape, math.prod(node.attrs["strides"])
+    taps, out = (weights[2:], weights[0]) if node.attrs["layout"] == "NCX" else (weights[:-2], weights[-1])
+    return math.prod(taps) * out // node.attrs["groups"] // strides
 
 
 def _data_operands(node: Node) -> tuple[Value, ...]:

@@ -88,6 +88,27 @@ def test_a_value_that_a_contraction_reads_exists_in_half_only() -> None:
     assert_same_values(graph, result, tolerance=3e-3)
 
 
+@pytest.mark.parametrize(
+    ("columns", "taps", "rounded"), [(600, 1, True), (768, 1, False), (96, 9, False), (80, 9, True)]
+)
+def test_what_contractions_multiply_often_is_read_unrounded_by_others(columns: int, taps: int, rounded: bool) -> None:
+    """Two GEMMs, or a convolution, and a sum of what they read."""
+    graph, random = Graph(), np.random.default_rng(0)
+    y = graph.emit("tanh", graph.add_input("x", TensorType("float32", (1, 5, 5, 8) if taps > 1 else (25, 8))))
+    if taps > 1:
+        w = graph.constant(random.uniform(-1, 1, (3, 3, 8, columns)).astype(np.float32))
+        window = {"strides": (1, 1), "before": (1, 1), "after": (1, 1), "dilations": (1, 1), "groups": 1}
+        products = [graph.emit("conv", y, w, layout="NXC", **window)]
+    else:
+        halves = [random.uniform(-1, 1, (8, columns // 2)).astype(np.float32) for _ in range(2)]
+        products = [graph.emit("matmul", y, graph.constant(w)) for w in halves]
+    graph.outputs = [*products, graph.emit("mul", y, y)]
+    result = lowered(graph, "bf16")
+    (square,) = (node for node in result.nodes if node.op == "mul")
+    assert (square.inputs[0].producer.op == "cast") == rounded  # type: ignore[union-attr]
+    assert all(node.inputs[0].dtype == "bfloat16" for node in contractions(result))
+
+
 def test_outputs_and_host_steps_get_the_unrounded_value() -> None:
     graph = mlp()
     hidden = next(n for n in graph.nodes if n.op == "tanh").output
