@@ -211,7 +211,7 @@ def test_no_cpu_calls_a_library_to_round(cpu: str) -> None:
     graph = there_and_back(7)
     (cast,) = (node for node in graph.nodes if node.output.dtype == "uint8")
     graph.outputs = [cast.output]
-    chosen = parse_target(f"cpu:{cpu}")
+    chosen = parse_target(cpu)
     (launch,) = launches(graph)
     text = str(build._codegen(build.lower(launch.func, "kernel", chosen), chosen).inspect_source("asm"))
     assert "lrint" not in text
