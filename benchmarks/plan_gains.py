@@ -110,7 +110,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if found is None:
             print(f"{path.stem}: the rules' plan", file=sys.stderr, flush=True)
             continue
+        same = next((row["model"] for row in results if row["predicted_us"] == found["predicted_us"]), None)
+        if same is not None:
+            print(f"{path.stem}: the plans of {same}", file=sys.stderr, flush=True)
+            continue
         results.append(found)
+        write_results("plan_gains", results, options.out)
         print(f"{path.stem}: promises {found['promised']:.3f}, takes {found['took']:.3f}", file=sys.stderr, flush=True)
     print(f"written to {write_results('plan_gains', results, options.out)}")
     return 0

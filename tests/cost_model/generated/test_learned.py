@@ -21,7 +21,7 @@ from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.facts import KernelFacts, kernel_of
 from tilestitch.cost_model.generated import fit, train
 from tilestitch.cost_model.generated.features import derived
-from tilestitch.cost_model.generated.model import SHIPPED, LearnedModel, load_learned, shipped
+from tilestitch.cost_model.generated.model import LEAST_GAIN, SHIPPED, LearnedModel, load_learned, shipped
 from tilestitch.cost_model.joined import listed_facts
 from tilestitch.cost_model.models import model_named
 from tilestitch.cost_model.on_cpu import floor_us
@@ -83,7 +83,7 @@ def test_a_choice_must_promise_as_much_as_kept_others_from_being_slower() -> Non
 
 def test_schedules_are_compared_where_held_out_ones_were_ranked_well(trained: LearnedModel) -> None:
     assert set(trained.judges_schedules) == {"cpu_gemm"} and trained.judges_schedules["cpu_gemm"] <= 0.1
-    assert trained.least_gain == 0.2
+    assert trained.least_gain == LEAST_GAIN
     noise = Random(0)
     random = [replace(record, latency_us=record.latency_us * noise.uniform(0.2, 5)) for record in records(60, seed=1)]
     assert not train.train(random, 0).judges_schedules
