@@ -13,6 +13,7 @@ from tests.tolerances import MODELS
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli import rivals
 from tilestitch.compiler.ir.sizes import Symbol, at, parse_size, size_of
+from tilestitch.passes.plan.cpu.schedules import CpuConvSchedule
 from tilestitch.runtime import load
 from tilestitch.runtime.errors import InputError
 
@@ -78,6 +79,10 @@ IMAGES = {
         (20, 4, 3, 3, 3),
     ),
     "lines": ("(float[b,16,w] x) => (float[b,32,q] y) { y = Conv<pads=[2,2], strides=[2]>(x, k) }", (32, 16, 5)),
+    "lines_of_near_borders": (
+        "(float[b,16,w] x) => (float[b,32,q] y) { y = Conv<pads=[1,1], strides=[2]>(x, k) }",
+        (32, 16, 3),
+    ),
     "known_width": ("(float[b,16,h,8] x) => (float[b,32,h,8] y) { y = Conv<pads=[1,1,1,1]>(x, k) }", (32, 16, 3, 3)),
     "narrow": ("(float[b,8,h,2] x) => (float[b,32,h,2] y) { y = Conv<pads=[1,1,1,1]>(x, k) }", (32, 8, 3, 3)),
     "known_height": ("(float[b,16,8,w] x) => (float[b,32,8,w] y) { y = Conv<pads=[1,1,1,1]>(x, k) }", (32, 16, 3, 3)),
@@ -255,6 +260,14 @@ def test_padding_is_left_out(axis: int) -> None:
         y = module.run(inputs(model, {"b": 2, "h": 30, "w": 30}))["y"]
     first, rest = np.split(np.moveaxis(y, axis, 0), [1])
     assert np.isfinite(first[..., 1:-1]).all() and not np.isfinite(rest).any()
+
+
+@pytest.mark.parametrize(("name", "copied"), [("3x3", False), ("lines_of_near_borders", False), ("lines", True)])
+def test_images_are_read_where_they_lie_if_their_borders_are_near(name: str, copied: bool) -> None:
+    model = model_of(*IMAGES[name])
+    groups = compile_model(model, dims=dims_of(model)).plan.groups
+    (schedule,) = (group.schedule for group in groups if isinstance(group.schedule, CpuConvSchedule))
+    assert schedule.stage == copied
 
 
 @pytest.mark.parametrize("threads", [1, 4])

@@ -38,7 +38,7 @@ from tilestitch.compiler.ir.sizes import Size, ceil_div, is_open, largest, small
 from tilestitch.compiler.ir.types import HALVES
 from tilestitch.passes.plan.cpu.conv import ConvPlan, staged_extent, staged_step
 from tilestitch.passes.plan.cpu.images import ConvShape, column_runs
-from tilestitch.passes.plan.cpu.tiling import RegisterTile
+from tilestitch.passes.plan.cpu.tiling import EvenSplit, RegisterTile
 
 
 def weight_matrix(weights: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
@@ -93,6 +93,7 @@ class ConvEmitter:
         self.plan, self.schedule, self.epilogue, self.scratch = plan, plan.schedule, epilogue, scratch
         self.load_x: LoadPixel = lambda image, position, channel: load_x(image, position[-plan.spatial_rank :], channel)
         shape, tile = plan.shape, plan.tile
+        self.open_columns = isinstance(plan.x, EvenSplit)
         if self.schedule.stage:
             stored = storage_dtype(plan.staged_dtype)
             self.staged = mk.scratch_buffer(scratch, 0, plan.staged_shape, stored, "staged")
@@ -159,7 +160,7 @@ class ConvEmitter:
 
     def _for_each_column_tile(self, y: Expr, y0: Expr, rows: int, body: Callable[[Site], None]) -> None:
         first = (mk.number_of(y) - self.first_tile) * self.plan.x.parts
-        if not self.plan.skips:
+        if not self.plan.skips or self.open_columns:
             mk.for_each_part(
                 self.plan.x,
                 0,
@@ -345,9 +346,8 @@ class ConvEmitter:
 
     def _columns_inside(self, site: Site, channels: int, step: Callable[[Expr, list[int] | None], None]) -> None:
         """Steps of a row of taps: those that all pixels of a tile meet, then those that all but one meet."""
-        shape, taps = self.plan.shape, self.plan.shape.kernel[-1]
-        begins = T.bind(shape.source(-1, site.x0, 0) < 0)
-        ends = T.bind(shape.source(-1, site.x0 + (site.columns - 1), taps - 1) >= shape.spatial[-1])
+        taps = self.plan.shape.kernel[-1]
+        begins, ends = self._borders(site)
         first = T.bind(T.Select(begins, T.int64(channels), T.int64(0)))
         last = T.bind(T.Select(ends, T.int64((taps - 1) * channels), T.int64(taps * channels)))
         with mk.serial(first, last) as at:
@@ -356,6 +356,13 @@ class ConvEmitter:
             step(at, list(range(1, site.columns)))
         with T.If(ends), T.Then(), mk.serial((taps - 1) * channels, taps * channels) as at:
             step(at, list(range(site.columns - 1)))
+
+    def _borders(self, site: Site) -> tuple[Expr, Expr]:
+        """Whether the first pixel of a tile meets padding with its first column of taps, and the last with the last."""
+        shape = self.plan.shape
+        begins = T.bind(shape.source(-1, site.x0, 0) < 0)
+        beyond = shape.source(-1, site.x0 + (site.columns - 1), shape.kernel[-1] - 1)
+        return begins, T.bind(beyond >= shape.spatial[-1])
 
     def _reduce(self, site: Site, step: Callable[[list[Expr], Expr, Expr, list[int] | None], None]) -> None:
         """Loops over kernel taps and channels, as many of these as are multiplied at once; the last tap and the channel
@@ -397,7 +404,22 @@ class ConvEmitter:
             with mk.serial(0, self.plan.channel_steps) as channel:
                 step(taps, first + channel, channel, pixels)
 
+        def open_columns(taps: list[Expr]) -> None:
+            pixels, last = list(range(site.columns)), kernel[-1] - 1
+            begins, ends = self._borders(site)
+            first = T.bind(T.Select(begins, T.int64(1), T.int64(0)))
+            with mk.serial(first, T.bind(T.Select(ends, T.int64(last), T.int64(last + 1)))) as tap:
+                channels([*taps, tap], pixels)
+            if site.columns > 1:
+                with T.If(begins), T.Then():
+                    channels([*taps, 0], pixels[1:])
+                with T.If(ends), T.Then():
+                    channels([*taps, last], pixels[:-1])
+
         def columns(taps: list[Expr], rows: list[int]) -> None:
+            if self.open_columns:
+                open_columns(taps)
+                return
             if not site.border:
                 pixels = [row * site.columns + column for row in rows for column in range(site.columns)]
                 with mk.serial(0, kernel[-1]) as tap:

@@ -145,11 +145,17 @@ class ConvPlan:
         """Whether tiles at the left and right border of an image of open width leave out the first pixel of the first
         column of taps, and the last pixel of the last one, where these meet padding, as no others do.
         """
+        many = self.shape.group_in >= LEAST_CHANNELS and not self.multiplies_tiles
+        return self.schedule.stage and isinstance(self.x, EvenSplit) and self.near_borders and many
+
+    @property
+    def near_borders(self) -> bool:
+        """Whether of a row of windows only the first one meets padding at the left, with its first column of taps, and
+        only the last one at the right, with the last column.
+        """
         shape = self.shape
         most = min(shape.strides[-1], shape.dilations[-1])
-        near = all(not is_open(pad) and 0 < pad <= most for pad in shape.pads[-1])
-        many = shape.group_in >= LEAST_CHANNELS and not self.multiplies_tiles
-        return self.schedule.stage and isinstance(self.x, EvenSplit) and near and many and shape.kernel[-1] > 1
+        return shape.kernel[-1] > 1 and all(not is_open(pad) and 0 < pad <= most for pad in shape.pads[-1])
 
     @property
     def border_taps(self) -> int:
@@ -250,8 +256,11 @@ class ConvPlan:
         )  # fmt: skip
         if isinstance(self.x, EvenSplit) and schedule.rows > 1:
             yield f"a tile has {schedule.rows} rows of an image of open width; there it has one"
-        if self.skips and (isinstance(self.x, EvenSplit) or (isinstance(self.y, EvenSplit) and self.schedule.rows > 1)):
-            yield "tiles at borders of an open size have no code of their own; its rows are to be copied first"
+        if self.skips and isinstance(self.x, EvenSplit):
+            if not self.near_borders or self.y.largest > 1:
+                yield "tiles at far borders of an open width have no code of their own; its rows are to be copied first"
+        elif self.skips and isinstance(self.y, EvenSplit) and schedule.rows > 1:
+            yield "tiles at borders of an open height have no code of their own; its rows are to be copied first"
         elif self.skips and self.border_taps > MOST_BORDER_TAPS:
             yield (
                 f"{self.border_taps} taps at the border would be written out, more than {MOST_BORDER_TAPS}; its rows "

@@ -36,6 +36,8 @@ def open_conv(shape: ConvShape, chosen: CpuConvSchedule, isa: Isa, threads: int)
         rows = 1
     borders = is_open(shape.spatial[-1]) or (is_open(shape.spatial[-2]) and not is_open(shape.output[-2]))
     stage = chosen.stage or (shape.padded and (borders or is_open(shape.output[-1]) or rows > 1))
+    if stage and not chosen.stage and is_open(shape.output[-1]):
+        stage = not ConvPlan(shape, shape.rank, replace(chosen, rows=rows, columns=columns)).near_borders
     panels = -(-shape.group_out // (vectors * lanes))
     draft = replace(
         chosen, rows=rows, columns=columns, vectors=vectors, stage=stage, block_tiles=1, block_panels=panels,
@@ -50,7 +52,7 @@ def open_conv(shape: ConvShape, chosen: CpuConvSchedule, isa: Isa, threads: int)
     plan = ConvPlan(shape, shape.rank, draft)
     repeats = shape.batch * shape.groups * math.prod(plan.outer) * plan.n_blocks
     block = _share(plan.y.parts, repeats, wanted)
-    if draft.stage:
+    if draft.stage or plan.skips:
         block = smallest(block, _tiles_that_fit(plan, isa.l2_bytes // 2))
     return replace(draft, block_tiles=largest(1, block))
 
