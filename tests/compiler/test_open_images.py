@@ -262,7 +262,7 @@ def test_padding_is_left_out(axis: int) -> None:
     assert np.isfinite(first[..., 1:-1]).all() and not np.isfinite(rest).any()
 
 
-@pytest.mark.parametrize(("name", "copied"), [("3x3", False), ("lines_of_near_borders", False), ("lines", True)])
+@pytest.mark.parametrize(("name", "copied"), [("lines_of_near_borders", False), ("lines", True)])
 def test_images_are_read_where_they_lie_if_their_borders_are_near(name: str, copied: bool) -> None:
     model = model_of(*IMAGES[name])
     groups = compile_model(model, dims=dims_of(model)).plan.groups
