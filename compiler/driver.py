@@ -88,7 +88,7 @@ class CompiledModel:
         inputs = in_one_line([ValueInfo(program.values[n].name, program.values[n].type) for n in program.inputs])
         results = program.results.items()
         outputs = in_one_line([ValueInfo(name, program.values[number].type) for name, number in results])
-        kernels = sum(_kernels(s.plan) for s in self.specialisations)
+        kernels = sum(s.plan.kernel_count for s in self.specialisations)
         more = f", {len(self.specialisations)} specialisations" * (len(self.specialisations) > 1)
         steps = sum(s.explanation["host"]["steps"] for s in self.specialisations)
         more = f" and {steps} host steps{more}" if steps else more
@@ -108,11 +108,6 @@ class CompiledModel:
     def to_bytes(self) -> bytes:
         """The artifact as bytes, for `tilestitch.runtime.load`."""
         return artifact_bytes(self.contents)
-
-
-def _kernels(plan: StitchPlan) -> int:
-    """How many kernels a plan has, those of nested graphs among them."""
-    return len(plan.groups) + sum(map(_kernels, plan.bodies.values()))
 
 
 def compile_model(

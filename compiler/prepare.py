@@ -172,7 +172,7 @@ def _refuse_host_steps(planned: Planned) -> None:
 
 
 def _write_views(folder: Path, planned: Planned) -> None:
-    """The final graph for Graphviz (one box a kernel) and for Netron, beside the dumps of the passes."""
+    """The final graph for Graphviz (a box for a kernel, or what is called) and for Netron, beside the passes' dumps."""
     from tilestitch.compiler.ir.dot import to_dot
     from tilestitch.compiler.netron import to_onnx
 

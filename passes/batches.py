@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from tilestitch.compiler.ir import Graph, Node
+from tilestitch.compiler.ir.sizes import at, bounds_of
 from tilestitch.compiler.ir.types import is_static_tensor
 from tilestitch.cost_model.cpu import CpuDevice
 
 from .contract import PassContext
-from .open.batches import batches_of, in_images
+from .open.batches import batches_of, body_name, in_images
 from .open.slices import Divided, divided
 from .plan import StitchPlan
 from .planner import make_plan, predicted_us
@@ -20,19 +21,23 @@ LEAST_GAIN = 0.1
 
 def plan_in_images(graph: Graph, plan: StitchPlan, context: PassContext) -> tuple[Graph, StitchPlan]:
     """A graph and its plan: the given ones, or with slices of a batch, where memory would move so much less by them
-    that it pays.
+    that it pays. Kernels of plug-ins are for the sizes that the model has.
     """
     device = device_of(context.target)
     if graph.symbols or not isinstance(device, CpuDevice) or _most_bytes(graph, plan) <= LAST_CACHE_BYTES:
         return graph, plan
+    if any(context.kernels_of(graph, group) for group in plan.groups):
+        return graph, plan
+    least_us = LEAST_GAIN * predicted_us(plan, graph, context)
     for batch in batches_of(graph):
         found = in_images(graph, batch)
         if found is None:
             continue
         opened, call = found
-        saved_us = _saved_bytes(call, plan, batch) / device.dram_bytes_per_second * 1e6
-        if saved_us > 0 and saved_us > LEAST_GAIN * predicted_us(plan, graph, context):
-            return opened, make_plan(opened, context)
+        if _saved_bytes(call, plan, batch) / device.dram_bytes_per_second * 1e6 > least_us:
+            planned = make_plan(opened, context)
+            if _has_slices(planned, plan, call, batch, context.target.threads):
+                return opened, planned
     return graph, plan
 
 
@@ -53,9 +58,26 @@ def _saved_bytes(call: Node, plan: StitchPlan, batch: int) -> float:
     return found.saved_bytes * batch if isinstance(found, Divided) else 0.0
 
 
+def _has_slices(planned: StitchPlan, known: StitchPlan, call: Node, batch: int, threads: int) -> bool:
+    """Whether the body of a call has slices, each with tasks for all threads where all images have as many, and no more
+    is left to the host than in a plan of known sizes.
+    """
+    body = planned.bodies[f"{call.name}.body"]
+    hosts = {group.name for plan in (planned, body) for group in plan.host_groups} - {call.name}
+    if body.slices is None or not hosts <= {group.name for group in known.host_groups}:
+        return False
+    most = {group: bounds_of(run.most)[0] for run in body.slices.runs for group in run.groups}
+    for launch in body.launches or ():
+        counts = (batch, min(batch, most[launch.group] or batch))
+        whole, some = (bounds_of(at(launch.grid[0], {body.slices.symbol: count}))[1] for count in counts)
+        if some < min(threads, whole):
+            return False
+    return True
+
+
 def as_planned(graph: Graph, plan: StitchPlan) -> Graph:
     """The graph that a plan to be replayed is for: with the batch that it goes through, if there is one."""
-    counted = [symbol.high for body in plan.bodies.values() if body.slices for symbol in body.symbols]
+    counted = [s.high for body in plan.bodies.values() if body.graph == body_name(graph) for s in body.symbols]
     if graph.symbols or len(counted) != 1:
         return graph
     found = in_images(graph, counted[0])

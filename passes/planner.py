@@ -206,7 +206,8 @@ def storing(plan: StitchPlan, graph: Graph, names: Sequence[str], kernels_of: Ke
     lacking = [name for name in names if name not in own]
     if lacking:
         raise PlanError(
-            f"plan of {plan.graph}: no kernel stores {', '.join(lacking)}; expose what `explain` calls outputs"
+            f"plan of {plan.graph}: no kernel stores {', '.join(lacking)}; expose what `explain` calls outputs "
+            "of kernels that have no `body`, or compile without a plan"
         )
     added = edges_by_hand(plan, graph)
     graph.outputs = [*graph.outputs, *(stored[name] for name in names)]

@@ -148,7 +148,8 @@ class Evaluator:
         kept = self._kept_as_float(node)
         if kept is not None:
             rounded, low, high = kept
-            return self._element(elementwise.between(self.value(rounded, index), low, high, self.bind))
+            whole = self.value(rounded, index) + literal(0.0, "float32")  # integers have no zero below 0
+            return self._element(elementwise.between(self.bind(whole), low, high, self.bind))
         if node.op in elementwise.RULES:
             operands = [self.value(x, broadcast_index(index, x.shape)) for x in node.inputs]
             return self._element(self.rules[node.op](elementwise.Operation(node, operands, self.bind)))

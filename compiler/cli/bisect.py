@@ -70,6 +70,11 @@ class Search:
         """Whether the artifact has this specialisation for open dimensions, for which numpy evaluates no part of it."""
         return bool(self.explained.get("sizes", {}).get("symbols"))
 
+    @property
+    def has_calls(self) -> bool:
+        """Whether some kernels are of a part of the graph that is called, whose results no plan can show."""
+        return any("body" in kernel for kernel in self.explained["kernels"])
+
     def compiled(self, model: ModelProto, plan: StitchPlan | None = None, names: Sequence[str] = ()) -> CompiledModel:
         """`model`, compiled as the artifact was."""
         from tilestitch.compiler.driver import compile_model
@@ -137,14 +142,14 @@ def first_difference(
         load_model(model, external_data=True), inputs, explained, options.against, options.rtol, options.atol,
         options.threads, options.device,
     )  # fmt: skip
-    order = [kernel["name"] for kernel in explained["kernels"]]
+    order = [_named(kernel) for kernel in explained["kernels"]]
     with Progress() as progress:
         try:
             found = _by_both(search, plan, progress)
         except PlanMismatchError:
             return None, ANOTHER
     first = min(found, key=lambda one: order.index(one["kernel"]), default=None)
-    return first, first["text"] if first else NOTHING + (NESTED if search.is_open else "")
+    return first, first["text"] if first else NOTHING + (NESTED if search.is_open or search.has_calls else "")
 
 
 def _by_both(search: Search, plan: Any, progress: Progress) -> list[dict[str, Any]]:
@@ -250,12 +255,17 @@ def stored_values(model: ModelProto, explained: Mapping[str, Any]) -> list[Candi
     visible = {output.name for output in model.graph.output}
     places = explained["buffers"]["places"]
     return [
-        Candidate(value, makers.get(value) or _maker(kernel), kernel["name"], value in makers and value in typed)
+        Candidate(value, makers.get(value) or _maker(kernel), _named(kernel), value in makers and value in typed)
         for kernel in explained["kernels"]
         if "body" not in kernel
         for value in kernel["outputs"]
         if value not in visible and value not in places
     ]
+
+
+def _named(kernel: Mapping[str, Any]) -> str:
+    """A kernel of a part that is called may be named like another one."""
+    return f"{kernel['body']}: {kernel['name']}" if "body" in kernel else str(kernel["name"])
 
 
 def _maker(kernel: Mapping[str, Any]) -> str:
@@ -265,7 +275,7 @@ def _maker(kernel: Mapping[str, Any]) -> str:
 
 def boundary_values(model: ModelProto, kernels: Sequence[Mapping[str, Any]]) -> list[Candidate]:
     """The values that leave a kernel, in the model's order: made by a node of it, and read by a node outside of it."""
-    kernel_of = {node: kernel["name"] for kernel in kernels for node in kernel["onnx_nodes"]}
+    kernel_of = {node: _named(kernel) for kernel in kernels for node in kernel["onnx_nodes"]}
     names = node_names(model)
     readers: dict[str, set[str]] = {}
     for node, name in zip(model.graph.node, names):

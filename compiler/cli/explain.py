@@ -247,7 +247,7 @@ def _in_slices(explained: Mapping[str, Any]) -> Iterator[str]:
         for run in slices["runs"]:
             found, images = [numbers[name] for name in run["kernels"] if name in numbers], run["images"]
             all_at_once = images == "0" or (body is not None and images.isdigit() and int(images) >= count)
-            if found and not all_at_once:
+            if len(found) == len(run["kernels"]) > 1 and not all_at_once:
                 some = f"{images} of {slices['symbol']} at a time"
                 yield f"kernels {min(found)} to {max(found)}, one after the other, are run for {some}"
 

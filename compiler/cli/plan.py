@@ -113,7 +113,7 @@ def _check(options: argparse.Namespace) -> int:
     options.plan = options.plan_file
     with Progress() as progress:
         compiled = compile_with(existing(options.model), options, progress)
-    kernels = sum(len(each.plan.groups) for each in compiled.specialisations)
+    kernels = sum(each.plan.kernel_count for each in compiled.specialisations)
     if options.json:
         give({"plan": options.plan_file, "model": options.model, "target": options.target, "kernels": kernels})
     else:

@@ -12,6 +12,8 @@ LARGEST = 1e37
 """Of float32, with room for a few sums."""
 DEEPEST = 32
 """Operators through which magnitudes are followed."""
+MOST_READ = 1 << 20
+"""Elements of a constant that are looked at."""
 COUNTED = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 
 
@@ -28,14 +30,18 @@ def _magnitude(value: Value, depth: int, known: dict[Value, float]) -> float:
 
 
 def _computed(value: Value, depth: int, known: dict[Value, float]) -> float:
+    if value.dtype not in (*COUNTED, "float32"):
+        return float("inf")
     if value.data is not None:
+        if value.data.size > MOST_READ:
+            return float("inf")
         wide = np.abs(value.data.astype(np.float64))
         return float(wide.max()) if wide.size and np.isfinite(wide).all() else float("inf")
     if value.dtype in COUNTED:
         info = np.iinfo(value.dtype)
         return float(max(-int(info.min), int(info.max)))
     node = value.producer
-    if node is None or depth == 0 or value.dtype != "float32" or node.op not in _MAGNITUDES:
+    if node is None or depth == 0 or node.op not in _MAGNITUDES:
         return float("inf")
     found = _MAGNITUDES[node.op](*(_magnitude(x, depth - 1, known) for x in node.inputs))
     return found if found < LARGEST else float("inf")

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from .memory import is_large
+
 SEPARATE_INTEGER_PIPE = 7.0
 """From this compute capability on, an SM issues four warps a cycle, whatever its number of float32 lanes."""
 WARP_LANES = 32
@@ -50,7 +52,7 @@ def issue_slowdown(capability: Any, lanes: Any, loads: Any, others: Any) -> Any:
 
 
 def _is_large(capability: Any) -> Any:
-    return np.less(capability, SMALLER) | (np.mod(np.round(np.multiply(capability, 10.0)), 10) == 0)
+    return np.less(capability, SMALLER) | is_large(capability)
 
 
 def threads_per_sm(capability: Any) -> Any:

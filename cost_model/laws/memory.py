@@ -2,7 +2,7 @@
 
 Sources: NVIDIA A100 whitepaper: two partitions of the L2 cache, each for the accesses of its own SMs. NVIDIA's notes
 on ECC: memory beside the chip (GDDR) keeps its check bits in the same memory and pays for them
-in bandwidth, HBM keeps them apart. Chips with HBM are those of compute capability x.0.
+in bandwidth, HBM keeps them apart. Chips with HBM are the large ones of a generation.
 """
 
 from __future__ import annotations
@@ -13,13 +13,21 @@ import numpy as np
 
 INLINE_ECC_SHARE = 0.875
 """Of the bandwidth is left beside check bits in line with the data: one eighth is theirs."""
+GEFORCE = 11.0
+"""From this compute capability on, numbers do not tell which chips are large; those known are not."""
 PARTED_L2 = 8.0
 """From this compute capability on, the large chips of a generation have an L2 cache of two partitions."""
 
 
+def is_large(capability: Any) -> Any:
+    """Whether a chip is a large one of its generation: compute capability x.0 or 10.x, but not 12.0 (GeForce)."""
+    whole = np.mod(np.round(np.multiply(capability, 10.0)), 10) == 0
+    return np.less(capability, GEFORCE) & (whole | np.equal(np.floor(capability), 10.0))
+
+
 def has_inline_ecc(capability: Any) -> Any:
-    """Whether check bits travel with the data: all but the large chips of a generation, whose capability is x.0."""
-    return np.mod(np.round(np.multiply(capability, 10.0)), 10) != 0
+    """Whether check bits travel with the data: on all but the large chips of a generation."""
+    return ~is_large(capability)
 
 
 def dram_bytes_per_us(gb_per_second: Any, capability: Any) -> Any:
@@ -31,7 +39,7 @@ def near_l2_bytes(l2_bytes: Any, capability: Any) -> Any:
     """Bytes of different data that the L2 cache holds for SMs: where it has two partitions, each holds what its own SMs
     access.
     """
-    parted = np.greater_equal(capability, PARTED_L2) & ~has_inline_ecc(capability)
+    parted = np.greater_equal(capability, PARTED_L2) & is_large(capability)
     return l2_bytes * np.where(parted, 0.5, 1.0)
 
 

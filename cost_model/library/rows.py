@@ -138,7 +138,7 @@ def moved_us(kernels: RowKernels, chip: Chips, traits: np.ndarray) -> np.ndarray
     log_cache = traits[len(ALONE) + 2]
     blocks = np.floor(np.minimum(chip.threads_per_sm, HELD_THREADS) / block_threads(kernels))
     under_way = 4.0 * kernels.width * np.minimum(kernels.rows, chip.sm_count * blocks)
-    gone = 1.0 / (1.0 + (np.exp(log_cache) * chip.near_l2_bytes / under_way) ** LEAVING)
+    gone = 1.0 / (1.0 + (np.exp(log_cache) * chip.near_l2_bytes / np.maximum(1.0, under_way)) ** LEAVING)
     if kernels.kind == "softmax":
         gone = gone * (kernels.width > LONGEST_WARP_ROW)
     return once + often * gone * 4.0 * kernels.elements / chip.dram_bytes_per_us

@@ -14,19 +14,30 @@ from tilestitch.compiler.ir.claims import Claim, noting
 from tilestitch.compiler.ir.errors import IRError
 from tilestitch.compiler.ir.ops import infer_types
 from tilestitch.compiler.ir.sizes import Symbol, at, size_of
-from tilestitch.compiler.ir.types import is_sized_tensor
+from tilestitch.compiler.ir.types import is_sized_tensor, is_static_tensor
 
 from .images import SAME, images_of, why_not_by_image
 from .regions import moved_to_call
 
+MOST_TRIED = 4
+"""Sizes that are taken for a batch, one after the other."""
 IMAGES = "images"
 """The symbol of a body that goes through a batch of known size."""
 
 
 def batches_of(graph: Graph) -> list[int]:
-    """What may be a batch: the first dimensions of inputs, the largest first."""
-    found = {v.tensor_type.shape[0] for v in graph.inputs if is_sized_tensor(v.type) and v.tensor_type.rank}
-    return sorted((size for size in found if isinstance(size, int) and size > 1), reverse=True)
+    """What may be a batch: first dimensions of inputs, those with most data first, at most `MOST_TRIED`."""
+    found: dict[int, int] = {}
+    for value in graph.inputs:
+        if is_static_tensor(value.type) and value.tensor_type.rank:
+            size = int(value.tensor_type.shape[0])
+            found[size] = found.get(size, 0) + value.tensor_type.nbytes
+    return sorted((size for size in found if size > 1), key=lambda size: (-found[size], size))[:MOST_TRIED]
+
+
+def body_name(graph: Graph) -> str:
+    """The name of a graph that goes through the images of a batch of another one."""
+    return f"{graph.name}.{IMAGES}"
 
 
 def in_images(graph: Graph, batch: int) -> tuple[Graph, Node] | None:
@@ -43,7 +54,7 @@ def in_images(graph: Graph, batch: int) -> tuple[Graph, Node] | None:
     members = list(_by_image(copy, symbol, batch))
     if not members:
         return None
-    call = moved_to_call(copy, members, f"{graph.name}.{IMAGES}")
+    call = moved_to_call(copy, members, body_name(graph))
     call.attrs["body"].symbols = (symbol,)
     for value in _values(copy):
         value.type = known[value.name]

@@ -18,7 +18,7 @@ def differences(before: StitchPlan | None, after: StitchPlan | None) -> Iterator
     as well: the path `plan`, and its number of kernels.
     """
     if before is None or after is None:
-        old, new = (None if plan is None else f"{len(plan.groups)} kernels" for plan in (before, after))
+        old, new = (None if plan is None else f"{plan.kernel_count} kernels" for plan in (before, after))
         yield "plan", old, new
         return
     yield from _between("", _told_apart(before), _told_apart(after))

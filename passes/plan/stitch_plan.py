@@ -136,6 +136,11 @@ class StitchPlan:
         for body in self.bodies.values():
             yield from body.walk()
 
+    @property
+    def kernel_count(self) -> int:
+        """Kernels, those of nested graphs among them."""
+        return len(self.groups) + sum(body.kernel_count for body in self.bodies.values())
+
     def to_json(self) -> dict[str, Any]:
         """Symbols, scope and slices are left out where there are none."""
         data = {

@@ -32,7 +32,7 @@ import numpy as np
 
 from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
 from tilestitch.compiler.ir.blocks import BlockFormat
-from tilestitch.compiler.ir.sizes import Size, is_open
+from tilestitch.compiler.ir.sizes import Size, bounds_of
 from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.passes.contract import PassContext, PassResult
 from tilestitch.passes.errors import PassError
@@ -126,12 +126,13 @@ class _Narrowing:
 
     def run(self) -> PassResult:
         found = [node for node in self.contractions if self._fits(node)]
+        self._count(found)
         for node in found:
-            operands = [
-                self._twin(v, node, place) if v.dtype == "float32" else v for place, v in enumerate(node.inputs)
-            ]
+            operands = [self._twin(v, node) if v.dtype == "float32" else v for v in node.inputs]
             attrs = {**node.attrs, "out_dtype": "float32"}
-            self.graph.replace(node, [emit_like(self.graph, node, node.op, *operands, **attrs)])
+            result = emit_like(self.graph, node, node.op, *operands, **attrs)
+            self.multiplied[result] = self.multiplied.get(node.output, 0)
+            self.graph.replace(node, [result])
         for value, twin in list(self.twins.items()):
             self._share(value, twin)
         self.graph.sort()
@@ -153,14 +154,24 @@ class _Narrowing:
         with np.errstate(over="ignore"):
             return data.astype(to_numpy_dtype(self.dtype))
 
-    def _twin(self, value: Value, reader: Node, place: int) -> Value:
+    def _count(self, contractions: Sequence[Node]) -> None:
+        """Find by how many numbers each value is multiplied, whatever moves its elements before."""
+        for node in contractions:
+            for place, value in enumerate(node.inputs):
+                self.multiplied[value] = self.multiplied.get(value, 0) + multiplied_by(node, place)
+        for node in reversed(self.graph.nodes):
+            often = self.multiplied.get(node.outputs[0], 0)
+            if often != 0 and _only_moves(node) and not self.graph.is_output(node.outputs[0]):
+                for value in _data_operands(node):
+                    self.multiplied[value] = self.multiplied.get(value, 0) + often
+
+    def _twin(self, value: Value, reader: Node) -> Value:
         """`value` as half floats: rounded as early as that makes no difference. reader: it is an operand of this."""
-        self.multiplied[value] = self.multiplied.get(value, 0) + multiplied_by(reader, place)
         if value not in self.twins:
-            self.twins[value] = self._narrowed(value, reader, place)
+            self.twins[value] = self._narrowed(value, reader)
         return self.twins[value]
 
-    def _narrowed(self, value: Value, reader: Node, place: int) -> Value:
+    def _narrowed(self, value: Value, reader: Node) -> Value:
         graph, producer = self.graph, value.producer
         if value.data is not None:
             return graph.constant(self._rounded(value.data), dtype=self.dtype, name=value.name)
@@ -168,15 +179,15 @@ class _Narrowing:
             origins = producer.origins if producer is not None else reader.origins
             return graph.emit("cast", value, origins=origins, insert_before=reader, to=self.dtype)
         data = _data_operands(producer)
-        operands = [self._twin(v, reader, place) if v in data else v for v in producer.inputs]
+        operands = [self._twin(v, reader) if v in data else v for v in producer.inputs]
         return graph.emit(producer.op, *operands, origins=producer.origins, insert_before=reader, **producer.attrs)
 
     def _share(self, value: Value, twin: Value) -> None:
         """Let the other readers of a computed value read its twin, so that nothing needs the value itself, unless it is
         multiplied so often that storing it twice costs nothing beside that.
         """
-        graph, often = self.graph, self.multiplied[value]
-        if value.producer is None or graph.is_output(value) or (not is_open(often) and often >= LEAST_MULTIPLIED):
+        graph, often = self.graph, bounds_of(self.multiplied.get(value, 0))[0]
+        if value.producer is None or graph.is_output(value) or often >= LEAST_MULTIPLIED:
             return
         readers = [node for node in value.users if node is not twin.producer]
         if not readers or any(kind_of(node.op) in KEEP_FLOAT32 for node in readers):
@@ -193,6 +204,8 @@ def multiplied_by(node: Node, place: int) -> Size:
     if node.op == "matmul":
         output = node.output.shape
         return output[-1] if place == 0 else output[-2]
+    if node.op == "block_matmul" and place == 0:
+        return node.output.shape[-1]
     if node.op != "conv" or place != 0:
         return 0
     weights, strides = node.inputs[1].shape, math.prod(node.attrs["strides"])

@@ -25,6 +25,12 @@ MOST_COUNTED = 2.0**30
 """What a float may be whose integer, and a zero point besides, is to fit into 32 bits."""
 NEAR = 1e-4
 """What a factor may be from 1 that leaves bytes what they are, when rounded."""
+MOST_SCALES = 4
+"""Scales one after the other that are taken together."""
+MOST_SCALED = 1e30
+"""What they may multiply an integer by on the way: float32 has such numbers, and keeps all of their digits."""
+MOST_COPIED = 4096
+"""Elements of a constant that is made anew for one of several readers."""
 SMALL = ("int8", "uint8", "int16", "uint16")
 
 
@@ -156,17 +162,25 @@ def the_same_bytes(graph: Graph, node: Node) -> Replacement | None:
     clamped = _Clamped.of(graph, node.inputs[0]) if to in BYTES else None
     if clamped is None or not clamped.covers(to):
         return None
-    value, factor = clamped.x, 1.0
-    while (product := produced_by(value, "mul")) is not None:
+    value, scales = clamped.x, list[float]()
+    while (product := produced_by(value, "mul")) is not None and len(scales) < MOST_SCALES:
         number = splat(product.inputs[1])
         if number is None:
             return None
-        value, factor = product.inputs[0], factor * number
+        value = product.inputs[0]
+        scales.insert(0, float(number))
     found = _integers_of(value)
-    if found is None or abs(factor - 1) > NEAR:
+    if found is None or not _is_one(scales):
         return None
     q, zero = found
     return [q] if zero == clamped.zero and q.type == node.output.type else None
+
+
+def _is_one(scales: list[float]) -> bool:
+    """Whether the product of some scales is 1, and what integers become on the way neither too large nor too small."""
+    steps = np.cumprod(scales) if scales else np.ones(1)
+    ordinary = (np.abs(steps) > 1 / MOST_SCALED) & (np.abs(steps) < MOST_SCALED)
+    return bool(ordinary.all() and abs(steps[-1] - 1) <= NEAR)
 
 
 def _within(graph: Graph, node: Node, x: Value, low: int, high: int) -> Value:
@@ -206,6 +220,8 @@ def _times(graph: Graph, value: Value, number: float) -> tuple[Value | None, Val
 
 def _scaled(graph: Graph, value: Value, number: float) -> Value | None:
     assert value.data is not None
+    if value.data.size > MOST_COPIED and not single_reader(graph, value):
+        return None
     data = value.data.astype(np.float64)
     if not product_in_any_order(data, np.asarray(number), value.dtype):
         return None

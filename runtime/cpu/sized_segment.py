@@ -62,7 +62,7 @@ class SizedSegment(NativeSegment):
                     self._rows.setdefault(arg.value, []).append(row)
         self._recycled = {number: recycled.Recycled(f"value {program.values[number].name!r}") for number in self._rows}
         self._value: Callable[[int], ValueSpec] = program.values.__getitem__
-        self._copied = CopiedValues(program, step)
+        self._program, self._step = program, step
         self._since_resize = 0  # runs with the sizes that it has
         self._tasks = table.places(launch.tasks for launch in step.launches)
         self._scratch = table.places(launch.scratch_bytes for launch in step.launches)
@@ -104,8 +104,9 @@ class SizedSegment(NativeSegment):
         """Give what is small addresses that stay. That takes as long as a few runs save, so it is for sizes that come
         again.
         """
-        copies = self._copied.of(self._variable, self._value)
-        self._copied_in, self._copied_out = self._copied.ways(copies)
+        copied = CopiedValues(self._program, self._step)
+        copies = copied.of(self._variable, self._value)
+        self._copied_in, self._copied_out = copied.ways(copies)
         for number, memory in copies.items():
             address = address_of(memory)
             for row, offset_bytes in self._variable[number]:

@@ -363,3 +363,15 @@ def test_pools_between_quantised_values() -> None:
     y = s.there_and_back(s.node("MaxPool", y, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4), 0.04, 9, "uint8")
     y = s.node("Conv", y, s.weights((8, 16, 1, 1), "int8", 0, 0))
     check(s.model({"x": ("float32", (1, 4, 11, 11))}, y), {"x": floats(1, 4, 11, 11)}, 0.04)
+
+
+def test_what_is_quantised_between_has_no_zero_below_zero() -> None:
+    """-0.02 in steps of 0.05 is 0: its reciprocal is above all numbers."""
+    s = Sketch(seed=1)
+    y = s.there_and_back(s.there_and_back("x", 0.02, 0, "int8"), 0.05, 7, "uint8")
+    model = s.model({"x": ("float32", (5,))}, s.node("Reciprocal", y))
+    feeds = {"x": np.array([-0.02, 0.0, 0.02, -1.0, 1.0], np.float32)}
+    (actual,) = load(compile_model(model, num_threads=1).to_bytes()).run(feeds).values()
+    with np.errstate(divide="ignore"):
+        np.testing.assert_array_equal(np.signbit(actual), np.signbit(unoptimised(model, feeds)))
+    assert np.isposinf(actual[:3]).all()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -22,6 +23,7 @@ from tilestitch.compiler.driver import CompiledModel
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.passes import PassContext, StitchPlan, batches, check_plan, make_plan
+from tilestitch.passes.api import CKernel, Schedule
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.open import slices
 from tilestitch.passes.open.memory import place_open
@@ -227,6 +229,63 @@ def test_a_favoured_batch_has_slices() -> None:
         network.add(layer)
     compiled = compile_model(network.model(), favour=[{"batch": 13}], num_threads=1)
     assert in_images_of(compiled).symbol == "images" and compiled.plans[1].slices is not None
+
+
+def test_a_batch_is_replayed_beside_what_the_data_sizes() -> None:
+    """The rows that NonZero finds go through slices of their own."""
+    network = Network(6, 0)
+    for layer in ("depthwise", "relu", "softmax"):
+        network.add(layer)
+    images = network.value
+    network.node("NonZero", images)
+    network.node("Cast", network.value, to=TensorProto.FLOAT)
+    found, network.value = network.value, images
+    model = network.model(more=found, batch=13)
+    compiled = compile_model(model, num_threads=1)
+    assert {body.graph for body in compiled.plan.bodies.values()} > {"network.images"}
+    again = compile_model(
+        model, num_threads=1, plan=StitchPlan.from_json(json.loads(json.dumps(compiled.plan.to_json())))
+    )
+    assert again.to_bytes() == compiled.to_bytes()
+
+
+def test_kernels_of_the_known_size_stay_where_slices_have_too_few_tasks() -> None:
+    """A running sum of each image is one task: two images at a time are too few for eight threads."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[16, 4096] x) => (float[16, 4096] y) <int64 one = {1}>
+{ a = CumSum(x, one)  b = CumSum<reverse=1>(a, one)  c = CumSum(b, one)  y = CumSum<reverse=1>(c, one) }"""
+    one, many = (compile_model(onnx.parser.parse_model(text), num_threads=threads) for threads in (1, 8))
+    assert in_images_of(one) and not many.plan.bodies
+
+
+def test_kernels_of_plug_ins_are_for_the_size_that_the_model_has() -> None:
+    """Their text may have numbers in it."""
+
+    @dataclass(frozen=True)
+    class Tanh(Schedule):
+        name: ClassVar[str] = "tanh_of_all"
+
+        def schedule(self, graph: Any, group: Any, target: Any) -> list[CKernel] | None:
+            if [graph.node(name).op for name in group.nodes] != ["tanh"]:
+                return None
+            count = int(np.prod(graph.node(group.nodes[0]).output.shape))
+            text = (
+                "float tanhf(float);\nvoid TILESTITCH_KERNEL(const float *x, float *y, int64_t task) {"
+                f" for (int i = 0; i < {count}; ++i) y[i] = tanhf(x[i]); }}"
+            )
+            return [CKernel(text, (group.inputs[0], group.outputs[0]), tasks=1)]
+
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[16, 4096] x) => (float[16, 4096] y) <int64 one = {1}>
+{ a = CumSum(x, one)  b = CumSum(a, one)  t = Tanh(b)  c = CumSum(t, one)  y = CumSum(c, one) }"""
+    model = onnx.parser.parse_model(text)
+    assert compile_model(model, num_threads=1).plan.bodies
+    compiled = compile_model(model, num_threads=1, passes=[Tanh()], planner="none")
+    assert not compiled.plan.bodies
+    x = np.random.default_rng(0).standard_normal((16, 4096)).astype(np.float32)
+    (wanted,) = rivals.onnxruntime(model, 1)({"x": x})
+    with load(compiled.to_bytes(), num_threads=1) as module:
+        assert_close(module.run({"x": x})["y"], wanted, MODELS["float32"])
 
 
 def test_kernels_of_the_known_size_stay_where_slices_save_little(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,3 +242,28 @@ def test_what_is_kept_is_said_per_node_and_recorded() -> None:
 def test_what_cannot_be_kept_is_refused(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(OptionError, match=problem):
         compile_model(cnn(), "cpu", **options)
+
+
+def read_by(shapes: list[list[int]], through: bool = False, columns: int = 8) -> Graph:
+    """tanh of x, which matmuls with weights of some shapes read, perhaps by way of a view; and what else reads it."""
+    graph = Graph("g")
+    y = graph.emit("tanh", graph.add_input("x", TensorType("float32", (4, columns))))
+    view = graph.emit("reshape", y, shape=(2, 2, columns)) if through else y
+    for shape in shapes:
+        weights = graph.constant(np.ones(shape, np.float32))
+        graph.outputs = [*graph.outputs, graph.emit("matmul", view, weights)]
+    graph.outputs = [*graph.outputs, graph.emit("exp", y)]
+    return graph
+
+
+@pytest.mark.parametrize("through", [False, True])
+@pytest.mark.parametrize(
+    ("widths", "kept"), [((384, 384), True), ((1024, 64), True), ((64, 1024), True), ((384,), False)]
+)
+def test_what_is_multiplied_often_is_float32_for_its_other_readers(
+    widths: tuple[int, ...], kept: bool, through: bool
+) -> None:
+    """However the contractions that read it follow each other, and whatever lies between."""
+    graph = lowered(read_by([[8, width] for width in widths], through), "bf16")
+    (exp,) = (node for node in graph.nodes if node.op == "exp")
+    assert (exp.inputs[0].producer.op == "tanh") == kept

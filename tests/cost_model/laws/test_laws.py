@@ -71,8 +71,8 @@ def test_short_kernels_are_over_before_power_limits_them() -> None:
 
 
 def test_sms_of_small_chips_hold_fewer_threads() -> None:
-    found = compute.threads_per_sm(np.array([6.0, 6.1, 7.0, 7.5, 8.0, 8.6, 8.9, 9.0]))
-    assert found.tolist() == [2048, 2048, 2048, 1024, 2048, 1536, 1536, 2048]
+    found = compute.threads_per_sm(np.array([6.0, 6.1, 7.0, 7.5, 8.0, 8.6, 8.9, 9.0, 10.3, 12.0]))
+    assert found.tolist() == [2048, 2048, 2048, 1024, 2048, 1536, 1536, 2048, 2048, 1536]
 
 
 def test_an_l2_cache_of_two_partitions_holds_what_is_read_twice() -> None:

@@ -72,4 +72,4 @@ def test_what_may_mix_images_stays(node: str) -> None:
 
 def test_batches_are_first_dimensions_of_inputs() -> None:
     text = "graph @main(%x: float32[6,2], %y: float32[9], %z: float32[1,7], %s: float32[]) -> (%x) {\n}"
-    assert batches_of(parse_graph(text)) == [9, 6]
+    assert batches_of(parse_graph(text)) == [6, 9], "the one with most data first"
