@@ -6,6 +6,7 @@ from tilestitch.compiler.ir import Graph, Node
 from tilestitch.compiler.ir.sizes import at, bounds_of
 from tilestitch.compiler.ir.types import is_static_tensor
 from tilestitch.cost_model.cpu import CpuDevice
+from tilestitch.cost_model.records import RecordedModel
 
 from .contract import PassContext
 from .open.batches import batches_of, body_name, in_images
@@ -21,12 +22,12 @@ LEAST_GAIN = 0.1
 
 def plan_in_images(graph: Graph, plan: StitchPlan, context: PassContext) -> tuple[Graph, StitchPlan]:
     """A graph and its plan: the given ones, or with slices of a batch, where memory would move so much less by them
-    that it pays. Kernels of plug-ins are for the sizes that the model has.
+    that it pays. Kernels of plug-ins and schedules that were measured are for the sizes that the model has.
     """
     device = device_of(context.target)
     if graph.symbols or not isinstance(device, CpuDevice) or _most_bytes(graph, plan) <= LAST_CACHE_BYTES:
         return graph, plan
-    if any(context.kernels_of(graph, group) for group in plan.groups):
+    if isinstance(context.cost_model, RecordedModel) or any(context.kernels_of(graph, g) for g in plan.groups):
         return graph, plan
     least_us = LEAST_GAIN * predicted_us(plan, graph, context)
     for batch in batches_of(graph):
