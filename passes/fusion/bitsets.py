@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator
 
 def bits(mask: int) -> Iterator[int]:
     """Positions of the ones in `mask`, ascending."""
-    while mask:
+    while mask & (mask - 1):
         low = mask & -mask
         yield low.bit_length() - 1
         mask ^= low
+    if mask:  # most sets are of one number: the last one needs no search
+        yield mask.bit_length() - 1
 
 
 def mask_of(positions: Iterable[int]) -> int:

@@ -100,12 +100,13 @@ class Cover:
 
     def _computed(self, part: int, stored: int) -> int:
         """The atoms of `part` and all that these need and is not `stored`."""
+        before, missing = self.space.before, ~stored
         mask = frontier = part
         while frontier:
             near = 0
             for i in bits(frontier):
-                near |= self.space.before[i]
-            frontier = near & ~stored & ~mask
+                near |= before[i]
+            frontier = near & missing & ~mask
             mask |= frontier
         return mask
 
@@ -185,15 +186,17 @@ class Cover:
 
         None where a kernel would store an atom and compute all its readers, which others compute as well.
         """
-        space = self.space
+        after, asked_for = self.space.after, self.space.results | ~self.space.native
         for part in list(made):
-            mask, kept = made.pop(part), 0
-            for i in bits(part):
-                if (space.results | ~space.native) >> i & 1 or space.after[i] & ~mask:
+            mask = made.pop(part)
+            kept = part & asked_for
+            for i in bits(part & ~kept):
+                if after[i] & ~mask:
                     kept |= 1 << i
-                elif any(self._computing(r, gone, made) for r in bits(space.after[i])):
+                elif any(self._computing(r, gone, made) for r in bits(after[i])):
                     return None
-            stored &= ~(part & ~kept)
+            if kept != part:
+                stored &= ~(part & ~kept)
             if kept:
                 made[kept] = mask
         return stored
