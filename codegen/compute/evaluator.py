@@ -18,7 +18,7 @@ from tilestitch.compiler.ir.ops import Kind, kind_of
 from . import elementwise, movement
 from .dtypes import Expr, dtype_of, is_hidden, literal, named, opaque
 from .indexing import Index, broadcast_index, pull_view
-from .requantised import kept_as_float
+from .requantised import kept_as_float, rounded_by_addition
 
 Source = Callable[[Sequence[Expr]], Any]
 """Gives an element of a value at an index, in the value's compute dtype; None if the value must be computed instead."""
@@ -123,7 +123,7 @@ class Evaluator:
             return []
         kept = self._kept_as_float(node)
         if kept is not None:
-            return [(kept[0], index)]
+            return [(self._rounded_product(kept[0]) or kept[0], index)]
         if node.op in elementwise.RULES:
             return [(x, broadcast_index(index, x.shape)) for x in node.inputs]
         if kind_of(node.op) is Kind.VIEW:
@@ -147,9 +147,7 @@ class Evaluator:
     def _apply(self, node: Node, index: Index) -> Expr:
         kept = self._kept_as_float(node)
         if kept is not None:
-            rounded, low, high = kept
-            whole = self.value(rounded, index) + literal(0.0, "float32")  # integers have no zero below 0
-            return self._element(elementwise.between(self.bind(whole), low, high, self.bind))
+            return self._element(self._rounded_between(*kept, index))
         if node.op in elementwise.RULES:
             operands = [self.value(x, broadcast_index(index, x.shape)) for x in node.inputs]
             return self._element(self.rules[node.op](elementwise.Operation(node, operands, self.bind)))
@@ -161,6 +159,21 @@ class Evaluator:
             )
             return self._element(movement.RULES[node.op](access))
         raise KernelError(f"{node.op} cannot be evaluated element by element inside a kernel", node.origins)
+
+    def _rounded_between(self, rounded: Value, low: int, high: int, index: Index) -> Expr:
+        """A rounded float32, and no NaN, kept in a range. A product is multiplied and rounded by one instruction."""
+        product = self._rounded_product(rounded)
+        if product is not None:
+            return rounded_by_addition(self.value(product, index), low, high, self.bind)
+        whole = self.value(rounded, index) + literal(0.0, "float32")  # integers have no zero below 0
+        return elementwise.between(self.bind(whole), low, high, self.bind)
+
+    def _rounded_product(self, rounded: Value) -> Value | None:
+        """The product that is rounded, if only for this."""
+        if rounded in self.sources or rounded.producer is None or len(rounded.uses) > 1:
+            return None
+        x = rounded.producer.inputs[0]
+        return x if x not in self.sources and x.producer is not None and x.producer.op == "mul" else None
 
     def _kept_as_float(self, node: Node) -> tuple[Value, int, int] | None:
         if node.op != "cast":

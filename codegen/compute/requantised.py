@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from tvm.script.ir_builder import tirx as T
 
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.magnitudes import magnitude
+
+from .dtypes import Bind, Expr, immediate, literal
 
 MOST_INTEGER = 2.0**30
 """What int32 of it, and a zero point, fit into 32 bits."""
@@ -46,6 +49,23 @@ def kept_as_float(value: Value, computed: Callable[[Value], bool]) -> tuple[Valu
     if x.tensor_type.shape != value.tensor_type.shape or not magnitude(x) < MOST_INTEGER:
         return None
     return rounded.output, low - zero, high - zero
+
+
+WHOLE = 1.5 * 2.0**23
+"""Added to a float32 of less than 2^22 it leaves no bits for fractions: the sum is rounded to the nearest integer."""
+
+
+def rounded_by_addition(x: Expr, low: int, high: int, bind: Bind) -> Expr:
+    """A float32, rounded and kept from `low` to `high`, by a sum whose bits count its integers.
+
+    What is too large for that stays beyond the range, as sums and bits of positive floats grow with the number, and
+    those of negative floats are integers below 0. The result is never -0.
+    """
+    (first,) = np.array([WHOLE], np.float32).view(np.int32)
+    bits = bind(T.reinterpret("int32", bind(x + literal(WHOLE, "float32"))))
+    raised = bind(T.max(bits, immediate(int(first) + low, "int32")))
+    kept = bind(T.min(raised, immediate(int(first) + high, "int32")))
+    return T.reinterpret("float32", kept) - literal(WHOLE, "float32")
 
 
 def _made_by(value: Value, op: str, computed: Callable[[Value], bool]) -> Node | None:

@@ -12,7 +12,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_dtype
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.indexing import ravel
+from tilestitch.codegen.compute.indexing import broadcast_index, ravel
 from tilestitch.codegen.cpu.contraction.panels import pack
 from tilestitch.codegen.groups import before_views, gate_number
 from tilestitch.compiler.ir.graph import Value
@@ -68,6 +68,7 @@ class Surroundings:
         self.flat = dict(zip(plain, buffers, strict=False))
         self.evaluator.sources.update({v: buffer_source(b, v.tensor_type, simplify) for v, b in self.flat.items()})
         self.stores = list(zip(group.outputs, buffers[len(plain) :], strict=False))
+        self.result = group.result
         self.packed: Any = None
         if packing is not None:
             dtype = storage_dtype(packing.dtype)
@@ -82,12 +83,28 @@ class Surroundings:
         with self.evaluator.scope():
             return self.evaluator.value(value, tuple(index))
 
+    def begin(self, along: Sequence[bool]) -> Callable[[Sequence[Expr]], Expr] | None:
+        """What sums of integers begin with, by the index of a result: what the only reader of the anchor's result adds
+        to it, if that differs at most `along` some axes. `finish` is to be given sums that have it. None where
+        nothing is added so.
+        """
+        added = _added(self.group, along)
+        if added is None:
+            return None
+        start, self.result = added
+
+        def element(index: Sequence[Expr]) -> Expr:
+            with self.evaluator.scope():
+                return self.evaluator.value(start, broadcast_index(index, start.shape))
+
+        return element
+
     def finish(self, index: Sequence[Expr], *results: Expr) -> None:
         """Store every output of the group, given the anchor's result at `index`; in a group with gates, of each gate.
 
         There `index` counts the columns of a gate.
         """
-        anchor = self.group.result
+        anchor = self.result
         with self.evaluator.scope():
             named = [self.evaluator.bind(result) for result in results]
             roles, simplify = self.group.roles, self.evaluator.simplify
@@ -96,3 +113,19 @@ class Surroundings:
                 source, place = before_views(self.group.roles, value, tuple(index), self.evaluator.simplify)
                 element = self.evaluator.value(source, tuple(index))
                 store(buffer, value.tensor_type, place, element, self.evaluator.simplify)
+
+
+def _added(group: Operands, along: Sequence[bool]) -> tuple[Value, Value] | None:
+    """What is added to the anchor's integers before anything else reads them, and the sum."""
+    result = group.result
+    if result.dtype != "int32" or result in group.outputs or len(result.uses) != 1:
+        return None
+    (node,) = result.users
+    if node.op != "add" or node not in group.nodes or node.output.shape != result.shape:
+        return None
+    (other,) = (v for v in node.inputs if v is not result)
+    if other.data is None and other not in group.inputs:
+        return None
+    shape = (1,) * (len(along) - len(other.shape)) + tuple(other.shape)
+    differs = any(extent != 1 and not may for extent, may in zip(shape, along, strict=True))
+    return None if differs else (other, node.output)

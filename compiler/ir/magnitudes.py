@@ -37,14 +37,19 @@ def _computed(value: Value, depth: int, known: dict[Value, float]) -> float:
             return float("inf")
         wide = np.abs(value.data.astype(np.float64))
         return float(wide.max()) if wide.size and np.isfinite(wide).all() else float("inf")
-    if value.dtype in COUNTED:
-        info = np.iinfo(value.dtype)
-        return float(max(-int(info.min), int(info.max)))
-    node = value.producer
-    if node is None or depth == 0 or node.op not in _MAGNITUDES:
-        return float("inf")
+    node, most = value.producer, _most(value.dtype)
+    if node is None or depth == 0 or node.op not in _MAGNITUDES or value.dtype.startswith("uint"):
+        return most  # what is below 0 wraps to a large unsigned number
     found = _MAGNITUDES[node.op](*(_magnitude(x, depth - 1, known) for x in node.inputs))
-    return found if found < LARGEST else float("inf")
+    return found if found < min(LARGEST, most) else most
+
+
+def _most(dtype: str) -> float:
+    """What a dtype holds, whatever its numbers stem from."""
+    if dtype not in COUNTED:
+        return float("inf")
+    info = np.iinfo(dtype)
+    return float(max(-int(info.min), int(info.max)))
 
 
 _MAGNITUDES: dict[str, Callable[..., float]] = {

@@ -8,6 +8,7 @@ results change by rounding, and only where no number that occurs can be infinite
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 import numpy as np
@@ -25,6 +26,8 @@ MOST_COUNTED = 2.0**30
 """What a float may be whose integer, and a zero point besides, is to fit into 32 bits."""
 NEAR = 1e-4
 """What a factor may be from 1 that leaves bytes what they are, when rounded."""
+ROUNDED = 2.0**-21
+"""Of a number, what its rounding, and that of a few factors, may make of it."""
 MOST_SCALES = 4
 """Scales one after the other that are taken together."""
 MOST_SCALED = 1e30
@@ -41,7 +44,8 @@ class Requantise:
     name: ClassVar[str] = "requantise"
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
-        count = sum(apply_patterns(graph, patterns) for patterns in PATTERNS)
+        own = () if context.target.is_gpu else CPU_PATTERNS
+        count = sum(apply_patterns(graph, patterns) for patterns in (*PATTERNS, *own))
         return PassResult(graph, count > 0, (f"{count} rewrites",) if count else ())
 
 
@@ -229,6 +233,50 @@ def _scaled(graph: Graph, value: Value, number: float) -> Value | None:
     return graph.constant(scaled, name=value.name) if np.isfinite(scaled).all() else None
 
 
+def bias_of_integers(graph: Graph, node: Node) -> Replacement | None:
+    """sums * f + bias is (sums + q) * f, where the bias is q scales of the sums up to rounding: a convolution's sums
+    begin with q then, and the scaled number may be rounded as it is scaled.
+    """
+    product, bias = produced_by(node.inputs[0], "mul"), node.inputs[1]
+    if product is None or bias.data is None or product.inputs[1].data is None or not is_sized(node.output):
+        return None
+    cast = _read_once(graph, product.output, "mul") and _read_once(graph, product.inputs[0], "cast")
+    if cast is None or not node.output.type == product.output.type == product.inputs[0].type:
+        return None
+    sums, begun = cast.inputs[0], np.zeros((), np.int64)
+    less = _read_once(graph, sums, "sub")
+    if less is not None and less.inputs[1].data is not None:
+        sums, begun = less.inputs[0], -less.inputs[1].data.astype(np.int64)
+    conv = _read_once(graph, sums, "conv")
+    if conv is None or conv.output.dtype != "int32" or sums.type != cast.inputs[0].type:
+        return None
+    whole = _whole_multiples(bias.data, product.inputs[1].data)
+    most = None if whole is None else _most_of_sums(conv) + np.abs(whole + begun).max(initial=0)
+    if whole is None or most is None or not most < 1 << 31:
+        return None
+    begin = graph.constant((whole + begun).astype(np.int32), name=bias.name)
+    begun_sums = emit_like(graph, node, "cast", emit_like(graph, node, "add", sums, begin), to="float32")
+    return [emit_like(graph, node, "mul", begun_sums, product.inputs[1])]
+
+
+def _whole_multiples(bias: np.ndarray, scale: np.ndarray) -> np.ndarray | None:
+    """bias / scale, where these are integers up to the rounding of both; int64."""
+    if bias.size == 0 or scale.size == 0 or not (np.isfinite(bias).all() and np.isfinite(scale).all()):
+        return None
+    wide, step = bias.astype(np.float64), scale.astype(np.float64)
+    if not (np.abs(step) > 1 / MOST_SCALED).all():
+        return None
+    whole = np.rint(wide / step)
+    near = np.abs(whole * step - wide) <= ROUNDED * np.abs(wide)
+    return whole.astype(np.int64) if near.all() and (np.abs(whole) < MOST_COUNTED).all() else None
+
+
+def _most_of_sums(conv: Node) -> int:
+    """What sums of bytes by weights do not exceed."""
+    shape = conv.inputs[1].shape
+    return 255 * 128 * (prod(shape) // max(1, shape[0 if conv.attrs["layout"] == "NCX" else -1]))
+
+
 def scaled_first(graph: Graph, node: Node) -> Replacement | None:
     """max(x, 0) * c is max(x * c, 0), for c > 0."""
     raised, factor = node.inputs
@@ -296,3 +344,5 @@ PATTERNS: tuple[dict[str, list[Pattern]], ...] = (
     {"cast": [rounded_last]},
 )
 """In the order in which they are looked for: each hides what those before it look for."""
+CPU_PATTERNS: tuple[dict[str, list[Pattern]], ...] = ({"add": [bias_of_integers]},)
+"""After them, on CPUs, whose convolutions begin with constants."""

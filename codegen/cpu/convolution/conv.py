@@ -55,14 +55,15 @@ def _inner(shape: ConvShape, dim: int, first: int, size: int, tap: int) -> list[
 
 def emit_conv(
     plan: ConvPlan, load_x: LoadPixel, weights: Operand, epilogue: PixelEpilogue, task: Expr, scratch: Expr,
-    emitter: type[ConvEmitter] | None = None,
+    emitter: type[ConvEmitter] | None = None, begin: Callable[[Expr], Expr] | None = None,
 ) -> None:  # fmt: skip
     """Emits the body of one task. The ``batch`` that ``weights`` is asked for is the group.
 
-    ``k`` of the weights counts (kernel position, channel of the group), channel fastest.
+    ``k`` of the weights counts (kernel position, channel of the group), channel fastest. Sums begin with what ``begin``
+    gives for an output channel, or with 0.
     """
     with dots.imported(plan.dot):
-        (emitter or ConvEmitter)(plan, load_x, weights, epilogue, scratch).run(task)
+        (emitter or ConvEmitter)(plan, load_x, weights, epilogue, scratch, begin).run(task)
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,10 @@ class ConvEmitter:
     """State shared by the pieces of one kernel: the plan, the callbacks and the workspace buffers."""
 
     def __init__(
-        self, plan: ConvPlan, load_x: LoadPixel, weights: Operand, epilogue: PixelEpilogue, scratch: Expr
-    ) -> None:
+        self, plan: ConvPlan, load_x: LoadPixel, weights: Operand, epilogue: PixelEpilogue, scratch: Expr,
+        begin: Callable[[Expr], Expr] | None = None,
+    ) -> None:  # fmt: skip
+        self.begin = begin
         self.plan, self.schedule, self.epilogue, self.scratch = plan, plan.schedule, epilogue, scratch
         self.load_x: LoadPixel = lambda image, position, channel: load_x(image, position[-plan.spatial_rank :], channel)
         shape, tile = plan.shape, plan.tile
@@ -310,7 +313,7 @@ class ConvEmitter:
         plan, shape = self.plan, self.plan.shape
         tile = RegisterTile(site.pixels, -(-width // plan.tile.lanes), plan.tile.lanes)
         acc = mk.allocate(tile, shape.acc_dtype)
-        mk.fill(acc, tile, mk.constant(0, shape.acc_dtype))
+        self._begin(acc, tile, panel, width)
         left = self._left(site)
         prefetches = self.schedule.prefetch_next
         tiles = min(self.schedule.block_tiles, plan.y.parts) * plan.x.parts if prefetches else 0
@@ -339,6 +342,24 @@ class ConvEmitter:
         elif shape.group_in:
             self._reduce(site, step)
         self._finish(acc, tile, panel, width, site)
+
+    def _begin(self, acc: Any, tile: RegisterTile, panel: Expr, width: int) -> None:
+        if self.begin is None or width % tile.lanes:
+            mk.fill(acc, tile, mk.constant(0, self.plan.shape.acc_dtype))
+        if self.begin is None:
+            return
+        begin, first = self.begin, self._first_channel(panel)
+        with mk.unroll(0, tile.rows) as row:
+            for start, size in mk.chunks(width, tile.lanes):
+                mk.vector(
+                    size,
+                    lambda lane, start=start: T.buffer_store(  # type: ignore[misc]
+                        acc, begin(first + (start + lane)), [row, start + lane]
+                    ),
+                )
+
+    def _first_channel(self, panel: Expr) -> Expr:
+        return self.group * self.plan.shape.group_out + panel * self.plan.tile.columns
 
     def _leaves_columns_out(self, site: Site) -> bool:
         """Of tiles that are parts of a wide image, or a narrow one: code for smaller ones would be as much again."""
@@ -457,8 +478,7 @@ class ConvEmitter:
 
     def _stored(self, panel: Expr, site: Site) -> Callable[[Expr, Expr, Expr], None]:
         """``store(pixel of a tile, column of a panel, value)``."""
-        plan, shape = self.plan, self.plan.shape
-        first = self.group * shape.group_out + panel * plan.tile.columns
+        plan, first = self.plan, self._first_channel(panel)
 
         def store(pixel: Expr, column: Expr, value: Expr) -> None:
             position = (*self.outer, site.y0 + pixel // site.columns, site.x0 + pixel % site.columns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +42,12 @@ class _Images:
     def finish(self, image: Expr, position: Sequence[Expr], channel: Expr, value: Expr) -> None:
         self.around.finish(self.layout.index(image, position, channel), value)
 
+    def begin(self) -> Callable[[Expr], Expr] | None:
+        """What sums of an output channel begin with, if that is the same for all positions."""
+        spatial = [0] * (len(self.source.shape) - 2)
+        begin = self.around.begin(self.layout.index(False, [False] * len(spatial), True))
+        return None if begin is None else lambda channel: begin(self.layout.index(0, spatial, channel))
+
     def weights(self, load: Load) -> Operand:
         """The packed weights, or those that `load(group, k, column)` gives."""
         if self.around.packed is not None:
@@ -74,10 +80,8 @@ def lower_conv(group: Operands, plan: ConvPlan) -> KernelLaunch:
             return around.load(w, layout.weight_index(tap, k % shape.group_in, out))
 
         images = _Images(around, layout, x)
-        emit_conv(
-            plan, images.load, images.weights(load_w), images.finish, task, scratch,
-            TileConvEmitter if plan.multiplies_tiles else ConvEmitter,
-        )  # fmt: skip
+        own = (TileConvEmitter, None) if plan.multiplies_tiles else (ConvEmitter, images.begin())
+        emit_conv(plan, images.load, images.weights(load_w), images.finish, task, scratch, *own)
 
     return group.launch("conv", plan.tasks, plan.scratch_bytes, packing, matrix, emit)
 
