@@ -8,6 +8,8 @@ import pytest
 from tests.passes.helpers import after, body, ops
 from tilestitch.compiler.ir import Graph, TensorType, Value, magnitudes
 from tilestitch.compiler.ir.magnitudes import magnitude
+from tilestitch.compiler.ir.text import parse_graph
+from tilestitch.passes import TargetInfo, run_pipeline
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.rewrite.requantise import Requantise
 
@@ -155,3 +157,66 @@ def test_sums_of_the_same_are_followed_once(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(magnitudes, "_computed", lambda value, *rest: (asked.append(value), followed(value, *rest))[1])
     assert magnitude(value) == 255 * 2.0**30
     assert len(asked) == len(set(asked)) == 32
+
+
+def biased(bias: str, scale: float = 0.25, target: TargetInfo | None = None) -> list[str]:
+    text = graph_of(
+        "%w = constant [1, 2, 3, 4, 5, 6] : int8[3,2,1,1]",
+        f"%bias = constant {bias} : float32[3,1,1]",
+        *numbers(f=scale),
+        "%k = constant [7, -8, 9] : int32[3,1,1]",
+        "%c = conv(%x, %w) {strides=[1,1], before=[0,0], after=[0,0], dilations=[1,1], groups=1, "
+        'layout="NCX", out_dtype="int32"} : int32[1,3,2,2]',
+        "%s = sub(%c, %k) : int32[1,3,2,2]",
+        '%i = cast(%s) {to="float32"} : float32[1,3,2,2]',
+        "%m = mul(%i, %f) : float32[1,3,2,2]",
+        "%y = add(%m, %bias) : float32[1,3,2,2]",
+        inputs="%x: uint8[1,2,2,2]",
+        result="y",
+    )
+    graph = parse_graph(text)
+    context = PassContext() if target is None else PassContext(target=target)
+    return body(run_pipeline(graph, context, "requantise,dce"))
+
+
+def test_a_bias_that_is_a_multiple_of_the_scale_begins_the_sums() -> None:
+    now = biased("[0.5, -3.25, 0.0]")
+    assert [line.split("(")[0] for line in now] == ["conv", "add", "cast", "mul"]
+    graph = after(
+        graph_of(
+            "%w = constant [1, 2] : int8[1,2,1,1]",
+            *numbers(f=0.1, bias=np.float32(1000) * np.float32(0.1)),
+            "%c = conv(%x, %w) {strides=[1,1], before=[0,0], after=[0,0], dilations=[1,1], groups=1, "
+            'layout="NCX", out_dtype="int32"} : int32[1,1,2,2]',
+            '%i = cast(%c) {to="float32"} : float32[1,1,2,2]',
+            "%m = mul(%i, %f) : float32[1,1,2,2]",
+            "%y = add(%m, %bias) : float32[1,1,2,2]",
+            inputs="%x: uint8[1,2,2,2]",
+            result="y",
+        ),
+        "requantise,dce",
+    )
+    assert body(graph)[1:2] == ["add(c, 1000)"]
+
+
+@pytest.mark.parametrize("bias", ["[0.5, -3.25, 0.125]", "[5e8, 0.0, 0.0]", "[NaN, 0.0, 0.0]"])
+def test_other_biases_stay_floats(bias: str) -> None:
+    """What is no multiple, what may make sums that 32 bits do not hold, what is no number."""
+    assert [line.split("(")[0] for line in biased(bias)][-3:] == ["cast", "mul", "add"]
+
+
+def test_gpus_multiply_and_add_floats_at_once() -> None:
+    now = biased("[0.5, -3.25, 0.0]", target=TargetInfo("cuda"))
+    assert [line.split("(")[0] for line in now][-3:] == ["cast", "mul", "add"]
+
+
+def test_magnitudes_of_integers_that_do_not_wrap() -> None:
+    graph = Graph("g")
+    x = graph.add_input("x", TensorType("uint8", (3,)))
+    wide = graph.emit("cast", x, to="int32")
+    less = graph.emit("sub", wide, graph.constant(np.int32(116)))
+    assert magnitude(less) == 255 + 116
+    assert magnitude(graph.emit("mul", less, graph.constant(np.int32(1 << 30)))) == 2.0**31
+    assert magnitude(graph.emit("sub", x, graph.constant(np.uint8(1)))) == 255
+    assert magnitude(graph.emit("cast", less, to="uint8")) == 255
+    assert magnitude(graph.emit("cast", graph.emit("neg", wide), to="uint32")) == 2.0**32 - 1
