@@ -22,7 +22,7 @@ from tilestitch.passes.plan.cpu.tiling import Split, split_at_most
 
 from .cycles import conv_cycles, conv_task, conv_transpose_task
 from .tasks import SHAPES, choose_blocks
-from .tiles import choose_tile, panel_cycles, tile_limits, widens
+from .tiles import choose_tile, lanes_of, panel_cycles, tile_limits, widens
 
 MAX_BORDER_TAPS = 48
 """Most kernel taps that are written out, each with a loop of its own, for tiles at the border."""
@@ -107,7 +107,7 @@ def _pixel_split(shape: ConvShape, limit: int) -> tuple[Split, Split]:
 
 def _choose_tile(shape: ConvShape, isa: Isa) -> CpuConvSchedule:
     """The register tile with the fewest estimated cycles for one image (compare `choose_tile`), in one task."""
-    lanes = isa.lanes(shape.acc_dtype)
+    lanes = lanes_of(shape.group_out, shape.acc_dtype, isa, isa.dot_of(shape))
     best: tuple[float, int, int] | None = None
     for vectors, limit in tile_limits(shape.group_out, lanes, isa):
         for pixels in range(1, limit + 1):
@@ -145,7 +145,8 @@ def choose_conv_transpose(shape: ConvTransposeShape, isa: Isa, threads: int) -> 
     """Tiles and tasks. Raises ValueError for an empty output."""
     if min(shape.batch, shape.group_out, *shape.output) < 1:
         raise ValueError(f"transposed convolution with an empty result {shape}; skip the launch")
-    tile, _ = choose_tile(shape.phase, shape.group_out, isa.lanes(shape.acc_dtype), isa)
+    lanes = lanes_of(shape.group_out, shape.acc_dtype, isa)
+    tile, _ = choose_tile(shape.phase, shape.group_out, lanes, isa)
     schedule = CpuConvTransposeSchedule(tile.rows, tile.vectors, tile.lanes, 1)
     plan = ConvTransposePlan(shape, schedule)
     task = conv_transpose_task(plan, isa)

@@ -23,7 +23,7 @@ from tilestitch.passes.plan.cpu.tiling import RegisterTile, Split, meet_in_a_set
 
 from .cycles import gemm_cycles, gemm_task
 from .tasks import SHAPES, choose_blocks
-from .tiles import choose_tile, widens
+from .tiles import choose_tile, lanes_of, widens
 
 LEAST_TILES = 8
 """Tiles of rows of a result that leave in long runs rather than panel by panel."""
@@ -89,13 +89,15 @@ def choose_gemm_of_panels(shape: GemmShape, vectors: int, isa: Isa, threads: int
 
 def _in_vectors(shape: GemmShape, isa: Isa, threads: int, vectors: int | None = None) -> CpuGemmSchedule:
     """The best register tile, of so many vectors if that is given."""
-    tile, rows = choose_tile(shape.m, shape.n, isa.lanes(shape.acc_dtype), isa, vectors)
+    blocks, lanes = shape.blocks is not None, isa.lanes(shape.acc_dtype)
+    if not blocks:
+        lanes = lanes_of(shape.n, shape.acc_dtype, isa, isa.dot_of(shape))
+    tile, rows = choose_tile(shape.m, shape.n, lanes, isa, vectors)
     draft = _draft(shape, tile, isa)
     k_block = _reduction_block(GemmPlan(shape, draft), rows, isa)
     draft = replace(draft, k_block=k_block)
     block_tiles, block_panels = _blocks(GemmPlan(shape, draft), isa, threads)
     dots = isinstance(draft, CpuDotGemmSchedule)
-    blocks = shape.blocks is not None
     widen = blocks or (shape.packed and shape.gates == 1 and not dots and widens(shape.b_dtype, block_tiles))
     near = shape.packed and not GemmPlan(shape, draft).splits_k and shape.right_bytes <= isa.l2_bytes // 4
     rows_outer = near and rows.parts >= LEAST_TILES and not widen

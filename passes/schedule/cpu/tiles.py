@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilestitch.compiler.ir.types import compute_dtype
-from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.isa import Dot, Isa
 from tilestitch.passes.plan.cpu.tiling import RegisterTile, Split, split_at_most
 
 MAX_VECTORS = 8
@@ -14,8 +14,23 @@ PACK_CYCLES, NEAR_CYCLES, FAR_CYCLES = 0.5, 0.03, 0.12
 MEMORY_CYCLES = 0.35
 """To read one from memory again: a GEMM of 1000x12544x1024 made 165 GFLOP/s with 51 MB between two uses of a panel, and
 250 with 13 MB."""
+WIDE_BYTES = 64
+"""Of vector registers that some CPUs multiply in two halves."""
 LAST_CACHE_BYTES = 16 << 20
 """That a core may expect to find again in the last cache, which it shares."""
+
+
+def lanes_of(columns: int, dtype: str, isa: Isa, dot: Dot | None = None) -> int:
+    """Elements of `dtype` in a vector of a tile for so many columns: half of a register of 64 bytes where they fit it,
+    and `dot`, by which they are multiplied.
+
+    Of these CPUs some multiply a register in two halves, and take half to three quarters of the time for one (Zen 4);
+    none takes longer.
+    """
+    lanes = isa.lanes(dtype)
+    if isa.vector_bytes < WIDE_BYTES or columns > lanes // 2:
+        return lanes
+    return lanes // 2 if dot is None or lanes // 2 in dot.lanes else lanes
 
 
 def step_cycles(rows: int, vectors: int, isa: Isa) -> float:

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposeShape
 from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemmShape
 from tilestitch.passes.plan.cpu.images import ConvShape
-from tilestitch.passes.plan.cpu.isa import AVX2, AVX512, Isa
+from tilestitch.passes.plan.cpu.isa import AVX2, AVX512, Isa, isa_named
+from tilestitch.passes.plan.cpu.schedules import CpuDotGemmSchedule
 from tilestitch.passes.plan.cpu.window import WindowPlan
+from tilestitch.passes.schedule.cpu.conv import choose_conv, choose_conv_transpose
 from tilestitch.passes.schedule.cpu.cycles import gemm_cycles
 from tilestitch.passes.schedule.cpu.gemm import choose_gemm
 from tilestitch.passes.schedule.cpu.window import choose_window
@@ -43,6 +46,26 @@ def test_rows_that_meet_in_a_set_of_the_cache_are_predicted_to_take_longer_than_
     schedule = choose_gemm(shape, AVX512, 1)
     there, copied = (gemm_cycles(GemmPlan(shape, replace(schedule, stage_left=copy)), AVX512) for copy in (False, True))
     assert (copied < there) == schedule.stage_left == meet
+
+
+@pytest.mark.parametrize(
+    "columns, isa, lanes",
+    [(8, AVX512, 8), (3, AVX512, 8), (1, AVX512, 8), (9, AVX512, 16), (24, AVX512, 16), (3, AVX2, 8)],
+)
+def test_columns_that_half_a_register_holds_are_multiplied_in_half_of_it(columns: int, isa: Isa, lanes: int) -> None:
+    image = ConvShape(1, 16, columns, (12, 12), (3, 3), (1, 1), (1, 1), ((1, 1), (1, 1)), 1)
+    phase = ConvTransposeShape(1, 16, columns, (12, 12), (24, 24), (4, 4), (2, 2), (1, 1), (1, 1))
+    conv = choose_conv(image, isa, 1)
+    assert choose_gemm(GemmShape(64, columns, 32), isa, 1).lanes == conv.lanes == lanes
+    assert choose_conv_transpose(phase, isa, 1).lanes == lanes
+    assert not list(ConvPlan(image, 2, conv).reasons())
+
+
+def test_what_multiplies_groups_keeps_the_lanes_that_it_has() -> None:
+    halves = isa_named("avx512", half_dot="vdpbf16ps")
+    shape = GemmShape(64, 8, 32, packed=True, a_dtype="bfloat16", b_dtype="bfloat16")
+    schedule = choose_gemm(shape, halves, 1)
+    assert isinstance(schedule, CpuDotGemmSchedule) and schedule.lanes == 16
 
 
 def test_few_rows_fit_in_a_cache_wherever_they_lie() -> None:
