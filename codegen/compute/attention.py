@@ -13,7 +13,8 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.compiler.ir.graph import Value
-from tilestitch.passes.plan.parts import Part, Roles, Softmax
+from tilestitch.passes.plan.attention.operands import is_weighed
+from tilestitch.passes.plan.parts import Roles, Softmax
 
 from .dtypes import Expr, compute_dtype, dtype_of, immediate
 from .evaluator import Evaluator
@@ -59,12 +60,7 @@ class Between:
     @property
     def is_weighed(self) -> bool:
         """Whether a weight depends on more than its score and its row."""
-        mends = {*self.softmax.flaws, *self.softmax.dead}
-        weighed = [n for n, part in self.roles.parts.items() if part is Part.WEIGHED]
-        return any(
-            n.op not in ("is_nan", "cast", "reshape") and not (n.op == "select" and n.inputs[0] in mends)
-            for n in weighed
-        )
+        return is_weighed(self.roles)
 
     def score(self, evaluator: Evaluator, batch: Expr, row: Expr, key: Expr, dot: Expr) -> Expr:
         """The score whose dot product of query and key is given. To be called in a scope of its own."""

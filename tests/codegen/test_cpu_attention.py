@@ -224,4 +224,4 @@ def test_a_plan_whose_keys_are_wide_multiplies_no_pairs() -> None:
     assert not isinstance(chosen.scores, CpuDotGemmSchedule)
     narrow = choose_attention(replace(shape, query_dtype="bfloat16", key_dtype="bfloat16"), PAIRS, 1)
     assert isinstance(narrow.scores, CpuDotGemmSchedule) and not isinstance(narrow.weighed, CpuDotGemmSchedule)
-    assert any("bfloat16 by constant bfloat16" in reason for reason in AttentionPlan(shape, narrow).reasons())
+    assert any("multiplies bfloat16 by bfloat16" in reason for reason in AttentionPlan(shape, narrow).reasons())

@@ -166,7 +166,7 @@ def test_channels_come_in_whole_tiles() -> None:
         ({"rows": 2, "columns": 17}, "one or two tiles of 16 pixels"), ({"vectors": 3}, "of 16 channels"),
         ({"stage": False}, "rows that are copied first"), ({"spill": False}, "rows that are copied first"),
         ({"prefetch_next": True}, "ask for no other"), ({"dot": "vpdpbusd"}, "no instruction 'vpdpbusd' multiplies so"),
-        ({"dot": "tdpbf16ps"}, "multiplies bfloat16 by constant bfloat16"), ({"widen_right": True}, "none to widen"),
+        ({"dot": "tdpbf16ps"}, "multiplies bfloat16 by bfloat16"), ({"widen_right": True}, "none to widen"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_emitted_is_refused(changes: dict[str, Any], reason: str) -> None:

@@ -21,7 +21,7 @@ from tests.codegen.kernel_harness import cpu_group, run_launches
 from tests.codegen.test_dots import assembly
 from tests.codegen.test_dots import gemm as bytes_gemm
 from tests.codegen.test_half_dots import gemm as halves_gemm
-from tests.codegen.test_half_dots import rounded
+from tests.codegen.test_half_dots import rounded, stored_as_bfloat16
 from tilestitch.codegen.cpu.group import lower_group
 from tilestitch.codegen.cpu.target import parse_target
 from tilestitch.codegen.errors import KernelError
@@ -93,6 +93,15 @@ def test_what_is_large_is_multiplied_in_tiles(graph: Graph, dot: str) -> None:
     assert names[0] == "ldtilecfg" and "tilerelease" in names
     steps = re.findall(rf"(?:tileloadd ){{4}}(?:{dot} ){{4}}", " ".join(names) + " ")
     assert steps and names.count(dot) == 4 * len(steps)
+
+
+@pytest.mark.parametrize(("cpu", "rounds"), [("sapphirerapids", True), ("sapphirerapids,-avx512bf16", False)])
+def test_results_are_rounded_by_one_instruction_where_there_is_one(cpu: str, rounds: bool) -> None:
+    graph = stored_as_bfloat16(halves_gemm(64, 64, 128))
+    (group,) = make_plan(graph, PassContext(TILES)).groups
+    (launch,) = lower_group(graph, group)
+    text = assembly(launch, parse_target(f"cpu:{cpu}"))
+    assert "tdpbf16ps" in text and ("vcvtneps2bf16" in text) == rounds and "tilestitch_" not in text
 
 
 def test_what_is_small_is_not() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from onnx import ModelProto
@@ -12,8 +13,9 @@ from tests.mixed_graphs import mixed_graphs
 from tests.models import cnn, transformer
 from tests.networks import bert, gpt2, half, residual_block
 from tilestitch.compiler.frontend import import_model
-from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.compiler.ir.text import parse_graph
+from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.passes import PassContext, TargetInfo, check_plan, make_plan, run_pipeline
 from tilestitch.passes.fusion.planners import PLANNERS
@@ -21,7 +23,7 @@ from tilestitch.passes.fusion.rules.blocks import BlockStitching
 from tilestitch.passes.fusion.rules.remote import GlobalStitching, Packing
 from tilestitch.passes.plan import Group, StitchPlan
 from tilestitch.passes.plan.cpu.isa import isa_named
-from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule, CpuSplitRowSchedule
+from tilestitch.passes.plan.cpu.schedules import CpuDotGemmSchedule, CpuGemmSchedule, CpuSplitRowSchedule
 from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.registers import registers_of
 from tilestitch.passes.plan.view import look_up
@@ -171,6 +173,36 @@ def test_vectors_and_shares_are_those_of_the_schedule(target: str) -> None:
         (gemm,) = (a for a in part.arithmetic if a.unit == "fma")
         assert part.lanes == group.schedule.lanes == isa.lanes("float32")
         assert 0 < gemm.share <= 1
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "sums"), [("bfloat16", "bfloat16", "float32"), ("uint8", "int8", "int32")], ids=["pairs", "bytes"]
+)
+def test_groups_that_an_instruction_multiplies_are_told_together(left: str, right: str, sums: str) -> None:
+    """Vectors hold whole groups; what is computed besides is of the dtype of sums."""
+    graph = Graph("g")
+    x, w = graph.add_input("x", TensorType(left, (128, 512))), np.ones((512, 64), to_numpy_dtype(right))
+    graph.outputs = [graph.emit("matmul", x, graph.constant(w, right), out_dtype=sums)]
+    target = TargetInfo("cpu", 1, isa="avx512", dot="vpdpbusd", half_dot="vdpbf16ps")
+    (group,) = make_plan(graph, PassContext(target)).groups
+    assert isinstance(group.schedule, CpuDotGemmSchedule)
+    (part,) = group_facts(nodes_by_name(graph), group, target).parts
+    (products,) = (a for a in part.arithmetic if a.unit == "fma")
+    neighbours = 2 if left == "bfloat16" else 4
+    assert part.lanes == group.schedule.lanes * neighbours and products.dtype == right and 0 < products.share <= 1
+
+
+def test_attention_is_told_what_it_computes_of_each_key() -> None:
+    """An addition of the mask, maximum, difference and sum: no weight is divided by the sum of its row."""
+    graph, plan = planned(model("bert of few heads"), CPUS["two threads"])
+    layers = [group for group in plan.groups if group.kind.value == "attention"]
+    assert layers
+    for group in layers:
+        nodes = nodes_by_name(graph)
+        ops = [nodes[name].op for name in group.nodes]
+        (part,) = group_facts(nodes, group, CPUS["two threads"]).parts
+        scores = part.operations("special")
+        assert "div" in ops and scores and part.operations("alu") / scores < 4 + ops.count("mul")
 
 
 @pytest.mark.parametrize("target", GPUS)

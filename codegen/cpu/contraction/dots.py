@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import StringImm
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import storage_dtype
@@ -32,6 +33,14 @@ LANES = 16
 MULTIPLY, ROUND = "tilestitch_vdpbf16ps", "tilestitch_vcvtneps2bf16"
 """Functions that kernels on bfloat16 may call: sums and two vectors of pairs; a vector of float32."""
 
+_ROUNDS = """
+declare <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float>)
+define linkonce_odr hidden <16 x i16> @tilestitch_vcvtneps2bf16(<16 x float> %x) alwaysinline {
+  %y = call <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float> %x)
+  %r = bitcast <16 x bfloat> %y to <16 x i16>
+  ret <16 x i16> %r
+}
+"""
 _WRAPPED: Mapping[str, str] = {
     "vdpbf16ps": """
 declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
@@ -42,13 +51,8 @@ define linkonce_odr hidden <16 x float> @tilestitch_vdpbf16ps(<16 x float> %s, <
   %r = call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float> %s, <32 x bfloat> %x, <32 x bfloat> %y)
   ret <16 x float> %r
 }
-declare <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float>)
-define linkonce_odr hidden <16 x i16> @tilestitch_vcvtneps2bf16(<16 x float> %x) alwaysinline {
-  %y = call <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float> %x)
-  %r = bitcast <16 x bfloat> %y to <16 x i16>
-  ret <16 x i16> %r
-}
-""",
+"""
+    + _ROUNDS,
 }
 """LLVM's text of functions for instructions on bfloat16, which TVM cannot name: it holds them as integers."""
 
@@ -58,6 +62,11 @@ def imported(dot: Dot | None) -> Any:
     if dot is None or dot.name not in _WRAPPED:
         return nullcontext()
     return T.attr(T.int32(0), "pragma_import_llvm", _WRAPPED[dot.name])
+
+
+def rounds(body: Any) -> Any:
+    """`body` where `ROUND` is part of the module."""
+    return tirx.AttrStmt(T.int32(0), "pragma_import_llvm", StringImm(_ROUNDS), body)
 
 
 def staged(value: Expr, dtype: str, kept: str) -> Expr:

@@ -12,11 +12,11 @@ from typing import Any
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import storage_dtype
-from tilestitch.codegen.cpu.contraction import dots, panels
+from tilestitch.codegen.cpu.contraction import dots, pairs, panels
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
-from tilestitch.codegen.cpu.contraction.panels import Operand
-from tilestitch.compiler.ir.sizes import is_open
+from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, Operand
+from tilestitch.compiler.ir.sizes import ceil_div, is_open
 from tilestitch.passes.plan.cpu.gemm import GemmPlan
 from tilestitch.passes.plan.cpu.tiling import RegisterTile
 
@@ -67,7 +67,10 @@ class GemmEmitter:
             staged_shape = (plan.block_rows * plan.planes, plan.staged_stride)
             self.staged = mk.scratch_buffer(scratch, 0, staged_shape, storage_dtype(plan.staged_dtype), "staged")
         panel = None
-        if plan.panel_bytes:
+        if plan.panel_bytes and plan.dot is not None:
+            _, _, *sizes = plan.packing().shape
+            panel = mk.scratch_buffer(scratch, plan.staged_bytes, tuple(sizes), storage_dtype(shape.b_dtype), "panel")
+        elif plan.panel_bytes:
             panel = panels.workspace(scratch, plan.staged_bytes, shape.k, tile.columns, shape.b_dtype)
         self.panels = self._panels(b, panel)
         if plan.sums_rows:
@@ -138,7 +141,7 @@ class GemmEmitter:
     def _panel(self, panel: Expr, width: Expr) -> None:
         """All row tiles of the block by one panel, of which ``width`` columns exist."""
         plan = self.plan
-        self.panels.prepare(self.batch, panel, width, self.window.steps)
+        self._prepare(panel, width)
         if not plan.splits_k:
             self._for_each_tile(lambda tile, rows: self._tile(panel, width, tile, rows))
             return
@@ -150,6 +153,18 @@ class GemmEmitter:
             self._for_each_tile(lambda tile, rows: self._partial_tile(panel, width, tile, rows, block))
         with mk.serial(0, mk.start_of(plan.rows, self.last_tile) - self.first_row) as row:
             self._store_row(panel, width, self.first_row + row, row)
+
+    def _prepare(self, panel: Expr, width: Expr) -> None:
+        """Brings a panel into the workspace, if it is packed or widened there."""
+        plan, read = self.plan, self.panels
+        if plan.dot is None or not isinstance(read.operand, LoadedOperand):
+            read.prepare(self.batch, panel, width, self.window.steps)
+            return
+        k = plan.shape.k
+        pairs.pack_panel(
+            read.operand, (self.batch, panel), k, width, plan.tile, (0, ceil_div(k, plan.neighbours)),
+            lambda step, place, value: T.buffer_store(read.workspace, value, [step, place]), plan.steps,
+        )  # fmt: skip
 
     def _left(self, row0: Expr) -> Callable[[Expr, Expr], Expr]:
         """``left(row of the tile, k)`` for the tile whose first row is ``row0``; k may be a ramp."""

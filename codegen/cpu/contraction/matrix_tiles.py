@@ -134,8 +134,12 @@ class Products:
 def right_tile(panels: Panels, batch: Expr, panel: Expr, k: Expr, j: int) -> tuple[Expr, Expr]:
     """Address and stride of the k-th 16 steps of 16 columns."""
     operand, tile = panels.operand, panels.tile
-    assert isinstance(operand, PackedOperand)
-    first = operand.buffer[operand.group(batch), panel, k * TILE_ROWS, j * TILE_ROWS * panels.neighbours]
+    step, column = k * TILE_ROWS, j * TILE_ROWS * panels.neighbours
+    if panels.workspace is not None:
+        first = panels.workspace[step, column]
+    else:
+        assert isinstance(operand, PackedOperand)
+        first = operand.buffer[operand.group(batch), panel, step, column]
     return T.address_of(first), T.int64(tile.columns * panels.neighbours * storage_bytes(panels.dtype))
 
 

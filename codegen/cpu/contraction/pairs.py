@@ -5,6 +5,7 @@ A panel holds, for each step, the pair of every column: neighbours along the red
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
@@ -24,6 +25,9 @@ STORED = "uint16"
 """Of one bfloat16."""
 HALF = "bfloat16"
 
+Put = Callable[[Expr, Expr, Expr], None]
+"""``put(step, place, value)`` stores an element, or a vector of them, at a place of a step of a panel."""
+
 
 def pack_pairs(
     operand: LoadedOperand, k: Size, n: Size, tile: RegisterTile, some: tuple[Expr, Expr], steps: tuple[Expr, Expr],
@@ -34,26 +38,40 @@ def pack_pairs(
     """
 
     def copy(panel: Expr, width: Expr) -> None:
-        _Panel(operand, k, tile, buffer, panel, width).copy(*steps)
+        pack_panel(
+            operand, (0, panel), k, width, tile, steps,
+            lambda step, place, value: T.buffer_store(buffer, value, [0, panel, step, place]),
+        )  # fmt: skip
 
     panels.for_each_panel(n, tile.columns, *some, copy)
 
 
+def pack_panel(
+    operand: LoadedOperand, at: tuple[Expr, Expr], k: Size, width: Expr, tile: RegisterTile, steps: tuple[Expr, Expr],
+    put: Put, room: Size | None = None,
+) -> None:  # fmt: skip
+    """Packs some steps of a panel, of which `width` columns exist; `at`: its batch element, and its number. Steps from
+    the last one to `room` become zero.
+    """
+    panel = _Panel(operand, at, k, width, tile, put)
+    panel.copy(*steps)
+    if room is not None and room != steps[1]:
+        panel.clear(steps[1], room)
+
+
 class _Panel:
-    """One panel of `buffer`, of which `width` columns exist."""
+    """One panel, of which `width` columns exist."""
 
     def __init__(
-        self, operand: LoadedOperand, k: Size, tile: RegisterTile, buffer: Any, panel: Expr, width: Expr
+        self, operand: LoadedOperand, at: tuple[Expr, Expr], k: Size, width: Expr, tile: RegisterTile, put: Put
     ) -> None:
-        self.operand, self.k, self.tile, self.buffer = operand, k, tile, buffer
-        self.panel, self.width, self.lanes = panel, width, tile.lanes
+        self.operand, self.k, self.tile, self.put = operand, k, tile, put
+        (self.batch, self.panel), self.width, self.lanes = at, width, tile.lanes
 
     def copy(self, first: Expr, last: Expr) -> None:
         """Steps from a first one to after the last."""
         if not mk.is_number(self.width) or self.width < self.tile.columns:
-            with mk.serial(first, last) as step, mk.serial(0, self.tile.vectors) as vector:
-                zero = tirx.Broadcast(T.uint16(0), PAIR * self.lanes)
-                self._store(step, vector * self.lanes, zero)
+            self.clear(first, last)
         whole = T.bind(T.min(mk.as_index(last), mk.as_index(self.k // PAIR)))
         if self.operand.contiguous == "n":
             self._side_by_side(first, whole)
@@ -61,23 +79,25 @@ class _Panel:
             self._transposed(first, whole)
         with mk.serial(whole, last) as step, mk.serial(0, self.width) as column:  # the last one, if it is half a pair
             self._store_one(step, column, 0)
-            T.buffer_store(self.buffer, T.uint16(0), [0, self.panel, step, column * PAIR + 1])
+            self.put(step, column * PAIR + 1, T.uint16(0))
+
+    def clear(self, first: Expr, last: Expr) -> None:
+        """Steps become zero."""
+        with mk.serial(first, last) as step, mk.serial(0, self.tile.vectors) as vector:
+            self._store(step, vector * self.lanes, tirx.Broadcast(T.uint16(0), PAIR * self.lanes))
 
     def _load(self, k: Expr, column: Expr) -> Expr:
         """The bits of an element."""
-        value = self.operand.load(0, k, self.panel * self.tile.columns + column)
+        value = self.operand.load(self.batch, k, self.panel * self.tile.columns + column)
         return dots.staged(value, HALF, HALF)
 
     def _store(self, step: Expr, column: Expr, pairs: Expr) -> None:
         """A vector of pairs of neighbouring columns."""
-        place = T.ramp(mk.as_index(column * PAIR), T.int64(1), PAIR * self.lanes)
-        T.buffer_store(self.buffer, pairs, [0, self.panel, step, place])
+        self.put(step, T.ramp(mk.as_index(column * PAIR), T.int64(1), PAIR * self.lanes), pairs)
 
     def _store_one(self, step: Expr, column: Expr, place: int) -> None:
         """One element of a pair."""
-        T.buffer_store(
-            self.buffer, self._load(PAIR * step + place, column), [0, self.panel, step, column * PAIR + place]
-        )
+        self.put(step, column * PAIR + place, self._load(PAIR * step + place, column))
 
     def _side_by_side(self, first: Expr, last: Expr) -> None:
         """Neighbouring columns lie together: two rows of them are dealt out to pairs."""

@@ -150,9 +150,11 @@ class Panels:
         return mk.widen(value, self.dtype, self.acc_dtype)
 
     def neighbours_at(self, batch: Expr, panel: Expr, k: Expr, column: Expr, lanes: int) -> Expr:
-        """The vector of all elements of a step of ``lanes`` columns of a constant operand, as they are stored."""
-        assert isinstance(self.operand, PackedOperand)
+        """The vector of all elements of a step of ``lanes`` columns, as they are stored."""
         where = T.ramp(column * self.neighbours, T.int64(1), lanes * self.neighbours)
+        if self.workspace is not None:
+            return self.workspace[k, where]
+        assert isinstance(self.operand, PackedOperand)
         return self.operand.buffer[self.operand.group(batch), panel, k, where]
 
     def _packed(self, batch: Expr, panel: Expr, k: Expr, column: Expr) -> Expr:

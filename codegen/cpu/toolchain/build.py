@@ -113,9 +113,13 @@ _VARIABLES_TO_MEMORY = lowering.prim_func_pass(
 _WRAPPING = lowering.prim_func_pass(
     lambda func, module, context: wrapping(func), opt_level=0, name="tilestitch.Wrapping"
 )
-_ROUNDING = lowering.prim_func_pass(
-    lambda func, module, context: rounding(func), opt_level=0, name="tilestitch.Rounding"
-)
+_ROUNDING = {
+    beside_tiles: lowering.prim_func_pass(
+        lambda func, module, context, beside_tiles=beside_tiles: rounding(func, beside_tiles),
+        opt_level=0, name="tilestitch.Rounding",
+    )
+    for beside_tiles in (False, True)
+}  # fmt: skip
 _NEAREST = lowering.prim_func_pass(lambda func, module, context: nearest(func), opt_level=0, name="tilestitch.Nearest")
 _RAMPS = lowering.prim_func_pass(lambda func, module, context: ramps(func), opt_level=0, name="tilestitch.Ramps")
 _SHOW = lowering.prim_func_pass(lambda func, module, context: show(func), opt_level=0, name="tilestitch.Show")
@@ -132,7 +136,7 @@ def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
     passes = [
         lowering.BindTarget(tvm_target.with_host(tvm_target)),
         lowering.VectorizeLoop(True),
-        _ROUNDING,
+        _ROUNDING[bool(target.half_dot)],
         _NEAREST,
         lowering.UnrollLoop(),
         _VARIABLES_TO_MEMORY,

@@ -1,11 +1,13 @@
 """Rounds to bfloat16 by one instruction, in kernels that multiply by another of the same set.
 
 What `dtypes.to_storage` writes takes eleven instructions, as it keeps denormals. `vcvtneps2bf16` makes them 0, as
-`vdpbf16ps` does with its operands and sums: kernels that have these lose nothing more by it.
+`vdpbf16ps` and `tdpbf16ps` do with their operands and sums: kernels that have these lose nothing more by it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import tvm_ffi
@@ -13,30 +15,46 @@ from tvm import tirx
 from tvm.ir import Call, StringImm
 from tvm.ir.prim.expr import BitwiseOr, LShift, RShift
 from tvm.script.ir_builder import tirx as T
+from tvm.target import codegen as target_codegen
 
-from tilestitch.codegen.cpu.contraction.dots import LANES, MULTIPLY, ROUND
+from tilestitch.codegen.cpu.contraction.dots import LANES, MULTIPLY, ROUND, rounds
 
 QUIET = 0x40
 """The bit of a NaN of bfloat16 that says that it is no signal."""
 
 
-def rounding(func: Any) -> Any:
-    """`func` where whole vectors are rounded so, if it multiplies pairs of bfloat16."""
-    if not _multiplies(func):
-        return func
-    return func.with_body(_Rounding().of(func.body))
+def rounding(func: Any, beside_tiles: bool) -> Any:
+    """`func` where whole vectors are rounded so, if it multiplies pairs of bfloat16, or tiles of them on a CPU that has
+    the instruction `beside_tiles`.
+    """
+    if _has(func, lambda call: _calls(call, MULTIPLY)):
+        return func.with_body(_Rounding().of(func.body))
+    if beside_tiles and _has(func, _multiplies_tiles):
+        return func.with_body(rounds(_Rounding().of(func.body)))
+    return func
 
 
-def _multiplies(func: Any) -> bool:
+def _has(func: Any, wanted: Callable[[Any], bool]) -> bool:
+    """Whether it has such a call."""
     found = []
 
     def see(call: Any) -> Any:
-        if _calls(call, MULTIPLY):
+        if wanted(call):
             found.append(call)
         return call
 
     tvm_ffi.structural_map(func.body, [(Call, see)])
     return bool(found)
+
+
+def _multiplies_tiles(call: Any) -> bool:
+    return getattr(call.op, "name", "") == "tirx.call_llvm_intrin" and _holds(call.args[0], _tiles_of_pairs())
+
+
+@cache
+def _tiles_of_pairs() -> int:
+    """LLVM's number of the instruction."""
+    return int(target_codegen.llvm_lookup_intrinsic_id("llvm.x86.tdpbf16ps"))
 
 
 class _Rounding:

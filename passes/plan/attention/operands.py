@@ -16,7 +16,7 @@ from tilestitch.passes.plan.access.vectors import VECTOR_BYTES, lanes_of
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import memory_of, operand_layout
 from tilestitch.passes.plan.gemm.gemm import OperandLayout
-from tilestitch.passes.plan.parts import Roles, Softmax
+from tilestitch.passes.plan.parts import Part, Roles, Softmax
 
 MERGED_ROWS = 64
 """Query heads that share keys are rows of one tile where they have fewer rows than this together."""
@@ -171,3 +171,31 @@ class Source:
         lead = [0 if d == 1 else i for i, d in zip(unravel(head, self.lead), self.sizes, strict=True)]
         own = lead[len(lead) - len(self.value.shape) + 2 :]
         return (*own, *((column, row) if transposed else (row, column)))
+
+
+def is_weighed(roles: Roles) -> bool:
+    """Whether a weight depends on more than its score and its row."""
+    return any(n.op not in ("cast", "reshape") for n in _weighing(roles))
+
+
+def of_each_key(roles: Roles) -> list[Node]:
+    """The nodes that a kernel computes for each key, rather than for a row or a result: results are divided by the sum
+    of their row, and rows of which all keys are hidden are mended whole, unless weights differ besides.
+    """
+    softmax, weighing = roles.softmax, _weighing(roles)
+    assert softmax is not None
+    whole = is_weighed(roles)
+
+    def computed(node: Node) -> bool:
+        mends = roles.parts[node] is Part.WEIGHED and node not in weighing
+        return node is not softmax.weights.producer and (whole or not mends)
+
+    return [node for node in roles.parts if computed(node)]
+
+
+def _weighing(roles: Roles) -> list[Node]:
+    """What is done to weights besides mending rows of which all keys are hidden."""
+    assert roles.softmax is not None
+    mends = {*roles.softmax.flaws, *roles.softmax.dead}
+    weighed = [n for n, part in roles.parts.items() if part is Part.WEIGHED]
+    return [n for n in weighed if n.op != "is_nan" and not (n.op == "select" and n.inputs[0] in mends)]

@@ -23,7 +23,8 @@ def dot_reasons(shape: Grouped, schedule: DotSchedule, staged: bool) -> Iterator
         yield f"no instruction {schedule.dot!r} multiplies so; known are {', '.join(known)}"
         return
     if not shape.multiplied_by(dot):
-        operands = "uint8 by constant int8" if dot.sums == "int32" else f"{dot.left} by constant {dot.right}"
+        halves = f"{dot.left} by {dot.right}, which is constant where it convolves,"
+        operands = "uint8 by constant int8" if dot.sums == "int32" else halves
         yield f"{dot.name} multiplies {operands} into {dot.sums}"
     if schedule.lanes not in dot.lanes:
         yield f"{dot.name} has {', '.join(map(str, dot.lanes))} sums, not {schedule.lanes}"

@@ -105,6 +105,12 @@ class DotPacking(Packing):
         groups, panels, steps, columns = super().shape
         return (groups, panels, -(-steps // self.whole) * self.whole, columns)
 
+    @property
+    def panel_bytes(self) -> int:
+        """As it is stored: an instruction reads it so."""
+        _, _, steps, columns = self.shape
+        return align(largest(1, steps) * columns * storage_bytes(self.dtype))
+
 
 @dataclass(frozen=True)
 class BlockPacking(Packing):
@@ -177,9 +183,11 @@ class GemmShape:
         return self.gates * self.k * self.n * storage_bytes(self.b_dtype)
 
     def multiplied_by(self, dot: Dot) -> bool:
-        """Whether an instruction for groups of 8-bit integers, or of half floats, computes it, from constant panels."""
-        operands = ("uint8", "int8") if dot.sums == "int32" else (dot.left, dot.right)
-        return (self.a_dtype, self.b_dtype, self.acc_dtype) == (*operands, dot.sums) and self.packed
+        """Whether an instruction for groups of 8-bit integers, from constant panels, or of half floats computes it."""
+        integers = dot.sums == "int32"
+        operands = ("uint8", "int8") if integers else (dot.left, dot.right)
+        fits = (self.a_dtype, self.b_dtype, self.acc_dtype) == (*operands, dot.sums)
+        return fits and (self.packed or not integers)
 
     @property
     def reads_floats(self) -> bool:

@@ -12,6 +12,7 @@ from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.cost_model.counts import EXPENSIVE_OPERATIONS
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Traffic, Unit, kernel_of
 from tilestitch.passes.plan.access.split_rows import pieces_of
+from tilestitch.passes.plan.attention.operands import of_each_key
 from tilestitch.passes.plan.cpu.anchors import AnchoredPlan, AnchoredSchedule, plan_of
 from tilestitch.passes.plan.cpu.attention import AttentionPlan, attention_of
 from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan
@@ -176,7 +177,11 @@ def _anchored(view: GroupView, roles: Roles, plan: AnchoredPlan, isa: Isa) -> Pa
 def _attention(view: GroupView, roles: Roles, plan: AttentionPlan, isa: Isa) -> Part:
     assert roles.anchor is not None and roles.softmax is not None
     operands = roles.softmax.key, roles.anchor.inputs[1]
-    return _tiled(view, roles, operands, (plan.parts, plan.parts), attention_cycles(plan, isa), plan, isa)
+    part = _tiled(view, roles, operands, (plan.parts, plan.parts), attention_cycles(plan, isa), plan, isa)
+    counts = evaluations(view.nodes, view.outputs, roles)
+    products = (a for a in part.arithmetic if a.unit in ("fma", "mma"))
+    others = (a for a in arithmetic_of(of_each_key(roles), counts, plan.shape.acc_dtype) if a.unit != "fma")
+    return replace(part, arithmetic=(*products, *others))
 
 
 def _again(plan: AnchoredPlan) -> tuple[int, int]:
@@ -241,12 +246,17 @@ def _tiled(
     most = cycles * _most_a_cycle(plan, lanes, isa)
     share = min(1.0, work.operations(unit) / most) if most else 1.0
 
+    grouped = _neighbours(plan) > 1
+
     def scheduled(a: Arithmetic) -> Arithmetic:
-        return replace(a, unit="mma" if tiles else unit, dtype=dtype, share=share) if a.unit == unit else a
+        if a.unit == unit:
+            return replace(a, unit="mma" if tiles else unit, dtype=dtype, share=share)
+        return replace(a, dtype=plan.shape.acc_dtype) if grouped else a
 
     reads = read_again(work.reads, sides_of(view.nodes, operands), again)
     prologue = _prologue(view, roles, plan, work.dtype) if isinstance(plan, GemmPlan) else ()
-    work = replace(work, reads=reads, arithmetic=(*map(scheduled, work.arithmetic), *prologue), lanes=lanes)
+    arithmetic = (*map(scheduled, work.arithmetic), *prologue)
+    work = replace(work, reads=reads, arithmetic=arithmetic, lanes=lanes * _neighbours(plan))
     return _chosen(view.nodes, work, plan.schedule, shape=plan.shape)
 
 
