@@ -131,6 +131,9 @@ class ConvEmitter:
         last_panel = T.bind(T.min(first_panel + self.schedule.block_panels, plan.panels))
         if self.schedule.stage:
             self._stage()
+        self._compute(first_panel, last_panel)
+
+    def _compute(self, first_panel: Expr, last_panel: Expr) -> None:
         if self.schedule.rows_outer:
             self._for_each_tile(
                 lambda site: self._for_each_panel(

@@ -19,6 +19,7 @@ from tilestitch.codegen.cpu.convolution.conv import ConvEmitter, emit_conv
 from tilestitch.codegen.cpu.convolution.conv_transpose import emit_conv_transpose
 from tilestitch.codegen.cpu.convolution.matrix_tiles import TileConvEmitter
 from tilestitch.codegen.cpu.convolution.window import emit_window
+from tilestitch.codegen.cpu.convolution.winograd import WinogradEmitter, transformed_filters
 from tilestitch.codegen.cpu.surroundings import Operands, Surroundings
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.compiler.ir.types import compute_dtype
@@ -26,6 +27,7 @@ from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan
 from tilestitch.passes.plan.cpu.gemm import Packing
 from tilestitch.passes.plan.cpu.operands import ImageLayout, layout_of
 from tilestitch.passes.plan.cpu.window import WindowPlan
+from tilestitch.passes.plan.cpu.winograd import WinogradPlan
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,16 @@ def lower_conv(group: Operands, plan: ConvPlan) -> KernelLaunch:
     x, w = group.anchor.inputs
     packing = plan.packing if shape.packed else None
     kernel, groups, taps = layout.kernel(w.shape), shape.groups, math.prod(shape.kernel)
+    winograd = isinstance(plan, WinogradPlan)
+    emitter = WinogradEmitter if winograd else TileConvEmitter if plan.multiplies_tiles else ConvEmitter
 
     def matrix(data: np.ndarray) -> np.ndarray:
         if layout.channels_last:
             grouped = data.reshape(taps, shape.group_in, groups, shape.group_out).transpose(2, 0, 1, 3)
         else:
             grouped = data.reshape(groups, shape.group_out, shape.group_in, taps).transpose(0, 3, 2, 1)
+        if winograd:
+            return transformed_filters(grouped)
         if plan.joins_taps:
             grouped = grouped.reshape(groups, -1, kernel[-1] * shape.group_in, shape.group_out)
         missing = plan.row_steps * plan.neighbours // (1 if plan.joins_taps else kernel[-1]) - grouped.shape[2]
@@ -80,8 +86,10 @@ def lower_conv(group: Operands, plan: ConvPlan) -> KernelLaunch:
             return around.load(w, layout.weight_index(tap, k % shape.group_in, out))
 
         images = _Images(around, layout, x)
-        own = (TileConvEmitter, None) if plan.multiplies_tiles else (ConvEmitter, images.begin())
-        emit_conv(plan, images.load, images.weights(load_w), images.finish, task, scratch, *own)
+        emit_conv(
+            plan, images.load, images.weights(load_w), images.finish, task, scratch, emitter,
+            images.begin() if emitter is ConvEmitter else None,
+        )  # fmt: skip
 
     return group.launch("conv", plan.tasks, plan.scratch_bytes, packing, matrix, emit)
 

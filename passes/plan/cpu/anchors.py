@@ -20,8 +20,10 @@ from .schedules import (
     CpuGemmSchedule,
     CpuGemvSchedule,
     CpuWindowSchedule,
+    CpuWinogradSchedule,
 )
 from .window import WindowPlan
+from .winograd import WinogradPlan
 
 AnchoredSchedule: TypeAlias = (
     CpuGemmSchedule
@@ -30,6 +32,7 @@ AnchoredSchedule: TypeAlias = (
     | CpuGemvSchedule
     | CpuConvSchedule
     | CpuDotConvSchedule
+    | CpuWinogradSchedule
     | CpuConvTransposeSchedule
     | CpuWindowSchedule
 )
@@ -61,6 +64,8 @@ def _plan_of(group: AnchoredGroup, schedule: AnchoredSchedule) -> AnchoredPlan |
     match schedule:
         case CpuWindowSchedule() if window is not None:
             return WindowPlan.of(window, schedule)
+        case CpuWinogradSchedule() if op == "conv":
+            return WinogradPlan.of(conv_of(group), schedule)
         case CpuConvSchedule() if op == "conv":
             return ConvPlan.of(conv_of(group), schedule)
         case CpuConvTransposeSchedule() if op == "conv_transpose":

@@ -144,6 +144,17 @@ class CpuTileConvSchedule(CpuDotConvSchedule):
 
 
 @dataclass(frozen=True)
+class CpuWinogradSchedule(CpuConvSchedule):
+    """A convolution of 3 x 3 taps by Winograd's F(2x2, 3x3): 16 GEMMs over tiles of 2 x 2 pixels, in register tiles of
+    `tiles` of these by a panel. A task has `block_tiles` rows of them, all columns, which it copies and transforms; its
+    GEMMs wait in the workspace until all 16 are done. rows, columns: 2.
+    """
+
+    template: ClassVar[str] = "cpu_winograd"
+    tiles: int = 8
+
+
+@dataclass(frozen=True)
 class CpuConvTransposeSchedule:
     """A transposed convolution: a task computes a row of `block_panels` panels of channels.
 
@@ -319,7 +330,7 @@ DotSchedule: TypeAlias = CpuDotGemmSchedule | CpuDotConvSchedule | CpuBlockDotGe
 CpuSchedule: TypeAlias = (
     CpuGemmSchedule | CpuDotGemmSchedule | CpuTileGemmSchedule | CpuBlockGemmSchedule | CpuBlockDotGemmSchedule
     | CpuGemvSchedule
-    | CpuConvSchedule | CpuDotConvSchedule | CpuTileConvSchedule
+    | CpuConvSchedule | CpuDotConvSchedule | CpuTileConvSchedule | CpuWinogradSchedule
     | CpuConvTransposeSchedule | CpuWindowSchedule | CpuAttentionSchedule | CpuLoopSchedule | CpuRowSchedule
     | CpuSplitRowSchedule | CpuSortSchedule | CpuScanSchedule | CpuScatterSchedule | CpuSuppressSchedule
     | CpuRegionSchedule | CpuAppendSchedule | CpuFoundSchedule | CpuOrderSchedule

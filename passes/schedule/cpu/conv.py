@@ -19,13 +19,17 @@ from tilestitch.passes.plan.cpu.schedules import (
     CpuTileConvSchedule,
 )
 from tilestitch.passes.plan.cpu.tiling import Split, split_at_most
+from tilestitch.passes.plan.cpu.winograd import WinogradPlan
 
 from .cycles import conv_cycles, conv_task, conv_transpose_task
 from .tasks import SHAPES, choose_blocks
 from .tiles import choose_tile, lanes_of, panel_cycles, tile_limits, widens
+from .winograd import winograd_schedule
 
 MAX_BORDER_TAPS = 48
 """Most kernel taps that are written out, each with a loop of its own, for tiles at the border."""
+WORTH = 1.1
+"""How much longer a convolution takes without Winograd's algorithm, where that is taken: its filters are larger."""
 MEETING = 1.2
 """How much longer a tile takes whose pixels meet in a set of the first-level cache (Zen 4: 1.1 to 1.4)."""
 
@@ -38,6 +42,11 @@ def choose_conv(shape: ConvShape, isa: Isa, threads: int) -> CpuConvSchedule:
         raise ValueError(f"convolution with an empty result {shape}; skip the launch")
     dot = next((dot for dot in isa.tile_dots if whole.multiplied_by(dot)), None)
     vectors = _in_vectors(shape, whole, isa, threads)
+    winograd = winograd_schedule(shape, isa, threads)
+    if winograd is not None:
+        plan = WinogradPlan.of(shape, winograd)
+        direct = ConvPlan(whole, shape.rank, vectors)
+        return winograd if conv_cycles(plan, isa) * WORTH < conv_cycles(direct, isa) else vectors
     if dot is None or not whole.reduction:
         return vectors
     candidates = [vectors, *_in_tiles(shape, whole, dot, isa, threads)]

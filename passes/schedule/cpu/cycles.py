@@ -23,6 +23,7 @@ from tilestitch.passes.plan.cpu.isa import (
     Isa,
 )
 from tilestitch.passes.plan.cpu.window import WindowPlan
+from tilestitch.passes.plan.cpu.winograd import GEMMS, OUTPUTS, WinogradPlan
 
 from .tiles import LAST_CACHE_BYTES, MEMORY_CYCLES, PACK_CYCLES, right_cycles, step_cycles
 
@@ -38,6 +39,10 @@ BYTES_CYCLES, ROUND_CYCLES, SPLIT_CYCLES = 0.016, 1.0, 4.0
 """To make bytes of an element of such weights in registers, and to round one of the left operand, or split it."""
 SCALED_STEPS = 3
 """Steps that it takes to scale the sums of a block."""
+PIXEL_CYCLES, RESULT_CYCLES = 0.25, 0.2
+"""Of an element that Winograd's algorithm multiplies, to transform it; of one that a GEMM results in, the same."""
+SUM_STEPS = 6
+"""Steps of a reduction that it takes to begin and to store its sums."""
 WINDOW_CYCLES, RUN_CYCLES = 4.0, 8.0
 """Of a window besides its taps; of a short run of channels, which uses memory badly."""
 ACROSS_LANES = 4
@@ -96,6 +101,8 @@ def _tiles(rows: int, beside: int, steps: int) -> float:
 
 def conv_task(plan: ConvPlan, isa: Isa) -> TaskCycles:
     """As that of a GEMM; the rows that neighbouring tasks both need are copied by both."""
+    if isinstance(plan, WinogradPlan):
+        return winograd_task(plan, isa)
     shape, stage, columns = plan.shape, plan.schedule.stage, plan.x.parts
     reduction = max(1, plan.steps)
     if plan.multiplies_tiles:
@@ -110,6 +117,24 @@ def conv_task(plan: ConvPlan, isa: Isa) -> TaskCycles:
     def cycles(tiles: int, panels: int) -> float:
         rows = staged_extent(shape, -2, min(shape.output[-2], tiles * plan.y.largest))
         return tiles * columns * panels * tile + rows * line * copy + panels * panel
+
+    return cycles
+
+
+def winograd_task(plan: WinogradPlan, isa: Isa) -> TaskCycles:
+    """Transforms, and GEMMs whose sums are stored after each."""
+    shape, columns = plan.shape, plan.tile.columns
+    step = step_cycles(plan.tile.rows, plan.tile.vectors, isa) * (shape.group_in + SUM_STEPS)
+    right_bytes = GEMMS * shape.group_in * shape.group_out * storage_bytes(shape.w_dtype)
+    panel = GEMMS * shape.group_in * columns * right_cycles(True, right_bytes, isa)
+    copy = COPY_CYCLES if shape.channels_last else TURN_CYCLES
+    line = (OUTPUTS * plan.x.parts + 2) * shape.group_in
+
+    def cycles(rows: int, panels: int) -> float:
+        tiles = rows * plan.x.parts
+        gemms = GEMMS * -(-tiles // plan.tile.rows) * step
+        pixels = (OUTPUTS * rows + 2) * line * copy + GEMMS * tiles * shape.group_in * PIXEL_CYCLES
+        return pixels + panels * (gemms + panel + GEMMS * tiles * columns * RESULT_CYCLES)
 
     return cycles
 

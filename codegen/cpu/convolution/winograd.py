@@ -1,0 +1,168 @@
+"""Convolutions by Winograd's F(2x2, 3x3): transforms around 16 GEMMs (compare `passes.plan.cpu.winograd`).
+
+The transforms are those of Lavin and Gray (2016), section 4.1: with B', G and A' for pixels d and a filter g,
+the result is A' [(G g G') * (B' d B)] A.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import named
+from tilestitch.codegen.cpu.contraction import microkernel as mk
+from tilestitch.codegen.cpu.contraction.microkernel import Expr
+from tilestitch.codegen.cpu.convolution.conv import ConvEmitter
+from tilestitch.passes.plan.cpu.tiling import RegisterTile
+from tilestitch.passes.plan.cpu.winograd import GEMMS, OUTPUTS, PIXELS, WinogradPlan
+
+_FILTERS = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+"""G."""
+
+
+def transformed_filters(filters: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Filters [groups, 9, channels in, channels out] as the right operands of the GEMMs: [groups, 16 * channels in,
+    channels out]. They are transformed in float64, and rounded once.
+    """
+    groups, _, channels, out = filters.shape
+    taps = filters.reshape(groups, 3, 3, channels, out).astype(np.float64)
+    both = np.einsum("ya,xb,gabio->gyxio", _FILTERS, _FILTERS, taps)
+    return both.astype(filters.dtype).reshape(groups, GEMMS * channels, out)
+
+
+class WinogradEmitter(ConvEmitter):
+    """One task: pixels are copied and transformed, then multiplied and transformed back panel by panel."""
+
+    plan: WinogradPlan
+
+    def _compute(self, first_panel: Expr, last_panel: Expr) -> None:
+        plan, dtype = self.plan, self.plan.shape.acc_dtype
+        transformed, multiplied, results, _ = plan.offsets
+        self.pixels = mk.scratch_buffer(self.scratch, transformed, (GEMMS * plan.transformed,), dtype, "pixels")
+        self.products = mk.scratch_buffer(self.scratch, multiplied, (GEMMS * plan.multiplied,), dtype, "products")
+        self.results = mk.scratch_buffer(
+            self.scratch, results, (OUTPUTS * OUTPUTS * plan.tile.columns,), dtype, "results"
+        )
+        rows = T.bind(mk.as_index(self.last_tile - self.first_tile))
+        tiles = T.bind(rows * plan.x.parts)
+        parts = T.bind((tiles + (plan.tile.rows - 1)) // plan.tile.rows)
+        self._for_each(rows, self._transform_pixels)
+
+        def panel(number: Expr, width: int) -> None:
+            with mk.serial(0, GEMMS) as gemm, mk.serial(0, parts) as part:
+                self._multiply(number, width, gemm, T.bind(part * plan.tile.rows))
+            self._for_each(rows, lambda y, x: self._transform_back(number, width, y, x))
+
+        self._for_each_panel(first_panel, last_panel, panel)
+
+    def _for_each(self, rows: Expr, body: Callable[[Expr, Expr], None]) -> None:
+        """Emits ``body(row, column)`` for the tiles of the task."""
+        with mk.serial(0, rows) as y, mk.serial(0, self.plan.x.parts) as x:
+            body(y, x)
+
+    def _transform_pixels(self, y: Expr, x: Expr) -> None:
+        plan, channels, room = self.plan, self.plan.shape.group_in, self.plan.room
+        first = T.bind((y * plan.x.parts + x) * channels)
+
+        def transform(channel: Expr, lanes: int) -> None:
+            at = [
+                [
+                    named(self.staged[0, y * OUTPUTS + i, _run((x * OUTPUTS + j) * room + channel, lanes)])
+                    for j in range(PIXELS)
+                ]
+                for i in range(PIXELS)
+            ]
+            by_rows = [_pixels(column) for column in zip(*at, strict=True)]
+            for i, row in enumerate(zip(*by_rows, strict=True)):
+                for j, value in enumerate(_pixels(row)):
+                    where = (i * PIXELS + j) * plan.transformed + (first + channel)
+                    T.buffer_store(self.pixels, value, [_run(where, lanes)])
+
+        _for_each_run(channels, plan.tile.lanes, transform)
+
+    def _multiply(self, panel: Expr, width: int, gemm: Expr, first: Expr) -> None:
+        """A register tile of one of the GEMMs, from tile number ``first`` on. Tiles that do not exist are multiplied,
+        too: what the workspace has there, which goes nowhere.
+        """
+        plan, shape, lanes = self.plan, self.plan.shape, self.plan.tile.lanes
+        tile = RegisterTile(plan.tile.rows, -(-width // lanes), lanes)
+        acc = mk.allocate(tile, shape.acc_dtype)
+        mk.fill(acc, tile, mk.constant(0, shape.acc_dtype))
+        left = T.bind(gemm * plan.transformed + first * shape.group_in)
+        filters = T.bind(gemm * shape.group_in)
+        with mk.serial(0, shape.group_in) as channel:
+            mk.multiply_add(
+                acc,
+                tile,
+                lambda row: self.pixels[left + (row * shape.group_in + channel)],
+                lambda column: self.panels.at(self.group, panel, filters + channel, column),
+            )
+        into = T.bind(gemm * plan.multiplied + first * plan.tile.columns)
+        mk.for_each_vector(
+            tile,
+            lambda row, column: T.buffer_store(
+                self.products, acc[row, column], [into + (row * plan.tile.columns + column)]
+            ),
+        )
+
+    def _transform_back(self, panel: Expr, width: int, y: Expr, x: Expr) -> None:
+        plan, shape, columns = self.plan, self.plan.shape, self.plan.tile.columns
+        first = T.bind((y * plan.x.parts + x) * columns)
+
+        def transform(column: Expr, lanes: int) -> None:
+            at = [
+                [
+                    named(self.products[_run((i * PIXELS + j) * plan.multiplied + (first + column), lanes)])
+                    for j in range(PIXELS)
+                ]
+                for i in range(PIXELS)
+            ]
+            by_rows = [_outputs(column_of) for column_of in zip(*at, strict=True)]
+            for i, row in enumerate(zip(*by_rows, strict=True)):
+                for j, value in enumerate(_outputs(row)):
+                    T.buffer_store(self.results, value, [_run((i * OUTPUTS + j) * columns + column, lanes)])
+
+        _for_each_run(width, plan.tile.lanes, transform)
+        top, start = T.bind((self.first_tile + y) * OUTPUTS), T.bind(x * OUTPUTS)
+        channel = self.group * shape.group_out + panel * columns
+        height, length = shape.output[-2:]
+        with mk.serial(0, T.min(height - top, OUTPUTS)) as i, mk.serial(0, T.min(length - start, OUTPUTS)) as j:
+            mk.for_each_column(
+                width,
+                plan.tile.lanes,
+                lambda column: self.epilogue(
+                    self.image,
+                    (top + i, start + j),
+                    channel + column,
+                    self.results[(i * OUTPUTS + j) * columns + column],
+                ),
+            )
+
+
+def _pixels(d: tuple[Expr, ...] | list[Expr]) -> list[Expr]:
+    """B' times four values."""
+    return [named(each) for each in (d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3])]
+
+
+def _outputs(m: tuple[Expr, ...] | list[Expr]) -> list[Expr]:
+    """A' times four values."""
+    return [named(each) for each in (m[0] + m[1] + m[2], m[1] - m[2] - m[3])]
+
+
+def _run(first: Expr, lanes: int) -> Expr:
+    """So many neighbours; TVM knows no vectors of one lane."""
+    return first if lanes == 1 else T.ramp(first, T.int64(1), lanes)
+
+
+def _for_each_run(width: int, lanes: int, emit: Callable[[Expr, int], None]) -> None:
+    """Emits ``emit(first, lanes)`` for runs that cover ``width``: whole vectors in a loop, then powers of two."""
+    whole = width // lanes
+    if whole:
+        with mk.serial(0, whole) as number:
+            emit(T.bind(number * lanes), lanes)
+    for start, size in mk.chunks(width - whole * lanes, lanes):
+        emit(T.int64(whole * lanes + start), size)

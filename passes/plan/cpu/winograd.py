@@ -1,0 +1,110 @@
+"""Winograd's F(2x2, 3x3) on a CPU, as scheduled.
+
+Of 4 x 4 input pixels it makes 2 x 2 output pixels with 16 multiplications instead of 36 (Lavin and Gray, "Fast
+Algorithms for Convolutional Neural Networks", 2016, section 4.1): pixels and filters are transformed, multiplied
+element by element, summed over the channels, which is 16 GEMMs over tiles of pixels, and transformed back. Each output
+is computed from the same pixels as without it, so that NaN stays where it was; an infinity becomes one or NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilestitch.compiler.ir.sizes import Size, ceil_div
+from tilestitch.compiler.ir.types import storage_bytes
+
+from .conv import ConvPlan
+from .images import ConvShape
+from .limits import task_reasons
+from .schedules import CpuWinogradSchedule
+from .tiling import LINE_BYTES, RegisterTile, align
+
+OUTPUTS, PIXELS = 2, 4
+"""Of a tile, along rows and along columns."""
+GEMMS = PIXELS * PIXELS
+
+
+@dataclass(frozen=True)
+class WinogradPlan(ConvPlan):
+    """What follows from a shape and a schedule. The workspace of a task has, one after the other, the input pixels of
+    its tiles, channels last and with zeros around; these transformed [GEMMS, tiles, channels]; the results of a panel
+    [GEMMS, tiles, columns]; and those of one tile transformed back [OUTPUTS * OUTPUTS, columns].
+    """
+
+    schedule: CpuWinogradSchedule
+
+    @staticmethod
+    def of(shape: ConvShape, schedule: CpuWinogradSchedule) -> WinogradPlan:  # type: ignore[override]
+        return WinogradPlan(shape.in_planes(), shape.rank, schedule)
+
+    @property
+    def tile(self) -> RegisterTile:
+        return RegisterTile(self.schedule.tiles, self.schedule.vectors, self.schedule.lanes)
+
+    @property
+    def steps(self) -> int:
+        """Of all GEMMs: panels of their filters lie one after the other."""
+        return GEMMS * self.shape.group_in
+
+    @property
+    def block_width(self) -> Size:
+        """Tiles of a task, with room for whole register tiles."""
+        return ceil_div(self.schedule.block_tiles * self.x.parts, self.schedule.tiles) * self.schedule.tiles
+
+    @property
+    def staged_shape(self) -> tuple[int, int, int]:
+        rows, columns = self.schedule.block_tiles, self.x.parts
+        return 1, OUTPUTS * rows + 2, (OUTPUTS * columns + 2) * self.room
+
+    @property
+    def transformed(self) -> Size:
+        """Elements of a plane of transformed pixels; planes do not begin in the same set of a cache."""
+        return self.block_width * self.shape.group_in + LINE_BYTES // storage_bytes(self.shape.acc_dtype)
+
+    @property
+    def multiplied(self) -> Size:
+        """Elements of a plane of results."""
+        return self.block_width * self.tile.columns + LINE_BYTES // storage_bytes(self.shape.acc_dtype)
+
+    @property
+    def offsets(self) -> tuple[Size, Size, Size, Size]:
+        """Bytes before each part of the workspace but the first one, and of all."""
+        element = storage_bytes(self.shape.acc_dtype)
+        transformed = self.staged_bytes
+        multiplied = transformed + align(GEMMS * self.transformed * element)
+        results = multiplied + align(GEMMS * self.multiplied * element)
+        return transformed, multiplied, results, results + align(OUTPUTS * OUTPUTS * self.tile.columns * element)
+
+    @property
+    def scratch_bytes(self) -> Size:
+        return self.offsets[-1]
+
+    @property
+    def saved(self) -> float:
+        """Multiplications of the GEMMs for one without Winograd's algorithm; tiles may reach over the image."""
+        height, width = self.shape.output[-2:]
+        return self.y.parts * self.x.parts * GEMMS / max(1, height * width * 9)
+
+    def reasons(self) -> Iterator[str]:
+        schedule = self.schedule
+        odd = why_not_winograd(self.shape, self.spatial_rank) or next(task_reasons(schedule), None)
+        if odd is not None:
+            yield odd
+            return
+        if (schedule.rows, schedule.columns) != (OUTPUTS, OUTPUTS):
+            yield f"a tile of Winograd's has 2 x 2 pixels, not {schedule.rows} x {schedule.columns}"
+        if not schedule.stage or not schedule.spill:
+            yield "pixels are copied before they are transformed, and results transformed in the workspace"
+        if schedule.widen_right or schedule.rows_outer or schedule.prefetch_next:
+            yield "GEMMs go panel by panel, of float32, one after the other: nothing is widened or asked for"
+
+
+def why_not_winograd(shape: ConvShape, spatial_rank: int) -> str | None:
+    """Why Winograd's F(2x2, 3x3) does not compute a convolution; None if it does."""
+    ones = (1, 1)
+    if spatial_rank != 2 or (shape.kernel, shape.strides, shape.dilations) != ((3, 3), ones, ones):
+        return "Winograd's F(2x2, 3x3) is of 3 x 3 taps in two dimensions, without strides or dilations"
+    if not shape.packed or (shape.w_dtype, shape.acc_dtype) != ("float32", "float32"):
+        return "Winograd's filters are transformed when a model is compiled: constants, of float32"
+    return None
