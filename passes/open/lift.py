@@ -39,6 +39,7 @@ from tilestitch.passes.plan.cpu.schedules import (
     CpuSuppressSchedule,
     CpuTileGemmSchedule,
     CpuWindowSchedule,
+    CpuWinogradSchedule,
 )
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.check import why_not_scheduled
@@ -53,7 +54,7 @@ from tilestitch.passes.plan.schedules import (
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import GroupView, look_up
 from tilestitch.passes.schedule.cpu.gemm import with_few_rows
-from tilestitch.passes.schedule.cpu.open_images import open_conv, open_window
+from tilestitch.passes.schedule.cpu.open_images import open_conv, open_window, open_winograd
 from tilestitch.passes.schedule.cuda.gpu import Gpu
 
 from .check import why_not_images, why_not_launched, why_not_open
@@ -275,6 +276,8 @@ def _images(schedule: Images, view: GroupView, target: TargetInfo) -> Images | s
         return schedule
     isa = isa_named(target.isa)
     match schedule:
+        case CpuWinogradSchedule():
+            return open_winograd(conv_of(group), schedule, isa, target.threads)
         case CpuConvSchedule():
             return open_conv(conv_of(group), schedule, isa, target.threads)
         case CpuWindowSchedule():

@@ -23,13 +23,13 @@ from tilestitch.passes.plan.cpu.images import ConvShape
 from tilestitch.passes.plan.cpu.isa import AVX512, Isa
 from tilestitch.passes.plan.cpu.tiling import SAME_SET_BYTES
 from tilestitch.passes.plan.cpu.window import WindowPlan
-from tilestitch.passes.schedule.cpu.conv import choose_conv, choose_conv_transpose
+from tilestitch.passes.schedule.cpu.conv import choose_conv_transpose, choose_direct
 from tilestitch.passes.schedule.cpu.window import choose_window
 
 
 def plan_conv(shape: ConvShape, isa: Isa, threads: int = 4) -> ConvPlan:
     """A convolution with the schedule that is chosen for it."""
-    return ConvPlan.of(shape, choose_conv(shape, isa, threads))
+    return ConvPlan.of(shape, choose_direct(shape, isa, threads))
 
 
 def edited(plan: ConvPlan, **changes: Any) -> ConvPlan:

@@ -66,7 +66,7 @@ class WinogradEmitter(ConvEmitter):
 
     def _transform_pixels(self, y: Expr, x: Expr) -> None:
         plan, channels, room = self.plan, self.plan.shape.group_in, self.plan.room
-        first = T.bind((y * plan.x.parts + x) * channels)
+        first = T.bind((y * plan.x.parts + x) * plan.pitch)
 
         def transform(channel: Expr, lanes: int) -> None:
             at = [
@@ -92,13 +92,13 @@ class WinogradEmitter(ConvEmitter):
         tile = RegisterTile(plan.tile.rows, -(-width // lanes), lanes)
         acc = mk.allocate(tile, shape.acc_dtype)
         mk.fill(acc, tile, mk.constant(0, shape.acc_dtype))
-        left = T.bind(gemm * plan.transformed + first * shape.group_in)
+        left = T.bind(gemm * plan.transformed + first * plan.pitch)
         filters = T.bind(gemm * shape.group_in)
         with mk.serial(0, shape.group_in) as channel:
             mk.multiply_add(
                 acc,
                 tile,
-                lambda row: self.pixels[left + (row * shape.group_in + channel)],
+                lambda row: self.pixels[left + (row * plan.pitch + channel)],
                 lambda column: self.panels.at(self.group, panel, filters + channel, column),
             )
         into = T.bind(gemm * plan.multiplied + first * plan.tile.columns)
@@ -130,7 +130,10 @@ class WinogradEmitter(ConvEmitter):
         top, start = T.bind((self.first_tile + y) * OUTPUTS), T.bind(x * OUTPUTS)
         channel = self.group * shape.group_out + panel * columns
         height, length = shape.output[-2:]
-        with mk.serial(0, T.min(height - top, OUTPUTS)) as i, mk.serial(0, T.min(length - start, OUTPUTS)) as j:
+        with (
+            mk.serial(0, T.min(mk.as_index(height) - top, OUTPUTS)) as i,
+            mk.serial(0, T.min(mk.as_index(length) - start, OUTPUTS)) as j,
+        ):
             mk.for_each_column(
                 width,
                 plan.tile.lanes,

@@ -18,7 +18,7 @@ from .conv import ConvPlan
 from .images import ConvShape
 from .limits import task_reasons
 from .schedules import CpuWinogradSchedule
-from .tiling import LINE_BYTES, RegisterTile, align
+from .tiling import LINE_BYTES, RegisterTile, align, meet_in_a_set
 
 OUTPUTS, PIXELS = 2, 4
 """Of a tile, along rows and along columns."""
@@ -58,9 +58,18 @@ class WinogradPlan(ConvPlan):
         return 1, OUTPUTS * rows + 2, (OUTPUTS * columns + 2) * self.room
 
     @property
+    def pitch(self) -> int:
+        """Elements from the channels of one transformed pixel to those of the next tile's: a line of the cache more
+        where those of a register tile would meet in one set of it.
+        """
+        element = storage_bytes(self.shape.acc_dtype)
+        meet = meet_in_a_set(self.tile.rows, self.shape.group_in * element)
+        return self.shape.group_in + (LINE_BYTES // element if meet else 0)
+
+    @property
     def transformed(self) -> Size:
         """Elements of a plane of transformed pixels; planes do not begin in the same set of a cache."""
-        return self.block_width * self.shape.group_in + LINE_BYTES // storage_bytes(self.shape.acc_dtype)
+        return self.block_width * self.pitch + LINE_BYTES // storage_bytes(self.shape.acc_dtype)
 
     @property
     def multiplied(self) -> Size:

@@ -24,7 +24,7 @@ from tilestitch.passes.plan.cpu.winograd import WinogradPlan
 from .cycles import conv_cycles, conv_task, conv_transpose_task
 from .tasks import SHAPES, choose_blocks
 from .tiles import choose_tile, lanes_of, panel_cycles, tile_limits, widens
-from .winograd import winograd_schedule
+from .winograd import choose_winograd
 
 MAX_BORDER_TAPS = 48
 """Most kernel taps that are written out, each with a loop of its own, for tiles at the border."""
@@ -36,17 +36,23 @@ MEETING = 1.2
 
 @lru_cache(SHAPES)
 def choose_conv(shape: ConvShape, isa: Isa, threads: int) -> CpuConvSchedule:
-    """Tiles, tasks and whether the input is copied. Raises ValueError for an empty output: nothing is launched."""
+    """Tiles, tasks, whether the input is copied, and whether Winograd's algorithm is used. Raises ValueError for an
+    empty output: nothing is launched.
+    """
+    direct, winograd = choose_direct(shape, isa, threads), choose_winograd(shape, isa, threads)
+    if winograd is None:
+        return direct
+    cycles = conv_cycles(WinogradPlan.of(shape, winograd), isa)
+    return winograd if cycles * WORTH < conv_cycles(ConvPlan.of(shape, direct), isa) else direct
+
+
+def choose_direct(shape: ConvShape, isa: Isa, threads: int) -> CpuConvSchedule:
+    """The same without Winograd's algorithm."""
     whole = shape.in_planes()
     if min(whole.batch, whole.group_out, *whole.output) < 1:
         raise ValueError(f"convolution with an empty result {shape}; skip the launch")
     dot = next((dot for dot in isa.tile_dots if whole.multiplied_by(dot)), None)
     vectors = _in_vectors(shape, whole, isa, threads)
-    winograd = winograd_schedule(shape, isa, threads)
-    if winograd is not None:
-        plan = WinogradPlan.of(shape, winograd)
-        direct = ConvPlan(whole, shape.rank, vectors)
-        return winograd if conv_cycles(plan, isa) * WORTH < conv_cycles(direct, isa) else vectors
     if dot is None or not whole.reduction:
         return vectors
     candidates = [vectors, *_in_tiles(shape, whole, dot, isa, threads)]

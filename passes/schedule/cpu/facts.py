@@ -39,6 +39,7 @@ from tilestitch.passes.plan.cpu.schedules import (
     CpuSchedule,
     CpuSplitRowSchedule,
 )
+from tilestitch.passes.plan.cpu.winograd import WinogradPlan
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.group import Group, GroupKind
 from tilestitch.passes.plan.index_checks import pending_checks, read_for
@@ -244,14 +245,16 @@ def _tiled(
     unit: Unit = "alu" if roles.anchor is not None and roles.anchor.op == "window_reduce" else "fma"
     tiles = _multiplies_tiles(plan)
     most = cycles * _most_a_cycle(plan, lanes, isa)
-    share = min(1.0, work.operations(unit) / most) if most else 1.0
+    saved = plan.saved if isinstance(plan, WinogradPlan) else 1.0
+    share = min(1.0, saved * work.operations(unit) / most) if most else 1.0
 
     grouped = _neighbours(plan) > 1
 
     def scheduled(a: Arithmetic) -> Arithmetic:
-        if a.unit == unit:
-            return replace(a, unit="mma" if tiles else unit, dtype=dtype, share=share)
-        return replace(a, dtype=plan.shape.acc_dtype) if grouped else a
+        if a.unit != unit:
+            return replace(a, dtype=plan.shape.acc_dtype) if grouped else a
+        operations = ceil(a.operations * saved)
+        return replace(a, unit="mma" if tiles else unit, dtype=dtype, share=share, operations=operations)
 
     reads = read_again(work.reads, sides_of(view.nodes, operands), again)
     prologue = _prologue(view, roles, plan, work.dtype) if isinstance(plan, GemmPlan) else ()

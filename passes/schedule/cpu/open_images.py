@@ -15,8 +15,14 @@ from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.cpu.conv import ConvPlan, staged_extent, staged_step
 from tilestitch.passes.plan.cpu.images import ConvShape
 from tilestitch.passes.plan.cpu.isa import TILE_ROWS, Isa
-from tilestitch.passes.plan.cpu.schedules import CpuConvSchedule, CpuTileConvSchedule, CpuWindowSchedule
+from tilestitch.passes.plan.cpu.schedules import (
+    CpuConvSchedule,
+    CpuTileConvSchedule,
+    CpuWindowSchedule,
+    CpuWinogradSchedule,
+)
 from tilestitch.passes.plan.cpu.window import WindowPlan, why_no_line
+from tilestitch.passes.plan.cpu.winograd import GEMMS, WinogradPlan
 
 from .tiles import panel_cycles, tile_limits
 from .window import most_columns
@@ -55,6 +61,21 @@ def open_conv(shape: ConvShape, chosen: CpuConvSchedule, isa: Isa, threads: int)
     if draft.stage or plan.skips:
         block = smallest(block, _tiles_that_fit(plan, isa.l2_bytes // 2))
     return replace(draft, block_tiles=largest(1, block))
+
+
+def open_winograd(shape: ConvShape, chosen: CpuWinogradSchedule, isa: Isa, threads: int) -> CpuWinogradSchedule:
+    """The same by Winograd's algorithm: a register tile goes over the end of a row of tiles, so that all are whole."""
+    vectors, tiles = _wide_tile(shape.group_out, chosen.lanes, isa)
+    draft = replace(chosen, vectors=vectors, tiles=tiles, block_tiles=1)
+    plan = WinogradPlan.of(shape, draft)
+    wanted, panels = _tasks_wanted(threads), plan.panels
+    right_bytes = plan.steps * shape.group_out * storage_bytes(shape.w_dtype)
+    blocks = min(panels, wanted) if threads > 1 and right_bytes > isa.l2_bytes else 1
+    row_bytes = plan.x.parts * GEMMS * shape.group_in * storage_bytes(shape.acc_dtype)
+    block = smallest(
+        _share(plan.y.parts, shape.batch * shape.groups * blocks, wanted), isa.l2_bytes // 2 // largest(1, row_bytes)
+    )
+    return replace(draft, block_tiles=largest(1, block), block_panels=-(-panels // blocks))
 
 
 def _wide_tile(channels: int, lanes: int, isa: Isa) -> tuple[int, int]:

@@ -14,11 +14,11 @@ from .tasks import choose_blocks
 from .tiles import panel_cycles, tile_limits
 
 LEAST_CHANNELS = 8
-"""In and out, below which the transforms cost more than they save."""
+"""In and out, below which the algorithm saves nothing."""
 
 
-def winograd_schedule(shape: ConvShape, isa: Isa, threads: int) -> CpuWinogradSchedule | None:
-    """The best one for a convolution in planes; None where there is none."""
+def choose_winograd(shape: ConvShape, isa: Isa, threads: int) -> CpuWinogradSchedule | None:
+    """The best one for a convolution; None where there is none, or where transforms cost more than they save."""
     if why_not_winograd(shape, shape.rank) is not None or min(shape.group_in, shape.group_out) < LEAST_CHANNELS:
         return None
     lanes = isa.lanes(shape.acc_dtype)
