@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from tilestitch.compiler.ir.sizes import Size, ceil_div
 from tilestitch.compiler.ir.types import storage_bytes
 
 from .conv import ConvPlan
 from .images import ConvShape
-from .limits import task_reasons
+from .limits import task_reasons, tile_reasons
 from .schedules import CpuWinogradSchedule
 from .tiling import LINE_BYTES, RegisterTile, align, meet_in_a_set
 
@@ -97,7 +98,8 @@ class WinogradPlan(ConvPlan):
 
     def reasons(self) -> Iterator[str]:
         schedule = self.schedule
-        odd = why_not_winograd(self.shape, self.spatial_rank) or next(task_reasons(schedule), None)
+        tile = tile_reasons(schedule.tiles, schedule.vectors, schedule.lanes)
+        odd = why_not_winograd(self.shape, self.spatial_rank) or next(chain(task_reasons(schedule), tile), None)
         if odd is not None:
             yield odd
             return
