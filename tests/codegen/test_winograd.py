@@ -120,7 +120,8 @@ def test_what_is_not_finite_reaches_the_results_that_it_would_reach_otherwise(
 ) -> None:
     shape = geometry((8, 8), (7, 9), (3, 3), 1, 1)
     x, w = operands(shape)
-    x[0, *where, 3] = value
+    row, column = where
+    x[0, row, column, 3] = value
     with np.errstate(invalid="ignore"):
         wanted = convolve(shape, x, w)
     np.testing.assert_array_equal(np.isfinite(run(plan_of(shape), x, w)), np.isfinite(wanted))
