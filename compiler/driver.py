@@ -121,6 +121,7 @@ def compile_model(
     favour: Sequence[Mapping[str, int]] = (),
     precision: str = "fp32",
     keep_fp32: Sequence[str] = (),
+    winograd: bool = True,
     passes: Sequence[Named] | Named | None = (),
     installed_plugins: bool = True,
     plan: StitchPlan | Sequence[StitchPlan] | str | os.PathLike[str] | None = None,
@@ -162,6 +163,7 @@ def compile_model(
     precision: of contractions with float32 operands: fp32 (float32 stays float32), tf32 (GPUs), fp16 or bf16. Sums and
         statistics are float32 always; `passes.rewrite.precision` has the whole table.
     keep_fp32: names of ONNX nodes, or patterns (`/encoder/layer.0/*`), whose matmuls and convolutions stay float32.
+    winograd: whether CPUs may compute convolutions of 3 x 3 taps by Winograd's algorithm, which rounds differently.
     passes: plug-ins: instances, classes, or texts `MODULE:CLASS{field=value}`. installed_plugins: whether those of
         installed packages take part, too.
     plan: replay this StitchPlan (of several specialisations: all `plans` of a CompiledModel), or a file's, instead of
@@ -213,7 +215,7 @@ def compile_model(
     shape_sets, regions = shape_sets_of(shapes), regions_of(dims, plan is not None)
     favoured = favoured_regions(favour, regions)
     context = PassContext(
-        backend.planned_for(threads),
+        replace(backend.planned_for(threads), without_winograd=not winograd and target.startswith("cpu")),
         options={
             "planner": planner,
             "precision": precision,
@@ -235,6 +237,8 @@ def compile_model(
     }  # fmt: skip
     if keep_fp32:
         record["keep_fp32"] = list(keep_fp32)
+    if not winograd:
+        record["winograd"] = False
     if sync != "off":
         record["sync"] = sync if isinstance(sync, str) else sync.name
     replayed = None if plan is None else _load_plans(plan)

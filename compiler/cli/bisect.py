@@ -87,6 +87,7 @@ class Search:
             dims=None if plan is not None else made.get("dims"),
             precision=made["precision"],
             keep_fp32=made.get("keep_fp32", ()),
+            winograd=made.get("winograd", True),
             passes=made["passes"],
             installed_plugins=made["installed_plugins"],
             planner=made["planner"],

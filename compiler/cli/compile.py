@@ -59,6 +59,9 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
         help="an ONNX node (or a pattern: '/encoder/layer.0/*') that stays float32; may be repeated",
     )  # fmt: skip
     parser.add_argument(
+        "--no-winograd", action="store_true", help="compute convolutions on CPUs as they are written, which is slower"
+    )  # fmt: skip
+    parser.add_argument(
         "--pass",
         action="append",
         dest="passes",
@@ -194,6 +197,7 @@ def compile_with(source: Any, options: argparse.Namespace, progress: Progress, r
         nvcc=options.nvcc,
         host_steps=not options.no_host,
         donate=options.donate,
+        winograd=not options.no_winograd,
         branch_bytes=options.branch_memory,
         progress=progress,
     )

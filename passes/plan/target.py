@@ -17,6 +17,9 @@ INTEGER_MMA = 80
 SMALL_FLOAT_MMA = 89
 """The oldest architecture whose tensor cores multiply floats of 8 bits."""
 
+_LEFT_OUT = ("dot", "half_dot", "tile_dots", "without_winograd")
+"""Fields that are not written where they have nothing."""
+
 
 @dataclass(frozen=True)
 class TargetInfo:
@@ -39,6 +42,8 @@ class TargetInfo:
     """The same for half floats."""
     tile_dots: tuple[str, ...] = ()
     """The same for tiles of either."""
+    without_winograd: bool = False
+    """Whether convolutions on a CPU multiply as they are written (see `cpu.winograd`)."""
     task_buffer_bytes: int = 256 * 1024
     """Scratch that one task may use and expect to stay in its cache."""
 
@@ -49,7 +54,8 @@ class TargetInfo:
     @property
     def core(self) -> Isa:
         """What schedules know of a CPU; PlanError if there is none such."""
-        return isa_named(self.isa, self.dot, self.half_dot, self.tile_dots)
+        isa = isa_named(self.isa, self.dot, self.half_dot, self.tile_dots)
+        return replace(isa, winograd=False) if self.without_winograd else isa
 
     @property
     def multiplies_bytes(self) -> bool:
@@ -102,9 +108,9 @@ class TargetInfo:
         return f"{named} ({', '.join(parts)})" if parts else named
 
     def to_json(self) -> dict[str, Any]:
-        """`dot`, `half_dot` and `tile_dots` are left out where there is none."""
+        """`dot`, `half_dot`, `tile_dots` and `without_winograd` are left out where there is none."""
         data = {**asdict(self), "architectures": list(self.architectures), "tile_dots": list(self.tile_dots)}
-        return {key: value for key, value in data.items() if value or key not in ("dot", "half_dot", "tile_dots")}
+        return {key: value for key, value in data.items() if value or key not in _LEFT_OUT}
 
     @staticmethod
     def from_json(data: Any, where: str = "target") -> TargetInfo:
@@ -123,6 +129,7 @@ class TargetInfo:
             dot=fields.string("dot") if "dot" in data else "",
             half_dot=fields.string("half_dot") if "half_dot" in data else "",
             tile_dots=fields.strings("tile_dots") if "tile_dots" in data else (),
+            without_winograd=fields.optional_boolean("without_winograd"),
             task_buffer_bytes=fields.integer("task_buffer_bytes"),
         )
         fields.done()

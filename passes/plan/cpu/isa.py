@@ -77,6 +77,8 @@ class Isa:
     """What multiplies tiles of either."""
     looks_up: bool = False
     """Whether an instruction looks up 16 floats at once."""
+    winograd: bool = True
+    """Whether convolutions may be computed by Winograd's algorithm."""
 
     def dot_of(self, shape: Multiplied) -> Dot | None:
         """The instruction for groups that computes a contraction of that shape, if there is one."""

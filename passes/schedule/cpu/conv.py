@@ -39,7 +39,8 @@ def choose_conv(shape: ConvShape, isa: Isa, threads: int) -> CpuConvSchedule:
     """Tiles, tasks, whether the input is copied, and whether Winograd's algorithm is used. Raises ValueError for an
     empty output: nothing is launched.
     """
-    direct, winograd = choose_direct(shape, isa, threads), choose_winograd(shape, isa, threads)
+    direct = choose_direct(shape, isa, threads)
+    winograd = choose_winograd(shape, isa, threads) if isa.winograd else None
     if winograd is None:
         return direct
     cycles = conv_cycles(WinogradPlan.of(shape, winograd), isa)
