@@ -39,7 +39,7 @@ BYTES_CYCLES, ROUND_CYCLES, SPLIT_CYCLES = 0.016, 1.0, 4.0
 """To make bytes of an element of such weights in registers, and to round one of the left operand, or split it."""
 SCALED_STEPS = 3
 """Steps that it takes to scale the sums of a block."""
-PIXEL_CYCLES, RESULT_CYCLES = 0.25, 0.2
+PIXEL_CYCLES, RESULT_CYCLES = 0.1, 0.1
 """Of an element that Winograd's algorithm multiplies, to transform it; of one that a GEMM results in, the same."""
 SUM_STEPS = 6
 """Steps of a reduction that it takes to begin and to store its sums."""
