@@ -128,7 +128,7 @@ class WinogradEmitter(ConvEmitter):
 
         _for_each_run(width, plan.tile.lanes, transform)
         top, start = T.bind((self.first_tile + y) * OUTPUTS), T.bind(x * OUTPUTS)
-        channel = self.group * shape.group_out + panel * columns
+        channel = self._first_channel(panel)
         height, length = shape.output[-2:]
         with (
             mk.serial(0, T.min(mk.as_index(height) - top, OUTPUTS)) as i,
