@@ -11,7 +11,7 @@ from tilestitch.passes.plan.cpu.winograd import OUTPUTS, WinogradPlan, why_not_w
 
 from .cycles import conv_task
 from .tasks import choose_blocks
-from .tiles import panel_cycles, tile_limits
+from .tiles import lanes_of, panel_cycles, tile_limits
 
 LEAST_CHANNELS = 8
 """In and out, below which the algorithm saves nothing."""
@@ -21,7 +21,7 @@ def choose_winograd(shape: ConvShape, isa: Isa, threads: int) -> CpuWinogradSche
     """The best one for a convolution; None where there is none, or where transforms cost more than they save."""
     if why_not_winograd(shape, shape.rank) is not None or min(shape.group_in, shape.group_out) < LEAST_CHANNELS:
         return None
-    lanes = isa.lanes(shape.acc_dtype)
+    lanes = lanes_of(shape.group_out, shape.acc_dtype, isa)
     first = CpuWinogradSchedule(OUTPUTS, OUTPUTS, 1, lanes, 1, 1, stage=True, spill=True)
     rows = WinogradPlan.of(shape, first).y.parts
     draft = _tile(shape, replace(first, block_tiles=rows), isa)
