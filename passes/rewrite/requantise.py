@@ -251,8 +251,7 @@ def bias_of_integers(graph: Graph, node: Node) -> Replacement | None:
     if conv is None or conv.output.dtype != "int32" or sums.type != cast.inputs[0].type:
         return None
     whole = _whole_multiples(bias.data, product.inputs[1].data)
-    most = None if whole is None else _most_of_sums(conv) + np.abs(whole + begun).max(initial=0)
-    if whole is None or most is None or not most < 1 << 31:
+    if whole is None or not _most_of_sums(conv) + np.abs(whole + begun).max(initial=0) < 1 << 31:
         return None
     begin = graph.constant((whole + begun).astype(np.int32), name=bias.name)
     begun_sums = emit_like(graph, node, "cast", emit_like(graph, node, "add", sums, begin), to="float32")
@@ -271,10 +270,11 @@ def _whole_multiples(bias: np.ndarray, scale: np.ndarray) -> np.ndarray | None:
     return whole.astype(np.int64) if near.all() and (np.abs(whole) < MOST_COUNTED).all() else None
 
 
-def _most_of_sums(conv: Node) -> int:
-    """What sums of bytes by weights do not exceed."""
-    shape = conv.inputs[1].shape
-    return 255 * 128 * (prod(shape) // max(1, shape[0 if conv.attrs["layout"] == "NCX" else -1]))
+def _most_of_sums(conv: Node) -> float:
+    """What no sum of a convolution of integers exceeds."""
+    x, w = conv.inputs
+    terms = prod(w.shape) // max(1, w.shape[0 if conv.attrs["layout"] == "NCX" else -1])
+    return magnitude(x) * magnitude(w) * terms
 
 
 def scaled_first(graph: Graph, node: Node) -> Replacement | None:

@@ -205,6 +205,35 @@ def test_other_biases_stay_floats(bias: str) -> None:
     assert [line.split("(")[0] for line in biased(bias)][-3:] == ["cast", "mul", "add"]
 
 
+def begun(w: str, dtype: str, bias: float, operand: str = "uint8") -> bool:
+    """Whether sums of 16,640 products begin with a bias of so many steps."""
+    conv = '{strides=[1,1], before=[0,0], after=[0,0], dilations=[1,1], groups=1, layout="NCX", out_dtype="int32"}'
+    text = graph_of(
+        f"%n = constant [{w}] : {dtype}[]",
+        f"%w = broadcast_to(%n) {{shape=[1,16640,1,1]}} : {dtype}[1,16640,1,1]",
+        *numbers(f=1.0, bias=bias),
+        f"%c = conv(%x, %w) {conv} : int32[1,1,2,2]",
+        '%i = cast(%c) {to="float32"} : float32[1,1,2,2]',
+        "%m = mul(%i, %f) : float32[1,1,2,2]",
+        "%y = add(%m, %bias) : float32[1,1,2,2]",
+        inputs=f"%x: {operand}[1,16640,2,2]", result="y",
+    )  # fmt: skip
+    return ops(after(text, "requantise,dce"))[-1] == "mul"
+
+
+def test_a_bias_begins_only_sums_that_32_bits_hold_with_it() -> None:
+    """Products of unsigned bytes are twice as large as those of bytes of which one has a sign."""
+    steps = 1_073_741_760.0
+    assert begun("127", "int8", steps) and not begun("255", "uint8", steps)
+    assert begun("255", "uint8", 1000.0) and not begun("127", "int16", 1000.0, "int16")
+
+
+def test_large_constants_of_integers_hold_what_their_dtype_does() -> None:
+    graph = Graph("g")
+    assert magnitude(graph.constant(np.zeros((1 << 20) + 1, np.int8))) == 128
+    assert magnitude(graph.constant(np.zeros((1 << 20) + 1, np.float32))) == float("inf")
+
+
 def test_gpus_multiply_and_add_floats_at_once() -> None:
     now = biased("[0.5, -3.25, 0.0]", target=TargetInfo("cuda"))
     assert [line.split("(")[0] for line in now][-3:] == ["cast", "mul", "add"]
