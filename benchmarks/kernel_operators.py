@@ -41,6 +41,21 @@ def _pools(kind: str, kernel: int, stride: int, pad: int, width: int = 0) -> Cal
     return build
 
 
+PYRAMID = (
+    (56, (8, 16, 32, 48, 64)), (35, (16, 40, 64, 96)), (28, (24, 48, 96, 128)), (14, (64, 128, 192)), (7, (96, 256)),
+)  # fmt: skip
+"""Pixels along a side, and channels that images have of which networks are made."""
+
+
+def _convolved(b: Builder, x: str, random: Random) -> Built:
+    """3 x 3 taps, with an activation or a sum after them."""
+    size, channels = random.choice(PYRAMID)
+    cin, cout, side = random.choice(channels), random.choice(channels), size + random.choice((0, 0, -1, 5))
+    y = b.op("Conv", x, b.weight(cout, cin, 3, 3), b.weight(cout), pads=[1] * 4)
+    y = b.op("Relu", y) if random.random() < 0.5 else b.op("Add", y, b.weight(cout, 1, 1))
+    return y, (1, cin, size, side)
+
+
 def _depthwise(kernel: int, stride: int) -> Callable[[Builder, str, Random], Built]:
     def build(b: Builder, x: str, random: Random) -> Built:
         channels, size = random.choice((16, 24, 48, 96, 144, 240)), random.choice((7, 14, 19, 28, 40, 56))
@@ -171,6 +186,7 @@ FAMILIES: Mapping[str, Callable[[Builder, str, Random], Built]] = {
     "densenet_pools": _pools("AveragePool", 2, 2, 0),
     "pyramid_pools": _pools("AveragePool", 3, 1, 1),
     "text_pools": _pools("MaxPool", 1, 1, 1, width=4),
+    "pyramid": _convolved,
     "mobilenet_windows": _depthwise(3, 1),
     "strided_windows": _depthwise(3, 2),
     "efficientnet_windows": _depthwise(5, 1),

@@ -28,9 +28,8 @@ def transformed_filters(filters: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Filters [groups, 9, channels in, channels out] as the right operands of the GEMMs: [groups, 16 * channels in,
     channels out]. They are transformed in float64, and rounded once.
     """
-    groups, _, channels, out = filters.shape
-    taps = filters.reshape(groups, 3, 3, channels, out).astype(np.float64)
-    both = np.einsum("ya,xb,gabio->gyxio", _FILTERS, _FILTERS, taps)
+    groups, taps, channels, out = filters.shape
+    both = np.kron(_FILTERS, _FILTERS) @ filters.reshape(groups, taps, channels * out).astype(np.float64)
     return both.astype(filters.dtype).reshape(groups, GEMMS * channels, out)
 
 
