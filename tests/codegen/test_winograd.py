@@ -159,6 +159,7 @@ def test_it_is_chosen_where_it_saves_more_than_its_transforms_cost(isa: Any, thr
         assert list(plan.reasons()) == []
         assert conv_cycles(plan, isa) < conv_cycles(plan_direct(shape, isa, threads), isa)
     for other in (
+        geometry((16, 16), (4, 65536), (3, 3), 1, 1),
         geometry((64, 64), (56, 56), (3, 3), 2, 1),
         geometry((64, 64), (56, 56), (3, 3), 1, 2, dilation=2),
         geometry((64, 64), (56, 56), (1, 1)),
@@ -187,3 +188,9 @@ def test_the_workspace_of_a_task_stays_in_the_cache() -> None:
         schedule = choose_winograd(shape, isa, 1)
         assert schedule is not None
         assert schedule.block_tiles == 1 or WinogradPlan.of(shape, schedule).offsets[1] <= isa.l2_bytes // 2
+
+
+@pytest.mark.filterwarnings("error")
+def test_filters_that_overflow_say_nothing_while_a_model_is_compiled() -> None:
+    for value in (3e38, np.inf, np.nan):
+        assert not np.isfinite(transformed_filters(np.full((1, 9, 1, 1), value, np.float32))).all()

@@ -26,11 +26,13 @@ _FILTERS = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 
 def transformed_filters(filters: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Filters [groups, 9, channels in, channels out] as the right operands of the GEMMs: [groups, 16 * channels in,
-    channels out]. They are transformed in float64, and rounded once.
+    channels out]. They are transformed in float64, and rounded once; above 1.5e38 they may overflow.
     """
     groups, taps, channels, out = filters.shape
-    both = np.kron(_FILTERS, _FILTERS) @ filters.reshape(groups, taps, channels * out).astype(np.float64)
-    return both.astype(filters.dtype).reshape(groups, GEMMS * channels, out)
+    wide = filters.reshape(groups, taps, channels * out).astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        both = (np.kron(_FILTERS, _FILTERS) @ wide).astype(filters.dtype)
+    return both.reshape(groups, GEMMS * channels, out)
 
 
 class WinogradEmitter(ConvEmitter):

@@ -11,19 +11,23 @@ from tilestitch.passes.plan.cpu.winograd import OUTPUTS, WinogradPlan, why_not_w
 
 from .cycles import conv_task
 from .tasks import choose_blocks
-from .tiles import lanes_of, panel_cycles, tile_limits
+from .tiles import LAST_CACHE_BYTES, lanes_of, panel_cycles, tile_limits
 
 LEAST_CHANNELS = 8
 """In and out, below which the algorithm saves nothing."""
 
 
 def choose_winograd(shape: ConvShape, isa: Isa, threads: int) -> CpuWinogradSchedule | None:
-    """The best one for a convolution; None where there is none, or where transforms cost more than they save."""
+    """The best one for a convolution; None where there is none, where transforms cost more than they save, or where
+    a row of tiles is more than the last cache holds: a task has all of its columns.
+    """
     if why_not_winograd(shape, shape.rank) is not None or min(shape.group_in, shape.group_out) < LEAST_CHANNELS:
         return None
     lanes = lanes_of(shape.group_out, shape.acc_dtype, isa)
     first = CpuWinogradSchedule(OUTPUTS, OUTPUTS, 1, lanes, 1, 1, stage=True, spill=True)
     rows = WinogradPlan.of(shape, first).y.parts
+    if WinogradPlan.of(shape, first).offsets[1] > LAST_CACHE_BYTES:
+        return None
     draft = _tile(shape, replace(first, block_tiles=rows), isa)
     plan = WinogradPlan.of(shape, draft)
     task = conv_task(plan, isa)
