@@ -6,6 +6,7 @@ the result is A' [(G g G') * (B' d B)] A.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from tilestitch.codegen.compute.dtypes import named
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.convolution.conv import ConvEmitter
+from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.passes.plan.cpu.tiling import RegisterTile
 from tilestitch.passes.plan.cpu.winograd import GEMMS, OUTPUTS, PIXELS, WinogradPlan
 
@@ -51,23 +53,24 @@ class WinogradEmitter(ConvEmitter):
         rows = T.bind(mk.as_index(self.last_tile - self.first_tile))
         tiles = T.bind(rows * plan.x.parts)
         parts = T.bind((tiles + (plan.tile.rows - 1)) // plan.tile.rows)
-        self._for_each(rows, self._transform_pixels)
+        self._for_each_tile_of_rows(tiles, self._transform_pixels)
 
         def panel(number: Expr, width: int) -> None:
             with mk.serial(0, GEMMS) as gemm, mk.serial(0, parts) as part:
                 self._multiply(number, width, gemm, T.bind(part * plan.tile.rows))
-            self._for_each(rows, lambda y, x: self._transform_back(number, width, y, x))
+            self._for_each_tile_of_rows(tiles, lambda *tile: self._transform_back(number, width, *tile))
 
         self._for_each_panel(first_panel, last_panel, panel)
 
-    def _for_each(self, rows: Expr, body: Callable[[Expr, Expr], None]) -> None:
-        """Emits ``body(row, column)`` for the tiles of the task."""
-        with mk.serial(0, rows) as y, mk.serial(0, self.plan.x.parts) as x:
-            body(y, x)
+    def _for_each_tile_of_rows(self, tiles: Expr, body: Callable[[Expr, Expr, Expr], None]) -> None:
+        """Emits ``body(tile, row, column)`` for the tiles of the task, in one loop (see ``_finish_tile``)."""
+        with mk.serial(0, tiles) as tile:
+            length = mk.as_index(self.plan.x.parts)
+            body(tile, T.bind(tile // length), T.bind(tile % length))
 
-    def _transform_pixels(self, y: Expr, x: Expr) -> None:
+    def _transform_pixels(self, tile: Expr, y: Expr, x: Expr) -> None:
         plan, channels, room = self.plan, self.plan.shape.group_in, self.plan.room
-        first = T.bind((y * plan.x.parts + x) * plan.pitch)
+        first = T.bind(tile * plan.pitch)
 
         def transform(channel: Expr, lanes: int) -> None:
             at = [
@@ -110,9 +113,9 @@ class WinogradEmitter(ConvEmitter):
             ),
         )
 
-    def _transform_back(self, panel: Expr, width: int, y: Expr, x: Expr) -> None:
-        plan, shape, columns = self.plan, self.plan.shape, self.plan.tile.columns
-        first = T.bind((y * plan.x.parts + x) * columns)
+    def _transform_back(self, panel: Expr, width: int, tile: Expr, y: Expr, x: Expr) -> None:
+        plan, columns = self.plan, self.plan.tile.columns
+        first = T.bind(tile * columns)
 
         def transform(column: Expr, lanes: int) -> None:
             at = [
@@ -128,23 +131,43 @@ class WinogradEmitter(ConvEmitter):
                     T.buffer_store(self.results, value, [_run((i * OUTPUTS + j) * columns + column, lanes)])
 
         _for_each_run(width, plan.tile.lanes, transform)
-        top, start = T.bind((self.first_tile + y) * OUTPUTS), T.bind(x * OUTPUTS)
-        channel = self._first_channel(panel)
-        height, length = shape.output[-2:]
-        with (
-            mk.serial(0, T.min(mk.as_index(height) - top, OUTPUTS)) as i,
-            mk.serial(0, T.min(mk.as_index(length) - start, OUTPUTS)) as j,
-        ):
-            mk.for_each_column(
-                width,
-                plan.tile.lanes,
-                lambda column: self.epilogue(
-                    self.image,
-                    (top + i, start + j),
-                    channel + column,
-                    self.results[(i * OUTPUTS + j) * columns + column],
-                ),
-            )
+        self._finish_tile(panel, width, T.bind((self.first_tile + y) * OUTPUTS), T.bind(x * OUTPUTS))
+
+    def _finish_tile(self, panel: Expr, width: int, top: Expr, start: Expr) -> None:
+        """The epilogue of the pixels of a tile that exist.
+
+        Loops around it are fewer than around the reduction: LLVM weighs values by loops, and would rather keep the
+        constants of exponentials in registers than sums.
+        """
+        plan, shape, columns = self.plan, self.plan.shape, self.plan.tile.columns
+        lanes, channel, (height, length) = plan.tile.lanes, self._first_channel(panel), shape.output[-2:]
+        odd = [(at, extent) for at, extent in ((0, height), (1, length)) if is_open(extent) or extent % OUTPUTS]
+
+        def finish(pixel: Expr, first: Expr, size: int) -> None:
+            at = (top + pixel // OUTPUTS, start + pixel % OUTPUTS)
+            exists = [at[dim] < mk.as_index(extent) for dim, extent in odd]
+
+            def emit() -> None:
+                mk.vector(
+                    size,
+                    lambda lane: self.epilogue(
+                        self.image, at, channel + (first + lane), self.results[pixel * columns + (first + lane)]
+                    ),
+                )
+
+            if not exists:
+                emit()
+                return
+            with T.If(functools.reduce(T.And, exists)), T.Then():
+                emit()
+
+        whole = width // lanes
+        if whole:
+            with mk.serial(0, OUTPUTS * OUTPUTS * whole) as run:
+                finish(T.bind(run // whole), T.bind(run % whole * lanes), lanes)
+        for begin, size in mk.chunks(width - whole * lanes, lanes):
+            with mk.serial(0, OUTPUTS * OUTPUTS) as pixel:
+                finish(pixel, whole * lanes + begin, size)
 
 
 def _pixels(d: tuple[Expr, ...] | list[Expr]) -> list[Expr]:
