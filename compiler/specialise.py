@@ -1,7 +1,8 @@
 """Which sizes a model is compiled for: those that were given, and regions of the dimensions that these leave open.
 
 The runtime takes the first specialisation that fits: favoured sizes come first, and the regions after them share no
-size. Kernels are for sizes from 1 on: where a dimension may be 0, that is a region of its own.
+size. Kernels are for sizes from 1 on: where a dimension may be 0, that is a region of its own, and so are the sizes
+of a dimension at which something else in the model is empty.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ MOST_JOINED = 8
 """Specialisations for dimensions of size 1 that are made without being asked for."""
 MOST_NODES = 256
 """Of all of these together: each takes as long to compile as the first."""
+MOST_LEFT_OUT = 4
+"""Specialisations for sizes at which something is empty that no kernel is for."""
 FEW_NODES = 32
 """What may be left to compute where a dimension is 0 that is no cache: most models are nothing then, or fail."""
 
@@ -103,6 +106,7 @@ def variants(
         if region is not None and number >= favoured:
             ones = list(islice(_of_size_1(convert, first, region), MOST_JOINED))
             yield from ones
+            yield from islice((left for each in (first, *ones) for left in _of_left_out(convert, each)), MOST_LEFT_OUT)
             yield from islice(_of_size_0(convert, first, region), MOST_EMPTY)
             yield from islice(_of_sizes_0_and_1(convert, ones), MOST_EMPTY)
 
@@ -177,6 +181,25 @@ def _of_size_1(convert: Convert, first: Variant, region: Region) -> Iterator[Var
             yield Variant(first.shapes, narrow, convert(first.shapes, narrow), names)
         except FrontendError:  # they meet others elsewhere, of other sizes
             continue
+
+
+def _of_left_out(convert: Convert, variant: Variant) -> Iterator[Variant]:
+    """The sizes that a variant leaves out since something is empty there, where the model allows them and still gives
+    something.
+    """
+    from tilestitch.compiler.frontend import FrontendError
+
+    emptied = variant.imported.emptied
+    for names in (names for count in range(1, len(emptied) + 1) for names in combinations(emptied, count)):
+        low = {**(variant.region or {}), **{name: emptied[name] for name in names}}
+        try:
+            imported = convert(variant.shapes, low)
+        except FrontendError:  # the model forbids these sizes
+            continue
+        if not all(_is_empty(value.type) for value in imported.graph.outputs):
+            left = Variant(variant.shapes, low, imported, tuple(dict.fromkeys((*variant.added, *names))))
+            yield left
+            yield from _of_left_out(convert, left)
 
 
 def _goes_up_from_1(range_: Range | None) -> bool:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import FunctionProto, ModelProto, NodeProto, ValueInfoProto
 
-from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, Graph, TensorType, Type, Value
+from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, Graph, Kind, TensorType, Type, Value, kind_of
 from tilestitch.compiler.ir.claims import Claim, noting
 from tilestitch.compiler.ir.sizes import Symbol, symbols_of
 from tilestitch.compiler.ir.substitute import change_ranges
@@ -45,7 +46,8 @@ class ImportedModel:
     `input_names` and `output_names` are the model's own; values of `graph` bear the same names where that is possible
     (an output that is also an input, or appears twice, cannot), so match by position. `opsets` maps domain to version.
     `joined`: open dimensions that are taken for others, or for a number, where they might be 1 as well. `same`: those
-    that are taken for a symbol of the graph, by its name.
+    that are taken for a symbol of the graph, by its name. `emptied`: sizes of open dimensions that are left out because
+    something in the model would have no elements.
     """
 
     graph: Graph
@@ -55,6 +57,7 @@ class ImportedModel:
     metadata: Mapping[str, str]
     joined: tuple[str, ...] = ()
     same: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    emptied: Mapping[str, Range] = field(default_factory=dict)
 
 
 def import_model(
@@ -125,7 +128,9 @@ def convert_checked(
     input_names, metadata = tuple(v.name for v in graph.inputs), _metadata(proto)
     if symbols is None:
         return ImportedModel(graph, input_names, output_names, opsets, metadata)
-    return ImportedModel(graph, input_names, output_names, opsets, metadata, tuple(symbols.joined), symbols.same)
+    return ImportedModel(
+        graph, input_names, output_names, opsets, metadata, tuple(symbols.joined), symbols.same, symbols.emptied
+    )
 
 
 def _converted(
@@ -146,15 +151,26 @@ def _converted(
             if symbols is not None:
                 symbols.check_ranges()
             scope.graph.outputs = scope.body(proto.graph)
-        if symbols is None or not symbols.learned(claims):
+        if symbols is None or not (symbols.learned(claims) or symbols.without_empty(_sizes_of_work(scope.graph))):
             break
     if symbols is not None:
-        values = [*scope.graph.inputs, *(v for node in scope.graph.nodes for v in node.outputs)]
-        used = symbols_of(d for v in values if isinstance(v.type, TensorType) for d in v.type.shape)
+        used = symbols_of(_sizes_in(scope.graph))
         scope.graph.symbols = tuple(s for s in symbols.by_name.values() if s in used)
         scope.graph.claims = tuple(claims)
         change_ranges(scope.graph, {s.name: _or_empty(s) for s in symbols.by_name.values() if s.low == 0})
     return scope
+
+
+def _sizes_in(graph: Graph) -> Iterator[Any]:
+    """The dimensions of all values, those of nested graphs aside."""
+    values = (*graph.inputs, *(v for node in graph.nodes for v in node.outputs))
+    return (d for v in values if isinstance(v.type, TensorType) for d in v.type.shape)
+
+
+def _sizes_of_work(graph: Graph) -> Iterator[Any]:
+    """The dimensions of what matmuls, convolutions and reductions give: their kernels need elements."""
+    values = (v for node in graph.nodes if kind_of(node.op) in (Kind.CONTRACTION, Kind.REDUCTION) for v in node.outputs)
+    return (d for v in values if isinstance(v.type, TensorType) for d in v.type.shape)
 
 
 def _or_empty(symbol: Symbol) -> Symbol:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,7 +12,17 @@ from dataclasses import dataclass, field, replace
 from tilestitch.compiler.ir import UNKNOWN, Type, Value
 from tilestitch.compiler.ir.claims import Claim
 from tilestitch.compiler.ir.errors import IRError
-from tilestitch.compiler.ir.sizes import Size, Symbol, at, bounds_of, is_open, parse_size, size_of, symbols_of
+from tilestitch.compiler.ir.sizes import (
+    Size,
+    Symbol,
+    at,
+    bounds_of,
+    is_open,
+    over,
+    parse_size,
+    size_of,
+    symbols_of,
+)  # fmt: skip
 from tilestitch.compiler.ir.types import TensorType
 
 from .errors import ModelError
@@ -24,6 +35,9 @@ MOST_TRIED = 64
 
 Range = tuple[int, int]
 """The least and the largest size, both included."""
+
+FURTHEST_LEAST = 1 << 16
+"""Of an open dimension, beyond its least size, so that claims hold and nothing in a model is empty."""
 
 FOUND_RANGE = (0, (1 << 31) - 1)
 """Of a dimension that only a run can tell."""
@@ -48,6 +62,8 @@ class Symbols:
     _counts: dict[str, int] = field(default_factory=dict)
     extents: dict[Value, Value] = field(default_factory=dict)
     """Tensors whose elements were taken for sizes, and what has these for its dimensions."""
+    emptied: dict[str, Range] = field(default_factory=dict)
+    """Sizes of the inputs' dimensions that are left out because something in the model is empty there."""
     taken: list[Size] = field(default_factory=list)
     """What sizes that only a run can tell were taken for, as often as one was asked for: a run must find no other."""
 
@@ -173,14 +189,39 @@ class Symbols:
         return self._put(symbol, narrow, claim)
 
     def _raised(self, claim: Claim) -> bool:
-        """The least sizes are left out that break the claim, as few of them as can be tried: `h // 2 - 7 >= 0`."""
+        """The least sizes are left out that break the claim, as few of them as can be tried: `h // 2 - 7 >= 0`; more if
+        all below some size certainly break it, and none from that on.
+        """
         found = symbols_of([claim.size])
         if len(found) != 1:
             return False
         (symbol,) = found
         last = min(symbol.high, symbol.low + MOST_TRIED)
         low = next((size for size in range(symbol.low, last + 1) if claim.holds({symbol.name: size})), None)
+        if low is None and not claim.exact:
+            low = _least_for(0, claim.size, symbol)
+            below = low and over(claim.size, {symbol.name: replace(symbol, high=low - 1)})
+            if below is not None and bounds_of(below)[1] >= 0:
+                return False
         return low is not None and self._put(symbol, replace(symbol, low=low), claim)
+
+    def without_empty(self, sizes: Iterable[Size]) -> bool:
+        """Leave out the least sizes of a dimension, up to that from which on sizes made of it alone are certainly 1 or
+        more. Whether there are such, which is known from now on.
+        """
+        least: dict[Symbol, int] = {}
+        for size in dict.fromkeys(size for size in sizes if is_open(size) and bounds_of(size)[0] < 1):
+            found = symbols_of([size])
+            (symbol,) = found if len(found) == 1 else (None,)
+            if symbol is not None and symbol.name in self.asked and symbol.name in self.by_name:
+                low = _least_for(1, size, symbol)
+                if low is not None:
+                    least[symbol] = max(least.get(symbol, 0), low)
+        for symbol, low in least.items():
+            first = self.emptied.get(symbol.name, symbol.bounds)[0]
+            self.emptied[symbol.name] = (first, low - 1)
+            self._put(symbol, replace(symbol, low=low), Claim(size_of(symbol) - low, exact=False))
+        return bool(least)
 
     def _put(self, symbol: Symbol, narrow: Symbol, claim: Claim) -> bool:
         """Whether that is another range of a symbol; it has this one from now on."""
@@ -257,6 +298,18 @@ def _is_size(text: str, names: Mapping[str, Size]) -> bool:
     except IRError:
         return False
     return True
+
+
+def _least_for(value: int, size: Size, symbol: Symbol) -> int | None:
+    """The least size of a symbol from which on another size, made of it, is certainly so much or more."""
+    last = min(symbol.high, symbol.low + FURTHEST_LEAST)
+
+    def suffices(low: int) -> bool:
+        return bounds_of(over(size, {symbol.name: replace(symbol, low=low)}))[0] >= value
+
+    if not suffices(last):
+        return None
+    return symbol.low + bisect_left(range(symbol.low, last), True, key=suffices)
 
 
 def _without(size: Size, symbol: Symbol) -> Size | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from .graph import Node
 from .polynomial import exact_quotient
-from .sizes import Size, is_open
+from .sizes import Size, is_open, largest
 
 Index = tuple[Any, ...]
 Simplify = Callable[[Any], Any]
@@ -28,17 +28,16 @@ def ravel(index: Sequence[Any], shape: Sequence[int]) -> Any:
 
 
 def unravel(position: Any, shape: Sequence[int]) -> Index:
-    """The index of a row-major position."""
+    """The index of a row-major position. A size that is 0 divides as 1 does: what has no elements has no positions."""
     index: list[Any] = []
-    stride = prod(shape)
     for axis, size in enumerate(shape):
-        stride //= max(size, 1)
         if size == 1:
             index.append(0)
             continue
+        stride = prod(largest(d, 1) for d in shape[axis + 1 :])
         entry = position if stride == 1 else position // stride
         inner = all(d == 1 for d in shape[:axis])
-        index.append(entry if inner else entry % size)
+        index.append(entry if inner else entry % largest(size, 1))
     return tuple(index)
 
 

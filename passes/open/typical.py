@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import count, islice, permutations
 
 from tilestitch.compiler.ir import Graph, TensorType
-from tilestitch.compiler.ir.sizes import Size, Symbol, size_of, symbols_of, typical
+from tilestitch.compiler.ir.sizes import Size, Symbol, is_open, size_of, symbols_of, typical
 from tilestitch.passes.errors import PassError
 
 FIRSTS = (97, 29, 5, 1)
@@ -15,6 +15,9 @@ others on where it must be no larger than one of a short range.
 """
 FACTORS = (1, 2, 4, 8, 16, 3, 6, 12, 5, 7, 9, 10)
 """Sizes are multiplied by the first of these that makes them what the graph claims, as that one is even."""
+WORK = 16
+"""Elements that a dimension is to have which would have one or none: a kernel for one element is none for several."""
+MOST_TRIED = 1 << 24
 MOST_ORDERS = 24
 """Of the sizes among the symbols that are tried, as one may have to be less than another."""
 
@@ -27,8 +30,10 @@ def typical_sizes(graph: Graph, given: Mapping[str, int] | None = None) -> dict[
     """
     leaders = _leaders(graph)
     taken = {d for node in graph.nodes for v in node.outputs if isinstance(v.type, TensorType) for d in v.type.shape}
+    made = {s: [d for d in taken if is_open(d) and symbols_of([d]) == {s}] for s in graph.symbols}
     for order in _orders(taken, len(graph.symbols)):
         first = {s.name: (given or {}).get(s.name) or prime for s, prime in zip(graph.symbols, order, strict=True)}
+        first |= {s.name: _with_work(s, made[s], first[s.name]) for s in made if s.name not in (given or {})}
         for factor in FACTORS:
             sizes = {s.name: _in_range(s, first[leaders[s.name]], factor) for s in graph.symbols}
             if all(claim.holds(sizes) for claim in graph.claims):
@@ -54,6 +59,19 @@ def _raised(graph: Graph, sizes: dict[str, int]) -> dict[str, int]:
                 sizes = raised
                 break
     return sizes
+
+
+def _with_work(symbol: Symbol, made: Iterable[Size], size: int) -> int:
+    """A size, or a larger one if something else that is made of it would be a single element there."""
+    for other in made:
+        tried = max(size, symbol.low)
+        if typical(other, {symbol.name: tried}) > 1:
+            continue
+        while tried <= min(symbol.high, MOST_TRIED) and typical(other, {symbol.name: tried}) < WORK:
+            tried = next(_primes(2 * tried))
+        if tried <= min(symbol.high, MOST_TRIED):
+            size = tried
+    return size
 
 
 def _leaders(graph: Graph) -> dict[str, str]:

@@ -1,0 +1,95 @@
+"""Open sizes at which something in a model has no elements: they do not keep all others from their kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, numpy_helper, parser
+
+from tests.compiled import assert_close
+from tests.tolerances import MODELS
+from tilestitch.compiler import CompiledModel, compile_model
+from tilestitch.compiler.cli import rivals
+from tilestitch.runtime import load
+from tilestitch.runtime.errors import InputError
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
+LARGEST = 2**31 - 1
+
+
+def model(text: str, **constants: Any) -> ModelProto:
+    made = parser.parse_model(HEAD + text)
+    made.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
+    return made
+
+
+def ranges(compiled: CompiledModel) -> list[tuple[int, int]]:
+    """Of the first dimension of each specialisation."""
+    symbols = (s.explanation["sizes"]["symbols"][0] for s in compiled.specialisations)
+    return [(symbol["low"], symbol["high"]) for symbol in symbols]
+
+
+def host_steps(compiled: CompiledModel) -> list[int]:
+    return [s.explanation["host"]["steps"] for s in compiled.specialisations]
+
+
+SOUND = """(float[b, t] x) => (float[b, l, 6] y) {
+    a = Constant<value = int64[1] {1}>()
+    c = Unsqueeze(x, a)
+    d = Conv<strides=[160]>(c, k)
+    e = Conv<strides=[2]>(d, m)
+    g = Transpose<perm=[0, 2, 1]>(e)
+    h = MatMul(g, w)
+    y = Softmax(h)
+}"""
+
+
+def test_sound_that_is_too_short_for_a_frame_leaves_nothing_to_the_host() -> None:
+    """The first layers of a speech encoder: 520 samples become one state, and fewer none."""
+    random = np.random.default_rng(0)
+    shapes = {"k": (8, 1, 200), "m": (8, 8, 3), "w": (8, 6)}
+    constants = {name: random.standard_normal(shape).astype(np.float32) * 0.3 for name, shape in shapes.items()}
+    speech = model(SOUND, **constants)
+    compiled = compile_model(speech, num_threads=1)
+    assert (host_steps(compiled)[0], compiled.explain()["sizes"]["symbols"][1]["low"]) == (0, 520)
+    reference = rivals.CHECKERS["reference"](speech)
+    with load(compiled.to_bytes(), num_threads=1) as module:
+        for batch, samples in ((1, 520), (2, 521), (3, 4001)):
+            x = random.standard_normal((batch, samples)).astype(np.float32)
+            assert_close(module.run({"x": x})["y"], reference({"x": x})[0], MODELS["float32"])
+        with pytest.raises(InputError, match="t, which must be from 520"):
+            module.run({"x": np.zeros((1, 519), np.float32)})
+
+
+def test_sizes_at_which_only_a_part_is_empty_are_served_besides() -> None:
+    text = """(float[n, 8] x) => (float[m, 8] y) <int64[1] from = {16}, int64[1] to = {9223372036854775807}> {
+        late = Slice(x, from, to)
+        moved = MatMul(late, w)
+        y = Concat<axis=0>(x, moved)
+    }"""
+    w = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+    compiled = compile_model(model(text, w=w), num_threads=1)
+    assert (ranges(compiled)[:2], host_steps(compiled)[:2]) == ([(17, LARGEST), (1, 16)], [0, 0])
+    with load(compiled.to_bytes(), num_threads=1) as module:
+        for n in (1, 15, 16, 17, 40):
+            x = np.random.default_rng(n).standard_normal((n, 8)).astype(np.float32)
+            assert_close(module.run({"x": x})["y"], np.concatenate([x, x[16:] @ w]), MODELS["float32"])
+
+
+def test_a_view_of_what_may_be_empty_is_compiled() -> None:
+    """The place of an element is found by quotients by sizes that may be 0, where there is no element."""
+    text = """(float[b, n, 4, 6] x) => (float[p, 24] y) <int64[1] one = {1}, int64[1] end = {9223372036854775807},
+        int64[1] two = {2}, int64[2] rows = {-1, 24}, int64[4] pads = {1, 0, 0, 0}> {
+        odd = Slice(x, one, end, one, two)
+        flat = Reshape(odd, rows)
+        y = Pad(flat, pads)
+    }"""
+    compiled = compile_model(model(text), num_threads=1)
+    assert host_steps(compiled)[0] == 0
+    with load(compiled.to_bytes(), num_threads=1) as module:
+        for n in (1, 2, 3, 9):
+            x = np.random.default_rng(n).standard_normal((2, n, 4, 6)).astype(np.float32)
+            rows = np.pad(x[:, 1::2].reshape(-1, 24), ((1, 0), (0, 0)))
+            np.testing.assert_array_equal(module.run({"x": x})["y"], rows)
