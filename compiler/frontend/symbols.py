@@ -22,7 +22,7 @@ from tilestitch.compiler.ir.sizes import (
     parse_size,
     size_of,
     symbols_of,
-)  # fmt: skip
+)
 from tilestitch.compiler.ir.types import TensorType
 
 from .errors import ModelError
