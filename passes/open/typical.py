@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
-from typing import Any
 from itertools import count, islice, permutations
+from typing import Any
 
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.compiler.ir.sizes import Size, Symbol, is_open, size_of, symbols_of, typical
@@ -30,7 +30,8 @@ def typical_sizes(graph: Graph, given: Mapping[str, int] | None = None) -> dict[
     found that does.
     """
     leaders = _leaders(graph)
-    taken: set[Any] = {d for node in graph.nodes for v in node.outputs if isinstance(v.type, TensorType) for d in v.type.shape}
+    values = [v for node in graph.nodes for v in node.outputs if isinstance(v.type, TensorType)]
+    taken: set[Any] = {d for v in values for d in v.type.shape}
     made = {s: [d for d in taken if is_open(d) and symbols_of([d]) == {s}] for s in graph.symbols}
     for order in _orders(taken, len(graph.symbols)):
         first = {s.name: (given or {}).get(s.name) or prime for s, prime in zip(graph.symbols, order, strict=True)}
