@@ -26,6 +26,7 @@ from .specialise import Convert, Region, ShapeSet, Variant, replayed, variants
 
 if TYPE_CHECKING:
     from tilestitch.codegen.assemble import Planned
+    from tilestitch.compiler.frontend import ImportedModel
 
 Progress = Callable[[str, int, int], None]
 """Told of every step: stage, how many of its parts are done, how many there are."""
@@ -80,8 +81,9 @@ class Job:
             folder = self.dump_ir and self.dump_ir / (str(number) if len(found) > 1 else "")
             try:
                 result.append(self._planned(variant, classes, self.plans[number] if self.plans else None, folder))
-            except (IRError, PassError, HostStepsError):
-                if variant.asked or self.scopes is not None:
+            except (IRError, PassError, HostStepsError) as error:
+                needed = variant.needed and not isinstance(error, HostStepsError)
+                if variant.asked or self.scopes is not None or needed:
                     raise
         tell("import and plan", len(found), len(found))
         return result
@@ -93,7 +95,11 @@ class Job:
         # Kernels that are given can show no more than what they store.
         names = () if self.plans else self.expose
         checked = checked_model(self.source.model, self.source.folder)
-        return lambda shapes, region: convert_checked(checked, shapes, ranges=region, expose=names)
+
+        def convert(shapes: ShapeSet, region: Region | None, whole: bool = False) -> ImportedModel:
+            return convert_checked(checked, shapes, ranges=region, expose=names, whole=whole)
+
+        return convert
 
     def _planned(
         self, variant: Variant, classes: Mapping[str, int], replay: StitchPlan | None, folder: Path | None

@@ -8,10 +8,10 @@ of a dimension at which something else in the model is empty.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, islice, product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tilestitch.compiler.ir import Graph, Kind, TensorType, Type, Value, kind_of
 from tilestitch.compiler.ir.ops import DATA_MOVEMENT
@@ -31,7 +31,14 @@ Range = tuple[int, int]
 """The least and the largest size, both included."""
 Region = Mapping[str, Range]
 """Ranges of open dimensions by name; those that are not named have the default range."""
-Convert = Callable[[ShapeSet, "Region | None"], "ImportedModel"]
+
+
+class Convert(Protocol):
+    """Converts a model for sizes; `whole`: for those, too, at which something in it has no elements."""
+
+    def __call__(self, shapes: ShapeSet, region: Region | None, whole: bool = False, /) -> ImportedModel: ...
+
+
 MOST_EMPTY = 4
 """Specialisations for dimensions of size 0 that are made without being asked for; and for one of 1 besides one of 0."""
 MOST_JOINED = 8
@@ -39,7 +46,7 @@ MOST_JOINED = 8
 MOST_NODES = 256
 """Of all of these together: each takes as long to compile as the first."""
 MOST_LEFT_OUT = 4
-"""Specialisations for sizes at which something is empty that no kernel is for."""
+"""Specialisations for sizes at which something is empty, beside others that leave these out."""
 FEW_NODES = 32
 """What may be left to compute where a dimension is 0 that is no cache: most models are nothing then, or fail."""
 
@@ -48,7 +55,8 @@ FEW_NODES = 32
 class Variant:
     """What one specialisation is compiled from. `region` is None where open dimensions are left to the host, for the
     reason `refused` if nothing demands that; `added`: dimensions whose size in it was not given; `favoured`: whether
-    its sizes are part of a later one's.
+    its sizes are part of a later one's; `whole`: whether those are among them at which something is empty;
+    `needed`: whether a variant that the user gave leaves its sizes to it.
     """
 
     shapes: ShapeSet
@@ -57,6 +65,8 @@ class Variant:
     added: tuple[str, ...] = ()
     favoured: bool = False
     refused: str = ""
+    whole: bool = False
+    needed: bool = False
 
     @property
     def asked(self) -> bool:
@@ -70,7 +80,7 @@ class Variant:
             return None
         shapes = {name: tuple(shape) for name, shape in self.shapes.items()}
         dims = None if self.region is None else dict(self.region)
-        return Scope(shapes, dims, self.added, self.favoured, self.refused)
+        return Scope(shapes, dims, self.added, self.favoured, self.refused, self.whole)
 
     def symbols(self) -> list[dict[str, Any]]:
         """The sizes that it is compiled for, as JSON data. `default`: nothing was said of this dimension."""
@@ -102,13 +112,13 @@ def variants(
     """
     for shapes, (number, region) in product(shape_sets, enumerate(regions)):
         first = Variant(shapes, region, convert(shapes, region), (), number < favoured, refused)
-        yield first
-        if region is not None and number >= favoured:
+        if region is None or number < favoured:
+            yield first
+        else:
             ones = list(islice(_of_size_1(convert, first, region), MOST_JOINED))
-            yield from ones
-            yield from islice((left for each in (first, *ones) for left in _of_left_out(convert, each)), MOST_LEFT_OUT)
-            yield from islice(_of_size_0(convert, first, region), MOST_EMPTY)
-            yield from islice(_of_sizes_0_and_1(convert, ones), MOST_EMPTY)
+            zeros = islice(_of_size_0(convert, first, region), MOST_EMPTY)
+            zeros_and_ones = islice(_of_sizes_0_and_1(convert, ones), MOST_EMPTY)
+            yield from _with_left_out(convert, (first, *ones, *zeros, *zeros_and_ones))
 
 
 def replayed(convert: Convert, scopes: Sequence[Scope]) -> Iterator[Variant]:
@@ -117,13 +127,13 @@ def replayed(convert: Convert, scopes: Sequence[Scope]) -> Iterator[Variant]:
 
     for scope in scopes:
         try:
-            imported = convert(scope.shapes, scope.dims)
+            imported = convert(scope.shapes, scope.dims, scope.whole)
         except FrontendError as error:
             raise PlanMismatchError(
                 f"the plan is for {scope}, for which this model is not compiled: {error}; give the model that the "
                 "plan was made for, or leave out --plan"
             ) from error
-        yield Variant(scope.shapes, scope.dims, imported, scope.added, scope.favoured, scope.refused)
+        yield Variant(scope.shapes, scope.dims, imported, scope.added, scope.favoured, scope.refused, scope.whole)
 
 
 def scopes_of(
@@ -183,23 +193,43 @@ def _of_size_1(convert: Convert, first: Variant, region: Region) -> Iterator[Var
             continue
 
 
+def _with_left_out(convert: Convert, variants: Iterable[Variant]) -> Iterator[Variant]:
+    """Each variant, and after it the sizes that it leaves out; whole where these would be too many."""
+    from tilestitch.compiler.frontend import FrontendError
+
+    room = MOST_LEFT_OUT
+    for variant in variants:
+        left = list(_of_left_out(convert, variant))
+        if len(left) <= room:
+            room -= len(left)
+            yield from (variant, *left)
+            continue
+        try:
+            imported = convert(variant.shapes, variant.region, True)
+        except FrontendError:  # the model forbids the sizes that are left out
+            yield variant
+        else:
+            yield replace(variant, imported=imported, whole=True)
+
+
 def _of_left_out(convert: Convert, variant: Variant) -> Iterator[Variant]:
-    """The sizes that a variant leaves out since something is empty there, where the model allows them and still gives
-    something.
+    """The sizes that a variant leaves out since something is empty there, where the model allows them. They share none:
+    where one dimension has such sizes, those after it may have any.
     """
     from tilestitch.compiler.frontend import FrontendError
 
-    emptied = variant.imported.emptied
-    for names in (names for count in range(1, len(emptied) + 1) for names in combinations(emptied, count)):
-        low = {**(variant.region or {}), **{name: emptied[name] for name in names}}
+    highs = {symbol.name: symbol.high for symbol in variant.imported.graph.symbols}
+    region = dict(variant.region or {})
+    for name, (low, high) in variant.imported.emptied.items():
         try:
-            imported = convert(variant.shapes, low)
+            imported = convert(variant.shapes, {**region, name: (low, high)}, True)
         except FrontendError:  # the model forbids these sizes
-            continue
-        if not all(_is_empty(value.type) for value in imported.graph.outputs):
-            left = Variant(variant.shapes, low, imported, tuple(dict.fromkeys((*variant.added, *names))))
-            yield left
-            yield from _of_left_out(convert, left)
+            pass
+        else:
+            left = replace(variant, region={**region, name: (low, high)}, imported=imported, whole=True)
+            added = tuple(dict.fromkeys((*variant.added, name)))
+            yield replace(left, added=added, needed=variant.asked)
+        region[name] = (high + 1, highs[name])
 
 
 def _goes_up_from_1(range_: Range | None) -> bool:

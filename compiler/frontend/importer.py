@@ -113,10 +113,13 @@ def convert_checked(
     *,
     ranges: Mapping[str, Range] | None = None,
     expose: Sequence[str] = (),
+    whole: bool = False,
 ) -> ImportedModel:
-    """The model as primitives, operands and errors as of `import_model`."""
+    """The model as primitives, operands and errors as of `import_model`. `whole`: the ranges keep the sizes at which
+    something in the model has no elements.
+    """
     proto, module, opsets = model.proto, model.module, model.opsets
-    symbols = None if ranges is None else Symbols(ranges)
+    symbols = None if ranges is None else Symbols(ranges, whole=whole)
     scope = _converted(proto, module, opsets, dict(shapes or {}), symbols)
     graph = scope.graph
     _check_outputs(proto, graph.outputs)
@@ -128,8 +131,9 @@ def convert_checked(
     input_names, metadata = tuple(v.name for v in graph.inputs), _metadata(proto)
     if symbols is None:
         return ImportedModel(graph, input_names, output_names, opsets, metadata)
+    emptied = {name: range_ for name, range_ in symbols.emptied.items() if name in symbols.by_name}
     return ImportedModel(
-        graph, input_names, output_names, opsets, metadata, tuple(symbols.joined), symbols.same, symbols.emptied
+        graph, input_names, output_names, opsets, metadata, tuple(symbols.joined), symbols.same, emptied
     )
 
 

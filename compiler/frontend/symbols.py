@@ -51,6 +51,8 @@ class Symbols:
     """
 
     ranges: Mapping[str, Range] = field(default_factory=dict)
+    whole: bool = False
+    """Whether ranges keep the sizes at which something in the model is empty."""
     by_name: dict[str, Symbol] = field(default_factory=dict)
     known: dict[str, Size] = field(default_factory=dict)
     asked: dict[str, None] = field(default_factory=dict)
@@ -210,6 +212,8 @@ class Symbols:
         more. Whether there are such, which is known from now on.
         """
         least: dict[Symbol, int] = {}
+        if self.whole:
+            return False
         for size in dict.fromkeys(size for size in sizes if is_open(size) and bounds_of(size)[0] < 1):
             found = symbols_of([size])
             (symbol,) = found if len(found) == 1 else (None,)

@@ -104,6 +104,8 @@ class Scope:
     shapes: of inputs, as they were given. dims: ranges of dimensions that inputs leave open, both ends included; those
     that are not named have the default range; None: open dimensions are left to the host, `refused` says why. added:
     dimensions whose size was not given. favoured: whether these are sizes of a range that other specialisations have.
+    whole: whether those are among them at which something in the model has no elements, and for which others have
+    specialisations apart.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -111,6 +113,7 @@ class Scope:
     added: tuple[str, ...] = ()
     favoured: bool = False
     refused: str = ""
+    whole: bool = False
 
     def __str__(self) -> str:
         """`batch 1..8, ids 1x128`."""
@@ -122,7 +125,7 @@ class Scope:
         dims = None if self.dims is None else {name: list(range_) for name, range_ in self.dims.items()}
         return {
             "shapes": {name: list(shape) for name, shape in self.shapes.items()}, "dims": dims,
-            "added": list(self.added), "favoured": self.favoured, "refused": self.refused,
+            "added": list(self.added), "favoured": self.favoured, "refused": self.refused, "whole": self.whole,
         }  # fmt: skip
 
     @staticmethod
@@ -135,6 +138,7 @@ class Scope:
             {name: shapes.integers(name) for name in names},
             None if dims is None else _ranges(dims, f"{where}.dims"),
             fields.strings("added"), fields.boolean("favoured"), fields.string("refused"),
+            fields.boolean("whole"),
         )  # fmt: skip
         fields.done()
         return scope

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from tests.compiled import assert_close
 from tests.tolerances import MODELS
 from tilestitch.compiler import CompiledModel, compile_model
 from tilestitch.compiler.cli import rivals
+from tilestitch.compiler.frontend import ImportedModel, checked_model, convert_checked
+from tilestitch.compiler.specialise import Region, ShapeSet, variants
 from tilestitch.runtime import load
 from tilestitch.runtime.errors import InputError
 
@@ -76,6 +79,29 @@ def test_sizes_at_which_only_a_part_is_empty_are_served_besides() -> None:
         for n in (1, 15, 16, 17, 40):
             x = np.random.default_rng(n).standard_normal((n, 8)).astype(np.float32)
             assert_close(module.run({"x": x})["y"], np.concatenate([x, x[16:] @ w]), MODELS["float32"])
+
+
+@pytest.mark.parametrize("inputs", [2, 3, 5])
+def test_no_size_is_left_out_by_all_variants(inputs: int) -> None:
+    """With two inputs either one, or both, may have no late rows; with five these would be too many variants."""
+    numbers = range(inputs)
+    of = ", ".join(f"float[n{i}, 8] x{i}" for i in numbers)
+    to = ", ".join(f"float[m{i}] y{i}" for i in numbers)
+    work = "\n".join(f"late{i} = Slice(x{i}, from, to)\ny{i} = ReduceSum<keepdims=0>(late{i}, one)" for i in numbers)
+    constants = "int64[1] from = {16}, int64[1] to = {99}, int64[1] one = {1}"
+    checked = checked_model(model(f"({of}) => ({to}) <{constants}> {{ {work} }}"))
+
+    def convert(shapes: ShapeSet, region: Region | None, whole: bool = False) -> ImportedModel:
+        return convert_checked(checked, shapes, ranges=region, whole=whole)
+
+    ranges = [
+        {s["name"]: range(s["low"], s["high"] + 1) for s in variant.symbols()}
+        for variant in variants(convert, [{}], [{}])
+    ]
+    assert (ranges[0]["n0"].start == 1) == (inputs == 5)
+    for sizes in product((1, 16, 17), repeat=inputs):
+        has = [all(n in each[f"n{i}"] for i, n in enumerate(sizes)) for each in ranges]
+        assert sum(has) == 1, sizes
 
 
 def test_a_view_of_what_may_be_empty_is_compiled() -> None:

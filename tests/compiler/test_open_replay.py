@@ -38,6 +38,8 @@ MODELS_TO_REPLAY = {
     "image": "(float[b, 3, h, w] x, float[8, 3, 3, 3] f) => (float[b, 8, h, w] y)\n"
     "{ c = Conv<pads=[1, 1, 1, 1]>(x, f)  m = MaxPool<kernel_shape=[3, 3], pads=[1, 1, 1, 1]>(c)  y = Relu(m) }",
     "two sizes that may be 1": "(float[n, 4] x, float[m, 4] z) => (float[k, 4] y) { a = Add(x, z)  y = Exp(a) }",
+    "rows that a short input has none of": "(float[n, 8] x) => (float[m] y) <int64[1] two = {2}, int64[1] end = {99},\n"
+    "int64[1] one = {1}> { late = Slice(x, two, end)  y = ReduceSum<keepdims=0>(late, one) }",
     "steps of a recurrence": "(float[s, b, 4] x, float[1, 16, 4] w, float[1, 16, 4] r) => (float[s, 1, b, 4] y)\n"
     "{ y = LSTM<hidden_size=4>(x, w, r) }",
     "found sizes": MODELS_BY_NAME["joined_with_all"],
