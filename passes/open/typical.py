@@ -30,8 +30,8 @@ def typical_sizes(graph: Graph, given: Mapping[str, int] | None = None) -> dict[
     found that does.
     """
     leaders = _leaders(graph)
-    values = [v for node in graph.nodes for v in node.outputs if isinstance(v.type, TensorType)]
-    taken: set[Any] = {d for v in values for d in v.type.shape}
+    types = [v.type for node in graph.nodes for v in node.outputs]
+    taken: set[Any] = {d for type_ in types if isinstance(type_, TensorType) for d in type_.shape}
     made = {s: [d for d in taken if is_open(d) and symbols_of([d]) == {s}] for s in graph.symbols}
     for order in _orders(taken, len(graph.symbols)):
         first = {s.name: (given or {}).get(s.name) or prime for s, prime in zip(graph.symbols, order, strict=True)}
