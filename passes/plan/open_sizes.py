@@ -123,10 +123,11 @@ class Scope:
 
     def to_json(self) -> dict[str, Any]:
         dims = None if self.dims is None else {name: list(range_) for name, range_ in self.dims.items()}
-        return {
+        data = {
             "shapes": {name: list(shape) for name, shape in self.shapes.items()}, "dims": dims,
-            "added": list(self.added), "favoured": self.favoured, "refused": self.refused, "whole": self.whole,
+            "added": list(self.added), "favoured": self.favoured, "refused": self.refused,
         }  # fmt: skip
+        return {**data, "whole": True} if self.whole else data
 
     @staticmethod
     def from_json(data: Any, where: str = "sizes") -> Scope:
@@ -138,7 +139,7 @@ class Scope:
             {name: shapes.integers(name) for name in names},
             None if dims is None else _ranges(dims, f"{where}.dims"),
             fields.strings("added"), fields.boolean("favoured"), fields.string("refused"),
-            fields.boolean("whole"),
+            fields.optional_boolean("whole"),
         )  # fmt: skip
         fields.done()
         return scope
