@@ -1,0 +1,85 @@
+"""Convolutions of 3 x 3 taps by Winograd's algorithm, as they are written, and in ONNX Runtime: CPU time, one thread.
+
+    taskset -c 1 python -m benchmarks.winograd [--rounds N] [-o OUT.json]
+
+Each is a model of its own, channels first, with an activation. They run by turns; the least eighth of the times counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, TensorProto, helper
+
+from benchmarks.turns import RESULTS, onnxruntime_session, write_results
+from tests.models import Builder
+from tilestitch.compiler import compile_model
+from tilestitch.runtime import load
+
+SHAPES = (
+    (64, 56, "Relu"), (128, 28, "Relu"), (256, 14, "Relu"), (512, 7, "Relu"), (256, 32, "Relu"), (16, 112, "Relu"),
+    (8, 64, "Relu"), (64, 57, "Relu"), (64, 32, "Gelu"), (128, 32, "Gelu"),
+)  # fmt: skip
+"""Channels in and out, pixels along a side, activation."""
+
+
+def model_of(channels: int, side: int, activation: str) -> ModelProto:
+    b, shape = Builder(0), (1, channels, side, side)
+    y = b.op("Conv", "x", b.weight(channels, channels, 3, 3), b.weight(channels), pads=[1] * 4)
+    b.nodes.append(helper.make_node(activation, [y], ["y"], name="/activation"))
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    return b.model("convolution", [given], [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)], 20)
+
+
+def measure(channels: int, side: int, activation: str, rounds: int) -> dict[str, Any]:
+    model = model_of(channels, side, activation)
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, channels, side, side)).astype(np.float32)}
+    modules = {
+        name: load(compile_model(model, num_threads=1, winograd=name == "winograd").to_bytes(), num_threads=1)
+        for name in ("winograd", "as_written")
+    }
+    session = onnxruntime_session(model, 1)
+    ways: dict[str, Callable[[], Any]] = {
+        "winograd": lambda: modules["winograd"].run(feeds)["y"],
+        "as_written": lambda: modules["as_written"].run(feeds)["y"],
+        "onnxruntime": lambda: session.run(None, feeds)[0],
+    }
+    reference = ways["onnxruntime"]()
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            start = time.thread_time()
+            way()
+            times[name].append((time.thread_time() - start) * 1e6)
+    us = {name: sorted(found)[len(found) // 8] for name, found in times.items()}
+    errors = {name: float(np.abs(ways[name]() - reference).max() / np.abs(reference).max()) for name in modules}
+    return {
+        "channels": channels, "side": side, "activation": activation,
+        **{f"{name}_us": round(each, 1) for name, each in us.items()},
+        "as_written/winograd": round(us["as_written"] / us["winograd"], 2),
+        "onnxruntime/winograd": round(us["onnxruntime"] / us["winograd"], 2),
+        **{f"error_{name}": error for name, error in errors.items()},
+    }  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.winograd", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=80, metavar="N")
+    parser.add_argument("-o", "--output", type=Path, default=RESULTS / "winograd.json", metavar="OUT.json")
+    options = parser.parse_args(arguments)
+    results = []
+    for shape in SHAPES:
+        results.append(measure(*shape, options.rounds))
+        print(results[-1], flush=True)
+    write_results("winograd", results, options.output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
