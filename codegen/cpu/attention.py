@@ -9,6 +9,7 @@ divided by the sums as they are stored. Keys that no row of the block sees are l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from itertools import accumulate
 
 import numpy as np
@@ -22,7 +23,8 @@ from tilestitch.codegen.compute.dtypes import Expr, from_storage, immediate, sto
 from tilestitch.codegen.compute.evaluator import Source as ReadElement
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cpu.contraction import microkernel as mk
-from tilestitch.codegen.cpu.contraction.gemm import Epilogue, Window, emit_gemm
+from tilestitch.codegen.cpu.contraction.gemm import Epilogue, GemmEmitter, Window, emit_gemm
+from tilestitch.codegen.cpu.contraction.matrix_tiles import TileEmitter, configured
 from tilestitch.codegen.cpu.contraction.pairs import pack_pairs
 from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, PackedOperand, pack_at_run_time
 from tilestitch.compiler.ir.graph import Value
@@ -32,6 +34,7 @@ from tilestitch.passes.plan.attention.mask_band import band_of, same_inside
 from tilestitch.passes.plan.attention.operands import Source
 from tilestitch.passes.plan.cpu.attention import AttentionPlan
 from tilestitch.passes.plan.cpu.gemm import GemmPlan
+from tilestitch.passes.plan.cpu.isa import TILE_ROWS
 
 from .abi import KernelLaunch
 from .surroundings import Operands, Surroundings
@@ -41,7 +44,9 @@ def lower_attention(group: Operands, plan: AttentionPlan) -> KernelLaunch:
     """The launch of an attention group."""
 
     def emit(around: Surroundings, task: Expr, scratch: Expr) -> None:
-        _Task(group, plan, around, scratch).run(task)
+        tiles = any(gemm.multiplies_tiles for gemm in (plan.first, plan.second))
+        with configured(scratch, plan.scratch_bytes - plan.shapes_bytes) if tiles else nullcontext():
+            _Task(group, plan, around, scratch).run(task)
 
     return group.launch("attention", plan.tasks, plan.scratch_bytes, None, _no_matrix, emit)
 
@@ -57,7 +62,14 @@ _Range = tuple[tuple[Expr, Expr], Mapping[Value, float]]
 def _steps(gemm: GemmPlan, keys: tuple[Expr, Expr]) -> tuple[Expr, Expr]:
     """The steps of the reduction over keys from a first one, which begins a step, to after the last."""
     group = gemm.neighbours
+    if gemm.multiplies_tiles:
+        whole = group * TILE_ROWS
+        return keys[0] // group, (keys[1] + (whole - 1)) // whole * TILE_ROWS
     return keys if group == 1 else (keys[0] // group, (keys[1] + (group - 1)) // group)
+
+
+def _emitter(gemm: GemmPlan) -> type[GemmEmitter]:
+    return TileEmitter if gemm.multiplies_tiles else GemmEmitter
 
 
 class _Task:
@@ -88,7 +100,7 @@ class _Task:
         self.weights = None
         if plan.narrow_weights:
             narrow = storage_dtype(plan.shape.weights_dtype)
-            self.weights = mk.scratch_buffer(scratch, starts[5], (rows, plan.stride), narrow, "weights")
+            self.weights = mk.scratch_buffer(scratch, starts[5], plan.weights_shape, narrow, "weights")
         pointer = tirx.Var("workspace", PointerType(PrimType("uint8")))
         T.bind(tirx.call_intrin(pointer.ty, "tirx.handle_add_byte_offset", scratch, starts[4]), var=pointer)
         self.workspace = pointer
@@ -138,19 +150,21 @@ class _Task:
             emit_gemm(
                 first, lambda b, row, k: self._load(self.query, self.first_row + row, k, query),
                 PackedOperand(self.keys), self._keeping(known), T.int64(0), self.workspace,
-                Window(keys, (0, first.steps)),
+                Window(keys, (0, first.steps)), _emitter(first),
             )  # fmt: skip
         with mk.serial(0, count) as row:
             self._softmax(row, *seen)
         emit_gemm(
             second, lambda b, row, k: self._weight(row, k), PackedOperand(self.values), self._finish, T.int64(0),
-            self.workspace, Window((0, second.shape.n), _steps(second, seen)),
+            self.workspace, Window((0, second.shape.n), _steps(second, seen)), _emitter(second),
         )  # fmt: skip
 
     def _weight(self, row: Expr, key: Expr) -> Expr:
         """The left operand of the second GEMM."""
         if self.weights is None:
             return self.scores[row, key]
+        if self.plan.second.multiplies_tiles:
+            return self.weights[row, key]
         return from_storage(self.weights[row, key], self.plan.shape.weights_dtype)
 
     def _seen(self, row: Expr, count: Expr) -> tuple[Expr, Expr]:

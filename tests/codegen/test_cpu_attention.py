@@ -18,7 +18,6 @@ from tilestitch.passes.plan.cpu.isa import isa_named
 from tilestitch.passes.plan.cpu.schedules import CpuDotGemmSchedule
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.schedule.cpu.attention import choose_attention
-from tilestitch.passes.schedule.cpu.gemm import choose_gemm
 
 
 def group(case: Case) -> Operands:
@@ -204,17 +203,6 @@ def test_pairs_of_values_after_what_is_seen_are_not_read() -> None:
     constants = {v.name: np.asarray(v.data) for v in what.inputs if v.data is not None}
     (result,) = run_launches([lower_attention(what, plan)], {**feeds, **constants}, what.outputs).values()
     assert np.isfinite(result[..., : 128 - plan.blocks.largest, :].astype(np.float32)).all()
-
-
-def test_attention_multiplies_pairs_where_there_are_tiles_too() -> None:
-    """Those of AMX are for GEMMs that are launches."""
-    shape = attention_of(group(Case(queries=64, keys=64, width=64, columns=64, dtype="bfloat16")))
-    tiles = isa_named("avx512", half_dot="vdpbf16ps", tile_dots=("tdpbf16ps",))
-    chosen = choose_attention(shape, tiles, 1)
-    assert chosen == choose_attention(shape, PAIRS, 1)
-    by_tiles = choose_gemm(shape.scores(64, True), tiles, 1)
-    reasons = list(AttentionPlan(shape, replace(chosen, scores=by_tiles)).reasons())
-    assert any("tasks of their own" in reason for reason in reasons)
 
 
 def test_a_plan_whose_keys_are_wide_multiplies_no_pairs() -> None:

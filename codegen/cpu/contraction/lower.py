@@ -15,7 +15,7 @@ from tilestitch.codegen.cpu.contraction.block_planes import BlockPlaneEmitter
 from tilestitch.codegen.cpu.contraction.blocks import BlockEmitter
 from tilestitch.codegen.cpu.contraction.gemm import GemmEmitter, emit_gemm
 from tilestitch.codegen.cpu.contraction.gemv import emit_gemv
-from tilestitch.codegen.cpu.contraction.matrix_tiles import TileEmitter
+from tilestitch.codegen.cpu.contraction.matrix_tiles import TileTaskEmitter
 from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, Operand, PackedOperand
 from tilestitch.codegen.cpu.surroundings import Operands, Surroundings
 from tilestitch.compiler.ir.graph import Value
@@ -82,7 +82,7 @@ def lower_gemm(group: Operands, plan: GemmPlan) -> KernelLaunch:
 
 def _emitter(plan: GemmPlan) -> type[GemmEmitter]:
     if plan.multiplies_tiles:
-        return TileEmitter
+        return TileTaskEmitter
     if plan.shape.blocks is None:
         return GemmEmitter
     if plan.planes > 1:

@@ -49,15 +49,7 @@ SHAPES = _shapes()
 
 
 class TileEmitter(GemmEmitter):
-    """A GEMM in tile registers."""
-
-    def __init__(self, plan: Any, load_a: Any, b: Any, epilogue: Any, scratch: Expr, window: Any) -> None:
-        super().__init__(plan, load_a, b, epilogue, scratch, window)
-        self.scratch = scratch
-
-    def run(self, task: Expr) -> None:
-        with configured(self.scratch, self.plan.scratch_bytes - self.plan.shapes_bytes):
-            super().run(task)
+    """A GEMM in tile registers that have their shapes already."""
 
     def _tile(self, panel: Expr, width: Expr, index: Expr, rows: int) -> None:
         plan, dot = self.plan, self.plan.dot
@@ -68,7 +60,8 @@ class TileEmitter(GemmEmitter):
         products = Products(dot, below, beside)
         products.clear()
         if plan.shape.k:
-            with mk.serial(0, plan.steps // TILE_ROWS) as k:
+            first, last = self.window.steps
+            with mk.serial(first // TILE_ROWS, last // TILE_ROWS) as k:
                 products.add(
                     lambda i: self._left_tile(row0 + i * TILE_ROWS, k),
                     lambda j: right_tile(self.panels, self.batch, panel, k, j),
@@ -84,7 +77,20 @@ class TileEmitter(GemmEmitter):
         if self.schedule.stage_left:
             first = self.staged[row - self.first_row, column]
             return T.address_of(first), T.int64(plan.staged_stride * element)
-        return T.address_of(self.load_a(self.batch, row, column)), T.int64(plan.shape.k * element)
+        stride = plan.shape.left_stride if plan.shape.left_stride != 0 else plan.shape.k
+        return T.address_of(self.load_a(self.batch, row, column)), mk.as_index(stride * element)
+
+
+class TileTaskEmitter(TileEmitter):
+    """A task that is one such GEMM: it gives registers their shapes, and releases them."""
+
+    def __init__(self, plan: Any, load_a: Any, b: Any, epilogue: Any, scratch: Expr, window: Any) -> None:
+        super().__init__(plan, load_a, b, epilogue, scratch, window)
+        self.scratch = scratch
+
+    def run(self, task: Expr) -> None:
+        with configured(self.scratch, self.plan.scratch_bytes - self.plan.shapes_bytes):
+            super().run(task)
 
 
 @contextmanager

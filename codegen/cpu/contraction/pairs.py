@@ -17,7 +17,7 @@ from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.contraction.panels import LoadedOperand
 from tilestitch.codegen.cpu.contraction.transpose import transposed
-from tilestitch.compiler.ir.sizes import Size
+from tilestitch.compiler.ir.sizes import Size, ceil_div
 from tilestitch.passes.plan.cpu.tiling import RegisterTile
 
 PAIR = 2
@@ -36,11 +36,15 @@ def pack_pairs(
     """Packs some steps, which are pairs along `k`, of some panels of batch element 0 into `buffer`
     [1, panels, pairs of k, columns * 2]. What lies after the last of `k`, and columns that do not exist, are zero.
     """
+    first, room = steps
+    pairs = ceil_div(k, PAIR)
+    known = mk.is_number(room) and mk.is_number(pairs)
+    last = min(room, pairs) if known else T.bind(T.min(mk.as_index(room), mk.as_index(pairs)))
 
     def copy(panel: Expr, width: Expr) -> None:
         pack_panel(
-            operand, (0, panel), k, width, tile, steps,
-            lambda step, place, value: T.buffer_store(buffer, value, [0, panel, step, place]),
+            operand, (0, panel), k, width, tile, (first, last),
+            lambda step, place, value: T.buffer_store(buffer, value, [0, panel, step, place]), room,
         )  # fmt: skip
 
     panels.for_each_panel(n, tile.columns, *some, copy)
@@ -48,14 +52,15 @@ def pack_pairs(
 
 def pack_panel(
     operand: LoadedOperand, at: tuple[Expr, Expr], k: Size, width: Expr, tile: RegisterTile, steps: tuple[Expr, Expr],
-    put: Put, room: Size | None = None,
+    put: Put, room: Expr | None = None,
 ) -> None:  # fmt: skip
     """Packs some steps of a panel, of which `width` columns exist; `at`: its batch element, and its number. Steps from
     the last one to `room` become zero.
     """
     panel = _Panel(operand, at, k, width, tile, put)
     panel.copy(*steps)
-    if room is not None and room != steps[1]:
+    known = mk.is_number(room) and mk.is_number(steps[1])
+    if room is not None and not (known and room == steps[1]):
         panel.clear(steps[1], room)
 
 

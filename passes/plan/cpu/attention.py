@@ -13,9 +13,10 @@ from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.parts import Softmax
 
 from .gemm import GemmPlan, GemmShape
+from .isa import TILE_ROWS
 from .operands import has_long_epilogue, is_plain
 from .schedules import CpuAttentionSchedule, CpuDotGemmSchedule, CpuTileGemmSchedule
-from .tiling import Split, align, split_at_most
+from .tiling import LINE_BYTES, Split, align, split_at_most
 
 PAIR = 2
 """Neighbours along the reduction that an instruction for half floats multiplies at once."""
@@ -57,15 +58,16 @@ class AttentionShape:
             left_runs="m" if self.transposed[0] else "k",
         )  # fmt: skip
 
-    def weighed(self, rows: int, narrow: bool) -> GemmShape:
+    def weighed(self, rows: int, narrow: bool, stride: Size = 0) -> GemmShape:
         """The GEMM of weights by values. narrow: both are as in the model, and keys come in pairs, the last one with
-        weights of zero; else as wide as sums.
+        weights of zero; else as wide as sums. stride: elements between rows of weights that lie in whole tiles.
         """
         acc, left, right = self.acc_dtype, self.weights_dtype, self.value_dtype
         if not narrow:
             return GemmShape(rows, self.columns, self.keys, 1, acc, acc, acc, long_epilogue=self.long_epilogue)
         paired = ceil_div(self.keys, PAIR) * PAIR
-        return GemmShape(rows, self.columns, paired, 1, left, right, acc, long_epilogue=self.long_epilogue)
+        long = self.long_epilogue
+        return GemmShape(rows, self.columns, paired, 1, left, right, acc, long_epilogue=long, left_stride=stride)
 
 
 def attention_of(group: AnchoredGroup) -> AttentionShape:
@@ -129,10 +131,10 @@ class AttentionPlan:
     def gemms(self, rows: int) -> tuple[GemmPlan, GemmPlan]:
         """Both GEMMs of a block of so many rows: by an instruction for half floats, of narrow operands."""
         scores, weighed = self.schedule.scores, self.schedule.weighed
-        return (
-            GemmPlan(self.shape.scores(rows, isinstance(scores, CpuDotGemmSchedule)), scores),
-            GemmPlan(self.shape.weighed(rows, isinstance(weighed, CpuDotGemmSchedule)), weighed),
-        )
+        first = GemmPlan(self.shape.scores(rows, isinstance(scores, CpuDotGemmSchedule)), scores)
+        tiles = isinstance(weighed, CpuTileGemmSchedule)
+        stride = _stride(first.panels * first.tile.columns, self.shape.weights_dtype) if tiles else 0
+        return first, GemmPlan(self.shape.weighed(rows, isinstance(weighed, CpuDotGemmSchedule), stride), weighed)
 
     @property
     def parts(self) -> int:
@@ -160,6 +162,13 @@ class AttentionPlan:
         return (lines + 1 - lines % 2) * lanes
 
     @property
+    def weights_shape(self) -> tuple[int, Size]:
+        """Rows of weights that are narrower than scores, and elements between them: of whole tiles, if these are read."""
+        second = [self.gemms(size)[1] for size, _ in self.blocks.sizes()]
+        stride = self.second.shape.left_stride
+        return max(plan.shape.m + plan.rows_beyond for plan in second), stride if stride != 0 else self.stride
+
+    @property
     def pieces_bytes(self) -> tuple[int, int, int, int, int, int]:
         """Parts of the workspace: scores, factors of the rows, packed keys and values, workspace of the GEMMs; and
         weights, if they are narrower than scores.
@@ -171,7 +180,9 @@ class AttentionPlan:
             for plan in (self.first, self.second)
         )
         gemms = (plan.scratch_bytes for size, _ in self.blocks.sizes() for plan in self.gemms(size))
-        narrow = align(rows * self.stride * storage_bytes(self.shape.weights_dtype)) if self.narrow_weights else 0
+        narrow = 0
+        if self.narrow_weights:
+            narrow = align(math.prod(self.weights_shape) * storage_bytes(self.shape.weights_dtype))
         return scores, factors, keys, values, largest(*gemms), narrow
 
     @property
@@ -180,8 +191,13 @@ class AttentionPlan:
         return self.second.dot is not None
 
     @property
+    def shapes_bytes(self) -> int:
+        """What says how large tiles are, at the end of the workspace."""
+        return max(plan.shapes_bytes for plan in self.gemms(self.blocks.largest))
+
+    @property
     def scratch_bytes(self) -> int:
-        return sum(self.pieces_bytes)
+        return sum(self.pieces_bytes) + self.shapes_bytes
 
     def reasons(self) -> Iterator[str]:
         """Why no kernel computes attention as scheduled."""
@@ -190,13 +206,20 @@ class AttentionPlan:
             return
         for name, plan in zip(("scores", "weighed"), self.gemms(self.blocks.largest), strict=True):
             yield from (f"{name}: {reason}" for reason in _gemm_reasons(plan))
+        if self.second.multiplies_tiles and self.columns % (TILE_ROWS * PAIR):
+            yield f"tiles are of weights of {TILE_ROWS * PAIR} keys; panels of {self.columns} are none of them"
+
+
+def _stride(elements: Size, dtype: str) -> Size:
+    """Elements between rows of at least so many: an odd number of cache lines, so that rows meet no set conflict."""
+    line = LINE_BYTES // storage_bytes(dtype)
+    lines = ceil_div(elements, line)
+    return (lines + 1 - lines % 2) * line
 
 
 def _gemm_reasons(plan: GemmPlan) -> Iterator[str]:
     yield from plan.reasons()
     if plan.tasks > 1:
         yield f"a block is computed by one task, not by {plan.tasks}"
-    if isinstance(plan.schedule, CpuTileGemmSchedule):
-        yield f"{plan.schedule.dot} multiplies in tasks of their own, not in pieces of one"
     if plan.schedule.widen_right:
         yield "packed keys and values are as wide as sums already"

@@ -158,7 +158,8 @@ class GemmShape:
     right operand is a constant. plain: an element of the left one is just a load, without a prologue; left_runs: the
     index ("m" or "k") that runs along its memory. long_epilogue: of code too long to be repeated for every register.
     blocks: how the right operand is stored, if that is in blocks, whose elements are float32 once they are dequantised.
-    rounds: the left operand is rounded to 8 bits by block, as `block_matmul` says.
+    rounds: the left operand is rounded to 8 bits by block, as `block_matmul` says. left_stride: elements between rows of
+    a left operand that lies in whole tiles, as instructions read them; else 0.
     """
 
     m: int
@@ -175,6 +176,7 @@ class GemmShape:
     long_epilogue: bool = False
     blocks: BlockFormat | None = None
     rounds: bool = False
+    left_stride: Size = 0
 
     @property
     def right_bytes(self) -> int:
@@ -423,6 +425,8 @@ class GemmPlan:
             yield "tiles are summed in one pass, and their results spilled"
         if schedule.prefetch_ahead or schedule.prefetch_next:
             yield "tiles are loaded whole, and ask for no other"
+        if shape.left_stride != 0:
+            return
         whole = dot is not None and not is_open(shape.k) and shape.k * storage_bytes(dot.left) % TILE_BYTES == 0
         if not schedule.stage_left and not (whole and not is_open(shape.m) and self.rows_beyond == 0):
             yield "rows are read where they lie in whole tiles, as many for each; others are copied"

@@ -9,11 +9,12 @@ from math import ceil
 
 from tilestitch.passes.plan.cpu.attention import AttentionPlan, AttentionShape
 from tilestitch.passes.plan.cpu.gemm import GemmShape
-from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.isa import TILE_ROWS, Isa
 from tilestitch.passes.plan.cpu.schedules import CpuAttentionSchedule, CpuGemmSchedule
 from tilestitch.passes.plan.cpu.tiling import split_at_most
 
-from .gemm import choose_gemm
+from .cycles import attention_cycles
+from .gemm import choose_gemm, in_one_task, tile_gemm
 from .tasks import SHAPES
 from .tiles import choose_tile
 
@@ -31,19 +32,46 @@ def choose_attention(shape: AttentionShape, isa: Isa, threads: int) -> CpuAttent
 
     Else of more, which are multiplied by each panel while it is there, and whose scores have that half.
     """
-    queries = attention_rows(shape.heads, max(1, shape.queries), threads)
-    parts = ceil(shape.queries / queries)
-    most = ceil(shape.queries / parts)
-    block = _block(shape, most, isa)
+    candidates = [in_vectors(shape, isa, threads), in_tiles(shape, isa, threads)]
+    return min(filter(None, candidates), key=lambda schedule: attention_cycles(AttentionPlan(shape, schedule), isa))
+
+
+def in_vectors(shape: AttentionShape, isa: Isa, threads: int) -> CpuAttentionSchedule:
+    """Both GEMMs in vector registers."""
+    isa = replace(isa, tile_dots=())
+    queries, most = _cut(shape, threads)
+    height = choose_tile(most, shape.keys, isa.lanes(shape.acc_dtype), isa)[0].rows
+    block = split_at_most(most, _block(shape, height, isa)).largest
     draft = CpuAttentionSchedule(queries, block, _ONE, _ONE)
     rows = AttentionPlan(shape, draft).blocks.largest
-    isa = replace(isa, tile_dots=())  # its GEMMs are pieces of a task, and those by tiles are tasks
     scores, weighed = (_gemm(_narrowest(gemm, rows, isa), isa) for gemm in (shape.scores, shape.weighed))
-    return replace(draft, block=split_at_most(most, block).largest, scores=scores, weighed=weighed)
+    return replace(draft, scores=scores, weighed=weighed)
+
+
+def in_tiles(shape: AttentionShape, isa: Isa, threads: int) -> CpuAttentionSchedule | None:
+    """Both by an instruction for tiles, if one multiplies both. Weights are whole tiles of keys as they are rounded."""
+    queries, most = _cut(shape, threads)
+    height = TILE_ROWS if most <= TILE_ROWS else 2 * TILE_ROWS
+    draft = CpuAttentionSchedule(queries, _block(shape, height, isa), _ONE, _ONE)
+    rows = AttentionPlan(shape, draft).blocks.largest
+    gemms = shape.scores(rows, True), shape.weighed(rows, True)
+    dot = next((dot for dot in isa.tile_dots if all(gemm.multiplied_by(dot) for gemm in gemms)), None)
+    if dot is None:
+        return None
+    scores = tile_gemm(gemms[0], dot, height, 2, stage=True)
+    weighed = AttentionPlan(shape, replace(draft, scores=scores, weighed=scores)).second.shape
+    beside = min(2, ceil(weighed.n / TILE_ROWS))
+    return replace(draft, scores=scores, weighed=tile_gemm(weighed, dot, height, beside, stage=False))
 
 
 _ONE = CpuGemmSchedule(1, 1, 2, 1, 1, 1)
 """Stands for a schedule that is not chosen yet."""
+
+
+def _cut(shape: AttentionShape, threads: int) -> tuple[int, int]:
+    """Queries of a task as scheduled, and the most that one has."""
+    queries = attention_rows(shape.heads, max(1, shape.queries), threads)
+    return queries, ceil(shape.queries / ceil(shape.queries / queries))
 
 
 def _narrowest(gemm: Callable[[int, bool], GemmShape], rows: int, isa: Isa) -> GemmShape:
@@ -52,9 +80,8 @@ def _narrowest(gemm: Callable[[int, bool], GemmShape], rows: int, isa: Isa) -> G
     return narrow if isa.dot_of(narrow) is not None else gemm(rows, False)
 
 
-def _block(shape: AttentionShape, most: int, isa: Isa) -> int:
-    """Queries of a block of a task that has at most so many."""
-    height = choose_tile(most, shape.keys, isa.lanes(shape.acc_dtype), isa)[0].rows
+def _block(shape: AttentionShape, height: int, isa: Isa) -> int:
+    """Most queries of a block, in register tiles of so many."""
     near, row_bytes = isa.l2_bytes // 2, shape.keys * shape.item
     if shape.keys * (shape.width + shape.columns) * shape.item > near:
         height *= max(1, near // (height * row_bytes))
@@ -63,12 +90,10 @@ def _block(shape: AttentionShape, most: int, isa: Isa) -> int:
 
 def _gemm(shape: GemmShape, isa: Isa) -> CpuGemmSchedule:
     """The GEMM of a block in one task, panel after panel."""
-    chosen = choose_gemm(shape, isa, 1)
-    tiles, panels = split_at_most(shape.m, chosen.rows).parts, -(-shape.n // (chosen.vectors * chosen.lanes))
+    chosen = in_one_task(choose_gemm(shape, isa, 1), shape)
     return replace(
-        chosen, block_tiles=tiles, block_panels=panels, rows_outer=False,
-        prefetch_next=panels > 1 and tiles >= chosen.vectors,
-    )  # fmt: skip
+        chosen, rows_outer=False, prefetch_next=chosen.block_panels > 1 and chosen.block_tiles >= chosen.vectors
+    )
 
 
 def attention_rows(heads: int, queries: int, threads: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
+from typing import TypeVar
 
 from tilestitch.compiler.ir.blocks import BlockFormat
 from tilestitch.compiler.ir.sizes import ceil_div, is_open
@@ -71,12 +72,26 @@ def _in_tiles(shape: GemmShape, dot: Dot, isa: Isa, threads: int) -> Iterator[Cp
     """One or two tiles of rows, where there are so many, by as many columns as there are, up to two."""
     vectors = min(2, ceil_div(shape.n, TILE_ROWS))
     for rows in (TILE_ROWS, 2 * TILE_ROWS)[: ceil_div(shape.m, TILE_ROWS)]:
-        draft = CpuTileGemmSchedule(rows, vectors, TILE_ROWS, 1, 1, 1, stage_left=True, spill=True, dot=dot.name)
-        draft = replace(draft, k_block=GemmPlan(shape, draft).steps)
+        draft = tile_gemm(shape, dot, rows, vectors, stage=True)
         if next(GemmPlan(shape, replace(draft, stage_left=False)).reasons(), None) is None:
             draft = replace(draft, stage_left=False)
         block_tiles, block_panels = _blocks(GemmPlan(shape, draft), isa, threads)
         yield replace(draft, block_tiles=block_tiles, block_panels=block_panels)
+
+
+def tile_gemm(shape: GemmShape, dot: Dot, rows: int, vectors: int, *, stage: bool) -> CpuTileGemmSchedule:
+    """In tiles, in one pass, by one task."""
+    draft = CpuTileGemmSchedule(rows, vectors, TILE_ROWS, 1, 1, 1, stage_left=stage, spill=True, dot=dot.name)
+    return in_one_task(replace(draft, k_block=GemmPlan(shape, draft).steps), shape)
+
+
+_Schedule = TypeVar("_Schedule", bound=CpuGemmSchedule)
+
+
+def in_one_task(schedule: _Schedule, shape: GemmShape) -> _Schedule:
+    """All tiles and panels."""
+    tiles, panels = split_at_most(shape.m, schedule.rows).parts, ceil_div(shape.n, schedule.vectors * schedule.lanes)
+    return replace(schedule, block_tiles=tiles, block_panels=panels)
 
 
 @lru_cache(SHAPES)
