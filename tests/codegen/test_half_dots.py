@@ -26,11 +26,8 @@ from tilestitch.passes import PassContext, TargetInfo, make_plan, run_pipeline
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.pipeline import NotesListener
 from tilestitch.passes.plan import GroupKind
-from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemmShape
-from tilestitch.passes.plan.cpu.isa import isa_named
 from tilestitch.passes.plan.cpu.schedules import CpuDotConvSchedule, CpuDotGemmSchedule
 from tilestitch.passes.planner import check_plan
-from tilestitch.passes.schedule.cpu.gemm import choose_gemm
 from tilestitch.runtime import load
 
 PAIRS = TargetInfo(isa="avx512", half_dot="vdpbf16ps")
@@ -309,11 +306,3 @@ def test_gates_are_multiplied_in_groups(kind: str, dot: str, tolerance: float) -
         actual = loaded.run({"x": x})["y"]
     (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
     assert np.abs(actual - expected).max() <= tolerance * np.abs(expected).max()
-
-
-def test_gates_are_not_multiplied_in_tiles() -> None:
-    shape = GemmShape(64, 256, 256, a_dtype="bfloat16", b_dtype="bfloat16", gates=2)
-    tiles = isa_named("avx512", half_dot="vdpbf16ps", tile_dots=("tdpbf16ps",))
-    by_tiles = choose_gemm(replace(shape, gates=1), tiles, 1)
-    assert by_tiles.template == "cpu_tile_gemm" and choose_gemm(shape, tiles, 1).template == "cpu_dot_gemm"
-    assert any("without gates" in reason for reason in GemmPlan(shape, by_tiles).reasons())

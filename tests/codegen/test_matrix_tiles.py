@@ -14,14 +14,15 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser
+from onnx.reference import ReferenceEvaluator
 
 from tests.amx import cpu_with_tiles
 from tests.codegen.kernel_harness import cpu_group, run_launches
 from tests.codegen.test_dots import assembly
 from tests.codegen.test_dots import gemm as bytes_gemm
+from tests.codegen.test_half_dots import gated, rounded, stored_as_bfloat16
 from tests.codegen.test_half_dots import gemm as halves_gemm
-from tests.codegen.test_half_dots import rounded, stored_as_bfloat16
 from tilestitch.codegen.cpu.group import lower_group
 from tilestitch.codegen.cpu.target import parse_target
 from tilestitch.codegen.errors import KernelError
@@ -228,6 +229,42 @@ def test_a_model_of_any_number_of_rows(permitted: None, unit: Any, threads: int)
             before = unit.count() if unit is not None else 0
             np.testing.assert_allclose(module.run({"x": x})["y"], of_layers(x), rtol=1e-5, atol=1e-5)
             assert unit is None or unit.count() > before
+
+
+@pytest.mark.parametrize(("kind", "dot", "tolerance"), [("bf16", "tdpbf16ps", 2e-2), ("int8", "tdpbusd", 1e-5)])
+def test_gates_meet_in_the_workspace(permitted: None, unit: Any, kind: str, dot: str, tolerance: float) -> None:
+    """Both GEMMs of a gated unit are one kernel; 53 rows are a tile of 27 and one of 26."""
+    check_gates(gated(kind, rows=53, depth=150, width=200), kind, dot, tolerance, (53, 150))
+
+
+def test_gates_of_a_recurrence_meet_in_the_workspace(permitted: None, unit: Any) -> None:
+    check_gates(recurrence(20, 64), "bf16", "tdpbf16ps", 2e-2, (3, 20, 64))
+
+
+def check_gates(model: onnx.ModelProto, kind: str, dot: str, tolerance: float, shape: tuple[int, ...]) -> None:
+    precision = "bf16" if kind == "bf16" else "fp32"
+    compiled = compile_model(model, str(cpu_with_tiles()), num_threads=2, precision=precision)
+    schedules = [group.schedule for group in compiled.plan.groups if isinstance(group.schedule, CpuDotGemmSchedule)]
+    assert schedules and {(each.template, each.dot) for each in schedules} == {("cpu_tile_gemm", dot)}
+    x = np.random.default_rng(6).standard_normal(shape).astype(np.float32)
+    with load(compiled.to_bytes(), num_threads=2) as loaded:
+        actual = loaded.run({"x": x})["y"]
+    (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * np.abs(expected).max())
+
+
+def recurrence(batch: int, units: int) -> onnx.ModelProto:
+    """Three steps of a GRU."""
+    random = np.random.default_rng(7)
+    weights = [
+        numpy_helper.from_array(random.standard_normal((1, 3 * units, units)).astype(np.float32) / 8, name)
+        for name in "wr"
+    ]
+    node = helper.make_node("GRU", ["x", "w", "r"], ["y"], hidden_size=units)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (3, batch, units))
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, (3, 1, batch, units))
+    graph = helper.make_graph([node], "recurrence", [x], [y], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
 
 
 def test_a_cpu_without_them_is_refused_by_name() -> None:

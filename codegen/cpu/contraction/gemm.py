@@ -276,7 +276,7 @@ class GemmEmitter:
         plan = self.plan
         with mk.serial(0, plan.shape.gates) as gate:
             acc, tile, _ = self._multiply(panel, width, index, rows, 0, plan.steps, gate)
-            first = gate * plan.rows.largest
+            first = gate * plan.tile_rows
             mk.for_each_vector(
                 tile, lambda row, column: T.buffer_store(self.sums, acc[row, column], [first + row, column])
             )
@@ -323,6 +323,6 @@ class GemmEmitter:
         mk.for_each_column(width, self.plan.tile.lanes, lambda column: self._store(panel, row, local, column))
 
     def _store(self, panel: Expr, row: Expr, local: Expr, column: Expr) -> None:
-        gates, stride = self.plan.shape.gates, self.plan.rows.largest
+        gates, stride = self.plan.shape.gates, self.plan.tile_rows
         sums = (self.sums[local + gate * stride, column] for gate in range(gates))
         self.epilogue(self.batch, row, panel * self.plan.tile.columns + column, *sums)

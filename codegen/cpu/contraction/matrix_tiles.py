@@ -58,15 +58,23 @@ class TileEmitter(GemmEmitter):
         below = range(1 if rows <= TILE_ROWS else 2)
         beside = range(-(-width // plan.tile.lanes) if mk.is_number(width) else plan.tile.vectors)
         products = Products(dot, below, beside)
-        products.clear()
-        if plan.shape.k:
-            first, last = self.window.steps
-            with mk.serial(first // TILE_ROWS, last // TILE_ROWS) as k:
-                products.add(
-                    lambda i: self._left_tile(row0 + i * TILE_ROWS, k),
-                    lambda j: right_tile(self.panels, self.batch, panel, k, j),
-                )
-        products.store(self.sums, plan.tile.columns)
+
+        def multiply(operand: Expr, at: Expr) -> None:
+            products.clear()
+            if plan.shape.k:
+                first, last = self.window.steps
+                with mk.serial(first // TILE_ROWS, last // TILE_ROWS) as k:
+                    products.add(
+                        lambda i: self._left_tile(row0 + i * TILE_ROWS, k),
+                        lambda j: right_tile(self.panels, operand, panel, k, j),
+                    )
+            products.store(self.sums, plan.tile.columns, at)
+
+        if plan.shape.gates == 1:
+            multiply(self.batch, 0)
+        else:
+            with mk.serial(0, plan.shape.gates) as gate:
+                multiply(gate, gate * plan.tile_rows)
         self._store_tile(panel, width, row0, rows)
 
     def _left_tile(self, row: Expr, k: Expr) -> tuple[Expr, Expr]:
@@ -130,11 +138,11 @@ class Products:
         for number, i, j in self._sums:
             _do(self.dot.name, T.int8(number), T.int8(LEFT + i), T.int8(RIGHT + j))
 
-    def store(self, sums: Any, columns: int) -> None:
-        """Into a buffer of rows of so many sums."""
+    def store(self, sums: Any, columns: int, row: Expr = 0) -> None:
+        """Into a buffer of rows of so many sums, from a row on."""
         stride = T.int64(columns * storage_bytes(self.dot.sums))
         for number, i, j in self._sums:
-            _do("tilestored64", T.int8(number), T.address_of(sums[i * TILE_ROWS, j * TILE_ROWS]), stride)
+            _do("tilestored64", T.int8(number), T.address_of(sums[row + i * TILE_ROWS, j * TILE_ROWS]), stride)
 
 
 def right_tile(panels: Panels, batch: Expr, panel: Expr, k: Expr, j: int) -> tuple[Expr, Expr]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilestitch.compiler.ir.sizes import ceil_div, is_open, largest
+from tilestitch.compiler.ir.sizes import Size, ceil_div, is_open, largest
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.attention.operands import sum_dtype
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
@@ -163,7 +163,7 @@ class AttentionPlan:
 
     @property
     def weights_shape(self) -> tuple[int, Size]:
-        """Rows of weights that are narrower than scores, and elements between them: of whole tiles, if these are read."""
+        """Rows of weights that are narrower than scores, and elements between them: whole tiles, if these are read."""
         second = [self.gemms(size)[1] for size, _ in self.blocks.sizes()]
         stride = self.second.shape.left_stride
         return max(plan.shape.m + plan.rows_beyond for plan in second), stride if stride != 0 else self.stride

@@ -158,8 +158,8 @@ class GemmShape:
     right operand is a constant. plain: an element of the left one is just a load, without a prologue; left_runs: the
     index ("m" or "k") that runs along its memory. long_epilogue: of code too long to be repeated for every register.
     blocks: how the right operand is stored, if that is in blocks, whose elements are float32 once they are dequantised.
-    rounds: the left operand is rounded to 8 bits by block, as `block_matmul` says. left_stride: elements between rows of
-    a left operand that lies in whole tiles, as instructions read them; else 0.
+    rounds: the left operand is rounded to 8 bits by block, as `block_matmul` says. left_stride: elements between rows
+    of a left operand that lies in whole tiles, as instructions read them; else 0.
     """
 
     m: int
@@ -419,8 +419,6 @@ class GemmPlan:
         schedule, shape, dot = self.schedule, self.shape, self.dot
         if not 1 <= schedule.rows <= 2 * TILE_ROWS or schedule.vectors > 2:
             yield f"sums are in one or two tiles of {TILE_ROWS} rows by one or two of {TILE_ROWS} columns"
-        if shape.gates > 1:
-            yield "tiles are of one GEMM, without gates"
         if self.splits_k or not schedule.spill:
             yield "tiles are summed in one pass, and their results spilled"
         if schedule.prefetch_ahead or schedule.prefetch_next:

@@ -226,6 +226,7 @@ def _neighbours(plan: AnchoredPlan | AttentionPlan) -> int:
 
 
 def _multiplies_tiles(plan: AnchoredPlan | AttentionPlan) -> bool:
+    plan = plan.second if isinstance(plan, AttentionPlan) else plan
     return isinstance(plan, GemmPlan | ConvPlan) and plan.multiplies_tiles
 
 

@@ -61,7 +61,7 @@ def choose_gemm(shape: GemmShape, isa: Isa, threads: int) -> CpuGemmSchedule:
         return _rounded(shape, isa, threads)
     if shape.blocks is not None and shape.m <= MOST_STREAMED:
         return _streamed(shape, shape.blocks, isa, threads)
-    dot = next((dot for dot in isa.tile_dots if shape.multiplied_by(dot) and shape.gates == 1), None)
+    dot = next((dot for dot in isa.tile_dots if shape.multiplied_by(dot)), None)
     candidates = [_in_vectors(shape, isa, threads), *(_in_tiles(shape, dot, isa, threads) if dot and shape.k else ())]
     if len(candidates) == 1:
         return candidates[0]
