@@ -393,7 +393,7 @@ class ConvEmitter:
         are one loop where pixels follow each other in memory.
         """
         shape, kernel = self.plan.shape, self.plan.shape.kernel
-        merged = self.schedule.stage and shape.dilations[-1] == 1 and self.plan.room == self.plan.filled
+        merged = self.plan.merges_taps
         looped = kernel[:-1] if merged else kernel
         channels = self.plan.channel_steps // self.plan.at_once
         run = self.plan.row_steps // self.plan.at_once if merged else channels

@@ -17,6 +17,7 @@ from tilestitch.codegen.cpu.contraction.gemm import Load
 from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, Operand, PackedOperand
 from tilestitch.codegen.cpu.convolution.conv import ConvEmitter, emit_conv
 from tilestitch.codegen.cpu.convolution.conv_transpose import emit_conv_transpose
+from tilestitch.codegen.cpu.convolution.interleaved import InterleavedConvEmitter
 from tilestitch.codegen.cpu.convolution.matrix_tiles import TileConvEmitter
 from tilestitch.codegen.cpu.convolution.window import emit_window
 from tilestitch.codegen.cpu.convolution.winograd import WinogradEmitter, transformed_filters
@@ -63,8 +64,7 @@ def lower_conv(group: Operands, plan: ConvPlan) -> KernelLaunch:
     x, w = group.anchor.inputs
     packing = plan.packing if shape.packed else None
     kernel, groups, taps = layout.kernel(w.shape), shape.groups, math.prod(shape.kernel)
-    winograd = isinstance(plan, WinogradPlan)
-    emitter = WinogradEmitter if winograd else TileConvEmitter if plan.multiplies_tiles else ConvEmitter
+    winograd, emitter = isinstance(plan, WinogradPlan), _emitter(plan)
 
     def matrix(data: np.ndarray) -> np.ndarray:
         if layout.channels_last:
@@ -88,10 +88,18 @@ def lower_conv(group: Operands, plan: ConvPlan) -> KernelLaunch:
         images = _Images(around, layout, x)
         emit_conv(
             plan, images.load, images.weights(load_w), images.finish, task, scratch, emitter,
-            images.begin() if emitter is ConvEmitter else None,
+            None if winograd or plan.multiplies_tiles else images.begin(),
         )  # fmt: skip
 
     return group.launch("conv", plan.tasks, plan.scratch_bytes, packing, matrix, emit)
+
+
+def _emitter(plan: ConvPlan) -> type[ConvEmitter]:
+    if isinstance(plan, WinogradPlan):
+        return WinogradEmitter
+    if plan.multiplies_tiles:
+        return TileConvEmitter
+    return InterleavedConvEmitter if plan.interleaves else ConvEmitter
 
 
 def lower_depthwise(group: Operands, plan: WindowPlan) -> KernelLaunch:

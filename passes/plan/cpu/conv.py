@@ -80,6 +80,11 @@ class ConvPlan:
         return beside and not meet and ceil_div(shape.kernel[-1] * shape.group_in, self.neighbours) < whole
 
     @property
+    def merges_taps(self) -> bool:
+        """Whether the last tap and the channel are one loop: pixels are copied one right after the other."""
+        return self.schedule.stage and self.shape.dilations[-1] == 1 and self.room == self.filled
+
+    @property
     def row_steps(self) -> int:
         """Steps of a row of taps."""
         if self.joins_taps:
@@ -213,6 +218,11 @@ class ConvPlan:
         return self.packing.panel_bytes if kept else 0
 
     @property
+    def interleaves(self) -> bool:
+        """Whether the epilogue of a register tile runs among the steps of the next one."""
+        return isinstance(self.schedule, CpuDotConvSchedule) and self.schedule.interleave
+
+    @property
     def sums_rows(self) -> int:
         """Rows of sums of a register tile, if they wait in the workspace."""
         if not self.schedule.spill:
@@ -249,6 +259,8 @@ class ConvPlan:
             return
         if isinstance(schedule, CpuDotConvSchedule):
             yield from dot_reasons(self.shape, schedule, schedule.stage)
+        if self.interleaves:
+            yield from self._interleaving_reasons()
         if self.multiplies_tiles:
             yield from self._tile_reasons()
         yield from right_reasons(
@@ -266,6 +278,20 @@ class ConvPlan:
                 f"{self.border_taps} taps at the border would be written out, more than {MOST_BORDER_TAPS}; its rows "
                 "are to be copied first"
             )
+
+    def _interleaving_reasons(self) -> Iterator[str]:
+        shape, schedule = self.shape, self.schedule
+        if self.multiplies_tiles or not schedule.spill:
+            yield "sums in vectors wait in the workspace for an epilogue that is interleaved; their results are spilled"
+        if any(map(is_open, (*shape.spatial, *shape.output))) or self.skips:
+            yield "epilogues are interleaved with a reduction that is one loop: of fixed sizes, which leaves no tap out"
+            return
+        if self.steps < self.tile.rows:
+            yield f"{self.steps} steps of the reduction do not finish a tile of {self.tile.rows} pixels"
+        if shape.group_out % self.tile.columns:
+            yield f"{shape.group_out} channels are no whole panels of {self.tile.columns}, which are finished alike"
+        if self.y.largest > 1 and self.x.parts > 1:
+            yield "tiles of several rows that are interleaved have all columns"
 
     def _tile_reasons(self) -> Iterator[str]:
         schedule = self.schedule

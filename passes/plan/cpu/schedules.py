@@ -126,11 +126,13 @@ class CpuConvSchedule:
 class CpuDotConvSchedule(CpuConvSchedule):
     """A convolution of 8-bit integers or bfloat16, by the instruction `dot`: groups of neighbouring channels.
 
-    stage: as above, in the dtype that the instruction multiplies, with room for whole groups.
+    stage: as above, in the dtype that the instruction multiplies, with room for whole groups. interleave: what is
+    spilled is finished among the steps of the next tile, a pixel with each.
     """
 
     template: ClassVar[str] = "cpu_dot_conv"
     dot: str = "vpdpbusd"
+    interleave: bool = False
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ MAX_BORDER_TAPS = 48
 """Most kernel taps that are written out, each with a loop of its own, for tiles at the border."""
 WORTH = 1.1
 """How much longer a convolution takes without Winograd's algorithm, where that is taken: its filters are larger."""
+EPILOGUE_REGISTERS = 7
+"""For an epilogue that runs among the steps of a reduction."""
 MEETING = 1.2
 """How much longer a tile takes whose pixels meet in a set of the first-level cache (Zen 4: 1.1 to 1.4)."""
 
@@ -77,6 +79,7 @@ def _in_tiles(shape: ConvShape, whole: ConvShape, dot: Dot, isa: Isa, threads: i
 
 def _in_vectors(shape: ConvShape, whole: ConvShape, isa: Isa, threads: int) -> CpuConvSchedule:
     tile, dot = _choose_tile(whole, isa), isa.dot_of(whole)
+    assert tile is not None
     if dot is None:
         copied = not whole.plain or not whole.channels_last or whole.x_dtype != whole.acc_dtype
         draft = ConvPlan(whole, shape.rank, tile)
@@ -85,6 +88,7 @@ def _in_vectors(shape: ConvShape, whole: ConvShape, isa: Isa, threads: int) -> C
         draft = ConvPlan(whole, shape.rank, CpuDotConvSchedule(**asdict(tile), dot=dot.name))
     stage = copied or (whole.padded and not _can_skip(draft)) or (draft.pixels_meet and _copies_sooner(whole))
     draft = replace(draft, schedule=replace(draft.schedule, stage=stage, spill=whole.long_epilogue))
+    draft = _interleaved(draft, isa) or draft
     block_tiles, block_panels = _blocks(draft, isa, threads)
     right_bytes = whole.reduction * whole.group_out * storage_bytes(whole.w_dtype)
     tiles = block_tiles * draft.x.parts
@@ -94,6 +98,19 @@ def _in_vectors(shape: ConvShape, whole: ConvShape, isa: Isa, threads: int) -> C
         draft.schedule, block_tiles=block_tiles, block_panels=block_panels, widen_right=widen, rows_outer=rows_outer,
         prefetch_next=whole.packed and not rows_outer and draft.panels > 1 and tiles >= draft.tile.vectors,
     )  # fmt: skip
+
+
+def _interleaved(draft: ConvPlan, isa: Isa) -> ConvPlan | None:
+    """The same with lower tiles, whose epilogues run among the steps of the next ones, where there is such a kernel."""
+    schedule, few = draft.schedule, isa.vector_registers < 4 * EPILOGUE_REGISTERS
+    if draft.dot is None or draft.dot.sums != "int32" or draft.skips or schedule.spill or few:
+        return None
+    tile = _choose_tile(draft.shape, isa, interleaved=True)
+    if tile is None:
+        return None
+    sizes = {"rows": tile.rows, "columns": tile.columns, "vectors": tile.vectors}
+    plan = replace(draft, schedule=replace(schedule, **sizes, spill=True, interleave=True))
+    return plan if next(plan.reasons(), None) is None else None
 
 
 def _can_skip(plan: ConvPlan) -> bool:
@@ -121,11 +138,16 @@ def _pixel_split(shape: ConvShape, limit: int) -> tuple[Split, Split]:
     return split_at_most(height, limit // width), Split(width, 1)
 
 
-def _choose_tile(shape: ConvShape, isa: Isa) -> CpuConvSchedule:
-    """The register tile with the fewest estimated cycles for one image (compare `choose_tile`), in one task."""
+def _choose_tile(shape: ConvShape, isa: Isa, interleaved: bool = False) -> CpuConvSchedule | None:
+    """The register tile with the fewest estimated cycles for one image (compare `choose_tile`), in one task; None where
+    no panels are whole, of those whose epilogue is to be interleaved.
+    """
+    taken = EPILOGUE_REGISTERS if interleaved else 0
     lanes = lanes_of(shape.group_out, shape.acc_dtype, isa, isa.dot_of(shape))
     best: tuple[float, int, int] | None = None
-    for vectors, limit in tile_limits(shape.group_out, lanes, isa):
+    for vectors, limit in tile_limits(shape.group_out, lanes, isa, taken):
+        if interleaved and shape.group_out % (vectors * lanes):
+            continue
         for pixels in range(1, limit + 1):
             y, x = _pixel_split(shape, pixels)
             cycles = sum(
@@ -136,7 +158,8 @@ def _choose_tile(shape: ConvShape, isa: Isa) -> CpuConvSchedule:
             candidate = (cycles, vectors, pixels)
             if best is None or candidate < best:
                 best = candidate
-    assert best is not None
+    if best is None:
+        return None
     y, x = _pixel_split(shape, best[2])
     return CpuConvSchedule(y.largest, x.largest, best[1], lanes, y.parts, 1)
 

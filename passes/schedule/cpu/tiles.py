@@ -44,13 +44,13 @@ def step_cycles(rows: int, vectors: int, isa: Isa) -> float:
     return max(multiply, load, float(isa.fma_latency)) + 0.25 + 0.45 * vectors * isa.vector_bytes / 64
 
 
-def tile_limits(n: int, lanes: int, isa: Isa) -> list[tuple[int, int]]:
-    """Candidate tiles for `n` columns: (vectors, most rows that fit into the registers).
+def tile_limits(n: int, lanes: int, isa: Isa, taken: int = 0) -> list[tuple[int, int]]:
+    """Candidate tiles for `n` columns: (vectors, most rows that fit into the registers but `taken` ones).
 
     One register is kept for the broadcast scalar and `vectors` for the right operand.
     """
     most = max(1, min(MAX_VECTORS, -(-n // lanes)))
-    limits = [(vectors, (isa.vector_registers - 1) // vectors - 1) for vectors in range(1, most + 1)]
+    limits = [(vectors, (isa.vector_registers - taken - 1) // vectors - 1) for vectors in range(1, most + 1)]
     return [(vectors, min(MAX_ROWS, rows)) for vectors, rows in limits if rows >= 1]
 
 
