@@ -108,8 +108,8 @@ def _interleaved(draft: ConvPlan, isa: Isa) -> ConvPlan | None:
     tile = _choose_tile(draft.shape, isa, interleaved=True)
     if tile is None:
         return None
-    sizes = {"rows": tile.rows, "columns": tile.columns, "vectors": tile.vectors}
-    plan = replace(draft, schedule=replace(schedule, **sizes, spill=True, interleave=True))
+    tile = replace(tile, stage=schedule.stage, spill=True)
+    plan = replace(draft, schedule=CpuDotConvSchedule(**asdict(tile), dot=draft.dot.name, interleave=True))
     return plan if next(plan.reasons(), None) is None else None
 
 
