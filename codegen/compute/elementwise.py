@@ -16,7 +16,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.compiler.ir.types import HALVES, dtype_kind, is_float
 
-from . import vecmath
+from . import tables, vecmath
 from .dtypes import (
     Bind,
     Expr,
@@ -439,7 +439,7 @@ RULES: Mapping[str, Rule] = {
     "asinh": _through_float64(_asinh), "acosh": _through_float64(_acosh), "atanh": _through_float64(_atanh),
     "is_nan": _is_nan, "is_inf": _is_inf,
     "logical_not": lambda op: tirx.Not(*op.operands), "bitwise_not": lambda op: T.bitwise_not(*op.operands),
-    "cast": _cast, "bit_cast": _bit_cast,
+    "cast": _cast, "bit_cast": _bit_cast, "look_up": tables.rule,
     "add": _arithmetic(lambda a, b: a + b), "sub": _arithmetic(lambda a, b: a - b),
     "mul": _arithmetic(lambda a, b: a * b),
     "div": _div, "mod": _mod, "fmod": _fmod, "pow": _pow,

@@ -125,6 +125,7 @@ ATTRIBUTES = {
     "starts": "the index of the first element along each axis",
     "steps": "from one element taken to the next along each axis; may be negative",
     "strides": "steps of the window, for each spatial axis",
+    "table": "512 hexadecimal digits: the bytes of the entries",
     "then_graph": "the nested graph where the condition is true",
     "to": "the dtype of the result",
     "trans_a": "whether the last two axes of `a` are swapped",

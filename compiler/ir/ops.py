@@ -93,6 +93,13 @@ _SPECS: list[OpSpec] = [
         round_mode=_OPTIONAL,
     ),
     *_unary("bit_cast", rule.bit_cast, "reinterpret the bits as dtype `to` of the same width", to=_REQUIRED),
+    *_unary(
+        "look_up",
+        rule.look_up,
+        "the entry of `table`, 256 numbers of dtype `to`, at the bits of an 8-bit integer, as an unsigned number",
+        table=_REQUIRED,
+        to=_REQUIRED,
+    ),
     # element-wise, two and three operands (numpy broadcasting)
     *_binary("add sub mul", rule.same_pair, "arithmetic, integers wrap"),
     *_binary("div", rule.same_pair, "true division of floats; integers divide towards zero, x/0 is 0"),

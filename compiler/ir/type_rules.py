@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
@@ -27,6 +28,9 @@ from .types import (
 )
 
 Attrs = Mapping[str, Any]
+
+_BYTES = ("int8", "uint8")
+_TABLE = re.compile("[0-9a-f]{512}")
 
 
 def _tensors(inputs: Sequence[Type]) -> list[TensorType]:
@@ -102,6 +106,13 @@ def bit_cast(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
         is_dtype(attrs["to"]) and storage_bytes(source) == storage_bytes(attrs["to"]),
         "dtypes must be of the same width",
     )
+    return [_with_dtype(inputs[0], attrs["to"])]
+
+
+def look_up(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    _require(_dtype_of(inputs[0]) in _BYTES and attrs["to"] in _BYTES, "operand and result must be int8 or uint8")
+    table = attrs["table"]
+    _require(isinstance(table, str) and bool(_TABLE.fullmatch(table)), "`table` must be 512 hexadecimal digits")
     return [_with_dtype(inputs[0], attrs["to"])]
 
 

@@ -22,6 +22,7 @@ from .requantise import Requantise
 from .reshape_motion import ReshapeMotion
 from .split_columns import SplitColumns
 from .split_pools import SplitPools
+from .tables import Tables
 from .transpose_motion import TransposeMotion
 from .weight_only import WeightOnly
 
@@ -30,7 +31,7 @@ REWRITES: dict[str, type] = {
     for cls in (
         Algebra, Canonicalise, ChannelsLast, CommonSubexpressions, DeadBranches, DeadCode, Float8, FoldConstants,
         FoldScaleShift, FoldTransposes, IndependentTurns, Integers, MergeGemms, Pointwise, Precision, RefineAxes,
-        Requantise, ReshapeMotion, SplitColumns, SplitPools, TransposeMotion, WeightOnly,
+        Requantise, ReshapeMotion, SplitColumns, SplitPools, Tables, TransposeMotion, WeightOnly,
     )
 }  # fmt: skip
 

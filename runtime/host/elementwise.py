@@ -91,6 +91,11 @@ def _bit_cast(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     return [np.array(inputs[0], order="C", copy=True).view(numpy_dtype(attrs["to"]))]
 
 
+def _look_up(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
+    table = np.frombuffer(bytes.fromhex(attrs["table"]), np.uint8).view(numpy_dtype(attrs["to"]))
+    return [table[np.ascontiguousarray(inputs[0]).view(np.uint8)].reshape(inputs[0].shape)]
+
+
 def _shift(function: Callable[[Any, Any], Any]) -> HostFn:
     def run(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
         a, b = inputs
@@ -132,5 +137,5 @@ TABLE: Mapping[str, HostFn] = {
     **{name: _binary(function) for name, function in _BINARY.items()},
     "equal": _comparison(np.equal), "less": _comparison(np.less), "less_equal": _comparison(np.less_equal),
     "shift_left": _shift(np.left_shift), "shift_right": _shift(np.right_shift),
-    "pow": _power, "is_inf": _is_inf, "is_nan": _is_nan, "bit_cast": _bit_cast, "select": _select,
+    "pow": _power, "is_inf": _is_inf, "is_nan": _is_nan, "bit_cast": _bit_cast, "look_up": _look_up, "select": _select,
 }  # fmt: skip

@@ -21,6 +21,7 @@ from tilestitch.codegen.cpu.toolchain.ctext import CText, compile_c
 from tilestitch.codegen.cpu.toolchain.nearest import nearest
 from tilestitch.codegen.cpu.toolchain.objects import object_bytes
 from tilestitch.codegen.cpu.toolchain.rounding import rounding
+from tilestitch.codegen.cpu.toolchain.tables import Unit, tables
 from tilestitch.codegen.cpu.toolchain.wrapping import wrapping
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.variables import ramps, show, variables_to_memory
@@ -120,6 +121,12 @@ _ROUNDING = {
     )
     for beside_tiles in (False, True)
 }  # fmt: skip
+_TABLES = {
+    unit: lowering.prim_func_pass(
+        lambda func, module, context, unit=unit: tables(func, unit), opt_level=0, name="tilestitch.Tables"
+    )
+    for unit in Unit
+}
 _NEAREST = lowering.prim_func_pass(lambda func, module, context: nearest(func), opt_level=0, name="tilestitch.Nearest")
 _RAMPS = lowering.prim_func_pass(lambda func, module, context: ramps(func), opt_level=0, name="tilestitch.Ramps")
 _SHOW = lowering.prim_func_pass(lambda func, module, context: show(func), opt_level=0, name="tilestitch.Show")
@@ -136,6 +143,7 @@ def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
     passes = [
         lowering.BindTarget(tvm_target.with_host(tvm_target)),
         lowering.VectorizeLoop(True),
+        _TABLES[Unit.of(target)],
         _ROUNDING[bool(target.half_dot)],
         _NEAREST,
         lowering.UnrollLoop(),

@@ -55,7 +55,7 @@ DTYPES = {
     ),
 }
 """Where they are not float32 alone."""
-ON_CPUS = {"append", "block_matmul"}
+ON_CPUS = {"append", "block_matmul", "look_up"}
 """What is made for CPUs only, by the frontend or where sizes are open; and weights in blocks (`test_codes`)."""
 DEVICE_OPS = [name for name, spec in OPS.items() if spec.kind not in (Kind.HOST, Kind.CONTROL) and name not in ON_CPUS]
 
