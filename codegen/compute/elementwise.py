@@ -16,7 +16,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.compiler.ir.types import HALVES, dtype_kind, is_float
 
-from . import tables, vecmath
+from . import vecmath
 from .dtypes import (
     Bind,
     Expr,
@@ -34,6 +34,7 @@ from .dtypes import (
     to_storage,
 )
 from .float8 import SMALL, clamped
+from .tables import looked_up
 
 
 @dataclass(frozen=True)
@@ -251,6 +252,10 @@ def _bit_cast(op: Operation) -> Expr:
     return from_storage(op.bind(bits), target)
 
 
+def _look_up(op: Operation) -> Expr:
+    return looked_up(op.operands[0], op.dtype, op.node.attrs["table"], op.node.attrs["to"], op.bind)
+
+
 # -- two operands ------------------------------------------------------------------------------------------------
 
 
@@ -439,7 +444,7 @@ RULES: Mapping[str, Rule] = {
     "asinh": _through_float64(_asinh), "acosh": _through_float64(_acosh), "atanh": _through_float64(_atanh),
     "is_nan": _is_nan, "is_inf": _is_inf,
     "logical_not": lambda op: tirx.Not(*op.operands), "bitwise_not": lambda op: T.bitwise_not(*op.operands),
-    "cast": _cast, "bit_cast": _bit_cast, "look_up": tables.rule,
+    "cast": _cast, "bit_cast": _bit_cast, "look_up": _look_up,
     "add": _arithmetic(lambda a, b: a + b), "sub": _arithmetic(lambda a, b: a - b),
     "mul": _arithmetic(lambda a, b: a * b),
     "div": _div, "mod": _mod, "fmod": _fmod, "pow": _pow,

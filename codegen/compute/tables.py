@@ -7,27 +7,22 @@ or a function in place of the load (`codegen/cpu/toolchain/tables.py`).
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from .dtypes import Expr
-
-if TYPE_CHECKING:
-    from .elementwise import Operation
+from .dtypes import Bind, Expr
 
 PREFIX = "table_"
 ENTRIES = 256
 
 
-def rule(op: Operation) -> Expr:
-    """The entry at an element's bits."""
-    (x,) = op.operands
-    attrs = op.node.attrs
-    place = x if op.dtype == "uint8" else T.reinterpret("uint8", x)
-    entry = tirx.BufferLoad(_buffer(attrs["table"]), [T.cast(op.bind(place), "int32")])
-    return entry if attrs["to"] == "uint8" else T.reinterpret(attrs["to"], op.bind(entry))
+def looked_up(x: Expr, dtype: str, table: str, to: str, bind: Bind) -> Expr:
+    """The entry, as `to`, at the bits of an integer of `dtype`."""
+    place = x if dtype == "uint8" else T.reinterpret("uint8", x)
+    entry = tirx.BufferLoad(_buffer(table), [T.cast(bind(place), "int32")])
+    return entry if to == "uint8" else T.reinterpret(to, bind(entry))
 
 
 def table_of(load: Any) -> bytes | None:

@@ -4,8 +4,9 @@ For x = sx * (qx - zx) and constant weights w = sw * (qw - zw), x @ w is sx * sw
 are multiplied, and what the zero points add comes out of the sums afterwards, mostly as a constant for each column. The
 scales follow the sums, so that they are part of the kernel's epilogue, as are bias, activation and requantisation.
 
-CPUs multiply uint8 by int8. So a signed left operand is shifted by 128, and its zero point with it; unsigned weights
-are stored less their zero point where that is in the range of int8, and less 128 otherwise. GPUs multiply bytes of
+CPUs multiply uint8 by int8. So a signed left operand is shifted by 128, and its zero point with it; weights are
+stored less their zero point, and where a column is not in the range of int8 then, less what is missing, too: what that
+takes from the sums follows from the sum of each row, or of each window. GPUs multiply bytes of
 either sign: a left operand is shifted there only where that makes its zero point 0.
 """
 
@@ -20,8 +21,8 @@ import numpy as np
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.passes.contract import PassContext, PassResult
 
-from .driver import computed_like, is_sized
-from .quantised import BYTES, dequantised
+from .driver import computed_like, is_sized, produced_by
+from .quantised import BYTES, dequantised, integral
 
 SHIFT = 128
 """From int8 to uint8."""
@@ -62,17 +63,15 @@ class _Weights:
     zero: np.ndarray
 
     @staticmethod
-    def of(data: np.ndarray, zero: np.ndarray) -> _Weights:
-        plain = data.astype(np.int32) - zero
-        if _fits(plain):
-            return _Weights(plain.astype(np.int8), np.zeros_like(zero))
-        shift = SHIFT if data.dtype == np.uint8 else 0
-        return _Weights((data.astype(np.int32) - shift).astype(np.int8), zero - shift)
-
-
-def _fits(data: np.ndarray) -> bool:
-    info = np.iinfo(np.int8)
-    return bool(data.size == 0 or (data.min() >= info.min and data.max() <= info.max))
+    def of(node: Node, plain: np.ndarray) -> _Weights:
+        """Of weights less their zero points, int32, which are bytes of either sign but for that."""
+        info, axes = np.iinfo(np.int8), _reduced(node)
+        if plain.size == 0:
+            return _Weights(plain.astype(np.int8), np.zeros((), np.int32))
+        above = np.maximum(plain.max(axes, keepdims=True) - info.max, 0)
+        below = np.minimum(plain.min(axes, keepdims=True) - info.min, 0)
+        shift = (above + below).astype(np.int32)
+        return _Weights((plain - shift).astype(np.int8), -shift)
 
 
 def _in_integers(graph: Graph, node: Node, signed: bool) -> Value | str | None:
@@ -86,12 +85,32 @@ def _in_integers(graph: Graph, node: Node, signed: bool) -> Value | str | None:
         return _dequantised(graph, node, signed)
     if signed or (left.dtype, right.dtype) == ("uint8", "int8") or node.output.dtype != "int32":
         return None
-    if left.dtype not in BYTES or right.dtype not in BYTES:
+    left, zero = _narrow(left)
+    if left.dtype not in BYTES or not _is_of_bytes(right):
         return None
     if right.data is None:
         return "both operands are known at run time only"
-    weights = _Weights.of(right.data, np.zeros((), np.int32))
-    return _why_not(node) or _sums(graph, node, *_left(graph, node, left, None, signed), weights)
+    weights = _Weights.of(node, right.data.astype(np.int32))
+    return _why_not(node) or _sums(graph, node, *_left(graph, node, left, zero, signed), weights)
+
+
+def _narrow(x: Value) -> tuple[Value, Value | None]:
+    """Bytes and their zero point, if x is these as int32; else x."""
+    less = produced_by(x, "sub")
+    wide = produced_by(x if less is None else less.inputs[0], "cast")
+    if x.dtype != "int32" or wide is None or wide.inputs[0].dtype not in BYTES:
+        return x, None
+    if less is None:
+        return wide.inputs[0], None
+    zero = integral(less.inputs[1], wide.inputs[0].dtype)
+    return (x, None) if zero is None or set(zero.shape) - {1} else (wide.inputs[0], zero)
+
+
+def _is_of_bytes(w: Value) -> bool:
+    """Whether constants are bytes, or so many at most apart; or others bytes."""
+    if w.data is None or w.dtype in BYTES:
+        return w.dtype in BYTES
+    return w.dtype == "int32" and bool((np.abs(w.data.astype(np.int64)) <= 255).all())
 
 
 def _dequantised(graph: Graph, node: Node, signed: bool) -> Value | str | None:
@@ -112,7 +131,8 @@ def _dequantised(graph: Graph, node: Node, signed: bool) -> Value | str | None:
     problem = _why_not(node)
     if problem is not None:
         return problem
-    sums = _sums(graph, node, *_left(graph, node, x.q, x.zero, signed), _Weights.of(w.q.data, zero))
+    weights = _Weights.of(node, w.q.data.astype(np.int32) - zero)
+    sums = _sums(graph, node, *_left(graph, node, x.q, x.zero, signed), weights, signed)
     if isinstance(sums, str):
         return sums
     scale = computed_like(graph, node, "reshape", w.scale, shape=of_columns(node, w.scale.shape))
@@ -170,10 +190,12 @@ def of_columns(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
     return (1, shape[0], *(1,) * (rank - 2)) if node.attrs["layout"] == "NCX" else (*(1,) * (rank - 1), shape[-1])
 
 
-def _sums(graph: Graph, node: Node, x: Value, zero: Value, w: _Weights) -> Value | str:
+def _sums(graph: Graph, node: Node, x: Value, zero: Value, w: _Weights, signed: bool = False) -> Value | str:
     """The contraction of x - zero and w.data - w.zero in int32, where `node` is; or why no kernel is good at it."""
-    if w.zero.any() and node.op == "conv":
-        return "the zero points of its weights do not fit into int8"
+    if w.zero.any() and node.op == "conv" and (signed or node.attrs["groups"] > 1):
+        where = "GPUs" if signed else "groups of channels"
+        return f"the zero points of its weights do not fit into int8, which convolutions of {where} need"
+    taken = _taken_by_weights(graph, node, x, zero, w.zero) if w.zero.any() else None
     attrs = {k: v for k, v in node.attrs.items() if k != "precision"} | {"out_dtype": "int32"}
     if node.op == "conv" and not _is_zero(zero) and any(p != 0 for p in (*attrs["before"], *attrs["after"])):
         x, attrs = _padded(graph, node, x, zero, attrs)
@@ -182,26 +204,42 @@ def _sums(graph: Graph, node: Node, x: Value, zero: Value, w: _Weights) -> Value
     if not _is_zero(zero):
         columns = w.data.sum(_reduced(node), dtype=np.int32, keepdims=True)
         columns = columns.reshape(of_columns(node, columns.shape))
-        taken = computed_like(graph, node, "mul", graph.constant(columns, name="columns"), zero)
-        sums = computed_like(graph, node, "sub", sums, taken)
-    return _without_weights_zero(graph, node, sums, x, zero, w.zero)
+        of_columns_taken = computed_like(graph, node, "mul", graph.constant(columns, name="columns"), zero)
+        sums = computed_like(graph, node, "sub", sums, of_columns_taken)
+    return sums if taken is None else computed_like(graph, node, "sub", sums, taken)
 
 
-def _without_weights_zero(
-    graph: Graph, node: Node, sums: Value, x: Value, zero: Value, of_weights: np.ndarray
-) -> Value:
-    """sums less zero point of the weights times sum of the row of x - zero. Of matmuls only."""
-    if not of_weights.any():
-        return sums
-    axis = len(x.shape) - (2 if node.attrs.get("trans_a") else 1)
+def _taken_by_weights(graph: Graph, node: Node, x: Value, zero: Value, of_weights: np.ndarray) -> Value:
+    """Zero point of the weights times the sum of the row, or of the window, of x - zero."""
     wide = computed_like(graph, node, "cast", x, to="int32")
     wide = wide if _is_zero(zero) else computed_like(graph, node, "sub", wide, zero)
+    rows = _of_windows(graph, node, wide) if node.op == "conv" else _of_rows(graph, node, wide)
+    factor = of_weights.reshape(of_columns(node, of_weights.shape))
+    if (factor == factor.flat[0]).all():
+        factor = factor.reshape(-1)[:1].reshape(())
+    return computed_like(graph, node, "mul", rows, graph.constant(factor, name="zero"))
+
+
+def _of_rows(graph: Graph, node: Node, wide: Value) -> Value:
+    axis = len(wide.shape) - (2 if node.attrs.get("trans_a") else 1)
     rows = computed_like(graph, node, "reduce_sum", wide, axes=(axis,), keepdims=True)
-    if node.attrs.get("trans_a"):
-        perm = (*range(axis), axis + 1, axis)
-        rows = computed_like(graph, node, "transpose", rows, perm=perm)
-    factor = graph.constant(of_weights.reshape(of_columns(node, of_weights.shape)), name="zero")
-    return computed_like(graph, node, "sub", sums, computed_like(graph, node, "mul", rows, factor))
+    if not node.attrs.get("trans_a"):
+        return rows
+    return computed_like(graph, node, "transpose", rows, perm=(*range(axis), axis + 1, axis))
+
+
+def _of_windows(graph: Graph, node: Node, wide: Value) -> Value:
+    """Sums over the channels of the pixels of each window: of one channel."""
+    weights, layout = node.inputs[1].shape, node.attrs["layout"]
+    kernel = weights[2:] if layout == "NCX" else weights[:-2]
+    axis = 1 if layout == "NCX" else len(wide.shape) - 1
+    pixels = computed_like(graph, node, "reduce_sum", wide, axes=(axis,), keepdims=True)
+    kept = ("strides", "before", "after", "dilations", "layout")
+    window = {"reducer": "sum", "kernel": tuple(kernel), **{key: node.attrs[key] for key in kept}}
+    alone = all(k == s == 1 for k, s in zip(kernel, node.attrs["strides"], strict=True))
+    if alone and not any((*node.attrs["before"], *node.attrs["after"])):
+        return pixels
+    return computed_like(graph, node, "window_reduce", pixels, **window)
 
 
 def _left(graph: Graph, node: Node, x: Value, zero: Value | None, signed: bool) -> tuple[Value, Value]:

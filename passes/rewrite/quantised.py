@@ -96,14 +96,18 @@ def _dequantised(graph: Graph, node: Node, value: Value) -> Quantised | None:
 
 def _integral(graph: Graph, node: Node, zero: Value, dtype: str) -> Value | None:
     """A zero point as int32: numbers of `dtype`, or what was that and was made wider. Others may be too large."""
+    found = integral(zero, dtype)
+    return None if found is None else computed_like(graph, node, "cast", found, to="int32")
+
+
+def integral(zero: Value, dtype: str) -> Value | None:
+    """`zero` itself, if it is numbers of `dtype`, or was that and was made wider."""
     if zero.data is not None:
         info = np.iinfo(dtype)
         fits = (zero.data == np.round(zero.data)) & (zero.data >= info.min) & (zero.data <= info.max)
-        return computed_like(graph, node, "cast", zero, to="int32") if fits.all() else None
+        return zero if fits.all() else None
     seen = zero
     while seen.producer is not None and kind_of(seen.producer.op) is Kind.VIEW:
         seen = seen.producer.inputs[0]
     cast = produced_by(seen, "cast")
-    if cast is None or cast.inputs[0].dtype != dtype:
-        return None
-    return zero if zero.dtype == "int32" else computed_like(graph, node, "cast", zero, to="int32")
+    return None if cast is None or cast.inputs[0].dtype != dtype else zero
