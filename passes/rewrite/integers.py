@@ -68,9 +68,11 @@ class _Weights:
         info, axes = np.iinfo(np.int8), _reduced(node)
         if plain.size == 0:
             return _Weights(plain.astype(np.int8), np.zeros((), np.int32))
-        above = np.maximum(plain.max(axes, keepdims=True) - info.max, 0)
-        below = np.minimum(plain.min(axes, keepdims=True) - info.min, 0)
-        shift = (above + below).astype(np.int32)
+        high, low = plain.max(axes, keepdims=True), plain.min(axes, keepdims=True)
+        if high.max() - low.min() <= info.max - info.min:  # then one number will do for all
+            high, low = high.max(), low.min()
+        above, below = np.maximum(high - info.max, 0), np.minimum(low - info.min, 0)
+        shift = np.asarray(above + below, np.int32)
         return _Weights((plain - shift).astype(np.int8), -shift)
 
 
@@ -214,9 +216,7 @@ def _taken_by_weights(graph: Graph, node: Node, x: Value, zero: Value, of_weight
     wide = computed_like(graph, node, "cast", x, to="int32")
     wide = wide if _is_zero(zero) else computed_like(graph, node, "sub", wide, zero)
     rows = _of_windows(graph, node, wide) if node.op == "conv" else _of_rows(graph, node, wide)
-    factor = of_weights.reshape(of_columns(node, of_weights.shape))
-    if (factor == factor.flat[0]).all():
-        factor = factor.reshape(-1)[:1].reshape(())
+    factor = of_weights.reshape(of_columns(node, of_weights.shape)) if of_weights.ndim else of_weights
     return computed_like(graph, node, "mul", rows, graph.constant(factor, name="zero"))
 
 
