@@ -6,16 +6,18 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 
 from tests.codegen.kernel_harness import check, cpu_group, one_group, run_graph, target
 from tilestitch.codegen.cpu.abi import KernelLaunch
 from tilestitch.codegen.cpu.group import lower_group
 from tilestitch.codegen.cpu.target import host_target, parse_target
 from tilestitch.codegen.cpu.toolchain import build
-from tilestitch.codegen.cpu.toolchain.build import compile_kernels, content_hash
+from tilestitch.codegen.cpu.toolchain.build import compile_kernels, content_hash, lower
 from tilestitch.codegen.errors import CodegenError, KernelError, TargetError
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.compiler.ir.types import TensorType
@@ -57,6 +59,23 @@ def test_objects_are_reproducible_and_do_not_depend_on_jobs(monkeypatch: pytest.
     one, two = compile_kernels(many, target(), jobs=1), compile_kernels(many, target(), jobs=3)
     assert len(one.objects) == 4
     assert one == two
+
+
+def test_indices_are_simplified_before_loops_are_written_out() -> None:
+    graph, found = Graph("product"), list[str]()
+    x, y = (graph.add_input(name, TensorType("float32", (8, 32))) for name in "xy")
+    graph.outputs = [graph.emit("matmul", x, graph.emit("transpose", y, perm=(1, 0)))]
+
+    @tvm.ir.instrument.pass_instrument
+    class Watch:
+        def run_before_pass(self, module: Any, info: Any) -> None:
+            if info.name == "tirx.FlattenBuffer":
+                found.append(module.script())
+
+    with tvm.transform.PassContext(instruments=[Watch()]):
+        for launch in launches(graph):
+            lower(launch.func, "kernel", target())
+    assert found and all("T.unroll" in text for text in found)
 
 
 def test_sources_are_kept_on_request() -> None:

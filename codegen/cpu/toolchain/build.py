@@ -136,7 +136,8 @@ def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
     """The IRModule that LLVM is given.
 
     TVM's simplifier is left out: it inlines variables, so that shared subexpressions multiply, and it takes x != x for
-    false.
+    false. Flattening simplifies every index, which takes seconds where sizes are open, and so comes before loops are
+    unrolled.
     """
     tvm_target = target.tvm_target
     module = tvm.IRModule({symbol: func.with_attr("global_symbol", symbol)})
@@ -146,9 +147,9 @@ def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
         _TABLES[Unit.of(target)],
         _ROUNDING[bool(target.half_dot)],
         _NEAREST,
-        lowering.UnrollLoop(),
         _VARIABLES_TO_MEMORY,
         lowering.FlattenBuffer(),
+        lowering.UnrollLoop(),
         _RAMPS,
         lowering.LowerIntrin(),
         _WRAPPING,
