@@ -63,15 +63,16 @@ _LOG64 = (
 _TANH = (-0.3333328392358792, 0.1333149124845069, -0.05374349525668377, 0.020650578989873023, -0.005717036547117036)
 """(tanh(x)/x - 1) / x**2 in x**2 for |x| < 0.625."""
 _ERF = (
-    1.1283791659137512, -0.3761262713596549, 0.11283600176254645, -0.026854444591807556, 0.005189535339158986,
-    -0.000802084127819741, 7.889119526629056e-05,
+    1.1283791065216064, -0.37612536549568176, 0.11282685399055481, -0.026820171624422073, 0.005131273530423641,
+    -0.0007562192040495574, 6.527396180899814e-05,
 )  # fmt: skip
-"""erf(x)/x in x**2 for |x| < 1."""
-_LOG_ERFC = (
-    -0.00017748674653361718, -1.1277495978162542, 0.3629403113040525, -0.10403742087262087, 0.022277119056669077,
-    -0.003055616240646524, 0.00019718268222366605,
+"""erf(x)/x in x**2 for |x| < 1.2."""
+_ERFC = (
+    0.00023603072622790933, -0.0018442635191604495, 0.006761760916560888, -0.015305550768971443, 0.023562949150800705,
+    -0.02540488727390766, 0.018619438633322716, -0.007558944169431925, -0.0011955980444326997, 0.004078856203705072,
+    -0.0022876339498907328, -2.2556907424586825e-05, 0.0004989232984371483, -0.0001385036885039881,
 )  # fmt: skip
-"""log(1 - erf(x)) + x*x in x for 0.9 < x < 4.1; 1 - erf(4) is below half a unit of float32."""
+"""1 - erf(x) in (x - 2.6) / 1.41 for 1.19 < x < 4.01; 1 - erf(4) is below half a unit of float32."""
 _ERF64 = (
     1.1283791670955126, -0.3761263890318377, 0.11283791670955844, -0.026866170645340748,
     0.005223977628401245, -0.0008548327260519563, 0.00012055344736548147, -1.4926029674454228e-05,
@@ -251,27 +252,36 @@ def tanh(x: Expr, bind: Bind) -> Expr:
     magnitude = bind(T.fabs(x))
     square = bind(x * x)
     small = bind(_polynomial(_TANH, square, bind) * (square * magnitude) + magnitude)
-    one, two = immediate(1.0, "float32"), immediate(2.0, "float32")
-    large = bind(one - two / (exp(bind(magnitude * two), bind) + one))
-    # Past 9.1 the result rounds to 1; the exponential overflows to infinity, which gives 1 as well. NaN takes this way.
+    one, minus_two = immediate(1.0, "float32"), immediate(-2.0, "float32")
+    # Past 9.1 the result rounds to 1; the exponential becomes 0, which gives 1 as well. NaN takes this way.
+    decayed = bind(exp_of_negative(bind(magnitude * minus_two), bind))
+    large = bind((one - decayed) / (one + decayed))
     return bind(copy_sign(bind(tirx.Select(magnitude < immediate(0.625, "float32"), small, large)), x))
 
 
 def erf(x: Expr, bind: Bind) -> Expr:
     """Error function for float32 and float64."""
-    dtype = dtype_of(x)
-    single = dtype == "float32"
-    one, limit = immediate(1.0, dtype), immediate(4.0 if single else 6.1, dtype)
+    return _erf32(x, bind) if dtype_of(x) == "float32" else _erf64(x, bind)
+
+
+def _erf32(x: Expr, bind: Bind) -> Expr:
+    one, limit = immediate(1.0, "float32"), immediate(4.0, "float32")
+    magnitude = bind(T.fabs(x))
+    small = bind(x * _polynomial(_ERF, bind(x * x), bind))
+    clamped = bind(tirx.Select(magnitude > limit, limit, magnitude))
+    centred = bind(clamped * immediate(1 / 1.41, "float32") + immediate(-2.6 / 1.41, "float32"))
+    large = bind(one - _polynomial(_ERFC, centred, bind))
+    return bind(tirx.Select(magnitude < immediate(1.2, "float32"), small, copy_sign(large, x)))
+
+
+def _erf64(x: Expr, bind: Bind) -> Expr:
+    one, limit = immediate(1.0, "float64"), immediate(6.1, "float64")
     magnitude = bind(T.fabs(x))
     clamped = bind(tirx.Select(magnitude > limit, limit, magnitude))
-    square = bind(clamped * clamped)
-    small = bind(x * _polynomial(_ERF if single else _ERF64, square, bind))
-    if single:
-        exponent = _polynomial(_LOG_ERFC, clamped, bind)
-    else:
-        centred = bind((clamped - immediate(3.5, dtype)) * immediate(1 / 2.6, dtype))
-        exponent = _polynomial(_LOG_ERFC64, centred, bind)
-    large = bind(one - exp(bind(exponent - square), bind))
+    small = bind(x * _polynomial(_ERF64, bind(x * x), bind))
+    centred = bind((clamped - immediate(3.5, "float64")) * immediate(1 / 2.6, "float64"))
+    exponent = _polynomial(_LOG_ERFC64, centred, bind)
+    large = bind(one - exp(bind(exponent - bind(clamped * clamped)), bind))
     return bind(tirx.Select(magnitude < one, small, copy_sign(large, x)))
 
 

@@ -69,7 +69,7 @@ def ulps(actual: np.ndarray, exact: np.ndarray) -> np.ndarray:
 LIMITS = {
     "exp": 2,
     "log": 2,
-    "tanh": 3,
+    "tanh": 2,
     "sin": 1,
     "cos": 1,
     "tan": 1,
@@ -77,7 +77,7 @@ LIMITS = {
     "asinh": 1,
     "acosh": 1,
     "atanh": 1,
-    "erf": 4,
+    "erf": 3,
 }
 
 
