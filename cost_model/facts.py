@@ -45,7 +45,8 @@ class Traffic:
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
     """So many operations on a unit; a multiply-add is one. dtype: what is multiplied (`tfloat32` for float32 on tensor
-    cores). share: of the unit's rate, that this code reaches where nothing else holds it up.
+    cores). share: of the unit's rate, that this code reaches where nothing else holds it up; above 1 where other units
+    are busy meanwhile.
     """
 
     unit: Unit

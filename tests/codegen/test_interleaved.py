@@ -19,6 +19,8 @@ from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.passes import PassContext, TargetInfo, make_plan
 from tilestitch.passes.plan.cpu.schedules import CpuConvSchedule, CpuDotConvSchedule
+from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.schedule.cpu.facts import cpu_facts
 
 VNNI = TargetInfo(isa="avx512", dot="vpdpbusd")
 SCHEDULE = CpuDotConvSchedule(1, 3, 2, 16, 2, 1, stage=True, spill=True, interleave=True)
@@ -123,3 +125,19 @@ def test_sums_stay_in_registers_among_epilogues() -> None:
     multiplying = [body for body, *rest in parts if rest and "vpdpbusd" in body]
     assert any("vcvtdq2ps" in body for body in multiplying), "an epilogue beside multiplications"
     assert all("%rsp" not in body for body in multiplying)
+
+
+def test_the_model_is_told_that_epilogues_are_interleaved() -> None:
+    """Of the same work, an epilogue beside multiplications takes less time."""
+
+    def epilogue_share(schedule: CpuConvSchedule) -> float:
+        graph = conv(64, 256)
+        group, nodes = replace(cpu_group(graph), schedule=schedule), {node.name: node for node in graph.nodes}
+        roles = roles_of(graph.nodes, graph.outputs)
+        assert isinstance(roles, Roles)
+        facts = cpu_facts(nodes, group, roles, parse_target("cpu:znver4").isa)
+        (share,) = {a.share for part in facts.parts for a in part.arithmetic if a.unit == "alu"}
+        return share
+
+    schedule = planned(conv(64, 256))
+    assert epilogue_share(schedule) > 1 == epilogue_share(replace(schedule, interleave=False))
