@@ -26,7 +26,7 @@ from tilestitch.codegen.cpu.toolchain.wrapping import wrapping
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.variables import ramps, show, variables_to_memory
 
-KERNELS_PER_MODULE = 12
+KERNELS_PER_MODULE = 4
 """Kernels of one LLVM module: so many that its fixed cost does not count, so few that modules can be shared out."""
 
 
@@ -72,6 +72,8 @@ def compile_kernels(
         (dots if calls_dots(texts[id(launch.func)]) else others)[symbol] = launch
     batches = [(batch, target) for batch in _batches(list(dots.items()))]
     batches += [(batch, target.without_dots) for batch in _batches(list(others.items()))]
+    # Threads are done at the same time if what takes long is begun first.
+    batches.sort(key=lambda batch: -sum(len(texts[id(launch.func)]) for _, launch in batch[0]))
     build = partial(_compile, keep_source=keep_source)
     if jobs > 1 and len(batches) > 1:
         with ThreadPoolExecutor(jobs) as pool:
