@@ -1,11 +1,12 @@
 """Models of many sizes, whose kernels the learned cost model is trained on.
 
     python -m benchmarks.kernel_models FOLDER [--count N] [--seed N]
-    python -m benchmarks.kernel_models FOLDER --operators [--each N] [--seed N]
+    python -m benchmarks.kernel_models FOLDER --operators [FAMILY ...] [--each N] [--seed N]
 
 Blocks of the models that the replay compiles, with sizes drawn at random: no PyTorch, no downloads, the same files for
 the same seed. With `--operators` models of single operators, for templates of which blocks have few kernels
-(`kernel_operators.py`). Models that the cost model is judged by are none of these.
+(`kernel_operators.py`); measure these by a planner that does not put independent operators side by side into one
+launch: `xla` has their epilogues, `none` has not. Models that the cost model is judged by are none of these.
 """
 
 from __future__ import annotations
@@ -90,12 +91,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument("--count", type=int, default=160, metavar="N")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
-    parser.add_argument("--operators", action="store_true", help="models of single operators instead")
+    parser.add_argument(
+        "--operators", nargs="*", choices=FAMILIES, metavar="FAMILY",
+        help=f"models of single operators instead, of all families or of those named: {', '.join(FAMILIES)}",
+    )  # fmt: skip
     parser.add_argument("--each", type=int, default=2, metavar="N", help="of each family of these (default 2)")
     options = parser.parse_args(arguments)
     options.folder.mkdir(parents=True, exist_ok=True)
-    if options.operators:
-        for family in FAMILIES:
+    if options.operators is not None:
+        for family in options.operators or FAMILIES:
             for number in range(options.each):
                 onnx.save(model_of(family, f"{options.seed} {number}"), options.folder / f"{family}-{number}.onnx")
         return 0
