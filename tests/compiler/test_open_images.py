@@ -310,3 +310,16 @@ def test_results_of_a_known_size_of_images_of_an_open_one(text: str, shape: tupl
         x = rng.standard_normal((1, 3, n, 7)[: len(shape) + 2]).astype(np.float32)
         (wanted,) = rivals.onnxruntime(model, 1)({"x": x})
         assert_close(module.run({"x": x})["y"], wanted, MODELS["float32"])
+
+
+@pytest.mark.parametrize("taps", [2, 33])
+def test_open_rows_that_are_typically_shorter_than_a_vector_are_pooled(taps: int) -> None:
+    """Lines, and rows of so many taps that no line has them."""
+    text = f"(uint8[b,17,h,w] x) => (uint8[b,17,h,q] y) {{ y = MaxPool<kernel_shape=[1,{taps}]>(x) }}"
+    model = model_of(text, None)
+    compiled = compile_model(model, dims={"w": (33, 40)}, num_threads=1)
+    reference = rivals.onnxruntime(model, 1)
+    for width in (33, 40):
+        feeds = {"x": np.random.default_rng(1).integers(0, 256, (2, 17, 3, width)).astype(np.uint8)}
+        for actual, wanted in zip(load(compiled.to_bytes()).run(feeds).values(), reference(feeds), strict=True):
+            assert np.array_equal(actual, wanted)

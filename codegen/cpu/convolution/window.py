@@ -237,7 +237,7 @@ class _Emitter:
             alone(0, first)
             alone(last, self.plan.shape.output[-1])
             if not is_open(last - first):
-                across()
+                across() if last - first >= lanes else alone(first, last)
                 return
             with T.If(mk.as_index(last - first) >= lanes):
                 with T.Then():

@@ -55,8 +55,8 @@ def why_no_line(shape: ConvShape, lanes: int) -> str | None:
     """Why windows are not pooled line by line; None if they are."""
     if not shape.pools or shape.channels_last:
         return "only pooling of images with channels first goes line by line"
-    if lanes < 2 or (not is_open(shape.output[-1]) and shape.output[-1] < lanes):
-        return f"lines of {shape.output[-1]} results have no vectors of {lanes}"
+    if lanes < 2:
+        return f"lines have no vectors of {lanes}"
     if shape.kernel[-1] > MOST_TAPS or shape.strides[-1] > MOST_PHASES:
         return (
             f"no line has {shape.kernel[-1]} taps in {shape.strides[-1]} phases: at most {MOST_TAPS} in {MOST_PHASES}"
@@ -152,14 +152,12 @@ class WindowPlan:
 
     def _form_reasons(self) -> Iterator[str]:
         shape, schedule = self.shape, self.schedule
-        first, last = self.interior
         if schedule.form == "line":
             why = why_no_line(shape, schedule.lanes)
             if why is not None:
                 yield why
-        beside = last - first
-        if schedule.form == "across" and not (schedule.lanes > 1 and (is_open(beside) or schedule.lanes <= beside)):
-            yield f"{beside} windows beside each other inside the input have no vectors of {schedule.lanes}"
+        if schedule.form == "across" and schedule.lanes < 2:
+            yield f"windows beside each other have no vectors of {schedule.lanes}"
         if schedule.form in ("across", "line") and schedule.vectors * schedule.columns > 1:
             yield f"vectors over columns are one at a time, not {schedule.vectors} of {schedule.columns}"
         if schedule.form == "channels" and schedule.columns > 1:

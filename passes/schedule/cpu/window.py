@@ -58,7 +58,7 @@ def _form(shape: ConvShape, isa: Isa) -> tuple[str, int]:
         return ("columns" if unrolled else "channels"), widest
     some = [widest, *(widest >> n for n in range(1, widest.bit_length()) if widest >> n >= LEAST_LANES)]
     first, last = interior(shape)
-    lines = (("line", lanes) for lanes in some if why_no_line(shape, lanes) is None)
+    lines = (("line", lanes) for lanes in some if shape.output[-1] >= lanes and why_no_line(shape, lanes) is None)
     across = (("across", lanes) for lanes in some if last - first >= lanes > 1)
     return next(chain(lines, across), ("channels", 1))
 
