@@ -17,10 +17,15 @@ from tilestitch.codegen.cpu.toolchain.build import _codegen, lower
 from tilestitch.codegen.errors import KernelError
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.compiler.ir.evaluate import evaluate
+from tilestitch.compiler.ir.sizes import Symbol, size_of
 from tilestitch.passes import PassContext, TargetInfo, make_plan
+from tilestitch.passes.plan.cpu.conv import ConvPlan
+from tilestitch.passes.plan.cpu.images import ConvShape
 from tilestitch.passes.plan.cpu.schedules import CpuConvSchedule, CpuDotConvSchedule
 from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.schedule.cpu.conv import choose_conv
 from tilestitch.passes.schedule.cpu.facts import cpu_facts
+from tilestitch.passes.schedule.cpu.open_images import open_conv
 
 VNNI = TargetInfo(isa="avx512", dot="vpdpbusd")
 SCHEDULE = CpuDotConvSchedule(1, 3, 2, 16, 2, 1, stage=True, spill=True, interleave=True)
@@ -141,3 +146,17 @@ def test_the_model_is_told_that_epilogues_are_interleaved() -> None:
 
     schedule = planned(conv(64, 256))
     assert epilogue_share(schedule) > 1 == epilogue_share(replace(schedule, interleave=False))
+
+
+@pytest.mark.parametrize("open_side", [0, 1])
+def test_images_of_open_size_are_not_interleaved(open_side: int) -> None:
+    isa, bytes_ = VNNI.core, {"x_dtype": "uint8", "w_dtype": "int8", "acc_dtype": "int32"}
+    shape = ConvShape(1, 3, 64, (224, 224), (7, 7), (2, 2), (1, 1), ((3, 3), (3, 3)), **bytes_)
+    chosen = choose_conv(shape, isa, 1)
+    assert isinstance(chosen, CpuDotConvSchedule) and chosen.interleave
+    spatial = [224, 224]
+    spatial[open_side] = size_of(Symbol("size", 1, 4000))
+    shape = replace(shape, spatial=tuple(spatial))
+    schedule = open_conv(shape, chosen, isa, 1)
+    assert isinstance(schedule, CpuDotConvSchedule) and not schedule.interleave
+    assert not list(ConvPlan.of(shape, schedule).reasons())

@@ -17,6 +17,7 @@ from tilestitch.passes.plan.cpu.images import ConvShape
 from tilestitch.passes.plan.cpu.isa import TILE_ROWS, Isa
 from tilestitch.passes.plan.cpu.schedules import (
     CpuConvSchedule,
+    CpuDotConvSchedule,
     CpuTileConvSchedule,
     CpuWindowSchedule,
     CpuWinogradSchedule,
@@ -34,6 +35,8 @@ TASKS_A_THREAD = 4
 def open_conv(shape: ConvShape, chosen: CpuConvSchedule, isa: Isa, threads: int) -> CpuConvSchedule:
     """The schedule for images of open height or width; `chosen` is the one at typical sizes."""
     shape = shape.in_planes()
+    if isinstance(chosen, CpuDotConvSchedule) and chosen.interleave:  # which takes a reduction of fixed size
+        chosen = replace(chosen, interleave=False, spill=shape.long_epilogue)
     lanes = chosen.lanes
     rows, columns, vectors = chosen.rows, chosen.columns, chosen.vectors
     tiles = isinstance(chosen, CpuTileConvSchedule)
