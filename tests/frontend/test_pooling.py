@@ -14,6 +14,7 @@ WINDOWS = [
     ((1, 2, 7, 9), {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 1, 1]}),
     ((1, 2, 7, 9), {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}),
     ((1, 2, 7, 8), {"kernel_shape": [3, 3], "strides": [3, 2], "pads": [1, 1, 1, 1], "ceil_mode": 1}),
+    ((1, 2, 5, 8), {"kernel_shape": [8, 8], "strides": [8, 8], "ceil_mode": 1}),
     ((1, 2, 8, 8), {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_UPPER"}),
     ((1, 2, 8, 8), {"kernel_shape": [2, 2], "auto_pad": "SAME_LOWER"}),
     ((1, 2, 8, 7), {"kernel_shape": [3, 3], "dilations": [2, 1], "pads": [1, 1, 1, 1]}),

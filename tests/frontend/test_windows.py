@@ -104,7 +104,7 @@ def positions(spatial: Sequence[int], window: Window, ceil: bool) -> tuple[int, 
     for i, size in enumerate(spatial):
         before, after, stride = window["pads"][i], window["pads"][rank + i], window["strides"][i]
         room = size + before + after - (window["kernel_shape"][i] - 1) * window["dilations"][i] - 1
-        if room < 0:
+        if room + (stride - 1 if ceil else 0) < 0:  # a partial window may be the only one
             raise Refused
         count = (-(-room // stride) if ceil else room // stride) + 1
         counts.append(count - 1 if ceil and (count - 1) * stride >= size + before else count)

@@ -26,19 +26,22 @@ MOST_SLICES = 32
 
 
 def _pool_window(ctx: Context, x: Value) -> Window:
-    """The node's window; with `ceil_mode`, padded at the end for the last partial window of each axis.
+    """The node's window; with `ceil_mode`, padded at the end for the last partial window of each axis, which may be the
+    only one.
 
     A window that would start beyond the operand and its leading padding is not opened.
     """
     kernel = ctx.attr("kernel_shape")
     window = window_of(ctx, x, kernel)
+    partial = bool(ctx.attr("ceil_mode", 0)) and ctx.attr("auto_pad", "NOTSET") in ("NOTSET", "")
     for i, sizes in enumerate(zip(window.before, ctx.shape(x)[2:], window.after, strict=True)):
-        if not may_be_natural(sum(sizes) - window.extent(i)):
+        lacking = window.strides[i] - 1 if partial else 0
+        if not may_be_natural(sum(sizes) + lacking - window.extent(i)):
             raise ctx.fail(
                 f"a window of {window.extent(i)} does not fit axis {2 + i}, which has {sizes[1]} elements and "
                 f"{sizes[0]} + {sizes[2]} of padding; correct the model"
             )
-    if not ctx.attr("ceil_mode", 0) or ctx.attr("auto_pad", "NOTSET") not in ("NOTSET", ""):
+    if not partial:
         return window
     after = []
     for i in range(len(kernel)):
