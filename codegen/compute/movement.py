@@ -112,7 +112,7 @@ def _pad(access: Access) -> Expr:
     if mode == "constant":
         return _pad_constant(access, x)
     source = [
-        i if not b and not a else access.simplify(_mirrored(i, b, size, mode))
+        i if b == 0 and a == 0 else access.simplify(_mirrored(i, b, size, mode))
         for i, b, a, size in zip(access.index, node.attrs["before"], node.attrs["after"], x.shape, strict=True)
     ]
     return access.read(x, source)
@@ -145,12 +145,12 @@ def _pad_constant(access: Access, x: Value) -> Expr:
     conditions: list[Expr] = []
     source: list[Expr] = []
     for i, b, a, size in zip(access.index, node.attrs["before"], node.attrs["after"], x.shape, strict=True):
-        if not b and not a:
+        if b == 0 and a == 0:
             source.append(i)
             continue
         position = access.simplify(i - b) if not isinstance(i, int) else i - b
-        inside = [position >= 0] if b else []
-        inside += [position < size] if a else []
+        inside = [position >= 0] if b != 0 else []
+        inside += [position < size] if a != 0 else []
         known = [_known(c if isinstance(c, bool) else access.simplify(c)) for c in inside]
         if False in known:
             return fill

@@ -146,7 +146,12 @@ class _Lowering:
 
     def _part(self, atom: Quotient | Extreme) -> Expr:
         if isinstance(atom, Quotient):
-            natural = bounds_of(atom.dividend)[0] >= 0
-            return (tirx.truncdiv if natural else tirx.floordiv)(self.sum(atom.dividend), self.sum(atom.divisor))
+            dividend, divisor = self.sum(atom.dividend), self.sum(atom.divisor)
+            if bounds_of(atom.dividend)[0] >= 0:
+                return tirx.truncdiv(dividend, divisor)
+            if isinstance(atom.divisor, int):
+                return tirx.floordiv(dividend, divisor)
+            # Floor quotients of variables are taken for those of natural numbers in the end.
+            return tirx.truncdiv(tirx.Select(dividend < 0, dividend - divisor + 1, dividend), divisor)
         first, second = map(self.sum, atom.operands)
         return T.max(first, second) if atom.name == "max" else T.min(first, second)

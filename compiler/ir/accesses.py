@@ -190,7 +190,7 @@ def _pad(followed: Followed, node: Node, index: Place) -> None:
             return
     source: list[Integer] = []
     for i, before, after, size in zip(index, node.attrs["before"], node.attrs["after"], x.shape, strict=True):
-        if not before and not after:
+        if before == 0 and after == 0:
             source.append(i)
             continue
         low, high = bounds(i - before)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
-from math import gcd
+from math import gcd, lcm
 from typing import Any, TypeAlias, Union
 
 from .errors import UndecidedError
@@ -171,10 +171,11 @@ class Polynomial:
             corners = [a * b for a in _bounds_of_product(common) for b in bounds_of(rest)]
             return min(corners), max(corners)
         low, high = _bounds_of_sum(self.terms, lambda atom: atom.bounds)
-        if not any(len(monomial) > 1 for monomial in self.terms):
-            return low, high
-        least, most = _bounds_of_sum(_above_least(self.terms), lambda atom: (0, atom.bounds[1] - atom.bounds[0]))
-        return max(low, least), min(high, most)
+        if any(len(monomial) > 1 for monomial in self.terms):
+            least, most = _bounds_of_sum(_above_least(self.terms), lambda atom: (0, atom.bounds[1] - atom.bounds[0]))
+            low, high = max(low, least), min(high, most)
+        found = _bounds_of_remainders(self.terms)
+        return (low, high) if found is None else (max(low, found[0]), min(high, found[1]))
 
     @cached_property
     def symbols(self) -> frozenset[Symbol]:
@@ -392,6 +393,18 @@ def symbols_of(size: Integer) -> frozenset[Symbol]:
     return frozenset() if isinstance(size, int) else size.symbols
 
 
+def divisors_of(size: Integer, symbol: Symbol) -> Iterator[int]:
+    """The numbers by which a symbol is divided in an expression."""
+    for atom in dict.fromkeys(atom for monomial in _terms(size) for atom in monomial):
+        if isinstance(atom, Symbol) or symbol not in atom.symbols:
+            continue
+        inner = atom.operands if isinstance(atom, Extreme) else (atom.dividend, atom.divisor)
+        if isinstance(atom, Quotient) and isinstance(atom.divisor, int):
+            yield atom.divisor
+        for operand in inner:
+            yield from divisors_of(operand, symbol)
+
+
 def at(size: Integer, values: Mapping[str, Integer]) -> Integer:
     """The expression with some symbols replaced, by name."""
     return size if isinstance(size, int) else size.at(values)
@@ -453,6 +466,45 @@ def _bounds_of_sum(terms: Mapping[Monomial, int], bounds: Callable[[Atom], tuple
             ends = min(corners), max(corners)
         low, high = low + ends[0], high + ends[1]
     return low, high
+
+
+def _bounds_of_remainders(terms: Mapping[Monomial, int]) -> tuple[int, int] | None:
+    """Bounds of a sum with quotients in it, each of which is its dividend less a remainder, divided by its divisor.
+
+    So `length - 4 * (length // 4)` is in 0 to 3, as is `4 * ((length + 12) // 16) - length // 4`. It is done where
+    fewer terms are left, so that it comes to an end: for all quotients together, or else for one of them.
+    """
+    places = {m: place for m in terms for place, atom in enumerate(m) if _has_known_divisor(atom)}
+    if not places or _open_terms(terms) < 2:
+        return None
+    for chosen in ([*places], *([m] for m in places if len(places) > 1)):
+        scale = lcm(*(_divisor(m[places[m]]) for m in chosen))
+        total: Integer = made({m: f * scale for m, f in terms.items() if m not in chosen})
+        below = above = 0
+        for monomial in chosen:
+            place, atom = places[monomial], monomial[places[monomial]]
+            divisor = _divisor(atom)
+            others = made({(*monomial[:place], *monomial[place + 1 :]): terms[monomial] * (scale // divisor)})
+            total = total + others * atom.dividend  # type: ignore[union-attr]
+            low, high = bounds_of(others)
+            below, above = below - (divisor - 1) * max(high, 0), above - (divisor - 1) * min(low, 0)
+        if _open_terms(_terms(total)) < _open_terms(terms):
+            low, high = bounds_of(total)
+            return -(-(low + below) // scale), (high + above) // scale
+    return None
+
+
+def _has_known_divisor(atom: Atom) -> bool:
+    return isinstance(atom, Quotient) and isinstance(atom.divisor, int)
+
+
+def _divisor(atom: Atom) -> int:
+    assert isinstance(atom, Quotient) and isinstance(atom.divisor, int)
+    return atom.divisor
+
+
+def _open_terms(terms: Mapping[Monomial, int]) -> int:
+    return sum(1 for monomial in terms if monomial)
 
 
 def _above_least(terms: Mapping[Monomial, int]) -> dict[Monomial, int]:

@@ -24,8 +24,9 @@ else:
     Size = int | Polynomial
 
 __all__ = [
-    "FAR", "Size", "Symbol", "as_size", "at", "bounds_of", "ceil_div", "divisor_of", "if_any", "is_empty_without",
-    "is_open", "largest", "over", "parse_size", "size_of", "smallest", "surely", "symbols_of", "typical",
+    "FAR", "Size", "Symbol", "as_size", "at", "bounds_of", "ceil_div", "divisor_of", "divisors_of", "if_any",
+    "is_empty_without", "is_open", "largest", "over", "parse_size", "size_of", "smallest", "surely", "symbols_of",
+    "typical",
 ]  # fmt: skip
 
 
@@ -100,6 +101,11 @@ def ceil_div(size: Size, divisor: Size) -> Size:
 def divisor_of(size: Size) -> int:
     """The largest number that certainly divides a size, whatever its symbols are."""
     return math.gcd(*size.terms.values()) if isinstance(size, Polynomial) else abs(size)
+
+
+def divisors_of(sizes: Iterable[Size], symbol: Symbol) -> frozenset[int]:
+    """The numbers by which a symbol is divided in some sizes."""
+    return frozenset(d for size in sizes if isinstance(size, Polynomial) for d in polynomial.divisors_of(size, symbol))
 
 
 def surely(condition: Callable[[], bool]) -> bool:

@@ -119,6 +119,21 @@ def test_a_window_over_an_image_that_is_large_enough_has_results() -> None:
     assert bounds_of((h - 3) * (h - 3) + P) == (0, 96 * 96 + 100)
 
 
+@pytest.mark.parametrize(
+    ("text", "bounds"),
+    [
+        ("16 * ((s + 15) // 16) - s", (0, 15)),
+        ("s - 4 * (s // 4) + 4", (4, 7)),
+        ("4 * ((s + 12) // 16) - s // 4", (0, 3)),
+        ("4 * ((s + 28) // 32) * b - b * ((s + 4) // 8)", (0, 192)),
+        ("(16 - s % 16) % 16 - p % 3", (-2, 15)),
+        ("2 * (s // 2) - 3 * (s // 3)", (-1, 2)),
+    ],
+)
+def test_what_is_missing_to_a_multiple_is_small(text: str, bounds: tuple[int, int]) -> None:
+    assert bounds_of(parse_size(text, NAMES)) == bounds
+
+
 def test_division_by_what_may_be_0_raises() -> None:
     with pytest.raises(UndecidedError, match="p > 0"):
         S // P
