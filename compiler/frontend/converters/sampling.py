@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from itertools import product
 from math import prod
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from tilestitch.compiler.ir import TensorType, Value
+from tilestitch.compiler.ir.sizes import is_open, largest
 
-from ..builder import Builder, dtype_of
+from ..builder import Builder, Operand, dtype_of
 from ..context import Context, Versioned
 from ..symbols import sizes_are_symbols
 from .common import HALVES
@@ -48,12 +50,18 @@ def cubic_taps(b: Builder, place: Value, a: float = -0.75) -> list[Tap]:
 def zero_outside(b: Builder, tap: Tap, size: int) -> Tap:
     """The tap with its place inside [0, size) and no weight where it was not."""
     place, weight = tap
-    inside = b.emit("logical_and", b.less_equal(b.like(0.0, place), place), b.less(place, float(size)))
+    within = b.less(place, measure(b, size, place))
+    inside = b.emit("logical_and", b.less_equal(b.like(0.0, place), place), within)
     return clamp_place(b, place, size), b.select(inside, weight, 0.0)
 
 
 def clamp_place(b: Builder, place: Value, size: int) -> Value:
-    return b.clamp(place, 0.0, float(max(size - 1, 0)))
+    return b.clamp(place, 0.0, measure(b, largest(size - 1, 0), place))
+
+
+def measure(b: Builder, size: int, like: Value) -> Operand:
+    """A size to compute with, of the dtype of `like` where it is open."""
+    return b.size(size, dtype_of(like)) if is_open(size) else float(size)
 
 
 def weighted_gather(b: Builder, image: Value, sizes: Sequence[int], taps: Sequence[Sequence[Tap]]) -> Value:
@@ -64,32 +72,41 @@ def weighted_gather(b: Builder, image: Value, sizes: Sequence[int], taps: Sequen
     batch, channels, _ = b.shape(image)
     total: Value | None = None
     for corner in product(*taps):
-        flat: Value | None = None
-        weight: Value | None = None
-        for axis, (place, w) in enumerate(corner):
-            step = b.mul(place, float(prod(sizes[axis + 1 :])))
-            flat = step if flat is None else b.add(flat, step)
-            weight = w if weight is None else b.mul(weight, w)
-        assert flat is not None and weight is not None
+        weight = reduce(b.mul, (w for _, w in corner))
+        flat = _flat_places(b, [place for place, _ in corner], sizes)
         count = b.dim(flat, 1)
-        flat = b.select(b.emit("is_nan", flat), 0.0, flat)  # its weight is NaN, too, or zero
-        index = b.broadcast_to(b.reshape(b.cast(flat, "int64"), (batch, 1, count)), (batch, channels, count))
+        index = b.broadcast_to(b.reshape(flat, (batch, 1, count)), (batch, channels, count))
         term = b.mul(b.emit("gather_elements", image, index, axis=2), b.reshape(weight, (batch, 1, count)))
         total = term if total is None else b.add(total, term)
     assert total is not None
     return total
 
 
+def _flat_places(b: Builder, places: Sequence[Value], sizes: Sequence[int]) -> Value:
+    """Places in the flattened image; 0 for NaN, whose weight is NaN, too, or zero."""
+    strides = [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+    if not any(map(is_open, strides)):
+        flat = reduce(b.add, (b.mul(place, float(stride)) for place, stride in zip(places, strides, strict=True)))
+        return b.cast(b.select(b.emit("is_nan", flat), 0.0, flat), "int64")
+    whole = [b.cast(b.select(b.emit("is_nan", place), 0.0, place), "int64") for place in places]
+    return reduce(b.add, (b.mul(place, b.size(stride)) for place, stride in zip(whole, strides, strict=True)))
+
+
 # -- GridSample ----------------------------------------------------------------------------------------------------
 
 
-def reflect(b: Builder, x: Value, low: float, high: float) -> Value:
-    """x mirrored at both borders until it lies between them."""
-    span = high - low
-    if span <= 0:
-        return b.mul(x, 0.0)
-    phase = b.emit("mod", b.sub(x, low), b.like(2 * span, x))
-    return b.sub(low + span, b.emit("abs", b.sub(phase, span)))
+def reflect(b: Builder, x: Value, low: float, span: Operand) -> Value:
+    """x mirrored at `low` and `low + span` until it lies between them."""
+    if not isinstance(span, Value):
+        return _reflected(b, x, low, span) if span > 0 else b.mul(x, 0.0)
+    is_there = b.less(b.like(0.0, span), span)
+    return b.mul(_reflected(b, x, low, b.select(is_there, span, 1.0)), b.cast(is_there, dtype_of(x)))
+
+
+def _reflected(b: Builder, x: Value, low: float, span: Operand) -> Value:
+    phase = b.emit("mod", b.sub(x, low), b.mul(span, 2.0) if isinstance(span, Value) else b.like(2 * span, x))
+    top = b.add(span, low) if isinstance(span, Value) else low + span
+    return b.sub(top, b.emit("abs", b.sub(phase, span)))
 
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
@@ -121,22 +138,25 @@ def convert_grid_sample(ctx: Context) -> Value:
 
 def _denormalized(b: Builder, x: Value, size: int, align: bool) -> Value:
     if align:
-        return b.mul(b.add(x, 1.0), (size - 1) / 2)
-    return b.mul(b.sub(b.mul(b.add(x, 1.0), float(size)), 1.0), 0.5)
+        half = b.mul(b.size(size - 1, dtype_of(x)), 0.5) if is_open(size) else (size - 1) / 2
+        return b.mul(b.add(x, 1.0), half)
+    return b.mul(b.sub(b.mul(b.add(x, 1.0), measure(b, size, x)), 1.0), 0.5)
 
 
 def _grid_taps(b: Builder, place: Value, size: int, mode: str, padding: str, align: bool) -> list[Tap]:
-    low, high = (0.0, size - 1.0) if align else (-0.5, size - 0.5)
+    low = 0.0 if align else -0.5
+    span = measure(b, size - 1 if align else size, place)
     if mode == "nearest":
         place = b.emit("round", place)
     if padding == "border" and mode == "cubic":
         # Only places beyond the border move onto the outermost centre: the half cell in between is interpolated.
-        beyond = b.emit("logical_or", b.less(place, low), b.less(b.like(high, place), place))
+        high = b.add(span, low) if isinstance(span, Value) else b.like(low + span, place)
+        beyond = b.emit("logical_or", b.less(place, low), b.less(high, place))
         place = b.select(beyond, clamp_place(b, place, size), place)
     elif padding == "border":
         place = clamp_place(b, place, size)
     elif padding == "reflection":
-        place = reflect(b, place, low, high)
+        place = reflect(b, place, low, span)
     if mode == "nearest":
         taps = [(b.emit("round", place), b.add(b.mul(place, 0.0), 1.0))]
     else:
@@ -144,7 +164,7 @@ def _grid_taps(b: Builder, place: Value, size: int, mode: str, padding: str, ali
     if padding == "zeros":
         return [zero_outside(b, tap, size) for tap in taps]
     if padding == "reflection":
-        taps = [(reflect(b, p, low, high), w) for p, w in taps]
+        taps = [(reflect(b, p, low, span), w) for p, w in taps]
     return [(clamp_place(b, p, size), w) for p, w in taps]
 
 
