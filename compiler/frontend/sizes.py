@@ -7,21 +7,23 @@ A model computes target shapes from the shapes of its inputs. What comes out are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
-from tilestitch.compiler.ir import Value, reference
+from tilestitch.compiler.ir import Node, TensorType, Value, reference
 from tilestitch.compiler.ir.claims import may_be_natural
 from tilestitch.compiler.ir.errors import UndecidedError
 from tilestitch.compiler.ir.sizes import Size, bounds_of, is_open, largest, smallest
 from tilestitch.compiler.ir.types import is_float, is_integer, storage_bytes, to_numpy_dtype
 
+from .fractional_sizes import EXACT, Fraction
+
 MOST_ELEMENTS = 64
 """Longer tensors of integers are data, not shapes."""
-_EXACT: Mapping[str, int] = {"float32": 1 << 24, "float64": 1 << 53}
-"""Up to where floats have every integer."""
+MOST_FOLLOWED = 16
+"""Operators on floats, one after the other, that are followed back to sizes."""
 _LEAST_BYTES = 4
 """Of integers that have every size."""
 
@@ -39,6 +41,8 @@ def contents_of(value: Value) -> np.ndarray | None:
 
 def computed(op: str, values: Sequence[Value], attrs: Mapping[str, Any]) -> np.ndarray | None:
     """The elements of the one result of a primitive whose operands are sizes; None if they are not known."""
+    if op in _ROUNDINGS and values[0].dtype in EXACT and values[0].data is None:
+        return _rounded(op, values[0], attrs)
     if not any(v.producer is not None and v.producer.op == "sizes" for v in values):
         return None
     operands = [contents_of(value) for value in values]
@@ -69,14 +73,82 @@ def _result(op: str, operands: Sequence[np.ndarray], attrs: Mapping[str, Any]) -
     return None
 
 
+def _rounded(op: str, value: Value, attrs: Mapping[str, Any]) -> np.ndarray | None:
+    """Floats that are computed from sizes as integers, or as floats without a part after the point."""
+    to = attrs["to"] if op == "cast" else value.dtype
+    if op == "cast" and (not is_integer(to) or storage_bytes(to) < _LEAST_BYTES):
+        known = contents_of(value)
+        return None if known is None else _cast(known, value.dtype, to)
+    fractions = _fractions(value, MOST_FOLLOWED, {})
+    if fractions is None:
+        return None
+    elements = [_ROUNDINGS[op](fraction, value.dtype) for fraction in fractions.reshape(-1)]
+    return None if any(element is None for element in elements) else _objects(elements, fractions.shape)
+
+
+_Found: TypeAlias = "dict[Value, np.ndarray | None]"
+
+
+def _fractions(value: Value, depth: int, found: _Found) -> np.ndarray | None:
+    """Floats as fractions of sizes, as an array of objects; None if they are not known to be that."""
+    if value not in found:
+        type_ = value.type
+        small = isinstance(type_, TensorType) and type_.is_static and type_.num_elements <= MOST_ELEMENTS
+        found[value] = _followed(value, depth, found) if small and depth and value.dtype in EXACT else None
+    return found[value]
+
+
+def _followed(value: Value, depth: int, found: _Found) -> np.ndarray | None:
+    node = value.producer
+    if node is None:
+        return None if value.data is None else _known_fractions(value.data)
+    if node.op == "sizes":
+        return _whole(_objects(node.attrs["values"], node.attrs["shape"]))
+    if node.op == "cast" and is_integer(node.inputs[0].dtype):
+        known = contents_of(node.inputs[0])
+        return None if known is None else _whole(known)
+    if node.op == "gather":
+        source, places = _fractions(node.inputs[0], depth - 1, found), contents_of(node.inputs[1])
+        known_places = places is not None and not any(map(is_open, places.reshape(-1)))
+        return _moved(node, [source, np.asarray(places, np.int64)]) if source is not None and known_places else None
+    if node.op not in _MOVES and node.op not in _ON_FRACTIONS:
+        return None
+    operands: list[np.ndarray] = []
+    for operand in node.inputs:
+        fractions = _fractions(operand, depth - 1, found)
+        if fractions is None:
+            return None
+        operands.append(fractions)
+    if node.op in _MOVES:
+        return _moved(node, operands)
+    together = np.broadcast_arrays(*operands)
+    elements = [_ON_FRACTIONS[node.op](*each) for each in zip(*(a.reshape(-1) for a in together), strict=True)]
+    return None if any(element is None for element in elements) else _objects(elements, together[0].shape)
+
+
+def _moved(node: Node, operands: list[np.ndarray]) -> np.ndarray:
+    return np.asarray(reference(node.op)(operands, node.attrs)[0], object)
+
+
+def _whole(sizes: np.ndarray) -> np.ndarray:
+    return _objects([Fraction(size) for size in sizes.reshape(-1)], sizes.shape)
+
+
+def _known_fractions(data: np.ndarray) -> np.ndarray | None:
+    if not np.isfinite(data).all():
+        return None
+    ratios = [float(number).as_integer_ratio() for number in data.reshape(-1)]
+    return _objects([Fraction(*ratio) for ratio in ratios], data.shape)
+
+
 def _cast(operand: np.ndarray, dtype: str, to: str) -> np.ndarray | None:
     """Old converters take sizes to floats and back: nothing is lost of those that a float has exactly."""
     if is_integer(to) and storage_bytes(to) < _LEAST_BYTES and not _fits(operand, to):
         return None
-    if is_integer(to) and dtype in _EXACT:
-        most, sizes = _EXACT[dtype], operand.reshape(-1)
+    if is_integer(to) and dtype in EXACT:
+        most, sizes = EXACT[dtype], operand.reshape(-1)
         return operand if all(bounds_of(s)[0] >= -most and may_be_natural(most - s) for s in sizes) else None
-    return operand if not is_float(dtype) and (is_integer(to) or to in _EXACT) else None
+    return operand if not is_float(dtype) and (is_integer(to) or to in EXACT) else None
 
 
 def _fits(operand: np.ndarray, dtype: str) -> bool:
@@ -138,6 +210,13 @@ def _magnitude(a: Size) -> Size:
     return a if low >= 0 else -a
 
 
+_ROUNDINGS: Mapping[str, Callable[[Fraction, str], Size | None]] = {
+    "floor": Fraction.floor, "ceil": Fraction.ceil, "cast": Fraction.truncated,
+}  # fmt: skip
+_ON_FRACTIONS: Mapping[str, Callable[..., Fraction | None]] = {
+    "add": Fraction.plus, "sub": lambda a, b: a.plus(b.negated()), "mul": Fraction.times, "div": Fraction.over,
+    "neg": Fraction.negated,
+}  # fmt: skip
 _MOVES = frozenset({"reshape", "transpose", "broadcast_to", "slice", "concat", "gather"})
 _FOLDS: Mapping[str, Callable[[Any, Any], Any]] = {
     "reduce_sum": lambda a, b: a + b, "reduce_prod": lambda a, b: a * b,

@@ -131,3 +131,30 @@ def test_a_size_that_meets_another_is_as_large(length: str) -> None:
         for k in (0, 3, 9):
             with pytest.raises(ExecutionError, match=f"a size of {k}, .*one of 6 "):
                 module.run({"x": x, "k": np.array([k])})
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect"])
+def test_frames_that_are_counted_in_floats_are_known(mode: str) -> None:
+    """Sound is padded to whole frames: ceil((n - 7 + 6) / 3 + 1)."""
+    text = (
+        f"(float[b, 1, n] x) => (float[b, 1, p] y) <int64 two = {{2}}, int64[1] zero = {{0}}, int64 one = {{1}},\n"
+        "int64 three = {3}, float stride = {3}, float first = {1}, int64[5] before = {0, 0, 4, 0, 0}> {\n"
+        "s = Shape(x)  n = Gather(s, two)  m = Sub(n, one)  f = Cast<to=1>(m)  q = Div(f, stride)  c = Add(q, first)\n"
+        "r = Ceil(c)  i = Cast<to=7>(r)  j = Sub(i, one)  k = Mul(j, three)  l = Add(k, one)  t = Sub(l, n)\n"
+        f'u = Unsqueeze(t, zero)  pads = Concat<axis=0>(before, u)  y = Pad<mode="{mode}">(x, pads) }}'
+    )
+    given = [{"x": np.arange(2.0 * n, dtype=np.float32).reshape(2, 1, n)} for n in (5, 6, 7, 97, 98, 99, 1000)]
+    assert not operators_on_host(text, {"b": (1, 2), "n": (5, 1000)}, given)
+
+
+@pytest.mark.parametrize(("mode", "align", "padding"), [("bilinear", 0, "zeros"), ("nearest", 1, "reflection")])
+def test_images_of_any_size_are_read_at_places_of_a_grid(mode: str, align: int, padding: str) -> None:
+    text = (
+        "(float[b, 2, h, w] x, float[b, p, q, 2] g) => (float[b, 2, p, q] y)\n"
+        f'{{ y = GridSample<mode="{mode}", padding_mode="{padding}", align_corners={align}>(x, g) }}'
+    )
+    random, given = np.random.default_rng(0), []
+    for b, h, w, p, q in ((1, 1, 1, 3, 2), (2, 7, 5, 4, 9), (1, 16, 33, 1, 1)):
+        grid = random.uniform(-1.4, 1.4, (b, p, q, 2)).astype(np.float32)
+        given.append({"x": random.standard_normal((b, 2, h, w)).astype(np.float32), "g": grid})
+    assert not operators_on_host(text, {}, given)
