@@ -50,6 +50,9 @@ ATTENTION = {
     "q2 = Transpose<perm=[0, 2, 1, 3]>(q1)  k2 = Transpose<perm=[0, 2, 3, 1]>(k1)\n"
     "v2 = Transpose<perm=[0, 2, 1, 3]>(v1)  m = MatMul(q2, k2)  p = Softmax<axis=-1>(m)  z = MatMul(p, v2)\n"
     "z1 = Transpose<perm=[0, 2, 1, 3]>(z)  y = Reshape(z1, together) }",
+    "pixels": "(float[b, 32, s, t] x) => (float[b, 2, p, 16] y) <int64[4] apart = {0, 2, 16, -1}> {\n"
+    "k = Reshape(x, apart)  q = Transpose<perm=[0, 1, 3, 2]>(k)  m = MatMul(q, k)  p = Softmax<axis=-1>(m)\n"
+    "y = MatMul(p, q) }",
     "one_query": "(float[b, 4, 1, 16] q, float[b, 4, t, 16] k, float[b, 4, t, 16] v) => (float[b, 4, 1, 16] y)\n"
     "{ kt = Transpose<perm=[0, 1, 3, 2]>(k)  m = MatMul(q, kt)  p = Softmax<axis=-1>(m)  y = MatMul(p, v) }",
 }

@@ -91,7 +91,8 @@ class GemmEmitter:
         self.last_tile = T.bind(T.min(self.first_tile + self.schedule.block_tiles, plan.rows.parts))
         self.first_row = T.bind(mk.start_of(plan.rows, self.first_tile))
         first_panel = T.bind(n_block * self.schedule.block_panels)
-        last_panel = T.bind(T.min(first_panel + self.schedule.block_panels, plan.panels))
+        end = plan.panels if plan.takes_all_panels else T.min(first_panel + self.schedule.block_panels, plan.panels)
+        last_panel = T.bind(end)
         first, last = self.window.columns
         if (first, last) != (0, plan.shape.n):
             first_panel = T.bind(T.max(first_panel, first // plan.tile.columns))

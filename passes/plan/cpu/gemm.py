@@ -275,7 +275,12 @@ class GemmPlan:
 
     @property
     def n_blocks(self) -> int:
-        return -(-self.panels // self.schedule.block_panels)
+        return 1 if self.takes_all_panels else -(-self.panels // self.schedule.block_panels)
+
+    @property
+    def takes_all_panels(self) -> bool:
+        """Whether a task computes all columns, however many there are."""
+        return self.schedule.block_panels >= min(bounds_of(self.panels)[1], LARGEST)
 
     @property
     def tasks(self) -> int:
