@@ -63,6 +63,8 @@ from .extents import is_of_open_size, joined
 
 COPIED = 65536
 """Elements that a task copies one by one."""
+LINES = 16
+"""That a task moves, where it is open how long they are."""
 MOVED = 16384
 """Elements that a task moves in vectors, where few are typical."""
 
@@ -187,7 +189,8 @@ def _stays_in_place(view: GroupView) -> bool:
 def _in_known_lines(schedule: CpuLoopSchedule, view: GroupView) -> CpuLoopSchedule:
     """Loops whose last dimension is of known size, where that of the schedule is open, but ends with ones that are
     known and not too short: the place in the others is found once a line then. It takes quotients by open sizes; those
-    by numbers, with which the schedule was chosen, cost little.
+    by numbers, with which the schedule was chosen, cost little. Where they are too short, lines have one open dimension
+    more, and no other one.
     """
     *outer, inner = schedule.extents
     if not is_open(inner) or schedule.edge:
@@ -195,13 +198,15 @@ def _in_known_lines(schedule: CpuLoopSchedule, view: GroupView) -> CpuLoopSchedu
     known, others = 1, list(view.stored[0].shape)
     while others and not is_open(others[-1]):
         known *= others.pop()
+    line: Size = known if known >= schedule.lanes or not others else others.pop() * known
     joined: Size = 1
-    while others and joined * known != inner:
+    while others and joined * line != inner:
         joined = others.pop() * joined
-    if known < schedule.lanes or joined * known != inner:
+    if line == inner or joined * line != inner:
         return schedule
     elements = MOVED if is_open(schedule.chunk) else schedule.chunk * schedule.rows
-    return replace(schedule, extents=(*outer, joined, known), chunk=known, rows=max(1, elements // known))
+    rows = max(1, elements // line) if not is_open(line) else schedule.rows if schedule.rows > 1 else LINES
+    return replace(schedule, extents=(*outer, joined, line), chunk=line, rows=rows)
 
 
 def _gemm(schedule: CpuGemmSchedule, before: GroupView, view: GroupView) -> CpuGemmSchedule | str:

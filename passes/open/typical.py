@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import count, islice, permutations
+from math import lcm
 from typing import Any
 
 from tilestitch.compiler.ir import Graph, TensorType
-from tilestitch.compiler.ir.sizes import Size, Symbol, is_open, size_of, symbols_of, typical
+from tilestitch.compiler.ir.sizes import Size, Symbol, divisors_of, is_open, size_of, symbols_of, typical
 from tilestitch.passes.errors import PassError
 
 FIRSTS = (97, 29, 5, 1)
@@ -16,6 +17,8 @@ others on where it must be no larger than one of a short range.
 """
 FACTORS = (1, 2, 4, 8, 16, 3, 6, 12, 5, 7, 9, 10)
 """Sizes are multiplied by the first of these that makes them what the graph claims, as that one is even."""
+FEW = (5,)
+"""Where to look for what is multiplied by all that claims divide a size by, as windows of images do."""
 WORK = 16
 """Elements that a dimension is to have which would have one or none: a kernel for one element is none for several."""
 MOST_TRIED = 1 << 24
@@ -25,9 +28,9 @@ MOST_ORDERS = 24
 
 def typical_sizes(graph: Graph, given: Mapping[str, int] | None = None) -> dict[str, int]:
     """A size for each symbol, in its range if that allows: what is given, else primes that the graph has not already,
-    so that nothing holds at these sizes that does not hold at others; or multiples of these, if they keep what the
-    graph claims; or primes alone, some of them raised to what sums of others make them. Raises PassError where none is
-    found that does.
+    so that nothing holds at these sizes that does not hold at others; or multiples of these, of what claims divide
+    sizes by in the end, if they keep what the graph claims; or primes alone, some of them raised to what sums of others
+    make them. Raises PassError where none is found that does.
     """
     leaders = _leaders(graph)
     types = [v.type for node in graph.nodes for v in node.outputs]
@@ -40,6 +43,10 @@ def typical_sizes(graph: Graph, given: Mapping[str, int] | None = None) -> dict[
             sizes = {s.name: _in_range(s, first[leaders[s.name]], factor) for s in graph.symbols}
             if all(claim.holds(sizes) for claim in graph.claims):
                 return sizes
+    for order in _orders(taken, len(graph.symbols), FEW):
+        sizes = {s.name: _in_range(s, prime, _divided(graph, s)) for s, prime in zip(graph.symbols, order, strict=True)}
+        if all(claim.holds(sizes) for claim in graph.claims):
+            return sizes
     for order in _orders(taken, len(graph.symbols)):
         sizes = _raised(graph, {s.name: _in_range(s, prime, 1) for s, prime in zip(graph.symbols, order, strict=True)})
         if all(claim.holds(sizes) for claim in graph.claims):
@@ -91,9 +98,15 @@ def _differences(a: Symbol, b: Symbol) -> tuple[Size, Size]:
     return size_of(a) - size_of(b), size_of(b) - size_of(a)
 
 
-def _orders(taken: Set[object], length: int) -> Iterator[tuple[int, ...]]:
+def _divided(graph: Graph, symbol: Symbol) -> int:
+    """A number that all divide which claims divide a symbol by."""
+    sizes = [claim.size for claim in graph.claims if symbol in symbols_of([claim.size])]
+    return lcm(*divisors_of(sizes, symbol))
+
+
+def _orders(taken: Set[object], length: int, firsts: Sequence[int] = FIRSTS) -> Iterator[tuple[int, ...]]:
     """Primes that are not taken, in some orders: larger ones first."""
-    for first in FIRSTS:
+    for first in firsts:
         primes = islice((p for p in _primes(first) if p not in taken), length)
         yield from islice(permutations(primes), MOST_ORDERS)
 

@@ -55,12 +55,13 @@ def test_typical_sizes_are_new_to_the_graph_and_in_range() -> None:
     ("claim", "holds"),
     [
         (Claim(B % 4, exact=True), lambda b, s: b % 4 == 0),
+        (Claim(size_of(Symbol("b", 1)) % 224, exact=True), lambda b, s: b % 224 == 0),
         (Claim(B - S, exact=False), lambda b, s: b >= s),
         (Claim(S % 8, exact=True), lambda b, s: s == 8),
         (Claim(S - B, exact=False), lambda b, s: s >= b),
         (Claim(size_of(Symbol("b")) - S - 200, exact=False), lambda b, s: b >= s + 200),
     ],
-    ids=["multiples", "order", "short range", "no larger than a short range", "more than others together"],
+    ids=["multiples", "multiples of much", "order", "short range", "no larger than a short range", "more than others"],
 )
 def test_typical_sizes_are_as_the_graph_claims(claim: Claim, holds: Callable[[int, int], bool]) -> None:
     graph = parse_graph("graph @g[b=1.., s=1..9] (%x: float32[b,s]) -> (%y) { %y = neg(%x) : float32[b,s] }")
@@ -112,3 +113,16 @@ def test_loops_are_cut_at_places_that_are_known(axis: int, places: dict[str, tup
     schedules = [group.schedule for group in plan.groups]
     assert all(isinstance(schedule, CpuLoopSchedule) for schedule in schedules)
     assert [{name: getattr(schedule, name) for name in places} for schedule in schedules] == [places]
+
+
+def test_moved_elements_of_few_channels_have_lines_with_one_open_dimension() -> None:
+    """Their places in all other dimensions are found once a line, not by a quotient for each element."""
+    graph = parse_graph(
+        """graph @main[b=1.., h=1.., w=1..](%x: float32[b,3,h,w]) -> (%y) {
+  %p = pad(%x) {before=[0,0,0,0], after=[0,0,1,1], mode="constant"} : float32[b,3,h + 1,w + 1]
+  %y = transpose(%p) {perm=[0,2,3,1]} : float32[b,h + 1,w + 1,3]
+}"""
+    )
+    (group,) = make_plan(graph, PassContext(TargetInfo("cpu", 2, isa="avx512"))).groups
+    assert isinstance(group.schedule, CpuLoopSchedule)
+    assert str(group.schedule.extents[-1]) == "3 * w + 3" and group.schedule.chunk == group.schedule.extents[-1]
