@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 import numpy as np
 
-from .graph import Value
+from .graph import Node, Value
+from .types import TensorType
 
 LARGEST = 1e37
 """Of float32, with room for a few sums."""
@@ -38,10 +40,33 @@ def _computed(value: Value, depth: int, known: dict[Value, float]) -> float:
         wide = np.abs(value.data.astype(np.float64))
         return float(wide.max()) if wide.size and np.isfinite(wide).all() else float("inf")
     node, most = value.producer, _most(value.dtype)
-    if node is None or depth == 0 or node.op not in _MAGNITUDES or value.dtype.startswith("uint"):
+    if node is None or depth == 0 or value.dtype.startswith("uint"):
         return most  # what is below 0 wraps to a large unsigned number
-    found = _MAGNITUDES[node.op](*(_magnitude(x, depth - 1, known) for x in node.inputs))
+    terms = _terms(node)
+    if terms is None and node.op not in _MAGNITUDES:
+        return most
+    magnitudes = [_magnitude(x, depth - 1, known) for x in node.inputs if x.dtype != "bool"]
+    found = _MAGNITUDES[node.op](*magnitudes) if terms is None else terms * max(magnitudes)
     return found if found < min(LARGEST, most) else most
+
+
+def _terms(node: Node) -> int | None:
+    """How many elements of the operand an element of the result is the sum of, or the largest one: then 1; None of
+    other operators, and where that might be none.
+    """
+    attrs, x = node.attrs, node.inputs[0] if node.inputs else None
+    if x is None or not isinstance(x.type, TensorType) or not x.type.is_sized:
+        return None
+    if node.op == "window_reduce":
+        sides = zip(attrs["before"], attrs["after"], attrs["kernel"], strict=True)
+        if attrs["reducer"] == "sum":
+            return prod(attrs["kernel"])
+        meets = all(d == 1 for d in attrs["dilations"]) and all(0 <= b < k and 0 <= a < k for b, a, k in sides)
+        return 1 if meets else None
+    if node.op == "reduce_sum":
+        sizes = [x.type.shape[axis] for axis in attrs["axes"]]
+        return prod(sizes) if all(isinstance(size, int) for size in sizes) else None
+    return None
 
 
 def _most(dtype: str) -> float:
@@ -56,5 +81,6 @@ _MAGNITUDES: dict[str, Callable[..., float]] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a + b, "maximum": max, "minimum": max,
     "mul": lambda a, b: a * b if max(a, b) < float("inf") else float("inf"),
     "round": lambda a: a + 1, "neg": float, "abs": float, "cast": float,
-    "reshape": float, "transpose": float, "broadcast_to": float,
+    "reshape": float, "transpose": float, "broadcast_to": float, "slice": float, "select": max,
+    "concat": lambda *parts: max(parts), "pad": lambda x, value=0.0: max(x, value), "gather": lambda x, indices: x,
 }  # fmt: skip

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from tilestitch.compiler.ir import Graph, Node, Value, reference
+from tilestitch.compiler.ir.magnitudes import magnitude
 from tilestitch.compiler.ir.types import dtype_kind, is_float, is_integer, to_numpy_dtype
 from tilestitch.passes.contract import PassContext, PassResult
 
@@ -231,6 +232,15 @@ def _combined(graph: Graph, op: str, a: Value, b: Value) -> Value | None:
     return graph.constant(np.asarray(data, dtype=dtype), name=b.name)
 
 
+def no_nan(graph: Graph, node: Node) -> Replacement | None:
+    """What stems from integers is no NaN that would be replaced."""
+    condition, _, x = node.inputs
+    asked = produced_by(condition, "is_nan")
+    if asked is None or asked.inputs[0] is not x or x.type != node.output.type:
+        return None
+    return [x] if magnitude(x) < float("inf") else None
+
+
 EXACT: dict[str, list[Pattern]] = {
     "add": [_neutral(0), add_of_negative],
     "sub": [_neutral(0), add_of_negative],
@@ -248,6 +258,7 @@ EXACT: dict[str, list[Pattern]] = {
     "shift_right": [_neutral(0)],
     "logical_and": [_neutral_bool(True), idempotent],
     "logical_or": [_neutral_bool(False), idempotent],
+    "select": [no_nan],
     **{op: [rounding_twice] for op in ("floor", "ceil", "round", "trunc")},
 }
 

@@ -39,6 +39,11 @@ def saturating_cast(ctx: Context, scaled: Value, zero_point: Value | None, dtype
     return ctx.cast(ctx.clamp(rounded, float(low), float(high)), dtype)
 
 
+def _without_nan(ctx: Context, x: Value) -> Value:
+    """x with minus infinity for NaN, which becomes the least integer so, as in ONNX Runtime."""
+    return ctx.select(ctx.emit("is_nan", x), float("-inf"), x)
+
+
 def is_zero(value: Value | None) -> bool:
     return value is None or (value.data is not None and not np.any(value.data))
 
@@ -81,7 +86,7 @@ def convert_quantize(ctx: Context) -> Value:
     scaled = ctx.div(ctx.cast(x, compute), divisor)
     offset = None if is_zero(zero_point) or zero_point is None else along(ctx, x, zero_point, axis, block_size)
     if is_integer(dtype):
-        return saturating_cast(ctx, scaled, offset, dtype)
+        return saturating_cast(ctx, _without_nan(ctx, scaled), offset, dtype)
     if offset is not None:
         scaled = ctx.add(scaled, ctx.cast(offset, dtype_of(scaled)))
     if dtype.startswith("float8"):
