@@ -46,17 +46,22 @@ def _computed(value: Value, depth: int, known: dict[Value, float]) -> float:
     if terms is None and node.op not in _MAGNITUDES:
         return most
     magnitudes = [_magnitude(x, depth - 1, known) for x in node.inputs if x.dtype != "bool"]
-    found = _MAGNITUDES[node.op](*magnitudes) if terms is None else terms * max(magnitudes)
+    if terms is None:
+        found = _MAGNITUDES[node.op](*magnitudes)
+    else:
+        found = terms * prod(magnitudes) if max(magnitudes) < float("inf") else float("inf")
     return found if found < min(LARGEST, most) else most
 
 
 def _terms(node: Node) -> int | None:
-    """How many elements of the operand an element of the result is the sum of, or the largest one: then 1; None of
-    other operators, and where that might be none.
+    """Of how many elements of the operand, or products of two, an element of the result is the sum, or the largest one:
+    then 1; None of other operators, and where that might be none.
     """
     attrs, x = node.attrs, node.inputs[0] if node.inputs else None
     if x is None or not isinstance(x.type, TensorType) or not x.type.is_sized:
         return None
+    if node.op in ("conv", "matmul"):
+        return _products(node)
     if node.op == "window_reduce":
         sides = zip(attrs["before"], attrs["after"], attrs["kernel"], strict=True)
         if attrs["reducer"] == "sum":
@@ -67,6 +72,18 @@ def _terms(node: Node) -> int | None:
         sizes = [x.type.shape[axis] for axis in attrs["axes"]]
         return prod(sizes) if all(isinstance(size, int) for size in sizes) else None
     return None
+
+
+def _products(node: Node) -> int | None:
+    """Those that an element of a convolution or a matmul adds up at most."""
+    if not isinstance(node.inputs[1].type, TensorType):
+        return None
+    sizes = node.inputs[1].tensor_type.shape
+    if node.op == "matmul":
+        depth = sizes[-1 if node.attrs.get("trans_b") or len(sizes) == 1 else -2]
+        return depth if isinstance(depth, int) else None
+    reduced = sizes[1:] if node.attrs["layout"] == "NCX" else sizes[:-1]
+    return prod(reduced) if all(isinstance(size, int) for size in reduced) else None
 
 
 def _most(dtype: str) -> float:

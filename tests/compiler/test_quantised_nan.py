@@ -40,7 +40,9 @@ def asked(model: bytes) -> int:
 
 
 def test_sums_of_integers_pools_and_parts_are_not_asked() -> None:
-    """Of a convolution, a residual, pools, Concat, Pad and Slice, only the input may be NaN."""
+    """Of convolutions (one of them depthwise, as floats), a residual, a matmul, pools, Concat, Pad and Slice, only the
+    input may be NaN.
+    """
     s = Sketch()
     x = s.there_and_back("x", 0.03, 128, "uint8")
     y = s.there_and_back(s.node("Conv", x, s.weights((5, 5, 3, 3), "int8", 0, 0), pads=[1] * 4), 0.3, 120, "uint8")
@@ -51,7 +53,9 @@ def test_sums_of_integers_pools_and_parts_are_not_asked() -> None:
     z = s.there_and_back(
         s.node("Relu", s.node("Slice", z, *(s.constant(np.array([v])) for v in (1, 9, 1)))), 0.2, 1, "uint8"
     )
-    z = s.there_and_back(s.node("GlobalAveragePool", z), 0.02, 9, "uint8")
+    z = s.node("Conv", z, s.weights((8, 1, 3, 3), "int8", 0, 0), pads=[1] * 4, group=8)
+    z = s.node("MatMul", s.there_and_back(z, 0.2, 1, "uint8"), s.weights((8, 6), "int8", 0, None))
+    z = s.there_and_back(s.node("GlobalAveragePool", s.there_and_back(z, 0.2, 1, "uint8")), 0.02, 9, "uint8")
     assert asked(s.model({"x": ("float32", (1, 5, 8, 8))}, z)) == 1
 
 
