@@ -3,9 +3,10 @@
     python -m benchmarks.quantised [NAME ...] [--forms qdq dynamic ...] [--threads 1 2] [--rounds N]
 
 All take turns. With one thread CPU time counts, which a busy machine does not lengthen; with more, wall clock.
-onnxruntime.quantization quantises what `python -m benchmarks.models` has made, and a small MLP: weights int8 by
-channel, activations uint8, ranges from two random inputs. Errors are the largest ones against unoptimised ONNX Runtime,
-over its largest result, ours and those of optimised ONNX Runtime. Results go to benchmarks/results/.
+onnxruntime.quantization quantises what `python -m benchmarks.models` has made, a small MLP and the networks of
+`quantised_nets`: weights int8 by channel (but `uint8`), activations uint8, ranges from two random inputs. Errors are
+the largest ones against unoptimised ONNX Runtime, over its largest result, ours and those of optimised ONNX Runtime.
+Results go to benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from benchmarks.quantised_nets import efficientnet_like, yolo_like
 from benchmarks.turns import onnxruntime_session, write_results
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli.bench import SETTLE_S
@@ -33,18 +35,22 @@ from tilestitch.runtime import load
 MADE = Path(__file__).parent / "models"
 CASES = {
     "resnet50": ("qdq", "qoperator"), "mobilenetv2": ("qdq", "qoperator"), "bert_base": ("qdq", "dynamic"),
-    "mlp": ("qdq", "qoperator", "dynamic"),
+    "mlp": ("qdq", "qoperator", "dynamic"), "efficientnet_like": ("qdq", "qoperator"),
+    "yolo_like": ("qdq", "uint8", "qoperator_uint8"),
 }  # fmt: skip
 """Models, and the forms that they are quantised to."""
 MLP = (784, 512, 256, 10)
 """Widths, of 16 rows."""
 MEBIBYTE = 1 << 20
+NETS = {"efficientnet_like": efficientnet_like, "yolo_like": yolo_like}
+FORMS = ("qdq", "qoperator", "dynamic", "uint8", "qoperator_uint8")
+"""The last two: QDQ and operators of integers, with weights in uint8 and one zero point for all of a layer's."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quantised", description=__doc__)
     parser.add_argument("names", nargs="*", default=list(CASES), metavar="NAME", help="only these models")
-    parser.add_argument("--forms", nargs="+", choices=("qdq", "qoperator", "dynamic"), help="only these forms")
+    parser.add_argument("--forms", nargs="+", choices=FORMS, help="only these forms")
     parser.add_argument("--threads", nargs="+", type=int, default=[1], metavar="N")
     parser.add_argument("--rounds", type=int, default=25, metavar="N")
     options = parser.parse_args(arguments)
@@ -68,6 +74,9 @@ def _measured(
     if name == "mlp":
         plain = folder / "mlp.onnx"
         onnx.save(_mlp(), plain)
+    elif name in NETS:
+        plain = folder / f"{name}.onnx"
+        onnx.save(NETS[name](), plain)
     inputs = random_inputs(onnx.load(plain))
     _quantise(plain, quantised, form, inputs)
     feeds = next(inputs())
@@ -187,9 +196,12 @@ def _quantise(plain: Path, quantised: Path, form: str, inputs: Callable[[], Iter
         def get_next(self) -> dict[str, np.ndarray] | None:
             return next(self.inputs, None)
 
+    asymmetric = form.endswith("uint8")
     quantize_static(
-        prepared, quantised, Reader(), quant_format=QuantFormat.QDQ if form == "qdq" else QuantFormat.QOperator,
-        activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8, per_channel=True,
+        prepared, quantised, Reader(),
+        quant_format=QuantFormat.QOperator if form.startswith("qoperator") else QuantFormat.QDQ,
+        activation_type=QuantType.QUInt8, weight_type=QuantType.QUInt8 if asymmetric else QuantType.QInt8,
+        per_channel=not asymmetric,
     )  # fmt: skip
 
 
