@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
@@ -69,8 +69,7 @@ def _terms(node: Node) -> int | None:
         meets = all(d == 1 for d in attrs["dilations"]) and all(0 <= b < k and 0 <= a < k for b, a, k in sides)
         return 1 if meets else None
     if node.op == "reduce_sum":
-        sizes = [x.type.shape[axis] for axis in attrs["axes"]]
-        return prod(sizes) if all(isinstance(size, int) for size in sizes) else None
+        return _count([x.type.shape[axis] for axis in attrs["axes"]])
     return None
 
 
@@ -80,10 +79,14 @@ def _products(node: Node) -> int | None:
         return None
     sizes = node.inputs[1].tensor_type.shape
     if node.op == "matmul":
-        depth = sizes[-1 if node.attrs.get("trans_b") or len(sizes) == 1 else -2]
-        return depth if isinstance(depth, int) else None
-    reduced = sizes[1:] if node.attrs["layout"] == "NCX" else sizes[:-1]
-    return prod(reduced) if all(isinstance(size, int) for size in reduced) else None
+        return _count([sizes[-1 if node.attrs.get("trans_b") or len(sizes) == 1 else -2]])
+    return _count(sizes[1:] if node.attrs["layout"] == "NCX" else sizes[:-1])
+
+
+def _count(sizes: Sequence[object]) -> int | None:
+    """Elements of these sizes, if all are known."""
+    known = [size for size in sizes if isinstance(size, int)]
+    return prod(known) if len(known) == len(sizes) else None
 
 
 def _most(dtype: str) -> float:
