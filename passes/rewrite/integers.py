@@ -88,7 +88,7 @@ def _in_integers(graph: Graph, node: Node, signed: bool) -> Value | str | None:
     if signed or (left.dtype, right.dtype) == ("uint8", "int8") or node.output.dtype != "int32":
         return None
     left, zero = _narrow(left)
-    if left.dtype not in BYTES or not _is_of_bytes(right):
+    if left.dtype not in BYTES or not _is_of_bytes(node):
         return None
     if right.data is None:
         return "both operands are known at run time only"
@@ -108,11 +108,16 @@ def _narrow(x: Value) -> tuple[Value, Value | None]:
     return (x, None) if zero is None or set(zero.shape) - {1} else (wide.inputs[0], zero)
 
 
-def _is_of_bytes(w: Value) -> bool:
-    """Whether constants are bytes, or so many at most apart; or others bytes."""
+def _is_of_bytes(node: Node) -> bool:
+    """Whether the right operand is bytes, or constants that are bytes of either sign less one number for each column:
+    those of a column are no further apart than bytes are.
+    """
+    w = node.inputs[1]
     if w.data is None or w.dtype in BYTES:
         return w.dtype in BYTES
-    return w.dtype == "int32" and bool((np.abs(w.data.astype(np.int64)) <= 255).all())
+    if w.dtype != "int32" or (np.abs(w.data.astype(np.int64)) > 255).any():
+        return False
+    return w.data.size == 0 or bool((np.ptp(w.data, axis=_reduced(node)) <= 255).all())
 
 
 def _dequantised(graph: Graph, node: Node, signed: bool) -> Value | str | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.compiler.quantised_models import Sketch, unoptimised
@@ -97,3 +98,16 @@ def test_groups_of_channels_are_computed_as_floats() -> None:
     feeds = {"x": floats(1, 8, 6, 5)}
     (result,) = load(compile_model(model, num_threads=1).to_bytes()).run(feeds).values()
     assert np.abs(result - unoptimised(model, feeds)).max() <= 0.3001
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "kernels"),
+    [((-255, 0), (0, 255), 1), ((-200, -100), (55, 155), 1), ((-255, -255), (255, 255), 0), ((-100, 0), (156, 9), 0)],
+)
+def test_weights_of_more_than_bytes_are_exact(low: tuple[int, int], high: tuple[int, int], kernels: int) -> None:
+    """int32 constants of which some columns are further apart than bytes, and columns that are bytes less something."""
+    s = Sketch(seed=5)
+    w = np.stack([s.random.integers(least, most + 1, 40) for least, most in zip(low, high, strict=True)], axis=1)
+    w[0], w[1] = low, high
+    y = s.node("MatMul", s.node("Cast", "x", to=onnx.TensorProto.INT32), s.constant(w.astype(np.int32)))
+    check(s.model({"x": ("uint8", (7, 40))}, y, "int32"), {"x": s.bytes((7, 40), "uint8")}, 0, kernels=kernels)
