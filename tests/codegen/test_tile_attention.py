@@ -147,3 +147,21 @@ def test_a_panel_of_half_a_tile_of_keys_is_refused() -> None:
     narrow = replace(plan.scores, vectors=1, block_panels=3)
     (reason,) = AttentionPlan(shape, replace(plan, scores=narrow)).reasons()
     assert "tiles are of weights of 32 keys; panels of 16 are none" in reason
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "reason"),
+    [
+        ("scores", {"vectors": 0}, "scores: a register tile of 16 x 0 vectors has not 1 to 256 of them"),
+        ("weighed", {"rows": 0}, "weighed: a register tile of 0 x 2 vectors has not 1 to 256 of them"),
+        ("weighed", {"block_panels": 0}, "weighed: a task has 1 tiles by 0 panels"),
+        ("weighed", {"stage_left": True}, "weighed: a left operand that lies in whole tiles is read there"),
+        ("scores", {"stage_left": False}, "scores: rows are read where they lie in whole tiles"),
+    ],
+)
+def test_tiles_that_there_are_not_are_refused_by_name(part: str, change: dict[str, Any], reason: str) -> None:
+    shape = attention_of(group(Case(queries=9, keys=40, width=64, columns=64, dtype="bfloat16")))
+    schedule = tiles_of(shape, 1)
+    changed = replace(schedule, **{part: replace(getattr(schedule, part), **change)})
+    assert next(AttentionPlan(shape, changed).reasons()).startswith(reason)
+    list(AttentionPlan(shape, changed).reasons())  # any other reasons are given, too: none of them divides by 0

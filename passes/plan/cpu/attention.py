@@ -14,6 +14,7 @@ from tilestitch.passes.plan.parts import Softmax
 
 from .gemm import GemmPlan, GemmShape
 from .isa import TILE_ROWS
+from .limits import task_reasons
 from .operands import has_long_epilogue, is_plain
 from .schedules import CpuAttentionSchedule, CpuDotGemmSchedule, CpuTileGemmSchedule
 from .tiling import LINE_BYTES, Split, align, split_at_most
@@ -203,6 +204,11 @@ class AttentionPlan:
         """Why no kernel computes attention as scheduled."""
         if not self.schedule.queries or not self.schedule.block:
             yield f"a task has {self.schedule.queries} queries in blocks of {self.schedule.block}; it has at least one"
+            return
+        gemms = ("scores", self.schedule.scores), ("weighed", self.schedule.weighed)
+        odd = [f"{name}: {reason}" for name, schedule in gemms for reason in task_reasons(schedule)]
+        if odd:
+            yield from odd
             return
         for name, plan in zip(("scores", "weighed"), self.gemms(self.blocks.largest), strict=True):
             yield from (f"{name}: {reason}" for reason in _gemm_reasons(plan))

@@ -429,6 +429,8 @@ class GemmPlan:
         if schedule.prefetch_ahead or schedule.prefetch_next:
             yield "tiles are loaded whole, and ask for no other"
         if shape.left_stride != 0:
+            if schedule.stage_left:
+                yield "a left operand that lies in whole tiles is read there, not copied"
             return
         whole = dot is not None and not is_open(shape.k) and shape.k * storage_bytes(dot.left) % TILE_BYTES == 0
         if not schedule.stage_left and not (whole and not is_open(shape.m) and self.rows_beyond == 0):
