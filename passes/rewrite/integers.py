@@ -135,6 +135,8 @@ def _dequantised(graph: Graph, node: Node, signed: bool) -> Value | str | None:
         return "the scales or zero points of its weights are not one for each column"
     if not all(_keeps_bytes_finite(scale) for scale in (x.scale, w.scale)):
         return "some of its scales are NaN, infinite, or make infinities of bytes"
+    if not _keep_finite(x.scale, w.scale):
+        return "a product of its scales is more than float32 holds"
     problem = _why_not(node)
     if problem is not None:
         return problem
@@ -153,6 +155,12 @@ def _keeps_bytes_finite(scale: Value) -> bool:
     """
     with np.errstate(over="ignore"):
         return scale.data is None or bool(np.isfinite(scale.data * np.float32(255)).all())
+
+
+def _keep_finite(left: Value, right: Value) -> bool:
+    """Else a sum of 0 times an infinite product of scales is NaN. Scales known at run time only are taken to do so."""
+    with np.errstate(over="ignore"):
+        return left.data is None or right.data is None or bool(np.isfinite(left.data * right.data).all())
 
 
 def _why_not(node: Node) -> str | None:

@@ -59,3 +59,14 @@ def test_odd_scales(case: str) -> None:
     expected = unoptimised(model, {"x": x})
     assert y.dtype == BYTES[dtype] and y.shape == expected.shape
     assert np.abs(y.astype(int) - expected.astype(int)).max() <= 1
+
+
+@pytest.mark.parametrize("op", ["Conv", "MatMul"])
+def test_zeros_stay_zeros_where_the_product_of_scales_is_infinite(op: str) -> None:
+    s = Sketch()
+    x = s.dequantise("x", np.float32(1e20), np.uint8(7))
+    shape, weights = ((1, 8, 4, 5), (16, 8, 1, 1)) if op == "Conv" else ((4, 8), (8, 16))
+    y = s.node(op, x, s.dequantise(s.constant(s.bytes(weights, "int8")), np.float32(1e20), np.int8(0)))
+    model = s.model({"x": ("uint8", shape)}, s.quantise(y, 0.05, 100, "uint8"), "uint8")
+    (result,) = load(compile_model(model, num_threads=1).to_bytes()).run({"x": np.full(shape, 7, np.uint8)}).values()
+    assert (result == 100).all()
