@@ -119,6 +119,7 @@ def test_where_epilogues_are_interleaved() -> None:
     assert not planned(conv(64, 256, 3)).interleave, "leaves taps out"
     assert not planned(conv(64, 40)).interleave, "no whole panels"
     assert not planned(conv(64, 256), TargetInfo(isa="avx2", dot="vpmaddwd")).interleave, "few registers"
+    assert not planned(conv(64, 256), TargetInfo(isa="avx512", dot="vpmaddwd")).interleave, "pairs take no less time"
 
 
 def test_sums_stay_in_registers_among_epilogues() -> None:
