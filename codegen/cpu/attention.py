@@ -25,8 +25,8 @@ from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.gemm import Epilogue, GemmEmitter, Window, emit_gemm
 from tilestitch.codegen.cpu.contraction.matrix_tiles import TileEmitter, configured
-from tilestitch.codegen.cpu.contraction.pairs import pack_pairs
 from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, PackedOperand, pack_at_run_time
+from tilestitch.codegen.cpu.contraction.words import pack_words
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.compiler.ir.sizes import Size, is_open
 from tilestitch.compiler.ir.types import compute_dtype
@@ -137,7 +137,7 @@ class _Task:
     ) -> None:  # fmt: skip
         """Some steps of some panels of a right operand of `k` elements along the reduction."""
         if gemm.dot is not None:
-            pack_pairs(operand, k, gemm.shape.n, gemm.tile, some, steps, buffer)
+            pack_words(operand, gemm.dot, k, gemm.shape.n, gemm.tile, some, steps, buffer)
             return
         pack_at_run_time(operand, gemm.shape.n, gemm.tile, some, steps, buffer, self.dtype)
 

@@ -63,6 +63,12 @@ class TargetInfo:
         return all(_number(each) >= INTEGER_MMA for each in self.architectures) if self.is_gpu else bool(self.dot)
 
     @property
+    def packs_bytes(self) -> bool:
+        """Whether 8-bit integers known at run time only are packed for an instruction of a CPU, too."""
+        dot = None if self.is_gpu else self.core.dot
+        return dot is not None and dot.packs_at_run_time
+
+    @property
     def multiplies_small_floats(self) -> bool:
         """Whether tensor cores multiply floats of 8 bits."""
         return self.is_gpu and all(_number(each) >= SMALL_FLOAT_MMA for each in self.architectures)

@@ -15,8 +15,9 @@ from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.compiler.ir.types import HALVES, SMALL_FLOATS
 from tilestitch.passes.contract import PassContext, PassResult
 
+from .byte_operands import of_columns
 from .driver import computed_like, is_sized, produced_by
-from .integers import by_column, is_depthwise, of_columns
+from .integers import by_column, is_depthwise
 from .quantised import Quantised, dequantised
 
 LARGEST = np.float32(57344)

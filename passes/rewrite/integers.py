@@ -8,6 +8,9 @@ CPUs multiply uint8 by int8. So a signed left operand is shifted by 128, and its
 stored less their zero point, and where a column is not in the range of int8 then, less what is missing, too: what that
 takes from the sums follows from the sum of each row, or of each window. GPUs multiply bytes of
 either sign: a left operand is shifted there only where that makes its zero point 0.
+
+Where both operands are known at run time only (attention), a right one of uint8 is shifted, and what zero points take
+from the sums follows from the sums of rows and of columns.
 """
 
 from __future__ import annotations
@@ -19,15 +22,27 @@ from typing import ClassVar
 import numpy as np
 
 from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.compiler.ir.sizes import bounds_of, is_open
 from tilestitch.passes.contract import PassContext, PassResult
+from tilestitch.passes.plan.target import TargetInfo
 
+from .byte_operands import (
+    as_signed,
+    as_unsigned,
+    is_zero,
+    of_columns,
+    of_right_columns,
+    of_rows,
+    padded_shape,
+    reduced,
+)
 from .driver import computed_like, is_sized, produced_by
-from .quantised import BYTES, dequantised, integral
+from .quantised import BYTES, Quantised, dequantised, integral
 
-SHIFT = 128
-"""From int8 to uint8."""
 MOST_REDUCED = (1 << 31) // 255**2
 """Products of two differences of bytes whose sum is in the range of int32, whatever they are."""
+LEAST_ROWS = 8
+"""For which a dequantised right operand known at run time is packed as bytes: that takes as long as a few rows."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +56,9 @@ class Integers:
     def run(self, graph: Graph, context: PassContext) -> PassResult:
         if not context.target.multiplies_bytes:
             return PassResult(graph, False)
-        count, reasons, signed = 0, list[str](), context.target.is_gpu
+        count, reasons = 0, list[str]()
         for node in [node for node in graph.nodes if node.op in ("matmul", "conv")]:
-            found = _in_integers(graph, node, signed)
+            found = _in_integers(graph, node, context.target)
             if isinstance(found, Value):
                 graph.replace(node, [found])
                 count += 1
@@ -65,7 +80,7 @@ class _Weights:
     @staticmethod
     def of(node: Node, plain: np.ndarray) -> _Weights:
         """Of weights less their zero points, int32, which are bytes of either sign but for that."""
-        info, axes = np.iinfo(np.int8), _reduced(node)
+        info, axes = np.iinfo(np.int8), reduced(node)
         if plain.size == 0:
             return _Weights(plain.astype(np.int8), np.zeros((), np.int32))
         high, low = plain.max(axes, keepdims=True), plain.min(axes, keepdims=True)
@@ -76,24 +91,27 @@ class _Weights:
         return _Weights((plain - shift).astype(np.int8), -shift)
 
 
-def _in_integers(graph: Graph, node: Node, signed: bool) -> Value | str | None:
-    """A contraction of bytes, or of what was bytes, by int8 and uint8, or int8 too where the left operand may be
-    `signed`; or why it stays; None of any other.
+def _in_integers(graph: Graph, node: Node, target: TargetInfo) -> Value | str | None:
+    """A contraction of bytes, or of what was bytes, by int8 and uint8 (on GPUs by int8 too); or why it stays; None of
+    any other.
     """
-    left, right = node.inputs
+    (left, right), signed = node.inputs, target.is_gpu
     if not all(is_sized(v) for v in (left, right, node.output)):
         return None
     if node.output.dtype == "float32":
-        return _dequantised(graph, node, signed)
+        return _dequantised(graph, node, target)
     if signed or (left.dtype, right.dtype) == ("uint8", "int8") or node.output.dtype != "int32":
         return None
     left, zero = _narrow(left)
+    if right.data is None:
+        right, of_right = _narrow(right)
+        if left.dtype not in BYTES or right.dtype not in BYTES:
+            return None
+        return _why_not_packed(node, target) or _sums_of_two(graph, node, (left, zero), (right, of_right))
     if left.dtype not in BYTES or not _is_of_bytes(node):
         return None
-    if right.data is None:
-        return "both operands are known at run time only"
     weights = _Weights.of(node, right.data.astype(np.int32))
-    return _why_not(node) or _sums(graph, node, *_left(graph, node, left, zero, signed), weights)
+    return _why_not(node) or _sums(graph, node, *as_unsigned(graph, node, left, zero, signed), weights)
 
 
 def _narrow(x: Value) -> tuple[Value, Value | None]:
@@ -117,33 +135,80 @@ def _is_of_bytes(node: Node) -> bool:
         return w.dtype in BYTES
     if w.dtype != "int32" or (np.abs(w.data.astype(np.int64)) > 255).any():
         return False
-    return w.data.size == 0 or bool((np.ptp(w.data, axis=_reduced(node)) <= 255).all())
+    return w.data.size == 0 or bool((np.ptp(w.data, axis=reduced(node)) <= 255).all())
 
 
-def _dequantised(graph: Graph, node: Node, signed: bool) -> Value | str | None:
+def _dequantised(graph: Graph, node: Node, target: TargetInfo) -> Value | str | None:
     x, w = (dequantised(graph, node, v) for v in node.inputs)
     if all(found is None or found.q.dtype not in BYTES for found in (x, w)):
         return None
     if x is None or x.q.dtype not in BYTES:
         return "its left operand is not quantised"
-    if w is None or w.q.data is None or w.q.dtype not in BYTES:
-        return "its right operand is no constant of 8-bit integers"
+    if w is None or w.q.dtype not in BYTES:
+        return "its right operand is not quantised to 8 bits"
     if not x.per_tensor:
         return "its left operand has several scales"
+    if w.q.data is None:
+        return _dequantised_both(graph, node, x, w, target)
     zero = np.zeros((), np.int32) if w.zero is None else w.zero.data
     if zero is None or not all(by_column(node, shape) for shape in (w.scale.shape, zero.shape)):
         return "the scales or zero points of its weights are not one for each column"
-    if not all(_keeps_bytes_finite(scale) for scale in (x.scale, w.scale)):
-        return "some of its scales are NaN, infinite, or make infinities of bytes"
-    if not _keep_finite(x.scale, w.scale):
-        return "a product of its scales is more than float32 holds"
-    problem = _why_not(node)
+    problem, signed = _why_not(node) or _why_not_scaled(x, w), target.is_gpu
     if problem is not None:
         return problem
     weights = _Weights.of(node, w.q.data.astype(np.int32) - zero)
-    sums = _sums(graph, node, *_left(graph, node, x.q, x.zero, signed), weights, signed)
-    if isinstance(sums, str):
-        return sums
+    sums = _sums(graph, node, *as_unsigned(graph, node, x.q, x.zero, signed), weights, signed)
+    return sums if isinstance(sums, str) else _scaled(graph, node, sums, x, w)
+
+
+def _dequantised_both(graph: Graph, node: Node, x: Quantised, w: Quantised, target: TargetInfo) -> Value | str:
+    """The same of two operands that are known at run time only."""
+    rows = node.output.shape[-2] if node.op == "matmul" and len(node.output.shape) > 1 else 1
+    if not w.per_tensor:
+        return "its right operand, known at run time only, has several scales"
+    if not is_open(rows) and rows < LEAST_ROWS:
+        return f"{rows} rows by what is known at run time only are not worth packing that as bytes"
+    problem = _why_not_packed(node, target) or _why_not_scaled(x, w)
+    if problem is not None:
+        return problem
+    return _scaled(graph, node, _sums_of_two(graph, node, (x.q, x.zero), (w.q, w.zero)), x, w)
+
+
+def _why_not_scaled(x: Quantised, w: Quantised) -> str | None:
+    """Why scales do not follow sums."""
+    if not all(_keeps_bytes_finite(scale) for scale in (x.scale, w.scale)):
+        return "some of its scales are NaN, infinite, or make infinities of bytes"
+    return None if _keep_finite(x.scale, w.scale) else "a product of its scales is more than float32 holds"
+
+
+def _why_not_packed(node: Node, target: TargetInfo) -> str | None:
+    """Why a right operand known at run time only is not packed as bytes."""
+    if node.op != "matmul" or not target.packs_bytes:
+        return "both operands are known at run time only"
+    return _why_not(node)
+
+
+def _sums_of_two(
+    graph: Graph, node: Node, left: tuple[Value, Value | None], right: tuple[Value, Value | None]
+) -> Value:
+    """The matmul of bytes less their zero points, none of them constant, in int32."""
+    x, of_left = as_unsigned(graph, node, *left, signed=False)
+    w, of_right = as_signed(graph, node, *right)
+    attrs = {k: v for k, v in node.attrs.items() if k != "precision"} | {"out_dtype": "int32"}
+    sums = computed_like(graph, node, "matmul", x, w, **attrs)
+    if not is_zero(of_left):
+        columns = of_right_columns(graph, node, computed_like(graph, node, "cast", w, to="int32"))
+        sums = computed_like(graph, node, "sub", sums, computed_like(graph, node, "mul", columns, of_left))
+    if not is_zero(of_right):
+        wide = computed_like(graph, node, "cast", x, to="int32")
+        wide = wide if is_zero(of_left) else computed_like(graph, node, "sub", wide, of_left)
+        rows = of_rows(graph, node, wide)
+        sums = computed_like(graph, node, "sub", sums, computed_like(graph, node, "mul", rows, of_right))
+    return sums
+
+
+def _scaled(graph: Graph, node: Node, sums: Value, x: Quantised, w: Quantised) -> Value:
+    """Sums times both scales, as float32."""
     scale = computed_like(graph, node, "reshape", w.scale, shape=of_columns(node, w.scale.shape))
     factor = computed_like(graph, node, "mul", computed_like(graph, node, "reshape", x.scale, shape=()), scale)
     return computed_like(graph, node, "mul", computed_like(graph, node, "cast", sums, to="float32"), factor)
@@ -167,8 +232,8 @@ def _why_not(node: Node) -> str | None:
     """Why the sums of a contraction are not of 32 bits."""
     if is_depthwise(node):
         return "windows over each channel by itself are no GEMM"
-    depth = prod(node.inputs[1].shape[axis] for axis in _reduced(node))
-    if depth > MOST_REDUCED:
+    depth = prod(node.inputs[1].shape[axis] for axis in reduced(node))
+    if bounds_of(depth)[1] > MOST_REDUCED:
         return f"sums of {depth} products of bytes may be more than 32 bits hold"
     return None
 
@@ -178,31 +243,10 @@ def is_depthwise(node: Node) -> bool:
     return node.op == "conv" and node.inputs[1].shape[1] == 1 and node.attrs["groups"] > 1
 
 
-def _reduced(node: Node) -> tuple[int, ...]:
-    """Axes of the right operand that are summed over."""
-    rank = len(node.inputs[1].shape)
-    if node.op == "conv":
-        return tuple(range(1, rank)) if node.attrs["layout"] == "NCX" else tuple(range(rank - 1))
-    return (rank - 1 if node.attrs.get("trans_b") else rank - 2,)
-
-
 def by_column(node: Node, shape: tuple[int, ...]) -> bool:
     """Whether parameters of a shape against the right operand do not differ along the reduction."""
-    padded = _padded_shape(node, shape)
-    return all(padded[axis] == 1 for axis in _reduced(node))
-
-
-def _padded_shape(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
-    return (1,) * (len(node.inputs[1].shape) - len(shape)) + tuple(shape)
-
-
-def of_columns(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape against the result of what has `shape` against the right operand, with 1 along the reduction."""
-    shape = _padded_shape(node, shape)
-    if node.op == "matmul":
-        return (*shape[:-2], 1, shape[-2]) if node.attrs.get("trans_b") else shape
-    rank = len(node.output.shape)
-    return (1, shape[0], *(1,) * (rank - 2)) if node.attrs["layout"] == "NCX" else (*(1,) * (rank - 1), shape[-1])
+    padded = padded_shape(node, shape)
+    return all(padded[axis] == 1 for axis in reduced(node))
 
 
 def _sums(graph: Graph, node: Node, x: Value, zero: Value, w: _Weights, signed: bool = False) -> Value | str:
@@ -212,12 +256,12 @@ def _sums(graph: Graph, node: Node, x: Value, zero: Value, w: _Weights, signed: 
         return f"the zero points of its weights do not fit into int8, which convolutions of {where} need"
     taken = _taken_by_weights(graph, node, x, zero, w.zero) if w.zero.any() else None
     attrs = {k: v for k, v in node.attrs.items() if k != "precision"} | {"out_dtype": "int32"}
-    if node.op == "conv" and not _is_zero(zero) and any(p != 0 for p in (*attrs["before"], *attrs["after"])):
+    if node.op == "conv" and not is_zero(zero) and any(p != 0 for p in (*attrs["before"], *attrs["after"])):
         x, attrs = _padded(graph, node, x, zero, attrs)
     weights = graph.constant(w.data, name=node.inputs[1].name)
     sums = computed_like(graph, node, node.op, x, weights, **attrs)
-    if not _is_zero(zero):
-        columns = w.data.sum(_reduced(node), dtype=np.int32, keepdims=True)
+    if not is_zero(zero):
+        columns = w.data.sum(reduced(node), dtype=np.int32, keepdims=True)
         columns = columns.reshape(of_columns(node, columns.shape))
         of_columns_taken = computed_like(graph, node, "mul", graph.constant(columns, name="columns"), zero)
         sums = computed_like(graph, node, "sub", sums, of_columns_taken)
@@ -227,18 +271,10 @@ def _sums(graph: Graph, node: Node, x: Value, zero: Value, w: _Weights, signed: 
 def _taken_by_weights(graph: Graph, node: Node, x: Value, zero: Value, of_weights: np.ndarray) -> Value:
     """Zero point of the weights times the sum of the row, or of the window, of x - zero."""
     wide = computed_like(graph, node, "cast", x, to="int32")
-    wide = wide if _is_zero(zero) else computed_like(graph, node, "sub", wide, zero)
-    rows = _of_windows(graph, node, wide) if node.op == "conv" else _of_rows(graph, node, wide)
+    wide = wide if is_zero(zero) else computed_like(graph, node, "sub", wide, zero)
+    rows = _of_windows(graph, node, wide) if node.op == "conv" else of_rows(graph, node, wide)
     factor = of_weights.reshape(of_columns(node, of_weights.shape)) if of_weights.ndim else of_weights
     return computed_like(graph, node, "mul", rows, graph.constant(factor, name="zero"))
-
-
-def _of_rows(graph: Graph, node: Node, wide: Value) -> Value:
-    axis = len(wide.shape) - (2 if node.attrs.get("trans_a") else 1)
-    rows = computed_like(graph, node, "reduce_sum", wide, axes=(axis,), keepdims=True)
-    if not node.attrs.get("trans_a"):
-        return rows
-    return computed_like(graph, node, "transpose", rows, perm=(*range(axis), axis + 1, axis))
 
 
 def _of_windows(graph: Graph, node: Node, wide: Value) -> Value:
@@ -253,24 +289,6 @@ def _of_windows(graph: Graph, node: Node, wide: Value) -> Value:
     if alone and not any((*node.attrs["before"], *node.attrs["after"])):
         return pixels
     return computed_like(graph, node, "window_reduce", pixels, **window)
-
-
-def _left(graph: Graph, node: Node, x: Value, zero: Value | None, signed: bool) -> tuple[Value, Value]:
-    """x as uint8, or perhaps int8 where it may be `signed`, and its zero point as a scalar of int32."""
-    plain = graph.constant(np.int32(0), name="zero") if zero is None else zero
-    plain = computed_like(graph, node, "reshape", plain, shape=())
-    if x.dtype == "uint8" or (signed and (plain.data is None or plain.data.item() != -SHIFT)):
-        return x, plain
-    sign = graph.constant(np.int8(-SHIFT), name="sign")
-    turned = computed_like(graph, node, "bitwise_xor", x, sign)
-    shift = graph.constant(np.int32(SHIFT), name="shift")
-    if plain.data is not None:
-        return computed_like(graph, node, "bit_cast", turned, to="uint8"), graph.constant(plain.data + np.int32(SHIFT))
-    return computed_like(graph, node, "bit_cast", turned, to="uint8"), computed_like(graph, node, "add", plain, shift)
-
-
-def _is_zero(value: Value) -> bool:
-    return value.data is not None and not value.data.any()
 
 
 def _padded(

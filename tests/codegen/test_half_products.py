@@ -92,12 +92,12 @@ def test_they_are_chosen_where_the_cpu_has_the_instruction(target: TargetInfo, d
     assert getattr(group.schedule, "dot", None) == dot
 
 
-def test_bytes_are_multiplied_by_constants_only() -> None:
-    """Only pairs of half floats are packed at run time."""
+def test_groups_of_32_bits_are_packed_at_run_time() -> None:
     halves = GemmShape(8, 32, 16, a_dtype="bfloat16", b_dtype="bfloat16", packed=False)
     assert halves.multiplied_by(HALF_DOTS["vdpbf16ps"]) and halves.multiplied_by(TILE_DOTS["tdpbf16ps"])
     integers = GemmShape(8, 32, 16, a_dtype="uint8", b_dtype="int8", acc_dtype="int32", packed=False)
-    assert not integers.multiplied_by(DOTS["vpdpbusd"]) and not integers.multiplied_by(TILE_DOTS["tdpbusd"])
+    assert integers.multiplied_by(DOTS["vpdpbusd"]) and integers.multiplied_by(TILE_DOTS["tdpbusd"])
+    assert not integers.multiplied_by(DOTS["vpmaddwd"])
 
 
 def test_the_workspace_has_room_for_a_panel_of_pairs() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import storage_dtype
-from tilestitch.codegen.cpu.contraction import dots, pairs, panels
+from tilestitch.codegen.cpu.contraction import dots, panels, words
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, Operand
@@ -162,8 +162,8 @@ class GemmEmitter:
             read.prepare(self.batch, panel, width, self.window.steps)
             return
         k = plan.shape.k
-        pairs.pack_panel(
-            read.operand, (self.batch, panel), k, width, plan.tile, (0, ceil_div(k, plan.neighbours)),
+        words.pack_panel(
+            read.operand, plan.dot, (self.batch, panel), k, width, plan.tile, (0, ceil_div(k, plan.neighbours)),
             lambda step, place, value: T.buffer_store(read.workspace, value, [step, place]), plan.steps,
         )  # fmt: skip
 

@@ -185,11 +185,11 @@ class GemmShape:
         return self.gates * self.k * self.n * storage_bytes(self.b_dtype)
 
     def multiplied_by(self, dot: Dot) -> bool:
-        """Whether an instruction for groups of 8-bit integers, from constant panels, or of half floats computes it."""
+        """Whether an instruction for groups of 8-bit integers, or of half floats, computes it."""
         integers = dot.sums == "int32"
         operands = ("uint8", "int8") if integers else (dot.left, dot.right)
         fits = (self.a_dtype, self.b_dtype, self.acc_dtype) == (*operands, dot.sums)
-        return fits and (self.packed or not integers)
+        return fits and (self.packed or dot.packs_at_run_time)
 
     @property
     def reads_floats(self) -> bool:

@@ -9,6 +9,8 @@ from typing import Protocol
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.errors import PlanError
 
+WORD_BYTES = 4
+
 
 @dataclass(frozen=True)
 class Dot:
@@ -25,6 +27,11 @@ class Dot:
     right: str
     sums: str = "int32"
     lanes: tuple[int, ...] = (4, 8, 16)
+
+    @property
+    def packs_at_run_time(self) -> bool:
+        """Whether a right operand known at run time is packed for it: where a group is a word."""
+        return self.group * storage_bytes(self.right) == WORD_BYTES
 
 
 class Multiplied(Protocol):
