@@ -30,15 +30,16 @@ def sizes(shape: tuple[int | str, ...]) -> str:
 
 
 def integers(left: str, right: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], zeros: str) -> onnx.ModelProto:
+    y = sizes(tuple("pqrs"[: len(shapes[0])]))
     return parsed(
-        f"({left}{sizes(shapes[0])} a, {right}{sizes(shapes[1])} b) => (int32[...] y) "
+        f"({left}{sizes(shapes[0])} a, {right}{sizes(shapes[1])} b) => (int32{y} y) "
         f"<{zeros}> {{ y = MatMulInteger(a, b, za, zb) }}"
     )
 
 
 def floats(left: str, right: str, a: str, b: str, zeros: str) -> onnx.ModelProto:
     return parsed(
-        f"({left}{a} a, {right}{b} b) => (float[...] y) <{zeros}, float sa = {{0.02}}, float sb = {{0.03}}> {{"
+        f"({left}{a} a, {right}{b} b) => (float[p, q, r] y) <{zeros}, float sa = {{0.02}}, float sb = {{0.03}}> {{"
         " af = DequantizeLinear(a, sa, za)  bf = DequantizeLinear(b, sb, zb)  y = MatMul(af, bf) }"
     )
 

@@ -30,8 +30,11 @@ class Dot:
 
     @property
     def packs_at_run_time(self) -> bool:
-        """Whether a right operand known at run time is packed for it: where a group is a word."""
-        return self.group * storage_bytes(self.right) == WORD_BYTES
+        """Whether a right operand known at run time is packed for it: where a group is a word. What is made wider as it
+        is read is stored as bytes.
+        """
+        stored = "int8" if self.sums == "int32" else self.right
+        return self.group * storage_bytes(stored) == WORD_BYTES
 
 
 class Multiplied(Protocol):
