@@ -50,9 +50,6 @@ ATTENTION = {
     "q2 = Transpose<perm=[0, 2, 1, 3]>(q1)  k2 = Transpose<perm=[0, 2, 3, 1]>(k1)\n"
     "v2 = Transpose<perm=[0, 2, 1, 3]>(v1)  m = MatMul(q2, k2)  p = Softmax<axis=-1>(m)  z = MatMul(p, v2)\n"
     "z1 = Transpose<perm=[0, 2, 1, 3]>(z)  y = Reshape(z1, together) }",
-    "pixels": "(float[b, 32, s, t] x) => (float[b, 2, p, 16] y) <int64[4] apart = {0, 2, 16, -1}> {\n"
-    "k = Reshape(x, apart)  q = Transpose<perm=[0, 1, 3, 2]>(k)  m = MatMul(q, k)  p = Softmax<axis=-1>(m)\n"
-    "y = MatMul(p, q) }",
     "one_query": "(float[b, 4, 1, 16] q, float[b, 4, t, 16] k, float[b, 4, t, 16] v) => (float[b, 4, 1, 16] y)\n"
     "{ kt = Transpose<perm=[0, 1, 3, 2]>(k)  m = MatMul(q, kt)  p = Softmax<axis=-1>(m)  y = MatMul(p, v) }",
 }
@@ -89,6 +86,23 @@ def test_one_kernel_is_right_at_every_size(name: str) -> None:
             feeds = inputs(model, {"b": b, "s": s, "t": t, "u": u})
             for actual, wanted in zip(module.run(feeds).values(), reference(feeds), strict=True):
                 assert_close(actual, wanted, MODELS[wanted.dtype.name])
+
+
+def test_pixels_of_images_of_any_size_attend_to_each_other() -> None:
+    """As many as there are rows times columns: one open number."""
+    text = (
+        "(float[b, 32, s, t] x) => (float[b, 2, p, 16] y) <int64[4] apart = {0, 2, 16, -1}> {\n"
+        "k = Reshape(x, apart)  q = Transpose<perm=[0, 1, 3, 2]>(k)  m = MatMul(q, k)  p = Softmax<axis=-1>(m)\n"
+        "y = MatMul(p, q) }"
+    )
+    model = parser.parse_model(HEAD + text)
+    compiled = compile_model(model, dims={})
+    assert compiled.explain()["host"]["steps"] == 0
+    reference = rivals.onnxruntime(model, 1)
+    with load(compiled.to_bytes(), num_threads=2) as module:
+        for b, s, t in [(1, 1, 1), (2, 3, 5), (1, 16, 16), (3, 17, 33), (2, 40, 1), (1, 31, 23)]:
+            feeds = inputs(model, {"b": b, "s": s, "t": t})
+            assert_close(module.run(feeds)["y"], reference(feeds)[0], MODELS["float32"])
 
 
 def test_keys_that_the_mask_hides_have_no_weight_at_any_size() -> None:
