@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from benchmarks.turns import RESULTS, onnxruntime_session, write_results
+from benchmarks.turns import RESULTS, cpu_microseconds, onnxruntime_session, write_results
 from tilestitch.compiler import compile_model
 from tilestitch.runtime import load
 
@@ -66,13 +65,7 @@ def measure(form: str, operands: tuple[str, int, str, int], shapes: tuple[Any, .
     ways: dict[str, Callable[[], Any]] = {
         "ours": lambda: module.run(feeds)["y"], "onnxruntime": lambda: sessions[True].run(None, feeds)[0],
     }  # fmt: skip
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, way in ways.items():
-            start = time.thread_time()
-            way()
-            times[name].append((time.thread_time() - start) * 1e6)
-    us = {name: sorted(found)[len(found) // 8] for name, found in times.items()}
+    us = cpu_microseconds(ways, rounds)
     steps = np.abs(ways["ours"]().astype(np.int64) - sessions[False].run(None, feeds)[0]).max()
     return {
         "form": form, "operands": operands, "shapes": shapes,

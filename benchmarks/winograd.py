@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto, helper
 
-from benchmarks.turns import RESULTS, onnxruntime_session, write_results
+from benchmarks.turns import RESULTS, cpu_microseconds, onnxruntime_session, write_results
 from tests.models import Builder
 from tilestitch.compiler import compile_model
 from tilestitch.runtime import load
@@ -51,13 +50,7 @@ def measure(channels: int, side: int, activation: str, rounds: int) -> dict[str,
         "onnxruntime": lambda: session.run(None, feeds)[0],
     }
     reference = ways["onnxruntime"]()
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, way in ways.items():
-            start = time.thread_time()
-            way()
-            times[name].append((time.thread_time() - start) * 1e6)
-    us = {name: sorted(found)[len(found) // 8] for name, found in times.items()}
+    us = cpu_microseconds(ways, rounds)
     errors = {name: float(np.abs(ways[name]() - reference).max() / np.abs(reference).max()) for name in modules}
     return {
         "channels": channels, "side": side, "activation": activation,

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from tests.amx import cpu_with_tiles
+from tests.codegen import test_half_products
 from tests.codegen.kernel_harness import cpu_group, run_launches
 from tests.codegen.test_half_products import SHAPES
 from tests.codegen.test_matrix_tiles import BYTES
 from tilestitch.codegen.cpu.group import lower_group
 from tilestitch.codegen.cpu.target import CpuTarget, host_target
-from tilestitch.compiler.ir import Graph, TensorType
+from tilestitch.compiler.ir import Graph
 from tilestitch.passes import PassContext, TargetInfo, make_plan
 from tilestitch.passes.plan.cpu.schedules import CpuDotGemmSchedule
 
@@ -23,12 +24,7 @@ here = pytest.mark.skipif(host_target().dot != "vpdpbusd", reason="this CPU has 
 
 
 def product(batch: int, m: int, n: int, k: int, trans_b: bool = False) -> Graph:
-    graph = Graph("product")
-    a = graph.add_input("a", TensorType("uint8", (batch, m, k)))
-    b = graph.add_input("b", TensorType("int8", (batch, n, k) if trans_b else (batch, k, n)))
-    attrs = {"trans_b": True} if trans_b else {}
-    graph.outputs = [graph.emit("matmul", a, b, out_dtype="int32", **attrs)]
-    return graph
+    return test_half_products.product(batch, m, n, k, trans_b, "uint8", "int8", "int32")
 
 
 def check(graph: Graph, schedule: CpuDotGemmSchedule, cpu: CpuTarget) -> None:

@@ -29,12 +29,15 @@ BY_TILES = replace(HALVES, block_panels=2)
 SHAPES = [(1, 2, 1, 1), (3, 14, 50, 40), (2, 5, 33, 41), (1, 29, 65, 3), (2, 15, 130, 64), (1, 40, 17, 31)]
 
 
-def product(batch: int, m: int, n: int, k: int, trans_b: bool = False) -> Graph:
+def product(
+    batch: int, m: int, n: int, k: int, trans_b: bool = False, left: str = "bfloat16", right: str = "bfloat16",
+    sums: str = "float32",
+) -> Graph:  # fmt: skip
     graph = Graph("product")
-    a = graph.add_input("a", TensorType("bfloat16", (batch, m, k)))
-    b = graph.add_input("b", TensorType("bfloat16", (batch, n, k) if trans_b else (batch, k, n)))
+    a = graph.add_input("a", TensorType(left, (batch, m, k)))
+    b = graph.add_input("b", TensorType(right, (batch, n, k) if trans_b else (batch, k, n)))
     attrs = {"trans_b": True} if trans_b else {}
-    graph.outputs = [graph.emit("matmul", a, b, out_dtype="float32", **attrs)]
+    graph.outputs = [graph.emit("matmul", a, b, out_dtype=sums, **attrs)]
     return graph
 
 
