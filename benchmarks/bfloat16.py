@@ -11,7 +11,6 @@ of `python -m benchmarks.models`; results go to benchmarks/results/.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import math
 import subprocess
@@ -30,6 +29,7 @@ import onnx
 from benchmarks.models import export
 from benchmarks.turns import write_results
 from tilestitch.compiler import compile_model
+from tilestitch.compiler.cli import rivals
 from tilestitch.compiler.cli.output import table
 from tilestitch.runtime import load
 
@@ -87,12 +87,12 @@ def _measured(name: str, threads: int, seconds: float, clock: Clock) -> dict[str
     feeds = inputs_of(onnx.load(path, load_external_data=False))
     artifacts = {key: compile_model(path, num_threads=threads, precision=how).to_bytes() for key, how in OURS.items()}
     memory = {key: _peak_mib(artifact, feeds) for key, artifact in artifacts.items()}
-    rivals = {key: _openvino(path, threads, hint) for key, hint in OPENVINO.items()}
+    requests = {key: rivals.openvino_request(path, threads, hint) for key, hint in OPENVINO.items()}
     models = {key: load(artifact, num_threads=threads) for key, artifact in artifacts.items()}
     ways: dict[str, Callable[[], Any]] = {}
     for key in OURS:
         ways[f"ours_{key}"] = partial(models[key].run, feeds)
-        ways[f"openvino_{key}"] = partial(rivals[key].infer, feeds, share_inputs=True)
+        ways[f"openvino_{key}"] = partial(requests[key].infer, feeds, share_inputs=True)
     results = {way: _first(function()).copy() for way, function in ways.items()}
     times = in_turns(ways, seconds, clock)
     for model in models.values():
@@ -107,7 +107,7 @@ def _measured(name: str, threads: int, seconds: float, clock: Clock) -> dict[str
         "openvino_bf16/ours": ratio("openvino_bf16"), "openvino_float32/ours": ratio("openvino_float32"),
         "our_float32/ours": ratio("ours_float32"), **{f"error_{way}": _error(results[way], exact) for way in ways},
         **{f"peak_mib_{key}": round(mib, 1) for key, mib in memory.items()},
-        "openvino_in_bf16": _share(rivals["bf16"]), "turns": len(times["ours_bf16"]),
+        "openvino_in_bf16": _share(requests["bf16"]), "turns": len(times["ours_bf16"]),
     }  # fmt: skip
 
 
@@ -144,20 +144,6 @@ def inputs_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
         if value.name.endswith("mask"):
             feeds[value.name] = np.ones(shape, np.int64)
     return feeds
-
-
-def _openvino(path: Path, threads: int, hint: str) -> Any:
-    """A request of OpenVINO in that precision."""
-    openvino: Any = importlib.import_module("openvino")
-    settings = {
-        "INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1,
-        "PERFORMANCE_HINT": "LATENCY",
-    }  # fmt: skip
-    compiled = openvino.Core().compile_model(str(path), "CPU", settings)
-    used = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
-    if used != {"bf16": "bf16", "f32": "f32"}[hint]:
-        raise SystemExit(f"OpenVINO was asked for {hint} and uses {used}")
-    return compiled.create_infer_request()
 
 
 def _share(request: Any) -> str:

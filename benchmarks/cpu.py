@@ -1,9 +1,9 @@
-"""tilestitch against ONNX Runtime on the CPU: latency of the five benchmark models at 1 and 2 threads.
+"""tilestitch against other engines on the CPU: latency of the five benchmark models at 1 and 2 threads.
 
-    python -m benchmarks.cpu [--models NAME ...] [--threads N ...] [--rounds N]
+    python -m benchmarks.cpu [--models NAME ...] [--threads N ...] [--rounds N] [--against onnxruntime openvino]
 
 Other models of benchmarks/models.py can be named, such as the transformers with all their context (bert_base_512,
-gpt2_small_1024, vit_b16_384). Both engines get the same random inputs and take turns; the median of many runs counts.
+gpt2_small_1024, vit_b16_384). All engines get the same random inputs and take turns; the median of many runs counts.
 Results go to benchmarks/results/.
 """
 
@@ -17,7 +17,8 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,10 @@ from tilestitch.runtime import load
 
 MODELS = ("resnet50", "mobilenetv2", "bert_base", "gpt2_small", "vit_b16")
 FOLDER = Path(__file__).parent
-HEADER = ("model", "threads", "compile s", "kernels", "tilestitch ms", "onnxruntime ms", "speed-up", "error")
 
 
-def measure(name: str, threads: int, rounds: int, warmup: int) -> dict[str, Any]:
-    """One row: compile NAME for THREADS, check it, and race it."""
+def measure(name: str, threads: int, rounds: int, warmup: int, against: Sequence[str]) -> dict[str, Any]:
+    """One row: compile NAME for THREADS, check it, and race it; the first rival tells how far results may differ."""
     path = FOLDER / "models" / f"{name}.onnx"
     if not path.exists():
         raise SystemExit(f"{path} is not there; make it with: python -m benchmarks.models {name}")
@@ -49,10 +49,11 @@ def measure(name: str, threads: int, rounds: int, warmup: int) -> dict[str, Any]
     compile_s = time.perf_counter() - start
     model = load(compiled.to_bytes(), device="cpu", num_threads=threads)
     inputs = make_inputs(model, {}, seed=0)
-    rival = rivals.onnxruntime(path, threads)
-    ours, theirs = list(model.run(inputs).values()), rival(inputs)
+    engines: dict[str, Callable[[], Any]] = {"tilestitch": lambda: model.run(inputs)}
+    for rival in against:
+        engines[rival] = partial(rivals.RACERS[rival](path, threads), inputs)
+    ours, theirs = list(model.run(inputs).values()), engines[against[0]]()
     worst = max((difference(str(i), a, b) for i, (a, b) in enumerate(zip(ours, theirs))), key=lambda d: d.error)
-    engines = {"tilestitch": lambda: model.run(inputs), "onnxruntime": lambda: rival(inputs)}
     with Progress() as progress:
         times = interleaved(engines, rounds, warmup, progress)
     latency = {engine: statistics(values) for engine, values in times.items()}
@@ -62,7 +63,7 @@ def measure(name: str, threads: int, rounds: int, warmup: int) -> dict[str, Any]
         "compile_s": round(compile_s, 2),
         "kernels": len(compiled.explain()["kernels"]),
         "latency": latency,
-        "speedup": latency["onnxruntime"]["p50_us"] / latency["tilestitch"]["p50_us"],
+        "speedup": {rival: latency[rival]["p50_us"] / latency["tilestitch"]["p50_us"] for rival in against},
         "error": worst.error,
         "accurate": worst.ok,
     }
@@ -72,12 +73,23 @@ def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
+def header(against: Sequence[str]) -> tuple[str, ...]:
+    rivals_columns = [column for rival in against for column in (f"{rival} ms", "speed-up")]
+    return "model", "threads", "compile s", "kernels", "tilestitch ms", *rivals_columns, "error"
+
+
 def row(result: dict[str, Any]) -> tuple[object, ...]:
-    latency = result["latency"]
-    ours, theirs = (f"{latency[engine]['p50_us'] / 1e3:.2f}" for engine in ("tilestitch", "onnxruntime"))
+    ms = {engine: f"{values['p50_us'] / 1e3:.2f}" for engine, values in result["latency"].items()}
+    compared = [cell for rival, ratio in result["speedup"].items() for cell in (ms[rival], f"{ratio:.2f}")]
     error = f"{result['error']:.1e}{'' if result['accurate'] else ' OFF'}"
-    speedup = f"{result['speedup']:.2f}"
-    return result["model"], result["threads"], result["compile_s"], result["kernels"], ours, theirs, speedup, error
+    facts = (result["model"], result["threads"], result["compile_s"], result["kernels"])
+    return *facts, ms["tilestitch"], *compared, error
+
+
+def means(results: Sequence[dict[str, Any]], threads: int) -> dict[str, float]:
+    """Geometric means of the speed-up over each rival."""
+    chosen = [result["speedup"] for result in results if result["threads"] == threads]
+    return {rival: geometric_mean([speedup[rival] for speedup in chosen]) for rival in chosen[0]}
 
 
 def save(results: Sequence[dict[str, Any]], options: argparse.Namespace) -> Path:
@@ -90,12 +102,9 @@ def save(results: Sequence[dict[str, Any]], options: argparse.Namespace) -> Path
         "system": platform.platform(),
         "versions": {
             "python": platform.python_version(),
-            **{name: version(name) for name in ("tilestitch", "numpy", "onnx", "onnxruntime", "apache-tvm")},
+            **{name: version(name) for name in ("tilestitch", "numpy", "onnx", "apache-tvm", *options.against)},
         },
-        "geometric_mean_speedup": {
-            str(threads): geometric_mean([result["speedup"] for result in results if result["threads"] == threads])
-            for threads in options.threads
-        },
+        "geometric_mean_speedup": {str(threads): means(results, threads) for threads in options.threads},
         "results": list(results),
     }
     path = options.output or FOLDER / "results" / f"cpu-{now:%Y%m%d-%H%M%S}.json"
@@ -107,23 +116,24 @@ def save(results: Sequence[dict[str, Any]], options: argparse.Namespace) -> Path
 def main(arguments: list[str] | None = None) -> int:
     """Prints a table and writes a file; exit code 3 when a result is wrong."""
     given = sys.argv[1:] if arguments is None else arguments
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description="Race with ONNX Runtime on the CPU.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description="Race with other engines on the CPU.")
     parser.add_argument("--models", nargs="+", default=list(MODELS), metavar="NAME")
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2], metavar="N")
     parser.add_argument("--rounds", type=int, default=100, metavar="N", help="measured runs of each (default 100)")
     parser.add_argument("--warmup", type=int, default=5, metavar="N")
     parser.add_argument("-o", "--output", type=Path, metavar="OUT.json")
+    parser.add_argument("--against", nargs="+", choices=rivals.RACERS, default=["onnxruntime"], metavar="ENGINE")
     options = parser.parse_args(given)
     options.given = given
     results = []
     for threads in options.threads:
         for name in options.models:
-            results.append(measure(name, threads, options.rounds, options.warmup))
+            results.append(measure(name, threads, options.rounds, options.warmup, options.against))
             print("  ".join(map(str, row(results[-1]))), file=sys.stderr)
-    print(table([row(result) for result in results], HEADER))
+    print(table([row(result) for result in results], header(options.against)))
     for threads in options.threads:
-        chosen = [result["speedup"] for result in results if result["threads"] == threads]
-        print(f"threads: {threads}, geometric mean: {geometric_mean(chosen):.2f} times ONNX Runtime's speed")
+        for rival, ratio in means(results, threads).items():
+            print(f"threads: {threads}, geometric mean: {ratio:.2f} times the speed of {rival}")
     print(f"written to {save(results, options)}")
     return 0 if all(result["accurate"] for result in results) else 3
 

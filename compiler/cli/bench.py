@@ -38,9 +38,9 @@ PROFILES = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", metavar="MODEL.tsm")
     parser.add_argument(
-        "--against", action="append", choices=("onnxruntime", "pytorch"), default=[], help="may be repeated"
+        "--against", action="append", choices=(*rivals.RACERS, "pytorch"), default=[], help="may be repeated"
     )
-    parser.add_argument("--model", metavar="MODEL.onnx", help="the model, for --against onnxruntime")
+    parser.add_argument("--model", metavar="MODEL.onnx", help="the model, for --against onnxruntime and openvino")
     parser.add_argument("--torch", metavar="MODULE:FUNCTION", help="makes the module, for --against pytorch")
     parser.add_argument("--rounds", type=positive, default=100, metavar="N", help="measured runs of each (default 100)")
     parser.add_argument("--warmup", type=positive, default=10, metavar="N", help="runs before measuring (default 10)")
@@ -90,10 +90,10 @@ def run(options: argparse.Namespace) -> int:
 def _rivals(options: argparse.Namespace, inputs: Mapping[str, Any]) -> dict[str, Callable[[], object]]:
     engines: dict[str, Callable[[], object]] = {}
     for name in dict.fromkeys(options.against):
-        if name == "onnxruntime":
+        if name in rivals.RACERS:
             if options.model is None:
-                raise errors.UsageError("--against onnxruntime needs the model: --model MODEL.onnx")
-            run_rival = rivals.onnxruntime(existing(options.model), options.threads)
+                raise errors.UsageError(f"--against {name} needs the model: --model MODEL.onnx")
+            run_rival = rivals.RACERS[name](existing(options.model), options.threads)
         else:
             if options.torch is None:
                 raise errors.UsageError("--against pytorch needs the module: --torch MODULE:FUNCTION")

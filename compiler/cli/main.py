@@ -40,6 +40,7 @@ EXTRAS = {
     "onnx": "compiler",
     "ml_dtypes": "compiler",
     "onnxruntime": "check",
+    "openvino": "bench",
     "torch": "bench",
 }
 

@@ -90,6 +90,45 @@ def reference(model: ModelProto | Path) -> Run:
     return lambda inputs: evaluator.run(None, _named(inputs, evaluator.input_names))
 
 
+def openvino(model: ModelProto | Path, threads: int | None = None) -> Run:
+    """A function from inputs by name to the outputs in the model's order, which the next call overwrites.
+
+    threads: None for as many as there are cores.
+    """
+    request = openvino_request(model, threads)
+    names = [port.get_any_name() for port in request.model_inputs]
+
+    def run(inputs: Mapping[str, Any]) -> Sequence[np.ndarray]:
+        try:
+            results = request.infer(_named(inputs, names), share_inputs=True, share_outputs=True)
+        except RuntimeError as error:
+            raise UsageError(f"OpenVINO cannot run the model ({error}); leave out --against openvino") from error
+        return list(results.values())
+
+    return run
+
+
+def openvino_request(model: ModelProto | Path, threads: int | None = None, precision: str = "f32") -> Any:
+    """OpenVINO's request to run a model as soon as it can, one run at a time; raises UsageError if it refuses it or
+    computes in another precision than `precision`, its name for float32 (`f32`) or bfloat16 (`bf16`).
+    """
+    import openvino as ov
+
+    settings = {"INFERENCE_PRECISION_HINT": precision, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
+    if threads is not None:
+        settings["INFERENCE_NUM_THREADS"] = threads
+    source = str(model) if isinstance(model, Path) else model.SerializeToString()
+    try:
+        core = ov.Core()
+        compiled = core.compile_model(core.read_model(source), "CPU", settings)
+    except RuntimeError as error:
+        raise UsageError(f"OpenVINO cannot load the model ({error}); leave out --against openvino") from error
+    used = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
+    if used != precision:
+        raise UsageError(f"OpenVINO was asked for {precision} and uses {used}; leave out --against openvino")
+    return compiled.create_infer_request()
+
+
 def pytorch(factory: str, threads: int | None = None) -> Run:
     """The module that FACTORY, `MODULE:FUNCTION`, makes; it is called with the inputs in the model's order."""
     import torch
@@ -177,6 +216,9 @@ CHECKERS: dict[str, Callable[[Any], Run]] = {
     "reference": reference,
 }
 """What results can be checked against, by name; each takes a path or a ModelProto."""
+
+RACERS: dict[str, Callable[[Any, int | None], Run]] = {"onnxruntime": onnxruntime, "openvino": openvino}
+"""What runs the same model as fast as it can, by name; each takes a path or a ModelProto, and a number of threads."""
 
 
 def on_jittered(against: str, model: ModelProto | Path, inputs: Mapping[str, Any]) -> list[Sequence[np.ndarray]]:

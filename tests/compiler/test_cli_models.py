@@ -262,6 +262,22 @@ def test_bench(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--model" in capsys.readouterr().err
 
 
+def test_bench_against_openvino(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("openvino")
+    command = ["bench", folder / "cnn.tsm", "--against", "openvino", "--model", folder / "cnn.onnx"]
+    facts = result(capsys, *command, "--rounds", 2, "--warmup", 1, "--threads", 1)
+    assert set(facts["engines"]) == {"tilestitch", "openvino"}
+
+
+def test_bench_against_an_engine_that_is_not_installed(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    command = ["bench", str(folder / "cnn.tsm"), "--against", "openvino", "--model", str(folder / "cnn.onnx")]
+    assert main.main(command) == errors.ENVIRONMENT
+    assert "pip install 'tilestitch[bench]'" in capsys.readouterr().err
+
+
 def test_a_specialisation_for_each_set_of_shapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])
