@@ -93,6 +93,7 @@ def test_images_of_any_shape(shape: ConvShape, channels_last: bool) -> None:
         ({"block_tiles": 9, "block_panels": 9, "tiles": 14}, 1),
         ({"block_tiles": 1, "tiles": 1, "vectors": 1, "block_panels": 5}, 5),
         ({"lanes": 4, "vectors": 3, "block_panels": 2}, 3 * 2),
+        ({"prefetch_next": True}, 3 * 3),
     ],
 )
 def test_every_tile_and_task(changes: dict[str, Any], tasks: int) -> None:
@@ -138,7 +139,7 @@ def test_what_is_not_finite_reaches_the_results_that_it_would_reach_otherwise(
         (geometry((8, 8), (9, 9), (3, 3), 1, 1, dtypes=("float16", "float16", "float32")), {}, "of float32"),
         (geometry((8, 8), (9, 9), (3, 3), 1, 1), {"rows": 4}, "2 x 2 pixels, not 4 x 2"),
         (geometry((8, 8), (9, 9), (3, 3), 1, 1), {"stage": False}, "copied before"),
-        (geometry((8, 8), (9, 9), (3, 3), 1, 1), {"prefetch_next": True}, "asked for"),
+        (geometry((8, 8), (9, 9), (3, 3), 1, 1), {"widen_right": True}, "nothing is widened"),
         (geometry((8, 8), (9, 9), (3, 3), 1, 1), {"tiles": 0}, "0 x 2 vectors"),
         (geometry((8, 8), (9, 9), (3, 3), 1, 1), {"block_tiles": 0}, "at least one"),
     ],
@@ -171,8 +172,24 @@ def test_it_is_chosen_where_it_saves_more_than_its_transforms_cost(isa: Any, thr
         assert not isinstance(chosen(other), CpuWinogradSchedule), other
 
 
+def test_filters_that_take_longer_to_read_than_to_multiply_are_not_made_larger() -> None:
+    few_pixels = geometry((512, 512), (4, 4), (3, 3), 1, 1)
+    winograd = choose_winograd(few_pixels, AVX512, 1)
+    assert winograd is not None
+    assert conv_cycles(WinogradPlan.of(few_pixels, winograd), AVX512) < conv_cycles(
+        plan_direct(few_pixels, AVX512, 1), AVX512
+    )
+    assert not isinstance(choose_conv(few_pixels, AVX512, 1), CpuWinogradSchedule)
+
+
 def plan_direct(shape: ConvShape, isa: Any, threads: int) -> Any:
     return ConvPlan.of(shape, choose_direct(shape, isa, threads))
+
+
+def test_filters_that_no_cache_keeps_are_asked_for_ahead() -> None:
+    for side, channels, ahead in ((56, 64, False), (14, 256, True), (7, 512, True)):
+        schedule = choose_winograd(geometry((channels, channels), (side, side), (3, 3), 1, 1), AVX512, 1)
+        assert schedule is not None and schedule.prefetch_next == ahead
 
 
 def test_half_floats_are_multiplied_by_their_instruction() -> None:

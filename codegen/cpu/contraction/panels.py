@@ -22,7 +22,7 @@ from tilestitch.codegen.cpu.contraction.transpose import transpose_tile
 from tilestitch.compiler.ir.sizes import Size, is_open, largest
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 from tilestitch.passes.plan.cpu.gemm import BlockPacking, Packing
-from tilestitch.passes.plan.cpu.tiling import RegisterTile
+from tilestitch.passes.plan.cpu.tiling import LINE_BYTES, RegisterTile
 
 
 def pack(matrix: npt.NDArray[Any], packing: Packing) -> npt.NDArray[Any]:
@@ -168,10 +168,21 @@ class Panels:
         The hardware cannot foresee a stream that starts only after this one; without this the first tile of every
         panel waits for memory.
         """
+        self.prefetch_piece(batch, panel + 1, 0, index, tiles, self.k, k)
+
+    def prefetch_piece(
+        self, batch: Expr, panel: Expr, first: Expr, index: Expr, tiles: int, steps: Expr, k: Expr
+    ) -> None:
+        """Asks for a piece of so many ``steps`` of ``panel`` from step ``first`` on: ``tiles`` tiles ask for all
+        of them, and this is step ``k`` of number ``index``.
+        """
         assert isinstance(self.operand, PackedOperand)
-        step = -(-self.tile.columns * self.neighbours // tiles)
-        offset = index * (step * self.k) + k * step
-        mk.prefetch(T.address_of(self.operand.buffer[self.operand.group(batch), panel + 1, 0, offset]))
+        row, line = self.tile.columns * self.neighbours, LINE_BYTES // storage_bytes(self.dtype)
+        piece = -(-row // tiles)
+        offset = first * row + index * (piece * steps) + k * piece
+        for start in range(0, piece, line):
+            where = [self.operand.group(batch), panel, 0, offset + start]
+            mk.prefetch(T.address_of(self.operand.buffer[where]))
 
     def prefetch_ahead(self, batch: Expr, panel: Expr, k: Expr, bytes_ahead: int) -> None:
         """Asks for what a reduction step reads that comes ``bytes_ahead`` after this one.

@@ -57,7 +57,7 @@ class WinogradEmitter(ConvEmitter):
 
         def panel(number: Expr, width: int) -> None:
             with mk.serial(0, GEMMS) as gemm, mk.serial(0, parts) as part:
-                self._multiply(number, width, gemm, T.bind(part * plan.tile.rows))
+                self._multiply(number, width, gemm, part)
             self._for_each_tile_of_rows(tiles, lambda *tile: self._transform_back(number, width, *tile))
 
         self._for_each_panel(first_panel, last_panel, panel)
@@ -88,17 +88,21 @@ class WinogradEmitter(ConvEmitter):
 
         _for_each_run(channels, plan.tile.lanes, transform)
 
-    def _multiply(self, panel: Expr, width: int, gemm: Expr, first: Expr) -> None:
-        """A register tile of one of the GEMMs, from tile number ``first`` on. Tiles that do not exist are multiplied,
-        too: what the workspace has there, which goes nowhere.
+    def _multiply(self, panel: Expr, width: int, gemm: Expr, part: Expr) -> None:
+        """Register tile number ``part`` of one of the GEMMs. Tiles that do not exist are multiplied, too: what the
+        workspace has there, which goes nowhere.
         """
         plan, shape, lanes = self.plan, self.plan.shape, self.plan.tile.lanes
+        first = T.bind(part * plan.tile.rows)
         tile = RegisterTile(plan.tile.rows, -(-width // lanes), lanes)
         acc = mk.allocate(tile, shape.acc_dtype)
         mk.fill(acc, tile, mk.constant(0, shape.acc_dtype))
         left = T.bind(gemm * plan.transformed + first * plan.pitch)
         filters = T.bind(gemm * shape.group_in)
         with mk.serial(0, shape.group_in) as channel:
+            if self.schedule.prefetch_next:
+                after, parts = (gemm + 1) * shape.group_in, plan.parts
+                self.panels.prefetch_piece(self.group, panel, after, part, parts, shape.group_in, channel)
             mk.multiply_add(
                 acc,
                 tile,

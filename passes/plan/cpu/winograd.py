@@ -49,6 +49,12 @@ class WinogradPlan(ConvPlan):
         return GEMMS * self.shape.group_in
 
     @property
+    def parts(self) -> int:
+        """Register tiles of a whole task, of an image of open width those of the shortest row."""
+        width = self.x.parts if isinstance(self.x.parts, int) else 1
+        return -(-self.schedule.block_tiles * width // self.schedule.tiles)
+
+    @property
     def block_width(self) -> Size:
         """Tiles of a task, with room for whole register tiles."""
         return ceil_div(self.schedule.block_tiles * self.x.parts, self.schedule.tiles) * self.schedule.tiles
@@ -107,8 +113,8 @@ class WinogradPlan(ConvPlan):
             yield f"a tile of Winograd's has 2 x 2 pixels, not {schedule.rows} x {schedule.columns}"
         if not schedule.stage or not schedule.spill:
             yield "pixels are copied before they are transformed, and results transformed in the workspace"
-        if schedule.widen_right or schedule.rows_outer or schedule.prefetch_next:
-            yield "GEMMs go panel by panel, of float32, one after the other: nothing is widened or asked for"
+        if schedule.widen_right or schedule.rows_outer:
+            yield "GEMMs go panel by panel, of float32, one after the other: nothing is widened"
 
 
 def why_not_winograd(shape: ConvShape, spatial_rank: int) -> str | None:

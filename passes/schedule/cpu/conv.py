@@ -30,6 +30,8 @@ MAX_BORDER_TAPS = 48
 """Most kernel taps that are written out, each with a loop of its own, for tiles at the border."""
 WORTH = 1.1
 """How much longer a convolution takes without Winograd's algorithm, where that is taken: its filters are larger."""
+STREAM_CYCLES = 0.5
+"""To read a float32 filter from memory: 20 GB/s at 2.5 GHz (one core of Emerald Rapids read 10 to 20)."""
 EPILOGUE_REGISTERS = 7
 """For an epilogue that runs among the steps of a reduction."""
 MEETING = 1.2
@@ -45,8 +47,18 @@ def choose_conv(shape: ConvShape, isa: Isa, threads: int) -> CpuConvSchedule:
     winograd = choose_winograd(shape, isa, threads) if isa.winograd else None
     if winograd is None:
         return direct
-    cycles = conv_cycles(WinogradPlan.of(shape, winograd), isa)
-    return winograd if cycles * WORTH < conv_cycles(ConvPlan.of(shape, direct), isa) else direct
+    plans = WinogradPlan.of(shape, winograd), ConvPlan.of(shape, direct)
+    transformed, written = (_cycles_with_filters(plan, isa) for plan in plans)
+    return winograd if transformed * WORTH < written else direct
+
+
+def _cycles_with_filters(plan: ConvPlan, isa: Isa) -> float:
+    """Cycles of all tasks, or those that reading the filters takes if these are more: it goes on beside arithmetic.
+
+    Models have more weights than caches hold, so that they come from memory in every run.
+    """
+    shape = plan.shape
+    return max(conv_cycles(plan, isa), shape.groups * plan.steps * plan.neighbours * shape.group_out * STREAM_CYCLES)
 
 
 def choose_direct(shape: ConvShape, isa: Isa, threads: int) -> CpuConvSchedule:

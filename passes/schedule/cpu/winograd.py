@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.cpu.images import ConvShape
 from tilestitch.passes.plan.cpu.isa import Isa
 from tilestitch.passes.plan.cpu.schedules import CpuWinogradSchedule
-from tilestitch.passes.plan.cpu.winograd import OUTPUTS, WinogradPlan, why_not_winograd
+from tilestitch.passes.plan.cpu.winograd import GEMMS, OUTPUTS, WinogradPlan, why_not_winograd
 
 from .cycles import conv_task
 from .tasks import choose_blocks
@@ -39,7 +40,11 @@ def choose_winograd(shape: ConvShape, isa: Isa, threads: int) -> CpuWinogradSche
     block_tiles, block_panels = choose_blocks(rows, plan.panels, shape.batch * shape.groups, threads, cycles)
     final = _tile(shape, replace(draft, block_tiles=block_tiles), isa)
     panels = WinogradPlan.of(shape, final).panels
-    return replace(final, block_panels=min(panels, -(-block_panels * plan.tile.columns // (final.vectors * lanes))))
+    filters = GEMMS * shape.group_in * shape.group_out * storage_bytes(shape.w_dtype)
+    return replace(
+        final, block_panels=min(panels, -(-block_panels * plan.tile.columns // (final.vectors * lanes))),
+        prefetch_next=filters > isa.l2_bytes // 4,
+    )  # fmt: skip
 
 
 def _tile(shape: ConvShape, draft: CpuWinogradSchedule, isa: Isa) -> CpuWinogradSchedule:
