@@ -22,7 +22,7 @@ from .rewrite import REWRITES
 
 CLEAN_UP = "fixpoint{limit=8}(canonicalise,algebra,fold_constants,dead_branches,cse,dce)"
 
-MOTION = "fixpoint{limit=16}(transpose_motion,reshape_motion,refine_axes,canonicalise,fold_constants,dce)"
+MOTION = "fixpoint{limit=16}(transpose_motion,reshape_motion,refine_axes,canonicalise,fold_constants,cse,dce)"
 
 LAYOUT = f"split_columns,fold_scale_shift,channels_last,{MOTION},pointwise,fold_transposes,merge_gemms,split_pools"
 

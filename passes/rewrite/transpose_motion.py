@@ -68,7 +68,7 @@ def _worth_moving(operands: Sequence[Value], found: Sequence[Node], size: int) -
         return None
     largest = max(found, key=lambda t: elements(t.output.shape))
     perm = tuple(largest.attrs["perm"])
-    if all(_follows_freely(v, perm) for v in operands):
+    if all(_follows_freely(v, perm) or _has_twin(v, largest) for v in operands):
         return largest
     small = all(_follows_freely(v, perm) or elements(v.shape) * SMALL <= size for v in operands)
     return largest if small and elements(largest.output.shape) * SMALL > size else None
@@ -80,6 +80,17 @@ def _follows_freely(value: Value, perm: Sequence[int]) -> bool:
         return True
     node = produced_by(value, "transpose")
     return node is not None and tuple(node.attrs["perm"]) == tuple(perm)
+
+
+def _has_twin(value: Value, moved: Node) -> bool:
+    """Whether others read `value` as it is before such a transpose already: CSE makes one of that and what is emitted.
+
+    Nothing else may read what `moved` reads, or the same could be said of it, and the transpose be moved back again.
+    """
+    (source,), perm = moved.inputs, inverse(moved.attrs["perm"])
+    if len(source.uses) > 1:
+        return False
+    return any(user.op == "transpose" and tuple(user.attrs["perm"]) == perm for user in value.users)
 
 
 def _permuted_operand(graph: Graph, node: Node, value: Value, perm: Sequence[int]) -> Value:

@@ -326,6 +326,34 @@ def test_transposes_sink_through_element_wise_operators_and_cancel() -> None:
     assert ops(graph) == ["add", "mul"]
 
 
+@pytest.mark.parametrize("perms", [("0,2,1", "0,2,1"), ("2,0,1", "1,2,0")])
+def test_a_transpose_sinks_where_the_other_operand_is_read_transposed_the_other_way_anyhow(
+    perms: tuple[str, str],
+) -> None:
+    """As before a residual of channels-first images between convolutions of channels-last ones."""
+    down, up = perms
+    graph = after(
+        f"""graph @g(%x: float32[4,4,4], %z: float32[4,4,4]) -> (%y) {{
+          %t = transpose(%x) {{perm=[{up}]}} : float32[4,4,4]
+          %a = mul(%t, %z) : float32[4,4,4]
+          %b = transpose(%a) {{perm=[{down}]}} : float32[4,4,4]
+          %c = add(%b, %x) : float32[4,4,4]
+          %y = transpose(%c) {{perm=[{up}]}} : float32[4,4,4]
+        }}""",
+        "fixpoint(transpose_motion,canonicalise,cse,dce)",
+    )
+    assert ops(graph) == ["transpose", "mul", "add"]
+
+
+def test_no_transpose_is_added_for_an_operand_that_is_read_as_it_is() -> None:
+    text = """graph @g(%x: float32[4,4,4], %a: float32[4,4,4]) -> (%y, %z) {
+          %b = transpose(%a) {perm=[0,2,1]} : float32[4,4,4]
+          %y = add(%b, %x) : float32[4,4,4]
+          %z = exp(%x) : float32[4,4,4]
+        }"""
+    assert ops(after(text, "fixpoint(transpose_motion,canonicalise,cse,dce)")) == ["transpose", "add", "exp"]
+
+
 MOVES = {
     "reduction": "%y = reduce_sum(%t) {axes=[1], keepdims=false} : float32[2,5,3]",
     "reduction that keeps axes": "%y = reduce_max(%t) {axes=[0,3], keepdims=true} : float32[1,4,5,1]",
