@@ -29,7 +29,7 @@ from tilestitch.passes.plan import StitchPlan
 from tilestitch.runtime.artifact import ArtifactContents, artifact_bytes, read_artifact, weights_path, write_artifact
 from tilestitch.runtime.jsonfields import parse_json
 
-from .errors import OptionError
+from .errors import CacheWarning, OptionError
 from .prepare import Job, Prepared, Progress
 from .sources import opened
 from .specialise import Region, ShapeSet, favoured_regions, regions_of, scopes_of, shape_sets_of
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from tilestitch.codegen.assemble import Assembled
     from tilestitch.codegen.backend import Backend
+    from tilestitch.codegen.kernel_cache import KernelCache
     from tilestitch.passes.plan import PluginRecord
     from tilestitch.passes.plugins.load import Named
     from tilestitch.passes.sync.policies import Policy
@@ -178,7 +179,8 @@ def compile_model(
     dump_ir: a folder for the graph after every pass, and for views of the final one. report: path of an HTML report.
     num_threads: threads that tasks are sized for, and processes that compile CUDA (default: all cores).
     keep_source: put TIR and LLVM text, or the CUDA text, of the kernels into the artifact.
-    cache: keep compiled CUDA kernels in this folder; True is the user's cache folder, False none.
+    cache: keep compiled kernels in this folder, and do not compile again those that are there; True is the user's
+        cache folder, False none. The artifact is the same. A folder that cannot be written is a CacheWarning.
     nvcc: path of a CUDA compiler to use instead of NVRTC.
     host_steps: whether what has no kernel may run on the host with numpy. If not, HostStepsError says what and why.
     donate: patterns of the names of inputs that a decoder grows (`past_*`): their new rows are stored in the
@@ -331,17 +333,34 @@ def _backend(target: str, threads: int, cache: str | os.PathLike[str] | bool, nv
         from tilestitch.codegen.cpu.backend import CpuBackend
         from tilestitch.codegen.cpu.target import parse_target
 
-        return CpuBackend(parse_target(target), threads)
+        return CpuBackend(parse_target(target), threads, _kernel_cache(cache))
     if kind in ("cuda", "emulator"):
         from tilestitch.codegen.cuda.backend import CudaBackend
         from tilestitch.codegen.cuda.target import parse_cuda_target
-        from tilestitch.codegen.cuda.toolchain.cache import KernelCache, default_folder
         from tilestitch.codegen.cuda.toolchain.compile import BuildOptions
 
-        folder = (default_folder() if cache else None) if isinstance(cache, bool) else Path(cache)
-        chosen = parse_cuda_target(f"cuda:{target.partition(':')[2] or 'sm_80'}" if kind == "emulator" else target)
-        return CudaBackend(chosen, BuildOptions(threads, KernelCache(folder), nvcc, text_only=kind == "emulator"))
+        text_only = kind == "emulator"
+        chosen = parse_cuda_target(f"cuda:{target.partition(':')[2] or 'sm_80'}" if text_only else target)
+        kept = _kernel_cache(False if text_only else cache)
+        return CudaBackend(chosen, BuildOptions(threads, kept, nvcc, text_only=text_only))
     raise OptionError(f"no code generation for target {target!r}; give cpu, cpu:NAME, cuda:sm_90a, or emulator")
+
+
+def _kernel_cache(cache: str | os.PathLike[str] | bool) -> KernelCache:
+    """Warns where nothing can be kept."""
+    from tilestitch.codegen.kernel_cache import NO_CACHE, KernelCache, default_folder
+
+    if cache is False:
+        return NO_CACHE
+    try:
+        found = KernelCache(default_folder() if cache is True else Path(cache))
+        problem = found.why_not_kept()
+    except RuntimeError as error:
+        found, problem = NO_CACHE, str(error)
+    if problem is not None:
+        advice = "name another folder (cache=…, --cache DIR), or none (cache=False, --cache off)"
+        warnings.warn(f"compiled kernels are not kept: {problem}; {advice}", CacheWarning, stacklevel=4)
+    return found
 
 
 def _check_options(target: str, precision: str, num_threads: int | None, branch_bytes: int | None) -> None:

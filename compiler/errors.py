@@ -1,4 +1,4 @@
-"""Errors of the compiler's driver. `exit_code` is what the command line returns for them."""
+"""Errors and warnings of the compiler's driver. `exit_code` is what the command line returns for them."""
 
 from __future__ import annotations
 
@@ -21,3 +21,7 @@ class ExportError(Exception):
     def __init__(self, problem: str, exit_code: int = 2) -> None:
         super().__init__(problem)
         self.exit_code = exit_code
+
+
+class CacheWarning(UserWarning):
+    """Compiled kernels are not kept, for a reason that the message says."""

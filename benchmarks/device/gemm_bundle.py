@@ -25,8 +25,8 @@ from tilestitch.codegen.cuda.gemm.patches import cut_to_patches
 from tilestitch.codegen.cuda.gemm.wgmma import emit_wgmma
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.codegen.cuda.target import CudaTarget, parse_cuda_target
-from tilestitch.codegen.cuda.toolchain.cache import KernelCache, default_folder
 from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, compile_kernels
+from tilestitch.codegen.kernel_cache import KernelCache, default_folder
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.devices import find_device

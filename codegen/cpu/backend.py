@@ -9,6 +9,7 @@ from typing import Any
 from tilestitch.codegen.backend import Compiled, OwnedKernel, PlacedLaunch, Progress
 from tilestitch.codegen.cpu.toolchain.build import KernelSource, compile_kernels
 from tilestitch.codegen.cpu.toolchain.link import link
+from tilestitch.codegen.kernel_cache import NO_CACHE, KernelCache
 from tilestitch.codegen.program_types import runtime_size
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.sizes import Size
@@ -29,10 +30,13 @@ from .target import CpuTarget, features_of_tiles
 
 @dataclass(frozen=True)
 class CpuBackend:
-    """`threads`: how many tasks are sized for, and how many LLVM modules are compiled at a time."""
+    """`threads`: how many tasks are sized for, and how many kernels are compiled at a time. `cache`: where compiled
+    kernels are kept.
+    """
 
     target: CpuTarget
     threads: int
+    cache: KernelCache = NO_CACHE
 
     @property
     def concurrent(self) -> bool:
@@ -70,7 +74,10 @@ class CpuBackend:
     ) -> Compiled:
         """Raises LinkError for a missing symbol, besides KernelError."""
         progress("compile kernels", 0, len(launches))
-        compiled = compile_kernels(launches, self.target, digests, jobs=self.threads, keep_source=keep_source)
+        compiled = compile_kernels(
+            launches, self.target, digests, jobs=self.threads, keep_source=keep_source, cache=self.cache
+        )
+        self.cache.trim()
         if not launches:
             return Compiled((), {})
         progress("link", 0, 1)

@@ -98,7 +98,7 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
         help="memory of values that launches side by side on a GPU may take besides (default: as much as they want)",
     )  # fmt: skip
     parser.add_argument("--keep-source", action="store_true", help="keep the kernels' source in the artifact")
-    parser.add_argument("--cache", metavar="DIR|off", help="keep compiled CUDA kernels there (default: in ~/.cache)")
+    parser.add_argument("--cache", metavar="DIR|off", help="keep compiled kernels there (default: in ~/.cache)")
     parser.add_argument("--nvcc", metavar="PATH", help="compile CUDA with this nvcc instead of NVRTC")
 
 
@@ -204,10 +204,12 @@ def compile_with(source: Any, options: argparse.Namespace, progress: Progress, r
 
 
 def _cache(options: argparse.Namespace) -> Path | bool:
-    """What `compile_model` takes as `cache`. Raises UsageError for what only matters to CUDA, with another target."""
-    for name in ("cache", "nvcc"):
-        if getattr(options, name) is not None and options.target.split(":")[0] != "cuda":
-            raise errors.UsageError(f"--{name} is about compiling CUDA; it does nothing for --target {options.target}")
+    """What `compile_model` takes as `cache`. Raises UsageError for what does nothing for the target."""
+    kind = options.target.split(":")[0]
+    if options.nvcc is not None and kind != "cuda":
+        raise errors.UsageError(f"--nvcc is about compiling CUDA; it does nothing for --target {options.target}")
+    if options.cache is not None and kind == "emulator":
+        raise errors.UsageError(f"--cache keeps compiled kernels; for --target {options.target} none are compiled")
     if options.cache is None or options.cache == "off":
         return options.cache is None
     folder = Path(options.cache)

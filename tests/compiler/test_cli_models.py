@@ -54,8 +54,9 @@ def test_compile_reports_what_it_made(folder: Path, tmp_path: Path, capsys: pyte
 
 
 def test_compiling_twice_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None:
-    for name in ("a.tsm", "b.tsm"):
-        assert main.main(["compile", str(folder / "cnn.onnx"), "-o", str(tmp_path / name)]) == errors.OK
+    for name, cache in (("a.tsm", str(tmp_path / "kernels")), ("b.tsm", "off")):
+        command = ["compile", str(folder / "cnn.onnx"), "-o", str(tmp_path / name), "--cache", cache]
+        assert main.main(command) == errors.OK
     assert (tmp_path / "a.tsm").read_bytes() == (tmp_path / "b.tsm").read_bytes()
 
 
@@ -426,12 +427,19 @@ def test_another_compiler(relu: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert "there is no CUDA compiler" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", [["--cache", "off"], ["--nvcc", "nvcc"]])
-def test_options_for_cuda_are_refused_with_another_target(
-    option: list[str], relu: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "target, option, reason",
+    [
+        ("cpu", ["--nvcc", "nvcc"], "--nvcc is about compiling CUDA; it does nothing for --target cpu"),
+        ("emulator", ["--cache", "off"], "--cache keeps compiled kernels; for --target emulator none are compiled"),
+    ],
+)
+def test_options_that_do_nothing_for_a_target_are_refused(
+    target: str, option: list[str], reason: str, relu: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main.main(["compile", str(relu), "-o", str(relu.with_suffix(".tsm")), *option]) == errors.USER
-    assert "is about compiling CUDA" in capsys.readouterr().err
+    command = ["compile", str(relu), "-o", str(relu.with_suffix(".tsm")), "--target", target, *option]
+    assert main.main(command) == errors.USER
+    assert reason in capsys.readouterr().err
 
 
 def test_a_cache_that_is_a_file(relu: Path, capsys: pytest.CaptureFixture[str]) -> None:

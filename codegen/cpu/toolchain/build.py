@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
@@ -24,10 +25,8 @@ from tilestitch.codegen.cpu.toolchain.rounding import rounding
 from tilestitch.codegen.cpu.toolchain.tables import Unit, tables
 from tilestitch.codegen.cpu.toolchain.wrapping import wrapping
 from tilestitch.codegen.errors import KernelError
+from tilestitch.codegen.kernel_cache import NO_CACHE, KernelCache, code_generator, key_of
 from tilestitch.codegen.variables import ramps, show, variables_to_memory
-
-KERNELS_PER_MODULE = 4
-"""Kernels of one LLVM module: so many that its fixed cost does not count, so few that modules can be shared out."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,11 @@ def compile_kernels(
     *,
     jobs: int = 1,
     keep_source: bool = False,
+    cache: KernelCache = NO_CACHE,
 ) -> CompiledKernels:
-    """Compile the kernels of all launches, `jobs` LLVM modules at a time. `digests` of the launches' signatures end the
-    symbols; kernels that go into no artifact need none.
+    """Compile the kernels of all launches, `jobs` at a time; those that the cache has are not compiled again, unless
+    their source is kept. `digests` of the launches' signatures end the symbols; kernels that go into no artifact need
+    none.
 
     Raises KernelError, naming the kernel and its ONNX nodes, if TVM or LLVM refuses one.
     """
@@ -64,24 +65,33 @@ def compile_kernels(
     texts = {id(launch.func): _text(launch.func) for launch in launches}
     hashes = {key: _hash(text) for key, text in texts.items()}
     symbols = tuple(f"{launch.kind}_{hashes[id(launch.func)]}{end}" for launch, end in zip(launches, ends, strict=True))
-    unique: dict[str, KernelLaunch] = {}
-    for symbol, launch in zip(symbols, launches, strict=True):
-        unique.setdefault(symbol, launch)
-    dots, others = dict[str, KernelLaunch](), dict[str, KernelLaunch]()
-    for symbol, launch in unique.items():
-        (dots if calls_dots(texts[id(launch.func)]) else others)[symbol] = launch
-    batches = [(batch, target) for batch in _batches(list(dots.items()))]
-    batches += [(batch, target.without_dots) for batch in _batches(list(others.items()))]
+    unique = {
+        symbol: _Kernel(symbol, launch, texts[id(launch.func)], target) for symbol, launch in zip(symbols, launches)
+    }
     # Threads are done at the same time if what takes long is begun first.
-    batches.sort(key=lambda batch: -sum(len(texts[id(launch.func)]) for _, launch in batch[0]))
-    build = partial(_compile, keep_source=keep_source)
-    if jobs > 1 and len(batches) > 1:
+    kernels = sorted(unique.values(), key=lambda kernel: -len(kernel.text))
+    build = partial(_compile, keep_source=True) if keep_source else partial(_compile_once, cache=cache)
+    if jobs > 1 and len(kernels) > 1:
         with ThreadPoolExecutor(jobs) as pool:
-            built = list(pool.map(lambda batch: build(*batch), batches))
+            built = list(pool.map(build, kernels))
     else:
-        built = [build(*batch) for batch in batches]
-    sources = tuple(source for _, batch_sources in built for source in batch_sources)
+        built = [build(kernel) for kernel in kernels]
+    sources = tuple(KernelSource(kernel.symbol, texts) for kernel, (_, texts) in zip(kernels, built) if texts)
     return CompiledKernels(tuple(data for data, _ in built), symbols, sources)
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """A kernel to compile to an object of its own: what is compiled depends on nothing else in the model."""
+
+    symbol: str
+    launch: KernelLaunch
+    text: str
+    wanted: CpuTarget
+
+    @property
+    def target(self) -> CpuTarget:
+        return self.wanted if calls_dots(self.text) else self.wanted.without_dots
 
 
 def content_hash(func: Any) -> str:
@@ -160,43 +170,39 @@ def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
     return tvm.ir.transform.Sequential(passes)(module)
 
 
-def _batches(kernels: list[tuple[str, KernelLaunch]]) -> Iterator[list[tuple[str, KernelLaunch]]]:
-    """Kernels in C text are compiled one by one."""
-    yield from ([kernel] for kernel in kernels if isinstance(kernel[1].func, CText))
-    tir = [kernel for kernel in kernels if not isinstance(kernel[1].func, CText)]
-    for start in range(0, len(tir), KERNELS_PER_MODULE):
-        yield tir[start : start + KERNELS_PER_MODULE]
+def _compile_once(kernel: _Kernel, cache: KernelCache) -> tuple[bytes, dict[str, str]]:
+    """From the cache, if it is there. C text is for the compiler of this machine, and compiled each time."""
+    if cache is NO_CACHE or isinstance(kernel.launch.func, CText):
+        return _compile(kernel)
+    key = key_of("cpu", code_generator(), str(kernel.target.tvm_target), kernel.symbol, kernel.text)
+    known = cache.read(key)
+    if known is not None:
+        return known, {}
+    built = _compile(kernel)
+    cache.write(key, built[0])
+    return built
 
 
-def _compile(
-    kernels: list[tuple[str, KernelLaunch]], target: CpuTarget, keep_source: bool
-) -> tuple[bytes, list[KernelSource]]:
-    symbol, launch = kernels[0]
+def _compile(kernel: _Kernel, keep_source: bool = False) -> tuple[bytes, dict[str, str]]:
+    symbol, launch, target = kernel.symbol, kernel.launch, kernel.target
     if isinstance(launch.func, CText):
         text = launch.func.named(symbol)
-        data = compile_c(symbol, text, launch, target)
-        return data, [KernelSource(symbol, {"c": text})] if keep_source else []
-    merged = tvm.IRModule({})
-    for symbol, launch in kernels:
-        try:
-            merged.update(lower(launch.func, symbol, target))
-        except _TVM_ERRORS as error:
-            raise _translated(error, symbol, launch) from error
+        return compile_c(symbol, text, launch, target), {"c": text} if keep_source else {}
     try:
-        module = _codegen(merged, target)
-    except _TVM_ERRORS:
-        # One of them is to blame: find out which, alone.
-        for symbol, launch in kernels:
-            try:
-                _codegen(lower(launch.func, symbol, target), target)
-            except _TVM_ERRORS as error:
-                raise _translated(error, symbol, launch) from error
-        raise
-    sources = []
-    if keep_source:
-        text = str(module.inspect_source("ll"))
-        sources = [KernelSource(symbol, {"tir.py": launch.func.script(), "ll": text}) for symbol, launch in kernels]
-    return object_bytes(module), sources
+        module = _codegen(lower(launch.func, symbol, target), target)
+    except _TVM_ERRORS as error:
+        raise _translated(error, symbol, launch) from error
+    if not keep_source:
+        return object_bytes(module), {}
+    return object_bytes(module), {
+        "tir.py": launch.func.script(), "ll": _without_addresses(str(module.inspect_source("ll")))
+    }  # fmt: skip
+
+
+def _without_addresses(text: str) -> str:
+    """LLVM text whose metadata tells buffers apart by numbers; TVM does by where they lie in this process."""
+    numbers: dict[str, int] = {}
+    return re.sub(r'(?<=!")0x[0-9a-f]+(?=")', lambda found: str(numbers.setdefault(found[0], len(numbers))), text)
 
 
 _TVM_ERRORS = (tvm.error.InternalError, ValueError, TypeError, RuntimeError, IndexError, AttributeError, KeyError)

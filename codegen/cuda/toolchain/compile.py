@@ -16,10 +16,10 @@ import tvm
 from tilestitch.codegen.cuda.abi import SYMBOL, CudaLaunch
 from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.cuda.toolchain import nvrtc
-from tilestitch.codegen.cuda.toolchain.cache import NO_CACHE, KernelCache, key_of
 from tilestitch.codegen.cuda.toolchain.spills import WAYS, without_spills
 from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.codegen.errors import KernelError, TargetError
+from tilestitch.codegen.kernel_cache import NO_CACHE, KernelCache, key_of
 from tilestitch.runtime.archive import atomic_file
 from tilestitch.runtime.artifact import cubin_member, cuda_source_member, ptx_member
 
@@ -154,6 +154,7 @@ def _compile_all(
                 raise KernelError.refused(symbol, reason, launch.owner, launch.origins, kept)
             built[symbol, architecture] = job.output.read_bytes()
             options.cache.write(keys[symbol, architecture], built[symbol, architecture])
+    options.cache.trim()
     return built
 
 

@@ -14,9 +14,9 @@ from tests.codegen.cuda.test_cuda_rows import layer_norm, softmax
 from tilestitch.codegen.cuda.abi import SYMBOL, CudaLaunch
 from tilestitch.codegen.cuda.target import parse_cuda_target
 from tilestitch.codegen.cuda.toolchain import compile as builder
-from tilestitch.codegen.cuda.toolchain.cache import KernelCache
 from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, compile_kernels
 from tilestitch.codegen.errors import KernelError, TargetError
+from tilestitch.codegen.kernel_cache import KernelCache
 from tilestitch.cost_model.devices import DeviceError, devices, find_device, representative
 
 pytest.importorskip("cuda.bindings.nvrtc")

@@ -1,0 +1,123 @@
+"""Compiled kernels on disk by the hash of what they were made from. Damaged entries count as missing."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+LIMIT_BYTES = 1 << 30
+_DIGEST_BYTES = 32
+
+
+def default_folder() -> Path:
+    """Where this platform wants a user's caches. Raises RuntimeError for a user who has no home."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "tilestitch" / "kernels"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "tilestitch" / "kernels"
+
+
+@dataclass(frozen=True)
+class KernelCache:
+    """At most about `limit_bytes` in `folder`; what was used last stays. `folder` None: nothing is kept."""
+
+    folder: Path | None
+    limit_bytes: int = LIMIT_BYTES
+
+    def why_not_kept(self) -> str | None:
+        """The reason why nothing can be written; what is there can be read all the same."""
+        if self.folder is None:
+            return None
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            return f"the folder {self.folder} cannot be made ({error.strerror})"
+        return None if os.access(self.folder, os.W_OK | os.X_OK) else f"the folder {self.folder} cannot be written"
+
+    def read(self, key: str) -> bytes | None:
+        """The bytes stored under `key`, None if there are none or they are damaged."""
+        path = self._path(key)
+        if path is None:
+            return None
+        try:
+            entry = path.read_bytes()
+        except OSError:
+            return None
+        data = entry[_DIGEST_BYTES:]
+        if _digest(key, data) != entry[:_DIGEST_BYTES]:
+            return None
+        with contextlib.suppress(OSError):  # a folder that can only be read: `why_not_kept` says so
+            os.utime(path)
+        return data
+
+    def write(self, key: str, data: bytes) -> None:
+        """Store atomically. What cannot be written is no error: the cache only saves time."""
+        path = self._path(key)
+        if path is None:
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+                file.write(_digest(key, data) + data)
+            Path(file.name).replace(path)
+        except OSError:
+            return
+
+    def trim(self) -> None:
+        """Remove what was not used for longest, so that a quarter of the limit is free, where the limit is passed."""
+        entries = sorted(self._entries())
+        total = sum(size for _, size, _ in entries)
+        if total <= self.limit_bytes:
+            return
+        for _, size, path in entries:
+            if total <= self.limit_bytes * 3 // 4:
+                return
+            try:
+                path.unlink()
+            except OSError:
+                continue  # another process has removed it
+            total -= size
+
+    def _path(self, key: str) -> Path | None:
+        return None if self.folder is None else self.folder / key[:2] / key
+
+    def _entries(self) -> Iterator[tuple[int, int, Path]]:
+        """Time of the last use in ns, bytes and path of each."""
+        for path in () if self.folder is None else self.folder.glob("??/*"):
+            try:
+                facts = path.stat()
+            except OSError:
+                continue  # another process has removed it
+            yield facts.st_mtime_ns, facts.st_size, path
+
+
+NO_CACHE = KernelCache(None)
+
+
+def key_of(*parts: str) -> str:
+    """Hex digits of what determines a compiled kernel."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+@cache
+def code_generator() -> str:
+    """Hex digits of what makes machine code of kernels: TVM and LLVM by their version, ours by its sources."""
+    versions = [f"{name} {metadata.version(name)}" for name in ("apache-tvm", "apache-tvm-ffi")]
+    sources = (path for folder in _SOURCES for path in sorted(folder.rglob("*.py")))
+    return key_of(*versions, *(path.read_text(encoding="utf-8") for path in sources))
+
+
+_CODEGEN = Path(__file__).parent
+_SOURCES = (_CODEGEN, _CODEGEN.parent / "passes" / "plan")
+
+
+def _digest(key: str, data: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + data).digest()

@@ -1,0 +1,109 @@
+"""Compiled kernels on disk: nothing but what was stored comes back, and no more is kept than may be."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tilestitch.codegen import kernel_cache
+from tilestitch.codegen.kernel_cache import KernelCache, code_generator, key_of
+
+KEY, OTHER = key_of("a"), key_of("b")
+
+
+def entry(folder: Path, key: str = KEY) -> Path:
+    (path,) = folder.rglob(key)
+    return path
+
+
+def test_what_is_stored_comes_back_under_its_own_key(tmp_path: Path) -> None:
+    cache = KernelCache(tmp_path / "new" / "folder")
+    assert cache.read(KEY) is None
+    cache.write(KEY, b"machine code")
+    cache.write(OTHER, b"")
+    assert (cache.read(KEY), cache.read(OTHER)) == (b"machine code", b"")
+
+
+def test_keys_tell_apart_where_parts_end() -> None:
+    assert len({key_of("ab", "c"), key_of("a", "bc"), key_of("abc"), key_of("abc", "")}) == 4
+
+
+def test_damaged_entries_are_none(tmp_path: Path) -> None:
+    cache = KernelCache(tmp_path)
+    cache.write(KEY, b"machine code")
+    path = entry(tmp_path)
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        assert cache.read(KEY) is None, f"cut off after {length} bytes"
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert cache.read(KEY) is None, f"byte {at} differs"
+    cache.write(KEY, b"machine code")
+    assert cache.read(KEY) == b"machine code"
+
+
+def test_an_entry_under_the_name_of_another_is_none(tmp_path: Path) -> None:
+    cache = KernelCache(tmp_path)
+    cache.write(KEY, b"a")
+    cache.write(OTHER, b"b")
+    entry(tmp_path).write_bytes(entry(tmp_path, OTHER).read_bytes())
+    assert (cache.read(KEY), cache.read(OTHER)) == (None, b"b")
+
+
+def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
+    cache = KernelCache(tmp_path, limit_bytes=1000)
+    keys = [key_of(str(number)) for number in range(6)]
+    for number, key in enumerate(keys):
+        cache.write(key, bytes(150))
+        os.utime(entry(tmp_path, key), (number, number))
+    assert cache.read(keys[0]) is not None  # used now
+    cache.trim()
+    kept = [key in {path.name for path in cache.folder.rglob("*")} for key in keys] if cache.folder else []
+    assert kept == [True, False, False, True, True, True]  # 728 bytes of 750
+
+
+def test_what_is_within_the_limit_stays(tmp_path: Path) -> None:
+    cache = KernelCache(tmp_path, limit_bytes=1000)
+    for number in range(5):
+        cache.write(key_of(str(number)), bytes(150))
+    cache.trim()
+    assert all(cache.read(key_of(str(number))) is not None for number in range(5))
+
+
+def test_readers_find_all_of_an_entry_or_nothing(tmp_path: Path) -> None:
+    cache, data = KernelCache(tmp_path), bytes(1 << 16)
+    with ThreadPoolExecutor(4) as pool:
+        written = [pool.submit(cache.write, KEY, data) for _ in range(50)]
+        found = list(pool.map(lambda _: cache.read(KEY), range(200)))
+        assert all(one.result() is None for one in written)
+    assert set(found) <= {None, data} and cache.read(KEY) == data
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [KEY]
+
+
+def test_why_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert KernelCache(tmp_path).why_not_kept() is None
+    reason = KernelCache(file / "below").why_not_kept()
+    assert reason == f"the folder {file / 'below'} cannot be made (Not a directory)"
+    KernelCache(file / "below").write(KEY, b"a")
+    assert KernelCache(file / "below").read(KEY) is None
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
+    assert KernelCache(tmp_path).why_not_kept() == f"the folder {tmp_path} cannot be written"
+
+
+def test_other_sources_are_another_code_generator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_cache, "_SOURCES", (tmp_path,))
+    source = tmp_path / "lower" / "passes.py"
+    source.parent.mkdir()
+    found = set()
+    for text in ("one", "two", "one"):
+        source.write_text(text)
+        code_generator.cache_clear()
+        found.add(code_generator())
+    code_generator.cache_clear()
+    assert len(found) == 2
