@@ -72,6 +72,17 @@ class Sized:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self._known: dict[tuple[tuple[str, int], ...], dict[str, Node]] = {}
+        self._near: dict[tuple[tuple[str, int], ...], dict[str, int] | None] = {}
+
+    def near(self, given: Sizes) -> dict[str, int] | None:
+        """Typical sizes with those that are given; None where the graph claims what none near these fulfil."""
+        key = tuple(sorted(given.items()))
+        if key not in self._near:
+            try:
+                self._near[key] = typical_sizes(self.graph, given)
+            except PassError:
+                self._near[key] = None
+        return self._near[key]
 
     def at(self, sizes: Sizes) -> dict[str, Node]:
         key = tuple(sizes.items())
@@ -192,9 +203,8 @@ class _Chooser:
         """Some sizes with rising values of the expression, the typical ones among them."""
         found: dict[int, Sizes] = {}
         for given in (*sweep(self._sized.graph, size), self._typical):
-            try:
-                sizes = typical_sizes(self._sized.graph, given)
-            except PassError:  # no sizes near these are as the graph claims
+            sizes = self._sized.near(given)
+            if sizes is None:
                 continue
             value = at(size, sizes)
             assert not is_open(value)
@@ -271,9 +281,8 @@ class _Chooser:
         """The value from which on `after` is faster than `before`; at `low` it is not, at `high` it is."""
         for _ in range(HALVINGS):
             middle = {name: (low.sizes[name] + high.sizes[name]) // 2 for name in low.sizes}
-            try:
-                sizes = typical_sizes(self._sized.graph, middle)
-            except PassError:
+            sizes = self._sized.near(middle)
+            if sizes is None:
                 break
             value = at(size, sizes)
             assert not is_open(value)

@@ -36,7 +36,11 @@ def is_native(node: Node) -> bool:
     if kind in (Kind.HOST, Kind.CONTROL):
         return False
     small = kind is Kind.VIEW or node.op in _OF_SMALL_FLOATS
-    return all(is_native_type(v.type, small) for v in (*node.inputs, *node.outputs))
+    # A loop: planning asks this millions of times.
+    for value in (*node.inputs, *node.outputs):  # noqa: SIM110
+        if not is_native_type(value.type, small):
+            return False
+    return True
 
 
 @lru_cache(maxsize=4096)

@@ -260,13 +260,6 @@ def test_caches_take_no_out() -> None:
         decoding.step(1, seed=0)
 
 
-def test_what_was_not_compiled_for_it_is_not_donated() -> None:
-    model, _ = decoder()
-    plain = compile_model(model, num_threads=1).to_bytes()
-    with pytest.raises(InputError, match="Compile with --donate"):
-        load(plain, donate=CACHES)
-
-
 def small(nodes: list[Any], outputs: list[str]) -> onnx.ModelProto:
     given = [
         helper.make_tensor_value_info("past", TensorProto.FLOAT, ["length", 4]),
@@ -279,6 +272,12 @@ def small(nodes: list[Any], outputs: list[str]) -> onnx.ModelProto:
 
 CONCAT = helper.make_node("Concat", ["past", "x"], ["whole"], axis=0)
 SUM = helper.make_node("ReduceSum", ["whole"], ["sum"], keepdims=0)
+
+
+def test_what_was_not_compiled_for_it_is_not_donated() -> None:
+    plain = compile_model(small([CONCAT, SUM], ["whole", "sum"]), num_threads=1).to_bytes()
+    with pytest.raises(InputError, match="Compile with --donate"):
+        load(plain, donate=["past"])
 
 
 @pytest.mark.parametrize(
