@@ -91,7 +91,7 @@ def test_decoding_agrees_and_stays_where_it_is(donate: tuple[str, ...]) -> None:
 
 @cache
 def emulated_decoder() -> CompiledModel:
-    return compile_model(decoder()[0], "emulator", donate=CACHES, host_steps=False)
+    return compile_model(decoder()[0], "emulator", num_threads=2, donate=CACHES, host_steps=False)
 
 
 def greedy(module: Module, prompt: np.ndarray, steps: int) -> tuple[list[int], list[dict[str, np.ndarray]]]:

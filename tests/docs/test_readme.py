@@ -61,6 +61,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     environment = {
         **kept, "PATH": f"{folder}/venv/bin:/usr/local/bin:/usr/bin:/bin", "HOME": str(folder),
         "ORT_DISABLE_TELEMETRY": "1", "ORT_TELEMETRY_DISABLED": "1",
+        "PIP_NO_COMPILE": "false",  # pip's way to say that it is not to compile; what is imported is compiled then
     }  # fmt: skip
     probe = ["pip", "download", "--quiet", "--no-deps", "--dest", str(folder / "probe"), "flatbuffers"]
     if subprocess.run(probe, env=environment, capture_output=True, timeout=300).returncode:
