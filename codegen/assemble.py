@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilestitch.codegen.backend import Backend, PlacedCases, PlacedLaunch, Progress
-from tilestitch.codegen.errors import CodegenError
+from tilestitch.codegen.errors import CodegenError, KernelError
 from tilestitch.codegen.launch import (
     CountersArg,
     PackedArg,
@@ -21,10 +21,11 @@ from tilestitch.codegen.launch import (
     ValueArg,
 )  # fmt: skip
 from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.compiler.ir.errors import UndecidedError
 from tilestitch.compiler.ir.sizes import Size, ceil_div, is_open
 from tilestitch.compiler.ir.text import digest
 from tilestitch.compiler.ir.types import from_numpy_dtype, to_numpy_dtype
-from tilestitch.passes.plan import ALIGNMENT, Segment, StitchPlan
+from tilestitch.passes.plan import ALIGNMENT, Group, Segment, StitchPlan
 from tilestitch.passes.plan.buffers import TemporaryBuffer
 from tilestitch.passes.plan.launches.launch import Edge
 from tilestitch.runtime import program as rt
@@ -62,6 +63,17 @@ class Assembled:
         return self._launches[id(plan), group]
 
 
+def _lowered(lower: LoweredOnce, graph: Graph, group: Group) -> tuple[Any, ...]:
+    try:
+        return lower(graph, group)
+    except UndecidedError as error:
+        computed = ", ".join(f"%{value}" for value in group.outputs)
+        raise KernelError(
+            f"kernel {group.name}, which computes {computed}, cannot be generated for all sizes: {error}; compile for "
+            "fixed sizes (--shape) or narrower ranges (--dim)", group.origins,
+        ) from error  # fmt: skip
+
+
 def assemble(
     planned: Sequence[Planned],
     backend: Backend,
@@ -87,7 +99,7 @@ def assemble(
     for graph, plan in units:
         for group in plan.groups:
             progress("generate kernels", len(lowered), total)
-            lowered[id(plan), group.name] = tuple(lower(graph, case) for case in group.by_case)
+            lowered[id(plan), group.name] = tuple(_lowered(lower, graph, case) for case in group.by_case)
     launches = [launch for group in lowered.values() for case in group for launch in case]
     tensors = TensorTable()
     signatures = [

@@ -29,10 +29,11 @@ from tilestitch.passes.plan import StitchPlan
 from tilestitch.runtime.artifact import ArtifactContents, artifact_bytes, read_artifact, weights_path, write_artifact
 from tilestitch.runtime.jsonfields import parse_json
 
-from .errors import CacheWarning, OptionError
+from .errors import CacheWarning, OpenSizeError, OptionError
 from .prepare import Job, Prepared, Progress
 from .sources import opened
 from .specialise import Region, ShapeSet, favoured_regions, regions_of, scopes_of, shape_sets_of
+from .undecided import naming_values
 
 if TYPE_CHECKING:
     import onnx
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 EXPLANATION = "explain.json"
 """The artifact's member that `tilestitch explain` reads."""
-_REFUSALS = (FrontendError, IRError, PassError, CodegenError)
+_REFUSALS = (FrontendError, IRError, PassError, CodegenError, OpenSizeError)
 """What is raised for a model that cannot be compiled for all sizes, among other reasons."""
 
 
@@ -189,8 +190,8 @@ def compile_model(
         launches can run side by side; None: as many as that takes.
     expose: names of ONNX values to add to the outputs; with `plan`, of what its kernels store (`outputs` of `explain`).
 
-    Raises OptionError, ExportError, and the errors of frontend, passes and code generation; each message ends with
-    what to do.
+    Raises OptionError, ExportError, OpenSizeError, and the errors of frontend, passes and code generation; each message
+    ends with what to do.
     """
     from tilestitch.codegen.assemble import assemble
     from tilestitch.codegen.schedule import KernelsOfPlugins
@@ -259,7 +260,10 @@ def compile_model(
                     shape_sets, regions, tell, len(favoured)
                 )
             planned = [p.planned for p in (*prepared, *plain)]
-            assembled = assemble(planned, backend, keep_source=keep_source, progress=tell, schedules=plugins.schedules)
+            with naming_values([p.graph for p in planned]):
+                assembled = assemble(
+                    planned, backend, keep_source=keep_source, progress=tell, schedules=plugins.schedules
+                )
             return _explained(assembled, prepared, plain, precision, strip_weights, context)
 
         try:

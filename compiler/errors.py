@@ -15,6 +15,12 @@ class HostStepsError(Exception):
     exit_code = 2
 
 
+class OpenSizeError(Exception):
+    """Something of a model is decided by sizes that only a run can tell; it names the value that has them."""
+
+    exit_code = 2
+
+
 class ExportError(Exception):
     """PyTorch cannot export the model to ONNX, or lacks what it needs for that (exit code 4)."""
 

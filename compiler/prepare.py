@@ -20,9 +20,10 @@ from tilestitch.runtime.archive import atomic_files
 
 from .arithmetic import arithmetic_of_outputs
 from .caches import check_grown, length_classes, with_caches
-from .errors import HostStepsError, OptionError
+from .errors import HostStepsError, OpenSizeError, OptionError
 from .sources import Source
 from .specialise import Convert, Region, ShapeSet, Variant, replayed, variants
+from .undecided import naming_values
 
 if TYPE_CHECKING:
     from tilestitch.codegen.assemble import Planned
@@ -80,8 +81,9 @@ class Job:
             tell("import and plan", number, len(found))
             folder = self.dump_ir and self.dump_ir / (str(number) if len(found) > 1 else "")
             try:
-                result.append(self._planned(variant, classes, self.plans[number] if self.plans else None, folder))
-            except (IRError, PassError, HostStepsError) as error:
+                with naming_values([variant.imported.graph]):
+                    result.append(self._planned(variant, classes, self.plans[number] if self.plans else None, folder))
+            except (IRError, PassError, HostStepsError, OpenSizeError) as error:
                 needed = variant.needed and not isinstance(error, HostStepsError)
                 if variant.asked or self.scopes is not None or needed:
                     raise

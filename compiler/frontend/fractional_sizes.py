@@ -31,6 +31,9 @@ class Fraction:
     parts: tuple[Fraction, ...] = ()
     roundings: int = 0
 
+    def __str__(self) -> str:
+        return str(self.numerator) if self.denominator == 1 else f"({self.numerator}) / {self.denominator}"
+
     def plus(self, other: Fraction) -> Fraction | None:
         """None for what is rounded: it may miss an integer."""
         if (self.roundings or other.roundings) and 1 not in (self.denominator, other.denominator):

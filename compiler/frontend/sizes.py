@@ -79,11 +79,16 @@ def _rounded(op: str, value: Value, attrs: Mapping[str, Any]) -> np.ndarray | No
     if op == "cast" and (not is_integer(to) or storage_bytes(to) < _LEAST_BYTES):
         known = contents_of(value)
         return None if known is None else _cast(known, value.dtype, to)
-    fractions = _fractions(value, MOST_FOLLOWED, {})
+    fractions = fractions_of(value)
     if fractions is None:
         return None
     elements = [_ROUNDINGS[op](fraction, value.dtype) for fraction in fractions.reshape(-1)]
     return None if any(element is None for element in elements) else _objects(elements, fractions.shape)
+
+
+def fractions_of(value: Value) -> np.ndarray | None:
+    """A few floats as an array of fractions of sizes; None if they are not known to be that."""
+    return _fractions(value, MOST_FOLLOWED, {})
 
 
 _Found: TypeAlias = "dict[Value, np.ndarray | None]"

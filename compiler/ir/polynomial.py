@@ -316,7 +316,8 @@ def quotient(dividend: Integer, divisor: Integer) -> Integer:
     if bounds_of(divisor)[0] <= 0:
         raise UndecidedError(f"{divisor} > 0")
     if not isinstance(divisor, int):
-        return _floor(dividend, divisor)
+        found = _with_small_remainder(dividend, divisor)
+        return _floor(dividend, divisor) if found is None else found
     whole = {m: f // divisor for m, f in _terms(dividend).items() if f % divisor == 0 or not m}
     rest = made({m: f % divisor if not m else f for m, f in _terms(dividend).items() if f % divisor})
     inner = _alone(rest)
@@ -327,6 +328,18 @@ def quotient(dividend: Integer, divisor: Integer) -> Integer:
     if common > 1:  # what is left may be a quotient and a constant, like the above
         return made(whole) + quotient(made({m: f // common for m, f in _terms(rest).items()}), divisor // common)
     return made(whole) + (rest // divisor if isinstance(rest, int) else _floor(rest, divisor))
+
+
+def _with_small_remainder(dividend: Integer, divisor: Integer) -> Integer | None:
+    """The quotient where that and a constant as remainder are certain: `(4 * n + 1) // (4 * n)` is 1 for `n > 0`."""
+    constant = _terms(dividend).get((), 0)
+    whole = exact_quotient(dividend - constant, divisor)
+    if whole is None or not constant:
+        return None
+    least = bounds_of(divisor)[0]
+    if -least <= constant < least:
+        return whole + (0 if constant >= 0 else -1)
+    return None
 
 
 def _alone(size: Integer) -> Atom | None:

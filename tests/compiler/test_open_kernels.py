@@ -57,6 +57,13 @@ KERNELS = {
     "triangle": "(float[b, s] x) => (float[b, s] y) { y = Trilu<upper=0>(x) }",
     "numbers": "(float[b, s] x) => (int64[t] y) <int64 zero = {0}, int64 one = {1}>\n"
     "{ h = Shape(x)  d = Gather(h, one)  y = Range(zero, d, one) }",
+    "floats_from_0": "(float[b, s] x) => (float[t] y) <int64 one = {1}, float zero = {0}, float step = {1}>\n"
+    "{ h = Shape(x)  d = Gather(h, one)  e = Cast<to=1>(d)  y = Range(zero, e, step) }",
+    "floats_to_0": "(float[b, s] x) => (float[t] y) <int64 one = {1}, float end = {-1}, float step = {-1}>\n"
+    "{ h = Shape(x)  d = Gather(h, one)  m = Sub(d, one)  e = Cast<to=1>(m)  y = Range(e, end, step) }",
+    "floats_by_halves": "(float[b, s] x) => (float[t] y)\n"
+    "<int64 one = {1}, float half = {0.5}, float from = {-0.5}, float step = {0.75}>\n"
+    "{ h = Shape(x)  d = Gather(h, one)  e = Cast<to=1>(d)  m = Mul(e, half)  y = Range(from, m, step) }",
     "picked": "(float[b, s, 3] x, int64[b, s, 2] i) => (float[b, s, 3] y) <int64 m = {1}>\n"
     "{ j = Mod(i, m)  y = GatherND(x, j) }",
     "slices_added": "(float[b, s] x, int64[b, 1] i, float[b, s] u) => (float[b, s] y) <int64 m = {1}>\n"

@@ -134,6 +134,13 @@ def test_what_is_missing_to_a_multiple_is_small(text: str, bounds: tuple[int, in
     assert bounds_of(parse_size(text, NAMES)) == bounds
 
 
+def test_a_quotient_by_an_open_size_with_a_small_remainder() -> None:
+    assert (4 * S + 1) // (4 * S) == (4 * S + 3) // (4 * S) == 1
+    assert (3 * S * B + B) // (3 * B * S + B) == 1 and (6 * B * S + 1) // (2 * B * S) == 3
+    assert (4 * S - 1) // (2 * S) == 1 and (4 * S - 2) // (2 * S) == 1
+    assert is_open((4 * S + 4) // (4 * S)) and is_open((4 * S - 3) // (2 * S))
+
+
 def test_division_by_what_may_be_0_raises() -> None:
     with pytest.raises(UndecidedError, match="p > 0"):
         S // P

@@ -16,7 +16,8 @@ from ..builder import dtype_of, normalize_axis
 from ..context import Context, Converted, Versioned
 from ..errors import NotStatic
 from ..found_sizes import Element, entries_of
-from ..sizes import contents_of
+from ..fractional_sizes import EXACT
+from ..sizes import contents_of, fractions_of
 from .common import axes_of
 from .computed_pads import pad_as_computed
 
@@ -26,7 +27,23 @@ def convert_reshape(ctx: Context) -> Value:
     target = list(ctx.attr("shape") if ctx.opset < 5 else ctx.ints_of(1))
     if not ctx.attr("allowzero", 0):
         target = _kept_sizes(ctx, x, target)
-    return ctx.reshape(x, _resolved(x, target))
+    return _reshaped(ctx, x, _resolved(x, target))
+
+
+def _reshaped(ctx: Context, x: Value, target: Sequence[int]) -> Value:
+    """Where numbers of elements are equal by a claim only, one dimension becomes what is left of the operand's, so that
+    indices can be computed, and is cut to what the model says, which is the same.
+    """
+    count = x.tensor_type.num_elements if isinstance(x.type, TensorType) and x.type.is_sized else 0
+    if not any(map(is_open, (count, *target))) or prod(target) == count:
+        return ctx.reshape(x, target)
+    for axis, size in enumerate(target):
+        rest = prod(d for other, d in enumerate(target) if other != axis)
+        left = count // rest if is_open(size) and bounds_of(rest)[0] > 0 else 0
+        if is_open(left) and left * rest == count and may_be_equal(left, size):
+            whole = ctx.reshape(x, [left if other == axis else d for other, d in enumerate(target)])
+            return ctx.emit("slice", whole, starts=(0,) * len(target), steps=(1,) * len(target), sizes=tuple(target))
+    return ctx.reshape(x, target)
 
 
 def _kept_sizes(ctx: Context, x: Value, target: list[int]) -> list[int]:
@@ -396,6 +413,8 @@ def convert_range(ctx: Context) -> Value:
     bounds = [contents_of(ctx.input(i)) for i in range(3)]
     if all(b is not None for b in bounds) and any(is_open(b.item()) for b in bounds if b is not None):
         return _open_range(ctx, *(b.item() for b in bounds if b is not None))
+    if dtype_of(ctx.input(0)) in EXACT and not all(ctx.input(i).is_constant for i in range(3)):
+        return _open_range_of_floats(ctx)
     start, limit, delta = (ctx.constant_of(i).reshape(()) for i in range(3))
     if not delta:
         raise ctx.fail("delta is zero")
@@ -414,6 +433,23 @@ def _open_range(ctx: Context, start: Size, limit: Size, step: Size) -> Value:
     positions = ctx.iota(count, dtype)
     scaled = positions if step == 1 else ctx.mul(positions, step)
     return scaled if start == 0 else ctx.add(scaled, ctx.size(start, dtype))
+
+
+def _open_range_of_floats(ctx: Context) -> Value:
+    """A range of floats whose ends are sizes, as numbers or with a part after the point."""
+    ends = [fractions_of(ctx.input(i)) for i in range(3)]
+    known = [end.item() for end in ends if end is not None]
+    if len(known) < 3:
+        raise NotStatic("the ends of the range are no arithmetic on sizes")
+    start, limit, step = known
+    dtype = dtype_of(ctx.input(0))
+    length = limit.plus(start.negated())
+    steps = None if length is None else length.over(step)
+    count = None if steps is None else steps.ceil(dtype)
+    if count is None:
+        raise NotStatic(f"how many steps of {step} the range has")
+    scaled = ctx.mul(ctx.cast(ctx.iota(largest(0, count)), dtype), ctx.reshape(ctx.input(2), ()))
+    return ctx.add(scaled, ctx.reshape(ctx.input(0), ()))
 
 
 def convert_eye_like(ctx: Context) -> Value:

@@ -16,6 +16,7 @@ import numpy as np
 
 from tilestitch.compiler.ir import Kind, Node, Value, kind_of, reference
 from tilestitch.compiler.ir.sizes import is_open
+from tilestitch.compiler.ir.symbol_uses import symbols_of_node
 from tilestitch.compiler.ir.types import is_float
 from tilestitch.passes.plan.parts import Softmax
 from tilestitch.runtime.errors import TilestitchRuntimeError
@@ -169,6 +170,8 @@ class _Walk:
 
     def _exact(self, node: Node, operands: list[np.ndarray | None]) -> _Known:
         if not node.output.tensor_type.is_static or prod(node.output.shape) > MOST_ELEMENTS:
+            return _UNKNOWN
+        if symbols_of_node(node):  # however few elements there are, what they are depends on open sizes
             return _UNKNOWN
         try:
             with np.errstate(all="ignore"):
