@@ -22,6 +22,9 @@ FOREIGN = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 
 FOREIGN_DOMAIN = "com.microsoft"
 
+FIRST_WITH_INITIALIZERS_APART = 4
+"""The version of ONNX's format since which an initialiser need not be an input."""
+
 
 def check_model(proto: ModelProto, path: Path | None) -> None:
     """Run ONNX's checker; by path where there is one, since a model with its external data may exceed 2 GB.
@@ -40,20 +43,29 @@ def check_model(proto: ModelProto, path: Path | None) -> None:
 
 def _checkable(proto: ModelProto, path: Path | None) -> ModelProto | str:
     """What the checker is given: it wants shapes of all inputs and outputs, which ONNX itself leaves optional, and
-    takes no message beyond 2 GB.
+    types of outputs, which tools leave out that add some; before IR version 4, it wants an input for each initialiser.
+    It takes no message beyond 2 GB.
 
     Operators that ONNX Runtime writes into ONNX's domain, which the checker takes for wrong there, are shown as others.
     A copy belongs to no folder, so its external tensors, which are checked when they are mapped, are emptied; of a
     model in memory that is too large, all are.
     """
+    typed = all(output.type.WhichOneof("value") for output in proto.graph.output)
     tensors = [v.type.tensor_type for v in (*proto.graph.input, *proto.graph.output) if v.type.HasField("tensor_type")]
-    large = path is None and _is_large(proto)
+    shaped = all(t.HasField("shape") for t in tensors)
+    apart = _has_initializers_apart(proto)
+    large = path is None and is_large(proto)
     foreign = any(True for _ in _foreign_nodes(proto))
     external = path is None and any(t.data_location == TensorProto.EXTERNAL for t in all_tensors(proto.graph))
-    if all(t.HasField("shape") for t in tensors) and not large and not external and not foreign:
+    if typed and shaped and not (large or external or foreign or apart):
         return proto if path is None else str(path)
     copy = _without_initializers(proto)
+    if apart:
+        copy.ir_version = FIRST_WITH_INITIALIZERS_APART
     copy.graph.initializer.extend(_emptied(t) if large else t for t in proto.graph.initializer)
+    for output in copy.graph.output:
+        if not output.type.WhichOneof("value"):
+            output.type.tensor_type.elem_type = TensorProto.FLOAT
     for info in (*copy.graph.input, *copy.graph.output):
         if info.type.HasField("tensor_type") and not info.type.tensor_type.HasField("shape"):
             info.type.tensor_type.shape.SetInParent()
@@ -81,7 +93,15 @@ def _foreign_nodes(proto: ModelProto) -> Iterator[tuple[ModelProto | FunctionPro
                 yield holder, node
 
 
-def _is_large(proto: ModelProto) -> bool:
+def _has_initializers_apart(proto: ModelProto) -> bool:
+    """Whether there are initialisers that are no inputs, in a model of a version that has none such."""
+    inputs = {info.name for info in proto.graph.input}
+    early = 0 < proto.ir_version < FIRST_WITH_INITIALIZERS_APART
+    return early and any(tensor.name not in inputs for tensor in proto.graph.initializer)
+
+
+def is_large(proto: ModelProto) -> bool:
+    """Whether a message is beyond what protobuf writes or copies whole."""
     try:
         size: int = proto.ByteSize()
     except EncodeError:  # protobuf counts by writing

@@ -26,6 +26,7 @@ from .dispatch import convert_node, require_supported
 from .errors import ModelError
 from .expansion import check_expanded_size
 from .onnx_types import from_type_proto
+from .ordering import in_order
 from .scope import FunctionKey, Module, Scope, canonical_domain
 from .symbols import Range, Symbols
 from .walks import all_tensors, node_tensors, subgraphs
@@ -97,11 +98,12 @@ def checked_model(model: str | os.PathLike[str] | ModelProto, folder: Path | Non
     _check_text(proto.graph.node)
     for function in proto.functions:
         _check_text(function.node)
+    given, proto = proto, in_order(proto)
     functions = _local_functions(proto)
     _check_versions(proto)
     check_expanded_size(proto, functions)
     require_supported(proto, functions)
-    check_model(proto, path)
+    check_model(proto, path if proto is given else None)
     _check_output_names(proto)
     opsets = {canonical_domain(o.domain): o.version for o in proto.opset_import}
     return CheckedModel(proto, Module(convert_node, functions, path.parent if path else folder), opsets)
@@ -155,7 +157,7 @@ def _converted(
             if symbols is not None:
                 symbols.check_ranges()
             scope.graph.outputs = scope.body(proto.graph)
-        if symbols is None or not (symbols.learned(claims) or symbols.without_empty(_sizes_of_work(scope.graph))):
+        if symbols is None or not (symbols.learned(claims) or symbols.without_empty(_sizes_of_results(scope.graph))):
             break
     if symbols is not None:
         used = symbols_of(_sizes_in(scope.graph))
@@ -171,10 +173,12 @@ def _sizes_in(graph: Graph) -> Iterator[Any]:
     return (d for v in values if isinstance(v.type, TensorType) for d in v.type.shape)
 
 
-def _sizes_of_work(graph: Graph) -> Iterator[Any]:
-    """The dimensions of what matmuls, convolutions and reductions give: their kernels need elements."""
-    values = (v for node in graph.nodes if kind_of(node.op) in (Kind.CONTRACTION, Kind.REDUCTION) for v in node.outputs)
-    return (d for v in values if isinstance(v.type, TensorType) for d in v.type.shape)
+def _sizes_of_results(graph: Graph) -> Iterator[Any]:
+    """The dimensions of what is certainly stored, and of what matmuls, convolutions and reductions give: their kernels
+    need elements.
+    """
+    work = (v for node in graph.nodes if kind_of(node.op) in (Kind.CONTRACTION, Kind.REDUCTION) for v in node.outputs)
+    return (d for v in (*graph.outputs, *work) if isinstance(v.type, TensorType) for d in v.type.shape)
 
 
 def _or_empty(symbol: Symbol) -> Symbol:

@@ -66,6 +66,8 @@ class Symbols:
     """Tensors whose elements were taken for sizes, and what has these for its dimensions."""
     emptied: dict[str, Range] = field(default_factory=dict)
     """Sizes of the inputs' dimensions that are left out because something in the model is empty there."""
+    _plain: dict[str, str] = field(default_factory=dict)
+    """What the model calls the dimensions of symbols."""
     taken: list[Size] = field(default_factory=list)
     """What sizes that only a run can tell were taken for, as often as one was asked for: a run must find no other."""
 
@@ -84,8 +86,7 @@ class Symbols:
 
     def found(self, hint: str, most: int = FOUND_RANGE[1]) -> Size:
         """A further symbol, for a size that only a run can tell. Converting a model anew gives the same ones."""
-        plain = re.sub(r"\W", "_", hint)
-        plain = plain if plain.isidentifier() else f"_{plain}"
+        plain = _plain(hint)
         number = self._counts[plain] = self._counts.get(plain, -1) + 1
         name = f"{plain}_{number}" if number else plain
         while name in self.asked:
@@ -112,8 +113,9 @@ class Symbols:
         return self._symbol(name)
 
     def _symbol(self, name: str) -> Size:
-        plain = re.sub(r"\W", "_", name)
-        plain = plain if plain.isidentifier() else f"_{plain}"
+        plain = _plain(name)
+        while self._plain.setdefault(plain, name) != name:  # `a b` is not `a_b`
+            plain += "_"
         self.asked.update({name: None, plain: None})
         if plain in self.known:
             return self.known[plain]
@@ -293,6 +295,12 @@ def unsized(type_: Type, inner: Iterable[Symbol]) -> Type:
     own = frozenset(inner)
     dims = type_.shape
     return type_.with_shape(tuple(d if isinstance(d, str) or not symbols_of([d]) & own else UNKNOWN for d in dims))
+
+
+def _plain(name: str) -> str:
+    """A name as an expression may have it: of letters, digits and underscores that ASCII has."""
+    plain = re.sub(r"\W", lambda found: "_" if found[0].isascii() else f"_{ord(found[0]):x}", name, flags=re.ASCII)
+    return plain if plain.isidentifier() else f"_{plain}"
 
 
 def _is_size(text: str, names: Mapping[str, Size]) -> bool:

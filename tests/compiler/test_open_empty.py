@@ -119,3 +119,16 @@ def test_a_view_of_what_may_be_empty_is_compiled() -> None:
             x = np.random.default_rng(n).standard_normal((2, n, 4, 6)).astype(np.float32)
             rows = np.pad(x[:, 1::2].reshape(-1, 24), ((1, 0), (0, 0)))
             np.testing.assert_array_equal(module.run({"x": x})["y"], rows)
+
+
+def test_an_output_that_may_be_empty_has_a_kernel() -> None:
+    """All but the last of each row, of which a row of one has none."""
+    text = """(float[n, k] x) => (float[n, m] y) <int64[1] from = {0}, int64[1] to = {-1}, int64[1] axis = {1}> {
+        y = Slice(x, from, to, axis)
+    }"""
+    compiled = compile_model(model(text), num_threads=1)
+    assert host_steps(compiled)[0] == 0
+    with load(compiled.to_bytes(), num_threads=1) as module:
+        for shape in ((1, 1), (3, 1), (1, 2), (5, 37), (3, 0)):
+            x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+            np.testing.assert_array_equal(module.run({"x": x})["y"], x[:, :-1])

@@ -106,6 +106,44 @@ def test_the_checker_runs() -> None:
         import_model(wrong_attribute)
 
 
+def test_what_tools_leave_behind_is_accepted() -> None:
+    """An output that was added by name only, and an initialiser that is no input before IR version 4."""
+    model = linear([2, 4])
+    model.ir_version = 3
+    model.graph.output.append(onnx.ValueInfoProto(name="h"))
+    x = floats(2, 4)
+    y, h = evaluate(import_model(model).graph, [x])
+    w = numpy_helper.to_array(model.graph.initializer[0])
+    assert_close(h, x @ w)
+    assert_close(y, np.maximum(x @ w, 0))
+
+
+def test_nodes_in_any_order() -> None:
+    """Appended ones, too, in a branch, whose values the branch takes from outside, and in a function."""
+    twice = helper.make_function(
+        "own", "Quadruple", ["a"], ["b"],
+        [helper.make_node("Add", ["c", "c"], ["b"]), helper.make_node("Add", ["a", "a"], ["c"])],
+        [helper.make_opsetid("", 21)],
+    )  # fmt: skip
+    then = [helper.make_node("Neg", ["n"], ["then"]), helper.make_node("Abs", ["late"], ["n"])]
+    other = [helper.make_node("Identity", ["late"], ["else"])]
+    branches = {
+        "then_branch": helper.make_graph(then, "then", [], [info("then", None)]),
+        "else_branch": helper.make_graph(other, "else", [], [info("else", None)]),
+    }
+    model = model_of(
+        [helper.make_node("If", ["flag"], ["y"], **branches),
+         helper.make_node("Quadruple", ["x"], ["late"], domain="own")],
+        [info("x", [3]), info("flag", [], TensorProto.BOOL)], [info("y", None)],
+        opsets={"": 21, "own": 1}, functions=[twice],
+    )  # fmt: skip
+    before = model.SerializeToString(deterministic=True)
+    graph, x = import_model(model).graph, floats(3)
+    for flag, wanted in ((True, -np.abs(4 * x)), (False, 4 * x)):
+        assert_close(evaluate(graph, [x, np.array(flag)])[0], wanted)
+    assert model.SerializeToString(deterministic=True) == before
+
+
 def test_all_missing_operators_are_named_at_once() -> None:
     nodes = [
         helper.make_node("FusedThing", ["x"], ["a"], domain="com.microsoft", name="first"),

@@ -39,6 +39,18 @@ def test_names_of_dimensions_may_be_arithmetic() -> None:
     assert output_types(import_model(model, ranges={}).graph) == ["float32[past + 1]"]
 
 
+def test_names_that_no_expression_can_have_stay_apart() -> None:
+    model = parser.parse_model(HEAD + "(float[p, q] x, float[r, s] y) => (float[p, q] z) { z = Neg(x) }")
+    names = ["a b", "a_b", "\u65e5", "\u672c"]
+    dims = [dim for value in model.graph.input for dim in value.type.tensor_type.shape.dim]
+    for dim, name in zip(dims, names, strict=True):
+        dim.dim_param = name
+    ranges = {name: (2, high) for high, name in enumerate(names, 3)}
+    symbols = import_model(model, ranges=ranges).graph.symbols
+    assert [symbol.high for symbol in symbols] == [3, 4, 5, 6]
+    assert len({symbol.name for symbol in symbols}) == 4 and all(symbol.name.isascii() for symbol in symbols)
+
+
 def test_shape_arithmetic_leaves_nothing_to_compute() -> None:
     graph = imported("""(float[b, s, 64] x) => (float[b, s, 4, 16] z) {
         shape = Shape(x)

@@ -1,0 +1,68 @@
+"""Nodes in an order in which each follows what it uses: ONNX demands it, tools that append nodes do not keep it."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from itertools import pairwise
+
+from onnx import ModelProto, NodeProto
+
+from .checking import is_large
+from .walks import all_nodes, subgraphs
+
+
+def in_order(proto: ModelProto) -> ModelProto:
+    """The model itself where its nodes are in order, else a copy that is. Nodes that go round in a circle stay as they
+    are, and so do those of a model in memory that is too large to be copied, for the checker to refuse.
+    """
+    if not any(_is_unordered(nodes) for nodes in _node_lists(proto)) or is_large(proto):
+        return proto
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    for nodes in _node_lists(copy):
+        order = _order(nodes)
+        if len(order) == len(nodes):
+            ordered = [nodes[at] for at in order]
+            del nodes[:]
+            nodes.extend(ordered)
+    return copy
+
+
+def _node_lists(proto: ModelProto) -> list[Sequence[NodeProto]]:
+    """Of the main graph and the functions; before each, of the graphs nested in it."""
+    outer = [proto.graph.node, *(function.node for function in proto.functions)]
+    nested = [graph.node for nodes in outer for node in all_nodes(nodes) for graph in subgraphs(node)]
+    return [*reversed(nested), *outer]
+
+
+def _is_unordered(nodes: Sequence[NodeProto]) -> bool:
+    return any(before > after for before, after in pairwise(_order(nodes)))
+
+
+def _order(nodes: Sequence[NodeProto]) -> list[int]:
+    """Their places, the first that can be computed first; without those in a circle, and what needs them."""
+    makers = {output: at for at, node in enumerate(nodes) for output in node.output if output}
+    needed = [{makers[name] for name in _used_by(node) if name in makers} for node in nodes]
+    users: list[list[int]] = [[] for _ in nodes]
+    for at, needs in enumerate(needed):
+        for maker in needs:
+            users[maker].append(at)
+    waits = [len(needs) for needs in needed]
+    ready = [at for at, count in enumerate(waits) if not count]
+    order = []
+    while ready:
+        at = heapq.heappop(ready)
+        order.append(at)
+        for user in users[at]:
+            waits[user] -= 1
+            if not waits[user]:
+                heapq.heappush(ready, user)
+    return order
+
+
+def _used_by(node: NodeProto) -> set[str]:
+    """The names that a node uses, or those nested in it."""
+    inner = list(all_nodes([node]))
+    results = (output.name for each in inner for graph in subgraphs(each) for output in graph.output)
+    return {name for each in inner for name in each.input} | set(results)
