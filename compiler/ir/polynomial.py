@@ -44,6 +44,8 @@ def in_kernel(size: Integer) -> Any:
     return lower(size)
 
 
+MOST_CASES = 3
+"""Of larger and smaller ones in one sum, whose bounds are found for either operand."""
 FAR = 1 << 62
 """Beyond every size: the end of a range that has none."""
 
@@ -174,8 +176,10 @@ class Polynomial:
         if any(len(monomial) > 1 for monomial in self.terms):
             least, most = _bounds_of_sum(_above_least(self.terms), lambda atom: (0, atom.bounds[1] - atom.bounds[0]))
             low, high = max(low, least), min(high, most)
-        found = _bounds_of_remainders(self.terms)
-        return (low, high) if found is None else (max(low, found[0]), min(high, found[1]))
+        for found in (_bounds_of_remainders(self.terms), _bounds_by_cases(self.terms)):
+            if found is not None:
+                low, high = max(low, found[0]), min(high, found[1])
+        return low, high
 
     @cached_property
     def symbols(self) -> frozenset[Symbol]:
@@ -467,6 +471,22 @@ def _bounds_of_product(monomial: Monomial) -> tuple[int, int]:
         corners = [a * b for a in (low, high) for b in atom.bounds]
         low, high = min(corners), max(corners)
     return low, high
+
+
+def _bounds_by_cases(terms: Mapping[Monomial, int]) -> tuple[int, int] | None:
+    """Bounds of a sum with the larger or smaller of two expressions, which the rest of the sum may have as well: `n -
+    min(n, m)` is the larger of 0 and `n - m`. None for one without, or with many.
+    """
+    found = [m for m in terms if len(m) == 1 and isinstance(m[0], Extreme)]
+    if not found or len(found) > MOST_CASES:
+        return None
+    chosen = min(found, key=lambda monomial: monomial[0].text)
+    extreme, factor = chosen[0], terms[chosen]
+    rest = made({monomial: count for monomial, count in terms.items() if monomial != chosen})
+    assert isinstance(extreme, Extreme)
+    lows, highs = zip(*(bounds_of(rest + factor * operand) for operand in extreme.operands), strict=True)
+    choose: Callable[[Iterable[int]], int] = max if (extreme.name == "max") == (factor > 0) else min
+    return choose(lows), choose(highs)
 
 
 def _bounds_of_sum(terms: Mapping[Monomial, int], bounds: Callable[[Atom], tuple[int, int]]) -> tuple[int, int]:

@@ -159,6 +159,11 @@ def test_the_end_of_a_table_narrows_a_range() -> None:
     assert output_types(graph) == ["float32[n,2]"]
 
 
+def test_constant_indices_narrow_a_range() -> None:
+    graph = imported("(float[n, 4] x) => (float[2, 4] z) <int64[2] places = {5, -7}> { z = Gather(x, places) }")
+    assert [(s.low, s.high) for s in graph.symbols] == [(7, 2**31 - 1)]
+
+
 def test_a_symbol_that_must_be_a_product_becomes_it() -> None:
     graph = imported("""(float[a, b] x, float[c] y) => (float[c] z) {
         flat = Constant<value_ints=[-1]>()

@@ -141,6 +141,13 @@ def test_a_quotient_by_an_open_size_with_a_small_remainder() -> None:
     assert is_open((4 * S + 4) // (4 * S)) and is_open((4 * S - 3) // (2 * S))
 
 
+def test_bounds_see_what_a_minimum_shares_with_the_rest_of_a_sum() -> None:
+    """How many of `s` rows are kept, of which there may be 100 at most."""
+    dropped = largest(0, S - 100)
+    assert bounds_of(S - smallest(S, dropped)) == (1, 100)
+    assert largest(0, S - dropped) == S - dropped
+
+
 def test_division_by_what_may_be_0_raises() -> None:
     with pytest.raises(UndecidedError, match="p > 0"):
         S // P

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir import TensorType, Value
+from tilestitch.compiler.ir.claims import may_be_natural
+from tilestitch.compiler.ir.sizes import Size, is_open
 
 from ..builder import Builder
 from ..context import Context, Versioned
@@ -17,8 +19,18 @@ def along_axis(b: Builder, vector: Value, axis: int, rank: int) -> Value:
 
 
 def convert_gather(ctx: Context) -> Value:
-    x = ctx.input(0)
-    return ctx.gather(x, ctx.input(1), ctx.axis(x, ctx.attr("axis", 0)))
+    x, indices = ctx.input(0), ctx.input(1)
+    axis = ctx.axis(x, ctx.attr("axis", 0))
+    if isinstance(x.type, TensorType) and indices.data is not None and indices.data.size:
+        _claim_to_hold(x.shape[axis], int(indices.data.min()), int(indices.data.max()))
+    return ctx.gather(x, indices, axis)
+
+
+def _claim_to_hold(size: Size | str, first: int, last: int) -> None:
+    """That an open dimension has these two places; negative ones count from its end."""
+    if is_open(size):
+        may_be_natural(size - 1 - last)
+        may_be_natural(size + first)
 
 
 def convert_gather_elements(ctx: Context) -> Value:
