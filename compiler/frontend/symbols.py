@@ -22,6 +22,7 @@ from tilestitch.compiler.ir.sizes import (
     parse_size,
     size_of,
     symbols_of,
+    where_zero,
 )
 from tilestitch.compiler.ir.types import TensorType
 
@@ -146,9 +147,9 @@ class Symbols:
 
     def _solved(self, claim: Claim) -> bool:
         """A symbol that the claim gives by others: the last one that is a sum of them, not a difference."""
-        order = list(self.by_name)
-        found = sorted(symbols_of([claim.size]), key=lambda symbol: order.index(symbol.name), reverse=True)
-        values = [(symbol, value) for symbol in found if (value := _without(claim.size, symbol)) is not None]
+        order, size = list(self.by_name), where_zero(claim.size)
+        found = sorted(symbols_of([size]), key=lambda symbol: order.index(symbol.name), reverse=True)
+        values = [(symbol, value) for symbol in found if (value := _without(size, symbol)) is not None]
         best = next((each for each in values if bounds_of(each[1])[0] >= 0), None)
         if best is not None:
             if claim.joins:

@@ -489,6 +489,22 @@ def _bounds_by_cases(terms: Mapping[Monomial, int]) -> tuple[int, int] | None:
     return choose(lows), choose(highs)
 
 
+def where_zero(size: Integer) -> Integer:
+    """A size that is 0 wherever this one is: in a sum that is 0, the larger or smaller of two is not the operand with
+    which the sum cannot be: `n - max(0, m)` is 0 where `n - m` is, if n is 1 or more.
+    """
+    for monomial, factor in _terms(size).items():
+        extreme = monomial[0] if len(monomial) == 1 else None
+        if not isinstance(extreme, Extreme):
+            continue
+        rest = size - made({monomial: factor})
+        cases = [rest + factor * operand for operand in extreme.operands]
+        possible = [case for case in cases if bounds_of(case)[0] <= 0 <= bounds_of(case)[1]]
+        if len(possible) == 1:
+            return where_zero(possible[0])
+    return size
+
+
 def _bounds_of_sum(terms: Mapping[Monomial, int], bounds: Callable[[Atom], tuple[int, int]]) -> tuple[int, int]:
     """Bounds of a sum each of whose terms is taken by itself."""
     low = high = 0

@@ -26,7 +26,7 @@ else:
 __all__ = [
     "FAR", "Size", "Symbol", "as_size", "at", "bounds_of", "ceil_div", "divisor_of", "divisors_of", "if_any",
     "is_empty_without", "is_open", "largest", "over", "parse_size", "size_of", "smallest", "surely", "symbols_of",
-    "typical",
+    "typical", "where_zero",
 ]  # fmt: skip
 
 
@@ -49,6 +49,11 @@ def over(size: Size, symbols: Mapping[str, Symbol]) -> Size:
 def if_any(symbol: Symbol) -> Size:
     """1, but 0 where a symbol is 0, whatever its range says."""
     return _as_int(polynomial.if_any(symbol))
+
+
+def where_zero(size: Size) -> Size:
+    """A size that is 0 wherever this one is, without the larger or smaller of two where only one of them can be."""
+    return _as_int(polynomial.where_zero(size))
 
 
 def is_empty_without(size: Size, symbol: Symbol) -> bool:

@@ -148,6 +148,18 @@ def test_a_symbol_that_must_be_a_sum_becomes_it() -> None:
     assert not graph.claims
 
 
+def test_a_total_is_known_from_what_is_left_of_it() -> None:
+    """Positions behind those of a cache, one for each new token, counted in a mask of both."""
+    graph = imported("""(float[new] x, float[past, 4] cache, float[total] mask) => (float[new] z)
+        <int64[1] zero = {0}, int64[1] end = {9223372036854775807}> {
+        before = Shape<end=1>(cache)
+        places = Slice(mask, before, end)
+        z = Add(x, places)
+    }""")
+    assert [str(v.type) for v in graph.inputs] == ["float32[new]", "float32[past,4]", "float32[new + past]"]
+    assert output_types(graph) == ["float32[new]"]
+
+
 def test_the_end_of_a_table_narrows_a_range() -> None:
     graph = imported("""(int64[n] ids) => (float[n, 2] z) <float[16, 2] table = {
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}> {
@@ -157,6 +169,16 @@ def test_the_end_of_a_table_narrows_a_range() -> None:
     }""")
     assert [(s.low, s.high) for s in graph.symbols] == [(1, 16)]
     assert output_types(graph) == ["float32[n,2]"]
+
+
+def test_sums_of_products_along_what_was_found() -> None:
+    graph = imported("""(bool[n] m, float[n] x) => (float z) <int64[1] all = {-1}> {
+        places = NonZero(m)
+        flat = Reshape(places, all)
+        some = Gather(x, flat)
+        z = Einsum<equation="i,i->">(some, some)
+    }""")
+    assert output_types(graph) == ["float32[]"]
 
 
 def test_constant_indices_narrow_a_range() -> None:

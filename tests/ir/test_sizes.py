@@ -23,6 +23,7 @@ from tilestitch.compiler.ir.sizes import (
     smallest,
     symbols_of,
     typical,
+    where_zero,
 )  # fmt: skip
 
 SYMBOLS = {name: Symbol(name, low, high) for name, low, high in (("b", 1, 64), ("s", 1, 512), ("p", 0, 100))}
@@ -79,6 +80,13 @@ def test_what_is_decided_of_an_order_holds_for_all_values(one: Any, other: Any, 
         except UndecidedError:
             continue
         assert decided == compare(_made(one, values), _made(other, values))
+
+
+@given(_trees(), VALUES)
+@example(("-", "s", ("max", 0, ("-", "b", "p"))), {"b": 60, "s": 20, "p": 40})
+def test_what_is_left_of_a_sum_is_0_where_the_sum_is(tree: Any, values: dict[str, int]) -> None:
+    size = _made(tree, NAMES) - _made(tree, values)
+    assert not is_open(size) or typical(where_zero(size), values) == 0
 
 
 def test_equal_expressions_compare_equal() -> None:

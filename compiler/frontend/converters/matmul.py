@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from tilestitch.compiler.ir import Value
-from tilestitch.compiler.ir.types import is_float
+from tilestitch.compiler.ir.sizes import as_size
+from tilestitch.compiler.ir.types import broadcast_shapes, is_float
 
 from ..builder import Builder, dtype_of
 from ..context import Context, Versioned
@@ -164,7 +165,7 @@ def _equal_inner(ctx: Context, a: Value, b: Value, inner: int) -> tuple[Value, V
     """Broadcast summed axes (of size one on one side only) to a common size."""
     a_shape, b_shape = ctx.shape(a), ctx.shape(b)
     a_head, b_head = len(a_shape) - inner, len(b_shape) - inner
-    common = tuple(max(m, n) if m and n else 0 for m, n in zip(a_shape[a_head:], b_shape[b_head:], strict=True))
+    common = [as_size(d) for d in broadcast_shapes(a_shape[a_head:], b_shape[b_head:])]
     return ctx.broadcast_to(a, (*a_shape[:a_head], *common)), ctx.broadcast_to(b, (*b_shape[:b_head], *common))
 
 
