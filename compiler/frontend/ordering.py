@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
 from itertools import pairwise
 
 from onnx import ModelProto, NodeProto
@@ -29,7 +29,7 @@ def in_order(proto: ModelProto) -> ModelProto:
     return copy
 
 
-def _node_lists(proto: ModelProto) -> list[Sequence[NodeProto]]:
+def _node_lists(proto: ModelProto) -> list[MutableSequence[NodeProto]]:
     """Of the main graph and the functions; before each, of the graphs nested in it."""
     outer = [proto.graph.node, *(function.node for function in proto.functions)]
     nested = [graph.node for nodes in outer for node in all_nodes(nodes) for graph in subgraphs(node)]

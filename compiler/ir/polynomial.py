@@ -480,7 +480,7 @@ def _bounds_by_cases(terms: Mapping[Monomial, int]) -> tuple[int, int] | None:
     found = [m for m in terms if len(m) == 1 and isinstance(m[0], Extreme)]
     if not found or len(found) > MOST_CASES:
         return None
-    chosen = min(found, key=lambda monomial: monomial[0].text)
+    chosen = min(found, key=lambda monomial: str(monomial[0]))
     extreme, factor = chosen[0], terms[chosen]
     rest = made({monomial: count for monomial, count in terms.items() if monomial != chosen})
     assert isinstance(extreme, Extreme)

@@ -28,7 +28,7 @@ def convert_gather(ctx: Context) -> Value:
 
 def _claim_to_hold(size: Size | str, first: int, last: int) -> None:
     """That an open dimension has these two places; negative ones count from its end."""
-    if is_open(size):
+    if not isinstance(size, str) and is_open(size):
         may_be_natural(size - 1 - last)
         may_be_natural(size + first)
 
