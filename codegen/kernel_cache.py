@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 
 LIMIT_BYTES = 1 << 30
+FOLDERS = 256
+"""Entries lie in so many folders, by the first two digits of their keys."""
 _DIGEST_BYTES = 32
 
 
@@ -68,35 +70,27 @@ class KernelCache:
             with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
                 file.write(_digest(key, data) + data)
             Path(file.name).replace(path)
+            self._trim(path.parent)
         except OSError:
             return
 
-    def trim(self) -> None:
-        """Remove what was not used for longest, so that a quarter of the limit is free, where the limit is passed."""
-        entries = sorted(self._entries())
+    def _trim(self, folder: Path) -> None:
+        """Remove what was not used for longest from one of the folders that share the limit, where it has more than its
+        share, so that a quarter of that is free. All of them are too many to look at after each kernel.
+        """
+        share = self.limit_bytes // FOLDERS
+        entries = sorted(_entries(folder))
         total = sum(size for _, size, _ in entries)
-        if total <= self.limit_bytes:
+        if total <= share:
             return
         for _, size, path in entries:
-            if total <= self.limit_bytes * 3 // 4:
+            if total <= share * 3 // 4:
                 return
-            try:
-                path.unlink()
-            except OSError:
-                continue  # another process has removed it
+            path.unlink(missing_ok=True)  # another process may have removed it
             total -= size
 
     def _path(self, key: str) -> Path | None:
         return None if self.folder is None else self.folder / key[:2] / key
-
-    def _entries(self) -> Iterator[tuple[int, int, Path]]:
-        """Time of the last use in ns, bytes and path of each."""
-        for path in () if self.folder is None else self.folder.glob("??/*"):
-            try:
-                facts = path.stat()
-            except OSError:
-                continue  # another process has removed it
-            yield facts.st_mtime_ns, facts.st_size, path
 
 
 NO_CACHE = KernelCache(None)
@@ -117,6 +111,16 @@ def code_generator() -> str:
 
 _CODEGEN = Path(__file__).parent
 _SOURCES = (_CODEGEN, _CODEGEN.parent / "passes" / "plan")
+
+
+def _entries(folder: Path) -> Iterator[tuple[int, int, Path]]:
+    """Time of the last use in ns, bytes and path of each."""
+    for path in folder.iterdir():
+        try:
+            facts = path.stat()
+        except OSError:
+            continue  # another process has removed it
+        yield facts.st_mtime_ns, facts.st_size, path
 
 
 def _digest(key: str, data: bytes) -> bytes:

@@ -77,7 +77,6 @@ class CpuBackend:
         compiled = compile_kernels(
             launches, self.target, digests, jobs=self.threads, keep_source=keep_source, cache=self.cache
         )
-        self.cache.trim()
         if not launches:
             return Compiled((), {})
         progress("link", 0, 1)

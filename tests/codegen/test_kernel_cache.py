@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tilestitch.codegen import kernel_cache
-from tilestitch.codegen.kernel_cache import KernelCache, code_generator, key_of
+from tilestitch.codegen.kernel_cache import FOLDERS, KernelCache, code_generator, key_of
 
 KEY, OTHER = key_of("a"), key_of("b")
 
@@ -54,24 +54,26 @@ def test_an_entry_under_the_name_of_another_is_none(tmp_path: Path) -> None:
     assert (cache.read(KEY), cache.read(OTHER)) == (None, b"b")
 
 
+def of_one_folder(count: int) -> list[str]:
+    return [f"ab{number:062}" for number in range(count)]
+
+
 def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
-    cache = KernelCache(tmp_path, limit_bytes=1000)
-    keys = [key_of(str(number)) for number in range(6)]
-    for number, key in enumerate(keys):
-        cache.write(key, bytes(150))
+    cache, keys = KernelCache(tmp_path, limit_bytes=1000 * FOLDERS), of_one_folder(6)
+    for number, key in enumerate(keys[:5]):
+        cache.write(key, bytes(150))  # 182 bytes of 1000
         os.utime(entry(tmp_path, key), (number, number))
     assert cache.read(keys[0]) is not None  # used now
-    cache.trim()
-    kept = [key in {path.name for path in cache.folder.rglob("*")} for key in keys] if cache.folder else []
-    assert kept == [True, False, False, True, True, True]  # 728 bytes of 750
+    cache.write(keys[5], bytes(150))
+    kept = {path.name for path in tmp_path.rglob("*")}
+    assert [key in kept for key in keys] == [True, False, False, True, True, True]  # 728 bytes of 750
 
 
 def test_what_is_within_the_limit_stays(tmp_path: Path) -> None:
-    cache = KernelCache(tmp_path, limit_bytes=1000)
-    for number in range(5):
-        cache.write(key_of(str(number)), bytes(150))
-    cache.trim()
-    assert all(cache.read(key_of(str(number))) is not None for number in range(5))
+    cache, keys = KernelCache(tmp_path, limit_bytes=1000 * FOLDERS), of_one_folder(5)
+    for key in keys:
+        cache.write(key, bytes(150))
+    assert all(cache.read(key) is not None for key in keys)
 
 
 def test_readers_find_all_of_an_entry_or_nothing(tmp_path: Path) -> None:

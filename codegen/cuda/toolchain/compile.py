@@ -154,7 +154,6 @@ def _compile_all(
                 raise KernelError.refused(symbol, reason, launch.owner, launch.origins, kept)
             built[symbol, architecture] = job.output.read_bytes()
             options.cache.write(keys[symbol, architecture], built[symbol, architecture])
-    options.cache.trim()
     return built
 
 
