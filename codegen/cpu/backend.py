@@ -49,7 +49,8 @@ class CpuBackend:
     def planned_for(self, threads: int) -> PassTarget:
         cpu = self.target
         return PassTarget(
-            "cpu", threads, isa=cpu.isa.name, dot=cpu.dot, half_dot=cpu.half_dot, tile_dots=cpu.tile_dots
+            "cpu", threads, isa=cpu.isa.name, dot=cpu.dot, half_dot=cpu.half_dot, tile_dots=cpu.tile_dots,
+            shares_ports=cpu.shares_ports,
         )  # fmt: skip
 
     def info(self, instructions: Collection[str]) -> TargetInfo:

@@ -107,6 +107,11 @@ class CpuTarget:
             return ()
         return tuple(name for name, feature in TILE_FEATURES.items() if self.has(feature))
 
+    @property
+    def shares_ports(self) -> bool:
+        """Whether vectors of 64 bytes are multiplied by the ports that convert and add, too: on all but AMD's cores."""
+        return self.isa is AVX512 and not self.mcpu.startswith("znver")
+
     def has(self, feature: str) -> bool:
         """Whether LLVM may use a feature, in its own spelling."""
         return bool(target_codegen.llvm_cpu_has_features(feature, self.tvm_target))

@@ -17,7 +17,7 @@ INTEGER_MMA = 80
 SMALL_FLOAT_MMA = 89
 """The oldest architecture whose tensor cores multiply floats of 8 bits."""
 
-_LEFT_OUT = ("dot", "half_dot", "tile_dots", "without_winograd")
+_LEFT_OUT = ("dot", "half_dot", "tile_dots", "shares_ports", "without_winograd")
 """Fields that are not written where they have nothing."""
 
 
@@ -42,6 +42,8 @@ class TargetInfo:
     """The same for half floats."""
     tile_dots: tuple[str, ...] = ()
     """The same for tiles of either."""
+    shares_ports: bool = False
+    """Whether a CPU multiplies vectors by the ports that convert and add, too (see `cpu.isa`)."""
     without_winograd: bool = False
     """Whether convolutions on a CPU multiply as they are written (see `cpu.winograd`)."""
     task_buffer_bytes: int = 256 * 1024
@@ -55,7 +57,7 @@ class TargetInfo:
     def core(self) -> Isa:
         """What schedules know of a CPU; PlanError if there is none such."""
         isa = isa_named(self.isa, self.dot, self.half_dot, self.tile_dots)
-        return replace(isa, winograd=False) if self.without_winograd else isa
+        return replace(isa, shares_ports=self.shares_ports, winograd=not self.without_winograd)
 
     @property
     def multiplies_bytes(self) -> bool:
@@ -114,7 +116,7 @@ class TargetInfo:
         return f"{named} ({', '.join(parts)})" if parts else named
 
     def to_json(self) -> dict[str, Any]:
-        """`dot`, `half_dot`, `tile_dots` and `without_winograd` are left out where there is none."""
+        """`dot`, `half_dot`, `tile_dots`, `shares_ports` and `without_winograd` are left out where there is none."""
         data = {**asdict(self), "architectures": list(self.architectures), "tile_dots": list(self.tile_dots)}
         return {key: value for key, value in data.items() if value or key not in _LEFT_OUT}
 
@@ -135,6 +137,7 @@ class TargetInfo:
             dot=fields.string("dot") if "dot" in data else "",
             half_dot=fields.string("half_dot") if "half_dot" in data else "",
             tile_dots=fields.strings("tile_dots") if "tile_dots" in data else (),
+            shares_ports=fields.optional_boolean("shares_ports"),
             without_winograd=fields.optional_boolean("without_winograd"),
             task_buffer_bytes=fields.integer("task_buffer_bytes"),
         )

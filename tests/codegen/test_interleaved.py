@@ -11,6 +11,7 @@ import pytest
 
 from tests.codegen.kernel_harness import cpu_group, run_launches
 from tilestitch.codegen.cpu.abi import KernelLaunch
+from tilestitch.codegen.cpu.backend import CpuBackend
 from tilestitch.codegen.cpu.group import lower_group
 from tilestitch.codegen.cpu.target import parse_target
 from tilestitch.codegen.cpu.toolchain.build import _codegen, lower
@@ -120,6 +121,14 @@ def test_where_epilogues_are_interleaved() -> None:
     assert not planned(conv(64, 40)).interleave, "no whole panels"
     assert not planned(conv(64, 256), TargetInfo(isa="avx2", dot="vpmaddwd")).interleave, "few registers"
     assert not planned(conv(64, 256), TargetInfo(isa="avx512", dot="vpmaddwd")).interleave, "pairs take no less time"
+
+
+@pytest.mark.parametrize("name, interleaved", [("znver4", True), ("znver5", True), ("emeraldrapids", False)])
+def test_epilogues_wait_where_their_ports_multiply(name: str, interleaved: bool) -> None:
+    target = CpuBackend(parse_target(f"cpu:{name},-amx-tile"), 1).planned_for(1)
+    assert TargetInfo.from_json(target.to_json()) == target
+    assert planned(conv(64, 256), target).interleave == interleaved
+    assert planned(conv(3, 64, 3), target).interleave == interleaved
 
 
 def test_sums_stay_in_registers_among_epilogues() -> None:

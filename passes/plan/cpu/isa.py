@@ -87,6 +87,8 @@ class Isa:
     """What multiplies tiles of either."""
     looks_up: bool = False
     """Whether an instruction looks up 16 floats at once."""
+    shares_ports: bool = False
+    """Whether the ports that multiply also convert and add: epilogues gain nothing from running beside products."""
     winograd: bool = True
     """Whether convolutions may be computed by Winograd's algorithm."""
 

@@ -115,10 +115,11 @@ def _in_vectors(shape: ConvShape, whole: ConvShape, isa: Isa, threads: int) -> C
 def _interleaved(draft: ConvPlan, isa: Isa) -> ConvPlan | None:
     """The same with lower tiles, whose epilogues run among the steps of the next ones, where there is such a kernel.
 
-    Not with pairs (`vpmaddwd`): those take four times as many instructions, and epilogues beside them no less time.
+    Not with pairs (`vpmaddwd`): those take four times as many instructions, and epilogues beside them no less time. Nor
+    where both need the same ports: tiles are lower for nothing, and sums are stored and read again.
     """
     schedule, few = draft.schedule, isa.vector_registers < 4 * EPILOGUE_REGISTERS
-    if draft.dot is None or draft.dot.name != "vpdpbusd" or draft.skips or schedule.spill or few:
+    if isa.shares_ports or few or draft.dot is None or draft.dot.name != "vpdpbusd" or draft.skips or schedule.spill:
         return None
     tile = _choose_tile(draft.shape, isa, interleaved=True)
     if tile is None:
