@@ -53,3 +53,21 @@ def test_a_reshape_to_a_size_that_is_the_same_by_a_claim_is_a_kernel() -> None:
         assert_close(module.run(feeds)["y"], reference(feeds)[0], MODELS["float32"])
     with pytest.raises(InputError, match="Reshape"):
         module.run({"x": np.zeros((1, 5, 3), np.float32)})
+
+
+def test_a_reshape_to_several_such_sizes_is_a_kernel() -> None:
+    """Both sides of an image are padded to whole windows of two by two, and taken for what they were."""
+    model = parser.parse_model(
+        HEAD + "(float[b, h, w] x) => (float[b, h, w] y)\n"
+        "<int64[1] two = {2}, int64[1] one = {1}, int64[1] window = {4}, int64[4] zeros = {0, 0, 0, 0}> {\n"
+        "b = Shape<end=1>(x)  s = Shape<start=1>(x)  u = Add(s, one)  n = Div(u, two)  p = Mul(n, two)  q = Sub(p, s)\n"
+        "pads = Concat<axis=0>(zeros, q)  padded = Pad(x, pads)  windows = Concat<axis=0>(b, n, window)\n"
+        "v = Reshape(padded, windows)  e = Softmax<axis=-1>(v)  rows = Concat<axis=0>(b, s)  r = Reshape(e, rows)\n"
+        "y = Add(r, x) }"
+    )
+    compiled = compile_model(model)
+    assert compiled.explain()["host"]["steps"] == 0
+    module, reference = load(compiled.to_bytes(), num_threads=1), rivals.onnxruntime(model, 1)
+    for b, h, w in ((1, 2, 2), (3, 4, 10), (2, 14, 6)):
+        feeds = {"x": np.random.default_rng(0).standard_normal((b, h, w)).astype(np.float32)}
+        assert_close(module.run(feeds)["y"], reference(feeds)[0], MODELS["float32"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from math import prod
 
 import numpy as np
@@ -31,18 +32,20 @@ def convert_reshape(ctx: Context) -> Value:
 
 
 def _reshaped(ctx: Context, x: Value, target: Sequence[int]) -> Value:
-    """Where numbers of elements are equal by a claim only, one dimension becomes what is left of the operand's, so that
-    indices can be computed, and is cut to what the model says, which is the same.
+    """Where numbers of elements are equal by a claim only, dimensions beside each other, as few as can be, become one
+    of what is left of the operand's, so that indices can be computed, and are cut to what the model says: the same.
     """
     count = x.tensor_type.num_elements if isinstance(x.type, TensorType) and x.type.is_sized else 0
     if not any(map(is_open, (count, *target))) or prod(target) == count:
         return ctx.reshape(x, target)
-    for axis, size in enumerate(target):
-        rest = prod(d for other, d in enumerate(target) if other != axis)
-        left = count // rest if is_open(size) and bounds_of(rest)[0] > 0 else 0
-        if is_open(left) and left * rest == count and may_be_equal(left, size):
-            whole = ctx.reshape(x, [left if other == axis else d for other, d in enumerate(target)])
-            return ctx.emit("slice", whole, starts=(0,) * len(target), steps=(1,) * len(target), sizes=tuple(target))
+    for first, last in sorted(combinations(range(len(target) + 1), 2), key=lambda ends: ends[1] - ends[0]):
+        head, size, tail = target[:first], prod(target[first:last]), target[last:]
+        rest = prod((*head, *tail))
+        left = count // rest if bounds_of(rest)[0] > 0 else 0
+        if left * rest == count and any(map(is_open, (left, size))) and may_be_equal(left, size):
+            whole, cut = ctx.reshape(x, (*head, left, *tail)), (*head, size, *tail)
+            sliced = ctx.emit("slice", whole, starts=(0,) * len(cut), steps=(1,) * len(cut), sizes=cut)
+            return ctx.reshape(sliced, target)
     return ctx.reshape(x, target)
 
 
