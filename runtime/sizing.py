@@ -121,10 +121,11 @@ class Sizing:
                 for axis, (size, given) in enumerate(zip(sizes, shapes[position])):
                     if size is not None and size != given:
                         value, rule = self._formal[position], shape[axis]
-                        why = "" if isinstance(rule, int) else f", for {_listed(symbols)}"
+                        why = "must be" if isinstance(rule, int) else f"{rule} is"
+                        known = "" if isinstance(rule, int) else f", for {_listed(symbols)}"
                         raise InputError(
-                            f"input {value.name!r} of type {value.type}: dimension {axis} is {given}, but {rule} is "
-                            f"{size}{why}; make the inputs' shapes agree"
+                            f"input {value.name!r} of type {value.type}: dimension {axis} is {given}, but {why} "
+                            f"{size}{known}; make the inputs' shapes agree"
                         )
 
 

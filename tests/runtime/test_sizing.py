@@ -234,7 +234,7 @@ def test_symbols_are_solved(first: Any, second: Any, given: Any, solved: list[in
         (("past + seq",), ("seq",), ((1,), (2,)), "dimension 0 is 1: past is -1, which must be from 0 to"),
         (("seq",), ("past*4",), ((2,), (9,)), "dimension 0 is 9: there is no past for it"),
         (("seq", "past"), ("seq",), ((2, 1), (3,)), r"input 'b' .*: dimension 0 is 3, but seq is 2, for past=1, seq=2"),
-        (("seq", "past"), (7,), ((2, 1), (3,)), "dimension 0 is 3, but 7 is 7; make"),
+        (("seq", "past"), (7,), ((2, 1), (3,)), "dimension 0 is 3, but must be 7; make"),
         (("seq", "past"), ("past//seq",), ((0, 1), (3,)), r"past=1, seq=0: past//seq divides by zero"),
         (("seq", "past"), ("past*past*past*past",), ((1, 2**31 - 1), (3,)), r"past\*past\*past\*past is too large"),
     ],
