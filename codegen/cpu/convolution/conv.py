@@ -20,11 +20,12 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import storage_dtype
+from tilestitch.codegen.compute.dtypes import named, storage_dtype
 from tilestitch.codegen.cpu.contraction import dots, panels
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.contraction.panels import Operand
+from tilestitch.codegen.cpu.contraction.transpose import transposed
 from tilestitch.codegen.cpu.convolution.geometry import (
     LoadPixel,
     PixelEpilogue,
@@ -110,7 +111,7 @@ class ConvEmitter:
         )  # fmt: skip
         if self.schedule.spill:
             offset = plan.staged_bytes + plan.panel_bytes
-            self.sums = mk.scratch_buffer(scratch, offset, (plan.sums_rows, tile.columns), shape.acc_dtype, "sums")
+            self.sums = mk.scratch_buffer(scratch, offset, plan.sums_shape, shape.acc_dtype, "sums")
 
     def run(self, task: Expr) -> None:
         plan, shape = self.plan, self.plan.shape
@@ -475,9 +476,34 @@ class ConvEmitter:
         if not self.schedule.spill:
             mk.finish(acc, tile.rows, width, tile.lanes, store)
             return
+        if self.plan.turns:
+            self._finish_turned(acc, tile, panel, width, site)
+            return
         mk.for_each_vector(tile, lambda row, column: T.buffer_store(self.sums, acc[row, column], [row, column]))
         with mk.serial(0, tile.rows) as pixel:
             mk.for_each_column(width, tile.lanes, lambda column: store(pixel, column, self.sums[pixel, column]))
+
+    def _finish_turned(self, acc: Any, tile: RegisterTile, panel: Expr, width: int, site: Site) -> None:
+        """The epilogue in vectors of neighbouring pixels of a channel, from sums that are transposed in registers."""
+        lanes, first_channel = tile.lanes, self._first_channel(panel)
+        for first in range(0, tile.rows, lanes):
+            rows = [min(first + lane, tile.rows - 1) for lane in range(lanes)]
+            for start in range(0, tile.vectors * lanes, lanes):
+                columns = T.ramp(T.int64(start), T.int64(1), lanes)
+                for i, vector in enumerate(transposed([named(acc[row, columns]) for row in rows])):
+                    T.buffer_store(self.sums, vector, [start + i, T.ramp(T.int64(first), T.int64(1), lanes)])
+        with mk.serial(0, width) as column:
+            for row in range(site.rows):
+                for start, size in mk.chunks(site.columns, lanes):
+                    mk.vector(
+                        size,
+                        lambda lane, row=row, start=start: self.epilogue(  # type: ignore[misc]
+                            self.image,
+                            (*self.outer, site.y0 + row, site.x0 + (start + lane))[-self.plan.spatial_rank :],
+                            first_channel + column,
+                            self.sums[column, row * site.columns + start + lane],
+                        ),
+                    )
 
     def _stored(self, panel: Expr, site: Site) -> Callable[[Expr, Expr, Expr], None]:
         """``store(pixel of a tile, column of a panel, value)``."""

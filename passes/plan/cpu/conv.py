@@ -223,6 +223,21 @@ class ConvPlan:
         return isinstance(self.schedule, CpuDotConvSchedule) and self.schedule.interleave
 
     @property
+    def turns(self) -> bool:
+        """Whether sums of a register tile are transposed in the workspace, for results that are stored channels first.
+
+        A vector of the channels of a pixel would be scattered over as many pages.
+        """
+        return self.shape.turned and self.schedule.spill and not self.multiplies_tiles and not self.interleaves
+
+    @property
+    def sums_shape(self) -> tuple[int, int]:
+        """Of a register tile: pixels and channels, or channels and pixels, in whole vectors."""
+        if self.turns:
+            return self.tile.columns, ceil_div(self.tile.rows, self.tile.lanes) * self.tile.lanes
+        return self.sums_rows, self.tile.columns
+
+    @property
     def sums_rows(self) -> int:
         """Rows of sums of a register tile, if they wait in the workspace."""
         if not self.schedule.spill:
@@ -235,7 +250,7 @@ class ConvPlan:
 
     @property
     def scratch_bytes(self) -> int:
-        sums = align(self.sums_rows * self.tile.columns * storage_bytes(self.shape.acc_dtype))
+        sums = align(math.prod(self.sums_shape) * storage_bytes(self.shape.acc_dtype))
         return self.staged_bytes + self.panel_bytes + sums + self.shapes_bytes
 
     @property

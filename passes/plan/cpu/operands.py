@@ -154,6 +154,7 @@ def conv_of(group: AnchoredGroup) -> ConvShape:
         batch, channels, out, spatial, layout.kernel(w.shape), tuple(attrs["strides"]), tuple(attrs["dilations"]), pads,
         attrs["groups"], x.dtype, w.dtype, group.acc_dtype, w.data is not None, plain,
         layout.channels_last != (not plain and _is_turned(x)), has_long_epilogue(group),
+        turned=_stores_channels_first(group, layout),
     )  # fmt: skip
 
 
@@ -179,6 +180,23 @@ def conv_transpose_of(group: AnchoredGroup) -> ConvTransposeShape:
         tuple(attrs["dilations"]), tuple(attrs["before"]), attrs["groups"], x.dtype, w.dtype, group.acc_dtype,
         w.data is not None, layout.channels_last,
     )  # fmt: skip
+
+
+def _stores_channels_first(group: AnchoredGroup, layout: ImageLayout) -> bool:
+    if layout.channels_last:
+        return all(map(_is_turned_back, group.outputs))
+    return not any(map(_is_turned, group.outputs))
+
+
+def _is_turned_back(result: Value) -> bool:
+    """Whether a result is the transpose to channels first of a channels-last image, in any shape."""
+    node = result.producer
+    while node is not None and node.op == "reshape":
+        node = node.inputs[0].producer
+    if node is None or node.op != "transpose":
+        return False
+    rank = len(node.output.shape)
+    return tuple(node.attrs["perm"]) == (0, rank - 1, *range(1, rank - 1))
 
 
 def _is_turned(x: Value) -> bool:
