@@ -50,7 +50,7 @@ def through_elementwise(graph: Graph, node: Node) -> Replacement | None:
         return None
     shape = node.output.shape
     found = [t for v in node.inputs if len(v.shape) == len(shape) and (t := produced_by(v, "transpose"))]
-    moved = _worth_moving(node.inputs, found, elements(shape))
+    moved = _worth_moving(graph, node, found)
     if moved is None:
         return None
     perm = tuple(moved.attrs["perm"])
@@ -59,19 +59,24 @@ def through_elementwise(graph: Graph, node: Node) -> Replacement | None:
     return [transposed(graph, node, value, perm, moved.origins)]
 
 
-def _worth_moving(operands: Sequence[Value], found: Sequence[Node], size: int) -> Node | None:
-    """The transpose to move after an operator with `operands`: the largest, if all other operands are ready to follow.
+def _worth_moving(graph: Graph, node: Node, found: Sequence[Node]) -> Node | None:
+    """The transpose to move after a node: the largest, if all other operands are ready to follow.
 
     It must be large itself where others would need transposes of their own: otherwise those could be moved back again.
     """
     if not found:
         return None
+    operands, size = node.inputs, elements(node.output.shape)
     largest = max(found, key=lambda t: elements(t.output.shape))
     perm = tuple(largest.attrs["perm"])
-    if all(_follows_freely(v, perm) or _has_twin(v, largest) for v in operands):
+    if all(_follows_freely(v, perm) for v in operands):
         return largest
-    small = all(_follows_freely(v, perm) or elements(v.shape) * SMALL <= size for v in operands)
-    return largest if small and elements(largest.output.shape) * SMALL > size else None
+    if elements(largest.output.shape) * SMALL <= size:
+        return None
+    if all(_follows_freely(v, perm) or elements(v.shape) * SMALL <= size for v in operands):
+        return largest
+    goes = _goes_away_after(graph, node, largest)
+    return largest if goes and all(_follows_freely(v, perm) or _has_twin(v, perm) for v in operands) else None
 
 
 def _follows_freely(value: Value, perm: Sequence[int]) -> bool:
@@ -82,15 +87,16 @@ def _follows_freely(value: Value, perm: Sequence[int]) -> bool:
     return node is not None and tuple(node.attrs["perm"]) == tuple(perm)
 
 
-def _has_twin(value: Value, moved: Node) -> bool:
-    """Whether others read `value` as it is before such a transpose already: CSE makes one of that and what is emitted.
+def _has_twin(value: Value, perm: Sequence[int]) -> bool:
+    """Whether others read the inverse of `perm` on this operand already: CSE makes one of that and what is emitted."""
+    back = inverse(perm)
+    return any(user.op == "transpose" and tuple(user.attrs["perm"]) == back for user in value.users)
 
-    Nothing else may read what `moved` reads, or the same could be said of it, and the transpose be moved back again.
-    """
-    (source,), perm = moved.inputs, inverse(moved.attrs["perm"])
-    if len(source.uses) > 1:
-        return False
-    return any(user.op == "transpose" and tuple(user.attrs["perm"]) == perm for user in value.users)
+
+def _goes_away_after(graph: Graph, node: Node, moved: Node) -> bool:
+    """Whether nothing but `node` needs a transpose: else it would stay, be one more, and a twin to move back for."""
+    result = moved.output
+    return len(moved.inputs[0].uses) == 1 and all(u is node for u in result.users) and not graph.is_output(result)
 
 
 def _permuted_operand(graph: Graph, node: Node, value: Value, perm: Sequence[int]) -> Value:
@@ -152,7 +158,7 @@ def through_concat(graph: Graph, node: Node) -> Replacement | None:
     if not all(map(is_sized, node.inputs)):
         return None
     found = [t for v in node.inputs if (t := produced_by(v, "transpose"))]
-    moved = _worth_moving(node.inputs, found, elements(node.output.shape))
+    moved = _worth_moving(graph, node, found)
     if moved is None:
         return None
     perm = tuple(moved.attrs["perm"])

@@ -354,6 +354,29 @@ def test_no_transpose_is_added_for_an_operand_that_is_read_as_it_is() -> None:
     assert ops(after(text, "fixpoint(transpose_motion,canonicalise,cse,dce)")) == ["transpose", "add", "exp"]
 
 
+def test_no_transpose_is_added_for_one_that_others_read_too() -> None:
+    """It would be moved back next time."""
+    text = """graph @g(%x: float32[4,4,4], %z: float32[4,4,4]) -> (%y, %a, %b) {
+          %a = transpose(%x) {perm=[0,2,1]} : float32[4,4,4]
+          %b = transpose(%z) {perm=[0,2,1]} : float32[4,4,4]
+          %y = add(%a, %z) : float32[4,4,4]
+        }"""
+    assert ops(after(text, "transpose_motion,canonicalise,cse,dce")) == ["transpose", "transpose", "add"]
+
+
+def test_a_small_operand_that_was_transposed_for_a_large_one_stays_so() -> None:
+    """Though the large one is read transposed by others, too."""
+    graph = after(
+        """graph @g(%x: float32[4,4,4], %z: float32[1,4,4]) -> (%y, %a) {
+          %a = transpose(%x) {perm=[0,2,1]} : float32[4,4,4]
+          %c = concat(%z, %a) {axis=0} : float32[5,4,4]
+          %y = sin(%c) : float32[5,4,4]
+        }""",
+        "fixpoint(transpose_motion,canonicalise,cse,dce)",
+    )
+    assert sorted(ops(graph)) == ["concat", "sin", "transpose", "transpose", "transpose"]
+
+
 MOVES = {
     "reduction": "%y = reduce_sum(%t) {axes=[1], keepdims=false} : float32[2,5,3]",
     "reduction that keeps axes": "%y = reduce_max(%t) {axes=[0,3], keepdims=true} : float32[1,4,5,1]",
