@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from tests.tolerances import MODELS
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli import rivals
 from tilestitch.compiler.ir.sizes import Symbol, at, parse_size, size_of
-from tilestitch.passes.plan.cpu.schedules import CpuConvSchedule
+from tilestitch.passes.plan import PlanError
+from tilestitch.passes.plan.cpu.schedules import CpuConvSchedule, CpuWinogradSchedule
 from tilestitch.runtime import load
 from tilestitch.runtime.errors import InputError
 
@@ -282,6 +284,23 @@ def test_an_image_is_shared_by_threads_as_far_as_it_has_rows(threads: int, winog
     tasks = parse_size(launch["tasks"], symbols)
     assert at(tasks, {"b": 1, "h": 64, "w": 8}) == (1 if threads == 1 else 16)
     assert at(tasks, {"b": 1, "h": 3, "w": 8}) == (1 if threads == 1 else 2 if winograd else 3)
+
+
+def test_filters_that_are_larger_than_a_cache_are_read_for_images_of_any_height() -> None:
+    """Nothing asks for them ahead, which pieces of fixed size would do, also not where an edited plan says so."""
+    model = model_of(
+        "(float[1,128,h,16] x) => (float[1,128,h,16] y) { y = Conv<pads=[1,1,1,1]>(x, k) }", (128, 128, 3, 3)
+    )
+    compiled = compile_model(model, "cpu:x86-64-v3", dims={"h": (1, 600)}, num_threads=2)
+    (group,) = (group for group in compiled.plan.groups if isinstance(group.schedule, CpuWinogradSchedule))
+    assert not group.schedule.prefetch_next
+    feeds = inputs(model, {"h": 7})
+    with load(compiled.to_bytes(), num_threads=2) as module:
+        assert_close(module.run(feeds)["y"], rivals.onnxruntime(model, 1)(feeds)[0], MODELS["float32"])
+    edited = replace(group, schedule=replace(group.schedule, prefetch_next=True))
+    groups = tuple(edited if one is group else one for one in compiled.plan.groups)
+    with pytest.raises(PlanError, match="of images of fixed size"):
+        compile_model(model, "cpu:x86-64-v3", plan=replace(compiled.plan, groups=groups))
 
 
 def test_a_window_that_fits_no_image_of_this_size_is_refused_by_name() -> None:

@@ -281,6 +281,7 @@ class ConvPlan:
         yield from right_reasons(
             self.shape.packed, schedule.widen_right, schedule.rows_outer, schedule.prefetch_next
         )  # fmt: skip
+        yield from self.prefetch_reasons()
         if isinstance(self.x, EvenSplit) and schedule.rows > 1:
             yield f"a tile has {schedule.rows} rows of an image of open width; there it has one"
         if self.skips and isinstance(self.x, EvenSplit):
@@ -293,6 +294,11 @@ class ConvPlan:
                 f"{self.border_taps} taps at the border would be written out, more than {MOST_BORDER_TAPS}; its rows "
                 "are to be copied first"
             )
+
+    def prefetch_reasons(self) -> Iterator[str]:
+        """Why tiles ask for no other weights."""
+        if self.schedule.prefetch_next and any(map(is_open, (*self.shape.output, self.schedule.block_tiles))):
+            yield "tiles each ask for a piece of the weights to come: of images of fixed size, where they are so many"
 
     def _interleaving_reasons(self) -> Iterator[str]:
         shape, schedule = self.shape, self.schedule

@@ -50,9 +50,8 @@ class WinogradPlan(ConvPlan):
 
     @property
     def parts(self) -> int:
-        """Register tiles of a whole task, of an image of open width those of the shortest row."""
-        width = self.x.parts if isinstance(self.x.parts, int) else 1
-        return -(-self.schedule.block_tiles * width // self.schedule.tiles)
+        """Register tiles of a whole task, of an image of fixed size."""
+        return -(-self.schedule.block_tiles * self.x.parts // self.schedule.tiles)
 
     @property
     def block_width(self) -> Size:
@@ -115,6 +114,7 @@ class WinogradPlan(ConvPlan):
             yield "pixels are copied before they are transformed, and results transformed in the workspace"
         if schedule.widen_right or schedule.rows_outer:
             yield "GEMMs go panel by panel, of float32, one after the other: nothing is widened"
+        yield from self.prefetch_reasons()
 
 
 def why_not_winograd(shape: ConvShape, spatial_rank: int) -> str | None:

@@ -69,7 +69,7 @@ def open_conv(shape: ConvShape, chosen: CpuConvSchedule, isa: Isa, threads: int)
 def open_winograd(shape: ConvShape, chosen: CpuWinogradSchedule, isa: Isa, threads: int) -> CpuWinogradSchedule:
     """The same by Winograd's algorithm: a register tile goes over the end of a row of tiles, so that all are whole."""
     vectors, tiles = _wide_tile(shape.group_out, chosen.lanes, isa)
-    draft = replace(chosen, vectors=vectors, tiles=tiles, block_tiles=1)
+    draft = replace(chosen, vectors=vectors, tiles=tiles, block_tiles=1, prefetch_next=False)
     plan = WinogradPlan.of(shape, draft)
     wanted, panels = _tasks_wanted(threads), plan.panels
     right_bytes = plan.steps * shape.group_out * storage_bytes(shape.w_dtype)
