@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -23,8 +24,9 @@ def default_folder() -> Path:
     """Where this platform wants a user's caches. Raises RuntimeError for a user who has no home."""
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "tilestitch" / "kernels"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "tilestitch" / "kernels"
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # A relative path is to be ignored, says the XDG specification.
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "tilestitch" / "kernels"
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class KernelCache:
         if self.folder is None:
             return None
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is in it runs
         except OSError as error:
             return f"the folder {self.folder} cannot be made ({error.strerror})"
         return None if os.access(self.folder, os.W_OK | os.X_OK) else f"the folder {self.folder} cannot be written"
@@ -50,8 +52,10 @@ class KernelCache:
         if path is None:
             return None
         try:
-            entry = path.read_bytes()
+            entry = _regular(path)
         except OSError:
+            return None
+        if entry is None:
             return None
         data = entry[_DIGEST_BYTES:]
         if _digest(key, data) != entry[:_DIGEST_BYTES]:
@@ -68,8 +72,11 @@ class KernelCache:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                file.write(_digest(key, data) + data)
-            Path(file.name).replace(path)
+                written = Path(file.name)
+                with _removed_if_cut_short(written):
+                    file.write(_digest(key, data) + data)
+                    file.close()
+                    written.replace(path)
             self._trim(path.parent)
         except OSError:
             return
@@ -114,13 +121,30 @@ _SOURCES = (_CODEGEN, _CODEGEN.parent / "passes" / "plan")
 
 
 def _entries(folder: Path) -> Iterator[tuple[int, int, Path]]:
-    """Time of the last use in ns, bytes and path of each."""
+    """Time of the last use in ns, bytes and path of each; what is no file is none of ours."""
     for path in folder.iterdir():
         try:
-            facts = path.stat()
+            facts = path.lstat()
         except OSError:
             continue  # another process has removed it
-        yield facts.st_mtime_ns, facts.st_size, path
+        if stat.S_ISREG(facts.st_mode):
+            yield facts.st_mtime_ns, facts.st_size, path
+
+
+def _regular(path: Path) -> bytes | None:
+    """The bytes of a file; None of what is no file, such as a pipe, which is not waited for."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
+        return file.read() if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+
+
+@contextlib.contextmanager
+def _removed_if_cut_short(path: Path) -> Iterator[None]:
+    """While the block writes a file: a full disk or an interrupt leaves nothing of it."""
+    try:
+        yield
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _digest(key: str, data: bytes) -> bytes:

@@ -354,6 +354,8 @@ def _kernel_cache(cache: str | os.PathLike[str] | bool) -> KernelCache:
     """Warns where nothing can be kept."""
     from tilestitch.codegen.kernel_cache import NO_CACHE, KernelCache, default_folder
 
+    if not isinstance(cache, (bool, str, os.PathLike)) or cache in ("", "off"):
+        raise OptionError(f"cache is {cache!r}; name a folder, or give True for the usual one or False for none")
     if cache is False:
         return NO_CACHE
     try:

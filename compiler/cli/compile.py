@@ -212,6 +212,8 @@ def _cache(options: argparse.Namespace) -> Path | bool:
         raise errors.UsageError(f"--cache keeps compiled kernels; for --target {options.target} none are compiled")
     if options.cache is None or options.cache == "off":
         return options.cache is None
+    if not options.cache:
+        raise errors.UsageError("--cache names no folder; name one, or give off")
     folder = Path(options.cache)
     if folder.exists() and not folder.is_dir():
         raise errors.UsageError(f"--cache {folder} is a file; name a folder")

@@ -86,6 +86,41 @@ def test_readers_find_all_of_an_entry_or_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [KEY]
 
 
+def test_a_file_that_cannot_be_written_whole_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, target: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    KernelCache(tmp_path).write(KEY, b"machine code")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
+def test_what_is_no_file_is_no_entry_and_stays(tmp_path: Path) -> None:
+    """A pipe is not waited for; a folder does not end the search for what may go."""
+    keys, cache = of_one_folder(20), KernelCache(tmp_path, limit_bytes=1000 * FOLDERS)
+    (tmp_path / "ab" / "older").mkdir(parents=True)
+    os.utime(tmp_path / "ab" / "older", (0, 0))
+    os.mkfifo(tmp_path / "ab" / keys[0])
+    assert cache.read(keys[0]) is None
+    for key in keys:
+        cache.write(key, bytes(400))
+    kept = {path.name for path in (tmp_path / "ab").iterdir()}
+    assert {"older", keys[19]} <= kept and len(kept) <= 3  # two of 432 bytes
+
+
+def test_the_folder_is_the_user_s_alone_and_never_below_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "new"
+    assert KernelCache(folder).why_not_kept() is None and folder.stat().st_mode & 0o077 == 0
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert kernel_cache.default_folder() == Path.home() / ".cache" / "tilestitch" / "kernels"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert kernel_cache.default_folder() == tmp_path / "tilestitch" / "kernels"
+
+
 def test_why_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
     file.touch()

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tilestitch.codegen.cpu.toolchain import build
 from tilestitch.compiler import compile_model
-from tilestitch.compiler.errors import CacheWarning
+from tilestitch.compiler.errors import CacheWarning, OptionError
 
 
 def model(width: int = 24) -> onnx.ModelProto:
@@ -108,3 +108,11 @@ def test_a_folder_that_cannot_be_made_is_a_warning(tmp_path: Path, monkeypatch: 
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     with pytest.warns(CacheWarning, match="not kept: there is no home directory"):
         artifact(True)
+
+
+@pytest.mark.parametrize("cache", ["", "off", None, 3])
+def test_what_names_no_folder_is_refused(cache: object) -> None:
+    with pytest.raises(
+        OptionError, match=r"cache is .*; name a folder, or give True for the usual one or False for none"
+    ):
+        compile_model(model(), cache=cache)  # type: ignore[arg-type]
