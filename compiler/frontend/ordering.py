@@ -6,7 +6,7 @@ import heapq
 from collections.abc import MutableSequence, Sequence
 from itertools import pairwise
 
-from onnx import ModelProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto
 
 from .checking import is_large
 from .walks import all_nodes, subgraphs
@@ -62,7 +62,11 @@ def _order(nodes: Sequence[NodeProto]) -> list[int]:
 
 
 def _used_by(node: NodeProto) -> set[str]:
-    """The names that a node uses, or those nested in it."""
-    inner = list(all_nodes([node]))
-    results = (output.name for each in inner for graph in subgraphs(each) for output in graph.output)
-    return {name for each in inner for name in each.input} | set(results)
+    """The names that a node uses, or graphs nested in it take from outside: their own may be names out there, too."""
+    return set(node.input).union(*map(_captured, subgraphs(node)))
+
+
+def _captured(graph: GraphProto) -> set[str]:
+    used = {output.name for output in graph.output}.union(*map(_used_by, graph.node))
+    given = {value.name for values in (graph.input, graph.initializer) for value in values}
+    return used - given - {name for node in graph.node for name in node.output}

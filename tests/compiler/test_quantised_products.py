@@ -98,6 +98,19 @@ def test_columns_and_rows_of_any_number() -> None:
             np.testing.assert_allclose(module.run(feeds)["y"], expected(model, feeds), rtol=1e-5, atol=1e-5)
 
 
+def test_both_zero_points_over_an_open_reduction() -> None:
+    """Their product counts once for each step."""
+    model = parsed(
+        "(uint8[m, k] a, int8[k, 5] b) => (int32[p, q] y)"
+        " <uint8 za = {88}, int8 zb = {-98}> { y = MatMulInteger(a, b, za, zb) }"
+    )
+    with load(compile_model(model).to_bytes()) as module:
+        for m, k in ((1, 1), (3, 7), (2, 65)):
+            a, b = draw("uint8", (m, k), 1), draw("int8", (k, 5), 2)
+            y = module.run({"a": a, "b": b})["y"]
+            np.testing.assert_array_equal(y, (a.astype(np.int32) - 88) @ (b.astype(np.int32) + 98))
+
+
 @here
 @pytest.mark.parametrize(
     ("a", "b", "reason"),

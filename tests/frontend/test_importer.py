@@ -144,6 +144,25 @@ def test_nodes_in_any_order() -> None:
     assert model.SerializeToString(deterministic=True) == before
 
 
+def test_nodes_in_any_order_where_a_branch_has_names_of_outer_values() -> None:
+    """Its result is called what the node's own is, and another value what a later one is."""
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [helper.make_node(op, ["late"], ["later"]), helper.make_node("Neg", ["later"], ["y"])],
+            name, [], [info("y", None)],
+        )
+        for name, op in (("then", "Abs"), ("else", "Identity"))
+    }  # fmt: skip
+    model = model_of(
+        [helper.make_node("If", ["flag"], ["y"], **branches),
+         helper.make_node("Exp", ["y"], ["later"]),
+         helper.make_node("Abs", ["x"], ["late"])],
+        [info("x", [3]), info("flag", [], TensorProto.BOOL)], [info("later", None)],
+    )  # fmt: skip
+    x = floats(3)
+    assert_close(evaluate(import_model(model).graph, [x, np.array(True)])[0], np.exp(-np.abs(x)))
+
+
 def test_all_missing_operators_are_named_at_once() -> None:
     nodes = [
         helper.make_node("FusedThing", ["x"], ["a"], domain="com.microsoft", name="first"),

@@ -186,7 +186,7 @@ def integer_matmul(ctx: Context, a: Value, b: Value, a_zero: Value | None, b_zer
         a32 = a32 if a_zero is None else ctx.sub(a32, ctx.cast(a_zero, "int32"))
         b32 = b32 if b_zero is None else ctx.sub(b32, ctx.cast(b_zero, "int32"))
         return matmul_any_rank(ctx, a32, b32)
-    depth = ctx.dim(a, -1)
+    depth = ctx.size(ctx.dim(a, -1), "int32")
     rows = None if a_zero is None or is_zero(a_zero) else _row_vector(ctx, a_zero)
     columns = None if b_zero is None or is_zero(b_zero) else ctx.cast(b_zero, "int32")
     if rows is not None:
