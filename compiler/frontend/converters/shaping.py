@@ -190,10 +190,14 @@ def _taken(size: Size, start: Size, end: Size, step: Size) -> tuple[Size, Size]:
 
 def _place(at: Size, size: Size, first: Size, last: Size) -> Size:
     """The end of a slice. One that is open is taken to lie in a dimension of known size, which is claimed."""
-    at = at + size if bounds_of(at)[1] < 0 else at
-    if is_open(at) and not is_open(size) and may_be_natural(last - at) and may_be_natural(at - first):
+    low, high = bounds_of(at)
+    may_be_either = low < 0 <= high
+    at = at + size if high < 0 else at
+    least = 0 if may_be_either else first
+    if is_open(at) and not is_open(size) and may_be_natural(last - at) and may_be_natural(at - least):
         return at
-    return smallest(largest(at, first), last)
+    counted = at + size * smallest(1, largest(0, -at)) if may_be_either else at
+    return smallest(largest(counted, first), last)
 
 
 def convert_pad(ctx: Context) -> Value:

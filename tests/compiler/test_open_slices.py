@@ -1,0 +1,50 @@
+"""Slices between places of open size, which count from the end where a run makes them negative."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from onnx import parser
+
+from tilestitch.compiler import compile_model
+from tilestitch.runtime import load
+from tilestitch.runtime.errors import InputError
+
+CONSTANTS = (
+    "<int64[1] zero = {0}, int64[1] four = {4}, int64[1] back = {-1}, int64[1] most = {9223372036854775807},"
+    " int64[1] least = {-9223372036854775807}>"
+)
+SLICES: dict[str, tuple[str, Callable[[np.ndarray, int], np.ndarray]]] = {
+    "to": ("at = Sub(q, four)  y = Slice(x, zero, at)", lambda x, q: x[: q - 4]),
+    "from": ("rest = Mod(q, four)  at = Neg(rest)  y = Slice(x, at, most)", lambda x, q: x[-(q % 4) :]),
+    "backwards": ("at = Sub(q, four)  y = Slice(x, at, least, zero, back)", lambda x, q: x[q - 4 :: -1]),
+}
+
+
+def compiled(x: str, nodes: str) -> bytes:
+    text = f"(float[{x}] x, float[q] z) => (float[r] y) {CONSTANTS} {{ q = Shape(z)  {nodes} }}"
+    return compile_model(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {text}')).to_bytes()
+
+
+@pytest.mark.parametrize(("nodes", "wanted"), SLICES.values(), ids=SLICES)
+def test_places_of_either_sign(nodes: str, wanted: Callable[[np.ndarray, int], np.ndarray]) -> None:
+    with load(compiled("n", nodes)) as module:
+        for n, q in ((1, 1), (2, 3), (5, 1), (7, 4), (3, 9), (13, 7), (11, 11)):
+            x = np.arange(n, dtype=np.float32)
+            y = module.run({"x": x, "z": np.zeros(q, np.float32)})["y"]
+            np.testing.assert_array_equal(y, wanted(x, q), err_msg=f"{n} elements, {q}")
+
+
+def test_places_outside_of_a_known_dimension_are_refused() -> None:
+    """They are claimed to lie in it; one before it, which would count from the end, does not."""
+    nodes, wanted = SLICES["backwards"]
+    with load(compiled("20", nodes)) as module:
+        x = np.arange(20, dtype=np.float32)
+        for q in (4, 5, 23):
+            feeds = {"x": x, "z": np.zeros(q, np.float32)}
+            np.testing.assert_array_equal(module.run(feeds)["y"], wanted(x, q))
+        for q in (3, 24):
+            with pytest.raises(InputError, match="from 4 to 23"):
+                module.run({"x": x, "z": np.zeros(q, np.float32)})
