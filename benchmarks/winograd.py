@@ -3,7 +3,7 @@
     taskset -c 1 python -m benchmarks.winograd [--rounds N] [-o OUT.json]
 
 Each shape is a model of its own, channels first: as many such convolutions one after the other as a network has, each
-with filters of its own and an activation. A single one would find its filters in a cache, where no model has them. Times
+with filters of its own and an activation. A single one finds its filters in a cache, where no model has them. Times
 are of one of them. All run by turns; the least eighth of the times counts.
 """
 

@@ -19,10 +19,12 @@ SHAPES = 1024
 """Whose schedules are remembered: layers of a model have few, and what they could be fused to has the same."""
 
 
-def makespan(tasks: int, task_cycles: float, threads: int) -> float:
-    """Cycles until all tasks are done, when each thread draws the next as soon as it is free."""
+def makespan(tasks: float, task_cycles: float, threads: int) -> float:
+    """Cycles until all tasks are done, when each thread draws the next as soon as it is free. Smaller tasks count for
+    less than one.
+    """
     cost = task_cycles + DRAW_CYCLES
-    if threads == 1 or tasks == 1:
+    if threads == 1 or tasks <= 1:
         return tasks * cost
     return -(-tasks // threads) * cost + UNEVENNESS * cost + HAND_OVER_CYCLES
 
@@ -54,8 +56,21 @@ def choose_blocks(
             cost = cycles(height, width)
             if cost is None:
                 continue
-            count = repeats * -(-rows // height) * -(-columns // width)
-            candidate = (makespan(count, cost, threads), -height, -width)
+            total = repeats * _one_after_the_other(rows, columns, height, width, cycles)
+            tasks = round(total / (cost + DRAW_CYCLES), 6)  # equal ones are a whole number
+            candidate = (makespan(tasks, cost, threads), -height, -width)
             if best is None or candidate < best:
                 best = candidate
     return (1, 1) if best is None else (-best[1], -best[2])
+
+
+def _one_after_the_other(
+    rows: int, columns: int, height: int, width: int, cycles: Callable[[int, int], float | None]
+) -> float:
+    """Cycles of all tasks of a grid in one thread; the last ones of a row or column of the grid may be smaller."""
+    total = 0.0
+    for tall, below in ((height, rows // height), (rows % height, 1)):
+        for wide, beside in ((width, columns // width), (columns % width, 1)):
+            if tall and wide:
+                total += below * beside * ((cycles(tall, wide) or 0.0) + DRAW_CYCLES)
+    return total

@@ -15,6 +15,7 @@ from tilestitch.passes.plan.cpu.window import WindowPlan
 from tilestitch.passes.schedule.cpu.conv import choose_conv, choose_conv_transpose
 from tilestitch.passes.schedule.cpu.cycles import gemm_cycles
 from tilestitch.passes.schedule.cpu.gemm import choose_gemm
+from tilestitch.passes.schedule.cpu.tasks import choose_blocks
 from tilestitch.passes.schedule.cpu.window import choose_window
 
 
@@ -71,3 +72,19 @@ def test_what_multiplies_groups_keeps_the_lanes_that_it_has() -> None:
 def test_few_rows_fit_in_a_cache_wherever_they_lie() -> None:
     shape = GemmShape(8, 256, 1024)
     assert not GemmPlan(shape, choose_gemm(shape, AVX512, 1)).rows_meet
+
+
+@pytest.mark.parametrize("rows", [15, 16, 28, 48, 64, 128, 1000])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_weights_that_no_cache_keeps_are_asked_for_and_read_by_few_tasks(rows: int, threads: int) -> None:
+    shape = GemmShape(rows, 1024, 4096)
+    schedule = choose_gemm(shape, AVX512, threads)
+    assert schedule.prefetch_next != schedule.prefetch_ahead
+    assert schedule.block_tiles > 1 or GemmPlan(shape, schedule).rows.parts == 1
+
+
+def test_the_last_task_counts_for_what_it_takes() -> None:
+    """Five rows of tiles, of which three are the most: a task of three and one of two, not two of three."""
+    cost = {3: 130.0, 2: 100.0, 1: 60.0}
+    for threads in (1, 2):
+        assert choose_blocks(5, 1, 1, threads, lambda tiles, panels: cost.get(tiles)) == (3, 1)
