@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from onnx import parser
+from onnxruntime import InferenceSession
 
 from tilestitch.compiler import compile_model
 from tilestitch.runtime import load
@@ -19,13 +20,29 @@ CONSTANTS = (
 SLICES: dict[str, tuple[str, Callable[[np.ndarray, int], np.ndarray]]] = {
     "to": ("at = Sub(q, four)  y = Slice(x, zero, at)", lambda x, q: x[: q - 4]),
     "from": ("rest = Mod(q, four)  at = Neg(rest)  y = Slice(x, at, most)", lambda x, q: x[-(q % 4) :]),
-    "backwards": ("at = Sub(q, four)  y = Slice(x, at, least, zero, back)", lambda x, q: x[q - 4 :: -1]),
+    "backwards": ("at = Sub(q, four)  y = Slice(x, at, least, zero, back)", lambda x, q: x[max(q - 4, -len(x)) :: -1]),
 }
 
 
 def compiled(x: str, nodes: str) -> bytes:
     text = f"(float[{x}] x, float[q] z) => (float[r] y) {CONSTANTS} {{ q = Shape(z)  {nodes} }}"
     return compile_model(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {text}')).to_bytes()
+
+
+@pytest.mark.parametrize("size", ["n", "1", "3"])
+@pytest.mark.parametrize(("start", "end"), [(-4, -9), (-4, 0), (-1, -2), (9, -9), (0, -9), (-4, -2)])
+def test_what_begins_before_a_dimension_goes_backwards_from_its_first_element(size: str, start: int, end: int) -> None:
+    """As ONNX says, and ONNX Runtime does; numpy takes nothing."""
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+      g (float[{size}] x) => (float[r] y)
+      <int64[1] start = {{{start}}}, int64[1] end = {{{end}}}, int64[1] zero = {{0}}, int64[1] back = {{-1}}>
+      {{ y = Slice(x, start, end, zero, back) }}"""
+    model = parser.parse_model(text)
+    session = InferenceSession(model.SerializeToString())
+    with load(compile_model(model).to_bytes()) as module:
+        for n in (1, 2, 3, 7) if size == "n" else (int(size),):
+            feeds = {"x": np.arange(n, dtype=np.float32)}
+            np.testing.assert_array_equal(module.run(feeds)["y"], session.run(None, feeds)[0])
 
 
 @pytest.mark.parametrize(("nodes", "wanted"), SLICES.values(), ids=SLICES)

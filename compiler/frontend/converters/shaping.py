@@ -177,14 +177,18 @@ def convert_slice(ctx: Context) -> Value:
 
 
 def _taken(size: Size, start: Size, end: Size, step: Size) -> tuple[Size, Size]:
-    """Where a slice of a dimension begins, and how many elements it takes."""
+    """Where a slice of a dimension begins, and how many elements it takes.
+
+    One that goes backwards from before the dimension begins with its first element, other than numpy's (ONNX, Slice).
+    """
     if not any(map(is_open, (size, start, end, step))):
+        start = -size if step < 0 and start < -size else start
         taken = range(*slice(start, end, step).indices(size))
         return (taken.start if len(taken) else 0), len(taken)
     if is_open(step):
         raise NotStatic(f"the step of the slice is {step}")
     first, last = (0, size) if step > 0 else (-1, size - 1)
-    begin, stop = (_place(at, size, first, last) for at in (start, end))
+    begin, stop = _place(start, size, 0, last), _place(end, size, first, last)
     return begin, largest(0, ceil_div(stop - begin, step) if step > 0 else ceil_div(begin - stop, -step))
 
 
