@@ -132,9 +132,13 @@ def _entries(folder: Path) -> Iterator[tuple[int, int, Path]]:
 
 
 def _regular(path: Path) -> bytes | None:
-    """The bytes of a file; None of what is no file, such as a pipe, which is not waited for."""
+    """The bytes of a file; None of what is no file, such as a pipe, which is not waited for, and of what another user
+    has written, root excepted: it would run with the rights of this one.
+    """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
-        return file.read() if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+        facts = os.fstat(file.fileno())
+        ours = not hasattr(os, "geteuid") or facts.st_uid in (os.geteuid(), 0)
+        return file.read() if stat.S_ISREG(facts.st_mode) and ours else None
 
 
 @contextlib.contextmanager

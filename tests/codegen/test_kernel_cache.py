@@ -54,6 +54,18 @@ def test_an_entry_under_the_name_of_another_is_none(tmp_path: Path) -> None:
     assert (cache.read(KEY), cache.read(OTHER)) == (None, b"b")
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files have no owners here")
+def test_what_another_user_wrote_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = KernelCache(tmp_path)
+    cache.write(KEY, b"machine code")
+    facts = os.stat_result((0o100600, 0, 0, 1, 1234, 0, 44, 0, 0, 0))
+    monkeypatch.setattr(os, "fstat", lambda number: facts)
+    monkeypatch.setattr(os, "geteuid", lambda: 1235)
+    assert cache.read(KEY) is None
+    monkeypatch.setattr(os, "geteuid", lambda: 1234)
+    assert cache.read(KEY) == b"machine code"
+
+
 def of_one_folder(count: int) -> list[str]:
     return [f"ab{number:062}" for number in range(count)]
 
