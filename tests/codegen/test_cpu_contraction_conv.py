@@ -176,7 +176,7 @@ def test_results_with_channels_first(name: str) -> None:
     w = random((shape.out_channels, shape.group_in, *shape.kernel), "float32", 1)
     plan = plan_conv(shape, host_target().isa)
     assert plan.turns
-    for each in (plan, edited(plan, spill=False)):
+    for each in (plan, edited(plan, spill=False)) if name == "groups" else (plan,):
         check(run_conv(each, shape, x, w), convolve(shape, x, w))
 
 
