@@ -28,7 +28,7 @@ from .tiles import choose_tile, lanes_of, right_cycles, widens
 
 AGAIN_CYCLES = 0.35
 """To read an element of the right operand again from a cache that cores share (Emerald Rapids: 28 GB/s of 8 MB, 18 of
-16; 64 rows by 4096 x 1024, a tile of 13 rows a task, took 2.5 times as long as with two of them).
+16; 64 rows by 4096 x 1024 took twice as long with a tile of 13 rows a task as with three of them, busy).
 """
 LEAST_TILES = 8
 """Tiles of rows of a result that leave in long runs rather than panel by panel."""
