@@ -41,6 +41,8 @@ SCALED_STEPS = 3
 """Steps that it takes to scale the sums of a block."""
 PIXEL_CYCLES, RESULT_CYCLES = 0.1, 0.1
 """Of an element that Winograd's algorithm multiplies, to transform it; of one that a GEMM results in, the same."""
+SHARED_PORTS = 2.0
+"""How much longer that takes where the ports that multiply also add and shuffle (Emerald Rapids, against Zen 4)."""
 SUM_STEPS = 6
 """Steps of a reduction that it takes to begin and to store its sums."""
 WINDOW_CYCLES, RUN_CYCLES = 4.0, 8.0
@@ -129,12 +131,13 @@ def winograd_task(plan: WinogradPlan, isa: Isa) -> TaskCycles:
     panel = GEMMS * shape.group_in * columns * right_cycles(True, right_bytes, isa)
     copy = COPY_CYCLES if shape.channels_last else TURN_CYCLES
     line = (OUTPUTS * plan.x.parts + 2) * shape.group_in
+    slower = SHARED_PORTS if isa.shares_ports else 1.0
 
     def cycles(rows: int, panels: int) -> float:
         tiles = rows * plan.x.parts
         gemms = GEMMS * -(-tiles // plan.tile.rows) * step
-        pixels = (OUTPUTS * rows + 2) * line * copy + GEMMS * tiles * shape.group_in * PIXEL_CYCLES
-        return pixels + panels * (gemms + panel + GEMMS * tiles * columns * RESULT_CYCLES)
+        pixels = (OUTPUTS * rows + 2) * line * copy + GEMMS * tiles * shape.group_in * PIXEL_CYCLES * slower
+        return pixels + panels * (gemms + panel + GEMMS * tiles * columns * RESULT_CYCLES * slower)
 
     return cycles
 
