@@ -66,7 +66,7 @@ def _scales_and_sizes(
         raise HostError(f"Resize of {len(axes)} axes was given {len(given)} scales or sizes")
     if sizes is None:
         factors = [float(s) for s in scales]
-        return factors, [int(np.floor(f * shape[a])) for f, a in zip(factors, axes, strict=True)]
+        return factors, [int(np.float32(f) * np.float32(shape[a])) for f, a in zip(factors, axes, strict=True)]
     factors = [s / shape[a] if shape[a] else 1.0 for s, a in zip(ints(sizes), axes, strict=True)]
     policy = attrs.get("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
@@ -89,7 +89,10 @@ def _source_position(attrs: Attrs, size: int, scale: float, output: int, roi: tu
         return start + (index * step / dtype(exact - 1) if exact != 1 else np.full(output, step / 2))
     if mode == "pytorch_half_pixel" and exact == 1:
         return np.full(output, -0.5)
-    centre = (index + dtype(0.5)) / dtype(scale) - dtype(0.5)
+    middle = (index + dtype(0.5)) / dtype(scale)
+    if mode == "tf_half_pixel_for_nn":
+        return middle
+    centre = middle - dtype(0.5)
     if mode == "half_pixel_symmetric":
         return centre + dtype(size / 2 * (1 - output / exact))
     if mode in ("half_pixel", "pytorch_half_pixel"):

@@ -22,9 +22,11 @@ SIDES = ((1, 1), (2, 3), (7, 5), (17, 31), (64, 40))
 OPEN = {"h": (1, 99), "w": (1, 99)}
 
 
-def operators_on_host(text: str, dims: dict[str, tuple[int, int]], given: list[dict[str, Any]]) -> set[str]:
+def operators_on_host(
+    text: str, dims: dict[str, tuple[int, int]], given: list[dict[str, Any]], opset: int = 17
+) -> set[str]:
     """Of the compiled model, which is compared with ONNX Runtime."""
-    model = parser.parse_model((HEAD if "antialias" not in text else HEAD.replace("17", "18")) + text)
+    model = parser.parse_model(HEAD.replace("17", str(opset)) + text)
     compiled = compile_model(model, dims=dims)
     reference = rivals.onnxruntime(model, 1)
     with load(compiled.to_bytes(), num_threads=2) as module:
@@ -34,9 +36,12 @@ def operators_on_host(text: str, dims: dict[str, tuple[int, int]], given: list[d
     return {operator for reason in compiled.explain()["host"]["reasons"] for operator in reason["operators"]}
 
 
+def floats(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
 def images(*channels: int) -> list[np.ndarray]:
-    random = np.random.default_rng(0)
-    return [random.standard_normal((*channels, *side)).astype(np.float32) for side in SIDES]
+    return [floats(*channels, *side) for side in SIDES]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +70,7 @@ def test_images_are_resized_to_sizes_that_are_computed(mode: str, coordinates: s
 
 
 @pytest.mark.parametrize("mode", ["linear", "nearest"])
-@pytest.mark.parametrize("scales", [(2, 2), (1, 3), (0.5, 0.5)])
+@pytest.mark.parametrize("scales", [(2, 2), (3, 0.7), (0.5, 0.5)])
 def test_images_of_any_size_are_resized_by_scales(mode: str, scales: tuple[float, float]) -> None:
     text = (
         f"(float[1, 2, h, w] x) => (float[1, 2, p, q] y) <float[4] n = {{1, 1, {scales[0]}, {scales[1]}}}>\n"
@@ -75,13 +80,25 @@ def test_images_of_any_size_are_resized_by_scales(mode: str, scales: tuple[float
     assert not operators_on_host(text, {"h": (2, 99), "w": (2, 99)}, given)
 
 
+def test_images_of_any_size_are_brought_to_known_sides_by_scales() -> None:
+    """As converters of TensorFlow write it. In float32, 3 times 40 / 3 is 40, and 1.3 of 10 is 13."""
+    text = (
+        "(float[1, 2, h, w] x, float[1, 2, a, b] u) => (float[1, 2, 24, 40] y, float[1, 2, p, q] z)\n"
+        "<float[2] one = {1, 1}, float[2] wanted = {24, 40}, int64[2] sides = {2, 3}, float[4] n = {1, 1, 1.3, 2.6}>\n"
+        "{ shape = Shape(x)  hw = Gather(shape, sides)  floats = Cast<to=1>(hw)  s = Div(wanted, floats)\n"
+        'scales = Concat<axis=0>(one, s)  y = Upsample<mode="linear">(x, scales)  z = Upsample(u, n) }'
+    )
+    given = [{"x": x, "u": floats(1, 2, 10, 20)} for x in images(1, 2) if x.shape[2] <= 24]
+    assert operators_on_host(text, {}, given, 9) == {"Extent"}
+
+
 def test_a_way_to_resize_that_needs_known_sizes_is_left_to_the_host() -> None:
     text = (
         "(float[1, 2, h, w] x, int64[2] s) => (float[1, 2, p, q] y) <int64[2] n = {1, 2}>\n"
         '{ z = Concat<axis=0>(n, s)  y = Resize<mode="linear", antialias=1>(x, , , z) }'
     )
     given = [{"x": x, "s": np.array((13, 29), np.int64)} for x in images(1, 2)]
-    assert "Resize" in operators_on_host(text, OPEN, given)
+    assert "Resize" in operators_on_host(text, OPEN, given, 18)
 
 
 @pytest.mark.parametrize("mode", ["constant", "edge"])

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from tests.frontend.checks import assert_close, check_node, floats, host_steps, ints, node_model, run, run_ort
+from tilestitch.compiler.frontend import import_model
+from tilestitch.compiler.frontend.errors import ConversionError
 
 COORDINATES = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "half_pixel_symmetric"]
 X = floats(1, 2, 5, 7)
@@ -71,6 +73,26 @@ def test_opset_10_and_upsample_are_asymmetric() -> None:
     assert_close(run(model, {"x0": X})[0], expected)
     model = node_model("Upsample", [X], {"mode": "nearest", "scales": [1.0, 1.0, 2.0, 2.0]}, opset=7)
     assert_close(run(model, {"x0": X})[0], expected)
+
+
+@pytest.mark.parametrize("nearest", ["round_prefer_floor", "floor", "ceil"])
+def test_nearest_elements_as_tensorflow_takes_them(nearest: str) -> None:
+    attrs = {"mode": "nearest", "nearest_mode": nearest, "coordinate_transformation_mode": "tf_half_pixel_for_nn"}
+    for factors in [(2.0, 1.5), (0.5, 0.75)]:
+        operands = [X, np.zeros(0, np.float32), scales(1, 1, *factors)]
+        model = node_model("Resize", operands, attrs, opset=11, constants={1, 2})
+        assert_close(run(model, {"x0": X})[0], run_ort(model, {"x0": X})[0])
+
+
+def test_sides_are_products_in_float32() -> None:
+    model = node_model("Upsample", [X, scales(1, 1, 8.2, 40 / 7)], opset=9, constants={1})
+    assert run(model, {"x0": X})[0].shape == run_ort(model, {"x0": X})[0].shape == (1, 2, 41, 40)
+
+
+@pytest.mark.parametrize("attribute", ["mode", "coordinate_transformation_mode", "nearest_mode"])
+def test_a_way_that_is_not_known_is_refused(attribute: str) -> None:
+    with pytest.raises(ConversionError, match=f"'the_node'.*{attribute} is 'other', none of "):
+        import_model(node_model("Resize", [X, None, scales(1, 1, 2, 2)], {attribute: "other"}, constants={2}))
 
 
 def test_few_taps_are_gathers_and_many_are_a_gemm() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from tilestitch.compiler.frontend.builder import dtype_of
 from tilestitch.compiler.frontend.context import Context, Versioned
 from tilestitch.compiler.ir import UNKNOWN, TensorType, Type, Value
@@ -26,7 +28,11 @@ def resize(ctx: Context) -> Sequence[Value]:
     scales = values[2]
     if scales is not None and scales.data is not None and scales.data.size:
         places = range(scales.data.size) if axes is None else axes
-        type_ = resized(x, dict(zip(places, scales.data.tolist(), strict=True)), lambda n, scale: int(n * scale))
+        type_ = resized(
+            x,
+            dict(zip(places, scales.data.tolist(), strict=True)),
+            lambda n, scale: int(np.float32(n) * np.float32(scale)),
+        )
     return tensor_step(ctx, "Resize", values, [type_], **attrs)
 
 

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
 
+import numpy as np
+
 from tilestitch.compiler.ir import Value
 from tilestitch.compiler.ir.sizes import Size
 
+from .. import found_sizes
 from ..builder import dtype_of
 from ..context import Context
+from ..found_sizes import Element
 from .indexing import along_axis
 
 
@@ -25,17 +29,43 @@ def places_dtype(mode: str) -> str:
 
 @dataclass(frozen=True)
 class OpenAxis:
-    """`size` places become `out`. scale: the quotient, as the model gives it; None: that of both sizes."""
+    """`size` places become `out`. scale: the quotient, as the model gives or computes it; None: that of both sizes."""
 
     size: Size
     out: Size
-    scale: float | None
+    scale: float | Value | None
 
 
-def scaled_size(size: Size, scale: float) -> Size:
-    """The floor of an open size times a number, which is taken as the fraction that it is exactly."""
-    exact = Fraction(scale)
-    return size * exact.numerator // exact.denominator
+LARGEST_DENOMINATOR = 1 << 12
+
+
+def scaled_size(ctx: Context, size: Size, scale: float | Value) -> Size:
+    """The floor of what float32 has for an open size times a number.
+
+    A number that is known is taken for the simplest fraction that it is the nearest float32 of, as 0.7 is of 7 / 10:
+    products that are no integers are further from one than floats round, and those that are round to it. Where the
+    latter depends on the size, as the number is too much less than the fraction, a run tells.
+    """
+    if isinstance(scale, Value):
+        return _told(ctx, size, scale)
+    exact = Fraction(float(np.float32(scale)))
+    simple = _simplest(exact)
+    if simple is None:
+        return size * exact.numerator // exact.denominator
+    if (simple - exact) / simple > Fraction(1, 1 << 25):
+        return _told(ctx, size, ctx.constant(scale, "float32"))
+    return size * simple.numerator // simple.denominator
+
+
+def _told(ctx: Context, size: Size, scale: Value) -> Size:
+    product = ctx.mul(ctx.cast(ctx.size(size), "float32"), scale)
+    return found_sizes.sizes_of(ctx, [Element(ctx.cast(ctx.emit("floor", product), "int64"), 0)])[0]
+
+
+def _simplest(exact: Fraction) -> Fraction | None:
+    limits = (1 << bits for bits in range(LARGEST_DENOMINATOR.bit_length()))
+    near = (exact.limit_denominator(limit) for limit in limits)
+    return next((fraction for fraction in near if np.float32(float(fraction)) == float(exact)), None)
 
 
 def resampled(ctx: Context, x: Value, axis: int, how: OpenAxis, sampling: Mapping[str, object]) -> Value:
@@ -67,14 +97,18 @@ def _source_places(ctx: Context, how: OpenAxis, coordinates: str, dtype: str) ->
     """Real-valued input places of the output places, as computed in a data type."""
     place = ctx.cast(ctx.iota(how.out), dtype)
     size, out = ctx.cast(ctx.size(how.size), dtype), ctx.cast(ctx.size(how.out), dtype)
-    scale = ctx.div(out, size) if how.scale is None else ctx.constant(how.scale, dtype)
-    length = out if how.scale is None else ctx.mul(size, how.scale)
+    given = how.scale if isinstance(how.scale, Value) or how.scale is None else ctx.constant(how.scale, dtype)
+    scale = ctx.div(out, size) if given is None else ctx.cast(given, dtype)
+    length = out if given is None else ctx.mul(size, scale)
     if coordinates == "align_corners":
         steps = ctx.maximum(ctx.sub(length, 1.0), 1e-30)
         return ctx.select(ctx.equal(length, 1.0), 0.0, ctx.div(ctx.mul(place, ctx.sub(size, 1.0)), steps))
     if coordinates == "asymmetric":
         return ctx.div(place, scale)
-    half_pixel = ctx.sub(ctx.div(ctx.add(place, 0.5), scale), 0.5)
+    middle = ctx.div(ctx.add(place, 0.5), scale)
+    if coordinates == "tf_half_pixel_for_nn":
+        return middle
+    half_pixel = ctx.sub(middle, 0.5)
     if coordinates == "pytorch_half_pixel":
         return ctx.select(ctx.equal(length, 1.0), -0.5, half_pixel)
     if coordinates == "half_pixel_symmetric":

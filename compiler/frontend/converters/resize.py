@@ -6,9 +6,9 @@ gathers and multiply-adds, which fuse; many taps (antialiasing) become a matmul 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,6 +25,13 @@ from .open_resize import OpenAxis, places_dtype, resampled, scaled_size
 from .quantization import saturating_cast
 
 MAX_GATHERED_TAPS = 4
+MODES = ("nearest", "linear", "cubic")
+COORDINATES = (
+    "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize",
+    "tf_half_pixel_for_nn",
+)  # fmt: skip
+"""The last one is of operator sets 11 and 12; ONNX Runtime takes it in later ones, too."""
+UPSAMPLE_MODES = ("nearest", "linear", "bilinear")
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,10 @@ class AxisTable:
     indices: np.ndarray
     weights: np.ndarray
     outside: np.ndarray
+
+
+Scale: TypeAlias = "float | Value | None"
+"""Of an axis, as the model gives or computes it; None: the quotient of two sizes of which one is open."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +75,10 @@ def source_places(
         return dtype(start * (size - 1)) + place * dtype((end - start) * (size - 1)) / dtype(length - 1)
     if coordinates == "pytorch_half_pixel" and length == 1:
         return np.full(out, -0.5)
-    half_pixel = (place + dtype(0.5)) / dtype(scale) - dtype(0.5)
+    middle = (place + dtype(0.5)) / dtype(scale)
+    if coordinates == "tf_half_pixel_for_nn":
+        return middle
+    half_pixel = middle - dtype(0.5)
     if coordinates == "half_pixel_symmetric":
         return half_pixel + dtype(size / 2 * (1 - out / length))
     return half_pixel
@@ -78,7 +92,7 @@ def axis_table(sampling: Sampling, size: int, out: int, scale: float, roi: tuple
     crops = sampling.coordinates == "tf_crop_and_resize"
     outside = (places < 0) | (places > size - 1) if crops else np.zeros(out, bool)
     if sampling.mode == "nearest":
-        indices = _ROUNDINGS[sampling.nearest_mode](places).astype(np.int64)[:, None]
+        indices = ROUNDINGS[sampling.nearest_mode](places).astype(np.int64)[:, None]
         weights = np.ones((out, 1))
     else:
         indices, weights = _weighted(sampling, places, scale)
@@ -89,7 +103,7 @@ def axis_table(sampling: Sampling, size: int, out: int, scale: float, roi: tuple
     return AxisTable(np.clip(indices, 0, max(size - 1, 0)), weights, outside)
 
 
-_ROUNDINGS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+ROUNDINGS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "round_prefer_floor": lambda x: np.ceil(x - 0.5),
     "round_prefer_ceil": lambda x: np.floor(x + 0.5),
     "floor": np.floor,
@@ -185,15 +199,23 @@ def resample_open(ctx: Context, x: Value, sampling: Sampling, axes: Mapping[int,
 # -- the operators ---------------------------------------------------------------------------------------------------
 
 
+def _one_of(ctx: Context, name: str, default: str, known: Collection[str]) -> str:
+    """An attribute that names one of `known`."""
+    given: str = ctx.attr(name, default)
+    if given not in known:
+        raise ctx.fail(f"{name} is {given!r}, none of {', '.join(known)}")
+    return given
+
+
 def convert_resize(ctx: Context) -> Value:
     x = ctx.input(0)
     shape = ctx.shape(x)
     axes = [normalize_axis(a, len(shape)) for a in ctx.attr("axes", tuple(range(len(shape))))]
     sizes, scales = _sizes_and_scales(ctx, shape, axes)
     sampling = Sampling(
-        ctx.attr("mode", "nearest"),
-        ctx.attr("coordinate_transformation_mode", "half_pixel" if ctx.opset >= 11 else "asymmetric"),
-        ctx.attr("nearest_mode", "round_prefer_floor" if ctx.opset >= 11 else "floor"),
+        _one_of(ctx, "mode", "nearest", MODES),
+        _one_of(ctx, "coordinate_transformation_mode", "half_pixel" if ctx.opset >= 11 else "asymmetric", COORDINATES),
+        _one_of(ctx, "nearest_mode", "round_prefer_floor" if ctx.opset >= 11 else "floor", ROUNDINGS),
         ctx.attr("cubic_coeff_a", -0.75),
         bool(ctx.attr("exclude_outside", 0)),
         bool(ctx.attr("antialias", 0)),
@@ -206,11 +228,12 @@ def convert_resize(ctx: Context) -> Value:
     tables, opened = dict[int, AxisTable](), dict[int, OpenAxis]()
     for i, axis in enumerate(axes):
         window, scale = (roi[i], roi[i + len(axes)]), scales[i]
-        if sizes[i] == shape[axis] and (scale is None or np.isclose(scale, 1.0)) and window == (0.0, 1.0):
-            continue
-        if scale is None or is_open(shape[axis]):
-            opened[axis] = OpenAxis(shape[axis], sizes[i], scale)
-        else:
+        if isinstance(scale, Value) or is_open(shape[axis]):
+            if sizes[i] != shape[axis] or scale != 1.0:
+                opened[axis] = OpenAxis(shape[axis], sizes[i], scale)
+        elif scale is None:
+            opened[axis] = OpenAxis(shape[axis], sizes[i], None)
+        elif sizes[i] != shape[axis] or not np.isclose(scale, 1.0) or window != (0.0, 1.0):
             tables[axis] = axis_table(sampling, shape[axis], sizes[i], scale, window)
     if not opened:
         return resample(ctx, x, tables, ctx.attr("extrapolation_value", 0.0))
@@ -219,19 +242,15 @@ def convert_resize(ctx: Context) -> Value:
     return resample_open(ctx, resample(ctx, x, tables, 0.0), sampling, opened)
 
 
-def _sizes_and_scales(ctx: Context, shape: Sequence[int], axes: Sequence[int]) -> tuple[list[int], list[float | None]]:
-    """Output size and scale of each axis, from whichever of the two the node gives. None: the quotient of two sizes of
-    which one is open.
-    """
+def _sizes_and_scales(ctx: Context, shape: Sequence[int], axes: Sequence[int]) -> tuple[list[int], list[Scale]]:
+    """Output size and scale of each axis, from whichever of the two the node gives."""
     scales_at, sizes_at = (1, None) if ctx.opset < 11 else (2, 3)
     given = ctx.optional(scales_at)
     if given is not None and (sizes_at is None or ctx.optional(sizes_at) is None or ctx.constant_of(scales_at).size):
-        scales = [float(s) for s in ctx.constant_of(scales_at).reshape(-1)]
+        scales = _scales(ctx, given)
         if len(scales) != len(axes):
             raise ctx.fail(f"{len(scales)} scales are given for {len(axes)} axes")
-        if not all(np.isfinite(s) and s > 0 for s in scales):
-            raise ctx.fail(f"scales are {scales}; each must be a positive number")
-        return [_scaled(shape[a], s) for a, s in zip(axes, scales, strict=True)], list(scales)
+        return [_scaled(ctx, shape[a], s) for a, s in zip(axes, scales, strict=True)], scales
     if sizes_at is None or ctx.optional(sizes_at) is None:
         raise ctx.fail("neither scales nor sizes are given")
     sizes = list(ctx.sizes_of(sizes_at))
@@ -240,19 +259,36 @@ def _sizes_and_scales(ctx: Context, shape: Sequence[int], axes: Sequence[int]) -
     policy = ctx.attr("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch" and any(map(is_open, (*sizes, *(shape[a] for a in axes)))):
         return sizes, [_quotient(s, shape[a]) for a, s in zip(axes, sizes, strict=True)]
-    scales = [s / shape[a] if shape[a] else 1.0 for a, s in zip(axes, sizes, strict=True)]
+    quotients = [s / shape[a] if shape[a] else 1.0 for a, s in zip(axes, sizes, strict=True)]
     if policy == "stretch":
-        return sizes, list(scales)
+        return sizes, [*quotients]
     if policy not in ("not_larger", "not_smaller"):
         raise ctx.fail(f"keep_aspect_ratio_policy is {policy!r}, none of stretch, not_larger, not_smaller")
-    scale = min(scales) if policy == "not_larger" else max(scales)
+    scale = min(quotients) if policy == "not_larger" else max(quotients)
     return [int(shape[a] * scale + 0.5) for a in axes], [scale] * len(axes)
 
 
-def _scaled(size: int, scale: float) -> int:
+def _scales(ctx: Context, given: Value) -> list[Scale]:
+    """Positive numbers, and scalars of those that the model computes and puts together with others."""
+    if given.data is not None:
+        known = [float(s) for s in given.data.reshape(-1)]
+        if not all(np.isfinite(s) and s > 0 for s in known):
+            raise ctx.fail(f"scales are {known}; each must be a positive number")
+        return [*known]
+    if given.producer is not None and given.producer.op == "concat":
+        return [scale for part in given.producer.inputs for scale in _scales(ctx, part)]
+    places = (ctx.slice_axis(given, 0, i, i + 1) for i in range(ctx.dim(given, 0)))
+    return [ctx.reshape(ctx.cast(place, "float32"), ()) for place in places]
+
+
+def _scaled(ctx: Context, size: int, scale: Scale) -> int:
+    """The floor of the product in float32, as ONNX's inference of shapes has it: 3 times 40 / 3 is 40."""
+    assert scale is not None
     if scale == 1.0:
         return size
-    return scaled_size(size, scale) if is_open(size) else int(np.floor(size * scale))
+    if isinstance(scale, Value) or is_open(size):
+        return scaled_size(ctx, size, scale)
+    return int(np.float32(size) * np.float32(scale))
 
 
 def _quotient(out: Size, size: Size) -> float | None:
@@ -262,7 +298,7 @@ def _quotient(out: Size, size: Size) -> float | None:
 
 
 def _check_scales(
-    ctx: Context, shape: Sequence[int], axes: Sequence[int], sizes: Sequence[int], scales: Sequence[float | None]
+    ctx: Context, shape: Sequence[int], axes: Sequence[int], sizes: Sequence[int], scales: Sequence[Scale]
 ) -> None:
     for axis, size, scale in zip(axes, sizes, scales, strict=True):
         if is_open(size) or is_open(shape[axis]):
@@ -275,26 +311,24 @@ def convert_upsample(ctx: Context) -> Value:
     x = ctx.input(0)
     shape = ctx.shape(x)
     if ctx.opset >= 9:
-        scales = [float(s) for s in ctx.constant_of(1).reshape(-1)]
+        scales = _scales(ctx, ctx.input(1))
     elif ctx.opset >= 7:
         scales = list(ctx.attr("scales"))
     else:
         scales = [1.0, 1.0, ctx.attr("height_scale"), ctx.attr("width_scale")]
-    mode = ctx.attr("mode", "nearest")
-    sampling = Sampling(
-        "linear" if mode in ("linear", "bilinear") else "nearest", "asymmetric", "floor", -0.75, False, False
-    )
-    changed = {axis: scale for axis, scale in enumerate(scales) if scale != 1.0}
-    tables = {
-        axis: axis_table(sampling, shape[axis], _scaled(shape[axis], scale), scale, (0.0, 1.0))
-        for axis, scale in changed.items()
-        if not is_open(shape[axis])
-    }
-    opened = {
-        axis: OpenAxis(shape[axis], _scaled(shape[axis], scale), scale)
-        for axis, scale in changed.items()
-        if is_open(shape[axis])
-    }
+    if len(scales) != len(shape):
+        raise ctx.fail(f"{len(scales)} scales are given for {len(shape)} axes")
+    mode = "nearest" if _one_of(ctx, "mode", "nearest", UPSAMPLE_MODES) == "nearest" else "linear"
+    sampling = Sampling(mode, "asymmetric", "floor", -0.75, False, False)
+    tables, opened = dict[int, AxisTable](), dict[int, OpenAxis]()
+    for axis, scale in enumerate(scales):
+        if scale == 1.0:
+            continue
+        out = _scaled(ctx, shape[axis], scale)
+        if isinstance(scale, float) and not is_open(shape[axis]):
+            tables[axis] = axis_table(sampling, shape[axis], out, scale, (0.0, 1.0))
+        else:
+            opened[axis] = OpenAxis(shape[axis], out, scale)
     return resample_open(ctx, resample(ctx, x, tables, 0.0), sampling, opened)
 
 
