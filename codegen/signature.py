@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 
 from tilestitch.compiler.ir import Graph, Node, Value
-from tilestitch.compiler.ir.magnitudes import magnitude
 from tilestitch.compiler.ir.text import digest
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.attention.mask_band import band_of, same_inside
 from tilestitch.passes.plan.index_checks import index_checks
 
-from .compute.requantised import MOST_INTEGER
 from .compute.sizes import symbols_among
 from .groups import roles_in, view_group
 from .launch import KernelArg, PackedArg, TensorMapArg, ValueArg
@@ -82,8 +80,8 @@ def signature(graph: Graph, group: Group, scalars: frozenset[str] = frozenset())
         attrs = tuple((key, _frozen(value)) for key, value in sorted(node.attrs.items()))
         reads = tuple((place(v.name), str(v.type), v.name in scalars or _constant(v, seen)) for v in node.inputs)
         makes = tuple((place(v.name), str(v.type)) for v in node.outputs)
-        parts.append((node.op, attrs, reads, makes, node.name == group.anchor, _is_counted(node)))
-    for names in (group.inputs, group.constants, group.outputs):
+        parts.append((node.op, attrs, reads, makes, node.name == group.anchor))
+    for names in (group.inputs, group.constants, group.outputs, group.floats):
         parts.append(tuple(place(name) for name in names))
     order = {node.name: i for i, node in enumerate(nodes)}
     for number_, stage in enumerate(group.stages):
@@ -100,11 +98,6 @@ def _band(graph: Graph, group: Group, place: Callable[[str], int]) -> list[objec
     if softmax is None or band is None:
         return []
     return [band, *((place(value.name), number) for value, number in same_inside(softmax, band).items())]
-
-
-def _is_counted(node: Node) -> bool:
-    """Whether what is rounded is known to be small, by whatever computes it: then kernels need not convert it."""
-    return node.op == "round" and magnitude(node.inputs[0]) < MOST_INTEGER
 
 
 def _indices(node: Node) -> Iterator[str]:

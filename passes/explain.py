@@ -269,6 +269,7 @@ def _kernel(graph: Graph, group: Group, values: Mapping[str, Value], segment: in
         "operations": work,
         "multiplies": [_multiplied(node) for node in nodes if kind_of(node.op) is Kind.CONTRACTION],
         "instructions": sorted(group.instructions),
+        "floats": list(group.floats),
         "bytes_read": bytes_read,
         "bytes_written": bytes_written,
         "unfused": _unfused(nodes),

@@ -32,6 +32,7 @@ from .open.slices import why_not_sliced
 from .plan import ALIGNMENT, BufferPlan, Group, GroupKind, HostGroup, StitchPlan, WhyNot, wholes_of
 from .plan.cpu.isa import isa_named
 from .plan.cpu.schedules import CpuSchedule
+from .plan.kept_floats import why_not_floats
 from .plan.open_buffers import why_not_apart
 from .plan.open_sizes import with_empty
 from .plan.roles import Roles, is_native, roles_of
@@ -83,6 +84,7 @@ class _Checker:
         position = {n.name: i for i, n in enumerate(self.graph.nodes)}
         for group in self.plan.groups:
             refusal = check_group(self.nodes, position, group)
+            refusal = refusal or why_not_floats(self.nodes, group)
             if refusal is not None:
                 self.fail(refusal)
             if len(group.stages) > 1 and not self.plan.target.is_gpu:

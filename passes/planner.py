@@ -23,6 +23,7 @@ from .open.memory import place_open
 from .open.plan import make_open_plan
 from .open.typical import typical_sizes
 from .plan import Group, StitchPlan, WhyNot, wholes_of
+from .plan.kept_floats import with_floats
 from .plan.target import TargetInfo
 from .plan_check import check_plan
 from .schedule.device import device_of
@@ -139,9 +140,10 @@ def _planned(
         judged = context.judged_schedules
         searched = search_schedules(graph, groups, context.target, context.cost_model, judged, budget_s)
         groups = searched.groups
-    wholes = wholes_of(result.places)
+    wholes, nodes = wholes_of(result.places), nodes_by_name(graph)
 
     def written_down(groups: tuple[Group, ...], aliases: Mapping[str, str], remarks: Sequence[WhyNot]) -> StitchPlan:
+        groups = tuple(with_floats(nodes, group) for group in groups)
         position = {g.name: max(positions[n] for n in g.nodes) for g in groups}
         position.update((g.name, positions[g.name]) for g in result.host_groups)
         segments = segments_of(groups, result.host_groups, aliases, position, wholes)

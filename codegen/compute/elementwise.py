@@ -391,10 +391,14 @@ def extreme(a: Expr, b: Expr, dtype: str, largest: bool) -> Expr:
     return tirx.Select(is_nan(b), b, chosen)
 
 
-def between(x: Expr, low: int, high: int, bind: Bind) -> Expr:
-    """A float32, and no NaN, or what is nearest to it from `low` to `high`."""
-    raised = bind(extreme(x, immediate(float(low), "float32"), "float32", largest=True))
-    return extreme(raised, immediate(float(high), "float32"), "float32", largest=False)
+def between(x: Expr, low: int | Expr, high: int | Expr, bind: Bind) -> Expr:
+    """A float32, and no NaN, or what is nearest to it from `low` to `high`, of int32."""
+
+    def limit(number: int | Expr) -> Expr:
+        return immediate(float(number), "float32") if isinstance(number, int) else bind(T.cast(number, "float32"))
+
+    raised = bind(extreme(x, limit(low), "float32", largest=True))
+    return extreme(raised, limit(high), "float32", largest=False)
 
 
 def _compare(function: Callable[[Expr, Expr], Expr]) -> Rule:

@@ -14,11 +14,12 @@ from tvm_ffi import StructuralKey
 from tilestitch.codegen.errors import KernelError
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of
+from tilestitch.passes.plan.kept_floats import KeptFloat, kept_float
 
 from . import elementwise, movement
 from .dtypes import Expr, dtype_of, is_hidden, literal, named, opaque
 from .indexing import Index, broadcast_index, pull_view
-from .requantised import kept_as_float, rounded_by_addition
+from .requantised import is_kept, rounded_by_addition
 
 Source = Callable[[Sequence[Expr]], Any]
 """Gives an element of a value at an index, in the value's compute dtype; None if the value must be computed instead."""
@@ -123,7 +124,7 @@ class Evaluator:
             return []
         kept = self._kept_as_float(node)
         if kept is not None:
-            return [(self._rounded_product(kept[0]) or kept[0], index)]
+            return [(self._rounded_product(kept.rounded) or kept.rounded, index)]
         if node.op in elementwise.RULES:
             return [(x, broadcast_index(index, x.shape)) for x in node.inputs]
         if kind_of(node.op) is Kind.VIEW:
@@ -147,7 +148,7 @@ class Evaluator:
     def _apply(self, node: Node, index: Index) -> Expr:
         kept = self._kept_as_float(node)
         if kept is not None:
-            return self._element(self._rounded_between(*kept, index))
+            return self._element(self._rounded_between(kept, index))
         if node.op in elementwise.RULES:
             operands = [self.value(x, broadcast_index(index, x.shape)) for x in node.inputs]
             return self._element(self.rules[node.op](elementwise.Operation(node, operands, self.bind)))
@@ -160,13 +161,23 @@ class Evaluator:
             return self._element(movement.RULES[node.op](access))
         raise KernelError(f"{node.op} cannot be evaluated element by element inside a kernel", node.origins)
 
-    def _rounded_between(self, rounded: Value, low: int, high: int, index: Index) -> Expr:
+    def _rounded_between(self, kept: KeptFloat, index: Index) -> Expr:
         """A rounded float32, and no NaN, kept in a range. A product is multiplied and rounded by one instruction."""
-        product = self._rounded_product(rounded)
+        low, high = (self._less_zero(limit, kept.zero, index) for limit in (kept.low, kept.high))
+        product = self._rounded_product(kept.rounded)
         if product is not None:
             return rounded_by_addition(self.value(product, index), low, high, self.bind)
-        whole = self.value(rounded, index) + literal(0.0, "float32")  # integers have no zero below 0
+        whole = self.value(kept.rounded, index) + literal(0.0, "float32")  # integers have no zero below 0
         return elementwise.between(self.bind(whole), low, high, self.bind)
+
+    def _less_zero(self, limit: Value, zero: Value | None, index: Index) -> int | Expr:
+        """A limit of integers, less their zero point: a number, where no argument of the kernel gives either."""
+        numbers = [v.data for v in (limit, zero) if v is not None]
+        if all(data is not None for data in numbers):
+            first, *rest = (int(data.reshape(())) for data in numbers if data is not None)
+            return first - sum(rest)
+        first, *rest = (self.value(v, broadcast_index(index, v.shape)) for v in (limit, zero) if v is not None)
+        return self.bind(first - rest[0]) if rest else first
 
     def _rounded_product(self, rounded: Value) -> Value | None:
         """The product that is rounded, if only for this."""
@@ -175,10 +186,12 @@ class Evaluator:
         x = rounded.producer.inputs[0]
         return x if x not in self.sources and x.producer is not None and x.producer.op == "mul" else None
 
-    def _kept_as_float(self, node: Node) -> tuple[Value, int, int] | None:
-        if node.op != "cast":
+    def _kept_as_float(self, node: Node) -> KeptFloat | None:
+        """What is kept as a float instead of the only result of `node`, where no integers on the way lie in memory."""
+        kept = kept_float(node.output) if node.op == "cast" and is_kept(node.output) else None
+        if kept is None or any(v in self.sources for v in (*kept.between, kept.rounded)):
             return None
-        return kept_as_float(node.output, lambda value: value not in self.sources and value.data is None)
+        return kept
 
     def _element(self, expr: Expr) -> Expr:
         """An element for others to compute with: named, and nothing that TVM could fold."""

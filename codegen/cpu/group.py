@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tilestitch.codegen.compute.requantised import keeping
 from tilestitch.codegen.compute.sizes import kernels_over, symbols_among, where_present
 from tilestitch.codegen.cpu.contraction.lower import lower_gemm, lower_gemv
 from tilestitch.codegen.cpu.convolution.lower import lower_conv, lower_conv_transpose, lower_depthwise, lower_window
@@ -67,10 +68,11 @@ def lower_group(graph: Graph, group: Group) -> tuple[KernelLaunch, ...]:
 
     Raises KernelError, naming the ONNX nodes, for a group that no template fits.
     """
-    if not symbols_among([graph.node(name) for name in group.nodes]):
-        return _checked(graph, group, _lowered(graph, group))
-    with kernels_over(graph.symbols):
-        launches = _lowered(graph, group)
+    with keeping(frozenset(group.floats)):
+        if not symbols_among([graph.node(name) for name in group.nodes]):
+            return _checked(graph, group, _lowered(graph, group))
+        with kernels_over(graph.symbols):
+            launches = _lowered(graph, group)
     return _checked(graph, group, tuple(replace(one, args=(*one.args, SizesArg())) for one in launches))
 
 

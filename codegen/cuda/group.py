@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 
+from tilestitch.codegen.compute.requantised import keeping
 from tilestitch.codegen.compute.sizes import counting_in_32_bits, kernels_over, symbols_among, where_present
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.blocks import lower_blocks
@@ -77,8 +78,13 @@ def lower_group(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLau
 
     Raises KernelError, naming the ONNX nodes, for a group that no template fits.
     """
+    with keeping(frozenset(group.floats)):
+        return _checked(graph, group, target, _at_sizes(graph, group, target))
+
+
+def _at_sizes(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
     if not symbols_among([graph.node(name) for name in group.nodes]):
-        return _checked(graph, group, target, _lowered(graph, group, target))
+        return _lowered(graph, group, target)
     view = view_group(graph, group)
     counts = counted(view.nodes, view.inputs, view.stored, scores=group.kind is GroupKind.ATTENTION)
     narrow = are_narrow(counts)
@@ -86,7 +92,7 @@ def lower_group(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLau
         launches = _lowered(graph, group, target)
     limited = to_check(counts) if narrow else ()
     open_launches = (replace(one, args=(*one.args, SizesArg()), limited=limited) for one in launches)
-    return _checked(graph, group, target, tuple(open_launches))
+    return tuple(open_launches)
 
 
 def _checked(

@@ -377,10 +377,16 @@ def _inside(explained: Mapping[str, Any], kernel: Mapping[str, Any], stitches: S
         f"{kernel['name']} reads {kernel['bytes_read']} and writes {kernel['bytes_written']} bytes; "
         f"predicted: {kernel['predicted_us']} us on {device}{_bound(kernel)}"
     )
-    head = "\n".join([head, *_multiplied(kernel)])
+    head = "\n".join([head, *_multiplied(kernel), *_kept(kernel)])
     edges = (with_origins(explained, f"{s['producer']} -> {s['consumer']}") for s in stitches)
     rows = [(f"  {edge}", s["scheme"], s["rule"]) for edge, s in zip(edges, stitches, strict=True)]
     return head if not rows else f"{head}\n{table(rows, ('  stitched', 'scheme', 'by rule'))}"
+
+
+def _kept(kernel: Mapping[str, Any]) -> list[str]:
+    """What it keeps as floats; artifacts of earlier versions do not say."""
+    floats = kernel.get("floats")
+    return [f"  keeps as floats, rounded and in range: {', '.join(f'%{name}' for name in floats)}"] if floats else []
 
 
 def _multiplied(kernel: Mapping[str, Any]) -> list[str]:

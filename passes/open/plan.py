@@ -18,6 +18,7 @@ from tilestitch.passes.fusion.rules.builtin import FusionRule
 from tilestitch.passes.fusion.rules.inplace import InPlace
 from tilestitch.passes.fusion.stitcher import Stitched, stitch
 from tilestitch.passes.plan import Group, StitchPlan, WhyNot
+from tilestitch.passes.plan.kept_floats import with_floats
 from tilestitch.passes.schedule.kernels import apart_where_too_large, schedule_groups
 from tilestitch.passes.schedule.launches import completed
 from tilestitch.passes.schedule.order import segments_of
@@ -43,6 +44,8 @@ def make_open_plan(
 ) -> StitchPlan:
     """Plan an open graph by `rules`; `bodies` are the plans of those nested in it."""
     result, groups, refusals = _kernels(graph, context, rules)
+    nodes = {node.name: node for node in graph.nodes}
+    groups = tuple(with_floats(nodes, group) for group in groups)
     positions = {n.name: i for i, n in enumerate(graph.nodes)}
     position = {g.name: max(positions[n] for n in g.nodes) for g in groups}
     position.update((g.name, positions[g.name]) for g in result.host_groups)

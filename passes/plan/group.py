@@ -80,7 +80,9 @@ class Group:
     """One kernel (or a few launches): `tilestitch.passes.plan` says what each kind promises.
 
     schedule: how it is cut into threads; None before it is scheduled, and of a group without elements. cases: the
-    schedules of regions of sizes, of which `schedule` is the one at typical sizes; None: it is for all sizes.
+    schedules of regions of sizes, of which `schedule` is the one at typical sizes; None: it is for all sizes. floats:
+    values that it, or its parts, make of what was rounded, and not of the integers between (`kept_floats`), where these
+    do not lie in memory.
     """
 
     name: str
@@ -96,12 +98,13 @@ class Group:
     tie: str = "barrier"
     schedule: Schedule | None = None
     cases: Cases | None = None
+    floats: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         where = f"group {self.name}"
         if not self.nodes or not self.outputs:
             raise PlanError(f"{where} has no {'outputs' if self.nodes else 'nodes'}")
-        for label in ("nodes", "inputs", "constants", "outputs"):
+        for label in ("nodes", "inputs", "constants", "outputs", "floats"):
             names = getattr(self, label)
             if len(set(names)) != len(names):
                 raise PlanError(f"{where} names one of its {label} twice: {', '.join(names)}")
@@ -173,11 +176,12 @@ class Group:
             "stages": [[part.to_json() for part in stage] for stage in self.stages], "tie": self.tie,
             "schedule": None if self.schedule is None else schedule_to_json(self.schedule),
             **({} if self.cases is None else {"cases": self.cases.to_json()}),
+            **({"floats": list(self.floats)} if self.floats else {}),
         }  # fmt: skip
 
     @staticmethod
     def from_json(data: Any, where: str = "group") -> Group:
-        fields = Fields(data, where)
+        fields = Fields({"floats": [], **data} if isinstance(data, dict) else data, where)
         anchor, schedule, name = fields.take("anchor"), fields.take("schedule"), fields.string("name")
         where = fields.where = f"{where} ({name})"
         group = Group(
@@ -194,6 +198,7 @@ class Group:
             tie=fields.string("tie"),
             schedule=None if schedule is None else schedule_from_json(schedule, f"{where}.schedule"),
             cases=fields.optional("cases", Cases.from_json),
+            floats=fields.strings("floats"),
         )
         fields.done()
         return group

@@ -23,6 +23,7 @@ from tilestitch.compiler.ir.ops import Kind, kind_of, reference
 from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.passes.plan import Group, GroupKind
+from tilestitch.passes.plan.kept_floats import with_floats
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.schedule.kernels import schedule_group
 
@@ -125,7 +126,8 @@ def cpu_group(graph: Graph, kind: GroupKind | None = None, threads: int = 4, cpu
     """The whole graph as one group with its schedule for a CPU."""
     by_name = {node.name: node for node in graph.nodes}
     isa = (cpu or target()).isa
-    return schedule_group(by_name, one_group(graph, kind), TargetInfo("cpu", threads, isa=isa.name), AnalyticalModel())
+    target_ = TargetInfo("cpu", threads, isa=isa.name)
+    return with_floats(by_name, schedule_group(by_name, one_group(graph, kind), target_, AnalyticalModel()))
 
 
 def interpret(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[Value, np.ndarray]:

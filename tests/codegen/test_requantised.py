@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from tests.codegen.kernel_harness import check, run_graph
+from tests.codegen.kernel_harness import check, cpu_group, run_graph
+from tilestitch.codegen.cpu.group import lower_group
 from tilestitch.compiler.ir import Graph, TensorType, Value
 
 WHOLE = {"strides": (1, 1), "before": (1, 1), "after": (1, 1), "dilations": (1, 1)}
@@ -65,3 +68,19 @@ def test_products_are_rounded_to_even_and_kept_in_their_range(zero: int) -> None
         expected = np.float32(1) / (kept + 0.0).astype(np.float32)
     (actual,) = run_graph(graph, {"x": values}).values()
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
+
+
+def test_code_keeps_a_float_only_where_its_plan_says_so() -> None:
+    graph = Graph("g")
+    x = graph.add_input("x", TensorType("int32", (64,)))
+    whole = graph.emit(
+        "round", graph.emit("mul", graph.emit("cast", x, to="float32"), graph.constant(np.float32(0.25)))
+    )
+    raised = graph.emit("maximum", graph.emit("cast", whole, to="int32"), graph.constant(np.int32(0)))
+    q = graph.emit("cast", graph.emit("minimum", raised, graph.constant(np.int32(255))), to="uint8")
+    graph.outputs = [graph.emit("sqrt", graph.emit("cast", q, to="float32"))]
+    group = cpu_group(graph)
+    kept, integers = (str(lower_group(graph, each)[0].func) for each in (group, replace(group, floats=())))
+    assert len(group.floats) == 1
+    assert "uint8" in integers
+    assert "uint8" not in kept.replace('scratch: T.handle("uint8")', "")
