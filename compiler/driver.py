@@ -299,6 +299,7 @@ def _explained(
 ) -> CompiledModel:
     """plain: the counterparts of all specialisations whose kernels wait for whole kernels, if there are any."""
     from tilestitch.passes.explain import explain_plan
+    from tilestitch.passes.recorded import without_plans
 
     count = len(prepared)
     programs = tuple(
@@ -326,7 +327,8 @@ def _explained(
             explanation["plain"] = {"launches": len(launches), "predicted_us": predicted["total_us"]}
         specialisations.append(Specialisation(graph, plan, {**explanation, "precision": precision, **p.remarks}))
     compiled = CompiledModel(contents, tuple(specialisations))
-    extra = {**contents.extra, EXPLANATION: json.dumps(compiled.explain(), separators=(",", ":")).encode()}
+    short = without_plans(compiled.explain(), contents.plan)
+    extra = {**contents.extra, EXPLANATION: json.dumps(short, separators=(",", ":")).encode()}
     return replace(compiled, contents=replace(contents, extra=extra))
 
 

@@ -77,15 +77,21 @@ def run(options: argparse.Namespace) -> int:
 
 def read_explain(path: Path) -> dict[str, Any]:
     """What the compiler wrote into the artifact; raises UsageError when the artifact has no explanation."""
+    from tilestitch.passes.recorded import with_plans
     from tilestitch.runtime.artifact import read_artifact
 
     artifact = read_artifact(path)
     if MEMBER not in artifact.member_names:
         raise errors.UsageError(f"{path} holds no explanation; compile the model again")
     explained = artifact.json_member(MEMBER)
-    if not isinstance(explained, dict) or not explained.keys() >= _FIELDS:
+    if not isinstance(explained, dict) or not explained.keys() >= _FIELDS - {"refusals"}:
         raise errors.UsageError(f"{path} holds an explanation that this version cannot read; compile the model again")
-    return explained
+    try:
+        return with_plans(explained, artifact.plan)
+    except (KeyError, TypeError, ValueError):
+        raise errors.UsageError(
+            f"{path} holds an explanation of other plans than its own; compile the model again"
+        ) from None
 
 
 def at_sizes(path: Path, explained: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
