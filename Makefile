@@ -15,6 +15,9 @@ JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
 export ORT_DISABLE_TELEMETRY := 1
 export ORT_TELEMETRY_DISABLED := 1
 
+# The hundreds of processes that tests start read bytecode, even where Python is told not to write it.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help demo test lint format types imports bench conformance cuda-models cuda-lint fuzz replay wheel clean distclean
 
 help:
