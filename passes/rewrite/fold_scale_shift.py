@@ -12,6 +12,7 @@ from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import single_reader
+from .quantised import counts_bytes
 from .reassociation import product_in_any_order
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -22,7 +23,8 @@ class FoldScaleShift:
     """conv(x, W) followed by per-channel add, sub, mul and div by constants becomes conv(x, W*s) + b.
 
     For conv, conv_transpose without groups, and matmul with a constant second operand; every value in between has one
-    reader. Nothing is done where there is no scale, or where a folded weight would not be finite.
+    reader. Nothing is done where there is no scale, where a folded weight would not be finite, or where integers are
+    multiplied, whose sums are exact.
     """
 
     name: ClassVar[str] = "fold_scale_shift"
@@ -49,7 +51,7 @@ def _fold(graph: Graph, node: Node) -> bool:
     if not all(t.is_sized for t in (node.inputs[0].tensor_type, node.output.tensor_type)):
         return False
     axes = _channel_axes(node)
-    if axes is None:
+    if axes is None or counts_bytes(node):
         return False
     out_axis, weight_axis = axes
     channels, rank = node.output.shape[out_axis], len(node.output.shape)

@@ -11,6 +11,8 @@ either sign: a left operand is shifted there only where that makes its zero poin
 
 Where both operands are known at run time only (attention), a right one of uint8 is shifted, and what zero points take
 from the sums follows from the sums of rows and of columns.
+
+Windows over each channel by itself multiply integers that are float32, so that sums are exact and scales follow them.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ from .quantised import BYTES, Quantised, dequantised, integral
 
 MOST_REDUCED = (1 << 31) // 255**2
 """Products of two differences of bytes whose sum is in the range of int32, whatever they are."""
+MOST_COUNTED = (1 << 24) // 255**2
+"""Products of such differences whose sum is an integer that float32 has."""
 LEAST_ROWS = 8
 """For which a dequantised right operand known at run time is packed as bytes: that takes as long as a few rows."""
 
@@ -56,17 +60,19 @@ class Integers:
     def run(self, graph: Graph, context: PassContext) -> PassResult:
         if not context.target.multiplies_bytes:
             return PassResult(graph, False)
-        count, reasons = 0, list[str]()
+        count, counted, reasons = 0, 0, list[str]()
         for node in [node for node in graph.nodes if node.op in ("matmul", "conv")]:
             found = _in_integers(graph, node, context.target)
             if isinstance(found, Value):
+                counted += is_depthwise(node)
                 graph.replace(node, [found])
                 count += 1
             elif found is not None:
                 reasons.append(f"{', '.join(node.origins) or node.name} multiplies {node.inputs[0].dtype}: {found}")
         if count:
             graph.sort()
-        notes = [f"{count} contractions multiply 8-bit integers"] if count else []
+        notes = [f"{count - counted} contractions multiply 8-bit integers"] if count > counted else []
+        notes += [f"{counted} depthwise convolutions multiply integers as float32"] if counted else []
         return PassResult(graph, count > 0, (*notes, *reasons))
 
 
@@ -153,12 +159,29 @@ def _dequantised(graph: Graph, node: Node, target: TargetInfo) -> Value | str | 
     zero = np.zeros((), np.int32) if w.zero is None else w.zero.data
     if zero is None or not all(by_column(node, shape) for shape in (w.scale.shape, zero.shape)):
         return "the scales or zero points of its weights are not one for each column"
-    problem, signed = _why_not(node) or _why_not_scaled(x, w), target.is_gpu
+    problem, plain = _why_not_scaled(x, w), w.q.data.astype(np.int32) - zero
+    if problem is None and is_depthwise(node) and prod(w.q.shape[axis] for axis in reduced(node)) <= MOST_COUNTED:
+        return _scaled(graph, node, _counted(graph, node, x, plain), x, w)
+    problem, signed = problem or _why_not(node), target.is_gpu
     if problem is not None:
         return problem
-    weights = _Weights.of(node, w.q.data.astype(np.int32) - zero)
+    weights = _Weights.of(node, plain)
     sums = _sums(graph, node, *as_unsigned(graph, node, x.q, x.zero, signed), weights, signed)
     return sums if isinstance(sums, str) else _scaled(graph, node, sums, x, w)
+
+
+def _counted(graph: Graph, node: Node, x: Quantised, plain: np.ndarray) -> Value:
+    """The windows over each channel by itself of integers that are float32, whose sums are exact. So the scales of the
+    weights follow the sums, too, and weights take no more in an artifact than bytes do.
+    """
+    whole = x.q
+    if x.zero is not None and not is_zero(x.zero):
+        wide = computed_like(graph, node, "cast", x.q, to="int32")
+        whole = computed_like(graph, node, "sub", wide, computed_like(graph, node, "reshape", x.zero, shape=()))
+    weights = graph.constant(plain.astype(np.float32), name=node.inputs[1].name)
+    return computed_like(
+        graph, node, "conv", computed_like(graph, node, "cast", whole, to="float32"), weights, **node.attrs
+    )
 
 
 def _dequantised_both(graph: Graph, node: Node, x: Quantised, w: Quantised, target: TargetInfo) -> Value | str:
@@ -211,7 +234,8 @@ def _scaled(graph: Graph, node: Node, sums: Value, x: Quantised, w: Quantised) -
     """Sums times both scales, as float32."""
     scale = computed_like(graph, node, "reshape", w.scale, shape=of_columns(node, w.scale.shape))
     factor = computed_like(graph, node, "mul", computed_like(graph, node, "reshape", x.scale, shape=()), scale)
-    return computed_like(graph, node, "mul", computed_like(graph, node, "cast", sums, to="float32"), factor)
+    sums = sums if sums.dtype == "float32" else computed_like(graph, node, "cast", sums, to="float32")
+    return computed_like(graph, node, "mul", sums, factor)
 
 
 def _keeps_bytes_finite(scale: Value) -> bool:

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
+from tilestitch.compiler.ir.magnitudes import magnitude
 from tilestitch.compiler.ir.types import SMALL_FLOATS
 
 from .driver import computed_like, is_sized, produced_by
 
 BYTES = ("int8", "uint8")
+MOST_EXACT = 2.0**24
+"""Up to which float32 has all integers."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,15 @@ def _integral(graph: Graph, node: Node, zero: Value, dtype: str) -> Value | None
     """A zero point as int32: numbers of `dtype`, or what was that and was made wider. Others may be too large."""
     found = integral(zero, dtype)
     return None if found is None else computed_like(graph, node, "cast", found, to="int32")
+
+
+def counts_bytes(node: Node) -> bool:
+    """Whether a contraction of float32 multiplies nothing but integers, and so few that its sums are exact."""
+    x, w = node.inputs[:2]
+    cast = produced_by(x, "cast")
+    if cast is None or cast.inputs[0].dtype not in (*BYTES, "int32") or w.data is None or w.dtype != "float32":
+        return False
+    return bool((w.data == np.rint(w.data)).all()) and magnitude(node.output) <= MOST_EXACT
 
 
 def integral(zero: Value, dtype: str) -> Value | None:

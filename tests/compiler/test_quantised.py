@@ -205,9 +205,23 @@ def test_convolutions_in_groups(groups: int) -> None:
     check(model, {"x": floats(1, 20, 8, 9)}, 0.05)
 
 
-def test_depthwise_convolutions_stay_float() -> None:
-    model = convolution((1, 20, 8, 9), (20, 1, 3, 3), ("uint8", 7), True, group=20, pads=[1, 1, 1, 1])
+@pytest.mark.parametrize("left", [("uint8", 7), ("int8", -128)])
+@pytest.mark.parametrize("each", [1, 2])
+def test_depthwise_convolutions_multiply_integers_that_are_floats(each: int, left: tuple[str, int]) -> None:
+    model = convolution((1, 20, 8, 9), (20 * each, 1, 3, 3), left, True, group=20, pads=[1, 1, 1, 1])
     check(model, {"x": floats(1, 20, 8, 9)}, 0.05, kernels=0)
+    compiled = compile_model(model, num_threads=1)
+    assert "1 depthwise convolutions multiply integers as float32" in notes(model)
+    (conv,) = (node for node in compiled.specialisations[0].graph.nodes if node.op == "conv")
+    weights = conv.inputs[1].data
+    assert weights.dtype == np.float32
+    assert (weights == np.rint(weights)).all() and np.abs(weights).max() > 100
+
+
+def test_depthwise_windows_whose_sums_float32_does_not_hold_are_dequantised() -> None:
+    model = convolution((1, 4, 20, 20), (4, 1, 17, 17), ("uint8", 0), True, group=4)
+    check(model, {"x": floats(1, 4, 20, 20)}, 0.05, kernels=0)
+    assert "windows over each channel by itself are no GEMM" in notes(model)
 
 
 @pytest.mark.parametrize("dtypes", [("uint8", "int8"), ("uint8", "uint8"), ("int8", "int8")])
