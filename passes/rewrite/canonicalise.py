@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from tilestitch.compiler.ir import Graph, Node, TensorType, Value, is_elementwise
+from tilestitch.compiler.ir.sizes import Size, is_open
 from tilestitch.compiler.ir.types import broadcast_shapes, dtype_kind, is_float, types_compatible
 from tilestitch.passes.contract import PassContext, PassResult
 
@@ -30,6 +32,12 @@ COMMUTATIVE = frozenset({
     "add", "mul", "maximum", "minimum", "equal", "logical_and", "logical_or", "logical_xor",
     "bitwise_and", "bitwise_or", "bitwise_xor",
 })  # fmt: skip
+
+_ANY_SIZE = frozenset({
+    "matmul", "conv", "reduce_sum", "reduce_prod", "reduce_max", "reduce_min",
+    "reshape", "transpose", "slice", "broadcast_to",
+})  # fmt: skip
+"""Beside element-wise operators, those that may be left out where their results have no elements."""
 
 # Every value of the key is exactly a value of each dtype listed.
 _EXACT: dict[str, frozenset[str]] = {
@@ -205,11 +213,42 @@ def gather_of_constant_range(graph: Graph, node: Node) -> Replacement | None:
 
 def empty_result(graph: Graph, node: Node) -> Replacement | None:
     """A tensor without elements needs no computation."""
-    if len(node.outputs) != 1 or node.op == "iota" or not is_elementwise(node.op) or not is_sized(node.output):
+    if len(node.outputs) != 1 or not (is_elementwise(node.op) or node.op in _ANY_SIZE) or not is_sized(node.output):
         return None
-    if elements(node.output.shape) > 0 or not all(map(is_tensor, node.inputs)):
+    shape = node.output.shape
+    if not _has_none(shape) or not all(map(is_tensor, node.inputs)):
         return None
-    return [graph.constant(np.empty(node.output.shape), dtype=node.output.dtype, name=node.output.name)]
+    if not any(map(is_open, shape)):
+        return [graph.constant(np.empty(shape), dtype=node.output.dtype, name=node.output.name)]
+    if node.op == "broadcast_to" and node.inputs[0].is_constant:
+        return None
+    nothing = graph.constant(np.empty([0 if d == 0 else 1 for d in shape]), dtype=node.output.dtype)
+    return [emit_like(graph, node, "broadcast_to", nothing, shape=shape)]
+
+
+def sum_of_no_products(graph: Graph, node: Node) -> Replacement | None:
+    """A matmul over no elements is zeros."""
+    x = node.inputs[0]
+    if not is_sized(x) or not is_sized(node.output) or x.shape[-2 if node.attrs.get("trans_a") else -1] != 0:
+        return None
+    return [_zeros(graph, node)]
+
+
+def sum_of_nothing(graph: Graph, node: Node) -> Replacement | None:
+    (x,) = node.inputs
+    if not is_sized(x) or not is_sized(node.output) or not _has_none([x.shape[axis] for axis in node.attrs["axes"]]):
+        return None
+    return [_zeros(graph, node)]
+
+
+def _zeros(graph: Graph, node: Node) -> Value:
+    zero = graph.constant(np.zeros(()), dtype=node.output.dtype)
+    return emit_like(graph, node, "broadcast_to", zero, shape=node.output.shape)
+
+
+def _has_none(shape: Sequence[Size]) -> bool:
+    """Whether an extent is 0, whatever those are that are open."""
+    return any(not is_open(extent) and extent == 0 for extent in shape)
 
 
 PATTERNS: dict[str, list[Pattern]] = {
@@ -220,7 +259,9 @@ PATTERNS: dict[str, list[Pattern]] = {
     "bitwise_not": [drop_double_not],
     "select": [select_of_known_condition],
     "gather": [gather_of_constant_range],
-    **{op: [reduce_of_nothing] for op in ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min")},
+    "matmul": [sum_of_no_products],
+    "reduce_sum": [sum_of_nothing, reduce_of_nothing],
+    **{op: [reduce_of_nothing] for op in ("reduce_prod", "reduce_max", "reduce_min")},
     **VIEW_PATTERNS,
     "reshape": [*VIEW_PATTERNS["reshape"], keepdims_by_reshape],
     "*": [implicit_broadcast, broadcast_late, empty_result],

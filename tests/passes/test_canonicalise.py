@@ -4,7 +4,9 @@ import pytest
 
 from tests.passes.helpers import after, assert_same_values, body, origins
 from tilestitch.compiler.ir import Graph, TensorType
-from tilestitch.passes import PassContext, run_pipeline
+from tilestitch.compiler.ir.sizes import Size, Symbol, size_of
+from tilestitch.compiler.ir.substitute import graph_at
+from tilestitch.passes import PassContext, VerifyListener, run_pipeline
 
 X = TensorType("float32", (2, 1))
 
@@ -158,3 +160,34 @@ def test_a_concat_of_very_many_is_one_of_concats(count: int, put_together: list[
     result = run_pipeline(graph, PassContext(), "fixpoint(canonicalise,dce)")
     assert_same_values(graph, result)
     assert [len(n.inputs) for n in result.nodes] == put_together
+
+
+N = size_of(Symbol("n", 1, 64))
+
+
+def products(rows: Size, depth: Size, columns: int) -> Graph:
+    """Products of rows, of which the sum of each is taken."""
+    graph = Graph()
+    graph.symbols = (Symbol("n", 1, 64),)
+    x, w = (graph.add_input(name, TensorType("float32", shape)) for name, shape in
+            (("x", (rows, depth)), ("w", (depth, columns))))  # fmt: skip
+    sums = graph.emit("reduce_sum", x, axes=(1,), keepdims=True)
+    graph.outputs = [graph.emit("add", graph.emit("transpose", graph.emit("matmul", x, w), perm=(1, 0)),
+                                graph.emit("reshape", sums, shape=(1, rows)))]  # fmt: skip
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("graph", "left"),
+    [
+        (products(0, 4, 3), set()),
+        (products(N, 4, 0), {"broadcast_to"}),
+        (products(5, 0, 3), {"broadcast_to", "transpose", "reshape", "add"}),
+        (products(N, 0, 3), {"broadcast_to", "transpose", "reshape", "add"}),
+    ],
+)
+def test_what_has_no_elements_or_is_made_of_none_takes_no_sums(graph: Graph, left: set[str]) -> None:
+    result = run_pipeline(graph, PassContext(listeners=[VerifyListener()]), "fixpoint(canonicalise,algebra,cse,dce)")
+    assert {node.op for node in result.nodes} == left
+    sizes = {"n": 5}
+    assert_same_values(graph_at(graph, sizes), graph_at(result, sizes))
