@@ -12,8 +12,9 @@ from math import prod
 import numpy as np
 
 from tilestitch.compiler.ir import Node, Value
-from tilestitch.compiler.ir.sizes import Size
+from tilestitch.compiler.ir.sizes import Size, bounds_of
 from tilestitch.passes.plan.access.positions import values_between
+from tilestitch.passes.plan.index_ranges import range_of
 
 
 @dataclass(frozen=True)
@@ -55,23 +56,30 @@ def pending_checks(nodes: Sequence[Node]) -> dict[Node, list[IndexCheck]]:
 def _known_good(check: IndexCheck) -> bool:
     data = check.indices.data
     if data is None:
-        return (
-            _limit(check.indices, None if check.column is None else (check.indices.tensor_type.rank - 1, check.column))
-            == check.size
-        )
+        part = None if check.column is None else (check.indices.tensor_type.rank - 1, check.column)
+        return _limit(check.indices, part) == check.size or _is_within(check.indices, bounds_of(check.size)[0])
     column = data if check.column is None else data[..., check.column]
     return bool(np.all((column >= -check.size) & (column < check.size)))
 
 
+def _is_within(indices: Value, size: int) -> bool:
+    found = range_of(indices)
+    return found is not None and found[0] >= -size and found[1] < size
+
+
 def _limit(indices: Value, part: tuple[int, int] | None) -> Size | None:
-    """What indices are below, and not negative, as what computes them says: places in a mask, and of sorted elements.
-    None if it says nothing. part: an axis and the place along it of the indices that are meant; else all are.
+    """What indices are below, and not negative, as what computes them says: places in a mask, of sorted elements and of
+    the largest one. None if it says nothing.
+
+    part: an axis and the place along it of the indices that are meant; else all are.
     """
     node = indices.producer
     if node is None:
         return None
     match node.op:
         case "top_k" if indices is node.outputs[1]:
+            return node.inputs[0].shape[node.attrs["axis"]]
+        case "arg_max" | "arg_min":
             return node.inputs[0].shape[node.attrs["axis"]]
         case "order_rows":
             return node.inputs[0].shape[0]

@@ -1,15 +1,13 @@
-"""Operators whose result's size depends on data, and those of ai.onnx.ml."""
+"""Operators whose result's size depends on data."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
-from tests.frontend.host_models import check, model, ops, tensor
-from tilestitch.compiler.ir import TensorType, Type
+from tests.frontend.host_models import check, model, tensor
+from tilestitch.compiler.ir import TensorType
 
 node = helper.make_node
 X = np.array([[1.0, 0.0, 2.0], [0.0, 0.0, 2.0]], np.float32)
@@ -38,47 +36,3 @@ def test_non_max_suppression_with_omitted_operands() -> None:
     )  # fmt: skip
     result = check(proto, {"b": boxes, "s": scores})
     assert result.outputs[0].type == TensorType("int64", ("?", 3))
-
-
-def ml(op: str, x: np.ndarray, extra: dict[str, Any] | None = None, **attrs: Any) -> tuple[list[str], Type]:
-    names = list(extra or {})
-    proto = model([node(op, ["x", *names], ["y"], domain="ai.onnx.ml", **attrs)], {"x": tensor(x)}, ["y"], extra)
-    result = check(proto, {"x": x})
-    return ops(result), result.outputs[0].type
-
-
-def test_what_compiled_kernels_can_do_is_no_host_step() -> None:
-    names, type_ = ml("Binarizer", X, threshold=1.0)
-    assert names == ["less", "cast"]
-    names, type_ = ml("ArrayFeatureExtractor", X, {"i": np.array([[2, 0]])})
-    assert names == ["gather"]
-    assert type_ == TensorType("float32", (2, 2))
-
-
-def test_label_encoder_by_lists_and_by_tensors() -> None:
-    x = np.array([[1, 5]])
-    _, type_ = ml("LabelEncoder", x, keys_int64s=[1, 2], values_floats=[0.5, 1.5], default_float=9.0)
-    assert type_ == TensorType("float32", (1, 2))
-    tensors = {
-        "keys_tensor": numpy_helper.from_array(np.array([1, 5])),
-        "values_tensor": numpy_helper.from_array(np.array([7, 8], np.int16)),
-        "default_tensor": numpy_helper.from_array(np.array([-3], np.int16)),
-    }
-    _, type_ = ml("LabelEncoder", x, **tensors)
-    assert type_ == TensorType("int16", (1, 2))
-
-
-def test_tree_ensemble() -> None:
-    def floats(*values: float) -> TensorProto:
-        return numpy_helper.from_array(np.array(values, np.float32))
-
-    attrs = {
-        "n_targets": 2, "aggregate_function": 1, "tree_roots": [0], "nodes_featureids": [0],
-        "nodes_splits": floats(0.5),
-        "nodes_modes": numpy_helper.from_array(np.array([0], np.uint8)), "nodes_truenodeids": [0],
-        "nodes_falsenodeids": [1], "nodes_trueleafs": [1], "nodes_falseleafs": [1], "leaf_targetids": [0, 1],
-        "leaf_weights": floats(3.0, 4.0),
-    }  # fmt: skip
-    names, type_ = ml("TreeEnsemble", X, **attrs)
-    assert names == ["host.TreeEnsemble"]
-    assert type_ == TensorType("float32", (2, 2))

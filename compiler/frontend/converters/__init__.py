@@ -15,6 +15,8 @@ from . import (
     found,
     host_ops,
     indexing,
+    labels,
+    learning,
     losses,
     matmul,
     microsoft,
@@ -30,6 +32,7 @@ from . import (
     shaping,
     signal,
     strings,
+    trees,
 )
 
 _FAMILIES = (
@@ -73,7 +76,7 @@ def _merged(tables: Iterable[Mapping[str, Sequence[Versioned]]]) -> dict[str, Se
 
 CONVERTERS: Mapping[str, Mapping[str, Sequence[Versioned]]] = {
     "": _merged(family.CONVERTERS for family in _FAMILIES),
-    "ai.onnx.ml": host_ops.ML_CONVERTERS,
+    "ai.onnx.ml": _merged(family.CONVERTERS for family in (labels, learning, trees)),
     "com.microsoft": {name: operator.versions() for name, operator in microsoft.OPERATORS.items()},
 }
 """Domain -> operator -> its converters with the opset version since which each is right."""

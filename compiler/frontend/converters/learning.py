@@ -1,0 +1,188 @@
+"""Operators of ai.onnx.ml that prepare features, linear models and support vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.types import is_float
+
+from ..builder import dtype_of
+from ..context import Context, Versioned
+from .labels import class_labels, labelled
+from .reductions import softmax
+
+# -- features ---------------------------------------------------------------------------------------------------------
+
+
+def convert_array_feature_extractor(ctx: Context) -> Value:
+    x, indices = ctx.input(0), ctx.input(1)
+    rank, count = ctx.rank(x), prod(ctx.shape(indices))
+    picked = ctx.gather(x, ctx.reshape(indices, (count,)), rank - 1)
+    return ctx.reshape(picked, (1, count)) if rank == 1 else picked
+
+
+def convert_binarizer(ctx: Context) -> Value:
+    x = ctx.input(0)
+    return ctx.cast(ctx.less(ctx.like(ctx.attr("threshold", 0.0), x), x), dtype_of(x))
+
+
+def convert_scaler(ctx: Context) -> Value:
+    x = floats(ctx, ctx.input(0))
+    offset, scale = (_a_feature(ctx, name, x) for name in ("offset", "scale"))
+    return ctx.cast(ctx.mul(ctx.sub(x, offset), scale), "float32")
+
+
+def _a_feature(ctx: Context, name: str, x: Value) -> Value:
+    """An attribute of one number for each feature, or for all, in the dtype of x."""
+    values = ctx.attr(name)
+    features = ctx.shape(x)[-1]
+    if len(values) not in (1, features):
+        raise ctx.fail(f"{name} has {len(values)} entries for {features} features; it has to have one for each, or one")
+    return ctx.cast(ctx.constant(np.array(values)), dtype_of(x))
+
+
+def convert_normalizer(ctx: Context) -> Value:
+    """Rows over their largest element, the sum of absolute values or the root of that of squares; not over 0."""
+    x, norm = ctx.cast(ctx.input(0), "float32"), ctx.attr("norm", "MAX")
+    axes = (ctx.rank(x) - 1,)
+    if norm == "MAX":
+        total = ctx.reduce("max", x, axes)
+    elif norm == "L1":
+        total = ctx.reduce("sum", ctx.emit("abs", x), axes)
+    elif norm == "L2":
+        total = ctx.emit("sqrt", ctx.reduce("sum", ctx.mul(x, x), axes))
+    else:
+        raise ctx.fail(f"norm is {norm!r}, none of MAX, L1, L2")
+    return ctx.div(x, ctx.select(ctx.equal(total, 0.0), 1.0, total))
+
+
+def convert_imputer(ctx: Context) -> Value:
+    x, kind = ctx.input(0), "float" if is_float(dtype_of(ctx.input(0))) else "int64"
+    new, missing = _a_feature(ctx, f"imputed_value_{kind}s", x), ctx.attr(f"replaced_value_{kind}", 0)
+    is_missing = ctx.emit("is_nan", x) if missing != missing else ctx.equal(x, missing)
+    return ctx.select(is_missing, new, x)
+
+
+def convert_feature_vectorizer(ctx: Context) -> Value:
+    parts = [ctx.cast(ctx.input(i), "float32") for i in range(len(ctx.inputs))]
+    wanted = ctx.attr("inputdimensions", tuple(ctx.dim(part, 1) for part in parts))
+    if [ctx.dim(part, 1) for part in parts] != list(wanted):
+        raise ctx.fail(f"inputdimensions is {list(wanted)}; inputs have {[ctx.dim(part, 1) for part in parts]} columns")
+    return ctx.concat(parts, 1)
+
+
+def floats(ctx: Context, x: Value) -> Value:
+    """x as float32, unless it is float64."""
+    return x if dtype_of(x) == "float64" else ctx.cast(x, "float32")
+
+
+# -- scores -----------------------------------------------------------------------------------------------------------
+
+
+def transformed(ctx: Context, scores: Value, how: str) -> Value:
+    """Scores [rows, classes] as `post_transform` names it."""
+    if how == "NONE":
+        return scores
+    if how == "LOGISTIC":
+        return ctx.sigmoid(scores)
+    if how == "SOFTMAX":
+        return softmax(ctx, scores, (1,))
+    if how == "SOFTMAX_ZERO":
+        return _softmax_of_others(ctx, scores)
+    raise ctx.fail(f"post_transform is {how!r}, none of NONE, LOGISTIC, SOFTMAX, SOFTMAX_ZERO; PROBIT is not supported")
+
+
+def _softmax_of_others(ctx: Context, scores: Value) -> Value:
+    """The softmax of scores that are not 0, which stay 0. As in ONNX Runtime, 0 is what lies within 1e-7 of it."""
+    is_zero = ctx.less_equal(ctx.emit("abs", scores), 1e-7)
+    powers = ctx.emit("exp", ctx.sub(scores, ctx.reduce("max", scores, (1,))))
+    powers = ctx.select(is_zero, 0.0, powers)
+    total = ctx.reduce("sum", powers, (1,))
+    return ctx.div(powers, ctx.select(ctx.equal(total, 0.0), 1.0, total))
+
+
+def largest(ctx: Context, scores: Value) -> Value:
+    """The place of the first largest score of each row."""
+    return ctx.emit("arg_max", scores, axis=1, keepdims=False, select_last=False)
+
+
+# -- linear models ----------------------------------------------------------------------------------------------------
+
+
+def convert_linear_regressor(ctx: Context) -> Value:
+    return transformed(ctx, _linear(ctx, ctx.attr("targets", 1)), ctx.attr("post_transform", "NONE"))
+
+
+def convert_linear_classifier(ctx: Context) -> Sequence[Value]:
+    labels, dtype = class_labels(ctx, ("classlabels_ints", "classlabels_strings"))
+    if len(labels) != len(ctx.attr("coefficients")) // max(ctx.shape(ctx.input(0))[-1], 1):
+        raise ctx.fail(
+            f"there are {len(labels)} classes, and coefficients for another number of them; give each class a row"
+        )
+    scores = _linear(ctx, len(labels))
+    label = labelled(ctx, largest(ctx, scores), labels, dtype)
+    return [label, transformed(ctx, scores, ctx.attr("post_transform", "NONE"))]
+
+
+def _linear(ctx: Context, targets: int) -> Value:
+    """Scores [rows, targets]."""
+    x = ctx.cast(ctx.input(0), "float32")
+    x = ctx.expand_dims(x, (0,)) if ctx.rank(x) == 1 else x
+    weights, features = np.array(ctx.attr("coefficients"), np.float32), ctx.dim(x, 1)
+    if weights.size != targets * features:
+        raise ctx.fail(f"{weights.size} coefficients are given for {targets} targets and {features} features")
+    scores = ctx.matmul(x, ctx.constant(weights.reshape(targets, features)), trans_b=True)
+    bias = np.array(ctx.attr("intercepts", ()), np.float32)
+    if bias.size not in (0, targets):
+        raise ctx.fail(f"{bias.size} intercepts are given for {targets} targets")
+    return ctx.add(scores, ctx.constant(bias)) if bias.size else scores
+
+
+# -- support vectors --------------------------------------------------------------------------------------------------
+
+
+def convert_svm_regressor(ctx: Context) -> Value:
+    x = ctx.cast(ctx.input(0), "float32")
+    weights, rho = np.array(ctx.attr("coefficients"), np.float32), float(ctx.attr("rho")[0])
+    count = ctx.attr("n_supports", 0)
+    # Without vectors, the coefficients are those of the features.
+    vectors = np.array(ctx.attr("support_vectors"), np.float32).reshape(count, -1) if count else None
+    near = x if vectors is None else _kernel(ctx, x, vectors)
+    scores = ctx.add(ctx.matmul(near, ctx.constant(weights[:, None])), rho)
+    if ctx.attr("one_class", 0):
+        return ctx.select(ctx.less(0.0, scores), ctx.like(1.0, scores), -1.0)
+    return transformed(ctx, scores, ctx.attr("post_transform", "NONE"))
+
+
+def _kernel(ctx: Context, x: Value, vectors: np.ndarray) -> Value:
+    """How near each row of x [rows, features] is to each vector: [rows, vectors]."""
+    kind = ctx.attr("kernel_type", "LINEAR")
+    gamma, shift, degree = ctx.attr("kernel_params", (0.0, 0.0, 3.0))
+    if kind == "RBF":
+        away = ctx.sub(ctx.expand_dims(x, (1,)), ctx.constant(vectors))
+        return ctx.emit("exp", ctx.mul(ctx.reduce("sum", ctx.mul(away, away), (2,), False), -gamma))
+    product = ctx.matmul(x, ctx.constant(vectors), trans_b=True)
+    if kind == "LINEAR":
+        return product
+    if kind == "POLY":
+        return ctx.pow(ctx.add(ctx.mul(product, gamma), shift), degree)
+    if kind == "SIGMOID":
+        return ctx.emit("tanh", ctx.add(ctx.mul(product, gamma), shift))
+    raise ctx.fail(f"kernel_type is {kind!r}, none of LINEAR, POLY, RBF, SIGMOID")
+
+
+CONVERTERS: Mapping[str, Sequence[Versioned]] = {
+    "ArrayFeatureExtractor": [(1, convert_array_feature_extractor)],
+    "Binarizer": [(1, convert_binarizer)],
+    "FeatureVectorizer": [(1, convert_feature_vectorizer)],
+    "Imputer": [(1, convert_imputer)],
+    "LinearClassifier": [(1, convert_linear_classifier)],
+    "LinearRegressor": [(1, convert_linear_regressor)],
+    "Normalizer": [(1, convert_normalizer)],
+    "SVMRegressor": [(1, convert_svm_regressor)],
+    "Scaler": [(1, convert_scaler)],
+}

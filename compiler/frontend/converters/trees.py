@@ -1,0 +1,262 @@
+"""Ensembles of decision trees, as tables that rows walk through: a step gathers each row's next node in each tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tilestitch.compiler.ir import TensorType, Value
+from tilestitch.compiler.ir.types import to_numpy_dtype
+
+from ..builder import dtype_of
+from ..context import Context, Versioned
+from .host_types import present, tensor_step
+from .labels import class_labels, labelled
+from .learning import floats, largest, transformed
+
+MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
+_LEAF = -1
+_MEMBER = MODES.index("BRANCH_MEMBER")
+DEEPEST = 64
+"""Steps that are unrolled."""
+
+
+@dataclass(frozen=True)
+class Trees:
+    """All nodes of all trees in one row of tables. Leaves lead to themselves.
+
+    modes: an index of MODES, or -1 for a leaf. children: [nodes, 2] of numbers of nodes, if the test is false and true.
+    weights: [nodes, targets], 0 but for leaves. missing: whether NaN passes the test.
+    """
+
+    features: np.ndarray
+    splits: np.ndarray
+    modes: np.ndarray
+    children: np.ndarray
+    missing: np.ndarray
+    weights: np.ndarray
+    roots: np.ndarray
+
+    @property
+    def depth(self) -> int:
+        """The most tests on the way from a root, as far as one more than `DEEPEST`: trees may be circles."""
+        at, steps = np.unique(self.roots), 0
+        while (self.modes[at] != _LEAF).any() and steps <= DEEPEST:
+            at, steps = np.unique(self.children[at]), steps + 1
+        return steps
+
+
+# -- scores -----------------------------------------------------------------------------------------------------------
+
+_TESTS: Mapping[int, Callable[[Context, Value, Value], Value]] = {
+    0: lambda ctx, x, split: ctx.less_equal(x, split),
+    1: lambda ctx, x, split: ctx.less(x, split),
+    2: lambda ctx, x, split: ctx.less_equal(split, x),
+    3: lambda ctx, x, split: ctx.less(split, x),
+    4: lambda ctx, x, split: ctx.equal(x, split),
+    5: lambda ctx, x, split: ctx.emit("logical_not", ctx.equal(x, split)),
+}
+
+
+def scores_of(ctx: Context, x: Value, trees: Trees, aggregate: str) -> Value:
+    """What the leaves that rows of x [rows, features] reach add up to: float64 [rows, targets]."""
+    if trees.depth > DEEPEST:
+        raise ctx.fail(f"a tree asks more than {DEEPEST} tests, or goes in circles; make it less deep")
+    if aggregate not in ("SUM", "AVERAGE", "MIN", "MAX"):
+        raise ctx.fail(f"aggregate_function is {aggregate!r}, none of SUM, AVERAGE, MIN, MAX")
+    if aggregate in ("MIN", "MAX") and trees.weights.shape[1] > 1:
+        raise ctx.fail(f"{aggregate} of several targets is not supported, as leaves may say nothing of one")
+    dtype, rows = to_numpy_dtype(dtype_of(x)), (ctx.dim(x, 0), len(trees.roots))
+    at = ctx.constant(trees.roots[None].astype(np.int32))
+    for _ in range(trees.depth):
+        truth = _passes(ctx, x, trees, at)
+        place = ctx.add(ctx.mul(at, 2), ctx.cast(truth, "int32"))
+        at = ctx.gather(ctx.constant(trees.children.reshape(-1), "int32"), place, 0)
+    at = ctx.broadcast_to(at, rows)
+    # Trees lie last, next to each other. In float64 equal votes add up to equal scores, whatever their order.
+    weights = ctx.gather(ctx.constant(np.ascontiguousarray(trees.weights.T.astype(dtype))), at, 1)
+    reducer = "sum" if aggregate == "AVERAGE" else aggregate.lower()
+    scores = ctx.transpose(ctx.reduce(reducer, ctx.cast(weights, "float64"), (2,), False), (1, 0))
+    return ctx.div(scores, float(len(trees.roots))) if aggregate == "AVERAGE" else scores
+
+
+def _passes(ctx: Context, x: Value, trees: Trees, at: Value) -> Value:
+    """Whether each row passes the tests of the nodes where it is [rows, trees]."""
+    features = _told(ctx, trees.features.astype(np.int32), at)
+    if features.data is None:
+        value = ctx.emit("gather_elements", x, features, axis=1)
+    else:
+        value = ctx.gather(x, ctx.constant(np.broadcast_to(features.data, (1, ctx.dim(at, 1)))[0]), 1)
+    split = _told(ctx, trees.splits.astype(to_numpy_dtype(dtype_of(x))), at)
+    modes = sorted({int(mode) for mode in trees.modes if mode != _LEAF})
+    truth = _TESTS[modes[0]](ctx, value, split)
+    for mode in modes[1:]:
+        truth = ctx.select(_told(ctx, trees.modes == mode, at), _TESTS[mode](ctx, value, split), truth)
+    if not trees.missing.any():
+        return truth
+    passes = ctx.emit("logical_and", ctx.emit("is_nan", value), _told(ctx, trees.missing, at))
+    return ctx.emit("logical_or", truth, passes)
+
+
+def _told(ctx: Context, table: np.ndarray, at: Value) -> Value:
+    """What a table says of each node; known where it says the same of all, or all rows are at one node of a tree."""
+    return ctx.gather(ctx.constant(table), at, 0) if (table != table[0]).any() else ctx.constant(table[0])
+
+
+# -- TreeEnsembleRegressor and TreeEnsembleClassifier -----------------------------------------------------------------
+
+
+def _listed(ctx: Context, what: str, targets: int) -> Trees:
+    """The trees of a node whose attributes list nodes by number and tree. what: of its weights, `target` or `class`."""
+    ids = list(zip(ctx.attr("nodes_treeids"), ctx.attr("nodes_nodeids"), strict=True))
+    number = {one: place for place, one in enumerate(ids)}
+    modes = np.array([_mode(ctx, mode) for mode in ctx.attr("nodes_modes")], np.int64)
+    own = np.arange(len(ids))
+    children = np.stack([own, own], 1)
+    for side, name in enumerate(("nodes_falsenodeids", "nodes_truenodeids")):
+        there = [number.get((tree, node), -1) for (tree, _), node in zip(ids, ctx.attr(name), strict=True)]
+        children[:, side] = np.where(modes == _LEAF, own, there)
+    if (children < 0).any():
+        raise ctx.fail(
+            f"node {ids[int(np.argmax((children < 0).any(1)))][1]} of a tree leads to a node that is not there"
+        )
+    weights = np.zeros((len(ids), targets), np.float64)
+    places = zip(ctx.attr(f"{what}_treeids"), ctx.attr(f"{what}_nodeids"), ctx.attr(f"{what}_ids"), strict=True)
+    for (tree, node, target), weight in zip(places, _numbers(ctx, f"{what}_weights"), strict=True):
+        weights[number[tree, node], target] += weight
+    roots = {tree: number[tree, node] for tree, node in sorted(set(ids) - _led_to(ids, children), reverse=True)}
+    missing = np.array(ctx.attr("nodes_missing_value_tracks_true", (0,) * len(ids)), bool)
+    features = np.where(modes == _LEAF, 0, np.array(ctx.attr("nodes_featureids"), np.int64))
+    return Trees(
+        features, _numbers(ctx, "nodes_values"), modes, children, missing, weights, np.array([*roots.values()][::-1])
+    )
+
+
+def _led_to(ids: Sequence[tuple[int, int]], children: np.ndarray) -> set[tuple[int, int]]:
+    own = np.arange(len(ids))
+    return {ids[child] for side in (0, 1) for child in children[children[:, side] != own, side]}
+
+
+def _mode(ctx: Context, name: str) -> int:
+    if name == "LEAF":
+        return _LEAF
+    if name not in MODES[:_MEMBER]:
+        raise ctx.fail(f"nodes_modes has {name!r}, none of {', '.join(MODES[:_MEMBER])}, LEAF")
+    return MODES.index(name)
+
+
+def _numbers(ctx: Context, name: str, default: Sequence[float] | None = None) -> np.ndarray:
+    """Numbers of a list, or of the tensor that operator set 3 has for float64."""
+    if ctx.has_attr(f"{name}_as_tensor"):
+        return np.asarray(ctx.attr(f"{name}_as_tensor"), np.float64).reshape(-1)
+    return np.array(ctx.attr(name) if default is None else ctx.attr(name, default), np.float64)
+
+
+def convert_regressor(ctx: Context) -> Value:
+    targets = ctx.attr("n_targets", max(ctx.attr("target_ids")) + 1)
+    x = floats(ctx, ctx.input(0))
+    scores = scores_of(ctx, x, _listed(ctx, "target", targets), ctx.attr("aggregate_function", "SUM"))
+    scores = _with_base(ctx, scores, targets)
+    return transformed(ctx, ctx.cast(scores, "float32"), ctx.attr("post_transform", "NONE"))
+
+
+def _with_base(ctx: Context, scores: Value, targets: int) -> Value:
+    base = _numbers(ctx, "base_values", ())
+    if base.size not in (0, targets):
+        raise ctx.fail(f"{base.size} base_values are given for {targets} targets")
+    return ctx.add(scores, ctx.constant(base.astype(to_numpy_dtype(dtype_of(scores))))) if base.size else scores
+
+
+def convert_classifier(ctx: Context) -> Sequence[Value]:
+    labels, dtype = class_labels(ctx, ("classlabels_int64s", "classlabels_strings"))
+    x, trees = floats(ctx, ctx.input(0)), _listed(ctx, "class", len(labels))
+    how = ctx.attr("post_transform", "NONE")
+    if len(labels) == 2 and len(set(ctx.attr("class_ids"))) == 1:
+        return _of_two(ctx, x, trees, labels, dtype, how)
+    scores = _with_base(ctx, scores_of(ctx, x, trees, "SUM"), len(labels))
+    label = labelled(ctx, largest(ctx, scores), labels, dtype)
+    return [label, transformed(ctx, ctx.cast(scores, "float32"), how)]
+
+
+def _of_two(ctx: Context, x: Value, trees: Trees, labels: Sequence[Any], dtype: str, how: str) -> Sequence[Value]:
+    """Where all weights are of one of two classes, as ONNX Runtime reads it: of the second, whatever its number.
+
+    Weights that are all positive count as probabilities, which the first class has the rest of. LOGISTIC alone
+    transforms them.
+    """
+    column = trees.weights[:, [ctx.attr("class_ids")[0]]]
+    score = scores_of(ctx, x, replace(trees, weights=column), "SUM")
+    base = _numbers(ctx, "base_values", ())
+    score = ctx.add(score, float(base[-1])) if base.size else score
+    is_share = bool((_numbers(ctx, "class_weights") >= 0).all())
+    is_second = ctx.less(ctx.like(0.5 if is_share else 0.0, score), score)
+    label = labelled(ctx, ctx.cast(ctx.reshape(is_second, (ctx.dim(x, 0),)), "int64"), labels, dtype)
+    score = ctx.cast(score, "float32")
+    if how == "LOGISTIC":
+        return [label, transformed(ctx, ctx.concat([ctx.emit("neg", score), score], 1), how)]
+    return [label, ctx.concat([ctx.sub(1.0, score) if is_share else ctx.emit("neg", score), score], 1)]
+
+
+# -- TreeEnsemble -----------------------------------------------------------------------------------------------------
+
+_LISTS = (
+    "nodes_featureids",
+    "nodes_truenodeids",
+    "nodes_falsenodeids",
+    "nodes_trueleafs",
+    "nodes_falseleafs",
+    "leaf_targetids",
+    "tree_roots",
+)
+_AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
+_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+
+
+def convert_tree_ensemble(ctx: Context) -> Value:
+    x = ctx.input(0)
+    lists = {name: np.array(ctx.attr(name), np.int64) for name in _LISTS}
+    modes = ctx.attr("nodes_modes").reshape(-1).astype(np.int64)
+    targets = ctx.attr("n_targets", int(lists["leaf_targetids"].max(initial=0)) + 1)
+    aggregate = _AGGREGATES[ctx.attr("aggregate_function", 1)]
+    transform = _TRANSFORMS[ctx.attr("post_transform", 0)]
+    # Neither has a kernel: sets of members, and leaves that say nothing of a target of which the least is asked.
+    if _MEMBER in modes or transform in ("PROBIT", "SOFTMAX_ZERO") or (aggregate in ("MIN", "MAX") and targets > 1):
+        return _on_host(ctx, targets)
+    leaves = len(lists["leaf_targetids"])
+    own = np.arange(len(modes), len(modes) + leaves)
+    sides = [lists[f"nodes_{s}nodeids"] + len(modes) * lists[f"nodes_{s}leafs"] for s in ("false", "true")]
+    weights = np.zeros((len(modes) + leaves, targets))
+    weights[own, lists["leaf_targetids"]] = ctx.attr("leaf_weights").reshape(-1)
+    missing = np.array(ctx.attr("nodes_missing_value_tracks_true", (0,) * len(modes)), bool)
+    trees = Trees(
+        np.pad(lists["nodes_featureids"], (0, leaves)),
+        np.pad(ctx.attr("nodes_splits").reshape(-1).astype(np.float64), (0, leaves)),
+        np.pad(modes, (0, leaves), constant_values=_LEAF),
+        np.stack([np.concatenate([side, own]) for side in sides], 1),
+        np.pad(missing, (0, leaves)),
+        weights,
+        lists["tree_roots"],
+    )
+    return transformed(ctx, ctx.cast(scores_of(ctx, x, trees, aggregate), dtype_of(x)), transform)
+
+
+def _on_host(ctx: Context, targets: int) -> Value:
+    x = ctx.input(0)
+    attrs: dict[str, Any] = {name: ctx.attr(name) for name in _LISTS}
+    for name in ("nodes_splits", "nodes_modes", "leaf_weights"):
+        attrs[name] = ctx.attr(name).reshape(-1).tolist()
+    if ctx.has_attr("membership_values"):
+        attrs["membership_values"] = ctx.attr("membership_values").reshape(-1).tolist()
+    attrs |= present(ctx, "nodes_missing_value_tracks_true", "post_transform", "aggregate_function")
+    type_ = TensorType(dtype_of(x), (x.tensor_type.shape[0], targets))
+    return tensor_step(ctx, "TreeEnsemble", (x,), [type_], **attrs, n_targets=targets)[0]
+
+
+CONVERTERS: Mapping[str, Sequence[Versioned]] = {
+    "TreeEnsemble": [(5, convert_tree_ensemble)],
+    "TreeEnsembleClassifier": [(1, convert_classifier)],
+    "TreeEnsembleRegressor": [(1, convert_regressor)],
+}

@@ -1,0 +1,200 @@
+"""Operators of ai.onnx.ml give what ONNX Runtime gives, with no step on the host but for texts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+os.environ["ORT_DISABLE_TELEMETRY"] = os.environ["ORT_TELEMETRY_DISABLED"] = "1"
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+from tests.frontend.host_models import check, model, ops, tensor
+from tilestitch.compiler import compile_model
+from tilestitch.compiler.frontend import import_model
+from tilestitch.compiler.frontend.errors import ConversionError, UnsupportedOperatorsError
+from tilestitch.compiler.ir import TensorType
+from tilestitch.compiler.ir.evaluate import evaluate
+from tilestitch.runtime import load
+
+ort = pytest.importorskip("onnxruntime")
+
+X = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32)
+HOLES = np.array([[1, np.nan, 0], [0, 2, np.nan], [0, 0, 0]], np.float32)
+COUNTS = np.array([[0, 1, 2], [3, -1, 1]])
+TEXTS = np.array([["a", "b"], ["x", "a"]], object)
+
+
+def ml(op: str, x: np.ndarray, outputs: int = 1, opset: int = 3, **attrs: Any) -> ModelProto:
+    names = [f"y{i}" for i in range(outputs)]
+    kind = TensorProto.STRING if x.dtype == object else helper.np_dtype_to_tensor_dtype(x.dtype)
+    graph = helper.make_graph(
+        [helper.make_node(op, ["x"], names, "the_node", domain="ai.onnx.ml", **attrs)], "g",
+        [helper.make_tensor_value_info("x", kind, ["n", *x.shape[1:]])], [ValueInfoProto(name=n) for n in names],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", opset)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def agrees(op: str, x: np.ndarray, outputs: int = 1, opset: int = 3, **attrs: Any) -> list[str]:
+    """The primitives of what is ONNX Runtime's result."""
+    proto = ml(op, x, outputs, opset, **attrs)
+    expected = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    imported = import_model(proto, shapes={"x": x.shape})
+    for actual, wanted in zip(evaluate(imported.graph, [x]), expected, strict=True):
+        assert actual.shape == wanted.shape
+        if wanted.dtype.kind in "OUi":
+            assert actual.tolist() == wanted.tolist()
+        else:
+            assert actual.dtype == wanted.dtype
+            np.testing.assert_allclose(actual, wanted, rtol=2e-6, atol=1e-6)
+    return ops(imported.graph)
+
+
+def on_host(names: Sequence[str]) -> list[str]:
+    return [name for name in names if name.startswith("host.")]
+
+
+FEATURES: Mapping[str, tuple[str, np.ndarray, Mapping[str, Any]]] = {
+    "scaled": ("Scaler", X, {"offset": [0.1, 0.2, 0.3], "scale": [2.0, 3.0, 4.0]}),
+    "all_scaled": ("Scaler", X.astype(np.float64), {"offset": [0.5], "scale": [3.0]}),
+    "counts_scaled": ("Scaler", COUNTS, {"offset": [0.5], "scale": [3.0]}),
+    "by_the_largest": ("Normalizer", np.concatenate([X, -abs(X), 0 * X]), {"norm": "MAX"}),
+    "by_the_sum": ("Normalizer", np.concatenate([X, 0 * X]), {"norm": "L1"}),
+    "by_the_length": ("Normalizer", np.concatenate([X, 0 * X]), {"norm": "L2"}),
+    "holes_filled": ("Imputer", HOLES, {"imputed_value_floats": [7.0, 8, 9], "replaced_value_float": float("nan")}),
+    "zeros_filled": ("Imputer", HOLES, {"imputed_value_floats": [7.0], "replaced_value_float": 0.0}),
+    "counts_filled": ("Imputer", COUNTS, {"imputed_value_int64s": [7], "replaced_value_int64": -1}),
+    "one_hot": ("OneHotEncoder", COUNTS, {"cats_int64s": [0, 1, 3]}),
+    "put_together": ("FeatureVectorizer", X, {"inputdimensions": [3]}),
+    "looked_up": ("LabelEncoder", COUNTS, {"keys_int64s": [1, 2], "values_floats": [0.5, 1.5], "default_float": 9.0}),
+    "regression": ("LinearRegressor", X, {"coefficients": [1.0, 2, 3], "intercepts": [0.5]}),
+    "two_targets": ("LinearRegressor", X, {"coefficients": [1.0, 2, 3, 4, 5, 6], "targets": 2}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_features_and_linear_models(name: str) -> None:
+    op, x, attrs = FEATURES[name]
+    assert not on_host(agrees(op, x, **attrs))
+
+
+def test_what_primitives_can_do_as_they_are() -> None:
+    names = agrees("Binarizer", X, threshold=0.5)
+    assert names == ["less", "cast"]
+    node = helper.make_node("ArrayFeatureExtractor", ["x", "i"], ["y"], domain="ai.onnx.ml")
+    graph = check(model([node], {"x": tensor(X)}, ["y"], {"i": np.array([[2, 0]])}), {"x": X})
+    assert ops(graph) == ["gather"] and graph.outputs[0].type == TensorType("float32", (6, 2))
+
+
+def test_texts_are_looked_up_on_the_host() -> None:
+    names = agrees("LabelEncoder", TEXTS, keys_strings=["a", "b"], values_int64s=[5, 6])
+    assert on_host(names) == ["host.LabelEncoder"]
+    agrees("LabelEncoder", TEXTS, opset=1, classes_strings=["b", "a"])
+    agrees("CategoryMapper", COUNTS, cats_int64s=[0, 1], cats_strings=["no", "yes"], default_string="other")
+    assert on_host(agrees("OneHotEncoder", TEXTS, cats_strings=["a", "b", "c"])) == ["host.LabelEncoder"]
+
+
+def test_keys_of_tensors_and_nan() -> None:
+    attrs = {"keys_tensor": [1.5, np.nan], "values_tensor": [7.0, 8.0], "default_tensor": [-3.0]}
+    tensors = {name: numpy_helper.from_array(np.array(data, np.float32)) for name, data in attrs.items()}
+    proto = ml("LabelEncoder", HOLES, opset=4, **tensors)
+    (result,) = evaluate(import_model(proto, shapes={"x": (3, 3)}).graph, [HOLES * 1.5])
+    assert result.tolist() == [[7, 8, -3], [-3, -3, 8], [-3, -3, -3]]
+
+
+@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
+def test_linear_classifiers(transform: str) -> None:
+    weights = {"coefficients": [1.0, 2, 3, -1, 0.5, 2, 3, 1, 0], "intercepts": [0.1, 0.2, 0.3]}
+    agrees("LinearClassifier", X, 2, classlabels_ints=[4, 5, 6], post_transform=transform, **weights)
+    two = {"coefficients": weights["coefficients"][:6], "intercepts": [0.0, 0.5], "classlabels_strings": ["no", "yes"]}
+    agrees("LinearClassifier", X, 2, post_transform=transform, **two)
+
+
+@pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
+def test_support_vectors(kernel: str) -> None:
+    attrs = {
+        "kernel_type": kernel, "kernel_params": [0.5, 0.25, 3.0], "n_supports": 2, "coefficients": [1.0, -2.0],
+        "support_vectors": X[:2].reshape(-1).tolist(), "rho": [0.125],
+    }  # fmt: skip
+    agrees("SVMRegressor", X, **attrs)
+    agrees("SVMRegressor", X, **attrs, one_class=1)
+
+
+# Two trees: x[0] ? (x[2] ? 2 : 3) : 4, with all leaves in the second one's root.
+FORKS = {
+    "nodes_treeids": [0] * 5 + [1] * 3, "nodes_nodeids": [0, 1, 2, 3, 4, 0, 1, 2],
+    "nodes_featureids": [0, 2, 0, 0, 0, 1, 0, 0], "nodes_values": [0.1, -0.3, 0.0, 0, 0, 0.2, 0, 0],
+    "nodes_truenodeids": [1, 2, 0, 0, 0, 1, 0, 0], "nodes_falsenodeids": [4, 3, 0, 0, 0, 2, 0, 0],
+}  # fmt: skip
+LEAVES = {"treeids": [0, 0, 0, 1, 1], "nodeids": [2, 3, 4, 1, 2]}
+
+
+def forest(of: str, ids: Sequence[int], weights: Sequence[float], modes: Sequence[str] = ("BRANCH_LEQ",) * 3) -> Any:
+    kinds = [modes[0], modes[1], "LEAF", "LEAF", "LEAF", modes[2], "LEAF", "LEAF"]
+    leaves = {f"{of}_{name}": places for name, places in LEAVES.items()}
+    return FORKS | leaves | {"nodes_modes": kinds, f"{of}_ids": ids, f"{of}_weights": weights}
+
+
+@pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
+@pytest.mark.parametrize("modes", [("BRANCH_LEQ",) * 3, ("BRANCH_LT", "BRANCH_GTE", "BRANCH_GT")])
+def test_regression_by_trees(aggregate: str, modes: Sequence[str]) -> None:
+    attrs = forest("target", [0] * 5, [1.0, -2.5, 3, 0.5, 4], modes)
+    x = np.concatenate([X, HOLES])
+    missing = {"nodes_missing_value_tracks_true": [1, 0, 0, 0, 0, 1, 0, 0]}
+    for more in ({}, missing, {"base_values": [0.75]}):
+        names = agrees("TreeEnsembleRegressor", x, n_targets=1, aggregate_function=aggregate, **attrs, **more)
+        assert not on_host(names)
+
+
+@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX"])
+def test_classification_by_trees(transform: str) -> None:
+    three = forest("class", [0, 1, 2, 1, 0], [1.0, 0.5, 2, 1, 0.5])
+    agrees("TreeEnsembleClassifier", X, 2, classlabels_int64s=[7, 8, 9], post_transform=transform, **three)
+    for weights in ([1.0, -2.5, 3, 0.5, -4], [0.1, 0.2, 0.3, 0.05, 0.4]):
+        two = forest("class", [0] * 5, weights)
+        agrees("TreeEnsembleClassifier", X, 2, classlabels_strings=["no", "yes"], post_transform=transform, **two)
+
+
+def test_a_compiled_forest_of_any_number_of_rows() -> None:
+    """Where rows are is known to be in the tables, so that nothing is checked on the way."""
+    proto = ml("TreeEnsembleRegressor", X, n_targets=1, **forest("target", [0] * 5, [1.0, -2.5, 3, 0.5, 4]))
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    compiled = compile_model(proto, num_threads=1)
+    assert compiled.explain()["host"]["steps"] == 0
+    module = load(compiled.to_bytes(), num_threads=1)
+    for rows in (X, X[:1], X[:0]):
+        np.testing.assert_array_equal(module.run({"x": rows})["y0"], session.run(None, {"x": rows})[0])
+
+
+def test_the_newest_form_of_trees() -> None:
+    floats = {"nodes_splits": [0.5], "leaf_weights": [3.0, 4.0]}
+    tensors = {name: numpy_helper.from_array(np.array(data, np.float32)) for name, data in floats.items()}
+    attrs = {
+        "n_targets": 2, "aggregate_function": 1, "tree_roots": [0], "nodes_featureids": [0], "nodes_truenodeids": [0],
+        "nodes_falsenodeids": [1], "nodes_trueleafs": [1], "nodes_falseleafs": [1], "leaf_targetids": [0, 1], **tensors,
+        "nodes_modes": numpy_helper.from_array(np.array([0], np.uint8)),
+    }  # fmt: skip
+    node = helper.make_node("TreeEnsemble", ["x"], ["y"], domain="ai.onnx.ml", **attrs)
+    graph = check(model([node], {"x": tensor(X)}, ["y"]), {"x": X})
+    assert not on_host(ops(graph)) and graph.outputs[0].type == TensorType("float32", (6, 2))
+
+
+def test_what_cannot_be_is_refused_by_name() -> None:
+    def refused(match: str, op: str, **attrs: Any) -> None:
+        with pytest.raises(ConversionError, match=f"'the_node'.*{match}"):
+            import_model(ml(op, X, 2 if "Classifier" in op else 1, **attrs), shapes={"x": X.shape})
+
+    refused("node 1 of a tree leads", "TreeEnsembleRegressor", **(
+        forest("target", [0] * 5, [1.0] * 5) | {"nodes_truenodeids": [1, 9, 0, 0, 0, 1, 0, 0]}))  # fmt: skip
+    refused("circles", "TreeEnsembleRegressor", **(
+        forest("target", [0] * 5, [1.0] * 5) | {"nodes_truenodeids": [1, 1, 0, 0, 0, 1, 0, 0]}))  # fmt: skip
+    refused("PROBIT", "LinearRegressor", coefficients=[1.0, 2, 3], post_transform="PROBIT")
+    refused("4 coefficients", "LinearRegressor", coefficients=[1.0, 2, 3, 4])
+    refused("norm is 'L3'", "Normalizer", norm="L3")
+    refused("zeros is 0", "OneHotEncoder", cats_int64s=[1], zeros=0)
+    with pytest.raises(UnsupportedOperatorsError, match=r"ZipMap.*the_node[^Z]*ZipMap makes maps.*'zipmap': False"):
+        import_model(ml("ZipMap", X, classlabels_int64s=[0, 1, 2]))

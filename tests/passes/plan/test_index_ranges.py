@@ -1,0 +1,47 @@
+"""Indices that are known to be in range are not checked when a model runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import parser
+
+from tilestitch.compiler.frontend import import_model
+from tilestitch.passes.plan.index_checks import pending_checks
+
+HEAD = '<ir_version: 8, opset_import: ["" : 18]> g (float[5, 9] x, int64[5] i) => (float[5] y)\n'
+TABLES = "<float[9] table = {1, 2, 3, 4, 5, 6, 7, 8, 9}, int64[9] next = {3, 1, 0, 8, 7, 2, -9, 5, 4}"
+CONSTANTS = TABLES + ", int64 zero = {0}, int64 two = {2}, int64 four = {4}, int64 eight = {8}, int64[1] one = {1}>\n"
+
+
+def checks(body: str) -> int:
+    graph = import_model(parser.parse_model(HEAD + CONSTANTS + "{" + body + "}")).graph
+    return len(pending_checks(graph.nodes))
+
+
+@pytest.mark.parametrize("indices", [
+    "k = ArgMax<axis=1, keepdims=0>(x)",
+    "low = Max(i, zero)  k = Min(low, eight)",
+    "j = ArgMin<axis=1, keepdims=0>(x)  k = Gather(next, j)",
+    "s = ReduceSum<keepdims=0>(x, one)  b = Cast<to=9>(s)  c = Cast<to=7>(b)  d = Add(c, two)  k = Mul(d, two)",
+    "s = ReduceSum<keepdims=0>(x, one)  b = Cast<to=9>(s)  k = Where(b, eight, zero)",
+])  # fmt: skip
+def test_what_is_computed_from_known_numbers_is_in_range(indices: str) -> None:
+    assert checks(f"{indices}  y = Gather(table, k)") == 0
+
+
+@pytest.mark.parametrize("indices", [
+    "k = Identity(i)",
+    "low = Max(i, zero)  k = Add(low, zero)",
+    "j = ArgMax<axis=1, keepdims=0>(x)  k = Add(j, two)",
+    "low = Max(i, zero)  j = Min(low, eight)  k = Mul(j, four)",
+    "c = Cast<to=6>(i)  low = Cast<to=7>(c)  k = Min(low, eight)",
+])  # fmt: skip
+def test_what_may_leave_the_range_is_checked(indices: str) -> None:
+    assert checks(f"{indices}  y = Gather(table, k)") == 1
+
+
+def test_numbers_that_wrap_may_be_anything() -> None:
+    body = "j = ArgMax<axis=1, keepdims=0>(x)  b = Cast<to=3>(j)  c = Mul(b, b)  d = Mul(c, c)  k = Cast<to=7>(d)"
+    assert checks(body + "  y = Gather(table, k)") == 1
+    assert np.int8(8) ** 4 == 0
