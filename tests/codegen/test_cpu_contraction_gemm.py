@@ -12,6 +12,7 @@ from tvm.script.ir_builder import tirx as T
 from tests.codegen.cpu_harness import Kernel, build, prim_func
 from tilestitch.codegen.compute.dtypes import from_storage, storage_dtype
 from tilestitch.codegen.cpu.contraction.gemm import emit_gemm
+from tilestitch.codegen.cpu.contraction.outer import OuterEmitter
 from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, PackedOperand, pack
 from tilestitch.codegen.cpu.target import CpuTarget, host_target
 from tilestitch.compiler.ir.types import storage_bytes, to_numpy_dtype
@@ -81,7 +82,8 @@ def run(plan: GemmPlan, a: np.ndarray, b: np.ndarray, target: CpuTarget | None =
         def store(batch: Any, m: Any, n: Any, value: Any) -> None:
             T.buffer_store(out, value, [batch, m, n])
 
-        emit_gemm(plan, load_a, b_operand, store, task, scratch)
+        emitter = OuterEmitter if plan.schedule.k_outer else None
+        emit_gemm(plan, load_a, b_operand, store, task, scratch, emitter=emitter)
 
     arguments = [(a.shape, storage_dtype(shape.a_dtype)), (operand.shape, storage_dtype(shape.b_dtype))]
     function = prim_func([*arguments, (result.shape, shape.acc_dtype)], emit)
@@ -167,6 +169,60 @@ def test_every_order_and_block_size(changes: dict[str, Any], blocks: tuple[int, 
     tiles, panels = min(blocks[0], plan.rows.parts), min(blocks[1], plan.panels)
     whole = {"rows_outer": False} if "k_block" in changes else {}
     check(run(edited(plan, block_tiles=tiles, block_panels=panels, **changes, **whole), a, b), a @ b)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "k_block", "copied", "prefetches"),
+    [
+        ((1, 1), 64, False, True),
+        ((2, 3), 70, True, False),
+        ((2, 3), 64, True, True),
+        ((100, 100), 1, False, False),
+        ((100, 100), 199, True, True),
+    ],
+)
+def test_the_reduction_outermost(blocks: tuple[int, int], k_block: int, copied: bool, prefetches: bool) -> None:
+    rng = np.random.default_rng(0)
+    a, b = random(rng, (2, 61, 200), "float32"), random(rng, (1, 200, 150), "float32")
+    plan = plan_gemm(GemmShape(61, 150, 200, 2), host_target().isa)
+    tiles, panels = min(blocks[0], plan.rows.parts), min(blocks[1], plan.panels)
+    outer = edited(
+        plan, block_tiles=tiles, block_panels=panels, k_block=k_block, k_outer=True, rows_outer=False,
+        stage_left=copied, prefetch_next=prefetches,
+    )  # fmt: skip
+    check(run(outer, a, b), a @ b)
+
+
+@pytest.mark.parametrize("layout", [{"transposed_a": True}, {"prologue": True}])
+def test_the_reduction_outermost_copies_some_steps_of_rows_at_a_time(layout: dict[str, bool]) -> None:
+    rng = np.random.default_rng(0)
+    a, b = random(rng, (1, 61, 200), "float32"), random(rng, (1, 200, 150), "float32")
+    shape = GemmShape(61, 150, 200, plain=False, left_runs="m" if "transposed_a" in layout else "k")
+    plan = edited(plan_gemm(shape, host_target().isa), k_block=64, k_outer=True, rows_outer=False)
+    assert plan.staged_bytes < 61 * 200 * 4
+    given = np.ascontiguousarray(a.transpose(0, 2, 1)) if "transposed_a" in layout else a
+    check(run(plan, given, b, **layout), (2 if "prologue" in layout else 1) * (a @ b))
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "outermost"),
+    [
+        (197, 3072, 768, True),
+        (64, 4096, 4096, True),
+        (512, 4096, 4096, True),
+        (197, 768, 3072, False),  # all rows stay in the cache, whole
+        (14, 4096, 4096, False),  # one tile of rows: each panel is read once
+        (512, 3072, 64, False),  # the right operand stays there
+    ],
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_reduction_is_outermost_where_else_each_task_would_read_the_right_operand_again(
+    m: int, k: int, n: int, outermost: bool, threads: int
+) -> None:
+    plan = plan_gemm(GemmShape(m, n, k), AVX512, threads)
+    assert plan.schedule.k_outer == outermost
+    assert list(plan.reasons()) == []
+    assert not outermost or plan.scratch_bytes <= AVX512.l2_bytes * 3 // 4
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

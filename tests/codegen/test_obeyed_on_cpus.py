@@ -336,6 +336,8 @@ GEMM = CpuGemmSchedule(6, 2, 16, 2, 1, 40)
         ({"lanes": 8, "block_panels": 3}, 6, 0),
         ({"lanes": 4, "vectors": 3}, 18, 0),
         ({"k_block": 7}, 9, 12 * 32 * 4),  # sums of 12 rows wait
+        ({"k_block": 7, "k_outer": True, "block_panels": 2}, 6, 12 * 2 * 32 * 4),  # of two panels
+        ({"k_block": 7, "k_outer": True, "stage_left": True}, 9, 12 * 16 * 4 + 12 * 32 * 4),  # 7 of 40 steps copied
         ({"spill": True}, 9, 6 * 32 * 4),
         ({"stage_left": True}, 9, 12 * 48 * 4),  # 3 lines a row
         ({"widen_right": True}, 9, 40 * 32 * 4),
@@ -383,6 +385,11 @@ def test_gates_are_computed_by_tiles_of_the_plan() -> None:
         (gemm(), {"block_panels": 0}, "2 tiles by 0 panels"),
         (gemm(), {"k_block": 0}, "0 steps of the reduction"),
         (gemm(), {"k_block": 7, "rows_outer": True}, "one panel at a time"),
+        (gemm(), {"k_outer": True}, "there is no other to be outermost"),
+        (gemm(), {"k_block": 7, "k_outer": True, "rows_outer": True}, "one panel at a time"),
+        (gemm(), {"k_block": 7, "k_outer": True, "widen_right": True}, "packed panels of floats"),
+        (gemm(constant=False), {"k_block": 7, "k_outer": True}, "packed panels of floats"),
+        (gemm(n=33, gates=2), {"spill": True, "k_block": 7, "k_outer": True}, "without gates"),
         (gemm(), {"widen_right": True, "rows_outer": True}, "cannot walk through all"),
         (gemm(constant=False), {"rows_outer": True}, "cannot walk through all"),
         (gemm(constant=False), {"widen_right": True}, "known at run time"),

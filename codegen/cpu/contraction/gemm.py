@@ -97,6 +97,10 @@ class GemmEmitter:
         if (first, last) != (0, plan.shape.n):
             first_panel = T.bind(T.max(first_panel, first // plan.tile.columns))
             last_panel = T.bind(T.min(last_panel, (last + (plan.tile.columns - 1)) // plan.tile.columns))
+        self._walk(first_panel, last_panel)
+
+    def _walk(self, first_panel: Expr, last_panel: Expr) -> None:
+        """All tiles of rows of the task by these panels."""
         if self.schedule.stage_left:
             self._stage_rows()
         if self.schedule.rows_outer:
@@ -122,7 +126,7 @@ class GemmEmitter:
 
     def _stage_rows(self) -> None:
         plan, shape = self.plan, self.plan.shape
-        count = mk.start_of(plan.rows, self.last_tile) - self.first_row
+        count = self._row_count
 
         def copy(row: Expr, k: Expr) -> None:
             value = self.load_a(self.batch, self.first_row + row, k)
@@ -146,14 +150,22 @@ class GemmEmitter:
         if not plan.splits_k:
             self._for_each_tile(lambda tile, rows: self._tile(panel, width, tile, rows))
             return
-        zero = mk.constant(0, plan.shape.acc_dtype)
-        columns, lanes = plan.tile.columns, plan.tile.lanes
-        with mk.serial(0, plan.block_rows) as row:
-            mk.for_each_column(columns, lanes, lambda column: T.buffer_store(self.sums, zero, [row, column]))
+        self._clear_sums(0, plan.block_rows)
         with mk.serial(0, -(-plan.steps // self.schedule.k_block)) as block:
             self._for_each_tile(lambda tile, rows: self._partial_tile(panel, width, tile, rows, block))
-        with mk.serial(0, mk.start_of(plan.rows, self.last_tile) - self.first_row) as row:
+        with mk.serial(0, self._row_count) as row:
             self._store_row(panel, width, self.first_row + row, row)
+
+    @property
+    def _row_count(self) -> Expr:
+        """Rows of the task."""
+        return mk.start_of(self.plan.rows, self.last_tile) - self.first_row
+
+    def _clear_sums(self, first: Expr, rows: Expr) -> None:
+        zero = mk.constant(0, self.plan.shape.acc_dtype)
+        columns, lanes = self.plan.tile.columns, self.plan.tile.lanes
+        with mk.serial(0, rows) as row:
+            mk.for_each_column(columns, lanes, lambda column: T.buffer_store(self.sums, zero, [first + row, column]))
 
     def _prepare(self, panel: Expr, width: Expr) -> None:
         """Brings a panel into the workspace, if it is packed or widened there."""
@@ -197,11 +209,13 @@ class GemmEmitter:
                 if self.schedule.prefetch_ahead:
                     self.panels.prefetch_ahead(operand, panel, k, plan.ahead_bytes)
                 if self.schedule.prefetch_next:
-                    self.panels.prefetch_next(
-                        operand, panel, mk.number_of(index) - self.first_tile, self._block_tiles, k
-                    )
+                    self._ask_for_next(operand, panel, mk.number_of(index) - self.first_tile, k)
                 self._step(acc, tile, left, operand, panel, k)
         return acc, tile, row0
+
+    def _ask_for_next(self, operand: Expr, panel: Expr, index: Expr, k: Expr) -> None:
+        """Step k of tile ``index`` of the task asks for a piece of what is read after this panel."""
+        self.panels.prefetch_next(operand, panel, index, self._block_tiles, k)
 
     def _multiply_in_chains(
         self, chains: int, tile: RegisterTile, operand: Expr, panel: Expr, row0: Expr, first_k: Expr, last_k: Expr
@@ -289,11 +303,14 @@ class GemmEmitter:
         first, last = T.bind(block * self.schedule.k_block), self.window.steps[1]
         begin = T.max(first, self.window.steps[0])
         acc, tile, row0 = self._multiply(panel, width, index, rows, begin, T.min(first + self.schedule.k_block, last))
-        local = row0 - self.first_row
+        self._add_to_sums(acc, tile, row0 - self.first_row)
+
+    def _add_to_sums(self, acc: Any, tile: RegisterTile, first: Expr) -> None:
+        """Adds accumulators to sums in the workspace, from its row ``first`` on."""
 
         def add(row: Expr, column: Expr) -> None:
-            where = [local + row, column]
-            T.buffer_store(self.sums, self.sums[local + row, column] + acc[row, column], where)
+            where = [first + row, column]
+            T.buffer_store(self.sums, self.sums[first + row, column] + acc[row, column], where)
 
         mk.for_each_vector(tile, add)
 

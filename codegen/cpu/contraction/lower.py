@@ -16,6 +16,7 @@ from tilestitch.codegen.cpu.contraction.blocks import BlockEmitter
 from tilestitch.codegen.cpu.contraction.gemm import GemmEmitter, emit_gemm
 from tilestitch.codegen.cpu.contraction.gemv import emit_gemv
 from tilestitch.codegen.cpu.contraction.matrix_tiles import TileTaskEmitter
+from tilestitch.codegen.cpu.contraction.outer import OuterEmitter
 from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, Operand, PackedOperand
 from tilestitch.codegen.cpu.surroundings import Operands, Surroundings
 from tilestitch.compiler.ir.graph import Value
@@ -84,7 +85,7 @@ def _emitter(plan: GemmPlan) -> type[GemmEmitter]:
     if plan.multiplies_tiles:
         return TileTaskEmitter
     if plan.shape.blocks is None:
-        return GemmEmitter
+        return OuterEmitter if plan.schedule.k_outer else GemmEmitter
     if plan.planes > 1:
         return BlockPlaneEmitter
     return BlockDotEmitter if plan.rounds else BlockEmitter

@@ -301,6 +301,8 @@ class GemmPlan:
     def staged_steps(self) -> Size:
         """Elements of a row that is copied: whole groups, and whole blocks of weights, meet zeros in the last one."""
         form = self.shape.blocks
+        if self.schedule.k_outer:
+            return min(self.steps, self.schedule.k_block)
         if form is None:
             return self.steps * self.neighbours
         return self.shape.k if self.schedule.widen_right and not self.few else form.blocks * form.block
@@ -350,10 +352,13 @@ class GemmPlan:
 
     @property
     def sums_rows(self) -> int:
-        """Rows of sums that wait in the workspace: the whole block when the reduction is split.
+        """Rows of sums that wait in the workspace: the whole block when the reduction is split, of every panel where
+        it is outermost.
 
         The columns of a last panel that has any number of them are stored from there.
         """
+        if self.schedule.k_outer:
+            return self.block_rows * min(self.panels, self.schedule.block_panels)
         if self.splits_k:
             return self.block_rows
         waits = self.schedule.spill or is_open(self.shape.n)
@@ -409,6 +414,8 @@ class GemmPlan:
             yield from self._block_reasons(shape.blocks)
         if shape.k != 0 and schedule.k_block == 0:
             yield "a pass has 0 steps of the reduction; it has at least one"
+        if schedule.k_outer:
+            yield from self._outer_reasons()
         if self.splits_k and (schedule.rows_outer or shape.gates > 1):
             yield "sums that wait for the rest of the reduction are of one panel at a time, without gates"
         if shape.gates > 1 and not schedule.spill:
@@ -419,6 +426,16 @@ class GemmPlan:
         )  # fmt: skip
         if schedule.widen_right and shape.gates > 1:
             yield "panels of several gates are not widened: one has the place of the other"
+
+    def _outer_reasons(self) -> Iterator[str]:
+        """Why the reduction is not outermost."""
+        schedule, shape = self.schedule, self.shape
+        if self.dot is not None or shape.blocks is not None or schedule.widen_right or not shape.packed:
+            yield "a reduction is outermost over packed panels of floats that are read as they lie"
+        if is_open(shape.k) or is_open(shape.n):
+            yield "a reduction is outermost where it and the columns are of known size: all their sums wait"
+        if not self.splits_k:
+            yield f"a reduction of {shape.k} steps is one pass of {schedule.k_block}: there is no other to be outermost"
 
     def _tile_reasons(self) -> Iterator[str]:
         schedule, shape, dot = self.schedule, self.shape, self.dot

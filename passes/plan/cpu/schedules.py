@@ -20,7 +20,9 @@ class CpuGemmSchedule:
     of the left operand into the workspace, converted and with their prologue. widen_right: it converts each packed
     panel of half floats once, for all its tiles. spill: results go through the workspace before the epilogue.
     rows_outer: the task walks tile after tile, through all panels; else panel after panel, each through all tiles.
-    prefetch_next: tiles ask for the next panel; prefetch_ahead: each step of the reduction asks for later ones.
+    k_outer: it walks the reduction, `k_block` steps through all its tiles and panels at a time, and copies rows of so
+    many steps; else each panel goes through the whole reduction. prefetch_next: tiles ask for the next panel;
+    prefetch_ahead: each step of the reduction asks for later ones.
     """
 
     template: ClassVar[str] = "cpu_gemm"
@@ -36,6 +38,7 @@ class CpuGemmSchedule:
     rows_outer: bool = False
     prefetch_next: bool = False
     prefetch_ahead: bool = False
+    k_outer: bool = False
 
 
 @dataclass(frozen=True)

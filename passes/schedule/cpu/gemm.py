@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from tilestitch.compiler.ir.blocks import BlockFormat
 from tilestitch.compiler.ir.sizes import ceil_div, is_open
@@ -23,13 +24,17 @@ from tilestitch.passes.plan.cpu.schedules import (
 from tilestitch.passes.plan.cpu.tiling import RegisterTile, Split, meet_in_a_set, split_at_most
 
 from .cycles import gemm_cycles, gemm_task
-from .tasks import SHAPES, choose_blocks
+from .tasks import SHAPES, cheapest_blocks
 from .tiles import choose_tile, lanes_of, right_cycles, widens
 
 AGAIN_CYCLES = 0.35
 """To read an element of the right operand again from a cache that cores share (Emerald Rapids: 28 GB/s of 8 MB, 18 of
 16; 64 rows by 4096 x 1024 took twice as long with a tile of 13 rows a task as with three of them, busy).
 """
+SUM_CYCLES = 2.0
+"""To add a vector of sums to those that wait in the workspace."""
+OUTER_STEPS = (512, 256)
+"""Of a reduction that is the outermost loop, through all tiles and panels of a task at a time, at most."""
 LEAST_TILES = 8
 """Tiles of rows of a result that leave in long runs rather than panel by panel."""
 STREAMS = 8
@@ -121,13 +126,37 @@ def _in_vectors(shape: GemmShape, isa: Isa, threads: int, vectors: int | None = 
     near = shape.packed and not GemmPlan(shape, draft).splits_k and shape.right_bytes <= isa.l2_bytes // 4
     rows_outer = near and rows.parts >= LEAST_TILES and not widen
     several = -(-shape.n // tile.columns) > 1
-    return replace(
+    inner = replace(
         draft, block_tiles=block_tiles, block_panels=block_panels, widen_right=widen,
         spill=shape.long_epilogue or shape.gates > 1,
         rows_outer=rows_outer,
         prefetch_next=shape.packed and not (rows_outer or blocks) and several and block_tiles > 1,
         prefetch_ahead=shape.packed and not blocks and block_tiles == 1 and shape.right_bytes > isa.l2_bytes // 2,
     )  # fmt: skip
+    read_again = shape.packed and block_tiles < rows.parts and shape.right_bytes > isa.l2_bytes // 2
+    if not read_again or blocks or dots or widen or shape.gates > 1:
+        return inner
+    return _with_k_outer(inner, shape, isa, threads) or inner
+
+
+def _with_k_outer(
+    inner: CpuGemmSchedule, shape: GemmShape, isa: Isa, threads: int
+) -> CpuGemmSchedule | None:  # fmt: skip
+    """The reduction as the outermost loop, where that is faster: a task has more rows of so many steps than whole ones,
+    and the right operand is read by fewer tasks. What they read of both, and the sums, stay in three quarters of the
+    second-level cache.
+    """
+    whole = _cheapest(GemmPlan(shape, inner), isa, threads)
+    least, best = math.inf if whole is None else whole[0], None
+    for most in OUTER_STEPS:
+        if shape.k <= most:
+            continue
+        steps = -(-split_at_most(shape.k, most).largest // inner.lanes) * inner.lanes
+        draft = replace(inner, k_block=steps, k_outer=True, rows_outer=False, prefetch_next=True, prefetch_ahead=False)
+        found = _cheapest(GemmPlan(shape, draft), isa, threads)
+        if found is not None and found[0] < least:
+            least, best = found[0], replace(draft, block_tiles=found[1], block_panels=found[2])
+    return best
 
 
 def _streamed(shape: GemmShape, form: BlockFormat, isa: Isa, threads: int) -> CpuBlockGemmSchedule:
@@ -220,20 +249,46 @@ def _reduction_block(plan: GemmPlan, rows: Split, isa: Isa) -> int:
 
 def _blocks(plan: GemmPlan, isa: Isa, threads: int) -> tuple[int, int]:
     """Row tiles and panels of one task; its rows stay in half of the second-level cache while the panels stream by."""
+    best = _cheapest(plan, isa, threads)
+    return (1, 1) if best is None else best[1:]
+
+
+def _cheapest(plan: GemmPlan, isa: Isa, threads: int) -> tuple[float, int, int] | None:
+    """The same after their cycles."""
     shape, task = plan.shape, gemm_task(plan, isa)
-    row_dtype = plan.staged_dtype if plan.schedule.stage_left else shape.a_dtype
-    row_bytes = plan.rows.largest * max(1, shape.k) * storage_bytes(row_dtype)
     panel = plan.tile.columns * max(1, plan.steps)
     further = max(0.0, AGAIN_CYCLES - right_cycles(shape.packed, shape.right_bytes, isa))
+    stays = _outer_stays(plan, isa) if plan.schedule.k_outer else _rows_stay(plan, isa)
+    passes = ceil_div(plan.steps, plan.schedule.k_block) if plan.schedule.k_outer else 0
+    waiting = plan.rows.largest * plan.schedule.vectors * SUM_CYCLES * passes
 
     def cycles(tiles: int, panels: int) -> float | None:
-        if tiles > 1 and tiles * row_bytes > isa.l2_bytes // 2:
+        if not stays(tiles, panels):
             return None
         elements = panels * panel
         again = shape.packed and tiles < plan.rows.parts and elements * storage_bytes(shape.b_dtype) > isa.l2_bytes // 2
-        return task(tiles, panels) + (elements * further if again else 0.0)
+        return task(tiles, panels) + (elements * further if again else 0.0) + tiles * panels * waiting
 
-    return choose_blocks(plan.rows.parts, plan.panels, shape.batch, threads, cycles)
+    return cheapest_blocks(plan.rows.parts, plan.panels, shape.batch, threads, cycles)
+
+
+Stays: TypeAlias = Callable[[int, int], bool]
+"""Whether what a task of so many tiles of rows by so many panels uses again stays in the second-level cache."""
+
+
+def _rows_stay(plan: GemmPlan, isa: Isa) -> Stays:
+    row_dtype = plan.staged_dtype if plan.schedule.stage_left else plan.shape.a_dtype
+    tile_bytes = plan.rows.largest * max(1, plan.shape.k) * storage_bytes(row_dtype)
+    return lambda tiles, panels: tiles == 1 or tiles * tile_bytes <= isa.l2_bytes // 2
+
+
+def _outer_stays(plan: GemmPlan, isa: Isa) -> Stays:
+    element = storage_bytes(plan.shape.acc_dtype)
+    tile_bytes = plan.rows.largest * plan.schedule.k_block * element
+    sums_bytes = plan.rows.largest * plan.tile.columns * element
+    two_panels = 2 * plan.schedule.k_block * plan.tile.columns * storage_bytes(plan.shape.b_dtype)
+    most = isa.l2_bytes // 4 * 3 - two_panels
+    return lambda tiles, panels: tiles * (tile_bytes + panels * sums_bytes) <= most
 
 
 def choose_gemv(shape: GemvShape, isa: Isa, threads: int) -> CpuGemvSchedule:

@@ -50,6 +50,14 @@ def choose_blocks(
 
     `cycles(block rows, block columns)` is the cost of one task, None where the block is not allowed.
     """
+    best = cheapest_blocks(rows, columns, repeats, threads, cycles)
+    return (1, 1) if best is None else best[1:]
+
+
+def cheapest_blocks(
+    rows: int, columns: int, repeats: int, threads: int, cycles: Callable[[int, int], float | None]
+) -> tuple[float, int, int] | None:
+    """The same after cycles until all tasks are done; None where no block is allowed."""
     best: tuple[float, int, int] | None = None
     for height in block_sizes(rows):
         for width in block_sizes(columns):
@@ -61,7 +69,7 @@ def choose_blocks(
             candidate = (makespan(tasks, cost, threads), -height, -width)
             if best is None or candidate < best:
                 best = candidate
-    return (1, 1) if best is None else (-best[1], -best[2])
+    return None if best is None else (best[0], -best[1], -best[2])
 
 
 def _one_after_the_other(
