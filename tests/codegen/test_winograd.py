@@ -11,14 +11,16 @@ import pytest
 from tvm.script.ir_builder import tirx as T
 
 from tests.codegen.cpu_harness import Kernel, build, prim_func
+from tests.codegen.kernel_harness import cpu_group, interpret, run_graph
 from tests.codegen.test_cpu_contraction_conv import check, convolve, geometry, random
 from tilestitch.codegen.cpu.contraction.panels import PackedOperand, pack
 from tilestitch.codegen.cpu.convolution.conv import emit_conv
 from tilestitch.codegen.cpu.convolution.winograd import WinogradEmitter, transformed_filters
-from tilestitch.codegen.cpu.target import CpuTarget, host_target
+from tilestitch.codegen.cpu.target import CpuTarget, host_target, parse_target
+from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.passes.plan.cpu.conv import ConvPlan
 from tilestitch.passes.plan.cpu.images import ConvShape
-from tilestitch.passes.plan.cpu.isa import AVX2, AVX512, HALF_DOTS, SSE
+from tilestitch.passes.plan.cpu.isa import AVX2, AVX512, HALF_DOTS, SSE, TILE_DOTS
 from tilestitch.passes.plan.cpu.schedules import CpuConvSchedule, CpuWinogradSchedule
 from tilestitch.passes.plan.cpu.winograd import WinogradPlan
 from tilestitch.passes.schedule.cpu.conv import choose_conv, choose_direct
@@ -203,6 +205,32 @@ def test_half_floats_are_multiplied_by_their_instruction() -> None:
     shape = geometry((64, 64), (56, 56), (3, 3), 1, 1, dtypes=("bfloat16", "bfloat16", "float32"))
     schedule = choose_conv(shape, replace(AVX512, half_dot=HALF_DOTS["vdpbf16ps"]), 1)
     assert isinstance(schedule, CpuConvSchedule) and schedule.template == "cpu_dot_conv"
+
+
+@pytest.mark.parametrize(("side", "channels"), [(56, 64), (14, 256), (7, 512)])
+def test_filters_of_bfloat16_are_made_larger_where_no_instruction_multiplies_them(side: int, channels: int) -> None:
+    halves = ("bfloat16", "bfloat16", "float32")
+    shape = geometry((channels, channels), (side, side), (3, 3), 1, 1, dtypes=halves)
+    assert isinstance(choose_conv(shape, AVX512, 1), CpuWinogradSchedule)
+    tiles = replace(AVX512, tile_dots=(TILE_DOTS["tdpbf16ps"],))
+    assert not isinstance(choose_conv(shape, tiles, 1), CpuWinogradSchedule)
+
+
+def test_filters_of_bfloat16_are_rounded_once_more() -> None:
+    """Which makes an error as large as that of the filters themselves; all else is float32."""
+    graph = Graph("g")
+    x = graph.add_input("x", TensorType("bfloat16", (1, 24, 24, 32)))
+    random_ = np.random.default_rng(3)
+    w = graph.constant(random_.standard_normal((3, 3, 32, 48)).astype(np.float32), dtype="bfloat16")
+    same = {"strides": (1, 1), "before": (1, 1), "after": (1, 1), "dilations": (1, 1)}
+    graph.outputs = [graph.emit("conv", x, w, groups=1, layout="NXC", out_dtype="float32", **same)]
+    target = parse_target("cpu:x86-64-v3")
+    assert isinstance(cpu_group(graph, cpu=target).schedule, CpuWinogradSchedule)
+    feeds = {"x": random_.standard_normal((1, 24, 24, 32)).astype(w.data.dtype)}
+    (wanted,) = (interpret(graph, feeds)[value] for value in graph.outputs)
+    (result,) = run_graph(graph, feeds, cpu=target).values()
+    error = np.sqrt(np.mean(np.square(result - wanted))) / wanted.std()
+    assert 0 < error < 2**-8
 
 
 def test_the_workspace_of_a_task_stays_in_the_cache() -> None:

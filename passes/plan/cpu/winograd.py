@@ -24,6 +24,8 @@ from .tiling import LINE_BYTES, RegisterTile, align, meet_in_a_set
 OUTPUTS, PIXELS = 2, 4
 """Of a tile, along rows and along columns."""
 GEMMS = PIXELS * PIXELS
+FILTERS = ("float32", "bfloat16")
+"""What filters may be: transformed, they may be more than twice as large, which float16 might not hold."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,6 @@ def why_not_winograd(shape: ConvShape, spatial_rank: int) -> str | None:
     ones = (1, 1)
     if spatial_rank != 2 or (shape.kernel, shape.strides, shape.dilations) != ((3, 3), ones, ones):
         return "Winograd's F(2x2, 3x3) is of 3 x 3 taps in two dimensions, without strides or dilations"
-    if not shape.packed or (shape.w_dtype, shape.acc_dtype) != ("float32", "float32"):
-        return "Winograd's filters are transformed when a model is compiled: constants, of float32"
+    if not shape.packed or shape.w_dtype not in FILTERS or shape.acc_dtype != "float32":
+        return "Winograd's filters are transformed when a model is compiled: constants, of float32 or bfloat16"
     return None

@@ -30,8 +30,8 @@ MAX_BORDER_TAPS = 48
 """Most kernel taps that are written out, each with a loop of its own, for tiles at the border."""
 WORTH = 1.1
 """How much longer a convolution takes without Winograd's algorithm, where that is taken: its filters are larger."""
-STREAM_CYCLES = 0.75
-"""To read a float32 filter from memory: a core reads 10 to 20 GB/s."""
+STREAM_CYCLES = 0.75 / 4
+"""To read a byte of filters from memory: a core reads 10 to 20 GB/s."""
 EPILOGUE_REGISTERS = 7
 """For an epilogue that runs among the steps of a reduction."""
 MEETING = 1.2
@@ -44,7 +44,8 @@ def choose_conv(shape: ConvShape, isa: Isa, threads: int) -> CpuConvSchedule:
     empty output: nothing is launched.
     """
     direct = choose_direct(shape, isa, threads)
-    winograd = choose_winograd(shape, isa, threads) if isa.winograd else None
+    dots = isa.dot_of(shape) is not None or any(shape.multiplied_by(dot) for dot in isa.tile_dots)
+    winograd = choose_winograd(shape, isa, threads) if isa.winograd and not dots else None
     if winograd is None:
         return direct
     plans = WinogradPlan.of(shape, winograd), ConvPlan.of(shape, direct)
@@ -58,7 +59,8 @@ def _cycles_with_filters(plan: ConvPlan, isa: Isa) -> float:
     take 0.72 of the time as written, at 28 x 28 with 128 channels 1.67).
     """
     shape = plan.shape
-    return conv_cycles(plan, isa) + shape.groups * plan.steps * plan.neighbours * shape.group_out * STREAM_CYCLES
+    streamed = shape.groups * plan.steps * plan.neighbours * shape.group_out * storage_bytes(shape.w_dtype)
+    return conv_cycles(plan, isa) + streamed * STREAM_CYCLES
 
 
 def choose_direct(shape: ConvShape, isa: Isa, threads: int) -> CpuConvSchedule:
