@@ -113,6 +113,18 @@ def test_images_are_padded_and_cropped_by_amounts_that_are_computed(mode: str) -
     assert operators_on_host(text, OPEN, given) == {"Extent"}
 
 
+@pytest.mark.parametrize("mode", ["constant", "reflect"])
+def test_padding_that_crops_at_some_sizes(mode: str) -> None:
+    """As VITS pads its table of relative positions to the length of a text, and Swin2SR an image to whole windows."""
+    text = (
+        "(float[w, 3] x, float[9, 4] table) => (float[p, 4] y) <int64[1] five = {5}, int64[1] z = {0}>\n"
+        "{ all = Shape(x)  w = Gather(all, z)  more = Sub(w, five)  pads = Concat<axis=0>(more, z, more, z)\n"
+        f'y = Pad<mode="{mode}">(table, pads) }}'
+    )
+    given = [{"x": floats(rows, 3), "table": floats(9, 4)} for rows in (1, 4, 5, 6, 13)]
+    assert not operators_on_host(text, {}, given)
+
+
 def test_as_many_of_the_best_as_are_computed() -> None:
     text = (
         "(float[n] x, int64[2] k) => (float[q] y, int64[q] i, float[r] z)\n"

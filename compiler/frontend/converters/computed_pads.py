@@ -1,10 +1,13 @@
-"""Pad by amounts that a model computes from data: elements are read at places that are computed as the model runs."""
+"""Pad by amounts that a model computes from data, or that are negative at some sizes: elements are read at places that
+are computed as the model runs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.sizes import bounds_of
 
 from ..builder import dtype_of, normalize_axis
 from ..context import Context
@@ -13,12 +16,18 @@ from ..found_sizes import Element, Entry, element, entries_of, sizes_of
 from .indexing import along_axis
 
 
+def must_be_computed(pad: Entry) -> bool:
+    """Whether only a run can tell a pad, or whether it crops."""
+    if isinstance(pad, Element):
+        return True
+    low, high = bounds_of(pad)
+    return low < 0 < high
+
+
 def pad_as_computed(ctx: Context, x: Value, pads: Sequence[Entry]) -> Value:
-    """Pads, begins before ends, some of which only a run can tell; negative ones crop. NotStatic where they are left to
-    the host.
-    """
+    """Pads, begins before ends; negative ones crop. NotStatic where they are left to the host."""
     mode = ctx.attr("mode", "constant")
-    if mode not in ("constant", "edge"):
+    if mode not in ("constant", "edge", "reflect"):
         raise NotStatic(f"mode {mode} of Pad needs known pads")
     given, rank = ctx.optional(2), ctx.rank(x)
     fill = ctx.like(0, x) if given is None else ctx.cast(ctx.reshape(given, ()), dtype_of(x))
@@ -28,21 +37,30 @@ def pad_as_computed(ctx: Context, x: Value, pads: Sequence[Entry]) -> Value:
         raise ctx.fail(f"{len(pads)} pads are given for {len(places)} axes")
     for axis, head, tail in zip(places, pads[: len(places)], pads[len(places) :], strict=True):
         if isinstance(head, Element) or isinstance(tail, Element) or head != 0 or tail != 0:
-            x = _padded(ctx, x, axis, head, tail, fill if mode == "constant" else None)
+            x = _padded(ctx, x, axis, (head, tail), mode, fill)
     return x
 
 
-def _padded(ctx: Context, x: Value, axis: int, head: Entry, tail: Entry, fill: Value | None) -> Value:
+def _padded(ctx: Context, x: Value, axis: int, ends: tuple[Entry, Entry], mode: str, fill: Value) -> Value:
     size = ctx.dim(x, axis)
-    before = element(ctx, head)
-    total = ctx.add(ctx.add(before, ctx.size(size)), element(ctx, tail))
-    entries = entries_of(ctx.reshape(total, (1,)))
+    before, after = (element(ctx, end) for end in ends)
+    entries = entries_of(ctx.reshape(ctx.add(ctx.add(before, ctx.size(size)), after), (1,)))
     assert entries is not None
     (padded,) = sizes_of(ctx, entries)
-    place = ctx.sub(ctx.iota(padded), before)
-    last = ctx.size(size - 1)
+    place, last = ctx.sub(ctx.iota(padded), before), ctx.size(size - 1)
+    if mode == "reflect":
+        place = _mirrored(ctx, place, last, before, after)
     y = ctx.gather(x, ctx.minimum(ctx.maximum(place, 0), last), axis)
-    if fill is None:
+    if mode != "constant":
         return y
     inside = ctx.emit("logical_and", ctx.less_equal(0, place), ctx.less_equal(place, last))
     return ctx.select(along_axis(ctx, inside, axis, ctx.rank(x)), y, fill)
+
+
+def _mirrored(ctx: Context, place: Value, last: Value, before: Value, after: Value) -> Value:
+    """Places of what lies beyond the ends: mirrored there, to and fro, between what negative pads leave."""
+    first = ctx.maximum(ctx.sub(0, before), 0)
+    most = ctx.sub(ctx.minimum(ctx.add(last, after), last), first)
+    period = ctx.maximum(ctx.mul(most, 2), 1)
+    along = ctx.emit("mod", ctx.sub(place, first), period)
+    return ctx.add(ctx.minimum(along, ctx.sub(period, along)), first)

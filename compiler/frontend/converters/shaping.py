@@ -16,11 +16,11 @@ from tilestitch.compiler.ir.types import broadcast_shapes, to_numpy_dtype
 from ..builder import dtype_of, normalize_axis
 from ..context import Context, Converted, Versioned
 from ..errors import NotStatic
-from ..found_sizes import Element, entries_of
+from ..found_sizes import entries_of
 from ..fractional_sizes import EXACT
 from ..sizes import contents_of, fractions_of
 from .common import axes_of
-from .computed_pads import pad_as_computed
+from .computed_pads import must_be_computed, pad_as_computed
 
 
 def convert_reshape(ctx: Context) -> Value:
@@ -213,7 +213,7 @@ def convert_pad(ctx: Context) -> Value:
         axes: tuple[int, ...] | None = None
     else:
         entries = entries_of(ctx.input(1))
-        if entries is not None and any(isinstance(entry, Element) for entry in entries):
+        if entries is not None and any(map(must_be_computed, entries)):
             return pad_as_computed(ctx, x, entries)
         pads = ctx.ints_of(1)
         given = ctx.optional(2)
