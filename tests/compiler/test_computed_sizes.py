@@ -113,9 +113,18 @@ def test_images_are_padded_and_cropped_by_amounts_that_are_computed(mode: str) -
     assert operators_on_host(text, OPEN, given) == {"Extent"}
 
 
+def test_images_are_mirrored_to_whole_windows() -> None:
+    text = (
+        "(float[2, h, w] x) => (float[2, p, q] y) <int64[1] four = {4}, int64[1] z = {0}, int64[2] sides = {1, 2}>\n"
+        "{ shape = Shape(x)  hw = Gather(shape, sides)  over = Mod(hw, four)  short = Sub(four, over)\n"
+        'more = Mod(short, four)  pads = Concat<axis=0>(z, z, z, z, more)  y = Pad<mode="reflect">(x, pads) }'
+    )
+    assert not operators_on_host(text, {}, [{"x": x} for x in images(2) if min(x.shape[1:]) >= 5])
+
+
 @pytest.mark.parametrize("mode", ["constant", "reflect"])
 def test_padding_that_crops_at_some_sizes(mode: str) -> None:
-    """As VITS pads its table of relative positions to the length of a text, and Swin2SR an image to whole windows."""
+    """As VITS pads its table of relative positions to the length of a text."""
     text = (
         "(float[w, 3] x, float[9, 4] table) => (float[p, 4] y) <int64[1] five = {5}, int64[1] z = {0}>\n"
         "{ all = Shape(x)  w = Gather(all, z)  more = Sub(w, five)  pads = Concat<axis=0>(more, z, more, z)\n"

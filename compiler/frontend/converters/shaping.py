@@ -240,7 +240,7 @@ def convert_pad(ctx: Context) -> Value:
 def _check_repeatable(ctx: Context, x: Value, before: Sequence[int], after: Sequence[int], mode: str) -> None:
     """Every mode but constant repeats elements, of which there must be one."""
     for axis, (head, tail) in enumerate(zip(before, after, strict=True)):
-        if head + tail and x.tensor_type.shape[axis] == 0:
+        if x.tensor_type.shape[axis] == 0 and head + tail:
             left = f"the pads of axis {axis} leave no element that mode {mode} could repeat {head + tail} times"
             raise ctx.fail(f"{left}; crop less, or pad in mode constant")
 
