@@ -356,12 +356,13 @@ def _kernel_cache(cache: str | os.PathLike[str] | bool) -> KernelCache:
     """Warns where nothing can be kept."""
     from tilestitch.codegen.kernel_cache import NO_CACHE, KernelCache, default_folder
 
-    if not isinstance(cache, (bool, str, os.PathLike)) or cache in ("", "off"):
+    name = os.fspath(cache) if isinstance(cache, os.PathLike) else cache
+    if not isinstance(name, (bool, str)) or name in ("", "off") or (isinstance(name, str) and "\0" in name):
         raise OptionError(f"cache is {cache!r}; name a folder, or give True for the usual one or False for none")
-    if cache is False:
+    if name is False:
         return NO_CACHE
     try:
-        found = KernelCache(default_folder() if cache is True else Path(cache))
+        found = KernelCache(default_folder() if name is True else Path(name))
         problem = found.why_not_kept()
     except RuntimeError as error:
         found, problem = NO_CACHE, str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -110,7 +111,7 @@ def test_a_folder_that_cannot_be_made_is_a_warning(tmp_path: Path, monkeypatch: 
         artifact(True)
 
 
-@pytest.mark.parametrize("cache", ["", "off", None, 3])
+@pytest.mark.parametrize("cache", ["", "off", None, 3, "a\0b", os.fsencode("bytes")])
 def test_what_names_no_folder_is_refused(cache: object) -> None:
     with pytest.raises(
         OptionError, match=r"cache is .*; name a folder, or give True for the usual one or False for none"
