@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import MutableSequence, Sequence
+from collections.abc import MutableSequence, Sequence, Set
 from itertools import pairwise
 
 from onnx import GraphProto, ModelProto, NodeProto
 
 from .checking import is_large
+from .errors import ModelError
 from .walks import all_nodes, subgraphs
 
 
 def in_order(proto: ModelProto) -> ModelProto:
-    """The model itself where its nodes are in order, else a copy that is. Nodes that go round in a circle stay as they
-    are, and so do those of a model in memory that is too large to be copied, for the checker to refuse.
+    """The model itself where its nodes are in order, else a copy that is. Nodes of a model in memory that is too large
+    to be copied stay as they are, for the checker to refuse. ModelError where nodes go round in a circle.
     """
-    if not any(_is_unordered(nodes) for nodes in _node_lists(proto)) or is_large(proto):
+    orders = [_order(nodes) for nodes in _node_lists(proto)]
+    for nodes, order in zip(_node_lists(proto), orders, strict=True):
+        _refuse_circle(nodes, set(order))
+    if not any(before > after for order in orders for before, after in pairwise(order)) or is_large(proto):
         return proto
     copy = ModelProto()
     copy.CopyFrom(proto)
-    for nodes in _node_lists(copy):
-        order = _order(nodes)
+    for nodes, order in zip(_node_lists(copy), orders, strict=True):
         if len(order) == len(nodes):
             ordered = [nodes[at] for at in order]
             del nodes[:]
@@ -29,15 +32,29 @@ def in_order(proto: ModelProto) -> ModelProto:
     return copy
 
 
+def _refuse_circle(nodes: Sequence[NodeProto], placed: Set[int]) -> None:
+    """placed: those that are in none, and need none that is. A value of two nodes is for the checker to refuse."""
+    if len(placed) == len(nodes):
+        return
+    makers = {output: at for at, node in enumerate(nodes) for output in node.output if output}
+    if len(makers) < sum(bool(output) for node in nodes for output in node.output):
+        return
+    at, seen = next(at for at in range(len(nodes)) if at not in placed), list[int]()
+    while at not in seen:
+        seen.append(at)
+        at = min(makers[name] for name in _used_by(nodes[at]) if name in makers and makers[name] not in placed)
+    circle = [nodes[place].name or f"{nodes[place].op_type}_{place}" for place in reversed(seen[seen.index(at) :])]
+    raise ModelError(
+        f"the nodes {' -> '.join([*circle, circle[0]])} go round in a circle: each uses what the one before it gives; "
+        "take one of these uses away"
+    )
+
+
 def _node_lists(proto: ModelProto) -> list[MutableSequence[NodeProto]]:
     """Of the main graph and the functions; before each, of the graphs nested in it."""
     outer = [proto.graph.node, *(function.node for function in proto.functions)]
     nested = [graph.node for nodes in outer for node in all_nodes(nodes) for graph in subgraphs(node)]
     return [*reversed(nested), *outer]
-
-
-def _is_unordered(nodes: Sequence[NodeProto]) -> bool:
-    return any(before > after for before, after in pairwise(_order(nodes)))
 
 
 def _order(nodes: Sequence[NodeProto]) -> list[int]:

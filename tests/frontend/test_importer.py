@@ -91,13 +91,17 @@ def test_a_newer_operator_set_says_so() -> None:
         import_model(model)
 
 
-def test_the_checker_runs() -> None:
+def test_a_circle_of_nodes_is_named() -> None:
     cyclic = model_of(
-        [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Relu", ["a"], ["b"])],
-        [info("x", [2])], [info("b", [2])],
+        [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Relu", ["a"], ["b"], name="mine"),
+         helper.make_node("Exp", ["b"], ["y"])],
+        [info("x", [2])], [info("y", [2])],
     )  # fmt: skip
-    with pytest.raises(ModelError, match="checker"):
+    with pytest.raises(ModelError, match="nodes mine -> Add_0 -> mine go round in a circle"):
         import_model(cyclic)
+
+
+def test_the_checker_runs() -> None:
     twice = model_of([helper.make_node("Relu", ["x"], ["y"])] * 2, [info("x", [2])], [info("y", [2])])
     with pytest.raises(ModelError):
         import_model(twice)
