@@ -218,8 +218,6 @@ def _gemm(schedule: CpuGemmSchedule, before: GroupView, view: GroupView) -> CpuG
         schedule = replace(schedule, stage_left=True)  # the last tile of rows is not whole
     if isinstance(schedule, CpuBlockGemmSchedule) and is_open(shape.m):
         schedule = with_few_rows(schedule, shape)
-    if is_open(shape.k) or is_open(shape.n):
-        schedule = replace(schedule, k_outer=False)  # all sums of a task wait, and have a known number
     return _one_pass(schedule, typical) if is_open(shape.k) else schedule
 
 

@@ -6,7 +6,7 @@ A group of a plan has one, each part of a stitched group one of its own. Code ge
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from types import GenericAlias
 from typing import Any, ClassVar, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -294,7 +294,7 @@ TEMPLATES: dict[str, type] = {kind.template: kind for kind in (*get_args(Schedul
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
-    """`template` and the fields that differ from their defaults or have none."""
+    """`template` and all fields."""
     data: dict[str, Any] = {"template": schedule.template}
     for field in fields(schedule):
         data[field.name] = _to_json(getattr(schedule, field.name))
@@ -308,17 +308,21 @@ def _to_json(value: Any) -> Any:
 
 
 def schedule_from_json(data: Any, where: str = "schedule") -> Schedule:
-    """Raises PlanError, naming the field, unless `data` is what `schedule_to_json` writes."""
+    """A field that is not there has its default: plans that were made before it was added mean that.
+
+    Raises PlanError, naming the field, unless `data` is else what `schedule_to_json` writes.
+    """
     name = data.get("template") if isinstance(data, dict) else None
     kind = TEMPLATES.get(name) if isinstance(name, str) else None
     if kind is None:
         raise PlanError(f"{where} is of none of the templates {', '.join(sorted(TEMPLATES))}; write the plan again")
     wanted = get_type_hints(kind)
-    named = [field.name for field in fields(kind)]
-    odd = sorted({"template", *named} ^ set(data))
+    needed = {field.name for field in fields(kind) if field.default is MISSING}
+    odd = sorted((needed - set(data)) | (set(data) - {"template", *(field.name for field in fields(kind))}))
     if odd:
         raise PlanError(f"{where} ({kind.__name__}) lacks or does not know {', '.join(odd)}; write the plan again")
-    result: Schedule = kind(**{name: _from_json(data[name], wanted[name], f"{where}.{name}") for name in named})
+    given = [name for name in data if name != "template"]
+    result: Schedule = kind(**{name: _from_json(data[name], wanted[name], f"{where}.{name}") for name in given})
     return result
 
 

@@ -432,8 +432,6 @@ class GemmPlan:
         schedule, shape = self.schedule, self.shape
         if self.dot is not None or shape.blocks is not None or schedule.widen_right or not shape.packed:
             yield "a reduction is outermost over packed panels of floats that are read as they lie"
-        if is_open(shape.k) or is_open(shape.n):
-            yield "a reduction is outermost where it and the columns are of known size: all their sums wait"
         if not self.splits_k:
             yield f"a reduction of {shape.k} steps is one pass of {schedule.k_block}: there is no other to be outermost"
 

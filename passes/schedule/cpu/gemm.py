@@ -139,9 +139,7 @@ def _in_vectors(shape: GemmShape, isa: Isa, threads: int, vectors: int | None = 
     return _with_k_outer(inner, shape, isa, threads) or inner
 
 
-def _with_k_outer(
-    inner: CpuGemmSchedule, shape: GemmShape, isa: Isa, threads: int
-) -> CpuGemmSchedule | None:  # fmt: skip
+def _with_k_outer(inner: CpuGemmSchedule, shape: GemmShape, isa: Isa, threads: int) -> CpuGemmSchedule | None:
     """The reduction as the outermost loop, where that is faster: a task has more rows of so many steps than whole ones,
     and the right operand is read by fewer tasks. What they read of both, and the sums, stay in three quarters of the
     second-level cache.

@@ -83,6 +83,13 @@ def test_a_missing_field_is_named() -> None:
         schedule_from_json(data)
 
 
+def test_a_field_that_a_plan_was_made_before_has_its_default() -> None:
+    gemm = CpuGemmSchedule(6, 2, 16, 2, 1, 40, prefetch_next=True)
+    data = schedule_to_json(gemm)
+    del data["k_outer"]
+    assert schedule_from_json(data) == gemm
+
+
 def test_a_schedule_in_the_place_of_another_is_refused() -> None:
     gemm = CpuGemmSchedule(1, 2, 16, 1, 1, 7)
     data = schedule_to_json(CpuAttentionSchedule(8, 8, gemm, gemm))

@@ -83,6 +83,13 @@ def test_weights_that_no_cache_keeps_are_asked_for_and_read_by_few_tasks(rows: i
     assert schedule.block_tiles > 1 or GemmPlan(shape, schedule).rows.parts == 1
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("threads", [1, 16])
+def test_tasks_of_a_result_that_is_cut_into_thousands_are_no_single_tiles(dtype: str, threads: int) -> None:
+    schedule = choose_gemm(GemmShape(100_000, 50_000, 4096, b_dtype=dtype), AVX512, threads)
+    assert schedule.block_tiles > 1 and schedule.block_panels > 1
+
+
 def test_the_last_task_counts_for_what_it_takes() -> None:
     """Five rows of tiles, of which three are the most: a task of three and one of two, not two of three."""
     cost = {3: 130.0, 2: 100.0, 1: 60.0}
