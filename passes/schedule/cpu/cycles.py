@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from typing import TypeAlias
 
+from tilestitch.compiler.ir.sizes import ceil_div
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.cpu.attention import AttentionPlan
 from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan, staged_extent
@@ -25,7 +26,7 @@ from tilestitch.passes.plan.cpu.isa import (
 from tilestitch.passes.plan.cpu.window import WindowPlan
 from tilestitch.passes.plan.cpu.winograd import GEMMS, OUTPUTS, WinogradPlan
 
-from .tiles import LAST_CACHE_BYTES, MEMORY_CYCLES, PACK_CYCLES, right_cycles, step_cycles
+from .tiles import PACK_CYCLES, again_cycles, right_cycles, step_cycles
 
 COPY_CYCLES, TURN_CYCLES, NEAR_CYCLES = 0.5, 1.5, 0.1
 """Of an element of the left operand: copied as it lies, copied from channels first, and read where it lies."""
@@ -43,6 +44,8 @@ PIXEL_CYCLES, RESULT_CYCLES = 0.1, 0.1
 """Of an element that Winograd's algorithm multiplies, to transform it; of one that a GEMM results in, the same."""
 SHARED_PORTS = 2.0
 """How much longer that takes where the ports that multiply also add and shuffle (Emerald Rapids, against Zen 4)."""
+SUM_CYCLES = 2.0
+"""To add a vector of sums to those that wait in the workspace."""
 SUM_STEPS = 6
 """Steps of a reduction that it takes to begin and to store its sums."""
 WINDOW_CYCLES, RUN_CYCLES = 4.0, 8.0
@@ -56,16 +59,18 @@ TaskCycles: TypeAlias = Callable[[int, int], float]
 
 def gemm_task(plan: GemmPlan, isa: Isa) -> TaskCycles:
     """Every task reads its panels and its rows from further away once. Tasks of other rows and the same panels come
-    next, and read these from memory again where they are more than the last cache holds.
+    next, and read these again. Sums that wait for the next steps of a reduction that is outermost are added each time.
     """
     shape, (tile, row) = plan.shape, _tile_and_row(plan, isa)
     elements, right = plan.tile.columns * max(1, plan.steps), _right_cycles(plan, isa)
     itemsize = storage_bytes(shape.b_dtype)
+    passes = ceil_div(plan.steps, plan.schedule.k_block) if plan.schedule.k_outer else 0
+    tile += plan.rows.largest * plan.schedule.vectors * SUM_CYCLES * passes
 
     def cycles(tiles: int, panels: int) -> float:
-        lost = shape.packed and tiles < plan.rows.parts and panels * elements * itemsize > LAST_CACHE_BYTES
-        panel = elements * (max(right, MEMORY_CYCLES) if lost else right)
-        return shape.gates * panels * (tiles * tile + panel) + tiles * row
+        again = shape.packed and tiles < plan.rows.parts
+        read = right + (again_cycles(panels * elements * itemsize, isa) if again else 0.0)
+        return shape.gates * panels * (tiles * tile + elements * read) + tiles * row
 
     return cycles
 

@@ -25,14 +25,8 @@ from tilestitch.passes.plan.cpu.tiling import RegisterTile, Split, meet_in_a_set
 
 from .cycles import gemm_cycles, gemm_task
 from .tasks import SHAPES, cheapest_blocks
-from .tiles import choose_tile, lanes_of, right_cycles, widens
+from .tiles import choose_tile, lanes_of, widens
 
-AGAIN_CYCLES = 0.35
-"""To read an element of the right operand again from a cache that cores share (Emerald Rapids: 28 GB/s of 8 MB, 18 of
-16; 64 rows by 4096 x 1024 took twice as long with a tile of 13 rows a task as with three of them, busy).
-"""
-SUM_CYCLES = 2.0
-"""To add a vector of sums to those that wait in the workspace."""
 OUTER_STEPS = (512, 256)
 """Of a reduction that is the outermost loop, through all tiles and panels of a task at a time, at most."""
 LEAST_TILES = 8
@@ -252,22 +246,13 @@ def _blocks(plan: GemmPlan, isa: Isa, threads: int) -> tuple[int, int]:
 
 
 def _cheapest(plan: GemmPlan, isa: Isa, threads: int) -> tuple[float, int, int] | None:
-    """The same after their cycles."""
-    shape, task = plan.shape, gemm_task(plan, isa)
-    panel = plan.tile.columns * max(1, plan.steps)
-    further = max(0.0, AGAIN_CYCLES - right_cycles(shape.packed, shape.right_bytes, isa))
-    stays = _outer_stays(plan, isa) if plan.schedule.k_outer else _rows_stay(plan, isa)
-    passes = ceil_div(plan.steps, plan.schedule.k_block) if plan.schedule.k_outer else 0
-    waiting = plan.rows.largest * plan.schedule.vectors * SUM_CYCLES * passes
+    """Cycles until all tasks are done, and these row tiles and panels; None where no task is small enough."""
+    task, stays = gemm_task(plan, isa), _outer_stays(plan, isa) if plan.schedule.k_outer else _rows_stay(plan, isa)
 
     def cycles(tiles: int, panels: int) -> float | None:
-        if not stays(tiles, panels):
-            return None
-        elements = panels * panel
-        again = shape.packed and tiles < plan.rows.parts and elements * storage_bytes(shape.b_dtype) > isa.l2_bytes // 2
-        return task(tiles, panels) + (elements * further if again else 0.0) + tiles * panels * waiting
+        return task(tiles, panels) if stays(tiles, panels) else None
 
-    return cheapest_blocks(plan.rows.parts, plan.panels, shape.batch, threads, cycles)
+    return cheapest_blocks(plan.rows.parts, plan.panels, plan.shape.batch, threads, cycles)
 
 
 Stays: TypeAlias = Callable[[int, int], bool]

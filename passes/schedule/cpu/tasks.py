@@ -39,7 +39,7 @@ def unevenness(tasks: int, threads: int) -> float:
 
 
 def block_sizes(extent: int) -> list[int]:
-    """Sizes of blocks, the largest first: those that cut `extent` as evenly as possible, and, below them, powers of two."""
+    """Sizes of blocks, the largest first: those that cut `extent` as evenly as possible, and powers of two below."""
     even = {-(-extent // parts) for parts in range(1, min(extent, MAX_PARTS) + 1)}
     return sorted(even | {1 << bit for bit in range(min(even, default=1).bit_length() - 1)}, reverse=True)
 

@@ -11,9 +11,11 @@ MAX_ROWS = 14
 """More rows than this are more memory streams than the first-level cache follows well (measured)."""
 PACK_CYCLES, NEAR_CYCLES, FAR_CYCLES = 0.5, 0.03, 0.12
 """To pack an element of the right operand, and to read a packed one from the second-level cache, and from beyond."""
-MEMORY_CYCLES = 0.35
-"""To read one from memory again: a GEMM of 1000x12544x1024 made 165 GFLOP/s with 51 MB between two uses of a panel, and
-250 with 13 MB."""
+AGAIN_CYCLES, MEMORY_CYCLES = 0.35, 0.58
+"""To read one again from a cache that cores share, and from memory (Emerald Rapids: 28 GB/s of 8 MB, 18 of 16; 64 rows
+by 4096 x 1024 took twice as long with a tile of 13 rows a task as with three of them, busy. Zen 4: 1000x12544x1024 made
+165 GFLOP/s with 51 MB between two uses of a panel, and 250 with 13 MB).
+"""
 WIDE_BYTES = 64
 """Of vector registers that some CPUs multiply in two halves."""
 LAST_CACHE_BYTES = 16 << 20
@@ -85,6 +87,15 @@ def right_cycles(packed: bool, right_bytes: int, isa: Isa) -> float:
     if not packed:
         return PACK_CYCLES
     return NEAR_CYCLES if right_bytes <= isa.l2_bytes // 4 else FAR_CYCLES
+
+
+def again_cycles(read_bytes: int, isa: Isa) -> float:
+    """Cycles to read an element again after so much else, besides what `right_cycles` says: none where all of it stays
+    in the second-level cache.
+    """
+    if read_bytes <= isa.l2_bytes // 2:
+        return 0.0
+    return (AGAIN_CYCLES if read_bytes <= LAST_CACHE_BYTES else MEMORY_CYCLES) - FAR_CYCLES
 
 
 def widens(dtype: str, tiles: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -88,6 +89,15 @@ def test_weights_that_no_cache_keeps_are_asked_for_and_read_by_few_tasks(rows: i
 def test_tasks_of_a_result_that_is_cut_into_thousands_are_no_single_tiles(dtype: str, threads: int) -> None:
     schedule = choose_gemm(GemmShape(100_000, 50_000, 4096, b_dtype=dtype), AVX512, threads)
     assert schedule.block_tiles > 1 and schedule.block_panels > 1
+
+
+@pytest.mark.parametrize("changes", [{"k_outer": False, "k_block": 4096, "block_tiles": 4}, {"k_block": 16}])
+def test_what_is_read_again_and_sums_that_wait_count_where_latency_is_predicted(changes: dict[str, Any]) -> None:
+    shape = GemmShape(512, 4096, 4096)
+    schedule = choose_gemm(shape, AVX512, 1)
+    assert schedule.k_outer
+    others = replace(schedule, **changes)
+    assert gemm_cycles(GemmPlan(shape, others), AVX512) > 1.1 * gemm_cycles(GemmPlan(shape, schedule), AVX512)
 
 
 def test_the_last_task_counts_for_what_it_takes() -> None:
