@@ -632,6 +632,8 @@ def test_another_task_or_tile_of_attention_is_emitted_as_it_is(schedule: CpuAtte
         (CpuAttentionSchedule(8, 8, replace(SCORES, lanes=3), WEIGHED), "scores: 3 lanes"),
         (CpuAttentionSchedule(8, 8, SCORES, replace(WEIGHED, block_panels=1)), "weighed: a block is computed by one"),
         (CpuAttentionSchedule(8, 8, SCORES, replace(WEIGHED, widen_right=True)), "as wide as sums already"),
+        (CpuAttentionSchedule(8, 8, replace(SCORES, k_block=5, k_outer=True), WEIGHED), "no reduction is outermost"),
+        (CpuAttentionSchedule(8, 8, SCORES, replace(WEIGHED, k_block=5, k_outer=True)), "no reduction is outermost"),
         (CpuAttentionSchedule(8, 8, SCORES, replace(WEIGHED, k_block=9, rows_outer=True)), "weighed: sums that wait"),
         (GEMM, "does not compute a group of kind attention"),
         (None, "has no schedule"),

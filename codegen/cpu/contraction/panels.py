@@ -191,7 +191,7 @@ class Panels:
         """
         assert isinstance(self.operand, PackedOperand)
         element, row = storage_bytes(self.dtype), self.tile.columns * self.neighbours
-        ahead, line = bytes_ahead // element, 64 // element
+        ahead, line = bytes_ahead // element, LINE_BYTES // element
         group = self.operand.group(batch)
         for start in range(0, row, line):
             mk.prefetch(T.address_of(self.operand.buffer[group, panel, 0, k * row + (ahead + start)]))

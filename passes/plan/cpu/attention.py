@@ -229,3 +229,5 @@ def _gemm_reasons(plan: GemmPlan) -> Iterator[str]:
         yield f"a block is computed by one task, not by {plan.tasks}"
     if plan.schedule.widen_right:
         yield "packed keys and values are as wide as sums already"
+    if plan.schedule.k_outer:
+        yield "a block goes through the keys that it sees panel by panel: no reduction is outermost"

@@ -91,9 +91,8 @@ def _block(shape: AttentionShape, height: int, isa: Isa) -> int:
 def _gemm(shape: GemmShape, isa: Isa) -> CpuGemmSchedule:
     """The GEMM of a block in one task, panel after panel."""
     chosen = in_one_task(choose_gemm(shape, isa, 1), shape)
-    return replace(
-        chosen, rows_outer=False, prefetch_next=chosen.block_panels > 1 and chosen.block_tiles >= chosen.vectors
-    )
+    prefetch = chosen.block_panels > 1 and chosen.block_tiles >= chosen.vectors
+    return replace(chosen, rows_outer=False, k_outer=False, prefetch_next=prefetch)
 
 
 def attention_rows(heads: int, queries: int, threads: int) -> int:
