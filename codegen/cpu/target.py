@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import tvm
@@ -114,7 +114,7 @@ class CpuTarget:
 
     def has(self, feature: str) -> bool:
         """Whether LLVM may use a feature, in its own spelling."""
-        return bool(target_codegen.llvm_cpu_has_features(feature, self.tvm_target))
+        return _has(self, feature)
 
     @property
     def machine(self) -> str:
@@ -130,6 +130,12 @@ class CpuTarget:
 
     def __str__(self) -> str:
         return f"cpu:{self.mtriple}/{self.mcpu}" + "".join(f",{a}" for a in self.mattr)
+
+
+@cache
+def _has(target: CpuTarget, feature: str) -> bool:
+    """Kept, for LLVM takes a millisecond to say, and every compilation asks for dozens."""
+    return bool(target_codegen.llvm_cpu_has_features(feature, target.tvm_target))
 
 
 def features_of_tiles(instructions: Collection[str]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import Any
 
 from tilestitch.runtime.jsonfields import Fields, integer
@@ -19,6 +20,12 @@ SMALL_FLOAT_MMA = 89
 
 _LEFT_OUT = ("dot", "half_dot", "tile_dots", "shares_ports", "without_winograd")
 """Fields that are not written where they have nothing."""
+
+
+@cache
+def _core(isa: str, dot: str, half_dot: str, tile_dots: tuple[str, ...], shares_ports: bool, winograd: bool) -> Isa:
+    """Kept, for planning asks for it many thousands of times."""
+    return replace(isa_named(isa, dot, half_dot, tile_dots), shares_ports=shares_ports, winograd=winograd)
 
 
 @dataclass(frozen=True)
@@ -56,8 +63,9 @@ class TargetInfo:
     @property
     def core(self) -> Isa:
         """What schedules know of a CPU; PlanError if there is none such."""
-        isa = isa_named(self.isa, self.dot, self.half_dot, self.tile_dots)
-        return replace(isa, shares_ports=self.shares_ports, winograd=not self.without_winograd)
+        return _core(
+            self.isa, self.dot, self.half_dot, tuple(self.tile_dots), self.shares_ports, not self.without_winograd
+        )
 
     @property
     def multiplies_bytes(self) -> bool:

@@ -23,9 +23,9 @@ class AnchoredGroup:
     outputs: tuple[Value, ...]
 
     @staticmethod
-    def of(view: GroupView) -> AnchoredGroup:
-        """The view of a legal group."""
-        roles = roles_of(view.nodes, view.outputs, view.name)
+    def of(view: GroupView, roles: Roles | None = None) -> AnchoredGroup:
+        """The view of a legal group; `roles` are its own, if they are known."""
+        roles = roles or roles_of(view.nodes, view.outputs, view.name)
         assert isinstance(roles, Roles), roles
         return AnchoredGroup(view.nodes, roles, view.inputs, view.stored)
 

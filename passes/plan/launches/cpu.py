@@ -33,16 +33,17 @@ from tilestitch.passes.plan.roles import roles_of
 from tilestitch.passes.plan.view import GroupView, look_up
 
 
-def cpu_launches(nodes: Mapping[str, Node], group: Group) -> tuple[Launch, ...]:
+def cpu_launches(nodes: Mapping[str, Node], group: Group, roles: Roles | None = None) -> tuple[Launch, ...]:
     """The launches of a scheduled group, in order; none if its outputs have no elements.
 
-    nodes: those of the graph by name. The schedule is one that `schedule_check.why_not` has no objection to.
+    nodes: those of the graph by name. roles: those of a group of one part, if they are known. The schedule is one that
+    `schedule_check.why_not` has no objection to.
     """
     results = results_of(nodes, group)
-    return tuple(classified(launch, results, group.name) for launch in _of_group(nodes, group))
+    return tuple(classified(launch, results, group.name) for launch in _of_group(nodes, group, roles))
 
 
-def _of_group(nodes: Mapping[str, Node], group: Group) -> Sequence[Emitted]:
+def _of_group(nodes: Mapping[str, Node], group: Group, roles: Roles | None = None) -> Sequence[Emitted]:
     if group.stages:
         return _side_by_side([_of_group(nodes, part) for part in group.parts])
     view = look_up(nodes, group)
@@ -50,7 +51,7 @@ def _of_group(nodes: Mapping[str, Node], group: Group) -> Sequence[Emitted]:
         return ()
     checks = () if group.kind is GroupKind.OPAQUE else tuple(_checks(view))
     any_ = if_any_result(view)
-    return tuple(replace(one, grid=(one.grid[0] * any_, 1, 1)) for one in (*checks, *_scheduled(view, group)))
+    return tuple(replace(one, grid=(one.grid[0] * any_, 1, 1)) for one in (*checks, *_scheduled(view, group, roles)))
 
 
 def _side_by_side(parts: Sequence[Sequence[Emitted]]) -> list[Emitted]:
@@ -72,24 +73,24 @@ def _checks(view: GroupView) -> Iterator[Emitted]:
         yield _launch("check", check_tasks(pending), read_for(pending, view.inputs))
 
 
-def _scheduled(view: GroupView, group: Group) -> tuple[Emitted, ...]:
+def _scheduled(view: GroupView, group: Group, roles: Roles | None) -> tuple[Emitted, ...]:
     schedule, everything = group.schedule, (*view.inputs, *view.stored)
     match schedule:
         case CpuLoopSchedule():
             return (_loops(view.stored[0].tensor_type.num_elements, schedule, everything),)
         case CpuRowSchedule():
-            rows = RowGroup(view.nodes, _roles(view), view.inputs, view.stored)
+            rows = RowGroup(view.nodes, roles or _roles(view), view.inputs, view.stored)
             return (_rows(rows, schedule, everything),)
         case CpuSplitRowSchedule():
-            return _split_rows(view, schedule)
+            return _split_rows(view, roles or _roles(view), schedule)
         case CpuAttentionSchedule():
-            attention = AttentionPlan(attention_of(AnchoredGroup.of(view)), schedule)
+            attention = AttentionPlan(attention_of(AnchoredGroup.of(view, roles)), schedule)
             return (_launch("attention", attention.tasks, everything, attention.scratch_bytes),)
     assert view.anchor is not None
     if isinstance(schedule, OpaqueSchedule):
         return _opaque(view.anchor, schedule)
     assert isinstance(schedule, AnchoredSchedule), schedule
-    return (_anchored(view, schedule, everything),)
+    return (_anchored(AnchoredGroup.of(view, roles), schedule, everything),)
 
 
 def _roles(view: GroupView) -> Roles:
@@ -107,8 +108,8 @@ def _rows(group: RowGroup, schedule: CpuRowSchedule, arguments: Iterable[Argumen
     return _launch("rowwise", plan.tasks, arguments, plan.scratch_bytes)
 
 
-def _split_rows(view: GroupView, schedule: CpuSplitRowSchedule) -> tuple[Emitted, ...]:
-    rows = _roles(view).rows
+def _split_rows(view: GroupView, roles: Roles, schedule: CpuSplitRowSchedule) -> tuple[Emitted, ...]:
+    rows = roles.rows
     assert rows is not None
     pieces, own = pieces_of(view, view.stored, rows, schedule.parts)
 
@@ -125,8 +126,8 @@ def _split_rows(view: GroupView, schedule: CpuSplitRowSchedule) -> tuple[Emitted
     return tuple(launches)
 
 
-def _anchored(view: GroupView, schedule: AnchoredSchedule, arguments: Iterable[Argument]) -> Emitted:
-    plan = plan_of(AnchoredGroup.of(view), schedule)
+def _anchored(group: AnchoredGroup, schedule: AnchoredSchedule, arguments: Iterable[Argument]) -> Emitted:
+    plan = plan_of(group, schedule)
     assert not isinstance(plan, str), plan
     match plan:
         case GemmPlan():

@@ -66,7 +66,7 @@ COUNTED = {
 def cpu_facts(nodes: Mapping[str, Node], group: Group, roles: Roles, isa: Isa) -> KernelFacts:
     """The facts of a scheduled group of one part; `nodes` are those of its graph by name."""
     view = look_up(nodes, group)
-    launches = () if group.schedule is None else cpu_launches(nodes, group)
+    launches = () if group.schedule is None else cpu_launches(nodes, group, roles)
     if not launches:
         return kernel_of(work_of(view.nodes, view.outputs, roles))
     checks = () if group.kind is GroupKind.OPAQUE else tuple(_checks(view, roles))
@@ -100,14 +100,14 @@ def _scheduled(view: GroupView, group: Group, roles: Roles, isa: Isa) -> Sequenc
         case CpuSplitRowSchedule():
             return tuple(_pieces(view, roles, schedule))
         case CpuAttentionSchedule():
-            return (_attention(view, roles, AttentionPlan(attention_of(AnchoredGroup.of(view)), schedule), isa),)
+            return (_attention(view, roles, AttentionPlan(attention_of(AnchoredGroup.of(view, roles)), schedule), isa),)
     assert view.anchor is not None
     if isinstance(schedule, OpaqueSchedule):
         opaque = opaque_plan(view.anchor, schedule)
         assert not isinstance(opaque, str), opaque
         return _opaque(work_of(view.nodes, view.outputs, roles), opaque, isa)
     assert isinstance(schedule, AnchoredSchedule), schedule
-    plan = plan_of(AnchoredGroup.of(view), schedule)
+    plan = plan_of(AnchoredGroup.of(view, roles), schedule)
     assert not isinstance(plan, str), plan
     return (_anchored(view, roles, plan, isa),)
 

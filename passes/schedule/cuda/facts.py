@@ -37,7 +37,7 @@ def gpu_facts(nodes: Mapping[str, Node], group: Group, roles: Roles, multiproces
         work = replace(work, arithmetic=(*work.arithmetic, *_staged(view, roles, work.dtype)))
     if not launches or group.schedule is None:
         return kernel_of(work)
-    tiles = _tiles(AnchoredGroup.of(view), group) if roles.anchor is not None else None
+    tiles = _tiles(AnchoredGroup.of(view, roles), group) if roles.anchor is not None else None
     if tiles is not None:
         assert roles.anchor is not None
         operands = roles.anchor.inputs[:2] if roles.softmax is None else (roles.softmax.key, roles.anchor.inputs[1])
