@@ -61,6 +61,7 @@ def run(library: Path, function: Callable[[StandIn], Any]) -> None:
 
 
 def _report(library: Path, function: Callable[[StandIn], Any], writer: int) -> int:
+    gc.freeze()  # what the parent made is not looked at, and so not copied, where garbage is collected here
     try:
         stand_in = StandIn(library)
         function(stand_in)
