@@ -14,6 +14,7 @@ from tilestitch.codegen.cpu.target import host_target
 from tilestitch.compiler.ir import Graph
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.pipeline import run_pipeline
+from tilestitch.passes.plan import StitchPlan
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.planner import make_plan
 from tilestitch.runtime import load
@@ -25,9 +26,13 @@ def compile_graph(
 ) -> bytes:
     """The artifact of a graph, after the default pipeline or the given one (`""`: none); `rules` come first."""
     context = PassContext(TargetInfo("cpu", threads), options={"planner": planner}, rules=rules)
-    names = tuple(f"y{i}" for i in range(len(graph.outputs)))
     prepared = run_pipeline(graph, context, pipeline)
-    planned = [Planned(prepared, make_plan(prepared, context), names)]
+    return compile_planned(prepared, make_plan(prepared, context), threads)
+
+
+def compile_planned(prepared: Graph, plan: StitchPlan, threads: int = 2) -> bytes:
+    """The artifact of a graph that passes have prepared, by its plan."""
+    planned = [Planned(prepared, plan, tuple(f"y{i}" for i in range(len(prepared.outputs))))]
     contents = assemble(
         planned, CpuBackend(host_target(), threads), keep_source=False, progress=lambda *_: None
     ).contents

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from tests.codegen.cuda.cuda_harness import emulated
-from tests.compiled import assert_close, run_graph
+from tests.compiled import assert_close, compile_planned
 from tests.mixed_graphs import mixed_graphs
 from tests.strategies import feeds, graphs
 from tests.tolerances import MODELS, RANDOM_MODELS
@@ -23,6 +23,7 @@ from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.fusion.planners import PLANNERS
 from tilestitch.passes.pipeline import run_pipeline
+from tilestitch.passes.plan import StitchPlan
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.planner import make_plan
 from tilestitch.runtime import load
@@ -50,13 +51,15 @@ def reference(graph: Graph, inputs: Mapping[str, Any]) -> list[Any]:
         return evaluate(graph, inputs)
 
 
-def different_plans(graph: Graph) -> dict[str, str]:
-    """The planners whose plans are not those of another, by their groups."""
-    found: dict[str, str] = {}
+def different_plans(graph: Graph) -> dict[str, tuple[str, Graph, StitchPlan]]:
+    """The planners whose plans are not those of another, with the graph that each plans and its plan, by its groups."""
+    found: dict[str, tuple[str, Graph, StitchPlan]] = {}
     for planner in PLANNERS:
         context = PassContext(TargetInfo("cpu", 2), options={"planner": planner})
-        plan = make_plan(run_pipeline(graph, context), context)
-        found.setdefault(str([(group.kind.value, group.nodes, group.stages) for group in plan.groups]), planner)
+        prepared = run_pipeline(graph, context)
+        plan = make_plan(prepared, context)
+        groups = str([(group.kind.value, group.nodes, group.stages) for group in plan.groups])
+        found.setdefault(groups, (planner, prepared, plan))
     return found
 
 
@@ -66,9 +69,10 @@ def different_plans(graph: Graph) -> dict[str, str]:
 def test_every_planner_agrees_with_numpy(shard: int, graph: Graph, special: bool) -> None:
     inputs = feeds(graph, special=special)
     expected = reference(graph, inputs)
-    for groups, planner in different_plans(graph).items():
+    for groups, (planner, prepared, plan) in different_plans(graph).items():
         note(f"planner {planner}: {groups}")
-        check(graph, expected, run_graph(graph, inputs, planner))
+        with load(compile_planned(prepared, plan), num_threads=2) as module:
+            check(graph, expected, list(module.run(dict(inputs)).values()))
 
 
 @pytest.mark.parametrize("shard", range(2))
