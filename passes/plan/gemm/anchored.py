@@ -25,9 +25,9 @@ class AnchoredGroup:
     @staticmethod
     def of(view: GroupView, roles: Roles | None = None) -> AnchoredGroup:
         """The view of a legal group; `roles` are its own, if they are known."""
-        roles = roles or roles_of(view.nodes, view.outputs, view.name)
-        assert isinstance(roles, Roles), roles
-        return AnchoredGroup(view.nodes, roles, view.inputs, view.stored)
+        found = roles or roles_of(view.nodes, view.outputs, view.name)
+        assert isinstance(found, Roles), found
+        return AnchoredGroup(view.nodes, found, view.inputs, view.stored)
 
     @property
     def anchor(self) -> Node:
