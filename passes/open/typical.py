@@ -21,6 +21,8 @@ FEW = (5,)
 """Where to look for what is multiplied by all that claims divide a size by, as windows of images do."""
 WORK = 16
 """Elements that a dimension is to have which would have one or none: a kernel for one element is none for several."""
+MOST_COMPARED, MOST_TIMES = 12, 4
+"""So many sizes are compared, none of them more than so many times as large as the first ones."""
 MOST_TRIED = 1 << 24
 MOST_ORDERS = 24
 """Of the sizes among the symbols that are tried, as one may have to be less than another."""
@@ -30,32 +32,59 @@ def typical_sizes(graph: Graph, given: Mapping[str, int] | None = None) -> dict[
     """A size for each symbol, in its range if that allows: what is given, else primes that the graph has not already,
     so that nothing holds at these sizes that does not hold at others; or multiples of these, of what claims divide
     sizes by in the end, if they keep what the graph claims; or primes alone, some of them raised to what sums of others
-    make them. Raises PassError where none is found that does.
+    make them. Of a few such, those at which most results have different numbers of elements: results that have equally
+    many at these sizes alone would be stored by one kernel, which has no open form. Raises PassError where none is
+    found that does.
     """
-    leaders = _leaders(graph)
-    types = [v.type for node in graph.nodes for v in node.outputs]
-    taken: set[Any] = {d for type_ in types if isinstance(type_, TensorType) for d in type_.shape}
-    made = {s: [d for d in taken if is_open(d) and symbols_of([d]) == {s}] for s in graph.symbols}
-    for order in _orders(taken, len(graph.symbols)):
-        first = {s.name: (given or {}).get(s.name) or prime for s, prime in zip(graph.symbols, order, strict=True)}
-        first |= {s.name: _with_work(s, made[s], first[s.name]) for s in made if s.name not in (given or {})}
-        for factor in FACTORS:
-            sizes = {s.name: _in_range(s, first[leaders[s.name]], factor) for s in graph.symbols}
-            if all(claim.holds(sizes) for claim in graph.claims):
-                return sizes
-    for order in _orders(taken, len(graph.symbols), FEW):
-        sizes = {s.name: _in_range(s, prime, _divided(graph, s)) for s, prime in zip(graph.symbols, order, strict=True)}
-        if all(claim.holds(sizes) for claim in graph.claims):
+    counts = {t.num_elements for t in _types(graph) if is_open(t.num_elements)}
+    first, best, most = None, None, 0
+    for sizes in islice(_candidates(graph, given or {}), MOST_COMPARED):
+        first = first or sizes
+        if any(size > (1 if name in (given or {}) else MOST_TIMES) * first[name] for name, size in sizes.items()):
+            continue
+        different = len({typical(count, sizes) for count in counts})
+        if different == len(counts):
             return sizes
-    for order in _orders(taken, len(graph.symbols)):
-        sizes = _raised(graph, {s.name: _in_range(s, prime, 1) for s, prime in zip(graph.symbols, order, strict=True)})
-        if all(claim.holds(sizes) for claim in graph.claims):
-            return sizes
+        if different > most:
+            best, most = sizes, different
+    if best is not None:
+        return best
     claims = "; ".join(f"{claim} ({claim.reason})" if claim.reason else str(claim) for claim in graph.claims)
     raise PassError(
         f"no typical sizes were found for which all holds that the model takes for granted: {claims}; give sizes with "
         "shapes (--shape), or ranges with dims (--dim) that leave fewer"
     )
+
+
+def _types(graph: Graph) -> list[TensorType]:
+    types = (v.type for node in graph.nodes for v in node.outputs)
+    return [each for each in types if isinstance(each, TensorType)]
+
+
+def _candidates(graph: Graph, given: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Sizes for which all claims hold, the best ones first."""
+    leaders = _leaders(graph)
+    taken: set[Any] = {d for type_ in _types(graph) for d in type_.shape}
+    made = {s: [d for d in taken if is_open(d) and symbols_of([d]) == {s}] for s in graph.symbols}
+    for order in _orders(taken, len(graph.symbols)):
+        first = {s.name: given.get(s.name) or prime for s, prime in zip(graph.symbols, order, strict=True)}
+        first |= {s.name: _with_work(s, made[s], first[s.name]) for s in made if s.name not in given}
+        for factor in FACTORS:
+            sizes = {s.name: _in_range(s, first[leaders[s.name]], factor) for s in graph.symbols}
+            if _all_hold(graph, sizes):
+                yield sizes
+    for order in _orders(taken, len(graph.symbols), FEW):
+        sizes = {s.name: _in_range(s, prime, _divided(graph, s)) for s, prime in zip(graph.symbols, order, strict=True)}
+        if _all_hold(graph, sizes):
+            yield sizes
+    for order in _orders(taken, len(graph.symbols)):
+        sizes = _raised(graph, {s.name: _in_range(s, prime, 1) for s, prime in zip(graph.symbols, order, strict=True)})
+        if _all_hold(graph, sizes):
+            yield sizes
+
+
+def _all_hold(graph: Graph, sizes: Mapping[str, int]) -> bool:
+    return all(claim.holds(sizes) for claim in graph.claims)
 
 
 def _raised(graph: Graph, sizes: dict[str, int]) -> dict[str, int]:

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from tilestitch.compiler.ir.claims import Claim
-from tilestitch.compiler.ir.sizes import Symbol, size_of
+from tilestitch.compiler.ir.sizes import Symbol, size_of, typical
 from tilestitch.compiler.ir.substitute import data_at, graph_at
 from tilestitch.compiler.ir.text import parse_graph
+from tilestitch.compiler.ir.types import TensorType
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.errors import PassError
 from tilestitch.passes.open.lift import joined
@@ -68,6 +69,21 @@ def test_typical_sizes_are_as_the_graph_claims(claim: Claim, holds: Callable[[in
     graph.claims = (claim,)
     sizes = typical_sizes(graph)
     assert holds(sizes["b"], sizes["s"]), sizes
+
+
+def test_results_differ_at_typical_sizes_in_how_many_elements_they_have() -> None:
+    """At 97 pixels 160 by half as many, rounded up twice, are as many as 80 by a quarter, and in one kernel."""
+    h = size_of(Symbol("h", 1))
+    wide, narrow = 160 * ((h + 63) // 64), 80 * ((h + 31) // 32)
+    assert typical(wide, {"h": 97}) == typical(narrow, {"h": 97})
+    graph = parse_graph(
+        "graph @g[h=1..] (%x: float32[h]) -> (%y, %z) {\n  %y = neg(%x) : float32[h]\n  %z = exp(%x) : float32[h]\n}"
+    )
+    for node, extent in zip(graph.nodes, (wide, narrow), strict=True):
+        node.outputs[0].type = TensorType("float32", (extent,))
+    sizes = typical_sizes(graph)
+    assert typical(wide, sizes) != typical(narrow, sizes)
+    assert typical_sizes(graph, {"h": 97}) == {"h": 97}
 
 
 def test_sizes_that_no_claim_allows_are_none() -> None:
