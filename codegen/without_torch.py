@@ -7,23 +7,48 @@ first for the sake of symbols that clashed on Windows; there it stays so.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import sys
-from typing import cast
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec
+from threading import get_ident
+from types import ModuleType
 
 
 def import_tvm() -> None:
     """Imports TVM, if it is installed and neither it nor PyTorch has been imported. PyTorch can be imported afterwards
-    as before; a thread that first imports it meanwhile fails with ModuleNotFoundError.
+    as before, and by other threads meanwhile.
     """
     if sys.platform == "win32" or sys.modules.keys() & {"torch", "tvm", "tvm_ffi"}:
         return
     if importlib.util.find_spec("tvm") is None:
         return
-    modules = cast(dict[str, object], sys.modules)
-    modules["torch"] = None  # an import of it raises ModuleNotFoundError, which TVM is prepared for
+    # TVM is prepared for the error of a missing PyTorch; its own are raised again by whatever needs TVM.
+    with _hidden("torch"), contextlib.suppress(ImportError, OSError):
+        importlib.import_module("tvm")
+
+
+@contextlib.contextmanager
+def _hidden(package: str) -> Iterator[None]:
+    """Within the block, this thread finds no such package."""
+    finder = _Missing(package, get_ident())
+    sys.meta_path.insert(0, finder)
     try:
-        with contextlib.suppress(ImportError, OSError):  # raised again by whatever needs TVM
-            importlib.import_module("tvm")
+        yield
     finally:
-        del modules["torch"]
+        sys.meta_path.remove(finder)
+
+
+class _Missing:
+    """Asked before all other finders."""
+
+    def __init__(self, package: str, thread: int) -> None:
+        self.package, self.thread = package, thread
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name == self.package and get_ident() == self.thread:
+            raise ModuleNotFoundError(f"{name} is not imported while TVM is", name=name)
+        return None

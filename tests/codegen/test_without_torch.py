@@ -39,6 +39,15 @@ def test_pytorch_is_hidden_from_tvm_only(folder: Path) -> None:
     assert torch.__file__ == str(folder / "torch.py")
 
 
+def test_other_threads_import_pytorch_meanwhile(folder: Path) -> None:
+    (folder / "tvm.py").write_text(
+        "import threading, importlib\nother = threading.Thread(target=lambda: importlib.import_module('torch'))\n"
+        "try:\n    import torch\nexcept ImportError:\n    other.start()\n    other.join()\n"
+    )
+    import_tvm()
+    assert sys.modules["torch"].__file__ == str(folder / "torch.py")
+
+
 def test_pytorch_that_is_there_is_left_alone(folder: Path) -> None:
     (folder / "tvm.py").write_text(TVM)
     import torch
