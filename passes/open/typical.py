@@ -36,7 +36,7 @@ def typical_sizes(graph: Graph, given: Mapping[str, int] | None = None) -> dict[
     many at these sizes alone would be stored by one kernel, which has no open form. Raises PassError where none is
     found that does.
     """
-    counts = {t.num_elements for t in _types(graph) if is_open(t.num_elements)}
+    counts = {t.num_elements for t in _types(graph) if t.is_sized and not t.is_static}
     first, best, most = None, None, 0
     for sizes in islice(_candidates(graph, given or {}), MOST_COMPARED):
         first = first or sizes

@@ -86,6 +86,12 @@ def test_results_differ_at_typical_sizes_in_how_many_elements_they_have() -> Non
     assert typical_sizes(graph, {"h": 97}) == {"h": 97}
 
 
+def test_results_of_sizes_that_only_a_run_can_tell_are_not_counted() -> None:
+    graph = parse_graph("graph @g[n=1..] (%x: float32[n]) -> (%y) { %y = neg(%x) : float32[n] }")
+    graph.nodes[0].outputs[0].type = TensorType("float32", ("found",))
+    assert typical_sizes(graph)["n"] > 1
+
+
 def test_sizes_that_no_claim_allows_are_none() -> None:
     graph = parse_graph("graph @g[b=1.., s=1..8] (%x: float32[b,s]) -> (%y) { %y = neg(%x) : float32[b,s] }")
     graph.claims = (Claim(S - 9, exact=False),)
