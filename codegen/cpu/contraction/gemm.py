@@ -97,7 +97,16 @@ class GemmEmitter:
         if (first, last) != (0, plan.shape.n):
             first_panel = T.bind(T.max(first_panel, first // plan.tile.columns))
             last_panel = T.bind(T.min(last_panel, (last + (plan.tile.columns - 1)) // plan.tile.columns))
+        if self.schedule.prefetch_next:
+            self.piece = self._piece()
         self._walk(first_panel, last_panel)
+
+    def _piece(self) -> Expr:
+        """Elements of a step of the next panel that each tile of rows asks for."""
+        parts = self.plan.rows.parts
+        if is_open(parts):
+            return T.bind(self.panels.piece_of(self.last_tile - self.first_tile))
+        return self.panels.piece_of(min(self.schedule.block_tiles, parts))
 
     def _walk(self, first_panel: Expr, last_panel: Expr) -> None:
         """All tiles of rows of the task by these panels."""
@@ -111,12 +120,6 @@ class GemmEmitter:
             )
             return
         self._for_each_panel(first_panel, last_panel, self._panel)
-
-    @property
-    def _block_tiles(self) -> int:
-        """Tiles of rows of a task."""
-        most, parts = self.schedule.block_tiles, self.plan.rows.parts
-        return most if is_open(parts) else min(most, parts)
 
     def _for_each_tile(self, body: Callable[[Expr, int], None]) -> None:
         mk.for_each_part(self.plan.rows, self.first_tile, self.last_tile, body)
@@ -215,7 +218,7 @@ class GemmEmitter:
 
     def _ask_for_next(self, operand: Expr, panel: Expr, index: Expr, k: Expr) -> None:
         """Step k of tile ``index`` of the task asks for a piece of what is read after this panel."""
-        self.panels.prefetch_next(operand, panel, index, self._block_tiles, k)
+        self.panels.prefetch_next(operand, panel, index, self.piece, k)
 
     def _multiply_in_chains(
         self, chains: int, tile: RegisterTile, operand: Expr, panel: Expr, row0: Expr, first_k: Expr, last_k: Expr

@@ -87,4 +87,4 @@ class OuterEmitter(GemmEmitter):
         last = after >= self.last_panel
         following = T.Select(last, mk.as_index(self.first_panel), after)
         first = T.Select(last, self.first_k + steps, self.first_k)
-        self.panels.prefetch_piece(operand, following, first, index, self._block_tiles, steps, k - self.first_k)
+        self.panels.prefetch_piece(operand, following, first, index, self.piece, steps, k - self.first_k)

@@ -162,26 +162,31 @@ class Panels:
         assert isinstance(self.operand, PackedOperand)
         return from_storage(self.operand.buffer[self.operand.group(batch), panel, k, column], self.dtype)
 
-    def prefetch_next(self, batch: Expr, panel: Expr, index: Expr, tiles: int, k: Expr) -> None:
-        """Asks for a piece of the panel after ``panel``: ``tiles`` tiles (this is number ``index``) ask for all of it.
+    def piece_of(self, tiles: Expr) -> Expr:
+        """Elements of a step that each of so many tiles asks for, so that all of them ask for all of it."""
+        row = self.tile.columns * self.neighbours
+        return -(-row // tiles) if mk.is_number(tiles) else (row + tiles - 1) // tiles
+
+    def prefetch_next(self, batch: Expr, panel: Expr, index: Expr, piece: Expr, k: Expr) -> None:
+        """Asks for a ``piece`` of each step of the panel after ``panel``; this is tile ``index``.
 
         The hardware cannot foresee a stream that starts only after this one; without this the first tile of every
         panel waits for memory.
         """
-        self.prefetch_piece(batch, panel + 1, 0, index, tiles, self.k, k)
+        self.prefetch_piece(batch, panel + 1, 0, index, piece, self.k, k)
 
     def prefetch_piece(
-        self, batch: Expr, panel: Expr, first: Expr, index: Expr, tiles: int, steps: Expr, k: Expr
+        self, batch: Expr, panel: Expr, first: Expr, index: Expr, piece: Expr, steps: Expr, k: Expr
     ) -> None:
-        """Asks for a piece of so many ``steps`` of ``panel`` from step ``first`` on: ``tiles`` tiles ask for all
-        of them, and this is step ``k`` of number ``index``.
+        """Asks for a ``piece`` of each of so many ``steps`` of ``panel`` from step ``first`` on; this is step ``k`` of
+        tile ``index``.
         """
         assert isinstance(self.operand, PackedOperand)
         row, line = self.tile.columns * self.neighbours, LINE_BYTES // storage_bytes(self.dtype)
-        piece = -(-row // tiles)
         offset = first * row + index * (piece * steps) + k * piece
-        for start in range(0, piece, line):
-            where = [self.operand.group(batch), panel, 0, offset + start]
+        for start in range(0, piece if mk.is_number(piece) else row, line):
+            place = start if mk.is_number(piece) else T.min(T.int64(start), piece - 1)
+            where = [self.operand.group(batch), panel, 0, offset + place]
             mk.prefetch(T.address_of(self.operand.buffer[where]))
 
     def prefetch_ahead(self, batch: Expr, panel: Expr, k: Expr, bytes_ahead: int) -> None:

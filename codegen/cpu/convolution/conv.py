@@ -324,7 +324,7 @@ class ConvEmitter:
 
         def step(taps: list[Expr], k: Expr, channel: Expr, pixels: list[int] | None = None) -> None:
             if prefetches:
-                self.panels.prefetch_next(self.group, panel, site.index, tiles, k)
+                self.panels.prefetch_next(self.group, panel, site.index, self.panels.piece_of(tiles), k)
             if plan.dot is not None:
                 group = T.ramp(channel * plan.dot.group, T.int64(1), plan.dot.group)
                 dots.dot_add(

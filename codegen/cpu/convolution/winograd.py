@@ -102,7 +102,8 @@ class WinogradEmitter(ConvEmitter):
         with mk.serial(0, shape.group_in) as channel:
             if self.schedule.prefetch_next:
                 after, parts = (gemm + 1) * shape.group_in, plan.parts
-                self.panels.prefetch_piece(self.group, panel, after, part, parts, shape.group_in, channel)
+                piece = self.panels.piece_of(parts)
+                self.panels.prefetch_piece(self.group, panel, after, part, piece, shape.group_in, channel)
             mk.multiply_add(
                 acc,
                 tile,
