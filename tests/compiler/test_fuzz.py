@@ -1,6 +1,6 @@
 """Random graphs: every planner's kernels compute what numpy computes, on the CPU and on the emulated GPU.
 
-200 graphs and 50 by default; `make fuzz` draws 2000 and 500.
+120 graphs and 30 by default; `make fuzz` draws 2000 and 500.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tilestitch.runtime.emulator.options import ORDERS
 
 SHARDS = 8
 """Parts of the fuzzing, for the processes that tests run in."""
-GRAPHS = max(25, settings().max_examples // SHARDS)
+GRAPHS = max(15, settings().max_examples // SHARDS)
 """Graphs of each part."""
 
 fuzzing = settings(max_examples=GRAPHS, suppress_health_check=list(HealthCheck))

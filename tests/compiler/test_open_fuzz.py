@@ -30,9 +30,9 @@ SHARDS = 8
 """Parts of the fuzzing, for the processes that tests run in."""
 POINTS = 6
 GPU_POINTS = 4
-GRAPHS = max(13, settings().max_examples // SHARDS)
+GRAPHS = max(9, settings().max_examples // SHARDS)
 """Models of each part."""
-EMULATED_GRAPHS = max(6, GRAPHS // 2)
+EMULATED_GRAPHS = max(5, GRAPHS // 2)
 
 
 def check(actual: Sequence[Any], expected: Sequence[Any]) -> None:
