@@ -192,6 +192,15 @@ def test_what_cannot_be_is_refused_by_name() -> None:
         forest("target", [0] * 5, [1.0] * 5) | {"nodes_truenodeids": [1, 9, 0, 0, 0, 1, 0, 0]}))  # fmt: skip
     refused("circles", "TreeEnsembleRegressor", **(
         forest("target", [0] * 5, [1.0] * 5) | {"nodes_truenodeids": [1, 1, 0, 0, 0, 1, 0, 0]}))  # fmt: skip
+    for match, wrong in {
+        "feature 3, and there are 3": {"nodes_featureids": [3] * 8},
+        "feature -1, and": {"nodes_featureids": [-1] * 8},
+        "2 values are given for 8 nodes": {"nodes_values": [0.5, 1.0]},
+        "1 answers for NaN": {"nodes_missing_value_tracks_true": [1]},
+        "target -1, and there are 1": {"target_ids": [0, 0, 0, 0, -1], "n_targets": 1},
+        "node 9 of tree": {"target_nodeids": [9] * 5},
+    }.items():
+        refused(match, "TreeEnsembleRegressor", **(forest("target", [0] * 5, [1.0] * 5) | wrong))
     refused("PROBIT", "LinearRegressor", coefficients=[1.0, 2, 3], post_transform="PROBIT")
     refused("4 coefficients", "LinearRegressor", coefficients=[1.0, 2, 3, 4])
     refused("norm is 'L3'", "Normalizer", norm="L3")

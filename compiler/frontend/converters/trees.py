@@ -63,6 +63,7 @@ _TESTS: Mapping[int, Callable[[Context, Value, Value], Value]] = {
 
 def scores_of(ctx: Context, x: Value, trees: Trees, aggregate: str) -> Value:
     """What the leaves that rows of x [rows, features] reach add up to: float64 [rows, targets]."""
+    _check(ctx, x, trees)
     if trees.depth > DEEPEST:
         raise ctx.fail(f"a tree asks more than {DEEPEST} tests, or goes in circles; make it less deep")
     if aggregate not in ("SUM", "AVERAGE", "MIN", "MAX"):
@@ -81,6 +82,27 @@ def scores_of(ctx: Context, x: Value, trees: Trees, aggregate: str) -> Value:
     reducer = "sum" if aggregate == "AVERAGE" else aggregate.lower()
     scores = ctx.transpose(ctx.reduce(reducer, ctx.cast(weights, "float64"), (2,), False), (1, 0))
     return ctx.div(scores, float(len(trees.roots))) if aggregate == "AVERAGE" else scores
+
+
+def _check(ctx: Context, x: Value, trees: Trees) -> None:
+    """Refuses tables that do not belong together, and numbers of what is not there: below 0 they would be others."""
+    count, features = len(trees.modes), ctx.dim(x, 1)
+    for what, table in (("features", trees.features), ("values", trees.splits), ("answers for NaN", trees.missing)):
+        if len(table) != count:
+            raise ctx.fail(f"{len(table)} {what} are given for {count} nodes of trees; give each node one")
+    for what, numbers, most in (
+        ("feature", trees.features[trees.modes != _LEAF], features),
+        ("node", np.concatenate([trees.children.reshape(-1), trees.roots]), count),
+    ):
+        odd = numbers[(numbers < 0) | (numbers >= most)] if isinstance(most, int) else numbers[numbers < 0]
+        if odd.size:
+            raise ctx.fail(f"a tree asks for {what} {odd[0]}, and there are {most}; the model is wrong there")
+
+
+def _check_targets(ctx: Context, ids: Sequence[int], targets: int) -> None:
+    odd = [number for number in ids if not 0 <= number < targets]
+    if odd:
+        raise ctx.fail(f"a leaf has a weight for target {odd[0]}, and there are {targets}; the model is wrong there")
 
 
 def _passes(ctx: Context, x: Value, trees: Trees, at: Value) -> Value:
@@ -123,12 +145,15 @@ def _listed(ctx: Context, what: str, targets: int) -> Trees:
         raise ctx.fail(
             f"node {ids[int(np.argmax((children < 0).any(1)))][1]} of a tree leads to a node that is not there"
         )
+    _check_targets(ctx, ctx.attr(f"{what}_ids"), targets)
     weights = np.zeros((len(ids), targets), np.float64)
     places = zip(ctx.attr(f"{what}_treeids"), ctx.attr(f"{what}_nodeids"), ctx.attr(f"{what}_ids"), strict=True)
     for (tree, node, target), weight in zip(places, _numbers(ctx, f"{what}_weights"), strict=True):
+        if (tree, node) not in number:
+            raise ctx.fail(f"a weight is of node {node} of tree {tree}, which is not there; the model is wrong there")
         weights[number[tree, node], target] += weight
     roots = {tree: number[tree, node] for tree, node in sorted(set(ids) - _led_to(ids, children), reverse=True)}
-    missing = np.array(ctx.attr("nodes_missing_value_tracks_true", (0,) * len(ids)), bool)
+    missing = np.array(ctx.attr("nodes_missing_value_tracks_true", ()) or (0,) * len(ids), bool)
     features = np.where(modes == _LEAF, 0, np.array(ctx.attr("nodes_featureids"), np.int64))
     return Trees(
         features, _numbers(ctx, "nodes_values"), modes, children, missing, weights, np.array([*roots.values()][::-1])
@@ -227,10 +252,11 @@ def convert_tree_ensemble(ctx: Context) -> Value:
         return _on_host(ctx, targets)
     leaves = len(lists["leaf_targetids"])
     own = np.arange(len(modes), len(modes) + leaves)
+    _check_targets(ctx, lists["leaf_targetids"].tolist(), targets)
     sides = [lists[f"nodes_{s}nodeids"] + len(modes) * lists[f"nodes_{s}leafs"] for s in ("false", "true")]
     weights = np.zeros((len(modes) + leaves, targets))
     weights[own, lists["leaf_targetids"]] = ctx.attr("leaf_weights").reshape(-1)
-    missing = np.array(ctx.attr("nodes_missing_value_tracks_true", (0,) * len(modes)), bool)
+    missing = np.array(ctx.attr("nodes_missing_value_tracks_true", ()) or (0,) * len(modes), bool)
     trees = Trees(
         np.pad(lists["nodes_featureids"], (0, leaves)),
         np.pad(ctx.attr("nodes_splits").reshape(-1).astype(np.float64), (0, leaves)),
