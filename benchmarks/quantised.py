@@ -1,6 +1,7 @@
 """Quantised models on the CPU, against ONNX Runtime and against our own float32 of the same model.
 
-    python -m benchmarks.quantised [NAME ...] [--forms qdq dynamic ...] [--threads 1 2] [--rounds N]
+    python -m benchmarks.quantised [NAME ...] [--forms qdq dynamic ...] [--threads 1 2] [--rounds N] [--openvino]
+                                   [--output FILE]
 
 All take turns. With one thread CPU time counts, which a busy machine does not lengthen; with more, wall clock.
 onnxruntime.quantization quantises what `python -m benchmarks.models` has made, a small MLP and the networks of
@@ -15,7 +16,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -29,7 +30,9 @@ from benchmarks.quantised_nets import efficientnet_like, yolo_like
 from benchmarks.turns import onnxruntime_session, write_results
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli.bench import SETTLE_S
+from tilestitch.compiler.cli.errors import UsageError
 from tilestitch.compiler.cli.output import table
+from tilestitch.compiler.cli.rivals import openvino_request
 from tilestitch.runtime import load
 
 MADE = Path(__file__).parent / "models"
@@ -42,6 +45,8 @@ CASES = {
 MLP = (784, 512, 256, 10)
 """Widths, of 16 rows."""
 MEBIBYTE = 1 << 20
+WAYS = ("ours", "onnxruntime", "openvino", "float32")
+"""That take turns; the last one is ours, of the model in float32."""
 NETS = {"efficientnet_like": efficientnet_like, "yolo_like": yolo_like}
 FORMS = ("qdq", "qoperator", "dynamic", "uint8", "qoperator_uint8")
 """The last two: QDQ and operators of integers, with weights in uint8 and one zero point for all of a layer's."""
@@ -53,23 +58,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--forms", nargs="+", choices=FORMS, help="only these forms")
     parser.add_argument("--threads", nargs="+", type=int, default=[1], metavar="N")
     parser.add_argument("--rounds", type=int, default=25, metavar="N")
+    parser.add_argument("--openvino", action="store_true", help="race OpenVINO too, with the forms that it takes")
+    parser.add_argument("--output", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
     rows = []
     for name in options.names:
         for form in options.forms or CASES[name]:
             with tempfile.TemporaryDirectory() as folder:
-                for row in _measured(name, form, Path(folder), options.threads, options.rounds):
+                for row in _measured(name, form, Path(folder), options):
                     rows.append(row)
                     print(row, flush=True)
     print(table([list(row.values()) for row in rows], list(rows[0])))
     every = options.names == list(CASES)
-    print(write_results("quantised" if every else f"quantised_{'_'.join(options.names)}", rows))
+    print(write_results("quantised" if every else f"quantised_{'_'.join(options.names)}", rows, options.output))
     return 0
 
 
-def _measured(
-    name: str, form: str, folder: Path, threads: Sequence[int], rounds: int
-) -> Iterator[dict[str, Any]]:  # fmt: skip
+def _measured(name: str, form: str, folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     plain, quantised = MADE / f"{name}.onnx", folder / "quantised.onnx"
     if name == "mlp":
         plain = folder / "mlp.onnx"
@@ -81,7 +86,7 @@ def _measured(
     _quantise(plain, quantised, form, inputs)
     feeds = next(inputs())
     expected = onnxruntime_session(quantised, 1, optimised=False).run(None, feeds)[0]
-    for count in threads:
+    for count in options.threads:
         artifact, wide_artifact = folder / "quantised.tsm", folder / "plain.tsm"
         compile_model(quantised, num_threads=count).save(artifact)
         compile_model(plain, num_threads=count).save(wide_artifact)
@@ -92,17 +97,30 @@ def _measured(
                 "onnxruntime": partial(rival.run, None, feeds),
                 "float32": partial(wide.run, feeds),
             }
-            least = least_ms(ways, rounds) if count == 1 else least_wall_ms(ways, rounds)
+            if options.openvino and (request := _openvino(quantised, count)):
+                ways["openvino"] = partial(request.infer, feeds, share_inputs=True)
+            least = (least_ms if count == 1 else least_wall_ms)(ways, options.rounds)
             result = next(iter(ours.run(feeds).values()))
         sizes = artifact.stat().st_size, quantised.stat().st_size
         yield {
-            "model": name, "form": form, "threads": count, **{f"{way}_ms": round(ms, 3) for way, ms in least.items()},
+            "model": name, "form": form, "threads": count,
+            **{f"{way}_ms": round(least[way], 3) if way in least else None for way in WAYS},
             "against_onnxruntime": round(least["onnxruntime"] / least["ours"], 2),
+            "against_openvino": round(least["openvino"] / least["ours"], 2) if "openvino" in least else None,
             "against_float32": round(least["float32"] / least["ours"], 2),
             "error": relative_error(result, expected),
             "error_of_onnxruntime": relative_error(rival.run(None, feeds)[0], expected),
             "artifact_mb": round(sizes[0] / 1e6, 3), "model_mb": round(sizes[1] / 1e6, 3),
         }  # fmt: skip
+
+
+def _openvino(model: Path, threads: int) -> Any:
+    """A request of OpenVINO's, or none where it does not know an operator (QGemm, QLinearConv), which is told."""
+    try:
+        return openvino_request(model, threads)
+    except UsageError as refusal:
+        print(refusal, file=sys.stderr)
+        return None
 
 
 def _mlp() -> onnx.ModelProto:

@@ -72,10 +72,11 @@ def markdown(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
 def write_results(name: str, results: Sequence[Mapping[str, Any]], path: Path | None = None) -> Path:
     """Write rows with the machine and the versions beside them; to benchmarks/results/NAME.json by default."""
     now = datetime.datetime.now(datetime.timezone.utc)
-    packages = ("tilestitch", "numpy", "onnx", "onnxruntime", "apache-tvm")
+    packages = ["tilestitch", "numpy", "onnx", "onnxruntime", "apache-tvm"]
+    packages += [rival for rival in ("openvino", "torch") if rival in sys.modules]
     content = {
         "date": now.isoformat(timespec="seconds"),
-        "command": " ".join(["python", "-m", f"benchmarks.{name}", *sys.argv[1:]]),
+        "command": " ".join(["python", "-m", _module(), *sys.argv[1:]]),
         "cpu": examine()["cpu"],
         "load_average": os.getloadavg()[0],
         "versions": {"python": platform.python_version(), **{package: version(package) for package in packages}},
@@ -85,3 +86,9 @@ def write_results(name: str, results: Sequence[Mapping[str, Any]], path: Path | 
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1) + "\n")
     return path
+
+
+def _module() -> str:
+    """The module that Python was started with by -m."""
+    started = sys.modules["__main__"].__spec__
+    return started.name if started else Path(sys.argv[0]).stem
