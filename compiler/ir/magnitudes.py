@@ -32,6 +32,8 @@ def _magnitude(value: Value, depth: int, known: dict[Value, float]) -> float:
 
 
 def _computed(value: Value, depth: int, known: dict[Value, float]) -> float:
+    if value.dtype == "bool":
+        return 1.0
     if value.dtype not in (*COUNTED, "float32"):
         return float("inf")
     if value.data is not None:
@@ -45,7 +47,7 @@ def _computed(value: Value, depth: int, known: dict[Value, float]) -> float:
     terms = _terms(node)
     if terms is None and node.op not in _MAGNITUDES:
         return most
-    magnitudes = [_magnitude(x, depth - 1, known) for x in node.inputs if x.dtype != "bool"]
+    magnitudes = [_magnitude(x, depth - 1, known) for x in node.inputs]
     if terms is None:
         found = _MAGNITUDES[node.op](*magnitudes)
     else:
@@ -101,6 +103,7 @@ _MAGNITUDES: dict[str, Callable[..., float]] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a + b, "maximum": max, "minimum": max,
     "mul": lambda a, b: a * b if max(a, b) < float("inf") else float("inf"),
     "round": lambda a: a + 1, "neg": float, "abs": float, "cast": float,
-    "reshape": float, "transpose": float, "broadcast_to": float, "slice": float, "select": max,
+    "reshape": float, "transpose": float, "broadcast_to": float, "slice": float,
+    "select": lambda condition, a, b: max(a, b),
     "concat": lambda *parts: max(parts), "pad": lambda x, value=0.0: max(x, value), "gather": lambda x, indices: x,
 }  # fmt: skip

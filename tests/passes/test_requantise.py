@@ -147,6 +147,14 @@ def test_magnitudes_follow_from_integers() -> None:
     assert magnitude(graph.add_input("y", TensorType("float32", (3,)))) == float("inf")
 
 
+def test_masks_are_one_where_they_hold() -> None:
+    graph = Graph("g")
+    mask = graph.add_input("m", TensorType("bool", (3,)))
+    floats = graph.emit("cast", mask, to="float32")
+    assert magnitude(graph.emit("mul", floats, graph.constant(np.float32(3e10)))) == np.float32(3e10)
+    assert magnitude(graph.emit("select", mask, floats, graph.constant(np.float32(0)))) == 1
+
+
 def test_sums_of_the_same_are_followed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = Graph("g")
     value = graph.emit("cast", graph.add_input("x", TensorType("uint8", (3,))), to="float32")
