@@ -15,6 +15,10 @@ from tvm.ir import Call, PrimType
 
 from tilestitch.codegen.compute.dtypes import DATA_VARIABLE, HIDDEN, hidden_operand, is_hidden
 
+SCALAR = "tilestitch_scalar"
+"""Calls of this name stand for their operand until `show_scalars` takes them away."""
+_DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+
 
 def variables_to_memory(func: Any) -> Any:
     """`func` with vectors, and scalars named `DATA_VARIABLE`, in local buffers of their own.
@@ -60,6 +64,53 @@ def show(func: Any) -> Any:
         return hidden_operand(call) if is_hidden(call) else call
 
     return func.with_body(tvm_ffi.structural_map(func.body, (Call, rewrite)))
+
+
+def hide_scalars(func: Any) -> Any:
+    """`func` with what its scalars stand for as operands of calls, if one of them divides by what only a run knows.
+
+    TVM's analyzer puts scalars in place at each index in whose reach they are: it spends seconds on such quotients, and
+    simplifies nothing by them.
+    """
+    if not _divides_by_open(func.body):
+        return func
+
+    def rewrite(bind: Any, mutator: Any) -> Any:
+        value = mutator.mutate(bind.value)
+        mutator.var_remap_set(bind.var, bind.var)
+        if _lanes(bind.var.ty) == 1:
+            value = tirx.call_extern(str(bind.var.ty.dtype), SCALAR, value)
+        return tirx.Bind(bind.var, value)
+
+    return func.with_body(tvm_ffi.structural_mutate(func.body, (tirx.Bind, rewrite)))
+
+
+def show_scalars(func: Any) -> Any:
+    """`func` without the calls of `hide_scalars`."""
+
+    def rewrite(call: Any) -> Any:
+        return hidden_operand(call) if is_hidden(call, SCALAR) else call
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (Call, rewrite)))
+
+
+def _divides_by_open(body: Any) -> bool:
+    """Whether a scalar is a quotient or a remainder of a divisor that is no constant."""
+    found = False
+
+    def look(bind: Any) -> Any:
+        if _lanes(bind.var.ty) == 1:
+            for kind in _DIVISIONS:
+                tvm_ffi.structural_map(bind.value, (kind, look_at_divisor))
+        return bind
+
+    def look_at_divisor(division: Any) -> Any:
+        nonlocal found
+        found = found or not isinstance(division.b, tirx.IntImm)
+        return division
+
+    tvm_ffi.structural_map(body, (tirx.Bind, look))
+    return found
 
 
 def _lanes(type_: Any) -> int:

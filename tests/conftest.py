@@ -26,6 +26,7 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 50)  # as the command does: to look through what compiling makes takes long
 
 
 @pytest.hookimpl(wrapper=True)

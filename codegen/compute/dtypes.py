@@ -62,15 +62,15 @@ def revealed(expr: Expr) -> Expr:
     return hidden_operand(expr) if is_hidden(expr) else expr
 
 
-def is_hidden(expr: Expr) -> bool:
-    """Whether an expression is a call of `HIDDEN`."""
+def is_hidden(expr: Expr, name: str = HIDDEN) -> bool:
+    """Whether an expression is a call of `name`, which stands for its operand."""
     if getattr(getattr(expr, "op", None), "name", "") not in ("tirx.call_extern", "tirx.call_pure_extern"):
         return False
-    return isinstance(expr.args[0], StringImm) and expr.args[0].value == HIDDEN
+    return isinstance(expr.args[0], StringImm) and expr.args[0].value == name
 
 
 def hidden_operand(call: Expr) -> Expr:
-    """What a call of `HIDDEN` stands for."""
+    """What a call that `is_hidden` stands for."""
     return call.args[1]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import io
 import os
 import signal
@@ -81,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need be no Unicode text
     try:
-        with _termination_raises(), _warnings_for_people():
+        with _termination_raises(), _warnings_for_people(), _rare_collections():
             code: int = COMMANDS[options.command].run(options)
             sys.stdout.flush()
             return code
@@ -145,6 +146,19 @@ def _warnings_for_people() -> Iterator[None]:
 
         warnings.showwarning = show  # type: ignore[assignment]
         yield
+
+
+@contextlib.contextmanager
+def _rare_collections() -> Iterator[None]:
+    """While the block runs, Python looks for garbage in cycles less often: a compilation makes millions of objects that
+    it needs, and to look through these again and again takes a quarter of planning.
+    """
+    usual = gc.get_threshold()
+    gc.set_threshold(50_000, 20, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 def _report(error: Exception, verbose: bool) -> int:

@@ -76,7 +76,7 @@ class Symbol:
         return self.name
 
     def at(self, values: Mapping[str, Integer]) -> Integer:
-        return values.get(self.name, Polynomial({(self,): 1}))
+        return values[self.name] if self.name in values else Polynomial({(self,): 1})
 
     def over(self, symbols: Mapping[str, Symbol]) -> Symbol:
         return symbols.get(self.name, self)
@@ -236,6 +236,8 @@ class Polynomial:
     def __mul__(self, other: Any) -> Any:
         if not isinstance(other, int | Polynomial):
             return operator.mul(in_kernel(self), other)
+        if isinstance(other, int):
+            return Polynomial({monomial: factor * other for monomial, factor in self.terms.items()}) if other else 0
         terms: dict[Monomial, int] = {}
         for a, one in self.terms.items():
             for b, two in _terms(other).items():

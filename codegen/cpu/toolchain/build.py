@@ -26,7 +26,7 @@ from tilestitch.codegen.cpu.toolchain.tables import Unit, tables
 from tilestitch.codegen.cpu.toolchain.wrapping import wrapping
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.kernel_cache import NO_CACHE, KernelCache, code_generator, key_of
-from tilestitch.codegen.variables import ramps, show, variables_to_memory
+from tilestitch.codegen.variables import hide_scalars, ramps, show, show_scalars, variables_to_memory
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,12 @@ _TABLES = {
     for unit in Unit
 }
 _NEAREST = lowering.prim_func_pass(lambda func, module, context: nearest(func), opt_level=0, name="tilestitch.Nearest")
+_HIDE_SCALARS = lowering.prim_func_pass(
+    lambda func, module, context: hide_scalars(func), opt_level=0, name="tilestitch.HideScalars"
+)
+_SHOW_SCALARS = lowering.prim_func_pass(
+    lambda func, module, context: show_scalars(func), opt_level=0, name="tilestitch.ShowScalars"
+)
 _RAMPS = lowering.prim_func_pass(lambda func, module, context: ramps(func), opt_level=0, name="tilestitch.Ramps")
 _SHOW = lowering.prim_func_pass(lambda func, module, context: show(func), opt_level=0, name="tilestitch.Show")
 
@@ -160,7 +166,9 @@ def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
         _ROUNDING[bool(target.half_dot)],
         _NEAREST,
         _VARIABLES_TO_MEMORY,
+        _HIDE_SCALARS,
         lowering.FlattenBuffer(),
+        _SHOW_SCALARS,
         lowering.UnrollLoop(),
         _RAMPS,
         lowering.LowerIntrin(),

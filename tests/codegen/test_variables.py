@@ -1,0 +1,45 @@
+"""What TVM's passes are not to look through is hidden from them, and there again afterwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tvm_ffi
+from tvm.script import tirx as T
+
+from tilestitch.codegen.variables import SCALAR, hide_scalars, show_scalars
+
+
+@T.prim_func(s_tir=True)
+def by_open(out: T.handle, size: T.int64, parts: T.int64) -> None:
+    memory = T.match_buffer(out, (64,), "float32")
+    each: T.let[T.int64] = T.Div(size, parts)
+    start: T.let[T.int64] = T.Select(each < T.int64(3), each, T.int64(3))
+    memory[start * T.int64(2)] = T.float32(1)
+
+
+@T.prim_func(s_tir=True)
+def by_constant(out: T.handle, size: T.int64, parts: T.int64) -> None:
+    memory = T.match_buffer(out, (64,), "float32")
+    each: T.let[T.int64] = T.Div(size, T.int64(8))
+    memory[each + T.Div(size, parts)] = T.float32(1)
+
+
+def hidden(func: Any) -> int:
+    return int(func.script().count(SCALAR))
+
+
+def test_scalars_of_kernels_that_divide_by_what_a_run_knows_are_hidden_and_shown() -> None:
+    func = hide_scalars(by_open)
+    assert hidden(func) == 2
+    assert tvm_ffi.structural_equal(show_scalars(func), by_open)
+
+
+def test_scalars_of_other_kernels_are_seen() -> None:
+    assert hide_scalars(by_constant) is by_constant
+
+
+@pytest.mark.parametrize("func", [by_open, by_constant], ids=["open", "constant"])
+def test_what_is_seen_again_has_no_calls(func: Any) -> None:
+    assert hidden(show_scalars(hide_scalars(func))) == 0
