@@ -15,8 +15,8 @@ from tvm.ir import Call, PrimType
 
 from tilestitch.codegen.compute.dtypes import DATA_VARIABLE, HIDDEN, hidden_operand, is_hidden
 
-SCALAR = "tilestitch_scalar"
-"""Calls of this name stand for their operand until `show_scalars` takes them away."""
+VARIABLE = "tilestitch_variable"
+"""Calls of this name stand for their operand until `show_variables` takes them away."""
 _DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
 
@@ -28,10 +28,10 @@ def variables_to_memory(func: Any) -> Any:
 
     def rewrite(bind: Any, mutator: Any) -> Any:
         value = mutator.mutate(bind.value)
-        lanes = _lanes(bind.var.ty)
-        if not lanes or (lanes == 1 and bind.var.name != DATA_VARIABLE):
+        if not _is_data(bind.var):
             mutator.var_remap_set(bind.var, bind.var)
             return tirx.Bind(bind.var, value)
+        lanes = _lanes(bind.var.ty)
         dtype = str(bind.var.ty.dtype).partition("x")[0]
         buffer = tirx.decl_buffer((lanes,), dtype, "local", scope="local")
         index = [0] if lanes == 1 else [tirx.Ramp(0, 1, lanes)]
@@ -66,30 +66,30 @@ def show(func: Any) -> Any:
     return func.with_body(tvm_ffi.structural_map(func.body, (Call, rewrite)))
 
 
-def hide_scalars(func: Any) -> Any:
-    """`func` with what its scalars stand for as operands of calls, if one of them divides by what only a run knows.
+def hide_variables(func: Any) -> Any:
+    """`func` with what elements stand for as operands of calls, and what scalars stand for, too, if one of them divides
+    by what only a run knows.
 
     TVM's analyzer puts scalars in place at each index in whose reach they are: it spends seconds on such quotients, and
     simplifies nothing by them.
     """
-    if not _divides_by_open(func.body):
-        return func
+    scalars = _divides_by_open(func.body)
 
     def rewrite(bind: Any, mutator: Any) -> Any:
         value = mutator.mutate(bind.value)
         mutator.var_remap_set(bind.var, bind.var)
-        if _lanes(bind.var.ty) == 1:
-            value = tirx.call_extern(str(bind.var.ty.dtype), SCALAR, value)
+        if _is_data(bind.var) or (scalars and _lanes(bind.var.ty)):
+            value = tirx.call_extern(str(bind.var.ty.dtype), VARIABLE, value)
         return tirx.Bind(bind.var, value)
 
     return func.with_body(tvm_ffi.structural_mutate(func.body, (tirx.Bind, rewrite)))
 
 
-def show_scalars(func: Any) -> Any:
-    """`func` without the calls of `hide_scalars`."""
+def show_variables(func: Any) -> Any:
+    """`func` without the calls of `hide_variables`."""
 
     def rewrite(call: Any) -> Any:
-        return hidden_operand(call) if is_hidden(call, SCALAR) else call
+        return hidden_operand(call) if is_hidden(call, VARIABLE) else call
 
     return func.with_body(tvm_ffi.structural_map(func.body, (Call, rewrite)))
 
@@ -99,7 +99,7 @@ def _divides_by_open(body: Any) -> bool:
     found = False
 
     def look(bind: Any) -> Any:
-        if _lanes(bind.var.ty) == 1:
+        if _lanes(bind.var.ty) and not _is_data(bind.var):
             for kind in _DIVISIONS:
                 tvm_ffi.structural_map(bind.value, (kind, look_at_divisor))
         return bind
@@ -111,6 +111,11 @@ def _divides_by_open(body: Any) -> bool:
 
     tvm_ffi.structural_map(body, (tirx.Bind, look))
     return found
+
+
+def _is_data(var: Any) -> bool:
+    lanes = _lanes(var.ty)
+    return lanes > 1 or (lanes == 1 and var.name == DATA_VARIABLE)
 
 
 def _lanes(type_: Any) -> int:

@@ -8,7 +8,7 @@ import pytest
 import tvm_ffi
 from tvm.script import tirx as T
 
-from tilestitch.codegen.variables import SCALAR, hide_scalars, show_scalars
+from tilestitch.codegen.variables import VARIABLE, hide_variables, show_variables
 
 
 @T.prim_func(s_tir=True)
@@ -26,20 +26,35 @@ def by_constant(out: T.handle, size: T.int64, parts: T.int64) -> None:
     memory[each + T.Div(size, parts)] = T.float32(1)
 
 
+@T.prim_func(s_tir=True)
+def elements(out: T.handle, size: T.int64, parts: T.int64) -> None:
+    memory = T.match_buffer(out, (64,), "float32")
+    each: T.let[T.int64] = T.Div(size, T.int64(8))
+    data: T.let[T.float32] = memory[each]
+    vector: T.let[T.float32x4] = T.Broadcast(data, 4)
+    memory[T.Ramp(each, T.int64(1), 4)] = vector
+
+
 def hidden(func: Any) -> int:
-    return int(func.script().count(SCALAR))
+    return int(func.script().count(VARIABLE))
 
 
 def test_scalars_of_kernels_that_divide_by_what_a_run_knows_are_hidden_and_shown() -> None:
-    func = hide_scalars(by_open)
+    func = hide_variables(by_open)
     assert hidden(func) == 2
-    assert tvm_ffi.structural_equal(show_scalars(func), by_open)
+    assert tvm_ffi.structural_equal(show_variables(func), by_open)
 
 
 def test_scalars_of_other_kernels_are_seen() -> None:
-    assert hide_scalars(by_constant) is by_constant
+    assert hidden(hide_variables(by_constant)) == 0
 
 
-@pytest.mark.parametrize("func", [by_open, by_constant], ids=["open", "constant"])
+def test_elements_are_hidden_in_every_kernel() -> None:
+    func = hide_variables(elements)
+    assert hidden(func) == 2
+    assert tvm_ffi.structural_equal(show_variables(func), elements)
+
+
+@pytest.mark.parametrize("func", [by_open, by_constant, elements], ids=["open", "constant", "elements"])
 def test_what_is_seen_again_has_no_calls(func: Any) -> None:
-    assert hidden(show_scalars(hide_scalars(func))) == 0
+    assert hidden(show_variables(hide_variables(func))) == 0

@@ -26,7 +26,7 @@ from tilestitch.codegen.cpu.toolchain.tables import Unit, tables
 from tilestitch.codegen.cpu.toolchain.wrapping import wrapping
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.kernel_cache import NO_CACHE, KernelCache, code_generator, key_of
-from tilestitch.codegen.variables import hide_scalars, ramps, show, show_scalars, variables_to_memory
+from tilestitch.codegen.variables import hide_variables, ramps, show, show_variables, variables_to_memory
 
 
 @dataclass(frozen=True)
@@ -140,11 +140,11 @@ _TABLES = {
     for unit in Unit
 }
 _NEAREST = lowering.prim_func_pass(lambda func, module, context: nearest(func), opt_level=0, name="tilestitch.Nearest")
-_HIDE_SCALARS = lowering.prim_func_pass(
-    lambda func, module, context: hide_scalars(func), opt_level=0, name="tilestitch.HideScalars"
+_HIDE_VARIABLES = lowering.prim_func_pass(
+    lambda func, module, context: hide_variables(func), opt_level=0, name="tilestitch.HideVariables"
 )
-_SHOW_SCALARS = lowering.prim_func_pass(
-    lambda func, module, context: show_scalars(func), opt_level=0, name="tilestitch.ShowScalars"
+_SHOW_VARIABLES = lowering.prim_func_pass(
+    lambda func, module, context: show_variables(func), opt_level=0, name="tilestitch.ShowVariables"
 )
 _RAMPS = lowering.prim_func_pass(lambda func, module, context: ramps(func), opt_level=0, name="tilestitch.Ramps")
 _SHOW = lowering.prim_func_pass(lambda func, module, context: show(func), opt_level=0, name="tilestitch.Show")
@@ -165,10 +165,10 @@ def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
         _TABLES[Unit.of(target)],
         _ROUNDING[bool(target.half_dot)],
         _NEAREST,
-        _VARIABLES_TO_MEMORY,
-        _HIDE_SCALARS,
+        _HIDE_VARIABLES,
         lowering.FlattenBuffer(),
-        _SHOW_SCALARS,
+        _SHOW_VARIABLES,
+        _VARIABLES_TO_MEMORY,
         lowering.UnrollLoop(),
         _RAMPS,
         lowering.LowerIntrin(),
