@@ -131,6 +131,13 @@ class TensorType:
         if any(isinstance(d, int) and d < 0 for d in self.shape):
             raise IRError(f"negative dimension in shape {self.shape}; use a symbol name for an unknown size")
 
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.dtype, self.shape))
+
+    def __hash__(self) -> int:
+        return self._hash
+
     @property
     def rank(self) -> int:
         return len(self.shape)

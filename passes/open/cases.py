@@ -163,6 +163,7 @@ class _Chooser:
     ) -> None:  # fmt: skip
         self._group, self._sized, self._nodes, self._most = group, sized, nodes, most
         self._typical, self._target, self._model = typical, target, model
+        self._views: dict[tuple[tuple[str, int], ...], AnchoredGroup] = {}
 
     def found(self) -> Found:
         size = deciding_size(look_up(self._nodes, self._group), self._group, self._target)
@@ -170,7 +171,7 @@ class _Chooser:
             return None
         usual = self._group.schedule
         assert usual is not None
-        points = [point for point in self._points(size) if self._computes(usual, point)]
+        points = [point for point in self._points(size) if self._computes(data_at(usual, point.sizes), point)]
         schedules = self._schedules(points)
         if len(points) < 2 or len(schedules) < 2:
             return None
@@ -230,7 +231,7 @@ class _Chooser:
         schedules = [schedule_group(nodes, replace(self._group, schedule=None), target, self._model).schedule]
         usual = self._group.schedule
         if isinstance(usual, CpuGemmSchedule):
-            shape = Matmul(AnchoredGroup.of(look_up(nodes, self._group))).gemm
+            shape = Matmul(self._view(point)).gemm
             schedules.append(choose_gemm_of_panels(shape, usual.vectors, target.core, target.threads))
         for schedule in schedules:
             group = lifted(replace(self._group, schedule=schedule), nodes, self._nodes, target, self._model)
@@ -240,13 +241,14 @@ class _Chooser:
     def _us(self, schedule: Schedule, point: Point) -> float:
         """Predicted. Tiles for few rows are for no more of them: that they are fast there is no word on their speed."""
         nodes, target = self._sized.at(point.sizes), self._target
-        if not self._computes(schedule, point):
+        there = data_at(schedule, point.sizes)
+        if not self._computes(there, point):
             return inf
         if isinstance(schedule, GemmSchedule) and isinstance(schedule.tile, OpenGemvTile):
-            gemm = gemm_of(AnchoredGroup.of(look_up(nodes, self._group)))
+            gemm = gemm_of(self._view(point))
             if gemm is None or gemm.m > schedule.tile.bm:
                 return inf
-        group = replace(self._group, schedule=data_at(schedule, point.sizes))
+        group = replace(self._group, schedule=there)
         (found,) = self._model.predict((group_facts(nodes, group, target),), device_of(target))
         return max(found.latency_us, LEAST_US)
 
@@ -269,13 +271,19 @@ class _Chooser:
         return log(min(uneven_us, max(alone.latency_us, LEAST_US)))
 
     def _computes(self, schedule: Schedule, point: Point) -> bool:
-        """Whether the group could have the schedule if it had these sizes only, so that it can be predicted.
-        Where a row is a column as well, say, it would have another kernel.
+        """Whether the group could have the schedule, which is one at these sizes, if it had no others, so that it can
+        be predicted. Where a row is a column as well, say, it would have another kernel.
         """
         if not isinstance(schedule, AnchoredSchedule):
             return True
-        group = AnchoredGroup.of(look_up(self._sized.at(point.sizes), self._group))
-        return not isinstance(plan_of(group, data_at(schedule, point.sizes)), str)
+        return not isinstance(plan_of(self._view(point), schedule), str)
+
+    def _view(self, point: Point) -> AnchoredGroup:
+        """The group at these sizes: the same for all schedules."""
+        key = tuple(point.sizes.items())
+        if key not in self._views:
+            self._views[key] = AnchoredGroup.of(look_up(self._sized.at(point.sizes), self._group))
+        return self._views[key]
 
     def _border(self, size: Size, low: Point, high: Point, before: Schedule, after: Schedule) -> int:
         """The value from which on `after` is faster than `before`; at `low` it is not, at `high` it is."""

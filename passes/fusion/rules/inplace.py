@@ -42,7 +42,7 @@ def places_in(state: Fusion, aliases: Mapping[Value, Value]) -> dict[str, Place]
             continue
         offsets = offsets_of(whole, list(operands))
         if offsets is not None and all(offset % ALIGNMENT == 0 for offset in offsets.values()):
-            found.update((root.name, Place(whole.name, offsets[v])) for v, root in roots.items())
+            found.update((roots[v].name, Place(whole.name, offset)) for v, offset in offsets.items())  # in their order
     return found
 
 
