@@ -58,6 +58,7 @@ def planned(text: str, target: str = "cpu") -> StitchPlan:
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 def test_states_are_written_into_the_sequence(target: str) -> None:
     plan = planned(STATES, target)
+    assert [place.offset_bytes for place in plan.buffers.places.values()] == [0, 256, 512]
     assert dict(plan.buffers.places) == {"c": Place("s", 0), "a": Place("s", 256), "b": Place("s", 512)}
     assert not any("s" in group.outputs for group in plan.groups)
     (whole,) = [b for b in plan.buffers.buffers if b.value == "s"]
