@@ -106,9 +106,17 @@ static void record_time(Team *team, int64_t index, int64_t count) {
     for (int64_t i = 0; i < count; i++) team->times_ns[index + i] = now.seconds * 1000000000 + now.nanoseconds;
 }
 
-/* Run task number `task` of the launches that are packed together from `launch` on. */
-static void run_task(Team *team, const Launch *launch, int64_t task, int64_t thread) {
-    for (; task >= launch->tasks; launch++) task -= launch->tasks;
+/* The task of a launch that is the `drawn`-th to be taken. Threads take tasks by turns, mostly. So those that one of them takes are
+ * neighbours: they read the same panels, or one asks for what the next one reads. */
+static int64_t task_drawn(uint32_t drawn, uint32_t tasks, uint32_t threads) {
+    uint32_t part = drawn % threads, longer = tasks % threads;
+    return (int64_t)part * (tasks / threads) + (part < longer ? part : longer) + drawn / threads;
+}
+
+/* Run the `drawn`-th task of the launches that are packed together from `launch` on. */
+static void run_task(Team *team, const Launch *launch, int64_t drawn, int64_t thread) {
+    for (; drawn >= launch->tasks; launch++) drawn -= launch->tasks;
+    int64_t task = task_drawn((uint32_t)drawn, (uint32_t)launch->tasks, (uint32_t)team->threads);
     launch->kernel(launch->args, task, team->scratch + thread * team->scratch_bytes);
 }
 
@@ -239,7 +247,7 @@ void ts_run(const Run *run) {
     if (team->threads == 1) {
         do {
             for (int64_t i = 0; i < count; i++) {
-                for (int64_t task = 0; task < launches[i].tasks; task++) run_task(team, &launches[i], task, 0);
+                for (int64_t task = 0; task < launches[i].tasks; task++) launches[i].kernel(launches[i].args, task, team->scratch);
                 record_time(team, i + 1, 1);
             }
         } while (next_turn(team));

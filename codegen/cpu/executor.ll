@@ -36,7 +36,7 @@ entry:
   %sleepers.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 17
   %wakeups3.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 16
   %futex.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 4
-  %call4 = tail call fastcc i64 @work(ptr noundef %team, i64 noundef %thread) #5
+  %call4 = tail call fastcc i64 @work(ptr noundef %team, i64 noundef %thread) #6
   %0 = load atomic i32, ptr %stopped seq_cst, align 8
   %tobool.not.not5 = icmp eq i32 %0, 0
   br i1 %tobool.not.not5, label %if.end, label %return
@@ -54,7 +54,7 @@ for.body.i:
   br i1 %cmp1.not.i, label %if.end.i, label %cleanup
 
 if.end.i:
-  tail call void asm sideeffect "pause", "~{dirflag},~{fpsr},~{flags}"() #6
+  tail call void asm sideeffect "pause", "~{dirflag},~{fpsr},~{flags}"() #7
   %inc.i = add nuw nsw i64 %i.027.i, 1
   %3 = load i64, ptr %spins.i, align 8
   %cmp.i = icmp slt i64 %inc.i, %3
@@ -69,7 +69,7 @@ for.end.i:
 
 if.then8.i:
   %7 = load i64, ptr %futex.i, align 32
-  %call.i = tail call i64 (i64, ...) @syscall(i64 noundef %7, ptr noundef nonnull %wakeups3.i, i32 noundef 128, i32 noundef %5, i32 noundef 0, i32 noundef 0, i32 noundef 0) #7
+  %call.i = tail call i64 (i64, ...) @syscall(i64 noundef %7, ptr noundef nonnull %wakeups3.i, i32 noundef 128, i32 noundef %5, i32 noundef 0, i32 noundef 0, i32 noundef 0) #8
   br label %if.end10.i
 
 if.end10.i:
@@ -77,7 +77,7 @@ if.end10.i:
   br label %cleanup
 
 cleanup:
-  %call = tail call fastcc i64 @work(ptr noundef %team, i64 noundef %thread) #5
+  %call = tail call fastcc i64 @work(ptr noundef %team, i64 noundef %thread) #6
   %9 = load atomic i32, ptr %stopped seq_cst, align 8
   %tobool.not.not = icmp eq i32 %9, 0
   br i1 %tobool.not.not, label %if.end, label %return
@@ -112,8 +112,8 @@ while.cond.outer:
 
 while.cond:
   %ticket.1 = phi i64 [ %3, %while.body ], [ %ticket.1.ph, %while.cond.outer ]
-  %and.i50 = and i64 %ticket.1, 2147483647
-  %tobool.not = icmp eq i64 %and.i50, 0
+  %and.i51 = and i64 %ticket.1, 2147483647
+  %tobool.not = icmp eq i64 %and.i51, 0
   br i1 %tobool.not, label %while.end, label %while.body
 
 while.body:
@@ -128,41 +128,58 @@ if.end:
   %5 = load i64, ptr %current, align 8
   %arrayidx = getelementptr inbounds %struct.Launch, ptr %4, i64 %5
   %6 = load i64, ptr %tasks, align 16
-  %sub5 = sub nsw i64 %6, %and.i50
-  %tasks9.i = getelementptr inbounds %struct.Launch, ptr %4, i64 %5, i32 2
-  %7 = load i64, ptr %tasks9.i, align 8
-  %cmp.not10.i = icmp sgt i64 %7, %sub5
-  br i1 %cmp.not10.i, label %run_task.exit, label %for.body.i
+  %sub5 = sub nsw i64 %6, %and.i51
+  %tasks14.i = getelementptr inbounds %struct.Launch, ptr %4, i64 %5, i32 2
+  %7 = load i64, ptr %tasks14.i, align 8
+  %cmp.not15.i = icmp sgt i64 %7, %sub5
+  br i1 %cmp.not15.i, label %run_task.exit, label %for.body.i
 
 for.body.i:
   %8 = phi i64 [ %9, %for.body.i ], [ %7, %if.end ]
-  %launch.addr.012.i = phi ptr [ %incdec.ptr.i, %for.body.i ], [ %arrayidx, %if.end ]
-  %task.addr.011.i = phi i64 [ %sub.i, %for.body.i ], [ %sub5, %if.end ]
-  %sub.i = sub nsw i64 %task.addr.011.i, %8
-  %incdec.ptr.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.012.i, i64 1
-  %tasks.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.012.i, i64 1, i32 2
+  %launch.addr.017.i = phi ptr [ %incdec.ptr.i, %for.body.i ], [ %arrayidx, %if.end ]
+  %drawn.addr.016.i = phi i64 [ %sub.i, %for.body.i ], [ %sub5, %if.end ]
+  %sub.i = sub nsw i64 %drawn.addr.016.i, %8
+  %incdec.ptr.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.017.i, i64 1
+  %tasks.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.017.i, i64 1, i32 2
   %9 = load i64, ptr %tasks.i, align 8
   %cmp.not.i = icmp slt i64 %sub.i, %9
   br i1 %cmp.not.i, label %run_task.exit, label %for.body.i
 
 run_task.exit:
-  %task.addr.0.lcssa.i = phi i64 [ %sub5, %if.end ], [ %sub.i, %for.body.i ]
+  %drawn.addr.0.lcssa.i = phi i64 [ %sub5, %if.end ], [ %sub.i, %for.body.i ]
   %launch.addr.0.lcssa.i = phi ptr [ %arrayidx, %if.end ], [ %incdec.ptr.i, %for.body.i ]
-  %10 = load ptr, ptr %launch.addr.0.lcssa.i, align 8
+  %.lcssa.i = phi i64 [ %7, %if.end ], [ %9, %for.body.i ]
+  %conv.i48 = trunc i64 %drawn.addr.0.lcssa.i to i32
+  %conv3.i = trunc i64 %.lcssa.i to i32
+  %10 = load i64, ptr %team, align 64
+  %conv4.i = trunc i64 %10 to i32
+  %rem.i.i = urem i32 %conv.i48, %conv4.i
+  %rem1.i.i = urem i32 %conv3.i, %conv4.i
+  %conv.i.i = zext i32 %rem.i.i to i64
+  %div.i.i = udiv i32 %conv3.i, %conv4.i
+  %conv2.i.i = zext i32 %div.i.i to i64
+  %mul.i.i = mul nuw nsw i64 %conv2.i.i, %conv.i.i
+  %cond.i.i = call i32 @llvm.umin.i32(i32 %rem.i.i, i32 %rem1.i.i)
+  %conv4.i.i = zext i32 %cond.i.i to i64
+  %add.i.i = add nuw nsw i64 %mul.i.i, %conv4.i.i
+  %div5.i.i = udiv i32 %conv.i48, %conv4.i
+  %conv6.i.i = zext i32 %div5.i.i to i64
+  %add7.i.i = add nuw nsw i64 %add.i.i, %conv6.i.i
+  %11 = load ptr, ptr %launch.addr.0.lcssa.i, align 8
   %args.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.0.lcssa.i, i64 0, i32 1
-  %11 = load ptr, ptr %args.i, align 8
-  %12 = load ptr, ptr %scratch.i, align 8
-  %13 = load i64, ptr %scratch_bytes.i, align 16
-  %mul.i = mul nsw i64 %13, %thread
-  %add.ptr.i = getelementptr inbounds i8, ptr %12, i64 %mul.i
-  call void %10(ptr noundef %11, i64 noundef %task.addr.0.lcssa.i, ptr noundef %add.ptr.i) #7
+  %12 = load ptr, ptr %args.i, align 8
+  %13 = load ptr, ptr %scratch.i, align 8
+  %14 = load i64, ptr %scratch_bytes.i, align 16
+  %mul.i = mul nsw i64 %14, %thread
+  %add.ptr.i = getelementptr inbounds i8, ptr %13, i64 %mul.i
+  call void %11(ptr noundef %12, i64 noundef %add7.i.i, ptr noundef %add.ptr.i) #8
   %inc = add nuw nsw i64 %done.1.ph, 1
-  %14 = load atomic i64, ptr %ticket1 acquire, align 64
+  %15 = load atomic i64, ptr %ticket1 acquire, align 64
   br label %while.cond.outer.backedge
 
 while.cond.outer.backedge:
   %done.1.ph.be = phi i64 [ %inc, %run_task.exit ], [ 0, %if.end20 ]
-  %ticket.1.ph.be = phi i64 [ %14, %run_task.exit ], [ %30, %if.end20 ]
+  %ticket.1.ph.be = phi i64 [ %15, %run_task.exit ], [ %31, %if.end20 ]
   br label %while.cond.outer
 
 while.end:
@@ -173,87 +190,87 @@ if.then9:
   ret i64 %ticket.1
 
 if.end10:
-  %15 = load i64, ptr %current, align 8
-  %16 = load ptr, ptr %launches, align 8
-  %together14 = getelementptr inbounds %struct.Launch, ptr %16, i64 %15, i32 3
-  %17 = load i64, ptr %together14, align 8
-  %18 = atomicrmw sub ptr %unfinished, i64 %done.1.ph acq_rel, align 8
-  %cmp = icmp eq i64 %18, %done.1.ph
+  %16 = load i64, ptr %current, align 8
+  %17 = load ptr, ptr %launches, align 8
+  %together14 = getelementptr inbounds %struct.Launch, ptr %17, i64 %16, i32 3
+  %18 = load i64, ptr %together14, align 8
+  %19 = atomicrmw sub ptr %unfinished, i64 %done.1.ph acq_rel, align 8
+  %cmp = icmp eq i64 %19, %done.1.ph
   br i1 %cmp, label %if.then18, label %if.end20
 
 if.then18:
-  %19 = load ptr, ptr %times_ns.i, align 8
-  %tobool.not.i = icmp eq ptr %19, null
+  %20 = load ptr, ptr %times_ns.i, align 8
+  %tobool.not.i = icmp eq ptr %20, null
   br i1 %tobool.not.i, label %record_time.exit, label %if.end.i
 
 if.end.i:
-  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %now.i) #6
-  %call.i = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %now.i) #7
-  %cmp6.i = icmp sgt i64 %17, 0
-  br i1 %cmp6.i, label %for.body.i49.preheader, label %for.cond.cleanup.i
+  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %now.i) #7
+  %call.i = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %now.i) #8
+  %cmp6.i = icmp sgt i64 %18, 0
+  br i1 %cmp6.i, label %for.body.i50.preheader, label %for.cond.cleanup.i
 
-for.body.i49.preheader:
-  %xtraiter = and i64 %17, 1
-  %20 = icmp eq i64 %17, 1
-  br i1 %20, label %for.cond.cleanup.i.loopexit.unr-lcssa, label %for.body.i49.preheader.new
+for.body.i50.preheader:
+  %xtraiter = and i64 %18, 1
+  %21 = icmp eq i64 %18, 1
+  br i1 %21, label %for.cond.cleanup.i.loopexit.unr-lcssa, label %for.body.i50.preheader.new
 
-for.body.i49.preheader.new:
-  %unroll_iter = and i64 %17, -2
-  br label %for.body.i49
+for.body.i50.preheader.new:
+  %unroll_iter = and i64 %18, -2
+  br label %for.body.i50
 
 for.cond.cleanup.i.loopexit.unr-lcssa:
-  %i.07.i.unr = phi i64 [ 0, %for.body.i49.preheader ], [ %add.1, %for.body.i49 ]
+  %i.07.i.unr = phi i64 [ 0, %for.body.i50.preheader ], [ %add.1, %for.body.i50 ]
   %lcmp.mod.not = icmp eq i64 %xtraiter, 0
-  br i1 %lcmp.mod.not, label %for.cond.cleanup.i, label %for.body.i49.epil
+  br i1 %lcmp.mod.not, label %for.cond.cleanup.i, label %for.body.i50.epil
 
-for.body.i49.epil:
-  %21 = load i64, ptr %now.i, align 8
-  %mul.i48.epil = mul nsw i64 %21, 1000000000
-  %22 = load i64, ptr %nanoseconds.i, align 8
-  %add.i.epil = add nsw i64 %mul.i48.epil, %22
-  %23 = load ptr, ptr %times_ns.i, align 8
+for.body.i50.epil:
+  %22 = load i64, ptr %now.i, align 8
+  %mul.i49.epil = mul nsw i64 %22, 1000000000
+  %23 = load i64, ptr %nanoseconds.i, align 8
+  %add.i.epil = add nsw i64 %mul.i49.epil, %23
+  %24 = load ptr, ptr %times_ns.i, align 8
   %add.epil = add nuw nsw i64 %i.07.i.unr, 1
-  %add2.i.epil = add i64 %add.epil, %15
-  %arrayidx.i.epil = getelementptr inbounds i64, ptr %23, i64 %add2.i.epil
+  %add2.i.epil = add i64 %add.epil, %16
+  %arrayidx.i.epil = getelementptr inbounds i64, ptr %24, i64 %add2.i.epil
   store i64 %add.i.epil, ptr %arrayidx.i.epil, align 8
   br label %for.cond.cleanup.i
 
 for.cond.cleanup.i:
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %now.i) #6
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %now.i) #7
   br label %record_time.exit
 
-for.body.i49:
-  %i.07.i = phi i64 [ 0, %for.body.i49.preheader.new ], [ %add.1, %for.body.i49 ]
-  %niter = phi i64 [ 0, %for.body.i49.preheader.new ], [ %niter.next.1, %for.body.i49 ]
-  %24 = load i64, ptr %now.i, align 8
-  %mul.i48 = mul nsw i64 %24, 1000000000
-  %25 = load i64, ptr %nanoseconds.i, align 8
-  %add.i = add nsw i64 %mul.i48, %25
-  %26 = load ptr, ptr %times_ns.i, align 8
+for.body.i50:
+  %i.07.i = phi i64 [ 0, %for.body.i50.preheader.new ], [ %add.1, %for.body.i50 ]
+  %niter = phi i64 [ 0, %for.body.i50.preheader.new ], [ %niter.next.1, %for.body.i50 ]
+  %25 = load i64, ptr %now.i, align 8
+  %mul.i49 = mul nsw i64 %25, 1000000000
+  %26 = load i64, ptr %nanoseconds.i, align 8
+  %add.i = add nsw i64 %mul.i49, %26
+  %27 = load ptr, ptr %times_ns.i, align 8
   %add = or i64 %i.07.i, 1
-  %add2.i = add i64 %add, %15
-  %arrayidx.i = getelementptr inbounds i64, ptr %26, i64 %add2.i
+  %add2.i = add i64 %add, %16
+  %arrayidx.i = getelementptr inbounds i64, ptr %27, i64 %add2.i
   store i64 %add.i, ptr %arrayidx.i, align 8
-  %27 = load i64, ptr %now.i, align 8
-  %mul.i48.1 = mul nsw i64 %27, 1000000000
-  %28 = load i64, ptr %nanoseconds.i, align 8
-  %add.i.1 = add nsw i64 %mul.i48.1, %28
-  %29 = load ptr, ptr %times_ns.i, align 8
+  %28 = load i64, ptr %now.i, align 8
+  %mul.i49.1 = mul nsw i64 %28, 1000000000
+  %29 = load i64, ptr %nanoseconds.i, align 8
+  %add.i.1 = add nsw i64 %mul.i49.1, %29
+  %30 = load ptr, ptr %times_ns.i, align 8
   %add.1 = add nuw nsw i64 %i.07.i, 2
-  %add2.i.1 = add i64 %add.1, %15
-  %arrayidx.i.1 = getelementptr inbounds i64, ptr %29, i64 %add2.i.1
+  %add2.i.1 = add i64 %add.1, %16
+  %arrayidx.i.1 = getelementptr inbounds i64, ptr %30, i64 %add2.i.1
   store i64 %add.i.1, ptr %arrayidx.i.1, align 8
   %niter.next.1 = add nuw i64 %niter, 2
   %niter.ncmp.1 = icmp eq i64 %niter.next.1, %unroll_iter
-  br i1 %niter.ncmp.1, label %for.cond.cleanup.i.loopexit.unr-lcssa, label %for.body.i49
+  br i1 %niter.ncmp.1, label %for.cond.cleanup.i.loopexit.unr-lcssa, label %for.body.i50
 
 record_time.exit:
-  %add19 = add nsw i64 %17, %15
-  call fastcc void @advance(ptr noundef nonnull %team, i64 noundef %add19, i64 noundef %thread) #5
+  %add19 = add nsw i64 %18, %16
+  call fastcc void @advance(ptr noundef nonnull %team, i64 noundef %add19, i64 noundef %thread) #6
   br label %if.end20
 
 if.end20:
-  %30 = load atomic i64, ptr %ticket1 acquire, align 64
+  %31 = load atomic i64, ptr %ticket1 acquire, align 64
   br label %while.cond.outer.backedge
 }
 
@@ -263,7 +280,7 @@ declare void @llvm.lifetime.end.p0(i64 immarg, ptr nocapture) #3
 ; Function Attrs: nounwind
 define void @ts_run(ptr nocapture noundef readonly %run) local_unnamed_addr #2 {
 entry:
-  %now.i56 = alloca %struct.timespec, align 8
+  %now.i59 = alloca %struct.timespec, align 8
   %now.i = alloca %struct.timespec, align 8
   %0 = load ptr, ptr %run, align 8
   %launches2 = getelementptr inbounds %struct.Run, ptr %run, i64 0, i32 1
@@ -286,8 +303,8 @@ entry:
   br i1 %tobool.not.i, label %record_time.exit, label %if.end.i
 
 if.end.i:
-  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %now.i) #6
-  %call.i = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %now.i) #7
+  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %now.i) #7
+  %call.i = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %now.i) #8
   %nanoseconds.i = getelementptr inbounds %struct.timespec, ptr %now.i, i64 0, i32 1
   %5 = load i64, ptr %now.i, align 8
   %mul.i = mul nsw i64 %5, 1000000000
@@ -295,7 +312,7 @@ if.end.i:
   %add.i = add nsw i64 %mul.i, %6
   %7 = load ptr, ptr %times_ns6, align 8
   store i64 %add.i, ptr %7, align 8
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %now.i) #6
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %now.i) #7
   br label %record_time.exit
 
 record_time.exit:
@@ -304,61 +321,62 @@ record_time.exit:
   br i1 %cmp, label %do.body.preheader, label %if.end
 
 do.body.preheader:
-  %cmp888 = icmp sgt i64 %2, 0
-  %scratch.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 1
-  %nanoseconds.i61 = getelementptr inbounds %struct.timespec, ptr %now.i56, i64 0, i32 1
+  %cmp890 = icmp sgt i64 %2, 0
+  %scratch = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 1
+  %nanoseconds.i64 = getelementptr inbounds %struct.timespec, ptr %now.i59, i64 0, i32 1
   br label %do.body
 
 do.body:
-  br i1 %cmp888, label %for.cond9.preheader, label %for.cond.cleanup
+  br i1 %cmp890, label %for.cond9.preheader, label %for.cond.cleanup
 
 for.cond9.preheader:
-  %i.089 = phi i64 [ %add, %record_time.exit71 ], [ 0, %do.body ]
-  %tasks = getelementptr inbounds %struct.Launch, ptr %1, i64 %i.089, i32 2
+  %i.091 = phi i64 [ %add, %record_time.exit74 ], [ 0, %do.body ]
+  %tasks = getelementptr inbounds %struct.Launch, ptr %1, i64 %i.091, i32 2
   %9 = load i64, ptr %tasks, align 8
-  %cmp1086 = icmp sgt i64 %9, 0
-  br i1 %cmp1086, label %for.body12.lr.ph, label %for.cond.cleanup11
+  %cmp1088 = icmp sgt i64 %9, 0
+  br i1 %cmp1088, label %for.body12.lr.ph, label %for.cond.cleanup11
 
 for.body12.lr.ph:
-  %arrayidx = getelementptr inbounds %struct.Launch, ptr %1, i64 %i.089
+  %arrayidx = getelementptr inbounds %struct.Launch, ptr %1, i64 %i.091
+  %args = getelementptr inbounds %struct.Launch, ptr %1, i64 %i.091, i32 1
   br label %for.body12
 
 for.cond.cleanup:
   %10 = load ptr, ptr %loop7, align 64
-  %tobool.not.i48 = icmp eq ptr %10, null
-  br i1 %tobool.not.i48, label %cleanup22, label %lor.lhs.false.i
+  %tobool.not.i51 = icmp eq ptr %10, null
+  br i1 %tobool.not.i51, label %cleanup23, label %lor.lhs.false.i
 
 lor.lhs.false.i:
   %done.i = getelementptr inbounds %struct.Loop, ptr %10, i64 0, i32 4
   %11 = load i64, ptr %done.i, align 8
-  %inc.i49 = add nsw i64 %11, 1
-  store i64 %inc.i49, ptr %done.i, align 8
+  %inc.i52 = add nsw i64 %11, 1
+  store i64 %inc.i52, ptr %done.i, align 8
   %12 = load i64, ptr %10, align 8
-  %cmp.i = icmp eq i64 %inc.i49, %12
-  br i1 %cmp.i, label %cleanup22, label %lor.lhs.false2.i
+  %cmp.i = icmp eq i64 %inc.i52, %12
+  br i1 %cmp.i, label %cleanup23, label %lor.lhs.false2.i
 
 lor.lhs.false2.i:
   %going.i = getelementptr inbounds %struct.Loop, ptr %10, i64 0, i32 3
   %13 = load ptr, ptr %going.i, align 8
   %tobool3.not.i = icmp eq ptr %13, null
-  br i1 %tobool3.not.i, label %if.end.i50, label %land.lhs.true.i
+  br i1 %tobool3.not.i, label %if.end.i53, label %land.lhs.true.i
 
 land.lhs.true.i:
   %14 = load i8, ptr %13, align 1
   %tobool5.not.i = icmp eq i8 %14, 0
-  br i1 %tobool5.not.i, label %cleanup22, label %if.end.i50
+  br i1 %tobool5.not.i, label %cleanup23, label %if.end.i53
 
-if.end.i50:
+if.end.i53:
   %count.i = getelementptr inbounds %struct.Loop, ptr %10, i64 0, i32 1
   %15 = load i64, ptr %count.i, align 8
   %cmp633.i = icmp sgt i64 %15, 0
-  br i1 %cmp633.i, label %for.body.lr.ph.i, label %for.cond.cleanup.i52
+  br i1 %cmp633.i, label %for.body.lr.ph.i, label %for.cond.cleanup.i55
 
 for.body.lr.ph.i:
   %changes.i = getelementptr inbounds %struct.Loop, ptr %10, i64 0, i32 2
-  br label %for.body.i55
+  br label %for.body.i58
 
-for.cond.cleanup.i52:
+for.cond.cleanup.i55:
   %16 = load ptr, ptr %times_ns6, align 8
   %tobool10.not.i = icmp eq ptr %16, null
   br i1 %tobool10.not.i, label %do.body.backedge, label %if.then11.i
@@ -366,26 +384,26 @@ for.cond.cleanup.i52:
 do.body.backedge:
   br label %do.body
 
-for.body.i55:
-  %i.034.i = phi i64 [ 0, %for.body.lr.ph.i ], [ %inc9.i, %for.body.i55 ]
+for.body.i58:
+  %i.034.i = phi i64 [ 0, %for.body.lr.ph.i ], [ %inc9.i, %for.body.i58 ]
   %17 = load ptr, ptr %changes.i, align 8
-  %arrayidx.i53 = getelementptr inbounds %struct.Change, ptr %17, i64 %i.034.i
+  %arrayidx.i56 = getelementptr inbounds %struct.Change, ptr %17, i64 %i.034.i
   %next.i = getelementptr inbounds %struct.Change, ptr %17, i64 %i.034.i, i32 1
   %18 = load i64, ptr %next.i, align 8
-  %19 = load ptr, ptr %arrayidx.i53, align 8
+  %19 = load ptr, ptr %arrayidx.i56, align 8
   store i64 %18, ptr %19, align 8
   %20 = load i64, ptr %next.i, align 8
   %stride.i = getelementptr inbounds %struct.Change, ptr %17, i64 %i.034.i, i32 2
   %21 = load i64, ptr %stride.i, align 8
-  %add.i54 = add nsw i64 %21, %20
+  %add.i57 = add nsw i64 %21, %20
   %toggle.i = getelementptr inbounds %struct.Change, ptr %17, i64 %i.034.i, i32 3
   %22 = load i64, ptr %toggle.i, align 8
-  %xor.i = xor i64 %add.i54, %22
+  %xor.i = xor i64 %add.i57, %22
   store i64 %xor.i, ptr %next.i, align 8
   %inc9.i = add nuw nsw i64 %i.034.i, 1
   %23 = load i64, ptr %count.i, align 8
   %cmp6.i = icmp slt i64 %inc9.i, %23
-  br i1 %cmp6.i, label %for.body.i55, label %for.cond.cleanup.i52
+  br i1 %cmp6.i, label %for.body.i58, label %for.cond.cleanup.i55
 
 if.then11.i:
   %24 = load i64, ptr %count5, align 16
@@ -394,115 +412,96 @@ if.then11.i:
   br label %do.body.backedge
 
 for.cond.cleanup11:
-  %add = add nuw nsw i64 %i.089, 1
+  %add = add nuw nsw i64 %i.091, 1
   %25 = load ptr, ptr %times_ns6, align 8
-  %tobool.not.i58 = icmp eq ptr %25, null
-  br i1 %tobool.not.i58, label %record_time.exit71, label %if.end.i60
+  %tobool.not.i61 = icmp eq ptr %25, null
+  br i1 %tobool.not.i61, label %record_time.exit74, label %if.end.i63
 
-if.end.i60:
-  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %now.i56) #6
-  %call.i59 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %now.i56) #7
-  %26 = load i64, ptr %now.i56, align 8
-  %mul.i65 = mul nsw i64 %26, 1000000000
-  %27 = load i64, ptr %nanoseconds.i61, align 8
-  %add.i66 = add nsw i64 %mul.i65, %27
+if.end.i63:
+  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %now.i59) #7
+  %call.i62 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %now.i59) #8
+  %26 = load i64, ptr %now.i59, align 8
+  %mul.i68 = mul nsw i64 %26, 1000000000
+  %27 = load i64, ptr %nanoseconds.i64, align 8
+  %add.i69 = add nsw i64 %mul.i68, %27
   %28 = load ptr, ptr %times_ns6, align 8
-  %arrayidx.i67 = getelementptr inbounds i64, ptr %28, i64 %add
-  store i64 %add.i66, ptr %arrayidx.i67, align 8
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %now.i56) #6
-  br label %record_time.exit71
+  %arrayidx.i70 = getelementptr inbounds i64, ptr %28, i64 %add
+  store i64 %add.i69, ptr %arrayidx.i70, align 8
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %now.i59) #7
+  br label %record_time.exit74
 
-record_time.exit71:
+record_time.exit74:
   %exitcond.not = icmp eq i64 %add, %2
   br i1 %exitcond.not, label %for.cond.cleanup, label %for.cond9.preheader
 
 for.body12:
-  %29 = phi i64 [ %9, %for.body12.lr.ph ], [ %35, %run_task.exit ]
-  %task.087 = phi i64 [ 0, %for.body12.lr.ph ], [ %inc, %run_task.exit ]
-  %cmp.not10.i = icmp sgt i64 %29, %task.087
-  br i1 %cmp.not10.i, label %run_task.exit, label %for.body.i72
-
-for.body.i72:
-  %30 = phi i64 [ %31, %for.body.i72 ], [ %29, %for.body12 ]
-  %launch.addr.012.i = phi ptr [ %incdec.ptr.i, %for.body.i72 ], [ %arrayidx, %for.body12 ]
-  %task.addr.011.i = phi i64 [ %sub.i, %for.body.i72 ], [ %task.087, %for.body12 ]
-  %sub.i = sub nsw i64 %task.addr.011.i, %30
-  %incdec.ptr.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.012.i, i64 1
-  %tasks.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.012.i, i64 1, i32 2
-  %31 = load i64, ptr %tasks.i, align 8
-  %cmp.not.i = icmp slt i64 %sub.i, %31
-  br i1 %cmp.not.i, label %run_task.exit, label %for.body.i72
-
-run_task.exit:
-  %task.addr.0.lcssa.i = phi i64 [ %task.087, %for.body12 ], [ %sub.i, %for.body.i72 ]
-  %launch.addr.0.lcssa.i = phi ptr [ %arrayidx, %for.body12 ], [ %incdec.ptr.i, %for.body.i72 ]
-  %32 = load ptr, ptr %launch.addr.0.lcssa.i, align 8
-  %args.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.0.lcssa.i, i64 0, i32 1
-  %33 = load ptr, ptr %args.i, align 8
-  %34 = load ptr, ptr %scratch.i, align 8
-  call void %32(ptr noundef %33, i64 noundef %task.addr.0.lcssa.i, ptr noundef %34) #7
-  %inc = add nuw nsw i64 %task.087, 1
-  %35 = load i64, ptr %tasks, align 8
-  %cmp10 = icmp slt i64 %inc, %35
+  %task.089 = phi i64 [ 0, %for.body12.lr.ph ], [ %inc, %for.body12 ]
+  %29 = load ptr, ptr %arrayidx, align 8
+  %30 = load ptr, ptr %args, align 8
+  %31 = load ptr, ptr %scratch, align 8
+  call void %29(ptr noundef %30, i64 noundef %task.089, ptr noundef %31) #8
+  %inc = add nuw nsw i64 %task.089, 1
+  %32 = load i64, ptr %tasks, align 8
+  %cmp10 = icmp slt i64 %inc, %32
   br i1 %cmp10, label %for.body12, label %for.cond.cleanup11
 
 if.end:
-  call fastcc void @advance(ptr noundef nonnull %0, i64 noundef 0, i64 noundef 0) #5
-  %call1882 = call fastcc i64 @work(ptr noundef nonnull %0, i64 noundef 0) #5
-  %and83 = and i64 %call1882, 2147483648
-  %tobool19.not84 = icmp eq i64 %and83, 0
-  br i1 %tobool19.not84, label %if.end21.lr.ph, label %cleanup22
+  call fastcc void @advance(ptr noundef nonnull %0, i64 noundef 0, i64 noundef 0) #6
+  %call1984 = call fastcc i64 @work(ptr noundef nonnull %0, i64 noundef 0) #6
+  %and85 = and i64 %call1984, 2147483648
+  %tobool20.not86 = icmp eq i64 %and85, 0
+  br i1 %tobool20.not86, label %if.end22.lr.ph, label %cleanup23
 
-if.end21.lr.ph:
+if.end22.lr.ph:
   %spins.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 3
   %ticket.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 12
   %sleepers.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 17
   %wakeups3.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 16
   %futex.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 4
-  br label %if.end21
+  br label %if.end22
 
-if.end21:
-  %call1885 = phi i64 [ %call1882, %if.end21.lr.ph ], [ %call18, %wait_for_news.exit ]
-  %36 = load i64, ptr %spins.i, align 8
-  %cmp26.i = icmp sgt i64 %36, 0
-  br i1 %cmp26.i, label %for.body.i74, label %for.end.i
+if.end22:
+  %call1987 = phi i64 [ %call1984, %if.end22.lr.ph ], [ %call19, %wait_for_news.exit ]
+  %33 = load i64, ptr %spins.i, align 8
+  %cmp26.i = icmp sgt i64 %33, 0
+  br i1 %cmp26.i, label %for.body.i76, label %for.end.i
 
-for.body.i74:
-  %i.027.i = phi i64 [ %inc.i75, %if.end.i77 ], [ 0, %if.end21 ]
-  %37 = load atomic i64, ptr %ticket.i monotonic, align 64
-  %cmp1.not.i = icmp eq i64 %37, %call1885
-  br i1 %cmp1.not.i, label %if.end.i77, label %wait_for_news.exit
+for.body.i76:
+  %i.027.i = phi i64 [ %inc.i77, %if.end.i79 ], [ 0, %if.end22 ]
+  %34 = load atomic i64, ptr %ticket.i monotonic, align 64
+  %cmp1.not.i = icmp eq i64 %34, %call1987
+  br i1 %cmp1.not.i, label %if.end.i79, label %wait_for_news.exit
 
-if.end.i77:
-  call void asm sideeffect "pause", "~{dirflag},~{fpsr},~{flags}"() #6
-  %inc.i75 = add nuw nsw i64 %i.027.i, 1
-  %38 = load i64, ptr %spins.i, align 8
-  %cmp.i76 = icmp slt i64 %inc.i75, %38
-  br i1 %cmp.i76, label %for.body.i74, label %for.end.i
+if.end.i79:
+  call void asm sideeffect "pause", "~{dirflag},~{fpsr},~{flags}"() #7
+  %inc.i77 = add nuw nsw i64 %i.027.i, 1
+  %35 = load i64, ptr %spins.i, align 8
+  %cmp.i78 = icmp slt i64 %inc.i77, %35
+  br i1 %cmp.i78, label %for.body.i76, label %for.end.i
 
 for.end.i:
-  %39 = atomicrmw add ptr %sleepers.i, i32 1 seq_cst, align 4
-  %40 = load atomic i32, ptr %wakeups3.i seq_cst, align 64
-  %41 = load atomic i64, ptr %ticket.i seq_cst, align 64
-  %cmp7.i = icmp eq i64 %41, %call1885
+  %36 = atomicrmw add ptr %sleepers.i, i32 1 seq_cst, align 4
+  %37 = load atomic i32, ptr %wakeups3.i seq_cst, align 64
+  %38 = load atomic i64, ptr %ticket.i seq_cst, align 64
+  %cmp7.i = icmp eq i64 %38, %call1987
   br i1 %cmp7.i, label %if.then8.i, label %if.end10.i
 
 if.then8.i:
-  %42 = load i64, ptr %futex.i, align 32
-  %call.i78 = call i64 (i64, ...) @syscall(i64 noundef %42, ptr noundef nonnull %wakeups3.i, i32 noundef 128, i32 noundef %40, i32 noundef 0, i32 noundef 0, i32 noundef 0) #7
+  %39 = load i64, ptr %futex.i, align 32
+  %call.i80 = call i64 (i64, ...) @syscall(i64 noundef %39, ptr noundef nonnull %wakeups3.i, i32 noundef 128, i32 noundef %37, i32 noundef 0, i32 noundef 0, i32 noundef 0) #8
   br label %if.end10.i
 
 if.end10.i:
-  %43 = atomicrmw sub ptr %sleepers.i, i32 1 seq_cst, align 4
+  %40 = atomicrmw sub ptr %sleepers.i, i32 1 seq_cst, align 4
   br label %wait_for_news.exit
 
 wait_for_news.exit:
-  %call18 = call fastcc i64 @work(ptr noundef nonnull %0, i64 noundef 0) #5
-  %and = and i64 %call18, 2147483648
-  %tobool19.not = icmp eq i64 %and, 0
-  br i1 %tobool19.not, label %if.end21, label %cleanup22
+  %call19 = call fastcc i64 @work(ptr noundef nonnull %0, i64 noundef 0) #6
+  %and = and i64 %call19, 2147483648
+  %tobool20.not = icmp eq i64 %and, 0
+  br i1 %tobool20.not, label %if.end22, label %cleanup23
 
-cleanup22:
+cleanup23:
   ret void
 }
 
@@ -520,7 +519,7 @@ entry:
   br label %for.cond
 
 for.cond:
-  %tasks.0 = phi i64 [ 0, %entry ], [ %tasks.0.lcssa.i8791, %cleanup ]
+  %tasks.0 = phi i64 [ 0, %entry ], [ %tasks.0.lcssa.i8892, %cleanup ]
   %next.addr.0 = phi i64 [ %next, %entry ], [ %add11, %cleanup ]
   %0 = load i64, ptr %count, align 16
   %cmp = icmp eq i64 %next.addr.0, %0
@@ -664,121 +663,138 @@ if.end6:
   br i1 %tobool7.not, label %if.end9, label %if.then8
 
 if.then8:
-  %tasks9.i = getelementptr inbounds %struct.Launch, ptr %16, i64 %next.addr.1, i32 2
-  %24 = load i64, ptr %tasks9.i, align 8
-  %cmp.not10.i = icmp sgt i64 %24, 0
-  br i1 %cmp.not10.i, label %run_task.exit, label %for.body.i54
+  %tasks14.i = getelementptr inbounds %struct.Launch, ptr %16, i64 %next.addr.1, i32 2
+  %24 = load i64, ptr %tasks14.i, align 8
+  %cmp.not15.i = icmp sgt i64 %24, 0
+  br i1 %cmp.not15.i, label %run_task.exit, label %for.body.i54
 
 for.body.i54:
   %25 = phi i64 [ %26, %for.body.i54 ], [ %24, %if.then8 ]
-  %launch.addr.012.i = phi ptr [ %incdec.ptr.i, %for.body.i54 ], [ %arrayidx, %if.then8 ]
-  %task.addr.011.i = phi i64 [ %sub.i, %for.body.i54 ], [ 0, %if.then8 ]
-  %sub.i = sub nsw i64 %task.addr.011.i, %25
-  %incdec.ptr.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.012.i, i64 1
-  %tasks.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.012.i, i64 1, i32 2
+  %launch.addr.017.i = phi ptr [ %incdec.ptr.i, %for.body.i54 ], [ %arrayidx, %if.then8 ]
+  %drawn.addr.016.i = phi i64 [ %sub.i, %for.body.i54 ], [ 0, %if.then8 ]
+  %sub.i = sub nsw i64 %drawn.addr.016.i, %25
+  %incdec.ptr.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.017.i, i64 1
+  %tasks.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.017.i, i64 1, i32 2
   %26 = load i64, ptr %tasks.i, align 8
   %cmp.not.i = icmp slt i64 %sub.i, %26
   br i1 %cmp.not.i, label %run_task.exit, label %for.body.i54
 
 run_task.exit:
-  %task.addr.0.lcssa.i = phi i64 [ 0, %if.then8 ], [ %sub.i, %for.body.i54 ]
+  %drawn.addr.0.lcssa.i = phi i64 [ 0, %if.then8 ], [ %sub.i, %for.body.i54 ]
   %launch.addr.0.lcssa.i = phi ptr [ %arrayidx, %if.then8 ], [ %incdec.ptr.i, %for.body.i54 ]
-  %27 = load ptr, ptr %launch.addr.0.lcssa.i, align 8
+  %.lcssa.i = phi i64 [ %24, %if.then8 ], [ %26, %for.body.i54 ]
+  %conv.i = trunc i64 %drawn.addr.0.lcssa.i to i32
+  %conv3.i = trunc i64 %.lcssa.i to i32
+  %27 = load i64, ptr %team, align 64
+  %conv4.i = trunc i64 %27 to i32
+  %rem.i.i = urem i32 %conv.i, %conv4.i
+  %rem1.i.i = urem i32 %conv3.i, %conv4.i
+  %conv.i.i = zext i32 %rem.i.i to i64
+  %div.i.i = udiv i32 %conv3.i, %conv4.i
+  %conv2.i.i = zext i32 %div.i.i to i64
+  %mul.i.i = mul nuw nsw i64 %conv2.i.i, %conv.i.i
+  %cond.i.i = call i32 @llvm.umin.i32(i32 %rem.i.i, i32 %rem1.i.i)
+  %conv4.i.i = zext i32 %cond.i.i to i64
+  %add.i.i = add nuw nsw i64 %mul.i.i, %conv4.i.i
+  %div5.i.i = udiv i32 %conv.i, %conv4.i
+  %conv6.i.i = zext i32 %div5.i.i to i64
+  %add7.i.i = add nuw nsw i64 %add.i.i, %conv6.i.i
+  %28 = load ptr, ptr %launch.addr.0.lcssa.i, align 8
   %args.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.0.lcssa.i, i64 0, i32 1
-  %28 = load ptr, ptr %args.i, align 8
-  %29 = load ptr, ptr %scratch.i, align 8
-  %30 = load i64, ptr %scratch_bytes.i, align 16
-  %mul.i = mul nsw i64 %30, %thread
-  %add.ptr.i55 = getelementptr inbounds i8, ptr %29, i64 %mul.i
-  call void %27(ptr noundef %28, i64 noundef %task.addr.0.lcssa.i, ptr noundef %add.ptr.i55) #7
+  %29 = load ptr, ptr %args.i, align 8
+  %30 = load ptr, ptr %scratch.i, align 8
+  %31 = load i64, ptr %scratch_bytes.i, align 16
+  %mul.i = mul nsw i64 %31, %thread
+  %add.ptr.i55 = getelementptr inbounds i8, ptr %30, i64 %mul.i
+  call void %28(ptr noundef %29, i64 noundef %add7.i.i, ptr noundef %add.ptr.i55) #8
   %.pre = load i64, ptr %together.i, align 8
   br label %if.end9
 
 if.end9:
-  %31 = phi i64 [ %.pre, %run_task.exit ], [ %17, %if.end6 ], [ %17, %if.end2 ]
-  %tasks.0.lcssa.i8791 = phi i64 [ %add.i51.lcssa, %run_task.exit ], [ 0, %if.end6 ], [ 0, %if.end2 ]
-  %32 = load ptr, ptr %times_ns.i, align 8
-  %tobool.not.i57 = icmp eq ptr %32, null
+  %32 = phi i64 [ %.pre, %run_task.exit ], [ %17, %if.end6 ], [ %17, %if.end2 ]
+  %tasks.0.lcssa.i8892 = phi i64 [ %add.i51.lcssa, %run_task.exit ], [ 0, %if.end6 ], [ 0, %if.end2 ]
+  %33 = load ptr, ptr %times_ns.i, align 8
+  %tobool.not.i57 = icmp eq ptr %33, null
   br i1 %tobool.not.i57, label %cleanup, label %if.end.i59
 
 if.end.i59:
-  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %now.i) #6
-  %call.i = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %now.i) #7
-  %cmp6.i58 = icmp sgt i64 %31, 0
+  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %now.i) #7
+  %call.i = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %now.i) #8
+  %cmp6.i58 = icmp sgt i64 %32, 0
   br i1 %cmp6.i58, label %for.body.i67.preheader, label %for.cond.cleanup.i61
 
 for.body.i67.preheader:
-  %xtraiter98 = and i64 %31, 1
-  %33 = icmp eq i64 %31, 1
-  br i1 %33, label %for.cond.cleanup.i61.loopexit.unr-lcssa, label %for.body.i67.preheader.new
+  %xtraiter99 = and i64 %32, 1
+  %34 = icmp eq i64 %32, 1
+  br i1 %34, label %for.cond.cleanup.i61.loopexit.unr-lcssa, label %for.body.i67.preheader.new
 
 for.body.i67.preheader.new:
-  %unroll_iter101 = and i64 %31, -2
+  %unroll_iter102 = and i64 %32, -2
   br label %for.body.i67
 
 for.cond.cleanup.i61.loopexit.unr-lcssa:
   %i.07.i.unr = phi i64 [ 0, %for.body.i67.preheader ], [ %add.1, %for.body.i67 ]
-  %lcmp.mod100.not = icmp eq i64 %xtraiter98, 0
-  br i1 %lcmp.mod100.not, label %for.cond.cleanup.i61, label %for.body.i67.epil
+  %lcmp.mod101.not = icmp eq i64 %xtraiter99, 0
+  br i1 %lcmp.mod101.not, label %for.cond.cleanup.i61, label %for.body.i67.epil
 
 for.body.i67.epil:
-  %34 = load i64, ptr %now.i, align 8
-  %mul.i62.epil = mul nsw i64 %34, 1000000000
-  %35 = load i64, ptr %nanoseconds.i, align 8
-  %add.i63.epil = add nsw i64 %mul.i62.epil, %35
-  %36 = load ptr, ptr %times_ns.i, align 8
+  %35 = load i64, ptr %now.i, align 8
+  %mul.i62.epil = mul nsw i64 %35, 1000000000
+  %36 = load i64, ptr %nanoseconds.i, align 8
+  %add.i63.epil = add nsw i64 %mul.i62.epil, %36
+  %37 = load ptr, ptr %times_ns.i, align 8
   %add.epil = add nuw nsw i64 %i.07.i.unr, 1
   %add2.i.epil = add i64 %add.epil, %next.addr.1
-  %arrayidx.i64.epil = getelementptr inbounds i64, ptr %36, i64 %add2.i.epil
+  %arrayidx.i64.epil = getelementptr inbounds i64, ptr %37, i64 %add2.i.epil
   store i64 %add.i63.epil, ptr %arrayidx.i64.epil, align 8
   br label %for.cond.cleanup.i61
 
 for.cond.cleanup.i61:
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %now.i) #6
-  %.pre96 = load i64, ptr %together.i, align 8
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %now.i) #7
+  %.pre97 = load i64, ptr %together.i, align 8
   br label %cleanup
 
 for.body.i67:
   %i.07.i = phi i64 [ 0, %for.body.i67.preheader.new ], [ %add.1, %for.body.i67 ]
-  %niter102 = phi i64 [ 0, %for.body.i67.preheader.new ], [ %niter102.next.1, %for.body.i67 ]
-  %37 = load i64, ptr %now.i, align 8
-  %mul.i62 = mul nsw i64 %37, 1000000000
-  %38 = load i64, ptr %nanoseconds.i, align 8
-  %add.i63 = add nsw i64 %mul.i62, %38
-  %39 = load ptr, ptr %times_ns.i, align 8
+  %niter103 = phi i64 [ 0, %for.body.i67.preheader.new ], [ %niter103.next.1, %for.body.i67 ]
+  %38 = load i64, ptr %now.i, align 8
+  %mul.i62 = mul nsw i64 %38, 1000000000
+  %39 = load i64, ptr %nanoseconds.i, align 8
+  %add.i63 = add nsw i64 %mul.i62, %39
+  %40 = load ptr, ptr %times_ns.i, align 8
   %add = or i64 %i.07.i, 1
   %add2.i = add i64 %add, %next.addr.1
-  %arrayidx.i64 = getelementptr inbounds i64, ptr %39, i64 %add2.i
+  %arrayidx.i64 = getelementptr inbounds i64, ptr %40, i64 %add2.i
   store i64 %add.i63, ptr %arrayidx.i64, align 8
-  %40 = load i64, ptr %now.i, align 8
-  %mul.i62.1 = mul nsw i64 %40, 1000000000
-  %41 = load i64, ptr %nanoseconds.i, align 8
-  %add.i63.1 = add nsw i64 %mul.i62.1, %41
-  %42 = load ptr, ptr %times_ns.i, align 8
+  %41 = load i64, ptr %now.i, align 8
+  %mul.i62.1 = mul nsw i64 %41, 1000000000
+  %42 = load i64, ptr %nanoseconds.i, align 8
+  %add.i63.1 = add nsw i64 %mul.i62.1, %42
+  %43 = load ptr, ptr %times_ns.i, align 8
   %add.1 = add nuw nsw i64 %i.07.i, 2
   %add2.i.1 = add i64 %add.1, %next.addr.1
-  %arrayidx.i64.1 = getelementptr inbounds i64, ptr %42, i64 %add2.i.1
+  %arrayidx.i64.1 = getelementptr inbounds i64, ptr %43, i64 %add2.i.1
   store i64 %add.i63.1, ptr %arrayidx.i64.1, align 8
-  %niter102.next.1 = add nuw i64 %niter102, 2
-  %niter102.ncmp.1 = icmp eq i64 %niter102.next.1, %unroll_iter101
-  br i1 %niter102.ncmp.1, label %for.cond.cleanup.i61.loopexit.unr-lcssa, label %for.body.i67
+  %niter103.next.1 = add nuw i64 %niter103, 2
+  %niter103.ncmp.1 = icmp eq i64 %niter103.next.1, %unroll_iter102
+  br i1 %niter103.ncmp.1, label %for.cond.cleanup.i61.loopexit.unr-lcssa, label %for.body.i67
 
 cleanup:
-  %43 = phi i64 [ %.pre96, %for.cond.cleanup.i61 ], [ %31, %if.end9 ]
-  %add11 = add nsw i64 %43, %next.addr.1
+  %44 = phi i64 [ %.pre97, %for.cond.cleanup.i61 ], [ %32, %if.end9 ]
+  %add11 = add nsw i64 %44, %next.addr.1
   br label %for.cond
 
 for.end:
   %tasks.1 = phi i64 [ %tasks.0, %land.lhs.true.i ], [ %tasks.0, %lor.lhs.false.i ], [ %tasks.0, %if.then ], [ %add.i51.lcssa, %tasks_together.exit ]
   %next.addr.3 = phi i64 [ %next.addr.0, %land.lhs.true.i ], [ %next.addr.0, %lor.lhs.false.i ], [ %next.addr.0, %if.then ], [ %next.addr.1, %tasks_together.exit ]
-  %44 = load i64, ptr %count, align 16
-  %cmp13 = icmp eq i64 %next.addr.3, %44
+  %45 = load i64, ptr %count, align 16
+  %cmp13 = icmp eq i64 %next.addr.3, %45
   br i1 %cmp13, label %if.then14, label %if.end18
 
 if.then14:
   %ticket.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 12
-  %45 = load atomic i64, ptr %ticket.i monotonic, align 64
-  %shr.i = and i64 %45, -4294967296
+  %46 = load atomic i64, ptr %ticket.i monotonic, align 64
+  %shr.i = and i64 %46, -4294967296
   %or.i = add i64 %shr.i, 6442450944
   store atomic i64 %or.i, ptr %ticket.i seq_cst, align 64
   %tobool15.not = icmp eq i64 %thread, 0
@@ -786,16 +802,16 @@ if.then14:
 
 if.then16:
   %wakeups.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 16
-  %46 = atomicrmw add ptr %wakeups.i, i32 1 seq_cst, align 4
+  %47 = atomicrmw add ptr %wakeups.i, i32 1 seq_cst, align 4
   %sleepers.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 17
-  %47 = load atomic i32, ptr %sleepers.i seq_cst, align 4
-  %tobool.not.i68 = icmp eq i32 %47, 0
+  %48 = load atomic i32, ptr %sleepers.i seq_cst, align 4
+  %tobool.not.i68 = icmp eq i32 %48, 0
   br i1 %tobool.not.i68, label %cleanup20, label %if.then.i
 
 if.then.i:
   %futex.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 4
-  %48 = load i64, ptr %futex.i, align 32
-  %call.i69 = call i64 (i64, ...) @syscall(i64 noundef %48, ptr noundef nonnull %wakeups.i, i32 noundef 129, i64 noundef 2147483647, i32 noundef 0, i32 noundef 0, i32 noundef 0) #7
+  %49 = load i64, ptr %futex.i, align 32
+  %call.i69 = call i64 (i64, ...) @syscall(i64 noundef %49, ptr noundef nonnull %wakeups.i, i32 noundef 129, i64 noundef 2147483647, i32 noundef 0, i32 noundef 0, i32 noundef 0) #8
   br label %cleanup20
 
 if.end18:
@@ -806,24 +822,24 @@ if.end18:
   %unfinished = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 14
   store atomic i64 %tasks.1, ptr %unfinished monotonic, align 64
   %ticket.i71 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 12
-  %49 = load atomic i64, ptr %ticket.i71 monotonic, align 64
-  %shr.i72 = and i64 %49, -4294967296
+  %50 = load atomic i64, ptr %ticket.i71 monotonic, align 64
+  %shr.i72 = and i64 %50, -4294967296
   %shl.i73 = add i64 %shr.i72, 4294967296
-  %conv.i = and i64 %tasks.1, 4294967295
-  %or.i74 = or i64 %shl.i73, %conv.i
-  store atomic i64 %or.i74, ptr %ticket.i71 seq_cst, align 64
-  %wakeups.i75 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 16
-  %50 = atomicrmw add ptr %wakeups.i75, i32 1 seq_cst, align 4
-  %sleepers.i76 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 17
-  %51 = load atomic i32, ptr %sleepers.i76 seq_cst, align 4
-  %tobool.not.i77 = icmp eq i32 %51, 0
-  br i1 %tobool.not.i77, label %cleanup20, label %if.then.i80
+  %conv.i74 = and i64 %tasks.1, 4294967295
+  %or.i75 = or i64 %shl.i73, %conv.i74
+  store atomic i64 %or.i75, ptr %ticket.i71 seq_cst, align 64
+  %wakeups.i76 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 16
+  %51 = atomicrmw add ptr %wakeups.i76, i32 1 seq_cst, align 4
+  %sleepers.i77 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 17
+  %52 = load atomic i32, ptr %sleepers.i77 seq_cst, align 4
+  %tobool.not.i78 = icmp eq i32 %52, 0
+  br i1 %tobool.not.i78, label %cleanup20, label %if.then.i81
 
-if.then.i80:
+if.then.i81:
   %sub = add nsw i64 %tasks.1, -1
-  %futex.i78 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 4
-  %52 = load i64, ptr %futex.i78, align 32
-  %call.i79 = call i64 (i64, ...) @syscall(i64 noundef %52, ptr noundef nonnull %wakeups.i75, i32 noundef 129, i64 noundef %sub, i32 noundef 0, i32 noundef 0, i32 noundef 0) #7
+  %futex.i79 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 4
+  %53 = load i64, ptr %futex.i79, align 32
+  %call.i80 = call i64 (i64, ...) @syscall(i64 noundef %53, ptr noundef nonnull %wakeups.i76, i32 noundef 129, i64 noundef %sub, i32 noundef 0, i32 noundef 0, i32 noundef 0) #8
   br label %cleanup20
 
 cleanup20:
@@ -850,7 +866,7 @@ entry:
 if.then.i:
   %futex.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 4
   %3 = load i64, ptr %futex.i, align 32
-  %call.i = tail call i64 (i64, ...) @syscall(i64 noundef %3, ptr noundef nonnull %wakeups.i, i32 noundef 129, i64 noundef 2147483647, i32 noundef 0, i32 noundef 0, i32 noundef 0) #7
+  %call.i = tail call i64 (i64, ...) @syscall(i64 noundef %3, ptr noundef nonnull %wakeups.i, i32 noundef 129, i64 noundef 2147483647, i32 noundef 0, i32 noundef 0, i32 noundef 0) #8
   br label %wake_sleepers.exit
 
 wake_sleepers.exit:
@@ -861,10 +877,14 @@ declare i64 @syscall(i64 noundef, ...) local_unnamed_addr
 
 declare i32 @clock_gettime(i32 noundef, ptr noundef) local_unnamed_addr
 
+; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
+declare i32 @llvm.umin.i32(i32, i32) #5
+
 attributes #0 = { mustprogress nofree norecurse nosync nounwind willreturn memory(none) }
 attributes #1 = { mustprogress nofree norecurse nosync nounwind willreturn memory(argmem: write) }
 attributes #2 = { nounwind }
 attributes #3 = { mustprogress nocallback nofree nosync nounwind willreturn memory(argmem: readwrite) }
-attributes #5 = { nobuiltin }
-attributes #6 = { nounwind }
-attributes #7 = { nobuiltin nounwind }
+attributes #5 = { nocallback nofree nosync nounwind speculatable willreturn memory(none) }
+attributes #6 = { nobuiltin }
+attributes #7 = { nounwind }
+attributes #8 = { nobuiltin nounwind }

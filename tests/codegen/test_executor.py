@@ -1,19 +1,23 @@
 """The executor's checked-in IR belongs to its C source, is tied to no target, and becomes an object for each of
-ours.
+ours; threads that draw tasks by turns get neighbours.
 """
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 import struct
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tests.runtime.kernels import TRIPLE
 from tilestitch.codegen.cpu import executor
 from tilestitch.codegen.cpu.executor import EXECUTOR_EXPORTS, executor_object
 from tilestitch.codegen.cpu.toolchain.elf import EM_AARCH64, EM_X86_64, read_object
+from tilestitch.codegen.cpu.toolchain.link import link
 
 IR = Path(executor.__file__).with_name("executor.ll")
 
@@ -77,6 +81,52 @@ def test_there_are_no_data_races(stress: Path, threads: int, spins: int) -> None
     command = [str(stress), str(threads), "500", str(spins)]
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (result.stdout, result.returncode) == ("right\n", 0), result.stderr
+
+
+_TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    path = tmp_path_factory.mktemp("executor") / "executor.so"
+    path.write_bytes(link([executor_object(TRIPLE)], EXECUTOR_EXPORTS))
+    return ctypes.CDLL(str(path))
+
+
+def _drawn(threads: int, tasks: int, code: ctypes.CDLL) -> list[int]:
+    """The tasks of a launch in the order in which a team draws them; the caller's thread is the only one that works."""
+    code.ts_team_bytes.restype = ctypes.c_int64
+    team = np.zeros(code.ts_team_bytes() + 64, np.uint8)
+    address = ctypes.c_void_p(-(-team.ctypes.data // 64) * 64)
+    code.ts_init(address, ctypes.c_int64(threads), None, ctypes.c_int64(0), ctypes.c_int64(0), ctypes.c_int64(202))
+    order: list[int] = []
+    kernel = _TASK(lambda args, task, scratch: order.append(task))
+    launch = (ctypes.c_int64 * 4)(ctypes.cast(kernel, ctypes.c_void_p).value or 0, 0, tasks, 1)
+    run = (ctypes.c_int64 * 5)(address.value or 0, ctypes.addressof(launch), 1, 0, 0)
+    code.ts_run(run)
+    return order
+
+
+@pytest.mark.parametrize(
+    ("threads", "tasks", "order"),
+    [
+        (1, 4, [0, 1, 2, 3]),
+        (2, 6, [0, 3, 1, 4, 2, 5]),
+        (2, 5, [0, 3, 1, 4, 2]),
+        (3, 7, [0, 3, 5, 1, 4, 6, 2]),
+        (4, 3, [0, 1, 2]),
+    ],
+)
+def test_threads_that_draw_by_turns_get_neighbouring_tasks(
+    threads: int, tasks: int, order: list[int], library: ctypes.CDLL
+) -> None:
+    assert _drawn(threads, tasks, library) == order
+
+
+def test_every_task_is_drawn_once(library: ctypes.CDLL) -> None:
+    for threads in range(1, 9):
+        for tasks in range(2, 40):
+            assert sorted(_drawn(threads, tasks, library)) == list(range(tasks))
 
 
 def test_other_architectures_are_refused() -> None:
