@@ -103,9 +103,15 @@ def _rivals(options: argparse.Namespace, inputs: Mapping[str, Any]) -> dict[str,
 
 
 def interleaved(
-    engines: Mapping[str, Callable[[], object]], rounds: int, warmup: int, progress: Callable[..., None]
+    engines: Mapping[str, Callable[[], object]],
+    rounds: int,
+    warmup: int,
+    progress: Callable[..., None],
+    clock: Callable[[], int] = time.perf_counter_ns,
 ) -> dict[str, list[float]]:
-    """Latencies in microseconds of ROUNDS runs of each engine. Engines take turns of BURST runs, in changing order.
+    """Times in microseconds of ROUNDS runs of each engine. Engines take turns of BURST runs, in changing order.
+
+    clock: nanoseconds; `time.thread_time_ns` is right for engines of one thread on a machine with other work.
 
     Runs in the first SETTLE_S of a turn are not counted: they pay for what the engine before left in caches, and for
     its threads, which may hold a core yet (ONNX Runtime's spin for about 50 ms after a run).
@@ -120,9 +126,9 @@ def interleaved(
         for name in order:
             _settle(engines[name])
             for _ in range(min(BURST, rounds - done)):
-                start = time.perf_counter_ns()
+                start = clock()
                 engines[name]()
-                times[name].append((time.perf_counter_ns() - start) / 1e3)
+                times[name].append((clock() - start) / 1e3)
         order.reverse()
     return times
 

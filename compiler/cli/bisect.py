@@ -3,10 +3,10 @@ results as outputs: for the target, with the precision, passes and planner that 
 
 First by the artifact's own plan: its kernels as they are, and what they store for each other shown. What they store
 under a name of the model is compared with the reference; and all of it, in whatever layout, with what numpy makes of
-that part of the graph from what the kernel read (where no dimension is open): so a kernel is found that computes
-anything else than it should. If all do, or if the plan is what the options lead to, then with all results between
-kernels as outputs of the model, and if none differs with one at a time, halving the range: that finds what was made of
-the graph before it was planned.
+that part of the graph from what the kernel read (where no dimension is open, nor known at run time only): so a kernel
+is found that computes anything else than it should. If all do, or if the plan is what the options lead to, then with
+all results between kernels as outputs of the model, and if none differs with one at a time, halving the range: that
+finds what was made of the graph before it was planned.
 """
 
 from __future__ import annotations
@@ -166,6 +166,8 @@ def _by_plan(search: Search, plan: StitchPlan, progress: Progress) -> list[dict[
     """Among what the artifact's own kernels store: the first that the reference has otherwise, and the first that is
     not what the kernel should have made of what it read.
     """
+    from tilestitch.compiler.ir.symbol_uses import symbols_within
+
     candidates = stored_values(search.model, search.explained)
     if search.is_open:
         candidates = [candidate for candidate in candidates if candidate.named]
@@ -179,7 +181,7 @@ def _by_plan(search: Search, plan: StitchPlan, progress: Progress) -> list[dict[
     compared = search.from_reference(known, [results[i] for i in named], [limits[i] for i in named]) if known else []
     # A rewrite may have left a value's name to one of another layout.
     alike = [(one, found) for one, found in zip(known, compared) if not found.note.startswith(("dtype", "shape"))]
-    if search.is_open:
+    if symbols_within(compiled.specialisations[0].graph):
         return _first_of(alike, "")
     made = _made_by_kernels(compiled, candidates, search.inputs, results, limits)
     return [*_first_of(alike, ""), *_first_of(list(zip(candidates, made)), AS_READ)]

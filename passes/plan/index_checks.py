@@ -80,7 +80,8 @@ def _limit(indices: Value, part: tuple[int, int] | None) -> Size | None:
         case "top_k" if indices is node.outputs[1]:
             return node.inputs[0].shape[node.attrs["axis"]]
         case "arg_max" | "arg_min":
-            return node.inputs[0].shape[node.attrs["axis"]]
+            size = node.inputs[0].shape[node.attrs["axis"]]
+            return size if bounds_of(size)[0] > 0 else None  # among no elements, the place is 0
         case "order_rows":
             return node.inputs[0].shape[0]
         case "compact" if part is not None and part[0] == 0:

@@ -363,6 +363,36 @@ def test_the_plan_of_open_dimensions_is_looked_at(
     assert (found["node"], found["kernel"], found["shape"]) == ("scaled", "mul", [5, 8])
 
 
+def test_the_plan_of_sizes_that_are_found_when_it_runs_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        net (float[4,8] x) => (float[4,8] y, float[m] z)
+        <float[8] w = {1,2,3,4,5,6,7,8}, int64[1] flat = {-1}, float zero = {0}, float[1] one = {1}> {
+          [soft] a = Softmax <axis = 0> (x)
+          [scaled] b = Mul (a, w)
+          [again] y = Softmax <axis = 1> (b)
+          [found] places = NonZero (x)
+          [count] some = Size (places)
+          [any] number = Cast <to = 1> (some)
+          [more] is_more = Greater (number, zero)
+          z = If (is_more) <
+            then_branch = most () => (float[k] u) {
+              pairs = Reshape (places, flat)
+              u = Cast <to = 1> (pairs)
+            },
+            else_branch = none () => (float[1] v) { v = Identity (one) }
+          >
+        }"""
+    )
+    artifact, path = compiled(tmp_path, model, "--planner", "none")
+    plant_fault(monkeypatch, "w")
+    monkeypatch.setattr(bisect, "_by_names", lambda *_: [])  # which plans anew
+    found = first(capsys, artifact, path, "--against", "reference")
+    assert found["node"] == "scaled"
+
+
 def test_another_model_is_said_to_be_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     artifact, _ = compiled(tmp_path, transformer(seed=1))
     onnx.save(transformer(seed=2), tmp_path / "other.onnx")

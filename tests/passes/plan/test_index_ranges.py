@@ -45,3 +45,10 @@ def test_numbers_that_wrap_may_be_anything() -> None:
     body = "j = ArgMax<axis=1, keepdims=0>(x)  b = Cast<to=3>(j)  c = Mul(b, b)  d = Mul(c, c)  k = Cast<to=7>(d)"
     assert checks(body + "  y = Gather(table, k)") == 1
     assert np.int8(8) ** 4 == 0
+
+
+@pytest.mark.parametrize(("n", "number"), [(0, 1), (1, 0)])
+def test_the_place_of_the_largest_of_no_elements_is_in_no_range(n: int, number: int) -> None:
+    text = f'<ir_version: 8, opset_import: ["" : 18]> g (float[{n}, 4] x, float[{n}, 4] z) => (float[1, 4] y)\n'
+    text += "{ i = ArgMax<axis=0, keepdims=1>(x)  y = GatherElements<axis=0>(z, i) }"
+    assert len(pending_checks(import_model(parser.parse_model(text)).graph.nodes)) == number
