@@ -8,6 +8,7 @@ buffers lie, and how they are made, is the device's (`CacheMemory`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import pairwise
@@ -91,17 +92,12 @@ class Caches:
 
     def _solved(self, feeds: Mapping[str, Any]) -> tuple[Sequence[Cache], Mapping[str, int]]:
         """The caches of the first program that takes inputs of such shapes, and the values of its symbols."""
-        problem: InputError | None = None
         for program, solver in zip(self._known, self._solvers):
-            shapes = [np.shape(feeds.get(program.values[n].name, ())) for n in program.inputs]
-            try:
-                for number, shape in zip(program.inputs, shapes):
-                    _check_fixed(program.values[number], shape)
-                return program.caches, solver.solve(shapes)
-            except InputError as error:
-                problem = problem or error
-        assert problem is not None
-        raise problem
+            # An error that is kept keeps this frame by its traceback, and so the feeds, until garbage is collected.
+            with suppress(InputError):
+                return program.caches, _values(program, solver, feeds)
+        # None takes them: this raises what the first has against them.
+        return self._known[0].caches, _values(self._known[0], self._solvers[0], feeds)
 
     def _places(
         self, caches: Sequence[Cache], arrays: Mapping[str, Any], lengths: Mapping[str, tuple[int, int]]
@@ -221,6 +217,14 @@ def _as_known(program: Program) -> Program:
 def _are_apart(places: Iterable[tuple[int, int]]) -> bool:
     """Whether no two of these, each an address and a number of bytes, have memory in common."""
     return all(start + nbytes <= after for (start, nbytes), (after, _) in pairwise(sorted(places)))
+
+
+def _values(program: Program, solver: Solver, feeds: Mapping[str, Any]) -> dict[str, int]:
+    """The values of a program's symbols. Raises `InputError` where it takes no inputs of such shapes."""
+    shapes = [np.shape(feeds.get(program.values[n].name, ())) for n in program.inputs]
+    for number, shape in zip(program.inputs, shapes):
+        _check_fixed(program.values[number], shape)
+    return solver.solve(shapes)
 
 
 def _check_fixed(value: ValueSpec, shape: Sequence[int]) -> None:

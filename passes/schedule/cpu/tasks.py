@@ -10,7 +10,7 @@ DRAW_CYCLES = 600.0
 HAND_OVER_CYCLES = 5000.0
 """Cycles until other threads take part: two microseconds, between those that look for work and those that sleep."""
 
-UNEVENNESS = 0.1
+UNEVENNESS = 0.2
 """Part of a task that the slowest thread is expected to work longer than the others."""
 
 MAX_PARTS = 96
