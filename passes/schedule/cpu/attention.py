@@ -15,15 +15,13 @@ from tilestitch.passes.plan.cpu.tiling import split_at_most
 
 from .cycles import attention_cycles
 from .gemm import choose_gemm, in_one_task, tile_gemm
-from .tasks import SHAPES
+from .tasks import SHAPES, UNEVENNESS
 from .tiles import choose_tile
 
 LEAST_QUERIES, PACKED_QUERIES = 8, 16
 """Least queries of a task, and those whose GEMMs take as long as packing keys and values."""
 LEAST_BLOCK = 8
 """Queries of a block, however much memory their scores take."""
-UNEVENNESS = 0.3
-"""Part of a task that the slowest of several threads works longer than the others."""
 
 
 @lru_cache(SHAPES)
