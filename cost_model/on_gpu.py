@@ -119,10 +119,12 @@ def _banded(launch: Launch, gpu: Device) -> _Stage:
         arithmetic=first.arithmetic + second.arithmetic,
         tail=tail,
     )
-    machine, apart = _machine(launch, gpu), _machine(Launch(((second,),)), gpu)
+    machine = _machine(launch, gpu)
     # A band is complete when its tiles are, whose last blocks have added parts of the reduction.
     together = machine.stage([both]).after(machine.tail_us(first.tail, first.tasks))
-    options = together, machine.stage([first]), apart.stage([second])
+    # With fewer blocks on an SM fewer have their tails together, but no tail is over earlier for that.
+    alone = [_machine(Launch(((part,),)), gpu).stage([part]) for part in (first, second)]
+    options = together, machine.stage([first]), *alone
     return max(options, key=lambda stage: stage.latency_us)
 
 

@@ -103,6 +103,14 @@ def test_a_tail_takes_no_less_beside_a_part_that_leaves_its_blocks_less_room() -
         assert latency_us(MODEL, joined, device) * NEARLY >= latency_us(MODEL, kernel_of(narrow), device)
 
 
+def test_a_band_takes_no_less_than_its_first_stage_whose_tails_have_more_room_alone() -> None:
+    first = Part("injective", "float32", tasks=131, threads=128, tail=Tail(rows=0, nbytes=400_000, blocks=200))
+    second = Part("contraction", "float32", registers=255, tail=Tail(rows=2, nbytes=3, blocks=24))
+    joined = KernelFacts((Launch(((first,), (second,)), tie="band"),))
+    for device in devices():
+        assert latency_us(MODEL, joined, device) * NEARLY >= latency_us(MODEL, kernel_of(first), device)
+
+
 def test_a_tensor_that_one_part_barely_touches_is_as_large_as_the_other_makes_it() -> None:
     """Whether what a launch moves fits the L2 cache does not depend on the order of its parts."""
     large, none = (Part("injective", "float32", writes=(Traffic("b", nbytes, nbytes),)) for nbytes in (2 * MB, 0))
