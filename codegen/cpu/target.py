@@ -12,6 +12,7 @@ from tvm.target import codegen as target_codegen
 
 from tilestitch.codegen.errors import TargetError
 from tilestitch.passes.plan.cpu.isa import AVX2, AVX512, Isa
+from tilestitch.runtime.cpu.features import cpu_flags, missing_features
 
 from .isa import isa_of
 
@@ -153,33 +154,11 @@ def host_target() -> CpuTarget:
 
 def _corrections(named: CpuTarget) -> tuple[str, ...]:
     """A virtual machine may hide features that the processor's name stands for: those are switched off."""
-    present = _cpuinfo_flags()
+    present = cpu_flags()
     if not present:
         return ()
     features = (*named.features, *features_of_tiles(named.tile_dots))
-    return tuple(f"-{name}" for name in features if _proc_name(name) not in present)
-
-
-def _proc_name(feature: str) -> str:
-    return _PROC_NAMES.get(feature, feature.replace(".", "_").replace("-", "_"))
-
-
-# Where /proc/cpuinfo spells a feature differently than LLVM.
-_PROC_NAMES = {
-    "sse3": "pni", "bmi": "bmi1", "lzcnt": "abm", "avx512vbmi2": "avx512_vbmi2", "avx512vnni": "avx512_vnni",
-    "avx512bitalg": "avx512_bitalg", "avx512vpopcntdq": "avx512_vpopcntdq", "avx512bf16": "avx512_bf16",
-    "avx512fp16": "avx512_fp16", "avxvnni": "avx_vnni", "neon": "asimd", "fullfp16": "asimdhp", "dotprod": "asimddp",
-    "lse": "atomics",
-}  # fmt: skip
-
-
-def _cpuinfo_flags() -> frozenset[str]:
-    try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-            lines = [line for line in file if line.startswith(("flags", "Features"))]
-    except OSError:
-        return frozenset()
-    return frozenset(lines[0].partition(":")[2].split()) if lines else frozenset()
+    return tuple(f"-{name}" for name in missing_features(features, present))
 
 
 def parse_target(text: str) -> CpuTarget:

@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from tilestitch.compiler.conformance import report
 from tilestitch.compiler.conformance.cases import KINDS, Case, load_cases
 from tilestitch.compiler.conformance.engines import DEFAULT_KINDS, ENGINES
 from tilestitch.compiler.conformance.outcome import Outcome
-from tilestitch.compiler.conformance.pool import check_case, run_all
+from tilestitch.compiler.conformance.pool import Engine, check_case, run_all
+from tilestitch.compiler.conformance.remote import remote
 from tilestitch.compiler.conformance.sampling import sample
 
 
@@ -37,6 +39,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         choices=ENGINES,
         help="default tilestitch, for the CPU; may be repeated",
     )
+    parser.add_argument("--target", metavar="TARGET", help="compile for a CPU that this machine does not have …")
+    parser.add_argument(
+        "--python", metavar="COMMAND", help="… and run by the Python of one that has it, which this starts"
+    )
     parser.add_argument("--sample", type=int, metavar="N", help="only N cases, spread over operators and types")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="worker processes")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for one case (default 60)")
@@ -51,6 +57,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("--jobs must be at least 1")
     if options.sample is not None and options.sample < 1:
         parser.error("--sample must be at least 1")
+    if bool(options.target) != bool(options.python):
+        parser.error("--target and --python go together")
+    if options.target and options.engine:
+        parser.error("--target is for the CPU; leave --engine out")
+    options.engine = [options.target] if options.target else options.engine
     options.engine = list(dict.fromkeys(options.engine or ["tilestitch"]))
     if len(options.engine) > 1 and (options.json or options.compare or options.traceback):
         parser.error("--json, --compare and --traceback are for one engine")
@@ -82,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
             print("\n".join(f"{case.kind}/{case.name}" for case in cases))
             return 0
         if options.traceback:
-            return _trace(engine, cases)
+            return _trace(_engine(engine, options), cases)
         results[engine] = _run(engine, cases, options)
     outcomes = [outcome for found in results.values() for outcome in found]
     if options.compare:
@@ -98,7 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(engine: str, cases: list[Case], options: argparse.Namespace) -> list[Outcome]:
     start = time.perf_counter()
     progress = _Progress(len(cases))
-    outcomes = run_all(engine, cases, options.jobs, options.timeout, progress.show)
+    outcomes = run_all(_engine(engine, options), cases, options.jobs, options.timeout, progress.show)
     progress.finish()
     print(report.summary(outcomes))
     print(f"\n{engine}: {len(outcomes)} cases in {time.perf_counter() - start:.0f} s", flush=True)
@@ -115,8 +126,12 @@ def _select(cases: list[Case], pattern: str | None, count: int | None) -> list[C
     return matching if count is None else sample(matching, count)
 
 
-def _trace(engine: str, cases: list[Case]) -> int:
-    prepare = ENGINES[engine]()
+def _engine(name: str, options: argparse.Namespace) -> Engine:
+    return partial(remote, options.target, options.python) if options.target else ENGINES[name]
+
+
+def _trace(engine: Engine, cases: list[Case]) -> int:
+    prepare = engine()
     failed = 0
     for case in cases:
         try:

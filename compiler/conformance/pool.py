@@ -18,11 +18,13 @@ from onnx import ModelProto
 
 from tilestitch.compiler.conformance.cases import Case
 from tilestitch.compiler.conformance.compare import compare
-from tilestitch.compiler.conformance.engines import ENGINES, Prepare, Run
+from tilestitch.compiler.conformance.engines import Prepare, Run
 from tilestitch.compiler.conformance.outcome import PASS, Outcome, classify
 
 # Forked, so that the cases, which take seconds to make, are there already; the engine is imported in the worker.
 CONTEXT = multiprocessing.get_context("fork")
+Engine = Callable[[], Prepare]
+"""Starts one in a worker."""
 RECYCLE_AFTER = 400  # cases; bounds what leaks in the engine add up to
 
 
@@ -54,9 +56,9 @@ class Worker:
 
 
 def run_all(
-    engine: str, cases: Sequence[Case], jobs: int, timeout_s: float, show: Callable[[Outcome], None]
+    engine: Engine, cases: Sequence[Case], jobs: int, timeout_s: float, show: Callable[[Outcome], None]
 ) -> list[Outcome]:
-    """Runs CASES on the engine named ENGINE in JOBS processes; SHOW is called with each outcome as it comes."""
+    """Runs CASES on ENGINE in JOBS processes; SHOW is called with each outcome as it comes."""
     outcomes: dict[int, Outcome] = {}
     queue = deque(range(len(cases)))
     workers: list[Worker] = []
@@ -77,7 +79,7 @@ def run_all(
     return [outcomes[index] for index in sorted(outcomes)]
 
 
-def _staff(workers: list[Worker], engine: str, cases: Sequence[Case], wanted: int) -> None:
+def _staff(workers: list[Worker], engine: Engine, cases: Sequence[Case], wanted: int) -> None:
     """Replaces the workers that have gone or have served long enough; WANTED is how many there should be."""
     for worker in [worker for worker in workers if worker.index is None and worker.served >= RECYCLE_AFTER]:
         _stop(worker)
@@ -130,7 +132,7 @@ def _stop(worker: Worker) -> None:
     worker.process.join()
 
 
-def _work(pipe: Connection, engine: str, cases: Sequence[Case]) -> None:
+def _work(pipe: Connection, engine: Engine, cases: Sequence[Case]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops us
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
@@ -142,10 +144,10 @@ def _work(pipe: Connection, engine: str, cases: Sequence[Case]) -> None:
             pipe.send(run_case(prepare, cases[pipe.recv()]))
 
 
-def _start(engine: str) -> Prepare:
+def _start(engine: Engine) -> Prepare:
     """The engine's `prepare`; if the engine cannot even start, one that fails every case for that reason."""
     try:
-        return ENGINES[engine]()
+        return engine()
     except Exception as error:  # noqa: BLE001 - whatever it is, it is told with each case
         reason = error
 

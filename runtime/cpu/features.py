@@ -29,12 +29,28 @@ TILES = "amx-tile"
 _ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA = 158, 0x1023, 18
 """`arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)` of x86-64; see Linux's Documentation/arch/x86/xstate.rst."""
 
+_HWCAP, _HWCAP2 = 16, 26
+_AARCH64_BITS = {
+    _HWCAP: {
+        0: "fp", 1: "asimd", 7: "crc32", 8: "atomics", 10: "asimdhp", 12: "asimdrdm", 15: "lrcpc", 16: "dcpop",
+        20: "asimddp", 22: "sve",
+    },
+    _HWCAP2: {1: "sve2", 13: "i8mm", 14: "bf16"},
+}  # fmt: skip
+"""Bits of the auxiliary vector and Linux's names of them (arch/arm64/include/uapi/asm/hwcap.h)."""
+
 _ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """The feature flags that Linux reports for the first CPU; empty where there is no /proc/cpuinfo."""
+    """The feature flags that Linux reports for the first CPU; empty where it does not.
+
+    Those of aarch64 are what Linux tells every process of its CPU: there /proc/cpuinfo may be that of another machine,
+    which emulates it.
+    """
+    if machine() == "aarch64":
+        return _told_to_processes()
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -44,6 +60,24 @@ def cpu_flags() -> frozenset[str]:
         if name.strip() in ("flags", "Features"):
             return frozenset(value.split())
     return frozenset()
+
+
+def machine() -> str:
+    """The architecture of this CPU, as LLVM spells it: x86_64 or aarch64, or else what Python calls it."""
+    return _ARCHITECTURES.get(platform.machine().lower(), platform.machine())
+
+
+def _told_to_processes() -> frozenset[str]:
+    """The flags of aarch64."""
+    getauxval = ctypes.CDLL(None).getauxval
+    getauxval.restype, getauxval.argtypes = ctypes.c_ulong, (ctypes.c_ulong,)
+    return flags_of_aarch64(*map(getauxval, _AARCH64_BITS))
+
+
+def flags_of_aarch64(hwcap: int, hwcap2: int) -> frozenset[str]:
+    """The flags among those that matter here, of the two words that the auxiliary vector has for a CPU."""
+    words = zip((hwcap, hwcap2), _AARCH64_BITS.values(), strict=True)
+    return frozenset(name for word, names in words for bit, name in names.items() if word >> bit & 1)
 
 
 def missing_features(features: Iterable[str], flags: frozenset[str]) -> list[str]:
@@ -57,7 +91,7 @@ def _linux_name(feature: str) -> str:
 
 def check_cpu(target: TargetInfo, file: str) -> None:
     """Raise `DeviceError` when this CPU cannot run what was compiled for `target`."""
-    here = _ARCHITECTURES.get(platform.machine().lower(), platform.machine())
+    here = machine()
     wanted = target.triple.partition("-")[0]
     if wanted != here:
         raise DeviceError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import threading
 import weakref
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import numpy as np
 from tilestitch.runtime.artifact import aligned_bytes
 from tilestitch.runtime.errors import DeviceError
 
+from .features import machine
 from .library import Library
 
 _FUTEX = {"x86_64": 202, "aarch64": 98}
@@ -39,8 +39,7 @@ class Team:
         self._scratch = self._allocated(stride)
         self._address = self._memory.ctypes.data
         spins = _SPINS if threads <= len(os.sched_getaffinity(0)) else 0
-        futex = _FUTEX["aarch64" if platform.machine() in ("aarch64", "arm64") else "x86_64"]
-        library.init(self._address, threads, self._scratch.ctypes.data, stride, spins, futex)
+        library.init(self._address, threads, self._scratch.ctypes.data, stride, spins, _FUTEX[machine()])
         keep = (library, self._memory, self._scratch)
         workers = [
             threading.Thread(target=_work, args=(keep, index), name=f"tilestitch-{index}", daemon=True)

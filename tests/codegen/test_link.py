@@ -151,10 +151,22 @@ def test_the_same_input_gives_the_same_bytes() -> None:
     assert link(objects, exports) == link(objects, exports[::-1])
 
 
-def test_no_memory_is_writable_and_executable() -> None:
-    image = kernel_library()
+def program_headers(image: bytes) -> list[tuple[int, ...]]:
+    """Kind, rights, offset, address, physical address, bytes in the file, bytes in memory and alignment of each."""
     (offset, count) = struct.unpack_from("<Q", image, 32)[0], struct.unpack_from("<H", image, 56)[0]
-    headers = [struct.unpack_from("<IIQQQQQQ", image, offset + 56 * i) for i in range(count)]
+    return [struct.unpack_from("<IIQQQQQQ", image, offset + 56 * i) for i in range(count)]
+
+
+@pytest.mark.parametrize("triple", [TRIPLE, AARCH64])
+def test_what_the_loader_protects_is_mapped_however_small_the_pages_are(triple: str) -> None:
+    headers = program_headers(kernel_library(triple))
+    (protected,) = (header for header in headers if header[0] == 0x6474E552)
+    assert protected[3] % 0x1000 == (protected[3] + protected[6]) % 0x1000 == 0
+    assert any(h[0] == 1 and h[3] == protected[3] and h[6] >= protected[6] for h in headers)
+
+
+def test_no_memory_is_writable_and_executable() -> None:
+    headers = program_headers(kernel_library())
     loads = [header for header in headers if header[0] == 1]
     assert [header[1] for header in loads[:3]] == [4, 5, 6]
     assert all(header[1] & 3 != 3 for header in headers)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import re
 import signal
+import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +26,12 @@ from tilestitch.compiler.conformance.cases import Case, load_cases
 from tilestitch.compiler.conformance.compare import Mismatch, compare
 from tilestitch.compiler.conformance.outcome import Outcome, cause, classify
 from tilestitch.compiler.conformance.pool import run_all
+from tilestitch.compiler.conformance.remote import remote
 from tilestitch.compiler.conformance.sampling import class_of, sample
 from tilestitch.runtime.emulator import EmulatorOptions
 from tilestitch.runtime.emulator.build import build_device
+
+FOREIGN = "cpu:x86_64-linux-gnu/x86-64" if platform.machine() == "aarch64" else "cpu:aarch64-linux-gnu/generic"
 
 # --- cases ------------------------------------------------------------------------------------------------------------
 
@@ -138,11 +145,10 @@ def _case(name: str) -> Case:
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_case_that_kills_its_process_costs_itself_only(jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(engines.ENGINES, "misbehaving", _misbehaving)
+def test_a_case_that_kills_its_process_costs_itself_only(jobs: int) -> None:
     names = ["right", "dies", "right", "leaves", "raises", "hangs", "wrong", "right"]
     seen: list[Outcome] = []
-    outcomes = run_all("misbehaving", [_case(name) for name in names], jobs, 1.0, seen.append)
+    outcomes = run_all(_misbehaving, [_case(name) for name in names], jobs, 1.0, seen.append)
     assert [outcome.name for outcome in outcomes] == names
     assert [outcome.status for outcome in outcomes] == [
         "pass", "crash", "pass", "crash", "error", "timeout", "wrong", "pass",
@@ -153,14 +159,32 @@ def test_a_case_that_kills_its_process_costs_itself_only(jobs: int, monkeypatch:
     assert len(seen) == len(names)
 
 
-def test_an_engine_that_cannot_start_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_cannot_start_does_not_hang() -> None:
     def broken() -> engines.Prepare:
         raise ImportError("nothing here")
 
-    monkeypatch.setitem(engines.ENGINES, "broken", broken)
-    (outcome,) = run_all("broken", [_case("right")], 1, 10.0, lambda _: None)
+    (outcome,) = run_all(broken, [_case("right")], 1, 10.0, lambda _: None)
     assert outcome.status == "error"
     assert "nothing here" in outcome.reason
+
+
+# --- a machine that this one is not -------------------------------------------------------------------------------------
+
+
+def test_another_python_runs_what_is_compiled_here() -> None:
+    """Sequences, empty optionals, strings and bfloat16 go there and back; errors come back as what they were."""
+    names = r"^test_(sequence_insert_at_back|optional_has_element_empty_optional_input|string_concat|cast_FLOAT_to_BFLOAT16|relu)$"
+    cases = [case for case in load_cases(["node"]) if re.match(names, case.name)]
+    outcomes = run_all(partial(remote, "cpu", sys.executable), cases, 1, 60.0, lambda _: None)
+    assert [outcome.reason for outcome in outcomes] == [""] * 5
+
+
+def test_what_the_other_python_cannot_run_is_its_outcome() -> None:
+    (relu,) = (case for case in load_cases(["node"]) if case.name == "test_relu")
+    (wrong_machine,) = run_all(partial(remote, FOREIGN, sys.executable), [relu], 1, 60.0, lambda _: None)
+    assert (wrong_machine.status, "this machine is" in wrong_machine.reason) == ("error", True)
+    (ended,) = run_all(partial(remote, "cpu", f"{sys.executable} -c 'pass'"), [relu], 1, 60.0, lambda _: None)
+    assert (ended.status, "ended with 0" in ended.reason) == ("error", True)
 
 
 # --- outcomes and reports ---------------------------------------------------------------------------------------------

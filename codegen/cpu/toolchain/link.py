@@ -53,6 +53,7 @@ LIBC = frozenset({"abort", "bzero", "clock_gettime", "memcmp", "memcpy", "memmov
 """Functions that kernels and the executor may call in libc.so.6."""
 
 _HEADER_BYTES = 64 + 7 * 56  # the ELF header and at most seven program headers
+_RELRO = 2  # which segment has what only the loader writes
 
 _Reference: TypeAlias = str | tuple[int, int]
 """A symbol: its name when it is global, else its object's number and its own."""
@@ -214,7 +215,11 @@ class _Linker:
         ]
 
     def _place(self, parts: list[list[_Part]]) -> None:
-        """Give every part its address. Segments begin on pages of their own, so that each has its own protection."""
+        """Give every part its address. Segments begin on pages of their own, so that each has its own protection.
+
+        What only the loader writes fills its last page: the loader protects all of that, and where the system's pages
+        are smaller than the architecture's largest ones, the rest would not be mapped.
+        """
         page = self.architecture.page_bytes
         address = _HEADER_BYTES
         self.segments: list[tuple[int, int, int]] = []  # (start, end in the file, end in memory)
@@ -230,8 +235,10 @@ class _Linker:
             if segment[-1].name == ".bss":
                 segment[-1].address = _align(address, segment[-1].alignment)
                 address = segment[-1].address + segment[-1].size
+            if index == _RELRO:
+                address = _align(address, page)
             self.segments.append((start, file_end, address))
-        self._file_bytes = self.segments[-1][1] if self.segments[-1][1] > self.segments[-1][0] else self.segments[2][1]
+        self._file_bytes = self.segments[-1][1] if self.segments[-1][1] > self.segments[-1][0] else self.segments[_RELRO][1]
         self.parts = [part for segment in parts for part in segment if part.size or part.name in (".text", ".dynamic")]
         for part in self.parts:
             for object_index, number, _, offset in part.members:
@@ -343,8 +350,8 @@ class _Linker:
         ]
         dynamic = self.dynamic
         headers.append((2, read | write, *[dynamic.address] * 3, dynamic.size, dynamic.size, 8))
-        relro_start, relro_end, _ = self.segments[2]
-        relro_bytes = _align(relro_end, page) - relro_start
+        relro_start, _, relro_end = self.segments[_RELRO]
+        relro_bytes = relro_end - relro_start
         headers.append((0x6474E552, read, *[relro_start] * 3, relro_bytes, relro_bytes, 1))
         headers.append((0x6474E551, read | write, 0, 0, 0, 0, 0, 16))  # the stack is not executable
         ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")

@@ -1,0 +1,74 @@
+"""Runs artifacts for another process: started by `remote.py` where the runtime is, and nothing else of tilestitch.
+
+Lines of JSON come in (`{"load": PATH, "target": …}`, `{"run": VALUES}`) and go out (`{"values": VALUES}` or `{"error": …}`).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from typing import Any
+
+import numpy as np
+
+
+def encode(value: Any) -> Any:
+    """A tensor, a list of such, or None, as JSON has them."""
+    if value is None:
+        return None
+    if isinstance(value, (list, tuple)):
+        return {"sequence": [encode(each) for each in value]}
+    array = np.asarray(value)
+    if array.dtype.kind in "OUST":
+        return {"shape": array.shape, "strings": [str(each) for each in array.reshape(-1)]}
+    data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+    return {"shape": array.shape, "dtype": array.dtype.name, "data": data}
+
+
+def decode(value: Any) -> Any:
+    """What `encode` was given; strings as objects."""
+    if value is None:
+        return None
+    if "sequence" in value:
+        return [decode(each) for each in value["sequence"]]
+    shape = tuple(value["shape"])
+    if "strings" in value:
+        return np.array(value["strings"], dtype=object).reshape(shape)
+    array = np.frombuffer(base64.b64decode(value["data"]), _dtype(value["dtype"])).reshape(shape)
+    return array.copy()
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, name))
+
+
+def answers(lines: Any) -> Any:
+    """One for each line."""
+    from tilestitch.runtime import load
+
+    run: Any = None
+    for line in lines:
+        asked = json.loads(line)
+        try:
+            if "load" in asked:
+                model = load(asked["load"], num_threads=asked["threads"])
+                names = [spec.name for spec in model.inputs]
+                results = [spec.name for spec in model.outputs]
+                run = model.run
+                yield {}
+            else:
+                found = run(dict(zip(names, map(decode, asked["run"]))))
+                yield {"values": [encode(found[name]) for name in results]}
+        except Exception as error:  # noqa: BLE001 - the other process judges it
+            yield {"error": type(error).__name__, "message": str(error)}
+
+
+if __name__ == "__main__":
+    for answer in answers(sys.stdin):
+        print(json.dumps(answer), flush=True)
