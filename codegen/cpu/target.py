@@ -11,7 +11,7 @@ import tvm
 from tvm.target import codegen as target_codegen
 
 from tilestitch.codegen.errors import TargetError
-from tilestitch.passes.plan.cpu.isa import AVX2, AVX512, Isa
+from tilestitch.passes.plan.cpu.isa import AVX2, AVX512, NEON, Isa
 from tilestitch.runtime.cpu.features import cpu_flags, missing_features
 
 from .isa import isa_of
@@ -82,6 +82,8 @@ class CpuTarget:
     @cached_property
     def dot(self) -> str:
         """The instruction that multiplies 8-bit integers, by its name in `isa.DOTS`; "" for none."""
+        if self.isa is NEON:
+            return "usdot" if self.has("i8mm") else ""
         wide = self.isa is AVX512
         if not wide and self.isa is not AVX2:
             return ""

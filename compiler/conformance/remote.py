@@ -1,4 +1,4 @@
-"""An engine for CPUs that this machine does not have: compiled here, run by a Python of such a machine, or of an emulator.
+"""An engine for CPUs that this machine does not have: compiled here, run by a Python of such a machine or an emulator.
 
 Both see the same files. `qemu-aarch64-static -L ROOT ROOT/usr/bin/python3` is one, `ssh -T board python3` another.
 """

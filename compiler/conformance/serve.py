@@ -1,6 +1,7 @@
 """Runs artifacts for another process: started by `remote.py` where the runtime is, and nothing else of tilestitch.
 
-Lines of JSON come in (`{"load": PATH, "target": …}`, `{"run": VALUES}`) and go out (`{"values": VALUES}` or `{"error": …}`).
+Lines of JSON come in (`{"load": PATH, "threads": N}`, `{"run": VALUES}`), and for each one goes out (`{}`,
+`{"values": VALUES}` or `{"error": CLASS, "message": TEXT}`).
 """
 
 from __future__ import annotations

@@ -56,6 +56,7 @@ def assembly(launch: KernelLaunch, cpu: CpuTarget) -> str:
         ("cpu:alderlake", "vpdpbusd", r"vpdpbusd\s.*ymm"),
         ("cpu:x86-64-v4", "vpmaddwd", r"vpmaddwd\s.*zmm"),
         ("cpu:x86-64-v3", "vpmaddwd", r"vpmaddwd\s.*ymm"),
+        ("cpu:aarch64-linux-gnu/neoverse-v2", "usdot", r"usdot\s+v\d+\.4s, v\d+\.16b, v\d+\."),
     ],
 )
 def test_the_best_instruction_of_a_cpu(name: str, dot: str, instruction: str) -> None:
@@ -70,7 +71,7 @@ def test_the_best_instruction_of_a_cpu(name: str, dot: str, instruction: str) ->
     assert "vpmaddubsw" not in text and "vpdpbusds" not in text
 
 
-@pytest.mark.parametrize("name", ["cpu:x86-64", "cpu:aarch64-linux-gnu/neoverse-v2"])
+@pytest.mark.parametrize("name", ["cpu:x86-64", "cpu:aarch64-linux-gnu/neoverse-n1"])
 def test_other_cpus_have_none(name: str) -> None:
     assert parse_target(name).dot == ""
 

@@ -26,6 +26,7 @@ _INTRINSICS: Mapping[tuple[str, int], str] = {
     ("vpmaddwd", 16): "llvm.x86.avx512.pmaddw.d.512",
     ("vpmaddwd", 8): "llvm.x86.avx2.pmadd.wd",
     ("vpmaddwd", 4): "llvm.x86.sse2.pmadd.wd",
+    ("usdot", 4): "llvm.aarch64.neon.usdot.v4i32.v16i8",
 }
 """LLVM's names by instruction and number of sums."""
 
@@ -120,7 +121,7 @@ def added(dot: Dot, lanes: int, sums: Expr, left: Expr, right: Expr) -> Expr:
     if dot.name in _WRAPPED:
         return T.call_pure_extern(f"{dot.sums}x{lanes}", f"tilestitch_{dot.name}", sums, left, right)
     intrinsic, result = _INTRINSICS[dot.name, lanes], f"int32x{lanes}"
-    if dot.name == "vpdpbusd":
+    if dot.name != "vpmaddwd":
         return T.call_llvm_pure_intrin(result, intrinsic, sums, left, right)
     widened = T.cast(right, f"{dot.right}x{lanes * dot.group}")
     return sums + T.call_llvm_pure_intrin(result, intrinsic, left, widened)

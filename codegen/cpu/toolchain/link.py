@@ -238,7 +238,8 @@ class _Linker:
             if index == _RELRO:
                 address = _align(address, page)
             self.segments.append((start, file_end, address))
-        self._file_bytes = self.segments[-1][1] if self.segments[-1][1] > self.segments[-1][0] else self.segments[_RELRO][1]
+        start, file_end, _ = self.segments[-1]
+        self._file_bytes = file_end if file_end > start else self.segments[_RELRO][1]
         self.parts = [part for segment in parts for part in segment if part.size or part.name in (".text", ".dynamic")]
         for part in self.parts:
             for object_index, number, _, offset in part.members:

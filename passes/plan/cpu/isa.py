@@ -43,7 +43,12 @@ class Multiplied(Protocol):
     def multiplied_by(self, dot: Dot) -> bool: ...
 
 
-DOTS = {dot.name: dot for dot in (Dot("vpdpbusd", 4, "uint8", "int8"), Dot("vpmaddwd", 2, "int16", "int16"))}
+DOTS = {
+    "vpdpbusd": Dot("vpdpbusd", 4, "uint8", "int8"),
+    "vpmaddwd": Dot("vpmaddwd", 2, "int16", "int16"),
+    "usdot": Dot("usdot", 4, "uint8", "int8", lanes=(4,)),
+}
+"""Of x86-64, and of aarch64 with FEAT_I8MM."""
 HALF_DOTS = {"vdpbf16ps": Dot("vdpbf16ps", 2, "bfloat16", "bfloat16", "float32", (16,))}
 TILE_DOTS = {
     "tdpbusd": Dot("tdpbusd", 4, "uint8", "int8", "int32", (16,)),
