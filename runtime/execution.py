@@ -91,7 +91,7 @@ class Execution:
             and all(isinstance(program.values[number].location, Heap) for number in outputs)
             and len(set(outputs)) == len(outputs)
         )
-        self._chained = bool(program.symbols) and worker.resizes and can_be_chained(program)
+        self._chained = worker.resizes and can_be_chained(program)
         self._chain: Chain | None = None
         self._runs = 0  # with the sizes that it has
 

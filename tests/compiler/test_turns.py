@@ -231,7 +231,7 @@ def test_a_condition_that_is_handed_on(calls: list[str]) -> None:
     assert calls in (["repeat"], [])  # without a condition the frontend may write the turns out
 
 
-def scan_model(axes: tuple[int, int], reverse: tuple[int, int]) -> onnx.ModelProto:
+def scan_model(axes: tuple[int, int], reverse: tuple[int, int], steps: int | str = "steps") -> onnx.ModelProto:
     """A running sum and the running greatest, which change places from turn to turn; slices along any axis."""
     body = helper.make_graph(
         [
@@ -248,7 +248,7 @@ def scan_model(axes: tuple[int, int], reverse: tuple[int, int]) -> onnx.ModelPro
         scan_input_axes=[axes[0]], scan_output_axes=[axes[1]],
         scan_input_directions=[reverse[0]], scan_output_directions=[reverse[1]],
     )  # fmt: skip
-    shape = ["steps", 4] if axes[0] == 0 else [4, "steps"]
+    shape = [steps, 4] if axes[0] == 0 else [4, steps]
     given = [value("a0", TensorProto.FLOAT, [4]), value("b0", TensorProto.FLOAT, [4])]
     given.append(value("xs", TensorProto.FLOAT, shape))
     outputs = [value("a1", TensorProto.FLOAT, [4]), value("b1", TensorProto.FLOAT, [4]), value("ys", 1, None)]
@@ -267,6 +267,25 @@ def test_scans(axes: tuple[int, int], reverse: tuple[int, int], calls: list[str]
         feeds = {"a0": np.ones(4, np.float32), "b0": np.zeros(4, np.float32), "xs": xs if axes[0] == 0 else xs.T.copy()}
         compare(loaded.run(feeds), expected(model, feeds))
         assert calls == ["repeat"]
+
+
+@pytest.mark.parametrize("reverse", [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_later_runs_of_a_scan_of_fixed_length(reverse: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second on they are made ready, as those of an open length that stays the same."""
+    chained: list[Chain] = []
+    run = Chain.run
+    monkeypatch.setattr(Chain, "run", lambda chain, values: (chained.append(chain), run(chain, values)))
+    model = scan_model((0, 0), reverse, steps=9)
+    loaded = load(compile_model(model, num_threads=1).to_bytes(), num_threads=1)
+    random = np.random.default_rng(1)
+    kept = []
+    for _ in range(4):
+        feeds = {name: random.standard_normal(4).astype(np.float32) for name in ("a0", "b0")}
+        feeds["xs"] = random.standard_normal((9, 4)).astype(np.float32)
+        kept.append((loaded.run(feeds), expected(model, feeds)))
+    for results, wanted in kept:
+        compare(results, wanted)
+    assert len(chained) == 3
 
 
 def growing_model() -> onnx.ModelProto:
