@@ -23,8 +23,8 @@ from benchmarks.turns import RESULTS, write_results
 from tilestitch.codegen.cpu.target import parse_target
 from tilestitch.compiler.cli.inputs import make_inputs
 from tilestitch.compiler.measure.kernels import Subject, Times, time_in_turns, why_other_results
-from tilestitch.cost_model.analytical import AnalyticalModel
-from tilestitch.cost_model.generated.model import LAWS, LearnedModel
+from tilestitch.cost_model.analytical import ANALYTICAL, AnalyticalModel
+from tilestitch.cost_model.generated.model import LearnedModel
 from tilestitch.cost_model.models import model_named
 from tilestitch.passes.plan import Group, StitchPlan
 from tilestitch.passes.planner import make_plan, predicted_us
@@ -79,7 +79,7 @@ def schedules_of(
         (rule, rule_us), (other, other_us) = kernels[0][key], kernels[1][key]
         if rule.schedule == other.schedule or other.schedule is None or rule.stages or other.stages:
             continue
-        facts = [group_facts(nodes, group, subject.context.target, LAWS) for group in (rule, other)]
+        facts = [group_facts(nodes, group, subject.context.target, ANALYTICAL) for group in (rule, other)]
         before, after = (one.latency_us for one in model.predict(facts, device))
         rows.append({"template": other.schedule.template, "promised": 1 - after / before, "took": other_us / rule_us})
     return sorted(rows, key=lambda row: (row["template"], row["promised"]))

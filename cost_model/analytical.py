@@ -35,3 +35,7 @@ class AnalyticalModel:
         if isinstance(device, Device):
             return [predict_on_gpu(kernel, device) for kernel in batch]
         raise ValueError(f"the analytical model knows CpuDevice and Device, not {type(device).__name__}")
+
+
+ANALYTICAL = AnalyticalModel()
+"""What is asked where no other model is given. One for all: what planning finds out is kept with the model it asked."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from .analytical import AnalyticalModel
+from .analytical import ANALYTICAL
 from .errors import MeasurementError
 from .generated.model import load_learned, shipped
 from .protocol import LatencyModel
 from .random_model import RandomModel
 
 MODELS: Mapping[str, Callable[[], LatencyModel]] = {
-    "analytical": AnalyticalModel, "learned": shipped, "random": RandomModel,
+    "analytical": lambda: ANALYTICAL, "learned": shipped, "random": RandomModel,
 }  # fmt: skip
 """`analytical` is the default; `learned` was trained on measured kernels of CPUs; `random` is the control, to see what
 a search owes to its model.

@@ -6,13 +6,11 @@ from collections.abc import Iterable, Mapping
 from math import inf
 
 from . import constants as c
-from .analytical import AnalyticalModel
+from .analytical import ANALYTICAL
 from .devices import Device
 from .facts import KernelFacts, Launch, Traffic, merged
 from .laws.makespan import Work
 from .on_gpu import TENSOR_UNITS, rate_per_second, resident_blocks, room_of_block
-
-ANALYTICAL = AnalyticalModel()
 
 
 def works_of(

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from tilestitch.compiler.ir import Graph, Type
 from tilestitch.compiler.ir.types import types_compatible
-from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan.launches.own import KernelsOf, no_kernels
 
@@ -68,7 +68,7 @@ class PassContext:
     """Fusion rules of plug-ins (`plugins.guards.GuardedRule`), asked before the built-in ones."""
     plugins: Sequence[Any] = ()
     """What was loaded (`plan.PluginRecord`); recorded in the plan."""
-    cost_model: LatencyModel = field(default_factory=AnalyticalModel)
+    cost_model: LatencyModel = ANALYTICAL
     """What rules ask how long kernels take."""
     kernels_of: KernelsOf = no_kernels
     """The kernels that plug-ins bring for a group of a graph, if any does."""

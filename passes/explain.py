@@ -8,7 +8,7 @@ from typing import Any
 from tilestitch.compiler.ir import Graph, Kind, Node, TensorType, Value, kind_of
 from tilestitch.compiler.ir.blocks import BlockFormat
 from tilestitch.compiler.ir.substitute import data_at, graph_at, sizes_given
-from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.cost_model.counts import bytes_of, footprint_bytes, operations
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.devices import Device
@@ -40,7 +40,6 @@ OPERATIONS_PER_BYTE = 16
 """Kernels with less arithmetic for each byte moved wait for memory on any machine of today."""
 OF_CALLS = ("buffers", "slices", "prediction", "calls", "bodies")
 """What is told of a call apart from its kernels, which are among those of the graph."""
-ANALYTICAL = AnalyticalModel()
 LaunchesOf = Callable[[StitchPlan, str], Sequence[Sequence[Mapping[str, Any]]]]
 """The launches of a group of a plan as JSON data, for each of its cases."""
 

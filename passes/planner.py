@@ -9,7 +9,7 @@ from pathlib import Path
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.substitute import data_at, graph_at
 from tilestitch.compiler.ir.text import fingerprint
-from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.cost_model.protocol import hardly_slower
 from tilestitch.passes.fusion.rules.builtin import FusionRule
 from tilestitch.passes.plan.launches.own import KernelsOf, no_kernels
@@ -66,7 +66,7 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     planned = make_open_plan if graph.symbols else _planned
     budget_s, work = context.options.get("plan_budget_s"), default_work(len(graph.nodes))
     sure = context.least_gain is None or planner not in SEARCHES
-    laws = context if sure else replace(context, cost_model=AnalyticalModel())
+    laws = context if sure else replace(context, cost_model=ANALYTICAL)
     plan = planned(graph, laws, planner, _rules(PLANNERS[planner], laws, budget_s), bodies)
     if planner not in SEARCHES or not (budget_s or (budget_s is None and context.options.get("search"))):
         return plan

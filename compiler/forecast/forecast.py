@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tilestitch.compiler.ir import Graph, Value
-from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.cost_model.library.graphs import Kernel
 from tilestitch.cost_model.library.model import EAGER_GAP_SHARE, Timed, in_sequence_us, shipped_model
 from tilestitch.passes.contract import PassContext
@@ -89,7 +89,7 @@ def forecast(graph: Graph, gpu: Gpu, runtime: Runtime, precision: str = "fp32") 
 
 
 def _ours(graph: Graph, gpu: Gpu, precision: str) -> Forecast:
-    device, model = gpu.device, AnalyticalModel()
+    device, model = gpu.device, ANALYTICAL
     target = TargetInfo("cuda", 1, gpu.planned_for, (device.architecture,), device.sm_count)
     options = {"planner": "stitch", "precision": precision, "search": True}
     context = PassContext(target, options=options, cost_model=model)

@@ -21,7 +21,7 @@ from pathlib import Path
 from tilestitch.codegen.cpu.target import CpuTarget, parse_target
 from tilestitch.compiler.cli.arguments import positive
 from tilestitch.compiler.machine import machine_of
-from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.models import model_named
 from tilestitch.cost_model.records import Record, Records, export_records, import_records
@@ -37,7 +37,7 @@ TOGETHER = 4
 
 
 def measure(path: Path, target: CpuTarget, threads: int, options: argparse.Namespace) -> list[Record]:
-    subject = Subject.of(path, target, threads, AnalyticalModel())
+    subject = Subject.of(path, target, threads, ANALYTICAL)
     plans = list(_plans(subject, options))
     machine, found = machine_of(target, threads), list[Record]()
     reference = subject.compiled(plans[0])

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.facts import KernelFacts, Part
@@ -120,7 +120,7 @@ def judge(samples: Sequence[Sample], cpu: CpuDevice, seed: int) -> dict[str, Jud
         known = [s for s in samples if fold[s.family] != number and s.record.structure not in left_out]
         if places and known:
             learned[places] = _predicted(fit(known, seed), [samples[at] for at in places], cpu)
-    analytical, random = (_predicted(model, samples, cpu) for model in (AnalyticalModel(), RandomModel()))
+    analytical, random = (_predicted(model, samples, cpu) for model in (ANALYTICAL, RandomModel()))
     measured = np.array([sample.record.latency_us for sample in samples])
     found = {}
     for name in sorted({sample.template for sample in samples}):

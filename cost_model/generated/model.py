@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.facts import KernelFacts, Launch, Part
@@ -30,7 +30,6 @@ from .features import COMMON, Described, described, matrix
 
 SHIPPED = Path(__file__).with_name("cpu.json")
 FORMAT = 1
-LAWS = AnalyticalModel()
 LEAST_GAIN = 0.4
 """Of a plan's predicted time, where it was measured of too few plans what those are worth that a model finds better.
 Of 45 that promise less, seven were slower than the rules'; of the five that promise as much, none.
@@ -80,7 +79,7 @@ class LearnedModel:
 
     def predict(self, batch: Sequence[KernelFacts], device: AnyDevice) -> list[Prediction]:
         if not isinstance(device, CpuDevice):
-            return LAWS.predict(batch, device)
+            return ANALYTICAL.predict(batch, device)
         parts = [part for kernel in batch for launch in kernel.sequence for stage in launch.stages for part in stage]
         rows = described(parts, one_core(device))
         factors = self._factors(rows)

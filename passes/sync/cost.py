@@ -8,7 +8,7 @@ from math import ceil
 
 from tilestitch.compiler.ir import Node
 from tilestitch.cost_model import constants as c
-from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.facts import KernelFacts, Launch
 from tilestitch.cost_model.laws.waves import waves_apart, waves_together
@@ -22,7 +22,6 @@ from .check import Parts
 from .policies import KernelSync, edge_of
 from .waves import Span, beside_spans, drawn_spans, drawn_us, last_of
 
-ANALYTICAL = AnalyticalModel()
 TICKET_REGISTERS = 16
 """Of a thread, for the ticket, the run, and what the compiler keeps of other parts."""
 

@@ -6,11 +6,11 @@ Whether it pays is asked of the latency model: the one kernel against the three 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from tilestitch.compiler.ir import Kind, Node, Value, is_elementwise, kind_of, op_spec
-from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.cost_model.counts import bytes_of
 from tilestitch.cost_model.protocol import LatencyModel, hardly_slower, latency_us
 from tilestitch.passes.fusion import legality
@@ -38,7 +38,7 @@ class Attention:
     model: what predicts whether one kernel is faster.
     """
 
-    model: LatencyModel = field(default_factory=AnalyticalModel)
+    model: LatencyModel = ANALYTICAL
     name: ClassVar[str] = "attention"
 
     def propose(self, state: Fusion) -> Iterator[Fuse]:

@@ -8,11 +8,11 @@ of the grid.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilestitch.compiler.ir import Node
-from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.cost_model.protocol import LatencyModel, latency_us
 from tilestitch.passes.fusion.clusters import Fusion
 from tilestitch.passes.fusion.rules.builtin import Fuse
@@ -28,7 +28,7 @@ class BlockStitching:
     model: what predicts. forced: wherever it is legal. GPUs only.
     """
 
-    model: LatencyModel = field(default_factory=AnalyticalModel)
+    model: LatencyModel = ANALYTICAL
     forced: bool = False
     name: ClassVar[str] = "block"
 

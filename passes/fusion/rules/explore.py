@@ -6,12 +6,12 @@ Unlike the other rules it does not look for what it knows, but scores whatever l
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar, TypeAlias
 
 from tilestitch.compiler.ir import Node
-from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.fusion.bitsets import bits
 from tilestitch.passes.fusion.clusters import Fusion
@@ -63,7 +63,7 @@ class Explore:
     work: int = MOST_WORK
     seeded: bool = True
     then: tuple[FusionRule, ...] = ()
-    model: LatencyModel = field(default_factory=AnalyticalModel)
+    model: LatencyModel = ANALYTICAL
     name: ClassVar[str] = "explore"
 
     def propose(self, state: Fusion) -> Iterator[Fuse]:

@@ -9,12 +9,12 @@ barrier, and blocks that all need what the neediest part needs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
 from tilestitch.compiler.ir import Node
-from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.cost_model.joined import joined_facts
 from tilestitch.cost_model.protocol import LatencyModel, latency_us
 from tilestitch.passes.fusion.clusters import Fusion
@@ -28,7 +28,7 @@ from tilestitch.passes.plan import Group, WhyNot
 class _Remote:
     """model: what predicts. forced: combine whatever legality allows, without asking whether it pays."""
 
-    model: LatencyModel = field(default_factory=AnalyticalModel)
+    model: LatencyModel = ANALYTICAL
     forced: bool = False
 
     def propose(self, state: Fusion) -> Iterator[Fuse]:
