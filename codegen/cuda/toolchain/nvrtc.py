@@ -117,10 +117,14 @@ class Job:
 
 class _Worker:
     def __init__(self) -> None:
-        # The package is found as this process found it, also where it is not installed.
-        path = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve()"
+        # The package is found as this process found it, also where it is not installed. TVM has no part in this, and
+        # takes a second to import.
+        path = f"import sys; sys.path[:] = {sys.path!r}; sys.modules['tvm'] = None"
         self.process = subprocess.Popen(
-            [sys.executable, "-c", path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", f"{path}; from {__name__} import serve; serve()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def compile(self, job: Job) -> str | None:
