@@ -52,8 +52,7 @@ def run(step: ControlStep, get: Get, bind: Bind, type_of: TypeOf) -> list[Any]:
     """Run a control step and return its outputs. Raises `ExecutionError` for operands that do not fit."""
     match step:
         case IfStep():
-            taken = step.then_body if _truth(get(step.cond), step) else step.else_body
-            return bind(taken)([])
+            return bind(taken(step, get))([])
         case CallStep():
             return bind(step.body)([])
         case LoopStep():
@@ -62,6 +61,26 @@ def run(step: ControlStep, get: Get, bind: Bind, type_of: TypeOf) -> list[Any]:
             return _run_scan(step, get, bind(step.body), type_of)
         case SequenceMapStep():
             return _run_sequence_map(step, get, bind(step.body))
+
+
+def taken(step: IfStep, get: Get) -> Body:
+    """The branch that the condition chooses."""
+    return step.then_body if _truth(get(step.cond), step) else step.else_body
+
+
+def operands(step: ControlStep) -> tuple[int, ...]:
+    """The values that a control step reads itself, its bodies apart."""
+    match step:
+        case IfStep():
+            return (step.cond,)
+        case CallStep():
+            return ()
+        case LoopStep():
+            return (step.max_trip, step.cond, *step.carried)
+        case ScanStep():
+            return (*step.states, *step.scans)
+        case SequenceMapStep():
+            return (step.sequence, *step.others)
 
 
 def _run_loop(step: LoopStep, get: Get, body: RunBody, type_of: TypeOf) -> list[Any]:

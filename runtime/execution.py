@@ -2,51 +2,36 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from . import control
 from .bound_program import bound_attributes
 from .chain import Chain, LinkedScan, LinkedStep, can_be_chained, memory_that_stays
 from .device import RecordTime, Segment, Worker, to_host
-from .dtypes import dtype_name
 from .errors import ExecutionError, InputError
+from .host_runs import Check, ControlRun, HostRun, detached, read_by, typed, where
 from .hostmemory import empty_tensor
 from .loaded import Loaded, bodies
 from .program import (
-    ABSENT,
     Arena,
-    Body,
     Constant,
     ControlStep,
     DeviceStep,
     Heap,
     HostStep,
-    IfStep,
     Literal,
     LoopStep,
     NativeStep,
     Program,
     ScanStep,
-    SequenceMapStep,
     Sizes,
+    Step,
     ValueSpec,
 )
 from .sizing import Bound, Sizing
 from .turns import Done, Repeatable, Repetition, Turning, Turns, repetition_of, turning_of
-from .types import TensorType
-
-_STEP_FAULTS = (
-    ValueError, TypeError, LookupError, ArithmeticError, MemoryError, AttributeError, AssertionError, RuntimeError,
-)  # fmt: skip
-"""What a step on the host raises when its operands are not what ONNX prescribes, as in a forged program."""
-
-HOST_PREFIX = "host."
-"""Of the symbols of host steps in profiles; a kernel's has no dot."""
 
 
 class Execution:
@@ -60,40 +45,42 @@ class Execution:
         self._value: Callable[[int], ValueSpec] = program.values.__getitem__
         self._bound: Bound | None = None
         self._inputs = program.inputs
-        self._host = loaded.host
         self._memory = worker.memory(program)
         self._fixed = [self._fixed_value(value, loaded) for value in program.values]
-        self._steps: list[Segment | tuple[int, HostStep | ControlStep]] = []
-        self._attrs: dict[int, Any] = {}
+        self._input_checks: list[Check] | None = None
         self._nested: dict[int, Execution | SizedExecutions] = {}
         self._repetitions: dict[int, Repetition | None] = {}
-        for index, step in enumerate(program.steps):
-            if isinstance(step, (NativeStep, DeviceStep)):
-                self._steps.append(self._memory.bind(step, self._fixed))
-                continue
-            self._steps.append((index, step))
-            if isinstance(step, HostStep):
-                self._attrs[index] = loaded.attributes(dict(step.attrs))
-            if isinstance(step, (LoopStep, ScanStep)):
-                self._repetitions[index] = repetition_of(step)
-            for body in bodies(step):
-                self._nested[id(body)] = executions(body.program, loaded, worker)
+        self._steps = [self._bind(index, step, loaded, worker) for index, step in enumerate(program.steps)]
+        self._host_runs = [run for run in self._steps if isinstance(run, (HostRun, ControlRun))]
         only: object = self._steps[0] if len(self._steps) == 1 else None
         self._repeatable = only if isinstance(only, Repeatable) else None
         self._turning: Turning | None = None
         self._turns = self._repeatable is not None  # as far as is known
-        self._sized_attrs = dict(self._attrs) if program.symbols else {}
+        runs = [run for run in self._host_runs if isinstance(run, HostRun)] if program.symbols else []
+        self._sized_attrs = [(run, run.attrs) for run in runs]
         self._viewed = _viewed(program) if program.symbols else ()
         self._outputs = outputs = program.outputs
         self._arena_outputs = [(number, isinstance(program.values[number].location, Arena)) for number in outputs]
-        self._outputs_are_new = (
-            not any(isinstance(step, tuple) for step in self._steps)
-            and all(isinstance(program.values[number].location, Heap) for number in outputs)
-            and len(set(outputs)) == len(outputs)
-        )
+        self._new_outputs = [
+            (number, isinstance(program.values[number].location, Heap) and number not in outputs[:position])
+            for position, number in enumerate(outputs)
+        ]
+        self._outputs_are_new = not self._host_runs and all(is_new for _, is_new in self._new_outputs)
         self._chained = worker.resizes and can_be_chained(program)
         self._chain: Chain | None = None
         self._runs = 0  # with the sizes that it has
+
+    def _bind(self, index: int, step: Step, loaded: Loaded, worker: Worker) -> Segment | HostRun | ControlRun:
+        if isinstance(step, (NativeStep, DeviceStep)):
+            return self._memory.bind(step, self._fixed)
+        if isinstance(step, HostStep):
+            attrs = loaded.attributes(dict(step.attrs))
+            return HostRun(self._program, step, loaded.host[step.op], attrs, self._memory)
+        for body in bodies(step):
+            self._nested[id(body)] = executions(body.program, loaded, worker)
+        repetition = repetition_of(step) if isinstance(step, (LoopStep, ScanStep)) else None
+        self._repetitions[index] = repetition
+        return ControlRun(self._program, step, self._nested, repetition, self._memory)
 
     def _fixed_value(self, value: ValueSpec, loaded: Loaded) -> Any:
         """The value's array when it is the same in every run, else None."""
@@ -119,8 +106,11 @@ class Execution:
         self._value = bound.value
         for number in self._viewed:
             self._fixed[number] = self._memory.fixed(bound.value(number))
-        for index, attrs in self._sized_attrs.items():
-            self._attrs[index] = bound_attributes(attrs, bound.of)
+        for run, attrs in self._sized_attrs:
+            run.attrs = bound_attributes(attrs, bound.of)
+        for host_run in self._host_runs:
+            host_run.results.resize(bound.value)
+        self._input_checks = None
         self._bound = bound
 
     def release(self, worker: Worker) -> None:
@@ -149,12 +139,12 @@ class Execution:
         """Run as the body of `step`. The outputs may be inputs or constants, which no step writes to; they are not
         in the arena, which the next run overwrites.
         """
-        given = [
-            self._typed(self._value(number), item, step) for number, item in zip(self._inputs, inputs, strict=True)
-        ]  # fmt: skip
+        if self._input_checks is None:
+            self._input_checks = [Check(self._value(number)) for number in self._inputs]
+        given = [check(item, step) for check, item in zip(self._input_checks, inputs, strict=True)]
         values = self._execute(given, record, None)
         return [
-            self._detached(values[number]) if in_arena else to_host(values[number])
+            detached(values[number], self._memory) if in_arena else to_host(values[number])
             for number, in_arena in self._arena_outputs
         ]
 
@@ -169,7 +159,7 @@ class Execution:
             return None
         values = self._fixed.copy()
         for number, item in zip(self._inputs, inputs, strict=True):
-            values[number] = self._typed(self._value(number), item, step)
+            values[number] = typed(self._value(number), item, step)
         return turning.run(values, turns, record)
 
     def turning(self, repetition: Repetition, turns: Turns) -> Turning | None:
@@ -196,14 +186,12 @@ class Execution:
             known[number] = array
         chain = Chain(known, self._inputs, self._outputs)
         values = self._begun(known, inputs, None)
-        for bound in self._steps:
-            if not isinstance(bound, tuple):
+        for index, (step, bound) in enumerate(zip(self._program.steps, self._steps)):
+            if not isinstance(step, ScanStep):
                 assert isinstance(bound, Repeatable)
                 chain.links.append(LinkedStep(bound, known))
                 continue
-            step = bound[1]
-            assert isinstance(step, ScanStep)
-            link = self._linked_scan(step, self._repetitions[bound[0]], values, known)
+            link = self._linked_scan(step, self._repetitions[index], values, known)
             if link is None:
                 return None
             chain.links.append(link)
@@ -237,7 +225,7 @@ class Execution:
     ) -> LinkedScan | None:  # fmt: skip
         """This program as the body of a scan whose values are `spec`, for operands of these types."""
         for number, item in zip(self._inputs, formal, strict=True):
-            self._typed(self._value(number), item, step)
+            typed(self._value(number), item, step)
         if self._repeatable is None:
             return None
         turning = turning_of(repetition, turns, self._repeatable, self._value)
@@ -258,97 +246,20 @@ class Execution:
     def _execute(self, inputs: Sequence[Any], record: RecordTime | None, preset: Mapping[int, Any] | None) -> list[Any]:
         """Run the steps; returns all values."""
         values = self._begun(self._fixed, inputs, preset)
-        for bound in self._steps:
-            if not isinstance(bound, tuple):
-                bound.run(values, record)
-                continue
-            index, step = bound
-            start = time.perf_counter_ns()
-            self._run_step(index, step, values, record)
-            if record is not None and isinstance(step, HostStep):
-                record(f"{HOST_PREFIX}{step.op}", step.origins, (time.perf_counter_ns() - start) / 1000, 0)
+        for step in self._steps:
+            step.run(values, record)
         return values
-
-    def _run_step(self, index: int, step: HostStep | ControlStep, values: list[Any], record: RecordTime | None) -> None:
-        def get(number: int) -> Any:
-            return None if number == ABSENT else to_host(values[number])
-
-        def body(nested: Body) -> control.RunBody:
-            assert not isinstance(step, HostStep)
-            captured = [get(number) for number in nested.captures]
-            return _BoundBody(self._nested[id(nested)], captured, self._repetitions.get(index), record, step)
-
-        try:
-            if isinstance(step, HostStep):
-                inputs = [get(number) for number in step.inputs]
-                results = self._host[step.op](inputs, self._attrs[index])
-            else:
-                results = control.run(step, get, body, lambda number: self._value(number).type)
-        except ExecutionError as error:
-            if isinstance(step, HostStep):
-                raise ExecutionError(f"{_where(step)}: {error}") from error
-            raise
-        except _STEP_FAULTS as error:
-            problem = f"{type(error).__name__}: {error}"
-            raise ExecutionError(
-                f"{_where(step)} failed ({problem}); check the values of the model's inputs"
-            ) from error
-        self._store(step, results, values)
-
-    def _store(self, step: HostStep | ControlStep, results: Sequence[Any], values: list[Any]) -> None:
-        if len(results) < len(step.outputs):
-            raise ExecutionError(
-                f"{_where(step)}: {len(results)} results instead of {len(step.outputs)}; report this as a bug"
-            )
-        for number, result in zip(step.outputs, results):  # a host operator may give more results than are used
-            if number != ABSENT:
-                values[number] = self._checked(self._value(number), result, step)
-
-    def _checked(self, value: ValueSpec, result: Any, step: HostStep | ControlStep) -> Any:
-        """The result, safe to hand on: of the type that the program says, and not in the arena, which is written
-        again.
-        """
-        return self._detached(self._typed(value, result, step))
-
-    def _typed(self, value: ValueSpec, result: Any, step: HostStep | ControlStep) -> Any:
-        """The result as the program's type says; `ExecutionError` for another one."""
-        if not isinstance(value.type, TensorType):
-            return result
-        if not isinstance(result, np.ndarray):
-            result = to_host(result)
-            if result is None or isinstance(result, list):
-                kind = "nothing" if result is None else "a sequence"
-                raise ExecutionError(f"{_where(step)}: value {value.name!r} came out as {kind}, not {value.type}; "
-                                     "if the model's inputs are as they should be, report this as a bug")  # fmt: skip
-            result = np.asarray(result)
-        if not _fits(result, value.type):
-            raise ExecutionError(
-                f"{_where(step)}: value {value.name!r} came out as {result.dtype}{list(result.shape)}, the program "
-                f"needs {value.type}; "
-                "if the model's inputs are as they should be, report this as a bug"
-            )
-        return result
-
-    def _detached(self, value: Any) -> Any:
-        """The value on the host, with every array in it that the next run overwrites replaced by a copy."""
-        value = to_host(value)
-        if isinstance(value, list):
-            return [self._detached(item) for item in value]
-        if isinstance(value, np.ndarray) and self._memory.overlaps(value):
-            return value.copy()
-        return value
 
     def _own_outputs(self, values: list[Any]) -> list[Any]:
         """The outputs, each an array that nothing else refers to; those on a device are left as they are."""
         outputs: list[Any] = []
-        for position, number in enumerate(self._program.outputs):
+        shared = [array for number in self._inputs for array in _arrays(values[number])]
+        for number, is_new in self._new_outputs:
             result = values[number]
-            is_new = (
-                isinstance(self._program.values[number].location, Heap)
-                and number not in self._program.outputs[:position]
-            )
-            shared = [values[n] for n in self._program.inputs] + outputs
-            outputs.append(result if is_new and _is_owned(result, shared) else _copy(result))
+            if not is_new or not _is_owned(result, shared):
+                result = _copy(result)
+            outputs.append(result)
+            shared += _arrays(result)
         return outputs
 
 
@@ -400,7 +311,7 @@ class SizedExecutions:
             self._shapes, self._last = shapes, self._sizing.bind(inputs)
             return self.of(self._last)
         except InputError as error:
-            raise ExecutionError(f"{_where(step)}: in its body, {error}") from error
+            raise ExecutionError(f"{where(step)}: in its body, {error}") from error
 
     def repeat(
         self, repetition: Repetition, turns: Turns, inputs: Sequence[Any], record: RecordTime | None, step: ControlStep
@@ -416,26 +327,6 @@ class SizedExecutions:
         self._kept.clear()
 
 
-@dataclass(frozen=True)
-class _BoundBody:
-    """A body of a control step in one run."""
-
-    execution: Execution | SizedExecutions
-    captured: Sequence[Any]
-    repetition: Repetition | None
-    record: RecordTime | None
-    step: ControlStep
-
-    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
-        return self.execution.run_nested([*inputs, *self.captured], self.record, self.step)
-
-    def repeat(self, turns: Turns) -> Done | None:
-        if self.repetition is None:
-            return None
-        inputs = [*turns.formal, *self.captured]
-        return self.execution.repeat(self.repetition, turns, inputs, self.record, self.step)
-
-
 def executions(program: Program, loaded: Loaded, worker: Worker) -> Execution | SizedExecutions:
     """The execution of a program, or those of one with symbols."""
     sizing = loaded.sizing(program)
@@ -448,43 +339,28 @@ def _viewed(program: Program) -> tuple[int, ...]:
     """The values in the arena that others than kernels read."""
     numbers: dict[int, None] = dict.fromkeys(program.outputs)
     for step in program.steps:
-        match step:
-            case HostStep():
-                numbers.update(dict.fromkeys(step.inputs))
-            case IfStep():
-                numbers[step.cond] = None
-            case LoopStep():
-                numbers.update(dict.fromkeys((step.max_trip, step.cond, *step.carried)))
-            case ScanStep():
-                numbers.update(dict.fromkeys((*step.states, *step.scans)))
-            case SequenceMapStep():
-                numbers.update(dict.fromkeys((step.sequence, *step.others)))
-        for body in bodies(step):
-            numbers.update(dict.fromkeys(body.captures))
-    return tuple(n for n in numbers if n != ABSENT and isinstance(program.values[n].location, Arena))
+        if not isinstance(step, (NativeStep, DeviceStep)):
+            numbers.update(dict.fromkeys(read_by(step)))
+    return tuple(n for n in numbers if isinstance(program.values[n].location, Arena))
 
 
-def _where(step: HostStep | ControlStep) -> str:
-    kind = step.op if isinstance(step, HostStep) else type(step).__name__.removesuffix("Step")
-    return f"ONNX node {', '.join(step.origins) or '?'} ({kind})"
-
-
-def _fits(array: np.ndarray, type_: TensorType) -> bool:
-    if dtype_name(array.dtype) != type_.dtype:
-        return False
-    if type_.shape is None or array.shape == type_.shape:
-        return True
-    pairs = zip(array.shape, type_.shape)
-    return array.ndim == len(type_.shape) and all(isinstance(size, str) or size == actual for actual, size in pairs)
-
-
-def _is_owned(result: Any, others: Sequence[Any]) -> bool:
+def _is_owned(result: Any, others: Sequence[np.ndarray]) -> bool:
     """Whether an output made by a step can be given away as it is."""
     if not isinstance(result, np.ndarray):
         return result is None
     if not result.flags.writeable:
         return False
-    return not any(isinstance(other, np.ndarray) and np.may_share_memory(result, other) for other in others)
+    for other in others:  # noqa: SIM110 (a generator takes twice as long)
+        if np.may_share_memory(result, other):
+            return False
+    return True
+
+
+def _arrays(value: Any) -> Sequence[np.ndarray]:
+    """The arrays on the host that a value is, or holds."""
+    if isinstance(value, np.ndarray):
+        return (value,)
+    return [array for item in value for array in _arrays(item)] if isinstance(value, list) else ()
 
 
 def _copy(value: Any) -> Any:

@@ -15,8 +15,8 @@ from .caches import Caches, Lent
 from .cpu.threads import thread_count
 from .device import Backend, DeviceName, RecordTime, check_target, open_backend
 from .errors import ArtifactIntegrityError
-from .execution import HOST_PREFIX
 from .feeds import Inputs, ValueInfo
+from .host_runs import HOST_PREFIX
 from .like import converted
 from .loaded import Loaded
 from .outputs import Results, Wanted, in_order, on_host, targets_by_name

@@ -27,7 +27,7 @@ from tilestitch.passes.plan.schedules import schedule_to_json
 from tilestitch.passes.schedule.facts import group_facts
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact import artifact_bytes
-from tilestitch.runtime.execution import HOST_PREFIX
+from tilestitch.runtime.host_runs import HOST_PREFIX
 from tilestitch.runtime.session import Module
 
 from .plans import structure_digest

@@ -59,7 +59,7 @@ def scalar_int(value: Any) -> int:
     array = np.asarray(value)
     if array.size != 1:
         raise HostError(f"expected one number, got a tensor of shape {array.shape}")
-    return int(array.reshape(-1)[0])
+    return int(array.item())
 
 
 def optional_operand(inputs: Sequence[Any], index: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -75,8 +76,8 @@ def _split_to(inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     sizes = _split_sizes(size, split)
     if sum(sizes) != size or min(sizes, default=0) < 0:
         raise HostError(f"sizes {sizes} do not add up to the {size} elements of axis {axis}")
-    starts = np.cumsum((0, *sizes)).tolist()
-    return [[np.take(x, np.arange(start, start + length), axis) for start, length in zip(starts, sizes)]]
+    ends, before = list(accumulate(sizes)), (slice(None),) * axis
+    return [[x[before + (slice(end - length, end),)].copy() for end, length in zip(ends, sizes)]]
 
 
 def _split_sizes(size: int, split: Any) -> tuple[int, ...]:

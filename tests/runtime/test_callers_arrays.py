@@ -14,7 +14,7 @@ from tests.runtime import signed
 from tests.runtime.programs import increment_program, module
 from tilestitch.runtime import Module
 from tilestitch.runtime.errors import InputError
-from tilestitch.runtime.program import Heap, HostStep, Input, Program, TensorType, ValueSpec
+from tilestitch.runtime.program import Heap, HostStep, Input, Program, SequenceType, TensorType, ValueSpec
 
 X = np.arange(4, dtype=np.float32)
 W = np.array([10, 20, 30, 40], np.float32)
@@ -200,3 +200,22 @@ def test_many_inputs_are_one_line(tmp_path: Path) -> None:
     many = replace(program, values=values, inputs=(0, *range(4, 13)))
     with module(tmp_path, many, weights={"w": W}) as loaded:
         assert "more2: float32[4], and 6 more) -> " in repr(loaded)
+
+
+# --- outputs ---
+
+
+def test_an_item_of_a_given_sequence_comes_out_as_an_array_of_its_own(tmp_path: Path) -> None:
+    """So that changing one changes not the other, whether it comes out alone or in a sequence."""
+    item, sequence = TensorType("float32", (4,)), SequenceType(TensorType("float32", (4,)))
+    values = (ValueSpec("s", sequence, Input(0)), ValueSpec("i", TensorType("int64", ()), Input(1)))
+    values += (ValueSpec("y", item), ValueSpec("t", sequence))
+    steps = (HostStep("SequenceAt", (0, 1), (2,)), HostStep("SequenceInsert", (0, 2), (3,)))
+    given = [X.copy(), W.copy()]
+    with module(tmp_path, Program("p", (0, 1), (2, 3), values, steps)) as loaded:
+        made = loaded.run({"s": given, "i": np.array(1)})
+        made["y"][...] = 0
+        made["t"][0][...] = made["t"][2][...] = 1
+    np.testing.assert_array_equal(given, [X, W])
+    np.testing.assert_array_equal(made["y"], np.zeros(4))
+    np.testing.assert_array_equal(made["t"], [np.ones(4), W, np.ones(4)])

@@ -1,0 +1,251 @@
+"""Steps on the host bound to a program: what is the same in every run is found once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from . import control
+from .device import Memory, RecordTime, to_host
+from .dtypes import dtype_name, numpy_dtype
+from .errors import ExecutionError
+from .loaded import HostFunction, bodies
+from .program import ABSENT, Arena, Body, ControlStep, HostStep, IfStep, Input, Program, ValueSpec
+from .turns import Done, Repetition, Turns
+from .types import TensorType
+
+_STEP_FAULTS = (
+    ValueError, TypeError, LookupError, ArithmeticError, MemoryError, AttributeError, AssertionError, RuntimeError,
+)  # fmt: skip
+"""What a step on the host raises when its operands are not what ONNX prescribes, as in a forged program."""
+
+HOST_PREFIX = "host."
+"""Of the symbols of host steps in profiles; a kernel's has no dot."""
+
+Spec = Callable[[int], ValueSpec]
+"""A value of a program, with numbers for its sizes."""
+
+
+class Nested(Protocol):
+    """What executes the body of a control step."""
+
+    def run_nested(self, inputs: Sequence[Any], record: RecordTime | None, step: HostStep | ControlStep) -> list[Any]:
+        """Once."""
+
+    def repeat(
+        self, repetition: Repetition, turns: Turns, inputs: Sequence[Any], record: RecordTime | None, step: ControlStep
+    ) -> Done | None:
+        """Turn after turn in native code, `inputs` being those of the first; None where that cannot be done."""
+
+
+class HostRun:
+    """A host step: a function of numpy on the values that it reads."""
+
+    def __init__(
+        self, program: Program, step: HostStep, function: HostFunction, attrs: Mapping[str, Any], memory: Memory
+    ) -> None:
+        self._step, self._function, self._numbers = step, function, step.inputs
+        self.attrs = attrs
+        self.results = Stored(program, step, memory)
+
+    def run(self, values: list[Any], record: RecordTime | None) -> None:
+        start = time.perf_counter_ns() if record is not None else 0
+        operands = [None if number == ABSENT else to_host(values[number]) for number in self._numbers]
+        try:
+            results = self._function(operands, self.attrs)
+        except ExecutionError as error:
+            raise ExecutionError(f"{where(self._step)}: {error}") from error
+        except _STEP_FAULTS as error:
+            raise fault(self._step, error) from error
+        self.results.store(results, values)
+        if record is not None:
+            duration_us = (time.perf_counter_ns() - start) / 1000
+            record(f"{HOST_PREFIX}{self._step.op}", self._step.origins, duration_us, 0)
+
+
+class ControlRun:
+    """A control step. `nested`: what executes each of its bodies, by their ids."""
+
+    def __init__(
+        self, program: Program, step: ControlStep, nested: Mapping[int, Nested], repetition: Repetition | None,
+        memory: Memory,
+    ) -> None:  # fmt: skip
+        self._step, self._nested, self._repetition = step, nested, repetition
+        self.results = Stored(program, step, memory)
+
+    def run(self, values: list[Any], record: RecordTime | None) -> None:
+        step = self._step
+
+        def get(number: int) -> Any:
+            return None if number == ABSENT else to_host(values[number])
+
+        def bind(body: Body) -> BoundBody:
+            captured = [get(number) for number in body.captures]
+            return BoundBody(self._nested[id(body)], captured, self._repetition, record, step)
+
+        try:
+            if isinstance(step, IfStep):  # nothing to make ready for turns
+                body = control.taken(step, get)
+                captured = [get(number) for number in body.captures]
+                results = self._nested[id(body)].run_nested(captured, record, step)
+            else:
+                results = control.run(step, get, bind, lambda number: self.results.spec(number).type)
+        except ExecutionError:
+            raise
+        except _STEP_FAULTS as error:
+            raise fault(step, error) from error
+        self.results.store(results, values)
+
+
+class BoundBody:
+    """A body of a control step in one run."""
+
+    __slots__ = ("_captured", "_nested", "_record", "_repetition", "_step")
+
+    def __init__(
+        self, nested: Nested, captured: Sequence[Any], repetition: Repetition | None, record: RecordTime | None,
+        step: ControlStep,
+    ) -> None:  # fmt: skip
+        self._nested, self._captured, self._repetition = nested, captured, repetition
+        self._record, self._step = record, step
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        return self._nested.run_nested([*inputs, *self._captured], self._record, self._step)
+
+    def repeat(self, turns: Turns) -> Done | None:
+        if self._repetition is None:
+            return None
+        inputs = [*turns.formal, *self._captured]
+        return self._nested.repeat(self._repetition, turns, inputs, self._record, self._step)
+
+
+class Stored:
+    """Puts a step's results among a program's values, if they are of the types that the program says; not in the arena,
+    which is written again.
+    """
+
+    def __init__(self, program: Program, step: HostStep | ControlStep, memory: Memory) -> None:
+        self._step, self._memory = step, memory
+        self._detaches = _may_lie_in_arena(program, step)
+        self.resize(program.values.__getitem__)
+
+    def resize(self, spec: Spec) -> None:
+        """`spec` has the values from now on."""
+        self.spec = spec
+        self._checks: list[Check | None] | None = None
+
+    def store(self, results: Sequence[Any], values: list[Any]) -> None:
+        outputs = self._step.outputs
+        if len(results) < len(outputs):
+            raise ExecutionError(
+                f"{where(self._step)}: {len(results)} results instead of {len(outputs)}; report this as a bug"
+            )
+        if self._checks is None:
+            self._checks = [None if number == ABSENT else Check(self.spec(number)) for number in outputs]
+        for number, check, result in zip(outputs, self._checks, results):  # a host operator may give more than is used
+            if check is not None:
+                result = check(result, self._step)
+                values[number] = detached(result, self._memory) if self._detaches else result
+
+
+class Check:
+    """Whether an array is of a value's type."""
+
+    __slots__ = ("_dtype", "_known", "_rank", "_shape", "_value")
+
+    def __init__(self, value: ValueSpec) -> None:
+        self._value = value
+        type_ = value.type if isinstance(value.type, TensorType) else None
+        sizes = type_.shape if type_ is not None else None
+        self._dtype = None if type_ is None else numpy_dtype(type_.dtype)
+        self._shape = None if type_ is None else type_.static_shape
+        self._rank = -1 if sizes is None else len(sizes)
+        self._known = [(axis, size) for axis, size in enumerate(sizes or ()) if not isinstance(size, str)]
+
+    def __call__(self, result: Any, step: HostStep | ControlStep) -> Any:
+        """The result as the type says; `ExecutionError` for another one."""
+        if type(result) is np.ndarray and self._has_shape(result.shape) and result.dtype == self._dtype:
+            return result
+        return typed(self._value, result, step)
+
+    def _has_shape(self, shape: tuple[int, ...]) -> bool:
+        if shape == self._shape:
+            return True
+        if len(shape) != self._rank:
+            return False
+        for axis, size in self._known:  # noqa: SIM110 (a generator takes twice as long)
+            if shape[axis] != size:
+                return False
+        return True
+
+
+def typed(value: ValueSpec, result: Any, step: HostStep | ControlStep) -> Any:
+    """The result as the program's type says; `ExecutionError` for another one."""
+    if not isinstance(value.type, TensorType):
+        return result
+    if not isinstance(result, np.ndarray):
+        result = to_host(result)
+        if result is None or isinstance(result, list):
+            kind = "nothing" if result is None else "a sequence"
+            raise ExecutionError(f"{where(step)}: value {value.name!r} came out as {kind}, not {value.type}; "
+                                 "if the model's inputs are as they should be, report this as a bug")  # fmt: skip
+        result = np.asarray(result)
+    if not _fits(result, value.type):
+        raise ExecutionError(
+            f"{where(step)}: value {value.name!r} came out as {result.dtype}{list(result.shape)}, the program "
+            f"needs {value.type}; "
+            "if the model's inputs are as they should be, report this as a bug"
+        )
+    return result
+
+
+def detached(value: Any, memory: Memory) -> Any:
+    """The value on the host, with every array in it that the next run overwrites replaced by a copy."""
+    value = to_host(value)
+    if isinstance(value, list):
+        return [detached(item, memory) for item in value]
+    if isinstance(value, np.ndarray) and memory.overlaps(value):
+        return value.copy()
+    return value
+
+
+def fault(step: HostStep | ControlStep, error: Exception) -> ExecutionError:
+    """What to raise for an operator that failed otherwise than by saying what is wrong."""
+    problem = f"{type(error).__name__}: {error}"
+    return ExecutionError(f"{where(step)} failed ({problem}); check the values of the model's inputs")
+
+
+def where(step: HostStep | ControlStep) -> str:
+    kind = step.op if isinstance(step, HostStep) else type(step).__name__.removesuffix("Step")
+    return f"ONNX node {', '.join(step.origins) or '?'} ({kind})"
+
+
+def read_by(step: HostStep | ControlStep) -> tuple[int, ...]:
+    """The values that a step on the host reads, those that its bodies capture among them."""
+    numbers = list(step.inputs) if isinstance(step, HostStep) else list(control.operands(step))
+    for body in bodies(step):
+        numbers += body.captures
+    return tuple(number for number in dict.fromkeys(numbers) if number != ABSENT)
+
+
+def _may_lie_in_arena(program: Program, step: HostStep | ControlStep) -> bool:
+    """Whether results may: a result can be an operand or a view of one. Sequences that users give may hold what is on a
+    device.
+    """
+    return any(
+        isinstance(value.location, Arena)
+        or (isinstance(value.location, Input) and not isinstance(value.type, TensorType))
+        for value in map(program.values.__getitem__, read_by(step))
+    )
+
+
+def _fits(array: np.ndarray, type_: TensorType) -> bool:
+    if dtype_name(array.dtype) != type_.dtype:
+        return False
+    if type_.shape is None or array.shape == type_.shape:
+        return True
+    pairs = zip(array.shape, type_.shape)
+    return array.ndim == len(type_.shape) and all(isinstance(size, str) or size == actual for actual, size in pairs)
