@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,12 +21,7 @@ from .program import (
     TensorType,
     ValueType,
 )
-from .turns import Done, Turns
-
-MOST_TURNS = 1024
-"""Turns of a loop that one native call executes: until it returns, nothing interrupts it, and memory for the outputs of
-all of them is there.
-"""
+from .turns import MOST_TURNS, Done, Turns
 
 
 class RunBody(Protocol):
@@ -85,11 +81,12 @@ def operands(step: ControlStep) -> tuple[int, ...]:
 
 def _run_loop(step: LoopStep, get: Get, body: RunBody, type_of: TypeOf) -> list[Any]:
     max_trip, condition = get(step.max_trip), get(step.cond)
-    limit = None if max_trip is None else int(np.asarray(max_trip).reshape(()))
+    limit = None if max_trip is None else int(np.asarray(max_trip).item())
     going = condition is None or _truth(condition, step)
     carried = [get(number) for number in step.carried]
-    collected: list[list[Any]] = [[] for _ in step.outputs[len(carried) :]]
-    trip, shape, true = 0, _formal_shape(step.body, 0), np.ones(_formal_shape(step.body, 1), np.bool_)
+    scans = step.outputs[len(carried) :]
+    collected: list[list[np.ndarray]] = [[] for _ in scans]  # of one turn or more each, along the first axis
+    trip, shape, true = 0, _formal_shape(step.body, 0), _true(_formal_shape(step.body, 1))
     native = True
     while going and (limit is None or trip < limit):
         most = MOST_TURNS if limit is None else min(MOST_TURNS, limit - trip)
@@ -101,18 +98,31 @@ def _run_loop(step: LoopStep, get: Get, body: RunBody, type_of: TypeOf) -> list[
         if done is not None:
             carried, going, trip = done.states, done.going, trip + done.turns
             for parts, slices in zip(collected, done.results):
-                parts.extend(slices)
+                parts.append(slices)
             continue
         going_now, *results = body([*leading, *carried])
         carried = results[: len(carried)]
         for parts, part in zip(collected, results[len(carried) :]):
-            parts.append(part)
+            parts.append(np.asarray(part)[np.newaxis])
         going = _truth(going_now, step)
         trip += 1
-    scans = step.outputs[len(carried) :]
     return carried + [
-        np.stack(parts) if parts else _empty_scan(step, number, 0, type_of) for parts, number in zip(collected, scans)
+        _joined(parts) if parts else _empty_scan(step, number, 0, type_of) for parts, number in zip(collected, scans)
     ]
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    """An array of its own, with no more memory than it needs."""
+    alone = len(parts) == 1 and parts[0].base is None
+    return parts[0] if alone else np.concatenate(parts)
+
+
+@cache
+def _true(shape: tuple[int, ...]) -> np.ndarray:
+    """What loops that go on give their bodies."""
+    true = np.ones(shape, np.bool_)
+    true.flags.writeable = False
+    return true
 
 
 def _run_scan(step: ScanStep, get: Get, body: RunBody, type_of: TypeOf) -> list[Any]:

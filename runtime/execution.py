@@ -139,14 +139,17 @@ class Execution:
         """Run as the body of `step`. The outputs may be inputs or constants, which no step writes to; they are not
         in the arena, which the next run overwrites.
         """
-        if self._input_checks is None:
-            self._input_checks = [Check(self._value(number)) for number in self._inputs]
-        given = [check(item, step) for check, item in zip(self._input_checks, inputs, strict=True)]
-        values = self._execute(given, record, None)
+        values = self._execute(self._fitting(inputs, step), record, None)
         return [
             detached(values[number], self._memory) if in_arena else to_host(values[number])
             for number, in_arena in self._arena_outputs
         ]
+
+    def _fitting(self, inputs: Sequence[Any], step: HostStep | ControlStep) -> list[Any]:
+        """The inputs as the types of the program say; `ExecutionError` for others."""
+        if self._input_checks is None:
+            self._input_checks = [Check(self._value(number)) for number in self._inputs]
+        return [check(item, step) for check, item in zip(self._input_checks, inputs, strict=True)]
 
     def repeat(
         self, repetition: Repetition, turns: Turns, inputs: Sequence[Any], record: RecordTime | None, step: ControlStep
@@ -158,8 +161,8 @@ class Execution:
         if turning is None:
             return None
         values = self._fixed.copy()
-        for number, item in zip(self._inputs, inputs, strict=True):
-            values[number] = typed(self._value(number), item, step)
+        for number, item in zip(self._inputs, self._fitting(inputs, step)):
+            values[number] = item
         return turning.run(values, turns, record)
 
     def turning(self, repetition: Repetition, turns: Turns) -> Turning | None:
@@ -168,6 +171,8 @@ class Execution:
             assert self._repeatable is not None
             self._turning = turning_of(repetition, turns, self._repeatable, self._value)
             self._turns = self._turning is not None
+            if self._turning is not None:
+                self._turning.settle(self._inputs, len(self._fixed), self._value)
         return self._turning
 
     def _ready_chain(self, inputs: Sequence[Any]) -> Chain | None:

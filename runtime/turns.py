@@ -16,9 +16,17 @@ import numpy as np
 from .artifact import address_of
 from .device import RecordTime
 from .dtypes import numpy_dtype
-from .hostmemory import allocated
+from .hostmemory import allocated, empty_tensor, is_small
 from .program import Constant, Heap, Input, LoopStep, NativeStep, ScanStep, ValueSpec
 from .types import TensorType
+
+MOST_TURNS = 1024
+"""Turns of a loop that one native call executes: until it returns, nothing interrupts it, and memory for the outputs of
+all of them is there.
+"""
+
+KEPT_BYTES = 1 << 16
+"""Results of a loop stay in memory of their own, and are copied, where so much has room for `MOST_TURNS` turns."""
 
 MOST_BYTES = 1 << 26
 """Memory for the slices of outputs of turns that may not be made, as a condition can end a loop before."""
@@ -162,6 +170,31 @@ class Turning:
         self._condition = None if repetition.fixed else repetition.condition
         self._per_turn = sum(_nbytes(value) for _, value, _ in self._results)
         self.native = segment.repeated(moves, self._condition, self._count)
+        self._copied: list[tuple[int, np.ndarray]] = []
+        self._kept: dict[int, np.ndarray] = {}
+        self._stacks: dict[int, np.ndarray] = {}
+
+    def settle(self, inputs: Sequence[int], count: int, spec: Callable[[int], ValueSpec]) -> None:
+        """Give memory that stays to what is small in a loop, so that no run asks for its address: to its inputs, its
+        condition and its results. Once, before the first run. `count` is how many values the body has.
+        """
+        repetition = self._repetition
+        if self._count is None:
+            return
+        counter = repetition.leading[0]
+        self._copied = [(n, empty_tensor(spec(n))) for n in inputs if n != counter and is_small(spec(n))]
+        for number, value, _ in self._results:
+            if 0 < MOST_TURNS * _nbytes(value) <= KEPT_BYTES:
+                self._stacks[number] = _stacked(MOST_TURNS, value)
+        self._kept = {number: stack[0, ...] for number, stack in self._stacks.items()}
+        self._kept |= {number: pair[0, ...] for number, pair in self.pairs.items()}
+        self._kept[counter] = self._count.reshape(_shape(spec(counter)))
+        if self._condition is not None and self._condition not in self._kept and is_small(spec(self._condition)):
+            self._kept[self._condition] = empty_tensor(spec(self._condition))
+        held: list[Any] = [None] * count
+        for number, array in (*self._copied, *self._kept.items()):
+            held[number] = array
+        self.native.hold(held)
 
     def run(self, values: list[Any], turns: Turns, record: RecordTime | None) -> Done:
         """Execute turns on the program's values, of which its inputs and constants are set."""
@@ -174,25 +207,35 @@ class Turning:
             number = repetition.leading[0]
             self._count[0] = values[number].item()
             values[number] = self._count.reshape(values[number].shape)
+        given = [values[before] for before, _ in repetition.states]
+        for number, memory in self._copied:
+            memory[...] = values[number]
+            values[number] = memory
         stacked: dict[int, np.ndarray] = {}
         for number, value, flag in self._results:
+            if number in self._stacks:
+                stacked[number] = self._stacks[number]
+                continue
             stacked[number] = array = _stacked(most, value)
             values[number] = array[-1 if flag else 0, ...]
         for number, pair in self.pairs.items():
             values[number] = pair[0, ...]
+        for number, memory in self._kept.items():
+            values[number] = memory
         done = self.native.run(values, most, record)
         if self._condition is not None:
             going = bool(values[self._condition])
         backwards = {number: flag for number, _, flag in self._results}
         states = []
-        for before, after in repetition.states:
+        for state, (before, after) in zip(given, repetition.states):
             if after == before:
-                states.append(values[before])
+                states.append(state)
             elif after in self.pairs:
                 states.append(self.pairs[after][1 - done % 2, ...].copy())
             else:
                 states.append(stacked[after][-done if backwards[after] else done - 1, ...].copy())
         parts = [a[most - done :] if backwards[number] else a[:done] for number, a in stacked.items()]
+        parts = [part.copy() if number in self._stacks else part for number, part in zip(stacked, parts)]
         return Done(done, going, states, parts)
 
 
@@ -213,6 +256,10 @@ def _along(number: int, value: ValueSpec, backwards: int) -> Move:
 
 def _nbytes(value: ValueSpec) -> int:
     return value.type.nbytes if isinstance(value.type, TensorType) else 0
+
+
+def _shape(value: ValueSpec) -> tuple[int, ...]:
+    return (value.type.static_shape if isinstance(value.type, TensorType) else None) or ()
 
 
 def _stacked(count: int, value: ValueSpec) -> np.ndarray:

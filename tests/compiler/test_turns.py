@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tilestitch.compiler import compile_model
-from tilestitch.runtime import control, load
+from tilestitch.runtime import load
 from tilestitch.runtime import turns as turns_
 from tilestitch.runtime.chain import Chain
 from tilestitch.runtime.cpu.segment import Repeated
@@ -195,13 +195,37 @@ def loop_model(limit: bool, *, constant_condition: bool = False) -> onnx.ModelPr
     return made([loop], given, outputs, [start])
 
 
-@pytest.mark.parametrize("turns", [0, 1, 2, control.MOST_TURNS, control.MOST_TURNS + 3, 5000])
+@pytest.mark.parametrize("turns", [0, 1, 2, turns_.MOST_TURNS, turns_.MOST_TURNS + 3, 5000])
 def test_loops_end_at_their_limit_or_condition(turns: int, calls: list[str]) -> None:
     model = loop_model(limit=True)
     loaded = load(compile_model(model).to_bytes(), num_threads=1)
     feeds = {"s0": np.array([1, -2, 0.5], np.float32), "n": np.array(turns, np.int64)}
     compare(loaded.run(feeds), expected(model, feeds))
     assert set(calls) == ({"repeat"} if turns else set())
+
+
+@pytest.mark.parametrize("width", [3, 40])
+def test_results_of_later_runs_of_a_loop(width: int) -> None:
+    """Small results lie in memory that stays while the loop runs; those that were given before do not change, nor does
+    a state that is handed on.
+    """
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+      net (float[{width}] s, float[{width}] rate, int64 n)
+          => (float[{width}] last, float[{width}] same, float[k,{width}] all) {{
+        last, same, all = Loop (n, , s, rate)
+        <body = step (int64 i, bool c, float[{width}] a, float[{width}] r)
+              => (bool d, float[{width}] b, float[{width}] q, float[{width}] o) {{
+          b = Mul (a, r)  t = Cast <to = 1> (i)  o = Add (b, t)  d = Identity (c)  q = Identity (r) }}> }}""")
+    loaded = load(compile_model(model, num_threads=1).to_bytes(), num_threads=1)
+    random, kept = np.random.default_rng(2), []
+    for turns in (4, 1, 0, 9, 1030, 2):
+        feeds: dict[str, np.ndarray] = {"n": np.array(turns)}
+        feeds |= {name: random.uniform(0.9, 1, width).astype(np.float32) for name in ("s", "rate")}
+        made_now = loaded.run(feeds)
+        assert not any(np.may_share_memory(feeds[name], array) for name in ("s", "rate") for array in made_now.values())
+        kept.append((made_now, expected(model, feeds)))
+    for results, wanted in kept:
+        compare(results, wanted)
 
 
 def test_memory_for_turns_that_may_not_be_made(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
