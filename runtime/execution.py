@@ -50,14 +50,13 @@ class Execution:
         self._input_checks: list[Check] | None = None
         self._nested: dict[int, Execution | SizedExecutions] = {}
         self._repetitions: dict[int, Repetition | None] = {}
+        self._sized_attrs: list[tuple[HostRun, Any]] = []
         self._steps = [self._bind(index, step, loaded, worker) for index, step in enumerate(program.steps)]
         self._host_runs = [run for run in self._steps if isinstance(run, (HostRun, ControlRun))]
         only: object = self._steps[0] if len(self._steps) == 1 else None
         self._repeatable = only if isinstance(only, Repeatable) else None
         self._turning: Turning | None = None
         self._turns = self._repeatable is not None  # as far as is known
-        runs = [run for run in self._host_runs if isinstance(run, HostRun)] if program.symbols else []
-        self._sized_attrs = [(run, run.attrs) for run in runs]
         self._viewed = _viewed(program) if program.symbols else ()
         self._outputs = outputs = program.outputs
         self._arena_outputs = [(number, isinstance(program.values[number].location, Arena)) for number in outputs]
@@ -75,7 +74,10 @@ class Execution:
             return self._memory.bind(step, self._fixed)
         if isinstance(step, HostStep):
             attrs = loaded.attributes(dict(step.attrs))
-            return HostRun(self._program, step, loaded.host[step.op], attrs, self._memory)
+            run = HostRun(self._program, step, loaded.host[step.op], attrs, self._memory)
+            if self._program.symbols:
+                self._sized_attrs.append((run, attrs))
+            return run
         for body in bodies(step):
             self._nested[id(body)] = executions(body.program, loaded, worker)
         repetition = repetition_of(step) if isinstance(step, (LoopStep, ScanStep)) else None
@@ -107,7 +109,7 @@ class Execution:
         for number in self._viewed:
             self._fixed[number] = self._memory.fixed(bound.value(number))
         for run, attrs in self._sized_attrs:
-            run.attrs = bound_attributes(attrs, bound.of)
+            run.have(bound_attributes(attrs, bound.of))
         for host_run in self._host_runs:
             host_run.results.resize(bound.value)
         self._input_checks = None

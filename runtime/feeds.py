@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .device import Backend, OnDevice
-from .dtypes import ITEM_BYTES, dtype_name, numpy_dtype
+from .dtypes import dtype_name, numpy_dtype
 from .errors import InputError
 from .program import Cache, Program, ValueSpec
 from .sizing import Bound, Sizing
@@ -182,9 +182,11 @@ class Inputs:
         plain = self._plain_arrays(feeds, stream)
         if plain is None:
             inputs = convert_feeds(feeds, self._programs, lambda value: self._backend.adopt(value, stream))
-            selection = select(inputs, self._programs, self._sizings)
-            self._remember(selection, inputs)
-            return selection, inputs
+            if not self._dtypes:
+                selection = select(inputs, self._programs, self._sizings)
+                self._remember(selection, inputs)
+                return selection, inputs
+            plain = inputs, tuple(array.shape for array in inputs)
         inputs, shapes = plain
         known = self._selections.get(shapes)
         if known is None:
@@ -230,8 +232,8 @@ class Inputs:
 
 
 def _is_determined(value: ValueSpec, sizing: Sizing | None) -> bool:
-    """Whether an input is an array of numbers, of which the symbols give the shape."""
-    if not isinstance(value.type, TensorType) or value.type.dtype not in ITEM_BYTES:
+    """Whether an input is an array, of which the symbols give the shape."""
+    if not isinstance(value.type, TensorType):
         return False
     return value.type.is_static or (sizing is not None and sizing.knows(value.type))
 

@@ -12,7 +12,7 @@ from . import control
 from .device import Memory, RecordTime, to_host
 from .dtypes import dtype_name, numpy_dtype
 from .errors import ExecutionError
-from .loaded import HostFunction, bodies
+from .loaded import HostFunction, bodies, prepared
 from .program import ABSENT, Arena, Body, ControlStep, HostStep, IfStep, Input, Program, ValueSpec
 from .turns import Done, Repetition, Turns
 from .types import TensorType
@@ -48,14 +48,18 @@ class HostRun:
         self, program: Program, step: HostStep, function: HostFunction, attrs: Mapping[str, Any], memory: Memory
     ) -> None:
         self._step, self._function, self._numbers = step, function, step.inputs
-        self.attrs = attrs
+        self.have(attrs)
         self.results = Stored(program, step, memory)
+
+    def have(self, attrs: Mapping[str, Any]) -> None:
+        """Other attributes from now on: some are sizes."""
+        self._attrs = prepared(self._step.op, attrs)
 
     def run(self, values: list[Any], record: RecordTime | None) -> None:
         start = time.perf_counter_ns() if record is not None else 0
         operands = [None if number == ABSENT else to_host(values[number]) for number in self._numbers]
         try:
-            results = self._function(operands, self.attrs)
+            results = self._function(operands, self._attrs)
         except ExecutionError as error:
             raise ExecutionError(f"{where(self._step)}: {error}") from error
         except _STEP_FAULTS as error:

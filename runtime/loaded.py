@@ -39,6 +39,13 @@ def host_table() -> Mapping[str, HostFunction]:
     return TABLE
 
 
+def prepared(op: str, attrs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A host step's attributes, with what its operator finds from them once for all runs."""
+    from .host import PREPARE
+
+    return PREPARE[op](attrs) if op in PREPARE else attrs
+
+
 def walk_programs(program: Program) -> list[Program]:
     """The program and all that are nested in it."""
     found = [program]

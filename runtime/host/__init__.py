@@ -10,7 +10,7 @@ A value is an ndarray, a list (a sequence) or None (an absent optional); a prese
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from . import (
     absent,
@@ -35,10 +35,10 @@ from . import (
     strings,
     windows,
 )
-from .common import HostFn
+from .common import Attrs, HostFn
 from .errors import HostError
 
-__all__ = ["ALIASING", "NON_DETERMINISTIC", "TABLE", "HostError", "HostFn"]
+__all__ = ["ALIASING", "NON_DETERMINISTIC", "PREPARE", "TABLE", "HostError", "HostFn"]
 
 _MODULES = (
     absent, blocks, casting, contraction, elementwise, folding, images, learning, movement, pictures, random,
@@ -46,6 +46,9 @@ _MODULES = (
 )  # fmt: skip
 
 TABLE: Mapping[str, HostFn] = {name: function for module in _MODULES for name, function in module.TABLE.items()}
+
+PREPARE: Mapping[str, Callable[[Attrs], Attrs]] = learning.PREPARE
+"""`TABLE[name](operands, PREPARE[name](attributes))` is the same; what depends on attributes alone is found once."""
 
 ALIASING: frozenset[str] = movement.ALIASING | shaping.ALIASING | sequences.ALIASING
 """Operators whose outputs may share memory with their operands; the outputs of all others are arrays of their own."""

@@ -22,15 +22,21 @@ def _binarizer(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     return [narrow(widen(x) > attrs.get("threshold", 0.0), x.dtype)]
 
 
+def _with_table(attrs: Attrs) -> Attrs:
+    """The attributes of a label encoder, with what is looked up."""
+    table = dict(zip(attrs["keys"], attrs["results"], strict=True))
+    # NaN is unequal to itself, yet the standard lets it be a key.
+    of_nan = next((result for key, result in table.items() if key != key), attrs["default"])
+    return {**attrs, "table": table, "of_nan": of_nan}
+
+
 def _label_encoder(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     """attrs: `keys`, `results` (equally long lists), `default`, and the output's `dtype`."""
     (x,) = inputs
-    table = dict(zip(attrs["keys"], attrs["results"], strict=True))
-    # NaN is unequal to itself, yet the standard lets it be a key.
-    nan_value = next((v for k, v in table.items() if k != k), attrs["default"])
-    found: list[Any] = [
-        table.get(item, attrs["default"]) if item == item else nan_value for item in x.reshape(-1).tolist()
-    ]
+    if "table" not in attrs:
+        attrs = _with_table(attrs)
+    get, default, nan_value = attrs["table"].get, attrs["default"], attrs["of_nan"]
+    found: list[Any] = [get(item, default) if item == item else nan_value for item in x.reshape(-1).tolist()]
     if attrs["dtype"] == "string":
         return [string_array(found, x.shape)]
     return [np.array(found, numpy_dtype(attrs["dtype"])).reshape(x.shape)]
@@ -136,3 +142,6 @@ TABLE: Mapping[str, HostFn] = {
     "ArrayFeatureExtractor": _array_feature_extractor, "Binarizer": _binarizer, "LabelEncoder": _label_encoder,
     "TreeEnsemble": _tree_ensemble,
 }  # fmt: skip
+
+PREPARE: Mapping[str, Callable[[Attrs], Attrs]] = {"LabelEncoder": _with_table}
+"""By operator: its attributes, and what it finds from them once for all runs."""

@@ -83,7 +83,7 @@ def _split_to(inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 def _split_sizes(size: int, split: Any) -> tuple[int, ...]:
     if split is None:
         return (1,) * size
-    if np.asarray(split).ndim:
+    if np.ndim(split):
         return ints(split)
     chunk = scalar_int(split)
     if chunk < 1:

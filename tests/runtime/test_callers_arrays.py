@@ -219,3 +219,16 @@ def test_an_item_of_a_given_sequence_comes_out_as_an_array_of_its_own(tmp_path: 
     np.testing.assert_array_equal(given, [X, W])
     np.testing.assert_array_equal(made["y"], np.zeros(4))
     np.testing.assert_array_equal(made["t"], [np.ones(4), W, np.ones(4)])
+
+
+def test_texts_come_out_as_arrays_of_their_own(tmp_path: Path) -> None:
+    """Of every make, in the first run and in later ones."""
+    makes = (np.array(["a", "é", ""], object), np.array(["a", "é", ""]), ["a", "é", ""])
+    with echo(tmp_path, "string") as loaded:
+        for given in (*makes, *makes):
+            made = loaded.run({"x": given})["y"]
+            assert made.dtype == object and made.tolist() == ["a", "é", ""]
+            made[0] = "changed"
+            assert given[0] == "a"
+        with pytest.raises(InputError):
+            loaded.run({"x": np.array(["a", "b"], object)})

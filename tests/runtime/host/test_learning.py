@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.runtime.host.reference import run
-from tilestitch.runtime.host import HostError
+from tilestitch.runtime.host import PREPARE, TABLE, HostError
 
 
 def test_label_encoder_maps_keys_and_the_rest_to_the_default() -> None:
@@ -94,3 +94,10 @@ def test_scores_may_be_transformed() -> None:
 
 def test_no_rows() -> None:
     assert run("TreeEnsemble", ROWS[:0], **tree()).shape == (0, 2)
+
+
+def test_what_is_found_once_gives_the_same() -> None:
+    x = np.array([1.0, np.nan, 3.0], np.float32)
+    attrs = {"keys": [1.0, float("nan")], "results": [10.0, 20.0], "default": -1.0, "dtype": "float32"}
+    (once,) = TABLE["LabelEncoder"]([x], PREPARE["LabelEncoder"](attrs))
+    np.testing.assert_array_equal(once, [10, 20, -1])
