@@ -12,6 +12,7 @@ from typing import Any
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.compiler.ir.types import TensorType, is_static_tensor, storage_bytes
 from tilestitch.passes.plan import Group, GroupKind
+from tilestitch.passes.plan.index_checks import checked
 from tilestitch.runtime.launch_check import ARGUMENT_ALIGNMENT
 
 from .launch import KernelArg, RangeArg, ValueArg
@@ -37,7 +38,9 @@ class Ranged:
 
 
 def ranged(graph: Graph, group: Group) -> Ranged | None:
-    """The group with its slices that are ranges of what it reads taken apart; None if it has none."""
+    """The group with its slices that are ranges of what it reads taken apart; None if it has none, or if indices are
+    known to be in range by what computes them elsewhere, which a group on its own does not know.
+    """
     if any(part.kind not in TEMPLATES for part in group.parts or (group,)):
         return None
     nodes = [graph.node(name) for name in group.nodes]
@@ -54,6 +57,8 @@ def ranged(graph: Graph, group: Group) -> Ranged | None:
     for node in found:
         rank = len(node.output.shape)
         alone.node(node.name).attrs.update(starts=(0,) * rank, steps=(1,) * rank)
+    if checked(alone.nodes) != checked(nodes):
+        return None
     return Ranged(alone, _reading(group, alone, names), {names[node]: range_ for node, range_ in found.items()})
 
 

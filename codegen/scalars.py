@@ -10,6 +10,7 @@ from dataclasses import replace
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.compiler.ir.text import digest
 from tilestitch.passes.plan import Group, GroupKind
+from tilestitch.passes.plan.index_checks import checked
 
 ARITHMETIC = frozenset({"add", "div", "maximum", "minimum", "mul", "sub"})
 """Operators of which every operand may be a constant or not."""
@@ -48,6 +49,8 @@ class ScalarArguments:
         alone.copy_nodes(
             nodes, {(node, value): inputs[value] for node in nodes for value in node.inputs if value in inputs}
         )
+        if checked(alone.nodes) != checked(nodes):
+            return graph, group  # by what computes indices elsewhere they are known to be in range
         stages = tuple(tuple(_with_inputs(part, names) for part in stage) for stage in group.stages)
         return alone, replace(_with_inputs(group, names), stages=stages)
 

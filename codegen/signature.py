@@ -13,7 +13,7 @@ from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.compiler.ir.text import digest
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.attention.mask_band import band_of, same_inside
-from tilestitch.passes.plan.index_checks import index_checks
+from tilestitch.passes.plan.index_checks import index_checks, pending_checks
 
 from .compute.sizes import symbols_among
 from .groups import roles_in, view_group
@@ -76,11 +76,13 @@ def signature(graph: Graph, group: Group, scalars: frozenset[str] = frozenset())
         parts += _band(graph, group, place)
     masked = any(part.kind is GroupKind.ATTENTION for part in group.parts or (group,))
     seen = {name for node in nodes for name in (_integers(node) if masked else _indices(node))}
+    # What computes indices may say that they are in range: then nothing looks at them.
+    pending = {node.name: tuple(check.column for check in checks) for node, checks in pending_checks(nodes).items()}
     for node in nodes:
         attrs = tuple((key, _frozen(value)) for key, value in sorted(node.attrs.items()))
         reads = tuple((place(v.name), str(v.type), v.name in scalars or _constant(v, seen)) for v in node.inputs)
         makes = tuple((place(v.name), str(v.type)) for v in node.outputs)
-        parts.append((node.op, attrs, reads, makes, node.name == group.anchor))
+        parts.append((node.op, attrs, reads, makes, node.name == group.anchor, pending.get(node.name)))
     for names in (group.inputs, group.constants, group.outputs, group.floats):
         parts.append(tuple(place(name) for name in names))
     order = {node.name: i for i, node in enumerate(nodes)}

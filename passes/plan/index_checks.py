@@ -5,7 +5,7 @@ Reading never leaves a tensor, but wrong indices must be reported.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -51,6 +51,11 @@ def pending_checks(nodes: Sequence[Node]) -> dict[Node, list[IndexCheck]]:
             if node.outputs[0].tensor_type.num_elements and not _known_good(check):
                 pending.setdefault(node, []).append(check)
     return pending
+
+
+def checked(nodes: Iterable[Node]) -> frozenset[str]:
+    """The names of the nodes whose indices are not known to be in range."""
+    return frozenset(node.name for node in pending_checks(tuple(nodes)))
 
 
 def _known_good(check: IndexCheck) -> bool:

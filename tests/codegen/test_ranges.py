@@ -130,3 +130,19 @@ def test_offsets_are_in_bytes_of_the_dtype(target: str, dtype: str) -> None:
     _, results = symbols_and_result(graph, target, {"x": rows})
     for first, result in zip((0, 2, 3), results, strict=True):
         np.testing.assert_array_equal(result, rows[first : first + 2].astype(np.float32))
+
+
+@pytest.mark.parametrize("planner", ["stitch", "injective"])
+def test_indices_that_another_kernel_keeps_in_range_are_not_looked_at(planner: str) -> None:
+    """The plan has no check of them, so neither may a group that is taken apart from what computes them."""
+    graph, x = with_input(6, 8)
+    place = graph.emit("arg_max", graph.emit("exp", x), axis=1, keepdims=False, select_last=False)
+    part = cut(graph, x, (2, 0), (4, 8))
+    rows = graph.emit("gather", part, cut(graph, place, (0,), (4,)), axis=1)
+    graph.outputs = [place, graph.emit("tanh", rows)]
+    values = ARRAY[:48].reshape(6, 8)[:, ::-1].copy()
+    values[1, 5] = 9
+    with load(compile_graph(graph, planner)) as module:
+        places, found = module.run({"x": values}).values()
+    np.testing.assert_array_equal(places, values.argmax(1))
+    assert_close(found, np.tanh(values[2:][:, places[:4]]), 1e-5)
