@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.zoo import language, modules, speech, vision
+from benchmarks.zoo import language, modules, recent, speech, vision
 from benchmarks.zoo.checking import input_names
 from benchmarks.zoo.sample import Build, export
 
 TABLES: Mapping[str, Mapping[str, Build]] = {
     "language": language.MODELS, "speech": speech.MODELS, "vision": vision.MODELS, "modules": modules.MODELS,
+    "recent": recent.MODELS,
 }  # fmt: skip
 
 

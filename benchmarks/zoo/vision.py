@@ -86,7 +86,7 @@ def clip() -> Sample:
     return Sample(Flat(model, list(inputs)), inputs)
 
 
-def sam() -> Sample:
+def sam_model() -> Any:
     seen = {
         "hidden_size": 96,
         "num_hidden_layers": 2,
@@ -97,18 +97,20 @@ def sam() -> Sample:
         "global_attn_indexes": [1],
         "mlp_dim": 192,
         "output_channels": 64,
+        "num_pos_feats": 32,
     }
     prompt = {"hidden_size": 64, "image_size": 128, "patch_size": 16, "image_embedding_size": 8}
     mask = {"hidden_size": 64, "num_attention_heads": 4, "mlp_dim": 128, "iou_head_hidden_dim": 64}
-    model = model_of(
-        "SamModel", "SamConfig", vision_config=seen, prompt_encoder_config=prompt, mask_decoder_config=mask
-    )
+    return model_of("SamModel", "SamConfig", vision_config=seen, prompt_encoder_config=prompt, mask_decoder_config=mask)
+
+
+def sam() -> Sample:
     inputs = {
         "pixel_values": torch.randn(1, 3, 128, 128),
         "input_points": torch.rand(1, 1, 2, 2) * 128,
         "input_labels": torch.tensor([[[1, 0]]]),
     }
-    return Sample(Flat(model, list(inputs)), inputs)
+    return Sample(Flat(sam_model(), list(inputs)), inputs)
 
 
 TIMM = {
