@@ -80,6 +80,8 @@ def _source_position(attrs: Attrs, size: int, scale: float, output: int, roi: tu
     mode = attrs.get("coordinate_transformation_mode", "half_pixel")
     dtype = np.float64 if attrs.get("mode", "nearest") == "nearest" else np.float32  # as kernels, and others, have it
     index, exact = np.arange(output, dtype=dtype), scale * size
+    if np.float32(exact) == output:  # but for rounding: 1 / 49 * 49 is less than 1
+        exact = output
     if mode == "asymmetric":
         return index / dtype(scale)
     if mode == "align_corners":
@@ -108,10 +110,17 @@ _NEAREST: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
+def _nearest(mode: str, position: np.ndarray, scale: float) -> np.ndarray:
+    if mode != "before_11":
+        return _NEAREST[mode](position)
+    position = position.astype(np.float32)  # as ONNX Runtime has it
+    return np.ceil(position) if scale < 1 else np.floor(position)
+
+
 def _resample(x: np.ndarray, axis: int, position: np.ndarray, scale: float, mode: str, attrs: Attrs) -> np.ndarray:
     size = x.shape[axis]
     if mode == "nearest":
-        nearest = _NEAREST[attrs.get("nearest_mode", "round_prefer_floor")](position).astype(np.int64)
+        nearest = _nearest(attrs.get("nearest_mode", "round_prefer_floor"), position, scale).astype(np.int64)
         return np.take(x, np.clip(nearest, 0, size - 1), axis)
     weights = _weights(position, size, scale, mode, attrs)
     return np.moveaxis(np.tensordot(x, weights, axes=([axis], [1])), -1, axis)

@@ -75,6 +75,22 @@ def test_opset_10_and_upsample_are_asymmetric() -> None:
     assert_close(run(model, {"x0": X})[0], expected)
 
 
+@pytest.mark.parametrize("factors", [(0.6, 0.9), (0.2, 1.2), (0.4, 1.0000001)])
+def test_before_opset_11_axes_that_become_shorter_are_rounded_up(factors: tuple[float, float]) -> None:
+    x = floats(1, 1, 10, 30)
+    model = node_model("Resize", [x, scales(1, 1, *factors)], {"mode": "nearest"}, opset=10, constants={1})
+    assert_close(run(model, {"x0": x})[0], run_ort(model, {"x0": x})[0])
+
+
+@pytest.mark.parametrize("coordinates", ["pytorch_half_pixel", "align_corners", "half_pixel_symmetric"])
+def test_a_length_is_the_side_but_for_rounding(coordinates: str) -> None:
+    x, attrs = floats(1, 1, 49, 5), {"mode": "linear", "coordinate_transformation_mode": coordinates}
+    check_node("Resize", [x, None, None, ints(1, 1, 1, 9)], attrs, constants={3}, against="onnxruntime")
+    for factor in (1.8, 0.2):
+        operands = [x, None, scales(1, 1, 1, factor)]
+        check_node("Resize", operands, attrs, constants={2}, against="onnxruntime")
+
+
 @pytest.mark.parametrize("nearest", ["round_prefer_floor", "floor", "ceil"])
 def test_nearest_elements_as_tensorflow_takes_them(nearest: str) -> None:
     attrs = {"mode": "nearest", "nearest_mode": nearest, "coordinate_transformation_mode": "tf_half_pixel_for_nn"}
@@ -102,3 +118,19 @@ def test_few_taps_are_gathers_and_many_are_a_gemm() -> None:
 
     assert ops(2.0) <= {"gather", "mul", "add"}
     assert "matmul" in ops(0.3)
+
+
+@pytest.mark.parametrize("factor", [0.6, 1.2])
+def test_before_opset_11_open_sides_and_computed_scales_round_as_fixed_ones(factor: float) -> None:
+    x = floats(1, 1, 10, 30)
+    operands, feeds = [x, scales(1, 1, factor, factor)], {"x0": x}
+    fixed = node_model("Resize", operands, {"mode": "nearest"}, opset=10, constants={1})
+    expected = run_ort(fixed, feeds)[0]
+    computed = node_model("Resize", operands, {"mode": "nearest"}, opset=10)
+    assert_close(run(computed, {**feeds, "x1": operands[1]})[0], expected)
+    for size, name in zip(fixed.graph.input[0].type.tensor_type.shape.dim, "abcd"):
+        size.dim_param = name
+    del fixed.graph.output[0].type.tensor_type.shape.dim[:]
+    for name in "abcd":
+        fixed.graph.output[0].type.tensor_type.shape.dim.add().dim_param = f"out_{name}"
+    assert_close(run(fixed, feeds)[0], expected)

@@ -11,6 +11,7 @@ from tilestitch.compiler.frontend.context import Context, Versioned
 from tilestitch.compiler.ir import UNKNOWN, TensorType, Type, Value
 
 from .host_types import Dim, constant_ints, length_of, present, resized, tensor_step, unknown_tensor, with_unknown
+from .open_resize import BEFORE_11
 from .sampling import roi_align_on_host
 
 _RESIZE_ATTRIBUTES = (
@@ -37,11 +38,11 @@ def resize(ctx: Context) -> Sequence[Value]:
 
 
 def resize_10(ctx: Context) -> Sequence[Value]:
-    """Opset 10, and Upsample: only scales, positions are divided by them, nearest rounds down."""
+    """Opset 10, and Upsample: only scales, positions are divided by them, nearest rounds as it did before opset 11."""
     x = ctx.input(0)
     scales = ctx.constant(ctx.attr("scales"), "float32") if ctx.has_attr("scales") else ctx.input(1)
     mode = ctx.attr("mode", "nearest")
-    attrs = {"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    attrs = {"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": BEFORE_11}
     return tensor_step(ctx, "Resize", (x, None, scales), [with_unknown(x, None)], **attrs)
 
 

@@ -38,6 +38,11 @@ class OpenAxis:
 
 LARGEST_DENOMINATOR = 1 << 12
 
+BEFORE_11 = "before_11"
+"""The `nearest_mode` of operator sets that have none, as ONNX Runtime reads them: places in float32 are rounded up
+along an axis that becomes shorter, and down along others.
+"""
+
 
 def scaled_size(ctx: Context, size: Size, scale: float | Value) -> Size:
     """The floor of what float32 has for an open size times a number.
@@ -73,7 +78,7 @@ def resampled(ctx: Context, x: Value, axis: int, how: OpenAxis, sampling: Mappin
     places = _source_places(ctx, how, str(sampling["coordinates"]), places_dtype(str(sampling["mode"])))
     last = ctx.size(how.size - 1)
     if sampling["mode"] == "nearest":
-        rounded = ctx.cast(_ROUNDINGS[str(sampling["nearest_mode"])](ctx, places), "int64")
+        rounded = ctx.cast(_nearest(ctx, places, how, str(sampling["nearest_mode"])), "int64")
         return ctx.gather(x, ctx.clamp(rounded, 0, last), axis)
     taps = (0, 1) if sampling["mode"] == "linear" else (-1, 0, 1, 2)
     first = ctx.emit("floor", places)
@@ -99,7 +104,7 @@ def _source_places(ctx: Context, how: OpenAxis, coordinates: str, dtype: str) ->
     size, out = ctx.cast(ctx.size(how.size), dtype), ctx.cast(ctx.size(how.out), dtype)
     given = how.scale if isinstance(how.scale, Value) or how.scale is None else ctx.constant(how.scale, dtype)
     scale = ctx.div(out, size) if given is None else ctx.cast(given, dtype)
-    length = out if given is None else ctx.mul(size, scale)
+    length = out if given is None else _unless_rounded(ctx, ctx.mul(size, scale), out)
     if coordinates == "align_corners":
         steps = ctx.maximum(ctx.sub(length, 1.0), 1e-30)
         return ctx.select(ctx.equal(length, 1.0), 0.0, ctx.div(ctx.mul(place, ctx.sub(size, 1.0)), steps))
@@ -115,6 +120,23 @@ def _source_places(ctx: Context, how: OpenAxis, coordinates: str, dtype: str) ->
         missing = ctx.sub(1.0, ctx.div(out, length))
         return ctx.add(half_pixel, ctx.mul(ctx.div(size, 2.0), missing))
     return half_pixel
+
+
+def _unless_rounded(ctx: Context, length: Value, out: Value) -> Value:
+    """The length, or the size if it is that but for rounding."""
+    is_size = ctx.equal(ctx.cast(length, "float32"), ctx.cast(out, "float32"))
+    return ctx.select(is_size, out, length)
+
+
+def _nearest(ctx: Context, places: Value, how: OpenAxis, mode: str) -> Value:
+    if mode != BEFORE_11:
+        return _ROUNDINGS[mode](ctx, places)
+    assert how.scale is not None  # those operator sets have scales only
+    places = ctx.cast(places, "float32")
+    down, up = ctx.emit("floor", places), ctx.emit("ceil", places)
+    if isinstance(how.scale, Value):
+        return ctx.select(ctx.less(how.scale, 1.0), up, down)
+    return up if how.scale < 1 else down
 
 
 _ROUNDINGS: Mapping[str, Callable[[Context, Value], Value]] = {

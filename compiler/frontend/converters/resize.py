@@ -21,7 +21,7 @@ from ..context import Context, Versioned
 from ..errors import NotStatic
 from .common import HALVES
 from .indexing import along_axis
-from .open_resize import OpenAxis, places_dtype, resampled, scaled_size
+from .open_resize import BEFORE_11, OpenAxis, places_dtype, resampled, scaled_size
 from .quantization import saturating_cast
 
 MAX_GATHERED_TAPS = 4
@@ -64,6 +64,8 @@ def source_places(
 ) -> np.ndarray:
     """Real-valued input places of the output places 0 .. out-1, as computed in a data type."""
     place, length = np.arange(out, dtype=dtype), scale * size
+    if np.float32(length) == out:  # but for rounding: 1 / 49 * 49 is less than 1
+        length = out
     if coordinates == "align_corners":
         return np.zeros(out) if length == 1 else place * dtype(size - 1) / dtype(length - 1)
     if coordinates == "asymmetric":
@@ -92,7 +94,7 @@ def axis_table(sampling: Sampling, size: int, out: int, scale: float, roi: tuple
     crops = sampling.coordinates == "tf_crop_and_resize"
     outside = (places < 0) | (places > size - 1) if crops else np.zeros(out, bool)
     if sampling.mode == "nearest":
-        indices = ROUNDINGS[sampling.nearest_mode](places).astype(np.int64)[:, None]
+        indices = _nearest(sampling, places, scale).astype(np.int64)[:, None]
         weights = np.ones((out, 1))
     else:
         indices, weights = _weighted(sampling, places, scale)
@@ -109,6 +111,13 @@ ROUNDINGS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "floor": np.floor,
     "ceil": np.ceil,
 }
+
+
+def _nearest(sampling: Sampling, places: np.ndarray, scale: float) -> np.ndarray:
+    if sampling.nearest_mode != BEFORE_11:
+        return ROUNDINGS[sampling.nearest_mode](places)
+    places = places.astype(np.float32)
+    return np.ceil(places) if scale < 1 else np.floor(places)
 
 
 def _weighted(sampling: Sampling, places: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
@@ -215,7 +224,7 @@ def convert_resize(ctx: Context) -> Value:
     sampling = Sampling(
         _one_of(ctx, "mode", "nearest", MODES),
         _one_of(ctx, "coordinate_transformation_mode", "half_pixel" if ctx.opset >= 11 else "asymmetric", COORDINATES),
-        _one_of(ctx, "nearest_mode", "round_prefer_floor" if ctx.opset >= 11 else "floor", ROUNDINGS),
+        _one_of(ctx, "nearest_mode", "round_prefer_floor", ROUNDINGS) if ctx.opset >= 11 else BEFORE_11,
         ctx.attr("cubic_coeff_a", -0.75),
         bool(ctx.attr("exclude_outside", 0)),
         bool(ctx.attr("antialias", 0)),
@@ -233,7 +242,7 @@ def convert_resize(ctx: Context) -> Value:
                 opened[axis] = OpenAxis(shape[axis], sizes[i], scale)
         elif scale is None:
             opened[axis] = OpenAxis(shape[axis], sizes[i], None)
-        elif sizes[i] != shape[axis] or not np.isclose(scale, 1.0) or window != (0.0, 1.0):
+        elif sizes[i] != shape[axis] or scale != 1.0 or window != (0.0, 1.0):
             tables[axis] = axis_table(sampling, shape[axis], sizes[i], scale, window)
     if not opened:
         return resample(ctx, x, tables, ctx.attr("extrapolation_value", 0.0))
@@ -319,7 +328,7 @@ def convert_upsample(ctx: Context) -> Value:
     if len(scales) != len(shape):
         raise ctx.fail(f"{len(scales)} scales are given for {len(shape)} axes")
     mode = "nearest" if _one_of(ctx, "mode", "nearest", UPSAMPLE_MODES) == "nearest" else "linear"
-    sampling = Sampling(mode, "asymmetric", "floor", -0.75, False, False)
+    sampling = Sampling(mode, "asymmetric", BEFORE_11, -0.75, False, False)
     tables, opened = dict[int, AxisTable](), dict[int, OpenAxis]()
     for axis, scale in enumerate(scales):
         if scale == 1.0:
