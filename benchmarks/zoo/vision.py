@@ -98,6 +98,7 @@ def sam_model() -> Any:
         "mlp_dim": 192,
         "output_channels": 64,
         "num_pos_feats": 32,
+        "initializer_range": 0.02,  # by default 1e-10: an encoder that gives next to nothing
     }
     prompt = {"hidden_size": 64, "image_size": 128, "patch_size": 16, "image_embedding_size": 8}
     mask = {"hidden_size": 64, "num_attention_heads": 4, "mlp_dim": 128, "iou_head_hidden_dim": 64}
