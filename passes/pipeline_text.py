@@ -50,7 +50,9 @@ def build(entry: PassText, table: Mapping[str, type]) -> Any:
 
 def build_from_class(cls: type, entry: PassText, table: Mapping[str, type]) -> Any:
     """An instance of `cls` with the arguments of `entry`. Raises PipelineError as `build` does."""
-    hints, fields = get_type_hints(cls), {f.name: f for f in dataclasses.fields(cls) if f.name != "body"}
+    # To find out types takes as long as all the rest, and most passes have no arguments.
+    hints = get_type_hints(cls) if entry.arguments else {}
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.name != "body"}
     takes_body = any(f.name == "body" for f in dataclasses.fields(cls))
     values: dict[str, Any] = {}
     for key, value in entry.arguments:

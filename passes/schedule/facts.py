@@ -11,7 +11,7 @@ from tilestitch.cost_model.joined import joined_facts, listed_facts
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import Group, WhyNot
 from tilestitch.passes.plan.launches.cuda.group import blocking_of
-from tilestitch.passes.plan.roles import roles_of
+from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.sync.cost import facts_of_launches, facts_of_tickets
 
@@ -21,31 +21,40 @@ from .cuda.blocks import facts_of_blocks
 from .cuda.facts import gpu_facts
 from .device import device_of, multiprocessors_of
 from .kernels import schedule_group
-from .structure import Known, structure_of
+from .structure import Known, Structure, structure_of
 
 _KNOWN: Known[KernelFacts] = Known()
 
 
 def group_facts(
-    nodes: Mapping[str, Node], group: Group, target: TargetInfo, model: LatencyModel | None = None
+    nodes: Mapping[str, Node],
+    group: Group,
+    target: TargetInfo,
+    model: LatencyModel | None = None,
+    roles: Roles | None = None,
 ) -> KernelFacts:
     """The facts of a planned group; `nodes` are the graph's by name. The group must be legal (`legality.check_group`).
 
-    They are those of its schedule; a group that has none yet gets the one that it will have by `model`. Raises
-    ValueError for a group that is none.
+    They are those of its schedule; a group that has none yet gets the one that it will have by `model`. roles: of a
+    group of one part, where they are known. Raises ValueError for a group that is none.
     """
     structure = structure_of(nodes, group, target)
     if structure is None:
-        return _group_facts(nodes, group, target, model)
-    known, facts = _KNOWN.of(structure, model, lambda: _group_facts(nodes, group, target, model))
+        return _group_facts(nodes, group, target, model, None, roles)
+    known, facts = _KNOWN.of(structure, model, lambda: _group_facts(nodes, group, target, model, structure, roles))
     return facts if known.names == structure.names else facts.renamed(known.renaming(structure))
 
 
 def _group_facts(
-    nodes: Mapping[str, Node], group: Group, target: TargetInfo, model: LatencyModel | None
+    nodes: Mapping[str, Node],
+    group: Group,
+    target: TargetInfo,
+    model: LatencyModel | None,
+    structure: Structure | None,
+    roles: Roles | None,
 ) -> KernelFacts:
     if model is not None and not (group.schedule or any(part.schedule for part in group.parts)):
-        group = schedule_group(nodes, group, target, model)
+        group = schedule_group(nodes, group, target, model, structure)
     if group.tie == "band":
         gemm, after = group.parts
         return facts_of_band(nodes, group, (group_facts(nodes, gemm, target), group_facts(nodes, after, target)))
@@ -68,15 +77,20 @@ def _group_facts(
         stages = [[part for part in stage if _launches(nodes, part)] for stage in group.stages]
         launched = [stage for stage in stages if stage] or group.stages
         return joined([[group_facts(nodes, part, target, model) for part in stage] for stage in launched], target)
-    members = [nodes[name] for name in group.nodes]
-    values = {o.name: o for n in members for o in n.outputs}
-    stored = [values[name] for name in group.outputs]
-    roles = roles_of(members, stored, group.name)
-    if isinstance(roles, WhyNot):
-        raise ValueError(f"no kernel: {roles}; plan the graph again")
+    roles = roles or _roles(nodes, group)
     if not target.is_gpu:
         return cpu_facts(nodes, group, roles, target.core)
     return gpu_facts(nodes, group, roles, multiprocessors_of(target))
+
+
+def _roles(nodes: Mapping[str, Node], group: Group) -> Roles:
+    """Of a group of one part."""
+    members = [nodes[name] for name in group.nodes]
+    values = {o.name: o for n in members for o in n.outputs}
+    found = roles_of(members, [values[name] for name in group.outputs], group.name)
+    if isinstance(found, WhyNot):
+        raise ValueError(f"no kernel: {found}; plan the graph again")
+    return found
 
 
 def _launches(nodes: Mapping[str, Node], part: Group) -> bool:

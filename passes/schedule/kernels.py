@@ -25,7 +25,7 @@ from .cuda.choose import choose
 from .cuda.gemm import band_schedule, choose_gemm
 from .cuda.gpu import Gpu
 from .cuda.rows import row_scheme
-from .structure import Known, structure_of
+from .structure import Known, Structure, structure_of
 
 Schedules: TypeAlias = tuple[Schedule | None, tuple[tuple["Schedules", ...], ...]]
 """Of a group, and of the parts of its stages."""
@@ -67,9 +67,17 @@ def apart_where_too_large(
     return tuple(kept), tuple(refusals)
 
 
-def schedule_group(by_name: Mapping[str, Node], group: Group, target: TargetInfo, model: LatencyModel) -> Group:
-    """A group with the schedule that `model` predicts to be fastest; `by_name` are the nodes of its graph."""
-    structure = structure_of(by_name, group, target)
+def schedule_group(
+    by_name: Mapping[str, Node],
+    group: Group,
+    target: TargetInfo,
+    model: LatencyModel,
+    structure: Structure | None = None,
+) -> Group:
+    """A group with the schedule that `model` predicts to be fastest; `by_name` are the nodes of its graph. structure:
+    that of the group, where it is known.
+    """
+    structure = structure or structure_of(by_name, group, target)
     if structure is None:
         return _scheduled(by_name, group, target, model)
     _, schedules = _KNOWN.of(structure, model, lambda: _schedules_of(_scheduled(by_name, group, target, model)))

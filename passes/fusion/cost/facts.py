@@ -18,7 +18,7 @@ def facts_of(
     nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, target: TargetInfo, model: LatencyModel
 ) -> KernelFacts:
     """The facts of `nodes` (in topological order) as one kernel that stores `stored`, scheduled by `model`."""
-    return group_facts({node.name: node for node in nodes}, _group(nodes, stored, roles), target, model)
+    return group_facts({node.name: node for node in nodes}, _group(nodes, stored, roles), target, model, roles)
 
 
 def _group(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) -> Group:
