@@ -159,6 +159,20 @@ def test_classification_by_trees(transform: str) -> None:
         agrees("TreeEnsembleClassifier", X, 2, classlabels_strings=["no", "yes"], post_transform=transform, **two)
 
 
+@pytest.mark.parametrize("weighted", [0, 1])
+def test_of_two_base_values_that_of_the_weighted_class_counts(weighted: int) -> None:
+    attrs = forest("class", [weighted] * 5, [1.0, -2.5, 3, 0.5, -4]) | {"classlabels_int64s": [7, 9]}
+
+    def scores(*base: float) -> list[np.ndarray]:
+        proto = ml("TreeEnsembleClassifier", X, 2, **attrs, base_values=base)
+        return list(evaluate(import_model(proto, shapes={"x": X.shape}).graph, [X]))
+
+    for actual, expected in zip(scores(0.5, -1.25), scores((0.5, -1.25)[weighted]), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+    with pytest.raises(ConversionError, match="3 base_values are given for 2 classes"):
+        scores(1.0, 2.0, 3.0)
+
+
 def test_a_compiled_forest_of_any_number_of_rows() -> None:
     """Where rows are is known to be in the tables, so that nothing is checked on the way."""
     proto = ml("TreeEnsembleRegressor", X, n_targets=1, **forest("target", [0] * 5, [1.0, -2.5, 3, 0.5, 4]))

@@ -215,7 +215,10 @@ def _of_two(ctx: Context, x: Value, trees: Trees, labels: Sequence[Any], dtype: 
     column = trees.weights[:, [ctx.attr("class_ids")[0]]]
     score = scores_of(ctx, x, replace(trees, weights=column), "SUM")
     base = _numbers(ctx, "base_values", ())
-    score = ctx.add(score, float(base[-1])) if base.size else score
+    if base.size not in (0, 1, 2):
+        raise ctx.fail(f"{base.size} base_values are given for 2 classes")
+    if base.size:
+        score = ctx.add(score, float(base[ctx.attr("class_ids")[0] if base.size == 2 else 0]))
     is_share = bool((_numbers(ctx, "class_weights") >= 0).all())
     is_second = ctx.less(ctx.like(0.5 if is_share else 0.0, score), score)
     label = labelled(ctx, ctx.cast(ctx.reshape(is_second, (ctx.dim(x, 0),)), "int64"), labels, dtype)
