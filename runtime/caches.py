@@ -221,7 +221,11 @@ def _are_apart(places: Iterable[tuple[int, int]]) -> bool:
 
 def _values(program: Program, solver: Solver, feeds: Mapping[str, Any]) -> dict[str, int]:
     """The values of a program's symbols. Raises `InputError` where it takes no inputs of such shapes."""
-    shapes = [np.shape(feeds.get(program.values[n].name, ())) for n in program.inputs]
+    names = [program.values[n].name for n in program.inputs]
+    for name in names:
+        if name not in feeds:
+            raise InputError(f"input {name!r} is missing; inputs are {', '.join(names)}")
+    shapes = [np.shape(feeds[name]) for name in names]
     for number, shape in zip(program.inputs, shapes):
         _check_fixed(program.values[number], shape)
     return solver.solve(shapes)

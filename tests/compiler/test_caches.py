@@ -231,6 +231,7 @@ def test_the_loaded_module_can_be_copied(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"past_key_values.0.key": None}, "'past_key_values.0.key' is missing"),
+        ({"position_ids": None}, "'position_ids' is missing"),
         ({"past_key_values.0.key": np.zeros((1, 2, 4, 4), np.float32)}, "equal length"),
         ({"past_key_values.0.key": np.zeros((1, 2, 3), np.float32)}, "must be float32"),
         ({"past_key_values.0.key": np.zeros((1, 2, 3, 4), np.float64)}, "must be float32"),
