@@ -90,7 +90,7 @@ def _source_position(attrs: Attrs, size: int, scale: float, output: int, roi: tu
         start, step = dtype(roi[0] * (size - 1)), dtype((roi[1] - roi[0]) * (size - 1))
         return start + (index * step / dtype(exact - 1) if exact != 1 else np.full(output, step / 2))
     if mode == "pytorch_half_pixel" and exact == 1:
-        return np.full(output, -0.5)
+        return np.zeros(output)
     middle = (index + dtype(0.5)) / dtype(scale)
     if mode == "tf_half_pixel_for_nn":
         return middle

@@ -91,6 +91,15 @@ def test_a_length_is_the_side_but_for_rounding(coordinates: str) -> None:
         check_node("Resize", operands, attrs, constants={2}, against="onnxruntime")
 
 
+@pytest.mark.parametrize("antialias", [0, 1])
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_a_side_of_one_pixel_is_the_first_one_in_pytorch(mode: str, antialias: int) -> None:
+    """onnx's reference takes what lies half a pixel before it."""
+    x, ways = floats(1, 1, 7, 9), {"coordinate_transformation_mode": "pytorch_half_pixel", "antialias": antialias}
+    operands = [x, None, None, ints(1, 1, 1, 4)]
+    check_node("Resize", operands, {"mode": mode, **ways}, constants={3}, against="onnxruntime")
+
+
 @pytest.mark.parametrize("nearest", ["round_prefer_floor", "floor", "ceil"])
 def test_nearest_elements_as_tensorflow_takes_them(nearest: str) -> None:
     attrs = {"mode": "nearest", "nearest_mode": nearest, "coordinate_transformation_mode": "tf_half_pixel_for_nn"}

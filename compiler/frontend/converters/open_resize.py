@@ -115,7 +115,7 @@ def _source_places(ctx: Context, how: OpenAxis, coordinates: str, dtype: str) ->
         return middle
     half_pixel = ctx.sub(middle, 0.5)
     if coordinates == "pytorch_half_pixel":
-        return ctx.select(ctx.equal(length, 1.0), -0.5, half_pixel)
+        return ctx.select(ctx.equal(length, 1.0), 0.0, half_pixel)
     if coordinates == "half_pixel_symmetric":
         missing = ctx.sub(1.0, ctx.div(out, length))
         return ctx.add(half_pixel, ctx.mul(ctx.div(size, 2.0), missing))

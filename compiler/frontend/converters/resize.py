@@ -76,7 +76,7 @@ def source_places(
             return np.full(out, 0.5 * (start + end) * (size - 1))
         return dtype(start * (size - 1)) + place * dtype((end - start) * (size - 1)) / dtype(length - 1)
     if coordinates == "pytorch_half_pixel" and length == 1:
-        return np.full(out, -0.5)
+        return np.zeros(out)
     middle = (place + dtype(0.5)) / dtype(scale)
     if coordinates == "tf_half_pixel_for_nn":
         return middle
