@@ -101,6 +101,8 @@ class CpuTarget:
     @cached_property
     def half_dot(self) -> str:
         """The instruction that multiplies half floats, by its name in `isa.HALF_DOTS`; "" for none."""
+        if self.isa is NEON:
+            return "bfdot" if self.has("bf16") else ""
         return "vdpbf16ps" if self.isa is AVX512 and self.has("avx512bf16") else ""
 
     @cached_property

@@ -59,19 +59,21 @@ def check(graph: Graph, schedule: CpuDotGemmSchedule, x: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "has"),
-    [("cpu:znver4", True), ("cpu:cooperlake", True), ("cpu:sapphirerapids", True), ("cpu:x86-64-v4", False)]
-    + [("cpu:znver3", False), ("cpu:aarch64-linux-gnu/neoverse-v2", False)],
+    ("name", "dot"),
+    [("cpu:znver4", "vdpbf16ps"), ("cpu:cooperlake", "vdpbf16ps"), ("cpu:sapphirerapids", "vdpbf16ps")]
+    + [("cpu:x86-64-v4", ""), ("cpu:znver3", ""), ("cpu:aarch64-linux-gnu/neoverse-n1", "")]
+    + [("cpu:aarch64-linux-gnu/neoverse-v2", "bfdot")],
 )
-def test_which_cpus_have_it(name: str, has: bool) -> None:
+def test_which_cpus_have_one(name: str, dot: str) -> None:
     cpu = parse_target(name)
-    assert cpu.half_dot == ("vdpbf16ps" if has else "")
+    assert cpu.half_dot == dot
     graph = gemm()
     (group,) = make_plan(graph, PassContext(TargetInfo(isa=cpu.isa.name, dot=cpu.dot, half_dot=cpu.half_dot))).groups
-    assert isinstance(group.schedule, CpuDotGemmSchedule) == has
+    assert isinstance(group.schedule, CpuDotGemmSchedule) == bool(dot)
     (launch,) = lower_group(graph, group)
     text = assembly(launch, cpu)
-    assert bool(re.search(r"vdpbf16ps\s.*zmm", text)) == has
+    for instruction, vectors in (("vdpbf16ps", "zmm"), ("bfdot", r"v\d+\.4s")):
+        assert bool(re.search(rf"{instruction}\s.*{vectors}", text)) == (instruction == dot)
     assert "tilestitch_" not in text
 
 

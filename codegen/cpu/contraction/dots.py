@@ -54,6 +54,15 @@ define linkonce_odr hidden <16 x float> @tilestitch_vdpbf16ps(<16 x float> %s, <
 }
 """
     + _ROUNDS,
+    "bfdot": """
+declare <4 x float> @llvm.aarch64.neon.bfdot.v4f32.v8bf16(<4 x float>, <8 x bfloat>, <8 x bfloat>)
+define linkonce_odr hidden <4 x float> @tilestitch_bfdot(<4 x float> %s, <8 x i16> %a, <8 x i16> %b) alwaysinline {
+  %x = bitcast <8 x i16> %a to <8 x bfloat>
+  %y = bitcast <8 x i16> %b to <8 x bfloat>
+  %r = call <4 x float> @llvm.aarch64.neon.bfdot.v4f32.v8bf16(<4 x float> %s, <8 x bfloat> %x, <8 x bfloat> %y)
+  ret <4 x float> %r
+}
+""",
 }
 """LLVM's text of functions for instructions on bfloat16, which TVM cannot name: it holds them as integers."""
 

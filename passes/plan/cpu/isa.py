@@ -49,7 +49,11 @@ DOTS = {
     "usdot": Dot("usdot", 4, "uint8", "int8", lanes=(4,)),
 }
 """Of x86-64, and of aarch64 with FEAT_I8MM."""
-HALF_DOTS = {"vdpbf16ps": Dot("vdpbf16ps", 2, "bfloat16", "bfloat16", "float32", (16,))}
+HALF_DOTS = {
+    "vdpbf16ps": Dot("vdpbf16ps", 2, "bfloat16", "bfloat16", "float32", (16,)),
+    "bfdot": Dot("bfdot", 2, "bfloat16", "bfloat16", "float32", (4,)),
+}
+"""Of x86-64, and of aarch64 with FEAT_BF16."""
 TILE_DOTS = {
     "tdpbusd": Dot("tdpbusd", 4, "uint8", "int8", "int32", (16,)),
     "tdpbf16ps": Dot("tdpbf16ps", 2, "bfloat16", "bfloat16", "float32", (16,)),
