@@ -65,13 +65,21 @@ def tensors_of(value: Any) -> list[Tensor]:
     return []
 
 
+NOTHING = 1e-6
+"""Largest of weights that leave only biases after them."""
+
+
 def randomise(module: nn.Module) -> None:
-    """Gives vectors and statistics the values of a trained model's kind: a fresh module has zeros and ones there."""
+    """Gives vectors and statistics the values of a trained model's kind: a fresh module has zeros and ones there; and
+    matrices that begin at next to nothing some that let their input through.
+    """
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if parameter.dim() == 1 and parameter.is_floating_point():
                 low, width = (0.8, 0.4) if name.endswith("weight") else (-0.1, 0.2)
                 parameter.uniform_(low, low + width)
+            elif parameter.dim() > 1 and parameter.is_floating_point() and parameter.abs().max() < NOTHING:
+                parameter.normal_(0, parameter[0].numel() ** -0.5)
         for name, buffer in module.named_buffers():
             if name.endswith("running_mean"):
                 buffer.uniform_(-0.1, 0.1)
