@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,9 @@ class Remote:
             self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         process = self._process
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(json.dumps(question) + "\n")
-        process.stdin.flush()
+        with suppress(BrokenPipeError):  # it has ended: then there is no answer
+            process.stdin.write(json.dumps(question) + "\n")
+            process.stdin.flush()
         line = process.stdout.readline()
         if not line:
             raise RemoteError(f"{shlex.join(self._command)} ended with {process.wait()}")
