@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from . import archive, safetensors
-from .dtypes import ITEM_BYTES, dtype_name, numpy_dtype
+from .dtypes import ITEM_BYTES, dtype_name, memory_dtype
 from .errors import (
     ArtifactError,
     ArtifactIntegrityError,
@@ -541,7 +541,7 @@ def typed_weight(raw: np.ndarray, dtype: str, shape: tuple[int, ...], offset_byt
     """The bytes of a weight from `offset_bytes` on as an array of the given type. Raises `ArtifactSchemaError` when too
     short.
     """
-    numpy_type = numpy_dtype(dtype)
+    numpy_type = memory_dtype(dtype)
     count = int(np.prod(shape, dtype=np.int64))
     end = offset_bytes + count * numpy_type.itemsize
     if end > raw.size:

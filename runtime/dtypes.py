@@ -57,6 +57,19 @@ def numpy_dtype(name: str) -> np.dtype:
 
 
 @cache
+def memory_dtype(name: str) -> np.dtype:
+    """The numpy data type of values that only kernels read and write: `numpy_dtype`, or bytes of that name where
+    `ml_dtypes` is needed and absent. They can be moved, not computed on. Raises `UnsupportedError` for an unknown name.
+    """
+    try:
+        return numpy_dtype(name)
+    except UnsupportedError:
+        if name not in _ML_DTYPES_BYTES:
+            raise
+    return np.dtype([(name, f"V{ITEM_BYTES[name]}")])
+
+
+@cache
 def dtype_name(dtype: np.dtype) -> str:
     """The name of a numpy data type; of one that no artifact holds, numpy's own name for it."""
     if dtype.kind in "OSUT":

@@ -10,7 +10,7 @@ import numpy as np
 
 from . import control
 from .device import Memory, RecordTime, to_host
-from .dtypes import dtype_name, numpy_dtype
+from .dtypes import dtype_name, memory_dtype
 from .errors import ExecutionError
 from .loaded import HostFunction, bodies, prepared
 from .program import ABSENT, Arena, Body, ControlStep, HostStep, IfStep, Input, Program, ValueSpec
@@ -164,7 +164,7 @@ class Check:
         self._value = value
         type_ = value.type if isinstance(value.type, TensorType) else None
         sizes = type_.shape if type_ is not None else None
-        self._dtype = None if type_ is None else numpy_dtype(type_.dtype)
+        self._dtype = None if type_ is None else memory_dtype(type_.dtype)
         self._shape = None if type_ is None else type_.static_shape
         self._rank = -1 if sizes is None else len(sizes)
         self._known = [(axis, size) for axis, size in enumerate(sizes or ()) if not isinstance(size, str)]

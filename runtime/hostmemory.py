@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from .artifact import aligned_bytes, typed_weight
-from .dtypes import numpy_dtype
+from .dtypes import memory_dtype
 from .errors import DeviceError, ExecutionError
 from .program import Arena, Program, ValueSpec
 from .sizes import known
@@ -30,7 +30,7 @@ def empty_tensor(value: ValueSpec, memory: np.ndarray | None = None) -> np.ndarr
     if not isinstance(value.type, TensorType) or value.type.static_shape is None:
         raise ValueError(f"value {value.name!r} of type {value.type} has no fixed size")
     raw = allocated(value.type.nbytes, f"value {value.name!r}") if memory is None else memory
-    return raw.view(numpy_dtype(value.type.dtype)).reshape(value.type.static_shape)
+    return raw.view(memory_dtype(value.type.dtype)).reshape(value.type.static_shape)
 
 
 def allocated(nbytes: int, what: str) -> np.ndarray:

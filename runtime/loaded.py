@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from .artifact import Artifact, typed_weight
+from .dtypes import numpy_dtype
 from .errors import ArtifactSchemaError, UnsupportedError
 from .program import (
+    ABSENT,
     Body,
     CallStep,
     Constant,
@@ -27,7 +29,7 @@ from .program import (
 )
 from .program_check import check_program
 from .sizing import Sizing
-from .types import TensorType
+from .types import TensorType, ValueType
 
 HostFunction = Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Any]]
 
@@ -62,6 +64,27 @@ def bodies(step: Step) -> tuple[Body, ...]:
     return (step.body,) if isinstance(step, (CallStep, LoopStep, ScanStep, SequenceMapStep)) else ()
 
 
+def _need_host_dtypes(program: Program) -> None:
+    """Raises `UnsupportedError` when steps on the host compute on a type that needs `ml_dtypes`, and it is absent."""
+    for step in program.steps:
+        if not isinstance(step, HostStep):
+            continue  # kernels take bytes
+        for number in (*step.inputs, *step.outputs):
+            if number == ABSENT:
+                continue
+            try:
+                numpy_dtype(_tensor_dtype(program.values[number].type))
+            except UnsupportedError as error:
+                raise UnsupportedError(f"ONNX node {', '.join(step.origins) or '?'} ({step.op}): {error}") from error
+
+
+def _tensor_dtype(type_: ValueType) -> str:
+    """Of the tensors in a value."""
+    while not isinstance(type_, TensorType):
+        type_ = type_.element
+    return type_.dtype
+
+
 class Loaded:
     """What all executions of an artifact share on any device: weights, host operators. Nothing in it changes."""
 
@@ -85,6 +108,8 @@ class Loaded:
                 f"{self.file}: this runtime has no operator {', '.join(unknown)}; upgrade tilestitch to the version "
                 "that compiled it"
             )
+        for program in programs:
+            _need_host_dtypes(program)
 
         for program in programs:
             for value in program.values:
@@ -120,6 +145,7 @@ class Loaded:
             return attrs
         if set(attrs) == {"$constant"}:
             raw, info = self._weight(attrs["$constant"]), self._infos[attrs["$constant"]]
+            numpy_dtype(info.dtype)  # host steps compute on it
             return typed_weight(raw, info.dtype, info.shape)
         return {name: self.attributes(item) for name, item in attrs.items()}
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from .artifact import address_of
 from .device import RecordTime
-from .dtypes import numpy_dtype
+from .dtypes import memory_dtype
 from .hostmemory import allocated, empty_tensor, is_small
 from .program import Constant, Heap, Input, LoopStep, NativeStep, ScanStep, ValueSpec
 from .types import TensorType
@@ -266,4 +266,4 @@ def _stacked(count: int, value: ValueSpec) -> np.ndarray:
     """Memory for the values of so many turns."""
     assert isinstance(value.type, TensorType) and value.type.static_shape is not None
     raw = allocated(count * _nbytes(value), f"value {value.name!r}")
-    return raw.view(numpy_dtype(value.type.dtype)).reshape(count, *value.type.static_shape)
+    return raw.view(memory_dtype(value.type.dtype)).reshape(count, *value.type.static_shape)

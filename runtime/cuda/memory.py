@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilestitch.runtime.device import OnDevice, RecordTime
-from tilestitch.runtime.dtypes import numpy_dtype
+from tilestitch.runtime.dtypes import memory_dtype
 from tilestitch.runtime.errors import ArtifactSchemaError, ExecutionError, InputError
 from tilestitch.runtime.program import (
     Arena,
@@ -181,7 +181,7 @@ class CudaMemory:
 
     def _array(self, value: ValueSpec, address: int) -> DeviceArray:
         type_ = tensor_type(value)
-        return WorkArray(self.device, address, numpy_dtype(type_.dtype), type_.static_shape or (), self.queue)
+        return WorkArray(self.device, address, memory_dtype(type_.dtype), type_.static_shape or (), self.queue)
 
     def close(self) -> None:
         for segment in self.segments:

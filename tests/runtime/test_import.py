@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from tests.runtime.programs import contents, increment_program
 from tilestitch.runtime.artifact import write_artifact
+from tilestitch.runtime.program import Arena, Constant, HostStep, Program, Step, TensorType, ValueSpec
 
 HEAVY = ("tvm", "tvm_ffi", "onnx", "onnxruntime", "networkx", "xgboost", "torch", "ml_dtypes", "scipy", "cuda")
 
@@ -43,6 +46,41 @@ def test_loading_and_running_import_nothing_heavy(artifact: Path) -> None:
     assert [name for name in modules if name.split(".")[0] in HEAVY] == []
     ours = {name.split(".")[1] for name in modules if name.startswith("tilestitch.")}
     assert ours == {"runtime"}
+
+
+WITHOUT_ML_DTYPES = """
+import sys
+sys.modules["ml_dtypes"] = None
+import numpy as np
+from tilestitch.runtime import load
+print(load(sys.argv[1]).run({"x": np.arange(4, dtype=np.float32)})["u"].tolist())
+"""
+
+
+def of_bfloat16(*steps: Step) -> Program:
+    """u = (x + 1) + 1; kernels leave the sum between as eight values of bfloat16."""
+    x, _, u, _ = increment_program().values
+    y = ValueSpec("y", TensorType("bfloat16", (8,)), Arena(0, 16))
+    w = ValueSpec("w", TensorType("bfloat16", (8,)), Constant("w"))
+    f = ValueSpec("f", TensorType("float32", (8,)))
+    program = increment_program()
+    return replace(program, values=(x, y, u, w, f), outputs=(2,), steps=(*program.steps, *steps))
+
+
+def test_kernels_take_types_that_numpy_lacks_without_ml_dtypes(tmp_path: Path) -> None:
+    weights = {"w": np.zeros(8, ml_dtypes.bfloat16)}
+    write_artifact(tmp_path / "m.tsm", contents(of_bfloat16(), weights=weights))
+    assert json.loads(run(WITHOUT_ML_DTYPES, str(tmp_path / "m.tsm"))) == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("operand", [1, 3])
+def test_steps_on_the_host_need_ml_dtypes(tmp_path: Path, operand: int) -> None:
+    cast = HostStep("cast", (operand,), (4,), {"to": "float32"}, ("cast_1",))
+    write_artifact(tmp_path / "m.tsm", contents(of_bfloat16(cast), weights={"w": np.zeros(8, ml_dtypes.bfloat16)}))
+    with pytest.raises(subprocess.CalledProcessError) as raised:
+        run(WITHOUT_ML_DTYPES, str(tmp_path / "m.tsm"))
+    told = raised.value.stderr.splitlines()[-1]
+    assert "cast_1 (cast)" in told and "bfloat16" in told and "pip install ml_dtypes" in told
 
 
 def test_importing_takes_only_numpy_and_the_standard_library() -> None:
