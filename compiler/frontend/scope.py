@@ -71,8 +71,9 @@ class Scope:
         """Names of the nodes that hold this subgraph or call this function, outermost first."""
         self.origins = origins
         """Non-empty inside function bodies: nodes there stem from the call."""
-        self.captures: dict[str, Value] = {}
-        """For a nested graph: name -> value of the parent's graph, in the order of the extra inputs."""
+        self.captures: dict[Value, Value] = {}
+        """For a nested graph: value of the parent's graph -> the extra input that stands for it, in their order. One
+        that has several names has one input."""
         self._bound: dict[str, Value | None] = {}
         self._reserved: dict[str, str] = {}
 
@@ -111,9 +112,10 @@ class Scope:
             return outer
         if outer.data is not None:
             inner = Value(self.graph.fresh_name(name), outer.type, outer.data)
+        elif outer in self.captures:
+            inner = self.captures[outer]
         else:
-            inner = self.graph.add_input(name, outer.type)
-            self.captures[name] = outer
+            inner = self.captures[outer] = self.graph.add_input(name, outer.type)
         self._bound[name] = inner
         return inner
 
@@ -164,7 +166,7 @@ class Scope:
             graph.outputs = scope.body(proto)
         remove_dead(graph)
         graph.symbols, graph.claims = new_symbols(outer), tuple(claims)
-        return graph, list(scope.captures.values())
+        return graph, list(scope.captures)
 
     def inline_subgraph(self, proto: GraphProto, inputs: Iterable[Value], node_name: str) -> list[Value]:
         """Convert a body straight into this scope's graph, with `inputs` for its formal inputs; returns its outputs."""

@@ -118,7 +118,8 @@ def _sizes(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 def _gather(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     x, indices = inputs
     axis = attrs["axis"]
-    return [np.asarray(np.take(x, check_indices(indices, x.shape[axis], axis), axis=axis))]
+    picked = np.take(x, check_indices(indices, x.shape[axis], axis), axis=axis)
+    return [np.asarray(picked, x.dtype)]  # of one element numpy gives no array; a text's is not of objects by itself
 
 
 def _gather_elements(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:

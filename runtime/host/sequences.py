@@ -72,7 +72,7 @@ def _split_to(inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     axis = normalized_axis(attrs.get("axis", 0), x.ndim)
     size = x.shape[axis]
     if split is None and not attrs.get("keepdims", 1):
-        return [[np.take(x, i, axis) for i in range(size)]]
+        return [[np.asarray(np.take(x, i, axis), x.dtype) for i in range(size)]]
     sizes = _split_sizes(size, split)
     if sum(sizes) != size or min(sizes, default=0) < 0:
         raise HostError(f"sizes {sizes} do not add up to the {size} elements of axis {axis}")

@@ -88,6 +88,21 @@ def test_branches_may_return_constants_and_captures_as_they_are() -> None:
         check(proto, {"x": X, "c": np.array(condition)})
 
 
+def test_branches_that_capture_a_value_under_two_names() -> None:
+    bodies = branches()
+    bodies["then_branch"] = graph([helper.make_node("Add", ["x", "same"], ["a"])], [], [info("a")])
+    nodes = [
+        helper.make_node("Identity", ["x"], ["same"]),
+        helper.make_node("If", ["c"], ["any"], **bodies),
+        helper.make_node("Identity", ["any"], ["y"]),
+    ]
+    declared = {"y": tensor(X, shape=(None, None))}
+    proto = model(nodes, {"x": tensor(X), "c": tensor(np.array(True))}, ["y"], declared=declared)
+    for condition in (False, True):
+        result = check(proto, {"x": X, "c": np.array(condition)})
+    assert len(result.nodes[0].inputs) == 2
+
+
 def test_branches_of_different_dtypes_are_an_error() -> None:
     bodies = branches()
     bodies["else_branch"] = graph([helper.make_node("Size", ["x"], ["b"])], [], [info("b", TensorProto.INT64)])

@@ -129,3 +129,11 @@ def test_tf_idf_counts_ngrams_with_skips(shape: tuple[int, ...], least: int, mos
     attrs = dict(NGRAMS, mode=mode, min_gram_length=least, max_gram_length=most, max_skip_count=skip)
     (expected,) = onnx_outputs("TfIdfVectorizer", [x], **attrs)
     np.testing.assert_array_equal(run("TfIdfVectorizer", x, **attrs), expected)
+
+
+@pytest.mark.parametrize("line", [np.array(["a", "bb"], object), np.array([1, 2], np.float32)])
+def test_one_element_is_an_array_of_the_same_dtype(line: np.ndarray) -> None:
+    item = run("gather", line, np.array(1), axis=0)
+    for alone in (item, run("SplitToSequence", line, axis=0, keepdims=0)[1]):
+        assert isinstance(alone, np.ndarray)
+        assert (alone.dtype, alone.shape, alone.item()) == (line.dtype, (), line[1])
