@@ -310,6 +310,10 @@ WINDOWS = {
     "wide rows, by three": geometry((3, 3), (30, 101), (2, 4), 3, ((1, 0), (3, 2)), groups=3),
     "wide rows, by four, dilated": geometry((2, 2), (19, 150), (3, 3), 4, ((2, 2), (1, 5)), 3, groups=2),
     "wide rows, wide kernel": geometry((2, 2), (3, 60), (1, 15), 1, ((0, 0), (7, 9)), groups=2),
+    "causal": geometry((20, 20), (27,), (27,), 1, ((26, 0),), groups=20),
+    "more taps than pixels": geometry((40, 40), (5,), (23,), 1, ((22, 22),), groups=40),
+    "many taps apart": geometry((16, 16), (4, 61), (2, 9), 2, ((1, 1), (13, 9)), 3, groups=16),
+    "many taps, steps beyond them": geometry((18, 18), (95,), (9,), 13, ((8, 3),), groups=18),
 }
 
 

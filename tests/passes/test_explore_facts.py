@@ -118,3 +118,11 @@ def test_few_long_rows_are_cut_if_nothing_reads_the_row_again() -> None:
     }"""
     (kernel,) = facts(text)
     assert [launch.tasks for launch in kernel.sequence] == [64, 1, 1]
+
+
+def test_an_image_is_not_turned_anew_for_each_tap_of_a_window() -> None:
+    text = """graph @g(%x: float32[2,16,127], %w: float32[64,1,16]) -> (%y) {
+      %t = transpose(%x) {perm=[0,2,1]} : float32[2,127,16]
+      %y = conv(%t, %w) {strides=[1], dilations=[1], before=[0], after=[0], groups=16, layout="NXC"} : float32[2,64,16]
+    }"""
+    assert [kernel.kind for kernel in facts(text, planner="explore")] == ["injective", "contraction"]

@@ -107,7 +107,7 @@ class _Emitter:
             elif self.schedule.form == "across":
                 self._row_across(row)
             else:
-                self._loop_of_windows(row, 0, shape.output[-1])
+                self._row_in_loops(row)
 
     def _for_each_channels(self, body: Callable[[Expr, RegisterTile], None]) -> None:
         """Emits ``body(first channel, registers)`` over the block's channels; ``rows`` of the registers are columns."""
@@ -150,9 +150,26 @@ class _Emitter:
         mk.for_each_part(between, 0, between.parts, written_out)
         self._loop_of_windows(row, last, self.plan.shape.output[-1])
 
+    def _row_in_loops(self, row: Expr) -> None:
+        """As many windows at a time as are held; of an open number those that are left one at a time."""
+        output, columns = self.plan.shape.output[-1], self.schedule.columns
+        split = split_at_most(output, columns)
+        if columns == 1 or not is_open(output):
+            mk.for_each_part(
+                split, 0, split.parts, lambda part, size: self._windows(row, mk.start_of(split, part), size)
+            )
+            return
+        whole = T.bind(mk.as_index(output // columns))
+        with mk.serial(0, whole) as part:
+            self._windows(row, T.bind(part * columns), columns)
+        self._loop_of_windows(row, T.bind(whole * columns), output)
+
     def _loop_of_windows(self, row: Expr, first: Expr, last: Expr) -> None:
         with mk.serial(first, last) as column:
-            self._for_each_channels(lambda channel, tile: self._window(row, column, channel, tile))
+            self._windows(row, column, 1)
+
+    def _windows(self, row: Expr, start: Expr, size: int) -> None:
+        self._for_each_channels(lambda channel, tile: self._in_loops(row, start, size, channel, tile))
 
     def _column_run(self, row: Expr, start: Expr, run: ColumnRun) -> None:
         self._for_each_channels(lambda channel, tile: self._columns(row, start, run.size, channel, tile, run.border))
@@ -205,19 +222,22 @@ class _Emitter:
         self._for_each_kernel_row(row, kernel_row)
         self._finish(acc, tile, row, start, channel)
 
-    def _window(self, row: Expr, column: Expr, channel: Expr, tile: RegisterTile) -> None:
-        """One output column with loops over all kernel taps."""
+    def _in_loops(self, row: Expr, start: Expr, size: int, channel: Expr, tile: RegisterTile) -> None:
+        """``size`` output columns from ``start``, with loops over all kernel taps."""
         shape = self.plan.shape
-        tile = RegisterTile(1, tile.vectors, tile.lanes)
+        tile = RegisterTile(size, tile.vectors, tile.lanes)
+        ranges = [tap_range(shape, shape.rank - 1, start + index) for index in range(size)]
         acc = self._start(tile)
 
         def kernel_row(position: list[Expr], first_tap: Expr) -> None:
-            with mk.serial(*tap_range(shape, shape.rank - 1, column)) as tap:
-                where = [*position, shape.source(-1, column, tap)]
-                self._accumulate(acc, tile, 0, where, first_tap + tap, channel)
+            def accumulate(index: int, tap: Expr) -> None:
+                where = [*position, shape.source(-1, start + index, tap)]
+                self._accumulate(acc, tile, index, where, first_tap + tap, channel)
+
+            _for_each_tap(ranges, accumulate)
 
         self._for_each_kernel_row(row, kernel_row)
-        self._finish(acc, tile, row, column, channel)
+        self._finish(acc, tile, row, start, channel)
 
     def _row_across(self, row: Expr) -> None:
         """One output row of every channel, vectors over columns; the last vector is moved back so that it fits."""
@@ -227,7 +247,7 @@ class _Emitter:
             def alone(begin: Size, end: Size) -> None:
                 if may_be_positive(end - begin):
                     with mk.serial(begin, end) as column:
-                        self._window(row, column, channel, RegisterTile(1, 1, 1))
+                        self._in_loops(row, column, 1, channel, RegisterTile(1, 1, 1))
 
             def across() -> None:
                 with mk.serial(0, -(-(last - first) // lanes)) as index:
@@ -312,3 +332,29 @@ class _Emitter:
                 self.store(self.image, position, channel + first + lane, acc[index, first + lane])
 
             mk.vector(tile.lanes, store)
+
+
+def _for_each_tap(ranges: Sequence[tuple[Expr, Expr]], body: Callable[[int, Expr], None]) -> None:
+    """Emits ``body(window, tap)`` for the taps of neighbouring windows, for each window in order.
+
+    A window has no tap that is less than its neighbour's before it would have: those that all have, which are most, are
+    in one loop, others in loops of one window.
+    """
+    if len(ranges) == 1:
+        with mk.serial(*ranges[0]) as tap:
+            body(0, tap)
+        return
+    first, last = T.bind(ranges[0][0]), T.bind(ranges[-1][1])
+
+    def alone(bounds: Callable[[Expr, Expr], tuple[Expr, Expr]]) -> None:
+        for index, window in enumerate(ranges):
+            with mk.serial(*bounds(*window)) as tap:
+                body(index, tap)
+
+    with T.If(ranges[-1][0] < first), T.Then():
+        alone(lambda begin, end: (begin, T.min(first, end)))
+    with mk.serial(first, last) as tap:
+        for index in range(len(ranges)):
+            body(index, tap)
+    with T.If(last < ranges[0][1]), T.Then():
+        alone(lambda begin, end: (T.max(begin, T.max(first, last)), end))

@@ -178,7 +178,7 @@ class CpuWindowSchedule:
     """Windows over each channel by itself: a task computes `block_rows` output rows of `block_channels` channels.
 
     form: `columns`: `columns` output columns by `vectors` vectors of `lanes` channels at a time, taps written out;
-    `channels`: one column by such vectors, in loops; `across`: vectors run over the output columns of one channel;
+    `channels`: so, taps in loops; `across`: vectors run over the output columns of one channel;
     `line`: so, once the rows of a window are folded into a line in the workspace (pooling only).
     """
 

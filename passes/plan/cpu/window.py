@@ -91,10 +91,14 @@ class WindowPlan:
         )  # fmt: skip
 
     @property
+    def over_channels(self) -> bool:
+        """Whether vectors are of channels, not of columns."""
+        return self.schedule.form not in ("across", "line")
+
+    @property
     def step(self) -> int:
         """Channels that are computed together."""
-        schedule = self.schedule
-        return 1 if schedule.form in ("across", "line") else schedule.vectors * schedule.lanes
+        return self.schedule.vectors * self.schedule.lanes if self.over_channels else 1
 
     @property
     def row_blocks(self) -> int:
@@ -160,8 +164,6 @@ class WindowPlan:
             yield f"windows beside each other have no vectors of {schedule.lanes}"
         if schedule.form in ("across", "line") and schedule.vectors * schedule.columns > 1:
             yield f"vectors over columns are one at a time, not {schedule.vectors} of {schedule.columns}"
-        if schedule.form == "channels" and schedule.columns > 1:
-            yield f"windows in loops are one at a time, not {schedule.columns}"
         if schedule.form == "columns" and self.written_steps > MOST_STEPS:
             yield f"{self.written_steps} steps would be written out, more than {MOST_STEPS}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, log, log2, prod
 from typing import Any
@@ -31,6 +31,7 @@ from tilestitch.passes.plan.cpu.opaque import (
     SuppressPlan,
     opaque_plan,
 )
+from tilestitch.passes.plan.cpu.operands import layout_of
 from tilestitch.passes.plan.cpu.rows import RowGroup, RowPlan
 from tilestitch.passes.plan.cpu.schedules import (
     CpuAttentionSchedule,
@@ -39,6 +40,7 @@ from tilestitch.passes.plan.cpu.schedules import (
     CpuSchedule,
     CpuSplitRowSchedule,
 )
+from tilestitch.passes.plan.cpu.window import WindowPlan
 from tilestitch.passes.plan.cpu.winograd import WinogradPlan
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.group import Group, GroupKind
@@ -51,7 +53,7 @@ from tilestitch.passes.schedule.work import arithmetic_of, before, read_again, s
 
 from .choices import choices_of
 from .cycles import attention_cycles, conv_cycles, conv_transpose_cycles, gemm_cycles, window_cycles
-from .scalars import apart, apart_steps, scalars
+from .scalars import STRIDED, apart, apart_along, apart_steps, scalars
 
 UNSTAGED: Mapping[Unit, int] = {"fma": 1, "alu": 1, "special": EXPENSIVE_OPERATIONS}
 """Scalar steps of what is computed in the midst of a tile."""
@@ -261,7 +263,11 @@ def _tiled(
         return replace(a, unit="mma" if tiles else unit, dtype=dtype, share=share, operations=operations)
 
     reads = read_again(work.reads, sides_of(view.nodes, operands), again)
-    prologue = _prologue(view, roles, plan, work.dtype) if isinstance(plan, GemmPlan) else ()
+    prologue: Iterable[Arithmetic] = ()
+    if isinstance(plan, GemmPlan):
+        prologue = _prologue(view, roles, plan, work.dtype)
+    elif isinstance(plan, WindowPlan):
+        prologue = _image_prologue(view, roles, plan, work.dtype)
     arithmetic = (*map(scheduled, work.arithmetic), *prologue)
     work = replace(work, reads=reads, arithmetic=arithmetic, lanes=lanes * _neighbours(plan))
     return _chosen(view.nodes, work, plan.schedule, shape=plan.shape)
@@ -284,6 +290,20 @@ def _prologue(view: GroupView, roles: Roles, plan: GemmPlan, dtype: str) -> Iter
     again = {value: count * (plan.n_blocks - 1) for value, count in counts.items()}
     yield from arithmetic_of(nodes, again, dtype)
     yield from scalars(nodes, {value: count * plan.n_blocks for value, count in counts.items()}, dtype)
+
+
+def _image_prologue(view: GroupView, roles: Roles, plan: WindowPlan, dtype: str) -> Iterator[Arithmetic]:
+    """What is no vector of what is computed before an image, anew for each tap of each window."""
+    assert roles.anchor is not None
+    x = roles.anchor.inputs[0]
+    if x.producer not in view.nodes:
+        return
+    nodes, counts = before(view.nodes, roles.anchor), evaluations(view.nodes, view.outputs, roles)
+    columns, channels = (-2, -1) if layout_of(roles.anchor).channels_last else (-1, 1)
+    inputs = [value for value in view.inputs if any(value in node.inputs for node in nodes)]
+    picked, strided = apart_along(channels if plan.over_channels else columns, x.shape, inputs, [x])
+    steps = int(counts[x] * (picked + STRIDED * strided))
+    yield from (Arithmetic("scalar", dtype, count) for count in (steps,) if count)
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------------

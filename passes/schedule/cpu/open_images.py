@@ -103,7 +103,7 @@ def open_window(shape: ConvShape, chosen: CpuWindowSchedule, isa: Isa, threads: 
     form, columns, lanes = chosen.form, chosen.columns, chosen.lanes
     if is_open(shape.output[-1]):
         form, lanes = _open_form(shape, chosen, isa)
-        columns = most_columns(shape, chosen.vectors, isa) if form == "columns" else 1
+        columns = most_columns(shape, chosen.vectors, isa) if form == "columns" else chosen.columns
     draft = replace(chosen, form=form, lanes=lanes, columns=columns, block_rows=1)
     plan = WindowPlan(shape, shape.rank, draft)
     draft = replace(draft, block_channels=-(-shape.out_channels // plan.step) * plan.step)

@@ -51,10 +51,16 @@ def apart(inputs: Sequence[Value], outputs: Sequence[Value], schedule: CpuLoopSc
     """
     order = schedule.order or range(len(schedule.extents))
     extents = [extent for _, extent in sorted(zip(order, schedule.extents, strict=True))]
-    one = bool(schedule.cuts or schedule.branches)
+    return apart_along(order[-1], extents, inputs, outputs, one=bool(schedule.cuts or schedule.branches))
+
+
+def apart_along(
+    axis: int, extents: Sequence[int], inputs: Sequence[Value], outputs: Sequence[Value], one: bool = False
+) -> tuple[float, float]:
+    """The same for vectors along an axis of the extents; `one`: an element reads one operand of a concat."""
     picked = strided = 0.0
     for access in walk_over(extents, inputs, outputs).accesses:
-        step, share = access.steps[order[-1]], access.share if one else 1.0
+        step, share = access.steps[axis], access.share if one else 1.0
         picked += share * (step is None)
         strided += share * (step is not None and abs(step) > 1)
     return picked, strided

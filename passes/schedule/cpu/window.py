@@ -21,7 +21,7 @@ MOST_TAPS = 8
 """Of a kernel row that is written out."""
 LEAST_LANES = 4
 MOST_COLUMNS, MOST_VECTORS = 8, 8
-"""Held at a time: columns of written-out windows, and vectors of channels of windows in loops."""
+"""Held at a time: columns of windows, and vectors of channels of windows in loops."""
 
 
 @lru_cache(SHAPES)
@@ -69,7 +69,8 @@ def _registers(shape: ConvShape, isa: Isa, form: str) -> tuple[int, int]:
         return 1, 1
     whole = max(1, shape.out_channels // isa.lanes(shape.acc_dtype))
     if form != "columns":
-        return min(isa.vector_registers // 2, MOST_VECTORS, whole), 1
+        columns = split_at_most(shape.output[-1], MOST_COLUMNS).largest
+        return min(isa.vector_registers // (2 * columns), MOST_VECTORS, whole), columns
     vectors = max(count for count in (1, 2) if whole % count == 0)
     return vectors, split_at_most(shape.output[-1], most_columns(shape, vectors, isa)).largest
 

@@ -42,6 +42,19 @@ def test_windows_that_are_no_pools_run_across_as_many_columns_as_lie_inside(kern
     assert (schedule.form, schedule.lanes) == (form, lanes)
 
 
+@pytest.mark.parametrize(
+    "output, channels, isa, vectors, columns",
+    [(64, 16, AVX512, 1, 8), (64, 64, AVX512, 2, 8), (9, 64, AVX512, 3, 5), (1, 512, AVX512, 8, 1),
+     (64, 64, AVX2, 1, 8)],
+)  # fmt: skip
+def test_windows_of_many_taps_hold_sums_of_several_columns_in_half_of_the_registers(
+    output: int, channels: int, isa: Isa, vectors: int, columns: int
+) -> None:
+    shape = ConvShape(1, channels, channels, (output + 63,), (64,), (1,), (1,), ((0, 0),), channels)
+    schedule = choose_window(shape, isa, 1)
+    assert (schedule.form, schedule.vectors, schedule.columns) == ("channels", vectors, columns)
+
+
 @pytest.mark.parametrize("k, meet", [(1024, True), (3072, True), (512, False), (768, False), (1000, False)])
 def test_rows_that_meet_in_a_set_of_the_cache_are_predicted_to_take_longer_than_copied(k: int, meet: bool) -> None:
     shape = GemmShape(128, 256, k)
