@@ -1,5 +1,5 @@
-"""Finds the first kernel whose result differs from the reference's, by compiling the model again with intermediate
-results as outputs: for the target, with the precision, passes and planner that the artifact records.
+"""Finds the first kernel, or step on the host, whose result differs from the reference's, by compiling the model again
+with intermediate results as outputs: for the target, with the precision, passes and planner that the artifact records.
 
 First by the artifact's own plan: its kernels as they are, and what they store for each other shown. What they store
 under a name of the model is compared with the reference; and all of it, in whatever layout, with what numpy makes of
@@ -12,7 +12,7 @@ finds what was made of the graph before it was planned.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from tilestitch.compiler.cli.accuracy import Difference, Limits, difference, dif
 from tilestitch.compiler.cli.output import Progress
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import ModelProto, NodeProto
 
     from tilestitch.compiler.driver import CompiledModel
     from tilestitch.passes.plan import StitchPlan
@@ -43,13 +43,16 @@ ANOTHER = (
 
 @dataclass(frozen=True)
 class Candidate:
-    """A result between kernels: its name, the ONNX node that makes it, and the kernel that the node is in."""
+    """A result between kernels: its name, the ONNX node that makes it, and the kernel, or host step, that the node is
+    in.
+    """
 
     value: str
     node: str
     kernel: str
     named: bool = True
     """Whether it is a value of the model."""
+    kind: str = "kernel"
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,12 @@ class Search:
         return bool(self.explained.get("sizes", {}).get("symbols"))
 
     @property
-    def has_calls(self) -> bool:
-        """Whether some kernels are of a part of the graph that is called, whose results no plan can show."""
-        return any("body" in kernel for kernel in self.explained["kernels"])
+    def has_nested(self) -> bool:
+        """Whether some results are of no kernel of the plan itself: of a part of the graph that is called, or repeated,
+        which no plan can show.
+        """
+        calls = any("body" in kernel for kernel in self.explained["kernels"])
+        return self.is_open or calls or bool(self.explained["bodies"])
 
     def compiled(self, model: ModelProto, plan: StitchPlan | None = None, names: Sequence[str] = ()) -> CompiledModel:
         """`model`, compiled as the artifact was."""
@@ -143,14 +149,14 @@ def first_difference(
         load_model(model, external_data=True), inputs, explained, options.against, options.rtol, options.atol,
         options.threads, options.device,
     )  # fmt: skip
-    order = [_named(kernel) for kernel in explained["kernels"]]
+    order = _in_order(explained)
     with Progress() as progress:
         try:
             found = _by_both(search, plan, progress)
         except PlanMismatchError:
             return None, ANOTHER
     first = min(found, key=lambda one: order.index(one["kernel"]), default=None)
-    return first, first["text"] if first else NOTHING + (NESTED if search.is_open or search.has_calls else "")
+    return first, first["text"] if first else NOTHING + (NESTED if search.has_nested else "")
 
 
 def _by_both(search: Search, plan: Any, progress: Progress) -> list[dict[str, Any]]:
@@ -213,7 +219,7 @@ def _first_of(compared: Sequence[tuple[Candidate, Difference]], remark: str) -> 
 
 def _by_names(search: Search, progress: Progress) -> list[dict[str, Any]]:
     """Among the model's values between kernels, compiled so that they are there."""
-    candidates = boundary_values(search.model, search.explained["kernels"])
+    candidates = boundary_values(search.model, search.explained)
     if not candidates:
         return []
     progress(f"looking at {len(candidates)} intermediate results")
@@ -239,8 +245,9 @@ def _halve(search: Search, candidates: Sequence[Candidate], progress: Progress) 
 
 def _describe(candidate: Candidate, found: Difference, remark: str = "") -> dict[str, Any]:
     text = (
-        f"the first result that differs is {candidate.value!r}, made by ONNX node {candidate.node!r} in kernel "
-        f"{candidate.kernel!r}: error {found.error:.2e}, allowed {found.tolerance:.0e} ({found.rule}) {found.note}"
+        f"the first result that differs is {candidate.value!r}, made by ONNX node {candidate.node!r} in "
+        f"{candidate.kind} {candidate.kernel!r}: error {found.error:.2e}, allowed {found.tolerance:.0e} "
+        f"({found.rule}) {found.note}"
     ).rstrip() + remark
     return {
         "value": candidate.value,
@@ -276,23 +283,45 @@ def _maker(kernel: Mapping[str, Any]) -> str:
     return str(kernel["onnx_nodes"][-1]) if kernel["onnx_nodes"] else kernel["name"]
 
 
-def boundary_values(model: ModelProto, kernels: Sequence[Mapping[str, Any]]) -> list[Candidate]:
-    """The values that leave a kernel, in the model's order: made by a node of it, and read by a node outside of it."""
-    kernel_of = {node: _named(kernel) for kernel in kernels for node in kernel["onnx_nodes"]}
+def boundary_values(model: ModelProto, explained: Mapping[str, Any]) -> list[Candidate]:
+    """The values that leave a kernel or a host step, in the model's order: made by a node of it, and read by a node
+    outside of it.
+    """
+    kernel_of = {node: (step["name"], "host step") for step in explained["host_steps"] for node in step["onnx_nodes"]}
+    kernel_of |= {node: (_named(kernel), "kernel") for kernel in explained["kernels"] for node in kernel["onnx_nodes"]}
     names = node_names(model)
-    readers: dict[str, set[str]] = {}
+    readers: dict[str, set[object]] = {}
     for node, name in zip(model.graph.node, names):
-        for value in node.input:
+        for value in _reads(node):
             readers.setdefault(value, set()).add(kernel_of.get(name, name))
     visible = {output.name for output in model.graph.output}
     typed = _typed_values(model)
     return [
-        Candidate(value, name, kernel_of[name])
+        Candidate(value, name, kernel_of[name][0], kind=kernel_of[name][1])
         for node, name in zip(model.graph.node, names)
         if name in kernel_of
         for value in node.output
         if value in typed and value not in visible and readers.get(value, set()) - {kernel_of[name]}
     ]
+
+
+def _reads(node: NodeProto) -> Iterator[str]:
+    """The values that a node reads, and those within its bodies, which are named otherwise if they are not captured."""
+    yield from node.input
+    for attribute in node.attribute:
+        for inner in attribute.g.node:
+            yield from _reads(inner)
+        yield from (output.name for output in attribute.g.output)
+
+
+def _in_order(explained: Mapping[str, Any]) -> list[str]:
+    """The names of kernels and host steps as they run; what is called runs where its call does."""
+    segment, placed = 0, []
+    for kernel in explained["kernels"]:
+        segment = segment if "body" in kernel else kernel["segment"]
+        placed.append((segment, _named(kernel)))
+    placed += [(step["segment"], step["name"]) for step in explained["host_steps"]]
+    return [name for _, name in sorted(placed, key=lambda one: one[0])]
 
 
 def node_names(model: ModelProto) -> list[str]:

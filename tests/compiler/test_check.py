@@ -393,6 +393,25 @@ def test_the_plan_of_sizes_that_are_found_when_it_runs_is_looked_at(
     assert found["node"] == "scaled"
 
 
+def test_a_loop_whose_results_differ_is_named_as_a_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        net (float[4,4] x, float[4,4] w) => (float[4,4] y) <int64 n = {3}, bool t = {1}> {
+          [first] a = Tanh (x)
+          [turns] b = Loop (n, t, a) <body = once (int64 i, bool go, float[4,4] s) => (bool on, float[4,4] next) {
+            on = Identity (go)
+            p = MatMul (s, w)
+            next = Tanh (p)
+          }>
+          [last] y = Neg (b)
+        }"""
+    )
+    artifact, path = compiled(tmp_path, model, "--precision", "bf16")
+    found = first(capsys, artifact, path, "--rtol", 1e-5)
+    assert (found["node"], found["kernel"]) == ("turns", "loop")
+    assert "in host step 'loop'" in found["text"]
+
+
 def test_another_model_is_said_to_be_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     artifact, _ = compiled(tmp_path, transformer(seed=1))
     onnx.save(transformer(seed=2), tmp_path / "other.onnx")
