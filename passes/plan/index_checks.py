@@ -59,12 +59,12 @@ def checked(nodes: Iterable[Node]) -> frozenset[str]:
 
 
 def _known_good(check: IndexCheck) -> bool:
-    data = check.indices.data
+    data, least = check.indices.data, bounds_of(check.size)[0]
     if data is None:
         part = None if check.column is None else (check.indices.tensor_type.rank - 1, check.column)
-        return _limit(check.indices, part) == check.size or _is_within(check.indices, bounds_of(check.size)[0])
+        return _limit(check.indices, part) == check.size or _is_within(check.indices, least)
     column = data if check.column is None else data[..., check.column]
-    return bool(np.all((column >= -check.size) & (column < check.size)))
+    return bool(np.all((column >= -least) & (column < least)))
 
 
 def _is_within(indices: Value, size: int) -> bool:

@@ -17,7 +17,7 @@ from tilestitch.compiler.cli import rivals
 from tilestitch.compiler.errors import OptionError
 from tilestitch.passes.plan.cpu.schedules import CpuLoopSchedule
 from tilestitch.runtime import load
-from tilestitch.runtime.errors import InputError
+from tilestitch.runtime.errors import ExecutionError, InputError
 
 pytest.importorskip("onnxruntime")
 
@@ -263,3 +263,19 @@ def test_sizes_that_may_come_to_nothing_are_right(name: str) -> None:
             feeds = inputs(model, {"b": b, "s": s})
             for actual, wanted in zip(module.run(feeds).values(), reference(feeds), strict=True):
                 assert_close(actual, wanted, MODELS["float32"])
+
+
+@pytest.mark.parametrize("op", ["ScatterND", "ScatterElements"])
+def test_elements_at_constant_places_are_replaced_where_there_are_so_many(op: str) -> None:
+    places = "int64[2, 1]" if op == "ScatterND" else "int64[2]"
+    text = f"(float[n] x) => (float[n] y) <{places} i = {{0, -3}}, float[2] u = {{7, 8}}> {{ y = {op}(x, i, u) }}"
+    compiled = compile_model(parser.parse_model(HEAD + text), dims={"n": (1, 64)})
+    assert compiled.explain()["host"]["steps"] == 0
+    with load(compiled.to_bytes()) as module:
+        for n in (4, 17):
+            wanted = np.arange(n, dtype=np.float32)
+            feeds = {"x": wanted.copy()}
+            wanted[[0, -3]] = 7, 8
+            np.testing.assert_array_equal(run_guarded(module, feeds)["y"], wanted)
+        with pytest.raises(ExecutionError, match="out of range"):
+            module.run({"x": np.zeros(2, np.float32)})
