@@ -46,7 +46,7 @@ def _reads(node: Node, index: int, value: Value, mine: float) -> tuple[float, bo
     if kind is Kind.REDUCTION:
         return float(size), True
     if kind is Kind.CONTRACTION:
-        return size * (_windows(node) if node.op in WINDOWED and index == 0 else 1.0), True
+        return size * (windows_of(node) if node.op in WINDOWED and index == 0 else 1.0), True
     if node.op == "concat":
         total = node.output.tensor_type.num_elements
         return (mine * size / total if total else 0.0), False
@@ -58,7 +58,7 @@ def _reads(node: Node, index: int, value: Value, mine: float) -> tuple[float, bo
 WINDOWED = frozenset({"conv", "conv_transpose"})
 
 
-def _windows(node: Node) -> float:
+def windows_of(node: Node) -> float:
     """In how many windows of a convolution an element of its image lies."""
     weight, strides = node.inputs[1].shape, node.attrs["strides"]
     extents = weight[2:] if node.attrs["layout"] == "NCX" else weight[: len(strides)]

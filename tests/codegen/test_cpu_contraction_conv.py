@@ -206,6 +206,17 @@ def test_pixels_that_meet_in_a_set_of_the_cache_are_copied_to_others(shape: Conv
     assert not copied or plan.room * staged_step(shape, -1) * 4 % SAME_SET_BYTES
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("channels, width", [(2, 16), (3, 47), (4, 9)])
+def test_few_channels_that_come_first_are_copied_beside_each_other(channels: int, width: int, dtype: str) -> None:
+    dtypes = (dtype, "float32", "float32")
+    shape = replace(geometry((channels, 16), (6, width), (3, 3), 2, 1, dtypes=dtypes), channels_last=False)
+    x, w = random((1, 6, width, channels), dtype, 0), random((16, channels, 3, 3), "float32", 1)
+    plan = plan_conv(shape, host_target().isa)
+    assert plan.schedule.stage
+    check(run_conv(plan, shape, x, w), convolve(shape, x, w))
+
+
 @pytest.mark.parametrize("name", ["3x3", "groups", "3-D"])
 def test_weights_known_at_run_time(name: str) -> None:
     shape = CONVOLUTIONS[name]

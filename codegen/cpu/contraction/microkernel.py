@@ -188,6 +188,11 @@ def vector(size: int, emit: Callable[[Expr], None]) -> None:
         emit(lane)
 
 
+def run_of(first: Expr, size: int) -> Expr:
+    """The places of so many neighbours."""
+    return first if size == 1 else T.ramp(first, T.int64(1), size)
+
+
 def is_number(value: Expr) -> bool:
     """Whether it is known while code is generated."""
     return isinstance(value, int)
@@ -213,6 +218,19 @@ def for_each_column(width: Expr, lanes: int, emit: Callable[[Expr], None]) -> No
             vector(lanes, lambda lane: emit(index * lanes + lane))
     for start, size in chunks(width - whole * lanes, lanes):
         vector(size, lambda lane, first=whole * lanes + start: emit(first + lane))  # type: ignore[misc]
+
+
+def for_each_run(width: Expr, lanes: int, emit: Callable[[Expr, int], None]) -> None:
+    """Emits `emit(first, size)` for runs that cover `width`: whole vectors in a loop, then smaller ones."""
+    if is_open(width):
+        for_each_open_run(width, lanes, emit)
+        return
+    whole = width // lanes
+    if whole:
+        with serial(0, whole) as index:
+            emit(T.bind(index * lanes), lanes)
+    for start, size in chunks(width - whole * lanes, lanes):
+        emit(whole * lanes + start, size)
 
 
 def for_each_open_run(width: Expr, lanes: int, emit: Callable[[Expr, int], None]) -> None:

@@ -1,4 +1,4 @@
-"""Square tiles of a matrix transposed in registers: neighbours along memory are rows before, and columns after."""
+"""Tiles of a matrix transposed in registers: neighbours along memory are rows before, and columns after."""
 
 from __future__ import annotations
 
@@ -41,3 +41,29 @@ def transposed(rows: Sequence[Expr]) -> list[Expr]:
             vectors[i], vectors[i + block] = (named(tirx.Shuffle(pair, places)) for places in (low, high))
         block //= 2
     return vectors
+
+
+def interleaved(
+    rows: int, lanes: int, dtype: str, read: Callable[[int, Expr], Expr], write: Callable[[int, Expr], None]
+) -> None:
+    """`write(at, vector)`: the `rows` x `lanes` elements `read(row, lane)` with those of one lane beside each other, as
+    vectors of `lanes` of them from the one `at`.
+
+    A vector takes one shuffle less than there are rows, each of two vectors.
+    """
+    if lanes == 1:
+        for row in range(rows):
+            write(row, read(row, 0))
+        return
+    tile = T.alloc_buffer((rows * lanes,), dtype, scope="local")
+    for row in range(rows):
+        mk.vector(lanes, lambda lane, row=row: T.buffer_store(tile, read(row, lane), [row * lanes + lane]))  # type: ignore[misc]
+    vectors = [named(tile[T.ramp(row * lanes, 1, lanes)]) for row in range(rows)]
+    for number in range(rows):
+        places = [divmod(number * lanes + i, rows) for i in range(lanes)]
+        vector = vectors[0]
+        for row in range(1, rows):
+            kept = [place if row == 1 else i for i, (place, _) in enumerate(places)]
+            chosen = [lanes + places[i][0] if places[i][1] == row else kept[i] for i in range(lanes)]
+            vector = named(tirx.Shuffle([vector, vectors[row]], chosen))
+        write(number * lanes, vector)

@@ -25,7 +25,7 @@ from tilestitch.codegen.cpu.contraction import dots, panels
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.contraction.panels import Operand
-from tilestitch.codegen.cpu.contraction.transpose import transposed
+from tilestitch.codegen.cpu.contraction.transpose import interleaved, transposed
 from tilestitch.codegen.cpu.convolution.geometry import (
     LoadPixel,
     PixelEpilogue,
@@ -40,6 +40,9 @@ from tilestitch.compiler.ir.types import HALVES
 from tilestitch.passes.plan.cpu.conv import ConvPlan, staged_extent, staged_step
 from tilestitch.passes.plan.cpu.images import ConvShape, column_runs
 from tilestitch.passes.plan.cpu.tiling import EvenSplit, RegisterTile
+
+MOST_INTERLEAVED = 4
+"""Channels of an image with channels first that are put beside each other by shuffles."""
 
 
 def weight_matrix(weights: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
@@ -225,11 +228,20 @@ class ConvEmitter:
                     lambda at: T.buffer_store(self.staged, zero, [flat, row, begin * room + at]),
                 )
 
+        def load(column: Expr, channel: Expr) -> Expr:
+            value = self.load_x(self.image, (*position, column * jump - pad), self.group * channels + channel)
+            return dots.staged(value, shape.x_dtype, self.plan.staged_dtype)
+
         def copy(column: Expr, channel: Expr) -> None:
-            where = (*position, column * jump - pad)
-            value = self.load_x(self.image, where, self.group * channels + channel)
-            value = dots.staged(value, shape.x_dtype, self.plan.staged_dtype)
-            T.buffer_store(self.staged, value, [flat, row, column * room + channel])
+            T.buffer_store(self.staged, load(column, channel), [flat, row, column * room + channel])
+
+        def interleave(start: Expr, size: int) -> None:
+            begin = T.bind((first + start) * channels)
+            interleaved(
+                channels, size, storage_dtype(self.plan.staged_dtype),
+                lambda channel, lane: load(first + start + lane, channel),
+                lambda at, vector: T.buffer_store(self.staged, vector, [flat, row, mk.run_of(begin + at, size)]),
+            )  # fmt: skip
 
         within = inside(position, shape.spatial[:-1], shape.pads[:-1])
 
@@ -245,6 +257,8 @@ class ConvEmitter:
             if some and self.plan.shape.channels_last:
                 with mk.serial(first, last) as column:
                     mk.for_each_column(channels, lanes, lambda channel: copy(column, channel))
+            elif some and 1 < channels == room <= MOST_INTERLEAVED:
+                mk.for_each_run(last - first, lanes, interleave)
             elif some:
                 with mk.serial(0, channels) as channel:
                     mk.for_each_column(last - first, lanes, lambda column: copy(first + column, channel))

@@ -14,7 +14,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
-from tilestitch.compiler.ir.sizes import Size, is_open
+from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.cpu.window import Line
 
@@ -70,16 +70,3 @@ def pool_line(
         mk.for_each_open_run(line.output, line.lanes, lambda at, size: mk.vector(size, lambda lane: window(at + lane)))
         return
     mk.for_each_column(line.output, line.lanes, window)
-
-
-def for_each_run(width: Size, lanes: int, emit: Callable[[Expr, int], None]) -> None:
-    """Emits `emit(first, size)` for runs that cover `width`: whole vectors in a loop, then smaller ones."""
-    if is_open(width):
-        mk.for_each_open_run(width, lanes, emit)
-        return
-    whole = width // lanes
-    if whole:
-        with mk.serial(0, whole) as index:
-            emit(T.bind(index * lanes), lanes)
-    for start, size in mk.chunks(width - whole * lanes, lanes):
-        emit(whole * lanes + start, size)

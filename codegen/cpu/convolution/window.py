@@ -19,7 +19,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.convolution.geometry import LoadPixel, PixelEpilogue, flatten, may_be_positive, tap_range
-from tilestitch.codegen.cpu.convolution.pooling import fill_line, for_each_run, line_buffers, pool_line, spread_phases
+from tilestitch.codegen.cpu.convolution.pooling import fill_line, line_buffers, pool_line, spread_phases
 from tilestitch.compiler.ir.sizes import Size, is_open
 from tilestitch.passes.plan.cpu.images import ColumnRun, ConvShape, column_runs
 from tilestitch.passes.plan.cpu.tiling import RegisterTile, split_at_most
@@ -309,7 +309,7 @@ class _Emitter:
                 self._for_each_kernel_row(row, kernel_row)
                 mk.vector(size, lambda lane: T.buffer_store(buffers[0], acc[0, lane], [line.before + at + lane]))
 
-            for_each_run(shape.spatial[-1], self.schedule.lanes, column)
+            mk.for_each_run(shape.spatial[-1], self.schedule.lanes, column)
             spread_phases(line, buffers)
             pool_line(
                 line, buffers,

@@ -8,6 +8,7 @@ from math import ceil, log, log2, prod
 from typing import Any
 
 from tilestitch.compiler.ir import Kind, Node, Value, kind_of
+from tilestitch.compiler.ir.accesses import walk_over
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.cost_model.counts import EXPENSIVE_OPERATIONS
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Traffic, Unit, kernel_of
@@ -48,7 +49,7 @@ from tilestitch.passes.plan.index_checks import pending_checks, read_for
 from tilestitch.passes.plan.launches.cpu import cpu_launches
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.view import GroupView, look_up
-from tilestitch.passes.schedule.evaluations import evaluations
+from tilestitch.passes.schedule.evaluations import evaluations, windows_of
 from tilestitch.passes.schedule.work import arithmetic_of, before, read_again, sides_of, work_of
 
 from .choices import choices_of
@@ -266,7 +267,7 @@ def _tiled(
     prologue: Iterable[Arithmetic] = ()
     if isinstance(plan, GemmPlan):
         prologue = _prologue(view, roles, plan, work.dtype)
-    elif isinstance(plan, WindowPlan):
+    elif isinstance(plan, WindowPlan | ConvPlan):
         prologue = _image_prologue(view, roles, plan, work.dtype)
     arithmetic = (*map(scheduled, work.arithmetic), *prologue)
     work = replace(work, reads=reads, arithmetic=arithmetic, lanes=lanes * _neighbours(plan))
@@ -292,18 +293,27 @@ def _prologue(view: GroupView, roles: Roles, plan: GemmPlan, dtype: str) -> Iter
     yield from scalars(nodes, {value: count * plan.n_blocks for value, count in counts.items()}, dtype)
 
 
-def _image_prologue(view: GroupView, roles: Roles, plan: WindowPlan, dtype: str) -> Iterator[Arithmetic]:
-    """What is no vector of what is computed before an image, anew for each tap of each window."""
+def _image_prologue(view: GroupView, roles: Roles, plan: WindowPlan | ConvPlan, dtype: str) -> Iterator[Arithmetic]:
+    """What is no vector of what is computed before an image: anew for each tap of each window that does not copy it."""
     assert roles.anchor is not None
     x = roles.anchor.inputs[0]
     if x.producer not in view.nodes:
         return
-    nodes, counts = before(view.nodes, roles.anchor), evaluations(view.nodes, view.outputs, roles)
+    if isinstance(plan, WindowPlan):
+        again, over_channels = 1.0, plan.over_channels
+    else:
+        again = plan.n_blocks / windows_of(roles.anchor) if plan.schedule.stage else float(plan.panels)
+        over_channels = plan.shape.channels_last
+    nodes, evaluated = before(view.nodes, roles.anchor), evaluations(view.nodes, view.outputs, roles)
+    counts = {value: count * again for value, count in evaluated.items()}
     columns, channels = (-2, -1) if layout_of(roles.anchor).channels_last else (-1, 1)
     inputs = [value for value in view.inputs if any(value in node.inputs for node in nodes)]
-    picked, strided = apart_along(channels if plan.over_channels else columns, x.shape, inputs, [x])
+    read = (access for access in walk_over(x.shape, inputs, [x]).accesses if access.value is not x)
+    picked, strided = apart_along(channels if over_channels else columns, read)
     steps = int(counts[x] * (picked + STRIDED * strided))
     yield from (Arithmetic("scalar", dtype, count) for count in (steps,) if count)
+    if over_channels:
+        yield from scalars(nodes, counts, dtype)
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil, prod
 
 from tilestitch.compiler.ir import Node, Value
-from tilestitch.compiler.ir.accesses import walk_over
+from tilestitch.compiler.ir.accesses import Access, walk_over
 from tilestitch.cost_model.facts import Arithmetic
 from tilestitch.passes.plan.cpu.schedules import CpuLoopSchedule
 
@@ -51,15 +51,14 @@ def apart(inputs: Sequence[Value], outputs: Sequence[Value], schedule: CpuLoopSc
     """
     order = schedule.order or range(len(schedule.extents))
     extents = [extent for _, extent in sorted(zip(order, schedule.extents, strict=True))]
-    return apart_along(order[-1], extents, inputs, outputs, one=bool(schedule.cuts or schedule.branches))
+    one = bool(schedule.cuts or schedule.branches)
+    return apart_along(order[-1], walk_over(extents, inputs, outputs).accesses, one)
 
 
-def apart_along(
-    axis: int, extents: Sequence[int], inputs: Sequence[Value], outputs: Sequence[Value], one: bool = False
-) -> tuple[float, float]:
-    """The same for vectors along an axis of the extents; `one`: an element reads one operand of a concat."""
+def apart_along(axis: int, accesses: Iterable[Access], one: bool = False) -> tuple[float, float]:
+    """The same of these accesses in vectors along an axis; `one`: an element reads one operand of a concat."""
     picked = strided = 0.0
-    for access in walk_over(extents, inputs, outputs).accesses:
+    for access in accesses:
         step, share = access.steps[axis], access.share if one else 1.0
         picked += share * (step is None)
         strided += share * (step is not None and abs(step) > 1)

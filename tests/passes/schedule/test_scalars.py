@@ -15,7 +15,7 @@ from tilestitch.passes import PassContext, TargetInfo, make_plan, run_pipeline
 from tilestitch.passes.fusion.rules.shuffled import Shuffled
 from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule
 from tilestitch.passes.schedule.cpu.loops import choose_loops
-from tilestitch.passes.schedule.cpu.scalars import apart, scalar_steps
+from tilestitch.passes.schedule.cpu.scalars import STRIDED, apart, scalar_steps
 from tilestitch.passes.schedule.device import device_of
 from tilestitch.passes.schedule.facts import group_facts, nodes_by_name
 
@@ -69,6 +69,30 @@ def test_what_comes_before_a_gemm_in_vectors_costs_hardly_more_than_apart() -> N
 def test_operands_of_a_concat_before_a_gemm_are_told_apart_one_by_one() -> None:
     steps, together_us, apart_us = fused("float32[256,128]", "  %v = concat(%x, %x) {axis = 1} : float32[256,256]")
     assert steps == 2 * 256 * 256 and together_us > apart_us
+
+
+def windows(x: str, kernel: str, groups: int) -> int:
+    """Scalar steps of a convolution of 8 x 8 pixels of 32 channels with what comes before it in one kernel."""
+    pad = "[1,1]" if kernel == "3,3" else "[0,0]"
+    attrs = f'strides=[1,1], dilations=[1,1], before={pad}, after={pad}, groups={groups}, layout="NXC"'
+    conv = f"  %y = conv(%v, %w) {{{attrs}}} : float32[1,8,8,32]"
+    made = graph(f"  %v = {x} : float32[1,8,8,32]\n{conv}",
+                 f"%x: float32[1,8,8,16], %t: float32[1,32,8,8], %w: float32[{kernel},{32 // groups},32]")  # fmt: skip
+    plan = make_plan(made, PassContext(TARGET, rules=(Shuffled(1, 1.0, forced=True),)))
+    (group,) = plan.groups
+    return group_facts(nodes_by_name(made), group, TARGET).operations("scalar")
+
+
+def test_what_comes_before_windows_is_done_anew_for_each_tap() -> None:
+    pixels = 8 * 8 * 32
+    assert windows("concat(%x, %x) {axis=3}", "3,3", 32) == 2 * 9 * pixels
+    assert windows("transpose(%t) {perm=[0,2,3,1]}", "3,3", 32) == int(STRIDED * 9 * pixels)
+
+
+def test_what_comes_before_an_image_that_is_copied_is_done_once() -> None:
+    for kernel in ("3,3", "1,1"):
+        assert windows("concat(%x, %x) {axis=3}", kernel, 1) == 2 * 8 * 8 * 32
+    assert windows("transpose(%t) {perm=[0,2,3,1]}", "3,3", 1) == 0, "a copy turns whole vectors of columns"
 
 
 def test_a_gemm_that_copies_no_rows_computes_them_one_by_one_in_each_tile() -> None:
