@@ -55,6 +55,8 @@ TILE_FEATURES = {"tdpbusd": "amx-int8", "tdpbf16ps": "amx-bf16"}
 """What LLVM calls the feature that an instruction on tiles belongs to, besides that of all tiles. LLVM uses them where
 it is told to only, so they are asked of a machine if a kernel does.
 """
+_ARM_DOTS = {"usdot": "i8mm", "sdot": "dotprod"}
+"""Instructions that multiply bytes by what has them, the better first: the other wants signed bytes from the left."""
 _VNNI = ("avx512vnni", "avxvnni")
 _ARCHITECTURES = ("x86_64", "aarch64", "arm64")
 _ARM_FEATURES = ["neon", "fullfp16", "dotprod", "bf16", "i8mm", "sve", "sve2", "lse"]
@@ -83,7 +85,7 @@ class CpuTarget:
     def dot(self) -> str:
         """The instruction that multiplies 8-bit integers, by its name in `isa.DOTS`; "" for none."""
         if self.isa is NEON:
-            return "usdot" if self.has("i8mm") else ""
+            return next((dot for dot, feature in _ARM_DOTS.items() if self.has(feature)), "")
         wide = self.isa is AVX512
         if not wide and self.isa is not AVX2:
             return ""

@@ -73,6 +73,13 @@ class TargetInfo:
         return all(_number(each) >= INTEGER_MMA for each in self.architectures) if self.is_gpu else bool(self.dot)
 
     @property
+    def left_bytes(self) -> tuple[str, ...]:
+        """The dtypes of bytes that are multiplied from the left by int8, where some unit does."""
+        if self.is_gpu:
+            return ("int8", "uint8")
+        return () if self.core.dot is None else self.core.dot.operands[:1]
+
+    @property
     def packs_bytes(self) -> bool:
         """Whether 8-bit integers known at run time only are packed for an instruction of a CPU, too."""
         dot = None if self.is_gpu else self.core.dot

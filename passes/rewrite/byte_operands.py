@@ -6,7 +6,7 @@ import numpy as np
 
 from tilestitch.compiler.ir import Graph, Node, Value
 
-from .driver import computed_like
+from .driver import computed_like, produced_by
 
 SHIFT = 128
 """From int8 to uint8."""
@@ -52,12 +52,16 @@ def _shaped_against(graph: Graph, node: Node, wide: Value, axis: int, turned: bo
     return computed_like(graph, node, "transpose", sums, perm=(*range(last), last + 1, last)) if turned else sums
 
 
-def as_unsigned(graph: Graph, node: Node, x: Value, zero: Value | None, signed: bool) -> tuple[Value, Value]:
-    """A left operand as uint8, or perhaps int8 where it may be `signed`, and its zero point as a scalar of int32."""
+def as_left(graph: Graph, node: Node, x: Value, zero: Value | None, dtypes: tuple[str, ...]) -> tuple[Value, Value]:
+    """A left operand as one of `dtypes` (`TargetInfo.left_bytes`), and its zero point as a scalar of int32. Where it
+    may be either, it is shifted if that makes its zero point 0.
+    """
     plain = _scalar(graph, node, zero)
-    if x.dtype == "uint8" or (signed and (plain.data is None or plain.data.item() != -SHIFT)):
+    other, shift = ("int8", -SHIFT) if x.dtype == "uint8" else ("uint8", SHIFT)
+    shifts_to_zero = plain.data is not None and plain.data.item() == -shift
+    if x.dtype in dtypes and not (other in dtypes and shifts_to_zero):
         return x, plain
-    return _turned(graph, node, x, "uint8"), _added(graph, node, plain, SHIFT)
+    return _turned(graph, node, x, other), _added(graph, node, plain, shift)
 
 
 def as_signed(graph: Graph, node: Node, w: Value, zero: Value | None) -> tuple[Value, Value]:
@@ -74,9 +78,50 @@ def _scalar(graph: Graph, node: Node, zero: Value | None) -> Value:
 
 
 def _turned(graph: Graph, node: Node, x: Value, dtype: str) -> Value:
-    """Bytes of the other sign, 128 more or less."""
+    """Bytes of the other sign, 128 more or less. What else reads `x` reads these, so that they alone are stored."""
+    of_other_sign = _turned_before(x)
+    if of_other_sign is not None:
+        return of_other_sign
+    turned = _bytes_of_other_sign(graph, node, x, dtype)
+    if x.producer is not None and turned.producer is not None and not graph.is_output(x):
+        for reader, place in list(x.uses):
+            if reader is not turned.producer.inputs[0].producer:
+                _read_turned(graph, reader, place, turned, SHIFT if x.dtype == "int8" else -SHIFT)
+    return turned
+
+
+def _bytes_of_other_sign(graph: Graph, node: Node, x: Value, dtype: str) -> Value:
     sign = graph.constant(np.asarray(SHIFT, np.uint8).view(x.dtype), name="sign")
     return computed_like(graph, node, "bit_cast", computed_like(graph, node, "bitwise_xor", x, sign), to=dtype)
+
+
+def _turned_before(x: Value) -> Value | None:
+    """The bytes that `x` was turned from."""
+    cast = produced_by(x, "bit_cast")
+    turn = None if cast is None else produced_by(cast.inputs[0], "bitwise_xor")
+    if turn is None or turn.inputs[0].dtype not in ("int8", "uint8") or turn.inputs[0].dtype == x.dtype:
+        return None
+    sign = turn.inputs[1].data
+    return turn.inputs[0] if sign is not None and (sign.view(np.uint8) == SHIFT).all() else None
+
+
+def _read_turned(graph: Graph, reader: Node, place: int, turned: Value, shift: int) -> None:
+    """Let a node read `turned`, which are `shift` more than what it reads: where numbers are made wider the shift goes
+    into their zero point.
+    """
+    to = reader.attrs["to"] if reader.op == "cast" else None
+    if to not in ("int32", "float32"):
+        graph.set_input(reader, place, _bytes_of_other_sign(graph, reader, turned, reader.inputs[place].dtype))
+        return
+    wide = computed_like(graph, reader, "cast", turned, to="int32")
+    for user, operand in list(reader.output.uses):
+        zero = user.inputs[1].data if user.op == "sub" and operand == 0 else None
+        if to == "int32" and zero is not None:
+            graph.set_input(user, 0, wide)
+            graph.set_input(user, 1, graph.constant(zero + np.int32(shift), name="zero"))
+    plain = computed_like(graph, reader, "sub", wide, graph.constant(np.int32(shift), name="shift"))
+    plain = plain if to == "int32" else computed_like(graph, reader, "cast", plain, to=to)
+    graph.replace(reader, [plain])
 
 
 def _added(graph: Graph, node: Node, zero: Value, shift: int) -> Value:

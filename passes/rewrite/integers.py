@@ -4,10 +4,10 @@ For x = sx * (qx - zx) and constant weights w = sw * (qw - zw), x @ w is sx * sw
 are multiplied, and what the zero points add comes out of the sums afterwards, mostly as a constant for each column. The
 scales follow the sums, so that they are part of the kernel's epilogue, as are bias, activation and requantisation.
 
-CPUs multiply uint8 by int8. So a signed left operand is shifted by 128, and its zero point with it; weights are
-stored less their zero point, and where a column is not in the range of int8 then, less what is missing, too: what that
-takes from the sums follows from the sum of each row, or of each window. GPUs multiply bytes of
-either sign: a left operand is shifted there only where that makes its zero point 0.
+CPUs multiply uint8 by int8, some of aarch64 int8 by int8. So a left operand of the other sign is shifted by 128, and
+its zero point with it; weights are stored less their zero point, and where a column is not in the range of int8 then,
+less what is missing, too: what that takes from the sums follows from the sum of each row, or of each window. GPUs
+multiply bytes of either sign: a left operand is shifted there only where that makes its zero point 0.
 
 Where both operands are known at run time only (attention), a right one of uint8 is shifted, and what zero points take
 from the sums follows from the sums of rows and of columns.
@@ -29,8 +29,8 @@ from tilestitch.passes.contract import PassContext, PassResult
 from tilestitch.passes.plan.target import TargetInfo
 
 from .byte_operands import (
+    as_left,
     as_signed,
-    as_unsigned,
     is_zero,
     of_columns,
     of_right_columns,
@@ -101,23 +101,25 @@ def _in_integers(graph: Graph, node: Node, target: TargetInfo) -> Value | str | 
     """A contraction of bytes, or of what was bytes, by int8 and uint8 (on GPUs by int8 too); or why it stays; None of
     any other.
     """
-    (left, right), signed = node.inputs, target.is_gpu
+    left, right = node.inputs
     if not all(is_sized(v) for v in (left, right, node.output)):
         return None
     if node.output.dtype == "float32":
         return _dequantised(graph, node, target)
-    if signed or (left.dtype, right.dtype) == ("uint8", "int8") or node.output.dtype != "int32":
+    if target.is_gpu or node.output.dtype != "int32":
+        return None
+    if left.dtype in target.left_bytes and right.dtype == "int8":
         return None
     left, zero = _narrow(left)
     if right.data is None:
         right, of_right = _narrow(right)
         if left.dtype not in BYTES or right.dtype not in BYTES:
             return None
-        return _why_not_packed(node, target) or _sums_of_two(graph, node, (left, zero), (right, of_right))
+        return _why_not_packed(node, target) or _sums_of_two(graph, node, (left, zero), (right, of_right), target)
     if left.dtype not in BYTES or not _is_of_bytes(node):
         return None
     weights = _Weights.of(node, right.data.astype(np.int32))
-    return _why_not(node) or _sums(graph, node, *as_unsigned(graph, node, left, zero, signed), weights)
+    return _why_not(node) or _sums(graph, node, *as_left(graph, node, left, zero, target.left_bytes), weights)
 
 
 def _narrow(x: Value) -> tuple[Value, Value | None]:
@@ -162,11 +164,12 @@ def _dequantised(graph: Graph, node: Node, target: TargetInfo) -> Value | str | 
     problem, plain = _why_not_scaled(x, w), w.q.data.astype(np.int32) - zero
     if problem is None and is_depthwise(node) and prod(w.q.shape[axis] for axis in reduced(node)) <= MOST_COUNTED:
         return _scaled(graph, node, _counted(graph, node, x, plain), x, w)
-    problem, signed = problem or _why_not(node), target.is_gpu
+    problem = problem or _why_not(node)
     if problem is not None:
         return problem
     weights = _Weights.of(node, plain)
-    sums = _sums(graph, node, *as_unsigned(graph, node, x.q, x.zero, signed), weights, signed)
+    left = as_left(graph, node, x.q, x.zero, target.left_bytes)
+    sums = _sums(graph, node, *left, weights, target.is_gpu)
     return sums if isinstance(sums, str) else _scaled(graph, node, sums, x, w)
 
 
@@ -194,7 +197,7 @@ def _dequantised_both(graph: Graph, node: Node, x: Quantised, w: Quantised, targ
     problem = _why_not_packed(node, target) or _why_not_scaled(x, w)
     if problem is not None:
         return problem
-    return _scaled(graph, node, _sums_of_two(graph, node, (x.q, x.zero), (w.q, w.zero)), x, w)
+    return _scaled(graph, node, _sums_of_two(graph, node, (x.q, x.zero), (w.q, w.zero), target), x, w)
 
 
 def _why_not_scaled(x: Quantised, w: Quantised) -> str | None:
@@ -212,10 +215,10 @@ def _why_not_packed(node: Node, target: TargetInfo) -> str | None:
 
 
 def _sums_of_two(
-    graph: Graph, node: Node, left: tuple[Value, Value | None], right: tuple[Value, Value | None]
+    graph: Graph, node: Node, left: tuple[Value, Value | None], right: tuple[Value, Value | None], target: TargetInfo
 ) -> Value:
     """The matmul of bytes less their zero points, none of them constant, in int32."""
-    x, of_left = as_unsigned(graph, node, *left, signed=False)
+    x, of_left = as_left(graph, node, *left, target.left_bytes)
     w, of_right = as_signed(graph, node, *right)
     attrs = {k: v for k, v in node.attrs.items() if k != "precision"} | {"out_dtype": "int32"}
     sums = computed_like(graph, node, "matmul", x, w, **attrs)
@@ -273,10 +276,10 @@ def by_column(node: Node, shape: tuple[int, ...]) -> bool:
     return all(padded[axis] == 1 for axis in reduced(node))
 
 
-def _sums(graph: Graph, node: Node, x: Value, zero: Value, w: _Weights, signed: bool = False) -> Value | str:
+def _sums(graph: Graph, node: Node, x: Value, zero: Value, w: _Weights, on_gpu: bool = False) -> Value | str:
     """The contraction of x - zero and w.data - w.zero in int32, where `node` is; or why no kernel is good at it."""
-    if w.zero.any() and node.op == "conv" and (signed or node.attrs["groups"] > 1):
-        where = "GPUs" if signed else "groups of channels"
+    if w.zero.any() and node.op == "conv" and (on_gpu or node.attrs["groups"] > 1):
+        where = "GPUs" if on_gpu else "groups of channels"
         return f"the zero points of its weights do not fit into int8, which convolutions of {where} need"
     taken = _taken_by_weights(graph, node, x, zero, w.zero) if w.zero.any() else None
     attrs = {k: v for k, v in node.attrs.items() if k != "precision"} | {"out_dtype": "int32"}

@@ -236,20 +236,24 @@ def test_convolutions_of_integers(dtypes: tuple[str, str]) -> None:
     check(s.model({"a": (left, (1, 8, 6, 7))}, y, left), {"a": s.bytes((1, 8, 6, 7), left)}, 1)
 
 
-def test_a_residual_is_read_as_bytes() -> None:
-    """What the next convolution reads as bytes, and the sum after it as floats, is stored once, as bytes."""
-    s = Sketch()
-    x = s.there_and_back("x", 0.03, 100, "uint8")
-    first = s.there_and_back(
-        s.node("Relu", s.node("Conv", x, s.weights((16, 8, 1, 1), "int8", 0, 0))), 0.02, 3, "uint8"
-    )
-    second = s.there_and_back(s.node("Conv", first, s.weights((16, 16, 1, 1), "int8", 0, 0)), 0.03, 120, "uint8")
-    model = s.model({"x": ("float32", (1, 8, 7, 7))}, s.there_and_back(s.node("Add", second, first), 0.05, 90, "uint8"))
+@pytest.mark.parametrize(("dtype", "zeros"), [("uint8", (100, 3, 120, 90)), ("int8", (-28, -125, 0, -38))])
+def test_a_residual_is_read_as_bytes(dtype: str, zeros: tuple[int, ...]) -> None:
+    """What the next convolution reads as bytes, and the sum after it as floats, is stored once, as bytes of the sign
+    that convolutions want.
+    """
+    s, (of_x, of_first, of_second, of_sum) = Sketch(), zeros
+    x = s.there_and_back("x", 0.03, of_x, dtype)
+    first = s.node("Relu", s.node("Conv", x, s.weights((16, 8, 1, 1), "int8", 0, 0)))
+    first = s.there_and_back(first, 0.02, of_first, dtype)
+    second = s.node("Conv", first, s.weights((16, 16, 1, 1), "int8", 0, 0))
+    second = s.there_and_back(second, 0.03, of_second, dtype)
+    y = s.there_and_back(s.node("Add", second, first), 0.05, of_sum, dtype)
+    model = s.model({"x": ("float32", (1, 8, 7, 7))}, y)
     check(model, {"x": floats(1, 8, 7, 7)}, 0.05)
     compiled = compile_model(model, num_threads=1)
     dtypes = {value.name: value.dtype for node in compiled.specialisations[0].graph.nodes for value in node.outputs}
     first_group = next(group for group in compiled.plan.groups if group.kind is GroupKind.CONTRACTION)
-    assert [dtypes[name] for name in first_group.outputs] == ["uint8"]
+    assert [dtypes[name] for name in first_group.outputs] == [compiled.plan.target.left_bytes[0]]
 
 
 def test_both_branches_of_a_sum_are_stored_as_bytes() -> None:

@@ -1,8 +1,8 @@
 """GEMMs by weights in blocks whose left operand is rounded to 8 bits: sums of a block are integers.
 
-A task rounds its rows as it copies them, each block by a scale of its own. Codes become bytes in registers, unsigned
-ones, larger by a middle than what they stand for; so from each sum of a block, middle (or zero point) times the sum of
-the rounded row has to be taken.
+A task rounds its rows as it copies them, each block by a scale of its own. Codes become bytes in registers, mostly
+unsigned ones, larger by a middle than what they stand for; so from each sum of a block, middle (or zero point) times
+the sum of the rounded row has to be taken.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ MAGNITUDE = 0x7FFFFFFF
 ROUNDING = 1.5 * 2.0**23
 """Added to a small float32, it leaves the nearest integer in the lowest bits."""
 LOW_HALVES = 0x0F0F0F0F
+SIGNS = -0x7F7F7F80
+"""The highest bit of each of four bytes, as int32."""
 
 
 class BlockDotEmitter(BlockEmitter):
@@ -99,9 +101,14 @@ class BlockDotEmitter(BlockEmitter):
         T.buffer_store(self.factors, scale, [row, block])
         T.buffer_store(self.taken, self._taken(reduced(total, lanes, lambda a, b: a + b)), [row, block])
 
+    @property
+    def _shift(self) -> int:
+        """What bytes are less than codes: codes of 8 bits, where signed bytes are multiplied."""
+        return 128 if self._form.bits == 8 and self._dot.left == "int8" else 0
+
     def _taken(self, total: Expr) -> Expr:
-        """Of the sum of a block: itself, for zero points, or what codes without them are larger by."""
-        return total if self._form.zeros else total * T.int32(-(1 << (self._form.bits - 1)))
+        """Of the sum of a block: itself, for zero points, or what bytes of codes without them are larger by."""
+        return total if self._form.zeros else total * T.int32(self._shift - (1 << (self._form.bits - 1)))
 
     def _multiply(
         self, panel: Expr, width: Expr, index: Expr, rows: int, first_k: Expr, last_k: Expr, gate: Expr | None = None
@@ -137,8 +144,10 @@ class BlockDotEmitter(BlockEmitter):
         first = block * form.block + word * panels.per_word
         for vector in range(tile.vectors):
             codes = panels.word(panel, block * form.words + word, vector)
-            for number, unsigned in enumerate(_bytes(codes, form.bits, tile.lanes)):
-                left = T.reinterpret(f"{dot.left}x{tile.lanes * dot.group}", unsigned)
+            if self._shift:
+                codes = T.bind(T.bitwise_xor(codes, _all(T.int32(SIGNS), tile.lanes)))
+            for number, part in enumerate(_bytes(codes, form.bits, tile.lanes)):
+                left = T.reinterpret(f"{dot.left}x{tile.lanes * dot.group}", part)
                 place, group = _place(tile, vector), T.ramp(first + number * dot.group, T.int64(1), dot.group)
                 for row in range(tile.rows):
                     rounded = T.reinterpret("int32", self.staged[local + row, group])
@@ -151,6 +160,8 @@ class BlockDotEmitter(BlockEmitter):
         for vector in range(tile.vectors):
             scale, place = panels.scale(panel, block, vector), _place(tile, vector)
             zero = panels.zero(panel, block, vector) if form.zeros else None
+            if zero is not None and self._shift:
+                zero = zero - _all(T.float32(self._shift), lanes)
             for row in range(tile.rows):
                 value = T.cast(sums[row, place], f"float32x{lanes}")
                 if zero is not None:

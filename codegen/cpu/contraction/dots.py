@@ -27,6 +27,7 @@ _INTRINSICS: Mapping[tuple[str, int], str] = {
     ("vpmaddwd", 8): "llvm.x86.avx2.pmadd.wd",
     ("vpmaddwd", 4): "llvm.x86.sse2.pmadd.wd",
     ("usdot", 4): "llvm.aarch64.neon.usdot.v4i32.v16i8",
+    ("sdot", 4): "llvm.aarch64.neon.sdot.v4i32.v16i8",
 }
 """LLVM's names by instruction and number of sums."""
 

@@ -186,9 +186,7 @@ class GemmShape:
 
     def multiplied_by(self, dot: Dot) -> bool:
         """Whether an instruction for groups of 8-bit integers, or of half floats, computes it."""
-        integers = dot.sums == "int32"
-        operands = ("uint8", "int8") if integers else (dot.left, dot.right)
-        fits = (self.a_dtype, self.b_dtype, self.acc_dtype) == (*operands, dot.sums)
+        fits = (self.a_dtype, self.b_dtype, self.acc_dtype) == (*dot.operands, dot.sums)
         return fits and (self.packed or dot.packs_at_run_time)
 
     @property

@@ -77,8 +77,7 @@ class ConvShape:
 
     def multiplied_by(self, dot: Dot) -> bool:
         """Whether an instruction for groups of 8-bit integers, or of half floats, computes it, from constant panels."""
-        operands = ("uint8", "int8") if dot.sums == "int32" else (dot.left, dot.right)
-        return (self.x_dtype, self.w_dtype, self.acc_dtype) == (*operands, dot.sums) and self.packed
+        return (self.x_dtype, self.w_dtype, self.acc_dtype) == (*dot.operands, dot.sums) and self.packed
 
     def reads_in_place(self, dot: Dot) -> bool:
         """Whether whole groups of channels are read where they lie."""

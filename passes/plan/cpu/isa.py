@@ -14,8 +14,8 @@ WORD_BYTES = 4
 
 @dataclass(frozen=True)
 class Dot:
-    """An instruction that multiplies 8-bit integers, unsigned ones of the left operand by signed ones of the right, and
-    adds up those of each `group` of neighbours in 32 bits, without saturation.
+    """An instruction that multiplies 8-bit integers, those of the left operand by signed ones of the right, and adds up
+    those of each `group` of neighbours in 32 bits, without saturation.
 
     left, right: the dtypes that it multiplies; operands that are narrower are widened before. sums: the dtype of sums;
     lanes: how many it adds to. Of half floats, one that adds up in float32.
@@ -33,8 +33,14 @@ class Dot:
         """Whether a right operand known at run time is packed for it: where a group is a word. What is made wider as it
         is read is stored as bytes.
         """
-        stored = "int8" if self.sums == "int32" else self.right
-        return self.group * storage_bytes(stored) == WORD_BYTES
+        return self.group * storage_bytes(self.operands[1]) == WORD_BYTES
+
+    @property
+    def operands(self) -> tuple[str, str]:
+        """The dtypes of what it computes a contraction of, as they lie in memory."""
+        if self.sums != "int32":
+            return self.left, self.right
+        return ("int8" if self.left == "int8" else "uint8"), "int8"
 
 
 class Multiplied(Protocol):
@@ -47,8 +53,9 @@ DOTS = {
     "vpdpbusd": Dot("vpdpbusd", 4, "uint8", "int8"),
     "vpmaddwd": Dot("vpmaddwd", 2, "int16", "int16"),
     "usdot": Dot("usdot", 4, "uint8", "int8", lanes=(4,)),
+    "sdot": Dot("sdot", 4, "int8", "int8", lanes=(4,)),
 }
-"""Of x86-64, and of aarch64 with FEAT_I8MM."""
+"""Of x86-64, and of aarch64 with FEAT_I8MM and FEAT_DotProd."""
 HALF_DOTS = {
     "vdpbf16ps": Dot("vdpbf16ps", 2, "bfloat16", "bfloat16", "float32", (16,)),
     "bfdot": Dot("bfdot", 2, "bfloat16", "bfloat16", "float32", (4,)),
