@@ -6,8 +6,16 @@ They know no shapes and no schedules, but the machine: what it computes, and mov
 from __future__ import annotations
 
 from . import constants as c
+from .analytical import AnalyticalModel
 from .devices import Device
-from .protocol import AnyDevice
+from .protocol import AnyDevice, LatencyModel
+
+
+def least_us(model: LatencyModel, device: AnyDevice) -> float:
+    """What `model` never says less of any kernel; nothing where that is not known."""
+    if not isinstance(model, AnalyticalModel):
+        return 0.0
+    return c.GPU_LAUNCH_US if isinstance(device, Device) else device.launch_us
 
 
 def most_operations_again(bytes_saved: int, results: int, device: AnyDevice) -> int:

@@ -6,11 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilestitch.cost_model.bounds import launch_bytes, most_bytes_gained, most_operations_again
+from tests.cost_model.kernels import kernels
+from tilestitch.cost_model.analytical import ANALYTICAL
+from tilestitch.cost_model.bounds import launch_bytes, least_us, most_bytes_gained, most_operations_again
 from tilestitch.cost_model.constants import GPU_LAUNCH_US
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.devices import devices, find_device
-from tilestitch.cost_model.protocol import AnyDevice
+from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.protocol import AnyDevice, latency_us
+from tilestitch.cost_model.random_model import RandomModel
 
 counts = st.integers(0, 1 << 40)
 machines = st.sampled_from([CpuDevice(cores=1), *devices()])
@@ -43,3 +47,12 @@ def test_a_launch_of_a_gpu_is_worth_no_more_bytes_than_its_l2_cache_moves_meanwh
     port_bytes_per_cycle = 64
     moved = GPU_LAUNCH_US / 1e6 * gpu.clock_hz * gpu.sm_count * port_bytes_per_cycle / 2
     assert launch_bytes(CpuDevice(cores=1)) < launch_bytes(gpu) < moved
+
+
+@given(kernels, machines)
+def test_no_kernel_takes_less_than_the_least(kernel: KernelFacts, machine: AnyDevice) -> None:
+    assert 0 < least_us(ANALYTICAL, machine) <= latency_us(ANALYTICAL, kernel, machine)
+
+
+def test_nothing_is_known_of_the_least_that_other_models_say() -> None:
+    assert least_us(RandomModel(1), CpuDevice(cores=1)) == 0

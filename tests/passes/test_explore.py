@@ -345,6 +345,33 @@ def test_on_random_graphs_the_search_is_within_two_percent_of_the_optimum() -> N
     assert len(gaps) >= 30 and sum(gaps) / len(gaps) < 0.02
 
 
+@dataclass(frozen=True)
+class Unbounded(Priced):
+    """The analytical model, of which it is not known what no kernel takes less than."""
+
+    name = "unbounded"
+
+    def price_us(self, kernel: KernelFacts, device: AnyDevice) -> float:
+        return latency_us(AnalyticalModel(), kernel, device)
+
+
+def test_what_no_kernel_takes_less_than_saves_schedules_and_changes_nothing() -> None:
+    asked = {True: 0, False: 0}
+
+    @settings(max_examples=10, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(graphs(max_nodes=10))
+    def compare(graph: Graph) -> None:
+        found = {}
+        for bounded, model in ((True, AnalyticalModel()), (False, Unbounded())):
+            here = space(graph, model)
+            found[bounded] = Explore().search(here).cover.key
+            asked[bounded] += len(here.known_us)
+        assert found[True] == found[False]
+
+    compare()
+    assert asked[True] < 0.8 * asked[False]
+
+
 @settings(max_examples=30, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(graphs(max_nodes=10))
 def test_explored_plans_of_random_graphs_are_legal_and_right_whatever_the_model_says(graph: Graph) -> None:

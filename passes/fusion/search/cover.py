@@ -123,9 +123,7 @@ class Cover:
         change = self._change(move)
         if change is None:
             return False
-        after = sum(self.space.latency_us(mask, part) for part, mask in change.made.items())
-        slower = self._saved_us(change) <= LEAST_GAIN * after
-        if (slower and not forced) or not self._is_ordered(change):
+        if not (forced or self._is_faster(change)) or not self._is_ordered(change):
             return False
         for part in change.gone:
             for i in bits(self.kernels.pop(part)):
@@ -141,10 +139,22 @@ class Cover:
         change = self._change(move)
         return -self._saved_us(change) if change is not None and self._is_ordered(change) else None
 
+    def _is_faster(self, change: _Change) -> bool:
+        """Whether a change gains anything. Schedules are looked for where it might."""
+        before, least = self._before_us(change), self.space.at_least_us
+        if sum(least(mask, part) for part, mask in sorted(change.made.items())) >= before:
+            return False
+        after = self._after_us(change)
+        return before - after > LEAST_GAIN * after
+
     def _saved_us(self, change: _Change) -> float:
-        space = self.space
-        before = sum(space.latency_us(self.kernels[part], part) for part in sorted(change.gone))
-        return before - sum(space.latency_us(mask, part) for part, mask in sorted(change.made.items()))
+        return self._before_us(change) - self._after_us(change)
+
+    def _before_us(self, change: _Change) -> float:
+        return sum(self.space.latency_us(self.kernels[part], part) for part in sorted(change.gone))
+
+    def _after_us(self, change: _Change) -> float:
+        return sum(self.space.latency_us(mask, part) for part, mask in sorted(change.made.items()))
 
     def _add(self, part: int, mask: int) -> None:
         self.kernels[part] = mask

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tilestitch.compiler.ir import Node, Value
-from tilestitch.cost_model.bounds import most_bytes_gained
+from tilestitch.cost_model.bounds import least_us, most_bytes_gained
 from tilestitch.cost_model.counts import bytes_of
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, latency_us
@@ -70,10 +70,12 @@ class Space:
         # What takes few operations an element may be computed by several kernels, what sums up by one alone.
         self.copyable = mask_of(i for i in bits(self.native) if self._is_injective(order[i]))
         self.results = mask_of(i for i, c in enumerate(order) if any(map(self._is_result, state.outputs_of(c))))
+        self._least_us = least_us(model, device)
         self.work = 0.0
         """What the search has done: to find out all about a kernel of few nodes is 1."""
         self._shapes: dict[tuple[int, int], Shape | None] = {}
-        self._latencies: dict[tuple[int, int], float] = {}
+        self.known_us: dict[tuple[int, int], float] = {}
+        """What `latency_us` has said, by mask and stored atoms."""
         self._gains: dict[int, float] = {}
         self._moved: dict[int, int] = {}
         self._reach: dict[int, int] = {}
@@ -172,12 +174,22 @@ class Space:
     def latency_us(self, mask: int, stored: int | None = None) -> float:
         """The full estimate of a pattern, a kernel, or an atom alone; 0 for what needs no kernel of its own."""
         key = mask, self.border(mask) if stored is None else stored
-        if key not in self._latencies:
-            self._latencies[key] = self._find_latency(*key)
-        return self._latencies[key]
+        if key not in self.known_us:
+            self.known_us[key] = self._find_latency(*key)
+        return self.known_us[key]
+
+    def at_least_us(self, mask: int, stored: int) -> float:
+        """What `latency_us` is not below: itself where it is known, else what each kernel takes."""
+        known = self.known_us.get((mask, stored))
+        if known is None:
+            return 0.0 if self._needs_no_kernel(mask) else self._least_us
+        return known
+
+    def _needs_no_kernel(self, mask: int) -> bool:
+        return not mask & (mask - 1) and (not mask & self.native or self._is_alias(mask))
 
     def _find_latency(self, mask: int, stored: int) -> float:
-        if not mask & (mask - 1) and (not mask & self.native or self._is_alias(mask)):
+        if self._needs_no_kernel(mask):
             return 0.0
         return latency_us(self.model, self.facts(mask, stored), self.device)
 
