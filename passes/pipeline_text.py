@@ -11,6 +11,7 @@ import json
 import re
 import types
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from .errors import PipelineError
@@ -89,6 +90,7 @@ def arguments_text(pass_: Any) -> str:
     return _print(pass_)[len(pass_.name) :]
 
 
+@lru_cache(maxsize=64)
 def parse_text(text: str) -> tuple[PassText, ...]:
     """The entries of `text`, not looked up. Raises PipelineError with the column where it does not parse."""
     parser = _Parser(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import tvm
@@ -79,7 +79,7 @@ class CpuTarget:
 
     @cached_property
     def isa(self) -> Isa:
-        return isa_of(self.tvm_target)
+        return _isa(self)
 
     @cached_property
     def dot(self) -> str:
@@ -143,6 +143,12 @@ class CpuTarget:
 def _has(target: CpuTarget, feature: str) -> bool:
     """Kept, for LLVM takes a millisecond to say, and every compilation asks for dozens."""
     return bool(target_codegen.llvm_cpu_has_features(feature, target.tvm_target))
+
+
+@lru_cache(maxsize=64)
+def _isa(target: CpuTarget) -> Isa:
+    """Kept likewise: each compilation has a target of its own."""
+    return isa_of(target.tvm_target)
 
 
 def features_of_tiles(instructions: Collection[str]) -> tuple[str, ...]:

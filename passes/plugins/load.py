@@ -14,9 +14,11 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import inspect
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +75,24 @@ class _Member:
 
 def entry_points() -> tuple[importlib.metadata.EntryPoint, ...]:
     """The entry points of installed packages, none of them imported."""
+    return _entry_points(tuple((folder, _state(folder)) for folder in sys.path))
+
+
+@lru_cache(maxsize=1)
+def _entry_points(folders: tuple[tuple[str, object], ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
+    """Of what lies in these folders, in their state: to look through all that is installed takes as long as to plan a
+    small model.
+    """
     return tuple(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))
+
+
+def _state(folder: str) -> object:
+    """Changes when a package is installed in a folder, or removed from it."""
+    try:
+        found = os.stat(folder or ".")
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def owner_of(entry: importlib.metadata.EntryPoint) -> str:

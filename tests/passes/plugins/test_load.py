@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import inspect
+import shutil
 import sys
 import types
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import pytest
 from tilestitch.compiler.ir import Graph
 from tilestitch.passes import PassContext, PassResult, PipelineError, PluginError, load_plugins
 from tilestitch.passes.plugins.faults import Identity
-from tilestitch.passes.plugins.load import ENTRY_POINT_GROUP, Installed, collect
+from tilestitch.passes.plugins.load import ENTRY_POINT_GROUP, Installed, collect, entry_points
 
 SOURCE = """
 from dataclasses import dataclass
@@ -277,6 +278,19 @@ def test_data_files_that_a_module_names_count_in_its_hash(module: str, tmp_path:
     before = load_plugins([f"{module}:Double"], NONE).records
     (tmp_path / "kernel.c").write_text("two")
     assert load_plugins([f"{module}:Double"], NONE).records != before
+
+
+def test_what_is_installed_meanwhile_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = entry_points()
+    assert entry_points() == before
+    installed = tmp_path / "late-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: late\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text("[tilestitch.passes]\nlate = late:Late\n")
+    assert {e.name for e in entry_points()} - {e.name for e in before} == {"late"}
+    shutil.rmtree(installed)
+    assert entry_points() == before
 
 
 def test_entry_points_of_two_packages_may_not_share_a_name(module: str, tmp_path: Path) -> None:
