@@ -119,7 +119,8 @@ def _in_integers(graph: Graph, node: Node, target: TargetInfo) -> Value | str | 
     if left.dtype not in BYTES or not _is_of_bytes(node):
         return None
     weights = _Weights.of(node, right.data.astype(np.int32))
-    return _why_not(node) or _sums(graph, node, *as_left(graph, node, left, zero, target.left_bytes), weights)
+    problem = _why_not(node) or _why_not_less(node, weights, target)
+    return problem or _sums(graph, node, *as_left(graph, node, left, zero, target.left_bytes), weights)
 
 
 def _narrow(x: Value) -> tuple[Value, Value | None]:
@@ -164,13 +165,12 @@ def _dequantised(graph: Graph, node: Node, target: TargetInfo) -> Value | str | 
     problem, plain = _why_not_scaled(x, w), w.q.data.astype(np.int32) - zero
     if problem is None and is_depthwise(node) and prod(w.q.shape[axis] for axis in reduced(node)) <= MOST_COUNTED:
         return _scaled(graph, node, _counted(graph, node, x, plain), x, w)
-    problem = problem or _why_not(node)
+    problem, weights = problem or _why_not(node), _Weights.of(node, plain)
+    problem = problem or _why_not_less(node, weights, target)
     if problem is not None:
         return problem
-    weights = _Weights.of(node, plain)
     left = as_left(graph, node, x.q, x.zero, target.left_bytes)
-    sums = _sums(graph, node, *left, weights, target.is_gpu)
-    return sums if isinstance(sums, str) else _scaled(graph, node, sums, x, w)
+    return _scaled(graph, node, _sums(graph, node, *left, weights), x, w)
 
 
 def _counted(graph: Graph, node: Node, x: Quantised, plain: np.ndarray) -> Value:
@@ -276,11 +276,16 @@ def by_column(node: Node, shape: tuple[int, ...]) -> bool:
     return all(padded[axis] == 1 for axis in reduced(node))
 
 
-def _sums(graph: Graph, node: Node, x: Value, zero: Value, w: _Weights, on_gpu: bool = False) -> Value | str:
-    """The contraction of x - zero and w.data - w.zero in int32, where `node` is; or why no kernel is good at it."""
-    if w.zero.any() and node.op == "conv" and (on_gpu or node.attrs["groups"] > 1):
-        where = "GPUs" if on_gpu else "groups of channels"
-        return f"the zero points of its weights do not fit into int8, which convolutions of {where} need"
+def _why_not_less(node: Node, w: _Weights, target: TargetInfo) -> str | None:
+    """Why what zero points of weights take is not taken from the sums of a contraction."""
+    if not w.zero.any() or node.op != "conv" or not (target.is_gpu or node.attrs["groups"] > 1):
+        return None
+    where = "GPUs" if target.is_gpu else "groups of channels"
+    return f"the zero points of its weights do not fit into int8, which convolutions of {where} need"
+
+
+def _sums(graph: Graph, node: Node, x: Value, zero: Value, w: _Weights) -> Value:
+    """The contraction of x - zero and w.data - w.zero in int32, where `node` is."""
     taken = _taken_by_weights(graph, node, x, zero, w.zero) if w.zero.any() else None
     attrs = {k: v for k, v in node.attrs.items() if k != "precision"} | {"out_dtype": "int32"}
     if node.op == "conv" and not is_zero(zero) and any(p != 0 for p in (*attrs["before"], *attrs["after"])):
