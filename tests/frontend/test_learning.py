@@ -112,6 +112,8 @@ def test_linear_classifiers(transform: str) -> None:
     agrees("LinearClassifier", X, 2, classlabels_ints=[4, 5, 6], post_transform=transform, **weights)
     two = {"coefficients": weights["coefficients"][:6], "intercepts": [0.0, 0.5], "classlabels_strings": ["no", "yes"]}
     agrees("LinearClassifier", X, 2, post_transform=transform, **two)
+    row = {"coefficients": weights["coefficients"][:3], "intercepts": [0.25], "classlabels_strings": ["no", "yes"]}
+    agrees("LinearClassifier", np.concatenate([X, HOLES]), 2, post_transform=transform, **row)
 
 
 @pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])

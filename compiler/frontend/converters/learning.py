@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -119,13 +120,28 @@ def convert_linear_regressor(ctx: Context) -> Value:
 
 def convert_linear_classifier(ctx: Context) -> Sequence[Value]:
     labels, dtype = class_labels(ctx, ("classlabels_ints", "classlabels_strings"))
-    if len(labels) != len(ctx.attr("coefficients")) // max(ctx.shape(ctx.input(0))[-1], 1):
+    rows = len(ctx.attr("coefficients")) // max(ctx.shape(ctx.input(0))[-1], 1)
+    if (len(labels), rows) == (2, 1):
+        return _of_two_by_one_row(ctx, labels, dtype)
+    if len(labels) != rows:
         raise ctx.fail(
             f"there are {len(labels)} classes, and coefficients for another number of them; give each class a row"
         )
     scores = _linear(ctx, len(labels))
     label = labelled(ctx, largest(ctx, scores), labels, dtype)
     return [label, transformed(ctx, scores, ctx.attr("post_transform", "NONE"))]
+
+
+def _of_two_by_one_row(ctx: Context, labels: Sequence[Any], dtype: str) -> Sequence[Value]:
+    """One row of coefficients scores the second of two classes, which a row of the input is of where that is above 0.
+
+    Of the transformations LOGISTIC alone is applied, as in ONNX Runtime; else the first class has the rest of 1.
+    """
+    score, how = _linear(ctx, 1), ctx.attr("post_transform", "NONE")
+    is_second = ctx.less(ctx.like(0.0, score), score)
+    label = labelled(ctx, ctx.cast(ctx.reshape(is_second, (ctx.dim(score, 0),)), "int64"), labels, dtype)
+    scores = transformed(ctx, ctx.concat([ctx.emit("neg", score), score], 1), how)
+    return [label, scores if how == "LOGISTIC" else ctx.concat([ctx.sub(1.0, score), score], 1)]
 
 
 def _linear(ctx: Context, targets: int) -> Value:
