@@ -20,7 +20,7 @@ from tilestitch.passes.plan.launches.cuda.group import blocking_of, ticketing_of
 from tilestitch.passes.plan.launches.dependences import Accesses, Memory, segment_ranges, shared_memory, unordered
 from tilestitch.passes.plan.launches.launch import Edge, Launch
 from tilestitch.passes.plan.launches.own import KernelsOf, no_kernels
-from tilestitch.runtime.program import MAX_BLOCK, MAX_GRID
+from tilestitch.runtime.launches import MAX_BLOCK, MAX_GRID
 
 from .errors import PlanError
 from .fusion.legality import check_group

@@ -12,12 +12,9 @@ from .errors import ArtifactSchemaError
 from .jsonfields import MAX_INT, Fields
 from .kernel_signature import KernelSignature, signatures_from_json
 from .launch_check import LaunchChecker
+from .launches import MAX_BLOCK, MAX_CLUSTER, MAX_GRID, MAX_TASKS
 from .program import (
     ABSENT,
-    MAX_BLOCK,
-    MAX_CLUSTER,
-    MAX_GRID,
-    MAX_TASKS,
     Arena,
     Body,
     Cache,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilestitch.runtime.artifact import aligned_bytes
-from tilestitch.runtime.program import MAX_PRIORITY, DeviceLaunch, Edge
+from tilestitch.runtime.launches import MAX_PRIORITY, DeviceLaunch, Edge
 from tilestitch.runtime.tensor_map import TensorMap
 
 from . import tensor_maps

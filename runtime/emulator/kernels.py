@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tilestitch.runtime.program import EDGE_KINDS
+from tilestitch.runtime.launches import EDGE_KINDS
 from tilestitch.runtime.tensor_map import ITEM_BYTES, SWIZZLES, TensorMap
 
 from .build import build_device, build_kernels, locate
