@@ -14,6 +14,7 @@ from .errors import InputError
 from .program import Cache, Program, ValueSpec
 from .sizing import Bound, Sizing
 from .symbols import Symbol
+from .texts import are_texts, as_texts
 from .types import OptionalType, SequenceType, Shape, TensorType, ValueType
 
 
@@ -207,7 +208,7 @@ class Inputs:
             array = feeds.get(name)
             if type(array) is np.ndarray:
                 flags = array.flags
-                if not flags.c_contiguous or not flags.aligned:
+                if not flags.c_contiguous or not flags.aligned or (dtype.kind == "O" and not are_texts(array)):
                     return None
             elif not isinstance(array, OnDevice) or (array := self._backend.adopt(array, stream)) is None:
                 return None
@@ -334,7 +335,7 @@ def _convert(value: Any, type_: ValueType, name: str, programs: Sequence[Program
     if isinstance(array, OnDevice):
         return array
     if type_.dtype == "string":
-        return array.astype(object)
+        return as_texts(array, name)
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     return array if array.flags.c_contiguous and array.flags.aligned else np.array(array, order="C")
 

@@ -232,3 +232,25 @@ def test_texts_come_out_as_arrays_of_their_own(tmp_path: Path) -> None:
             assert given[0] == "a"
         with pytest.raises(InputError):
             loaded.run({"x": np.array(["a", "b"], object)})
+
+
+def test_bytes_are_texts_in_utf_8(tmp_path: Path) -> None:
+    """In the first run and in later ones, also where but one element is bytes."""
+    makes = [np.array([text.encode() for text in ("a", "é", "")]), np.array(["a", "é".encode(), ""], object)]
+    with echo(tmp_path, "string") as loaded:
+        for given in (*makes, np.array(["a", "é", ""], object), *makes):
+            assert loaded.run({"x": given})["y"].tolist() == ["a", "é", ""]
+
+
+@pytest.mark.parametrize(("item", "why"), [
+    (b"\xff", "no text in UTF-8"), (None, "a NoneType"), (1, "a int"), (np.nan, "a float"),
+])  # fmt: skip
+def test_what_is_no_text_is_refused(item: Any, why: str, tmp_path: Path) -> None:
+    wrong = np.array(["a", item, ""], object)
+    with echo(tmp_path, "string") as loaded:
+        for given in (wrong, np.array(["a", "b", "c"], object), wrong):
+            if given is not wrong:
+                loaded.run({"x": given})
+                continue
+            with pytest.raises(InputError, match=rf"input 'x', at \[1\]: .*{why}"):
+                loaded.run({"x": given})
