@@ -43,8 +43,8 @@ def _is_independent(node: Node) -> bool:
     body, again = node.attrs["body"], node.attrs["body"].outputs[0]
     condition = node.inputs[1]
     absent = condition.producer is not None and condition.producer.op == "host.none"
-    runs_all = absent or (splat(condition) is True and (again is body.inputs[1] or splat(again) is True))
-    return runs_all and not node.attrs["num_carried"] and run_of(node.inputs[0]) is not None
+    begins, goes_on = absent or splat(condition) is True, again is body.inputs[1] or splat(again) is True
+    return begins and goes_on and not node.attrs["num_carried"] and run_of(node.inputs[0]) is not None
 
 
 class _NoBatch(Exception):

@@ -179,6 +179,9 @@ DEPENDENT = {
     "ended_early": "(float[5, 3] x) => (float[k, 3] y) <int64 turns = {5}, bool yes = {1}, int64 two = {2}> {\n"
     "y = Loop(turns, yes) <body = turn (int64 i, bool go) => (bool on, float[3] row)\n"
     "{ row = Gather(x, i)  on = Less(i, two) }> }",
+    "ended early without a condition": "(float[5, 3] x) => (float[k, 3] y) <int64 turns = {5}, int64 two = {2}> {\n"
+    "y = Loop(turns, \"\") <body = turn (int64 i, bool go) => (bool on, float[3] row)\n"
+    "{ row = Gather(x, i)  on = Less(i, two) }> }",
     "uneven": "(float[6] x, int64[4] bounds) => (float[3] y)\n"
     "<int64 turns = {3}, bool yes = {1}, int64 one = {1}, int64[1] front = {0}> {\n"
     "y = Loop(turns, yes) <body = turn (int64 i, bool go) => (bool on, float row) {\n"

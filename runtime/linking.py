@@ -1,0 +1,156 @@
+"""Makes chains of programs, for operands of known types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from .chain import Chain, Link, Spec, memory_that_stays
+from .control import leading
+from .host_runs import fits
+from .hostmemory import empty_tensor
+from .linked import Branch, LinkedIf, LinkedLoop, LinkedScan, LinkedStep
+from .program import Body, CallStep, ControlStep, IfStep, LoopStep, NativeStep, Program, ScanStep
+from .turns import MOST_TURNS, Repeatable, Repetition, Turns, turning_of
+from .types import TensorType
+
+
+class Linkable(Protocol):
+    """What executes the body of a control step, and can show what it consists of."""
+
+    def linkable(self, inputs: Sequence[Any], step: ControlStep) -> Parts | None:
+        """For inputs such as these; None where they do not fit."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A program bound to memory. `steps`: its native steps as segments; `fixed`: its values that are the same in every
+    run; `spec`: its values, with numbers for sizes.
+    """
+
+    program: Program
+    steps: Sequence[Any]
+    repetitions: Mapping[int, Repetition | None]
+    nested: Mapping[int, Linkable]
+    spec: Spec
+    fixed: list[Any]
+
+
+def chain_of(parts: Parts, inputs: Sequence[Any]) -> Chain | None:
+    """The chain of a program for inputs such as these; None where there is none."""
+    staying = memory_that_stays(parts.program, parts.spec)
+    if staying is None:
+        return None
+    known = parts.fixed.copy()
+    for number, array in staying.items():
+        known[number] = array
+    values = known.copy()
+    for number, array in zip(parts.program.inputs, inputs):
+        values[number] = array
+    linker = _Linker(parts, values, known)
+    chain = Chain(known, parts.program.inputs, parts.program.outputs)
+    for index in range(len(parts.program.steps)):
+        link = linker.link(index)
+        if link is None:
+            return None
+        chain.links.append(link)
+    return chain
+
+
+@dataclass(frozen=True)
+class _Linker:
+    """`values`: those that are `known`, and the inputs, as examples."""
+
+    parts: Parts
+    values: list[Any]
+    known: list[Any]
+
+    def link(self, index: int) -> Link | None:
+        step = self.parts.program.steps[index]
+        match step:
+            case NativeStep():
+                return LinkedStep(self.parts.steps[index], self.known)
+            case ScanStep():
+                return self._scan(step, self.parts.repetitions[index])
+            case LoopStep():
+                return self._loop(step, self.parts.repetitions[index])
+            case IfStep():
+                first, second = self._branch(step, step.then_body), self._branch(step, step.else_body)
+                return None if first is None or second is None else LinkedIf(step, first, second)
+            case CallStep():
+                return self._branch(step, step.body)
+        return None
+
+    def _scan(self, step: ScanStep, repetition: Repetition | None) -> LinkedScan | None:
+        """The turns of a scan whose operands are as these values are, by type; those that are `known` stay the same."""
+        operands = self._examples((*step.states, *step.scans, *step.body.captures))
+        if operands is None or repetition is None:
+            return None
+        slices = operands[len(step.states) : len(step.states) + len(step.scans)]
+        lengths = {len(part) for part in slices if part.ndim}
+        if len(lengths) != 1 or 0 in lengths or not all(part.ndim for part in slices):
+            return None
+        states = operands[: len(step.states)]
+        turns = Turns(lengths.pop(), states, slices, step.input_directions, step.output_directions)
+        body = self._body(step, step.body, [*turns.formal, *operands[len(step.states) + len(step.scans) :]])
+        if body is None or not isinstance(body.steps[0], Repeatable):
+            return None
+        turning = turning_of(repetition, turns, body.steps[0], body.spec)
+        if turning is None:
+            return None
+        inputs, fixed = body.program.inputs, body.fixed.copy()
+        return LinkedScan(step, repetition, turning, self.known, fixed, turns.most, self.parts.spec, inputs)
+
+    def _loop(self, step: LoopStep, repetition: Repetition | None) -> LinkedLoop | None:
+        operands = self._examples((*step.carried, *step.body.captures))
+        if operands is None or repetition is None:
+            return None
+        states = operands[: len(step.carried)]
+        backwards = (False,) * len(repetition.results)
+        turns = Turns(MOST_TURNS, states, results_backwards=backwards, leading=leading(step.body, 0))
+        body = self._body(step, step.body, [*turns.formal, *operands[len(step.carried) :]])
+        if body is None or not isinstance(body.steps[0], Repeatable):
+            return None
+        turning = turning_of(repetition, turns, body.steps[0], body.spec)
+        if turning is None:
+            return None
+        inputs, fixed = body.program.inputs, body.fixed.copy()
+        turning.settle(inputs, len(fixed), body.spec)
+        return LinkedLoop(step, repetition, turning, self.known, fixed, self.parts.spec, inputs)
+
+    def _branch(self, step: IfStep | CallStep, body: Body) -> Branch | None:
+        operands = self._examples(body.captures)
+        inner = None if operands is None else self._body(step, body, operands)
+        chain = None if inner is None or operands is None else chain_of(inner, operands)
+        if chain is None or inner is None:
+            return None
+        stored, made = [], []
+        for number, outer in zip(body.program.outputs, step.outputs):
+            inside, outside = inner.spec(number).type, self.parts.spec(outer).type
+            if not isinstance(inside, TensorType) or not inside.is_static:
+                return None
+            if inside == outside:
+                stored.append((number, outer))
+            elif self.known[outer] is None and fits(empty_tensor(inner.spec(number)), outside):
+                made.append((number, outer))
+            else:
+                return None
+        return Branch(chain, tuple(zip(body.program.inputs, body.captures)), tuple(stored), tuple(made))
+
+    def _body(self, step: ControlStep, body: Body, inputs: Sequence[Any]) -> Parts | None:
+        return self.parts.nested[id(body)].linkable(inputs, step)
+
+    def _examples(self, numbers: Sequence[int]) -> list[np.ndarray] | None:
+        """Arrays such as the values will be; None where one's type is not known before."""
+        examples = []
+        for number in numbers:
+            array, value = self.values[number], self.parts.spec(number)
+            if not isinstance(array, np.ndarray):
+                if not isinstance(value.type, TensorType) or not value.type.is_static:
+                    return None
+                array = empty_tensor(value)
+            examples.append(array)
+        return examples
