@@ -38,6 +38,9 @@ from .program_types import SymbolNames, limits, runtime_checks, runtime_size, ru
 from .schedule import KernelsOfPlugins, Schedule, lower_with
 from .signature import LoweredOnce
 
+LOOP_BOUNDS = 2
+"""Operands of a loop before the values that it carries: its limit and its condition."""
+
 
 @dataclass(frozen=True)
 class Planned:
@@ -414,10 +417,18 @@ class _ProgramWriter:
             if root is not None and root not in self.arena and value.name not in self.numbers:
                 attrs = {"shape": [self.attribute("shape", size) for size in value.shape]}
                 yield rt.HostStep("reshape", (self.number(root),), (self.number(value.name),), attrs, node.origins)
-        inputs = tuple(self.number(v.name) for v in node.inputs)
+        if any(map(self.is_no_limit, node.outputs)):
+            return
+        inputs = tuple(rt.ABSENT if self.is_no_limit(v) else self.number(v.name) for v in node.inputs)
         outputs = tuple(self.number(v.name) for v in node.outputs)
         write = _CONTROL.get(node.op, _ProgramWriter.host_step)
         yield write(self, node, inputs, outputs)
+
+    def is_no_limit(self, value: Value) -> bool:
+        """Whether a value stands for the limit or the condition that loops do not have, and for nothing else."""
+        if value.producer is None or value.producer.op != "host.none" or value in self.graph.outputs:
+            return False
+        return all(reader.op == "loop" and index < LOOP_BOUNDS for reader, index in value.uses)
 
     def host_step(self, node: Node, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> rt.HostStep:
         attrs = {key: self.attribute(f"{node.name}.{key}", value) for key, value in node.attrs.items()}
@@ -448,7 +459,7 @@ class _ProgramWriter:
         return rt.CallStep(self.body(node, "body", inputs), outputs, node.origins)
 
     def loop_step(self, node: Node, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> rt.LoopStep:
-        end = 2 + node.attrs["num_carried"]
+        end = LOOP_BOUNDS + node.attrs["num_carried"]
         body = self.body(node, "body", inputs[end:])
         return rt.LoopStep(inputs[0], inputs[1], inputs[2:end], body, outputs, node.origins)
 

@@ -61,7 +61,7 @@ def run(step: ControlStep, get: Get, bind: Bind, type_of: TypeOf) -> list[Any]:
 
 def taken(step: IfStep, get: Get) -> Body:
     """The branch that the condition chooses."""
-    return step.then_body if _truth(get(step.cond), step) else step.else_body
+    return step.then_body if truth(get(step.cond), step) else step.else_body
 
 
 def operands(step: ControlStep) -> tuple[int, ...]:
@@ -80,35 +80,43 @@ def operands(step: ControlStep) -> tuple[int, ...]:
 
 
 def _run_loop(step: LoopStep, get: Get, body: RunBody, type_of: TypeOf) -> list[Any]:
-    max_trip, condition = get(step.max_trip), get(step.cond)
-    limit = None if max_trip is None else int(np.asarray(max_trip).item())
-    going = condition is None or _truth(condition, step)
+    limit, going = bounds(step, get)
     carried = [get(number) for number in step.carried]
     scans = step.outputs[len(carried) :]
     collected: list[list[np.ndarray]] = [[] for _ in scans]  # of one turn or more each, along the first axis
-    trip, shape, true = 0, _formal_shape(step.body, 0), _true(_formal_shape(step.body, 1))
-    native = True
+    trip, native = 0, True
     while going and (limit is None or trip < limit):
         most = MOST_TURNS if limit is None else min(MOST_TURNS, limit - trip)
-        leading = np.array(trip, np.int64).reshape(shape), true
-        done = None
+        first, done = leading(step.body, trip), None
         if native:
-            done = body.repeat(Turns(most, carried, results_backwards=(False,) * len(collected), leading=leading))
+            done = body.repeat(Turns(most, carried, results_backwards=(False,) * len(collected), leading=first))
             native = done is not None
         if done is not None:
             carried, going, trip = done.states, done.going, trip + done.turns
             for parts, slices in zip(collected, done.results):
                 parts.append(slices)
             continue
-        going_now, *results = body([*leading, *carried])
+        going_now, *results = body([*first, *carried])
         carried = results[: len(carried)]
         for parts, part in zip(collected, results[len(carried) :]):
             parts.append(np.asarray(part)[np.newaxis])
-        going = _truth(going_now, step)
+        going = truth(going_now, step)
         trip += 1
     return carried + [
-        _joined(parts) if parts else _empty_scan(step, number, 0, type_of) for parts, number in zip(collected, scans)
+        _joined(parts) if parts else empty_scan(step, number, 0, type_of) for parts, number in zip(collected, scans)
     ]
+
+
+def bounds(step: LoopStep, get: Get) -> tuple[int | None, bool]:
+    """How many turns a loop has at most, None for any number, and whether it begins."""
+    max_trip, condition = (None if number == ABSENT else get(number) for number in (step.max_trip, step.cond))
+    limit = None if max_trip is None else int(np.asarray(max_trip).item())
+    return limit, condition is None or truth(condition, step)
+
+
+def leading(body: Body, trip: int) -> tuple[np.ndarray, np.ndarray]:
+    """What a loop gives its body before all else: the number of the turn and a condition, which is true."""
+    return np.array(trip, np.int64).reshape(_formal_shape(body, 0)), _true(_formal_shape(body, 1))
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
@@ -144,7 +152,7 @@ def _run_scan(step: ScanStep, get: Get, body: RunBody, type_of: TypeOf) -> list[
         states, collected = _turns(step, body, states, slices, length)
     outputs = []
     for parts, number, axis in zip(collected, step.outputs[len(states) :], step.output_axes):
-        stacked = _stacked(parts) if length else _empty_scan(step, number, axis, type_of)
+        stacked = _stacked(parts) if length else empty_scan(step, number, axis, type_of)
         outputs.append(np.ascontiguousarray(_moved(_array_with_axis(stacked, axis, step), 0, axis)))
     return states + outputs
 
@@ -186,7 +194,7 @@ def _formal_shape(body: Body, position: int) -> tuple[int, ...]:
     return (type_.static_shape if isinstance(type_, TensorType) else None) or ()
 
 
-def _truth(value: Any, step: ControlStep) -> bool:
+def truth(value: Any, step: ControlStep) -> bool:
     array = np.asarray(value)
     if array.size != 1:
         raise ExecutionError(f"{_name(step)}: the condition has shape {list(array.shape)}, not one element")
@@ -207,7 +215,7 @@ def _array_with_axis(value: Any, axis: int, step: ControlStep) -> np.ndarray:
     return value
 
 
-def _empty_scan(step: LoopStep | ScanStep, number: int, axis: int, type_of: TypeOf) -> np.ndarray:
+def empty_scan(step: LoopStep | ScanStep, number: int, axis: int, type_of: TypeOf) -> np.ndarray:
     """A scan output of no iteration, `axis` moved to the front: length 0, unknown sizes taken as 0."""
     from .dtypes import numpy_dtype
 

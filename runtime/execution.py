@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from .bound_program import bound_attributes
-from .chain import Chain, LinkedScan, LinkedStep, can_be_chained, memory_that_stays
+from .chain import Chain, can_be_chained
 from .device import RecordTime, Segment, Worker, to_host
 from .errors import ExecutionError, InputError
-from .host_runs import Check, ControlRun, HostRun, detached, read_by, typed, where
-from .hostmemory import empty_tensor
+from .host_runs import Check, ControlRun, HostRun, detached, fits, read_by, where
+from .linking import Parts, chain_of
 from .loaded import Loaded, bodies
 from .program import (
     Arena,
@@ -181,64 +181,18 @@ class Execution:
         """The chain for the sizes of these inputs: made where there is a second run with them, if it can be."""
         self._runs += 1
         if self._runs == 2:
-            self._chain = self._linked(inputs)
+            self._chain = chain_of(self._parts, inputs)
         return self._chain
 
-    def _linked(self, inputs: Sequence[Any]) -> Chain | None:
-        staying = memory_that_stays(self._program, self._value)
-        if staying is None:
+    def linkable(self, inputs: Sequence[Any], step: ControlStep) -> Parts | None:
+        """What this program consists of as the body of `step`; None where inputs such as these do not fit."""
+        if not all(fits(item, self._value(number).type) for number, item in zip(self._inputs, inputs, strict=True)):
             return None
-        known = self._fixed.copy()
-        for number, array in staying.items():
-            known[number] = array
-        chain = Chain(known, self._inputs, self._outputs)
-        values = self._begun(known, inputs, None)
-        for index, (step, bound) in enumerate(zip(self._program.steps, self._steps)):
-            if not isinstance(step, ScanStep):
-                assert isinstance(bound, Repeatable)
-                chain.links.append(LinkedStep(bound, known))
-                continue
-            link = self._linked_scan(step, self._repetitions[index], values, known)
-            if link is None:
-                return None
-            chain.links.append(link)
-        return chain
+        return self._parts
 
-    def _linked_scan(
-        self, step: ScanStep, repetition: Repetition | None, values: Sequence[Any], known: Sequence[Any]
-    ) -> LinkedScan | None:
-        """The turns of a scan whose operands are as these values are, by type; those that are `known` stay the same."""
-        operands = [self._example(number, values) for number in (*step.states, *step.scans, *step.body.captures)]
-        slices = operands[len(step.states) : len(step.states) + len(step.scans)]
-        lengths = {len(part) for part in slices if part.ndim}
-        if repetition is None or len(lengths) != 1 or 0 in lengths or not all(part.ndim for part in slices):
-            return None
-        (length,) = lengths
-        states = operands[: len(step.states)]
-        turns = Turns(length, states, slices, step.input_directions, step.output_directions)
-        formal = [*turns.formal, *operands[len(step.states) + len(step.scans) :]]
-        body = self._nested[id(step.body)]
-        execution = body.of_inputs(formal, step) if isinstance(body, SizedExecutions) else body
-        return execution.linked(step, repetition, turns, formal, self._value, known)
-
-    def _example(self, number: int, values: Sequence[Any]) -> np.ndarray:
-        """An array such as the value will be."""
-        array = values[number]
-        return array if isinstance(array, np.ndarray) else empty_tensor(self._value(number))
-
-    def linked(
-        self, step: ScanStep, repetition: Repetition, turns: Turns, formal: Sequence[Any],
-        spec: Callable[[int], ValueSpec], known: Sequence[Any],
-    ) -> LinkedScan | None:  # fmt: skip
-        """This program as the body of a scan whose values are `spec`, for operands of these types."""
-        for number, item in zip(self._inputs, formal, strict=True):
-            typed(self._value(number), item, step)
-        if self._repeatable is None:
-            return None
-        turning = turning_of(repetition, turns, self._repeatable, self._value)
-        if turning is None:
-            return None
-        return LinkedScan(step, repetition, turning, known, self._fixed.copy(), turns.most, spec, self._inputs)
+    @property
+    def _parts(self) -> Parts:
+        return Parts(self._program, self._steps, self._repetitions, self._nested, self._value, self._fixed)
 
     def _begun(self, known: Sequence[Any], inputs: Sequence[Any], preset: Mapping[int, Any] | None) -> list[Any]:
         """Values to begin a run with."""
@@ -308,6 +262,13 @@ class SizedExecutions:
     def run_nested(self, inputs: Sequence[Any], record: RecordTime | None, step: HostStep | ControlStep) -> list[Any]:
         """Run as the body of `step`, like `Execution.run_nested`."""
         return self.of_inputs(inputs, step).run_nested(inputs, record, step)
+
+    def linkable(self, inputs: Sequence[Any], step: ControlStep) -> Parts | None:
+        """Like `Execution.linkable`."""
+        try:
+            return self.of_inputs(inputs, step).linkable(inputs, step)
+        except ExecutionError:  # which a run that comes as far tells
+            return None
 
     def of_inputs(self, inputs: Sequence[Any], step: HostStep | ControlStep) -> Execution:
         """The execution as the body of `step` with the sizes of these inputs."""

@@ -15,7 +15,7 @@ from .errors import ExecutionError
 from .loaded import HostFunction, bodies, prepared
 from .program import ABSENT, Arena, Body, ControlStep, HostStep, IfStep, Input, Program, ValueSpec
 from .turns import Done, Repetition, Turns
-from .types import TensorType
+from .types import TensorType, ValueType
 
 _STEP_FAULTS = (
     ValueError, TypeError, LookupError, ArithmeticError, MemoryError, AttributeError, AssertionError, RuntimeError,
@@ -197,7 +197,7 @@ def typed(value: ValueSpec, result: Any, step: HostStep | ControlStep) -> Any:
             raise ExecutionError(f"{where(step)}: value {value.name!r} came out as {kind}, not {value.type}; "
                                  "if the model's inputs are as they should be, report this as a bug")  # fmt: skip
         result = np.asarray(result)
-    if not _fits(result, value.type):
+    if not fits(result, value.type):
         raise ExecutionError(
             f"{where(step)}: value {value.name!r} came out as {result.dtype}{list(result.shape)}, the program "
             f"needs {value.type}; "
@@ -246,7 +246,10 @@ def _may_lie_in_arena(program: Program, step: HostStep | ControlStep) -> bool:
     )
 
 
-def _fits(array: np.ndarray, type_: TensorType) -> bool:
+def fits(array: np.ndarray, type_: ValueType) -> bool:
+    """Whether an array is of a tensor's type."""
+    if not isinstance(type_, TensorType):
+        return False
     if dtype_name(array.dtype) != type_.dtype:
         return False
     if type_.shape is None or array.shape == type_.shape:

@@ -150,12 +150,12 @@ class Turning:
         backwards: Sequence[int], results_backwards: Sequence[int],
     ) -> None:  # fmt: skip
         self._repetition = repetition
-        self._results = [
+        self.results = [
             (number, spec(number), bool(flag)) for number, flag in zip(repetition.results, results_backwards)
         ]
-        stored = {number: flag for number, _, flag in self._results}
+        stored = {number: flag for number, _, flag in self.results}
         moves = [_along(number, spec(number), flag) for number, flag in zip(repetition.slices, backwards)]
-        moves += [_along(number, value, flag) for number, value, flag in self._results]
+        moves += [_along(number, value, flag) for number, value, flag in self.results]
         self.pairs: dict[int, np.ndarray] = {}
         for before, after in repetition.states:
             if after == before:
@@ -168,11 +168,11 @@ class Turning:
             moves += [Move(before, after, 0, 0, first ^ second), Move(after, after, second - first, 0, first ^ second)]
         self._count = np.zeros(1, np.int64) if repetition.leading else None
         self._condition = None if repetition.fixed else repetition.condition
-        self._per_turn = sum(_nbytes(value) for _, value, _ in self._results)
+        self._per_turn = sum(_nbytes(value) for _, value, _ in self.results)
         self.native = segment.repeated(moves, self._condition, self._count)
-        self._copied: list[tuple[int, np.ndarray]] = []
-        self._kept: dict[int, np.ndarray] = {}
-        self._stacks: dict[int, np.ndarray] = {}
+        self.copied: list[tuple[int, np.ndarray]] = []
+        self.kept: dict[int, np.ndarray] = {}
+        self.stacks: dict[int, np.ndarray] = {}
 
     def settle(self, inputs: Sequence[int], count: int, spec: Callable[[int], ValueSpec]) -> None:
         """Give memory that stays to what is small in a loop, so that no run asks for its address: to its inputs, its
@@ -182,19 +182,37 @@ class Turning:
         if self._count is None:
             return
         counter = repetition.leading[0]
-        self._copied = [(n, empty_tensor(spec(n))) for n in inputs if n != counter and is_small(spec(n))]
-        for number, value, _ in self._results:
+        self.copied = [(n, empty_tensor(spec(n))) for n in inputs if n != counter and is_small(spec(n))]
+        for number, value, _ in self.results:
             if 0 < MOST_TURNS * _nbytes(value) <= KEPT_BYTES:
-                self._stacks[number] = _stacked(MOST_TURNS, value)
-        self._kept = {number: stack[0, ...] for number, stack in self._stacks.items()}
-        self._kept |= {number: pair[0, ...] for number, pair in self.pairs.items()}
-        self._kept[counter] = self._count.reshape(_shape(spec(counter)))
-        if self._condition is not None and self._condition not in self._kept and is_small(spec(self._condition)):
-            self._kept[self._condition] = empty_tensor(spec(self._condition))
+                self.stacks[number] = _stacked(MOST_TURNS, value)
+        self.kept = {number: stack[0, ...] for number, stack in self.stacks.items()}
+        self.kept |= {number: pair[0, ...] for number, pair in self.pairs.items()}
+        self.kept[counter] = self._count.reshape(_shape(spec(counter)))
+        if self._condition is not None and self._condition not in self.kept and is_small(spec(self._condition)):
+            self.kept[self._condition] = empty_tensor(spec(self._condition))
         held: list[Any] = [None] * count
-        for number, array in (*self._copied, *self._kept.items()):
+        for number, array in (*self.copied, *self.kept.items()):
             held[number] = array
         self.native.hold(held)
+
+    @property
+    def most(self) -> int:
+        """Turns of a loop that one call makes."""
+        return min(MOST_TURNS, max(1, MOST_BYTES // max(1, self._per_turn)))
+
+    def stack_of(self, number: int, value: ValueSpec, most: int) -> np.ndarray:
+        """Memory for the slices of an output of so many turns."""
+        return self.stacks[number] if number in self.stacks else _stacked(most, value)
+
+    def turn(self, values: list[Any], trip: int, most: int) -> tuple[int, bool]:
+        """Execute so many turns of a loop at most, the first of them with this number; returns how many it were and
+        whether the condition is still true.
+        """
+        assert self._count is not None
+        self._count[0] = trip
+        done = self.native.run(values, most, None)
+        return done, self._condition is None or bool(values[self._condition])
 
     def run(self, values: list[Any], turns: Turns, record: RecordTime | None) -> Done:
         """Execute turns on the program's values, of which its inputs and constants are set."""
@@ -203,29 +221,26 @@ class Turning:
         if not going:
             most = 1
         if self._count is not None:
-            most = min(most, max(1, MOST_BYTES // max(1, self._per_turn)))
+            most = min(most, self.most)
             number = repetition.leading[0]
             self._count[0] = values[number].item()
             values[number] = self._count.reshape(values[number].shape)
         given = [values[before] for before, _ in repetition.states]
-        for number, memory in self._copied:
+        for number, memory in self.copied:
             memory[...] = values[number]
             values[number] = memory
         stacked: dict[int, np.ndarray] = {}
-        for number, value, flag in self._results:
-            if number in self._stacks:
-                stacked[number] = self._stacks[number]
-                continue
-            stacked[number] = array = _stacked(most, value)
+        for number, value, flag in self.results:
+            stacked[number] = array = self.stack_of(number, value, most)
             values[number] = array[-1 if flag else 0, ...]
         for number, pair in self.pairs.items():
             values[number] = pair[0, ...]
-        for number, memory in self._kept.items():
+        for number, memory in self.kept.items():
             values[number] = memory
         done = self.native.run(values, most, record)
         if self._condition is not None:
             going = bool(values[self._condition])
-        backwards = {number: flag for number, _, flag in self._results}
+        backwards = {number: flag for number, _, flag in self.results}
         states = []
         for state, (before, after) in zip(given, repetition.states):
             if after == before:
@@ -235,7 +250,7 @@ class Turning:
             else:
                 states.append(stacked[after][-done if backwards[after] else done - 1, ...].copy())
         parts = [a[most - done :] if backwards[number] else a[:done] for number, a in stacked.items()]
-        parts = [part.copy() if number in self._stacks else part for number, part in zip(stacked, parts)]
+        parts = [part.copy() if number in self.stacks else part for number, part in zip(stacked, parts)]
         return Done(done, going, states, parts)
 
 

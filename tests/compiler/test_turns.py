@@ -41,6 +41,15 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
+@pytest.fixture
+def chained(monkeypatch: pytest.MonkeyPatch) -> list[Chain]:
+    """Whose runs there were."""
+    made: list[Chain] = []
+    run = Chain.run
+    monkeypatch.setattr(Chain, "run", lambda chain, values: (made.append(chain), run(chain, values)))
+    return made
+
+
 def expected(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return list(session.run(None, feeds))
@@ -105,15 +114,10 @@ def test_recurrent_layers(op: str, direction: str, lengths: bool, threads: int, 
 @pytest.mark.parametrize(("op", "direction", "lengths"), [
     ("LSTM", "forward", False), ("GRU", "bidirectional", False), ("RNN", "reverse", False), ("LSTM", "forward", True),
 ])  # fmt: skip
-def test_later_runs_with_the_same_sizes(
-    op: str, direction: str, lengths: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_later_runs_with_the_same_sizes(op: str, direction: str, lengths: bool, chained: list[Chain]) -> None:
     """From the second run on, all steps are executed as they were made ready: on copies of small inputs and outputs, on
     large ones where they lie. Results are the caller's nevertheless.
     """
-    chained: list[Chain] = []
-    run = Chain.run
-    monkeypatch.setattr(Chain, "run", lambda chain, values: (chained.append(chain), run(chain, values)))
     model = recurrent(op, direction, lengths)
     loaded = load(compile_model(model, num_threads=1).to_bytes(), num_threads=1)
     random = np.random.default_rng(5)
@@ -200,7 +204,9 @@ def test_loops_end_at_their_limit_or_condition(turns: int, calls: list[str]) -> 
     model = loop_model(limit=True)
     loaded = load(compile_model(model).to_bytes(), num_threads=1)
     feeds = {"s0": np.array([1, -2, 0.5], np.float32), "n": np.array(turns, np.int64)}
-    compare(loaded.run(feeds), expected(model, feeds))
+    wanted = expected(model, feeds)
+    for _ in range(3):  # the later ones as they were made ready
+        compare(loaded.run(feeds), wanted)
     assert set(calls) == ({"repeat"} if turns else set())
 
 
@@ -226,6 +232,78 @@ def test_results_of_later_runs_of_a_loop(width: int) -> None:
         kept.append((made_now, expected(model, feeds)))
     for results, wanted in kept:
         compare(results, wanted)
+
+
+@pytest.mark.parametrize("width", [3, 40])
+def test_later_runs_of_loops_and_branches_between_kernels(width: int, chained: list[Chain]) -> None:
+    """They are executed as they were made ready, whichever the branch and however many the turns; results are the
+    caller's.
+    """
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+      net (float[{width}] s, float[{width}] rate, int64 n, bool begins, bool second)
+          => (float[{width}] last, float[k,{width}] all, float[{width}] y, float[m] z) {{
+        start = Neg (s)
+        last, all = Loop (n, begins, start)
+        <body = step (int64 i, bool c, float[{width}] a) => (bool d, float[{width}] b, float[{width}] o) {{
+          b = Mul (a, rate)  t = Cast <to = 1> (i)  o = Add (b, t)  d = Identity (c) }}>
+        sum = ReduceSum <keepdims = 0> (last)
+        zero = Constant <value = float {{0}}> ()
+        above = Greater (sum, zero)
+        y, z = If (above)
+        <then_branch = above_zero () => (float[{width}] p, float[{width}] q) {{ p = Exp (last)  q = Sin (start) }},
+         else_branch = below_zero () => (float[{width}] r, float[1] u) {{
+           v = Cos (last)
+           r = If (second) <then_branch = both () => (float[{width}] e) {{ e = Abs (v) }},
+                            else_branch = one () => (float[{width}] f) {{ f = Tanh (start) }}>
+           u = ReduceMax <axes = [0]> (v) }}> }}""")
+    loaded = load(compile_model(model, num_threads=1).to_bytes(), num_threads=1)
+    random, kept = np.random.default_rng(2), []
+    cases = [(4, 1, 1), (4, 1, 0), (0, 1, 1), (9, 0, 0), (1030, 1, 0), (2, 1, 0), (3, 1, 1)]
+    for number, (turns, begins, second) in enumerate(cases):
+        feeds: dict[str, np.ndarray] = {"n": np.array(turns), "begins": np.array(bool(begins))}
+        feeds |= {name: random.uniform(0.9, 1, width).astype(np.float32) for name in ("s", "rate")}
+        feeds |= {"s": feeds["s"] * (-1) ** number, "second": np.array(bool(second))}
+        wanted, given = expected(model, feeds), {name: np.full(width, np.nan, np.float32) for name in ("last", "y")}
+        compare(loaded.run(feeds, out=given), wanted)
+        compare(given, [wanted[0], wanted[2]])
+        loaded.profile(feeds)
+        kept.append((loaded.run(feeds), wanted))
+    for results, wanted in kept:
+        compare(results, wanted)
+    branches = set(map(id, chained))
+    assert len(branches) == 6, "the program, what it calls, its two branches and those of one"
+
+
+def test_loops_whose_results_are_not_all_wanted(chained: list[Chain]) -> None:
+    """ONNX Runtime takes no loop whose results have no names."""
+    body = onnx.parser.parse_graph("""step (int64 i, bool c, float[3] a) => (bool d, float[3] b, float[3] o) {
+      b = Exp (a)  o = Neg (a)  d = Identity (c) }""")
+    loop = helper.make_node("Loop", ["n", "", "s"], ["", "all"], "loop", body=body)
+    given = [value("n", TensorProto.INT64, []), value("s", TensorProto.FLOAT, [3])]
+    model = made([loop], given, [value("all", TensorProto.FLOAT, ["k", 3])])
+    loaded = load(compile_model(model, num_threads=1).to_bytes(), num_threads=1)
+    start = np.array([-1, 0, -2], np.float32)
+    slices = [-start, -np.exp(start), -np.exp(np.exp(start))]
+    for turns in (2, 2, 0, 3):
+        wanted = np.array(slices[:turns], np.float32).reshape(turns, 3)
+        compare(loaded.run({"n": np.array(turns), "s": start}), [wanted])
+    assert len(chained) == 3
+
+
+def test_a_fault_in_a_later_run_of_a_loop(chained: list[Chain]) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+      net (float[6] table, int64 n, bool begins) => (float[k] all) {
+        all = Loop (n, begins)
+        <body = step (int64 i, bool c) => (bool d, float o) { o = Gather (table, i)  d = Identity (c) }> }""")
+    loaded = load(compile_model(model, num_threads=1).to_bytes(), num_threads=1)
+    for turns in (2, 6, 7, 6, 7):
+        feeds = {"table": np.arange(6, dtype=np.float32), "n": np.array(turns), "begins": np.array(True)}
+        if turns < 7:
+            compare(loaded.run(feeds), expected(model, feeds))
+            continue
+        with pytest.raises(ExecutionError, match=r"outside|out of"):
+            loaded.run(feeds)
+    assert len(chained) == 4
 
 
 def test_memory_for_turns_that_may_not_be_made(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
