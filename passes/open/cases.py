@@ -17,7 +17,9 @@ from tilestitch.compiler.ir import Graph, Node
 from tilestitch.compiler.ir.sizes import Size, at, is_open, symbols_of
 from tilestitch.compiler.ir.substitute import data_at, graph_at
 from tilestitch.cost_model.cpu import CpuDevice
-from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.on_cpu import one_core
+from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, latency_us
 from tilestitch.passes.errors import PassError
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.cases import Case, Cases, Predicted
@@ -29,11 +31,10 @@ from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.gemm import Gemm
 from tilestitch.passes.plan.gemm.tiles import OpenGemvTile
-from tilestitch.passes.plan.launches.cpu import cpu_launches
 from tilestitch.passes.plan.schedules import GemmSchedule, Schedule
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import GroupView, look_up
-from tilestitch.passes.schedule.cases import why_not_shared
+from tilestitch.passes.schedule.cases import Shared, why_not_shared
 from tilestitch.passes.schedule.cpu.gemm import choose_gemm_of_panels
 from tilestitch.passes.schedule.cpu.tasks import unevenness
 from tilestitch.passes.schedule.device import device_of
@@ -163,6 +164,7 @@ class _Chooser:
     ) -> None:  # fmt: skip
         self._group, self._sized, self._nodes, self._most = group, sized, nodes, most
         self._typical, self._target, self._model = typical, target, model
+        self._device = device_of(target)
         self._views: dict[tuple[tuple[str, int], ...], AnchoredGroup] = {}
 
     def found(self) -> Found:
@@ -172,11 +174,11 @@ class _Chooser:
         usual = self._group.schedule
         assert usual is not None
         points = [point for point in self._points(size) if self._computes(data_at(usual, point.sizes), point)]
-        schedules = self._schedules(points)
-        if len(points) < 2 or len(schedules) < 2:
+        schedules = self._schedules(points) if len(points) > 1 else []
+        if len(schedules) < 2:
             return None
-        times_us = [[self._us(each, point) for each in schedules] for point in points]
-        costs = [[self._cost(*pair, point) for pair in zip(schedules, row)] for point, row in zip(points, times_us)]
+        judged = [[self._judged(each, point) for each in schedules] for point in points]
+        times_us, costs = ([[pair[place] for pair in row] for row in judged] for place in (0, 1))
         chosen = regions(costs, self._most)
         if len(set(chosen)) < 2:
             gain = sum(row[0] - row[chosen[0]] for row in costs)
@@ -217,13 +219,15 @@ class _Chooser:
         """That for all sizes first, and those that are chosen at some point and may stand in its place."""
         group = self._group
         assert group.schedule is not None
-        found: dict[Schedule, None] = {group.schedule: None}
-        for point in points:
-            for each in self._chosen(point):
-                other = replace(group, schedule=each)
-                if each not in found and why_not_shared(self._nodes, group, other, self._target) is None:
-                    found[each] = None
-        return list(found)
+        found = {group.schedule: True}
+        usual = self._shared(group.schedule)
+        for each in (each for point in points for each in self._chosen(point)):
+            if each not in found:
+                found[each] = why_not_shared(usual, self._shared(each)) is None
+        return [each for each, may_be in found.items() if may_be]
+
+    def _shared(self, schedule: Schedule) -> Shared:
+        return Shared.of(self._nodes, replace(self._group, schedule=schedule), self._target)
 
     def _chosen(self, point: Point) -> Iterator[Schedule]:
         """For all sizes, what is chosen at some of them."""
@@ -238,37 +242,43 @@ class _Chooser:
             if isinstance(group, Group) and group.schedule is not None:
                 yield group.schedule
 
-    def _us(self, schedule: Schedule, point: Point) -> float:
-        """Predicted. Tiles for few rows are for no more of them: that they are fast there is no word on their speed."""
-        nodes, target = self._sized.at(point.sizes), self._target
+    def _judged(self, schedule: Schedule, point: Point) -> tuple[float, float]:
+        """The microseconds predicted, and what counts of them: the logarithm, of GEMMs on CPUs of what it takes with
+        the wait for the last thread.
+        """
+        facts = self._facts(schedule, point)
+        if facts is None:
+            return inf, inf
+        us = self._latency_us(facts, self._device)
+        return us, log(self._uneven_us(us, facts) if isinstance(schedule, CpuGemmSchedule) else us)
+
+    def _facts(self, schedule: Schedule, point: Point) -> KernelFacts | None:
+        """None where the schedule is for none of these sizes. Tiles for few rows are for no more of them: that they are
+        fast there is no word on their speed.
+        """
         there = data_at(schedule, point.sizes)
         if not self._computes(there, point):
-            return inf
+            return None
         if isinstance(schedule, GemmSchedule) and isinstance(schedule.tile, OpenGemvTile):
             gemm = gemm_of(self._view(point))
             if gemm is None or gemm.m > schedule.tile.bm:
-                return inf
-        group = replace(self._group, schedule=there)
-        (found,) = self._model.predict((group_facts(nodes, group, target),), device_of(target))
-        return max(found.latency_us, LEAST_US)
+                return None
+        group, roles = replace(self._group, schedule=there), self._view(point).roles
+        return group_facts(self._sized.at(point.sizes), group, self._target, roles=roles)
 
-    def _cost(self, schedule: Schedule, us: float, point: Point) -> float:
-        """The logarithm of what was predicted; of GEMMs on CPUs it has in it that threads wait for the one that is
-        last, the longer, the fewer tasks each has, unless one thread is done sooner by itself. Kernels of convolutions
-        take long to compile: another one must gain more than that.
+    def _latency_us(self, facts: KernelFacts, device: AnyDevice) -> float:
+        return max(latency_us(self._model, facts, device), LEAST_US)
+
+    def _uneven_us(self, us: float, facts: KernelFacts) -> float:
+        """Threads wait for the one that is last, the longer, the fewer tasks each has, unless one thread is done sooner
+        by itself. Kernels of convolutions take long to compile: another one must gain more than that.
         """
-        target = self._target
-        if us == inf or not isinstance(schedule, CpuGemmSchedule) or target.threads == 1:
-            return log(us)
-        nodes, group = self._sized.at(point.sizes), replace(self._group, schedule=data_at(schedule, point.sizes))
-        tasks = max((launch.blocks for launch in cpu_launches(nodes, group)), default=1)
-        uneven_us = us * unevenness(tasks, target.threads)
+        threads, device = self._target.threads, self._device
+        uneven_us = us * unevenness(facts.tasks, threads)
         if uneven_us == us:
-            return log(us)
-        device = device_of(target)
+            return us
         assert isinstance(device, CpuDevice), device
-        (alone,) = self._model.predict((group_facts(nodes, group, target),), replace(device, cores=1))
-        return log(min(uneven_us, max(alone.latency_us, LEAST_US)))
+        return min(uneven_us, self._latency_us(facts, one_core(device)))
 
     def _computes(self, schedule: Schedule, point: Point) -> bool:
         """Whether the group could have the schedule, which is one at these sizes, if it had no others, so that it can
@@ -297,7 +307,7 @@ class _Chooser:
             if not low.value < value < high.value:
                 break
             point = Point(value, sizes)
-            later, sooner = (self._cost(each, self._us(each, point), point) for each in (after, before))
+            (_, later), (_, sooner) = (self._judged(each, point) for each in (after, before))
             if later < sooner:
                 high = point
             else:

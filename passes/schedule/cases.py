@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tilestitch.compiler.ir import Node
 from tilestitch.compiler.ir.sizes import symbols_of
@@ -38,23 +38,36 @@ def why_not_cases(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -
     known = symbols_of(size for value in used for size in value.shape)
     if not symbols_of([cases.size]) <= known:
         return f"its cases depend on {cases.size}, but its values do not"
-    first, *others = group.by_case
-    return next((p for other in others if (p := why_not_shared(nodes, first, other, target))), None)
+    first, *others = (Shared.of(nodes, each, target) for each in group.by_case)
+    return next((p for other in others if (p := why_not_shared(first, other))), None)
 
 
-def why_not_shared(nodes: Mapping[str, Node], one: Group, other: Group, target: TargetInfo) -> str | None:
+@dataclass(frozen=True)
+class Shared:
+    """What a group with a schedule is to others. packing: how a constant operand lies in memory, where that depends on
+    the schedule.
+    """
+
+    launches: tuple[Launch, ...]
+    packing: Hashable
+
+    @staticmethod
+    def of(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> Shared:
+        return Shared(_launches(nodes, group, target), _packing(nodes, group))
+
+
+def why_not_shared(one: Shared, other: Shared) -> str | None:
     """Why two schedules of a group are not cases of one another: they launch other numbers of kernels, or these take
     other arguments; None if they may be.
     """
-    ours, theirs = (_launches(nodes, group, target) for group in (one, other))
-    if len(ours) != len(theirs):
-        return f"its cases have {len(ours)} launches and {len(theirs)}"
-    for first, second in zip(ours, theirs, strict=True):
+    if len(one.launches) != len(other.launches):
+        return f"its cases have {len(one.launches)} launches and {len(other.launches)}"
+    for first, second in zip(one.launches, other.launches, strict=True):
         if _touched(first) != _touched(second):
             return f"its cases {first.kind} and {second.kind} work on other memory"
         if first.temporaries or first.counter_bytes or first.beside:
             return f"its case {first.kind} has memory of its own, or runs beside another launch"
-    if _packing(nodes, one) != _packing(nodes, other):
+    if one.packing != other.packing:
         return "its cases read constants in different layouts"
     return None
 
@@ -72,7 +85,6 @@ def _touched(launch: Launch) -> Launch:
 
 
 def _packing(nodes: Mapping[str, Node], group: Group) -> Hashable:
-    """How a constant operand lies in memory, where that depends on the schedule."""
     if not isinstance(group.schedule, AnchoredSchedule):
         return None
     plan = plan_of(AnchoredGroup.of(look_up(nodes, group)), group.schedule)
