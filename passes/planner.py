@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir import Graph, Kind, kind_of
 from tilestitch.compiler.ir.substitute import data_at, graph_at
 from tilestitch.compiler.ir.text import fingerprint
 from tilestitch.cost_model.analytical import ANALYTICAL
+from tilestitch.cost_model.bounds import least_us
 from tilestitch.cost_model.protocol import hardly_slower
 from tilestitch.passes.fusion.rules.builtin import FusionRule
 from tilestitch.passes.plan.launches.own import KernelsOf, no_kernels
@@ -70,6 +71,8 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     plan = planned(graph, laws, planner, _rules(PLANNERS[planner], laws, budget_s), bodies)
     if planner not in SEARCHES or not (budget_s or (budget_s is None and context.options.get("search"))):
         return plan
+    if sure and _is_one_kernel(plan, graph, context):
+        return plan
     try:
         gains = [(context, 0.0)] if sure else [(laws, 0.0), (context, context.least_gain or 0.0)]
         found = [
@@ -81,6 +84,24 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     except KeyboardInterrupt:
         reason = "an interrupt ended the search for a better plan; another run may find one"
         return replace(plan, refusals=(*plan.refusals, WhyNot(graph.name, "search", reason)))
+
+
+def _is_one_kernel(plan: StitchPlan, graph: Graph, context: PassContext) -> bool:
+    """Whether all is one kernel, of one node, or so short that it takes no longer than two launches: a search would
+    find nothing better, for another plan has two kernels at least. Views may belong to none, and where several values
+    are asked for, kernels of some of them may be one launch.
+    """
+    if context.rules or context.judged_schedules or plan.host_groups or len(plan.groups) != 1:
+        return False
+    group, nodes = plan.groups[0], list(graph.nodes)
+    if group.stages or len(group.nodes) < len(nodes) or any(kind_of(node.op) is Kind.VIEW for node in nodes):
+        return False
+    if len(nodes) == 1:
+        return True
+    if context.target.is_gpu or len(group.outputs) > 1:
+        return False
+    two_us = 2 * least_us(context.cost_model, device_of(context.target))
+    return hardly_slower(_at_sizes_us(plan, graph, context), two_us)
 
 
 def _rules(

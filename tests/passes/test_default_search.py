@@ -27,7 +27,16 @@ from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.protocol import AnyDevice, Prediction
 from tilestitch.cost_model.random_model import RandomModel
-from tilestitch.passes import PassContext, StitchPlan, TargetInfo, check_plan, explain_plan, make_plan, run_pipeline
+from tilestitch.passes import (
+    PassContext,
+    StitchPlan,
+    TargetInfo,
+    check_plan,
+    explain_plan,
+    make_plan,
+    planner,
+    run_pipeline,
+)
 from tilestitch.passes.fusion.rules import explore
 from tilestitch.passes.planner import is_better
 
@@ -71,6 +80,23 @@ def test_it_finds_what_no_rule_looks_for() -> None:
     assert predicted_us(graph, plan, "H200") < 0.9 * predicted_us(graph, rules, "H200")
     assert plan.planner == rules.planner == "stitch"
     assert planned(graph, "H200", plan_budget_s=60.0).groups == plan.groups
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_search_that_can_find_nothing_is_left_out(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = planner._is_one_kernel
+    left_out: list[bool] = []
+
+    @settings(max_examples=20, derandomize=True, database=None)
+    @given(graph=graphs(max_nodes=4))
+    def compare(graph: Graph) -> None:
+        plan = planned(graph, target, search=True)
+        monkeypatch.setattr(planner, "_is_one_kernel", lambda *given: left_out.append(judged(*given)))
+        assert planned(graph, target, search=True) == plan
+        monkeypatch.setattr(planner, "_is_one_kernel", judged)
+
+    compare()
+    assert {True, False} == {*left_out}
 
 
 @pytest.mark.parametrize("options", [{"search": True}, {"planner": "explore"}])
@@ -146,7 +172,8 @@ def test_an_interrupt_keeps_the_best_plan_so_far(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_interrupt_after_the_search_keeps_the_plan_of_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = parse_graph("graph @g(%x: float32[8,9]) -> (%y) {\n  %y = exp(%x) : float32[8,9]\n}")
+    lines = "  %a = exp(%x) : float32[8,9]\n  %y = neg(%a) : float32[8,9]\n"
+    graph = parse_graph(f"graph @g(%x: float32[8,9]) -> (%y) {{\n{lines}}}")
 
     def interrupted(*args: Any) -> None:
         raise KeyboardInterrupt
