@@ -221,6 +221,20 @@ def test_a_packed_kernel_changes_launches_where_a_later_one_suits_it_better() ->
     assert sorted("".join(sorted(g.outputs)) for g in plan.groups) == ["ab", "cde"]
 
 
+def test_kernels_that_can_meet_no_other_are_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    facts_of = Kernels.facts
+    monkeypatch.setattr(Kernels, "facts", lambda *given: asked.append(given[1].name) or facts_of(*given))
+    chain = """graph @chain(%x: float32[8]) -> (%c) {
+      %a = exp(%x) : float32[8]
+      %b = tanh(%a) : float32[8]
+      %c = sqrt(%b) : float32[8]
+    }"""
+    assert len(planned(chain, "cpu", Packing())[1].groups) == 3 and not asked
+    planned(TWO, "cpu", Packing())
+    assert asked
+
+
 def test_packing_makes_no_chain_of_launches_longer() -> None:
     """b and f could each go with a kernel of the other chain; both together would wait for each other."""
     graph = """graph @two(%x: float32[4,8], %y: float32[6,8]) -> (%b, %f) {

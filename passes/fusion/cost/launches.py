@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.protocol import LatencyModel, latency_us
 from tilestitch.passes.fusion.cost.profit import MOST_OPERANDS
 from tilestitch.passes.fusion.stages import MOST_PARTS, Kernels
+from tilestitch.passes.plan import Group
 from tilestitch.passes.schedule.facts import joined
+
+
+@dataclass(frozen=True)
+class Cost:
+    """values: what a launch reads and writes, numbered. form: launches have the same if their facts differ in nothing
+    but the names of values.
+    """
+
+    values: Mapping[str, int]
+    form: int
+    facts: KernelFacts
+    latency_us: float
 
 
 @dataclass(eq=False)
@@ -17,8 +31,7 @@ class Launch:
     """Kernels, in the order of their places, none of which depends on another.
 
     first, last: the steps in which all could run. mask: their numbers among all kernels; above: those of what they
-    depend on. values: what they read and write, numbered. form: launches have the same if their facts differ in nothing
-    but the names of values.
+    depend on. find_cost: asked once, and only if it matters: most kernels can meet no other.
     """
 
     names: tuple[str, ...]
@@ -27,11 +40,16 @@ class Launch:
     last: int
     mask: int
     above: int
-    values: Mapping[str, int]
-    form: int
-    facts: KernelFacts
     parts: int
-    latency_us: float
+    find_cost: Callable[[], Cost]
+
+    @cached_property
+    def cost(self) -> Cost:
+        return self.find_cost()
+
+    @property
+    def latency_us(self) -> float:
+        return self.cost.latency_us
 
     def __lt__(self, other: Launch) -> bool:
         return self.place < other.place
@@ -75,37 +93,45 @@ class Launches:
         """What two launches, in the order of their places, are predicted to take as one; None if it is too large."""
         pair = self._pair(a, b)
         if pair not in self._latencies:
-            self._latencies[pair] = self._find_latency(a, b, len(a.values) + len(b.values) - len(pair[2]))
+            operands = len(a.cost.values) + len(b.cost.values) - len(pair[2])
+            self._latencies[pair] = self._find_latency(a, b, operands)
         return self._latencies[pair]
 
     def _find_latency(self, a: Launch, b: Launch, operands: int) -> float | None:
         if a.parts + b.parts > MOST_PARTS or operands > MOST_OPERANDS:
             return None
-        return latency_us(self.model, joined([[a.facts, b.facts]], self.kernels.target), self.kernels.device)
+        return latency_us(self.model, self._joined_facts(a, b), self.kernels.device)
+
+    def _joined_facts(self, a: Launch, b: Launch) -> KernelFacts:
+        return joined([[a.cost.facts, b.cost.facts]], self.kernels.target)
 
     def _pair(self, a: Launch, b: Launch) -> Pair:
-        shared = a.values.keys() & b.values.keys()
-        return a.form, b.form, tuple(sorted((a.values[v], b.values[v]) for v in shared))
+        ours, theirs = a.cost.values, b.cost.values
+        shared = ours.keys() & theirs.keys()
+        return a.cost.form, b.cost.form, tuple(sorted((ours[v], theirs[v]) for v in shared))
 
     def _alone(self, name: str) -> Launch:
-        group = self.kernels.groups[name]
-        facts, reach = self.kernels.facts(group, self.model), self.kernels.reach[name]
+        group, reach = self.kernels.groups[name], self.kernels.reach[name]
+        return Launch(
+            (name,), self.place[name], *self._window[name], reach.mask, reach.above, len(group.parts) or 1,
+            lambda: self._cost(group),
+        )  # fmt: skip
+
+    def _cost(self, group: Group) -> Cost:
+        facts = self.kernels.facts(group, self.model)
         named = (*(t.value for t in facts.reads), *group.inputs, *group.constants, *group.outputs)
         values = {value: number for number, value in enumerate(dict.fromkeys(named))}
-        parts = len(group.parts) or 1
-        return Launch(
-            (name,), self.place[name], *self._window[name], reach.mask, reach.above, values,
-            self._form((parts, len(values), _unnamed(facts, values))), facts, parts,
-            self.kernels.latency_us(group, self.model),
-        )  # fmt: skip
+        form = self._form((len(group.parts) or 1, len(values), _unnamed(facts, values)))
+        return Cost(values, form, facts, self.kernels.latency_us(group, self.model))
 
     def _join(self, a: Launch, b: Launch, names: tuple[str, ...]) -> Launch:
         latency_us, pair = self.latency_us(a, b), self._pair(a, b)
         assert latency_us is not None
-        values = {value: number for number, value in enumerate(dict.fromkeys((*a.values, *b.values)))}
+        values = {value: number for number, value in enumerate(dict.fromkeys((*a.cost.values, *b.cost.values)))}
+        cost = Cost(values, self._form(pair), self._joined_facts(a, b), latency_us)
         return Launch(
             names, a.place, max(a.first, b.first), min(a.last, b.last), a.mask | b.mask, a.above | b.above,
-            values, self._form(pair), joined([[a.facts, b.facts]], self.kernels.target), a.parts + b.parts, latency_us,
+            a.parts + b.parts, lambda: cost,
         )  # fmt: skip
 
     def _form(self, what: Hashable) -> int:

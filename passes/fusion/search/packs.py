@@ -108,7 +108,7 @@ class Packs:
             )
             if gain > LEAST_GAIN_US:
                 yield _move_to([*rest, self.launches.joined(a, b)], gain)
-        gain = self._gain_us([mine], [launch.latency_us for launch in (*rest, one)])
+        gain = self._gain_us([mine], [launch.latency_us for launch in (*rest, one)]) if rest else 0.0
         if gain > LEAST_GAIN_US:
             yield _move_to([*rest, one], gain)
 
