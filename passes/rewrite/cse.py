@@ -57,7 +57,7 @@ def _merge_constants(graph: Graph) -> int:
 def _start(value: Value) -> Hashable:
     """The first elements of a constant."""
     assert value.data is not None
-    sample = value.data.reshape(-1)[:16]
+    sample = value.data.flat[:16]  # to give it another shape would copy what is transposed
     return sample.tobytes() if value.data.dtype != object else repr(sample)
 
 
