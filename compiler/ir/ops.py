@@ -458,7 +458,7 @@ DATA_MOVEMENT = frozenset({"concat", "pad", "iota", "sizes", "gather", "gather_e
 
 
 def kind_of(op: str) -> Kind:
-    return op_spec(op).kind
+    return OPS[op].kind if op in OPS else op_spec(op).kind
 
 
 def is_elementwise(op: str) -> bool:

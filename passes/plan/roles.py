@@ -8,7 +8,6 @@ saved plan and code generation all ask it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 
 from tilestitch.compiler.ir import Kind, Node, TensorType, Value, is_elementwise, kind_of
 from tilestitch.compiler.ir.types import SMALL_FLOATS, broadcast_shapes
@@ -43,9 +42,9 @@ def is_native(node: Node) -> bool:
     return True
 
 
-@lru_cache(maxsize=4096)
 def is_native_type(type_: object, small: bool = False) -> bool:
     """Whether kernels hold tensors of a type. small: where they may be floats of 8 bits."""
+    # To look this up by the type takes longer: its hash is computed in Python.
     if not isinstance(type_, TensorType) or not type_.is_sized:
         return False
     return type_.dtype in NATIVE_DTYPES or (small and type_.dtype in SMALL_FLOATS)

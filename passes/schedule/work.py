@@ -17,17 +17,19 @@ NOTHING: Mapping[Value, int] = {}
 
 
 def work_of(
-    nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, passes: Mapping[Value, int] = NOTHING
-) -> Part:
+    nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, passes: Mapping[Value, int] = NOTHING,
+    counts: Mapping[Value, float] | None = None,
+) -> Part:  # fmt: skip
     """What a kernel of `nodes` that stores `stored` reads, writes and computes.
 
-    passes: in how many walks over its rows a row-wise kernel computes or reads a value, if not in one.
+    passes: in how many walks over its rows a row-wise kernel computes or reads a value, if not in one. counts: the
+    `evaluations`, where they are known.
     """
-    counts, dtype = evaluations(nodes, stored, roles), _dtype(nodes, roles)
+    counts, dtype = counts or evaluations(nodes, stored, roles), _dtype(nodes, roles)
     elements = max(o.tensor_type.num_elements for n in nodes for o in n.outputs)
     if roles.rows is not None:
         elements = max(elements, prod(roles.rows.shape))
-    repeated = {value: count * passes.get(value, 1) for value, count in counts.items()}
+    repeated = {value: count * passes.get(value, 1) for value, count in counts.items()} if passes else counts
     return Part(
         kind=roles.kind.value,
         dtype=dtype,

@@ -119,7 +119,8 @@ def _loops(
     nodes: Sequence[Node], inputs: Sequence[Value], stored: Sequence[Value], roles: Roles, schedule: CpuLoopSchedule
 ) -> Part:
     """A concat costs nothing where there is a loop for each of its operands."""
-    work, counts = work_of(nodes, stored, roles), evaluations(nodes, stored, roles)
+    counts = evaluations(nodes, stored, roles)
+    work = work_of(nodes, stored, roles, counts=counts)
     cut = bool(schedule.cuts or schedule.branches)
     known = scalars((node for node in nodes if not (cut and node.op == "concat")), counts, work.dtype)
     picked, strided = apart(inputs, stored, schedule)
