@@ -50,10 +50,13 @@ def light_models() -> dict[str, Path]:
 
 
 def with_weights(model: ModelProto, seed: int = 0) -> ModelProto:
-    """A light model whose weights, one number each as it comes, are random: else its results depend on little."""
+    """A light model whose weights, one number each as it comes, are random, and that ends before its softmax: else
+    results depend on little, or are one large number.
+    """
     random, shapes = np.random.default_rng(seed), {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
-    positive = {name for node in model.graph.node if node.op_type == "BatchNormalization" for name in
-                (node.input[1], node.input[4])}  # fmt: skip
+    norms = [node for node in model.graph.node if node.op_type == "BatchNormalization"]
+    positive = {node.input[operand] for node in norms for operand in (1, 4)}  # factors and variances
+    model.ir_version = 8  # in which weights need not be inputs
     for node in [node for node in model.graph.node if node.op_type == "ConstantOfShape"]:
         shape, name = shapes[node.input[0]], node.output[0]
         if len(shape) > 1:
@@ -62,6 +65,8 @@ def with_weights(model: ModelProto, seed: int = 0) -> ModelProto:
             weights = random.uniform(*((0.8, 1.2) if name in positive else (-0.1, 0.1)), shape)
         model.graph.initializer.append(numpy_helper.from_array(weights.astype(np.float32), name))
         model.graph.node.remove(node)
+    if model.graph.node[-1].op_type == "Softmax":
+        model.graph.output[0].name = model.graph.node.pop().input[0]
     return model
 
 
