@@ -24,6 +24,7 @@ from .driver import (
     result_fits,
     single_reader,
     splat,
+    transposed,
 )
 from .reassociation import SMALLEST_NORMAL, product_in_any_order, sum_in_any_order
 
@@ -241,6 +242,26 @@ def no_nan(graph: Graph, node: Node) -> Replacement | None:
     return [x] if magnitude(x) < float("inf") else None
 
 
+def outer_product(graph: Graph, node: Node) -> Replacement | None:
+    """Sums of one product each are the products, which may be part of any kernel."""
+    left, right = node.inputs
+    sized = all(is_sized(value) and value.dtype == node.output.dtype for value in node.inputs)
+    if not sized or min(len(left.shape), len(right.shape)) < 2:
+        return None
+    trans_a, trans_b = bool(node.attrs.get("trans_a")), bool(node.attrs.get("trans_b"))
+    if left.shape[-2 if trans_a else -1] != 1:
+        return None
+    column = _swapped(graph, node, left) if trans_a else left
+    row = _swapped(graph, node, right) if trans_b else right
+    return [emit_like(graph, node, "mul", column, row)]
+
+
+def _swapped(graph: Graph, node: Node, value: Value) -> Value:
+    """A matrix of one row as one of one column, or the other way round."""
+    *others, first, second = range(len(value.shape))
+    return transposed(graph, node, value, (*others, second, first))
+
+
 EXACT: dict[str, list[Pattern]] = {
     "add": [_neutral(0), add_of_negative],
     "sub": [_neutral(0), add_of_negative],
@@ -259,6 +280,7 @@ EXACT: dict[str, list[Pattern]] = {
     "logical_and": [_neutral_bool(True), idempotent],
     "logical_or": [_neutral_bool(False), idempotent],
     "select": [no_nan],
+    "matmul": [outer_product],
     **{op: [rounding_twice] for op in ("floor", "ceil", "round", "trunc")},
 }
 

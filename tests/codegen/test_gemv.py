@@ -73,6 +73,18 @@ def test_what_is_around_the_gemm_belongs_to_the_kernel() -> None:
     check(graph, {v.name: numbers(v.shape, "float32") for v in graph.inputs}, factor=4)
 
 
+@pytest.mark.parametrize("trans_a", [False, True])
+def test_each_element_of_the_matrix_is_computed_once(trans_a: bool) -> None:
+    """A decayed state, of which a part is new."""
+    graph = Graph("computed")
+    types = {"s": (3, 8, 20), "t": (3, 12, 20), "decay": (3, 1, 1), "x": (3, 20, 1)}
+    s, t, decay, x = (graph.add_input(name, TensorType("float32", shape)) for name, shape in types.items())
+    matrix = graph.emit("mul", graph.emit("concat", s, t, axis=1), graph.emit("exp", decay))
+    graph.outputs = [graph.emit("matmul", matrix, x, trans_a=trans_a)]
+    assert kind(graph) == "gemv"
+    check(graph, {v.name: numbers(v.shape, "float32") for v in graph.inputs}, factor=4)
+
+
 def test_a_gemm_over_nothing_is_zero() -> None:
     graph = gemm((1, 0), (0, 5))
     result = run_graph(graph, {"a": np.zeros((1, 0), np.float32), "b": np.zeros((0, 5), np.float32)})

@@ -53,6 +53,23 @@ ALGEBRA = {
 }
 
 
+OUTER = [
+    "%a = matmul(%x, %z) : float32[2,5,3,4]",
+    "%a = matmul(%t, %z) {trans_a = true} : float32[2,5,3,4]",
+    "%a = matmul(%x, %u) {trans_b = true} : float32[2,5,3,4]",
+]
+
+
+@pytest.mark.parametrize("product", OUTER)
+def test_a_column_times_a_row_is_no_gemm(product: str) -> None:
+    inputs = {"x": "5,3,1", "z": "2,1,1,4", "t": "5,1,3", "u": "2,5,4,1"}
+    operands = ", ".join(f"%{name}: float32[{shape}]" for name, shape in inputs.items())
+    text = f"graph @g({operands}) -> (%a) {{\n{product}\n}}"
+    graph = after(text, "algebra,canonicalise,dce")
+    assert ops(graph)[-1] == "mul" and "matmul" not in ops(graph)
+    assert_same_values(parse_graph(text), graph)
+
+
 @pytest.mark.parametrize("name", ALGEBRA)
 def test_algebra(name: str) -> None:
     statements, expected = ALGEBRA[name]

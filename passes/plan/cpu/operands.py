@@ -89,7 +89,7 @@ class Matmul:
         """Whether the larger operand of a single row or column is a run-time value, and can be read as it lies."""
         n, group = self.extents[2], self.group
         matrix = self.operands[1] if self.by_row else self.operands[0]
-        plain = matrix.data is None and is_plain(group, matrix) and self.blocks is None
+        plain = matrix.data is None and self.blocks is None
         return plain and 1 in (self.rows, n) and group.roles.gate_width is None
 
     @property

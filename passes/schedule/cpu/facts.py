@@ -32,7 +32,7 @@ from tilestitch.passes.plan.cpu.opaque import (
     SuppressPlan,
     opaque_plan,
 )
-from tilestitch.passes.plan.cpu.operands import layout_of
+from tilestitch.passes.plan.cpu.operands import Matmul, layout_of
 from tilestitch.passes.plan.cpu.rows import RowGroup, RowPlan
 from tilestitch.passes.plan.cpu.schedules import (
     CpuAttentionSchedule,
@@ -270,6 +270,8 @@ def _tiled(
         prologue = _prologue(view, roles, plan, work.dtype)
     elif isinstance(plan, WindowPlan | ConvPlan):
         prologue = _image_prologue(view, roles, plan, work.dtype)
+    elif isinstance(plan, GemvPlan):
+        prologue = _matrix_prologue(view, roles, work.dtype)
     arithmetic = (*map(scheduled, work.arithmetic), *prologue)
     work = replace(work, reads=reads, arithmetic=arithmetic, lanes=lanes * _neighbours(plan))
     return _chosen(view.nodes, work, plan.schedule, shape=plan.shape)
@@ -292,6 +294,20 @@ def _prologue(view: GroupView, roles: Roles, plan: GemmPlan, dtype: str) -> Iter
     again = {value: count * (plan.n_blocks - 1) for value, count in counts.items()}
     yield from arithmetic_of(nodes, again, dtype)
     yield from scalars(nodes, {value: count * plan.n_blocks for value, count in counts.items()}, dtype)
+
+
+def _matrix_prologue(view: GroupView, roles: Roles, dtype: str) -> Iterator[Arithmetic]:
+    """What is no vector of what is computed before the matrix of a GEMV: each element once, in vectors along memory."""
+    assert roles.anchor is not None
+    matmul = Matmul(AnchoredGroup.of(view, roles))
+    matrix = matmul.operands[1 if matmul.by_row else 0]
+    if matrix.producer not in view.nodes:
+        return
+    read = (access for access in walk_over(matrix.shape, view.inputs, [matrix]).accesses if access.value is not matrix)
+    _, strided = apart_along(len(matrix.shape) - 1, read)
+    steps = int(prod(matrix.shape) * STRIDED * strided)
+    yield from (Arithmetic("scalar", dtype, count) for count in (steps,) if count)
+    yield from scalars(before(view.nodes, roles.anchor), evaluations(view.nodes, view.outputs, roles), dtype)
 
 
 def _image_prologue(view: GroupView, roles: Roles, plan: WindowPlan | ConvPlan, dtype: str) -> Iterator[Arithmetic]:

@@ -13,7 +13,7 @@ from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.passes import PassContext, TargetInfo, make_plan, run_pipeline
 from tilestitch.passes.fusion.rules.shuffled import Shuffled
-from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule
+from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule, CpuGemvSchedule
 from tilestitch.passes.schedule.cpu.loops import choose_loops
 from tilestitch.passes.schedule.cpu.scalars import STRIDED, apart, scalar_steps
 from tilestitch.passes.schedule.device import device_of
@@ -69,6 +69,20 @@ def test_what_comes_before_a_gemm_in_vectors_costs_hardly_more_than_apart() -> N
 def test_operands_of_a_concat_before_a_gemm_are_told_apart_one_by_one() -> None:
     steps, together_us, apart_us = fused("float32[256,128]", "  %v = concat(%x, %x) {axis = 1} : float32[256,256]")
     assert steps == 2 * 256 * 256 and together_us > apart_us
+
+
+def test_a_matrix_computed_before_a_gemv_is_read_along_memory() -> None:
+    """Each element once: a concat of rows costs nothing, one along rows a comparison for each operand."""
+
+    def steps(matrix: str) -> int:
+        made = graph(f"  %v = {matrix} : float32[64,64]\n  %y = matmul(%v, %r) : float32[64,1]",
+                     "%r: float32[64,1], %x: float32[32,64], %t: float32[64,32]")  # fmt: skip
+        (group,) = make_plan(made, PassContext(TARGET, rules=(Shuffled(1, 1.0, forced=True),))).groups
+        assert isinstance(group.schedule, CpuGemvSchedule)
+        return group_facts(nodes_by_name(made), group, TARGET).operations("scalar")
+
+    assert steps("concat(%x, %x) {axis=0}") == 0
+    assert steps("concat(%t, %t) {axis=1}") == 2 * 64 * 64
 
 
 def windows(x: str, kernel: str, groups: int) -> int:
