@@ -236,7 +236,7 @@ def _is_determined(value: ValueSpec, sizing: Sizing | None) -> bool:
     """Whether an input is an array, of which the symbols give the shape."""
     if not isinstance(value.type, TensorType):
         return False
-    return value.type.is_static or (sizing is not None and sizing.knows(value.type))
+    return value.type.static_shape is not None or (sizing is not None and sizing.knows(value.type))
 
 
 def convert_feeds(

@@ -13,6 +13,7 @@ import pytest
 from tests.runtime import signed
 from tests.runtime.programs import increment_program, module
 from tilestitch.runtime import Module
+from tilestitch.runtime import feeds as feeds_
 from tilestitch.runtime.errors import InputError
 from tilestitch.runtime.program import Heap, HostStep, Input, Program, SequenceType, TensorType, ValueSpec
 
@@ -254,3 +255,18 @@ def test_what_is_no_text_is_refused(item: Any, why: str, tmp_path: Path) -> None
                 continue
             with pytest.raises(InputError, match=rf"input 'x', at \[1\]: .*{why}"):
                 loaded.run({"x": given})
+
+
+@pytest.mark.parametrize("made", [lambda texts: np.array(texts), lambda texts: np.array(texts, object)])
+def test_the_specialisation_for_texts_of_known_shapes_is_looked_for_once(
+    made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    select = feeds_.select
+    monkeypatch.setattr(feeds_, "select", lambda *args: (calls.append(args), select(*args))[1])
+    with echo(tmp_path, "string") as loaded:
+        for texts in (["a", "b", "c"], ["é", "", "a"], ["", "x", "y"]):
+            assert loaded.run({"x": made(texts)})["y"].tolist() == texts
+        assert len(calls) == 1
+        with pytest.raises(InputError, match="no specialisation fits"):
+            loaded.run({"x": made(["a", "b"])})
