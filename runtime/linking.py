@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +14,7 @@ from .control import leading
 from .host_runs import fits
 from .hostmemory import empty_tensor
 from .linked import Branch, LinkedIf, LinkedLoop, LinkedScan, LinkedStep
-from .program import Body, CallStep, ControlStep, IfStep, LoopStep, NativeStep, Program, ScanStep
+from .program import Body, CallStep, ControlStep, IfStep, LoopStep, NativeStep, Program, ScanStep, ValueSpec
 from .turns import MOST_TURNS, Repeatable, Repetition, Turns, turning_of
 from .types import TensorType
 
@@ -39,19 +40,22 @@ class Parts:
     fixed: list[Any]
 
 
-def chain_of(parts: Parts, inputs: Sequence[Any]) -> Chain | None:
-    """The chain of a program for inputs such as these; None where there is none."""
+def chain_of(parts: Parts, inputs: Sequence[Any], lent: Mapping[int, Any] = MappingProxyType({})) -> Chain | None:
+    """The chain of a program for inputs such as these; None where there is none. Those of its inputs and outputs that
+    are `lent` lie there in all runs, where whoever runs it finds them.
+    """
     staying = memory_that_stays(parts.program, parts.spec)
     if staying is None:
         return None
     known = parts.fixed.copy()
-    for number, array in staying.items():
+    for number, array in (*staying.items(), *lent.items()):
         known[number] = array
     values = known.copy()
     for number, array in zip(parts.program.inputs, inputs):
         values[number] = array
     linker = _Linker(parts, values, known)
-    chain = Chain(known, parts.program.inputs, parts.program.outputs)
+    ends = ([number for number in end if number not in lent] for end in (parts.program.inputs, parts.program.outputs))
+    chain = Chain(known, *ends)
     for index in range(len(parts.program.steps)):
         link = linker.link(index)
         if link is None:
@@ -124,21 +128,34 @@ class _Linker:
     def _branch(self, step: IfStep | CallStep, body: Body) -> Branch | None:
         operands = self._examples(body.captures)
         inner = None if operands is None else self._body(step, body, operands)
-        chain = None if inner is None or operands is None else chain_of(inner, operands)
-        if chain is None or inner is None:
+        if inner is None or operands is None:
             return None
-        stored, made = [], []
-        for number, outer in zip(body.program.outputs, step.outputs):
-            inside, outside = inner.spec(number).type, self.parts.spec(outer).type
-            if not isinstance(inside, TensorType) or not inside.is_static:
-                return None
-            if inside == outside:
-                stored.append((number, outer))
-            elif self.known[outer] is None and fits(empty_tensor(inner.spec(number)), outside):
-                made.append((number, outer))
-            else:
-                return None
-        return Branch(chain, tuple(zip(body.program.inputs, body.captures)), tuple(stored), tuple(made))
+        outputs = tuple(zip(body.program.outputs, step.outputs))
+        kinds = [self._kind(inner.spec(number), outer) for number, outer in outputs]
+        if None in kinds:
+            return None
+        stored, made = (
+            tuple(pair for pair, each in zip(outputs, kinds) if each == kind) for kind in ("stored", "made")
+        )
+        captured = tuple(zip(body.program.inputs, body.captures))
+        lent = {number: self.known[outer] for number, outer in (*captured, *stored) if self.known[outer] is not None}
+        chain = chain_of(inner, operands, lent)
+        if chain is None:
+            return None
+        return Branch(
+            chain, *(tuple(pair for pair in pairs if pair[0] not in lent) for pairs in (captured, stored, made))
+        )
+
+    def _kind(self, inside: ValueSpec, outer: int) -> str | None:
+        """Whether an output of a branch is `stored` where it lies outside, or `made` for it; None where that is not
+        known before.
+        """
+        outside = self.parts.spec(outer).type
+        if not isinstance(inside.type, TensorType) or not inside.type.is_static:
+            return None
+        if inside.type == outside:
+            return "stored"
+        return "made" if self.known[outer] is None and fits(empty_tensor(inside), outside) else None
 
     def _body(self, step: ControlStep, body: Body, inputs: Sequence[Any]) -> Parts | None:
         return self.parts.nested[id(body)].linkable(inputs, step)
