@@ -1,4 +1,4 @@
-"""Control flow whose way is known: `if` with a constant condition, loops that never run."""
+"""Control flow whose way is known: `if` with a constant condition, loops that never run, loops of one turn."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from tilestitch.compiler.ir import Graph, Node, Value, kind_of
 from tilestitch.compiler.ir.ops import Kind
 from tilestitch.compiler.ir.types import types_compatible
 from tilestitch.passes.contract import PassContext, PassResult
 
-from .driver import splat
+from .driver import is_sized, reshaped, splat
 
 
 @dataclass(frozen=True)
 class DeadBranches:
-    """Put the taken branch of an `if` with a constant condition in its place; remove loops that run zero times."""
+    """Put the taken branch of an `if` with a constant condition in its place, and the body of what turns once; remove
+    loops that run zero times.
+    """
 
     name: ClassVar[str] = "dead_branches"
 
@@ -31,21 +35,64 @@ class DeadBranches:
 
 
 def _resolved(graph: Graph, node: Node) -> Sequence[Value] | None:
-    if node.op == "if":
-        condition = splat(node.inputs[0])
-        if condition is None:
-            return None
-        return inline(graph, node, node.attrs["then_graph" if condition else "else_graph"], node.inputs[1:])
-    if node.op == "loop" and len(node.outputs) == node.attrs["num_carried"] and _never_runs(node):
-        carried = node.inputs[2 : 2 + node.attrs["num_carried"]]
-        if all(v.type == o.type for v, o in zip(carried, node.outputs, strict=True)):
-            return carried
+    match node.op:
+        case "if":
+            condition = splat(node.inputs[0])
+            if condition is None:
+                return None
+            return inline(graph, node, node.attrs["then_graph" if condition else "else_graph"], node.inputs[1:])
+        case "loop":
+            return _loop(graph, node)
+        case "scan":
+            return _scan_of_one(graph, node)
     return None
 
 
-def _never_runs(node: Node) -> bool:
-    trips, condition = splat(node.inputs[0]), splat(node.inputs[1])
-    return (trips is not None and trips <= 0) or condition is False
+def _loop(graph: Graph, node: Node) -> Sequence[Value] | None:
+    """What is carried by a loop without turns, or the body of one turn."""
+    trips, condition, *operands = node.inputs
+    count, most, first = node.attrs["num_carried"], splat(trips), splat(condition)
+    if (most is not None and most <= 0) or first is False:
+        carried = operands[:count]
+        fits = len(node.outputs) == count and _fit(carried, node.outputs)
+        return carried if fits else None
+    begins = first is True or (condition.producer is not None and condition.producer.op == "host.none")
+    if most != 1 or not begins:
+        return None
+    turn, again = graph.constant(np.int64(0), name="turn"), graph.constant(np.True_, name="again")
+    return _turn(graph, node, [turn, again, *operands], (0,) * (len(node.outputs) - count), count, first_result=1)
+
+
+def _scan_of_one(graph: Graph, node: Node) -> Sequence[Value] | None:
+    """The body of a scan over operands of one element each."""
+    attrs, state = node.attrs, node.attrs["num_state"]
+    scanned, elements = node.inputs[state : state + attrs["num_scanned"]], []
+    for value, axis in zip(scanned, attrs["input_axes"], strict=True):
+        if not is_sized(value) or value.shape[axis] != 1:
+            return None
+        elements.append(reshaped(graph, node, value, (*value.shape[:axis], *value.shape[axis + 1 :])))
+    operands = [*node.inputs[:state], *elements, *node.inputs[state + len(scanned) :]]
+    return _turn(graph, node, operands, attrs["output_axes"], state) if scanned else None
+
+
+def _turn(
+    graph: Graph, node: Node, operands: Sequence[Value], axes: Sequence[int], carried: int, first_result: int = 0
+) -> list[Value] | None:
+    """The results of one turn of the body: what is carried, then what is collected along `axes`."""
+    outputs = node.attrs["body"].outputs[first_result:]
+    if not _fit(outputs[:carried], node.outputs[:carried]) or not all(is_sized(v) for v in outputs[carried:]):
+        return None
+    values = _copied(graph, node, node.attrs["body"], operands)[first_result:]
+    collected = [
+        reshaped(graph, node, value, (*value.shape[:axis], 1, *value.shape[axis:]))
+        for value, axis in zip(values[carried:], axes, strict=True)
+    ]
+    return [*values[:carried], *collected]
+
+
+def _fit(values: Sequence[Value], promised: Sequence[Value]) -> bool:
+    """Whether values are of the types that readers of `promised` know."""
+    return all(types_compatible(v.type, p.type) for v, p in zip(values, promised, strict=True))
 
 
 def inline(graph: Graph, node: Node, body: Graph, operands: Sequence[Value]) -> list[Value] | None:
@@ -53,8 +100,10 @@ def inline(graph: Graph, node: Node, body: Graph, operands: Sequence[Value]) -> 
 
     None, and nothing changed, if a result's type does not fit what readers of `node` were promised.
     """
-    if not all(types_compatible(o.type, n.type) for o, n in zip(body.outputs, node.outputs, strict=True)):
-        return None
+    return _copied(graph, node, body, operands) if _fit(body.outputs, node.outputs) else None
+
+
+def _copied(graph: Graph, node: Node, body: Graph, operands: Sequence[Value]) -> list[Value]:
     mapping: dict[Value, Value] = dict(zip(body.inputs, operands, strict=True))
 
     def mapped(value: Value) -> Value:

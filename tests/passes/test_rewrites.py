@@ -227,6 +227,41 @@ def test_the_branch_of_a_known_condition_is_put_in_its_place() -> None:
     assert origins(graph) == {"Exp", "If"}
 
 
+TURNS = {
+    "scan": """%s, %r = scan(%x, %e, %c) {body=graph @b(%p: float32[2], %q: float32[3,2], %k: float32[2]) -> (%n, %o) {
+        %t = reduce_sum(%q) {axes=[0], keepdims=false} : float32[2]
+        %n = add(%p, %t) : float32[2]
+        %o = mul(%n, %k) : float32[2]
+      }, num_state=1, num_scanned=1, input_axes=[1], input_reverse=[true], output_axes=[1], output_reverse=[false]
+      } : float32[2], float32[2,1]""",
+    "loop": """%m = constant [1] : int64[]
+      %g = constant [true] : bool[]
+      %s, %r = loop(%m, %g, %x) {body=graph @b(%i: int64[], %w: bool[], %p: float32[2]) -> (%v, %n, %o) {
+        %v = logical_not(%w) : bool[]
+        %d = cast(%i) {to="float32"} : float32[]
+        %n = add(%p, %d) : float32[2]
+        %o = exp(%n) : float32[2]
+      }, num_carried=1} : float32[2], float32[1,2]""",
+}
+
+
+@pytest.mark.parametrize("kind", TURNS)
+def test_what_turns_once_is_its_body(kind: str) -> None:
+    text = f"""graph @g(%x: float32[2], %e: float32[3,1,2], %c: float32[2]) -> (%s, %r) {{
+      {TURNS[kind]}
+    }}"""
+    graph = after(text, "dead_branches,dce")
+    assert kind not in ops(graph)
+    assert_same_values(parse_graph(text), graph)
+
+
+def test_what_turns_twice_stays_what_it_is() -> None:
+    text = f"""graph @g(%x: float32[2], %e: float32[3,2,2], %c: float32[2]) -> (%s, %r) {{
+      {TURNS["scan"].replace("float32[2,1]", "float32[2,2]")}
+    }}"""
+    assert ops(after(text, "dead_branches,dce")) == ["scan"]
+
+
 def test_passes_also_run_inside_branches() -> None:
     text = """graph @g(%x: float32[2], %c: bool[]) -> (%y) {
       %y = if(%c, %x) {else_graph=graph @e(%m: float32[2]) -> (%q) {
