@@ -21,7 +21,7 @@ from tilestitch.passes.plan.access.positions import INT32_ELEMENTS
 from .dtypes import Bind, Expr, immediate, revealed
 from .elementwise import convert
 from .indexing import Index, Simplify, ravel
-from .sizes import integer
+from .sizes import integer, may_be_0
 
 Read = Callable[[Value, Sequence[Expr]], Expr]
 
@@ -77,13 +77,22 @@ def _known(condition: Expr) -> bool | None:
 
 def _concat(access: Access) -> Expr:
     node, axis = access.node, access.node.attrs["axis"]
-    position, start = access.index[axis], 0
+    position, start = _place(access, axis, [operand.shape[axis] for operand in node.inputs]), 0
     parts: list[tuple[int, Value]] = []
     for operand in node.inputs:
         if is_open(operand.shape[axis]) or operand.shape[axis]:
             parts.append((start, operand))
             start += operand.shape[axis]
     return _pick(access, parts, position, axis)
+
+
+def _place(access: Access, axis: int, sizes: Sequence[Size]) -> Expr:
+    """The place along an axis of a result that is put together from these sizes. Where one of them may be 0, a number
+    or a size is an expression of the kernel: only a run knows what lies there.
+    """
+    i = access.index[axis]
+    is_size = isinstance(i, int) or is_open(i)
+    return integer(i, access.index_dtype) if is_size and any(map(may_be_0, sizes)) else i
 
 
 def _pick(access: Access, parts: list[tuple[int, Value]], position: Expr, axis: int) -> Expr:
@@ -144,10 +153,12 @@ def _pad_constant(access: Access, x: Value) -> Expr:
         return fill
     conditions: list[Expr] = []
     source: list[Expr] = []
-    for i, b, a, size in zip(access.index, node.attrs["before"], node.attrs["after"], x.shape, strict=True):
+    for axis, (b, a, size) in enumerate(zip(node.attrs["before"], node.attrs["after"], x.shape, strict=True)):
+        i = access.index[axis]
         if b == 0 and a == 0:
             source.append(i)
             continue
+        i = _place(access, axis, (size,))
         position = access.simplify(i - b) if not isinstance(i, int) else i - b
         inside = [position >= 0] if b != 0 else []
         inside += [position < size] if a != 0 else []

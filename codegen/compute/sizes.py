@@ -82,10 +82,11 @@ def may_be_empty(type_: TensorType) -> bool:
 
 
 def _perhaps_none(type_: TensorType) -> list[Size]:
-    return [size for size in dict.fromkeys(type_.sizes) if is_open(size) and _may_be_empty(size)]
+    return [size for size in dict.fromkeys(type_.sizes) if is_open(size) and may_be_0(size)]
 
 
-def _may_be_empty(size: Size) -> bool:
+def may_be_0(size: Size) -> bool:
+    """Whether a size may be 0 where the kernel is launched, which proofs about open sizes leave out."""
     lacking = (s for s in symbols_of([size]) if s.or_empty and s not in _PRESENT.get())
     return bounds_of(size)[0] <= 0 or any(is_empty_without(size, s) for s in lacking)
 

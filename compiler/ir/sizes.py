@@ -11,6 +11,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from . import polynomial
@@ -25,8 +26,8 @@ else:
 
 __all__ = [
     "FAR", "Size", "Symbol", "as_size", "at", "bounds_of", "ceil_div", "divisor_of", "divisors_of", "if_any",
-    "is_empty_without", "is_open", "largest", "over", "parse_size", "size_of", "smallest", "surely", "symbols_of",
-    "typical", "where_zero",
+    "is_empty_without", "is_open", "largest", "over", "parse_size", "perhaps_empty", "size_of", "smallest", "surely",
+    "symbols_of", "typical", "where_zero",
 ]  # fmt: skip
 
 
@@ -44,6 +45,11 @@ def at(size: Size, values: Mapping[str, Size]) -> Size:
 def over(size: Size, symbols: Mapping[str, Symbol]) -> Size:
     """The same expression over symbols of other ranges, by name; nothing in it is decided by these."""
     return _as_int(polynomial.over(size, symbols))
+
+
+def perhaps_empty(size: Size) -> Size:
+    """The size over ranges that begin with 0 where a symbol may be that, which proofs leave out elsewhere."""
+    return over(size, {s.name: replace(s, low=0) for s in symbols_of([size]) if s.or_empty})
 
 
 def if_any(symbol: Symbol) -> Size:

@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 
 from tilestitch.compiler.ir import Node, Value
-from tilestitch.compiler.ir.sizes import Size, bounds_of
+from tilestitch.compiler.ir.sizes import Size, bounds_of, perhaps_empty
 from tilestitch.passes.plan.access.positions import values_between
 from tilestitch.passes.plan.index_ranges import range_of
 
@@ -59,7 +59,7 @@ def checked(nodes: Iterable[Node]) -> frozenset[str]:
 
 
 def _known_good(check: IndexCheck) -> bool:
-    data, least = check.indices.data, bounds_of(check.size)[0]
+    data, least = check.indices.data, bounds_of(perhaps_empty(check.size))[0]
     if data is None:
         part = None if check.column is None else (check.indices.tensor_type.rank - 1, check.column)
         return _limit(check.indices, part) == check.size or _is_within(check.indices, least)
@@ -86,7 +86,7 @@ def _limit(indices: Value, part: tuple[int, int] | None) -> Size | None:
             return node.inputs[0].shape[node.attrs["axis"]]
         case "arg_max" | "arg_min":
             size = node.inputs[0].shape[node.attrs["axis"]]
-            return size if bounds_of(size)[0] > 0 else None  # among no elements, the place is 0
+            return size if bounds_of(perhaps_empty(size))[0] > 0 else None  # among no elements, the place is 0
         case "order_rows":
             return node.inputs[0].shape[0]
         case "compact" if part is not None and part[0] == 0:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import ceil
 
 from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.compiler.ir.sizes import perhaps_empty
 
 from .driver import Pattern, Replacement, emit_like, is_sized, produced_by
 
@@ -99,10 +100,11 @@ def slice_of_concat(graph: Graph, node: Node) -> Replacement | None:
         return None
     axis, starts = inner.attrs["axis"], list(node.attrs["starts"])
     ends = (starts[axis], starts[axis] + node.attrs["steps"][axis] * (node.attrs["sizes"][axis] - 1))
+    first, last = perhaps_empty(min(ends)), perhaps_empty(max(ends))
     offset = 0
     for part in inner.inputs:
         size = part.shape[axis]
-        if offset <= min(ends) and max(ends) < offset + size:
+        if perhaps_empty(offset) <= first and last < perhaps_empty(offset + size):
             starts[axis] -= offset
             attrs = {"starts": tuple(starts), "steps": node.attrs["steps"], "sizes": node.attrs["sizes"]}
             return [emit_like(graph, node, "slice", part, **attrs)]

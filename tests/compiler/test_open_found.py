@@ -273,3 +273,33 @@ def test_extremes_of_nothing_that_was_found_are_the_least_and_the_largest_number
         np.testing.assert_array_equal(got["z"], found.max(initial=-np.inf))
         most = np.iinfo(np.int64).max
         np.testing.assert_array_equal(got["w"], found.astype(np.int64).min(0, initial=most, keepdims=True))
+
+
+W = np.array([7, 8], np.float32)
+
+
+@pytest.mark.parametrize(("text", "wanted"), [
+    ("c = Concat<axis=0>(g, w)  n = Neg(c)  y = Slice(n, zero, one, zero)", lambda g: -np.concatenate([g, W])[:1]),
+    ("c = Concat<axis=0>(g, w)  y = Slice(c, zero, one, zero)", lambda g: np.concatenate([g, W])[:1]),
+    ("c = Concat<axis=0>(w, g, w)  n = Neg(c)  y = Slice(n, m3, m2, zero)", lambda g: -np.r_[W, g, W][-3:-2]),
+    ("c = Pad(g, after)  y = Slice(c, zero, one, zero)", lambda g: np.pad(g, (0, 1))[:1]),
+])  # fmt: skip
+def test_where_nothing_was_found_what_is_beside_it_comes_first(text: str, wanted: Any) -> None:
+    constants = (
+        "<float[2] w = {7, 8}, int64[1] zero = {0}, int64[1] one = {1}, int64[1] m3 = {-3}, int64[1] m2 = {-2},\n"
+    )
+    head = f"(float[n] x, bool[n] m) => (float[1] y) {constants} int64[2] after = {{0, 1}}>\n"
+    x = np.arange(10, 16, dtype=np.float32)
+    given = [{"x": x, "m": np.arange(6) < found} for found in (0, 1, 6)]
+    body = f"{head} {{ a = Compress<axis=0>(x, m)  g = Abs(a)  {text} }}"
+    for feeds, got in zip(given, run(body, given, "cpu"), strict=True):
+        np.testing.assert_array_equal(got["y"], wanted(x[feeds["m"]]))
+
+
+def test_the_first_of_nothing_that_was_found_is_out_of_range() -> None:
+    text = "(float[n] x, bool[n] m) => (float[1] y) <int64[1] zero = {0}>\n"
+    text += "{ a = Compress<axis=0>(x, m)  g = Abs(a)  y = GatherElements<axis=0>(g, zero) }"
+    x = np.arange(10, 16, dtype=np.float32)
+    assert [got["y"].tolist() for got in run(text, [{"x": x, "m": x > 13}], "cpu")] == [[14]]
+    with pytest.raises(ExecutionError, match="out of range"):
+        list(run(text, [{"x": x, "m": x < 0}], "cpu"))
