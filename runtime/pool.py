@@ -75,6 +75,8 @@ class Pool:
         """A context, to be given to `release` after the run. Raises `ExecutionError` when the module is closed."""
         if self._forks != _forks:
             self._reset()  # threads do not survive in a forked child, and locks may be held by some that are not there
+        if self._closed:  # else runs would take contexts from each other that `close` is to have
+            raise _closed()
         try:
             return self._idle.pop()
         except IndexError:
@@ -123,7 +125,7 @@ class Pool:
                         self._made += 1
                         return None
                     self._changed.wait()
-                raise ExecutionError("the module is closed; load the artifact again")
+                raise _closed()
             finally:
                 self._waiting -= 1
 
@@ -135,3 +137,7 @@ class Pool:
                 self._made -= 1
                 self._changed.notify()
             raise
+
+
+def _closed() -> ExecutionError:
+    return ExecutionError("the module is closed; load the artifact again")
