@@ -14,13 +14,13 @@ from tilestitch.compiler.cli import errors
 from tilestitch.compiler.cli.arguments import add_json
 from tilestitch.compiler.cli.inputs import add_sizes, check_sizes, sizes_of
 from tilestitch.compiler.cli.machine_code import describe_machine_code, machine_code
+from tilestitch.compiler.cli.nested import describe_bodies, kernel_table, kernels_in_bodies, onnx_nodes
 from tilestitch.compiler.cli.output import describe_sizes, give, say, table
 from tilestitch.compiler.cli.paths import existing, writable
 from tilestitch.compiler.cli.regions import describe_regions, launches_at
 
 SUMMARY = "say which kernels an artifact has, and why"
 MEMBER = "explain.json"
-NODES_SHOWN = 4
 _FIELDS = {"kernels", "refusals", "host_steps", "host", "target", "planner", "precision", "origins", "prediction"}
 
 
@@ -153,12 +153,10 @@ def _similar(explained: Mapping[str, Any], node: str) -> str:
 def describe(explained: Mapping[str, Any], *, with_launches: bool = False, with_schedule: bool = False) -> str:
     """EXPLAINED as text for people."""
     kernels = explained["kernels"]
-    rows = [
-        (k["number"], k["name"], k["kind"], "+".join(map(str, k["composition"])) or "-", _nodes(k)) for k in kernels
-    ]
+    nested = 0 if "node" in explained or "producer" in explained else kernels_in_bodies(explained)
     parts = [
         f"target {explained['target']}, planner {explained['planner']}, precision {explained['precision']}, "
-        f"{len(kernels)} kernels",
+        f"{len(kernels)} kernels" + (f" and {nested} in loops and branches" if nested else ""),
     ]
     parts.extend(_sizes(explained))
     parts.extend(_plain(explained))
@@ -166,12 +164,14 @@ def describe(explained: Mapping[str, Any], *, with_launches: bool = False, with_
         given = (f"{p['name']}{p['arguments']} ({p['owner']})" for p in explained["plugins"])
         parts.append(f"plug-ins: {', '.join(given)}")
     if kernels:
-        parts.append(table(rows, ("#", "kernel", "kind", "composition", "ONNX nodes")))
+        parts.append(kernel_table(explained))
         if with_launches and explained["target"] != "cpu":
             parts.append(_waits(kernels))
             parts.extend(_tiles(kernels))
         parts.extend(describe_regions(kernels))
         parts.extend(_in_slices(explained))
+    if nested:
+        parts.extend(describe_bodies(explained, _launches if with_launches else None))
     if with_schedule:
         parts.append(_schedule(explained))
     if "node" in explained:
@@ -185,10 +185,10 @@ def describe(explained: Mapping[str, Any], *, with_launches: bool = False, with_
         parts.append(_launches(kernels))
         parts.extend(describe_machine_code(explained))
     if explained["host_steps"]:
-        if "node" not in explained:
+        if "node" not in explained and explained["host"]["steps"]:
             parts.append(_on_host(explained))
-        parts.append("run with numpy between kernels:")
-        parts.extend(f"  {step['op']}: {_nodes(step)}" for step in explained["host_steps"])
+        parts.append("steps on the host:")
+        parts.extend(f"  {step['op']}: {onnx_nodes(step)}" for step in explained["host_steps"])
     if explained.get("notes"):
         parts.append("notes of passes:")
         parts.extend(f"  {note['pass']}: {note['note']}" for note in explained["notes"])
@@ -366,12 +366,6 @@ def _launches(kernels: Sequence[Mapping[str, Any]]) -> str:
     on_cpu = ("#", "symbol", "tasks", "scratch bytes")
     on_gpu = ("#", "symbol", "grid", "block", "shared bytes", "compiled for", "registers", "local bytes", "blocks/SM")
     return table(rows, on_cpu if len(rows[0]) == len(on_cpu) else on_gpu)
-
-
-def _nodes(kernel: Mapping[str, Any]) -> str:
-    nodes: Sequence[str] = kernel["onnx_nodes"]
-    more = len(nodes) - NODES_SHOWN
-    return ", ".join(nodes[:NODES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _inside(explained: Mapping[str, Any], kernel: Mapping[str, Any], stitches: Sequence[Mapping[str, Any]]) -> str:
