@@ -78,6 +78,8 @@ class LinkedScan:
                 values[outer] = state.copy()
             else:
                 values[outer][...] = state
+        for number, *_ in (*self._given, *self._slices):
+            self._body[number] = None  # which is the caller's
 
     def _put(self, whole: Sequence[tuple[int, int]], values: Sequence[Any]) -> None:
         """Give values to the body, by their numbers there and outside of it."""
@@ -108,6 +110,8 @@ class LinkedLoop:
         places = dict(zip(inputs[2:], (*step.carried, *step.body.captures)))
         self._copied = [(memory, places[number]) for number, memory in copied.items()]
         self._given = [(number, outer) for number, outer in places.items() if number not in copied]
+        self._callers = [number for number, _ in self._given]
+        self._callers += [number for number in repetition.results if number not in turning.stacks]
         self._once = repetition.fixed and not body[repetition.condition or 0]
         self._most = 1 if self._once else turning.most
         order = {number: index for index, number in enumerate(repetition.results)}
@@ -134,6 +138,8 @@ class LinkedLoop:
             done, going, states = self._turns(trips, most, parts)
             trips += done
         self._store(values, states, parts)
+        for number in self._callers:
+            self._body[number] = None
 
     def _turns(self, trips: int, most: int, parts: list[list[np.ndarray]]) -> tuple[int, bool, list[np.ndarray]]:
         """Execute so many turns at most; returns how many it were, whether the condition is still true, and the states,

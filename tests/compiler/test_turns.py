@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -272,6 +273,26 @@ def test_later_runs_of_loops_and_branches_between_kernels(width: int, chained: l
         compare(results, wanted)
     branches = set(map(id, chained))
     assert len(branches) == 6, "the program, what it calls, its two branches and those of one"
+
+
+@pytest.mark.parametrize("step", ["Loop (n, , s) <", "Scan (s, xs) <num_scan_inputs = 1, "])
+def test_what_a_later_run_was_given_is_let_go(step: str, chained: list[Chain]) -> None:
+    loop = step.startswith("Loop")
+    formal = "int64 i, bool c, float[5000] a" if loop else "float[5000] a, float[5000] x"
+    first, own = ("bool d, ", "d = Identity (c)  o = Exp (b)") if loop else ("", "o = Mul (b, x)")
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+      net (float[5000] s, float[3,5000] xs, int64 n) => (float[5000] last, float[k,5000] all) {{
+        last, all = {step} body = step ({formal}) => ({first}float[5000] b, float[5000] o) {{
+          b = Sin (a)  {own} }}> }}""")
+    loaded = load(compile_model(model, num_threads=1).to_bytes(), num_threads=1)
+    for _ in range(3):
+        feeds = {"s": np.ones(5000, np.float32), "xs": np.ones((3, 5000), np.float32), "n": np.array(3)}
+        results = loaded.run(feeds)
+        arrays = [weakref.ref(array) for array in (feeds["s"], feeds["xs"], *results.values())]
+        memory = [weakref.ref(array.base) for array in results.values() if isinstance(array.base, np.ndarray)]
+        del feeds, results
+        assert not any(each() is not None for each in (*arrays, *memory))
+    assert len(chained) == 2
 
 
 def test_loops_whose_results_are_not_all_wanted(chained: list[Chain]) -> None:
