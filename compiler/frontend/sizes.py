@@ -41,6 +41,8 @@ def contents_of(value: Value) -> np.ndarray | None:
 
 def computed(op: str, values: Sequence[Value], attrs: Mapping[str, Any]) -> np.ndarray | None:
     """The elements of the one result of a primitive whose operands are sizes; None if they are not known."""
+    if not all(isinstance(value.type, TensorType) for value in values):
+        return None  # of a rank that is not known
     if op in _ROUNDINGS and values[0].dtype in EXACT and values[0].data is None:
         return _rounded(op, values[0], attrs)
     if not any(v.producer is not None and v.producer.op == "sizes" for v in values):

@@ -54,7 +54,8 @@ FAR = 1 << 62
 class Symbol:
     """A named size in `low` to `high`, both included.
 
-    or_empty: it may be 0 besides. Proofs leave that out: where nothing has that size, there is nothing to compute.
+    or_empty: it may be 0 besides. Proofs leave that out: where nothing has that size, there is nothing to compute. What
+    is asked of a size that something else is beside, as of the parts of a concat, is asked of `perhaps_empty`.
     given: whether its range is one that was asked for, not the default, or what a model makes of that.
     """
 

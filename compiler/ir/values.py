@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .errors import IRError
-from .types import TensorType, Type
+from .types import AnyRankTensor, TensorType, Type
 
 
 class Value:
@@ -41,7 +41,8 @@ class Value:
 
     @property
     def dtype(self) -> str:
-        return self.tensor_type.dtype
+        """The data type, also of a tensor whose rank is not known; IRError of what is no tensor."""
+        return self.type.dtype if isinstance(self.type, AnyRankTensor) else self.tensor_type.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:

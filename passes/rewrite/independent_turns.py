@@ -64,7 +64,8 @@ class _Batch:
         assert counted is not None
         self.turns = counted.first
         turn, condition, *captured = self.body.inputs
-        self.outside: dict[Value, Value] = dict(zip((condition, *captured), loop.inputs[1:], strict=True))
+        self.outside: dict[Value, Value] = dict(zip(captured, loop.inputs[2:], strict=True))
+        self.outside[condition] = graph.constant(np.ones(condition.shape, np.bool_))  # given or not, it is true
         self.whole: dict[Value, Value] = {}
         self.turn = Run(0, 0 if self.turns == 1 else 1)
         self.runs: dict[Value, Run] = {turn: self.turn}

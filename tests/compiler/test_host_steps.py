@@ -27,6 +27,7 @@ BOXES = """g (float[1,50,4] boxes, float[1,1,50] scores) => (int64[k,3] chosen, 
   [nms] chosen = NonMaxSuppression (boxes, scores, most)
   [exp] y = Exp (scores)
 }"""
+X = np.array([1.5, -2.5], np.float32)
 
 
 def model(body: str) -> onnx.ModelProto:
@@ -206,3 +207,25 @@ def test_a_compiled_model_shows_its_host_steps() -> None:
     with load(compiled.to_bytes()) as loaded:
         times = loaded.profile([np.zeros((1, 50, 4), np.float32), np.zeros((1, 1, 50), np.float32)])
     assert [(time.symbol, time.on_host) for time in times if time.on_host] == [("host.Extent", True)]
+
+
+# --- tensors of unknown rank ---
+
+
+@pytest.mark.parametrize(("body", "wanted"), [
+    ("b = Floor(a)  d = Cast<to=7>(b)  y = Cast<to=1>(d)", np.floor),
+    ("b = Greater(a, x)  y = Cast<to=1>(b)", lambda a: (a > X).astype(np.float32)),
+    ("y = HardSwish(a)", lambda a: a * np.clip(a / 6 + 0.5, 0, 1)),
+])  # fmt: skip
+def test_operators_on_elements_take_tensors_of_any_rank(body: str, wanted: Any) -> None:
+    proto = model(f"""g (bool c, float[2] x, float[2,2] w) => (float[2] y) {{
+      a = If (c) <then_branch = one () => (float[2] u) {{ u = Neg (x) }},
+                  else_branch = two () => (float[2] v) {{ v = Neg (w) }}>
+      {body}
+    }}""")
+    for output in (proto.graph.output[0], *(a.g.output[0] for n in proto.graph.node for a in n.attribute if a.g.node)):
+        output.type.tensor_type.ClearField("shape")
+    with load(compile_model(proto).to_bytes()) as module:
+        for flag, negative in ((True, X), (False, np.stack([X, -X]))):
+            given = {"c": np.array(flag), "x": X, "w": np.stack([X, -X])}
+            np.testing.assert_allclose(module.run(given)["y"], wanted(-negative), rtol=1e-6)

@@ -212,3 +212,14 @@ def test_a_slice_that_ends_after_the_last_element_is_none_of_a_batch() -> None:
     )
     graph = batched(imported(parser.parse_model(HEAD + text)))
     assert "loop" in [node.op for node in graph.nodes]
+
+
+def test_a_condition_that_is_not_given_is_true_in_all_turns() -> None:
+    text = "(float[3] x) => (float[n,3] y, bool[n] z) <int64 turns = {4}, bool yes = {1}> {\n"
+    text += "y, z = Loop(turns, yes) <body = turn (int64 i, bool go) => (bool on, float[3] row, bool same) {\n"
+    text += "on = Identity(go)  f = Cast<to=1>(i)  row = Add(x, f)  same = Identity(go) }> }"
+    model = parser.parse_model(HEAD + text)
+    model.graph.node[0].input[1] = ""
+    graph = batched(imported(model))
+    assert "loop" not in [node.op for node in graph.nodes]
+    assert_same(model, graph, {"x": np.arange(3, dtype=np.float32)})
