@@ -93,7 +93,7 @@ class KernelCache:
         for _, size, path in entries:
             if total <= share * 3 // 4:
                 return
-            path.unlink(missing_ok=True)  # another process may have removed it
+            Path(path).unlink(missing_ok=True)  # another process may have removed it
             total -= size
 
     def _path(self, key: str) -> Path | None:
@@ -120,15 +120,16 @@ _CODEGEN = Path(__file__).parent
 _SOURCES = (_CODEGEN, _CODEGEN.parent / "passes" / "plan")
 
 
-def _entries(folder: Path) -> Iterator[tuple[int, int, Path]]:
+def _entries(folder: Path) -> Iterator[tuple[int, int, str]]:
     """Time of the last use in ns, bytes and path of each; what is no file is none of ours."""
-    for path in folder.iterdir():
-        try:
-            facts = path.lstat()
-        except OSError:
-            continue  # another process has removed it
-        if stat.S_ISREG(facts.st_mode):
-            yield facts.st_mtime_ns, facts.st_size, path
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            try:
+                facts = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue  # another process has removed it
+            if stat.S_ISREG(facts.st_mode):
+                yield facts.st_mtime_ns, facts.st_size, entry.path
 
 
 def _regular(path: Path) -> bytes | None:
