@@ -50,11 +50,16 @@ def is_native_type(type_: object, small: bool = False) -> bool:
     return type_.dtype in NATIVE_DTYPES or (small and type_.dtype in SMALL_FLOATS)
 
 
-def roles_of(nodes: Sequence[Node], stored: Iterable[Value], subject: str = "") -> Roles | WhyNot:
-    """The roles of `nodes` (in topological order) as one group that stores `stored`, or why that is no group."""
+def roles_of(
+    nodes: Sequence[Node], stored: Iterable[Value], subject: str = "", *, are_native: bool = False
+) -> Roles | WhyNot:
+    """The roles of `nodes` (in topological order) as one group that stores `stored`, or why that is no group.
+
+    are_native: that all nodes can be compiled is known.
+    """
     outputs = list(dict.fromkeys(stored))
     try:
-        return _roles(nodes, outputs)
+        return _roles(nodes, outputs, are_native)
     except Illegal as refusal:
         return WhyNot(subject or _names(nodes), f"legality.{refusal.rule}", refusal.reason, refusal.numbers)
 
@@ -63,10 +68,10 @@ def _names(nodes: Sequence[Node]) -> str:
     return " + ".join(n.name for n in nodes)
 
 
-def _roles(nodes: Sequence[Node], stored: list[Value]) -> Roles:
+def _roles(nodes: Sequence[Node], stored: list[Value], are_native: bool) -> Roles:
     if not nodes or not stored:
         raise Illegal("empty", "a group needs nodes and something to store")
-    for node in nodes:
+    for node in () if are_native else nodes:
         if not is_native(node):
             raise Illegal("native", f"{node.name} ({node.op}) cannot be compiled")
     by_kind: dict[Kind, list[Node]] = {}

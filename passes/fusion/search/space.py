@@ -131,7 +131,7 @@ class Space:
             return None
         nodes = state.in_order(members)
         values = state.stored({n for i in bits(stored) for n in self.atoms[i].owned}, members)
-        roles = roles_of(nodes, values)
+        roles = roles_of(nodes, values, are_native=True)
         if isinstance(roles, WhyNot) or why_not_on(state.target, roles, "") is not None:
             return None
         if several:
