@@ -17,6 +17,7 @@ from tilestitch.codegen.compute.dtypes import DATA_VARIABLE, HIDDEN, hidden_oper
 
 VARIABLE = "tilestitch_variable"
 """Calls of this name stand for their operand until `show_variables` takes them away."""
+_FLOORS = (tirx.FloorDiv, tirx.FloorMod)
 _DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
 
@@ -71,8 +72,10 @@ def hide_variables(func: Any) -> Any:
     by what only a run knows.
 
     TVM's analyzer puts scalars in place at each index in whose reach they are: it spends seconds on such quotients, and
-    simplifies nothing by them.
+    simplifies nothing by them. Quotients of places that go backwards are operands, too: of (-1 - x) // 3 it makes x //
+    -3 - 1, which is less where 3 does not divide x.
     """
+    func = func.with_body(tvm_ffi.structural_map(func.body, [(kind, _hidden_backwards) for kind in _FLOORS]))
     scalars = _divides_by_open(func.body)
 
     def rewrite(bind: Any, mutator: Any) -> Any:
@@ -83,6 +86,20 @@ def hide_variables(func: Any) -> Any:
         return tirx.Bind(bind.var, value)
 
     return func.with_body(tvm_ffi.structural_mutate(func.body, (tirx.Bind, rewrite)))
+
+
+def _hidden_backwards(division: Any) -> Any:
+    """A scalar quotient or remainder by a constant as the operand of a call, where something is subtracted before."""
+    if _lanes(division.ty) != 1 or not isinstance(division.b, tirx.IntImm) or not _goes_backwards(division.a):
+        return division
+    return tirx.call_extern(str(division.ty.dtype), VARIABLE, division)
+
+
+def _goes_backwards(expr: Any) -> bool:
+    """Whether what is not known is subtracted in a sum."""
+    if isinstance(expr, tirx.Add):
+        return _goes_backwards(expr.a) or _goes_backwards(expr.b)
+    return isinstance(expr, tirx.Sub) and (not isinstance(expr.b, tirx.IntImm) or _goes_backwards(expr.a))
 
 
 def show_variables(func: Any) -> Any:

@@ -51,8 +51,15 @@ def _dividend(quotient: Expr, remainder: Expr, size: Size) -> Expr | None:
     """What was divided by `size` to give both, the quotient perhaps reduced to a remainder itself; None if nothing was.
 
     The simplifier knows that x // 28 * 28 + x % 28 is x. But it reduces what is divided for a remainder only, (x + 32)
-    % 28 to (x + 4) % 28, and then does not see any more that both belong together.
+    % 28 to (x + 4) % 28, and then does not see any more that both belong together. Nor where it took a multiple out of
+    what is divided: n * 28 - 1 - x, the places of an open size backwards.
     """
+    if isinstance(quotient, tirx.Add):
+        for divided, taken in ((quotient.a, quotient.b), (quotient.b, quotient.a)):
+            joined = _dividend(divided, remainder, size)
+            if joined is not None:
+                return joined + taken * (in_kernel(size) if is_open(size) else size)
+        return None
     if not isinstance(remainder, tirx.FloorMod) or not _is_size(remainder.b, size):
         return None
     reduced = quotient.b if isinstance(quotient, tirx.FloorMod) else None

@@ -279,3 +279,20 @@ def test_elements_at_constant_places_are_replaced_where_there_are_so_many(op: st
             np.testing.assert_array_equal(run_guarded(module, feeds)["y"], wanted)
         with pytest.raises(ExecutionError, match="out of range"):
             module.run({"x": np.zeros(2, np.float32)})
+
+
+@pytest.mark.parametrize("body", [
+    "a = Reshape(x, flat)  b = Neg(a)  y = Slice(b, flat, far, front, flat)",
+    "a = Expand(x, thrice)  b = Reshape(a, flat)  y = Slice(b, flat, far, front, flat)",
+])  # fmt: skip
+def test_the_places_of_a_few_rows_backwards(body: str) -> None:
+    """Fewer than a vector has lanes, which a loop goes through one by one."""
+    text = "(float[n, 1] x) => (float[k] y) <int64[2] thrice = {1, 3}, int64[1] flat = {-1}, int64[1] front = {0},\n"
+    model = parser.parse_model(HEAD + text + f"int64[1] far = {{-9223372036854775807}}> {{ {body} }}")
+    if "Expand" not in body:
+        model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 3
+    reference = rivals.onnxruntime(model, 1)
+    with load(compile_model(model, dims={"n": (1, 64)}).to_bytes()) as module:
+        for rows in (1, 2, 4, 5, 33):
+            feeds = inputs(model, {"n": rows})
+            np.testing.assert_array_equal(run_guarded(module, feeds)["y"], reference(feeds)[0])
