@@ -49,7 +49,9 @@ def _resolved(graph: Graph, node: Node) -> Sequence[Value] | None:
 
 
 def _loop(graph: Graph, node: Node) -> Sequence[Value] | None:
-    """What is carried by a loop without turns, or the body of one turn."""
+    """What is carried by a loop without turns, or the body of one turn of a loop that carries something:
+    `independent_turns` makes more of others.
+    """
     trips, condition, *operands = node.inputs
     count, most, first = node.attrs["num_carried"], splat(trips), splat(condition)
     if (most is not None and most <= 0) or first is False:
@@ -57,7 +59,7 @@ def _loop(graph: Graph, node: Node) -> Sequence[Value] | None:
         fits = len(node.outputs) == count and _fit(carried, node.outputs)
         return carried if fits else None
     begins = first is True or (condition.producer is not None and condition.producer.op == "host.none")
-    if most != 1 or not begins:
+    if most != 1 or not begins or not count:
         return None
     turn, again = graph.constant(np.int64(0), name="turn"), graph.constant(np.True_, name="again")
     return _turn(graph, node, [turn, again, *operands], (0,) * (len(node.outputs) - count), count, first_result=1)
