@@ -42,7 +42,7 @@ class Parts:
 
 def chain_of(parts: Parts, inputs: Sequence[Any], lent: Mapping[int, Any] = MappingProxyType({})) -> Chain | None:
     """The chain of a program for inputs such as these; None where there is none. Those of its inputs and outputs that
-    are `lent` lie there in all runs, where whoever runs it finds them.
+    are `lent` lie there in all runs, where what runs it finds them.
     """
     staying = memory_that_stays(parts.program, parts.spec)
     if staying is None:
