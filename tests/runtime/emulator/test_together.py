@@ -9,7 +9,7 @@ from tilestitch.runtime.emulator import EmulatorOptions, Kernels
 from tilestitch.runtime.emulator.backend import _sequence
 from tilestitch.runtime.emulator.errors import KernelFaultError
 from tilestitch.runtime.emulator.kernels import KernelEdge, KernelLaunch
-from tilestitch.runtime.program import EDGE_KINDS, Edge
+from tilestitch.runtime.launches import EDGE_KINDS, Edge
 
 WRITER = """\
 extern "C" __global__ void writer(float* x, unsigned* flag) {
