@@ -15,7 +15,7 @@ from .host_runs import fits
 from .hostmemory import empty_tensor
 from .linked import Branch, LinkedIf, LinkedLoop, LinkedScan, LinkedStep
 from .program import Body, CallStep, ControlStep, IfStep, LoopStep, NativeStep, Program, ScanStep, ValueSpec
-from .turns import MOST_TURNS, Repeatable, Repetition, Turns, turning_of
+from .turns import MOST_TURNS, Repeatable, Repetition, Turning, Turns, turning_of
 from .types import TensorType
 
 
@@ -99,12 +99,11 @@ class _Linker:
             return None
         states = operands[: len(step.states)]
         turns = Turns(lengths.pop(), states, slices, step.input_directions, step.output_directions)
-        body = self._body(step, step.body, [*turns.formal, *operands[len(step.states) + len(step.scans) :]])
-        if body is None or not isinstance(body.steps[0], Repeatable):
+        captures = operands[len(step.states) + len(step.scans) :]
+        found = self._turning(step, repetition, turns, captures)
+        if found is None:
             return None
-        turning = turning_of(repetition, turns, body.steps[0], body.spec)
-        if turning is None:
-            return None
+        body, turning = found
         inputs, fixed = body.program.inputs, body.fixed.copy()
         return LinkedScan(step, repetition, turning, self.known, fixed, turns.most, self.parts.spec, inputs)
 
@@ -115,15 +114,23 @@ class _Linker:
         states = operands[: len(step.carried)]
         backwards = (False,) * len(repetition.results)
         turns = Turns(MOST_TURNS, states, results_backwards=backwards, leading=leading(step.body, 0))
-        body = self._body(step, step.body, [*turns.formal, *operands[len(step.carried) :]])
-        if body is None or not isinstance(body.steps[0], Repeatable):
+        found = self._turning(step, repetition, turns, operands[len(step.carried) :])
+        if found is None:
             return None
-        turning = turning_of(repetition, turns, body.steps[0], body.spec)
-        if turning is None:
-            return None
+        body, turning = found
         inputs, fixed = body.program.inputs, body.fixed.copy()
         turning.settle(inputs, len(fixed), body.spec)
         return LinkedLoop(step, repetition, turning, self.known, fixed, self.parts.spec, inputs)
+
+    def _turning(
+        self, step: LoopStep | ScanStep, repetition: Repetition, turns: Turns, captures: Sequence[np.ndarray]
+    ) -> tuple[Parts, Turning] | None:
+        """The body of what turns, and its turns in native code."""
+        body = self._body(step, step.body, [*turns.formal, *captures])
+        if body is None or not isinstance(body.steps[0], Repeatable):
+            return None
+        turning = turning_of(repetition, turns, body.steps[0], body.spec)
+        return None if turning is None else (body, turning)
 
     def _branch(self, step: IfStep | CallStep, body: Body) -> Branch | None:
         operands = self._examples(body.captures)
