@@ -59,7 +59,7 @@ def _loop(graph: Graph, node: Node) -> Sequence[Value] | None:
         fits = len(node.outputs) == count and _fit(carried, node.outputs)
         return carried if fits else None
     begins = first is True or (condition.producer is not None and condition.producer.op == "host.none")
-    if most != 1 or not begins or not count:
+    if most != 1 or not begins or not count or not _can_be_put_in_place(node, count, first_result=1):
         return None
     turn, again = graph.constant(np.int64(0), name="turn"), graph.constant(np.True_, name="again")
     return _turn(graph, node, [turn, again, *operands], (0,) * (len(node.outputs) - count), count, first_result=1)
@@ -68,22 +68,27 @@ def _loop(graph: Graph, node: Node) -> Sequence[Value] | None:
 def _scan_of_one(graph: Graph, node: Node) -> Sequence[Value] | None:
     """The body of a scan over operands of one element each."""
     attrs, state = node.attrs, node.attrs["num_state"]
-    scanned, elements = node.inputs[state : state + attrs["num_scanned"]], []
-    for value, axis in zip(scanned, attrs["input_axes"], strict=True):
-        if not is_sized(value) or value.shape[axis] != 1:
-            return None
-        elements.append(reshaped(graph, node, value, (*value.shape[:axis], *value.shape[axis + 1 :])))
+    scanned = list(zip(node.inputs[state : state + attrs["num_scanned"]], attrs["input_axes"], strict=True))
+    once = bool(scanned) and all(is_sized(value) and value.shape[axis] == 1 for value, axis in scanned)
+    if not once or not _can_be_put_in_place(node, state):
+        return None
+    elements = [
+        reshaped(graph, node, value, (*value.shape[:axis], *value.shape[axis + 1 :])) for value, axis in scanned
+    ]
     operands = [*node.inputs[:state], *elements, *node.inputs[state + len(scanned) :]]
-    return _turn(graph, node, operands, attrs["output_axes"], state) if scanned else None
+    return _turn(graph, node, operands, attrs["output_axes"], state)
+
+
+def _can_be_put_in_place(node: Node, carried: int, first_result: int = 0) -> bool:
+    """Whether the results of a body are of the types that were promised, but for the axis of what is collected."""
+    outputs = node.attrs["body"].outputs[first_result:]
+    return _fit(outputs[:carried], node.outputs[:carried]) and all(is_sized(v) for v in outputs[carried:])
 
 
 def _turn(
     graph: Graph, node: Node, operands: Sequence[Value], axes: Sequence[int], carried: int, first_result: int = 0
-) -> list[Value] | None:
+) -> list[Value]:
     """The results of one turn of the body: what is carried, then what is collected along `axes`."""
-    outputs = node.attrs["body"].outputs[first_result:]
-    if not _fit(outputs[:carried], node.outputs[:carried]) or not all(is_sized(v) for v in outputs[carried:]):
-        return None
     values = _copied(graph, node, node.attrs["body"], operands)[first_result:]
     collected = [
         reshaped(graph, node, value, (*value.shape[:axis], 1, *value.shape[axis:]))
