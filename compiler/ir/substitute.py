@@ -14,9 +14,14 @@ from .types import Dim, TensorType, Type
 def graph_at(graph: Graph, values: Mapping[str, Size]) -> Graph:
     """A copy of the graph, nodes and values of the same names, in which symbols have these sizes."""
     copy = graph.clone()
-    _replace(copy, lambda size: at(size, values))
-    copy.symbols = tuple(symbol for symbol in graph.symbols if symbol.name not in values)
+    put_sizes(copy, values)
     return copy
+
+
+def put_sizes(graph: Graph, values: Mapping[str, Size]) -> None:
+    """Let symbols of a graph, and of what is nested in it, have these sizes."""
+    _replace(graph, lambda size: at(size, values))
+    graph.symbols = tuple(symbol for symbol in graph.symbols if symbol.name not in values)
 
 
 def sizes_given(graph: Graph, shapes: Sequence[Sequence[Dim] | None]) -> dict[str, int]:

@@ -64,6 +64,7 @@ def _types(graph: Graph) -> list[TensorType]:
 def _candidates(graph: Graph, given: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Sizes for which all claims hold, the best ones first."""
     leaders = _leaders(graph)
+    only = {leaders[name]: size for name, size in _only_sizes(graph)}
     taken: set[Any] = {d for type_ in _types(graph) for d in type_.shape}
     made = {s: [d for d in taken if is_open(d) and symbols_of([d]) == {s}] for s in graph.symbols}
     for order in _orders(taken, len(graph.symbols)):
@@ -71,6 +72,7 @@ def _candidates(graph: Graph, given: Mapping[str, int]) -> Iterator[dict[str, in
         first |= {s.name: _with_work(s, made[s], first[s.name]) for s in made if s.name not in given}
         for factor in FACTORS:
             sizes = {s.name: _in_range(s, first[leaders[s.name]], factor) for s in graph.symbols}
+            sizes |= {name: only[leader] for name, leader in leaders.items() if leader in only}
             if _all_hold(graph, sizes):
                 yield sizes
     for order in _orders(taken, len(graph.symbols), FEW):
@@ -121,6 +123,20 @@ def _leaders(graph: Graph) -> dict[str, str]:
             first, second = (leaders[symbol.name] for symbol in pair)
             leaders = {name: first if leader == second else leader for name, leader in leaders.items()}
     return leaders
+
+
+def _only_sizes(graph: Graph) -> Iterator[tuple[str, int]]:
+    """Symbols to which a claim leaves a single size: it says that a multiple of the symbol, and a number, is 0."""
+    for claim in graph.claims:
+        symbol, *others = symbols_of([claim.size]) or [None]
+        if symbol is None or others or not claim.exact:
+            continue
+        one, two, far = (typical(claim.size, {symbol.name: size}) for size in (1, 2, FIRSTS[0]))
+        slope = two - one
+        if slope and far - one == (FIRSTS[0] - 1) * slope and one % slope == 0:
+            size = 1 - one // slope
+            if symbol.low <= size <= symbol.high:
+                yield symbol.name, size
 
 
 def _differences(a: Symbol, b: Symbol) -> tuple[Size, Size]:

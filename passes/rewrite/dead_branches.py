@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,10 +10,12 @@ import numpy as np
 
 from tilestitch.compiler.ir import Graph, Node, Value, kind_of
 from tilestitch.compiler.ir.ops import Kind
-from tilestitch.compiler.ir.types import types_compatible
+from tilestitch.compiler.ir.sizes import Size
+from tilestitch.compiler.ir.symbol_uses import symbols_of_type
 from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import is_sized, reshaped, splat
+from .found_sizes import found_sizes, settle
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,19 @@ def _loop(graph: Graph, node: Node) -> Sequence[Value] | None:
     count, most, first = node.attrs["num_carried"], splat(trips), splat(condition)
     if (most is not None and most <= 0) or first is False:
         carried = operands[:count]
-        fits = len(node.outputs) == count and _fit(carried, node.outputs)
-        return carried if fits else None
+        sizes = None if len(node.outputs) > count else found_sizes(graph, node, [value.type for value in carried])
+        if sizes is None:
+            return None
+        settle(graph, sizes, ())
+        return carried
     begins = first is True or (condition.producer is not None and condition.producer.op == "host.none")
-    if most != 1 or not begins or not count or not _can_be_put_in_place(node, count, first_result=1):
+    if most != 1 or not begins or not count:
         return None
-    turn, again = graph.constant(np.int64(0), name="turn"), graph.constant(np.True_, name="again")
-    return _turn(graph, node, [turn, again, *operands], (0,) * (len(node.outputs) - count), count, first_result=1)
+
+    def given() -> list[Value]:
+        return [graph.constant(np.int64(0), name="turn"), graph.constant(np.True_, name="again"), *operands]
+
+    return _turn(graph, node, given, (0,) * (len(node.outputs) - count), count, first_result=1)
 
 
 def _scan_of_one(graph: Graph, node: Node) -> Sequence[Value] | None:
@@ -70,47 +78,57 @@ def _scan_of_one(graph: Graph, node: Node) -> Sequence[Value] | None:
     attrs, state = node.attrs, node.attrs["num_state"]
     scanned = list(zip(node.inputs[state : state + attrs["num_scanned"]], attrs["input_axes"], strict=True))
     once = bool(scanned) and all(is_sized(value) and value.shape[axis] == 1 for value, axis in scanned)
-    if not once or not _can_be_put_in_place(node, state):
+    if not once:
         return None
-    elements = [
-        reshaped(graph, node, value, (*value.shape[:axis], *value.shape[axis + 1 :])) for value, axis in scanned
-    ]
-    operands = [*node.inputs[:state], *elements, *node.inputs[state + len(scanned) :]]
-    return _turn(graph, node, operands, attrs["output_axes"], state)
 
+    def given() -> list[Value]:
+        elements = [
+            reshaped(graph, node, value, (*value.shape[:axis], *value.shape[axis + 1 :])) for value, axis in scanned
+        ]
+        return [*node.inputs[:state], *elements, *node.inputs[state + len(scanned) :]]
 
-def _can_be_put_in_place(node: Node, carried: int, first_result: int = 0) -> bool:
-    """Whether the results of a body are of the types that were promised, but for the axis of what is collected."""
-    outputs = node.attrs["body"].outputs[first_result:]
-    return _fit(outputs[:carried], node.outputs[:carried]) and all(is_sized(v) for v in outputs[carried:])
+    return _turn(graph, node, given, attrs["output_axes"], state)
 
 
 def _turn(
-    graph: Graph, node: Node, operands: Sequence[Value], axes: Sequence[int], carried: int, first_result: int = 0
-) -> list[Value]:
-    """The results of one turn of the body: what is carried, then what is collected along `axes`."""
-    values = _copied(graph, node, node.attrs["body"], operands)[first_result:]
-    collected = [
-        reshaped(graph, node, value, (*value.shape[:axis], 1, *value.shape[axis:]))
-        for value, axis in zip(values[carried:], axes, strict=True)
-    ]
+    graph: Graph, node: Node, given: Callable[[], Sequence[Value]], axes: Sequence[int], carried: int,
+    first_result: int = 0,
+) -> list[Value] | None:  # fmt: skip
+    """The results of one turn of the body with what is `given`: what is carried, then what is collected along `axes`.
+    None, and nothing changed, if they are not what readers of `node` were promised.
+    """
+    body = node.attrs["body"]
+    results = body.outputs[first_result:]
+    if not _knows_sizes_of(node.inputs, body) or not all(is_sized(value) for value in results[carried:]):
+        return None
+    shapes = [(*v.shape[:axis], 1, *v.shape[axis:]) for v, axis in zip(results[carried:], axes, strict=True)]
+    types = [v.tensor_type.with_shape(shape) for v, shape in zip(results[carried:], shapes, strict=True)]
+    sizes = found_sizes(graph, node, [*(value.type for value in results[:carried]), *types])
+    if sizes is None:
+        return None
+    values = _copied(graph, node, body, given(), sizes)[first_result:]
+    collected = [reshaped(graph, node, value, shape) for value, shape in zip(values[carried:], shapes, strict=True)]
     return [*values[:carried], *collected]
-
-
-def _fit(values: Sequence[Value], promised: Sequence[Value]) -> bool:
-    """Whether values are of the types that readers of `promised` know."""
-    return all(types_compatible(v.type, p.type) for v, p in zip(values, promised, strict=True))
 
 
 def inline(graph: Graph, node: Node, body: Graph, operands: Sequence[Value]) -> list[Value] | None:
     """Copy `body`'s nodes before `node`, reading `operands` for its inputs; returns its outputs' values.
 
-    None, and nothing changed, if a result's type does not fit what readers of `node` were promised.
+    None, and nothing changed, if a result's type does not fit what readers of `node` were promised, or the body has
+    sizes of its own.
     """
-    return _copied(graph, node, body, operands) if _fit(body.outputs, node.outputs) else None
+    sizes = found_sizes(graph, node, [v.type for v in body.outputs]) if _knows_sizes_of(operands, body) else None
+    return None if sizes is None else _copied(graph, node, body, operands, sizes)
 
 
-def _copied(graph: Graph, node: Node, body: Graph, operands: Sequence[Value]) -> list[Value]:
+def _knows_sizes_of(operands: Sequence[Value], body: Graph) -> bool:
+    """Whether the body knows its inputs by the sizes that the operands have; others are those of any turn."""
+    pairs = zip(operands, body.inputs, strict=True)
+    return all(symbols_of_type(formal.type) <= symbols_of_type(given.type) for given, formal in pairs)
+
+
+def _copied(graph: Graph, node: Node, body: Graph, operands: Sequence[Value], sizes: Mapping[str, Size]) -> list[Value]:
+    settle(graph, sizes, body.claims, body.symbols)
     mapping: dict[Value, Value] = dict(zip(body.inputs, operands, strict=True))
 
     def mapped(value: Value) -> Value:

@@ -5,20 +5,22 @@ So exporters write sums of embeddings: a turn for each row, which reads the rows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 
 from tilestitch.compiler.ir import Graph, Node, Value, is_elementwise
+from tilestitch.compiler.ir.claims import Claim, because, noting
 from tilestitch.compiler.ir.errors import TypeRuleError, UndecidedError
 from tilestitch.compiler.ir.sizes import Size, at, bounds_of, is_open, symbols_of
-from tilestitch.compiler.ir.types import storage_bytes, types_compatible
+from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import is_tensor, splat
+from .found_sizes import found_sizes, settle
 from .runs import Run, combined, run_of
 
 MOST_TURN_BYTES = 1 << 20
@@ -70,6 +72,7 @@ class _Batch:
         self.turn = Run(0, 0 if self.turns == 1 else 1)
         self.runs: dict[Value, Run] = {turn: self.turn}
         self.sizes: dict[str, Size] = {}
+        self.claims = [*self.body.claims]
         self.added: list[Node] = []
 
     def put_in_place(self) -> bool:
@@ -77,17 +80,32 @@ class _Batch:
         try:
             if bounds_of(self.turns)[0] < 1:
                 raise _NoBatch
-            for node in self.body.nodes:
-                self._node(node)
-            results = [self._all_turns(value) for value in self.body.outputs[1:]]
-            if not all(types_compatible(r.type, o.type) for r, o in zip(results, self.loop.outputs, strict=True)):
+            with noting(self.claims.append), because(", ".join(self.loop.origins)):
+                for node in self.body.nodes:
+                    self._node(node)
+                results = [self._all_turns(value) for value in self.body.outputs[1:]]
+            claims = list(self._claims())
+            sizes = found_sizes(self.graph, self.loop, [value.type for value in results])
+            if sizes is None:
                 raise _NoBatch
         except (_NoBatch, TypeRuleError, UndecidedError):
             for node in reversed(self.added):
                 self.graph.remove(node)
             return False
+        settle(self.graph, sizes, claims)
         self.graph.replace(self.loop, results)
         return True
+
+    def _claims(self) -> Iterator[Claim]:
+        """What must hold of sizes outside, as a turn, of which there is one at least, takes it for granted."""
+        for claim in self.claims:
+            outside = replace(claim, size=at(claim.size, self.sizes))
+            if symbols_of([outside.size]) & set(self.body.symbols):
+                raise _NoBatch
+            if is_open(outside.size):
+                yield outside
+            elif not outside.holds({}):
+                raise _NoBatch
 
     # -- nodes of the body -----------------------------------------------------------------------------------------
 
@@ -100,6 +118,7 @@ class _Batch:
         run = self._run_after(node)
         if run is not None:
             self.runs[node.output] = run
+            self.sizes.update({s.name: 1 for d in node.output.shape for s in _alone(d)})
             return
         rule = _ELEMENTWISE if is_elementwise(node.op) else _RULES.get(node.op)
         if rule is None or not all(is_tensor(v) for v in (*node.inputs, *node.outputs)):
@@ -121,6 +140,7 @@ class _Batch:
         if taken is None:
             raise _NoBatch
         graph = node.attrs["then_graph" if taken else "else_graph"]
+        self.claims += graph.claims
         for inner, outer in zip(graph.inputs, captured, strict=True):
             self._rename(inner, outer)
         for one in graph.nodes:

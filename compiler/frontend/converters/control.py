@@ -80,13 +80,14 @@ def _settled(
 
 
 def _trip_count(max_trip: Value | None, condition: Value | None, body: Graph) -> int | str:
-    """How often the body runs, if that is certain: a constant count, and a condition that is never false."""
+    """How often the body runs, if that is certain: a constant count, and no condition that ends it before."""
     if max_trip is None or max_trip.data is None:
         return UNKNOWN
+    count = max(0, int(max_trip.data.reshape(())))
     starts = condition is None or (condition.data is not None and bool(condition.data.reshape(())))
     again = body.outputs[0]
     continues = again is body.inputs[1] or (again.data is not None and bool(again.data.reshape(())))
-    return max(0, int(max_trip.data.reshape(()))) if starts and continues else UNKNOWN
+    return count if not count or (starts and (continues or count == 1)) else UNKNOWN
 
 
 def _final_type(initial: Type, always: Type, result: Type, trips: int | str) -> Type:
