@@ -17,9 +17,10 @@ from tilestitch.passes.plan.launches.own import KernelsOf, no_kernels
 
 from .contract import PassContext
 from .errors import PassError, PlanError
+from .fusion.made import PlansMade
 from .fusion.planners import PLANNERS, SEARCHES, asking, default_work
 from .fusion.stages import Kernels
-from .fusion.stitcher import stitch
+from .fusion.stitcher import Fused, fuse, stitch
 from .open.memory import place_open
 from .open.plan import make_open_plan
 from .open.typical import typical_sizes
@@ -68,18 +69,22 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     budget_s, work = context.options.get("plan_budget_s"), default_work(len(graph.nodes))
     sure = context.least_gain is None or planner not in SEARCHES
     laws = context if sure else replace(context, cost_model=ANALYTICAL)
-    plan = planned(graph, laws, planner, _rules(PLANNERS[planner], laws, budget_s), bodies)
+    made = PlansMade()
+    plan = planned(graph, laws, planner, _rules(PLANNERS[planner], laws, budget_s), bodies, made)
     if planner not in SEARCHES or not (budget_s or (budget_s is None and context.options.get("search"))):
         return plan
     if sure and _is_one_kernel(plan, graph, context):
         return plan
     try:
-        gains = [(context, 0.0)] if sure else [(laws, 0.0), (context, context.least_gain or 0.0)]
+        gains = [(laws, 0.0, made)]
+        if not sure:
+            gains.append((context, context.least_gain or 0.0, PlansMade()))
         found = [
-            (planned(graph, each, planner, _rules(SEARCHES[planner], each, budget_s, work), bodies), gain)
-            for each, gain in gains
+            (planned(graph, each, planner, _rules(SEARCHES[planner], each, budget_s, work), bodies, done), gain)
+            for each, gain, done in gains
         ]
-        better = [one for one, gain in found if is_better(one, plan, graph, laws, context, gain)]
+        others = [(one, gain) for one, gain in found if one is not plan]
+        better = [one for one, gain in others if is_better(one, plan, graph, laws, context, gain)]
         return min(better, key=lambda one: _at_sizes_us(one, graph, context), default=plan)
     except KeyboardInterrupt:
         reason = "an interrupt ended the search for a better plan; another run may find one"
@@ -146,12 +151,25 @@ def predicted_us(plan: StitchPlan, graph: Graph, context: PassContext) -> float:
 
 
 def _planned(
-    graph: Graph, context: PassContext, planner: str, rules: Sequence[FusionRule], bodies: Mapping[str, StitchPlan]
+    graph: Graph,
+    context: PassContext,
+    planner: str,
+    rules: Sequence[FusionRule],
+    bodies: Mapping[str, StitchPlan],
+    made: PlansMade,
 ) -> StitchPlan:
-    """The plan that `rules` make; `bodies` are those of nested graphs."""
+    """The plan that `rules` make, or that was `made` of what they join; `bodies` are those of nested graphs."""
+    fused = fuse(graph, rules, context.target)
+    known = made.of(fused)
+    return known or made.keep(fused, _plan_of(fused, graph, context, planner, bodies))
+
+
+def _plan_of(
+    fused: Fused, graph: Graph, context: PassContext, planner: str, bodies: Mapping[str, StitchPlan]
+) -> StitchPlan:
     wanted = wanted_sync(context.options.get("sync"))
     budget_s = context.options.get("plan_budget_s")
-    result = stitch(graph, rules, context.target, aliases=planner != "none")
+    result = stitch(fused, aliases=planner != "none")
     positions = {n.name: i for i, n in enumerate(graph.nodes)}
     scheduled = schedule_groups(graph, result.groups, context.target, context.cost_model)
     groups, too_large = apart_where_too_large(graph, scheduled, context.target)

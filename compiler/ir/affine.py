@@ -61,21 +61,33 @@ Atom: TypeAlias = Variable | Quotient
 class Affine:
     """`constant + sum of coefficient * atom`; coefficients are not 0, and there is at least one."""
 
-    __slots__ = ("_hash", "bounds", "constant", "terms")
+    __slots__ = ("_bounds", "_hash", "constant", "terms")
 
     def __init__(self, terms: Mapping[Atom, int], constant: int) -> None:
         self.terms, self.constant = terms, constant
-        low = high = constant
-        for atom, coefficient in terms.items():
-            ends = atom.bounds[0] * coefficient, atom.bounds[1] * coefficient
-            low, high = low + min(ends), high + max(ends)
-        self.bounds: tuple[int, int] = (low, high)
-        self._hash = hash((frozenset(terms.items()), constant))
+        # Most are summed up with others at once: what they are is found out where it is asked for.
+        self._bounds: tuple[int, int] | None = None
+        self._hash: int | None = None
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Between which integers, both included, the expression surely lies."""
+        if self._bounds is None:
+            low = high = self.constant
+            for atom, coefficient in self.terms.items():
+                least, most = atom.bounds
+                if coefficient < 0:
+                    least, most = most, least
+                low, high = low + least * coefficient, high + most * coefficient
+            self._bounds = low, high
+        return self._bounds
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Affine) and self.constant == other.constant and self.terms == other.terms
 
     def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash((frozenset(self.terms.items()), self.constant))
         return self._hash
 
     def __repr__(self) -> str:
@@ -187,11 +199,15 @@ def _fraction(rest: Integer, divisor: int) -> Integer:
 def _without_small(rest: Affine, divisor: int) -> Affine:
     """Less the terms that together never reach the next multiple of what divides all others and the divisor."""
     order = sorted(rest.terms.items(), key=lambda term: abs(term[1]))
+    low, high = (bound - rest.constant for bound in rest.bounds)
+    step = divisor
     for count in range(len(order) - 1, 0, -1):
-        step = gcd(divisor, *(c for _, c in order[count:]))
+        atom, coefficient = order[count]
+        ends = sorted(bound * coefficient for bound in atom.bounds)
+        low, high, step = low - ends[0], high - ends[1], gcd(step, coefficient)
+        if step == 1:
+            break
         small = rest.constant % step
-        low = small + sum(min(a.bounds[0] * c, a.bounds[1] * c) for a, c in order[:count])
-        high = small + sum(max(a.bounds[0] * c, a.bounds[1] * c) for a, c in order[:count])
-        if step > 1 and low >= 0 and high < step:
+        if low + small >= 0 and high + small < step:
             return Affine(dict(order[count:]), rest.constant - small)
     return rest

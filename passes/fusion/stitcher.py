@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeAlias
 
 from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
 from tilestitch.passes.errors import PassContractError
@@ -19,6 +21,8 @@ from tilestitch.passes.plan.target import TargetInfo
 from .clusters import Cluster, Fusion
 from .stages import Combine, CombineRule, Kernels
 
+Named: TypeAlias = tuple[tuple[str, str], ...]
+Partition: TypeAlias = frozenset[tuple[Named, Named]]
 GEMMS = (GroupKind.CONTRACTION, GroupKind.ATTENTION)
 MOST_PROPOSALS = 200_000
 """A rule that proposes more than this has an endless loop."""
@@ -35,8 +39,31 @@ class Stitched:
     refusals: tuple[WhyNot, ...]
 
 
-def stitch(graph: Graph, rules: Sequence[FusionRule], target: TargetInfo, *, aliases: bool = True) -> Stitched:
-    """Apply `rules` in order. Raises PassContractError if a rule does not follow its protocol."""
+@dataclass(frozen=True)
+class Fused:
+    """What `rules` have joined, and what they were refused on the way."""
+
+    state: Fusion
+    rules: tuple[FusionRule, ...]
+    refusals: tuple[WhyNot, ...]
+
+    @cached_property
+    def partition(self) -> Partition:
+        """What each cluster owns and copies, by name and operator: the same for equal graphs that are joined alike."""
+        return frozenset((_named(c.owned), _named(c.copies)) for c in self.state.clusters())
+
+    @property
+    def combining(self) -> list[FusionRule]:
+        """The rules that make plans of this: where they are the same, so are the plans of one partition."""
+        return [rule for rule in self.rules if isinstance(rule, CombineRule)]
+
+
+def _named(nodes: Iterable[Node]) -> Named:
+    return tuple(sorted((node.name, node.op) for node in nodes))
+
+
+def fuse(graph: Graph, rules: Sequence[FusionRule], target: TargetInfo) -> Fused:
+    """Let `rules` join nodes, in order. Raises PassContractError if a rule does not follow its protocol."""
     state = Fusion(graph, target, rules)
     refusals: dict[tuple[str, str, str], WhyNot] = {}
     for rule in rules:
@@ -47,13 +74,24 @@ def stitch(graph: Graph, rules: Sequence[FusionRule], target: TargetInfo, *, ali
             # What built-in rules were refused is found again at the borders that remain; of others every attempt is
             # kept.
             if refusal is not None and (proposal.forced or refusal.rule in {r.name for r in rules}):
-                refusals.setdefault((refusal.subject, refusal.rule, refusal.reason), refusal)
+                refusals.setdefault(_key(refusal), refusal)
+    return Fused(state, tuple(rules), tuple(refusals.values()))
+
+
+def stitch(fused: Fused, *, aliases: bool = True) -> Stitched:
+    """Combine the kernels of what was joined. Raises PassContractError if a rule does not follow its protocol."""
+    state, rules = fused.state, fused.rules
+    refusals = {_key(refusal): refusal for refusal in fused.refusals}
     kernels, refused = combined(state, rules, aliases=aliases)
     alias_of = _aliases(state) if aliases else {}
-    for refusal in (*state.remarks, *_not_native(graph), *_borders(state, rules, alias_of), *refused):
-        refusals.setdefault((refusal.subject, refusal.rule, refusal.reason), refusal)
+    for refusal in (*state.remarks, *_not_native(state.graph), *_borders(state, rules, alias_of), *refused):
+        refusals.setdefault(_key(refusal), refusal)
     groups = tuple(kernels.groups.values())
     return Stitched(groups, kernels.host_groups, kernels.aliases, kernels.places, tuple(refusals.values()))
+
+
+def _key(refusal: WhyNot) -> tuple[str, str, str]:
+    return refusal.subject, refusal.rule, refusal.reason
 
 
 def combined(state: Fusion, rules: Sequence[FusionRule], *, aliases: bool = True) -> tuple[Kernels, list[WhyNot]]:

@@ -14,9 +14,10 @@ from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.substitute import graph_at
 from tilestitch.compiler.ir.text import fingerprint
 from tilestitch.passes.contract import PassContext
+from tilestitch.passes.fusion.made import PlansMade
 from tilestitch.passes.fusion.rules.builtin import FusionRule
 from tilestitch.passes.fusion.rules.inplace import InPlace
-from tilestitch.passes.fusion.stitcher import Stitched, stitch
+from tilestitch.passes.fusion.stitcher import Fused, Stitched, fuse, stitch
 from tilestitch.passes.plan import Group, StitchPlan, WhyNot
 from tilestitch.passes.plan.kept_floats import with_floats
 from tilestitch.passes.schedule.kernels import apart_where_too_large, schedule_groups
@@ -40,10 +41,20 @@ HOSTED = "host."
 
 
 def make_open_plan(
-    graph: Graph, context: PassContext, planner: str, rules: Sequence[FusionRule], bodies: Mapping[str, StitchPlan]
+    graph: Graph,
+    context: PassContext,
+    planner: str,
+    rules: Sequence[FusionRule],
+    bodies: Mapping[str, StitchPlan],
+    made: PlansMade,
 ) -> StitchPlan:
-    """Plan an open graph by `rules`; `bodies` are the plans of those nested in it."""
-    result, groups, refusals = _kernels(graph, context, rules)
+    """The plan of an open graph by `rules`, or that was `made` of what they join; `bodies` are the plans of those
+    nested in it.
+    """
+    found = _kernels(graph, context, rules, made)
+    if isinstance(found, StitchPlan):
+        return found
+    fused, result, groups, refusals = found
     nodes = {node.name: node for node in graph.nodes}
     groups = tuple(with_floats(nodes, group) for group in groups)
     positions = {n.name: i for i, n in enumerate(graph.nodes)}
@@ -70,7 +81,7 @@ def make_open_plan(
         symbols=graph.symbols,
         slices=slices,
     )
-    return completed(plan, graph, context.kernels_of)
+    return made.keep(fused, completed(plan, graph, context.kernels_of))
 
 
 def _not_tied(graph: Graph, context: PassContext) -> tuple[WhyNot, ...]:
@@ -82,10 +93,10 @@ def _not_tied(graph: Graph, context: PassContext) -> tuple[WhyNot, ...]:
 
 
 def _kernels(
-    graph: Graph, context: PassContext, rules: Sequence[FusionRule]
-) -> tuple[Stitched, tuple[Group, ...], tuple[WhyNot, ...]]:
-    """What is fused at typical sizes, with the groups as they are at all sizes. What keeps a group from being one there
-    is taken out, its anchor if it has one, and the rest is fused anew.
+    graph: Graph, context: PassContext, rules: Sequence[FusionRule], made: PlansMade
+) -> StitchPlan | tuple[Fused, Stitched, tuple[Group, ...], tuple[WhyNot, ...]]:
+    """What is fused at typical sizes, with the groups as they are at all sizes; or the plan that was `made` of it. What
+    keeps a group from being one there is taken out, its anchor if it has one, and the rest is fused anew.
     """
     rules = [rule for rule in rules if not isinstance(rule, InPlace)]  # slots hold whole values
     nodes = {node.name: node for node in graph.nodes}
@@ -96,7 +107,11 @@ def _kernels(
         for node in typical.nodes:
             if node.name in refused:
                 node.op = HOSTED + node.op
-        result = stitch(typical, rules, context.target)
+        fused = fuse(typical, rules, context.target)
+        known = made.of(fused)
+        if known is not None:
+            return known
+        result = stitch(fused)
         if context.target.is_gpu:
             result = launched_apart(result, nodes)
         by_name = {node.name: node for node in typical.nodes}
@@ -109,7 +124,7 @@ def _kernels(
             whole = [group for group in groups if isinstance(group, Group)]
             most = context.options.get(MOST_CASES)
             cased = with_cases(whole, graph, sizes, context.target, context.cost_model, most)
-            return result, cased, tuple(refused.values())
+            return fused, result, cased, tuple(refused.values())
         for group, reason in problems.items():
             culprits = [group.anchor] if group.anchor else group.nodes
             refused.update((name, WhyNot(name, OPEN_KERNEL, reason)) for name in culprits)

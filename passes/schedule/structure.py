@@ -121,10 +121,13 @@ def _value(value: Value, numbers: dict[Value, int]) -> Hashable:
 
 
 def _constant(value: Value) -> Iterator[Hashable]:
+    data = value.data
     yield value.is_constant
-    if value.data is None:
+    if data is None:
         return
-    if value.data.nbytes <= MOST_CONSTANT_BYTES:
-        yield value.data.tobytes()
-    elif value.data.dtype.kind in "iub" and value.data.itemsize > 1:
-        raise _Incomparable
+    whole_numbers = data.dtype.kind in "iub" and data.itemsize > 1
+    if data.nbytes > MOST_CONSTANT_BYTES:
+        if whole_numbers:
+            raise _Incomparable
+    elif whole_numbers or len(set(data.ravel().tolist())) == 1:
+        yield data.tobytes()

@@ -62,7 +62,7 @@ def compile_kernels(
     Raises KernelError, naming the kernel and its ONNX nodes, if TVM or LLVM refuses one.
     """
     ends = digests or [""] * len(launches)
-    texts = {id(launch.func): _text(launch.func) for launch in launches}
+    texts = {key: _text(func) for key, func in {id(launch.func): launch.func for launch in launches}.items()}
     hashes = {key: _hash(text) for key, text in texts.items()}
     symbols = tuple(f"{launch.kind}_{hashes[id(launch.func)]}{end}" for launch, end in zip(launches, ends, strict=True))
     unique = {
