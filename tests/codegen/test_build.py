@@ -43,6 +43,15 @@ def test_equal_kernels_are_compiled_once_whatever_their_values_are_called() -> N
     assert compiled.symbols[0].startswith("injective_")
 
 
+def test_a_kernel_of_many_launches_is_written_as_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+    monkeypatch.setattr(build, "_text", lambda func, text=build._text: written.append(func) or text(func))
+    layer, other = launches(scaled())[0], launches(scaled(3.0))[0]
+    layers = [replace(layer, origins=(f"Exp_{number}",)) for number in range(5)]
+    assert len(compile_kernels([*layers, other], target()).symbols) == 6
+    assert len(written) == 2
+
+
 def test_symbols_are_the_same_in_another_process() -> None:
     code = (
         "from tests.codegen.test_build import launches, scaled\n"

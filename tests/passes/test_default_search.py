@@ -38,6 +38,7 @@ from tilestitch.passes import (
     run_pipeline,
 )
 from tilestitch.passes.fusion.rules import explore
+from tilestitch.passes.open import plan as open_plan
 from tilestitch.passes.planner import is_better
 
 TARGETS = {
@@ -72,6 +73,20 @@ def test_the_plan_is_never_predicted_to_be_slower_than_that_of_the_rules(target:
     assert plan == planned(graph, target, search=True)
     inputs = feeds(graph)
     assert_close(evaluate(graph, inputs), simulate(plan, graph, inputs))
+
+
+@pytest.mark.parametrize(("module", "symbols", "rows"), [(planner, "", "4"), (open_plan, "[n=1..64]", "n")])
+def test_what_a_search_joins_as_the_rules_do_is_planned_once(
+    module: Any, symbols: str, rows: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    monkeypatch.setattr(module, "stitch", lambda *a, stitch=module.stitch, **k: seen.append(a) or stitch(*a, **k))
+    graph = parse_graph(f"""graph @g{symbols}(%x: float32[{rows},8], %v: float32[8,8], %w: float32[8,8]) -> (%y) {{
+  %h = matmul(%x, %v) : float32[{rows},8]
+  %y = matmul(%h, %w) : float32[{rows},8]
+}}""")
+    plan = planned(graph, "cpu", search=True)
+    assert len(plan.groups) == 2 and len(seen) == 1
 
 
 def test_it_finds_what_no_rule_looks_for() -> None:
