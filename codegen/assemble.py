@@ -33,6 +33,7 @@ from tilestitch.runtime.artifact import ArtifactContents
 from tilestitch.runtime.kernel_signature import KernelSignature
 from tilestitch.runtime.manifest import PluginInfo
 
+from .device_turns import with_turns_as_launches
 from .parameters import Parameters, Written
 from .program_types import SymbolNames, limits, runtime_checks, runtime_size, runtime_symbols, runtime_type
 from .schedule import KernelsOfPlugins, Schedule, lower_with
@@ -253,11 +254,19 @@ class _ProgramWriter:
             assert host.issuperset(segment.groups)
             steps += [step for name in segment.groups for step in self.host_steps(self.graph.node(name))]
         outputs = tuple(self.number(v.name) for v in self.graph.outputs)
-        return rt.Program(
+        program = rt.Program(
             self.graph.name, inputs, outputs, tuple(self.specs), tuple(steps), runtime_size(self.arena_bytes),
             output_names, symbols=runtime_symbols(self.graph), checks=(*runtime_checks(self.graph), *self.limits()),
             caches=caches,
         )  # fmt: skip
+        return with_turns_as_launches(program, self.data_of, self.tensors.add)
+
+    def data_of(self, value: rt.ValueSpec) -> np.ndarray | None:
+        """Of a constant, from the beginning of its tensor."""
+        match value.location:
+            case rt.Constant(tensor, 0):
+                return self.tensors.arrays[tensor]
+        return None
 
     def limits(self) -> tuple[rt.SizeCheck, ...]:
         """What kernels rely on that count in 32 bits."""

@@ -121,6 +121,12 @@ def repetition_of(step: LoopStep | ScanStep) -> Repetition | None:
     program = step.body.program
     if len(program.steps) != 1 or not isinstance(program.steps[0], NativeStep):
         return None
+    return carried_by(step)
+
+
+def carried_by(step: LoopStep | ScanStep) -> Repetition | None:
+    """How turns of a body that consists of kernels follow each other; None where a turn would have to copy."""
+    program = step.body.program
     if isinstance(step, LoopStep):
         leading, inputs, count, slices = program.inputs[:2], program.inputs[2:], len(step.carried), 0
         condition: int | None = program.outputs[0]

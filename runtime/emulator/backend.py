@@ -261,9 +261,11 @@ def _sequence(count: int, edges: Sequence[Edge], options: EmulatorOptions) -> li
     in_order = options.block_order in ("in_order", "reversed")
     chooser = random.Random(options.seed)
     order: list[int] = []
+    done: set[int] = set()
     while len(order) < len(members):
-        ready = [first for first in members if first not in order and waiting[first] <= set(order)]
+        ready = [first for first in members if first not in done and waiting[first] <= done]
         order.append(ready[0] if in_order else chooser.choice(ready))
+        done.add(order[-1])
     return [members[first] for first in order]
 
 

@@ -1,0 +1,306 @@
+"""Turns of scans and loops on a device as launches, where their number is known when the model is compiled.
+
+A turn reads the states that the turn before has written, and its slices of the inputs; it writes states, and its slices
+of the outputs. Its kernels are those of every other turn, so only addresses differ. Launches of all turns, in one step,
+then need no host between them: nothing is copied, and the whole loop is part of one CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tilestitch.compiler.ir.types import from_numpy_dtype
+from tilestitch.passes.plan import ALIGNMENT
+from tilestitch.runtime import program as rt
+from tilestitch.runtime.launch_check import ARGUMENT_ALIGNMENT
+from tilestitch.runtime.turns import Repetition, carried_by
+
+MOST_LAUNCHES = 1024
+"""Of all turns of a loop. A graph has a node for each."""
+
+Constants = Callable[[rt.ValueSpec], "np.ndarray | None"]
+"""The data of a value; None of one that is no constant."""
+
+Keep = Callable[[str, np.ndarray], str]
+"""Makes a tensor one of the artifact's; returns its name."""
+
+
+def with_turns_as_launches(program: rt.Program, constant: Constants, keep: Keep) -> rt.Program:
+    """The program with scans and loops as launches, where their turns are known and kernels do all of the work, and
+    with neighbouring steps of launches as one.
+    """
+    if program.symbols or not any(isinstance(step, (rt.ScanStep, rt.LoopStep)) for step in program.steps):
+        return program
+    writer = _Writer(program, constant, keep)
+    steps: list[rt.Step] = []
+    for step in program.steps:
+        made = writer.launches(step) if isinstance(step, (rt.ScanStep, rt.LoopStep)) else None
+        steps.append(made or step)
+    return replace(
+        program, steps=tuple(_joined(steps)), values=tuple(writer.values), arena_bytes=writer.arena_bytes,
+    )  # fmt: skip
+
+
+def _joined(steps: Sequence[rt.Step]) -> Iterator[rt.Step]:
+    """The steps; of device steps that follow each other, one step, in which the second waits for all of the first."""
+    before: rt.DeviceStep | None = None
+    for step in steps:
+        if isinstance(step, rt.DeviceStep):
+            before = step if before is None else _in_turn([before, step])
+            continue
+        if before is not None:
+            yield before
+        before = None
+        yield step
+    if before is not None:
+        yield before
+
+
+def _in_turn(steps: Sequence[rt.DeviceStep]) -> rt.DeviceStep:
+    """One step, whose launches come in the order of the steps, each step's after all of those of the step before."""
+    launches: list[rt.DeviceLaunch] = []
+    edges: list[rt.Edge] = []
+    ends: list[int] = []
+    for step in steps:
+        first, inner, count = len(launches), step.dependences, len(step.launches)
+        begins = sorted(set(range(count)) - {edge.after for edge in inner})
+        edges += [rt.Edge(end, first + begin) for end in ends for begin in begins]
+        edges += [replace(edge, before=first + edge.before, after=first + edge.after) for edge in inner]
+        ends = sorted(first + n for n in set(range(count)) - {edge.before for edge in inner})
+        launches += step.launches
+    return rt.DeviceStep(tuple(launches), tuple(sorted(edges, key=lambda edge: (edge.after, edge.before))))
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """A scan or loop whose turns are known.
+
+    `outputs`: of the step, those for the repetition's states, then those for its results. `backwards`: of its slices
+    and results, whether the last comes first.
+    """
+
+    body: rt.Body
+    repetition: Repetition
+    turns: int
+    states: tuple[int, ...]
+    slices: tuple[int, ...]
+    outputs: tuple[int, ...]
+    backwards: tuple[bool, ...]
+
+    @property
+    def step(self) -> rt.DeviceStep:
+        (step,) = self.body.program.steps
+        assert isinstance(step, rt.DeviceStep)
+        return step
+
+
+class _Writer:
+    """Adds to the values of a program, and to its arena, what turns need."""
+
+    def __init__(self, program: rt.Program, constant: Constants, keep: Keep) -> None:
+        self.values = list(program.values)
+        self.arena_bytes = program.arena_bytes
+        self._constant, self._keep = constant, keep
+
+    def launches(self, step: rt.ScanStep | rt.LoopStep) -> rt.DeviceStep | None:
+        """The launches of all turns; None where the turns stay the host's."""
+        loop = self._loop(step)
+        if loop is None or not self._fits(loop):
+            return None
+        places = _Places(self, loop)
+        return _in_turn([_with_places(loop.step, places, turn) for turn in range(loop.turns)])
+
+    # -- which loops -------------------------------------------------------------------------------------------------
+
+    def _loop(self, step: rt.ScanStep | rt.LoopStep) -> _Loop | None:
+        body = step.body.program
+        if body.symbols or len(body.steps) != 1 or not isinstance(body.steps[0], rt.DeviceStep):
+            return None
+        repetition = carried_by(step)
+        if repetition is None or not self._goes_on(repetition, body):
+            return None
+        if isinstance(step, rt.LoopStep):
+            turns = self._trips(step)
+            backwards: tuple[bool, ...] = (False,) * len(repetition.results)
+            return _Loop(step.body, repetition, turns, step.carried, (), step.outputs, backwards) if turns else None
+        if any(step.input_axes) or any(step.output_axes):
+            return None
+        lengths = {_first(self.values[number]) for number in step.scans}
+        turns = (lengths.pop() if len(lengths) == 1 else None) or 0
+        backwards = tuple(map(bool, (*step.input_directions, *step.output_directions)))
+        return _Loop(step.body, repetition, turns, step.states, step.scans, step.outputs, backwards) if turns else None
+
+    def _goes_on(self, repetition: Repetition, body: rt.Program) -> bool:
+        """Whether the condition is true after every turn."""
+        if repetition.condition is None:
+            return True
+        data = self._constant(body.values[repetition.condition]) if repetition.fixed else None
+        return data is not None and bool(data.all())
+
+    def _trips(self, step: rt.LoopStep) -> int:
+        """How many turns a loop has; 0 where that is not known."""
+        if step.max_trip == rt.ABSENT:
+            return 0
+        begins = None if step.cond == rt.ABSENT else self._constant(self.values[step.cond])
+        if step.cond != rt.ABSENT and (begins is None or not begins.all()):
+            return 0
+        limit = self._constant(self.values[step.max_trip])
+        return 0 if limit is None else max(0, int(limit.item()))
+
+    def _fits(self, loop: _Loop) -> bool:
+        """Whether kernels find all that they take where it lies, and the launches are not too many."""
+        body, repetition = loop.body.program, loop.repetition
+        if not 0 < loop.turns * len(loop.step.launches) <= MOST_LAUNCHES:
+            return False
+        if not all(_is_static(value) for value in body.values):
+            return False
+        stored = set(repetition.results)
+        for (before, after), given, output in zip(repetition.states, loop.states, loop.outputs):
+            # A state that is none of the turn's own, or is stored for every turn, would have to be copied.
+            copied = before == after or after in stored
+            if body.values[before].type != body.values[after].type or (copied and output != rt.ABSENT):
+                return False
+            if not _is_like(self.values[given], body.values[before]):
+                return False
+        captured = zip(body.inputs[len(body.inputs) - len(loop.body.captures) :], loop.body.captures)
+        if not all(_is_like(self.values[outer], body.values[number]) for number, outer in captured):
+            return False
+        taken = {arg.value for launch in loop.step.launches for arg in launch.args}
+        sliced = [number for number in (*repetition.slices, *repetition.results) if number in taken]
+        return all(_nbytes(body.values[number]) % ARGUMENT_ALIGNMENT == 0 for number in sliced)
+
+    # -- where things lie --------------------------------------------------------------------------------------------
+
+    def add(self, spec: rt.ValueSpec) -> int:
+        self.values.append(spec)
+        return len(self.values) - 1
+
+    def scratch(self, value: rt.ValueSpec) -> int:
+        """Memory for a value of a body."""
+        assert isinstance(self.arena_bytes, int)
+        nbytes = _nbytes(value)
+        place = rt.Arena(self.arena_bytes, nbytes)
+        self.arena_bytes += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        return self.add(replace(value, location=place))
+
+    def arena(self, program: rt.Program) -> int:
+        """Room for the arena of a body; where it begins."""
+        assert isinstance(self.arena_bytes, int) and isinstance(program.arena_bytes, int)
+        start = self.arena_bytes
+        self.arena_bytes += -(-program.arena_bytes // ALIGNMENT) * ALIGNMENT
+        return start
+
+    def constant(self, name: str, data: np.ndarray) -> int:
+        type_ = rt.TensorType(from_numpy_dtype(data.dtype), data.shape)
+        return self.add(rt.ValueSpec(name, type_, rt.Constant(self._keep(name, data))))
+
+
+class _Places:
+    """Where the values of a body lie in each turn: numbers of the program's values, and bytes from their start."""
+
+    def __init__(self, writer: _Writer, loop: _Loop) -> None:
+        self._writer, self._loop = writer, loop
+        body, repetition = loop.body.program, loop.repetition
+        self._body = body
+        self._arena = writer.arena(body)
+        self._same: dict[int, int] = dict(zip(body.inputs[len(body.inputs) - len(loop.body.captures) :],
+                                              loop.body.captures))  # fmt: skip
+        outer = (*loop.slices, *loop.outputs[len(repetition.states) :])
+        self._sliced = {
+            number: (whole, flag)
+            for number, whole, flag in zip((*repetition.slices, *repetition.results), outer, loop.backwards)
+            if whole != rt.ABSENT
+        }
+        self._states = {before: (after, given) for (before, after), given in zip(repetition.states, loop.states)}
+        self._outputs = {after: output for (_, after), output in zip(repetition.states, loop.outputs)}
+        self._spare: dict[int, tuple[int, int]] = {}
+
+    def of(self, number: int, turn: int) -> tuple[int, int]:
+        """Of a value of the body in a turn."""
+        if number in self._states:
+            after, given = self._states[number]
+            if turn == 0 or after == number:
+                return given, 0
+            return self.of(after, turn - 1)
+        if number in self._sliced:
+            whole, flag = self._sliced[number]
+            at = self._loop.turns - 1 - turn if flag else turn
+            return whole, at * _nbytes(self._body.values[number])
+        if number in self._outputs:
+            return self._state(number, turn), 0
+        if number in self._loop.repetition.leading:
+            return self._leading(number, turn)
+        if isinstance(self._body.values[number].location, rt.Counters):
+            return self._writer.add(self._body.values[number]), 0  # each launch has its own
+        if number not in self._same:
+            self._same[number] = self._added(self._body.values[number])
+        return self._same[number], 0
+
+    def _state(self, after: int, turn: int) -> int:
+        """What a turn leaves: in one place and another by turns, so that the last turn leaves it where it shall be."""
+        if after not in self._spare:
+            value, output = self._body.values[after], self._outputs[after]
+            last = self._writer.scratch(value) if output == rt.ABSENT else output
+            self._spare[after] = last, self._writer.scratch(value) if self._loop.turns > 1 else last
+        return self._spare[after][(self._loop.turns - 1 - turn) % 2]
+
+    def _leading(self, number: int, turn: int) -> tuple[int, int]:
+        """The number of the turn, or the condition, which is true."""
+        counter = self._loop.repetition.leading[0]
+        if number not in self._same:
+            turns = np.zeros((self._loop.turns, ARGUMENT_ALIGNMENT // 8), np.int64)
+            turns[:, 0] = np.arange(self._loop.turns)
+            self._same[number] = (
+                self._writer.constant("turns", turns)
+                if number == counter
+                else self._writer.constant("true", np.ones(1, np.bool_))
+            )
+        return self._same[number], turn * ARGUMENT_ALIGNMENT if number == counter else 0
+
+    def _added(self, value: rt.ValueSpec) -> int:
+        """A value of the body among the program's, the same in all turns."""
+        match value.location:
+            case rt.Arena(offset_bytes, nbytes):
+                assert isinstance(offset_bytes, int)
+                return self._writer.add(replace(value, location=rt.Arena(self._arena + offset_bytes, nbytes)))
+            case rt.Heap():
+                return self._writer.scratch(value)
+        return self._writer.add(value)
+
+
+def _with_places(step: rt.DeviceStep, places: _Places, turn: int) -> rt.DeviceStep:
+    """The launches of a turn, where they find and leave things."""
+    found: dict[int, tuple[int, int]] = {}
+
+    def placed(arg: rt.Arg) -> rt.Arg:
+        if arg.value not in found:
+            found[arg.value] = places.of(arg.value, turn)
+        number, start = found[arg.value]
+        assert isinstance(arg.offset_bytes, int)
+        return replace(arg, value=number, offset_bytes=start + arg.offset_bytes)
+
+    launches = tuple(replace(launch, args=tuple(map(placed, launch.args))) for launch in step.launches)
+    return rt.DeviceStep(launches, step.dependences)
+
+
+def _first(value: rt.ValueSpec) -> int | None:
+    """The size of the first axis, where the shape is known."""
+    shape = value.type.static_shape if isinstance(value.type, rt.TensorType) else None
+    return shape[0] if shape else None
+
+
+def _is_static(value: rt.ValueSpec) -> bool:
+    return isinstance(value.type, rt.TensorType) and value.type.is_static
+
+
+def _is_like(outer: rt.ValueSpec, inner: rt.ValueSpec) -> bool:
+    """Whether kernels for the one can read the other."""
+    return _is_static(outer) and outer.dtype == inner.dtype and _nbytes(outer) == _nbytes(inner)
+
+
+def _nbytes(value: rt.ValueSpec) -> int:
+    assert isinstance(value.type, rt.TensorType)
+    return value.type.nbytes
