@@ -74,15 +74,29 @@ def _product(operands: Sequence[Range]) -> Range:
     return min(ends), max(ends)
 
 
-_OF_ALL = frozenset({"select", "concat", "add", "sub", "mul", "maximum", "minimum"})
+def _common_bits(operands: Sequence[Range]) -> Range | None:
+    """Of what is not negative; no bit is set that one of them lacks."""
+    most = [high for low, high in operands if low >= 0]
+    return (0, min(most)) if most else None
+
+
+def _shifted_right(operands: Sequence[Range]) -> Range | None:
+    """By one number of places."""
+    (low, high), (least, most) = operands
+    return (low >> least, high >> least) if 0 <= least == most < 64 else None
+
+
+_OF_ALL = frozenset({"select", "concat", "add", "sub", "mul", "maximum", "minimum", "bitwise_and", "shift_right"})
 """Whose results stem from all operands, but those before the one that is named first below."""
-_RULES: dict[str, tuple[int, Callable[[Sequence[Range]], Range]]] = {
+_RULES: dict[str, tuple[int, Callable[[Sequence[Range]], Range | None]]] = {
     **dict.fromkeys(("cast", "reshape", "transpose", "broadcast_to", "slice"), (0, _any_of)),
     **dict.fromkeys(("gather", "gather_elements", "gather_nd", "concat"), (0, _any_of)),
     "select": (1, _any_of),
     "add": (0, lambda r: (r[0][0] + r[1][0], r[0][1] + r[1][1])),
     "sub": (0, lambda r: (r[0][0] - r[1][1], r[0][1] - r[1][0])),
     "mul": (0, _product),
+    "bitwise_and": (0, _common_bits),
+    "shift_right": (0, _shifted_right),
     "maximum": (0, lambda r: (max(r[0][0], r[1][0]), max(r[0][1], r[1][1]))),
     "minimum": (0, lambda r: (min(r[0][0], r[1][0]), min(r[0][1], r[1][1]))),
 }

@@ -18,6 +18,7 @@ from tilestitch.compiler.frontend import import_model
 from tilestitch.compiler.frontend.errors import ConversionError, UnsupportedOperatorsError
 from tilestitch.compiler.ir import TensorType
 from tilestitch.compiler.ir.evaluate import evaluate
+from tilestitch.passes.plan.index_checks import pending_checks
 from tilestitch.runtime import load
 
 ort = pytest.importorskip("onnxruntime")
@@ -142,10 +143,19 @@ def forest(of: str, ids: Sequence[int], weights: Sequence[float], modes: Sequenc
 
 
 @pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
-@pytest.mark.parametrize("modes", [("BRANCH_LEQ",) * 3, ("BRANCH_LT", "BRANCH_GTE", "BRANCH_GT")])
+@pytest.mark.parametrize(
+    "modes",
+    [
+        ("BRANCH_LEQ",) * 3,
+        ("BRANCH_LT", "BRANCH_GTE", "BRANCH_GT"),
+        ("BRANCH_NEQ",) * 3,
+        ("BRANCH_NEQ", "BRANCH_LT", "BRANCH_EQ"),
+    ],
+)
 def test_regression_by_trees(aggregate: str, modes: Sequence[str]) -> None:
     attrs = forest("target", [0] * 5, [1.0, -2.5, 3, 0.5, 4], modes)
-    x = np.concatenate([X, HOLES])
+    equal, endless = np.array([[0.1, 0.2, -0.3]], np.float32), np.array([[-np.inf] * 3, [np.inf] * 3], np.float32)
+    x = np.concatenate([X, HOLES, equal, endless])
     missing = {"nodes_missing_value_tracks_true": [1, 0, 0, 0, 0, 1, 0, 0]}
     for more in ({}, missing, {"base_values": [0.75]}):
         names = agrees("TreeEnsembleRegressor", x, n_targets=1, aggregate_function=aggregate, **attrs, **more)
@@ -184,6 +194,25 @@ def test_a_compiled_forest_of_any_number_of_rows() -> None:
     module = load(compiled.to_bytes(), num_threads=1)
     for rows in (X, X[:1], X[:0]):
         np.testing.assert_array_equal(module.run({"x": rows})["y0"], session.run(None, {"x": rows})[0])
+
+
+def test_a_forest_whose_places_and_features_fill_more_than_31_bits() -> None:
+    stumps, features = 1500, 1 << 20
+    asked = np.random.default_rng(1).integers(0, features, stumps)
+    asked[0] = features - 1
+    each: dict[str, Any] = {
+        "nodes_treeids": np.arange(stumps), "nodes_nodeids": [0, 1, 2], "nodes_values": [0.0, 0.0, 0.0],
+        "nodes_truenodeids": [1, 0, 0], "nodes_falsenodeids": [2, 0, 0], "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
+    }  # fmt: skip
+    attrs = {name: list(values) * stumps for name, values in each.items() if name != "nodes_treeids"}
+    attrs |= {"nodes_treeids": np.repeat(np.arange(stumps), 3), "nodes_featureids": np.repeat(asked, 3)}
+    attrs |= {"target_treeids": np.arange(stumps), "target_nodeids": [1] * stumps, "target_ids": [0] * stumps}
+    attrs |= {"target_weights": [1.0] * stumps, "n_targets": 1}
+    x = np.random.default_rng(2).standard_normal((2, features)).astype(np.float32)
+    x[1, asked[1]] = np.nan
+    graph = import_model(ml("TreeEnsembleRegressor", x, **attrs), shapes={"x": x.shape}).graph
+    assert evaluate(graph, [x])[0][:, 0].tolist() == (x[:, asked] <= 0).sum(1).tolist()
+    assert not pending_checks(graph.nodes)
 
 
 def test_the_newest_form_of_trees() -> None:

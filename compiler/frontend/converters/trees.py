@@ -1,9 +1,9 @@
-"""Ensembles of decision trees, as tables that rows walk through: a step gathers each row's next node in each tree."""
+"""Ensembles of decision trees: their tables, labels and scores."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,116 +16,13 @@ from ..context import Context, Versioned
 from .host_types import present, tensor_step
 from .labels import class_labels, labelled
 from .learning import floats, largest, transformed
-
-MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
-_LEAF = -1
-_MEMBER = MODES.index("BRANCH_MEMBER")
-DEEPEST = 64
-"""Steps that are unrolled."""
-
-
-@dataclass(frozen=True)
-class Trees:
-    """All nodes of all trees in one row of tables. Leaves lead to themselves.
-
-    modes: an index of MODES, or -1 for a leaf. children: [nodes, 2] of numbers of nodes, if the test is false and true.
-    weights: [nodes, targets], 0 but for leaves. missing: whether NaN passes the test.
-    """
-
-    features: np.ndarray
-    splits: np.ndarray
-    modes: np.ndarray
-    children: np.ndarray
-    missing: np.ndarray
-    weights: np.ndarray
-    roots: np.ndarray
-
-    @property
-    def depth(self) -> int:
-        """The most tests on the way from a root, as far as one more than `DEEPEST`: trees may be circles."""
-        at, steps = np.unique(self.roots), 0
-        while (self.modes[at] != _LEAF).any() and steps <= DEEPEST:
-            at, steps = np.unique(self.children[at]), steps + 1
-        return steps
-
-
-# -- scores -----------------------------------------------------------------------------------------------------------
-
-_TESTS: Mapping[int, Callable[[Context, Value, Value], Value]] = {
-    0: lambda ctx, x, split: ctx.less_equal(x, split),
-    1: lambda ctx, x, split: ctx.less(x, split),
-    2: lambda ctx, x, split: ctx.less_equal(split, x),
-    3: lambda ctx, x, split: ctx.less(split, x),
-    4: lambda ctx, x, split: ctx.equal(x, split),
-    5: lambda ctx, x, split: ctx.emit("logical_not", ctx.equal(x, split)),
-}
-
-
-def scores_of(ctx: Context, x: Value, trees: Trees, aggregate: str) -> Value:
-    """What the leaves that rows of x [rows, features] reach add up to: float64 [rows, targets]."""
-    _check(ctx, x, trees)
-    if trees.depth > DEEPEST:
-        raise ctx.fail(f"a tree asks more than {DEEPEST} tests, or goes in circles; make it less deep")
-    if aggregate not in ("SUM", "AVERAGE", "MIN", "MAX"):
-        raise ctx.fail(f"aggregate_function is {aggregate!r}, none of SUM, AVERAGE, MIN, MAX")
-    if aggregate in ("MIN", "MAX") and trees.weights.shape[1] > 1:
-        raise ctx.fail(f"{aggregate} of several targets is not supported, as leaves may say nothing of one")
-    dtype, rows = to_numpy_dtype(dtype_of(x)), (ctx.dim(x, 0), len(trees.roots))
-    at = ctx.constant(trees.roots[None].astype(np.int32))
-    for _ in range(trees.depth):
-        truth = _passes(ctx, x, trees, at)
-        place = ctx.add(ctx.mul(at, 2), ctx.cast(truth, "int32"))
-        at = ctx.gather(ctx.constant(trees.children.reshape(-1), "int32"), place, 0)
-    at = ctx.broadcast_to(at, rows)
-    # Trees lie last, next to each other. In float64 equal votes add up to equal scores, whatever their order.
-    weights = ctx.gather(ctx.constant(np.ascontiguousarray(trees.weights.T.astype(dtype))), at, 1)
-    reducer = "sum" if aggregate == "AVERAGE" else aggregate.lower()
-    scores = ctx.transpose(ctx.reduce(reducer, ctx.cast(weights, "float64"), (2,), False), (1, 0))
-    return ctx.div(scores, float(len(trees.roots))) if aggregate == "AVERAGE" else scores
-
-
-def _check(ctx: Context, x: Value, trees: Trees) -> None:
-    """Refuses tables that do not belong together, and numbers of what is not there: below 0 they would be others."""
-    count, features = len(trees.modes), ctx.dim(x, 1)
-    for what, table in (("features", trees.features), ("values", trees.splits), ("answers for NaN", trees.missing)):
-        if len(table) != count:
-            raise ctx.fail(f"{len(table)} {what} are given for {count} nodes of trees; give each node one")
-    for what, numbers, most in (
-        ("feature", trees.features[trees.modes != _LEAF], features),
-        ("node", np.concatenate([trees.children.reshape(-1), trees.roots]), count),
-    ):
-        odd = numbers[(numbers < 0) | (numbers >= most)] if isinstance(most, int) else numbers[numbers < 0]
-        if odd.size:
-            raise ctx.fail(f"a tree asks for {what} {odd[0]}, and there are {most}; the model is wrong there")
+from .tree_walks import LEAF, MEMBER, MODES, Trees, scores_of
 
 
 def _check_targets(ctx: Context, ids: Sequence[int], targets: int) -> None:
     odd = [number for number in ids if not 0 <= number < targets]
     if odd:
         raise ctx.fail(f"a leaf has a weight for target {odd[0]}, and there are {targets}; the model is wrong there")
-
-
-def _passes(ctx: Context, x: Value, trees: Trees, at: Value) -> Value:
-    """Whether each row passes the tests of the nodes where it is [rows, trees]."""
-    features = _told(ctx, trees.features.astype(np.int32), at)
-    if features.data is None:
-        value = ctx.emit("gather_elements", x, features, axis=1)
-    else:
-        value = ctx.gather(x, ctx.constant(np.broadcast_to(features.data, (1, ctx.dim(at, 1)))[0]), 1)
-    split = _told(ctx, trees.splits.astype(to_numpy_dtype(dtype_of(x))), at)
-    modes = sorted({int(mode) for mode in trees.modes if mode != _LEAF})
-    truth = _TESTS[modes[0]](ctx, value, split)
-    for mode in modes[1:]:
-        truth = ctx.select(_told(ctx, trees.modes == mode, at), _TESTS[mode](ctx, value, split), truth)
-    if not trees.missing.any():
-        return truth
-    passes = ctx.emit("logical_and", ctx.emit("is_nan", value), _told(ctx, trees.missing, at))
-    return ctx.emit("logical_or", truth, passes)
-
-
-def _told(ctx: Context, table: np.ndarray, at: Value) -> Value:
-    """What a table says of each node; known where it says the same of all, or all rows are at one node of a tree."""
-    return ctx.gather(ctx.constant(table), at, 0) if (table != table[0]).any() else ctx.constant(table[0])
 
 
 # -- TreeEnsembleRegressor and TreeEnsembleClassifier -----------------------------------------------------------------
@@ -140,7 +37,7 @@ def _listed(ctx: Context, what: str, targets: int) -> Trees:
     children = np.stack([own, own], 1)
     for side, name in enumerate(("nodes_falsenodeids", "nodes_truenodeids")):
         there = [number.get((tree, node), -1) for (tree, _), node in zip(ids, ctx.attr(name), strict=True)]
-        children[:, side] = np.where(modes == _LEAF, own, there)
+        children[:, side] = np.where(modes == LEAF, own, there)
     if (children < 0).any():
         raise ctx.fail(
             f"node {ids[int(np.argmax((children < 0).any(1)))][1]} of a tree leads to a node that is not there"
@@ -154,7 +51,7 @@ def _listed(ctx: Context, what: str, targets: int) -> Trees:
         weights[number[tree, node], target] += weight
     roots = {tree: number[tree, node] for tree, node in sorted(set(ids) - _led_to(ids, children), reverse=True)}
     missing = np.array(ctx.attr("nodes_missing_value_tracks_true", ()) or (0,) * len(ids), bool)
-    features = np.where(modes == _LEAF, 0, np.array(ctx.attr("nodes_featureids"), np.int64))
+    features = np.where(modes == LEAF, 0, np.array(ctx.attr("nodes_featureids"), np.int64))
     return Trees(
         features, _numbers(ctx, "nodes_values"), modes, children, missing, weights, np.array([*roots.values()][::-1])
     )
@@ -167,9 +64,9 @@ def _led_to(ids: Sequence[tuple[int, int]], children: np.ndarray) -> set[tuple[i
 
 def _mode(ctx: Context, name: str) -> int:
     if name == "LEAF":
-        return _LEAF
-    if name not in MODES[:_MEMBER]:
-        raise ctx.fail(f"nodes_modes has {name!r}, none of {', '.join(MODES[:_MEMBER])}, LEAF")
+        return LEAF
+    if name not in MODES[:MEMBER]:
+        raise ctx.fail(f"nodes_modes has {name!r}, none of {', '.join(MODES[:MEMBER])}, LEAF")
     return MODES.index(name)
 
 
@@ -251,7 +148,7 @@ def convert_tree_ensemble(ctx: Context) -> Value:
     aggregate = _AGGREGATES[ctx.attr("aggregate_function", 1)]
     transform = _TRANSFORMS[ctx.attr("post_transform", 0)]
     # Neither has a kernel: sets of members, and leaves that say nothing of a target of which the least is asked.
-    if _MEMBER in modes or transform in ("PROBIT", "SOFTMAX_ZERO") or (aggregate in ("MIN", "MAX") and targets > 1):
+    if MEMBER in modes or transform in ("PROBIT", "SOFTMAX_ZERO") or (aggregate in ("MIN", "MAX") and targets > 1):
         return _on_host(ctx, targets)
     leaves = len(lists["leaf_targetids"])
     own = np.arange(len(modes), len(modes) + leaves)
@@ -263,7 +160,7 @@ def convert_tree_ensemble(ctx: Context) -> Value:
     trees = Trees(
         np.pad(lists["nodes_featureids"], (0, leaves)),
         np.pad(ctx.attr("nodes_splits").reshape(-1).astype(np.float64), (0, leaves)),
-        np.pad(modes, (0, leaves), constant_values=_LEAF),
+        np.pad(modes, (0, leaves), constant_values=LEAF),
         np.stack([np.concatenate([side, own]) for side in sides], 1),
         np.pad(missing, (0, leaves)),
         weights,

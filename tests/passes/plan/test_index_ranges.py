@@ -11,7 +11,8 @@ from tilestitch.passes.plan.index_checks import pending_checks
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]> g (float[5, 9] x, int64[5] i) => (float[5] y)\n'
 TABLES = "<float[9] table = {1, 2, 3, 4, 5, 6, 7, 8, 9}, int64[9] next = {3, 1, 0, 8, 7, 2, -9, 5, 4}"
-CONSTANTS = TABLES + ", int64 zero = {0}, int64 two = {2}, int64 four = {4}, int64 eight = {8}, int64[1] one = {1}>\n"
+CONSTANTS = TABLES + ", int64 zero = {0}, int64 two = {2}, int64 four = {4}, int64 eight = {8}, int64 below = {-1}"
+CONSTANTS += ", int64[1] one = {1}>\n"
 
 
 def checks(body: str) -> int:
@@ -25,6 +26,8 @@ def checks(body: str) -> int:
     "j = ArgMin<axis=1, keepdims=0>(x)  k = Gather(next, j)",
     "s = ReduceSum<keepdims=0>(x, one)  b = Cast<to=9>(s)  c = Cast<to=7>(b)  d = Add(c, two)  k = Mul(d, two)",
     "s = ReduceSum<keepdims=0>(x, one)  b = Cast<to=9>(s)  k = Where(b, eight, zero)",
+    "k = BitwiseAnd(i, eight)",
+    "low = Max(i, zero)  m = Min(low, eight)  k = BitwiseAnd(m, i)",
 ])  # fmt: skip
 def test_what_is_computed_from_known_numbers_is_in_range(indices: str) -> None:
     assert checks(f"{indices}  y = Gather(table, k)") == 0
@@ -33,12 +36,22 @@ def test_what_is_computed_from_known_numbers_is_in_range(indices: str) -> None:
 @pytest.mark.parametrize("indices", [
     "k = Identity(i)",
     "low = Max(i, zero)  k = Add(low, zero)",
+    "k = BitwiseAnd(i, below)",
     "j = ArgMax<axis=1, keepdims=0>(x)  k = Add(j, two)",
     "low = Max(i, zero)  j = Min(low, eight)  k = Mul(j, four)",
     "c = Cast<to=6>(i)  low = Cast<to=7>(c)  k = Min(low, eight)",
 ])  # fmt: skip
 def test_what_may_leave_the_range_is_checked(indices: str) -> None:
     assert checks(f"{indices}  y = Gather(table, k)") == 1
+
+
+@pytest.mark.parametrize(("places", "number"), [(28, 0), (27, 1)])
+def test_numbers_that_are_shifted_right(places: int, number: int) -> None:
+    """Of 31 bits three or four are left: numbers to 7 or 15."""
+    body = 'c = Cast<to=12>(i)  k0 = BitwiseAnd(c, most)  u = BitShift<direction = "RIGHT">(k0, places)'
+    more = f"uint32 most = {{2147483647}}, uint32 places = {{{places}}}, int64[1] one"
+    text = HEAD + CONSTANTS.replace("int64[1] one", more) + "{" + body + "  k = Cast<to=7>(u)  y = Gather(table, k) }"
+    assert len(pending_checks(import_model(parser.parse_model(text)).graph.nodes)) == number
 
 
 def test_numbers_that_wrap_may_be_anything() -> None:
