@@ -280,7 +280,7 @@ def _kernel(graph: Graph, group: Group, values: Mapping[str, Value], segment: in
 def _multiplied(node: Node) -> dict[str, Any]:
     """Which data types a contraction multiplies, and which one it gives."""
     lowered = node.attrs.get("precision")
-    operands = [lowered or value.dtype for value in node.inputs[:2]]
+    operands = [lowered if lowered and value.dtype == "float32" else value.dtype for value in node.inputs[:2]]
     if node.op == "block_matmul":
         form = BlockFormat.of(node.attrs)
         operands = ["int8" if node.attrs.get("rounds") else operands[0], f"{form.codes} in blocks"]

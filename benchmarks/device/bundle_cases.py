@@ -68,10 +68,12 @@ VARIANTS = {
     "uint8": Variant("uint8"),
     "int64": Variant("int64"),
     "e4m3": Variant("float8_e4m3fn"),
+    "e4m3_tf32": Variant("float8_e4m3fn", "tf32"),
 }
 FLOATS = ("float32", "float16", "bfloat16")
 GEMMS = (*FLOATS, "tf32")
 TWO = ("float32", "float16")
+SMALL = ("e4m3", "e4m3_tf32")
 
 
 @dataclass(frozen=True)
@@ -175,8 +177,8 @@ CASES = {
     "integers_wide": Family(partial(integers, rows=512, width=256, hidden=512), ("int8",)),
     "integers_few": Family(partial(integers, rows=2), ("int8",)),
     "integer_conv": Family(integer_conv, ("uint8",), ("uint8",)),
-    "small_floats": Family(small_floats, ("e4m3",)),
-    "small_floats_small": Family(partial(small_floats, rows=40, width=72), ("e4m3",), ("e4m3",)),
+    "small_floats": Family(small_floats, SMALL),
+    "small_floats_small": Family(partial(small_floats, rows=40, width=72), SMALL, SMALL),
     "small_floats_few": Family(partial(small_floats, rows=2), ("e4m3",), ("e4m3",)),
     "block_weights": Family(block_weights, GEMMS),
     "block_weights_small": Family(partial(block_weights, rows=40, width=72), GEMMS, ("float32", "float16")),

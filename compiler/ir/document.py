@@ -112,7 +112,7 @@ ATTRIBUTES = {
     "output_reverse": "for each scanned result, whether it is written from its end",
     "perm": "result axis i is operand axis perm[i]",
     "positive": "whether plus infinity counts",
-    "precision": "`tf32`: kernels may round float32 operands to 10 bits of mantissa",
+    "precision": "`tf32`: kernels may round float32 operands, and sums of 8-bit floats, to 10 bits of mantissa",
     "reducer": "`sum`, `prod` or `max`",
     "reduction": "of several updates of one element: `none` (the last one counts), `add`, `mul`, `max`, `min`",
     "reverse": "whether it runs from the end of the axis",

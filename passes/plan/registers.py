@@ -22,6 +22,7 @@ from tilestitch.passes.plan.gemm.codes import LUMP_BYTES
 from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout
 from tilestitch.passes.plan.gemm.gemv import WARPS, load_width, rows_of, seen_by, warp_columns
+from tilestitch.passes.plan.gemm.kernels import sums_twice
 from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, SimtTile, Tile, WgmmaTile
 
 from .group import Group, GroupKind
@@ -127,7 +128,8 @@ def gemm_registers(gemm: Gemm, tile: Tile) -> int:
             wanted = _mma(gemm, tile)
         case WgmmaTile():
             # Where warpgroups move registers between them, all begin with as many as there are.
-            wanted = MOST if tile.moves_registers else WGMMA + tile.rows * tile.bn // 2
+            held = (1 + sums_twice(gemm)) * tile.rows * tile.bn // 2
+            wanted = MOST if tile.moves_registers else WGMMA + held
         case GemvTile():
             wanted = _gemv(seen_by(gemm, tile), tile)
     return _bounded(wanted, tile.threads)

@@ -65,7 +65,9 @@ def _multiplied(graph: Graph, node: Node, context: PassContext) -> Value | str |
         return "windows over each channel by itself are no GEMM"
     if not all(_keeps_finite(scale) for scale in (x.scale, w.scale)):
         return "some of its scales are NaN, infinite, or make infinities of finite numbers"
-    attrs = {k: v for k, v in node.attrs.items() if k != "precision"} | {"out_dtype": "float32"}
+    # Where results are half floats, sums need no more bits than these.
+    coarse = node.output.dtype in HALVES or context.options.get("precision", "fp32") != "fp32"
+    attrs = node.attrs | ({"precision": "tf32"} if coarse else {}) | {"out_dtype": "float32"}
     sums = computed_like(graph, node, node.op, x.q, w.q, **attrs)
     by_columns = computed_like(graph, node, "reshape", w.scale, shape=of_columns(node, w.scale.shape))
     factor = computed_like(graph, node, "mul", computed_like(graph, node, "reshape", x.scale, shape=()), by_columns)

@@ -74,9 +74,8 @@ def before(nodes: Sequence[Node], anchor: Node) -> list[Node]:
 
 def _dtype(nodes: Sequence[Node], roles: Roles) -> str:
     node = roles.anchor or nodes[-1]
-    if node.attrs.get("precision") == "tf32":
-        return "tfloat32"
-    return (node.inputs or node.outputs)[0].tensor_type.dtype
+    dtype = (node.inputs or node.outputs)[0].tensor_type.dtype
+    return "tfloat32" if dtype == "float32" and node.attrs.get("precision") == "tf32" else dtype
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------

@@ -179,9 +179,39 @@ def test_few_rows(rows: int, depth: int, width: int) -> None:
 
 
 @pytest.mark.parametrize("kinds", PAIRS)
-def test_warpgroups(kinds: tuple[str, str]) -> None:
-    data, x = quantised(150, 96, 144, kinds, given=True)
+def test_warpgroups_where_results_are_halves(kinds: tuple[str, str]) -> None:
+    data, x = quantised(150, 96, 144, kinds, np.float16)
     check(data, x, "wgmma", "emulator:sm_90a", ORDERS, [Preferring("wgmma")])
+
+
+def test_no_warpgroups_where_results_are_float32() -> None:
+    """wgmma keeps fewer bits of their sums, unless the precision allows it."""
+    data, x = quantised(40, 4096, 64, given=True)
+    check(data, x, "mma", "emulator:sm_90a", passes=[Preferring("wgmma")])
+    compiled = compile_model(data, "emulator:sm_90a", precision="tf32", passes=[Preferring("wgmma")], keep_source=True)
+    assert templates(compiled) == {"wgmma"}
+    (product,) = (made for kernel in compiled.explain()["kernels"] for made in kernel["multiplies"])
+    assert product["operands"] == ["float8_e4m3fn", "float8_e4m3fn"]
+
+
+def test_many_bits_cut_off_do_not_add_up() -> None:
+    """All products are positive, so that what wgmma cuts off of every sum has one sign: 128 times would be too much."""
+    depth = 4096
+    x = np.random.default_rng(3).uniform(0.5, 2, (64, depth)).astype(small("e4m3fn"))
+    w = np.random.default_rng(4).uniform(0.5, 2, (depth, 64)).astype(small("e4m3fn"))
+    constants = {"w": w, "s": np.array(2**-4, np.float16), "z": np.zeros((), small("e4m3fn"))}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "s", "z"], ["a"]),
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["b"]),
+        helper.make_node("MatMul", ["a", "b"], ["y"]),
+    ]
+    data = model(nodes, x, constants, np.float16)
+    compiled = compile_model(data, "emulator:sm_90a", keep_source=True, passes=[Preferring("wgmma")])
+    assert templates(compiled) == {"wgmma"}
+    with load(compiled.to_bytes(), device="emulator") as loaded:
+        (actual,) = loaded.run({"x": x}).values()
+    expected = x.astype(np.float64) @ w.astype(np.float64) / 256
+    assert np.abs(actual / expected - 1).max() < 2e-3
 
 
 def test_orders_of_blocks() -> None:

@@ -30,6 +30,7 @@ from tilestitch.codegen.cuda.gemm.sm90 import STEP_BYTES, copy, multiply
 from tilestitch.codegen.cuda.gemm.wgmma_results import CHUNK_BYTES, Results
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
+from tilestitch.passes.plan.gemm.kernels import sums_twice
 from tilestitch.passes.plan.gemm.partition import Partition
 from tilestitch.passes.plan.gemm.tiles import BARRIER_BYTES, LINE_BYTES, WARP, WARPGROUP, WGMMA_ROWS, WgmmaTile
 
@@ -244,21 +245,27 @@ class _Block:
         sums = tile.rows * tile.bn // 2
         dtype = self.gemm.acc_dtype
         acc = registers(sums, dtype)
+        twice = sums_twice(self.gemm)
+        totals = registers(sums, dtype) if twice else acc
         share = 0 if tile.alternate or tile.sharing == 1 else warpgroup
         own_row = named(share * (tile.rows * WGMMA_ROWS))
         with self._tiles(warpgroup if tile.alternate else 0, 2 if tile.alternate else 1) as (left, start, place):
             turn, later = left
             with unrolled(sums) as i:
-                T.buffer_store(acc, zero(dtype), [i])
-                _call("settle", T.address_of(acc[i]))
+                T.buffer_store(totals, zero(dtype), [i])
+                if not twice:
+                    _call("settle", T.address_of(acc[i]))
             if tile.alternate:
                 # The first warpgroup begins; its first wait is for the phase before the first.
                 _call("wait", self._turn(warpgroup), (turn + 1 + warpgroup) % 2)
             with repeated(steps) as step:
                 stage, turns = self._place(start + step)
                 _call("wait", self._full(stage), turns % 2)
-                self._multiply(stage, own_row, acc)
-                if steps > 1:
+                if twice:
+                    self._multiply_apart(stage, start + step, own_row, acc, totals)
+                else:
+                    self._multiply(stage, own_row, acc)
+                if steps > 1 and not twice:
                     # The step before is done, this one is under way.
                     _call("wgmma_wait_1")
                     with when(step > 0):
@@ -268,14 +275,13 @@ class _Block:
                 _call("sync_warp")
                 with when(self.lane == 0):
                     _call("arrive", self._turn(1 - warpgroup))
-            _call("wgmma_wait_0")
-            with unrolled(sums) as i:
-                _call("settle", T.address_of(acc[i]))
-            self._give_back(start + steps - 1)
+            if not twice:
+                self._finish(acc)
+                self._give_back(start + steps - 1)
             part, batch, m_block, n_block = place
             row = named(m_block * tile.bm + own_row + warp % WARPS * (WGMMA_ROWS // WARPS))
             self.results.store(
-                self.around, self.memory, named(tile.results_at // 4 + warp * (CHUNK_BYTES // 4)), self.lane, acc,
+                self.around, self.memory, named(tile.results_at // 4 + warp * (CHUNK_BYTES // 4)), self.lane, totals,
                 (part, batch, row, named(n_block * tile.bn)), tirx.EQ(later, 0),
             )  # fmt: skip
             if self.walk.post is not None:
@@ -303,6 +309,25 @@ class _Block:
                 _call("arrive", free)
             else:
                 _call("arrive_at", free, self.lane)
+
+    def _finish(self, acc: Any) -> None:
+        """All wgmma are done."""
+        _call("wgmma_wait_0")
+        with unrolled(acc.shape[0]) as i:
+            _call("settle", T.address_of(acc[i]))
+
+    def _multiply_apart(self, stage: Expr, position: Expr, own_row: Expr, acc: Any, totals: Any) -> None:
+        """The sums of a stage alone, which ordinary arithmetic adds to those before. The other warpgroup, and other
+        blocks, multiply meanwhile.
+        """
+        with unrolled(acc.shape[0]) as i:
+            T.buffer_store(acc, zero(acc.dtype), [i])
+            _call("settle", T.address_of(acc[i]))
+        self._multiply(stage, own_row, acc)
+        self._finish(acc)
+        self._give_back(position)
+        with unrolled(acc.shape[0]) as i:
+            T.buffer_store(totals, totals[i] + acc[i], [i])
 
     def _multiply(self, stage: Expr, own_row: Expr, acc: Any) -> None:
         """The multiply-adds of a stage, as one group of wgmma that is under way at the end."""

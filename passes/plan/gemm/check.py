@@ -20,7 +20,7 @@ from tilestitch.passes.plan.gemm.gemv import (
     seen_by,
     with_large_right,
 )
-from tilestitch.passes.plan.gemm.kernels import why_not_mma, why_not_wgmma
+from tilestitch.passes.plan.gemm.kernels import why_not_mma, why_not_wgmma, why_not_wgmma_tile
 from tilestitch.passes.plan.gemm.partition import cut
 from tilestitch.passes.plan.gemm.patches import cut_to_patches
 from tilestitch.passes.plan.gemm.planes import line
@@ -187,7 +187,7 @@ def _mma(tile: MmaTile, gemm: Gemm, capability: int, shared_limit: int) -> Itera
 
 
 def _wgmma(tile: WgmmaTile, schedule: GemmSchedule, gemm: Gemm, name: str, specific: str | None) -> Iterator[str]:
-    reason = why_not_wgmma(gemm, name, specific) or tile.why_not()
+    reason = why_not_wgmma(gemm, name, specific) or why_not_wgmma_tile(gemm, tile)
     if reason is not None:
         yield f"wgmma does not compute it: {reason}"
         return

@@ -6,6 +6,7 @@ from tilestitch.compiler.ir.types import SMALL_FLOATS
 from tilestitch.passes.plan.gemm.gemm import Gemm
 from tilestitch.passes.plan.gemm.patches import why_not_patches
 from tilestitch.passes.plan.gemm.planes import refusal
+from tilestitch.passes.plan.gemm.tiles import WgmmaTile
 
 MMA_SUMS = {
     ("float16", "float16"): "float32", ("bfloat16", "bfloat16"): "float32", ("float32", "float32"): "float32",
@@ -18,6 +19,8 @@ ADA = 89
 """The oldest compute capability (times ten) whose tensor cores multiply floats of 8 bits."""
 WGMMA_ARCHITECTURE = "sm_90a"
 BYTES = frozenset({"int8", "uint8"})
+MOST_SUMS_TWICE = 96
+"""Sums of a thread that has each twice, beside all else in its registers."""
 
 
 def why_not_mma(gemm: Gemm, capability: int) -> str | None:
@@ -46,7 +49,24 @@ def why_not_wgmma(gemm: Gemm, name: str, specific: str | None) -> str | None:
     wanted = "int32" if BYTES.issuperset(dtypes) else "float32"
     if gemm.acc_dtype != wanted:
         return f"the sums are {gemm.acc_dtype}, not {wanted}"
+    if dtypes[0] in SMALL_FLOATS and not gemm.tf32:
+        return f"wgmma keeps 13 bits of the fraction of sums of {dtypes[0]}, and these must be float32's"
     if not gemm.k:
         return "there is nothing to multiply"
     images = why_not_patches(gemm.a) if gemm.a.pictures is not None else refusal(gemm.a)
     return images or refusal(gemm.b)
+
+
+def sums_twice(gemm: Gemm) -> bool:
+    """Whether wgmma's sums of a stage are added to sums of float32 by ordinary arithmetic: of products of floats of 8
+    bits, it keeps 13 bits of the fraction, and cuts the others off (docs/cuda_hopper.md says where that is from).
+    """
+    return gemm.a.dtype in SMALL_FLOATS
+
+
+def why_not_wgmma_tile(gemm: Gemm, tile: WgmmaTile) -> str | None:
+    """Why no kernel computes such a GEMM in a tile; None if one does."""
+    sums = tile.rows * tile.bn // 2
+    if sums_twice(gemm) and sums > MOST_SUMS_TWICE:
+        return f"a thread would hold {sums} sums of {gemm.a.dtype} twice; it may hold {MOST_SUMS_TWICE} so"
+    return tile.why_not()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from tilestitch.cost_model.constants import GPU_RESERVED_SHARED_BYTES
 from tilestitch.cost_model.devices import Device
 from tilestitch.passes.plan.gemm.gemm import Gemm
+from tilestitch.passes.plan.gemm.kernels import why_not_wgmma_tile
 from tilestitch.passes.plan.gemm.planes import line
 from tilestitch.passes.plan.gemm.tiles import MmaTile, SimtTile, Tile, WgmmaTile
 
@@ -70,7 +71,8 @@ def mma_tiles(itemsize: int) -> tuple[MmaTile, ...]:
 
 def wgmma_tiles(gemm: Gemm) -> tuple[WgmmaTile, ...]:
     """The tiles for a GEMM's elements."""
-    return tuple(replace(tile, bk=line(gemm.a.dtype)) for tile in WGMMA_TILES)
+    tiles = (replace(tile, bk=line(gemm.a.dtype)) for tile in WGMMA_TILES)
+    return tuple(tile for tile in tiles if why_not_wgmma_tile(gemm, tile) is None)
 
 
 def resident_blocks(tile: SimtTile | MmaTile | WgmmaTile, device: Device) -> int:

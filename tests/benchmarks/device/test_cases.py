@@ -151,7 +151,7 @@ def test_rows_after_gemms_of_every_kind_are_judged(name: str, variant: str, tile
     ("name", "variant", "tile"),
     [("block_weights_small", "float32", "simt"), ("block_weights_small", "float16", "mma"),
      ("block_weights_few", "float32", "gemv"), ("block_weights_bytes", "float16", "gemv"),
-     ("small_floats_small", "e4m3", "wgmma"), ("small_floats_few", "e4m3", "gemv")],
+     ("small_floats_small", "e4m3", "mma"), ("small_floats_few", "e4m3", "gemv")],
 )  # fmt: skip
 def test_kernels_of_narrow_weights_are_judged(name: str, variant: str, tile: str) -> None:
     assert variant in CASES[name].smoke

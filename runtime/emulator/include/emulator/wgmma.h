@@ -42,6 +42,24 @@ EMU_UNCHECKED inline auto emu_decode_row(const uint8_t* row, int k) {
   return T::decode(bits);
 }
 
+// Products of floats of 8 bits are added up to 13 bits below the largest of them and of the sum before; what is below is cut
+// off, and of the sum, too. This is what others measured on Hopper (docs/cuda_hopper.md), and in no manual.
+EMU_UNCHECKED inline double emu_cut(double x, double unit) { return double(int64_t(x / unit)) * unit; }
+EMU_UNCHECKED inline double emu_last_bit(double x) { return __builtin_ldexp(1.0, __builtin_ilogb(x) - 13); }
+EMU_UNCHECKED inline double emu_add_cut(double total, const double* row, const double* column, int depth) {
+  double largest = __builtin_fabs(total), exact = total;
+  for (int k = 0; k < depth; ++k) {
+    double product = row[k] * column[k];
+    exact += product;
+    largest = __builtin_fmax(largest, __builtin_fabs(product));
+  }
+  if (largest == 0 || !__builtin_isfinite(exact)) return exact;
+  double unit = emu_last_bit(largest);
+  total = emu_cut(total, unit);
+  for (int k = 0; k < depth; ++k) total += emu_cut(row[k] * column[k], unit);
+  return total == 0 ? 0 : emu_cut(total, emu_last_bit(total));
+}
+
 template <class A, class B, class Sum>
 EMU_UNCHECKED void emu_multiply_rows(const uint8_t* a, const uint8_t* b, uint32_t* const* sums, int columns, int flags) {
   constexpr int depth = 256 / A::bits;
@@ -57,7 +75,10 @@ EMU_UNCHECKED void emu_multiply_rows(const uint8_t* a, const uint8_t* b, uint32_
       const Total* row = left[thread / 32 * 16 + thread % 32 / 4 + 8 * (i / 2 % 2)];
       const Total* column = right[i / 4 * 8 + thread % 4 * 2 + i % 2];
       Total total = flags & emu_accumulate ? Sum::get(sums[thread], i) : 0;
-      for (int k = 0; k < depth; ++k) total += row[k] * column[k];
+      if constexpr (A::bits == 8 && std::is_same_v<Total, double>)
+        total = emu_add_cut(total, row, column, depth);
+      else
+        for (int k = 0; k < depth; ++k) total += row[k] * column[k];
       Sum::set(sums[thread], i, total, flags & emu_saturate_sums);
     }
 }
