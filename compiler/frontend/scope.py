@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 from onnx import FunctionProto, GraphProto, NodeProto
 
 from tilestitch.compiler.ir import Graph, Type, Value
@@ -130,13 +131,28 @@ class Scope:
             self.module.convert_node(self, node, self.module.name_of(node))
 
     def load_constants(self, proto: GraphProto) -> None:
-        """Bind the initialisers of an ONNX graph as constants."""
+        """Bind the initialisers of an ONNX graph as constants. ModelError if another value outside has the name of one:
+        ONNX does not say which of them is meant.
+        """
         named = [(tensor.name, to_array(tensor, self.module.folder)) for tensor in proto.initializer]
         named += [(sparse.values.name, to_dense(sparse, self.module.folder)) for sparse in proto.sparse_initializer]
         for name, array in named:
             value = self.graph.constant(array, name=name)
+            outside = self._outside(name)
+            if outside is not None and not (outside.data is not None and _are_equal(outside.data, array)):
+                raise ModelError(
+                    f"node {self.path[-1]!r}: initialiser {name!r} of its body has the name of another value outside "
+                    "of it, and ONNX does not say which is meant; give one of them another name"
+                )
             self.module.named.add(value)
             self.bind(name, value)
+
+    def _outside(self, name: str) -> Value | None:
+        """What a name means around this graph."""
+        scope = self.parent
+        while scope is not None and name not in scope._bound:
+            scope = scope.parent
+        return None if scope is None else scope._bound[name]
 
     def nested(self, graph: Graph, node_name: str) -> Scope:
         """A scope for a subgraph of a node here; `graph` is this scope's graph when the body is inlined."""
@@ -198,3 +214,9 @@ def declared_type(proto: GraphProto, index: int) -> Type | None:
     """The type a subgraph declares for its `index`-th input, if it declares one."""
     type_ = proto.input[index].type
     return from_type_proto(type_) if type_.WhichOneof("value") else None
+
+
+def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return a.tolist() == b.tolist() if a.dtype == object else a.tobytes() == b.tobytes()

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import GraphProto, TensorProto, helper
+from onnx import GraphProto, TensorProto, helper, numpy_helper
 
 from tests.frontend.host_models import check, model, ops, tensor
-from tilestitch.compiler.frontend.errors import ConversionError
+from tilestitch.compiler.frontend.errors import ConversionError, ModelError
 from tilestitch.compiler.frontend.importer import import_model
 from tilestitch.compiler.ir import AnyRankTensor, TensorType
 from tilestitch.compiler.ir.evaluate import evaluate
@@ -101,6 +101,20 @@ def test_branches_that_capture_a_value_under_two_names() -> None:
     for condition in (False, True):
         result = check(proto, {"x": X, "c": np.array(condition)})
     assert len(result.nodes[0].inputs) == 2
+
+
+@pytest.mark.parametrize("inside", [1.0, 9.0])
+def test_an_initialiser_of_a_branch_that_is_named_like_another_value_outside_must_be_equal(inside: float) -> None:
+    bodies = branches("Add")
+    bodies["then_branch"].node[0].input.append("w")
+    bodies["then_branch"].initializer.append(numpy_helper.from_array(np.float32(inside), "w"))
+    proto = if_model(**bodies)
+    proto.graph.initializer.append(numpy_helper.from_array(np.float32(1), "w"))
+    if inside == 1:
+        check(proto, {"x": X, "c": np.array(True)})
+        return
+    with pytest.raises(ModelError, match=r"node 'If_0': initialiser 'w' of its body .* give one of them another name"):
+        import_model(proto)
 
 
 def test_branches_of_different_dtypes_are_an_error() -> None:
