@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.cost_models import Preferring
+from tilestitch.codegen.cuda.machine_code.disassemble import disassemble
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.driver import CompiledModel
 from tilestitch.compiler.ir import Kind, kind_of
@@ -258,6 +259,9 @@ def test_weights_stay_bytes_and_kernels_do_not_spill(target: str) -> None:
         launches = [launch for kernel in compiled.explain()["kernels"] for launch in kernel["launches"]]
         codes = [code for launch in launches for code in launch["machine_code"]]
         assert codes and all(code["local_bytes"] == 0 for code in codes)
+    cubins = [data for name, data in compiled.contents.kernels.items() if name.endswith(".cubin")]
+    found = {i.name for code in disassemble((target[5:], cubin) for cubin in cubins) for i in code.instructions}
+    assert "HMMA" in found and not {"QMMA", "QGMMA"} & found  # which keep fewer bits of sums than float32 has
 
 
 @pytest.mark.parametrize("target", ["emulator:sm_80", "cpu"])

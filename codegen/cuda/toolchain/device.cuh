@@ -112,41 +112,39 @@ static __device__ __forceinline__ void ts_mma_m16n8k32_u8_u8(int *d, const unsig
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// The same for floats of 8 bits, on sm_89 and up; d is float32.
-static __device__ __forceinline__ void ts_mma_m16n8k32_e4m3_e4m3(float *d, const unsigned *a, const unsigned *b) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+// Two floats of 8 bits as float16, which has all of them; on sm_89 and up.
+static __device__ __forceinline__ unsigned ts_widen_e4m3(unsigned two) {
+  unsigned halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((unsigned short)two));
+  return halves;
 }
 
-// a e4m3, b e5m2.
-static __device__ __forceinline__ void ts_mma_m16n8k32_e4m3_e5m2(float *d, const unsigned *a, const unsigned *b) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+static __device__ __forceinline__ unsigned ts_widen_e5m2(unsigned two) {
+  unsigned halves;
+  asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"((unsigned short)two));
+  return halves;
 }
 
-// a e5m2, b e4m3.
-static __device__ __forceinline__ void ts_mma_m16n8k32_e5m2_e4m3(float *d, const unsigned *a, const unsigned *b) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
+// The same for floats of 8 bits and steps of 32, as two multiplications of float16: of the lower two of four neighbours
+// along k, and of the upper two; d is float32. Tensor cores of sm_89 that multiply the bytes keep fewer bits of sums, as
+// wgmma does (docs/cuda_hopper.md); on sm_90 the instruction that has this shape becomes just this.
+#define TS_MMA_SMALL(left, right)                                                                                  \
+  static __device__ __forceinline__ void ts_mma_m16n8k32_##left##_##right(float *d, const unsigned *a,             \
+                                                                          const unsigned *b) {                     \
+    unsigned low_a[4] = {ts_widen_##left(a[0]), ts_widen_##left(a[1]), ts_widen_##left(a[2]), ts_widen_##left(a[3])}; \
+    unsigned low_b[2] = {ts_widen_##right(b[0]), ts_widen_##right(b[1])};                                          \
+    ts_mma_m16n8k16_f16(d, low_a, low_b);                                                                          \
+    unsigned high_a[4] = {ts_widen_##left(a[0] >> 16), ts_widen_##left(a[1] >> 16), ts_widen_##left(a[2] >> 16),   \
+                          ts_widen_##left(a[3] >> 16)};                                                            \
+    unsigned high_b[2] = {ts_widen_##right(b[0] >> 16), ts_widen_##right(b[1] >> 16)};                             \
+    ts_mma_m16n8k16_f16(d, high_a, high_b);                                                                        \
+  }
 
-// a e5m2, b e5m2.
-static __device__ __forceinline__ void ts_mma_m16n8k32_e5m2_e5m2(float *d, const unsigned *a, const unsigned *b) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e5m2.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
+TS_MMA_SMALL(e4m3, e4m3)
+TS_MMA_SMALL(e4m3, e5m2)
+TS_MMA_SMALL(e5m2, e4m3)
+TS_MMA_SMALL(e5m2, e5m2)
+#undef TS_MMA_SMALL
 
 // Rounds four float32 in registers to the nearest TF32, ties away from zero.
 static __device__ __forceinline__ void ts_round_tf32(unsigned *r) {

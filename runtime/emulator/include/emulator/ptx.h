@@ -137,6 +137,12 @@ template <class R> EMU_PTX void cvt_rn_f16x2_f32(R& d, float high, float low) {
 template <class R> EMU_PTX void cvt_rn_bf16x2_f32(R& d, float high, float low) {
   d = R(emu_float_to_bfloat(low) | uint32_t(emu_float_to_bfloat(high)) << 16);
 }
+template <class R> EMU_PTX void cvt_rn_f16x2_e4m3x2(R& d, uint16_t x) {
+  d = R(emu_float_to_half(emu_e4m3::decode(x & 255)) | uint32_t(emu_float_to_half(emu_e4m3::decode(x >> 8))) << 16);
+}
+template <class R> EMU_PTX void cvt_rn_f16x2_e5m2x2(R& d, uint16_t x) {
+  d = R(emu_float_to_half(emu_e5m2::decode(x & 255)) | uint32_t(emu_float_to_half(emu_e5m2::decode(x >> 8))) << 16);
+}
 EMU_MMA_32(mma_sync_aligned_m16n8k32_row_col_f32_e4m3_e4m3_f32, emu_e4m3, emu_e4m3, 32)
 EMU_MMA_32(mma_sync_aligned_m16n8k32_row_col_f32_e4m3_e5m2_f32, emu_e4m3, emu_e5m2, 32)
 EMU_MMA_32(mma_sync_aligned_m16n8k32_row_col_f32_e5m2_e4m3_f32, emu_e5m2, emu_e4m3, 32)
