@@ -51,7 +51,8 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 COMPILER = (
     "compiler", "passes", "codegen", "cost_model", "runtime", "tests/networks.py", "tests/models.py",
     "tests/open_models", "benchmarks/replay/catalogue.py",
-    *(f"benchmarks/device/{name}.py" for name in ("bundle", "bundle_cases", "case_models", "bundle_sizes",
+    *(f"benchmarks/device/{name}.py" for name in ("bundle", "bundle_cases", "case_models", "case_blocks",
+      "bundle_sizes",
       "gemm_bundle", "emulator_bundle", "open_cases", "launch_orders", "pair_models", "sizes", "feeds", "rules",
       "cards")),
 )  # fmt: skip

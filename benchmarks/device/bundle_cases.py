@@ -8,6 +8,14 @@ from functools import partial
 
 import onnx
 
+from benchmarks.device.case_blocks import (
+    computed_matrices,
+    experts,
+    linear_attention,
+    outer_products,
+    quantised,
+    turns,
+)
 from benchmarks.device.case_models import (
     added_up,
     attention,
@@ -69,6 +77,7 @@ VARIANTS = {
     "int64": Variant("int64"),
     "e4m3": Variant("float8_e4m3fn"),
     "e4m3_tf32": Variant("float8_e4m3fn", "tf32"),
+    "quantised": Variant("float32"),
 }
 FLOATS = ("float32", "float16", "bfloat16")
 GEMMS = (*FLOATS, "tf32")
@@ -185,7 +194,18 @@ CASES = {
     "block_weights_few": Family(partial(block_weights, rows=3), FLOATS, ("float32", "float16")),
     "block_weights_bytes": Family(partial(block_weights, rows=1, codes="uint8"), TWO, ("float16",)),
     "block_weights_decode": Family(partial(block_weights, rows=1, depth=4096, width=4096), TWO),
+    "linear_attention": Family(linear_attention, TWO, ("float32", "float16")),
+    "turns": Family(turns, FLOATS, ("float32", "float16")),
+    "outer_products": Family(outer_products, FLOATS, ("float32", "bfloat16")),
+    "computed_matrices": Family(computed_matrices, FLOATS, ("float32", "float16")),
+    "experts": Family(experts, FLOATS, ("float32", "bfloat16")),
+    "quantised": Family(quantised, ("quantised",), ("quantised",)),
     "bert_2_layers": Family(partial(whole, bert), TWO, ("float32", "float16")),
+    "bert_in_a_launch": Family(partial(whole, bert), TWO, sync="model"),
+    "bert_in_queues": Family(partial(whole, bert), TWO, sync="model/queues"),
+    "mlp_in_queues": Family(
+        partial(mlp, rows=150, width=72, hidden=136), TWO, ("float32", "float16"), sync="model/queues"
+    ),
     "gpt2_2_layers": Family(partial(whole, gpt2), TWO, ("float32",)),
     "bert_from_ptx": Family(partial(whole, bert), TWO, TWO, target="cuda:sm_80", image="ptx"),
     "residual_block": Family(partial(whole, residual_block), TWO, ("float32",)),

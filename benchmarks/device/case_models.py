@@ -20,7 +20,7 @@ KINDS = {
 }  # fmt: skip
 
 
-def _model(
+def model_of(
     nodes: list[Any], inputs: dict[str, tuple[int, ...]], output: tuple[int, ...], dtype: str, opset: int = 20,
     results: Mapping[str, tuple[str, tuple[int, ...]]] | None = None, given: Mapping[str, np.ndarray] | None = None,
     **weights: Any,
@@ -54,7 +54,7 @@ def _scalar(number: float, dtype: str) -> onnx.TensorProto:
 
 def softmax(dtype: str, rows: int = 999, columns: int = 1000) -> onnx.ModelProto:
     shape = (rows, columns)
-    return _model([helper.make_node("Softmax", ["x"], ["y"], axis=-1)], {"x": shape}, shape, dtype)
+    return model_of([helper.make_node("Softmax", ["x"], ["y"], axis=-1)], {"x": shape}, shape, dtype)
 
 
 def softmax_sums(dtype: str, batch: int = 137, rows: int = 37, columns: int = 53) -> onnx.ModelProto:
@@ -63,7 +63,9 @@ def softmax_sums(dtype: str, batch: int = 137, rows: int = 37, columns: int = 53
         helper.make_node("Softmax", ["x"], ["s"], axis=-1),
         helper.make_node("ReduceSum", ["s", "axes"], ["y"], keepdims=0),
     ]
-    model = _model(nodes[:1], {"x": (batch, rows, columns)}, (), dtype, results={"s": (dtype, (batch, rows, columns))})
+    model = model_of(
+        nodes[:1], {"x": (batch, rows, columns)}, (), dtype, results={"s": (dtype, (batch, rows, columns))}
+    )
     graph = model.graph
     graph.node.append(nodes[1])
     graph.initializer.append(numpy_helper.from_array(np.array([1]), "axes"))
@@ -79,7 +81,7 @@ def layer_norm(dtype: str, rows: int = 513, columns: int = 768) -> onnx.ModelPro
         helper.make_node("Add", ["x", "r"], ["s"]),
         helper.make_node("LayerNormalization", ["s", "g", "b"], ["y"], axis=-1),
     ]
-    return _model(nodes, {"x": shape, "r": shape}, shape, dtype, g=(columns,), b=(columns,))
+    return model_of(nodes, {"x": shape, "r": shape}, shape, dtype, g=(columns,), b=(columns,))
 
 
 def linear_gelu(dtype: str, rows: int = 130, width: int = 384, hidden: int = 520) -> onnx.ModelProto:
@@ -88,7 +90,7 @@ def linear_gelu(dtype: str, rows: int = 130, width: int = 384, hidden: int = 520
         helper.make_node("Add", ["p", "b"], ["s"]),
         helper.make_node("Gelu", ["s"], ["y"]),
     ]
-    return _model(nodes, {"x": (rows, width)}, (rows, hidden), dtype, w=(width, hidden), b=(hidden,))
+    return model_of(nodes, {"x": (rows, width)}, (rows, hidden), dtype, w=(width, hidden), b=(hidden,))
 
 
 def mlp(dtype: str, rows: int = 512, width: int = 512, hidden: int = 2048) -> onnx.ModelProto:
@@ -98,7 +100,7 @@ def mlp(dtype: str, rows: int = 512, width: int = 512, hidden: int = 2048) -> on
         helper.make_node("Relu", ["p"], ["s"]),
         helper.make_node("MatMul", ["s", "v"], ["y"]),
     ]
-    return _model(nodes, {"x": (rows, width)}, (rows, width), dtype, w=(width, hidden), v=(hidden, width))
+    return model_of(nodes, {"x": (rows, width)}, (rows, width), dtype, w=(width, hidden), v=(hidden, width))
 
 
 def dense_norm(dtype: str, rows: int = 128, width: int = 512) -> onnx.ModelProto:
@@ -111,7 +113,7 @@ def dense_norm(dtype: str, rows: int = 128, width: int = 512) -> onnx.ModelProto
         helper.make_node("LayerNormalization", ["t", "g", "h"], ["y"], axis=-1),
     ]
     column = (width,)
-    return _model(nodes, {"x": shape, "r": shape}, shape, dtype, w=(width, width), b=column, g=column, h=column)
+    return model_of(nodes, {"x": shape, "r": shape}, shape, dtype, w=(width, width), b=column, g=column, h=column)
 
 
 def decode_gemm(dtype: str) -> onnx.ModelProto:
@@ -128,13 +130,13 @@ def attention(dtype: str, heads: int = 4, length: int = 129, width: int = 64) ->
         helper.make_node("MatMul", ["p", "v"], ["y"]),
     ]
     nodes.insert(0, helper.make_node("Constant", [], ["scale"], value=_scalar(width**-0.5, dtype)))
-    return _model(nodes, {"q": shape, "k": shape, "v": shape}, shape, dtype)
+    return model_of(nodes, {"q": shape, "k": shape, "v": shape}, shape, dtype)
 
 
 def wide_gemm(dtype: str, m: int = 1032, k: int = 512, n: int = 2056) -> onnx.ModelProto:
     """Both operands are inputs: a large GEMM whose weights need not travel."""
     nodes = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"])]
-    return _model(nodes, {"x": (m, k), "w": (k, n)}, (m, n), dtype)
+    return model_of(nodes, {"x": (m, k), "w": (k, n)}, (m, n), dtype)
 
 
 def wide_conv(dtype: str) -> onnx.ModelProto:
@@ -142,7 +144,7 @@ def wide_conv(dtype: str) -> onnx.ModelProto:
         helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2]),
         helper.make_node("Relu", ["c"], ["y"]),
     ]
-    return _model(nodes, {"x": (2, 128, 57, 55)}, (2, 192, 29, 28), dtype, w=(192, 128, 3, 3), b=(192,))
+    return model_of(nodes, {"x": (2, 128, 57, 55)}, (2, 192, 29, 28), dtype, w=(192, 128, 3, 3), b=(192,))
 
 
 def causal_attention(
@@ -151,7 +153,7 @@ def causal_attention(
     """Query heads that share keys; each query sees the keys up to its own position, counted from the first key."""
     shape, cache = (1, heads, queries, width), (1, kv_heads, keys, width)
     node = helper.make_node("Attention", ["q", "k", "v"], ["y"], is_causal=1)
-    return _model([node], {"q": shape, "k": cache, "v": cache}, shape, dtype, 23)
+    return model_of([node], {"q": shape, "k": cache, "v": cache}, shape, dtype, 23)
 
 
 def decode_attention(
@@ -160,7 +162,7 @@ def decode_attention(
     """One query a head against a long cache: the keys are cut into parts."""
     shape, cache = (1, heads, 1, width), (1, kv_heads, keys, width)
     node = helper.make_node("Attention", ["q", "k", "v"], ["y"])
-    return _model([node], {"q": shape, "k": cache, "v": cache}, shape, dtype, 23)
+    return model_of([node], {"q": shape, "k": cache, "v": cache}, shape, dtype, 23)
 
 
 def conv_relu(dtype: str, groups: int = 1) -> onnx.ModelProto:
@@ -168,18 +170,18 @@ def conv_relu(dtype: str, groups: int = 1) -> onnx.ModelProto:
         helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2], group=groups),
         helper.make_node("Relu", ["c"], ["y"]),
     ]
-    return _model(nodes, {"x": (2, 32, 29, 31)}, (2, 64, 15, 16), dtype, w=(64, 32 // groups, 3, 3), b=(64,))
+    return model_of(nodes, {"x": (2, 32, 29, 31)}, (2, 64, 15, 16), dtype, w=(64, 32 // groups, 3, 3), b=(64,))
 
 
 def turned(dtype: str, rows: int = 517, columns: int = 333) -> onnx.ModelProto:
     """A transpose through shared memory, with tiles that are not full."""
     node = helper.make_node("Transpose", ["x"], ["y"], perm=[0, 2, 1])
-    return _model([node], {"x": (3, rows, columns)}, (3, columns, rows), dtype)
+    return model_of([node], {"x": (3, rows, columns)}, (3, columns, rows), dtype)
 
 
 def max_pool(dtype: str) -> onnx.ModelProto:
     node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
-    return _model([node], {"x": (2, 16, 33, 35)}, (2, 16, 17, 18), dtype)
+    return model_of([node], {"x": (2, 16, 33, 35)}, (2, 16, 17, 18), dtype)
 
 
 def elementwise(dtype: str, rows: int = 997, columns: int = 1003) -> onnx.ModelProto:
@@ -193,7 +195,7 @@ def elementwise(dtype: str, rows: int = 997, columns: int = 1003) -> onnx.ModelP
         helper.make_node("Slice", ["s", "starts", "ends"], ["y"]),
     ]
     inputs: dict[str, tuple[int, ...]] = {"x": (rows, columns), "r": (rows, 1)}
-    return _model(nodes, inputs, (rows, columns - 1), dtype, b=(columns,))
+    return model_of(nodes, inputs, (rows, columns - 1), dtype, b=(columns,))
 
 
 def long_rows(dtype: str, rows: int = 3, columns: int = 200_004) -> onnx.ModelProto:
@@ -208,20 +210,20 @@ def columns_sum(dtype: str, rows: int = 4096, columns: int = 333) -> onnx.ModelP
         helper.make_node("Sub", ["x", "m"], ["y"]),
     ]
     nodes.insert(0, helper.make_node("Constant", [], ["axes"], value_ints=[0]))
-    return _model(nodes, {"x": (rows, columns)}, (rows, columns), dtype)
+    return model_of(nodes, {"x": (rows, columns)}, (rows, columns), dtype)
 
 
 def long_sums(dtype: str, rows: int = 3, columns: int = 200_004) -> onnx.ModelProto:
     """Rows that are read once, so long that each is cut into parts, whose sums a second launch joins."""
     axes = helper.make_node("Constant", [], ["axes"], value_ints=[1])
     node = helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)
-    return _model([axes, node], {"x": (rows, columns)}, (rows,), dtype)
+    return model_of([axes, node], {"x": (rows, columns)}, (rows,), dtype)
 
 
 def largest_places(dtype: str, rows: int = 129, columns: int = 1003) -> onnx.ModelProto:
     """Where each row is largest."""
     node = helper.make_node("ArgMax", ["x"], ["y"], axis=1, keepdims=0)
-    return _model([node], {"x": (rows, columns)}, (), dtype, results={"y": ("int64", (rows,))})
+    return model_of([node], {"x": (rows, columns)}, (), dtype, results={"y": ("int64", (rows,))})
 
 
 def both_softmaxes(dtype: str, rows: int = 61, columns: int = 192) -> onnx.ModelProto:
@@ -232,7 +234,7 @@ def both_softmaxes(dtype: str, rows: int = 61, columns: int = 192) -> onnx.Model
         helper.make_node("ReduceMax", ["b"], ["m"], keepdims=1),
         helper.make_node("Div", ["b", "m"], ["y"]),
     ]
-    return _model(nodes, {"x": (rows, columns)}, (rows, columns), dtype)
+    return model_of(nodes, {"x": (rows, columns)}, (rows, columns), dtype)
 
 
 def gated(dtype: str, rows: int = 5, width: int = 256, hidden: int = 384) -> onnx.ModelProto:
@@ -244,25 +246,25 @@ def gated(dtype: str, rows: int = 5, width: int = 256, hidden: int = 384) -> onn
         helper.make_node("Mul", ["g", "s"], ["h"]),
         helper.make_node("Mul", ["h", "u"], ["y"]),
     ]
-    return _model(nodes, {"x": (rows, width)}, (rows, hidden), dtype, w=(width, 2 * hidden))
+    return model_of(nodes, {"x": (rows, width)}, (rows, hidden), dtype, w=(width, 2 * hidden))
 
 
 def lstm(dtype: str, steps: int = 3, batch: int = 5, width: int = 48, hidden: int = 64) -> onnx.ModelProto:
     node = helper.make_node("LSTM", ["x", "w", "r", "b"], ["a", "", "c"], hidden_size=hidden)
     flat = helper.make_node("Add", ["a", "c"], ["y"])
     w, r, b = (1, 4 * hidden, width), (1, 4 * hidden, hidden), (1, 8 * hidden)
-    return _model([node, flat], {"x": (steps, batch, width)}, (steps, 1, batch, hidden), dtype, w=w, r=r, b=b)
+    return model_of([node, flat], {"x": (steps, batch, width)}, (steps, 1, batch, hidden), dtype, w=w, r=r, b=b)
 
 
 def running_sum(dtype: str, along: int = 1) -> onnx.ModelProto:
     axis = helper.make_node("Constant", [], ["axis"], value_int=along)
-    return _model([axis, helper.make_node("CumSum", ["x", "axis"], ["y"])], {"x": (37, 515)}, (37, 515), dtype, 14)
+    return model_of([axis, helper.make_node("CumSum", ["x", "axis"], ["y"])], {"x": (37, 515)}, (37, 515), dtype, 14)
 
 
 def largest(dtype: str, rows: int = 37, columns: int = 300) -> onnx.ModelProto:
     count = helper.make_node("Constant", [], ["k"], value_ints=[7])
     node = helper.make_node("TopK", ["x", "k"], ["y", "i"], axis=1)
-    return _model(
+    return model_of(
         [count, node],
         {"x": (rows, columns)},
         (rows, 7),
@@ -276,7 +278,7 @@ def scattered(dtype: str) -> onnx.ModelProto:
     rows = np.random.default_rng(SEED).permutation(64)[:20].astype(np.int64).reshape(20, 1)
     index = helper.make_node("Constant", [], ["i"], value=numpy_helper.from_array(rows))
     node = helper.make_node("ScatterND", ["x", "i", "u"], ["y"])
-    return _model([index, node], {"x": (64, 33), "u": (20, 33)}, (64, 33), dtype, 16)
+    return model_of([index, node], {"x": (64, 33), "u": (20, 33)}, (64, 33), dtype, 16)
 
 
 def added_up(dtype: str) -> onnx.ModelProto:
@@ -284,7 +286,7 @@ def added_up(dtype: str) -> onnx.ModelProto:
     rows = np.random.default_rng(SEED).integers(0, 64, (200, 33))
     index = helper.make_node("Constant", [], ["i"], value=numpy_helper.from_array(rows))
     node = helper.make_node("ScatterElements", ["x", "i", "u"], ["y"], axis=0, reduction="add")
-    return _model([index, node], {"x": (64, 33), "u": (200, 33)}, (64, 33), dtype, 16)
+    return model_of([index, node], {"x": (64, 33), "u": (200, 33)}, (64, 33), dtype, 16)
 
 
 def converted(dtype: str, rows: int = 67, columns: int = 103) -> onnx.ModelProto:
@@ -301,24 +303,24 @@ def converted(dtype: str, rows: int = 67, columns: int = 103) -> onnx.ModelProto
         helper.make_node("Less", ["x", "whole"], ["less"]),
         helper.make_node("Where", ["less", "x", "whole"], ["y"]),
     ]
-    return _model(nodes, {"x": (rows, columns)}, (rows, columns), dtype)
+    return model_of(nodes, {"x": (rows, columns)}, (rows, columns), dtype)
 
 
 def signal(dtype: str) -> onnx.ModelProto:
     """A dilated convolution of one axis, cut off after its last whole window."""
     node = helper.make_node("Conv", ["x", "w"], ["y"], dilations=[3], strides=[2], pads=[0, 5])
-    return _model([node], {"x": (3, 20, 131)}, (3, 24, 63), dtype, w=(24, 20, 5))
+    return model_of([node], {"x": (3, 20, 131)}, (3, 24, 63), dtype, w=(24, 20, 5))
 
 
 def looked_up(dtype: str) -> onnx.ModelProto:
     """Rows of a table at positions that are checked on the device."""
     rows, found = (5, 7), {"y": ("int64", (5, 7, 24))}
-    return _model([helper.make_node("Gather", ["t", "x"], ["y"])], {"x": rows}, (), dtype, results=found, t=(50, 24))
+    return model_of([helper.make_node("Gather", ["t", "x"], ["y"])], {"x": rows}, (), dtype, results=found, t=(50, 24))
 
 
 def integers(dtype: str, rows: int = 130, width: int = 384, hidden: int = 520) -> onnx.ModelProto:
     node, sums = helper.make_node("MatMulInteger", ["x", "w"], ["y"]), {"y": ("int32", (rows, hidden))}
-    return _model([node], {"x": (rows, width)}, (), dtype, results=sums, w=(width, hidden))
+    return model_of([node], {"x": (rows, width)}, (), dtype, results=sums, w=(width, hidden))
 
 
 def block_weights(
@@ -337,7 +339,7 @@ def block_weights(
         helper.make_node("DequantizeLinear", ["w", "s", "z"], ["v"], axis=0, block_size=block),
         helper.make_node("MatMul", ["x", "v"], ["y"]),
     ]
-    return _model(nodes, {"x": (rows, depth)}, (rows, width), dtype, 21, given=constants)
+    return model_of(nodes, {"x": (rows, depth)}, (rows, width), dtype, 21, given=constants)
 
 
 def small_floats(dtype: str, rows: int = 130, depth: int = 528, width: int = 392) -> onnx.ModelProto:
@@ -354,13 +356,13 @@ def small_floats(dtype: str, rows: int = 130, depth: int = 528, width: int = 392
         helper.make_node("MatMul", ["a", "b"], ["y"]),
     ]
     results = {"y": ("float32", (rows, width))}
-    return _model(nodes, {"x": (rows, depth)}, (), dtype, 21, results, constants)
+    return model_of(nodes, {"x": (rows, depth)}, (), dtype, 21, results, constants)
 
 
 def integer_conv(dtype: str) -> onnx.ModelProto:
     node = helper.make_node("ConvInteger", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
     sums = {"y": ("int32", (2, 48, 15, 14))}
-    return _model([node], {"x": (2, 32, 15, 14)}, (), dtype, results=sums, w=(48, 32, 3, 3))
+    return model_of([node], {"x": (2, 32, 15, 14)}, (), dtype, results=sums, w=(48, 32, 3, 3))
 
 
 def whole(network: Callable[[], onnx.ModelProto], dtype: str) -> onnx.ModelProto:

@@ -6,10 +6,11 @@ from typing import Any
 
 TOLERANCE = {
     "float32": 2e-5, "tf32": 1e-3, "float16": 2e-3, "bfloat16": 1e-2, "int8": 0.0, "uint8": 0.0, "int64": 0.0,
-    "e4m3": 2e-5, "e4m3_tf32": 2e-3,
+    "e4m3": 2e-5, "e4m3_tf32": 2e-3, "quantised": 1e-2,
 }  # fmt: skip
 """A few times what the emulated device shows: sums are in another order, and functions are approximated otherwise.
-wgmma's sums of floats of 8 bits are said to have fewer bits on the device.
+wgmma's sums of floats of 8 bits are said to have fewer bits on the device. Where floats are rounded to bytes, a last
+bit can make one of them another.
 """
 
 
