@@ -98,20 +98,25 @@ class ArtifactContents:
 
 
 def write_artifact(
-    path: str | os.PathLike[str], contents: ArtifactContents, weights: str | os.PathLike[str] | None = None
+    path: str | os.PathLike[str],
+    contents: ArtifactContents,
+    weights: str | os.PathLike[str] | None = None,
+    *,
+    deflate: bool = True,
 ) -> Manifest:
     """Write an artifact atomically: on any error nothing is left behind and an older file stays as it was.
 
     `weights`: where to write the weights as well, as the file that `load(..., weights=path)` takes for an artifact with
-    stripped weights. The same contents give the same bytes. Raises `ArtifactWriteError` when a file cannot be written,
-    `ValueError` for contents that are inconsistent.
+    stripped weights. `deflate`: False where many artifacts are packed together, which finds more if they are plain. The
+    same contents give the same bytes. Raises `ArtifactWriteError` when a file cannot be written, `ValueError` for
+    contents that are inconsistent.
     """
     if weights is None:
         with archive.atomic_file(path) as file:
-            return _write(file, contents)
+            return _write(file, contents, deflate)
     with archive.atomic_files(path, weights) as (file, beside):
         _write_tensors(beside, contents.weights)
-        return _write(file, contents)
+        return _write(file, contents, deflate)
 
 
 def weights_path(artifact: str | os.PathLike[str]) -> Path:
@@ -123,12 +128,12 @@ def weights_path(artifact: str | os.PathLike[str]) -> Path:
 def artifact_bytes(contents: ArtifactContents) -> bytes:
     """The bytes that `write_artifact` writes, for `load`. Raises `ValueError` for contents that are inconsistent."""
     file = io.BytesIO()
-    _write(file, contents)
+    _write(file, contents, deflate=True)
     return file.getvalue()
 
 
-def _write(file: BinaryIO, contents: ArtifactContents) -> Manifest:
-    members = _members(contents)
+def _write(file: BinaryIO, contents: ArtifactContents, deflate: bool) -> Manifest:
+    members = _members(contents, deflate)
     manifest = Manifest(
         contents.compiler_version,
         contents.target,
@@ -139,7 +144,7 @@ def _write(file: BinaryIO, contents: ArtifactContents) -> Manifest:
         contents.precision,
     )
     writer = archive.ArchiveWriter(file)
-    for each in (_member(MANIFEST, _json_bytes(manifest.to_json())), *members):
+    for each in (_member(MANIFEST, _json_bytes(manifest.to_json()), deflate), *members):
         writer.add(each.name, each.size, each.chunks(), each.deflates)
     writer.finish()
     return manifest
@@ -173,7 +178,7 @@ class _Member:
     deflates: bytes | None = None
 
 
-def _members(contents: ArtifactContents) -> list[_Member]:
+def _members(contents: ArtifactContents, deflate: bool) -> list[_Member]:
     """Every member but the manifest, in the order of the file. Weights are stored, to be mapped, but for small ones."""
     program = programs_to_json(contents.programs, contents.signatures)
     small = {PLAN: _json_bytes(contents.plan), PROGRAM: _json_bytes(program)}
@@ -187,20 +192,20 @@ def _members(contents: ArtifactContents) -> list[_Member]:
             raise ValueError(f"kernels cannot be in a member named {name!r}")
         small[name] = data
     mapped = dict(contents.weights) if not contents.strip_weights else {}
-    packed = {name: mapped.pop(name) for name in _to_deflate(mapped)}
+    packed = {name: mapped.pop(name) for name in (_to_deflate(mapped) if deflate else ())}
     if packed:
         planes = {name: _byte_planes(array) for name, array in packed.items()}
         small[DEFLATED_WEIGHTS] = b"".join(safetensors.TensorWriter(planes).chunks())
-    members = [_member(name, data) for name, data in sorted(small.items())]
+    members = [_member(name, data, deflate) for name, data in sorted(small.items())]
     if mapped:
         writer = safetensors.TensorWriter(mapped)
         members.append(_Member(WEIGHTS, writer.size, writer.chunks))
     return members
 
 
-def _member(name: str, data: bytes) -> _Member:
+def _member(name: str, data: bytes, deflate: bool) -> _Member:
     """Deflated where it is smaller for it."""
-    deflated = archive.deflated(data)
+    deflated = archive.deflated(data) if deflate else None
     held = data if deflated is None else deflated
     return _Member(name, len(held), lambda: [held], None if deflated is None else data)
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.device.case import Case, Setup
+from benchmarks.device.differences import differences
 from benchmarks.device.feeds import feeds_of, poisoned, random_like, relative_error
 from benchmarks.device.interpreters import Torch, graph_constants, graph_function
 from benchmarks.device.limits import tolerance
@@ -45,16 +46,20 @@ def check(
     Where kernels do not execute, they are only run.
     """
     rng = np.random.default_rng(time.time_ns() % 2**32)
-    worst = 0.0
+    worst, limit = 0.0, tolerance(entry)
     with load(setup.bundle / f"{entry['name']}.tsm", device=device) as module:
         reference = _reference(setup, entry, reference_on) if setup.executes else None
         for _ in range(draws):
             feeds = feeds_of(module, rng)
             ours = list(module.run(feeds, out=poisoned(module)).values())
             if reference is not None:
-                found = relative_error(zip(ours, reference(feeds), strict=True))
+                exact = reference(feeds)
+                found = relative_error(zip(ours, exact, strict=True))
                 worst = found if np.isnan(found) else max(worst, found)
-    return setup.judged(worst, tolerance(entry))
+                if not found <= limit:
+                    for info, result, wanted in zip(module.outputs, ours, exact):
+                        print(*differences(info.name, result, wanted, limit), sep="\n", flush=True)
+    return setup.judged(worst, limit)
 
 
 def _reference(setup: Setup, entry: dict[str, Any], device: str) -> Any:

@@ -183,7 +183,7 @@ def _stripped(
     known = {**facts, "constants": constants, "reference": not unsupported(graph), **_saved(compiled, folder, entry)}
     others = reordered(with_one_image(compiled.contents, "cubin"))
     for order, contents in others.items():
-        write_artifact(folder / f"{entry}.{order}.tsm", contents)
+        write_artifact(folder / f"{entry}.{order}.tsm", contents, deflate=False)
     return {**known, "orders": {order: f"{entry}.{order}" for order in others}}
 
 
@@ -202,7 +202,7 @@ def bundle_pair(name: str, mlp: str, tokens: int, folder: Path) -> dict[str, Any
 def _saved(compiled: CompiledModel, folder: Path, entry: str, image: str = "cubin") -> dict[str, Any]:
     """The artifact, and what is to be known of it."""
     path = folder / f"{entry}.tsm"
-    write_artifact(path, with_one_image(compiled.contents, image))
+    write_artifact(path, with_one_image(compiled.contents, image), deflate=False)  # the archive packs them all
     steps = [step for program in compiled.contents.programs for step in program.steps if isinstance(step, DeviceStep)]
     launches = [launch for step in steps for launch in step.launches]
     return {

@@ -23,7 +23,7 @@ def linear_attention(dtype: str, tokens: int = 6, heads: int = 4, size: int = 64
                          q_num_heads=heads, kv_num_heads=heads, update_rule="gated_delta"),
     ]  # fmt: skip
     wide, narrow, state = (1, tokens, width), (1, tokens, heads), (1, heads, size, size)
-    inputs = {"q": wide, "k": wide, "v": wide, "past": state, "d": narrow, "r": narrow}
+    inputs: dict[str, tuple[int, ...]] = {"q": wide, "k": wide, "v": wide, "past": state, "d": narrow, "r": narrow}
     return model_of(nodes, inputs, (), dtype, 27, {"y": (dtype, wide), "state": (dtype, state)})
 
 
@@ -69,7 +69,7 @@ def computed_matrices(dtype: str, heads: int = 6, depth: int = 136, width: int =
         helper.make_node("Mul", ["s", "g"], ["m"]),
         helper.make_node("MatMul", ["x", "m"], ["y"]),
     ]
-    inputs = {"x": (heads, 1, depth), "s": (heads, depth, width), "d": (heads, 1, 1)}
+    inputs: dict[str, tuple[int, ...]] = {"x": (heads, 1, depth), "s": (heads, depth, width), "d": (heads, 1, 1)}
     return model_of(nodes, inputs, (heads, 1, width), dtype)
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from benchmarks.device.case import Case, Setup
+from benchmarks.device.differences import differences
 from benchmarks.device.feeds import poisoned, relative_error, sample, static_shape
 from benchmarks.device.limits import tolerance
 from tilestitch.runtime import load
@@ -25,13 +27,24 @@ def smoke(setup: Setup, entry: dict[str, Any], device: str = "cuda") -> dict[str
         arrays = dict(recorded)
     with load(setup.bundle / f"{entry['name']}.tsm", device=device) as module:
         feeds = {i.name: _typed(arrays[f"in.{i.name}"], i).reshape(static_shape(i)) for i in module.inputs}
-        expected = [_typed(arrays[f"out.{i.name}"], i) for i in module.outputs]
+        outputs = module.outputs
+        expected = [_typed(arrays[f"out.{i.name}"], i) for i in outputs]
         results = [sample(result) for _ in range(2) for result in module.run(feeds, out=poisoned(module)).values()]
         launches = len(module.profile(feeds))
     pairs = list(zip(results, 2 * expected, strict=True))
     same = all(ours.tobytes() == record.tobytes() for ours, record in pairs)
-    error = relative_error(pairs)
-    return {**setup.judged(error, tolerance(entry)), "same_bytes": same, "launches": launches}
+    error, limit = relative_error(pairs), tolerance(entry)
+    if setup.executes and not error <= limit:
+        for run in range(2):
+            for info, ours, record in zip(outputs, results[run * len(outputs) :], expected):
+                _say(f"run {run}: {info.name}", ours, record, static_shape(info), limit)
+    return {**setup.judged(error, limit), "same_bytes": same, "launches": launches}
+
+
+def _say(name: str, ours: np.ndarray, record: np.ndarray, shape: tuple[int, ...], limit: float) -> None:
+    """Where a result is wrong, to the log; by its axes, unless it is a sample."""
+    shape = shape if ours.size == prod(shape) else ours.shape
+    print(*differences(name, ours.reshape(shape), record.reshape(shape), limit), sep="\n", flush=True)
 
 
 def _typed(raw: np.ndarray, info: Any) -> np.ndarray:

@@ -267,6 +267,17 @@ def test_a_weight_may_not_be_there_twice() -> None:
         artifact.weights()
 
 
+def test_what_is_to_be_packed_with_others_is_plain_and_loads_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "plain.tsm"
+    write_artifact(path, small(), deflate=False)
+    with zipfile.ZipFile(path) as file:
+        assert {info.compress_type for info in file.infolist()} == {zipfile.ZIP_STORED}
+    plain, usual = read_artifact(path), read_artifact(image())
+    assert plain.programs == usual.programs
+    for name, array in usual.weights().items():
+        np.testing.assert_array_equal(plain.weights()[name], array)
+
+
 def test_what_deflates_is_inflated_at_load() -> None:
     random = np.random.default_rng(1)
     bits, scales = random.integers(0, 2, 1 << 18, np.int8), random.random(5000, np.float32)
