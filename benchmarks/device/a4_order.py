@@ -2,7 +2,9 @@
 
 Both kernels have more blocks than fit at once. Blocks draw tickets when they start; a block of the second launch that
 starts before the last of the first is counted as early. Starvation: a consumer that fills the card waits, for at most
-LIMIT_NS, for a flag that a kernel launched after it sets.
+LIMIT_NS, for a flag that a kernel launched after it sets. Meeting: two grids in branches of a graph, each of which
+fits the card alone, wait for all of their own blocks, as kernels with a barrier of the grid do; cooperative ones should
+never be there in part.
 """
 
 from __future__ import annotations
@@ -89,6 +91,22 @@ def starvation(setup: Setup, how: str, waves: float) -> dict[str, Any]:
     return {"blocks": blocks, "runs_that_starved": sum(count > 0 for count in gave_up), "runs": len(gave_up)}
 
 
+def meeting(setup: Setup, cooperative: bool, waves: float) -> dict[str, Any]:
+    gpu = Gpu(setup.kernels("order"))
+    blocks = max(1, int(waves * 2 * gpu.multiprocessors))
+    arrived, seen = [gpu.buffer(4) for _ in range(2)], gpu.buffer(8)
+    limit = gpu.upload(np.array([LIMIT_NS], np.uint32))
+    launch = one("meet", blocks, THREADS, cooperative=cooperative)
+    graph = gpu.graph([(launch, (word, seen, limit)) for word in arrived], [])
+    gave_up = []
+    for _ in range(5):
+        for word, nbytes in ((arrived[0], 4), (arrived[1], 4), (seen, 8)):
+            gpu.call("cuMemsetD8Async", word, 0, nbytes, gpu.stream)
+        graph.launch(gpu.stream)
+        gave_up.append(int(gpu.read(seen, "uint32", 2)[1]))
+    return {"blocks": blocks, "runs_that_starved": sum(count > 0 for count in gave_up), "runs": len(gave_up)}
+
+
 def cases(part: str, setup: Setup) -> Iterator[Case]:
     ways = ("streams", "streams, second has priority", "streams, first has priority", "graph branches",
             "graph, launch-order edge")  # fmt: skip
@@ -99,3 +117,7 @@ def cases(part: str, setup: Setup) -> Iterator[Case]:
         for waves in (0.5, 1.0, 2.0):
             key = {"what": "consumer first", "how": how, "waves": waves}
             yield Case(part, key, partial(starvation, setup, how, waves))
+    for cooperative in (True, False):
+        for waves in (0.5, 0.75, 1.0):
+            key = {"what": "two grids that meet", "how": "cooperative" if cooperative else "plain", "waves": waves}
+            yield Case(part, key, partial(meeting, setup, cooperative, waves))

@@ -34,3 +34,17 @@ extern "C" __global__ void wait_for(const unsigned *flag, unsigned *seen, const 
 extern "C" __global__ void post(unsigned *flag) {
   if (threadIdx.x == 0) asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(1u) : "memory");
 }
+
+// Each block waits for all of its grid to have come, at most limit[0] nanoseconds; counts blocks that saw them come and
+// blocks that gave up.
+extern "C" __global__ void meet(unsigned *arrived, unsigned *seen, const unsigned *limit) {
+  if (threadIdx.x == 0) {
+    unsigned long long start = now();
+    unsigned v = 0;
+    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(arrived), "r"(1u) : "memory");
+    while (v < gridDim.x && now() - start < limit[0])
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(arrived) : "memory");
+    atomicAdd(seen + (v < gridDim.x), 1u);
+  }
+  __syncthreads();
+}
