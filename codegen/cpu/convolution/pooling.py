@@ -12,6 +12,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from tilestitch.codegen.compute.dtypes import named
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.compiler.ir.sizes import is_open
@@ -62,8 +63,8 @@ def pool_line(
         total = None
         for tap in range(line.taps):
             shift, phase = divmod(tap * line.dilation, line.stride)
-            element = phases[phase * line.phase + shift + at]
-            total = element if total is None else combine(total, element)
+            element = named(phases[phase * line.phase + shift + at])
+            total = element if total is None else named(combine(total, element))
         store(at, total)
 
     if is_open(line.output):
