@@ -9,7 +9,7 @@ import numpy as np
 
 from tilestitch.compiler.ir import Graph, Node, TensorType, Value, reference
 from tilestitch.compiler.ir.errors import UndecidedError
-from tilestitch.compiler.ir.symbol_uses import REQUIRED
+from tilestitch.compiler.ir.symbol_uses import NO_SYMBOLS, REQUIRED, made_by
 from tilestitch.compiler.ir.types import Shape, broadcast_shapes
 from tilestitch.passes.errors import PassContractError
 
@@ -92,13 +92,18 @@ def remove_dead(graph: Graph, value: Value, alive: set[Node]) -> list[str]:
         node = stack.pop()
         if node is None or node not in alive or node.op == REQUIRED:
             continue
-        if any(o.uses or graph.is_output(o) for o in node.outputs):
+        if any(o.uses or graph.is_output(o) for o in node.outputs) or _makes_sizes(node):
             continue
         graph.remove(node)
         alive.discard(node)
         origins.extend(node.origins)
         stack.extend(v.producer for v in node.inputs)
     return origins
+
+
+def _makes_sizes(node: Node) -> bool:
+    """Whether sizes may come to be by the node, which others need though they read none of its results: `dce` knows."""
+    return bool(made_by(node, NO_SYMBOLS))
 
 
 def _inherit(values: Sequence[Value], lost: Sequence[str], replaced: Sequence[str]) -> None:

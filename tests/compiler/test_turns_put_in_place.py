@@ -107,3 +107,19 @@ def test_a_loop_of_one_turn_at_most_gives_one_row_whatever_its_condition_is_afte
     }"""
     out = loaded(text).run({"x": np.zeros(3, np.float32), "more": np.False_})["out"]
     np.testing.assert_array_equal(out, np.ones((1, 3), np.float32))
+
+
+def test_a_loop_is_there_for_a_size_though_what_it_collects_has_no_elements() -> None:
+    """For n = 0 there is a graph of its own, in which no row is read, but the loop says how many there are."""
+    text = """(float[n] x, int64 count) => (float[k, n] out) {
+        last, rows = Loop(count, , x) <body = b (int64 i, bool go, float[n] p) => (bool on, float[n] q, float[n] row) {
+            on = Identity(go)
+            q = Neg(p)
+            row = Exp(p)
+        }>
+        out = Neg(rows)
+    }"""
+    module = loaded(text)
+    for n, count in ((3, 2), (0, 2), (3, 0), (0, 0)):
+        out = module.run({"x": np.zeros(n, np.float32), "count": np.int64(count)})["out"]
+        np.testing.assert_array_equal(out, -np.ones((count, n), np.float32))
