@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -96,6 +97,14 @@ class _Loop:
         assert isinstance(step, rt.DeviceStep)
         return step
 
+    @property
+    def repeats(self) -> bool:
+        """Whether the last turn is made twice, since a state that it leaves is wanted in two places: with the slices
+        of all turns, and by itself.
+        """
+        wanted = {after for (_, after), output in zip(self.repetition.states, self.outputs) if output != rt.ABSENT}
+        return not wanted.isdisjoint(self.repetition.results)
+
 
 class _Writer:
     """Adds to the values of a program, and to its arena, what turns need."""
@@ -111,7 +120,10 @@ class _Writer:
         if loop is None or not self._fits(loop):
             return None
         places = _Places(self, loop)
-        return _in_turn([_with_places(loop.step, places, turn) for turn in range(loop.turns)])
+        turns = [_with_places(loop.step, partial(places.of, turn=turn)) for turn in range(loop.turns)]
+        if loop.repeats:
+            turns.append(_with_places(loop.step, places.at_the_end))
+        return _in_turn(turns)
 
     # -- which loops -------------------------------------------------------------------------------------------------
 
@@ -153,15 +165,13 @@ class _Writer:
     def _fits(self, loop: _Loop) -> bool:
         """Whether kernels find all that they take where it lies, and the launches are not too many."""
         body, repetition = loop.body.program, loop.repetition
-        if not 0 < loop.turns * len(loop.step.launches) <= MOST_LAUNCHES:
+        if not 0 < (loop.turns + loop.repeats) * len(loop.step.launches) <= MOST_LAUNCHES:
             return False
         if not all(_is_static(value) for value in body.values):
             return False
-        stored = set(repetition.results)
         for (before, after), given, output in zip(repetition.states, loop.states, loop.outputs):
-            # A state that is none of the turn's own, or is stored for every turn, would have to be copied.
-            copied = before == after or after in stored
-            if body.values[before].type != body.values[after].type or (copied and output != rt.ABSENT):
+            copied = before == after and output != rt.ABSENT  # what no kernel writes
+            if copied or body.values[before].type != body.values[after].type:
                 return False
             if not _is_like(self.values[given], body.values[before]):
                 return False
@@ -239,6 +249,11 @@ class _Places:
             self._same[number] = self._added(self._body.values[number])
         return self._same[number], 0
 
+    def at_the_end(self, number: int) -> tuple[int, int]:
+        """As `of` the last turn, but that states are left where they are wanted by themselves."""
+        output = self._outputs.get(number, rt.ABSENT)
+        return (output, 0) if output != rt.ABSENT else self.of(number, self._loop.turns - 1)
+
     def _state(self, after: int, turn: int) -> int:
         """What a turn leaves: in one place and another by turns, so that the last turn leaves it where it shall be."""
         if after not in self._spare:
@@ -271,13 +286,13 @@ class _Places:
         return self._writer.add(value)
 
 
-def _with_places(step: rt.DeviceStep, places: _Places, turn: int) -> rt.DeviceStep:
+def _with_places(step: rt.DeviceStep, place: Callable[[int], tuple[int, int]]) -> rt.DeviceStep:
     """The launches of a turn, where they find and leave things."""
     found: dict[int, tuple[int, int]] = {}
 
     def placed(arg: rt.Arg) -> rt.Arg:
         if arg.value not in found:
-            found[arg.value] = places.of(arg.value, turn)
+            found[arg.value] = place(arg.value)
         number, start = found[arg.value]
         assert isinstance(arg.offset_bytes, int)
         return replace(arg, value=number, offset_bytes=start + arg.offset_bytes)

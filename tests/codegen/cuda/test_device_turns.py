@@ -121,8 +121,9 @@ def test_a_condition_that_turns_decide_stays_the_hosts() -> None:
     assert LoopStep in map(type, steps(loop(body=body)))
 
 
-def test_a_state_that_is_collected_is_copied_by_the_host() -> None:
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_a_state_that_is_collected_too_is_left_by_itself_by_a_last_turn_that_is_made_twice(turns: int) -> None:
     body = """step (float[4,3] s, float[4,3] x) => (float[4,3] n, float[4,3] y) {
-      a = Mul (s, f)  n = Add (a, x)  y = Identity (n)
+      m = MatMul (s, w)  a = Mul (m, f)  n = Add (a, x)  y = Identity (n)
     }"""
-    assert ScanStep in map(type, check(scan(3, body=body)).steps)
+    assert [type(step) for step in check(scan(turns, body=body)).steps] == [DeviceStep]
