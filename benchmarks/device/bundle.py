@@ -23,7 +23,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from benchmarks.device import emulator_bundle, gemm_bundle, open_cases, package, pair_models
+from benchmarks.device import bundle_pairs, emulator_bundle, gemm_bundle, open_cases, package, pair_models
 from benchmarks.device.bundle_cases import CASES, TARGET, VARIANTS
 from benchmarks.device.bundle_kernels import bundle_kernels
 from benchmarks.device.bundle_sizes import onnx_of
@@ -52,7 +52,7 @@ COMPILER = (
     "compiler", "passes", "codegen", "cost_model", "runtime", "tests/networks.py", "tests/models.py",
     "tests/open_models", "benchmarks/replay/catalogue.py",
     *(f"benchmarks/device/{name}.py" for name in ("bundle", "bundle_cases", "case_models", "case_blocks",
-      "bundle_sizes",
+      "bundle_sizes", "bundle_pairs",
       "gemm_bundle", "emulator_bundle", "open_cases", "launch_orders", "pair_models", "sizes", "feeds", "rules",
       "cards")),
 )  # fmt: skip
@@ -191,7 +191,7 @@ def bundle_pair(name: str, mlp: str, tokens: int, folder: Path) -> dict[str, Any
     """An artifact for every way in which the kernels are tied, where it differs from those before."""
     forms: dict[str, Any] = {}
     for form, sync in pair_models.FORMS.items():
-        compiled = compile_model(pair_models.onnx_of(mlp, tokens), TARGET, sync=sync)
+        compiled = compile_model(bundle_pairs.onnx_of(mlp, tokens), TARGET, sync=sync)
         facts = _saved(compiled, folder, f"{name}.{form}")
         same = next((n for n, other in forms.items() if other["digest"] == facts["digest"]), None)
         forms[form] = {**facts, "artifact": forms[same]["artifact"] if same else f"{name}.{form}"}

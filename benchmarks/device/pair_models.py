@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from math import prod
 
-import onnx
-from onnx import TensorProto, helper
-
 TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 768, 1024, 1280, 1536, 2048, 4096)
 MLPS = {"gpt3, 1 of 8": (12288, 4 * 12288 // 8), "llama 65B, 1 of 8": (8192, 22016 // 8)}
 """Width and this card's share of the hidden width."""
@@ -31,29 +28,3 @@ def moved_bytes(name: str, tokens: int) -> int:
     """Weights, inputs and outputs once, in float16."""
     width, hidden = MLPS[name]
     return 2 * ((3 if gates(name) else 2) * width * hidden + 2 * tokens * width)
-
-
-def onnx_of(name: str, tokens: int) -> onnx.ModelProto:
-    """gpt3: GELU(x A) B; llama: (SiLU(x G) * (x U)) D. Weights are inputs, so that the artifact has none."""
-    width, hidden = MLPS[name]
-    if gates(name):
-        nodes = [
-            helper.make_node("MatMul", ["x", "gate"], ["g"]), helper.make_node("Sigmoid", ["g"], ["o"]),
-            helper.make_node("Mul", ["g", "o"], ["s"]), helper.make_node("MatMul", ["x", "up"], ["u"]),
-            helper.make_node("Mul", ["s", "u"], ["h"]), helper.make_node("MatMul", ["h", "down"], ["y"]),
-        ]  # fmt: skip
-    else:
-        nodes = [
-            helper.make_node("MatMul", ["x", "up"], ["u"]),
-            helper.make_node("Gelu", ["u"], ["h"], approximate="tanh"),
-            helper.make_node("MatMul", ["h", "down"], ["y"]),
-        ]
-    shapes = {"x": (tokens, width), "up": (width, hidden), "down": (hidden, width)}
-    if gates(name):
-        shapes["gate"] = (width, hidden)
-    kind = TensorProto.FLOAT16
-    graph = helper.make_graph(
-        nodes, "pair", [helper.make_tensor_value_info(key, kind, shape) for key, shape in shapes.items()],
-        [helper.make_tensor_value_info("y", kind, (tokens, width))],
-    )  # fmt: skip
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)])

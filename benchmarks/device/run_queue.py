@@ -92,6 +92,17 @@ class Queue:
         return any(self.alive() for _ in range(PROBES))
 
 
+def cases_of(parts: Sequence[Part], setup: Setup, match: str) -> tuple[list[tuple[Part, list[Case]]], list[str]]:
+    """The cases of each part whose names have `match`, and what is to be said of parts that have none for an error."""
+    made, broken = [], []
+    for part in parts:
+        try:
+            made.append((part, [case for case in part.make(setup) if match in case.name]))
+        except Exception as error:  # noqa: BLE001 - one part that cannot be made must not cost the others
+            broken.append(f"{part.name:3} cannot be made: {type(error).__name__}: {error}")
+    return made, broken
+
+
 def run_parts(queue: Queue, parts: Sequence[tuple[Part, Sequence[Case]]]) -> None:
     """What is open part by part, each within its budget; then without budgets; then what failed; then what hung."""
     for standing, with_budget in (("open", True), ("open", False), ("again", False), ("last", False)):
@@ -217,14 +228,14 @@ def call(options: argparse.Namespace, parts: Sequence[Part]) -> int:
 
     setup = Setup(package.unpacked(options.bundle), executes=not options.dry_run)
     absent = {"torch", "jax"} if options.dry_run else absent_packages(options.without.split(","))
-    made = [(part, [case for case in part.make(setup) if options.match in case.name]) for part in parts]
+    made, broken = cases_of(parts, setup, options.match)
     unfit = unfit_bundle(setup)
     if unfit:
         print(f"{unfit}; make the bundle again: python -m benchmarks.device.bundle", file=sys.stderr)
         return 2
     if options.list:
-        print("\n".join(listed((options.earlier, options.out), made, absent)))
-        return 0
+        print("\n".join([*listed((options.earlier, options.out), made, absent), *broken]))
+        return int(bool(broken))
     preload(absent)
     facts = found_gpu()
     if "problem" in facts:
@@ -243,13 +254,15 @@ def call(options: argparse.Namespace, parts: Sequence[Part]) -> int:
     queue = Queue(journal, log, end, lambda: probe.answers(log))
     run_parts(queue, [(part, [c for c in cases if not absent & set(c.needs)]) for part, cases in made])
     (folder / "README.md").write_text(render.markdown(folder))
-    print("\n".join(summary(made, journal, absent)))
+    print("\n".join([*summary(made, journal, absent), *broken]))
     print(f"tables: {folder / 'README.md'}; what cases printed: {log}")
     for text in left_behind(options.out) if options.out != RESULTS else ():
         print(f"not all comes back from a lent machine: {text}")
     if queue.is_lost:
         print("the GPU does not answer any more: the rest is open for another call")
-    return int(queue.is_lost or any(outcome.state not in ("measured", "cut") for outcome in queue.outcomes))
+    return int(
+        queue.is_lost or bool(broken) or any(outcome.state not in ("measured", "cut") for outcome in queue.outcomes)
+    )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from benchmarks.device import open_cases, pair_models
+from benchmarks.device import bundle_pairs, open_cases, pair_models
 from benchmarks.device.bundle_cases import CASES, VARIANTS, Family
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.driver import CompiledModel
@@ -164,7 +164,7 @@ def test_pairs_are_tied_in_every_way(mlp: str) -> None:
     """As the queue times them: the forms differ in what ties their kernels, and in nothing that they compute."""
     ties = {}
     for form, sync in pair_models.FORMS.items():
-        plan = plan_of(pair_models.onnx_of(mlp, 768), target="cuda:h200", sync=sync)
+        plan = plan_of(bundle_pairs.onnx_of(mlp, 768), target="cuda:h200", sync=sync)
         ties[form] = {group.tie for group in plan.groups if group.stages and group.tie in ("tickets", "launches")}
     assert ties[pair_models.APART] == set()
     assert all(ties[form] == {"launches"} for form in ("pdl", "rows", "tiles"))

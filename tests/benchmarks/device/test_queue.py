@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.device import run_queue
-from benchmarks.device.case import LONG_S, Case
+from benchmarks.device.case import LONG_S, Case, Setup
 from benchmarks.device.journal import FILE, Journal, lines_of, read
 from benchmarks.device.processes import Running
 from benchmarks.device.queue_parts import PARTS, Part
@@ -288,6 +289,22 @@ def test_the_first_parts_fit_one_call() -> None:
 
 def test_parts_that_take_minutes_a_case_come_last() -> None:
     assert [part.name for part in PARTS[-2:]] == ["M3", "M4"]
+
+
+def test_parts_need_neither_onnx_nor_a_compiler() -> None:
+    """On the machine with the GPU there may be numpy, ml_dtypes and cuda-bindings only."""
+    modules = sorted({f"benchmarks.device.{part.cases.partition(':')[0]}" for part in PARTS})
+    script = "import sys; sys.modules.update(dict.fromkeys(('onnx', 'tvm', 'torch', 'jax', 'networkx')))\n"
+    script += "".join(f"import {module}\n" for module in modules)
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_part_that_cannot_be_made_costs_no_other(tmp_path: Path) -> None:
+    part = replace(PARTS[0], name="X1", cases="no_such_module:cases")
+    other = replace(PARTS[0], name="X2")
+    made, (said,) = run_queue.cases_of([part, other], Setup(tmp_path), "")
+    assert made == [(other, [])]
+    assert said.startswith("X1  cannot be made: ModuleNotFoundError: ") and "no_such_module" in said
 
 
 def test_an_unknown_part_is_refused() -> None:
