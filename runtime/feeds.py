@@ -198,8 +198,8 @@ class Inputs:
     def _plain_arrays(
         self, feeds: Mapping[str, Any], stream: Any
     ) -> tuple[list[Any], tuple[tuple[int, ...], ...]] | None:
-        """The inputs and their shapes if all are arrays that can be used as they are, of a model that takes nothing but
-        arrays.
+        """The inputs and their shapes if all are arrays that can be used as they are, or numpy's texts, of a model that
+        takes nothing but arrays.
         """
         if type(feeds) is not dict or not self._dtypes or len(feeds) != len(self._dtypes):
             return None
@@ -207,6 +207,8 @@ class Inputs:
         for name, dtype in self._dtypes:
             array = feeds.get(name)
             if type(array) is np.ndarray:
+                if dtype.kind == "O" and array.dtype.kind == "U":
+                    array = array.astype(object, order="C")  # of nothing but `str`
                 flags = array.flags
                 if not flags.c_contiguous or not flags.aligned or (dtype.kind == "O" and not are_texts(array)):
                     return None

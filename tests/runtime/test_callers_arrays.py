@@ -235,6 +235,15 @@ def test_texts_come_out_as_arrays_of_their_own(tmp_path: Path) -> None:
             loaded.run({"x": np.array(["a", "b"], object)})
 
 
+def test_texts_of_any_layout_keep_their_places(tmp_path: Path) -> None:
+    """Of numpy's texts in the first run and in later ones, which read them in fewer steps."""
+    texts = np.array([["a", "é"], ["", "longer"]])
+    swapped = texts.astype(texts.dtype.newbyteorder())
+    with echo(tmp_path, "string", (2, 2)) as loaded:
+        for given in (texts, np.asfortranarray(texts), texts.T.copy().T, swapped, np.array([[*"x.ay"]] * 2)[:, ::2]):
+            assert loaded.run({"x": given})["y"].tolist() == given.tolist()
+
+
 def test_bytes_are_texts_in_utf_8(tmp_path: Path) -> None:
     """In the first run and in later ones, also where but one element is bytes."""
     makes = [np.array([text.encode() for text in ("a", "é", "")]), np.array(["a", "é".encode(), ""], object)]
