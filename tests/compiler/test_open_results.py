@@ -14,6 +14,7 @@ from tests.tolerances import MODELS
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli import rivals
 from tilestitch.runtime import load
+from tilestitch.runtime.errors import ExecutionError
 
 pytest.importorskip("onnxruntime")
 
@@ -159,3 +160,21 @@ def test_recurrent_layers_run_over_any_length_and_batch(kind: str, direction: st
                 feeds["lengths"] = random.integers(1, steps + 1, batch).astype(np.int32)
             for actual, wanted in zip(module.run(feeds).values(), reference(feeds), strict=True):
                 assert_close(actual, wanted, MODELS["float32"])
+
+
+def test_parts_say_how_much_must_be_found() -> None:
+    """As experts of a mixture are exported: by how many of them the sample chose."""
+    model = parser.parse_model(
+        HEAD + "(bool[4] chosen, bool[3] m, float[4, 3] x) => (float[k] y) <int64[2] parts = {1, 1}>\n"
+        "{ z = NonZero(chosen)  a, b = Split<axis=1>(z, parts)  i = Squeeze(b)  r = Gather(x, i)\n"
+        "f = Compress<axis=0>(r, m)  y = Exp(f) }"
+    )
+    compiled = compile_model(model)
+    assert not compiled.explain()["sizes"]["refused"]
+    x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
+    with load(compiled.to_bytes()) as module:
+        feeds = {"chosen": np.array([True, False, True, False]), "m": np.array([True, False, True]), "x": x}
+        (wanted,) = rivals.onnxruntime(model, 1)(feeds)
+        assert_close(module.run(feeds)["y"], wanted, MODELS["float32"])
+        with pytest.raises(ExecutionError, match=r"NonZero.* a size of 3, but it meets one of 2"):
+            module.run({**feeds, "chosen": np.array([True, True, True, False])})

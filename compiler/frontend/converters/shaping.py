@@ -145,7 +145,7 @@ def convert_split(ctx: Context) -> Converted:
         count = ctx.attr("num_outputs", ctx.num_outputs)
         step = -(-size // count)
         sizes = tuple(max(min(step, size - i * step), 0) for i in range(count))
-    if sum(sizes) != size or any(s < 0 for s in sizes):
+    if not (all(map(may_be_natural, sizes)) and may_be_equal(sum(sizes), size)):
         raise ctx.fail(f"parts {tuple(sizes)} do not add up to the {size} elements of axis {axis}")
     return ctx.split(x, axis, sizes)
 
