@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.zoo import tabular
 from benchmarks.zoo.sample import optional
 
 Arrays = Mapping[str, np.ndarray]
@@ -197,6 +198,7 @@ def shape_arithmetic() -> Made:
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
 X = random().normal(size=(4, 6)).astype(np.float32)
 MODELS: dict[str, Callable[[], Made]] = {
+    **tabular.MODELS,
     "sk_logistic": fitted("linear_model.LogisticRegression"),
     "sk_linear": fitted("linear_model.LinearRegression", "numbers"),
     "sk_mlp": fitted("neural_network.MLPClassifier", max_iter=5),
