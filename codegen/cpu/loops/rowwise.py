@@ -465,19 +465,26 @@ class _Accumulator:
 
     def _fold_positions(self) -> Expr:
         """The best of all lanes; of equal ones the lowest (highest) position."""
-        last = bool(self.node.attrs["select_last"])
-        position = self.position
+        position, count = self.position, self.size
         assert position is not None
-        with T.serial(1, self.size) as i:
-            value, best = named(self.buffer[i]), named(self.buffer[0])
-            here, there = named(position[i]), named(position[0])
-            strictly = reducers.is_better(self.reducer, self.dtype, value, best, last=False)
-            reverse = reducers.is_better(self.reducer, self.dtype, best, value, last=False)
-            tie = tirx.And(tirx.Not(strictly), tirx.Not(reverse))
-            better = self.owner.evaluator.bind(tirx.Or(strictly, tirx.And(tie, here > there if last else here < there)))
-            T.buffer_store(self.buffer, tirx.Select(better, value, best), [0])
-            T.buffer_store(position, tirx.Select(better, here, there), [0])
+        while count > 1:  # by halves, as a chain from lane to lane takes longer than all of a short row
+            half = 1 << (count - 1).bit_length() - 1
+            with ExitStack() as stack:
+                self._take_better(position, self.owner._lanes(stack, count - half), half)
+            count = half
         return named(position[0])
+
+    def _take_better(self, position: Any, slot: Expr, distance: int) -> None:
+        """The better one of a slot and another that far away, in the first."""
+        last, bind = bool(self.node.attrs["select_last"]), self.owner.evaluator.bind
+        value, best = bind(self.buffer[slot + distance]), bind(self.buffer[slot])
+        here, there = bind(position[slot + distance]), bind(position[slot])
+        strictly = reducers.is_better(self.reducer, self.dtype, value, best, last=False)
+        reverse = reducers.is_better(self.reducer, self.dtype, best, value, last=False)
+        tie = tirx.And(tirx.Not(strictly), tirx.Not(reverse))
+        better = bind(tirx.Or(strictly, tirx.And(tie, here > there if last else here < there)))
+        T.buffer_store(self.buffer, tirx.Select(better, value, best), [slot])
+        T.buffer_store(position, tirx.Select(better, here, there), [slot])
 
 
 def _constantly(scalar: Expr, column: Expr) -> Expr:
