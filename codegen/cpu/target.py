@@ -115,6 +115,11 @@ class CpuTarget:
         return tuple(name for name, feature in TILE_FEATURES.items() if self.has(feature))
 
     @property
+    def aligns_operands(self) -> bool:
+        """Whether instructions that read vectors from memory themselves read from multiples of 16 bytes only."""
+        return self.machine == "x86_64" and not self.has("avx")
+
+    @property
     def shares_ports(self) -> bool:
         """Whether vectors of 64 bytes are multiplied by the ports that convert and add, too: on all but AMD's cores."""
         return self.isa is AVX512 and not self.mcpu.startswith("znver")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -242,3 +243,16 @@ def test_no_cpu_calls_a_library_to_round(cpu: str) -> None:
     (launch,) = launches(graph)
     text = str(build._codegen(build.lower(launch.func, "kernel", chosen), chosen).inspect_source("asm"))
     assert "lrint" not in text
+
+
+@pytest.mark.parametrize(("cpu", "reads"), [("cpu:x86-64", False), ("cpu:x86-64-v2", False), ("cpu:x86-64-v3", True)])
+def test_a_conversion_reads_memory_itself_only_where_that_may_lie_anywhere(cpu: str, reads: bool) -> None:
+    """Without AVX it faults where the address is no multiple of 16."""
+    graph = Graph("rounded")
+    x = graph.add_input("x", TensorType("float32", (1003,)))
+    graph.outputs = [graph.emit("cast", graph.emit("round", x), to="int32")]
+    chosen = parse_target(cpu)
+    (launch,) = launches(graph)
+    text = str(build._codegen(build.lower(launch.func, "kernel", chosen), chosen).inspect_source("asm"))
+    assert "cvtps2dq" in text
+    assert bool(re.search(r"cvtps2dq\t[^\n]*\(", text)) == reads

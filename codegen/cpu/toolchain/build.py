@@ -139,7 +139,12 @@ _TABLES = {
     )
     for unit in Unit
 }
-_NEAREST = lowering.prim_func_pass(lambda func, module, context: nearest(func), opt_level=0, name="tilestitch.Nearest")
+_NEAREST = {
+    fenced: lowering.prim_func_pass(
+        lambda func, module, context, fenced=fenced: nearest(func, fenced), opt_level=0, name="tilestitch.Nearest"
+    )
+    for fenced in (False, True)
+}
 _HIDE_VARIABLES = lowering.prim_func_pass(
     lambda func, module, context: hide_variables(func), opt_level=0, name="tilestitch.HideVariables"
 )
@@ -164,7 +169,7 @@ def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
         lowering.VectorizeLoop(True),
         _TABLES[Unit.of(target)],
         _ROUNDING[bool(target.half_dot)],
-        _NEAREST,
+        _NEAREST[target.aligns_operands],
         _HIDE_VARIABLES,
         lowering.FlattenBuffer(),
         _SHOW_VARIABLES,

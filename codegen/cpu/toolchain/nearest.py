@@ -14,15 +14,19 @@ from tvm.script.ir_builder import tirx as T
 from tvm.target import codegen as target_codegen
 
 
-def nearest(func: Any) -> Any:
-    """`func` where int32 of `roundeven` of a float32 is LLVM's `lrint`."""
-    return func.with_body(_Nearest().of(func.body))
+def nearest(func: Any, fenced: bool) -> Any:
+    """`func` where int32 of `roundeven` of a float32 is LLVM's `lrint`.
+
+    fenced: keep LLVM (22) from letting the conversion itself read memory, where it does not ask how that is aligned.
+    """
+    return func.with_body(_Nearest(fenced).of(func.body))
 
 
 class _Nearest:
     """Rewrites a body. `rounded`: what variables round."""
 
-    def __init__(self) -> None:
+    def __init__(self, fenced: bool) -> None:
+        self.fenced = fenced
         self.rounded: dict[Any, Any] = {}
 
     def of(self, body: Any) -> Any:
@@ -39,7 +43,11 @@ class _Nearest:
         if not dtype.startswith("int32") or not str(cast.value.ty.dtype).startswith("float32"):
             return cast
         value = self.rounded.get(cast.value) if isinstance(cast.value, tirx.Var) else _rounds(cast.value)
-        return cast if value is None else T.call_llvm_pure_intrin(dtype, "llvm.lrint", value)
+        if value is None:
+            return cast
+        if self.fenced:
+            value = T.call_llvm_pure_intrin(str(value.ty.dtype), "llvm.arithmetic.fence", value)
+        return T.call_llvm_pure_intrin(dtype, "llvm.lrint", value)
 
 
 def _rounds(node: Any) -> Any:
