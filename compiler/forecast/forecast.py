@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tilestitch.compiler.ir import Graph, Value
+from tilestitch.compiler.ir.types import is_static_tensor
 from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.cost_model.library.graphs import Kernel
 from tilestitch.cost_model.library.model import EAGER_GAP_SHARE, Timed, in_sequence_us, shipped_model
@@ -79,10 +80,20 @@ class Forecast:
 def forecast(graph: Graph, gpu: Gpu, runtime: Runtime, precision: str = "fp32") -> Forecast:
     """How long a model takes, whose graph is as the frontend makes it. Raises ForecastError for what is not known."""
     if runtime == "tilestitch":
+        _check_sizes(graph)
         return _ours(graph, gpu, precision)
     if precision != "fp32":
         raise ForecastError(f"PyTorch was measured in float32 only; leave out --precision {precision}")
     return _pytorch(graph, gpu, runtime)
+
+
+def _check_sizes(graph: Graph) -> None:
+    opened = next((value for value in graph.inputs if not is_static_tensor(value.type)), None)
+    if opened is not None:
+        raise ForecastError(
+            f"input {opened.name} is {opened.type}, and how long it takes depends on its sizes; give them with --shape "
+            f"{opened.name}=1x128, say"
+        )
 
 
 # -- our plan ----------------------------------------------------------------------------------------------------------

@@ -130,8 +130,11 @@ def test_data_types_that_were_not_measured_are_refused() -> None:
 
 
 def test_open_sizes_are_refused() -> None:
+    graph = graph_of([node("Relu", "x", "y")], [], ("n", WIDTH))
     with pytest.raises(ForecastError, match=r"/Relu_y.*--shape"):
-        eager(graph_of([node("Relu", "x", "y")], [], ("n", WIDTH)))
+        eager(graph)
+    with pytest.raises(ForecastError, match=r"input x is float32\[n,.*--shape x="):
+        forecast(graph, find_gpu("h100"), "tilestitch")
 
 
 # -- totals ------------------------------------------------------------------------------------------------------------
