@@ -15,8 +15,9 @@ from tilestitch.passes.plan.target import TargetInfo
 
 MOST_KNOWN = 4096
 MOST_CONSTANT_BYTES = 1024
-"""Of constants whose elements are compared. Larger ones are not compared if they are floats or bytes, which no schedule
-reads; others, such as indices, make a group one of its own."""
+"""Of constants whose elements are compared: whole numbers, such as indices, and what is one number everywhere, such as
+a factor, or a mask that hides nothing. No schedule reads other floats or bytes. Larger constants are not compared;
+larger whole numbers make a group one of its own."""
 PLAIN = (str, int, float, bool, type(None))
 
 T = TypeVar("T")

@@ -1,6 +1,7 @@
 """What latency models are told of kernels is what the plan launches, on GPUs and on CPUs."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -229,6 +230,29 @@ def test_layers_have_one_structure_and_facts_of_their_own_values() -> None:
         facts = group_facts(nodes, group, TARGETS["H100"])
         assert {t.value for t in facts.writes} == set(group.outputs)
         assert {t.value for t in facts.reads} >= set(group.inputs)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ([0.5, 1.5], [2.5, 3.5], True),  # weights
+        ([0.5], [1.5], False),  # becomes part of the code
+        ([1.0, 1.0], [2.0, 2.0], False),
+        (np.array([0, 1]), np.array([1, 0]), False),  # indices
+    ],
+)
+def test_layers_of_other_weights_have_one_structure(first: Any, second: Any, same: bool) -> None:
+    def structure(data: Any) -> Structure:
+        data = np.asarray(data) if isinstance(data, np.ndarray) else np.float32(data)
+        graph = Graph("layer")
+        x = graph.add_input("x", TensorType(str(data.dtype), (8, len(data))))
+        graph.outputs = [graph.emit("mul", x, graph.constant(data))]
+        (group,) = make_plan(graph, PassContext(CPUS["one thread"])).groups
+        found = structure_of(nodes_by_name(graph), replace(group, name="layer"), CPUS["one thread"])
+        assert found is not None
+        return found
+
+    assert (structure(first).key == structure(second).key) == same
 
 
 def test_another_target_is_another_structure() -> None:
