@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.index_checks import pending_checks
 from tilestitch.passes.plan.target import TargetInfo
 
 MOST_KNOWN = 4096
@@ -92,9 +93,11 @@ class _Incomparable(Exception):
 
 def _part(part: Group, nodes: Sequence[Node], numbers: dict[Value, int]) -> Hashable:
     described = tuple(_node(node, numbers) for node in nodes)
+    # What computes indices outside may say that they are in range: then no launch looks at them.
+    looked_at = tuple((nodes.index(node), len(checks)) for node, checks in pending_checks(nodes).items())
     anchor = part.nodes.index(part.anchor) if part.anchor is not None else None
     operands = tuple(_outputs(names, numbers) for names in (part.inputs, part.constants, part.outputs))
-    return part.kind, part.schedule, anchor, operands, described
+    return part.kind, part.schedule, anchor, operands, described, looked_at
 
 
 def _outputs(names: Sequence[str], numbers: Mapping[Value, int]) -> tuple[int, ...]:

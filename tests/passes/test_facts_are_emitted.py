@@ -255,6 +255,22 @@ def test_layers_of_other_weights_have_one_structure(first: Any, second: Any, sam
     assert (structure(first).key == structure(second).key) == same
 
 
+@pytest.mark.parametrize("first", ["safe", "any"])
+def test_indices_that_are_looked_at_first_are_in_the_facts(first: str) -> None:
+    """Whether they are is for what computes them, in another kernel, to say."""
+    graph, target = Graph("rows"), CPUS["one thread"]
+    x, any_ = graph.add_input("x", TensorType("float32", (8, 16))), graph.add_input("any", TensorType("int64", (40,)))
+    safe = graph.emit("bitwise_and", any_, graph.constant(np.int64(7)))
+    indices = [safe, any_] if first == "safe" else [any_, safe]
+    graph.outputs = [safe, *(graph.emit("gather", x, each, axis=0) for each in indices)]
+    plan = make_plan(graph, PassContext(target, options={"planner": "none"}))
+    nodes = nodes_by_name(graph)
+    found = {group.inputs[1]: group_facts(nodes, replace(group, name="rows"), target) for group in plan.groups[1:]}
+    assert {name: [part.elements for part in facts.parts] for name, facts in found.items()} == {
+        safe.name: [640], any_.name: [40, 640]
+    }  # fmt: skip
+
+
 def test_another_target_is_another_structure() -> None:
     graph, plan = planned(model("bert"), TARGETS["H100"])
     found = [structure_of(nodes_by_name(graph), plan.groups[-1], target) for target in TARGETS.values()]
