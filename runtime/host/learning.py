@@ -98,7 +98,11 @@ def _leaves_of(x: np.ndarray, root: int, members: Mapping[int, np.ndarray], attr
     children = (np.asarray(attrs["nodes_falsenodeids"]), np.asarray(attrs["nodes_truenodeids"]))
     ends = (np.asarray(attrs["nodes_falseleafs"]), np.asarray(attrs["nodes_trueleafs"]))
     at, done = np.full(len(x), root), np.zeros(len(x), bool)
+    tests = 0
     while not done.all():
+        if tests == len(children[0]):
+            raise HostError(f"the tree at node {root} goes in circles")
+        tests += 1
         active = np.flatnonzero(~done)
         nodes = at[active]
         truth = np.zeros(len(active), bool)
@@ -120,15 +124,22 @@ def _decide(values: np.ndarray, node: int, members: Mapping[int, np.ndarray], at
     return truth | np.isnan(values) if missing and missing[node] else truth
 
 
+def _probit(share: float) -> float:
+    """The number below which a share of a normal distribution lies; NaN of what is no share."""
+    from statistics import NormalDist
+
+    if 0 < share < 1:
+        return NormalDist().inv_cdf(share)
+    return {0.0: -np.inf, 1.0: np.inf}.get(share, np.nan)
+
+
 def _transformed(scores: np.ndarray, how: int) -> np.ndarray:
     if how == 0:
         return scores
     if how == 2:
         return 1 / (1 + np.exp(-scores))
     if how == 4:
-        from statistics import NormalDist
-
-        return np.vectorize(NormalDist().inv_cdf, otypes=[np.float64])(scores)
+        return np.vectorize(_probit, otypes=[np.float64])(scores)
     if how not in (1, 3):
         raise HostError(f"unknown post_transform {how}; known: 0 none, 1 softmax, 2 logistic, 3 softmax_zero, 4 probit")
     # softmax_zero leaves scores of exactly zero out of the sum, and zero.

@@ -215,15 +215,19 @@ def test_a_forest_whose_places_and_features_fill_more_than_31_bits() -> None:
     assert not pending_checks(graph.nodes)
 
 
-def test_the_newest_form_of_trees() -> None:
+def stump() -> dict[str, Any]:
+    """The attributes of a TreeEnsemble of one test."""
     floats = {"nodes_splits": [0.5], "leaf_weights": [3.0, 4.0]}
-    tensors = {name: numpy_helper.from_array(np.array(data, np.float32)) for name, data in floats.items()}
-    attrs = {
+    return {
         "n_targets": 2, "aggregate_function": 1, "tree_roots": [0], "nodes_featureids": [0], "nodes_truenodeids": [0],
-        "nodes_falsenodeids": [1], "nodes_trueleafs": [1], "nodes_falseleafs": [1], "leaf_targetids": [0, 1], **tensors,
+        "nodes_falsenodeids": [1], "nodes_trueleafs": [1], "nodes_falseleafs": [1], "leaf_targetids": [0, 1],
         "nodes_modes": numpy_helper.from_array(np.array([0], np.uint8)),
+        **{name: numpy_helper.from_array(np.array(data, np.float32)) for name, data in floats.items()},
     }  # fmt: skip
-    node = helper.make_node("TreeEnsemble", ["x"], ["y"], domain="ai.onnx.ml", **attrs)
+
+
+def test_the_newest_form_of_trees() -> None:
+    node = helper.make_node("TreeEnsemble", ["x"], ["y"], domain="ai.onnx.ml", **stump())
     graph = check(model([node], {"x": tensor(X)}, ["y"]), {"x": X})
     assert not on_host(ops(graph)) and graph.outputs[0].type == TensorType("float32", (6, 2))
 
@@ -246,6 +250,17 @@ def test_what_cannot_be_is_refused_by_name() -> None:
         "node 9 of tree": {"target_nodeids": [9] * 5},
     }.items():
         refused(match, "TreeEnsembleRegressor", **(forest("target", [0] * 5, [1.0] * 5) | wrong))
+    for match, wrong in {
+        "leaf -1, and there are 2": {"nodes_truenodeids": [-1]},
+        "leaf 2, and there are 2": {"nodes_falsenodeids": [2]},
+        "node 1, and there are 1": {"nodes_falseleafs": [0]},
+        "a number for each of 1 nodes": {"nodes_trueleafs": [1, 1]},
+        "feature 3, and there are 3": {"nodes_featureids": [3], "post_transform": 4},
+        "node 7, and there are 3": {"tree_roots": [7], "post_transform": 4},
+    }.items():
+        node = helper.make_node("TreeEnsemble", ["x"], ["y"], "the_node", domain="ai.onnx.ml", **(stump() | wrong))
+        with pytest.raises(ConversionError, match=f"'the_node'.*{match}"):
+            import_model(model([node], {"x": tensor(X)}, ["y"]), shapes={"x": X.shape})
     refused("PROBIT", "LinearRegressor", coefficients=[1.0, 2, 3], post_transform="PROBIT")
     refused("4 coefficients", "LinearRegressor", coefficients=[1.0, 2, 3, 4])
     refused("norm is 'L3'", "Normalizer", norm="L3")

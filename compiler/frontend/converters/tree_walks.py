@@ -106,7 +106,7 @@ _TESTS: Mapping[int, Callable[[Context, Value, Value], Value]] = {
 
 def scores_of(ctx: Context, x: Value, trees: Trees, aggregate: str) -> Value:
     """What the leaves that rows of x [rows, features] reach add up to: float64 [rows, targets]."""
-    _check(ctx, x, trees)
+    check_trees(ctx, x, trees)
     if trees.depth > DEEPEST:
         raise ctx.fail(f"a tree asks more than {DEEPEST} tests, or goes in circles; make it less deep")
     if aggregate not in ("SUM", "AVERAGE", "MIN", "MAX"):
@@ -125,7 +125,7 @@ def scores_of(ctx: Context, x: Value, trees: Trees, aggregate: str) -> Value:
     return ctx.div(scores, float(len(trees.roots))) if aggregate == "AVERAGE" else scores
 
 
-def _check(ctx: Context, x: Value, trees: Trees) -> None:
+def check_trees(ctx: Context, x: Value, trees: Trees) -> None:
     """Refuses tables that do not belong together, and numbers of what is not there: below 0 they would be others."""
     count, features = len(trees.modes), ctx.dim(x, 1)
     for what, table in (("features", trees.features), ("values", trees.splits), ("answers for NaN", trees.missing)):

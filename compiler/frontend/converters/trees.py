@@ -16,7 +16,7 @@ from ..context import Context, Versioned
 from .host_types import present, tensor_step
 from .labels import class_labels, labelled
 from .learning import floats, largest, transformed
-from .tree_walks import LEAF, MEMBER, MODES, Trees, scores_of
+from .tree_walks import LEAF, MEMBER, MODES, Trees, check_trees, scores_of
 
 
 def _check_targets(ctx: Context, ids: Sequence[int], targets: int) -> None:
@@ -147,13 +147,10 @@ def convert_tree_ensemble(ctx: Context) -> Value:
     targets = ctx.attr("n_targets", int(lists["leaf_targetids"].max(initial=0)) + 1)
     aggregate = _AGGREGATES[ctx.attr("aggregate_function", 1)]
     transform = _TRANSFORMS[ctx.attr("post_transform", 0)]
-    # Neither has a kernel: sets of members, and leaves that say nothing of a target of which the least is asked.
-    if MEMBER in modes or transform in ("PROBIT", "SOFTMAX_ZERO") or (aggregate in ("MIN", "MAX") and targets > 1):
-        return _on_host(ctx, targets)
     leaves = len(lists["leaf_targetids"])
     own = np.arange(len(modes), len(modes) + leaves)
     _check_targets(ctx, lists["leaf_targetids"].tolist(), targets)
-    sides = [lists[f"nodes_{s}nodeids"] + len(modes) * lists[f"nodes_{s}leafs"] for s in ("false", "true")]
+    sides = [_children(ctx, lists, side, len(modes), leaves) for side in ("false", "true")]
     weights = np.zeros((len(modes) + leaves, targets))
     weights[own, lists["leaf_targetids"]] = ctx.attr("leaf_weights").reshape(-1)
     missing = np.array(ctx.attr("nodes_missing_value_tracks_true", ()) or (0,) * len(modes), bool)
@@ -166,7 +163,24 @@ def convert_tree_ensemble(ctx: Context) -> Value:
         weights,
         lists["tree_roots"],
     )
+    # None has a kernel: sets of members, these transforms, and leaves that say nothing of a target of which the
+    # least is asked.
+    if MEMBER in modes or transform in ("PROBIT", "SOFTMAX_ZERO") or (aggregate in ("MIN", "MAX") and targets > 1):
+        check_trees(ctx, x, trees)
+        return _on_host(ctx, targets)
     return transformed(ctx, ctx.cast(scores_of(ctx, x, trees, aggregate), dtype_of(x)), transform)
+
+
+def _children(ctx: Context, lists: Mapping[str, np.ndarray], side: str, nodes: int, leaves: int) -> np.ndarray:
+    """Numbers of what tests lead to, leaves after all nodes. A number that is none of its kind would be another's."""
+    numbers, is_leaf = lists[f"nodes_{side}nodeids"], lists[f"nodes_{side}leafs"] != 0
+    if not len(numbers) == len(is_leaf) == nodes:
+        raise ctx.fail(f"nodes_{side}nodeids and nodes_{side}leafs are to have a number for each of {nodes} nodes")
+    odd = np.flatnonzero((numbers < 0) | (numbers >= np.where(is_leaf, leaves, nodes)))
+    if odd.size:
+        what, count = ("leaf", leaves) if is_leaf[odd[0]] else ("node", nodes)
+        raise ctx.fail(f"a tree asks for {what} {numbers[odd[0]]}, and there are {count}; the model is wrong there")
+    return numbers + nodes * is_leaf
 
 
 def _on_host(ctx: Context, targets: int) -> Value:

@@ -10,6 +10,8 @@ import pytest
 from tests.runtime.host.reference import run
 from tilestitch.runtime.host import PREPARE, TABLE, HostError
 
+LEADS = ("nodes_truenodeids", "nodes_falsenodeids", "nodes_trueleafs", "nodes_falseleafs")
+
 
 def test_label_encoder_maps_keys_and_the_rest_to_the_default() -> None:
     x = np.array([["a", "z"], ["b", "a"]], object)
@@ -90,6 +92,18 @@ def test_scores_may_be_transformed() -> None:
     assert zero[0].tolist() == [1, 0]
     logistic = run("TreeEnsemble", ROWS, **tree(post_transform=2))
     np.testing.assert_allclose(logistic[0], [1 / (1 + np.exp(-1.5)), 0.5], rtol=1e-6)
+
+
+def test_the_probit_of_what_is_no_share_is_nan() -> None:
+    leaves = {"post_transform": 4, "n_targets": 1, "leaf_targetids": [0] * 4}
+    for share, expected in ((0.5, 0.0), (0.0, -np.inf), (1.0, np.inf), (1.5, np.nan), (-1.0, np.nan)):
+        attrs = tree(leaf_weights=[share] * 4, aggregate_function=3, **leaves)
+        np.testing.assert_array_equal(run("TreeEnsemble", ROWS[:1], **attrs), np.float32([[expected]]))
+
+
+def test_a_tree_that_goes_in_circles_is_refused() -> None:
+    with pytest.raises(HostError, match="circles"):
+        run("TreeEnsemble", ROWS, **tree(**{name: [0, 0, 0] for name in LEADS}))
 
 
 def test_no_rows() -> None:
