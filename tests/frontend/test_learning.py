@@ -117,16 +117,6 @@ def test_linear_classifiers(transform: str) -> None:
     agrees("LinearClassifier", np.concatenate([X, HOLES]), 2, post_transform=transform, **row)
 
 
-@pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
-def test_support_vectors(kernel: str) -> None:
-    attrs = {
-        "kernel_type": kernel, "kernel_params": [0.5, 0.25, 3.0], "n_supports": 2, "coefficients": [1.0, -2.0],
-        "support_vectors": X[:2].reshape(-1).tolist(), "rho": [0.125],
-    }  # fmt: skip
-    agrees("SVMRegressor", X, **attrs)
-    agrees("SVMRegressor", X, **attrs, one_class=1)
-
-
 # Two trees: x[0] ? (x[2] ? 2 : 3) : 4, with all leaves in the second one's root.
 FORKS = {
     "nodes_treeids": [0] * 5 + [1] * 3, "nodes_nodeids": [0, 1, 2, 3, 4, 0, 1, 2],

@@ -32,6 +32,7 @@ from . import (
     shaping,
     signal,
     strings,
+    support_vectors,
     trees,
 )
 
@@ -76,7 +77,7 @@ def _merged(tables: Iterable[Mapping[str, Sequence[Versioned]]]) -> dict[str, Se
 
 CONVERTERS: Mapping[str, Mapping[str, Sequence[Versioned]]] = {
     "": _merged(family.CONVERTERS for family in _FAMILIES),
-    "ai.onnx.ml": _merged(family.CONVERTERS for family in (labels, learning, trees)),
+    "ai.onnx.ml": _merged(family.CONVERTERS for family in (labels, learning, support_vectors, trees)),
     "com.microsoft": {name: operator.versions() for name, operator in microsoft.OPERATORS.items()},
 }
 """Domain -> operator -> its converters with the opset version since which each is right."""

@@ -1,4 +1,4 @@
-"""Operators of ai.onnx.ml that prepare features, linear models and support vectors."""
+"""Operators of ai.onnx.ml that prepare features, and linear models."""
 
 from __future__ import annotations
 
@@ -158,39 +158,6 @@ def _linear(ctx: Context, targets: int) -> Value:
     return ctx.add(scores, ctx.constant(bias)) if bias.size else scores
 
 
-# -- support vectors --------------------------------------------------------------------------------------------------
-
-
-def convert_svm_regressor(ctx: Context) -> Value:
-    x = ctx.cast(ctx.input(0), "float32")
-    weights, rho = np.array(ctx.attr("coefficients"), np.float32), float(ctx.attr("rho")[0])
-    count = ctx.attr("n_supports", 0)
-    # Without vectors, the coefficients are those of the features.
-    vectors = np.array(ctx.attr("support_vectors"), np.float32).reshape(count, -1) if count else None
-    near = x if vectors is None else _kernel(ctx, x, vectors)
-    scores = ctx.add(ctx.matmul(near, ctx.constant(weights[:, None])), rho)
-    if ctx.attr("one_class", 0):
-        return ctx.select(ctx.less(0.0, scores), ctx.like(1.0, scores), -1.0)
-    return transformed(ctx, scores, ctx.attr("post_transform", "NONE"))
-
-
-def _kernel(ctx: Context, x: Value, vectors: np.ndarray) -> Value:
-    """How near each row of x [rows, features] is to each vector: [rows, vectors]."""
-    kind = ctx.attr("kernel_type", "LINEAR")
-    gamma, shift, degree = ctx.attr("kernel_params", (0.0, 0.0, 3.0))
-    if kind == "RBF":
-        away = ctx.sub(ctx.expand_dims(x, (1,)), ctx.constant(vectors))
-        return ctx.emit("exp", ctx.mul(ctx.reduce("sum", ctx.mul(away, away), (2,), False), -gamma))
-    product = ctx.matmul(x, ctx.constant(vectors), trans_b=True)
-    if kind == "LINEAR":
-        return product
-    if kind == "POLY":
-        return ctx.pow(ctx.add(ctx.mul(product, gamma), shift), degree)
-    if kind == "SIGMOID":
-        return ctx.emit("tanh", ctx.add(ctx.mul(product, gamma), shift))
-    raise ctx.fail(f"kernel_type is {kind!r}, none of LINEAR, POLY, RBF, SIGMOID")
-
-
 CONVERTERS: Mapping[str, Sequence[Versioned]] = {
     "ArrayFeatureExtractor": [(1, convert_array_feature_extractor)],
     "Binarizer": [(1, convert_binarizer)],
@@ -199,6 +166,5 @@ CONVERTERS: Mapping[str, Sequence[Versioned]] = {
     "LinearClassifier": [(1, convert_linear_classifier)],
     "LinearRegressor": [(1, convert_linear_regressor)],
     "Normalizer": [(1, convert_normalizer)],
-    "SVMRegressor": [(1, convert_svm_regressor)],
     "Scaler": [(1, convert_scaler)],
 }
