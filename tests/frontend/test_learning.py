@@ -20,6 +20,7 @@ from tilestitch.compiler.ir import TensorType
 from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.passes.plan.index_checks import pending_checks
 from tilestitch.runtime import load
+from tilestitch.runtime.errors import ExecutionError
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -70,6 +71,7 @@ FEATURES: Mapping[str, tuple[str, np.ndarray, Mapping[str, Any]]] = {
     "zeros_filled": ("Imputer", HOLES, {"imputed_value_floats": [7.0], "replaced_value_float": 0.0}),
     "counts_filled": ("Imputer", COUNTS, {"imputed_value_int64s": [7], "replaced_value_int64": -1}),
     "one_hot": ("OneHotEncoder", COUNTS, {"cats_int64s": [0, 1, 3]}),
+    "one_hot_of_all": ("OneHotEncoder", COUNTS, {"cats_int64s": [3, -1, 0, 1, 2], "zeros": 0}),
     "put_together": ("FeatureVectorizer", X, {"inputdimensions": [3]}),
     "looked_up": ("LabelEncoder", COUNTS, {"keys_int64s": [1, 2], "values_floats": [0.5, 1.5], "default_float": 9.0}),
     "regression": ("LinearRegressor", X, {"coefficients": [1.0, 2, 3], "intercepts": [0.5]}),
@@ -97,6 +99,21 @@ def test_texts_are_looked_up_on_the_host() -> None:
     agrees("LabelEncoder", TEXTS, opset=1, classes_strings=["b", "a"])
     agrees("CategoryMapper", COUNTS, cats_int64s=[0, 1], cats_strings=["no", "yes"], default_string="other")
     assert on_host(agrees("OneHotEncoder", TEXTS, cats_strings=["a", "b", "c"])) == ["host.LabelEncoder"]
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("texts", [True, False])
+def test_a_category_that_has_to_be_known(texts: bool, known: bool) -> None:
+    x = TEXTS if texts else COUNTS + 0.5
+    categories = ["x", "b", "a"] if texts else [3, 0, 1, 2, -1]
+    proto = ml("OneHotEncoder", x, **{f"cats_{'string' if texts else 'int64'}s": categories[not known :], "zeros": 0})
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    module = load(compile_model(proto, num_threads=1).to_bytes(), num_threads=1)
+    if known:
+        np.testing.assert_array_equal(module.run({"x": x})["y0"], session.run(None, {"x": x})[0])
+    else:
+        with pytest.raises(ExecutionError, match="the_node: gather: an index is out of range"):
+            module.run({"x": x})
 
 
 def test_keys_of_tensors_and_nan() -> None:
@@ -254,6 +271,6 @@ def test_what_cannot_be_is_refused_by_name() -> None:
     refused("PROBIT", "LinearRegressor", coefficients=[1.0, 2, 3], post_transform="PROBIT")
     refused("4 coefficients", "LinearRegressor", coefficients=[1.0, 2, 3, 4])
     refused("norm is 'L3'", "Normalizer", norm="L3")
-    refused("zeros is 0", "OneHotEncoder", cats_int64s=[1], zeros=0)
+    refused("listed twice", "OneHotEncoder", cats_int64s=[1, 1], zeros=0)
     with pytest.raises(UnsupportedOperatorsError, match=r"ZipMap.*the_node[^Z]*ZipMap makes maps.*'zipmap': False"):
         import_model(ml("ZipMap", X, classlabels_int64s=[0, 1, 2]))

@@ -92,13 +92,16 @@ def _between(ctx: Context, texts: list[str], numbers: list[int]) -> Value:
 def convert_one_hot_encoder(ctx: Context) -> Value:
     x, is_text = ctx.input(0), dtype_of(ctx.input(0)) == "string"
     categories = list(ctx.attr("cats_strings" if is_text else "cats_int64s"))
-    if not ctx.attr("zeros", 1):
-        raise ctx.fail("zeros is 0, so that what is in no category would end the run; set it to 1")
     if len(set(categories)) < len(categories):
         raise ctx.fail("a category is listed twice; list each once")
-    places = np.arange(len(categories)) if is_text else np.array(categories, np.int64)
-    number = look_up(ctx, x, categories, places.tolist(), -1, "int64") if is_text else ctx.cast(x, "int64")
-    return ctx.cast(ctx.equal(ctx.expand_dims(number, (ctx.rank(x),)), ctx.constant(places)), "float32")
+    key, places = x if is_text else ctx.cast(x, "int64"), np.arange(len(categories))
+    if not ctx.attr("zeros", 1):
+        # What is in no category ends the run: there is no row for it.
+        place = look_up(ctx, key, categories, places.tolist(), len(categories), "int64")
+        return ctx.gather(ctx.constant(np.eye(len(categories), dtype=np.float32)), place, 0)
+    number = look_up(ctx, key, categories, places.tolist(), -1, "int64") if is_text else key
+    known = places if is_text else np.array(categories, np.int64)
+    return ctx.cast(ctx.equal(ctx.expand_dims(number, (ctx.rank(x),)), ctx.constant(known)), "float32")
 
 
 def class_labels(ctx: Context, names: tuple[str, str]) -> tuple[list[Any], str]:
