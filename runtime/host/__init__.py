@@ -33,6 +33,7 @@ from . import (
     signal,
     sorting,
     strings,
+    tokens,
     windows,
 )
 from .common import Attrs, HostFn
@@ -42,7 +43,7 @@ __all__ = ["ALIASING", "NON_DETERMINISTIC", "PREPARE", "TABLE", "HostError", "Ho
 
 _MODULES = (
     absent, blocks, casting, contraction, elementwise, folding, images, learning, movement, pictures, random,
-    reductions, regions, scatter, selection, sequences, shaping, signal, sorting, strings, windows,
+    reductions, regions, scatter, selection, sequences, shaping, signal, sorting, strings, tokens, windows,
 )  # fmt: skip
 
 TABLE: Mapping[str, HostFn] = {name: function for module in _MODULES for name, function in module.TABLE.items()}

@@ -22,20 +22,20 @@ def string_array(items: Sequence[str], shape: Sequence[int]) -> np.ndarray:
     return result.reshape(tuple(shape))
 
 
-def _texts(x: np.ndarray) -> list[str]:
+def texts_of(x: np.ndarray) -> list[str]:
     return [s.decode("utf-8") if isinstance(s, bytes) else str(s) for s in x.reshape(-1).tolist()]
 
 
 def _concat(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     a, b = np.broadcast_arrays(*inputs)
-    return [string_array([x + y for x, y in zip(_texts(a), _texts(b), strict=True)], a.shape)]
+    return [string_array([x + y for x, y in zip(texts_of(a), texts_of(b), strict=True)], a.shape)]
 
 
 def _split(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     """Outputs: the parts, filled up with empty strings to equal numbers, and how many parts there are of each."""
     (x,) = inputs
     most = attrs.get("maxsplit")
-    rows = [text.split(attrs.get("delimiter") or None, -1 if most is None else most) for text in _texts(x)]
+    rows = [text.split(attrs.get("delimiter") or None, -1 if most is None else most) for text in texts_of(x)]
     width = max(map(len, rows), default=0)
     filled = [part for row in rows for part in (*row, *[""] * (width - len(row)))]
     return [string_array(filled, (*x.shape, width)), np.array([len(r) for r in rows], np.int64).reshape(x.shape)]
@@ -49,12 +49,12 @@ def _normalize(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     stopwords = attrs.get("stopwords") or ()
     if attrs.get("is_case_sensitive", 0):
         banned = set(stopwords)
-        kept = [text for text in _texts(x) if text not in banned]
+        kept = [text for text in texts_of(x) if text not in banned]
     else:
         # Compared in the case that the output gets, lower case by default.
         fold = str.upper if change is str.upper else str.lower
         banned = {fold(word) for word in stopwords}
-        kept = [text for text in _texts(x) if fold(text) not in banned]
+        kept = [text for text in texts_of(x) if fold(text) not in banned]
     # All words removed leave one empty string.
     result = [change(text) for text in kept] or [""]
     return [string_array(result, (len(result),) if x.ndim == 1 else (1, len(result)))]
@@ -66,7 +66,7 @@ def _regex_full_match(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
         pattern = re.compile(attrs.get("pattern", ""))
     except re.error as error:
         raise HostError(f"pattern {attrs['pattern']!r} is no regular expression: {error}") from error
-    return [np.array([pattern.fullmatch(text) is not None for text in _texts(x)], bool).reshape(x.shape)]
+    return [np.array([pattern.fullmatch(text) is not None for text in texts_of(x)], bool).reshape(x.shape)]
 
 
 def _tf_idf(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:

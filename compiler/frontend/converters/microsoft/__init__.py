@@ -18,6 +18,7 @@ from . import (
     quantization,
     recurrent,
     rotary,
+    texts,
 )
 from .operator import Operator
 
@@ -33,6 +34,7 @@ FAMILIES: Mapping[str, Mapping[str, Operator]] = {
     "Recurrent layers": recurrent.OPERATORS,
     "Weights of few bits": low_bit.OPERATORS,
     "Mixtures of experts": experts.OPERATORS,
+    "Texts": texts.OPERATORS,
 }
 """Family -> operator -> its converter and what that honours."""
 
