@@ -13,7 +13,7 @@ from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.compiler.ir.text import digest
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.attention.mask_band import band_of, same_inside
-from tilestitch.passes.plan.index_checks import index_checks, pending_checks
+from tilestitch.passes.plan.index_checks import are_places, index_checks, pending_checks
 
 from .compute.sizes import symbols_among
 from .groups import roles_in, view_group
@@ -82,7 +82,8 @@ def signature(graph: Graph, group: Group, scalars: frozenset[str] = frozenset())
         attrs = tuple((key, _frozen(value)) for key, value in sorted(node.attrs.items()))
         reads = tuple((place(v.name), str(v.type), v.name in scalars or _constant(v, seen)) for v in node.inputs)
         makes = tuple((place(v.name), str(v.type)) for v in node.outputs)
-        parts.append((node.op, attrs, reads, makes, node.name == group.anchor, pending.get(node.name)))
+        places = tuple(map(are_places, index_checks(node)))
+        parts.append((node.op, attrs, reads, makes, node.name == group.anchor, pending.get(node.name), places))
     for names in (group.inputs, group.constants, group.outputs, group.floats):
         parts.append(tuple(place(name) for name in names))
     order = {node.name: i for i, node in enumerate(nodes)}

@@ -17,6 +17,7 @@ from tvm_ffi import StructuralKey
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.sizes import Size, bounds_of, is_open, largest
 from tilestitch.passes.plan.access.positions import INT32_ELEMENTS
+from tilestitch.passes.plan.index_checks import IndexCheck, are_places, index_checks
 
 from .dtypes import Bind, Expr, immediate, revealed
 from .elementwise import convert
@@ -194,20 +195,29 @@ def _size(value: Size | bool, dtype: str) -> Expr:
     return integer(value, dtype) if is_open(value) else immediate(value, dtype)
 
 
-def _wrapped(access: Access, raw: Expr, size: int) -> Expr:
-    """A run-time index as a position in [0, size): negative ones count from the end, others are clamped.
+def _wrapped(access: Access, raw: Expr, check: IndexCheck) -> Expr:
+    """An index as a position in [0, size): negative ones count from the end, others are clamped, where that is not
+    known to change nothing.
 
     Made once for all that read there, so that neighbours can be seen to be neighbours.
     """
-    raw = revealed(raw)
+    raw, size = revealed(raw), check.size
     raw = access.bind(raw if bounds_of(size)[1] < INT32_ELEMENTS else T.cast(raw, "int64"))
     zero = tirx.IntImm(str(raw.ty.dtype), 0)
 
     def position() -> Expr:
+        if are_places(check):
+            return access.bind(T.cast(raw, access.index_dtype))
         inside = clamp(tirx.Select(raw < zero, raw + integer(size, str(raw.ty.dtype)), raw), size)
         return access.bind(T.cast(inside, access.index_dtype))
 
     return access.once(("position", StructuralKey(raw), size), position)
+
+
+def _position(access: Access, at: Sequence[Expr]) -> Expr:
+    """The position that the only index at a place says."""
+    (check,) = index_checks(access.node)
+    return _wrapped(access, access.read(check.indices, at), check)
 
 
 def _empty(access: Access, sizes: Sequence[int]) -> Expr | None:
@@ -221,17 +231,16 @@ def _gather(access: Access) -> Expr:
     nothing = _empty(access, [x.shape[axis]])
     if nothing is not None:
         return nothing
-    raw = access.read(indices, access.index[axis : axis + rank])
-    position = _wrapped(access, raw, x.shape[axis])
+    position = _position(access, access.index[axis : axis + rank])
     return access.read(x, (*access.index[:axis], position, *access.index[axis + rank :]))
 
 
 def _gather_elements(access: Access) -> Expr:
-    (x, indices), axis = access.node.inputs, access.node.attrs["axis"]
+    x, axis = access.node.inputs[0], access.node.attrs["axis"]
     nothing = _empty(access, [x.shape[axis]])
     if nothing is not None:
         return nothing
-    position = _wrapped(access, access.read(indices, access.index), x.shape[axis])
+    position = _position(access, access.index)
     return access.read(x, (*access.index[:axis], position, *access.index[axis + 1 :]))
 
 
@@ -242,7 +251,8 @@ def _gather_nd(access: Access) -> Expr:
     if nothing is not None:
         return nothing
     outer = access.index[:prefix]
-    picked = [_wrapped(access, access.read(indices, (*outer, d)), x.shape[batch + d]) for d in range(depth)]
+    checks = index_checks(access.node)
+    picked = [_wrapped(access, access.read(indices, (*outer, d)), check) for d, check in enumerate(checks)]
     return access.read(x, (*outer[:batch], *picked, *access.index[prefix:]))
 
 

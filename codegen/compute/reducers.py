@@ -23,7 +23,7 @@ def accumulator_dtype(dtype: str) -> str:
 
 
 def reducer_of(op: str) -> str:
-    """sum, prod, max or min of `reduce_*`; the extreme that `arg_*` looks for."""
+    """sum, prod, max, min or and of `reduce_*`; the extreme that `arg_*` looks for."""
     return op.removeprefix("reduce_").removeprefix("arg_")
 
 
@@ -36,6 +36,8 @@ def identity(reducer: str, dtype: str) -> Expr:
     if is_float(dtype):
         return immediate(float("-inf") if reducer == "max" else float("inf"), dtype)
     limits = np.iinfo(dtype)
+    if reducer == "and":
+        return immediate(-1 if limits.min else limits.max, dtype)
     return immediate(limits.min if reducer == "max" else limits.max, dtype)
 
 
@@ -45,6 +47,8 @@ def combine(reducer: str, dtype: str, a: Expr, b: Expr) -> Expr:
         return T.min(a, b) if reducer in ("prod", "min") else T.max(a, b)
     if reducer in ("max", "min"):
         return extreme(a, b, dtype, largest=reducer == "max")
+    if reducer == "and":
+        return T.bitwise_and(a, b)
     operation: Callable[[Expr, Expr], Expr] = (lambda x, y: x + y) if reducer == "sum" else (lambda x, y: x * y)
     if dtype_kind(dtype) != "int":
         return operation(a, b)

@@ -192,6 +192,15 @@ _SPECS: list[OpSpec] = [
         )
         for n in ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min")
     ],
+    _spec(
+        "reduce_and",
+        Kind.REDUCTION,
+        rule.reduce_bits,
+        1,
+        "the bits that all integers over `axes` have; all bits over none",
+        axes=_REQUIRED,
+        keepdims=_REQUIRED,
+    ),
     *[
         _spec(
             n,

@@ -318,6 +318,11 @@ def reduce(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     return [x.with_shape(_reduced(x.shape, attrs["axes"], attrs["keepdims"]))]
 
 
+def reduce_bits(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    _require(is_integer(_dtype_of(inputs[0])), "only integers have bits to reduce")
+    return reduce(inputs, attrs)
+
+
 def arg_reduce(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     (x,) = _tensors(inputs)
     return [TensorType("int64", _reduced(x.shape, (attrs["axis"],), attrs["keepdims"]))]

@@ -144,6 +144,7 @@ _OF_NOTHING = frozenset(
         "reduce_prod",
         "reduce_max",
         "reduce_min",
+        "reduce_and",
         "suppress",
         "compact",
     }

@@ -155,7 +155,7 @@ _INDEPENDENT: Mapping[str, Callable[[Node, Symbol], bool]] = {
     "sizes": _told,
     "gather": _gathered,
     "gather_elements": _along,
-    **dict.fromkeys(("reduce_sum", "reduce_prod", "reduce_max", "reduce_min"), _reduced),
+    **dict.fromkeys(("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and"), _reduced),
     **dict.fromkeys(("arg_max", "arg_min", "cumulative", "top_k"), _along_one),
     "matmul": _multiplied,
     **dict.fromkeys(("conv", "conv_transpose", "window_reduce", "block_matmul"), _weighted),

@@ -53,6 +53,16 @@ def pending_checks(nodes: Sequence[Node]) -> dict[Node, list[IndexCheck]]:
     return pending
 
 
+def are_places(check: IndexCheck) -> bool:
+    """Whether indices are known to be in range, and none to count from the end."""
+    data, least = check.indices.data, bounds_of(perhaps_empty(check.size))[0]
+    if data is None:
+        found = range_of(check.indices)
+        return found is not None and found[0] >= 0 and found[1] < least
+    column = data if check.column is None else data[..., check.column]
+    return bool(np.all((column >= 0) & (column < least)))
+
+
 def checked(nodes: Iterable[Node]) -> frozenset[str]:
     """The names of the nodes whose indices are not known to be in range."""
     return frozenset(node.name for node in pending_checks(tuple(nodes)))

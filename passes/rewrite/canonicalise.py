@@ -34,10 +34,12 @@ COMMUTATIVE = frozenset({
 })  # fmt: skip
 
 _ANY_SIZE = frozenset({
-    "matmul", "conv", "reduce_sum", "reduce_prod", "reduce_max", "reduce_min",
+    "matmul", "conv", "reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and",
     "reshape", "transpose", "slice", "broadcast_to",
 })  # fmt: skip
 """Beside element-wise operators, those that may be left out where their results have no elements."""
+
+_FOLDS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and")
 
 # Every value of the key is exactly a value of each dtype listed.
 _EXACT: dict[str, frozenset[str]] = {
@@ -161,7 +163,7 @@ def _first_elements(data: np.ndarray) -> np.ndarray:
 
 
 def reduce_of_nothing(graph: Graph, node: Node) -> Replacement | None:
-    """A sum, product or extreme over no axes, or over axes of size 1, is the operand in another shape."""
+    """A fold over no axes, or over axes of size 1, is the operand in another shape."""
     (x,) = node.inputs
     if not is_sized(x) or any(x.shape[a] != 1 for a in node.attrs["axes"]):
         return None
@@ -172,7 +174,7 @@ def reduce_of_nothing(graph: Graph, node: Node) -> Replacement | None:
 
 def keepdims_by_reshape(graph: Graph, node: Node) -> Replacement | None:
     """reshape(reduce(x)) that only adds or drops the reduced axes: say it with keepdims."""
-    inner = produced_by(node.inputs[0], "reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "arg_max", "arg_min")
+    inner = produced_by(node.inputs[0], *_FOLDS, "arg_max", "arg_min")
     if inner is None or not is_sized(inner.inputs[0]) or len(inner.output.uses) != 1 or graph.is_output(inner.output):
         return None
     axes = inner.attrs["axes"] if "axes" in inner.attrs else (inner.attrs["axis"],)
@@ -260,8 +262,8 @@ PATTERNS: dict[str, list[Pattern]] = {
     "select": [select_of_known_condition],
     "gather": [gather_of_constant_range],
     "matmul": [sum_of_no_products],
+    **{op: [reduce_of_nothing] for op in _FOLDS},
     "reduce_sum": [sum_of_nothing, reduce_of_nothing],
-    **{op: [reduce_of_nothing] for op in ("reduce_prod", "reduce_max", "reduce_min")},
     **VIEW_PATTERNS,
     "reshape": [*VIEW_PATTERNS["reshape"], keepdims_by_reshape],
     "*": [implicit_broadcast, broadcast_late, empty_result],

@@ -358,5 +358,5 @@ _ELEMENTWISE: _Rule = _elementwise
 _RULES: Mapping[str, _Rule] = {
     "reshape": _reshape, "broadcast_to": _broadcast, "transpose": _transpose, "concat": _concat, "gather": _gather,
     "slice": _slice, "host.Slice": _slice_by_data,
-    **dict.fromkeys(("reduce_sum", "reduce_max", "reduce_min", "reduce_prod"), _reduce),
+    **dict.fromkeys(("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and"), _reduce),
 }  # fmt: skip

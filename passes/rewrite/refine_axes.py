@@ -18,7 +18,7 @@ from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import elements, emit_like, is_sized, reshaped
 
-REDUCTIONS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min")
+REDUCTIONS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and")
 ANCHORS = ("window_reduce", "conv", "conv_transpose", "matmul")
 
 

@@ -264,7 +264,7 @@ def up_through_reshape(graph: Graph, node: Node) -> Replacement | None:
     ]
 
 
-_REDUCTIONS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "arg_max", "arg_min")
+_REDUCTIONS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and", "arg_max", "arg_min")
 
 PATTERNS: dict[str, list[Pattern]] = {
     **{op: [through_reduction] for op in _REDUCTIONS},

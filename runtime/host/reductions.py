@@ -40,8 +40,13 @@ def _min(x: np.ndarray, axes: tuple[int, ...], keepdims: bool) -> Any:
     return np.min(x, axis=axes, keepdims=keepdims, initial=highest(x.dtype))
 
 
+def _and(x: np.ndarray, axes: tuple[int, ...], keepdims: bool) -> Any:
+    fold: Any = np.bitwise_and.reduce
+    return fold(x, axis=axes, keepdims=keepdims)
+
+
 REDUCERS: Mapping[str, Callable[[np.ndarray, tuple[int, ...], bool], Any]] = {
-    "sum": _sum, "prod": _prod, "max": _max, "min": _min,
+    "sum": _sum, "prod": _prod, "max": _max, "min": _min, "and": _and,
 }  # fmt: skip
 
 

@@ -100,6 +100,19 @@ def test_reductions(shape: tuple[int, ...], op: str, dtype: str, keepdims: bool,
     check(graph, {"x": values.astype(to_numpy_dtype(dtype))}, factor=4)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8", "uint32"])
+@pytest.mark.parametrize("shape, axes", [((3, 40), (1,)), ((5, 7, 17), (1,)), ((33, 2), (0,)), ((2, 0, 3), (1,))])
+def test_bits_that_all_have(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> None:
+    graph = Graph("and")
+    x = graph.add_input("x", TensorType(dtype, shape))
+    graph.outputs = [graph.emit("reduce_and", x, axes=axes, keepdims=False)]
+    limits = np.iinfo(dtype)
+    bits = RNG.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    for _ in range(4):  # or no bit would be left of forty
+        bits |= RNG.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    check(graph, {"x": bits})
+
+
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     shape=st.lists(st.sampled_from([1, 2, 5, 16, 33]), min_size=1, max_size=3).map(tuple),

@@ -49,3 +49,15 @@ def test_layers_of_integers_share_a_kernel_whatever_their_weights_are() -> None:
 def test_indices_that_are_constants_are_part_of_a_kernel() -> None:
     """It may leave out the check that they are in range."""
     assert len(keys("gather", [np.array([0, number]) for number in (1, 7)], axis=0)) == 2
+
+
+def test_kernels_that_know_indices_to_be_places_are_shared_with_none_that_do_not() -> None:
+    def gathered(least: int) -> object:
+        graph = Graph("main")
+        x, i = graph.add_input("x", TensorType("uint8", (8, 4))), graph.add_input("i", TensorType("int64", (3,)))
+        above = graph.emit("maximum", i, graph.constant(np.int64(least)))
+        graph.outputs = [graph.emit("gather", x, graph.emit("minimum", above, graph.constant(np.int64(7))), axis=0)]
+        plan = make_plan(graph, PassContext(TargetInfo("cpu", 1), {"planner": "none"}))
+        return signature(graph, next(group for group in plan.groups if "gather" in group.name)).key
+
+    assert gathered(0) != gathered(-1)

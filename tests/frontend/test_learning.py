@@ -199,8 +199,51 @@ def test_a_compiled_forest_of_any_number_of_rows() -> None:
     compiled = compile_model(proto, num_threads=1)
     assert compiled.explain()["host"]["steps"] == 0
     module = load(compiled.to_bytes(), num_threads=1)
-    for rows in (X, X[:1], X[:0]):
+    for rows in (X, X[:1], X[:0], np.tile(X, (6, 1))):
         np.testing.assert_array_equal(module.run({"x": rows})["y0"], session.run(None, {"x": rows})[0])
+
+
+def grown(depth: int, modes: Sequence[str], missing: bool, trees: int = 5) -> dict[str, Any]:
+    """Trees that ask at random, whose paths end at random from the third test on, and at `depth`."""
+    rng = np.random.default_rng(depth)
+    lists: dict[str, list[Any]] = {name: [] for name in (*FORKS, "nodes_modes", "nodes_missing_value_tracks_true")}
+    leaves: list[tuple[int, int]] = []
+    for tree in range(trees):
+        ends, number = [(0, 0)], 0  # nodes, and how many tests lead to them
+        while ends:
+            node, tests = ends.pop()
+            is_leaf = tests == depth or (tests > 2 and rng.random() < 0.3)
+            children = (0, 0) if is_leaf else (number + 1, number + 2)
+            number += 0 if is_leaf else 2
+            ends += [] if is_leaf else [(child, tests + 1) for child in children]
+            leaves += [(tree, node)] if is_leaf else []
+            row = (
+                tree, node, int(rng.integers(3)), float(rng.choice([-0.5, 0.0, 0.25, 0.75])), *children,
+                "LEAF" if is_leaf else str(rng.choice(modes)), int(missing and rng.random() < 0.5),
+            )  # fmt: skip
+            for values, value in zip(lists.values(), row, strict=True):
+                values.append(value)
+    weights = [float(weight) for weight in rng.integers(-8, 8, len(leaves))]
+    targets = {"target_treeids": [t for t, _ in leaves], "target_nodeids": [n for _, n in leaves]}
+    return {**lists, **targets, "target_ids": [0] * len(leaves), "target_weights": weights, "n_targets": 1}
+
+
+@pytest.mark.parametrize("depth", [1, 5, 9])
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize(
+    "modes",
+    [["BRANCH_LEQ"], ["BRANCH_LT"], ["BRANCH_GTE"], ["BRANCH_GT"], ["BRANCH_EQ", "BRANCH_NEQ", "BRANCH_LEQ"]],
+)
+def test_trees_of_any_depth_and_rows_of_any_number(depth: int, missing: bool, modes: Sequence[str]) -> None:
+    """Of the deepest, tests are left below 32 exits. Values are those that nodes compare with."""
+    proto = ml("TreeEnsembleRegressor", X, **grown(depth, modes, missing))
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    values = [-0.5, 0.0, -0.0, 0.25, 0.75, 0.3, np.nan, np.inf, -np.inf, np.nextafter(np.float32(0.25), np.float32(1))]
+    x = np.random.default_rng(0).choice(np.array(values, np.float32), (37, 3))
+    for rows in (1, 7, 8, 16, 37):
+        graph = import_model(proto, shapes={"x": (rows, 3)}).graph
+        np.testing.assert_array_equal(evaluate(graph, [x[:rows]])[0], session.run(None, {"x": x[:rows]})[0])
+        assert not pending_checks(graph.nodes)
 
 
 def test_a_forest_whose_places_and_features_fill_more_than_31_bits() -> None:

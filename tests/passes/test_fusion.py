@@ -395,3 +395,22 @@ def test_plans_of_random_graphs_are_legal_and_right(graph: Graph, planner: str, 
     assert StitchPlan.from_json(plan.to_json()) == plan
     inputs = feeds(graph)
     assert_close(evaluate(graph, inputs), simulate(plan, graph, inputs))
+
+
+TURNED = """graph @g(%x: float32[64,48], %i: int64[ROWS]) -> (%y) {
+  %t = transpose(%x) {perm=[1, 0]} : float32[48,64]
+  %g = gather(%t, %i) {axis=0} : float32[ROWS,64]
+  %y = exp(%g) : float32[ROWS,64]
+}"""
+
+
+def test_what_is_read_many_times_through_a_transpose_is_stored_once_on_cpus() -> None:
+    """Else each of many reads loads element by element what lies apart."""
+
+    def groups(rows: int, target: str) -> list[list[str]]:
+        text = TURNED.replace("ROWS", str(rows))
+        return [nodes for _, nodes in kernels(plan_of(text, target=target))]
+
+    assert len(groups(1000, "cpu")) == 2
+    assert len(groups(40, "cpu")) == 1
+    assert len(groups(1000, "cuda")) == 1

@@ -19,6 +19,7 @@ from tvm.tirx import transform as lowering
 from tilestitch.codegen.cpu.abi import KernelLaunch
 from tilestitch.codegen.cpu.target import CpuTarget
 from tilestitch.codegen.cpu.toolchain.ctext import CText, compile_c
+from tilestitch.codegen.cpu.toolchain.gathers import gathers
 from tilestitch.codegen.cpu.toolchain.nearest import nearest
 from tilestitch.codegen.cpu.toolchain.objects import object_bytes
 from tilestitch.codegen.cpu.toolchain.rounding import rounding
@@ -152,6 +153,7 @@ _SHOW_VARIABLES = lowering.prim_func_pass(
     lambda func, module, context: show_variables(func), opt_level=0, name="tilestitch.ShowVariables"
 )
 _RAMPS = lowering.prim_func_pass(lambda func, module, context: ramps(func), opt_level=0, name="tilestitch.Ramps")
+_GATHERS = lowering.prim_func_pass(lambda func, module, context: gathers(func), opt_level=0, name="tilestitch.Gathers")
 _SHOW = lowering.prim_func_pass(lambda func, module, context: show(func), opt_level=0, name="tilestitch.Show")
 
 
@@ -176,6 +178,7 @@ def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
         _VARIABLES_TO_MEMORY,
         lowering.UnrollLoop(),
         _RAMPS,
+        _GATHERS,
         lowering.LowerIntrin(),
         _WRAPPING,
         _SHOW,

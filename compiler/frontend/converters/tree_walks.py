@@ -1,107 +1,26 @@
-"""Walks of rows through ensembles of decision trees: a step gathers each row's next node in each tree."""
+"""Scores of rows by ensembles of decision trees.
+
+A few rows walk: a step gathers each row's next node in each tree. Many rows go in blocks, a row a lane: all tests of
+the upper parts of trees are made, which clear bits of exits; from there on rows walk as well.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.sizes import ceil_div, is_open
 from tilestitch.compiler.ir.types import to_numpy_dtype
 
 from ..builder import dtype_of
 from ..context import Context
+from .tree_tables import DEEPEST, LEAF, Tops, Trees, Walk, tops_of, uniform, walk_of
 
-MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
-LEAF = -1
-MEMBER = MODES.index("BRANCH_MEMBER")
-_EQ, _NEQ = MODES.index("BRANCH_EQ"), MODES.index("BRANCH_NEQ")
-_MOST = 2**31 - 1
-DEEPEST = 64
-"""Steps that are unrolled."""
-
-
-@dataclass(frozen=True)
-class Trees:
-    """All nodes of all trees. Leaves lead to themselves.
-
-    modes: an index of MODES, or -1 for a leaf. children: [nodes, 2] of numbers of nodes, if the test is false and true.
-    weights: [nodes, targets], 0 but for leaves. missing: whether NaN passes the test.
-    """
-
-    features: np.ndarray
-    splits: np.ndarray
-    modes: np.ndarray
-    children: np.ndarray
-    missing: np.ndarray
-    weights: np.ndarray
-    roots: np.ndarray
-
-    @property
-    def depth(self) -> int:
-        """The most tests on the way from a root, as far as one more than `DEEPEST`: trees may be circles."""
-        at, steps = np.unique(self.roots), 0
-        while (self.modes[at] != LEAF).any() and steps <= DEEPEST:
-            at, steps = np.unique(self.children[at]), steps + 1
-        return steps
-
-
-# -- tables of a walk -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Walk:
-    """Tables of places, the roots first. The children of a node lie side by side, that of a false test first, so that
-    one number leads to both; a leaf leads to itself.
-
-    words: of a place the next one, shifted by `shift`, then its feature, then whether NaN passes its test (a bit that
-    is there if `may_miss`). last: the largest number of a feature. splits: NaN at leaves, whose tests are never true.
-    weights: [targets, places].
-    """
-
-    words: np.ndarray
-    shift: int
-    may_miss: bool
-    last: int
-    splits: np.ndarray
-    modes: np.ndarray
-    weights: np.ndarray
-
-
-def walk_of(trees: Trees, dtype: np.dtype[Any]) -> Walk:
-    """One place more than can be reached keeps the place after the last one in the tables."""
-    differs = trees.modes == _NEQ  # is no test of NaN's to fail, so that leaves need another one
-    forks = np.flatnonzero(trees.modes != LEAF)
-    children = np.where(differs[:, None], trees.children[:, ::-1], trees.children)[forks]
-    node = np.concatenate([trees.roots, children.reshape(-1), trees.roots[:1]])
-    first = np.zeros(len(trees.modes), np.int64)
-    first[forks] = len(trees.roots) + 2 * np.arange(len(forks))
-    is_leaf = trees.modes[node] == LEAF
-    following = np.where(is_leaf, np.arange(len(node)), first[node])
-    features = np.where(is_leaf, 0, trees.features[node])
-    missing = ~is_leaf & ~differs[node] & trees.missing[node]
-    may_miss, last = bool(missing.any()), int(features.max(initial=0))
-    shift = last.bit_length() + may_miss
-    words = (following << shift) | (features << may_miss) | missing
-    return Walk(
-        words.astype(np.int32 if words.max() <= _MOST else np.int64), shift, may_miss, last,
-        np.where(is_leaf, np.nan, trees.splits[node]).astype(dtype),
-        np.where(differs[node], _EQ, trees.modes[node]),
-        np.ascontiguousarray(trees.weights[node].T.astype(dtype)),
-    )  # fmt: skip
-
-
-# -- scores -------------------------------------------------------------------------------------------------------
-
-_TESTS: Mapping[int, Callable[[Context, Value, Value], Value]] = {
-    0: lambda ctx, x, split: ctx.less_equal(x, split),
-    1: lambda ctx, x, split: ctx.less(x, split),
-    2: lambda ctx, x, split: ctx.less_equal(split, x),
-    3: lambda ctx, x, split: ctx.less(split, x),
-    4: lambda ctx, x, split: ctx.equal(x, split),
-}
+BLOCK = 16
+FEW = 8
+"""Rows that walk from the roots."""
 
 
 def scores_of(ctx: Context, x: Value, trees: Trees, aggregate: str) -> Value:
@@ -113,16 +32,75 @@ def scores_of(ctx: Context, x: Value, trees: Trees, aggregate: str) -> Value:
         raise ctx.fail(f"aggregate_function is {aggregate!r}, none of SUM, AVERAGE, MIN, MAX")
     if aggregate in ("MIN", "MAX") and trees.weights.shape[1] > 1:
         raise ctx.fail(f"{aggregate} of several targets is not supported, as leaves may say nothing of one")
-    walk = walk_of(trees, to_numpy_dtype(dtype_of(x)))
+    trees = uniform(trees, ctx.dim(x, 1), to_numpy_dtype(dtype_of(x)))
+    rows = ctx.dim(x, 0)
+    weights = _of_few(ctx, x, trees) if not is_open(rows) and rows < FEW else _of_blocks(ctx, x, trees)
+    # In float64 equal votes add up to equal scores, whatever their order.
+    reducer = "sum" if aggregate == "AVERAGE" else aggregate.lower()
+    scores = ctx.reduce(reducer, ctx.cast(weights, "float64"), (2,), False)
+    lanes = ctx.reshape(ctx.transpose(scores, (1, 2, 0)), (-1, trees.weights.shape[1]))
+    scores = ctx.slice_axis(lanes, 0, 0, rows)
+    return ctx.div(scores, float(len(trees.roots))) if aggregate == "AVERAGE" else scores
+
+
+def _of_few(ctx: Context, x: Value, trees: Trees) -> Value:
+    """Weights of the leaves that rows reach [targets, rows, trees, 1]. Trees lie next to each other."""
+    walk = walk_of(trees)
+    x = x if walk.last < ctx.dim(x, 1) else _both_signs(ctx, x)
     at = ctx.constant(np.arange(len(trees.roots), dtype=np.int32)[None])
     for _ in range(trees.depth):
         at = _step(ctx, x, walk, at)
-    at = ctx.broadcast_to(at, (ctx.dim(x, 0), len(trees.roots)))
-    # Trees lie last, next to each other. In float64 equal votes add up to equal scores, whatever their order.
-    weights = ctx.gather(ctx.constant(walk.weights), at, 1)
-    reducer = "sum" if aggregate == "AVERAGE" else aggregate.lower()
-    scores = ctx.transpose(ctx.reduce(reducer, ctx.cast(weights, "float64"), (2,), False), (1, 0))
-    return ctx.div(scores, float(len(trees.roots))) if aggregate == "AVERAGE" else scores
+    at = ctx.expand_dims(ctx.broadcast_to(at, (ctx.dim(x, 0), len(trees.roots))), (2,))
+    return ctx.gather(ctx.constant(walk.weights), at, 1)
+
+
+def _both_signs(ctx: Context, x: Value) -> Value:
+    """x and -x beside it."""
+    return ctx.concat([x, ctx.emit("neg", x)], 1)
+
+
+# -- blocks of rows -------------------------------------------------------------------------------------------------
+
+
+def _of_blocks(ctx: Context, x: Value, trees: Trees) -> Value:
+    """Weights of the leaves that rows reach [targets, blocks, trees, rows of a block]."""
+    tops = tops_of(trees, ctx.dim(x, 1))
+    walk = walk_of(replace(trees, roots=tops.exits.reshape(-1)))
+    x = _both_signs(ctx, _in_blocks(ctx, x))
+    count = tops.exits.shape[1]
+    first = ctx.constant(np.arange(len(tops.exits), dtype=np.int32)[:, None] * count)
+    taken = ctx.minimum(_first_bit(ctx, _exits_left(ctx, x, tops)), count - 1)  # said for those who check indices
+    at = ctx.add(first, taken)
+    for _ in range(tops.below):
+        at = _step(ctx, x, walk, at)
+    return ctx.gather(ctx.constant(walk.weights), at, 1)
+
+
+def _in_blocks(ctx: Context, x: Value) -> Value:
+    """x [rows, features] as [blocks, features, rows of a block], the last block filled up with zeros."""
+    rows, features = ctx.shape(x)
+    blocks = ceil_div(rows, BLOCK)
+    filled = ctx.pad(x, (0, 0), (blocks * BLOCK - rows, 0))
+    return ctx.swap_axes(ctx.reshape(filled, (blocks, BLOCK, features)), 1, 2)
+
+
+def _exits_left(ctx: Context, x: Value, tops: Tops) -> Value:
+    """The bits of exits that no test of theirs clears [blocks, trees, rows of a block]."""
+    value = ctx.gather(x, ctx.constant(tops.features), 1)
+    passed = ctx.less_equal(value, ctx.constant(tops.splits[:, :, None]))
+    return ctx.reduce("and", ctx.select(passed, -1, ctx.constant(tops.masks[:, :, None])), (2,), False)
+
+
+def _first_bit(ctx: Context, word: Value) -> Value:
+    """The place of the lowest bit of an int32 that is not 0: by the exponent of the float that has this bit's value,
+    which is 127 more.
+    """
+    lowest = ctx.emit("bitwise_and", word, ctx.emit("neg", word))
+    bits = ctx.emit("bit_cast", ctx.cast(lowest, "float32"), to="int32")
+    return _bits(ctx, ctx.add(ctx.emit("shift_right", bits, ctx.like(23, word)), 1), 5)
+
+
+# -- tests ------------------------------------------------------------------------------------------------------------
 
 
 def check_trees(ctx: Context, x: Value, trees: Trees) -> None:
@@ -141,15 +119,13 @@ def check_trees(ctx: Context, x: Value, trees: Trees) -> None:
 
 
 def _step(ctx: Context, x: Value, walk: Walk, at: Value) -> Value:
-    """Where rows are after the tests of the nodes where they are [rows, trees]."""
+    """Where rows are after the tests of the nodes where they are."""
     word = ctx.gather(ctx.constant(walk.words), at, 0)
     value = _asked(ctx, x, walk, word)
     split = ctx.gather(ctx.constant(walk.splits), at, 0)
-    modes = sorted({int(mode) for mode in walk.modes if mode != LEAF})
-    truth = _TESTS[modes[0]](ctx, value, split)
-    for mode in modes[1:]:
-        is_mode = ctx.gather(ctx.constant(walk.modes == mode), at, 0)
-        truth = ctx.select(is_mode, _TESTS[mode](ctx, value, split), truth)
+    truth = ctx.less_equal(value, split)
+    if walk.is_equal.any():
+        truth = ctx.select(ctx.gather(ctx.constant(walk.is_equal), at, 0), ctx.equal(value, split), truth)
     if walk.may_miss:
         passes = ctx.cast(_bits(ctx, word, 1), "bool")
         truth = ctx.emit("logical_or", truth, ctx.emit("logical_and", ctx.emit("is_nan", value), passes))
@@ -158,7 +134,7 @@ def _step(ctx: Context, x: Value, walk: Walk, at: Value) -> Value:
 
 
 def _asked(ctx: Context, x: Value, walk: Walk, word: Value) -> Value:
-    """The values of the features that words ask for [rows, trees]."""
+    """The values of the features that words ask for: of x [rows, features], or [blocks, features, rows of a block]."""
     bits = walk.last.bit_length()
     number = ctx.emit("shift_right", word, ctx.like(int(walk.may_miss), word))
     feature = ctx.cast(ctx.minimum(_bits(ctx, number, bits), walk.last), "int32")  # said for those who check indices

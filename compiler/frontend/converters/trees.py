@@ -16,7 +16,8 @@ from ..context import Context, Versioned
 from .host_types import present, tensor_step
 from .labels import class_labels, labelled
 from .learning import floats, largest, transformed
-from .tree_walks import LEAF, MEMBER, MODES, Trees, check_trees, scores_of
+from .tree_tables import LEAF, MEMBER, MODES, Trees
+from .tree_walks import check_trees, scores_of
 
 
 def _check_targets(ctx: Context, ids: Sequence[int], targets: int) -> None:

@@ -17,7 +17,7 @@ from tilestitch.passes.plan.roles import is_native, reduced_axes
 from ..clusters import Fusion
 
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum"})
-FOLDS = frozenset({"reduce_sum", "reduce_prod", "reduce_max", "reduce_min"})
+FOLDS = frozenset({"reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and"})
 
 
 @dataclass(frozen=True)

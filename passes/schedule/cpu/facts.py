@@ -54,6 +54,7 @@ from tilestitch.passes.schedule.work import arithmetic_of, before, read_again, s
 
 from .choices import choices_of
 from .cycles import attention_cycles, conv_cycles, conv_transpose_cycles, gemm_cycles, window_cycles
+from .rows import row_walk
 from .scalars import STRIDED, apart, apart_along, apart_steps, scalars
 
 UNSTAGED: Mapping[Unit, int] = {"fma": 1, "alu": 1, "special": EXPENSIVE_OPERATIONS}
@@ -147,7 +148,9 @@ def _rows(group: RowGroup, schedule: CpuRowSchedule) -> Part:
     computed = RowPlan(group, schedule).computed
     work = work_of(group.nodes, group.outputs, group.roles, computed)
     counts = {o: o.tensor_type.num_elements * computed.get(o, 1) for node in group.nodes for o in node.outputs}
-    arithmetic = (*work.arithmetic, *scalars(group.nodes, counts, work.dtype))
+    picked, strided = apart_along(len(schedule.extents) - 1, row_walk(group, schedule.extents).accesses)
+    steps = apart_steps(picked, strided, group.nodes, counts, schedule, work.dtype)
+    arithmetic = (*work.arithmetic, *scalars(group.nodes, counts, work.dtype), *steps)
     work = replace(work, arithmetic=arithmetic, lanes=schedule.lanes)
     return _chosen(group.nodes, work, schedule, computed=sum(computed.values()))
 

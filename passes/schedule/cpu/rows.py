@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
 from tilestitch.compiler.ir import Kind, Node, Value, kind_of, op_spec
-from tilestitch.compiler.ir.accesses import merge, walk_of
+from tilestitch.compiler.ir.accesses import Walk, merge, walk_of
 from tilestitch.compiler.ir.indexing import reshape_index
 from tilestitch.passes.plan import GroupKind
 from tilestitch.passes.plan.access.split_rows import Piece, pieces_of
@@ -100,11 +101,16 @@ def _joined(group: RowGroup) -> tuple[tuple[int, ...], tuple[bool, ...]]:
     """The dimensions of the rows, neighbours joined in which all that is read and stored lies alike, and which are
     reduced. The walk along a row reads inputs, and results of reductions, which lie in registers.
     """
-    shape, walked = group.shape, group.walked
+    shape = group.shape
     dims = [d for d in range(len(shape)) if shape[d] != 1]
     extents, reduced = [shape[d] for d in dims] or [1], [d in group.axes for d in dims] or [False]
     if prod(shape):
-        known = [*group.inputs, *(v for n in group.nodes if kind_of(n.op) is Kind.REDUCTION for v in n.outputs)]
-        walk = walk_of(walked, known, extents, lambda i: [reshape_index(i, extents, v.shape) for v in walked])
-        extents, reduced = merge(extents, reduced, walk.accesses)
+        extents, reduced = merge(extents, reduced, row_walk(group, extents).accesses)
     return tuple(extents), tuple(reduced)
+
+
+def row_walk(group: RowGroup, extents: Sequence[int]) -> Walk:
+    """The accesses along rows, in loops over these extents."""
+    walked = group.walked
+    known = [*group.inputs, *(v for n in group.nodes if kind_of(n.op) is Kind.REDUCTION for v in n.outputs)]
+    return walk_of(walked, known, extents, lambda i: [reshape_index(i, extents, v.shape) for v in walked])

@@ -8,7 +8,7 @@ from math import ceil, prod
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.compiler.ir.accesses import Access, walk_over
 from tilestitch.cost_model.facts import Arithmetic
-from tilestitch.passes.plan.cpu.schedules import CpuLoopSchedule
+from tilestitch.passes.plan.cpu.schedules import CpuLoopSchedule, CpuRowSchedule
 
 STRIDED = 0.35
 """Steps of an element that lies at an equal distance from its neighbours: transposes within the first cache take 0.39
@@ -66,11 +66,11 @@ def apart_along(axis: int, accesses: Iterable[Access], one: bool = False) -> tup
 
 
 def apart_steps(
-    picked: float, strided: float, nodes: Iterable[Node], counts: Mapping[Value, float], schedule: CpuLoopSchedule,
-    dtype: str,
+    picked: float, strided: float, nodes: Iterable[Node], counts: Mapping[Value, float],
+    schedule: CpuLoopSchedule | CpuRowSchedule, dtype: str,
 ) -> Iterator[Arithmetic]:  # fmt: skip
     """The scalar steps of `apart`, beyond those that `scalars` counts of the same nodes."""
-    inner = schedule.chunk
+    inner = schedule.chunk if isinstance(schedule, CpuLoopSchedule) else schedule.extents[-1]
     whole = ceil(inner / schedule.lanes) * schedule.lanes / inner  # the last vector is moved back, so that it fits
     known = sum(counts.get(node.outputs[0], 0.0) * scalar_steps(node) for node in nodes if _picks(node))
     elements = prod(schedule.extents)

@@ -32,7 +32,7 @@ OPERANDS: dict[str, tuple[str, dict[str, Any]]] = {
     "slice": ("x", {"starts": (0, 3, 0, 1), "steps": (1, -1, 2, 1), "sizes": (2, 4, 3, 7)}),
     "pad": ("x", {"before": (0, 0, 1, 1), "after": (0, 0, 1, 2), "mode": "reflect"}),
     "gather": ("xi", {"axis": 2}), "gather_elements": ("xe", {"axis": 3}), "gather_nd": ("xp", {"batch_dims": 0}),
-    **dict.fromkeys(("reduce_sum", "reduce_prod", "reduce_max", "reduce_min"), ("x", AXES)),
+    **dict.fromkeys(("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and"), ("x", AXES)),
     **dict.fromkeys(("arg_max", "arg_min"), ("x", EXTREME)),
     "matmul": ("xx", {"trans_b": True}), "conv": ("xw", {**WINDOW, "groups": 1}),
     "conv_transpose": ("xw", {**WINDOW, "groups": 1, "output_padding": (0, 0)}),
@@ -48,6 +48,7 @@ FLOATS, INTEGERS = ("float32", "float16", "bfloat16"), ("int32", "uint8")
 DTYPES = {
     **dict.fromkeys(["logical_not", "logical_and", "logical_or", "logical_xor"], ("bool",)),
     **dict.fromkeys(["bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor", "shift_left", "shift_right"], INTEGERS),
+    "reduce_and": INTEGERS,
     **dict.fromkeys(["neg", "abs", "sign"], ("float32", "int32")),
     **dict.fromkeys(
         ["add", "mul", "div", "mod", "pow", "equal", "reduce_sum", "matmul", "conv", "gather"],
