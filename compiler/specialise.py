@@ -106,8 +106,9 @@ def variants(
     favoured: int = 0,
     refused: str = "",
 ) -> Iterator[Variant]:
-    """A model converted for each set of shapes and each region; for dimensions of size 1 where others are longer that
-    they meet; for dimensions of size 0 that no region speaks of, where the model allows that; and for one of each.
+    """A model converted for each set of shapes and each region; before that, for few along dimensions of which few are
+    computed in another way than many; for dimensions of size 1 where others are longer that they meet; for dimensions
+    of size 0 that no region speaks of, where the model allows that; and for one of each.
     favoured: so many of the regions, the first ones, are parts of later ones.
     """
     for shapes, (number, region) in product(shape_sets, enumerate(regions)):
@@ -115,6 +116,7 @@ def variants(
         if region is None or number < favoured:
             yield first
         else:
+            yield from _of_few(convert, first, region)
             ones = list(islice(_of_size_1(convert, first, region), MOST_JOINED))
             zeros = islice(_of_size_0(convert, first, region), MOST_EMPTY)
             zeros_and_ones = islice(_of_sizes_0_and_1(convert, ones), MOST_EMPTY)
@@ -175,6 +177,13 @@ def _said(scope: Scope) -> Scope:
 
 def _listed(scopes: Sequence[Scope]) -> str:
     return "; ".join(f"{scope} (favoured)" if scope.favoured else str(scope) for scope in scopes)
+
+
+def _of_few(convert: Convert, first: Variant, region: Region) -> Iterator[Variant]:
+    """Small sizes that the first variant has, too, but in another way."""
+    for name, most in first.imported.few.items():
+        narrow = {**region, name: (region.get(name, (1, most))[0], most)}
+        yield Variant(first.shapes, narrow, convert(first.shapes, narrow), (name,), favoured=True)
 
 
 def _of_size_1(convert: Convert, first: Variant, region: Region) -> Iterator[Variant]:

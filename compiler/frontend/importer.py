@@ -48,7 +48,7 @@ class ImportedModel:
     (an output that is also an input, or appears twice, cannot), so match by position. `opsets` maps domain to version.
     `joined`: open dimensions that are taken for others, or for a number, where they might be 1 as well. `same`: those
     that are taken for a symbol of the graph, by its name. `emptied`: sizes of open dimensions that are left out because
-    something in the model would have no elements.
+    something in the model would have no elements. `few`: those of which so many are computed in another way than more.
     """
 
     graph: Graph
@@ -59,6 +59,7 @@ class ImportedModel:
     joined: tuple[str, ...] = ()
     same: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     emptied: Mapping[str, Range] = field(default_factory=dict)
+    few: Mapping[str, int] = field(default_factory=dict)
 
 
 def import_model(
@@ -135,8 +136,9 @@ def convert_checked(
         return ImportedModel(graph, input_names, output_names, opsets, metadata)
     emptied = {name: range_ for name, range_ in symbols.emptied.items() if name in symbols.by_name}
     return ImportedModel(
-        graph, input_names, output_names, opsets, metadata, tuple(symbols.joined), symbols.same, emptied
-    )
+        graph, input_names, output_names, opsets, metadata, tuple(symbols.joined), symbols.same, emptied,
+        symbols.few,
+    )  # fmt: skip
 
 
 def _converted(

@@ -60,6 +60,8 @@ class Symbols:
     """The names of all open dimensions of the inputs."""
     joined: dict[str, None] = field(default_factory=dict)
     """Of those, the ones that are taken for others, or for a number, because they meet in a broadcast."""
+    few: dict[str, int] = field(default_factory=dict)
+    """Of those, the ones of which few are computed in another way than many, and how many are few."""
     _found: dict[str, Symbol] = field(default_factory=dict)
     """Those of dimensions that only a run can tell, as they were when a model was converted last."""
     _counts: dict[str, int] = field(default_factory=dict)
@@ -270,6 +272,18 @@ def taken_sizes() -> Iterator[list[Size]]:
 def symbols_in_force() -> Symbols | None:
     """The symbols of the model that is being converted; None where open dimensions are left to the host."""
     return _IN_FORCE.get()
+
+
+def is_few(size: Size, most: int) -> bool:
+    """Whether a size is certainly not above `most`. Where that is open of an input's dimension, it is noted that the
+    model computes in another way if it is not.
+    """
+    symbols = _IN_FORCE.get()
+    low, high = bounds_of(size)
+    if symbols is not None and low <= most < high:
+        named = (s.name for s in symbols_of([size]) if s.name in symbols.asked and size_of(s) == size)
+        symbols.few.update(dict.fromkeys(named, most))
+    return high <= most
 
 
 def sizes_are_symbols() -> bool:

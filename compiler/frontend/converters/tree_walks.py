@@ -11,16 +11,17 @@ from dataclasses import replace
 import numpy as np
 
 from tilestitch.compiler.ir import Value
-from tilestitch.compiler.ir.sizes import ceil_div, is_open
+from tilestitch.compiler.ir.sizes import ceil_div
 from tilestitch.compiler.ir.types import to_numpy_dtype
 
 from ..builder import dtype_of
 from ..context import Context
+from ..symbols import is_few
 from .tree_tables import DEEPEST, LEAF, Tops, Trees, Walk, tops_of, uniform, walk_of
 
 BLOCK = 16
-FEW = 8
-"""Rows that walk from the roots."""
+FEW = 3
+"""So many rows walk from the roots."""
 
 
 def scores_of(ctx: Context, x: Value, trees: Trees, aggregate: str) -> Value:
@@ -34,7 +35,7 @@ def scores_of(ctx: Context, x: Value, trees: Trees, aggregate: str) -> Value:
         raise ctx.fail(f"{aggregate} of several targets is not supported, as leaves may say nothing of one")
     trees = uniform(trees, ctx.dim(x, 1), to_numpy_dtype(dtype_of(x)))
     rows = ctx.dim(x, 0)
-    weights = _of_few(ctx, x, trees) if not is_open(rows) and rows < FEW else _of_blocks(ctx, x, trees)
+    weights = _of_few(ctx, x, trees) if is_few(rows, FEW) else _of_blocks(ctx, x, trees)
     # In float64 equal votes add up to equal scores, whatever their order.
     reducer = "sum" if aggregate == "AVERAGE" else aggregate.lower()
     scores = ctx.reduce(reducer, ctx.cast(weights, "float64"), (2,), False)
