@@ -78,12 +78,18 @@ def _scales_and_sizes(
 def _source_position(attrs: Attrs, size: int, scale: float, output: int, roi: tuple[float, float]) -> np.ndarray:
     """The position in the input of each output element, as `coordinate_transformation_mode` says."""
     mode = attrs.get("coordinate_transformation_mode", "half_pixel")
-    dtype = np.float64 if attrs.get("mode", "nearest") == "nearest" else np.float32  # as kernels, and others, have it
+    nearest = attrs.get("mode", "nearest") == "nearest" and attrs.get("nearest_mode") != "before_11"
+    dtype = np.float64 if nearest else np.float32  # as kernels, and others, have it
     index, exact = np.arange(output, dtype=dtype), scale * size
     if np.float32(exact) == output:  # but for rounding: 1 / 49 * 49 is less than 1
         exact = output
+
+    def scaled(at: np.ndarray) -> np.ndarray:
+        """By the sides where rounding of the scale must not tell which element is the nearest."""
+        return at * size / exact if nearest else at / dtype(scale)
+
     if mode == "asymmetric":
-        return index / dtype(scale)
+        return scaled(index)
     if mode == "align_corners":
         return index * dtype(size - 1) / dtype(exact - 1) if exact != 1 else np.zeros(output)
     if mode == "tf_crop_and_resize":
@@ -91,7 +97,7 @@ def _source_position(attrs: Attrs, size: int, scale: float, output: int, roi: tu
         return start + (index * step / dtype(exact - 1) if exact != 1 else np.full(output, step / 2))
     if mode == "pytorch_half_pixel" and exact == 1:
         return np.zeros(output)
-    middle = (index + dtype(0.5)) / dtype(scale)
+    middle = scaled(index + dtype(0.5))
     if mode == "tf_half_pixel_for_nn":
         return middle
     centre = middle - dtype(0.5)
@@ -113,7 +119,6 @@ _NEAREST: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 def _nearest(mode: str, position: np.ndarray, scale: float) -> np.ndarray:
     if mode != "before_11":
         return _NEAREST[mode](position)
-    position = position.astype(np.float32)  # as ONNX Runtime has it
     return np.ceil(position) if scale < 1 else np.floor(position)
 
 

@@ -109,6 +109,25 @@ def test_nearest_elements_as_tensorflow_takes_them(nearest: str) -> None:
         assert_close(run(model, {"x0": X})[0], run_ort(model, {"x0": X})[0])
 
 
+@pytest.mark.parametrize("coordinates", ["asymmetric", "tf_half_pixel_for_nn"])
+@pytest.mark.parametrize("given", ["fixed", "computed", "open"])
+def test_the_nearest_element_is_not_that_of_a_rounded_scale(given: str, coordinates: str) -> None:
+    """A third in float32 is more than a third, and 11 / 24 is more, too: an element before is the nearest to those."""
+    x, asymmetric = np.arange(24, dtype=np.float32)[None, None, None], coordinates == "asymmetric"
+    side, expected = (8, 3 * np.arange(8)) if asymmetric else (11, (np.arange(11) * 2 + 1) * 12 // 11)
+    attrs = {"mode": "nearest", "nearest_mode": "floor", "coordinate_transformation_mode": coordinates}
+    operands = [x, np.zeros(0, np.float32), scales(1, 1, 1, side / 24)]
+    constants = {1} if given == "computed" else {1, 2}
+    model = node_model("Resize", operands, attrs, opset=11, constants=constants)
+    if given == "open":
+        model.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "columns"
+        model.graph.output[0].type.tensor_type.shape.dim[3].dim_param = "pixels"
+    feeds = {"x0": x} if given != "computed" else {"x0": x, "x2": operands[2]}
+    found = run(model, feeds)[0]
+    assert found.reshape(-1).tolist() == expected.tolist()
+    assert_close(found, run_ort(model, feeds)[0])
+
+
 def test_sides_are_products_in_float32() -> None:
     model = node_model("Upsample", [X, scales(1, 1, 8.2, 40 / 7)], opset=9, constants={1})
     assert run(model, {"x0": X})[0].shape == run_ort(model, {"x0": X})[0].shape == (1, 2, 41, 40)

@@ -19,12 +19,13 @@ from ..found_sizes import Element
 from .indexing import along_axis
 
 
-def places_dtype(mode: str) -> str:
+def places_dtype(mode: str, nearest_mode: str) -> str:
     """What places are computed in. Where neighbours are weighted, it is what ONNX Runtime and PyTorch take, too: in an
     image of 400 columns the weights of these differ by 4e-5 from exact ones. Which element is the nearest is not to
-    depend on rounding: it is as in ONNX's reference.
+    depend on rounding: it is found from the sides, as in PyTorch, and from the scale where that is not their quotient.
+    Before operator set 11 it is what ONNX Runtime makes of the scale.
     """
-    return "float64" if mode == "nearest" else "float32"
+    return "float64" if mode == "nearest" and nearest_mode != BEFORE_11 else "float32"
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,9 @@ def _simplest(exact: Fraction) -> Fraction | None:
 
 def resampled(ctx: Context, x: Value, axis: int, how: OpenAxis, sampling: Mapping[str, object]) -> Value:
     """x resampled along one axis. sampling: mode, coordinates, nearest_mode, cubic_a and exclude_outside."""
-    places = _source_places(ctx, how, str(sampling["coordinates"]), places_dtype(str(sampling["mode"])))
+    places = _source_places(
+        ctx, how, str(sampling["coordinates"]), places_dtype(str(sampling["mode"]), str(sampling["nearest_mode"]))
+    )
     last = ctx.size(how.size - 1)
     if sampling["mode"] == "nearest":
         rounded = ctx.cast(_nearest(ctx, places, how, str(sampling["nearest_mode"])), "int64")
@@ -105,12 +108,16 @@ def _source_places(ctx: Context, how: OpenAxis, coordinates: str, dtype: str) ->
     given = how.scale if isinstance(how.scale, Value) or how.scale is None else ctx.constant(how.scale, dtype)
     scale = ctx.div(out, size) if given is None else ctx.cast(given, dtype)
     length = out if given is None else _unless_rounded(ctx, ctx.mul(size, scale), out)
+
+    def scaled(at: Value) -> Value:
+        return ctx.div(ctx.mul(at, size), length) if dtype == "float64" else ctx.div(at, scale)
+
     if coordinates == "align_corners":
         steps = ctx.maximum(ctx.sub(length, 1.0), 1e-30)
         return ctx.select(ctx.equal(length, 1.0), 0.0, ctx.div(ctx.mul(place, ctx.sub(size, 1.0)), steps))
     if coordinates == "asymmetric":
-        return ctx.div(place, scale)
-    middle = ctx.div(ctx.add(place, 0.5), scale)
+        return scaled(place)
+    middle = scaled(ctx.add(place, 0.5))
     if coordinates == "tf_half_pixel_for_nn":
         return middle
     half_pixel = ctx.sub(middle, 0.5)
@@ -132,7 +139,6 @@ def _nearest(ctx: Context, places: Value, how: OpenAxis, mode: str) -> Value:
     if mode != BEFORE_11:
         return _ROUNDINGS[mode](ctx, places)
     assert how.scale is not None  # those operator sets have scales only
-    places = ctx.cast(places, "float32")
     down, up = ctx.emit("floor", places), ctx.emit("ceil", places)
     if isinstance(how.scale, Value):
         return ctx.select(ctx.less(how.scale, 1.0), up, down)
