@@ -109,6 +109,7 @@ def variants(
     """A model converted for each set of shapes and each region; before that, for few along dimensions of which few are
     computed in another way than many; for dimensions of size 1 where others are longer that they meet; for dimensions
     of size 0 that no region speaks of, where the model allows that; and for one of each.
+
     favoured: so many of the regions, the first ones, are parts of later ones.
     """
     for shapes, (number, region) in product(shape_sets, enumerate(regions)):

@@ -26,6 +26,7 @@ from tilestitch.runtime.program import (
 )
 from tilestitch.runtime.sizes import known
 from tilestitch.runtime.turns import Move
+from tilestitch.runtime.turns import Repeated as Repeats
 from tilestitch.runtime.types import TensorType
 
 from .library import Library
@@ -91,7 +92,7 @@ class NativeSegment:
             else:
                 values[number][...] = memory
 
-    def repeated(self, moves: Sequence[Move], condition: int | None, count: np.ndarray | None) -> Repeated:
+    def repeated(self, moves: Sequence[Move], condition: int | None, count: np.ndarray | None) -> Repeats:
         """Turns with tables of their own; a segment that is given other sizes needs others."""
         return Repeated(self, moves, condition, count)
 

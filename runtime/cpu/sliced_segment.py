@@ -23,6 +23,8 @@ from tilestitch.runtime.size_table import SizeTable
 from tilestitch.runtime.sizes import Size
 from tilestitch.runtime.sizing import Bound
 from tilestitch.runtime.slices import Slices
+from tilestitch.runtime.turns import Move
+from tilestitch.runtime.turns import Repeated as Repeats
 from tilestitch.runtime.types import TensorType
 
 from .library import Library
@@ -67,9 +69,40 @@ class SlicedSegment(SizedSegment):
         if not self._sliced:
             super().run(values, record)
             return
-        addresses = {number: address_of(self.operand(values, number)) for number in self.addressed}
+        self.execute({number: address_of(self.operand(values, number)) for number in self.addressed}, record)
+
+    def execute(self, addresses: Mapping[int, int], record: RecordTime | None) -> None:
+        """Run slice by slice. addresses: of what is not in the arena."""
         for run in self._runs:
             run.execute(addresses, record)
+
+    def repeated(self, moves: Sequence[Move], condition: int | None, count: np.ndarray | None) -> Repeats:
+        """Turns of a loop go through all images at once, as one native call executes them."""
+        if self._sliced and not moves and condition is None and count is None:
+            return _InSlices(self)
+        return super().repeated(moves, condition, count)
+
+
+class _InSlices:
+    """Turns of a segment that are all the same. Addresses of values that are held are looked up once."""
+
+    def __init__(self, segment: SlicedSegment) -> None:
+        self._segment = segment
+        self._held: dict[int, int] = {}
+        self._varying = list(segment.addressed)
+
+    def hold(self, values: list[Any]) -> None:
+        """Those of these values that there are lie where they are in all runs from now on."""
+        held = [number for number in self._varying if values[number] is not None]
+        self._held.update((number, address_of(self._segment.operand(values, number))) for number in held)
+        self._varying = [number for number in self._varying if number not in self._held]
+
+    def run(self, values: list[Any], most: int, record: RecordTime | None) -> int:
+        """Execute for `most` turns on the program's current values. Returns how many it were."""
+        varying = {number: address_of(self._segment.operand(values, number)) for number in self._varying}
+        for _ in range(most):
+            self._segment.execute({**self._held, **varying}, record)
+        return most
 
 
 class _Run:

@@ -30,6 +30,7 @@ from tilestitch.passes.open.memory import place_open
 from tilestitch.passes.plan.slices import Run, Slices
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.runtime import load
+from tilestitch.runtime.cpu import sliced_segment
 from tilestitch.runtime.errors import InputError
 
 pytest.importorskip("onnxruntime")
@@ -185,10 +186,31 @@ def test_any_network_of_a_known_batch(layers: list[str], batch: int, seed: int) 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(batches, "LEAST_GAIN", 0.0)
         compiled = compile_model(model, num_threads=2)
+    expected = rivals.onnxruntime(model, 1)({"x": x})
     with load(compiled.to_bytes(), num_threads=2) as module:
-        results = run_guarded(module, {"x": x}).values()
-    for actual, wanted in zip(results, rivals.onnxruntime(model, 1)({"x": x}), strict=True):
-        assert_close(actual, wanted, MODELS["float32"])
+        for _ in range(3):  # from the second run on, steps are a chain
+            for actual, wanted in zip(run_guarded(module, {"x": x}).values(), expected, strict=True):
+                assert_close(actual, wanted, MODELS["float32"])
+
+
+def test_a_known_batch_goes_through_slices_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "LEAST_GAIN", 0.0)
+    executed: list[int] = []
+    execute = sliced_segment._Slice.execute
+
+    def counted(self: Any, first: int, *more: Any) -> None:
+        executed.append(first)
+        execute(self, first, *more)
+
+    monkeypatch.setattr(sliced_segment._Slice, "execute", counted)
+    x = np.ones((13, 6, SIDE, SIDE), np.float32)
+    with load(compile_model(deep(13), num_threads=1).to_bytes(), num_threads=1) as module:
+        runs = []
+        for _ in range(4):
+            module.run({"x": x})
+            runs.append(executed.copy())
+            executed.clear()
+    assert len(set(runs[0])) > 1 and runs == [runs[0]] * 4
 
 
 def in_images_of(compiled: CompiledModel) -> Slices:
