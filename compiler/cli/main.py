@@ -134,12 +134,14 @@ def _print_traceback(error: Exception) -> None:
 
 @contextlib.contextmanager
 def _warnings_for_people() -> Iterator[None]:
-    """While the block runs, what is said of plug-ins and the cache is one line, without the place in our source."""
+    """While the block runs, what is said of plug-ins, the cache and models is one line, without the place in our
+    source.
+    """
     with warnings.catch_warnings():
         usual = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *rest: Any) -> None:
-            if category.__name__ not in ("PluginWarning", "CacheWarning"):
+            if category.__name__ not in ("PluginWarning", "CacheWarning", "DeclarationWarning"):
                 usual(message, category, *rest)
                 return
             print(f"warning: {message}", file=sys.stderr)

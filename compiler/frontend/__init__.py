@@ -1,11 +1,12 @@
 """ONNX models as graphs of primitives."""
 
-from .errors import ConversionError, FrontendError, ModelError, NotStatic, UnsupportedOperatorsError
+from .errors import ConversionError, DeclarationWarning, FrontendError, ModelError, NotStatic, UnsupportedOperatorsError
 from .importer import CheckedModel, ImportedModel, checked_model, convert_checked, import_model
 
 __all__ = [
     "CheckedModel",
     "ConversionError",
+    "DeclarationWarning",
     "FrontendError",
     "ImportedModel",
     "ModelError",

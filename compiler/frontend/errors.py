@@ -20,6 +20,10 @@ class ModelError(FrontendError):
     exit_code = 1
 
 
+class DeclarationWarning(UserWarning):
+    """A model says something of itself that is not so, and that what it computes does not depend on."""
+
+
 class ConversionError(FrontendError):
     """One ONNX node cannot be expressed: bad attributes, or operand types its operator does not take."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from tilestitch.compiler.ir.types import is_static_tensor
 
 from .checking import check_model
 from .dispatch import convert_node, require_supported
-from .errors import ModelError
+from .errors import DeclarationWarning, ModelError
 from .expansion import check_expanded_size
 from .onnx_types import from_type_proto
 from .ordering import in_order
@@ -358,7 +359,9 @@ def _check_output_names(proto: ModelProto) -> None:
 
 
 def _check_outputs(proto: ModelProto, outputs: Sequence[Value]) -> None:
-    """ModelError where dtype or rank of an output contradicts what the model declares."""
+    """ModelError where the kind or dtype of an output contradicts what the model declares, a warning for its rank:
+    converters of other libraries declare vectors and compute columns.
+    """
     for info, value in zip(proto.graph.output, outputs, strict=True):
         if not info.type.WhichOneof("value"):
             continue
@@ -372,7 +375,12 @@ def _check_outputs(proto: ModelProto, outputs: Sequence[Value]) -> None:
         if getattr(declared, "dtype", None) != getattr(value.type, "dtype", None):
             raise _contradiction(info.name, declared, value)
         if isinstance(declared, TensorType) and isinstance(value.type, TensorType) and declared.rank != value.type.rank:
-            raise _contradiction(info.name, declared, value)
+            warnings.warn(
+                f"output {info.name!r} is declared as {declared}, but what the model computes has {value.type.rank} "
+                "dimensions, and is given as it is; correct the declaration or export again",
+                DeclarationWarning,
+                stacklevel=3,
+            )
 
 
 def _check_sizes(graph: Graph) -> None:

@@ -16,6 +16,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from tests.frontend.checks import assert_close, floats
 from tilestitch.compiler.frontend import (
     ConversionError,
+    DeclarationWarning,
     FrontendError,
     ModelError,
     UnsupportedOperatorsError,
@@ -181,9 +182,13 @@ def test_all_missing_operators_are_named_at_once() -> None:
 
 
 def test_contradicting_output_declarations() -> None:
-    for declared in (info("y", [2], INT64), info("y", [2, 1])):
-        with pytest.raises(ModelError, match="declared"):
-            import_model(model_of([helper.make_node("Relu", ["x"], ["y"])], [info("x", [2])], [declared]))
+    relu = [helper.make_node("Relu", ["x"], ["y"])], [info("x", [2])]
+    with pytest.raises(ModelError, match="declared"):
+        import_model(model_of(*relu, [info("y", [2], INT64)]))
+    with pytest.warns(
+        DeclarationWarning, match=r"'y' is declared as float32\[2,1\], but what the model computes has 1 dim"
+    ):
+        assert import_model(model_of(*relu, [info("y", [2, 1])])).graph.outputs[0].type == TensorType("float32", (2,))
 
 
 # -- shapes --------------------------------------------------------------------------------------------------------
