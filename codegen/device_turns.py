@@ -22,6 +22,11 @@ from tilestitch.runtime.turns import Repetition, carried_by
 MOST_LAUNCHES = 1024
 """Of all turns of a loop. A graph has a node for each."""
 
+MOST_EDGES = 256
+"""From the launches that end a step to those that begin the next, each of which waits for all of them. Where there were
+more, one launch waits in place of them.
+"""
+
 Constants = Callable[[rt.ValueSpec], "np.ndarray | None"]
 """The data of a value; None of one that is no constant."""
 
@@ -68,6 +73,10 @@ def _in_turn(steps: Sequence[rt.DeviceStep]) -> rt.DeviceStep:
     for step in steps:
         first, inner, count = len(launches), step.dependences, len(step.launches)
         begins = sorted(set(range(count)) - {edge.after for edge in inner})
+        if len(ends) * len(begins) > MOST_EDGES:
+            *others, last = ends
+            edges += [rt.Edge(end, last) for end in others]
+            ends = [last]
         edges += [rt.Edge(end, first + begin) for end in ends for begin in begins]
         edges += [replace(edge, before=first + edge.before, after=first + edge.after) for edge in inner]
         ends = sorted(first + n for n in set(range(count)) - {edge.before for edge in inner})

@@ -9,10 +9,11 @@ import onnx
 import onnxruntime
 import pytest
 
+from tilestitch.codegen.device_turns import _in_turn
 from tilestitch.compiler import compile_model
 from tilestitch.runtime import load
 from tilestitch.runtime.emulator import EmulatorOptions
-from tilestitch.runtime.program import DeviceStep, LoopStep, Program, ScanStep
+from tilestitch.runtime.program import DeviceLaunch, DeviceStep, LoopStep, Program, ScanStep
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>'
 DECAY = """step (float[ROWS,3] s, float[ROWS,3] x) => (float[ROWS,3] n, float[ROWS,3] y) {
@@ -87,6 +88,18 @@ def test_turns_share_kernels_and_come_one_after_the_other() -> None:
     assert len({launch.symbol for launch in step.launches}) <= 5
     waiting = {edge.after for edge in step.dependences}
     assert waiting == set(range(1, len(step.launches)))
+
+
+def test_turns_of_many_launches_side_by_side_wait_for_each_other_by_few_edges() -> None:
+    width, launch = 300, DeviceLaunch("kernel", (1, 1, 1), (1, 1, 1), 0, ())
+    step = _in_turn([DeviceStep((launch,) * width, ())] * 3)
+    assert len(step.dependences) < 5 * width
+    before: list[set[int]] = []
+    for number in range(3 * width):
+        found = {edge.before for edge in step.dependences if edge.after == number}
+        before.append(found.union(*(before[one] for one in found)))
+    for turn in (1, 2):
+        assert all(set(range(turn * width)) <= before[turn * width + one] for one in range(width))
 
 
 def test_a_scan_within_a_scan_is_launches_too() -> None:
