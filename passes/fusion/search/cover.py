@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tilestitch.passes.fusion.bitsets import bits
+from tilestitch.passes.fusion.bitsets import bits, mask_of
 from tilestitch.passes.fusion.search.space import Space
 
 LEAST_GAIN = 1e-9
@@ -180,16 +180,23 @@ class Cover:
         needed = self._needed(gone, made, stored)
         if needed is None:
             return None
+        only_once = ~space.copyable & self._repeated(gone, made)
         for part, mask in made.items():
-            if mask & (mask - 1) and not space.is_kernel(mask, part):
-                return None
-            if any(self._computing(i, gone, made) > 1 for i in bits(mask & ~space.copyable)):
+            if (mask & (mask - 1) and not space.is_kernel(mask, part)) or mask & only_once:
                 return None
         return _Change(gone, made, needed)
 
-    def _computing(self, atom: int, gone: set[int], made: Mapping[int, int]) -> int:
-        """How many kernels compute an atom after a change."""
-        return len(self.computing[atom] - gone) + sum(mask >> atom & 1 for mask in made.values())
+    def _repeated(self, gone: set[int], made: Mapping[int, int]) -> int:
+        """The atoms of `made` that several kernels compute after a change."""
+        once = twice = 0
+        for mask in made.values():
+            twice |= once & mask
+            once |= mask
+        return twice | mask_of(i for i in bits(once & ~twice) if not self.computing[i] <= gone)
+
+    def _computed_elsewhere(self, atom: int, gone: set[int], made: Mapping[int, int]) -> bool:
+        """Whether a kernel that stays, or one of `made`, computes an atom."""
+        return not self.computing[atom] <= gone or any(mask >> atom & 1 for mask in made.values())
 
     def _needed(self, gone: set[int], made: dict[int, int], stored: int) -> int | None:
         """Let the kernels of `made` store nothing that they alone read; returns what is stored then.
@@ -203,7 +210,7 @@ class Cover:
             for i in bits(part & ~kept):
                 if after[i] & ~mask:
                     kept |= 1 << i
-                elif any(self._computing(r, gone, made) for r in bits(after[i])):
+                elif any(self._computed_elsewhere(r, gone, made) for r in bits(after[i])):
                     return None
             if kept != part:
                 stored &= ~(part & ~kept)

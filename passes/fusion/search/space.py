@@ -79,6 +79,7 @@ class Space:
         self._gains: dict[int, float] = {}
         self._moved: dict[int, int] = {}
         self._reach: dict[int, int] = {}
+        self._connected: dict[int, bool] = {}
 
     # -- legality ------------------------------------------------------------------------------------------------
 
@@ -91,6 +92,11 @@ class Space:
         return not above & below & ~mask
 
     def is_connected(self, mask: int) -> bool:
+        if mask not in self._connected:
+            self._connected[mask] = self._find_connected(mask)
+        return self._connected[mask]
+
+    def _find_connected(self, mask: int) -> bool:
         reached = frontier = mask & -mask
         while frontier:
             near = 0
