@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.zoo import tabular
+from benchmarks.zoo import exporters, tabular
 from benchmarks.zoo.sample import optional
 
 Arrays = Mapping[str, np.ndarray]
@@ -42,7 +42,8 @@ def fitted(path: str, target: str = "classes", **fields: Any) -> Callable[[], Ma
 def converted(estimator: Any, maps: bool = False) -> Any:
     skl2onnx = optional("skl2onnx")
     kind = optional("skl2onnx.common.data_types").FloatTensorType([16, FEATURES])
-    options = {id(estimator): {"zipmap": maps}} if hasattr(estimator, "predict_proba") else None
+    has_classes = optional("sklearn.base").is_classifier(estimator)
+    options = {id(estimator): {"zipmap": maps}} if has_classes else None
     return skl2onnx.convert_sklearn(estimator, initial_types=[("x", kind)], options=options)
 
 
@@ -62,6 +63,24 @@ def pipeline() -> Made:
     rows = random().normal(size=(200, FEATURES)).astype(np.float32)
     made = sklearn.make_pipeline(*steps).fit(rows, rows[:, 0] * rows[:, 1])
     return converted(made), {"x": rows[:16]}
+
+
+def words() -> Made:
+    """Texts, of which tokens are counted, and the classes of these."""
+    text, types = optional("sklearn.feature_extraction.text"), optional("skl2onnx.common.data_types")
+    texts = np.array(["a cat sat here", "dogs ran far away", "here ran a cat", "", "far cats, dogs"] * 6)
+    steps = [text.TfidfVectorizer(lowercase=False), optional("sklearn.linear_model").LogisticRegression()]
+    model = optional("sklearn.pipeline").make_pipeline(*steps).fit(texts, np.arange(len(texts)) % 2)
+    options, kind = {id(model): {"zipmap": False}}, types.StringTensorType([5])
+    return optional("skl2onnx").convert_sklearn(model, initial_types=[("x", kind)], options=options), {"x": texts[:5]}
+
+
+def categories() -> Made:
+    """Each of which has to be known, as it is unless scikit-learn is told not to mind."""
+    kind = optional("skl2onnx.common.data_types").Int64TensorType([16, 3])
+    x = random().integers(0, 5, (200, 3))
+    model = optional("sklearn.preprocessing").OneHotEncoder(sparse_output=False).fit(x)
+    return optional("skl2onnx").convert_sklearn(model, initial_types=[("x", kind)]), {"x": x[:16]}
 
 
 # --- quantised --------------------------------------------------------------------------------------------------------
@@ -199,6 +218,8 @@ HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
 X = random().normal(size=(4, 6)).astype(np.float32)
 MODELS: dict[str, Callable[[], Made]] = {
     **tabular.MODELS,
+    **exporters.MODELS,
+    **exporters.after(lambda: float_model("convolutions")),
     "sk_logistic": fitted("linear_model.LogisticRegression"),
     "sk_linear": fitted("linear_model.LinearRegression", "numbers"),
     "sk_mlp": fitted("neural_network.MLPClassifier", max_iter=5),
@@ -206,6 +227,9 @@ MODELS: dict[str, Callable[[], Made]] = {
     "sk_boosting": fitted("ensemble.GradientBoostingRegressor", "numbers", n_estimators=5),
     "sk_histogram": fitted("ensemble.HistGradientBoostingClassifier", max_iter=5),
     "sk_svm": fitted("svm.SVC", probability=False),
+    "sk_svm_chances": fitted("svm.SVC", probability=True, random_state=0),
+    "sk_words": words,
+    "sk_categories": categories,
     "sk_neighbours": fitted("neighbors.KNeighborsClassifier"),
     "sk_kmeans": fitted("cluster.KMeans", n_clusters=4),
     "sk_bayes": fitted("naive_bayes.GaussianNB"),
