@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tests.codegen.kernel_harness import check, run_graph
 from tilestitch.codegen.compute import vecmath
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.cpu.contraction import microkernel as mk
+from tilestitch.codegen.cpu.target import CpuTarget, parse_target
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.compiler.ir.types import TensorType
 
@@ -45,12 +47,12 @@ def samples(dtype: str) -> np.ndarray:
     return np.concatenate([SPECIAL, spread, near]).astype(dtype)
 
 
-def compute(op: str, *operands: np.ndarray) -> np.ndarray:
+def compute(op: str, *operands: np.ndarray, cpu: CpuTarget | None = None) -> np.ndarray:
     graph = Graph(op)
     dtype = operands[0].dtype.name
     inputs = [graph.add_input(f"x{i}", TensorType(dtype, a.shape)) for i, a in enumerate(operands)]
     graph.outputs = [graph.emit(op, *inputs)]
-    return next(iter(run_graph(graph, {f"x{i}": a for i, a in enumerate(operands)}).values()))
+    return next(iter(run_graph(graph, {f"x{i}": a for i, a in enumerate(operands)}, cpu=cpu).values()))
 
 
 def ulps(actual: np.ndarray, exact: np.ndarray) -> np.ndarray:
@@ -85,12 +87,42 @@ LIMITS = {
 def test_float32_functions_are_accurate(op: str) -> None:
     x = samples("float32")
     if op in ("sin", "cos", "tan"):
-        x = x[~(np.abs(x) > 2.0**50)]
+        x = x[~(np.abs(x) > 2.0**24)]
     with np.errstate(all="ignore"):
         wide = x.astype(np.float64)
         name = {"asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh"}.get(op, op)
         exact = np.array([math.erf(v) for v in wide]) if op == "erf" else getattr(np, name)(wide)
     assert ulps(compute(op, x), exact).max() <= LIMITS[op]
+
+
+ANGLES = np.concatenate([
+    np.exp2(np.random.default_rng(0).uniform(23, 128, 4000)) * np.random.default_rng(1).choice([-1, 1], 4000),
+    [np.finfo(np.float32).max, 2.0**24, -(2.0**24), 1e20, 0.5, np.inf, -np.inf, np.nan],
+    [7.729179e28],  # 2**-29 away from a multiple of pi/2
+]).astype(np.float32)  # fmt: skip
+
+
+def errors_of_angles(op: str, x: np.ndarray, cpu: CpuTarget | None = None) -> np.ndarray:
+    """Against numpy's functions of float64, which take off whole turns exactly."""
+    with np.errstate(all="ignore"):
+        return ulps(compute(op, x, cpu=cpu), getattr(np, op)(x.astype(np.float64)))
+
+
+@pytest.mark.parametrize("op", ["sin", "cos", "tan"])
+def test_angles_may_be_as_large_as_a_float32(op: str) -> None:
+    assert errors_of_angles(op, ANGLES).max() <= 3
+    for one in ANGLES[-9:]:  # without vectors
+        assert errors_of_angles(op, np.array([one])).max(initial=0) <= 3
+
+
+@pytest.mark.parametrize("name", ["cpu:x86-64", "cpu:x86-64-v3"])
+@pytest.mark.parametrize("op", ["sin", "tan"])
+def test_angles_of_any_size_need_no_fused_multiply_adds(op: str, name: str) -> None:
+    if platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("an x86-64 machine is needed to run its code")
+    spread = samples("float32")
+    for x in (ANGLES, spread[np.abs(spread) < 2.0**24]):
+        assert errors_of_angles(op, x, parse_target(name)).max() <= 3
 
 
 @pytest.mark.parametrize("op", ["exp", "log"])

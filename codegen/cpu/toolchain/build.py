@@ -18,6 +18,7 @@ from tvm.tirx import transform as lowering
 
 from tilestitch.codegen.cpu.abi import KernelLaunch
 from tilestitch.codegen.cpu.target import CpuTarget
+from tilestitch.codegen.cpu.toolchain.angles import angles
 from tilestitch.codegen.cpu.toolchain.ctext import CText, compile_c
 from tilestitch.codegen.cpu.toolchain.gathers import gathers
 from tilestitch.codegen.cpu.toolchain.nearest import nearest
@@ -153,6 +154,7 @@ _SHOW_VARIABLES = lowering.prim_func_pass(
     lambda func, module, context: show_variables(func), opt_level=0, name="tilestitch.ShowVariables"
 )
 _RAMPS = lowering.prim_func_pass(lambda func, module, context: ramps(func), opt_level=0, name="tilestitch.Ramps")
+_ANGLES = lowering.prim_func_pass(lambda func, module, context: angles(func), opt_level=0, name="tilestitch.Angles")
 _GATHERS = lowering.prim_func_pass(lambda func, module, context: gathers(func), opt_level=0, name="tilestitch.Gathers")
 _SHOW = lowering.prim_func_pass(lambda func, module, context: show(func), opt_level=0, name="tilestitch.Show")
 
@@ -179,6 +181,7 @@ def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
         lowering.UnrollLoop(),
         _RAMPS,
         _GATHERS,
+        _ANGLES,
         lowering.LowerIntrin(),
         _WRAPPING,
         _SHOW,
