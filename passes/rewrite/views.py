@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
 from tilestitch.compiler.ir.sizes import perhaps_empty
 
 from .driver import Pattern, Replacement, emit_like, is_sized, produced_by
 
+MOST_SHARED = 32
+"""Operands of a concat that several others have among theirs, too."""
 MOST_CONCATENATED = 128
 """Operands of a concat."""
 
@@ -130,11 +132,18 @@ def concat_of_few(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _flattened(graph: Graph, part: Value, axis: int) -> Sequence[Value]:
-    """What a concat puts together that only another one along the same axis reads; else the value itself."""
+    """What a concat puts together that need not be there as a whole for others; else the value itself."""
     inner = produced_by(part, "concat")
-    if inner is None or inner.attrs["axis"] != axis or len(part.uses) != 1 or graph.is_output(part):
+    if inner is None or inner.attrs["axis"] != axis or graph.is_output(part):
         return [part]
-    return inner.inputs
+    if len(part.uses) == 1 or (len(inner.inputs) < MOST_SHARED and all(_reads_parts(n, axis) for n in part.users)):
+        return inner.inputs
+    return [part]
+
+
+def _reads_parts(node: Node, axis: int) -> bool:
+    """Whether a reader of a concat computes element by element, or is a concat along the same axis itself."""
+    return node.attrs["axis"] == axis if node.op == "concat" else kind_of(node.op) is Kind.INJECTIVE
 
 
 def concat_of_many(graph: Graph, node: Node) -> Replacement | None:

@@ -162,6 +162,34 @@ def test_a_concat_of_very_many_is_one_of_concats(count: int, put_together: list[
     assert [len(n.inputs) for n in result.nodes] == put_together
 
 
+def nested_concats(count: int, reader: str, **attrs: object) -> Graph:
+    """What a dense block, or a recurrence that keeps its states, puts together."""
+    graph = Graph()
+    whole, read = graph.add_input("x", X), []
+    for i in range(count):
+        read.append(graph.emit(reader, whole, **attrs))
+        whole = graph.emit("concat", whole, graph.add_input(f"x{i}", X), axis=1)
+    graph.outputs = [*read, graph.emit("neg", whole)]
+    return graph
+
+
+@pytest.mark.parametrize(
+    "reader, attrs, operands",
+    [("sin", {}, [2, 3, 4, 5, 6]), ("reduce_max", {"axes": (1,), "keepdims": True}, [2, 2, 2, 2, 2])],
+    ids=["read element by element", "needed as a whole"],
+)
+def test_a_concat_reads_the_parts_of_one_that_need_not_be_there(reader: str, attrs: dict, operands: list[int]) -> None:
+    graph = nested_concats(5, reader, **attrs)
+    result = run_pipeline(graph, PassContext(), "fixpoint(canonicalise,dce)")
+    assert_same_values(graph, result)
+    assert [len(n.inputs) for n in result.nodes if n.op == "concat"] == operands
+
+
+def test_concats_that_many_have_among_theirs_do_not_grow_without_end() -> None:
+    result = run_pipeline(nested_concats(300, "sin"), PassContext(), "fixpoint(canonicalise,dce)")
+    assert max(len(n.inputs) for n in result.nodes if n.op == "concat") <= 32
+
+
 N = size_of(Symbol("n", 1, 64))
 
 
