@@ -106,6 +106,7 @@ def test_common_functions_make_no_library_calls_in_vector_loops() -> None:
             "llvm.fmuladd.",
             "llvm.fma.",
             "llvm.fabs.",
+            "llvm.fshl.",
             "llvm.sqrt.",
             "llvm.floor.",
             "llvm.roundeven.",
