@@ -146,7 +146,7 @@ EXITS = 32
 @dataclass(frozen=True)
 class Tops:
     """The upper parts of uniform trees. A tree's exits are numbered from the side of true tests; a false test clears
-    the bits of those behind a true one, and the first bit that is left is that of the exit that a row takes.
+    the bits of those on its true side, and the first bit that is left is that of the exit that a row takes.
 
     features, splits, masks: [trees, tests], of each test the bits that stay if it is false. exits: [trees, most exits]
     of nodes, from where there are at most `below` tests left.
