@@ -13,6 +13,7 @@ from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.passes.plan import WhyNot
 from tilestitch.passes.plan.roles import Roles, is_native, roles_of
 from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.schedule.evaluations import read_apart
 
 from .closure import Closure, Reach
 
@@ -42,6 +43,7 @@ class Union:
         self.owned = {n for c in clusters for n in c.owned}
         self.members = self.owned.union(*(c.copies for c in clusters), copies)
         self.nodes = state.in_order(self.members)
+        self.are_native = all(map(state.native.__contains__, self.nodes))
         # Together they store nothing that none of them stores.
         parts = [v for c in clusters for v in state.outputs_of(c)]
         needed = [v for v in parts if state.is_needed(v, self.members)]
@@ -49,7 +51,7 @@ class Union:
 
     @cached_property
     def roles(self) -> Roles | WhyNot:
-        return roles_of(self.nodes, self.stored)
+        return roles_of(self.nodes, self.stored, are_native=self.are_native)
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,8 @@ class Fusion:
         """What a rule has to say that concerns no single proposal; the plan keeps it among the refusals."""
         self.nodes = graph.nodes
         self.position = {node: i for i, node in enumerate(self.nodes)}
+        self.native = {node for node in self.nodes if is_native(node)}
+        """The nodes that can be compiled."""
         self._outputs = set(graph.outputs)
         self._closure = Closure([self._producers_of(node) for node in self.nodes])
         self._clusters = {i: Cluster(i, {node}, self._closure.of[i]) for i, node in enumerate(self.nodes)}
@@ -105,6 +109,7 @@ class Fusion:
         self._roles: dict[Cluster, Roles | WhyNot] = {}
         self._stored: dict[Cluster, list[Value]] = {}
         self._union: Union | None = None
+        self._read_apart: dict[Node, tuple[Value, ...]] = {}
         self.joins = 0
         """How often clusters were joined: while it stays the same, so do they."""
 
@@ -144,7 +149,7 @@ class Fusion:
         return sorted(nodes, key=self.position.__getitem__)
 
     def is_native(self, cluster: Cluster) -> bool:
-        return all(is_native(n) for n in cluster.owned)
+        return cluster.owned <= self.native
 
     def stored(self, owned: Iterable[Node], members: set[Node]) -> list[Value]:
         """Values of `owned` that a cluster outside `members`, or the caller, needs, were `members` one cluster."""
@@ -171,6 +176,12 @@ class Fusion:
             self._stored[cluster] = self.stored(cluster.owned, cluster.members)
         return self._stored[cluster]
 
+    def read_apart(self, node: Node) -> tuple[Value, ...]:
+        """The operands whose elements it asks for more than once, or at indices other than its own."""
+        if node not in self._read_apart:
+            self._read_apart[node] = read_apart(node)
+        return self._read_apart[node]
+
     def union(self, clusters: Sequence[Cluster], copies: Iterable[Node] = ()) -> Union:
         """What `clusters` and `copies` would be as one. The last answer is kept: it is asked for several times."""
         wanted, last = frozenset(copies), self._union
@@ -185,7 +196,7 @@ class Fusion:
             reader: None
             for node in cluster.owned
             for out in node.outputs
-            for user in out.users
+            for user, _ in out.uses
             for reader in self._computed_in[user]
             if reader is not cluster and node not in reader.copies
         }
@@ -205,7 +216,8 @@ class Fusion:
     def roles(self, cluster: Cluster) -> Roles | WhyNot:
         """The roles of a cluster as it is; a WhyNot for a host or control node."""
         if cluster not in self._roles:
-            self._roles[cluster] = roles_of(self.in_order(cluster.members), self.outputs_of(cluster))
+            native = cluster.members <= self.native
+            self._roles[cluster] = roles_of(self.in_order(cluster.members), self.outputs_of(cluster), are_native=native)
         return self._roles[cluster]
 
     def _forget(self, head: Cluster, union: Union) -> None:

@@ -24,7 +24,7 @@ def evaluations(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) ->
                 continue
             mine = max((shared.get(o, 0.0) + apart.get(o, 0.0) for o in node.outputs), default=0.0)
             count, same_index = _reads(node, i, value, mine)
-            if roles.rows is not None and _kept_by_row(value, roles):
+            if roles.rows is not None and kept_by_row(value, roles):
                 count, same_index = float(value.tensor_type.num_elements), True
             if same_index:
                 shared[value] = max(shared.get(value, 0.0), count)
@@ -33,7 +33,18 @@ def evaluations(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) ->
     return {v: shared.get(v, 0.0) + apart.get(v, 0.0) for v in {*shared, *apart}}
 
 
-def _kept_by_row(value: Value, roles: Roles) -> bool:
+def read_apart(node: Node) -> tuple[Value, ...]:
+    """The operands whose elements `node` asks for more than once, or at indices other than its own."""
+    mine = float(node.outputs[0].tensor_type.num_elements)
+    alike = all(o.tensor_type.num_elements == mine for o in node.outputs)
+    return tuple(
+        value
+        for i, value in enumerate(node.inputs)
+        if not alike or _reads(node, i, value, mine) != (value.tensor_type.num_elements, True)
+    )
+
+
+def kept_by_row(value: Value, roles: Roles) -> bool:
     """Whether a row-wise group computes each element of `value` once: it is a whole row, or one value a row."""
     assert roles.rows is not None and value.producer is not None
     return value.shape == roles.rows.shape or roles.parts[value.producer] in (Part.REDUCTION, Part.REDUCED)

@@ -12,9 +12,8 @@ from tilestitch.passes.fusion.clusters import Cluster, Fusion
 from tilestitch.passes.fusion.legality import roles_of_union
 from tilestitch.passes.plan import WhyNot
 from tilestitch.passes.plan.roles import Roles
-from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.schedule.device import device_of
-from tilestitch.passes.schedule.evaluations import evaluations
+from tilestitch.passes.schedule.evaluations import evaluations, kept_by_row
 
 MOST_NODES = 160
 MOST_OPERANDS = 72
@@ -53,7 +52,7 @@ def _too_much_work(
     fetched = {v for n in nodes if n not in copies for v in n.inputs if v.producer in copies}
     before = sum(bytes_of(state.outputs_of(c)) for c in clusters) + bytes_of(fetched)
     saved = max(0, before - bytes_of(stored))
-    again = recomputation(nodes, stored, roles, state.target) + _copied_work(state, copies)
+    again = recomputation(state, nodes, stored, roles) + _copied_work(state, copies)
     results = prod(roles.rows.shape) if roles.rows is not None else max(v.tensor_type.num_elements for v in stored)
     if again <= most_operations_again(saved, results, device_of(state.target)):
         return None
@@ -71,19 +70,28 @@ def _copied_work(state: Fusion, copies: set[Node]) -> int:
     return int(work * (readers - 1) / max(1, readers))
 
 
-def recomputation(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, target: TargetInfo) -> int:
+def recomputation(state: Fusion, nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) -> int:
     """Operations beyond one evaluation of every element, where readers ask for elements at indices of their own.
 
     On a CPU, what reads through a transpose more than once what lies apart in memory loads element by element.
     """
+    if not _any_again(state, nodes, roles):
+        return 0
     counts = evaluations(nodes, stored, roles)
     again = 0.0
     for node in nodes:
         if kind_of(node.op) in (Kind.VIEW, Kind.INJECTIVE):
             extra = counts.get(node.output, 0.0) - node.output.tensor_type.num_elements
-            apart = target.name == "cpu" and _moves_last_axis(node)
+            apart = state.target.name == "cpu" and _moves_last_axis(node)
             again += max(0.0, extra) * (1 if apart else operations_per_element(node.op))
     return int(again)
+
+
+def _any_again(state: Fusion, nodes: Sequence[Node], roles: Roles) -> bool:
+    """Whether any reader asks for elements at indices of its own, and what it reads is not kept."""
+    members = set(nodes)
+    read = (value for node in nodes for value in state.read_apart(node) if value.producer in members)
+    return any(roles.rows is None or not kept_by_row(value, roles) for value in read)
 
 
 def _moves_last_axis(node: Node) -> bool:

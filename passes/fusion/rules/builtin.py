@@ -323,11 +323,11 @@ def _possible(state: Fusion, fuse: Fuse) -> bool:
 
 def _is_cheap(state: Fusion, cluster: Cluster) -> bool:
     """Copying must make the original superfluous: every reader takes a copy, and no output of the graph is among it."""
+    if not all(_is_cheap_node(n) for n in cluster.members):
+        return False
     if any(state.graph.is_output(v) for v in state.outputs_of(cluster)):
         return False
-    if not all(_kind(state, r) in (GroupKind.INJECTIVE, GroupKind.ROWWISE) for r in state.readers(cluster)):
-        return False
-    return all(_is_cheap_node(n) for n in cluster.members)
+    return all(_kind(state, r) in (GroupKind.INJECTIVE, GroupKind.ROWWISE) for r in state.readers(cluster))
 
 
 def _is_cheap_node(node: Node) -> bool:

@@ -233,7 +233,7 @@ class Space:
         assert shape is not None
         alone = [1 << i for i in bits(mask) if not self._is_alias(1 << i)]
         saved = sum(map(self._bytes_moved, alone)) - self._bytes_moved(mask)
-        again = recomputation(shape.nodes, shape.stored, shape.roles, self.state.target)
+        again = recomputation(self.state, shape.nodes, shape.stored, shape.roles)
         return most_bytes_gained(saved, len(alone) - 1, again, self.device)
 
     def _bytes_moved(self, mask: int) -> int:
