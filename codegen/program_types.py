@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, Graph, OptionalType, SequenceType, TensorType, Type
+from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, Graph, MapType, OptionalType, SequenceType, TensorType, Type
 from tilestitch.compiler.ir.sizes import Size, is_open, surely, symbols_of
 from tilestitch.compiler.ir.types import Dim
 from tilestitch.passes.plan.access.positions import INT32_ELEMENTS
@@ -73,6 +73,8 @@ def runtime_type(type_: Type, symbols: SymbolNames) -> rt.ValueType:
         case OptionalType(element):
             absent = rt.TensorType("float32", None)
             return rt.OptionalType(absent if element is None else runtime_type(element, symbols))
+        case MapType(key, value):
+            return rt.MapType(key, value)
     raise TypeError(f"no runtime type for {type_!r}")
 
 

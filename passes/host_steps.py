@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tilestitch.compiler.ir import Graph, Kind, Node, TensorType, Value, kind_of
+from tilestitch.compiler.ir import Graph, Kind, MapType, Node, SequenceType, TensorType, Type, Value, kind_of
 from tilestitch.compiler.ir.symbol_uses import REQUIRED
 from tilestitch.compiler.ir.types import SMALL_FLOATS, is_static_tensor
 
@@ -25,6 +25,7 @@ REMEDIES = {
     "host.open_dimension": "name sizes for them: {shapes}",
     "host.open_kernel": "name a size for this dimension: {shapes}",
     "host.data_dependent": "give these values as inputs, or cut the model there",
+    "host.map": "convert the model without maps, in skl2onnx by options={{'zipmap': False}}: scores are one array then",
     "host.control_flow": "export the model with its loops unrolled or its branch chosen",
     "host.data_type": "use a data type that kernels have",
     "host.check": "leave the check to the host, or give what is found there as inputs",
@@ -78,6 +79,8 @@ def _coarsest(reasons: Iterable[WhyNot]) -> WhyNot | None:
 
 
 def _why(node: Node, inherited: WhyNot | None) -> WhyNot:
+    if any(_has_maps(v.type) for v in (*node.inputs, *node.outputs)):
+        return WhyNot("", "host.map", f"{_named(node)} has maps to do with, which are dicts of Python")
     if inherited is not None:
         return inherited
     dtypes = [v.type.dtype for v in (*node.inputs, *node.outputs) if isinstance(v.type, TensorType)]
@@ -93,6 +96,10 @@ def _why(node: Node, inherited: WhyNot | None) -> WhyNot:
     if any(_is_open(v) for v in node.outputs):
         return _data_dependent(node)
     return WhyNot("", "host.no_kernel", f"there is no kernel for {node.op.removeprefix('host.')}")
+
+
+def _has_maps(type_: Type) -> bool:
+    return isinstance(type_, MapType) or (isinstance(type_, SequenceType) and _has_maps(type_.element))
 
 
 def _named(node: Node) -> str:

@@ -22,7 +22,7 @@ from .program import (
 )
 from .requirements import is_expression
 from .sizes import Size
-from .types import OptionalType, SequenceType, TensorType, ValueType
+from .types import MapType, OptionalType, SequenceType, TensorType, ValueType
 
 __all__ = ["bound_attributes", "bound_program", "bound_value", "program_sizes"]
 
@@ -87,6 +87,8 @@ def program_sizes(program: Program) -> Iterator[Size]:
 
 
 def _type_sizes(type_: ValueType, symbols: frozenset[str]) -> Iterator[Size]:
+    if isinstance(type_, MapType):
+        return
     if not isinstance(type_, TensorType):
         yield from _type_sizes(type_.element, symbols)
         return
@@ -117,6 +119,8 @@ def _bound_type(type_: ValueType, symbols: frozenset[str], evaluate: Evaluate) -
             return SequenceType(_bound_type(element, symbols, evaluate))
         case OptionalType(element):
             return OptionalType(_bound_type(element, symbols, evaluate))
+        case MapType():
+            return type_
 
 
 def _bound_step(step: Step, evaluate: Evaluate) -> Step:

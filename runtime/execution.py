@@ -11,7 +11,7 @@ from .bound_program import bound_attributes
 from .chain import Chain, can_be_chained
 from .device import RecordTime, Segment, Worker, to_host
 from .errors import ExecutionError, InputError
-from .host_runs import Check, ControlRun, HostRun, detached, fits, read_by, where
+from .host_runs import Check, ControlRun, HostRun, detached, fits, new_maps, read_by, where
 from .linking import Parts, chain_of
 from .loaded import Loaded, bodies
 from .program import (
@@ -64,6 +64,7 @@ class Execution:
             (number, isinstance(program.values[number].location, Heap) and number not in outputs[:position])
             for position, number in enumerate(outputs)
         ]
+        self._new_maps = new_maps(program)
         self._outputs_are_new = not self._host_runs and all(is_new for _, is_new in self._new_outputs)
         self._chained = worker.resizes and can_be_chained(program)
         self._chain: Chain | None = None
@@ -217,6 +218,9 @@ class Execution:
         shared = [array for number in self._inputs for array in _arrays(values[number])]
         for number, is_new in self._new_outputs:
             result = values[number]
+            if is_new and number in self._new_maps:
+                outputs.append(result)
+                continue
             if not is_new or not _is_owned(result, shared):
                 result = _copy(result)
             outputs.append(result)
@@ -334,4 +338,4 @@ def _arrays(value: Any) -> Sequence[np.ndarray]:
 def _copy(value: Any) -> Any:
     if isinstance(value, list):
         return [_copy(item) for item in value]
-    return value.copy() if isinstance(value, np.ndarray) else value
+    return value.copy() if isinstance(value, (np.ndarray, dict)) else value

@@ -11,11 +11,12 @@ import numpy as np
 from .device import Backend, OnDevice
 from .dtypes import dtype_name, numpy_dtype
 from .errors import InputError
+from .maps import as_map
 from .program import Cache, Program, ValueSpec
 from .sizing import Bound, Sizing
 from .symbols import Symbol
 from .texts import are_texts, as_texts
-from .types import OptionalType, SequenceType, Shape, TensorType, ValueType
+from .types import MapType, OptionalType, SequenceType, Shape, TensorType, ValueType
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class ValueInfo:
 
     @property
     def dtype(self) -> str:
-        """The data type's name; `sequence` or `optional` for values that are no tensors."""
+        """The data type's name; `sequence`, `optional` or `map` for values that are no tensors."""
         return ValueSpec(self.name, self.type).dtype
 
     @property
@@ -308,7 +309,7 @@ def _fits(value: Any, type_: ValueType, symbols: dict[str, int]) -> bool:
         return all(_fits(item, type_.element, {}) for item in value)
     if isinstance(type_, OptionalType):
         return value is None or _fits(value, type_.element, symbols)
-    if type_.shape is None:
+    if isinstance(type_, MapType) or type_.shape is None:
         return True
     if value.ndim != len(type_.shape):
         return False
@@ -325,6 +326,8 @@ def _convert(value: Any, type_: ValueType, name: str, programs: Sequence[Program
         if not isinstance(value, (list, tuple)):
             raise InputError(f"input {name!r} is a {type(value).__name__}; it needs a list, as its type is {type_}")
         return [_convert(item, type_.element, name, programs, adopt) for item in value]
+    if isinstance(type_, MapType):
+        return as_map(value, type_, name)
     value = without_gradient(value)
     on_device = None if isinstance(value, np.ndarray) else adopt(value)
     array = on_device if on_device is not None else _as_array(value, type_.dtype, name)

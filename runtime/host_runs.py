@@ -15,7 +15,7 @@ from .errors import ExecutionError
 from .loaded import HostFunction, bodies, prepared
 from .program import ABSENT, Arena, Body, ControlStep, HostStep, IfStep, Input, Program, ValueSpec
 from .turns import Done, Repetition, Turns
-from .types import TensorType, ValueType
+from .types import TensorType, ValueType, holds_arrays
 
 _STEP_FAULTS = (
     ValueError, TypeError, LookupError, ArithmeticError, MemoryError, AttributeError, AssertionError, RuntimeError,
@@ -133,7 +133,9 @@ class Stored:
 
     def __init__(self, program: Program, step: HostStep | ControlStep, memory: Memory) -> None:
         self._step, self._memory = step, memory
-        self._detaches = _may_lie_in_arena(program, step)
+        self._detaches = _may_lie_in_arena(program, step) and any(
+            number != ABSENT and holds_arrays(program.values[number].type) for number in step.outputs
+        )
         self.resize(program.values.__getitem__)
 
     def resize(self, spec: Spec) -> None:
@@ -243,6 +245,18 @@ def _may_lie_in_arena(program: Program, step: HostStep | ControlStep) -> bool:
         isinstance(value.location, Arena)
         or (isinstance(value.location, Input) and not isinstance(value.type, TensorType))
         for value in map(program.values.__getitem__, read_by(step))
+    )
+
+
+def new_maps(program: Program) -> frozenset[int]:
+    """Values without arrays that host steps make of tensors alone: nothing else refers to what is in them."""
+    values = program.values
+    return frozenset(
+        made
+        for step in program.steps
+        if isinstance(step, HostStep) and all(isinstance(values[n].type, TensorType) for n in read_by(step))
+        for made in step.outputs
+        if made != ABSENT and not holds_arrays(values[made].type)
     )
 
 

@@ -29,7 +29,7 @@ from .program import (
 )
 from .program_check import check_program
 from .sizing import Sizing
-from .types import TensorType, ValueType
+from .types import MapType, TensorType, ValueType
 
 HostFunction = Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Any]]
 
@@ -79,10 +79,10 @@ def _need_host_dtypes(program: Program) -> None:
 
 
 def _tensor_dtype(type_: ValueType) -> str:
-    """Of the tensors in a value."""
-    while not isinstance(type_, TensorType):
+    """Of the tensors in a value, or the values of a map."""
+    while not isinstance(type_, (TensorType, MapType)):
         type_ = type_.element
-    return type_.dtype
+    return type_.value if isinstance(type_, MapType) else type_.dtype
 
 
 class Loaded:

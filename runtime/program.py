@@ -23,14 +23,14 @@ from .launches import Arg, DeviceLaunch, DeviceStep, Edge, Launch, NativeStep
 from .sizes import Size
 from .slices import Slices
 from .symbols import SizeCheck, Symbol, size_reference
-from .types import OptionalType, SequenceType, TensorType, ValueType
+from .types import MapType, OptionalType, SequenceType, TensorType, ValueType
 from .values import Arena, Cache, Constant, Counters, Heap, Input, Literal, Location, Sizes, Status, ValueSpec
 
 __all__ = [
     "ABSENT", "Arena", "Arg", "Body", "Cache", "CallStep", "Cases", "Constant", "Counters", "DeviceLaunch",
     "DeviceStep", "Edge", "Heap", "HostStep", "IfStep", "Input", "Launch", "Literal", "Location", "LoopStep",
-    "NativeStep", "OptionalType", "Program", "ScanStep", "SequenceMapStep", "SequenceType", "Status", "Step", "Size",
-    "SizeCheck", "Sizes", "Slices", "Symbol", "TensorType", "ValueSpec", "ValueType", "constant_reference",
+    "MapType", "NativeStep", "OptionalType", "Program", "ScanStep", "SequenceMapStep", "SequenceType", "Status", "Step",
+    "Size", "SizeCheck", "Sizes", "Slices", "Symbol", "TensorType", "ValueSpec", "ValueType", "constant_reference",
     "programs_to_json", "size_reference",
 ]  # fmt: skip
 

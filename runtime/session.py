@@ -181,10 +181,10 @@ class Module:
         """Compute the outputs by name from the inputs by name, or from a list or tuple of the inputs in order.
 
         Inputs are arrays of numpy, or anything with `__dlpack__`, `__cuda_array_interface__` or `__array__`, torch
-        tensors for instance; lists for sequences; None for empty optionals. They are not changed. `out` gives
-        C-contiguous arrays or tensors that outputs are written to: some by name, or all in a list in order. `like`,
-        the name of a library of arrays (`"torch"`) or one of its arrays, gives the other outputs as arrays of that
-        library.
+        tensors for instance; lists for sequences; dicts for maps; None for empty optionals. They are not changed.
+        `out` gives C-contiguous arrays or tensors that outputs are written to: some by name, or all in a list in
+        order. `like`, the name of a library of arrays (`"torch"`) or one of its arrays, gives the other outputs as
+        arrays of that library.
 
         ONNX Runtime's way to call it works, too: `run(None, inputs)` and `run(output_names, inputs)` return a list.
 

@@ -1,4 +1,4 @@
-"""Types of the values that a program handles: tensors, sequences and optionals."""
+"""Types of the values that a program handles: tensors, sequences, optionals and maps."""
 
 from __future__ import annotations
 
@@ -83,11 +83,38 @@ class OptionalType:
         return {"optional": self.element.to_json()}
 
 
-ValueType: TypeAlias = TensorType | SequenceType | OptionalType
+@dataclass(frozen=True)
+class MapType:
+    """A Python dict. `key`: `int64` (Python's int) or `string`; `value`: the data type of each value, a Python number
+    or `str`.
+    """
+
+    key: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"map<{self.key}, {self.value}>"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"map": {"key": self.key, "value": self.value}}
+
+
+KEY_DTYPES = frozenset({"int64", "string"})
+MAPPED_DTYPES = frozenset({"float32", "float64", "int64", "string"})
+"""Data types of the keys and of the values of maps."""
+
+ValueType: TypeAlias = TensorType | SequenceType | OptionalType | MapType
+
+
+def holds_arrays(type_: ValueType) -> bool:
+    """Whether values of the type are arrays, or have arrays in them."""
+    if isinstance(type_, MapType):
+        return False
+    return isinstance(type_, TensorType) or holds_arrays(type_.element)
 
 
 def type_from_json(data: Any, where: str) -> ValueType:
-    """Read what `to_json` of one of the three types wrote. Raises `ArtifactSchemaError`."""
+    """Read what `to_json` of one of the four types wrote. Raises `ArtifactSchemaError`."""
     fields = Fields(data, where)
     if isinstance(data, dict) and "sequence" in data:
         element = type_from_json(fields.take("sequence"), f"{where}.sequence")
@@ -97,6 +124,12 @@ def type_from_json(data: Any, where: str) -> ValueType:
         element = type_from_json(fields.take("optional"), f"{where}.optional")
         fields.done()
         return OptionalType(element)
+    if isinstance(data, dict) and "map" in data:
+        of = Fields(fields.take("map"), f"{where}.map")
+        fields.done()
+        mapping = MapType(of.one_of("key", KEY_DTYPES), of.one_of("value", MAPPED_DTYPES))
+        of.done()
+        return mapping
     dtype = fields.one_of("dtype", DTYPES)
     shape = _shape(fields.take("shape"), f"{where}.shape")
     fields.done()

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from .errors import ArtifactSchemaError
 from .jsonfields import Fields, string
 from .sizes import Size
-from .types import SequenceType, Shape, TensorType, ValueType, type_from_json
+from .types import MapType, SequenceType, Shape, TensorType, ValueType, type_from_json
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,11 @@ class ValueSpec:
 
     @property
     def dtype(self) -> str:
-        """The data type's name; `sequence` or `optional` for values that are no tensors."""
+        """The data type's name; `sequence`, `optional` or `map` for values that are no tensors."""
         if isinstance(self.type, TensorType):
             return self.type.dtype
+        if isinstance(self.type, MapType):
+            return "map"
         return "sequence" if isinstance(self.type, SequenceType) else "optional"
 
     @property

@@ -147,6 +147,8 @@ def difference(name: str, got: Any, want: Any, limits: Limits = Limits()) -> Dif
     """Compares GOT with WANT."""
     if want is None or got is None or isinstance(want, (list, tuple)) or isinstance(got, (list, tuple)):
         return _structured(name, got, want, limits)
+    if isinstance(want, dict) or isinstance(got, dict):
+        return _mapped(name, got, want, limits)
     got, want = np.asarray(got), np.asarray(want)
     dtype = _dtype(want)
     tolerance = limits.of(dtype)
@@ -178,6 +180,21 @@ def _structured(name: str, got: Any, want: Any, limits: Limits) -> Difference:
     if worst is None:
         return Difference(name, "sequence", (0,), 0.0, 0.0, True)
     return Difference(name, "sequence", (len(parts),), worst.error, worst.tolerance, worst.ok, worst.rule, worst.note)
+
+
+def _mapped(name: str, got: Any, want: Any, limits: Limits) -> Difference:
+    """Maps: of the same keys, in any order, and of values that are compared as one array."""
+    if not (isinstance(got, dict) and isinstance(want, dict) and got.keys() == want.keys()):
+        return Difference(name, "map", (), float("inf"), 0.0, False, note="structure differs")
+    keys = list(want)
+    values = difference(name, _values(got, keys), _values(want, keys), limits)
+    return replace(values, dtype="map")
+
+
+def _values(of: dict[Any, Any], keys: Sequence[Any]) -> np.ndarray:
+    """The values of these keys; numbers with a point are float32, as ZipMap, which makes all maps, takes no others."""
+    values = np.array([of[key] for key in keys])
+    return values.astype(np.float32) if values.dtype.kind == "f" else values
 
 
 def _gap(got: np.ndarray, want: np.ndarray) -> tuple[float, float, str]:

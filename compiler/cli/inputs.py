@@ -82,10 +82,10 @@ def make_inputs(
     model: Any, given: Mapping[str, np.ndarray], seed: int, sizes: Mapping[str, int] | None = None
 ) -> dict[str, np.ndarray]:
     """Inputs for MODEL: GIVEN, and random arrays for the rest. Their open dimensions are those of GIVEN and SIZES; with
-    neither, those of the first specialisation that fits and leaves none open.
+    neither, those of the first specialisation that fits, leaves none open and has elements.
     """
     fitting = [specs for specs in model.specialisations if _fits(specs, given)]
-    static = next((specs for specs in fitting if all(_is_static(spec) for spec in specs)), None)
+    static = next((specs for specs in fitting if all(_is_static(spec) and 0 not in spec.shape for spec in specs)), None)
     if static is not None and not sizes:
         return fill_inputs(static, given, seed)
     known = _known_sizes(model.inputs, given, sizes or {})
@@ -200,7 +200,7 @@ def _remedy(name: str, shape: Sequence[int | str] | None, lacking: Sequence[str]
 
 
 def _is_drawable(dtype: str, shape: Sequence[int | str]) -> bool:
-    return all(isinstance(dim, int) for dim in shape) and dtype not in ("string", "sequence", "optional")
+    return all(isinstance(dim, int) for dim in shape) and dtype not in ("string", "sequence", "optional", "map")
 
 
 def _draw(random: np.random.Generator, dtype: str, shape: Sequence[Any]) -> np.ndarray:

@@ -91,12 +91,25 @@ def _save(target: Path, outputs: dict[str, np.ndarray]) -> None:
 
     from tilestitch.runtime.archive import atomic_file
 
+    outputs = {part: array for name, value in outputs.items() for part, array in _as_arrays(name, value).items()}
     unfit = [name for name, value in outputs.items() if not isinstance(value, np.ndarray) or value.dtype.kind == "O"]
     if unfit:
         raise errors.UsageError(f"{', '.join(unfit)} cannot be put into an .npz file: not arrays of numbers")
     arrays: dict[str, Any] = outputs
     with atomic_file(target) as file:
         np.savez(file, **arrays)
+
+
+def _as_arrays(name: str, value: Any) -> dict[str, Any]:
+    """Maps of the same keys as arrays: NAME.keys [keys] and NAME.values [maps, keys]. Other values as they are."""
+    import numpy as np
+
+    if not isinstance(value, list) or not value or not all(isinstance(item, dict) for item in value):
+        return {name: value}
+    keys = list(value[0])
+    if any(item.keys() != value[0].keys() for item in value):
+        return {name: value}
+    return {f"{name}.keys": np.array(keys), f"{name}.values": np.array([[item[key] for key in keys] for item in value])}
 
 
 def _text(value: Any) -> Any:

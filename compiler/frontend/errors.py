@@ -43,7 +43,5 @@ class UnsupportedOperatorsError(FrontendError):
                 " Operators of com.microsoft are made by ONNX Runtime's tools; docs/microsoft.md lists those that are "
                 "supported. Take the model as it was before them."
             )
-        if any(op.startswith("ai.onnx.ml.ZipMap ") for op in nodes):
-            remedy += " ZipMap makes maps: convert the model without it, in skl2onnx by options={'zipmap': False}."
         super().__init__("the model uses operators that are not supported:\n" + "\n".join([*lines, remedy]))
         self.nodes = {op: tuple(names) for op, names in nodes.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 from onnx import TensorProto, TypeProto
 
-from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, OptionalType, SequenceType, TensorType, Type
+from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, MapType, OptionalType, SequenceType, TensorType, Type
 
 from .errors import ModelError
 
@@ -61,7 +61,7 @@ def elem_type_of(dtype: str) -> int:
 def from_type_proto(proto: TypeProto) -> Type:
     """The IR type of an ONNX type; a dimension without value is its `dim_param`, or unknown.
 
-    Raises ModelError for sparse tensors, maps and opaque types.
+    Raises ModelError for sparse tensors, maps of other values than single ones, and opaque types.
     """
     kind = proto.WhichOneof("value")
     if kind == "tensor_type":
@@ -73,8 +73,11 @@ def from_type_proto(proto: TypeProto) -> Type:
         return SequenceType(from_type_proto(proto.sequence_type.elem_type))
     if kind == "optional_type":
         return OptionalType(from_type_proto(proto.optional_type.elem_type))
+    if kind == "map_type" and proto.map_type.value_type.WhichOneof("value") == "tensor_type":
+        return MapType(dtype_of(proto.map_type.key_type), dtype_of(proto.map_type.value_type.tensor_type.elem_type))
     raise ModelError(
-        f"values of ONNX type {kind or 'undefined'} are not supported; use tensors, sequences or optionals"
+        f"values of ONNX type {kind or 'undefined'} are not supported; use tensors, sequences, optionals, "
+        "or maps to numbers or texts"
     )
 
 
@@ -93,6 +96,9 @@ def to_type_proto(type_: Type) -> TypeProto:
         return onnx.helper.make_tensor_type_proto(elem_type_of(type_.dtype), shape)
     if isinstance(type_, SequenceType):
         return onnx.helper.make_sequence_type_proto(to_type_proto(type_.element))
+    if isinstance(type_, MapType):
+        value = onnx.helper.make_tensor_type_proto(elem_type_of(type_.value), ())
+        return onnx.helper.make_map_type_proto(elem_type_of(type_.key), value)
     if type_.element is None:
         raise ModelError("an absent optional of unknown element type cannot be passed to an ONNX function")
     return onnx.helper.make_optional_type_proto(to_type_proto(type_.element))

@@ -3,7 +3,7 @@
 from .errors import IRError, TextError, TypeRuleError, VerifyError
 from .graph import Graph, Node, Value
 from .ops import HOST_PREFIX, OPS, Kind, OpSpec, infer_types, is_elementwise, kind_of, op_spec, reference
-from .types import UNKNOWN, AnyRankTensor, OptionalType, SequenceType, TensorType, Type
+from .types import UNKNOWN, AnyRankTensor, MapType, OptionalType, SequenceType, TensorType, Type
 
 __all__ = [
     "HOST_PREFIX",
@@ -15,6 +15,7 @@ __all__ = [
     "Kind",
     "Node",
     "OpSpec",
+    "MapType",
     "OptionalType",
     "SequenceType",
     "TensorType",

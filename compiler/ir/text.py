@@ -27,7 +27,7 @@ from .errors import IRError, TextError
 from .graph import Graph, Value
 from .printing import INLINE_LIMIT, constants_of, digest, fingerprint, print_graph
 from .sizes import FAR, Size, Symbol, parse_size, size_of
-from .types import AnyRankTensor, Dim, OptionalType, SequenceType, TensorType, Type, to_numpy_dtype
+from .types import AnyRankTensor, Dim, MapType, OptionalType, SequenceType, TensorType, Type, to_numpy_dtype
 
 __all__ = ["INLINE_LIMIT", "constants_of", "digest", "fingerprint", "parse_graph", "print_graph"]
 
@@ -114,6 +114,13 @@ class _Parser:
             if head == "seq":
                 return SequenceType(inner) if inner is not None else self.fail("a sequence needs an element type")
             return OptionalType(inner)
+        if head == "map":
+            self.take("<")
+            key = self.take()
+            self.take(",")
+            value = self.take()
+            self.take(">")
+            return MapType(key, value)
         self.take("[")
         if self.peek() == "*":
             self.take("*")

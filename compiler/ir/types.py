@@ -1,4 +1,4 @@
-"""Types of values: tensors of static, open or unknown dimensions, and the host-only sequence and optional types."""
+"""Types of values: tensors of static, open or unknown dimensions, and the host-only sequences, optionals and maps."""
 
 from __future__ import annotations
 
@@ -217,7 +217,18 @@ class AnyRankTensor:
         return f"{self.dtype}[*]"
 
 
-Type: TypeAlias = "TensorType | SequenceType | OptionalType | AnyRankTensor"
+@dataclass(frozen=True, slots=True)
+class MapType:
+    """An ONNX map of keys (`int64` or `string`) to single values, both by dtype; exists between host steps only."""
+
+    key: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"map<{self.key},{self.value}>"
+
+
+Type: TypeAlias = "TensorType | SequenceType | OptionalType | MapType | AnyRankTensor"
 
 
 def is_static_tensor(type_: Type) -> bool:
@@ -245,7 +256,7 @@ def types_compatible(a: Type, b: Type) -> bool:
         return types_compatible(a.element, b.element)
     if isinstance(a, OptionalType) and isinstance(b, OptionalType):
         return a.element is None or b.element is None or types_compatible(a.element, b.element)
-    return False
+    return isinstance(a, MapType) and a == b
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:

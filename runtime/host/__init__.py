@@ -5,7 +5,8 @@
 that work on strings, sequences and optionals: they take ONNX's operands (None for an absent one) and attributes.
 `docs/host_steps.md` lists the rules.
 
-A value is an ndarray, a list (a sequence) or None (an absent optional); a present optional is the value itself.
+A value is an ndarray, a list (a sequence), a dict (a map) or None (an absent optional); a present optional is the value
+itself.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from . import (
     folding,
     images,
     learning,
+    maps,
     movement,
     pictures,
     random,
@@ -42,7 +44,7 @@ from .errors import HostError
 __all__ = ["ALIASING", "NON_DETERMINISTIC", "PREPARE", "TABLE", "HostError", "HostFn"]
 
 _MODULES = (
-    absent, blocks, casting, contraction, elementwise, folding, images, learning, movement, pictures, random,
+    absent, blocks, casting, contraction, elementwise, folding, images, learning, maps, movement, pictures, random,
     reductions, regions, scatter, selection, sequences, shaping, signal, sorting, strings, tokens, windows,
 )  # fmt: skip
 

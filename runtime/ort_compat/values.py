@@ -13,7 +13,7 @@ from tilestitch.runtime.device import OnDevice, to_host
 from tilestitch.runtime.dtypes import dtype_name, numpy_dtype
 from tilestitch.runtime.errors import DeviceError, InputError
 from tilestitch.runtime.feeds import dlpack_view, without_gradient
-from tilestitch.runtime.types import OptionalType, SequenceType, ValueType
+from tilestitch.runtime.types import MapType, OptionalType, SequenceType, ValueType
 
 _TYPE_NAMES = {
     "float32": "float", "float64": "double", "float8_e4m3fn": "float8e4m3fn", "float8_e4m3fnuz": "float8e4m3fnuz",
@@ -36,6 +36,8 @@ def type_name(type_: ValueType) -> str:
         return f"seq({type_name(type_.element)})"
     if isinstance(type_, OptionalType):
         return f"optional({type_name(type_.element)})"
+    if isinstance(type_, MapType):
+        return f"map({type_.key},tensor({_TYPE_NAMES.get(type_.value, type_.value)}))"
     return f"tensor({_TYPE_NAMES.get(type_.dtype, type_.dtype)})"
 
 

@@ -15,7 +15,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from tests.frontend.host_models import check, model, ops, tensor
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.frontend import import_model
-from tilestitch.compiler.frontend.errors import ConversionError, UnsupportedOperatorsError
+from tilestitch.compiler.frontend.errors import ConversionError
 from tilestitch.compiler.ir import TensorType
 from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.passes.plan.index_checks import pending_checks
@@ -316,5 +316,3 @@ def test_what_cannot_be_is_refused_by_name() -> None:
     refused("4 coefficients", "LinearRegressor", coefficients=[1.0, 2, 3, 4])
     refused("norm is 'L3'", "Normalizer", norm="L3")
     refused("listed twice", "OneHotEncoder", cats_int64s=[1, 1], zeros=0)
-    with pytest.raises(UnsupportedOperatorsError, match=r"ZipMap.*the_node[^Z]*ZipMap makes maps.*'zipmap': False"):
-        import_model(ml("ZipMap", X, classlabels_int64s=[0, 1, 2]))

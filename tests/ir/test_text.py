@@ -29,7 +29,7 @@ def test_parsing_keeps_names_origins_attributes_and_constants() -> None:
 
 
 def test_nested_graphs_symbols_and_host_types_round_trip() -> None:
-    text = """graph @main(%n: int64[], %s: seq<float32[a,?]>, %o: optional<>) -> (%r) {
+    text = """graph @main(%n: int64[], %s: seq<float32[a,?]>, %o: optional<>, %m: map<string,float32>) -> (%r) {
   %t = constant [true] : bool[]
   %r = if(%t, %n) {else_graph=graph @e(%m: int64[]) -> (%q) {
     %q = host.thing(%m) {deep=[1, [2, "x"]]} : int64[*]

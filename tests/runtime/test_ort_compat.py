@@ -16,7 +16,7 @@ from tilestitch.runtime.artifact import write_artifact
 from tilestitch.runtime.errors import DeviceError, ExecutionError, InputError, NotAnArtifactError
 from tilestitch.runtime.manifest import TargetInfo
 from tilestitch.runtime.ort_compat import providers
-from tilestitch.runtime.types import OptionalType, SequenceType, TensorType
+from tilestitch.runtime.types import MapType, OptionalType, SequenceType, TensorType
 
 X = np.arange(4, dtype=np.float32)
 W = np.array([10, 20, 30, 40], np.float32)
@@ -238,6 +238,7 @@ def test_an_artifact_for_gpus_needs_their_provider(tmp_path: Path) -> None:
         (TensorType("float64", ()), "tensor(double)"),
         (TensorType("float8_e4m3fn", None), "tensor(float8e4m3fn)"),
         (SequenceType(TensorType("int64", (2,))), "seq(tensor(int64))"),
+        (SequenceType(MapType("string", "float32")), "seq(map(string,tensor(float)))"),
         (OptionalType(SequenceType(TensorType("string", None))), "optional(seq(tensor(string)))"),
     ],
 )

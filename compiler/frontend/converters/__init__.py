@@ -18,6 +18,7 @@ from . import (
     labels,
     learning,
     losses,
+    maps,
     matmul,
     microsoft,
     normalization,
@@ -77,7 +78,7 @@ def _merged(tables: Iterable[Mapping[str, Sequence[Versioned]]]) -> dict[str, Se
 
 CONVERTERS: Mapping[str, Mapping[str, Sequence[Versioned]]] = {
     "": _merged(family.CONVERTERS for family in _FAMILIES),
-    "ai.onnx.ml": _merged(family.CONVERTERS for family in (labels, learning, support_vectors, trees)),
+    "ai.onnx.ml": _merged(family.CONVERTERS for family in (labels, learning, maps, support_vectors, trees)),
     "com.microsoft": {name: operator.versions() for name, operator in microsoft.OPERATORS.items()},
 }
 """Domain -> operator -> its converters with the opset version since which each is right."""
