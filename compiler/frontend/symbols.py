@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from tilestitch.compiler.ir import UNKNOWN, Type, Value
 from tilestitch.compiler.ir.claims import Claim
-from tilestitch.compiler.ir.errors import IRError
+from tilestitch.compiler.ir.errors import IRError, UndecidedError
 from tilestitch.compiler.ir.sizes import (
     Size,
     Symbol,
@@ -142,10 +142,30 @@ class Symbols:
             raise ModelError(f"a range is given for dimension {', '.join(lacking)}; the inputs leave open: {known}")
 
     def learned(self, claims: Iterable[Claim]) -> bool:
-        """Whether one of some claims says what a symbol is, or narrows its range; then it is known from now on."""
-        return any(
-            (self._solved(claim) if claim.exact else self._narrowed(claim)) or self._raised(claim) for claim in claims
+        """Whether some claims say what symbols are, or narrow a range; then that is known from now on.
+
+        Of the first that does, and of those after it that hold whatever it says: others, such as of sizes that meet in
+        a broadcast, may be of no account once it is known.
+        """
+        rest = iter(claims)
+        first = any(
+            (self._solved(claim) if claim.exact else self._narrowed(claim)) or self._raised(claim) for claim in rest
         )
+        for claim in rest:
+            if claim.exact and not claim.joins:
+                self._solved_too(claim)
+        return first
+
+    def _solved_too(self, claim: Claim) -> None:
+        """`_solved`, by what is known by now. What that leaves undecided is claimed again when the model is converted
+        anew.
+        """
+        try:
+            size = at(claim.size, self.known)
+        except (UndecidedError, ZeroDivisionError):
+            return
+        if is_open(size):
+            self._solved(replace(claim, size=size))
 
     def _solved(self, claim: Claim) -> bool:
         """A symbol that the claim gives by others: the last one that is a sum of them, not a difference."""

@@ -229,3 +229,11 @@ def test_without_ranges_dimensions_are_names_that_only_a_run_can_tell() -> None:
     model = parser.parse_model(HEAD + "(float[n] x) => (float[n] z) { z = Neg(x) }")
     graph = import_model(model).graph
     assert not graph.symbols and not graph.inputs[0].tensor_type.is_sized
+
+
+def test_a_model_may_call_one_dimension_by_any_number_of_names() -> None:
+    """As exporters do that give each cache of a decoder symbols of its own."""
+    inputs = ", ".join(f"float[n{i}, d{i}] x{i}" for i in range(40))
+    graph = imported(f"({inputs}) => (float[n, d] z) {{ z = Concat<axis=0>({', '.join(f'x{i}' for i in range(40))}) }}")
+    assert {v.tensor_type.shape[1] for v in (*graph.inputs, *graph.outputs)} == {graph.inputs[0].tensor_type.shape[1]}
+    assert len(graph.symbols) == 41
