@@ -24,6 +24,7 @@ from .split_columns import SplitColumns
 from .split_pools import SplitPools
 from .tables import Tables
 from .transpose_motion import TransposeMotion
+from .unroll import Unroll
 from .weight_only import WeightOnly
 
 REWRITES: dict[str, type] = {
@@ -31,7 +32,7 @@ REWRITES: dict[str, type] = {
     for cls in (
         Algebra, Canonicalise, ChannelsLast, CommonSubexpressions, DeadBranches, DeadCode, Float8, FoldConstants,
         FoldScaleShift, FoldTransposes, IndependentTurns, Integers, MergeGemms, Pointwise, Precision, RefineAxes,
-        Requantise, ReshapeMotion, SplitColumns, SplitPools, Tables, TransposeMotion, WeightOnly,
+        Requantise, ReshapeMotion, SplitColumns, SplitPools, Tables, TransposeMotion, Unroll, WeightOnly,
     )
 }  # fmt: skip
 

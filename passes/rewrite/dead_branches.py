@@ -8,14 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from tilestitch.compiler.ir import Graph, Node, Value, kind_of
-from tilestitch.compiler.ir.ops import Kind
+from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.compiler.ir.sizes import Size
-from tilestitch.compiler.ir.symbol_uses import symbols_of_type
 from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import is_sized, reshaped, splat
 from .found_sizes import found_sizes, settle
+from .inlining import Inlining, knows_sizes_of
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def _turn(
     """
     body = node.attrs["body"]
     results = body.outputs[first_result:]
-    if not _knows_sizes_of(node.inputs, body) or not all(is_sized(value) for value in results[carried:]):
+    if not knows_sizes_of(node.inputs, body) or not all(is_sized(value) for value in results[carried:]):
         return None
     shapes = [(*v.shape[:axis], 1, *v.shape[axis:]) for v, axis in zip(results[carried:], axes, strict=True)]
     types = [v.tensor_type.with_shape(shape) for v, shape in zip(results[carried:], shapes, strict=True)]
@@ -117,31 +116,10 @@ def inline(graph: Graph, node: Node, body: Graph, operands: Sequence[Value]) -> 
     None, and nothing changed, if a result's type does not fit what readers of `node` were promised, or the body has
     sizes of its own.
     """
-    sizes = found_sizes(graph, node, [v.type for v in body.outputs]) if _knows_sizes_of(operands, body) else None
+    sizes = found_sizes(graph, node, [v.type for v in body.outputs]) if knows_sizes_of(operands, body) else None
     return None if sizes is None else _copied(graph, node, body, operands, sizes)
-
-
-def _knows_sizes_of(operands: Sequence[Value], body: Graph) -> bool:
-    """Whether the body knows its inputs by the sizes that the operands have; others are those of any turn."""
-    pairs = zip(operands, body.inputs, strict=True)
-    return all(symbols_of_type(formal.type) <= symbols_of_type(given.type) for given, formal in pairs)
 
 
 def _copied(graph: Graph, node: Node, body: Graph, operands: Sequence[Value], sizes: Mapping[str, Size]) -> list[Value]:
     settle(graph, sizes, body.claims, body.symbols)
-    mapping: dict[Value, Value] = dict(zip(body.inputs, operands, strict=True))
-
-    def mapped(value: Value) -> Value:
-        if value not in mapping:
-            assert value.data is not None
-            mapping[value] = graph.constant(value.data, name=value.name)
-        return mapping[value]
-
-    for inner in body.nodes:
-        stated = [o.type for o in inner.outputs] if kind_of(inner.op) in (Kind.HOST, Kind.CONTROL) else None
-        twin = graph.add(
-            inner.op, [mapped(v) for v in inner.inputs], inner.attrs,
-            origins=(*inner.origins, *node.origins), types=stated, name=inner.name, insert_before=node,
-        )  # fmt: skip
-        mapping.update(zip(inner.outputs, twin.outputs, strict=True))
-    return [mapped(o) for o in body.outputs]
+    return Inlining(graph, node, body).turn(operands)

@@ -46,7 +46,7 @@ def scan() -> ModelProto:
         [info("t", FLOAT, [16, 16]), info("o", FLOAT, [16, 16])],
     )  # fmt: skip
     step = node("Scan", ["x", "rows"], ["last", "y"], "scan", body=body, num_scan_inputs=1)
-    return _model([step], [X, W, info("rows", FLOAT, [5, 16])], info("y", FLOAT, [5, 16, 16]))
+    return _model([step], [X, W, info("rows", FLOAT, [20, 16])], info("y", FLOAT, [20, 16, 16]))
 
 
 def loop_in_a_branch() -> ModelProto:

@@ -281,12 +281,12 @@ def test_what_a_later_run_was_given_is_let_go(step: str, chained: list[Chain]) -
     formal = "int64 i, bool c, float[5000] a" if loop else "float[5000] a, float[5000] x"
     first, own = ("bool d, ", "d = Identity (c)  o = Exp (b)") if loop else ("", "o = Mul (b, x)")
     model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
-      net (float[5000] s, float[3,5000] xs, int64 n) => (float[5000] last, float[k,5000] all) {{
+      net (float[5000] s, float[40,5000] xs, int64 n) => (float[5000] last, float[k,5000] all) {{
         last, all = {step} body = step ({formal}) => ({first}float[5000] b, float[5000] o) {{
           b = Sin (a)  {own} }}> }}""")
     loaded = load(compile_model(model, num_threads=1).to_bytes(), num_threads=1)
     for _ in range(3):
-        feeds = {"s": np.ones(5000, np.float32), "xs": np.ones((3, 5000), np.float32), "n": np.array(3)}
+        feeds = {"s": np.ones(5000, np.float32), "xs": np.ones((40, 5000), np.float32), "n": np.array(3)}
         results = loaded.run(feeds)
         arrays = [weakref.ref(array) for array in (feeds["s"], feeds["xs"], *results.values())]
         memory = [weakref.ref(array.base) for array in results.values() if isinstance(array.base, np.ndarray)]
@@ -398,13 +398,13 @@ def test_later_runs_of_a_scan_of_fixed_length(reverse: tuple[int, int], monkeypa
     chained: list[Chain] = []
     run = Chain.run
     monkeypatch.setattr(Chain, "run", lambda chain, values: (chained.append(chain), run(chain, values)))
-    model = scan_model((0, 0), reverse, steps=9)
+    model = scan_model((0, 0), reverse, steps=40)
     loaded = load(compile_model(model, num_threads=1).to_bytes(), num_threads=1)
     random = np.random.default_rng(1)
     kept = []
     for _ in range(4):
         feeds = {name: random.standard_normal(4).astype(np.float32) for name in ("a0", "b0")}
-        feeds["xs"] = random.standard_normal((9, 4)).astype(np.float32)
+        feeds["xs"] = random.standard_normal((40, 4)).astype(np.float32)
         kept.append((loaded.run(feeds), expected(model, feeds)))
     for results, wanted in kept:
         compare(results, wanted)

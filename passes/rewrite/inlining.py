@@ -1,0 +1,45 @@
+"""Bodies of control flow as nodes of the graph around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilestitch.compiler.ir import Graph, Node, Value, kind_of
+from tilestitch.compiler.ir.ops import Kind
+from tilestitch.compiler.ir.symbol_uses import symbols_of_type
+
+
+def knows_sizes_of(operands: Sequence[Value], body: Graph) -> bool:
+    """Whether the body knows its inputs by the sizes that the operands have; others are those of any turn."""
+    pairs = zip(operands, body.inputs, strict=True)
+    return all(symbols_of_type(formal.type) <= symbols_of_type(given.type) for given, formal in pairs)
+
+
+class Inlining:
+    """Copies of `body`'s nodes before `node`, one for each turn; they share the body's constants."""
+
+    def __init__(self, graph: Graph, node: Node, body: Graph) -> None:
+        self.graph, self.node, self.body = graph, node, body
+        self._constants: dict[Value, Value] = {}
+
+    def turn(self, operands: Sequence[Value]) -> list[Value]:
+        """The values of the body's outputs where its inputs are `operands`."""
+        mapping = dict(zip(self.body.inputs, operands, strict=True))
+
+        def mapped(value: Value) -> Value:
+            return mapping[value] if value in mapping else self._constant(value)
+
+        for inner in self.body.nodes:
+            stated = [o.type for o in inner.outputs] if kind_of(inner.op) in (Kind.HOST, Kind.CONTROL) else None
+            twin = self.graph.add(
+                inner.op, [mapped(v) for v in inner.inputs], inner.attrs,
+                origins=(*inner.origins, *self.node.origins), types=stated, name=inner.name, insert_before=self.node,
+            )  # fmt: skip
+            mapping.update(zip(inner.outputs, twin.outputs, strict=True))
+        return [mapped(o) for o in self.body.outputs]
+
+    def _constant(self, value: Value) -> Value:
+        if value not in self._constants:
+            assert value.data is not None
+            self._constants[value] = self.graph.constant(value.data, name=value.name)
+        return self._constants[value]

@@ -1,0 +1,142 @@
+"""Loops and scans of few turns become the nodes of all turns, so that fusion sees through them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tilestitch.compiler.ir import Graph, Node, Value, kind_of
+from tilestitch.compiler.ir.ops import Kind
+from tilestitch.compiler.ir.symbol_uses import symbols_within
+from tilestitch.passes.contract import PassContext, PassResult
+
+from .driver import emit_like, is_sized, reshaped, splat
+from .found_sizes import found_sizes, settle
+from .inlining import Inlining, knows_sizes_of
+
+MOST_NODES = 32
+"""Of all turns together. So small recurrences take a third to three quarters of the time when they are unrolled, for
+what a loop takes to begin is most of it; larger ones gain less, and take seconds more to compile, as
+`benchmarks/unrolled.py` finds.
+"""
+MOST_OPEN_NODES = 16
+"""The same where sizes are open, and each kernel takes several times as long to compile."""
+
+
+@dataclass(frozen=True)
+class Unroll:
+    """loop(n, body) and scan(…, body) become n copies of a small body of primitives whose states keep their types.
+
+    On CPUs: on GPUs, turns that are known are launches of one device step already.
+    """
+
+    name: ClassVar[str] = "unroll"
+
+    def run(self, graph: Graph, context: PassContext) -> PassResult:
+        count = 0
+        for node in () if context.target.is_gpu else graph.nodes:
+            turns = _turns_of(graph, node)
+            if turns is not None:
+                settle(graph, {}, node.attrs["body"].claims)
+                graph.replace(node, turns.results())
+                count += 1
+        return PassResult(graph, count > 0, (f"{count} unrolled",) if count else ())
+
+
+@dataclass(frozen=True)
+class _Turns:
+    """What runs a known number of times: its operands and what it collects, each with an axis and a direction."""
+
+    graph: Graph
+    node: Node
+    count: int
+    states: Sequence[Value]
+    scanned: Sequence[tuple[Value, int, bool]]
+    captured: Sequence[Value]
+    collected: Sequence[tuple[int, bool]]
+
+    def results(self) -> list[Value]:
+        """The last states, and what all turns collect."""
+        is_loop, body = self.node.op == "loop", Inlining(self.graph, self.node, self.node.attrs["body"])
+        states, rows = list(self.states), list[list[Value]]()
+        for turn in range(self.count):
+            elements = [self._element(value, axis, turn, back) for value, axis, back in self.scanned]
+            head = [self._constant(np.int64(turn), "turn"), self._constant(np.True_, "again")] if is_loop else []
+            results = body.turn([*head, *states, *elements, *self.captured])[1 if is_loop else 0 :]
+            states = results[: len(states)]
+            rows.append(results[len(states) :])
+        columns = zip(*rows, strict=True)
+        stacks = [self._stack(column, *place) for column, place in zip(columns, self.collected, strict=True)]
+        return [*states, *stacks]
+
+    def fits(self) -> bool:
+        """Whether all turns are alike, few and small, and their results those that readers were promised."""
+        body, first = self.node.attrs["body"], 1 if self.node.op == "loop" else 0
+        results, carried = body.outputs[first:], len(self.states)
+        states, rows = results[:carried], results[carried:]
+        formal = body.inputs[2 * first : 2 * first + carried]
+        same = all(a.type == b.type == c.type for a, b, c in zip(self.states, formal, states, strict=True))
+        alike = same and all(is_sized(value) for value in rows) and knows_sizes_of(self.node.inputs, body)
+        if not alike or not _is_small(body, self.count):
+            return False
+        axes = (axis for axis, _ in self.collected)
+        stacks = [
+            value.tensor_type.with_shape(self._stacked(value, axis)) for value, axis in zip(rows, axes, strict=True)
+        ]
+        return found_sizes(self.graph, self.node, [*(value.type for value in states), *stacks]) == {}
+
+    def _element(self, value: Value, axis: int, turn: int, backwards: bool) -> Value:
+        place, shape = self.count - 1 - turn if backwards else turn, value.shape
+        starts = tuple(place if a == axis else 0 for a in range(len(shape)))
+        sizes = (*shape[:axis], 1, *shape[axis + 1 :])
+        part = emit_like(self.graph, self.node, "slice", value, starts=starts, steps=(1,) * len(shape), sizes=sizes)
+        return reshaped(self.graph, self.node, part, (*shape[:axis], *shape[axis + 1 :]))
+
+    def _stack(self, values: Sequence[Value], axis: int, backwards: bool) -> Value:
+        shape = (*values[0].shape[:axis], 1, *values[0].shape[axis:])
+        rows = [reshaped(self.graph, self.node, value, shape) for value in values]
+        return emit_like(self.graph, self.node, "concat", *(rows[::-1] if backwards else rows), axis=axis)
+
+    def _stacked(self, value: Value, axis: int) -> tuple[int, ...]:
+        return (*value.shape[:axis], self.count, *value.shape[axis:])
+
+    def _constant(self, number: np.generic, name: str) -> Value:
+        return self.graph.constant(np.asarray(number), name=name)
+
+
+def _is_small(body: Graph, turns: int) -> bool:
+    primitives = all(kind_of(node.op) not in (Kind.HOST, Kind.CONTROL) for node in body.nodes)
+    most = MOST_OPEN_NODES if symbols_within(body) else MOST_NODES
+    return primitives and not body.symbols and turns * len(body) <= most
+
+
+def _turns_of(graph: Graph, node: Node) -> _Turns | None:
+    """The turns of a loop or a scan that is to be unrolled."""
+    turns = _of_loop(graph, node) if node.op == "loop" else _of_scan(graph, node) if node.op == "scan" else None
+    return turns if turns is not None and turns.fits() else None
+
+
+def _of_loop(graph: Graph, node: Node) -> _Turns | None:
+    trips, condition, *operands = node.inputs
+    body, carried, most = node.attrs["body"], node.attrs["num_carried"], splat(trips)
+    absent = condition.producer is not None and condition.producer.op == "host.none"
+    goes_on = body.outputs[0] is body.inputs[1] or splat(body.outputs[0]) is True
+    if most is None or most < 2 or not goes_on or not (absent or splat(condition) is True):
+        return None
+    collected = [(0, False)] * (len(node.outputs) - carried)
+    return _Turns(graph, node, int(most), operands[:carried], (), operands[carried:], collected)
+
+
+def _of_scan(graph: Graph, node: Node) -> _Turns | None:
+    attrs, state = node.attrs, node.attrs["num_state"]
+    values = node.inputs[state : state + attrs["num_scanned"]]
+    scanned = list(zip(values, attrs["input_axes"], attrs["input_reverse"], strict=True))
+    counts = {value.shape[axis] if is_sized(value) else None for value, axis, _ in scanned}
+    count = counts.pop() if len(counts) == 1 else None
+    if not isinstance(count, int) or count < 2:
+        return None
+    collected = list(zip(attrs["output_axes"], attrs["output_reverse"], strict=True))
+    return _Turns(graph, node, count, node.inputs[:state], scanned, node.inputs[state + len(scanned) :], collected)
