@@ -24,7 +24,7 @@ from .requirements import is_expression
 from .sizes import Size
 from .types import MapType, OptionalType, SequenceType, TensorType, ValueType
 
-__all__ = ["bound_attributes", "bound_program", "bound_value", "program_sizes"]
+__all__ = ["bound_attributes", "bound_program", "bound_value", "program_sizes", "sizes_in_use"]
 
 Evaluate = Callable[[Size], int]
 
@@ -65,9 +65,14 @@ def bound_attributes(attrs: Any, evaluate: Evaluate) -> Any:
 
 def program_sizes(program: Program) -> Iterator[Size]:
     """All sizes of a program that has symbols, those in nested programs not, which have symbols of their own."""
+    yield from (symbol.name for symbol in program.symbols)
+    yield from sizes_in_use(program)
+
+
+def sizes_in_use(program: Program) -> Iterator[Size]:
+    """Like `program_sizes`, but without symbols on which nothing depends."""
     symbols = frozenset(symbol.name for symbol in program.symbols)
     yield program.arena_bytes
-    yield from symbols
     for value in program.values:
         yield from _type_sizes(value.type, symbols)
         if isinstance(value.location, Arena):

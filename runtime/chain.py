@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from .hostmemory import empty_tensor, is_small
-from .loaded import bodies
 from .program import CallStep, Heap, IfStep, LoopStep, NativeStep, Program, ScanStep, Step, ValueSpec
+from .reads import bodies
 from .turns import Repetition, repetition_of
 from .types import TensorType
 

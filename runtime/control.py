@@ -64,21 +64,6 @@ def taken(step: IfStep, get: Get) -> Body:
     return step.then_body if truth(get(step.cond), step) else step.else_body
 
 
-def operands(step: ControlStep) -> tuple[int, ...]:
-    """The values that a control step reads itself, its bodies apart."""
-    match step:
-        case IfStep():
-            return (step.cond,)
-        case CallStep():
-            return ()
-        case LoopStep():
-            return (step.max_trip, step.cond, *step.carried)
-        case ScanStep():
-            return (*step.states, *step.scans)
-        case SequenceMapStep():
-            return (step.sequence, *step.others)
-
-
 def _run_loop(step: LoopStep, get: Get, body: RunBody, type_of: TypeOf) -> list[Any]:
     limit, going = bounds(step, get)
     carried = [get(number) for number in step.carried]

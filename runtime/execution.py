@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from .bound_program import bound_attributes
+from .branch_inputs import BranchInputs
 from .chain import Chain, can_be_chained
 from .device import RecordTime, Segment, Worker, to_host
 from .errors import ExecutionError, InputError
-from .host_runs import Check, ControlRun, HostRun, detached, fits, new_maps, read_by, where
+from .host_runs import Check, ControlRun, HostRun, detached, fits, new_maps, where
 from .linking import Parts, chain_of
-from .loaded import Loaded, bodies
+from .loaded import Loaded
 from .program import (
     Arena,
     Constant,
@@ -30,6 +31,7 @@ from .program import (
     Step,
     ValueSpec,
 )
+from .reads import bodies, read_by
 from .sizing import Bound, Sizing
 from .turns import Done, Repeatable, Repetition, Turning, Turns, repetition_of, turning_of
 
@@ -47,7 +49,7 @@ class Execution:
         self._inputs = program.inputs
         self._memory = worker.memory(program)
         self._fixed = [self._fixed_value(value, loaded) for value in program.values]
-        self._input_checks: list[Check] | None = None
+        self._input_checks: list[Check | None] | None = None
         self._nested: dict[int, Execution | SizedExecutions] = {}
         self._repetitions: dict[int, Repetition | None] = {}
         self._sized_attrs: list[tuple[HostRun, Any]] = []
@@ -151,8 +153,14 @@ class Execution:
     def _fitting(self, inputs: Sequence[Any], step: HostStep | ControlStep) -> list[Any]:
         """The inputs as the types of the program say; `ExecutionError` for others."""
         if self._input_checks is None:
-            self._input_checks = [Check(self._value(number)) for number in self._inputs]
-        return [check(item, step) for check, item in zip(self._input_checks, inputs, strict=True)]
+            apart = BranchInputs(self._program).positions
+            self._input_checks = [
+                None if position in apart else Check(self._value(number))
+                for position, number in enumerate(self._inputs)
+            ]
+        return [
+            item if check is None else check(item, step) for check, item in zip(self._input_checks, inputs, strict=True)
+        ]
 
     def repeat(
         self, repetition: Repetition, turns: Turns, inputs: Sequence[Any], record: RecordTime | None, step: ControlStep
@@ -187,7 +195,11 @@ class Execution:
 
     def linkable(self, inputs: Sequence[Any], step: ControlStep) -> Parts | None:
         """What this program consists of as the body of `step`; None where inputs such as these do not fit."""
-        if not all(fits(item, self._value(number).type) for number, item in zip(self._inputs, inputs, strict=True)):
+        apart = BranchInputs(self._program).positions
+        if not all(
+            position in apart or fits(item, self._value(number).type)
+            for position, (number, item) in enumerate(zip(self._inputs, inputs, strict=True))
+        ):
             return None
         return self._parts
 
@@ -280,7 +292,7 @@ class SizedExecutions:
         if shapes == self._shapes and self._last is not None:
             return self.of(self._last)
         try:
-            self._shapes, self._last = shapes, self._sizing.bind(inputs)
+            self._shapes, self._last = shapes, self._sizing.bind_any(inputs, is_body=True)
             return self.of(self._last)
         except InputError as error:
             raise ExecutionError(f"{where(step)}: in its body, {error}") from error

@@ -288,6 +288,8 @@ def select(inputs: Sequence[Any], programs: Sequence[Program], sizings: Sequence
         types = [bound.value(number).type for number in program.inputs]
         if all(_fits(value, type_, names) for value, type_ in zip(inputs, types)):
             return Selection(index, bound)
+    if (apart := _select_apart(inputs, programs, sizings)) is not None:
+        return apart
     if problems:
         raise InputError(
             f"{'; or '.join(dict.fromkeys(problems))}; expected {expected_inputs(programs)}; compile with --dim or "
@@ -302,6 +304,25 @@ def select(inputs: Sequence[Any], programs: Sequence[Program], sizings: Sequence
         f"no specialisation fits inputs of shapes ({given}); expected {expected_inputs(programs)}; compile with "
         "--shape for others"
     )
+
+
+def _select_apart(
+    inputs: Sequence[Any], programs: Sequence[Program], sizings: Sequence[Sizing | None]
+) -> Selection | None:
+    """The first specialisation that inputs fit, but for sizes of those that only branches read."""
+    for index, sizing in enumerate(sizings):
+        if sizing is None or not sizing.apart.positions:
+            continue
+        try:
+            bound = sizing.bind_any(inputs, is_body=False)
+        except InputError:
+            continue
+        types = [bound.value(number).type for number in programs[index].inputs]
+        others = [(v, t) for at, (v, t) in enumerate(zip(inputs, types)) if at not in sizing.apart.positions]
+        names: dict[str, int] = {}
+        if all(_fits(value, type_, names) for value, type_ in others):
+            return Selection(index, bound)
+    return None
 
 
 def _fits(value: Any, type_: ValueType, symbols: dict[str, int]) -> bool:

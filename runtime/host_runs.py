@@ -12,8 +12,9 @@ from . import control
 from .device import Memory, RecordTime, to_host
 from .dtypes import dtype_name, memory_dtype
 from .errors import ExecutionError
-from .loaded import HostFunction, bodies, prepared
+from .loaded import HostFunction, prepared
 from .program import ABSENT, Arena, Body, ControlStep, HostStep, IfStep, Input, Program, ValueSpec
+from .reads import read_by
 from .turns import Done, Repetition, Turns
 from .types import TensorType, ValueType, holds_arrays
 
@@ -227,14 +228,6 @@ def fault(step: HostStep | ControlStep, error: Exception) -> ExecutionError:
 def where(step: HostStep | ControlStep) -> str:
     kind = step.op if isinstance(step, HostStep) else type(step).__name__.removesuffix("Step")
     return f"ONNX node {', '.join(step.origins) or '?'} ({kind})"
-
-
-def read_by(step: HostStep | ControlStep) -> tuple[int, ...]:
-    """The values that a step on the host reads, those that its bodies capture among them."""
-    numbers = list(step.inputs) if isinstance(step, HostStep) else list(control.operands(step))
-    for body in bodies(step):
-        numbers += body.captures
-    return tuple(number for number in dict.fromkeys(numbers) if number != ABSENT)
 
 
 def _may_lie_in_arena(program: Program, step: HostStep | ControlStep) -> bool:

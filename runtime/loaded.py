@@ -12,22 +12,16 @@ from .dtypes import numpy_dtype
 from .errors import ArtifactSchemaError, UnsupportedError
 from .program import (
     ABSENT,
-    Body,
-    CallStep,
     Constant,
     DeviceStep,
     HostStep,
-    IfStep,
     Literal,
-    LoopStep,
     NativeStep,
     Program,
-    ScanStep,
-    SequenceMapStep,
-    Step,
     ValueSpec,
 )
 from .program_check import check_program
+from .reads import bodies
 from .sizing import Sizing
 from .types import MapType, TensorType, ValueType
 
@@ -55,13 +49,6 @@ def walk_programs(program: Program) -> list[Program]:
         for body in bodies(step):
             found += walk_programs(body.program)
     return found
-
-
-def bodies(step: Step) -> tuple[Body, ...]:
-    """The nested programs of a step."""
-    if isinstance(step, IfStep):
-        return (step.then_body, step.else_body)
-    return (step.body,) if isinstance(step, (CallStep, LoopStep, ScanStep, SequenceMapStep)) else ()
 
 
 def _need_host_dtypes(program: Program) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .bound_program import bound_program, bound_value, program_sizes
+from .branch_inputs import BranchInputs
 from .errors import ArtifactSchemaError, InputError
 from .program import Program, SizeCheck, ValueSpec
 from .required import Required, required_sizes
@@ -20,6 +21,9 @@ from .solver import Solver
 from .types import Dimension, TensorType
 
 __all__ = ["Bound", "Sizing"]
+
+MayDiffer = Callable[[int, Dimension], bool]
+"""Whether a dimension of the input at a position may be another than the symbols say."""
 
 _RELATIONS: dict[str, Callable[[int, int], bool]] = {"==": operator.eq, "<=": operator.le}
 _WORDS = {"==": "must be", "<=": "must be at most"}
@@ -36,6 +40,7 @@ class Sizing:
         self.symbols = frozenset(symbol.name for symbol in program.symbols)
         self._file = file
         self._solver = Solver(program)
+        self.apart = BranchInputs(program)
         sizes: list[Size | Sum] = [size for check in program.checks for size in (check.left, check.right)]
         sizes += [*program_sizes(program), *required_sizes(requirements)]
         self.table = SizeTable([symbol.name for symbol in program.symbols], sizes)
@@ -68,14 +73,29 @@ class Sizing:
         Raises `InputError` when their shapes do not fit, and `ArtifactSchemaError` where kernels would be launched with
         what they were not compiled for.
         """
+        return self._bound(inputs, self._solver, lambda at, size: False)
+
+    def bind_any(self, inputs: Sequence[Any], *, is_body: bool) -> Bound:
+        """Like `bind`; where that does not fit, without what the model says of sizes of inputs that only branches read.
+        The programs of these look at what they read. `is_body`: the program is one, or of a loop.
+        """
+        try:
+            return self.bind(inputs)
+        except InputError:
+            if not self.apart.positions:
+                raise
+        apart = self.apart
+        return self._bound(inputs, apart.solver, lambda at, size: apart.may_differ(at, size, is_body))
+
+    def _bound(self, inputs: Sequence[Any], solver: Solver, may_differ: MayDiffer) -> Bound:
         shapes = [getattr(value, "shape", ()) for value in inputs]
         self._check_ranks(shapes)
-        symbols = self._solver.solve(shapes)
+        symbols = solver.solve(shapes)
         try:
             values = self.table.values(tuple(symbols.values()))
         except SizeError as error:
             raise InputError(f"{_listed(symbols)}: {error}; give inputs of other sizes") from error
-        self._check_shapes(shapes, values, symbols)
+        self._check_shapes(shapes, values, symbols, may_differ)
         for left, holds, right, check in self._checks:
             if not holds(values[left], values[right]):
                 raise InputError(_broken(check, int(values[left]), int(values[right]), symbols))
@@ -112,14 +132,16 @@ class Sizing:
                         "dimensions"
                     )
 
-    def _check_shapes(self, shapes: Sequence[Sequence[int]], values: np.ndarray, symbols: Mapping[str, int]) -> None:
+    def _check_shapes(
+        self, shapes: Sequence[Sequence[int]], values: np.ndarray, symbols: Mapping[str, int], may_differ: MayDiffer
+    ) -> None:
         for shape, positions in self._positions.items():
             sizes = [None if place is None else int(values[place]) for place in self._open[shape]]
             for position in positions:
                 if shapes[position] == tuple(sizes):
                     continue
                 for axis, (size, given) in enumerate(zip(sizes, shapes[position])):
-                    if size is not None and size != given:
+                    if size is not None and size != given and not may_differ(position, shape[axis]):
                         value, rule = self._formal[position], shape[axis]
                         why = "must be" if isinstance(rule, int) else f"{rule} is"
                         known = "" if isinstance(rule, int) else f", for {_listed(symbols)}"

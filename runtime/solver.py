@@ -29,18 +29,20 @@ class Solver:
     """Finds the symbols of a program: first from dimensions that are a symbol alone, then from those in which one
     symbol is not known yet and only multiplied by a number and added to others, such as `past + seq`.
 
-    `unsolved`: the symbols that no input determines.
+    `unsolved`: the symbols that no input determines. The inputs at the positions `last` are asked for those alone that
+    others do not determine.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, last: frozenset[int] = frozenset()) -> None:
         self._values = [program.values[number] for number in program.inputs]
         self._symbols = {symbol.name: symbol for symbol in program.symbols}
         known: dict[str, None] = {}
         self._equations: list[_Equation] = []
         dimensions = self._dimensions()
-        while equation := _next_equation(dimensions, known):
-            self._equations.append(equation)
-            known[equation.symbol] = None
+        for some in ([one for one in dimensions if one[0] not in last], dimensions):
+            while equation := _next_equation(some, known):
+                self._equations.append(equation)
+                known[equation.symbol] = None
         self.unsolved = tuple(name for name in self._symbols if name not in known)
 
     def solve(self, shapes: Sequence[Sequence[int]]) -> dict[str, int]:

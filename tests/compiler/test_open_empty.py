@@ -132,3 +132,13 @@ def test_an_output_that_may_be_empty_has_a_kernel() -> None:
         for shape in ((1, 1), (3, 1), (1, 2), (5, 37), (3, 0)):
             x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
             np.testing.assert_array_equal(module.run({"x": x})["y"], x[:, :-1])
+
+
+@pytest.mark.parametrize("operator", ["ReduceMax", "ReduceMean"])
+def test_rows_of_no_elements_are_planned_beside_others(operator: str) -> None:
+    compiled = compile_model(model(f"(float[b, n] x) => (y) {{ y = {operator}<axes=[1]>(x) }}"))
+    nothing = -np.inf if operator == "ReduceMax" else np.nan
+    with load(compiled.to_bytes()) as module:
+        assert module.run({"x": np.array([[1, 3, 2]], np.float32)})["y"] == (3 if operator == "ReduceMax" else 2)
+        np.testing.assert_array_equal(module.run({"x": np.zeros((2, 0), np.float32)})["y"], [[nothing]] * 2)
+        assert module.run({"x": np.zeros((0, 3), np.float32)})["y"].shape == (0, 1)

@@ -70,10 +70,12 @@ def apart_steps(
     schedule: CpuLoopSchedule | CpuRowSchedule, dtype: str,
 ) -> Iterator[Arithmetic]:  # fmt: skip
     """The scalar steps of `apart`, beyond those that `scalars` counts of the same nodes."""
+    elements = prod(schedule.extents)
+    if not elements:
+        return
     inner = schedule.chunk if isinstance(schedule, CpuLoopSchedule) else schedule.extents[-1]
     whole = ceil(inner / schedule.lanes) * schedule.lanes / inner  # the last vector is moved back, so that it fits
     known = sum(counts.get(node.outputs[0], 0.0) * scalar_steps(node) for node in nodes if _picks(node))
-    elements = prod(schedule.extents)
     steps = int((max(0.0, picked * elements - known) + STRIDED * strided * elements) * whole)
     if steps:
         yield Arithmetic("scalar", dtype, steps)
