@@ -71,7 +71,7 @@ def cases(turns: int) -> dict[str, tuple[str, dict[str, tuple[int, ...]]]]:
 
 def compiled(model: ModelProto, most: int) -> tuple[Module, float]:
     """Ready to run, and CPU seconds of compiling, where turns may have `most` nodes together."""
-    with patch.object(unroll, "MOST_NODES", most), patch.object(unroll, "MOST_OPEN_NODES", most):
+    with patch.object(unroll, "MOST_NODES", most):
         start = time.process_time()
         artifact = compile_model(model, num_threads=1, cache=False).to_bytes()
         return load(artifact, num_threads=1), time.process_time() - start

@@ -371,7 +371,7 @@ class _ProgramWriter:
             case ValueArg(name):
                 return rt.Arg(self.memory_of(name))
             case RangeArg(name, offset_bytes):
-                return rt.Arg(self.memory_of(name), offset_bytes)
+                return rt.Arg(self.memory_of(name), runtime_size(offset_bytes))
             case PackedArg():
                 return rt.Arg(self.packed(arg))
             case TensorMapArg(over, tensor_map, offset_bytes):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from tilestitch.compiler.ir.sizes import Size
 from tilestitch.runtime.tensor_map import TensorMap
 
 
@@ -21,8 +22,8 @@ class RangeArg:
     """`nbytes` of a value that the group reads, from `offset_bytes` on."""
 
     value: str
-    offset_bytes: int
-    nbytes: int
+    offset_bytes: Size
+    nbytes: Size
 
 
 @dataclass(frozen=True)

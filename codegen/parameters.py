@@ -65,7 +65,7 @@ class Parameters:
                 value = self.values[name]
                 return Parameter("tensor", value.dtype, runtime_size(value.tensor_type.nbytes), value in written)
             case RangeArg(name, _, nbytes):
-                return Parameter("tensor", self.values[name].dtype, nbytes, False)
+                return Parameter("tensor", self.values[name].dtype, runtime_size(nbytes), False)
             case PackedArg():
                 array = self.arranged(arg)
                 return Parameter("tensor", from_numpy_dtype(array.dtype), array.nbytes, False)

@@ -10,15 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilestitch.compiler.ir import Graph, Node, Value
-from tilestitch.compiler.ir.types import TensorType, is_static_tensor, storage_bytes
-from tilestitch.passes.plan import Group, GroupKind
+from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.access.byte_ranges import byte_ranges
 from tilestitch.passes.plan.index_checks import checked
-from tilestitch.runtime.launch_check import ARGUMENT_ALIGNMENT
 
 from .launch import KernelArg, RangeArg, ValueArg
-
-TEMPLATES = (GroupKind.INJECTIVE, GroupKind.ROWWISE)
-"""Those that read operands element by element, so that it makes no difference to the schedule what a slice is of."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +37,8 @@ def ranged(graph: Graph, group: Group) -> Ranged | None:
     """The group with its slices that are ranges of what it reads taken apart; None if it has none, or if indices are
     known to be in range by what computes them elsewhere, which a group on its own does not know.
     """
-    if any(part.kind not in TEMPLATES for part in group.parts or (group,)):
-        return None
     nodes = [graph.node(name) for name in group.nodes]
-    made = {value for node in nodes for value in node.outputs}
-    found = {node: range_ for node in nodes if node.inputs and node.inputs[0] not in made and (range_ := _range(node))}
+    found = {node: RangeArg(node.inputs[0].name, *place) for node, place in byte_ranges(group, nodes).items()}
     if not found:
         return None
     taken = {value.name for node in nodes for value in (*node.inputs, *node.outputs)}
@@ -67,27 +60,6 @@ def _free(name: str, taken: set[str]) -> str:
         name += "_"
     taken.add(name)
     return name
-
-
-def _range(node: Node) -> RangeArg | None:
-    """What a slice reads, if that is an aligned range of bytes in memory, and not all of a value."""
-    if node.op != "slice" or not is_static_tensor(node.inputs[0].type) or node.inputs[0].is_constant:
-        return None
-    source, result = node.inputs[0].tensor_type, node.output.tensor_type
-    if source.shape == result.shape or not result.num_elements or not _contiguous(source, node.attrs):
-        return None
-    offset, stride = 0, storage_bytes(source.dtype)
-    for start, extent in zip(reversed(node.attrs["starts"]), reversed(source.static_shape), strict=True):
-        offset, stride = offset + start * stride, stride * extent
-    return None if offset % ARGUMENT_ALIGNMENT else RangeArg(node.inputs[0].name, offset, result.nbytes)
-
-
-def _contiguous(source: TensorType, attrs: Mapping[str, Any]) -> bool:
-    """One element of the first axes, steps of 1 along the next one, and all of those after it."""
-    axes = list(zip(source.static_shape, attrs["sizes"], attrs["steps"], strict=True))
-    while axes and axes[0][1] == 1:
-        axes.pop(0)
-    return not axes or (axes[0][2] == 1 and all(size == extent and step == 1 for extent, size, step in axes[1:]))
 
 
 def _reading(group: Group, graph: Graph, names: Mapping[Node, str]) -> Group:

@@ -10,7 +10,6 @@ import numpy as np
 
 from tilestitch.compiler.ir import Graph, Node, Value, kind_of
 from tilestitch.compiler.ir.ops import Kind
-from tilestitch.compiler.ir.symbol_uses import symbols_within
 from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import emit_like, is_sized, reshaped, splat
@@ -22,8 +21,6 @@ MOST_NODES = 32
 what a loop takes to begin is most of it; larger ones gain less, and take seconds more to compile, as
 `benchmarks/unrolled.py` finds.
 """
-MOST_OPEN_NODES = 16
-"""The same where sizes are open, and each kernel takes several times as long to compile."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +106,7 @@ class _Turns:
 
 def _is_small(body: Graph, turns: int) -> bool:
     primitives = all(kind_of(node.op) not in (Kind.HOST, Kind.CONTROL) for node in body.nodes)
-    most = MOST_OPEN_NODES if symbols_within(body) else MOST_NODES
-    return primitives and not body.symbols and turns * len(body) <= most
+    return primitives and not body.symbols and turns * len(body) <= MOST_NODES
 
 
 def _turns_of(graph: Graph, node: Node) -> _Turns | None:

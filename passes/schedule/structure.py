@@ -6,11 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Generic, TypeVar
 
 from tilestitch.compiler.ir import Node, Value
+from tilestitch.compiler.ir.sizes import Size, is_open
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.access.byte_ranges import byte_ranges
 from tilestitch.passes.plan.index_checks import pending_checks
 from tilestitch.passes.plan.target import TargetInfo
 
@@ -76,8 +79,10 @@ def structure_of(nodes: Mapping[str, Node], group: Group, target: TargetInfo) ->
     """The structure of a group; None if it has something that cannot be compared."""
     numbers: dict[Value, int] = {}
     parts = group.parts if group.stages else (group,)
+    members = [[nodes[name] for name in part.nodes] for part in parts]
+    shifts = _shifts(group, list(chain.from_iterable(members)))
     try:
-        keys = [_part(part, [nodes[name] for name in part.nodes], numbers) for part in parts]
+        keys = [_part(*part, numbers, shifts) for part in zip(parts, members, strict=True)]
     except _Incomparable:
         return None
     names = (*(value.name for value in numbers), *(part.name for part in parts))
@@ -91,8 +96,17 @@ class _Incomparable(Exception):
     """A node or constant that is like no other."""
 
 
-def _part(part: Group, nodes: Sequence[Node], numbers: dict[Value, int]) -> Hashable:
-    described = tuple(_node(node, numbers) for node in nodes)
+def _shifts(group: Group, nodes: Sequence[Node]) -> dict[Node, Size]:
+    """Of slices that are ranges of bytes of one value, how far each begins from the first of them: where that one lies
+    makes no difference, as for the steps of an unrolled recurrence.
+    """
+    first: dict[Value, Size] = {}
+    places = {node: begin for node, (begin, _) in byte_ranges(group, nodes).items()}
+    return {node: begin - first.setdefault(node.inputs[0], begin) for node, begin in places.items()}
+
+
+def _part(part: Group, nodes: Sequence[Node], numbers: dict[Value, int], shifts: Mapping[Node, Size]) -> Hashable:
+    described = tuple(_node(node, numbers, shifts.get(node)) for node in nodes)
     # What computes indices outside may say that they are in range: then no launch looks at them.
     looked_at = tuple((nodes.index(node), len(checks)) for node, checks in pending_checks(nodes).items())
     anchor = part.nodes.index(part.anchor) if part.anchor is not None else None
@@ -106,14 +120,19 @@ def _outputs(names: Sequence[str], numbers: Mapping[Value, int]) -> tuple[int, .
     return tuple(number for _, number in found)
 
 
-def _node(node: Node, numbers: dict[Value, int]) -> Hashable:
+def _node(node: Node, numbers: dict[Value, int], shift: Size | None) -> Hashable:
     operands = tuple(_value(value, numbers) for value in (*node.inputs, *node.outputs))
-    return node.op, len(node.inputs), tuple(sorted((k, _plain(v)) for k, v in node.attrs.items())), operands
+    attrs = {**node.attrs, "starts": (shift,)} if shift is not None else node.attrs
+    return node.op, len(node.inputs), tuple(sorted((k, _plain(v)) for k, v in attrs.items())), operands
 
 
-def _plain(value: object) -> str:
-    if isinstance(value, PLAIN) or (isinstance(value, (tuple, list)) and all(isinstance(v, PLAIN) for v in value)):
-        return f"{type(value).__name__}:{value!r}"
+def _plain(value: object) -> Hashable:
+    if isinstance(value, PLAIN):
+        return type(value).__name__, repr(value)
+    if isinstance(value, (tuple, list)) and all(isinstance(v, PLAIN) or is_open(v) for v in value):
+        return type(value).__name__, *(v if is_open(v) else repr(v) for v in value)
+    if is_open(value):
+        return "size", value
     raise _Incomparable
 
 

@@ -6,15 +6,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import ModelProto, parser
+from onnx.numpy_helper import from_array
+from onnx.reference import ReferenceEvaluator
 
 from tests.codegen.cuda.cuda_harness import emulated
 from tests.compiled import assert_close, compile_graph
 from tilestitch.codegen.launch import RangeArg
 from tilestitch.codegen.ranges import ranged
+from tilestitch.compiler import compile_model
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.passes.contract import PassContext
+from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.planner import make_plan
+from tilestitch.passes.schedule.structure import structure_of
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact import read_artifact
 from tilestitch.runtime.program import DeviceStep, NativeStep
@@ -146,3 +152,64 @@ def test_indices_that_another_kernel_keeps_in_range_are_not_looked_at(planner: s
         places, found = module.run({"x": values}).values()
     np.testing.assert_array_equal(places, values.argmax(1))
     assert_close(found, np.tanh(values[2:][:, places[:4]]), 1e-5)
+
+
+STEPS = """<ir_version: 9, opset_import: ["" : 20]>
+    g (float[6, {batch}, 16] x, float[{batch}, 16] s) => (float[{batch}, 16] y) {{
+    zero, one, two, three, four, five = Split<axis = 0, num_outputs = 6>(x)
+    {steps} }}"""
+
+
+def unrolled(batch: str) -> ModelProto:
+    """Each of six steps multiplies by a matrix and adds its part of the inputs."""
+    lines, state = [], "s"
+    for number, part in enumerate(("zero", "one", "two", "three", "four", "five")):
+        result = "y" if number == 5 else f"s{number}"
+        lines.append(f"m{number} = MatMul({state}, w)  e{number} = Squeeze({part}, front)")
+        lines.append(f"a{number} = Add(m{number}, e{number})  {result} = Tanh(a{number})")
+        state = result
+    model = parser.parse_model(STEPS.format(batch=batch, steps="\n".join(lines)))
+    weights = np.random.default_rng(0).normal(0, 0.25, (16, 16)).astype(np.float32)
+    model.graph.initializer.extend([from_array(weights, "w"), from_array(np.zeros(1, np.int64), "front")])
+    return model
+
+
+@pytest.mark.parametrize("batch", ["4", "b"])
+def test_steps_that_add_other_ranges_to_what_they_multiply_are_one_kernel(batch: str) -> None:
+    model = unrolled(batch)
+    artifact = compile_model(model, num_threads=1).to_bytes()
+    program = read_artifact(artifact).programs[0]
+    launches = [launch for step in program.steps if isinstance(step, NativeStep) for launch in step.launches]
+    assert len(launches) == 6 and len({launch.symbol for launch in launches}) == 1
+    module, random = load(artifact), np.random.default_rng(1)
+    for rows in (4,) if batch == "4" else (1, 4, 7):
+        feeds = {"x": random.normal(size=(6, rows, 16)), "s": random.normal(size=(rows, 16))}
+        feeds = {name: array.astype(np.float32) for name, array in feeds.items()}
+        (wanted,) = ReferenceEvaluator(model).run(None, feeds)
+        assert_close(module.run(feeds)["y"], wanted, 1e-5)
+
+
+def test_slices_of_what_is_multiplied_are_no_ranges() -> None:
+    graph, x = with_input(8, 16)
+    weights = graph.constant(np.ones((16, 16), np.float32))
+    product = graph.emit("matmul", cut(graph, x, (2, 0), (4, 16)), weights)
+    graph.outputs = [graph.emit("add", product, cut(graph, x, (4, 0), (4, 16)))]
+    assert ranges_in(graph) == [RangeArg("x", 4 * 64, 4 * 64)]
+
+
+def test_groups_that_read_other_ranges_have_the_same_structure_if_these_lie_alike() -> None:
+    graph, x = with_input(8, 16)
+    pairs = [(0, 1), (2, 3), (4, 7)]
+    graph.outputs = [
+        graph.emit("add", cut(graph, x, (one, 0), (1, 16)), cut(graph, x, (other, 0), (1, 16))) for one, other in pairs
+    ]
+    target, keys = TargetInfo("cpu", 2), []
+    for output in graph.outputs:
+        assert output.producer is not None
+        members = [*(v.producer for v in output.producer.inputs if v.producer), output.producer]
+        names = tuple(node.name for node in members)
+        group = Group("g", GroupKind.INJECTIVE, names, None, ("x",), (), (output.name,))
+        structure = structure_of({node.name: node for node in graph.nodes}, group, target)
+        assert structure is not None
+        keys.append(structure.key)
+    assert keys[0] == keys[1] != keys[2]
