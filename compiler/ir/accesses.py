@@ -139,8 +139,15 @@ class Followed:
         return position if low >= 0 and high < size else self.unknown(size, (position,))
 
     def part(self, position: Integer, size: int) -> Integer:
-        """A position in one operand of several, or between padding; where it lies outside, the operand is not read."""
-        return self.inside(position, size)
+        """A position in one operand of several, or between padding; where it lies outside, the operand is not read.
+
+        It keeps to what is left of its range: what reads through many concats finds few ways, not all combinations.
+        """
+        low, high = bounds(position)
+        if low >= 0 and high < size:
+            return position
+        first, last = max(low, 0), min(high, size - 1)
+        return first + self.unknown(last - first + 1, (position,))
 
     def cut(self, position: Integer, limit: int) -> None:
         """Tell that below `limit` something else is read than from there on."""

@@ -161,3 +161,16 @@ def test_operands_of_a_concat_share_its_elements() -> None:
     _, walk = elementwise_walk(graph.inputs, [y])
     shares = {access.value.name: access.share for access in walk.accesses if access.value in graph.inputs}
     assert shares == {"a": 0.125, "b": 0.375, "c": 0.5, "d": 1.0}
+
+
+def test_windows_of_concats_of_windows_of_concats_are_read_along_few_ways() -> None:
+    """Each element lies in one of two operands 40 times over, but only 41 of the combinations exist."""
+    graph = Graph("g")
+    x = graph.add_input("x", tensor(64))
+    result = x
+    for _ in range(40):
+        joined = graph.emit("concat", result, graph.emit("neg", result), axis=0)
+        result = graph.emit("slice", joined, starts=(1,), steps=(1,), sizes=(64,))
+    graph.outputs = [result]
+    _, walk = elementwise_walk([x], [result])
+    assert len([a for a in walk.accesses if a.value is x]) == 41
