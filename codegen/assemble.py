@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from .device_turns import with_turns_as_launches
 from .parameters import Parameters, Written
 from .program_types import SymbolNames, limits, runtime_checks, runtime_size, runtime_symbols, runtime_type
 from .schedule import KernelsOfPlugins, Schedule, lower_with
+from .shared_tables import is_read_plainly, shared_tables
 from .signature import LoweredOnce
 
 LOOP_BOUNDS = 2
@@ -78,6 +80,20 @@ def _lowered(lower: LoweredOnce, graph: Graph, group: Group) -> tuple[Any, ...]:
         ) from error  # fmt: skip
 
 
+def _with_shared_tables(
+    graph: Graph, plan: StitchPlan, lowered: Mapping[tuple[int, str], tuple[tuple[Any, ...], ...]],
+    lower: Callable[[Graph, Group, Mapping[str, PackedArg]], tuple[Any, ...]],
+) -> dict[tuple[int, str], tuple[tuple[Any, ...], ...]]:  # fmt: skip
+    """The groups of a plan that read tables which others have packed, lowered to read them there."""
+    before = {g.name: lowered[id(plan), g.name] for g in plan.groups}
+    tables = shared_tables(graph, plan, (launch for cases in before.values() for case in cases for launch in case))
+    readers = [g for g in plan.groups if tables.keys() & set(g.constants)] if tables else []
+    after = {g.name: tuple(lower(graph, case, tables) for case in g.by_case) for g in readers}
+    launches = [launch for cases in {**before, **after}.values() for case in cases for launch in case]
+    kept = {name for name in tables if is_read_plainly(name, launches)}
+    return {(id(plan), g.name): after[g.name] for g in readers if not kept & set(g.constants)}
+
+
 def assemble(
     planned: Sequence[Planned],
     backend: Backend,
@@ -104,6 +120,7 @@ def assemble(
         for group in plan.groups:
             progress("generate kernels", len(lowered), total)
             lowered[id(plan), group.name] = tuple(_lowered(lower, graph, case) for case in group.by_case)
+        lowered.update(_with_shared_tables(graph, plan, lowered, partial(lower_with, kernels_of, backend)))
     launches = [launch for group in lowered.values() for case in group for launch in case]
     tensors = TensorTable()
     signatures = [
@@ -151,7 +168,7 @@ def _signatures(
     """Those of all launches of a plan, in their order."""
     values = _values_by_name(graph)
     symbols = runtime_symbols(graph)
-    parameters = Parameters(values, lambda arg: tensors.arrays[tensors.packed(values[arg.value], arg)], symbols)
+    parameters = Parameters(values, lambda arg: tensors.arrays[tensors.packed(values[arg.source], arg)], symbols)
     for group in plan.groups:
         for launch in (launch for case in lowered[id(plan), group.name] for launch in case):
             yield parameters.signature(group, launch.args, backend.placed("", launch, ()).extent)
@@ -394,12 +411,12 @@ class _ProgramWriter:
 
     def packed(self, arg: PackedArg) -> int:
         """A constant in the layout that its kernel wants."""
-        key = f"{arg.value}:{arg.key}"
+        key = f"{arg.source}:{arg.key}"
         if key not in self.numbers:
-            tensor = self.tensors.packed(self.graph_values[arg.value], arg)
+            tensor = self.tensors.packed(self.graph_values[arg.source], arg)
             array = self.tensors.arrays[tensor]
             type_ = rt.TensorType(from_numpy_dtype(array.dtype), array.shape)
-            self.numbers[key] = self.add_spec(rt.ValueSpec(f"{arg.value}.packed", type_, rt.Constant(tensor)))
+            self.numbers[key] = self.add_spec(rt.ValueSpec(f"{arg.source}.packed", type_, rt.Constant(tensor)))
         return self.numbers[key]
 
     def temporary(self, group: str, number: int, name: str, nbytes: int) -> int:

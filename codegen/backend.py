@@ -16,7 +16,7 @@ from tilestitch.passes.plan.target import TargetInfo as PassTarget
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.manifest import TargetInfo
 
-from .launch import KernelArg, TemporaryArg, ValueArg
+from .launch import KernelArg, PackedArg, TemporaryArg, ValueArg
 
 Progress = Callable[[str, int, int], None]
 """Told of every step: stage, how many of its parts are done, how many there are."""
@@ -117,8 +117,10 @@ class Backend(Protocol):
         """What the manifest says of the target. instructions: those for narrow numbers that its kernels need."""
         ...
 
-    def lower(self, graph: Graph, group: Group) -> tuple[Any, ...]:
-        """The launches of a group, in order; none if its outputs have no elements."""
+    def lower(self, graph: Graph, group: Group, packed: Mapping[str, PackedArg] | None = None) -> tuple[Any, ...]:
+        """The launches of a group, in order; none if its outputs have no elements. packed: how other kernels have some
+        constants, by their names; those that can read these so do.
+        """
         ...
 
     def own_launch(self, owned: OwnedKernel) -> Any:

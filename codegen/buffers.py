@@ -4,7 +4,7 @@ which they are stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ from tilestitch.codegen.compute.dtypes import Expr, from_storage, to_storage
 from tilestitch.codegen.compute.evaluator import Source
 from tilestitch.codegen.compute.indexing import ravel
 from tilestitch.codegen.compute.sizes import loaded
-from tilestitch.codegen.launch import KernelArg, ValueArg
+from tilestitch.codegen.launch import KernelArg, PackedArg, ValueArg
+from tilestitch.compiler.ir import Value
 from tilestitch.compiler.ir.types import TensorType
 
 
@@ -32,6 +33,25 @@ class Parameter:
     @staticmethod
     def of(name: str, type_: TensorType) -> Parameter:
         return Parameter(ValueArg(name), type_.dtype, type_.num_elements)
+
+
+def operand(value: Value, type_: TensorType, packed: Mapping[str, PackedArg]) -> Parameter:
+    """A tensor that is read: as it is, or as it is `packed` for another kernel."""
+    arg = packed.get(value.name)
+    if arg is None or arg.places is None:
+        return Parameter.of(value.name, type_)
+    return Parameter(arg, type_.dtype, arg.places.elements)
+
+
+def operand_source(
+    buffer: Any, value: Value, type_: TensorType, packed: Mapping[str, PackedArg], simplify: Callable[[Expr], Expr]
+) -> Source:
+    """Reads elements of what `operand` is the parameter for."""
+    arg = packed.get(value.name)
+    if arg is None or arg.places is None:
+        return buffer_source(buffer, type_, simplify)
+    place = arg.places.at
+    return lambda index: from_storage(loaded(buffer, simplify(place(index)), type_), type_.dtype)
 
 
 def buffer_source(buffer: Any, type_: TensorType, simplify: Callable[[Expr], Expr]) -> Source:

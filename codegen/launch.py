@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -27,12 +27,31 @@ class RangeArg:
 
 
 @dataclass(frozen=True)
+class Places:
+    """Where the elements of a constant lie in the array that is stored for it, which has so many: by their index."""
+
+    elements: int
+    at: Callable[[Sequence[Any]], Any]
+
+
+@dataclass(frozen=True)
 class PackedArg:
-    """A constant in a layout of its own: `arrange(data)` gives the array to store; `key` identifies the layout."""
+    """A constant in a layout of its own: `arrange(data)` gives the array to store; `key` identifies the layout.
+
+    places: for kernels that read it otherwise; None where these cannot. of: the constant whose data is arranged, where
+    that is another one, which has the same elements.
+    """
 
     value: str
     key: str
     arrange: Callable[[Any], Any] = field(compare=False)
+    places: Places | None = field(default=None, compare=False)
+    of: str = ""
+
+    @property
+    def source(self) -> str:
+        """The constant whose data is arranged."""
+        return self.of or self.value
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ from tilestitch.passes.plan.launches.own import OwnKernels
 from tilestitch.passes.plan.own_kernels import KernelTarget, OwnKernel
 
 from .backend import Backend, OwnedKernel
+from .launch import PackedArg
 
 
 class Schedule(Protocol):
@@ -53,11 +54,16 @@ def _has_elements(graph: Graph, group: Group) -> bool:
     return any(v.tensor_type.num_elements for v in made if v.name in wanted)
 
 
-def lower_with(kernels_of: KernelsOfPlugins, backend: Backend, graph: Graph, group: Group) -> tuple[Any, ...]:
-    """The launches of a group by the kernels that a plug-in brings, else by the backend's templates."""
+def lower_with(
+    kernels_of: KernelsOfPlugins, backend: Backend, graph: Graph, group: Group,
+    packed: Mapping[str, PackedArg] | None = None,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The launches of a group by the kernels that a plug-in brings, else by the backend's templates, for which some
+    constants are `packed`.
+    """
     own = kernels_of(graph, group)
     if own is None:
-        return backend.lower(graph, group)
+        return backend.lower(graph, group, packed)
     nodes = [graph.node(name) for name in group.nodes]
     types = {v.name: v.tensor_type for n in nodes for v in (*n.inputs, *n.outputs)}
     return tuple(

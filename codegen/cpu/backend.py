@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from tilestitch.runtime import program as rt
 from tilestitch.runtime.artifact import CPU_LIBRARY
 from tilestitch.runtime.manifest import TargetInfo
 
-from .abi import KernelLaunch
+from .abi import KernelLaunch, PackedArg
 from .executor import EXECUTOR_EXPORTS, executor_object
 from .group import lower_group
 from .own import own_launch
@@ -64,8 +64,10 @@ class CpuBackend:
     def own_launch(self, owned: OwnedKernel) -> KernelLaunch:
         return own_launch(owned)
 
-    def lower(self, graph: Graph, group: Group) -> tuple[KernelLaunch, ...]:
-        return lower_group(graph, group)
+    def lower(
+        self, graph: Graph, group: Group, packed: Mapping[str, PackedArg] | None = None
+    ) -> tuple[KernelLaunch, ...]:
+        return lower_group(graph, group, packed)
 
     def limited(self, launch: KernelLaunch) -> tuple[Size, ...]:
         return ()  # positions are 64-bit where ranges do not show that they are less

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from tilestitch.codegen.compute.requantised import keeping
 from tilestitch.codegen.compute.sizes import kernels_over, symbols_among, where_present
@@ -58,21 +59,25 @@ from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedule_check import why_not
 
-from .abi import KernelArg, KernelLaunch, TemporaryArg, ValueArg
+from .abi import KernelArg, KernelLaunch, PackedArg, TemporaryArg, ValueArg
 from .attention import lower_attention
 from .surroundings import Operands
 
+Packed: TypeAlias = Mapping[str, PackedArg]
+"""How other kernels have some constants, by their names."""
 
-def lower_group(graph: Graph, group: Group) -> tuple[KernelLaunch, ...]:
-    """The launches of a group, in order; none if its outputs have no elements.
+
+def lower_group(graph: Graph, group: Group, packed: Packed | None = None) -> tuple[KernelLaunch, ...]:
+    """The launches of a group, in order; none if its outputs have no elements. Element-wise and row-wise kernels read
+    constants as they are `packed` for others, where that is given.
 
     Raises KernelError, naming the ONNX nodes, for a group that no template fits.
     """
     with keeping(frozenset(group.floats)):
         if not symbols_among([graph.node(name) for name in group.nodes]):
-            return _checked(graph, group, _lowered(graph, group))
+            return _checked(graph, group, _lowered(graph, group, packed or {}))
         with kernels_over(graph.symbols):
-            launches = _lowered(graph, group)
+            launches = _lowered(graph, group, packed or {})
     return _checked(graph, group, tuple(replace(one, args=(*one.args, SizesArg())) for one in launches))
 
 
@@ -88,9 +93,9 @@ def _described(graph: Graph, group: Group, launch: KernelLaunch) -> Launch:
     return touched(graph, group, launch.args, plain)
 
 
-def _lowered(graph: Graph, group: Group) -> tuple[KernelLaunch, ...]:
+def _lowered(graph: Graph, group: Group, packed: Packed) -> tuple[KernelLaunch, ...]:
     if group.stages:
-        return _side_by_side([_lowered(graph, part) for part in group.parts])
+        return _side_by_side([_lowered(graph, part, packed) for part in group.parts])
     view = view_group(graph, group)
     outputs = tuple(v for v in view.outputs if v.tensor_type.num_elements)
     if not outputs:
@@ -98,7 +103,7 @@ def _lowered(graph: Graph, group: Group) -> tuple[KernelLaunch, ...]:
     try:
         with where_present(needed_for_any(view)):
             checks = () if group.kind is GroupKind.OPAQUE else lower_index_checks(view.nodes, view.inputs)
-            launches = (*checks, *_template(view, group, outputs))
+            launches = (*checks, *_template(view, group, outputs, packed))
         return tuple(replace(one, tasks=one.tasks * if_any_result(view)) for one in launches)
     except RecursionError:
         raise KernelError(
@@ -115,7 +120,7 @@ def _side_by_side(parts: Sequence[Sequence[KernelLaunch]]) -> tuple[KernelLaunch
     return tuple(launches)
 
 
-def _template(view: GroupView, group: Group, outputs: Sequence[Value]) -> tuple[KernelLaunch, ...]:
+def _template(view: GroupView, group: Group, outputs: Sequence[Value], packed: Packed) -> tuple[KernelLaunch, ...]:
     kind, schedule = group.kind, group.schedule
     roles = roles_in(view)
     problem = "it has no schedule" if schedule is None else why_not(view, kind, roles, schedule)
@@ -123,9 +128,11 @@ def _template(view: GroupView, group: Group, outputs: Sequence[Value]) -> tuple[
         raise KernelError(f"group {view.name}: {problem}; repair the plan or write it again", view.origins)
     assert schedule is not None
     if isinstance(schedule, CpuLoopSchedule):
-        return (_loops(view.nodes, view.inputs, outputs, schedule, view.origins),)
+        args = _arguments(view.inputs, outputs, packed)
+        return (_loops(view.nodes, view.inputs, outputs, schedule, view.origins, args, packed),)
     if isinstance(schedule, CpuRowSchedule):
-        return (_rows(RowGroup(view.nodes, roles, view.inputs, tuple(outputs)), schedule, view.origins),)
+        args = _arguments(view.inputs, outputs, packed)
+        return (_rows(RowGroup(view.nodes, roles, view.inputs, tuple(outputs)), schedule, view.origins, args, packed),)
     if isinstance(schedule, CpuSplitRowSchedule):
         return _split_rows(view, roles, outputs, schedule)
     if isinstance(schedule, OpaqueSchedule):
@@ -180,23 +187,21 @@ def _opaque(anchor: Node, schedule: OpaqueSchedule) -> tuple[KernelLaunch, ...]:
 
 def _loops(
     nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], schedule: CpuLoopSchedule,
-    origins: tuple[str, ...], args: tuple[KernelArg, ...] | None = None,
+    origins: tuple[str, ...], args: tuple[KernelArg, ...], packed: Packed,
 ) -> KernelLaunch:  # fmt: skip
     plan = LoopPlan(outputs[0].tensor_type.num_elements, schedule)
-    func = emit_injective(nodes, inputs, outputs, plan)
-    return KernelLaunch("injective", func, plan.tasks, args or _arguments(inputs, outputs), origins)
+    return KernelLaunch("injective", emit_injective(nodes, inputs, outputs, plan, packed), plan.tasks, args, origins)
 
 
 def _rows(
-    group: RowGroup, schedule: CpuRowSchedule, origins: tuple[str, ...], args: tuple[KernelArg, ...] | None = None
+    group: RowGroup, schedule: CpuRowSchedule, origins: tuple[str, ...], args: tuple[KernelArg, ...], packed: Packed
 ) -> KernelLaunch:
     plan = RowPlan(group, schedule)
-    own = args or _arguments(group.inputs, group.outputs)
-    return KernelLaunch("rowwise", emit_rowwise(plan), plan.tasks, own, origins, plan.scratch_bytes)
+    return KernelLaunch("rowwise", emit_rowwise(plan, packed), plan.tasks, args, origins, plan.scratch_bytes)
 
 
-def _arguments(inputs: Sequence[Value], outputs: Sequence[Value]) -> tuple[KernelArg, ...]:
-    return tuple(ValueArg(v.name) for v in (*inputs, *outputs))
+def _arguments(inputs: Sequence[Value], outputs: Sequence[Value], packed: Packed) -> tuple[KernelArg, ...]:
+    return (*(packed.get(v.name, ValueArg(v.name)) for v in inputs), *(ValueArg(v.name) for v in outputs))
 
 
 def _split_rows(
@@ -215,7 +220,7 @@ def _split_rows(
         args = tuple(argument(v) for v in (*piece.inputs, *piece.outputs))
         if isinstance(each, CpuRowSchedule):
             group = RowGroup(piece.nodes, its, piece.inputs, piece.outputs)
-            launches.append(_rows(group, each, view.origins, args))
+            launches.append(_rows(group, each, view.origins, args, {}))
         else:
-            launches.append(_loops(piece.nodes, piece.inputs, piece.outputs, each, view.origins, args))
+            launches.append(_loops(piece.nodes, piece.inputs, piece.outputs, each, view.origins, args, {}))
     return tuple(launches)

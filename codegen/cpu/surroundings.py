@@ -15,6 +15,7 @@ from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import broadcast_index, ravel
 from tilestitch.codegen.cpu.contraction.panels import pack
 from tilestitch.codegen.groups import before_views, gate_number
+from tilestitch.codegen.launch import Places
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.passes.plan.cpu.gemm import Packing
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
@@ -34,16 +35,19 @@ class Operands(AnchoredGroup):
         return self.anchor.inputs[1]
 
     def launch(
-        self, kind: str, tasks: int, scratch_bytes: int, packing: Packing | None, matrix: Matrix, emit: Emit
-    ) -> KernelLaunch:
-        """The launch whose task is `emit(body, task, scratch)`; `packing` is the layout of a constant right operand."""
+        self, kind: str, tasks: int, scratch_bytes: int, packing: Packing | None, matrix: Matrix, emit: Emit,
+        places: Places | None = None,
+    ) -> KernelLaunch:  # fmt: skip
+        """The launch whose task is `emit(body, task, scratch)`; `packing` is the layout of a constant right operand,
+        and `places` where its elements lie in that.
+        """
         right = self.right if packing is not None else None
         # A packed operand may also be read as it is, by the epilogue: then it is an argument twice.
         read_plainly = {v for n in self.nodes for i, v in enumerate(n.inputs) if not (n is self.anchor and i == 1)}
         plain = tuple(v for v in self.inputs if v is not right or v in read_plainly)
         parameters = [Parameter.of(v.name, v.tensor_type) for v in (*plain, *self.outputs)]
         if right is not None and packing is not None:
-            arranged = PackedArg(right.name, f"{kind}:{packing}", lambda data: pack(matrix(data), packing))
+            arranged = PackedArg(right.name, f"{kind}:{packing}", lambda data: pack(matrix(data), packing), places)
             parameters.append(Parameter(arranged, right.dtype, math.prod(packing.shape)))
 
         def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:

@@ -13,6 +13,7 @@ from tilestitch.codegen.cuda.own import own_launch
 from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, compile_kernels
 from tilestitch.codegen.cuda.toolchain.resources import KernelResources, kernel_resources
+from tilestitch.codegen.launch import PackedArg
 from tilestitch.codegen.program_types import runtime_size
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.sizes import Size
@@ -55,7 +56,9 @@ class CudaBackend:
     def own_launch(self, owned: OwnedKernel) -> CudaLaunch:
         return own_launch(owned)
 
-    def lower(self, graph: Graph, group: Group) -> tuple[CudaLaunch, ...]:
+    def lower(
+        self, graph: Graph, group: Group, packed: Mapping[str, PackedArg] | None = None
+    ) -> tuple[CudaLaunch, ...]:
         return lower_group(graph, group, self.target)
 
     def limited(self, launch: CudaLaunch) -> tuple[Size, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -19,8 +20,9 @@ from tilestitch.codegen.cpu.contraction.matrix_tiles import TileTaskEmitter
 from tilestitch.codegen.cpu.contraction.outer import OuterEmitter
 from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, Operand, PackedOperand
 from tilestitch.codegen.cpu.surroundings import Operands, Surroundings
+from tilestitch.codegen.launch import Places
 from tilestitch.compiler.ir.graph import Value
-from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemvPlan
+from tilestitch.passes.plan.cpu.gemm import BlockPacking, GemmPlan, GemvPlan, Packing
 from tilestitch.passes.plan.cpu.operands import Matmul
 
 
@@ -78,7 +80,15 @@ def lower_gemm(group: Operands, plan: GemmPlan) -> KernelLaunch:
             scratch, emitter=_emitter(plan),
         )  # fmt: skip
 
-    return group.launch("matmul", plan.tasks, plan.scratch_bytes, packing, matrix, emit)
+    places = None if packing is None else _places(packing, group.right, trans_b)
+    return group.launch("matmul", plan.tasks, plan.scratch_bytes, packing, matrix, emit, places)
+
+
+def _places(packing: Packing, right: Value, transposed: bool) -> Places | None:
+    """Where the elements of a packed matrix lie, by their index in the constant; None for what is no single matrix."""
+    if isinstance(packing, BlockPacking) or packing.groups > 1 or len(right.shape) > 2:
+        return None
+    return Places(prod(packing.shape), lambda index: packing.place(*(reversed(index) if transposed else index)))
 
 
 def _emitter(plan: GemmPlan) -> type[GemmEmitter]:

@@ -6,7 +6,7 @@ The loops are those of the schedule. The last dimension is vectorised; two dimen
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -14,11 +14,12 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from tilestitch.codegen.buffers import operand, operand_source
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import domain_indices, index_dtype_of, unravel
 from tilestitch.codegen.compute.sizes import integer
-from tilestitch.codegen.cpu.abi import Parameter, buffer_source, kernel_function, store
+from tilestitch.codegen.cpu.abi import PackedArg, Parameter, kernel_function, store
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of
 from tilestitch.compiler.ir.sizes import is_open
@@ -41,16 +42,21 @@ def _moved_type(type_: TensorType) -> TensorType:
     return TensorType("uint16", type_.shape) if type_.dtype in HALVES else type_
 
 
-def emit_injective(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], loops: LoopPlan) -> Any:
-    """The PrimFunc of an injective group. Parameters: inputs, then outputs."""
+def emit_injective(
+    nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], loops: LoopPlan,
+    packed: Mapping[str, PackedArg],
+) -> Any:  # fmt: skip
+    """The PrimFunc of an injective group. Parameters: inputs, of which some are `packed`, then outputs."""
     types = {v: _moved_type(v.tensor_type) if _moves(nodes) else v.tensor_type for v in (*inputs, *outputs)}
-    parameters = [Parameter.of(v.name, type_) for v, type_ in types.items()]
+    parameters = [
+        *(operand(v, types[v], packed) for v in inputs), *(Parameter.of(v.name, types[v]) for v in outputs)
+    ]  # fmt: skip
     index_dtype = index_dtype_of(nodes)
 
     def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
         evaluator = Evaluator({}, index_dtype)
         for value, buffer in zip(inputs, buffers, strict=False):
-            evaluator.sources[value] = buffer_source(buffer, types[value], evaluator.simplify)
+            evaluator.sources[value] = operand_source(buffer, value, types[value], packed, evaluator.simplify)
         results = [(v, types[v], buffer) for v, buffer in zip(outputs, buffers[len(inputs) :], strict=True)]
         _Emitter(loops, evaluator, results, index_dtype).run(task)
 

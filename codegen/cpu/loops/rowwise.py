@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from math import prod
@@ -12,12 +12,13 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm_ffi import StructuralKey
 
+from tilestitch.codegen.buffers import operand, operand_source
 from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, named, storage_dtype
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import Index, index_dtype, ravel, reshape_index, unravel, values_between
 from tilestitch.codegen.compute.sizes import integer
-from tilestitch.codegen.cpu.abi import Parameter, buffer_source, kernel_function, store
+from tilestitch.codegen.cpu.abi import PackedArg, Parameter, kernel_function, store
 from tilestitch.codegen.cpu.contraction.microkernel import scratch_buffer
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import before_views
@@ -30,16 +31,17 @@ SUM_BLOCK = 8192
 """Long sums are kept apart in blocks of this many elements, so that rounding errors do not add up."""
 
 
-def emit_rowwise(plan: RowPlan) -> Any:
-    """The PrimFunc of a row-wise group. Parameters: inputs, then outputs."""
+def emit_rowwise(plan: RowPlan, packed: Mapping[str, PackedArg]) -> Any:
+    """The PrimFunc of a row-wise group. Parameters: inputs, of which some are `packed`, then outputs."""
     inputs, outputs = plan.group.inputs, plan.group.outputs
-    parameters = [Parameter.of(v.name, v.tensor_type) for v in (*inputs, *outputs)]
+    parameters = [operand(v, v.tensor_type, packed) for v in inputs]
+    parameters += [Parameter.of(v.name, v.tensor_type) for v in outputs]
     positions = index_dtype(values_between(outputs, inputs))
 
     def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
         evaluator = Evaluator({}, positions)
         for value, buffer in zip(inputs, buffers, strict=False):
-            evaluator.sources[value] = buffer_source(buffer, value.tensor_type, evaluator.simplify)
+            evaluator.sources[value] = operand_source(buffer, value, value.tensor_type, packed, evaluator.simplify)
         results = dict(zip(outputs, buffers[len(inputs) :], strict=True))
         _Emitter(plan, evaluator, results, scratch, positions).run(task)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from tilestitch.compiler.ir.blocks import BlockFormat
 from tilestitch.compiler.ir.sizes import Size, bounds_of, ceil_div, is_open, largest
@@ -81,6 +82,12 @@ class Packing:
     @property
     def shape(self) -> tuple[int, int, int, int]:
         return (self.groups, self.panels, -(-self.k // self.neighbours), self.columns * self.neighbours)
+
+    def place(self, row: Any, column: Any) -> Any:
+        """Where an element of the first group lies; numbers or expressions."""
+        steps, together = self.shape[2], self.neighbours
+        step = (column // self.columns * steps + row // together) * self.columns + column % self.columns
+        return step if together == 1 else step * together + row % together
 
     @property
     def panel_bytes(self) -> int:

@@ -1,0 +1,75 @@
+"""Tables that are the right operand of a matmul as well, as the word embedding of a language model often is: they are
+stored once, as the matmul has them, and kernels that gather rows read them there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
+
+from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
+from tilestitch.passes.plan import StitchPlan
+from tilestitch.passes.plan.access.positions import INT32_ELEMENTS
+
+from .backend import AnyLaunch
+from .launch import PackedArg, Places, ValueArg
+
+LEAST_BYTES = 1 << 20
+"""Of a table: rows of a smaller one are read from caches, where it is faster to have them in one piece."""
+
+Memory: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], str]
+
+
+def shared_tables(graph: Graph, plan: StitchPlan, launches: Iterable[AnyLaunch]) -> dict[str, PackedArg]:
+    """How tables, by name, are read from what one of the `launches` of a plan has packed.
+
+    Only such as all other readers gather rows of: otherwise they are stored as they are anyway.
+    """
+    packed = {memory: arg for launch in launches for memory, arg in _packed(graph, launch)}
+    if not packed:
+        return {}
+    native = {name for group in plan.groups for name in group.nodes}
+    found: dict[str, PackedArg] = {}
+    for value in graph.constants:
+        data = value.data
+        arg = None if data is None or data.nbytes < LEAST_BYTES else packed.get(_memory(data))
+        shares = all(_may_share(user, value, native) for user in value.users)
+        if arg is not None and shares and not graph.is_output(value):
+            found[value.name] = replace(arg, value=value.name, of=arg.value)
+    return found
+
+
+def is_read_plainly(name: str, launches: Iterable[AnyLaunch]) -> bool:
+    """Whether a launch reads a constant as it is."""
+    return any(isinstance(arg, ValueArg) and arg.value == name for launch in launches for arg in launch.args)
+
+
+def _packed(graph: Graph, launch: AnyLaunch) -> Iterator[tuple[Memory, PackedArg]]:
+    """The matrices that a launch has packed, and their transposes, by where their elements were before."""
+    constants = {value.name: value for value in graph.constants}
+    for arg in launch.args:
+        if isinstance(arg, PackedArg) and arg.places is not None and not arg.of:
+            data, places = constants[arg.value].data, arg.places
+            # Positions in a table are computed in the integers that it needs, and must not need wider ones here.
+            if data is None or (places.elements >= INT32_ELEMENTS) != (data.size >= INT32_ELEMENTS):
+                continue
+            yield _memory(data), arg
+            yield _memory(data.T), replace(arg, places=Places(places.elements, _transposed(places)))
+
+
+def _transposed(places: Places) -> Any:
+    return lambda index: places.at(tuple(reversed(index)))
+
+
+def _memory(data: NDArray[Any]) -> Memory:
+    return data.__array_interface__["data"][0], data.shape, data.strides, data.dtype.str
+
+
+def _may_share(node: Node, table: Value, native: Collection[str]) -> bool:
+    """Whether a kernel takes rows of `table` by what may be any indices, or multiplies by it."""
+    if node.op == "gather":
+        return node.name in native and node.attrs["axis"] == 0 and table not in node.inputs[1:]
+    return kind_of(node.op) is Kind.CONTRACTION and table not in (*node.inputs[:1], *node.inputs[2:])
