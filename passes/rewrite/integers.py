@@ -38,7 +38,8 @@ from .byte_operands import (
     padded_shape,
     reduced,
 )
-from .driver import computed_like, is_sized, produced_by
+from .channels_last import to_ncx, to_nxc, weight_perm
+from .driver import computed_like, emit_like, is_sized, produced_by, transposed
 from .quantised import BYTES, Quantised, dequantised, integral
 
 MOST_REDUCED = (1 << 31) // 255**2
@@ -286,6 +287,8 @@ def _why_not_less(node: Node, w: _Weights, target: TargetInfo) -> str | None:
 
 def _sums(graph: Graph, node: Node, x: Value, zero: Value, w: _Weights) -> Value:
     """The contraction of x - zero and w.data - w.zero in int32, where `node` is."""
+    if w.zero.any() and node.op == "conv" and node.attrs["layout"] == "NCX":
+        return _sums_of_channels_last(graph, node, x, zero, w)
     taken = _taken_by_weights(graph, node, x, zero, w.zero) if w.zero.any() else None
     attrs = {k: v for k, v in node.attrs.items() if k != "precision"} | {"out_dtype": "int32"}
     if node.op == "conv" and not is_zero(zero) and any(p != 0 for p in (*attrs["before"], *attrs["after"])):
@@ -298,6 +301,22 @@ def _sums(graph: Graph, node: Node, x: Value, zero: Value, w: _Weights) -> Value
         of_columns_taken = computed_like(graph, node, "mul", graph.constant(columns, name="columns"), zero)
         sums = computed_like(graph, node, "sub", sums, of_columns_taken)
     return sums if taken is None else computed_like(graph, node, "sub", sums, taken)
+
+
+def _sums_of_channels_last(graph: Graph, node: Node, x: Value, zero: Value, w: _Weights) -> Value:
+    """The same of images with channels last, as all convolutions will have them (`channels_last`). What is taken from
+    the sums has no part with channels first then, which the transpose after them could not move past.
+    """
+    rank = len(x.shape)
+    perm = weight_perm(node.op, rank)
+    turned = _Weights(w.data.transpose(perm), w.zero.transpose(perm) if w.zero.ndim else w.zero)
+    pixels = transposed(graph, node, x, to_nxc(rank))
+    attrs = {**node.attrs, "layout": "NXC", "out_dtype": "int32"}
+    place = emit_like(graph, node, "conv", pixels, graph.constant(turned.data), **attrs)
+    assert place.producer is not None
+    sums = _sums(graph, place.producer, pixels, zero, turned)
+    graph.remove(place.producer)
+    return transposed(graph, node, sums, to_ncx(rank))
 
 
 def _taken_by_weights(graph: Graph, node: Node, x: Value, zero: Value, of_weights: np.ndarray) -> Value:

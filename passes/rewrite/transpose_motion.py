@@ -62,17 +62,18 @@ def through_elementwise(graph: Graph, node: Node) -> Replacement | None:
 def _worth_moving(graph: Graph, node: Node, found: Sequence[Node]) -> Node | None:
     """The transpose to move after a node: the largest, if all other operands are ready to follow.
 
-    It must be large itself where others would need transposes of their own: otherwise those could be moved back again.
+    It must be large itself: else a larger one would come of it, or, where others would need transposes of their own,
+    those could be moved back again.
     """
     if not found:
         return None
     operands, size = node.inputs, elements(node.output.shape)
     largest = max(found, key=lambda t: elements(t.output.shape))
     perm = tuple(largest.attrs["perm"])
-    if all(_follows_freely(v, perm) for v in operands):
-        return largest
     if elements(largest.output.shape) * SMALL <= size:
         return None
+    if all(_follows_freely(v, perm) for v in operands):
+        return largest
     if all(_follows_freely(v, perm) or elements(v.shape) * SMALL <= size for v in operands):
         return largest
     goes = _goes_away_after(graph, node, largest)

@@ -13,7 +13,10 @@ import pytest
 from tests.compiler.quantised_models import Sketch, unoptimised
 from tests.compiler.test_quantised import check, floats
 from tilestitch.compiler import compile_model
+from tilestitch.passes.plan import GroupKind
 from tilestitch.runtime import load
+from tilestitch.runtime.artifact import read_artifact
+from tilestitch.runtime.types import TensorType
 
 WINDOWS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "1x1": ((1, 1), {}), "1x1 strided": ((1, 1), {"strides": [2, 2]}), "3x3": ((3, 3), {"pads": [1] * 4}),
@@ -40,6 +43,33 @@ def test_zero_points_of_each_filter() -> None:
     y = s.node("Conv", s.there_and_back("x", 0.03, 90, "uint8"), w, pads=[1] * 4)
     model = s.model({"x": ("float32", (1, 8, 6, 5))}, s.there_and_back(y, 0.3, 120, "uint8"))
     check(model, {"x": floats(1, 8, 6, 5)}, 0.3)
+
+
+def layers(image: tuple[int, ...], kernel: tuple[int, ...]) -> onnx.ModelProto:
+    """Two convolutions with a zero point for each filter, and a ReLU between them."""
+    s, y, channels = Sketch(seed=3), "x", image[1]
+    for filters in (21, 19):
+        zeros = s.random.integers(0, 256, filters).astype(np.uint8)
+        scales = (s.scales(filters) / np.sqrt(channels)).astype(np.float32)
+        w = s.dequantise(s.constant(s.bytes((filters, channels, *kernel), "uint8")), scales, zeros, axis=0)
+        convolved = s.node("Conv", s.there_and_back(y, 0.03, 90, "uint8"), w, pads=[k // 2 for k in kernel] * 2)
+        y, channels = s.node("Relu", convolved), filters
+    return s.model({"x": ("float32", image)}, s.there_and_back(y, 0.3, 120, "uint8"))
+
+
+@pytest.mark.parametrize(
+    ("image", "kernel"),
+    [((2, 8, 11), (3,)), ((1, 8, 6, 5), (1, 1)), ((1, 8, 6, 5), (3, 3)), ((1, 8, 4, 3, 5), (1, 3, 1))],
+)
+def test_layers_hand_on_bytes(image: tuple[int, ...], kernel: tuple[int, ...]) -> None:
+    """What zero points take does not keep the quantisation of the results out of the kernel of a convolution."""
+    model = layers(image, kernel)
+    compiled = compile_model(model, num_threads=1)
+    (program,) = read_artifact(compiled.to_bytes()).programs
+    dtypes = {value.name: value.type.dtype for value in program.values if isinstance(value.type, TensorType)}
+    first, last = (group.outputs for group in compiled.plan.groups if group.kind is GroupKind.CONTRACTION)
+    assert [dtypes[name] for name in first] == ["uint8"] and len(last) == 1
+    check(model, {"x": floats(*image)}, 0.3, kernels=2)
 
 
 @pytest.mark.parametrize("window", WINDOWS)

@@ -406,6 +406,16 @@ def test_no_transpose_is_added_for_an_operand_that_is_read_as_it_is() -> None:
     assert ops(after(text, "fixpoint(transpose_motion,canonicalise,cse,dce)")) == ["transpose", "add", "exp"]
 
 
+def test_a_small_transpose_does_not_become_a_large_one() -> None:
+    text = """graph @g(%x: float32[1,4,8]) -> (%y) {
+          %b = transpose(%x) {perm=[0,2,1]} : float32[1,8,4]
+          %c = constant [2.0] : float32[]
+          %w = broadcast_to(%c) {shape=[16,1,1]} : float32[16,1,1]
+          %y = mul(%b, %w) : float32[16,8,4]
+        }"""
+    assert ops(after(text, "fold_constants,fixpoint(transpose_motion,cse,dce)")) == ["transpose", "mul"]
+
+
 def test_no_transpose_is_added_for_one_that_others_read_too() -> None:
     """It would be moved back next time."""
     text = """graph @g(%x: float32[4,4,4], %z: float32[4,4,4]) -> (%y, %a, %b) {
