@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ from .device_turns import with_turns_as_launches
 from .parameters import Parameters, Written
 from .program_types import SymbolNames, limits, runtime_checks, runtime_size, runtime_symbols, runtime_type
 from .schedule import KernelsOfPlugins, Schedule, lower_with
-from .shared_tables import is_read_plainly, shared_tables
+from .shared_tables import read_plainly, shared_tables
 from .signature import LoweredOnce
 
 LOOP_BOUNDS = 2
@@ -85,13 +86,12 @@ def _with_shared_tables(
     lower: Callable[[Graph, Group, Mapping[str, PackedArg]], tuple[Any, ...]],
 ) -> dict[tuple[int, str], tuple[tuple[Any, ...], ...]]:  # fmt: skip
     """The groups of a plan that read tables which others have packed, lowered to read them there."""
-    before = {g.name: lowered[id(plan), g.name] for g in plan.groups}
-    tables = shared_tables(graph, plan, (launch for cases in before.values() for case in cases for launch in case))
-    readers = [g for g in plan.groups if tables.keys() & set(g.constants)] if tables else []
-    after = {g.name: tuple(lower(graph, case, tables) for case in g.by_case) for g in readers}
-    launches = [launch for cases in {**before, **after}.values() for case in cases for launch in case]
-    kept = {name for name in tables if is_read_plainly(name, launches)}
-    return {(id(plan), g.name): after[g.name] for g in readers if not kept & set(g.constants)}
+    before = {g: lowered[id(plan), g.name] for g in plan.groups}
+    tables = shared_tables(graph, plan, chain.from_iterable(chain(*before.values())))
+    readers = [g for g, cases in before.items() if read_plainly(tables, chain(*cases))]
+    after = {g: tuple(lower(graph, case, tables) for case in g.by_case) for g in readers}
+    kept = read_plainly(tables, chain.from_iterable(chain(*{**before, **after}.values())))
+    return {(id(plan), g.name): after[g] for g in readers if not kept & set(g.constants)}
 
 
 def assemble(

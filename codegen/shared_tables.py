@@ -42,9 +42,9 @@ def shared_tables(graph: Graph, plan: StitchPlan, launches: Iterable[AnyLaunch])
     return found
 
 
-def is_read_plainly(name: str, launches: Iterable[AnyLaunch]) -> bool:
-    """Whether a launch reads a constant as it is."""
-    return any(isinstance(arg, ValueArg) and arg.value == name for launch in launches for arg in launch.args)
+def read_plainly(tables: Collection[str], launches: Iterable[AnyLaunch]) -> set[str]:
+    """Those of the tables that a launch reads as they are."""
+    return {arg.value for launch in launches for arg in launch.args if isinstance(arg, ValueArg)} & set(tables)
 
 
 def _packed(graph: Graph, launch: AnyLaunch) -> Iterator[tuple[Memory, PackedArg]]:

@@ -35,11 +35,20 @@ def pack(matrix: npt.NDArray[Any], packing: Packing) -> npt.NDArray[Any]:
     wanted = (packing.groups, packing.k, packing.n)
     if matrix.shape != wanted and (packing.groups != 1 or matrix.shape != wanted[1:]):
         raise ValueError(f"matrix of shape {matrix.shape} does not fit the packing of {wanted}; plan the kernel again")
-    together, (groups, panels, steps, _) = packing.neighbours, packing.shape
-    padded = np.zeros((groups, steps * together, panels * packing.columns), matrix.dtype)
-    padded[:, : packing.k, : packing.n] = matrix
-    split = padded.reshape(groups, steps, together, panels, packing.columns)
-    return np.ascontiguousarray(split.transpose(0, 3, 1, 4, 2)).reshape(packing.shape)
+    together, columns, (groups, panels, steps, _) = packing.neighbours, packing.columns, packing.shape
+    matrix = matrix.reshape(wanted)
+    if packing.k < steps * together:
+        matrix = np.pad(matrix, ((0, 0), (0, steps * together - packing.k), (0, 0)))
+    packed = np.zeros((groups, panels, steps, columns, together), matrix.dtype)
+    # Each element is copied once, whole panels at the same time: splits of axes are views.
+    whole = packing.n // columns
+    inner = matrix[..., : whole * columns].reshape(groups, steps, together, whole, columns)
+    packed[:, :whole] = inner.transpose(0, 3, 1, 4, 2)
+    if whole < panels:
+        left = packing.n - whole * columns
+        rest = matrix[..., whole * columns :].reshape(groups, steps, together, left)
+        packed[:, whole, :, :left] = rest.transpose(0, 1, 3, 2)
+    return packed.reshape(packing.shape)
 
 
 def pack_blocks(weights: npt.NDArray[np.uint8], packing: BlockPacking) -> npt.NDArray[np.uint8]:
