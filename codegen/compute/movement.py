@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+import tvm_ffi
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm_ffi import StructuralKey
@@ -122,10 +123,19 @@ def _pad(access: Access) -> Expr:
     if mode == "constant":
         return _pad_constant(access, x)
     source = [
-        i if b == 0 and a == 0 else access.simplify(_mirrored(i, b, size, mode))
+        i if b == 0 and a == 0 else access.simplify(_mirrored(_one_place(access, i), b, size, mode))
         for i, b, a, size in zip(access.index, node.attrs["before"], node.attrs["after"], x.shape, strict=True)
     ]
     return access.read(x, source)
+
+
+def _one_place(access: Access, i: Expr) -> Expr:
+    """A variable for an index that was mirrored or wrapped before: what it is made of would double with each pad."""
+    if isinstance(i, int):
+        return i
+    bends: list[Expr] = []
+    tvm_ffi.structural_walk(i, [(bend, bends.append) for bend in (tirx.Min, tirx.Mod, tirx.FloorMod)])
+    return access.once(("place", StructuralKey(i)), lambda: access.bind(i)) if bends else i
 
 
 def _mirrored(i: Expr, before: int, size: int, mode: str) -> Expr:

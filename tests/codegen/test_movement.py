@@ -131,6 +131,18 @@ def test_pad(mode: str, shape: tuple[int, ...], before: tuple[int, ...], after: 
     one("pad", [shape], before=before, after=after, mode=mode)
 
 
+@pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
+def test_pads_of_windows_of_pads(mode: str) -> None:
+    """40 of them in one kernel, whose index grows by each, and does not double."""
+    graph = Graph("pads")
+    y = graph.add_input("x", TensorType("float32", (3, 24)))
+    for _ in range(40):
+        y = graph.emit("pad", graph.emit("neg", y), before=(0, 2), after=(0, 3), mode=mode)
+        y = graph.emit("slice", y, starts=(0, 1), steps=(1, 1), sizes=(3, 24))
+    graph.outputs = [y]
+    check(graph, {"x": number((3, 24))})
+
+
 def test_pad_with_a_value_and_of_nothing() -> None:
     graph = Graph("pad")
     x = graph.add_input("x", TensorType("float32", (2, 0)))
