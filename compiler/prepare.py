@@ -16,6 +16,7 @@ from tilestitch.passes.pipeline import DumpListener, NotesListener, run_pipeline
 from tilestitch.passes.plan import StitchPlan
 from tilestitch.passes.plan.open_sizes import Scope
 from tilestitch.passes.rewrite.precision import is_named
+from tilestitch.passes.schedule.cpu.same_panels import PANELS, Panels, panels_of
 from tilestitch.runtime.archive import atomic_files
 
 from .arithmetic import arithmetic_of_outputs
@@ -75,20 +76,25 @@ class Job:
             found = list(replayed(self._convert(), self.scopes))
         else:
             found = list(variants(self._convert(), shape_sets, regions, favoured, self.refused))
-        result = []
+        result, panels = dict[int, Prepared](), dict[str, int]()
         classes = length_classes([v.imported.graph for v in found], self.donate) if self.donate else {}
-        for number, variant in enumerate(found):
-            tell("import and plan", number, len(found))
+        # Favoured sizes have weights as those have them that they are a part of.
+        for done, number in enumerate(sorted(range(len(found)), key=lambda number: found[number].favoured)):
+            variant = found[number]
+            tell("import and plan", done, len(found))
             folder = self.dump_ir and self.dump_ir / (str(number) if len(found) > 1 else "")
             try:
                 with naming_values([variant.imported.graph]):
-                    result.append(self._planned(variant, classes, self.plans[number] if self.plans else None, folder))
+                    replay = self.plans[number] if self.plans else None
+                    result[number] = self._planned(variant, classes, replay, folder, panels)
+                    planned = result[number].planned
+                    panels = {**panels_of(planned.graph, planned.plan.groups), **panels}
             except (IRError, PassError, HostStepsError, OpenSizeError) as error:
                 needed = variant.needed and not isinstance(error, HostStepsError)
                 if variant.asked or self.scopes is not None or needed:
                     raise
         tell("import and plan", len(found), len(found))
-        return result
+        return [result[number] for number in sorted(result)]
 
     def _convert(self) -> Convert:
         """Converts the model, which is read and checked once, for a set of shapes and a region."""
@@ -104,8 +110,9 @@ class Job:
         return convert
 
     def _planned(
-        self, variant: Variant, classes: Mapping[str, int], replay: StitchPlan | None, folder: Path | None
-    ) -> Prepared:
+        self, variant: Variant, classes: Mapping[str, int], replay: StitchPlan | None, folder: Path | None,
+        panels: Panels,
+    ) -> Prepared:  # fmt: skip
         from tilestitch.codegen.assemble import Planned
         from tilestitch.passes.batches import as_planned, plan_in_images
         from tilestitch.passes.open.regions import with_regions
@@ -115,7 +122,8 @@ class Job:
 
         notes = NotesListener()
         dumps = [DumpListener(folder)] if folder else []
-        context = replace(self.context, listeners=[*self.context.listeners, *dumps, notes])
+        options = {**self.context.options, PANELS: panels}
+        context = replace(self.context, options=options, listeners=[*self.context.listeners, *dumps, notes])
         imported = variant.imported
         _check_kept(imported.graph, self.context.options.get("keep_fp32", ()))
         caches = with_caches(imported.graph, imported.output_names, classes) if classes else ()

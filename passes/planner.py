@@ -28,6 +28,7 @@ from .plan import Group, StitchPlan, WhyNot, wholes_of
 from .plan.kept_floats import with_floats
 from .plan.target import TargetInfo
 from .plan_check import check_plan
+from .schedule.cpu.same_panels import PANELS, with_panels
 from .schedule.device import device_of
 from .schedule.facts import group_facts, nodes_by_name
 from .schedule.kernels import apart_where_too_large, schedule_groups, without_schedule
@@ -172,6 +173,7 @@ def _plan_of(
     result = stitch(fused, aliases=planner != "none")
     positions = {n.name: i for i, n in enumerate(graph.nodes)}
     scheduled = schedule_groups(graph, result.groups, context.target, context.cost_model)
+    scheduled = with_panels(graph, scheduled, context.options.get(PANELS, {}), context.target)
     groups, too_large = apart_where_too_large(graph, scheduled, context.target)
     groups = tuple(without_schedule(g) if context.kernels_of(graph, g) else g for g in groups)
     searched = Searched(groups)

@@ -20,6 +20,7 @@ from tilestitch.passes.fusion.rules.inplace import InPlace
 from tilestitch.passes.fusion.stitcher import Fused, Stitched, fuse, stitch
 from tilestitch.passes.plan import Group, StitchPlan, WhyNot
 from tilestitch.passes.plan.kept_floats import with_floats
+from tilestitch.passes.schedule.cpu.same_panels import PANELS, with_panels
 from tilestitch.passes.schedule.kernels import apart_where_too_large, schedule_groups
 from tilestitch.passes.schedule.launches import completed
 from tilestitch.passes.schedule.order import segments_of
@@ -116,6 +117,7 @@ def _kernels(
             result = launched_apart(result, nodes)
         by_name = {node.name: node for node in typical.nodes}
         scheduled = schedule_groups(typical, result.groups, context.target, context.cost_model)
+        scheduled = with_panels(typical, scheduled, context.options.get(PANELS, {}), context.target)
         scheduled, too_large = apart_where_too_large(typical, scheduled, context.target)
         result = replace(result, refusals=(*result.refusals, *too_large))
         groups = [lifted(group, by_name, nodes, context.target, context.cost_model) for group in scheduled]
