@@ -4,7 +4,7 @@ stored once, as the matmul has them, and kernels that gather rows read them ther
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -28,15 +28,17 @@ def shared_tables(graph: Graph, plan: StitchPlan, launches: Iterable[AnyLaunch])
 
     Only such as all other readers gather rows of: otherwise they are stored as they are anyway.
     """
-    packed = {memory: arg for launch in launches for memory, arg in _packed(graph, launch)}
-    if not packed:
+    large = [(value, value.data) for value in graph.constants if value.data is not None]
+    large = [(value, data) for value, data in large if data.nbytes >= LEAST_BYTES]
+    if not large:
         return {}
+    arrays = {value.name: data for value, data in large}
+    packed = {memory: arg for launch in launches for memory, arg in _packed(arrays, launch)}
     native = {name for group in plan.groups for name in group.nodes}
     found: dict[str, PackedArg] = {}
-    for value in graph.constants:
-        data = value.data
-        arg = None if data is None or data.nbytes < LEAST_BYTES else packed.get(_memory(data))
-        shares = all(_may_share(user, value, native) for user in value.users)
+    for value, data in large:
+        arg = packed.get(_memory(data))
+        shares = arg is not None and all(_may_share(user, value, native) for user in value.users)
         if arg is not None and shares and not graph.is_output(value):
             found[value.name] = replace(arg, value=value.name, of=arg.value)
     return found
@@ -47,14 +49,13 @@ def read_plainly(tables: Collection[str], launches: Iterable[AnyLaunch]) -> set[
     return {arg.value for launch in launches for arg in launch.args if isinstance(arg, ValueArg)} & set(tables)
 
 
-def _packed(graph: Graph, launch: AnyLaunch) -> Iterator[tuple[Memory, PackedArg]]:
-    """The matrices that a launch has packed, and their transposes, by where their elements were before."""
-    constants = {value.name: value for value in graph.constants}
+def _packed(arrays: Mapping[str, NDArray[Any]], launch: AnyLaunch) -> Iterator[tuple[Memory, PackedArg]]:
+    """Those of some matrices that a launch has packed, and their transposes, by where their elements were before."""
     for arg in launch.args:
-        if isinstance(arg, PackedArg) and arg.places is not None and not arg.of:
-            data, places = constants[arg.value].data, arg.places
+        if isinstance(arg, PackedArg) and arg.places is not None and not arg.of and arg.value in arrays:
+            data, places = arrays[arg.value], arg.places
             # Positions in a table are computed in the integers that it needs, and must not need wider ones here.
-            if data is None or (places.elements >= INT32_ELEMENTS) != (data.size >= INT32_ELEMENTS):
+            if (places.elements >= INT32_ELEMENTS) != (data.size >= INT32_ELEMENTS):
                 continue
             yield _memory(data), arg
             yield _memory(data.T), replace(arg, places=Places(places.elements, _transposed(places)))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
+from onnx import numpy_helper, parser
 
 from tests.frontend.checks import floats, ints
 from tests.frontend.microsoft.checks import Arrays, check_node, computed, node_model, run_ort, typed
 from tests.frontend.microsoft.test_rotary import tables
+from tilestitch.compiler import compile_model
 from tilestitch.compiler.frontend import ConversionError, FrontendError, import_model
+from tilestitch.runtime import load
 
 HEADS, KV, D = 4, 2, 16
 WIDTH, KV_WIDTH = HEADS * D, KV * D
@@ -174,3 +179,44 @@ def test_a_total_length_that_only_run_time_knows() -> None:
     model = typed(node_model("GroupQueryAttention", step([5], 1, 5, room=5), ATTRS), [floats(1, 1, WIDTH)])
     with pytest.raises(FrontendError, match="x6"):
         import_model(model)
+
+
+@pytest.mark.parametrize("rotary", [0, 1])
+def test_open_sizes_as_a_model_builder_writes_them(rotary: int, tmp_path: Path) -> None:
+    """The lengths come of a mask; caches grow from nothing, or have room for more than is in them."""
+    cos, sin = tables(D // 2, "float32")[:2]
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]>
+        g (float[b, s, {WIDTH + 2 * KV_WIDTH}] qkv, int64[b, total] mask,
+           float[b, {KV}, past, d] past_key, float[b, {KV}, past, d] past_value) => (
+           float[b, s, {WIDTH}] y, float[b, {KV}, present, {D}] key, float[b, {KV}, present, {D}] value) {{
+            one = Constant<value_ints=[1]>()
+            last = Constant<value_int=1>()
+            counted = ReduceSum<keepdims=0>(mask, one)
+            before = Sub(counted, one)
+            lengths = Cast<to=6>(before)
+            shape = Shape(mask)
+            longest = Gather<axis=0>(shape, last)
+            whole = Cast<to=6>(longest)
+            y, key, value = com.microsoft.GroupQueryAttention
+                <num_heads={HEADS}, kv_num_heads={KV}, do_rotary={rotary}>(
+                qkv, , , past_key, past_value, lengths, whole{", cos, sin" if rotary else ""})
+        }}""")
+    if rotary:
+        model.graph.initializer.extend(numpy_helper.from_array(x, n) for x, n in ((cos, "cos"), (sin, "sin")))
+    compile_model(model, host_steps=False, cache=False).save(tmp_path / "m.tsm")
+    ours, options = load(tmp_path / "m.tsm"), ort.SessionOptions()
+    theirs = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    for batch, room in ((1, 0), (2, 0), (1, 11), (3, 11)):
+        caches = [np.zeros((batch, KV, room, D), np.float32)] * 2
+        total = 0
+        for rows in (5, 1, 1):
+            total += rows
+            mask = np.ones((batch, total), np.int64)
+            given = dict(zip(("past_key", "past_value"), caches, strict=True))
+            given |= {"qkv": floats(batch, rows, WIDTH + 2 * KV_WIDTH, seed=total), "mask": mask}
+            found = list(ours.run(given).values())
+            y, *caches = theirs.run(None, given)
+            assert [x.shape for x in found] == [x.shape for x in (y, *caches)]
+            np.testing.assert_allclose(found[0], y, rtol=1e-5, atol=1e-5)
+            for one, other in zip(found[1:], caches, strict=True):
+                np.testing.assert_allclose(one[:, :, :total], other[:, :, :total], rtol=1e-5, atol=1e-5)

@@ -1,7 +1,8 @@
 """Attention whose query heads share keys, with a cache: the form in which exporters of language models write decoders.
 
 A cache has room for a number of tokens; how many are in it, `seqlens_k` says at run time. Where that is known when
-compiling, as it is of a prompt, nothing but concatenations and constant masks is left of it.
+compiling, as it is of a prompt, nothing but concatenations and constant masks is left of it. Of open sizes, the tokens
+are taken from the cache and the new ones, one after the other, by their places.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from math import sqrt
 import numpy as np
 
 from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.claims import may_be_equal
+from tilestitch.compiler.ir.sizes import Size, is_open, largest
 from tilestitch.compiler.ir.types import to_numpy_dtype
 
 from ...builder import dtype_of
@@ -29,19 +32,19 @@ from .rotary import by_position
 class Place:
     """Where the tokens of this step stand among all: token s of sequence b is at position start[b] + s."""
 
-    batch: int
-    rows: int
+    batch: Size
+    rows: Size
     """Tokens of this step."""
-    total: int
+    total: Size
     """Keys that queries may see, of the longest sequence."""
-    room: int
+    room: Size
     """Tokens for which there is room in the cache that comes out."""
     start: int | Value
     """Tokens that were in the cache before: one number for all sequences, or int32 [B]."""
 
     def positions(self, ctx: Context, dtype: str = "int32") -> Value:
         """[B, S], or [1, S] where all sequences are equal."""
-        step = ctx.constant(np.arange(self.rows)[None], dtype)
+        step = ctx.expand_dims(ctx.iota(self.rows, dtype), (0,))
         if isinstance(self.start, int):
             return ctx.add(step, self.start)
         return ctx.add(step, ctx.reshape(ctx.cast(self.start, dtype), (self.batch, 1)))
@@ -100,23 +103,24 @@ def _place(ctx: Context, q: Value) -> Place:
     past = ctx.optional(3)
     if (past is None) != (ctx.optional(4) is None):
         raise ctx.fail("past_key and past_value are given together or not at all; correct the model")
-    total = int(ctx.constant_of(6).reshape(()))
-    room = max(total, 0 if past is None else ctx.dim(past, 2))
-    if total < rows:
+    (total,) = ctx.ints_of(6)
+    room = total if past is None else largest(total, ctx.dim(past, 2))
+    if not is_open(total) and not is_open(rows) and total < rows:
         raise ctx.fail(f"total_sequence_length is {total}, less than the {rows} tokens of this step; correct it")
     return Place(batch, rows, total, room, _start(ctx, batch, rows, total))
 
 
-def _start(ctx: Context, batch: int, rows: int, total: int) -> int | Value:
+def _start(ctx: Context, batch: Size, rows: Size, total: Size) -> int | Value:
     """What was in the cache; a first prompt, as long as all there is, finds it empty."""
     valid = ctx.optional(16)
     if total == rows and valid is None:
         return 0
     length = ctx.add(ctx.reshape(ctx.input(5), (batch,)), 1)
-    start = ctx.maximum(ctx.sub(length, rows if valid is None else valid), 0)
+    start = ctx.maximum(ctx.sub(length, ctx.size(rows, "int32") if valid is None else valid), 0)
     if start.data is not None and np.all(start.data == start.data[:1]) and batch:
         return int(start.data[0])
-    if rows > 1 and batch > 1 and valid is None:
+    # What ONNX Runtime refuses when it runs the model is not known here where sizes are open.
+    if not is_open(rows) and rows > 1 and not is_open(batch) and batch > 1 and valid is None:
         raise ctx.fail(
             f"{rows} tokens of each of {batch} sequences follow a cache; without query_seqlens there may be one "
             "sequence, or one token of each"
@@ -134,13 +138,16 @@ def _cache(ctx: Context, place: Place, index: int, new: Value) -> Value:
     if past is None:
         past = ctx.full((batch, heads, 0, depth), 0.0, dtype_of(new))
     stated = ctx.shape(past)
-    if stated[:2] != (batch, heads) or stated[3] != depth or dtype_of(past) != dtype_of(new):
+    fits = all(map(may_be_equal, (*stated[:2], stated[3]), (batch, heads, depth)))
+    if not fits or dtype_of(past) != dtype_of(new):
         raise ctx.fail(f"a cache of type {past.type} does not fit new keys or values of type {new.type}")
     if isinstance(place.start, int):
         if place.start + rows > place.room or place.start > stated[2]:
             raise ctx.fail(f"the cache holds {stated[2]} tokens, not the {place.start} before this step; correct it")
         before = ctx.slice_axis(past, 2, 0, place.start)
         return _padded(ctx, ctx.concat([before, new], 2) if place.start else new, place.room)
+    if any(map(is_open, (batch, rows, stated[2], place.room))):
+        return _placed(ctx, place, past, new, place.start)
     start = ctx.reshape(place.start, (-1, 1))
     position = ctx.constant(np.arange(place.room), "int32")
     offset = ctx.sub(position, start)
@@ -151,14 +158,29 @@ def _cache(ctx: Context, place: Place, index: int, new: Value) -> Value:
     return ctx.select(kept, _padded(ctx, past, place.room), ctx.select(filled, moved, 0.0))
 
 
+def _placed(ctx: Context, place: Place, past: Value, new: Value, start: Value) -> Value:
+    """The cache of open sizes, from what it held, with the new tokens after it."""
+    held = ctx.dim(past, 2)
+    both, position = ctx.concat([past, new], 2), ctx.iota(place.room, "int32")
+    offset = ctx.sub(position, ctx.reshape(start, (place.batch, 1)))
+    source = ctx.select(ctx.less(offset, 0), position, ctx.add(offset, ctx.size(held, "int32")))
+    last = ctx.size(held + place.rows - 1, "int32")
+    moved = _by_token(ctx, both, ctx.clamp(source, 0, last))
+    filled = ctx.reshape(ctx.less(offset, ctx.size(place.rows, "int32")), (place.batch, 1, place.room, 1))
+    return ctx.select(filled, moved, 0.0)
+
+
 def _moved(ctx: Context, new: Value, source: Value) -> Value:
     """Tokens source[B, room] of new[B, heads, S, D]."""
     if ctx.dim(new, 0) == 1:
         return ctx.gather(new, ctx.squeeze(source, (0,)), 2)
-    by_token = ctx.emit(
-        "gather_nd", ctx.swap_axes(new, 1, 2), ctx.expand_dims(ctx.cast(source, "int64"), (2,)), batch_dims=1
-    )
-    return ctx.swap_axes(by_token, 1, 2)
+    return _by_token(ctx, new, source)
+
+
+def _by_token(ctx: Context, x: Value, source: Value) -> Value:
+    """Tokens source[B, room] of x[B, heads, S, D]."""
+    places = ctx.expand_dims(ctx.cast(source, "int64"), (2,))
+    return ctx.swap_axes(ctx.emit("gather_nd", ctx.swap_axes(x, 1, 2), places, batch_dims=1), 1, 2)
 
 
 def _padded(ctx: Context, x: Value, room: int) -> Value:
@@ -208,7 +230,7 @@ def _scores(ctx: Context, place: Place, q: Value, keys: Value) -> Value:
 
 def _visible(ctx: Context, place: Place) -> Value | None:
     """bool [B or 1, 1, S or 1, T]: keys up to the query's own position, and no further back than the window reaches."""
-    key = ctx.constant(np.arange(place.total), "int32")
+    key = ctx.iota(place.total, "int32")
     window = ctx.attr("local_window_size", -1)
     if not ctx.attr("causal", 1):
         if window > 0:
