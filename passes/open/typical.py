@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from itertools import count, islice, permutations
+from itertools import count, islice, permutations, product
 from math import lcm
 from typing import Any
 
@@ -24,6 +24,8 @@ WORK = 16
 MOST_COMPARED, MOST_TIMES = 12, 4
 """So many sizes are compared, none of them more than so many times as large as the first ones."""
 MOST_TRIED = 1 << 24
+MOST_PARTS = 65
+"""Fewer parts of a size, such as patches along an edge of an image, are tried where a claim is of two sizes."""
 MOST_ORDERS = 24
 """Of the sizes among the symbols that are tried, as one may have to be less than another."""
 
@@ -83,6 +85,29 @@ def _candidates(graph: Graph, given: Mapping[str, int]) -> Iterator[dict[str, in
         sizes = _raised(graph, {s.name: _in_range(s, prime, 1) for s, prime in zip(graph.symbols, order, strict=True)})
         if _all_hold(graph, sizes):
             yield sizes
+    primes = next(_orders(taken, len(graph.symbols), FEW))
+    few = {s.name: _in_range(s, prime, _divided(graph, s)) for s, prime in zip(graph.symbols, primes, strict=True)}
+    for pair in _pairs(graph):
+        if _all_hold(graph, {**few, **pair}):
+            yield {**few, **pair}
+
+
+def _pairs(graph: Graph) -> Iterator[dict[str, int]]:
+    """Sizes of two symbols that a claim leaves few of, as of images with so many patches: those that differ first, and
+    of these the more alike ones.
+    """
+    for claim in graph.claims:
+        pair = [symbol for symbol in graph.symbols if symbol in symbols_of([claim.size])]
+        if not claim.exact or len(pair) != 2:
+            continue
+        steps = [_divided(graph, symbol) for symbol in pair]
+        numbers = sorted(
+            product(range(2, MOST_PARTS), repeat=2), key=lambda both: (both[0] == both[1], abs(both[0] - both[1]))
+        )
+        for both in numbers:
+            sizes = {s.name: _in_range(s, number, step) for s, number, step in zip(pair, both, steps, strict=True)}
+            if claim.holds(sizes):
+                yield sizes
 
 
 def _all_hold(graph: Graph, sizes: Mapping[str, int]) -> bool:

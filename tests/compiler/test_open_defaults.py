@@ -180,8 +180,21 @@ def test_shapes_leave_ranges_to_the_other_inputs() -> None:
     assert (compiled.explain()["host"]["steps"], ranges(compiled)[0]) == (0, {"m": (1, LARGEST)})
 
 
-PRODUCT = "(float[n, m] x) => (float[6] y) <int64[1] s = {6}> { r = Reshape(x, s)  y = Neg(r) }"
+PAIR = "(float[n, m] x) => (float[6] y) <int64[1] s = {6}> { r = Reshape(x, s)  y = Neg(r) }"
 """What is claimed of two sizes together is no range of either."""
+PRODUCT = "(float[n, m, k] x) => (float[8] y) <int64[1] s = {8}> { r = Reshape(x, s)  y = Neg(r) }"
+"""Of three, no sizes are tried."""
+
+
+def test_two_sizes_of_which_a_claim_leaves_few_are_compiled() -> None:
+    compiled = compile_model(model(PAIR))
+    assert compiled.explain()["host"]["steps"] == 0
+    with load(compiled.to_bytes()) as module:
+        for n in (1, 2, 3, 6):
+            x = np.arange(6, dtype=np.float32).reshape(n, -1)
+            np.testing.assert_array_equal(module.run({"x": x})["y"], -x.reshape(6))
+        with pytest.raises(InputError, match="must be 0"):
+            module.run({"x": np.zeros((2, 4), np.float32)})
 
 
 def test_what_cannot_be_compiled_for_all_sizes_is_left_to_the_host_with_the_reason() -> None:
@@ -190,9 +203,9 @@ def test_what_cannot_be_compiled_for_all_sizes_is_left_to_the_host_with_the_reas
     assert "no typical sizes" in explained["sizes"]["refused"]
     assert {one["rule"] for one in explained["host"]["reasons"]} == {"host.open_dimension"}
     with load(compiled.to_bytes()) as module:
-        for n in (1, 2, 6):
-            x = np.arange(6, dtype=np.float32).reshape(n, -1)
-            np.testing.assert_array_equal(module.run({"x": x})["y"], -x.reshape(6))
+        for n in (1, 2, 8):
+            x = np.arange(8, dtype=np.float32).reshape(n, -1, 1)
+            np.testing.assert_array_equal(module.run({"x": x})["y"], -x.reshape(8))
 
 
 def test_ranges_that_were_asked_for_are_compiled_or_refused() -> None:

@@ -342,3 +342,30 @@ def test_open_rows_that_are_typically_shorter_than_a_vector_are_pooled(taps: int
         feeds = {"x": np.random.default_rng(1).integers(0, 256, (2, 17, 3, width)).astype(np.uint8)}
         for actual, wanted in zip(load(compiled.to_bytes()).run(feeds).values(), reference(feeds), strict=True):
             assert np.array_equal(actual, wanted)
+
+
+def test_images_of_any_shape_that_have_as_many_patches_as_there_are_positions() -> None:
+    """As exporters declare a vision transformer: both sizes open, though only their patches' number is."""
+    rng = np.random.default_rng(0)
+    model = parser.parse_model(
+        HEAD
+        + """(float[b, colours, h, w] x) => (float[b, 36, 24] y) {
+        patches = Conv<strides=[4,4]>(x, k)
+        shape = Shape<start=0, end=2>(patches)
+        rest = Constant<value_ints=[-1]>()
+        flat = Concat<axis=0>(shape, rest)
+        rows = Reshape(patches, flat)
+        tokens = Transpose<perm=[0,2,1]>(rows)
+        placed = Add(tokens, positions)
+        y = Tanh(placed)
+    }"""
+    )
+    for name, shape in (("k", (24, 3, 4, 4)), ("positions", (1, 36, 24))):
+        model.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(shape, np.float32) / 4, name))
+    compiled = load(compile_model(model, cache=False, host_steps=False).to_bytes())
+    reference = rivals.onnxruntime(model, 1)
+    for batch, height, width in ((1, 24, 24), (2, 8, 72), (1, 39, 19)):
+        x = rng.standard_normal((batch, 3, height, width), np.float32)
+        assert_close(compiled.run({"x": x})["y"], reference({"x": x})[0], MODELS["float32"])
+    with pytest.raises(InputError, match="must be 0"):
+        compiled.run({"x": np.zeros((1, 3, 24, 28), np.float32)})
