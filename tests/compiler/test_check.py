@@ -396,7 +396,7 @@ def test_the_plan_of_sizes_that_are_found_when_it_runs_is_looked_at(
 def test_a_loop_whose_results_differ_is_named_as_a_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]>
-        net (float[4,4] x, float[4,4] w) => (float[4,4] y) <int64 n = {3}, bool t = {1}> {
+        net (float[4,4] x, float[4,4] w) => (float[4,4] y) <int64 n = {40}, bool t = {1}> {
           [first] a = Tanh (x)
           [turns] b = Loop (n, t, a) <body = once (int64 i, bool go, float[4,4] s) => (bool on, float[4,4] next) {
             on = Identity (go)
