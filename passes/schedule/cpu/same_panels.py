@@ -34,12 +34,8 @@ def panels_of(graph: Graph, groups: Sequence[Group]) -> dict[str, int]:
     """Those of a plan."""
     by_name = {node.name: node for node in graph.nodes}
     parts = (part for group in groups for part in (group.parts if group.stages else (group,)))
-    found = ((part.schedule, _packed(by_name, part)) for part in parts)
-    return {
-        packed[0]: schedule.vectors
-        for schedule, packed in found
-        if packed is not None and type(schedule) is CpuGemmSchedule
-    }
+    found = (packed for part in parts if (packed := _packed(by_name, part)) is not None)
+    return {name: schedule.vectors for name, _, schedule in found}
 
 
 def with_panels(graph: Graph, groups: Sequence[Group], panels: Panels, target: TargetInfo) -> tuple[Group, ...]:
@@ -54,10 +50,10 @@ def _with_panels(by_name: Mapping[str, Node], group: Group, panels: Panels, targ
     if group.stages:
         stages = tuple(tuple(_with_panels(by_name, part, panels, target) for part in stage) for stage in group.stages)
         return replace(group, stages=stages)
-    packed, own = _packed(by_name, group), group.schedule
-    if packed is None or type(own) is not CpuGemmSchedule:
+    packed = _packed(by_name, group)
+    if packed is None:
         return group
-    name, shape = packed
+    name, shape, own = packed
     if panels.get(name, own.vectors) == own.vectors:
         return group
     isa = target.core
@@ -67,11 +63,14 @@ def _with_panels(by_name: Mapping[str, Node], group: Group, panels: Panels, targ
     return replace(group, schedule=other) if fits else group
 
 
-def _packed(by_name: Mapping[str, Node], group: Group) -> tuple[str, GemmShape] | None:
-    """The weights that a group has packed, by their name, and its GEMM."""
-    if not isinstance(group.schedule, CpuGemmSchedule):
+def _packed(by_name: Mapping[str, Node], group: Group) -> tuple[str, GemmShape, CpuGemmSchedule] | None:
+    """The weights that a group has packed, by their name, its GEMM, and the schedule of that."""
+    schedule = group.schedule
+    # Those of instructions that take several steps at once are packed otherwise, by more than the width of a panel.
+    if type(schedule) is not CpuGemmSchedule:
         return None
     matmul = Matmul(AnchoredGroup.of(look_up(by_name, group)))
     weights = matmul.operands[1]
     large = weights.data is not None and weights.data.nbytes >= LEAST_BYTES
-    return (weights.name, matmul.gemm) if large and matmul.gemm.packed and matmul.gemm.blocks is None else None
+    fits = large and matmul.gemm.packed and matmul.gemm.blocks is None
+    return (weights.name, matmul.gemm, schedule) if fits else None
