@@ -76,16 +76,6 @@ def dit_inputs() -> Mapping[str, Tensor]:
     }  # fmt: skip
 
 
-def film(channels: int, width: int, frames: int = 2, size: int = 8) -> Callable[[], Mapping[str, Tensor]]:
-    def inputs() -> Mapping[str, Tensor]:
-        return {
-            "hidden_states": torch.randn(1, channels, frames, size, size), "timestep": torch.tensor([7]),
-            "encoder_hidden_states": torch.randn(1, 7, width),
-        }  # fmt: skip
-
-    return inputs
-
-
 def text_and_picture() -> Mapping[str, Tensor]:
     found = latents(4, 16, 32)
     found["hidden_states"] = found.pop("sample")

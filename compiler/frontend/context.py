@@ -23,7 +23,7 @@ from .builder import Builder
 from .errors import ConversionError, NotStatic
 from .found_sizes import entries_of, sizes_of
 from .onnx_types import dtype_of, from_type_proto
-from .scope import Scope, declared_type
+from .scope import Scope
 from .sizes import contents_of
 from .tensors import to_array
 
@@ -173,10 +173,6 @@ class Context(Builder):
     def inline_subgraph(self, proto: GraphProto, inputs: Iterable[Value]) -> list[Value]:
         """A body converted in place, with these values as its formal inputs (constant If, unrolled Loop)."""
         return self.scope.inline_subgraph(proto, inputs, self.name)
-
-    def declared_input_type(self, proto: GraphProto, index: int) -> Type | None:
-        """The type that a body declares for a formal input, if any."""
-        return declared_type(proto, index)
 
     # -- errors --------------------------------------------------------------------------------------------
 

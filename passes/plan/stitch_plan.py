@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -208,9 +208,6 @@ class StitchPlan:
                 f"{graph.name!r} with {actual[:12]}; compile the same model with the same passes, shapes and version, "
                 "or leave out --plan"
             )
-
-    def with_plugins(self, plugins: tuple[PluginRecord, ...]) -> StitchPlan:
-        return replace(self, plugins=plugins)
 
 
 def _range_of(symbol: Symbol) -> str:

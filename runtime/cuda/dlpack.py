@@ -13,7 +13,7 @@ import numpy as np
 
 from tilestitch.runtime.dtypes import numpy_dtype
 
-CUDA, CUDA_HOST, CUDA_MANAGED = 2, 3, 13
+CUDA, CUDA_MANAGED = 2, 13
 _INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
 _CODES = {"i": _INT, "u": _UINT, "f": _FLOAT, "c": _COMPLEX, "b": _BOOL}
 _NAMES = {

@@ -7,7 +7,7 @@ makes no loop of what is between.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -41,17 +41,6 @@ class Flow:
     def loops(self) -> tuple[Loop, ...]:
         """All loops, outer ones before those in them."""
         return tuple(_loops(self.successors, frozenset(self.successors), 1))
-
-    def reachable(self, starts: Iterable[int]) -> frozenset[int]:
-        """What may come after one of `starts`."""
-        found: set[int] = set()
-        pending = [after for start in starts for after in self.successors[start]]
-        while pending:
-            number = pending.pop()
-            if number not in found:
-                found.add(number)
-                pending.extend(self.successors[number])
-        return frozenset(found)
 
 
 def flow_of(instructions: Sequence[Instruction]) -> Flow:

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .code import MachineCode
@@ -133,7 +133,3 @@ def _narrow(code: MachineCode, promised: Widths) -> Iterator[Finding]:
                 f"the widest access is of {is_} bytes, not {wanted} as the template asked: is it aligned in the text?"
             )
             yield Finding(rule, code.symbol, code.architecture, reason)
-
-
-def lint_all(codes: Iterable[MachineCode]) -> tuple[Finding, ...]:
-    return tuple(finding for code in codes for finding in lint(code))

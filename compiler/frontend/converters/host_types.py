@@ -7,7 +7,6 @@ from typing import Any
 
 from tilestitch.compiler.frontend.builder import dtype_of, normalize_axis
 from tilestitch.compiler.frontend.context import Context
-from tilestitch.compiler.frontend.errors import NotStatic
 from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, IRError, OptionalType, SequenceType, TensorType, Type, Value
 
 Dim = int | str
@@ -143,11 +142,3 @@ def fold_step(ctx: Context, name: str, values: Sequence[Value | None], attrs: di
     except HostError as error:
         raise IRError(str(error)) from error
     return tuple(ctx.constant(r, name=name) for r in results)
-
-
-def require_rank(ctx: Context, value: Value) -> int:
-    """The rank, or NotStatic."""
-    rank = rank_or_none(value)
-    if rank is None:
-        raise NotStatic(f"%{value.name} has type {value.type}: its rank is known only at run time")
-    return rank
