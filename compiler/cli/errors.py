@@ -26,7 +26,7 @@ class AccuracyError(Exception):
     exit_code = ACCURACY
 
 
-class MissingPackageError(Exception):
-    """A package that the command needs is not installed."""
+class OutputError(Exception):
+    """Standard output cannot be written."""
 
     exit_code = ENVIRONMENT

@@ -6,6 +6,7 @@ import argparse
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilestitch.compiler.cli.arguments import natural
@@ -14,6 +15,9 @@ from tilestitch.compiler.cli.paths import existing
 
 if TYPE_CHECKING:
     import numpy as np
+
+_ARRAY_MAGIC = (b"\x93NUMPY", b"PK\x03\x04", b"PK\x05\x06")
+"""How files of one array, and zips of several, begin."""
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +58,6 @@ def input_files(texts: Sequence[str]) -> list[str]:
 
 def read_inputs(texts: Sequence[str]) -> dict[str, np.ndarray]:
     """Arrays by name from `NAME=FILE.npy` arguments. Pickled arrays are refused."""
-    import numpy as np
 
     inputs: dict[str, np.ndarray] = {}
     for text in texts:
@@ -63,14 +66,25 @@ def read_inputs(texts: Sequence[str]) -> dict[str, np.ndarray]:
             raise UsageError(f"--input {text!r} is not of the form NAME=FILE.npy")
         if name in inputs:
             raise UsageError(f"--input {name} is given twice")
-        try:
-            array = np.load(existing(path), allow_pickle=False)
-        except (ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise UsageError(f"--input {name}: {path} is not a plain .npy file ({error})") from error
-        if not isinstance(array, np.ndarray):
-            raise UsageError(f"--input {name}: {path} holds several arrays; save one as .npy")
-        inputs[name] = array
+        inputs[name] = _read_array(name, existing(path))
     return inputs
+
+
+def _read_array(name: str, path: Path) -> np.ndarray:
+    import numpy as np
+
+    with path.open("rb") as file:
+        if not file.read(len(_ARRAY_MAGIC[0])).startswith(_ARRAY_MAGIC):  # numpy would advise to load it as a pickle
+            raise UsageError(f"--input {name}: {path} is not a .npy file; write one with numpy.save")
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UsageError(
+            f"--input {name}: {path} is not a plain .npy file ({error}); write it again with numpy.save"
+        ) from error
+    if not isinstance(array, np.ndarray):
+        raise UsageError(f"--input {name}: {path} holds several arrays; save one as .npy")
+    return array
 
 
 def inputs_for(model: Any, options: argparse.Namespace) -> dict[str, np.ndarray]:

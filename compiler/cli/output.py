@@ -4,15 +4,31 @@ standard error.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from tilestitch.compiler.cli.errors import OutputError
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    """OutputError where standard output cannot be written, but for a closed pipe: its reader has had enough."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"standard output cannot be written: {error.strerror}; send it elsewhere") from error
 
 
 def say(text: str = "") -> None:
     """The answer of a command, as text for people."""
-    print(text, flush=True)
+    with _writing():
+        print(text)
 
 
 def warn(text: str) -> None:
@@ -27,8 +43,9 @@ def note(text: str) -> None:
 
 def give(value: Any) -> None:
     """The result of a command with --json."""
-    json.dump(value, sys.stdout, indent=2, allow_nan=False)
-    sys.stdout.write("\n")
+    with _writing():
+        json.dump(value, sys.stdout, indent=2, allow_nan=False)
+        sys.stdout.write("\n")
 
 
 def describe_sizes(symbols: Sequence[Mapping[str, Any]]) -> str:

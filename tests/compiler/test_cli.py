@@ -138,6 +138,14 @@ def test_interrupt_is_exit_code_130_and_no_traceback(tmp_path: Path) -> None:
     assert complaint.strip() == "interrupted"
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_an_answer_that_cannot_be_written_is_an_error(options: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*CLI, "doctor", *options], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == errors.ENVIRONMENT
+    assert done.stderr == "error: standard output cannot be written: No space left on device; send it elsewhere\n"
+
+
 def test_a_closed_pipe_is_no_error() -> None:
     with subprocess.Popen([*CLI, "doctor", "--json"], stdout=-1, stderr=-1) as process:
         assert process.stdout is not None
@@ -259,6 +267,9 @@ def test_inputs_from_files(tmp_path: Path) -> None:
     np.testing.assert_array_equal(inputs.read_inputs([f"a=b={path}"])["a=b"], np.arange(3))
     np.save(path, np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(errors.UsageError, match=r"not a plain \.npy file"):
+        inputs.read_inputs([f"x={path}"])
+    path.write_text("0 1 2")
+    with pytest.raises(errors.UsageError, match=r"x\.npy is not a \.npy file; write one with numpy\.save"):
         inputs.read_inputs([f"x={path}"])
     np.savez(tmp_path / "x.npz", a=np.ones(1))
     with pytest.raises(errors.UsageError, match="several arrays"):
