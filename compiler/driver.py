@@ -415,7 +415,7 @@ def _with_records(
     """What was measured, and `model` for the rest. Raises OptionError where the file has nothing for this machine."""
     if path is None:
         if frozen:
-            raise OptionError("frozen are records; give their file with records (--records)")
+            raise OptionError("frozen needs records of measured kernels; name their file with records (--records)")
         return model
     if not target.startswith("cpu"):
         raise OptionError(f"records are of kernels for CPUs, not for {target}; leave them out")

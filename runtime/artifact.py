@@ -329,8 +329,7 @@ class Artifact:
             _check_supplied({n: (dtype_name(a.dtype), a.shape) for n, a in arrays.items()}, expected, "the weights")
             raw = {name: _aligned(np.frombuffer(_raw_bytes(arrays[name]), np.uint8)) for name in expected}
         else:
-            data = _map_file(supplied)
-            stored = _stored_tensors(data, str(supplied), "")
+            data, stored = _supplied_tensors(supplied)
             _check_stored(stored, expected, str(supplied))
             raw = _mapped_weights(data, {name: stored[name] for name in expected})
         if verify:
@@ -480,6 +479,17 @@ def _as_stored(info: WeightInfo) -> WeightInfo:
     """How the safetensors file holds a weight: types that the format lacks are bytes there."""
     dtype, shape = safetensors.stored_type(info.dtype, info.shape)
     return replace(info, dtype=dtype, shape=shape)
+
+
+def _supplied_tensors(file: str | os.PathLike[str]) -> tuple[memoryview, Mapping[str, safetensors.Stored]]:
+    data = _map_file(file)
+    try:
+        return data, safetensors.read_header(data)
+    except ArtifactSchemaError as error:
+        raise WeightsError(
+            f"{os.fspath(file)} is no safetensors file, or a damaged one ({error.problem}); give the weights that were "
+            "written with the artifact"
+        ) from error
 
 
 def _check_none_missing(found: Iterable[str], expected: Iterable[str], file: str) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from .errors import DeviceError, InputError
+from .errors import DeviceError, DeviceNameError, InputError
 from .program import DeviceStep, NativeStep, Program, ValueSpec
 
 if TYPE_CHECKING:
@@ -204,12 +204,12 @@ class DeviceName:
 
     @staticmethod
     def parse(text: str | EmulatorOptions) -> DeviceName:
-        """Raises `DeviceError` for what is no device's name."""
+        """Raises `DeviceNameError` for what is no device's name."""
         if not isinstance(text, str):
             return _with_options(text)
         match = re.fullmatch(r"(cpu|emulator)|(cuda)(?::(\d{1,4}))?", text)
         if match is None:
-            raise DeviceError(f"device {text!r} is unknown; give cpu, cuda, cuda:N (GPU number N) or emulator")
+            raise DeviceNameError(f"device {text!r} is unknown; give cpu, cuda, cuda:N (GPU number N) or emulator")
         return DeviceName(match[1] or match[2], int(match[3] or 0))
 
 
@@ -217,7 +217,9 @@ def _with_options(value: object) -> DeviceName:
     from .emulator import EmulatorOptions
 
     if not isinstance(value, EmulatorOptions):
-        raise DeviceError(f"device {value!r} is no name of a device; give cpu, cuda, cuda:N (GPU number N) or emulator")
+        raise DeviceNameError(
+            f"device {value!r} is no name of a device; give cpu, cuda, cuda:N (GPU number N) or emulator"
+        )
     return DeviceName("emulator", options=(value,))
 
 

@@ -77,3 +77,9 @@ class DeviceError(TilestitchRuntimeError):
     """The device that was asked for is not there, or the artifact was not built for it."""
 
     exit_code = 4
+
+
+class DeviceNameError(DeviceError):
+    """What was given as the name of a device is none."""
+
+    exit_code = 1

@@ -187,9 +187,11 @@ def parse_target(text: str) -> CpuTarget:
     kind, _, rest = text.partition(":")
     if kind != "cpu":
         raise TargetError(f"target {text!r} is no CPU; write cpu, cpu:znver4 or cpu:x86-64-v3")
-    if not rest:
+    if text == "cpu":
         return host_target()
     name, *attributes = rest.split(",")
+    if not name:
+        raise TargetError(f"target {text!r} names no processor; write cpu for this machine's, or cpu:znver4")
     triple, slash, mcpu = name.partition("/")
     if not slash:
         triple, mcpu = str(target_codegen.llvm_get_system_triple()), name

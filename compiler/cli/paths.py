@@ -38,13 +38,14 @@ def writable(path: str, taken: Sequence[str | Path | None] = ()) -> Path:
     if not target.parent.is_dir():
         raise UsageError(f"{path}: the folder {target.parent} does not exist; make it first")
     if not os.access(target.parent, os.W_OK):
-        raise UsageError(f"{path}: the folder {target.parent} cannot be written to")
+        raise UsageError(f"{path}: the folder {target.parent} cannot be written to; name a file in another")
     reason = irreplaceable(target)
     if reason is not None:
         raise UsageError(f"{path} {reason}; name another file")
     for other in (path for path in taken if path):
         if _same(target, Path(other)):
-            raise UsageError(f"{path} is {other}, which this command reads or writes too; name another file")
+            same = "" if path == str(other) else f" is the same file as {other}, and"
+            raise UsageError(f"{path}{same} is read or written by this command already; name another file")
     return target
 
 
@@ -57,6 +58,9 @@ def writable_folder(path: str, taken: Sequence[str | Path | None] = ()) -> Path:
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{path} is a file; name a folder")
+    made_in = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    if not (made_in.is_dir() and os.access(made_in, os.W_OK)):
+        raise UsageError(f"{path}: {made_in} cannot be written to; name another folder")
     for other in (path for path in taken if path):
         if any(_is_dump(folder, file) for file in (Path(other).absolute(), Path(other).resolve())):
             raise UsageError(

@@ -47,15 +47,17 @@ def onnxruntime(model: ModelProto | Path, threads: int | None = None, as_written
     try:
         session = ort.InferenceSession(_loadable(model), options, providers=["CPUExecutionProvider"])
     except failures as error:
-        raise UsageError(f"ONNX Runtime cannot load the model ({error}); {remedy}") from error
-    names = [value.name for value in session.get_inputs()]
+        raise UsageError(f"ONNX Runtime cannot load the model ({_one_line(error)}); {remedy}") from error
+    declared = {value.name: value.shape for value in session.get_inputs()}
     types = [value.type for value in session.get_outputs()]
 
     def run(inputs: Mapping[str, Any]) -> Sequence[np.ndarray]:
+        feeds = _named(inputs, list(declared))
+        _check_shapes(feeds, declared)
         try:
-            results = session.run(None, _named(inputs, names))
+            results = session.run(None, feeds)
         except failures as error:
-            raise UsageError(f"ONNX Runtime cannot run the model ({error}); {remedy}") from error
+            raise UsageError(f"ONNX Runtime cannot run the model ({_one_line(error)}); {remedy}") from error
         return [_typed(result, type_) for result, type_ in zip(results, types, strict=True)]
 
     return run
@@ -102,7 +104,9 @@ def openvino(model: ModelProto | Path, threads: int | None = None) -> Run:
         try:
             results = request.infer(_named(inputs, names), share_inputs=True, share_outputs=True)
         except RuntimeError as error:
-            raise UsageError(f"OpenVINO cannot run the model ({error}); leave out --against openvino") from error
+            raise UsageError(
+                f"OpenVINO cannot run the model ({_one_line(error)}); leave out --against openvino"
+            ) from error
         return list(results.values())
 
     return run
@@ -122,7 +126,9 @@ def openvino_request(model: ModelProto | Path, threads: int | None = None, preci
         core = ov.Core()
         compiled = core.compile_model(core.read_model(source), "CPU", settings)
     except RuntimeError as error:
-        raise UsageError(f"OpenVINO cannot load the model ({error}); leave out --against openvino") from error
+        raise UsageError(
+            f"OpenVINO cannot load the model ({_one_line(error)}); leave out --against openvino"
+        ) from error
     used = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
     if used != precision:
         raise UsageError(f"OpenVINO was asked for {precision} and uses {used}; leave out --against openvino")
@@ -186,6 +192,24 @@ def _named(inputs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     if missing:
         raise UsageError(f"the artifact has no input {', '.join(missing)}, which the model needs: not the same model")
     return {name: inputs[name] for name in names}
+
+
+def _check_shapes(inputs: Mapping[str, Any], declared: Mapping[str, Sequence[int | str | None]]) -> None:
+    """UsageError where an input is not of the shape that the model declares for it; names stand for any size."""
+    for name, dims in declared.items():
+        shape = getattr(inputs[name], "shape", None)
+        if shape is None or not dims:  # a list or a map; a scalar, or a shape that the model does not declare
+            continue
+        if len(shape) != len(dims) or any(isinstance(d, int) and d != s for d, s in zip(dims, shape, strict=True)):
+            raise UsageError(
+                f"input {name} of the artifact has the shape {list(shape)}, that of the model {list(dims)}: they are "
+                "not the same model"
+            )
+
+
+def _one_line(error: Exception) -> str:
+    """What another engine says, which may be spread over lines."""
+    return " ".join(str(error).split())
 
 
 def _loadable(model: ModelProto | Path) -> str | bytes:

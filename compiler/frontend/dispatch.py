@@ -17,7 +17,7 @@ from tilestitch.compiler.ir.errors import UndecidedError
 from .context import Context, Converted, Converter, Versioned
 from .converters import CONVERTERS
 from .converters.dynamic import DYNAMIC
-from .errors import ConversionError, NotStatic, UnsupportedOperatorsError
+from .errors import ConversionError, InvalidNodeError, NotStatic, UnsupportedOperatorsError
 from .functions import attribute_defaults, has_schema_function, inline_function, plain_schema_function, schema_function
 from .limits import check_limits
 from .scope import FunctionKey, Scope, canonical_domain
@@ -37,7 +37,7 @@ def function_key(node: NodeProto) -> FunctionKey:
 def convert_node(scope: Scope, node: NodeProto, name: str) -> None:
     """Convert one node in `scope` and bind its outputs.
 
-    Raises ConversionError, naming the node, if it cannot be expressed.
+    Raises ConversionError, naming the node, if it cannot be expressed: InvalidNodeError if it is not as ONNX says.
     """
     inputs = [scope.lookup(i) if i else None for i in node.input]
     try:
@@ -50,9 +50,9 @@ def convert_node(scope: Scope, node: NodeProto, name: str) -> None:
         ) from error
     except (IRError, ValueError, IndexError, TypeError, KeyError, ArithmeticError) as error:
         # Converters rely on the ranks and counts that ONNX prescribes; a node that breaks them ends up here.
-        raise ConversionError(
+        raise InvalidNodeError(
             f"node {name!r} ({node.op_type}): its operands or attributes do not fit ONNX's definition ({error}); "
-            "the model is wrong there"
+            "correct the node, or export the model again"
         ) from error
     except MemoryError as error:
         raise ConversionError(

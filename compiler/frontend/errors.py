@@ -28,6 +28,12 @@ class ConversionError(FrontendError):
     """One ONNX node cannot be expressed: bad attributes, or operand types its operator does not take."""
 
 
+class InvalidNodeError(ConversionError):
+    """One ONNX node breaks the definition of its operator: ranks, counts or attributes that it does not allow."""
+
+    exit_code = 1
+
+
 class NotStatic(FrontendError):
     """A converter needs at compile time what is only known at run time (a constant, a dimension, a rank)."""
 

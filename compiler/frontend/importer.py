@@ -359,8 +359,8 @@ def _check_output_names(proto: ModelProto) -> None:
 
 
 def _check_outputs(proto: ModelProto, outputs: Sequence[Value]) -> None:
-    """ModelError where the kind or dtype of an output contradicts what the model declares, a warning for its rank:
-    converters of other libraries declare vectors and compute columns.
+    """ModelError where the kind or dtype of an output contradicts what the model declares, a warning for its rank and
+    sizes: converters of other libraries declare vectors and compute columns.
     """
     for info, value in zip(proto.graph.output, outputs, strict=True):
         if not info.type.WhichOneof("value"):
@@ -374,13 +374,25 @@ def _check_outputs(proto: ModelProto, outputs: Sequence[Value]) -> None:
             raise _contradiction(info.name, declared, value)
         if getattr(declared, "dtype", None) != getattr(value.type, "dtype", None):
             raise _contradiction(info.name, declared, value)
-        if isinstance(declared, TensorType) and isinstance(value.type, TensorType) and declared.rank != value.type.rank:
-            warnings.warn(
-                f"output {info.name!r} is declared as {declared}, but what the model computes has {value.type.rank} "
-                "dimensions, and is given as it is; correct the declaration or export again",
-                DeclarationWarning,
-                stacklevel=3,
-            )
+        if isinstance(declared, TensorType) and isinstance(value.type, TensorType):
+            problem = _other_shape(declared, value.type)
+            if problem:
+                warnings.warn(
+                    f"output {info.name!r} is declared as {declared}, but what the model computes has {problem}, and "
+                    "is given as it is; correct the declaration or export again",
+                    DeclarationWarning,
+                    stacklevel=3,
+                )
+
+
+def _other_shape(declared: TensorType, computed: TensorType) -> str:
+    """What of a shape is certainly not as declared; nothing of sizes that only a run can tell."""
+    if declared.rank != computed.rank:
+        return f"{computed.rank} dimensions"
+    for axis, (a, b) in enumerate(zip(declared.shape, computed.shape, strict=True)):
+        if isinstance(a, int) and isinstance(b, int) and a != b:
+            return f"size {b} in dimension {axis}"
+    return ""
 
 
 def _check_sizes(graph: Graph) -> None:

@@ -138,8 +138,9 @@ class Symbols:
         """ModelError for ranges of dimensions that no input leaves open. Asked once all inputs have types."""
         lacking = [name for name in self.ranges if name not in self.asked]
         if lacking:
-            known = ", ".join(name for name in self.asked if name in self.by_name or name in self.known) or "none"
-            raise ModelError(f"a range is given for dimension {', '.join(lacking)}; the inputs leave open: {known}")
+            known = ", ".join(name for name in self.asked if name in self.by_name or name in self.known)
+            remedy = f"name one of {known}" if known else "all dimensions are fixed, so leave out --dim and --favour"
+            raise ModelError(f"no input of the model has an open dimension {', '.join(lacking)}; {remedy}")
 
     def learned(self, claims: Iterable[Claim]) -> bool:
         """Whether some claims say what symbols are, or narrow a range; then that is known from now on.

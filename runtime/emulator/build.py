@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -124,7 +125,8 @@ def _cache_folder(options: EmulatorOptions) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise EmulatorBuildError(
-            f"the emulator's cache folder {folder} cannot be made ({error}); choose another: EmulatorOptions(cache=…)"
+            f"the emulator's cache folder {folder} cannot be made ({error.strerror}); choose another with "
+            "XDG_CACHE_HOME, in Python with EmulatorOptions(cache=…)"
         ) from error
     return folder.resolve()
 
@@ -170,6 +172,13 @@ def _refused(log: str, compiler: str) -> EmulatorBuildError | EmulatorUnsupporte
     if missing:
         names = ", ".join(name.replace("_", ".") for name in missing)
         return EmulatorUnsupportedError(f"the emulator does not stand in for the PTX instruction {names}")
+    full = os.strerror(errno.ENOSPC)
+    if full in log:
+        folder = tempfile.gettempdir()
+        return EmulatorBuildError(
+            f"{Path(compiler).name} cannot write to {folder}: {full}; free disk space, or name another folder with "
+            "TMPDIR"
+        )
     errors = [line for line in log.splitlines() if "error" in line] or log.splitlines() or ["no reason given"]
     return EmulatorBuildError(
         f"{Path(compiler).name} refused a kernel: {errors[0]}; if the kernel uses CUDA that the emulator lacks, "

@@ -106,6 +106,18 @@ def test_check_finds_another_model(folder: Path, tmp_path: Path, capsys: pytest.
     assert "DIFFERS" in capsys.readouterr().out
 
 
+def test_check_against_a_model_with_inputs_of_other_shapes(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = cnn()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value += 1
+    for out in model.graph.output:
+        out.type.tensor_type.shape.dim[0].dim_param = "any"
+    onnx.save(model, tmp_path / "other.onnx")
+    assert main.main(["check", str(folder / "cnn.tsm"), str(tmp_path / "other.onnx")]) == errors.USER
+    assert "they are not the same model" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("against", ["onnxruntime", "reference"])
 def test_check_against_a_model_with_other_inputs(
     against: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -298,6 +310,16 @@ def test_a_specialisation_for_each_set_of_shapes(tmp_path: Path, capsys: pytest.
     assert "5" in complaint
 
 
+def test_a_node_that_breaks_its_definition_is_the_models_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x, z, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [s]) for n, s in (("x", 2), ("z", 3), ("y", 2)))
+    graph = helper.make_graph([helper.make_node("Add", ["x", "z"], ["y"], name="sum")], "g", [x, z], [y])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), tmp_path / "m.onnx")
+    assert main.main(["compile", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "m.tsm")]) == errors.USER
+    assert "node 'sum' (Add)" in capsys.readouterr().err
+
+
 def test_unsupported_operators_are_all_named_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
     nodes = [
@@ -415,6 +437,11 @@ def test_compiled_kernels_are_kept_where_the_user_says(
     assert len(kept) == 2  # a cubin, and PTX for newer GPUs
     assert cuda(relu) == errors.OK
     assert [path.name for path in files(tmp_path / "default")] == [path.name for path in kept]
+
+
+def test_a_compiler_that_writes_nothing(relu: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cuda(relu, "--cache", "off", "--nvcc", "/bin/true") == errors.USER
+    assert "'/bin/true' succeeded and wrote no code" in capsys.readouterr().err
 
 
 def test_another_compiler(relu: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

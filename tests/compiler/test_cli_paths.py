@@ -155,6 +155,19 @@ def test_a_folder_for_dumps_that_is_a_file_is_refused_first(model: Path, capsys:
     assert not output.exists()
 
 
+@pytest.mark.parametrize("options", [["-o", "m.tsm"], ["-o", "../m.tsm", "--dump-ir", "new/dumps"]])
+def test_a_folder_that_cannot_be_written_is_refused_first(
+    options: list[str], model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    locked = model.with_name("locked")
+    locked.mkdir()
+    monkeypatch.chdir(locked)
+    access = os.access  # root may write anywhere
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).resolve() != locked and access(path, mode))
+    assert "cannot be written to; name a" in refused(capsys, "compile", model, *options)
+    assert not list(locked.iterdir())
+
+
 @pytest.mark.parametrize("seed", ["-1", "x"])
 @pytest.mark.parametrize("command", [["run", "m.tsm"], ["example", "resnet50", "-o", "m.onnx"]])
 def test_a_seed_is_a_natural_number(command: list[str], seed: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -185,6 +185,9 @@ def test_all_missing_operators_are_named_at_once() -> None:
     [
         ({"target": "rocm:gfx942"}, "no code generation for target"),
         ({"target": "cpu:frobnicator"}, "LLVM knows no processor"),
+        ({"target": "cpu:"}, "names no processor; write cpu"),
+        ({"target": "cpu:,+avx2"}, "names no processor; write cpu"),
+        ({"frozen": True}, "frozen needs records"),
         ({"precision": "fp8"}, "precision 'fp8'"),
         ({"precision": "tf32"}, "tf32.*CPUs have no"),
         ({"planner": "clever"}, "clever"),

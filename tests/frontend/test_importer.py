@@ -189,6 +189,8 @@ def test_contradicting_output_declarations() -> None:
         DeclarationWarning, match=r"'y' is declared as float32\[2,1\], but what the model computes has 1 dim"
     ):
         assert import_model(model_of(*relu, [info("y", [2, 1])])).graph.outputs[0].type == TensorType("float32", (2,))
+    with pytest.warns(DeclarationWarning, match=r"'y' is declared as float32\[7\], .* has size 2 in dimension 0"):
+        assert import_model(model_of(*relu, [info("y", [7])])).graph.outputs[0].type == TensorType("float32", (2,))
 
 
 # -- shapes --------------------------------------------------------------------------------------------------------

@@ -555,6 +555,13 @@ def test_wrong_weights_are_refused(stripped: Path, tmp_path: Path, change: dict[
             read_artifact(stripped).weights(supplied)
 
 
+@pytest.mark.parametrize("content", [b"no weights", b"\x02\0\0\0\0\0\0\0[]"])
+def test_a_file_that_holds_no_weights_is_named(stripped: Path, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "w").write_bytes(content)
+    with pytest.raises(WeightsError, match=r"w is no safetensors file.*; give the weights that were written with the"):
+        read_artifact(stripped).weights(tmp_path / "w")
+
+
 def test_missing_weights_are_named(stripped: Path) -> None:
     with pytest.raises(WeightsError, match="1 weights are missing: w"):
         read_artifact(stripped).weights({name: array for name, array in WEIGHTS.items() if name != "w"})

@@ -176,6 +176,8 @@ def _nvcc_jobs(nvcc: str) -> Callable[[Sequence[nvrtc.Job], int, Callable[[int],
         answer = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
         if answer.returncode:
             raise nvrtc.NvrtcError(answer.stderr or f"exit code {answer.returncode}")
+        if not job.output.exists():
+            raise TargetError(f"the CUDA compiler {nvcc!r} succeeded and wrote no code; give the path of nvcc")
         return job.output.read_bytes()
 
     def compile_one(job: nvrtc.Job) -> str | None:

@@ -27,6 +27,23 @@ def test_equal_kernels_are_compiled_once(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("kernels-*"))) == 2
 
 
+def test_a_cache_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EmulatorBuildError, match=r"cannot be made \(Not a directory\); choose another with XDG_CACHE"):
+        Kernels({"kernel": COPY}, EmulatorOptions(cache=tmp_path / "file" / "cache"))
+
+
+def test_a_full_disk_is_no_fault_of_the_kernel(tmp_path: Path) -> None:
+    compiler = tmp_path / "g++"
+    compiler.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && exec g++ "$@"\n'
+        'echo "fatal error: error writing to /tmp/a.s: No space left on device" >&2\nexit 1\n'
+    )
+    compiler.chmod(0o755)
+    with pytest.raises(EmulatorBuildError, match=r"g\+\+ cannot write to .*: No space left on device; free disk"):
+        Kernels({"kernel": COPY}, EmulatorOptions(cache=tmp_path / "cache", compiler=str(compiler)))
+
+
 def test_kernels_with_the_same_helper_functions_share_a_translation_unit() -> None:
     helper = "static __device__ __forceinline__ float helper(float x) { return max(x, 0.0f) + %s; }\n"
     body = "{{\n  y[threadIdx.x] = helper(y[threadIdx.x]);\n}}\n".replace("{{", "{").replace("}}", "}")
