@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from onnx import numpy_helper, parser
 
-from tests.frontend.checks import floats, ints
+from tests.frontend.checks import assert_close, floats, ints
 from tests.frontend.microsoft.checks import Arrays, check_node, node_model, run_ort, typed
 from tests.frontend.microsoft.test_quantization import codes, scale, zero
+from tilestitch.compiler import compile_model
 from tilestitch.compiler.frontend import ConversionError, import_model
+from tilestitch.runtime import load
 
 B, S, HEADS, D, WIDTH = 2, 5, 3, 4, 7
 HIDDEN = HEADS * D
@@ -74,6 +78,46 @@ def test_half_floats(dtype: str) -> None:
     wide = [x.astype(np.float32) for x in given]
     (wanted,) = run_ort(node_model("Attention", wide, attrs), {f"x{i}": x for i, x in enumerate(wide)})
     check_node("Attention", given, attrs, reference=lambda *_: wanted.astype(kind))
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("form", ["b", "ends", "n,keys", "n,s,keys"])
+def test_masks_of_open_sizes(form: str, causal: int, tmp_path: Path) -> None:
+    """Lengths; ends and starts; by key and by pair, whose sizes are the others' under other names."""
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]>
+        g (float[b, s, {WIDTH}] x, int32[{form if form != "ends" else "b"}] mask) => (float[b, s, {HIDDEN}] y) {{
+            {"held = Concat<axis=0>(mask, mask)" if form == "ends" else "held = Identity(mask)"}
+            y = com.microsoft.Attention<num_heads={HEADS}, unidirectional={causal}>(x, w, bias, held)
+        }}""")
+    weights = {"w": floats(WIDTH, 3 * HIDDEN, seed=1), "bias": floats(3 * HIDDEN, seed=2)}
+    model.graph.initializer.extend(numpy_helper.from_array(x, name) for name, x in weights.items())
+    compile_model(model, host_steps=False, cache=False).save(tmp_path / "m.tsm")
+    ours = load(tmp_path / "m.tsm")
+    for batch, rows in ((1, 1), (1, 7), (3, 1), (2, 5)):
+        shape = {"b": (batch,), "ends": (batch,), "n,keys": (batch, rows), "n,s,keys": (batch, rows, rows)}[form]
+        # Ends and starts are the same here: no key is visible, and all weigh the same.
+        mask = np.random.default_rng(rows).integers(0, 2, shape) if len(shape) > 1 else np.arange(1, batch + 1)
+        given = {"x": floats(batch, rows, WIDTH, seed=rows), "mask": mask.astype(np.int32)}
+        (wanted,) = run_ort(model, given)
+        assert_close(ours.run(given)["y"], wanted)
+
+
+def test_a_cache_of_open_size(tmp_path: Path) -> None:
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]>
+        g (float[b, s, {WIDTH}] x, int32[b, total] mask, float[2, b, {HEADS}, past, {D}] cache)
+            => (float[b, s, {HIDDEN}] y, float[2, b, {HEADS}, present, {D}] kept) {{
+            y, kept = com.microsoft.Attention<num_heads={HEADS}, unidirectional=1>(x, w, bias, mask, cache)
+        }}""")
+    weights = {"w": floats(WIDTH, 3 * HIDDEN, seed=1), "bias": floats(3 * HIDDEN, seed=2)}
+    model.graph.initializer.extend(numpy_helper.from_array(x, name) for name, x in weights.items())
+    compile_model(model, host_steps=False, cache=False).save(tmp_path / "m.tsm")
+    ours = load(tmp_path / "m.tsm")
+    for batch, rows, past in ((1, 1, 1), (2, 3, 0), (3, 1, 11), (1, 5, 7)):
+        given = {"x": floats(batch, rows, WIDTH, seed=rows), "mask": np.ones((batch, past + rows), np.int32)}
+        given["mask"][0, : past // 2] = 0
+        given["cache"] = floats(2, batch, HEADS, past, D, seed=past)
+        for got, wanted in zip(ours.run(given).values(), run_ort(model, given), strict=True):
+            assert_close(got, wanted)
 
 
 def test_without_a_bias() -> None:

@@ -10,6 +10,8 @@ import ml_dtypes
 import numpy as np
 
 from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.claims import may_be_equal
+from tilestitch.compiler.ir.sizes import Size
 from tilestitch.compiler.ir.types import to_numpy_dtype
 
 from ...builder import dtype_of
@@ -40,7 +42,7 @@ def attend(ctx: Context, given: Operands, bias: Value | None) -> tuple[Value, Va
     return joined_heads(ctx, weighted_values(ctx, weights, given.v)), scores
 
 
-def mask_bias(ctx: Context, mask: Value | None, given: Operands, past: int) -> Value | None:
+def mask_bias(ctx: Context, mask: Value | None, given: Operands, past: Size) -> Value | None:
     """What is added to scores: `mask_filter_value` for keys that the mask hides, the least number for later ones.
 
     A key that is hidden by its position is so whatever the mask says, as the two are not added up.
@@ -54,12 +56,19 @@ def mask_bias(ctx: Context, mask: Value | None, given: Operands, past: int) -> V
         bias = ctx.select(visible, ctx.constant(np.zeros((), kind)), ctx.constant(hidden))
     if not ctx.attr("unidirectional", 0):
         return bias
-    later = np.arange(columns) > np.arange(rows)[:, None] + past
-    least = ctx.constant(np.where(later, np.asarray(ml_dtypes.finfo(kind).min, kind), np.zeros((), kind)))
-    return least if bias is None else ctx.select(ctx.constant(later), least, bias)
+    least = ctx.constant(np.asarray(ml_dtypes.finfo(kind).min, kind))
+    return ctx.select(
+        _later(ctx, rows, columns, past), least, ctx.constant(np.zeros((), kind)) if bias is None else bias
+    )
 
 
-def _visible(ctx: Context, mask: Value, extent: tuple[int, int, int], past: int) -> Value:
+def _later(ctx: Context, rows: Size, columns: Size, past: Size) -> Value:
+    """bool [S, T]: keys after the query's own position."""
+    position = ctx.add(ctx.reshape(ctx.iota(rows, "int32"), (rows, 1)), ctx.size(past, "int32"))
+    return ctx.less(position, ctx.iota(columns, "int32"))
+
+
+def _visible(ctx: Context, mask: Value, extent: tuple[Size, Size, Size], past: Size) -> Value:
     """The keys that a mask of any of its forms leaves visible, broadcast against [B, heads, S, T]."""
     batch, rows, columns = extent
     shape = ctx.shape(mask)
@@ -68,21 +77,21 @@ def _visible(ctx: Context, mask: Value, extent: tuple[int, int, int], past: int)
     if len(shape) == 4:  # of the longest sequence: the part that belongs to this one
         mask = ctx.slice_axis(ctx.slice_axis(mask, 2, past, past + rows), 3, 0, columns)
     shown = ctx.less(ctx.like(0, mask), mask)
-    if shape == (batch, columns):
+    if len(shape) == 2 and all(map(may_be_equal, shape, (batch, columns))):
         return ctx.expand_dims(shown, (1, 2))
-    if shape == (batch, rows, columns):
+    if len(shape) == 3 and all(map(may_be_equal, shape, extent)):
         return ctx.expand_dims(shown, (1,))
     if len(shape) == 4 and shape[0] in (1, batch) and shape[1] == 1:
         return shown
     raise ctx.fail(f"a mask of type {mask.type} does not fit {rows} queries and {columns} keys of {batch} sequences")
 
 
-def _within_lengths(ctx: Context, mask: Value, batch: int, columns: int) -> Value:
+def _within_lengths(ctx: Context, mask: Value, batch: Size, columns: Size) -> Value:
     """By the ends of sequences; their ends, then their beginnings; or their ends and other things, 3 * B + 2 in all."""
     (size,) = ctx.shape(mask)
     if size not in (batch, 2 * batch, 3 * batch + 2):
         raise ctx.fail(f"a mask of {size} numbers is none of B, 2 * B and 3 * B + 2 for B = {batch} sequences")
-    key = ctx.constant(np.arange(columns), "int32")
+    key = ctx.iota(columns, "int32")
     ends = ctx.reshape(ctx.slice_axis(mask, 0, 0, batch), (batch, 1, 1, 1))
     visible = ctx.less(key, ends)
     if size != 2 * batch:
