@@ -27,6 +27,7 @@ from .dispatch import convert_node, require_supported
 from .errors import DeclarationWarning, ModelError
 from .expansion import check_expanded_size
 from .onnx_types import from_type_proto
+from .opset_imports import with_foreign_set
 from .ordering import in_order
 from .scope import FunctionKey, Module, Scope, canonical_domain
 from .symbols import Range, Symbols
@@ -100,7 +101,7 @@ def checked_model(model: str | os.PathLike[str] | ModelProto, folder: Path | Non
     _check_text(proto.graph.node)
     for function in proto.functions:
         _check_text(function.node)
-    given, proto = proto, in_order(proto)
+    given, proto = proto, with_foreign_set(in_order(proto))
     functions = _local_functions(proto)
     _check_versions(proto)
     check_expanded_size(proto, functions)

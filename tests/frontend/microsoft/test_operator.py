@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, parser
 
-from tests.frontend.checks import floats
-from tests.frontend.microsoft.checks import node_model, typed
+from tests.frontend.checks import assert_close, floats, run
+from tests.frontend.microsoft.checks import node_model, run_ort, typed
 from tilestitch.compiler.frontend import ConversionError, UnsupportedOperatorsError, import_model
 from tilestitch.compiler.frontend.converters.microsoft import FAMILIES, OPERATORS
 
@@ -62,9 +62,26 @@ def test_operators_that_are_missing_are_named() -> None:
         import_model(model)
 
 
-def test_the_domain_has_to_be_imported() -> None:
-    model = typed(node_model("Gelu", [floats(2)]), [floats(2)])
-    del model.opset_import[1]
+def test_the_set_need_not_be_named() -> None:
+    """ONNX Runtime runs such models, and its tools write them."""
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[3] x, bool chosen) => (float[3] y) {
+            a = com.microsoft.FastGelu(x)
+            y = If (chosen) <then_branch = g () => (float[3] b) { b = com.microsoft.Gelu(a) },
+                             else_branch = h () => (float[3] c) { c = com.microsoft.QuickGelu(a) }>
+        }""")
+    before = model.SerializeToString()
+    for chosen in (False, True):
+        feeds = {"x": floats(3), "chosen": np.array(chosen)}
+        (wanted,), (got,) = run_ort(model, feeds), run(model, feeds)
+        assert_close(got, wanted)
+    assert model.SerializeToString() == before
+
+
+def test_a_function_has_to_name_the_set() -> None:
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17, "local" : 1, "com.microsoft" : 1]>
+        g (float[3] x) => (float[3] y) { y = local.activated(x) }
+        <domain: "local", opset_import: ["" : 17]> activated (x) => (y) { y = com.microsoft.Gelu(x) }""")
     with pytest.raises(UnsupportedOperatorsError, match="none imported"):
         import_model(model)
 
