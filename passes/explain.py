@@ -14,7 +14,7 @@ from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.laws.waves import waves_apart, waves_together
-from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
+from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, Prediction
 from tilestitch.cost_model.side_by_side import works_of
 from tilestitch.passes.schedule.device import device_of
 from tilestitch.passes.schedule.facts import group_facts, nodes_by_name
@@ -103,31 +103,12 @@ def explain_plan(
                 if name in reasons:
                     host_steps.append({**_host_step(graph, group, number), **_why(reasons[name])})
             else:
-                kernel = {"number": len(kernels), **_kernel(graph, group, values, number)}
-                kernel["sync"] = waits[name]
                 facts[name] = group_facts(nodes, group, target, model)
                 (found,) = model.predict((facts[name],), device)
                 durations_us[name] = found.latency_us
-                kernel["predicted_us"] = round(found.latency_us, 3)
-                kernel["predicted_range_us"] = [round(found.low_us, 3), round(found.high_us, 3)]
-                kernel["bound"] = found.bound
-                if isinstance(group.schedule, TicketSchedule | LaunchesSchedule) and isinstance(device, Device):
-                    launched = zip(group.parts, ticketing_of(nodes, group).parts, strict=True)
-                    drawn = [part for part, launches_ in launched for _ in launches_]
-                    parts = [group_facts(nodes, part, target, model) for part in group.parts]
-                    edges = zip(group.schedule.edges, gains(nodes, group, parts, device), strict=True)
-                    kernel["tiles"] = [{**described_edge(drawn, edge), **_gained(gain)} for edge, gain in edges]
-                    kernel["apart"] = _apart(parts, facts[name], model, device)
-                    kernel["timeline"] = _spans(drawn, *timeline(nodes, group, parts, device))
-                elif (joined := joined_of(nodes, group)) is not None:
-                    kernel["tiles"] = [described_edge(joined.groups, edge) for edge in joined.edges]
-                told = None if launches is None else launches(given, name)
-                if told is not None:
-                    usual = 0 if group.cases is None else _place(group, group.cases)
-                    kernel["launches"] = list(told[usual])
-                if group.cases is not None:
-                    kernel["cases"] = _cases(given.group(name), told)
-                kernels.append(kernel)
+                kernel = _kernel(graph, group, values, number) | _predicted(found) | {"sync": waits[name]}
+                kernel |= _tiles(nodes, group, facts[name], target, model, device) | _launched(given, group, launches)
+                kernels.append({"number": len(kernels), **kernel})
     total_us = plan_us(plan, facts, durations_us, device)
     called_us = sum(one["prediction"]["total_us"] for one in called.values())
     return {
@@ -156,6 +137,45 @@ def _sizes_of_call(graph: Graph, key: str, body: Graph) -> dict[str, int]:
     node = graph.node(key.rpartition(".")[0])
     shapes = [v.type.shape if isinstance(v.type, TensorType) else None for v in node.inputs]
     return sizes_given(body, shapes) if node.op == CALL else {}
+
+
+def _predicted(found: Prediction) -> dict[str, Any]:
+    return {
+        "predicted_us": round(found.latency_us, 3),
+        "predicted_range_us": [round(found.low_us, 3), round(found.high_us, 3)],
+        "bound": found.bound,
+    }
+
+
+def _tiles(
+    nodes: Mapping[str, Node], group: Group, facts: KernelFacts, target: TargetInfo, model: LatencyModel,
+    device: AnyDevice,
+) -> dict[str, Any]:  # fmt: skip
+    """Which tiles of a kernel wait for which, and what that saves; nothing of kernels whose tiles do not wait."""
+    if isinstance(group.schedule, TicketSchedule | LaunchesSchedule) and isinstance(device, Device):
+        launched = zip(group.parts, ticketing_of(nodes, group).parts, strict=True)
+        drawn = [part for part, launches in launched for _ in launches]
+        parts = [group_facts(nodes, part, target, model) for part in group.parts]
+        edges = zip(group.schedule.edges, gains(nodes, group, parts, device), strict=True)
+        return {
+            "tiles": [{**described_edge(drawn, edge), **_gained(gain)} for edge, gain in edges],
+            "apart": _apart(parts, facts, model, device),
+            "timeline": _spans(drawn, *timeline(nodes, group, parts, device)),
+        }
+    joined = joined_of(nodes, group)
+    return {} if joined is None else {"tiles": [described_edge(joined.groups, edge) for edge in joined.edges]}
+
+
+def _launched(given: StitchPlan, group: Group, launches: LaunchesOf | None) -> dict[str, Any]:
+    """The launches of a group, if they are known, and its decision table, if it has one. `given` is the plan before
+    typical sizes took the place of open ones.
+    """
+    told = None if launches is None else launches(given, group.name)
+    usual = 0 if group.cases is None else _place(group, group.cases)
+    return {
+        **({} if told is None else {"launches": list(told[usual])}),
+        **({} if group.cases is None else {"cases": _cases(given.group(group.name), told)}),
+    }
 
 
 def _place(group: Group, cases: Cases) -> int:
