@@ -17,6 +17,7 @@ import numpy as np
 
 from benchmarks.device.case import Case, Setup
 from benchmarks.device.gpu import Gpu, one
+from tilestitch.runtime.launches import MAX_PRIORITY
 from tilestitch.runtime.program import Edge
 
 REPEATS = 30
@@ -36,7 +37,11 @@ def placement(setup: Setup, how: str, waves: float) -> dict[str, Any]:
     blocks = int(waves * 2 * gpu.multiprocessors)
     counter, order = gpu.buffer(4), gpu.buffer(8 * blocks)
     tags = [gpu.upload(np.array([tag, 20_000], np.uint32)) for tag in (1, 2)]
-    launches = [(one("draw", blocks, THREADS), (counter, order, tag)) for tag in tags]
+    priorities = (0, MAX_PRIORITY) if how == "graph branches, second has priority" else (0, 0)
+    launches = [
+        (one("draw", blocks, THREADS, priority=priority), (counter, order, tag))
+        for tag, priority in zip(tags, priorities, strict=True)
+    ]
     early = []
     streams = _streams(gpu, how)
     graph = gpu.graph(launches, [Edge(0, 1, "launch_order")] if how == "graph, launch-order edge" else [])
@@ -109,7 +114,7 @@ def meeting(setup: Setup, cooperative: bool, waves: float) -> dict[str, Any]:
 
 def cases(part: str, setup: Setup) -> Iterator[Case]:
     ways = ("streams", "streams, second has priority", "streams, first has priority", "graph branches",
-            "graph, launch-order edge")  # fmt: skip
+            "graph, launch-order edge", "graph branches, second has priority")  # fmt: skip
     for how in ways:
         for waves in (0.25, 0.75, 1.5, 4.0):
             yield Case(part, {"what": "placement", "how": how, "waves": waves}, partial(placement, setup, how, waves))

@@ -16,6 +16,7 @@ from . import tensor_maps
 from .driver import Device
 from .ranges import ranges
 
+_NODE_PRIORITIES = 8  # CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY
 _PORTS = {"full": "DEFAULT", "programmatic": "PROGRAMMATIC", "launch_order": "LAUNCH_ORDER"}
 
 
@@ -75,13 +76,18 @@ class LaunchGraph:
         try:
             self._nodes = [self._add_kernel(number) for number in range(len(launches))]
             self._add_edges(edges)
-            self._exec = device.call("cuGraphInstantiate", self._graph, 0)
+            self._exec = device.call("cuGraphInstantiate", self._graph, self._flags)
             self._enabled = [True] * len(launches)
             for number in range(len(launches)):
                 self._enable(number)
         except BaseException:
             self.close()
             raise
+
+    @property
+    def _flags(self) -> int:
+        """Unasked, all nodes run with the priority of the stream, whatever their own."""
+        return _NODE_PRIORITIES if any(launch.priority for launch in self._launches) else 0
 
     def _add_kernel(self, number: int) -> Any:
         node = self._device.call("cuGraphAddKernelNode", self._graph, None, 0, self._node_parameters(number))

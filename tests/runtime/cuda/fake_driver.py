@@ -389,7 +389,11 @@ def _set_attribute(fake: FakeDriver, node: Any, attribute: Any, value: Any) -> N
 
 
 def _instantiate(fake: FakeDriver, graph: Any, flags: int) -> int:
-    return fake._new("exec", list(fake._get("graph", graph)))
+    nodes = list(fake._get("graph", graph))
+    prioritised = any("PRIORITY" in fake._nodes[int(node)].attributes for node in nodes)
+    asked = bool(flags & int(real.CUgraphInstantiate_flags.CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY))
+    assert asked == prioritised, "nodes run with their own priorities only where the graph is asked to"
+    return fake._new("exec", nodes)
 
 
 def _update(fake: FakeDriver, executable: Any, node: Any, parameters: Any) -> None:

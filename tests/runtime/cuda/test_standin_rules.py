@@ -234,6 +234,16 @@ def test_graphs(on_standin: OnStandIn, what: str) -> None:
     on_standin(refused(work, "INVALID_VALUE", reason))
 
 
+def test_priorities_that_the_graph_is_not_asked_to_use(on_standin: OnStandIn) -> None:
+    """The driver takes them and runs all nodes with the priority of the stream."""
+
+    def work(gpu: Gpu) -> None:
+        with gpu.graph([ONE, replace(ONE, priority=5)]) as graph:
+            gpu.call("cuGraphInstantiate", graph._graph, 0)
+
+    on_standin(refused(work, "INVALID_VALUE", "a node has a priority, which the graph is not asked to use"))
+
+
 def test_an_empty_grid(on_standin: OnStandIn) -> None:
     """As a launch of a graph it is left out; a driver that is given one refuses it, when a node changes too."""
 

@@ -194,8 +194,13 @@ CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID id, 
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* executable, CUgraph graph, unsigned long long flags) {
   return guarded(__func__, Needs::context, [&] {
-    if (flags) refuse(CUDA_ERROR_INVALID_VALUE, "flags %llu", flags);
+    if (flags & ~(unsigned long long)CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY)
+      refuse(CUDA_ERROR_INVALID_VALUE, "flags %llu", flags);
     Graph& owner = graph_of(graph);
+    // The driver takes priorities without the flag, and has no use for them.
+    for (auto& node : owner.nodes)
+      if (node->is_kernel && node->launch.has_priority && !flags)
+        refuse(CUDA_ERROR_INVALID_VALUE, "a node has a priority, which the graph is not asked to use");
     auto made = std::make_unique<Executable>(Executable{owner.device, {}, {}, {}});
     for (auto& node : owner.nodes) {
       if (node->is_kernel) check_launch(node->launch);

@@ -121,6 +121,7 @@ void set_attribute(Launch& launch, CUlaunchAttributeID id, const CUlaunchAttribu
     case CU_LAUNCH_ATTRIBUTE_PRIORITY:
       if (value.priority > kLeastPriority || value.priority < kGreatestPriority)
         refuse(CUDA_ERROR_INVALID_VALUE, "priority %d is not between %d and %d", value.priority, kGreatestPriority, kLeastPriority);
+      launch.has_priority = true;
       return;
     default: refuse(CUDA_ERROR_NOT_SUPPORTED, "launch attribute %d is not checked here", int(id));
   }

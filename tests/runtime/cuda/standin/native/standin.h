@@ -141,7 +141,7 @@ struct Launch {
   CUfunction function = nullptr;
   Extent grid{1, 1, 1}, block{1, 1, 1}, cluster{1, 1, 1};
   uint32_t shared_bytes = 0;
-  bool cooperative = false;
+  bool cooperative = false, has_priority = false;
   std::vector<std::vector<uint8_t>> parameters;
 };
 
