@@ -79,13 +79,12 @@ class Surroundings:
             self.packed = T.decl_buffer(packing.shape, dtype, data=buffers[-1].data)
 
     def load(self, value: Value, index: Sequence[Expr]) -> Expr:
-        """An element of an operand, in its compute dtype."""
+        """An element of an operand, in its compute dtype; axes of one element are those that are broadcast."""
+        place = broadcast_index(index, value.shape)
         if value in self.flat:
-            shape = value.shape
-            index = tuple(0 if d == 1 else i for i, d in zip(index, shape, strict=True))
-            return from_storage(self.flat[value][ravel(index, shape)], value.dtype)
+            return from_storage(self.flat[value][ravel(place, value.shape)], value.dtype)
         with self.evaluator.scope():
-            return self.evaluator.value(value, tuple(index))
+            return self.evaluator.value(value, place)
 
     def begin(self, along: Sequence[bool]) -> Callable[[Sequence[Expr]], Expr] | None:
         """What sums of integers begin with, by the index of a result: what the only reader of the anchor's result adds

@@ -11,7 +11,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, from_storage
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.indexing import ravel
+from tilestitch.codegen.compute.indexing import broadcast_index, ravel
 from tilestitch.codegen.cuda.abi import (
     CudaLaunch,
     Emission,
@@ -145,15 +145,16 @@ class Surroundings:
         return index if isinstance(index, int) or wanted == "int32" else T.cast(index, wanted)
 
     def load(self, value: Value, index: Sequence[Expr]) -> Expr:
-        """An element of an operand, in its compute dtype. To be called in a branch or loop of its own."""
+        """An element of an operand, in its compute dtype; axes of one element are those that are broadcast. To be
+        called in a branch or loop of its own.
+        """
         if value in self.group.packed:
             return from_storage(self.flat[value][self.group.packed[value][1].position(tuple(index))], value.dtype)
+        place = broadcast_index(index, value.shape)
         if value in self.flat:
-            shape = value.shape
-            place = ravel([0 if d == 1 else i for i, d in zip(index, shape, strict=True)], shape)
-            return from_storage(self.flat[value][place], value.dtype)
+            return from_storage(self.flat[value][ravel(place, value.shape)], value.dtype)
         with self.evaluator.scope():
-            return self.evaluator.value(value, tuple(index))
+            return self.evaluator.value(value, place)
 
     def finish(self, index: Sequence[Expr], *results: Expr) -> None:
         """Store every output of the group, given the anchor's result at `index`; in a group with gates, of each gate.

@@ -70,6 +70,18 @@ def test_batches_broadcast(left: tuple[int, ...], right: tuple[int, ...], consta
     s.check(s.graph.emit("matmul", s.input(*left), b), pipeline="")
 
 
+@pytest.mark.parametrize("planner", ["stitch", "xla"])
+@pytest.mark.parametrize("rows", [1, 5, 17])
+@pytest.mark.parametrize("side", [0, 1])
+def test_heads_that_share_an_operand_read_it_through_a_transpose(side: int, rows: int, planner: str) -> None:
+    """Batches [2, 3, 2] by [2, 3, 1], whose own axes lie in memory as [2, rows, 3, columns]."""
+    s, columns = Sketch(), 7 if side else 11
+    shared = s.graph.emit("transpose", s.input(2, rows, 3, columns), perm=(0, 2, 1, 3))
+    shared = s.graph.emit("reshape", shared, shape=(2, 3, 1, rows, columns))
+    own = s.input(2, 3, 2, 13, rows) if side else s.input(2, 3, 2, columns, 13)
+    s.check(s.graph.emit("matmul", *((own, shared) if side else (shared, own))), planner=planner)
+
+
 @pytest.mark.parametrize("dtypes", [("int8", "int8"), ("uint8", "int8"), ("uint8", "uint8")])
 def test_integer_gemms_widen(dtypes: tuple[str, str]) -> None:
     s = Sketch()
