@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from onnx import numpy_helper, parser
+from onnx import ModelProto, numpy_helper, parser
 
 from tests.frontend.checks import floats, ints
 from tests.frontend.microsoft.checks import Arrays, check_node, computed, node_model, run_ort, typed
@@ -181,12 +181,13 @@ def test_a_total_length_that_only_run_time_knows() -> None:
         import_model(model)
 
 
-@pytest.mark.parametrize("rotary", [0, 1])
-def test_open_sizes_as_a_model_builder_writes_them(rotary: int, tmp_path: Path) -> None:
-    """The lengths come of a mask; caches grow from nothing, or have room for more than is in them."""
+def builder_model(*, rotary: int = 0, bias: bool = False, sinks: bool = False, given_total: bool = False) -> ModelProto:
+    """A decoder's attention of open sizes, whose lengths come of a mask."""
     cos, sin = tables(D // 2, "float32")[:2]
+    further = ", ".join(["cos, sin" if rotary else ", ", "", "bias" if bias else "", "sinks" if sinks else ""])
     model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]>
         g (float[b, s, {WIDTH + 2 * KV_WIDTH}] qkv, int64[b, total] mask,
+           {"float[1, heads, s, total] bias, " if bias else ""}{"int32 whole, " if given_total else ""}
            float[b, {KV}, past, d] past_key, float[b, {KV}, past, d] past_value) => (
            float[b, s, {WIDTH}] y, float[b, {KV}, present, {D}] key, float[b, {KV}, present, {D}] value) {{
             one = Constant<value_ints=[1]>()
@@ -196,14 +197,26 @@ def test_open_sizes_as_a_model_builder_writes_them(rotary: int, tmp_path: Path) 
             lengths = Cast<to=6>(before)
             shape = Shape(mask)
             longest = Gather<axis=0>(shape, last)
-            whole = Cast<to=6>(longest)
+            {"" if given_total else "whole = Cast<to=6>(longest)"}
             y, key, value = com.microsoft.GroupQueryAttention
                 <num_heads={HEADS}, kv_num_heads={KV}, do_rotary={rotary}>(
-                qkv, , , past_key, past_value, lengths, whole{", cos, sin" if rotary else ""})
+                qkv, , , past_key, past_value, lengths, whole, {further.rstrip(", ") or '""'})
         }}""")
-    if rotary:
-        model.graph.initializer.extend(numpy_helper.from_array(x, n) for x, n in ((cos, "cos"), (sin, "sin")))
-    compile_model(model, host_steps=False, cache=False).save(tmp_path / "m.tsm")
+    known = {"cos": cos, "sin": sin} if rotary else {}
+    known |= {"sinks": floats(HEADS, seed=9)} if sinks else {}
+    model.graph.initializer.extend(numpy_helper.from_array(x, n) for n, x in known.items())
+    return model
+
+
+@pytest.mark.parametrize(
+    "written",
+    [{"rotary": 0}, {"rotary": 1}, {"bias": True}, {"sinks": True, "rotary": 1}, {"given_total": True, "rotary": 1}],
+    ids=str,
+)
+def test_open_sizes_as_a_model_builder_writes_them(written: dict[str, Any], tmp_path: Path) -> None:
+    """Caches grow from nothing, or have room for more than is in them."""
+    model = builder_model(**written)
+    compile_model(model, host_steps="given_total" in written, cache=False).save(tmp_path / "m.tsm")
     ours, options = load(tmp_path / "m.tsm"), ort.SessionOptions()
     theirs = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     for batch, room in ((1, 0), (2, 0), (1, 11), (3, 11)):
@@ -214,6 +227,8 @@ def test_open_sizes_as_a_model_builder_writes_them(rotary: int, tmp_path: Path) 
             mask = np.ones((batch, total), np.int64)
             given = dict(zip(("past_key", "past_value"), caches, strict=True))
             given |= {"qkv": floats(batch, rows, WIDTH + 2 * KV_WIDTH, seed=total), "mask": mask}
+            given |= {"bias": floats(1, HEADS, rows, total, seed=total)} if written.get("bias") else {}
+            given |= {"whole": np.array(total, np.int32)} if written.get("given_total") else {}
             found = list(ours.run(given).values())
             y, *caches = theirs.run(None, given)
             assert [x.shape for x in found] == [x.shape for x in (y, *caches)]

@@ -103,7 +103,7 @@ def _place(ctx: Context, q: Value) -> Place:
     past = ctx.optional(3)
     if (past is None) != (ctx.optional(4) is None):
         raise ctx.fail("past_key and past_value are given together or not at all; correct the model")
-    (total,) = ctx.ints_of(6)
+    (total,) = ctx.sizes_of(6)
     room = total if past is None else largest(total, ctx.dim(past, 2))
     if not is_open(total) and not is_open(rows) and total < rows:
         raise ctx.fail(f"total_sequence_length is {total}, less than the {rows} tokens of this step; correct it")
@@ -219,7 +219,9 @@ def _scores(ctx: Context, place: Place, q: Value, keys: Value) -> Value:
     if cap > 0:
         scores = ctx.mul(ctx.emit("tanh", ctx.div(scores, cap)), cap)
     if bias is not None:
-        scores = ctx.add(scores, ctx.slice_axis(bias, 3, 0, place.total) if ctx.dim(bias, 3) > 1 else bias)
+        scores = ctx.add(
+            scores, bias if ctx.dim(bias, 3) in (1, place.total) else ctx.slice_axis(bias, 3, 0, place.total)
+        )
     visible = _visible(ctx, place)
     if visible is None:
         return scores
