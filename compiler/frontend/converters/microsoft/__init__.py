@@ -17,6 +17,7 @@ from . import (
     normalization,
     quantization,
     recurrent,
+    relative_positions,
     rotary,
     texts,
 )
@@ -28,7 +29,12 @@ FAMILIES: Mapping[str, Mapping[str, Operator]] = {
     "Convolutions and pooling": convolution.OPERATORS,
     "Normalisations": normalization.OPERATORS,
     "Embeddings": embedding.OPERATORS,
-    "Attention": {**attention.OPERATORS, **group_query.OPERATORS, **rotary.OPERATORS},
+    "Attention": {
+        **attention.OPERATORS,
+        **group_query.OPERATORS,
+        **rotary.OPERATORS,
+        **relative_positions.OPERATORS,
+    },
     "Quantisation": quantization.OPERATORS,
     "Integer matmuls": integer_matmul.OPERATORS,
     "Recurrent layers": recurrent.OPERATORS,

@@ -1,0 +1,56 @@
+"""Biases of scores by how far a key is from the query, as ONNX Runtime's optimiser writes them of T5."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tilestitch.compiler.ir import Value
+
+from ...context import Context
+from .operator import Operator
+
+
+def relative_position_bias(ctx: Context) -> Value:
+    """Scores' bias [1, heads, S, T] of a table that is declared [buckets, heads] and holds [heads, buckets].
+
+    Beyond `max_distance` all keys are in the last bucket, so the biases of the distances up to it are enough.
+    """
+    table, ((rows,), (columns,)) = ctx.input(0), (ctx.sizes_of(1), ctx.sizes_of(2))
+    most, buckets, heads = ctx.attr("max_distance"), ctx.dim(table, 0), ctx.dim(table, 1)
+    two_sided = bool(ctx.attr("is_bidirectional", 0))
+    exact = buckets // (4 if two_sided else 2)
+    if exact < 1 or most <= exact:
+        raise ctx.fail(
+            f"max_distance is {most}, and {buckets} buckets have one for each of {exact} near keys; correct it"
+        )
+    known = bucket_of(np.arange(-most, most + 1), buckets, most, two_sided)
+    by_distance = ctx.gather(ctx.reshape(table, (heads, buckets)), ctx.constant(known, "int64"), 1)
+    distance = ctx.sub(ctx.iota(columns), ctx.reshape(ctx.iota(rows), (rows, 1)))
+    bias = ctx.gather(by_distance, ctx.add(ctx.clamp(distance, -most, most), most), 1)
+    return ctx.expand_dims(bias, (0,))
+
+
+def bucket_of(distance: np.ndarray, buckets: int, most: int, two_sided: bool) -> np.ndarray:
+    """A bucket for each of the near keys, then ones that grow as the logarithm of the distance; in float32, as in ONNX
+    Runtime. Later keys have half of all, or the first.
+    """
+    first = np.zeros_like(distance)
+    if two_sided:
+        buckets //= 2
+        first = np.where(distance > 0, buckets, 0)
+        distance = np.abs(distance)
+    else:
+        distance = np.maximum(-distance, 0)
+    exact = buckets // 2
+    share = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact)) / np.log(np.float32(most / exact))
+    far = exact + (share * np.float32(buckets - exact)).astype(np.int64)
+    return first + np.where(distance < exact, distance, np.minimum(far, buckets - 1))
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "RelativePositionBias": Operator(
+        relative_position_bias, "bias_table query_length key_length", "is_bidirectional max_distance", "output"
+    ),
+}
