@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import numpy as np
+
+MANY = 24
+"""Numbers from which on a set is unpacked as a whole: to take them out one by one looks at all bits for each."""
+
 
 def bits(mask: int) -> Iterator[int]:
     """Positions of the ones in `mask`, ascending."""
+    if mask.bit_count() > MANY:
+        packed = np.frombuffer(mask.to_bytes((mask.bit_length() + 7) // 8, "little"), np.uint8)
+        yield from np.flatnonzero(np.unpackbits(packed, bitorder="little")).tolist()
+        return
     while mask & (mask - 1):
         low = mask & -mask
         yield low.bit_length() - 1

@@ -73,6 +73,11 @@ def test_a_search_takes_a_few_times_the_steps_of_the_rules(kind: str) -> None:
     assert steps_of_planning(kind, nodes, "cpu", search=True) <= most * nodes
 
 
+def test_a_move_that_makes_too_large_a_kernel_is_not_worked_out_for_all_readers_of_a_value() -> None:
+    nodes, most = 800, 20
+    assert 0 < steps_of_planning("fan_out", nodes, "cpu", "search/cover.py", search=True) <= most * nodes
+
+
 def test_what_belongs_to_a_gemm_is_looked_for_among_its_readers_only() -> None:
     def proposing(nodes: int) -> int:
         return steps_of_planning("attention", nodes, "cuda", "fusion/rules/gates.py")

@@ -170,13 +170,18 @@ class Cover:
         if before & ~after & (space.results | ~space.native) or not old <= self.kernels.keys():
             return None
         stored = self.stored & ~before | after
+        made = {part: self._computed(part, stored) for part in new}
+        space.work += MOVE + KERNEL_OF_MOVE * len(made)
+        # All kernels that read an atom change with it, and may be many: what makes the move illegal anyway comes first.
+        if not all(self._may_be_kernel(mask, part) for part, mask in made.items()):
+            return None
         gone = set(old)
         for i in bits(before ^ after):
             gone |= self.computing[i]
             for r in bits(space.after[i]):
                 gone |= self.computing[r]
-        made = {part: self._computed(part, stored) for part in (*new, *sorted(gone - old))}
-        space.work += MOVE + KERNEL_OF_MOVE * len(made)
+        made |= {part: self._computed(part, stored) for part in sorted(gone - old)}
+        space.work += KERNEL_OF_MOVE * (len(made) - len(new))
         needed = self._needed(gone, made, stored)
         if needed is None:
             return None
@@ -185,6 +190,16 @@ class Cover:
             if (mask & (mask - 1) and not space.is_kernel(mask, part)) or mask & only_once:
                 return None
         return _Change(gone, made, needed)
+
+    def _may_be_kernel(self, mask: int, part: int) -> bool:
+        """Whether a kernel may compute `mask` and store what others need of `part`."""
+        kept = self._kept(mask, part)
+        return not kept or not mask & (mask - 1) or self.space.is_kernel(mask, kept)
+
+    def _kept(self, mask: int, part: int) -> int:
+        """The atoms of `part` that are results, or have readers that a kernel which computes `mask` does not."""
+        after, kept = self.space.after, part & (self.space.results | ~self.space.native)
+        return kept | mask_of(i for i in bits(part & ~kept) if after[i] & ~mask)
 
     def _repeated(self, gone: set[int], made: Mapping[int, int]) -> int:
         """The atoms of `made` that several kernels compute after a change."""
@@ -203,15 +218,13 @@ class Cover:
 
         None where a kernel would store an atom and compute all its readers, which others compute as well.
         """
-        after, asked_for = self.space.after, self.space.results | ~self.space.native
+        after = self.space.after
         for part in list(made):
             mask = made.pop(part)
-            kept = part & asked_for
-            for i in bits(part & ~kept):
-                if after[i] & ~mask:
-                    kept |= 1 << i
-                elif any(self._computed_elsewhere(r, gone, made) for r in bits(after[i])):
-                    return None
+            kept = self._kept(mask, part)
+            readers = (r for i in bits(part & ~kept) for r in bits(after[i]))
+            if any(self._computed_elsewhere(r, gone, made) for r in readers):
+                return None
             if kept != part:
                 stored &= ~(part & ~kept)
             if kept:
