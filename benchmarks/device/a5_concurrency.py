@@ -1,4 +1,9 @@
-"""A5: how two kernels share the card, by number of blocks; and how small and how isolated a green context is."""
+"""A5: how two kernels share the card, by number of blocks; and how small and how isolated a green context is.
+
+A multiprocessor divides its memory into L1 cache and shared memory, and changes that only while it is empty. So kernels
+that ask for different amounts may follow each other where the plan has them side by side: that is asked with and
+without the hint that both get all of it as shared memory.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +20,18 @@ READ_BYTES = 1 << 30
 KINDS = {"bandwidth": "read", "compute": "fma32"}
 BLOCKS_PER_SM = (0.25, 0.5, 1.0, 2.0)
 THREADS = 512
+SHARED_BYTES = 96 << 10
+"""Of a block that leaves little of a multiprocessor's memory to the L1 cache."""
 
 
 class Work:
     """One kernel with its arguments, sized to run for about half a millisecond on the whole card."""
 
-    def __init__(self, gpu: Gpu, kind: str, grid: int, read_bytes: int) -> None:
-        self.gpu, self.grid = gpu, grid
+    def __init__(self, gpu: Gpu, kind: str, grid: int, read_bytes: int, shared_bytes: int = 0) -> None:
+        self.gpu, self.grid, self.shared_bytes = gpu, grid, shared_bytes
         self.function = gpu.function(KINDS[kind])
+        if shared_bytes:
+            gpu.allow_shared(self.function, shared_bytes)
         amount = read_bytes // 16 if kind == "bandwidth" else 20_000
         self.pointers = (
             gpu.buffer(read_bytes if kind == "bandwidth" else 16),
@@ -31,7 +40,7 @@ class Work:
         )
 
     def launch(self, stream: int) -> None:
-        self.gpu.launch(self.function, self.grid, THREADS, self.pointers, stream)
+        self.gpu.launch(self.function, self.grid, THREADS, self.pointers, stream, self.shared_bytes)
 
 
 def together_us(gpu: Gpu, works: list[Work], streams: list[int]) -> float:
@@ -53,11 +62,28 @@ def pair(setup: Setup, first: str, second: str, blocks_per_sm: float) -> dict[st
     gpu = Gpu(setup.kernels("ceilings"))
     grid = max(1, int(blocks_per_sm * gpu.multiprocessors))
     room = setup.room(READ_BYTES)
-    works = [Work(gpu, kind, grid, room) for kind in (first, second)]
+    return _beside(gpu, [Work(gpu, kind, grid, room) for kind in (first, second)])
+
+
+def _beside(gpu: Gpu, works: list[Work]) -> dict[str, Any]:
     streams = [gpu.new_stream(), gpu.new_stream()]
     alone = [together_us(gpu, [work], streams[:1]) for work in works]
     both = together_us(gpu, works, streams)
     return {"first_us": alone[0], "second_us": alone[1], "both_us": both, "both_over_sum": both / sum(alone)}
+
+
+def unlike(setup: Setup, hint: bool) -> dict[str, Any]:
+    """A kernel without shared memory beside one with much of it, a block of each on every multiprocessor."""
+    gpu = Gpu(setup.kernels("ceilings"))
+    works = [
+        Work(gpu, "bandwidth", gpu.multiprocessors, setup.room(READ_BYTES)),
+        Work(gpu, "compute", gpu.multiprocessors, 0, SHARED_BYTES),
+    ]
+    if hint:
+        name = gpu.device.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        for work in works:
+            gpu.call("cuFuncSetAttribute", work.function, name, 100)  # CU_SHAREDMEM_CARVEOUT_MAX_SHARED
+    return _beside(gpu, works)
 
 
 def green(setup: Setup, wanted: int) -> dict[str, Any]:
@@ -107,5 +133,7 @@ def cases(part: str, setup: Setup) -> Iterator[Case]:
         for blocks in BLOCKS_PER_SM:
             key = {"what": f"{first} + {second}", "blocks_per_sm_each": blocks}
             yield Case(part, key, partial(pair, setup, first, second, blocks))
+    for hint in (False, True):
+        yield Case(part, {"what": "unlike shared memory", "hint": hint}, partial(unlike, setup, hint))
     for wanted in (1, 8, 16, 32, 64) if setup.executes else ():  # the stand-in has no green contexts
         yield Case(part, {"what": "green context", "wanted": wanted}, partial(green, setup, wanted))

@@ -81,11 +81,14 @@ class Gpu:
         only = [launch for launch, _ in launches]
         return LaunchGraph(self.device, only, chain if edges is None else edges, functions, parameters)
 
-    def launch(self, function: Any, grid: int, block: int, pointers: Sequence[int], stream: int | None = None) -> None:
+    def launch(
+        self, function: Any, grid: int, block: int, pointers: Sequence[int], stream: int | None = None,
+        shared_bytes: int = 0,
+    ) -> None:  # fmt: skip
         parameters = Parameters(len(pointers))
         parameters.pointers[: len(pointers)] = pointers
         where = self.stream if stream is None else stream
-        self.call("cuLaunchKernel", function, grid, 1, 1, block, 1, 1, 0, where, parameters.address, 0)
+        self.call("cuLaunchKernel", function, grid, 1, 1, block, 1, 1, shared_bytes, where, parameters.address, 0)
 
     @contextmanager
     def events(self, count: int) -> Iterator[list[Any]]:

@@ -124,6 +124,10 @@ CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute name, int va
         if (function.device->gpu->major < 9) refuse(CUDA_ERROR_NOT_SUPPORTED, "the GPU has no clusters");
         function.nonportable_cluster = value != 0;
         return;
+      case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:  // a hint, in percent
+        if (value < CU_SHAREDMEM_CARVEOUT_DEFAULT || value > CU_SHAREDMEM_CARVEOUT_MAX_SHARED)
+          refuse(CUDA_ERROR_INVALID_VALUE, "a carveout of %d percent", value);
+        return;
       default: refuse(CUDA_ERROR_INVALID_VALUE, "attribute %d", int(name));
     }
   });
