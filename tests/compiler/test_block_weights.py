@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -312,6 +314,34 @@ def test_rows_of_any_number() -> None:
         for rows in (0, 1, 2, 3, 4, 5, 7, 8, 9, 17, 40):
             x = floats(rows, 72)
             np.testing.assert_allclose(loaded.run({"x": x})["y"], unoptimised(data, {"x": x}), rtol=1e-4, atol=1e-4)
+
+
+def test_code_does_not_grow_with_the_length_of_a_block() -> None:
+    """A scale for each column makes one block of the whole reduction."""
+    lengths = []
+    for depth in (509, 4093):
+        arrays = {
+            "w": random(1).integers(-128, 128, (depth, 37)).astype(np.int8),
+            "s": (random(2).random(37) * 0.1).astype(np.float32),
+            "z": np.zeros(37, np.int8),
+        }
+        nodes = [
+            helper.make_node("DequantizeLinear", ["w", "s", "z"], ["v"], axis=1),
+            helper.make_node("MatMul", ["x", "v"], ["y"]),
+        ]
+        proto = onnx.load_from_string(model(nodes, floats(1, depth), 37, arrays))
+        for value in (proto.graph.input[0], proto.graph.output[0]):
+            value.type.tensor_type.shape.dim[0].dim_param = "rows"
+        data = proto.SerializeToString()
+        compiled = compile_model(data, num_threads=1, cache=False, keep_source=True)
+        assert packed_kernels(compiled) == 1
+        x = floats(1, depth)
+        with load(compiled.to_bytes(), num_threads=1) as loaded:
+            np.testing.assert_allclose(loaded.run({"x": x})["y"], unoptimised(data, {"x": x}), rtol=1e-4, atol=1e-2)
+        with zipfile.ZipFile(io.BytesIO(compiled.to_bytes())) as archive:
+            texts = [archive.read(name) for name in archive.namelist() if name.endswith(".tir.py")]
+        lengths.append(sum(text.count(b"\n") for text in texts))
+    assert lengths[1] < 1.5 * lengths[0]
 
 
 # -- schedules ---------------------------------------------------------------------------------------------------------

@@ -127,6 +127,8 @@ class BlockDotEmitter(BlockEmitter):
                 panels.ask(panel, block, plan.ahead_bytes)
             self._start_block(sums, summed, local, block)
             with mk.serial(0, self._form.words) as word:
+                if self.schedule.prefetch_ahead:
+                    panels.ask_within(panel, block * self._form.words + word, plan.ahead_bytes)
                 self._add_word(sums, summed, panel, block, word, local)
             self._scale_block(total, sums, tile, panel, block, local)
         return total, tile, row0

@@ -30,6 +30,9 @@ from tilestitch.passes.plan.cpu.tiling import LINE_BYTES, RegisterTile
 from tilestitch.runtime.host.blocks import CODES
 
 MANTISSA_BITS, EXPONENT_BIAS = 23, 127
+WORD_BYTES = 4
+MOST_LINES = 64
+"""Of a block, to ask for all of them at once, in code that has no loop: a block may be as long as the reduction."""
 LOOK_UP = {16: "llvm.x86.avx512.permvar.sf.512"}
 """By lanes, LLVM's name of what looks up floats by the lowest bits of integers; the table is a vector."""
 
@@ -137,11 +140,24 @@ class BlockPanels(Panels):
         return T.reinterpret(f"float32x{lanes}", bits) - taken[place]
 
     def ask(self, panel: Expr, block: Expr, ahead_bytes: int) -> None:
-        """Asks for the codes that come so long after those of a block."""
-        form = self._form
-        size = form.code_bytes * self.tile.columns
+        """Asks for the codes that come so long after those of a block, all at once; long blocks ask for each word."""
+        if self._lines <= MOST_LINES:
+            self._ask(panel, block, self._form.code_bytes, ahead_bytes)
+
+    def ask_within(self, panel: Expr, step: Expr, ahead_bytes: int) -> None:
+        """Asks for what comes so long after a word of all columns, in a long block."""
+        if self._lines > MOST_LINES:
+            self._ask(panel, step, WORD_BYTES, ahead_bytes)
+
+    @property
+    def _lines(self) -> int:
+        """Of the codes of a block."""
+        return self._form.code_bytes * self.tile.columns // LINE_BYTES
+
+    def _ask(self, panel: Expr, part: Expr, part_bytes: int, ahead_bytes: int) -> None:
+        size = part_bytes * self.tile.columns
         for line in range(0, size, LINE_BYTES):
-            self.prefetch(panel, block * size + (line + ahead_bytes))
+            self.prefetch(panel, part * size + (line + ahead_bytes))
 
     def prefetch(self, panel: Expr, at: Expr) -> None:
         assert isinstance(self.operand, PackedOperand)
@@ -226,7 +242,7 @@ class BlockEmitter(GemmEmitter):
         zero = mk.constant(0, plan.shape.acc_dtype)
         mk.fill(total, tile, zero)
         with mk.serial(0, plan.shape.blocks.blocks) as block:
-            if self.schedule.prefetch_ahead or self.in_registers:
+            if self._asks:
                 panels.ask(panel, block, plan.ahead_bytes)
             mk.fill(sums, tile, zero)
             self._add_block(sums, tile, panels, panel, block, row0)
@@ -236,6 +252,11 @@ class BlockEmitter(GemmEmitter):
                     T.buffer_store(total, total[row, place] + sums[row, place] * scale, [row, place])
         return total, tile, row0
 
+    @property
+    def _asks(self) -> bool:
+        """Whether weights are asked for ahead."""
+        return bool(self.schedule.prefetch_ahead) or self.in_registers
+
     def _add_block(
         self, sums: Any, tile: RegisterTile, panels: BlockPanels, panel: Expr, block: Expr, row0: Expr
     ) -> None:
@@ -243,6 +264,8 @@ class BlockEmitter(GemmEmitter):
         assert form is not None
         taken = [panels.taken(panel, block, vector) for vector in range(tile.vectors)]
         with mk.serial(0, form.words) as word:
+            if self._asks:
+                panels.ask_within(panel, block * form.words + word, self.plan.ahead_bytes)
             words = [panels.words(panel, block * form.words + word, vector) for vector in range(tile.vectors)]
             for number in range(panels.per_word):
                 k = block * form.block + word * panels.per_word + number
