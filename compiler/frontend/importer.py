@@ -30,7 +30,7 @@ from .onnx_types import from_type_proto
 from .opset_imports import with_foreign_set
 from .ordering import in_order
 from .scope import FunctionKey, Module, Scope, canonical_domain
-from .symbols import Range, Symbols
+from .symbols import Range, Symbols, names_in
 from .walks import all_tensors, node_tensors, subgraphs
 
 Shapes = Mapping[str, Sequence[int]]
@@ -293,6 +293,8 @@ def _add_inputs(scope: Scope, proto: ModelProto, shapes: dict[str, Sequence[int]
         raise ModelError(f"shapes given for {unknown}, but the model's inputs are {[i.name for i in formal]}")
     types = [_input_type(i, shapes.get(i.name)) for i in formal]
     sizes = _symbol_sizes(formal, shapes)
+    if symbols is not None:
+        symbols.names = names_in(types)
     for info, type_ in zip(formal, types, strict=True):
         static = _substituted(type_, sizes)
         known = static if symbols is None else symbols.typed(static, info.name)

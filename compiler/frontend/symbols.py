@@ -40,6 +40,9 @@ Range = tuple[int, int]
 FURTHEST_LEAST = 1 << 16
 """Of an open dimension, beyond its least size, so that claims hold and nothing in a model is empty."""
 
+FUNCTIONS = ("max", "min")
+"""Of sizes: no symbol has these names."""
+
 FOUND_RANGE = (0, (1 << 31) - 1)
 """Of a dimension that only a run can tell."""
 
@@ -69,6 +72,10 @@ class Symbols:
     """Tensors whose elements were taken for sizes, and what has these for its dimensions."""
     emptied: dict[str, Range] = field(default_factory=dict)
     """Sizes of the inputs' dimensions that are left out because something in the model is empty there."""
+    names: frozenset[str] = frozenset()
+    """What the model calls dimensions of inputs, if that can be a symbol's name: the symbols of others have none of
+    these, as ranges are given by both.
+    """
     _plain: dict[str, str] = field(default_factory=dict)
     """What the model calls the dimensions of symbols."""
     taken: list[Size] = field(default_factory=list)
@@ -107,18 +114,24 @@ class Symbols:
 
     def size(self, dim: str, input_name: str, axis: int) -> Size:
         """The size that a dimension without a number stands for: `seq`, `past + seq`, or unknown."""
-        name = f"{input_name}_{axis}" if dim == UNKNOWN else dim
+        name = self._name_of_place(input_name, axis) if dim == UNKNOWN else dim
         names = re.findall(r"[^\W\d]\w*", name)
         if len(names) > 1 or (names and names != [name.strip()]):
-            plain = {n: size_of(Symbol(n)) for n in names if n not in ("max", "min")}
+            plain = {n: size_of(Symbol(n)) for n in names if n not in FUNCTIONS}
             if _is_size(name, plain):
                 return parse_size(name, {n: self._symbol(n) for n in plain})
         return self._symbol(name)
 
+    def _name_of_place(self, input_name: str, axis: int) -> str:
+        name = f"{input_name}_{axis}"
+        while name in self.names:
+            name += "_"
+        return name
+
     def _symbol(self, name: str) -> Size:
         plain = _plain(name)
-        while self._plain.setdefault(plain, name) != name:  # `a b` is not `a_b`
-            plain += "_"
+        while (plain != name and plain in self.names) or self._plain.setdefault(plain, name) != name:
+            plain += "_"  # `a b` is not `a_b`
         self.asked.update({name: None, plain: None})
         if plain in self.known:
             return self.known[plain]
@@ -336,7 +349,13 @@ def unsized(type_: Type, inner: Iterable[Symbol]) -> Type:
 def _plain(name: str) -> str:
     """A name as an expression may have it: of letters, digits and underscores that ASCII has."""
     plain = re.sub(r"\W", lambda found: "_" if found[0].isascii() else f"_{ord(found[0]):x}", name, flags=re.ASCII)
-    return plain if plain.isidentifier() else f"_{plain}"
+    return plain if plain.isidentifier() and plain not in FUNCTIONS else f"_{plain}"
+
+
+def names_in(types: Iterable[Type]) -> frozenset[str]:
+    """The names among the dimensions of types, also where they are part of arithmetic."""
+    dims = (dim for type_ in types if isinstance(type_, TensorType) for dim in type_.shape if isinstance(dim, str))
+    return frozenset(name for dim in dims for name in re.findall(r"[^\W\d]\w*", dim))
 
 
 def _is_size(text: str, names: Mapping[str, Size]) -> bool:

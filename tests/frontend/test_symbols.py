@@ -9,6 +9,7 @@ from tilestitch.compiler.frontend import import_model
 from tilestitch.compiler.frontend.errors import ConversionError, ModelError
 from tilestitch.compiler.frontend.importer import ImportedModel
 from tilestitch.compiler.ir import Graph
+from tilestitch.runtime.sizes import is_symbol_name
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
 
@@ -49,6 +50,25 @@ def test_names_that_no_expression_can_have_stay_apart() -> None:
     symbols = import_model(model, ranges=ranges).graph.symbols
     assert [symbol.high for symbol in symbols] == [3, 4, 5, 6]
     assert len({symbol.name for symbol in symbols}) == 4 and all(symbol.name.isascii() for symbol in symbols)
+
+
+def named(names: list[str], **ranges: tuple[int, int]) -> list[tuple[str, int]]:
+    """Symbols and their highest sizes, where the first dimensions of inputs x, y have these names."""
+    model = parser.parse_model(HEAD + "(float[p] x, float[q] y) => (float[r] z) { z = Concat<axis=0>(x, y) }")
+    for value, name in zip(model.graph.input, names, strict=True):
+        value.type.tensor_type.shape.dim[0].dim_param = name
+    return [(symbol.name, symbol.high) for symbol in import_model(model, ranges=ranges).graph.symbols]
+
+
+def test_ranges_by_names_of_symbols_are_of_those_that_have_them() -> None:
+    names = [name for name, _ in named(["a b", "a_b"])]
+    assert named(["a b", "a_b"], **{names[0]: (2, 8), names[1]: (2, 9)}) == [(names[0], 8), (names[1], 9)]
+    assert dict(named(["", "x_0"], x_0=(2, 9)))["x_0"] == 9 and len(named(["", "x_0"])) == 2
+
+
+def test_a_dimension_may_be_called_like_a_function_of_sizes() -> None:
+    assert [is_symbol_name(name) for name, _ in named(["min", "max"], min=(2, 9))] == [True, True]
+    assert [high for _, high in named(["min", "max"], min=(2, 9), max=(2, 8))] == [9, 8]
 
 
 def test_shape_arithmetic_leaves_nothing_to_compute() -> None:
