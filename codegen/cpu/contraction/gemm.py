@@ -16,6 +16,7 @@ from tilestitch.codegen.cpu.contraction import dots, panels, words
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, Operand
+from tilestitch.codegen.cpu.contraction.registers import empty_registers
 from tilestitch.compiler.ir.sizes import ceil_div, is_open
 from tilestitch.passes.plan.cpu.gemm import GemmPlan
 from tilestitch.passes.plan.cpu.tiling import RegisterTile
@@ -156,6 +157,7 @@ class GemmEmitter:
         self._clear_sums(0, plan.block_rows)
         with mk.serial(0, -(-plan.steps // self.schedule.k_block)) as block:
             self._for_each_tile(lambda tile, rows: self._partial_tile(panel, width, tile, rows, block))
+        empty_registers()
         with mk.serial(0, self._row_count) as row:
             self._store_row(panel, width, self.first_row + row, row)
 
@@ -287,6 +289,7 @@ class GemmEmitter:
             )  # fmt: skip
             return
         mk.for_each_vector(tile, lambda row, column: T.buffer_store(self.sums, acc[row, column], [row, column]))
+        empty_registers()
         self._store_tile(panel, width, row0, rows)
 
     def _gated_tile(self, panel: Expr, width: Expr, index: Expr, rows: int) -> None:
@@ -299,6 +302,7 @@ class GemmEmitter:
                 tile, lambda row, column: T.buffer_store(self.sums, acc[row, column], [first + row, column])
             )
         row0 = T.bind(mk.start_of(plan.rows, index))
+        empty_registers()
         self._store_tile(panel, width, row0, rows)
 
     def _partial_tile(self, panel: Expr, width: Expr, index: Expr, rows: int, block: Expr) -> None:

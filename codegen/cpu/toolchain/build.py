@@ -17,6 +17,7 @@ from tvm.target import codegen as target_codegen
 from tvm.tirx import transform as lowering
 
 from tilestitch.codegen.cpu.abi import KernelLaunch
+from tilestitch.codegen.cpu.contraction.registers import with_emptying
 from tilestitch.codegen.cpu.target import CpuTarget
 from tilestitch.codegen.cpu.toolchain.angles import angles
 from tilestitch.codegen.cpu.toolchain.ctext import CText, compile_c
@@ -167,7 +168,7 @@ def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
     unrolled.
     """
     tvm_target = target.tvm_target
-    module = tvm.IRModule({symbol: func.with_attr("global_symbol", symbol)})
+    module = tvm.IRModule({symbol: with_emptying(func, target.isa).with_attr("global_symbol", symbol)})
     passes = [
         lowering.BindTarget(tvm_target.with_host(tvm_target)),
         lowering.VectorizeLoop(True),
