@@ -156,8 +156,10 @@ def test_an_order_that_gives_other_bytes_is_found(spoilt: bool) -> None:
         check_same({"planned": planned, "one_at_a_time": other})
 
 
-@pytest.mark.parametrize(("part", "some", "least"), [("A1", "16", 3), ("A2", "132", 5), ("A3", "cluster", 3),
-                                                    ("A4", "1.", 12), ("A5", "1.0", 3), ("A5", "unlike", 2)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("part", "some", "least"),
+    [("A1", "16", 3), ("A2", "132", 5), ("A3", "cluster", 3), ("A4", "1.", 12), ("A5", "1.0", 3), ("A5", "unlike", 2)],
+)
 def test_measurements_of_the_card_run_through(part: str, some: str, least: int, archive: Path, tmp_path: Path) -> None:
     ends = dry_run(archive, tmp_path, "--only", part, "--match", some)
     assert len(ends) >= least
