@@ -55,7 +55,7 @@ def test_frozen_records_are_taken_whatever_machine_this_is(there: Path) -> None:
 
 
 def test_what_records_cannot_be_for_is_refused(here: Path, there: Path, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="give their file"):
+    with pytest.raises(OptionError, match="name their file with records"):
         compile_model(cnn(), frozen=True)
     with pytest.raises(OptionError, match="for CPUs"):
         compile_model(cnn(), "cuda:sm_90a", records=here)
