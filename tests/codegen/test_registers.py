@@ -51,11 +51,12 @@ def reductions(text: str) -> list[str]:
     return [body for body, count in zip(loops, counts, strict=True) if count > max(counts) / 2]
 
 
+@pytest.mark.parametrize("k_block", [768, 256])
 @pytest.mark.parametrize("name", TILES)
-def test_accumulators_beside_an_epilogue_with_many_constants(name: str) -> None:
-    """The rows have tiles of two heights, so that the epilogue is there twice."""
+def test_accumulators_beside_an_epilogue_with_many_constants(name: str, k_block: int) -> None:
+    """The rows have tiles of two heights, so that the epilogue is there twice where the reduction is one block."""
     graph, cpu = gemm(197, 3072, 768), parse_target(name)
-    (launch,) = lower_group(graph, replace(cpu_group(graph), schedule=TILES[name]))
+    (launch,) = lower_group(graph, replace(cpu_group(graph), schedule=replace(TILES[name], k_block=k_block)))
     loops = reductions(str(_codegen(lower(launch.func, "kernel", cpu), cpu).inspect_source("asm")))
     assert len(loops) >= 2
     assert not [body for body in loops if STACK.search(body)]

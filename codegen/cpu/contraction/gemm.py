@@ -157,7 +157,6 @@ class GemmEmitter:
         self._clear_sums(0, plan.block_rows)
         with mk.serial(0, -(-plan.steps // self.schedule.k_block)) as block:
             self._for_each_tile(lambda tile, rows: self._partial_tile(panel, width, tile, rows, block))
-        empty_registers()
         with mk.serial(0, self._row_count) as row:
             self._store_row(panel, width, self.first_row + row, row)
 
@@ -302,7 +301,6 @@ class GemmEmitter:
                 tile, lambda row, column: T.buffer_store(self.sums, acc[row, column], [first + row, column])
             )
         row0 = T.bind(mk.start_of(plan.rows, index))
-        empty_registers()
         self._store_tile(panel, width, row0, rows)
 
     def _partial_tile(self, panel: Expr, width: Expr, index: Expr, rows: int, block: Expr) -> None:

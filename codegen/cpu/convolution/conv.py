@@ -25,7 +25,6 @@ from tilestitch.codegen.cpu.contraction import dots, panels
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.contraction.panels import Operand
-from tilestitch.codegen.cpu.contraction.registers import empty_registers
 from tilestitch.codegen.cpu.contraction.transpose import interleaved, transposed
 from tilestitch.codegen.cpu.convolution.geometry import (
     LoadPixel,
@@ -495,7 +494,6 @@ class ConvEmitter:
             self._finish_turned(acc, tile, panel, width, site)
             return
         mk.for_each_vector(tile, lambda row, column: T.buffer_store(self.sums, acc[row, column], [row, column]))
-        empty_registers()
         with mk.serial(0, tile.rows) as pixel:
             mk.for_each_column(width, tile.lanes, lambda column: store(pixel, column, self.sums[pixel, column]))
 
@@ -508,7 +506,6 @@ class ConvEmitter:
                 columns = T.ramp(T.int64(start), T.int64(1), lanes)
                 for i, vector in enumerate(transposed([named(acc[row, columns]) for row in rows])):
                     T.buffer_store(self.sums, vector, [start + i, T.ramp(T.int64(first), T.int64(1), lanes)])
-        empty_registers()
         with mk.serial(0, width) as column:
             for row in range(site.rows):
                 for start, size in mk.chunks(site.columns, lanes):
