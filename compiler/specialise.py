@@ -194,13 +194,22 @@ def _of_size_1(convert: Convert, first: Variant, region: Region) -> Iterator[Var
     most = MOST_NODES // max(1, _computed_nodes(first.imported.graph))
     leader = {name: symbol for symbol, names in first.imported.same.items() for name in names}
     joined = [name for name in first.imported.joined if _goes_up_from_1(region.get(name))]
+    seen = [_inputs(first)]
     pairs = [(a, b) for a, b in combinations(joined, 2) if leader.get(a, a) != leader.get(b, b)]
     for names in islice((*((name,) for name in joined), *pairs), most):
         narrow = {**region, **dict.fromkeys(names, (1, 1))}
         try:
-            yield Variant(first.shapes, narrow, convert(first.shapes, narrow), names)
+            variant = Variant(first.shapes, narrow, convert(first.shapes, narrow), names)
         except FrontendError:  # they meet others elsewhere, of other sizes
             continue
+        if _inputs(variant) not in seen:
+            seen.append(_inputs(variant))
+            yield variant
+
+
+def _inputs(variant: Variant) -> list[Type]:
+    """What it takes: one that takes the same as an earlier one is never run."""
+    return [value.type for value in variant.imported.graph.inputs]
 
 
 def _with_left_out(convert: Convert, variants: Iterable[Variant]) -> Iterator[Variant]:

@@ -17,10 +17,11 @@ from tilestitch.compiler.ir.errors import UndecidedError
 from .context import Context, Converted, Converter, Versioned
 from .converters import CONVERTERS
 from .converters.dynamic import DYNAMIC
-from .errors import ConversionError, InvalidNodeError, NotStatic, UnsupportedOperatorsError
+from .errors import ConversionError, InvalidNodeError, NotStatic, SizesClashError, UnsupportedOperatorsError
 from .functions import attribute_defaults, has_schema_function, inline_function, plain_schema_function, schema_function
 from .limits import check_limits
 from .scope import FunctionKey, Scope, canonical_domain
+from .symbols import symbols_in_force
 from .walks import subgraphs
 
 
@@ -37,7 +38,8 @@ def function_key(node: NodeProto) -> FunctionKey:
 def convert_node(scope: Scope, node: NodeProto, name: str) -> None:
     """Convert one node in `scope` and bind its outputs.
 
-    Raises ConversionError, naming the node, if it cannot be expressed: InvalidNodeError if it is not as ONNX says.
+    Raises ConversionError, naming the node, if it cannot be expressed: InvalidNodeError if it is not as ONNX says,
+    SizesClashError if that may be due to what is known of open dimensions.
     """
     inputs = [scope.lookup(i) if i else None for i in node.input]
     try:
@@ -50,10 +52,7 @@ def convert_node(scope: Scope, node: NodeProto, name: str) -> None:
         ) from error
     except (IRError, ValueError, IndexError, TypeError, KeyError, ArithmeticError) as error:
         # Converters rely on the ranks and counts that ONNX prescribes; a node that breaks them ends up here.
-        raise InvalidNodeError(
-            f"node {name!r} ({node.op_type}): its operands or attributes do not fit ONNX's definition ({error}); "
-            "correct the node, or export the model again"
-        ) from error
+        raise _misfit(f"node {name!r} ({node.op_type})", error) from error
     except MemoryError as error:
         raise ConversionError(
             f"node {name!r} ({node.op_type}): there is no memory to compute its result when compiling ({error}); "
@@ -63,6 +62,20 @@ def convert_node(scope: Scope, node: NodeProto, name: str) -> None:
         if output:
             value = outputs[index] if index < len(outputs) else None
             scope.bind(output, value)
+
+
+def _misfit(node: str, error: Exception) -> ConversionError:
+    symbols = symbols_in_force()
+    sizes = "" if symbols is None else symbols.in_words()
+    if not sizes:
+        return InvalidNodeError(
+            f"{node}: its operands or attributes do not fit ONNX's definition ({error}); "
+            "correct the node, or export the model again"
+        )
+    return SizesClashError(
+        f"{node}: its operands do not fit each other ({error}) where {sizes}, which other nodes or the ranges ask for; "
+        "give other sizes with --dim NAME=LOW..HIGH or --shape, or correct the model"
+    )
 
 
 def _outputs(scope: Scope, node: NodeProto, name: str, inputs: list[Value | None]) -> Sequence[Value | None]:

@@ -34,6 +34,10 @@ class InvalidNodeError(ConversionError):
     exit_code = 1
 
 
+class SizesClashError(ConversionError):
+    """One ONNX node does not fit the sizes that were given, or that other nodes ask of open dimensions."""
+
+
 class NotStatic(FrontendError):
     """A converter needs at compile time what is only known at run time (a constant, a dimension, a rank)."""
 

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from tilestitch.compiler.ir.types import is_static_tensor
 
 from .checking import check_model
 from .dispatch import convert_node, require_supported
-from .errors import DeclarationWarning, ModelError
+from .errors import DeclarationWarning, ModelError, SizesClashError
 from .expansion import check_expanded_size
 from .onnx_types import from_type_proto
 from .opset_imports import with_foreign_set
@@ -38,6 +39,9 @@ Shapes = Mapping[str, Sequence[int]]
 MOST_ROUNDS = 32
 """Of converting a model whose operators say more and more of its open dimensions."""
 
+MOST_TRIED = 8
+"""Sets of open dimensions that are taken for 1, until one is found that all nodes allow."""
+
 MOST_BYTES = 1 << 47
 """Of one tensor: the address space of a process."""
 
@@ -50,7 +54,8 @@ class ImportedModel:
     (an output that is also an input, or appears twice, cannot), so match by position. `opsets` maps domain to version.
     `joined`: open dimensions that are taken for others, or for a number, where they might be 1 as well. `same`: those
     that are taken for a symbol of the graph, by its name. `emptied`: sizes of open dimensions that are left out because
-    something in the model would have no elements. `few`: those of which so many are computed in another way than more.
+    something in the model would have no elements, or is taken for longer than 1 in a broadcast. `few`: those of which
+    so many are computed in another way than more.
     """
 
     graph: Graph
@@ -123,10 +128,8 @@ def convert_checked(
     """The model as primitives, operands and errors as of `import_model`. `whole`: the ranges keep the sizes at which
     something in the model has no elements.
     """
-    proto, module, opsets = model.proto, model.module, model.opsets
-    symbols = None if ranges is None else Symbols(ranges, whole=whole)
-    scope = _converted(proto, module, opsets, dict(shapes or {}), symbols)
-    graph = scope.graph
+    scope, symbols, ones = _fitting(model, dict(shapes or {}), ranges, whole)
+    proto, opsets, graph = model.proto, model.opsets, scope.graph
     _check_outputs(proto, graph.outputs)
     graph.outputs = [*graph.outputs, *(_exposed(scope, name) for name in expose)]
     output_names = (*(o.name for o in proto.graph.output), *expose)
@@ -138,24 +141,44 @@ def convert_checked(
         return ImportedModel(graph, input_names, output_names, opsets, metadata)
     emptied = {name: range_ for name, range_ in symbols.emptied.items() if name in symbols.by_name}
     return ImportedModel(
-        graph, input_names, output_names, opsets, metadata, tuple(symbols.joined), symbols.same, emptied,
-        symbols.few,
+        graph, input_names, output_names, opsets, metadata, tuple(dict.fromkeys((*symbols.joins(), *ones))),
+        symbols.same, emptied, symbols.few,
     )  # fmt: skip
 
 
-def _converted(
-    proto: ModelProto,
-    module: Module,
-    opsets: Mapping[str, int],
-    shapes: dict[str, Sequence[int]],
-    symbols: Symbols | None,
-) -> Scope:
+def _fitting(
+    model: CheckedModel, shapes: dict[str, Sequence[int]], ranges: Mapping[str, Range] | None, whole: bool
+) -> tuple[Scope, Symbols | None, tuple[str, ...]]:
+    """The model's main graph. Where sizes that are taken for equal, as they meet in a broadcast, do not fit another
+    node, one of them is 1 instead; the names of those that may be 1.
+    """
+    if ranges is None:
+        return _converted(model, shapes, None), None, ()
+    refused: SizesClashError | None = None
+    sets = [frozenset[str]()]
+    for ones in islice(sets, MOST_TRIED):
+        symbols = Symbols(ranges, whole=whole, known=dict.fromkeys(ones, 1))
+        try:
+            scope = _converted(model, shapes, symbols)
+        except SizesClashError as error:
+            refused = refused or error
+            more = (ones | {name} for name in reversed(symbols.joins()) if symbols.may_be_1(name))
+            sets.extend(each for each in more if each not in sets)
+        else:
+            return scope, symbols, tuple(dict.fromkeys(chain(*sets)))
+    assert refused is not None
+    raise refused
+
+
+def _converted(model: CheckedModel, shapes: dict[str, Sequence[int]], symbols: Symbols | None) -> Scope:
     """The model's main graph, with its outputs. What its operators say of open dimensions is put in from the start:
     where they teach something new, the model is converted anew.
     """
+    proto = model.proto
     for _ in range(MOST_ROUNDS):
         claims: dict[Claim, None] = {}
-        scope = Scope(replace(module, counters={}, named=set()), Graph(proto.graph.name or "main"), opsets)
+        module = replace(model.module, counters={}, named=set())
+        scope = Scope(module, Graph(proto.graph.name or "main"), model.opsets)
         with noting(claims.setdefault), nullcontext() if symbols is None else symbols.in_force():
             _add_inputs(scope, proto, shapes, symbols)
             if symbols is not None:

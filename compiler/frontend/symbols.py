@@ -63,6 +63,8 @@ class Symbols:
     """The names of all open dimensions of the inputs."""
     joined: dict[str, None] = field(default_factory=dict)
     """Of those, the ones that are taken for others, or for a number, because they meet in a broadcast."""
+    _sums: dict[str, None] = field(default_factory=dict)
+    """Of those, the ones that are taken for sums of others for that reason."""
     few: dict[str, int] = field(default_factory=dict)
     """Of those, the ones of which few are computed in another way than many, and how many are few."""
     _found: dict[str, Symbol] = field(default_factory=dict)
@@ -71,15 +73,25 @@ class Symbols:
     extents: dict[Value, Value] = field(default_factory=dict)
     """Tensors whose elements were taken for sizes, and what has these for its dimensions."""
     emptied: dict[str, Range] = field(default_factory=dict)
-    """Sizes of the inputs' dimensions that are left out because something in the model is empty there."""
+    """Sizes of the inputs' dimensions that are left out because something in the model is empty there, or not as long
+    as what it meets in a broadcast.
+    """
     names: frozenset[str] = frozenset()
     """What the model calls dimensions of inputs, if that can be a symbol's name: the symbols of others have none of
     these, as ranges are given by both.
     """
+    narrowed: dict[str, None] = field(default_factory=dict)
+    """The names of symbols whose ranges the operators' rules narrow."""
     _plain: dict[str, str] = field(default_factory=dict)
     """What the model calls the dimensions of symbols."""
     taken: list[Size] = field(default_factory=list)
     """What sizes that only a run can tell were taken for, as often as one was asked for: a run must find no other."""
+
+    def in_words(self) -> str:
+        """What the model's operators, or given ranges, say of open dimensions; empty if they say nothing."""
+        known = [f"{name} = {size}" for name, size in self.known.items()]
+        ranges = [f"{s.name} = {s.low}..{s.high}" for s in self.by_name.values() if s.given or s.name in self.narrowed]
+        return ", ".join((*known, *ranges))
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
@@ -195,9 +207,21 @@ class Symbols:
 
     def _join(self, symbol: Symbol, value: Size) -> None:
         """Note that a dimension is taken for another one, or for a number; a sum of several is none of the inputs'."""
+        if value == 1:
+            return
         others = [other for other in symbols_of([value]) if size_of(other) == value]
-        if others or not is_open(value):
-            self.joined.update({each.name: None for each in (symbol, *others) if each.name in self.asked})
+        noted = self.joined if others or not is_open(value) else self._sums
+        noted.update({each.name: None for each in (symbol, *others) if each.name in self.asked})
+
+    def may_be_1(self, name: str) -> bool:
+        """Whether the range of an input's dimension has 1."""
+        low, high = self.ranges.get(name) or self.ranges.get(self._plain.get(name, name)) or DEFAULT_RANGE
+        return low <= 1 <= high
+
+    def joins(self) -> tuple[str, ...]:
+        """All that are taken for others, or for a number, sums that turned out to be numbers among them."""
+        numbers = [name for name in self._sums if not is_open(self.known[name])]
+        return tuple(dict.fromkeys((*self.joined, *numbers)))
 
     @property
     def same(self) -> dict[str, tuple[str, ...]]:
@@ -244,7 +268,15 @@ class Symbols:
             below = low and over(claim.size, {symbol.name: replace(symbol, high=low - 1)})
             if below is not None and bounds_of(below)[1] >= 0:
                 return False
+        if low is not None and claim.joins:
+            self._leave_out(symbol, low)
         return low is not None and self._put(symbol, replace(symbol, low=low), claim)
+
+    def _leave_out(self, symbol: Symbol, low: int) -> None:
+        """Note which sizes of an input's dimension are missing where it begins with `low`."""
+        if symbol.name in self.asked and symbol.low < low:
+            first = self.emptied.get(symbol.name, symbol.bounds)[0]
+            self.emptied[symbol.name] = (first, low - 1)
 
     def without_empty(self, sizes: Iterable[Size]) -> bool:
         """Leave out the least sizes of a dimension, up to that from which on sizes made of it alone are certainly 1 or
@@ -261,8 +293,7 @@ class Symbols:
                 if low is not None:
                     least[symbol] = max(least.get(symbol, 0), low)
         for symbol, low in least.items():
-            first = self.emptied.get(symbol.name, symbol.bounds)[0]
-            self.emptied[symbol.name] = (first, low - 1)
+            self._leave_out(symbol, low)
             self._put(symbol, replace(symbol, low=low), Claim(size_of(symbol) - low, exact=False))
         return bool(least)
 
@@ -271,6 +302,8 @@ class Symbols:
         if narrow.low > narrow.high:
             raise ModelError(f"dimension {symbol.name} must be {claim}, which its range {symbol.bounds} does not allow")
         self.by_name[symbol.name] = narrow
+        if narrow != symbol:
+            self.narrowed[symbol.name] = None
         self.known = {name: at(size, {symbol.name: size_of(narrow)}) for name, size in self.known.items()}
         return narrow != symbol
 

@@ -260,7 +260,7 @@ def types_compatible(a: Type, b: Type) -> bool:
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """numpy broadcasting; IRError if two known sizes clash. Open sizes are taken for equal, not for 1."""
+    """numpy broadcasting; IRError if two known sizes clash. Open sizes are taken for equal; for 1 if they cannot be."""
     rank = max((len(s) for s in shapes), default=0)
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     return tuple(_broadcast_dim(dims, shapes) for dims in zip(*padded, strict=True)) if rank else ()
@@ -270,7 +270,7 @@ def _broadcast_dim(dims: tuple[Dim, ...], shapes: tuple[Shape, ...]) -> Dim:
     known = dict.fromkeys(d for d in dims if not isinstance(d, str) and d != 1)
     first = next((d for d in known if not is_open(d)), next(iter(known), None))
     if first is not None:
-        if not all(may_be_equal(first, d, joins=True) for d in known):
+        if not all(may_be_equal(first, d, joins=True) or may_be_equal(d, 1) for d in known):
             raise IRError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
         return first
     symbols = {d for d in dims if isinstance(d, str)}

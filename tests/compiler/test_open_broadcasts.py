@@ -1,0 +1,105 @@
+"""Open sizes that meet others in a broadcast, where taking them for equal would contradict something else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from onnx import ModelProto, parser
+from onnx.reference import ReferenceEvaluator
+
+from tests.compiled import assert_close
+from tests.tolerances import MODELS
+from tilestitch.compiler import compile_model
+from tilestitch.compiler.frontend.errors import InvalidNodeError, SizesClashError
+from tilestitch.runtime import load
+from tilestitch.runtime.errors import InputError
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
+
+
+def model(text: str) -> ModelProto:
+    return parser.parse_model(HEAD + text)
+
+
+def check(proto: ModelProto, *shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """One artifact and onnx.reference agree at all these shapes."""
+    random = np.random.default_rng(3)
+    with load(compile_model(proto, num_threads=1).to_bytes(), num_threads=1) as module:
+        for each in shapes:
+            feed = {name: random.standard_normal(shape, np.float32) for name, shape in each.items()}
+            (expected,) = ReferenceEvaluator(proto).run(None, feed)
+            (result,) = module.run(feed).values()
+            assert_close(result, expected, MODELS["float32"])
+
+
+CONV = """(float[1, 8, 5, 5] x, float[1, b, b, 5] z, float[16, 8, 1, b] w) => (float[n, o, h, v] y)
+    { a = Mul(x, z)  y = Conv(a, w) }"""
+
+
+def test_a_size_that_cannot_be_what_it_meets_is_1() -> None:
+    """`b` meets 8 and 5."""
+    check(model(CONV), {"x": (1, 8, 5, 5), "z": (1, 1, 1, 5), "w": (16, 8, 1, 1)})
+
+
+def test_a_size_that_a_later_node_says_is_1_is_that() -> None:
+    """`c` meets 33, but is as long as the sum, which is 1; `b` may be what it meets, or 1."""
+    proto = model(
+        """(float[b, 33] x, float[3, c] z, float[c, 4] w) => (float[n, m] y) <int64[1] i = {-1}>
+        { p = Mul(x, z)  s = ReduceSum(p, i)  y = MatMul(s, w) }"""
+    )
+    check(proto, *({"x": (b, 33), "z": (3, 1), "w": (1, 4)} for b in (3, 1)))
+
+
+def test_either_of_two_sizes_may_be_the_1_that_another_node_asks_for() -> None:
+    """`b` and `c` meet, and 5 and 7."""
+    proto = model(
+        """(float[b, 2] x, float[c, 2] z, float[5, 2] v, float[7, 2] w) => (float[n, 2] y)
+        { s = Add(x, z)  t = Add(x, v)  u = Add(z, w)  a = Concat<axis=0>(s, t, u)  y = Neg(a) }"""
+    )
+    sizes = [(1, 1), (5, 1), (1, 7)]
+    check(proto, *({"x": (b, 2), "z": (c, 2), "v": (5, 2), "w": (7, 2)} for b, c in sizes))
+
+
+def test_a_size_that_a_sum_says_is_a_number_may_be_1() -> None:
+    """`c` meets `9 - b`, and `b` is 1."""
+    proto = model(
+        """(float[1, 1, 8, 8] x, float[1, 1, b, 1] w, float[1, 1, c, 8] z) => (float[n, o, h, v] y)
+        <int64[1] i = {2}> { p = Conv(x, w)  a = Add(p, z)  s = Squeeze(w, i)  y = Mul(a, s) }"""
+    )
+    check(proto, *({"x": (1, 1, 8, 8), "w": (1, 1, 1, 1), "z": (1, 1, c, 8)} for c in (8, 1)))
+
+
+def test_a_slice_of_one_row_meets_more() -> None:
+    """It has min(2c, 3) - 1 rows."""
+    proto = model(
+        """(float[c, 16] x, float[2, 16] z) => (float[2, 16] y) <int64[1] f = {1}, int64[1] t = {3}, int64[1] i = {0}>
+        { a = Concat<axis=0>(x, x)  s = Slice(a, f, t, i)  y = Mul(s, z) }"""
+    )
+    check(proto, *({"x": (c, 16), "z": (2, 16)} for c in (1, 2, 5)))
+
+
+def test_a_size_that_meets_0_is_1() -> None:
+    check(model("(float[0, 4] x, float[c, 4] z) => (float[0, 4] y) { y = Mul(x, z) }"), {"x": (0, 4), "z": (1, 4)})
+
+
+def test_a_range_that_lacks_what_a_size_meets_leaves_1() -> None:
+    proto = model("(float[b, 4] x, float[7, 4] z) => (float[7, 4] y) { y = Mul(x, z) }")
+    with load(compile_model(proto, dims={"b": (1, 4)}).to_bytes()) as module:
+        assert module.run({"x": np.ones((1, 4), np.float32), "z": np.ones((7, 4), np.float32)})["y"].shape == (7, 4)
+        with pytest.raises(InputError, match=r"expected \(x: float32\[1, 4\]"):
+            module.run({"x": np.ones((2, 4), np.float32), "z": np.ones((7, 4), np.float32)})
+
+
+def test_sizes_that_nothing_reconciles_are_named_with_a_remedy() -> None:
+    """The model may be right for what is outside of the range."""
+    with pytest.raises(SizesClashError, match=r"Mul_0.*do not broadcast.* where b = 2\.\.4, which .*--dim") as caught:
+        compile_model(model("(float[b] x, float[7] z) => (float[7] y) { y = Mul(x, z) }"), dims={"b": (2, 4)})
+    assert caught.value.exit_code == 2
+
+
+def test_a_node_that_no_open_size_mends_is_invalid() -> None:
+    text = "(float[b, 4] x, float[5, 3] w, float[b, 3] z) => (float[b, 3] y) { p = MatMul(x, w)  y = Add(p, z) }"
+    with pytest.raises(InvalidNodeError, match=r"MatMul_0.*inner dimensions 4 and 5"):
+        compile_model(model(text))
