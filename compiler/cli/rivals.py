@@ -12,7 +12,7 @@ from tilestitch.compiler.cli.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
-    from onnx import ModelProto
+    from onnx import GraphProto, ModelProto, NodeProto
 
 Run = Callable[[Mapping[str, Any]], Sequence["np.ndarray"]]
 
@@ -161,30 +161,78 @@ def pytorch(factory: str, threads: int | None = None) -> Run:
 JITTER = 2.0**-21
 """Relative: what sums of some hundred float32 numbers differ by when they are added up in another order."""
 
+_ROUNDING = {
+    "QuantizeLinear": 1, "DynamicQuantizeLinear": None, "DynamicQuantizeMatMul": None, "DynamicQuantizeLSTM": None,
+    "MatMulNBits": 2,
+}  # fmt: skip
+"""Operators that quantise their first input, and which of the others has the type of it; None: it is float32."""
 
-def jittered(model: ModelProto | Path, sign: int = 1) -> ModelProto:
-    """A copy of MODEL in which every float32 tensor that is quantised while it runs is first scaled by 1 + JITTER or
-    1 - JITTER in turn (SIGN -1: the other way round): how far its results move says how much the model makes of a
-    difference in the last bits.
+ACCURACY_OF_BYTES = 4
+"""The `accuracy_level` of MatMulNBits that rounds activations to 8 bits."""
+
+
+def jittered(model: ModelProto | Path, sign: int = 1, seed: int = 0) -> ModelProto:
+    """A copy of MODEL in which each element of the float32 tensors that are quantised while it runs is first scaled by
+    1 + JITTER or 1 - JITTER, as SEED has it (SIGN -1: the other way round): how far its results move says how much the
+    model makes of a difference in the last bits. All elements alike would be no change where their range becomes the
+    scale.
     """
-    import onnx
+    copy = _own(model)
+    _jitter(copy.graph, sign, seed, {}, "tilestitch_jitter")
+    return copy
+
+
+def _jitter(graph: GraphProto, sign: int, seed: int, around: Mapping[str, int], prefix: str) -> None:
+    """Changes GRAPH and the bodies in it. `around`: types of the constants outside it."""
+    constants = {**around, **_constants(graph)}
+    nodes = list(graph.node)
+    del graph.node[:]
+    for number, node in enumerate(nodes):
+        name = f"{prefix}_{number}"
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _jitter(attribute.g, sign, seed, constants, f"{name}_{attribute.name}")
+        if _rounds_floats(node, constants):
+            graph.node.extend(_scaled_at_random(node.input[0], name, sign, seed + number))
+            node.input[0] = name
+        graph.node.append(node)
+
+
+def _constants(graph: GraphProto) -> dict[str, int]:
+    """The types of a graph's constants."""
+    tensors = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    given = ((node, attribute) for node in graph.node if node.op_type == "Constant" for attribute in node.attribute)
+    return tensors | {node.output[0]: one.t.data_type for node, one in given if one.HasField("t")}
+
+
+def _rounds_floats(node: NodeProto, constants: Mapping[str, int]) -> bool:
+    """Whether a node quantises float32 numbers that a run computes."""
+    from onnx import TensorProto, helper
+
+    if node.op_type not in _ROUNDING or node.input[0] in constants:
+        return False
+    if node.op_type == "MatMulNBits":
+        levels = [helper.get_attribute_value(one) for one in node.attribute if one.name == "accuracy_level"]
+        if levels != [ACCURACY_OF_BYTES]:
+            return False
+    like = _ROUNDING[node.op_type]
+    return like is None or constants.get(node.input[like]) == TensorProto.FLOAT
+
+
+def _scaled_at_random(value: str, name: str, sign: int, seed: int) -> list[NodeProto]:
+    """Nodes that make NAME of VALUE: each element times 1 + JITTER or 1 - JITTER."""
     from onnx import helper
 
-    copy = _own(model)
-    constants = {tensor.name: tensor.data_type for tensor in copy.graph.initializer}
-    nodes = list(copy.graph.node)
-    del copy.graph.node[:]
-    for node in nodes:
-        scale = constants.get(node.input[1]) if node.op_type == "QuantizeLinear" else onnx.TensorProto.FLOAT
-        quantises = node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") and node.input[0] not in constants
-        if quantises and scale == onnx.TensorProto.FLOAT:
-            name = f"tilestitch_jitter_{len(copy.graph.node)}"
-            factor = 1 + sign * (JITTER if len(copy.graph.node) % 2 else -JITTER)
-            copy.graph.initializer.append(helper.make_tensor(f"{name}_factor", onnx.TensorProto.FLOAT, [], [factor]))
-            copy.graph.node.append(helper.make_node("Mul", [node.input[0], f"{name}_factor"], [name], name=name))
-            node.input[0] = name
-        copy.graph.node.append(node)
-    return copy
+    noise, zero, up, more, less, factor = (f"{name}_{part}" for part in ("noise", "zero", "up", "more", "less", "by"))
+    constants = {zero: 0.0, more: 1 + sign * JITTER, less: 1 - sign * JITTER}
+    return [
+        *(helper.make_node("Constant", [], [one], value=helper.make_tensor(one, 1, [], [number]))
+          for one, number in constants.items()),
+        helper.make_node("RandomUniformLike", [value], [noise], low=-1.0, high=1.0, seed=float(seed)),
+        helper.make_node("Greater", [noise, zero], [up]),
+        helper.make_node("Where", [up, more, less], [factor]),
+        helper.make_node("Mul", [value, factor], [name], name=name),
+    ]  # fmt: skip
 
 
 def _named(inputs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -246,5 +294,5 @@ RACERS: dict[str, Callable[[Any, int | None], Run]] = {"onnxruntime": onnxruntim
 
 
 def on_jittered(against: str, model: ModelProto | Path, inputs: Mapping[str, Any]) -> list[Sequence[np.ndarray]]:
-    """What the reference gives for the model, jittered in either way."""
-    return [CHECKERS[against](jittered(model, sign))(inputs) for sign in (1, -1)]
+    """What the reference gives for the model, jittered in several ways."""
+    return [CHECKERS[against](jittered(model, sign, seed))(inputs) for seed in (0, 1) for sign in (1, -1)]
