@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from typing import Any
 
 from .graph import Graph
@@ -50,12 +51,15 @@ def _graphs(graph: Graph) -> Iterator[Graph]:
         yield from _graphs(inner)
 
 
-def _replace(graph: Graph, new: Callable[[Size], Size]) -> None:
+def _replace(graph: Graph, replaced: Callable[[Size], Size]) -> None:
+    # Few types and sizes are those of most values.
+    new = cache(replaced)
+    type_of = cache(lambda type_: _type_of(type_, new))
     for value in graph.inputs:
-        value.type = _type_of(value.type, new)
+        value.type = type_of(value.type)
     for node in graph.nodes:
         for value in node.outputs:
-            value.type = _type_of(value.type, new)
+            value.type = type_of(value.type)
         node.attrs = {key: _attribute_of(attribute, new) for key, attribute in node.attrs.items()}
     graph.claims = tuple(replace(claim, size=new(claim.size)) for claim in graph.claims)
     for inner in graph.subgraphs():

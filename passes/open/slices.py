@@ -43,6 +43,17 @@ class _Stage:
     same_bytes: int
 
 
+@dataclass(frozen=True)
+class _Room:
+    """What says how many images a part goes through at a time: the number of the stage that touches most of an image,
+    the bytes that there are for images, and of how many these are multiples.
+    """
+
+    stage: int
+    room_bytes: int
+    granule: int
+
+
 def sliced(
     graph: Graph, groups: Sequence[Group], segments: Sequence[Segment], aliases: Mapping[str, str],
     sizes: Mapping[str, int],
@@ -130,7 +141,8 @@ class _Division:
         self.one = {**sizes, symbol.name: 1}
         self.stages: list[_Stage | None] = []  # None for what the host computes, and between segments
         self.last_use: dict[str, int] = {v.name: 1 << 62 for v in graph.outputs}
-        self.first_use: dict[str, int] = {}
+        self.image_bytes: dict[str, int] = {}
+        self.granules: dict[str, int] = {}
 
     def has(self, group: Group) -> bool:
         """Whether it is of the graph's nodes."""
@@ -153,7 +165,6 @@ class _Division:
             self.stages.append(None)
         for number, stage in enumerate(self.stages):
             for name in (*stage.reads, *stage.stores) if stage else ():
-                self.first_use.setdefault(name, number)
                 self.last_use[name] = max(number, self.last_use.get(name, 0))
 
     def stage(self, group: Group) -> _Stage:
@@ -170,17 +181,19 @@ class _Division:
 
     def bytes_of(self, name: str) -> int:
         """Of one image of a value."""
-        return typical(self.values[name].tensor_type.nbytes, self.one)
+        if name not in self.image_bytes:
+            self.image_bytes[name] = typical(self.values[name].tensor_type.nbytes, self.one)
+        return self.image_bytes[name]
 
     def best(self, graph: str) -> Divided | WhyNot | None:
         """The division with the fewest bytes moved for an image: from each stage on, the cheapest way to the end."""
         count = len(self.stages)
-        cheapest: list[tuple[float, int, Size]] = [(0.0, 0, 0)] + [(math.inf, 0, 0)] * count
+        cheapest: list[tuple[float, int, _Room | None]] = [(0.0, 0, None)] + [(math.inf, 0, None)] * count
         for begin in range(count):
-            for end, moved, most in self.parts_from(begin):
+            for end, moved, room in self.parts_from(begin):
                 total = cheapest[begin][0] + moved
                 if total < cheapest[end][0]:
-                    cheapest[end] = (total, begin, most)
+                    cheapest[end] = (total, begin, room)
         whole, least = sum(map(self.moved_alone, self.stages)), cheapest[count][0]
         if whole - least < LEAST_SAVED * whole:
             reason = "memory would move hardly less if launches went through a few images at a time"
@@ -188,10 +201,10 @@ class _Division:
         runs: list[Run] = []
         end = count
         while end:
-            _, begin, most = cheapest[end]
+            _, begin, room = cheapest[end]
             names = tuple(stage.name for stage in self.stages[begin:end] if stage)
             if names:
-                runs.append(Run(names, most))
+                runs.append(Run(names, self.images(room) if room else 0))
             end = begin
         return Divided(Slices(self.symbol.name, tuple(reversed(runs))), whole - least)
 
@@ -203,11 +216,11 @@ class _Division:
         stays = self.count is not None and (read + stored) * self.count <= LAST_CACHE_BYTES
         return 0 if stays else read + STORED * stored
 
-    def parts_from(self, begin: int) -> Iterator[tuple[int, float, Size]]:
-        """Parts that begin at a stage: where each ends, bytes that memory moves for an image, and how many images at a
-        time; 0 for all, as of a part of one stage.
+    def parts_from(self, begin: int) -> Iterator[tuple[int, float, _Room | None]]:
+        """Parts that begin at a stage: where each ends, bytes that memory moves for an image, and for how many images
+        there is room at a time; None for all, as of a part of one stage.
         """
-        yield begin + 1, self.moved_alone(self.stages[begin]), 0
+        yield begin + 1, self.moved_alone(self.stages[begin]), None
         moved = same_bytes = peak = 0
         granule, largest_at = 1, begin
         known: set[str] = set()
@@ -234,21 +247,24 @@ class _Division:
                 return
             if number > begin and peak:
                 again = (0 if keeps_weights else same_bytes) + LAUNCH_BYTES * (number + 1 - begin)
-                yield number + 1, moved + again / images, self.images(largest_at, room, granule)
+                yield number + 1, moved + again / images, _Room(largest_at, room, granule)
 
-    def images(self, number: int, room: int, granule: int) -> Size:
-        """So many of them as a stage has room for."""
-        stage = self.stages[number]
+    def images(self, room: _Room) -> Size:
+        """So many of them as there is room for."""
+        stage = self.stages[room.stage]
         assert stage is not None
         values = [self.values[name] for name in (*stage.reads, *stage.stores)]
         touched: Size = sum(at(value.tensor_type.nbytes, {self.symbol.name: 1}) for value in values)
-        return largest(1, room // largest(1, touched * granule)) * granule
+        return largest(1, room.room_bytes // largest(1, touched * room.granule)) * room.granule
 
     def granule(self, name: str) -> int:
         """Slices of a value begin where kernels may take it for granted that values do: at whole multiples of this many
         images.
         """
-        if name in self.inputs:
-            return 1
-        each = divisor_of(at(self.values[name].tensor_type.nbytes, {self.symbol.name: 1}))
+        if name not in self.granules:
+            self.granules[name] = 1 if name in self.inputs else self.granule_of(self.values[name])
+        return self.granules[name]
+
+    def granule_of(self, value: Value) -> int:
+        each = divisor_of(at(value.tensor_type.nbytes, {self.symbol.name: 1}))
         return ARGUMENT_ALIGNMENT // math.gcd(ARGUMENT_ALIGNMENT, each)
