@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from onnx import FunctionProto, GraphProto, NodeProto
+from onnx import FunctionProto, GraphProto, NodeProto, SparseTensorProto, TensorProto
 
 from tilestitch.compiler.ir import Graph, Type, Value
 from tilestitch.compiler.ir.claims import Claim, noting
@@ -41,6 +41,18 @@ class Module:
     counters: dict[str, int] = field(default_factory=dict)
     named: set[Value] = field(default_factory=set)
     """Values that bear a name of the ONNX model."""
+    arrays: dict[int, tuple[TensorProto | SparseTensorProto, np.ndarray]] = field(default_factory=dict)
+    """What initialisers hold, by the identity of these, which are kept so that it stays theirs: it is read once,
+    however often the model is converted."""
+
+    def array_of(self, tensor: TensorProto | SparseTensorProto) -> np.ndarray:
+        """What an initialiser holds. Raises ModelError where that cannot be read."""
+        if id(tensor) not in self.arrays:
+            read = to_dense if isinstance(tensor, SparseTensorProto) else to_array
+            array = np.asarray(read(tensor, self.folder))  # no memmap, of which each graph would make an array
+            array.flags.writeable = False
+            self.arrays[id(tensor)] = tensor, array
+        return self.arrays[id(tensor)][1]
 
     def name_of(self, node: NodeProto) -> str:
         """The node's own name, or `OpType_index` made up for it."""
@@ -134,8 +146,8 @@ class Scope:
         """Bind the initialisers of an ONNX graph as constants. ModelError if another value outside has the name of one:
         ONNX does not say which of them is meant.
         """
-        named = [(tensor.name, to_array(tensor, self.module.folder)) for tensor in proto.initializer]
-        named += [(sparse.values.name, to_dense(sparse, self.module.folder)) for sparse in proto.sparse_initializer]
+        named = [(tensor.name, self.module.array_of(tensor)) for tensor in proto.initializer]
+        named += [(sparse.values.name, self.module.array_of(sparse)) for sparse in proto.sparse_initializer]
         for name, array in named:
             value = self.graph.constant(array, name=name)
             outside = self._outside(name)

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from tilestitch.compiler.ir import Graph, Node, Value, is_elementwise
+from tilestitch.compiler.ir.derived import made_once
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.contract import PassContext, PassResult
 from tilestitch.passes.plan.parts import MOST_GATES
@@ -159,12 +160,17 @@ def _hand_over(graph: Graph, old: Value, new: Value, taken: set[Node]) -> None:
 def _gemm(graph: Graph, gemms: Sequence[Node]) -> Value:
     first = gemms[0]
     matrices = [n.inputs[1].data for n in gemms if n.inputs[1].data is not None]
-    upright = [m.T if n.attrs.get("trans_b") else m for m, n in zip(matrices, gemms, strict=True)]
-    trans_b = bool(first.attrs.get("trans_b"))
-    joined = np.concatenate([m.T for m in upright]) if trans_b else np.concatenate(upright, axis=1)
+    turned = tuple(bool(n.attrs.get("trans_b")) for n in gemms)
+    joined = made_once(("columns", turned), matrices, lambda: _columns(matrices, turned))
     weight = graph.constant(joined, name=first.inputs[1].name)
     origins = [o for n in gemms for o in n.origins]
     return graph.emit("matmul", first.inputs[0], weight, origins=origins, insert_before=first, **first.attrs)
+
+
+def _columns(matrices: Sequence[np.ndarray], turned: Sequence[bool]) -> np.ndarray:
+    """One matrix with the columns of all, those that are `turned` being transposed; it is as the first one is."""
+    upright = [m.T if t else m for m, t in zip(matrices, turned, strict=True)]
+    return np.concatenate([m.T for m in upright]) if turned[0] else np.concatenate(upright, axis=1)
 
 
 def _constant(graph: Graph, nodes: Sequence[Node | None], position: int, widths: Sequence[int]) -> Value:
