@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -25,7 +25,6 @@ from tilestitch.codegen.launch import (
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.compiler.ir.errors import UndecidedError
 from tilestitch.compiler.ir.sizes import Size, ceil_div, is_open
-from tilestitch.compiler.ir.text import digest
 from tilestitch.compiler.ir.types import from_numpy_dtype, to_numpy_dtype
 from tilestitch.passes.plan import ALIGNMENT, Group, Segment, StitchPlan
 from tilestitch.passes.plan.buffers import TemporaryBuffer
@@ -41,6 +40,7 @@ from .program_types import SymbolNames, limits, runtime_checks, runtime_size, ru
 from .schedule import KernelsOfPlugins, Schedule, lower_with
 from .shared_tables import read_plainly, shared_tables
 from .signature import LoweredOnce
+from .tensors import TensorTable
 
 LOOP_BOUNDS = 2
 """Operands of a loop before the values that it carries: its limit and its condition."""
@@ -188,41 +188,6 @@ def body_graph(graph: Graph, key: str) -> Graph:
     return inner
 
 
-@dataclass
-class TensorTable:
-    """The artifact's tensors by name; equal data is stored once, whatever it is called."""
-
-    arrays: dict[str, np.ndarray] = field(default_factory=dict)
-    _by_digest: dict[str, str] = field(default_factory=dict)
-    _packed: dict[tuple[int, str], tuple[Value, str]] = field(default_factory=dict)
-
-    def add(self, hint: str, array: np.ndarray) -> str:
-        """Store `array` under a name made from `hint`; returns the name."""
-        return self._store(hint, digest(array), lambda: array)
-
-    def packed(self, value: Value, arg: PackedArg) -> str:
-        """Store a constant in the layout that its kernel wants; arranged once for equal data and layout."""
-        key = id(value), arg.key
-        if key not in self._packed:
-            data = value.data
-            assert data is not None
-            name = self._store(
-                f"{value.name}.packed", f"{digest(data)}:{arg.key}", lambda: np.ascontiguousarray(arg.arrange(data))
-            )
-            self._packed[key] = value, name  # the value is kept, so that its id stays its own
-        return self._packed[key][1]
-
-    def _store(self, hint: str, key: str, make: Callable[[], np.ndarray]) -> str:
-        if key not in self._by_digest:
-            name, count = hint, 1
-            while name in self.arrays:
-                count += 1
-                name = f"{hint}.{count}"
-            self.arrays[name] = make()
-            self._by_digest[key] = name
-        return self._by_digest[key]
-
-
 class _ProgramWriter:
     """Writes one graph and its plan as a runtime program."""
 
@@ -282,7 +247,7 @@ class _ProgramWriter:
         """Of a constant, from the beginning of its tensor."""
         match value.location:
             case rt.Constant(tensor, 0):
-                return self.tensors.arrays[tensor]
+                return np.asarray(self.tensors.arrays[tensor])
         return None
 
     def limits(self) -> tuple[rt.SizeCheck, ...]:

@@ -39,7 +39,8 @@ class PackedArg:
     """A constant in a layout of its own: `arrange(data)` gives the array to store; `key` identifies the layout.
 
     places: for kernels that read it otherwise; None where these cannot. of: the constant whose data is arranged, where
-    that is another one, which has the same elements.
+    that is another one, which has the same elements. shape: of the array, which has the constant's dtype; None where
+    only `arrange` tells.
     """
 
     value: str
@@ -47,6 +48,7 @@ class PackedArg:
     arrange: Callable[[Any], Any] = field(compare=False)
     places: Places | None = field(default=None, compare=False)
     of: str = ""
+    shape: tuple[int, ...] | None = field(default=None, compare=False)
 
     @property
     def source(self) -> str:

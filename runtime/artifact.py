@@ -38,6 +38,7 @@ from .kernel_signature import KernelSignature, signatures_from_json
 from .manifest import Manifest, MemberInfo, PluginInfo, TargetInfo, WeightInfo
 from .program import Program, programs_to_json
 from .program_check import programs_from_json
+from .safetensors import Tensor
 
 MANIFEST, PLAN, PROGRAM, WEIGHTS = "manifest.json", "plan.json", "program.json", "weights.safetensors"
 DEFLATED_WEIGHTS = "deflated.safetensors"
@@ -85,7 +86,7 @@ class ArtifactContents:
     """
 
     programs: tuple[Program, ...]
-    weights: Mapping[str, np.ndarray]
+    weights: Mapping[str, Tensor]
     kernels: Mapping[str, bytes]
     target: TargetInfo
     compiler_version: str
@@ -157,13 +158,13 @@ def _digest(chunks: Iterable[bytes | memoryview]) -> str:
     return sha256.hexdigest()
 
 
-def write_weights(path: str | os.PathLike[str], weights: Mapping[str, np.ndarray]) -> None:
+def write_weights(path: str | os.PathLike[str], weights: Mapping[str, Tensor]) -> None:
     """Write the file that `load(..., weights=path)` takes for an artifact with stripped weights; atomically."""
     with archive.atomic_file(path) as file:
         _write_tensors(file, weights)
 
 
-def _write_tensors(file: BinaryIO, tensors: Mapping[str, np.ndarray]) -> None:
+def _write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor]) -> None:
     for chunk in safetensors.TensorWriter(tensors).chunks():
         file.write(chunk)
 
@@ -210,13 +211,13 @@ def _member(name: str, data: bytes, deflate: bool) -> _Member:
     return _Member(name, len(held), lambda: [held], None if deflated is None else data)
 
 
-def _byte_planes(array: np.ndarray) -> np.ndarray:
+def _byte_planes(array: Tensor) -> np.ndarray:
     """[bytes of an element, elements]."""
     raw = np.frombuffer(_raw_bytes(array), np.uint8)
     return np.ascontiguousarray(raw.reshape(array.size, array.itemsize).T)
 
 
-def _to_deflate(weights: Mapping[str, np.ndarray]) -> list[str]:
+def _to_deflate(weights: Mapping[str, Tensor]) -> list[str]:
     """Those whose bytes are so few, deflated, that it pays to inflate them at load; the smallest first."""
     chosen, tried, inflated_from = [], 0, 0
     for name, array in sorted(weights.items(), key=lambda item: (item[1].nbytes, item[0])):
@@ -235,12 +236,12 @@ def _to_deflate(weights: Mapping[str, np.ndarray]) -> list[str]:
     return chosen
 
 
-def _weight_info(array: np.ndarray, with_hash: bool) -> WeightInfo:
+def _weight_info(array: Tensor, with_hash: bool) -> WeightInfo:
     digest = hashlib.sha256(_raw_bytes(array)).hexdigest() if with_hash else ""
     return WeightInfo(dtype_name(array.dtype), array.shape, digest)
 
 
-def _raw_bytes(array: np.ndarray) -> memoryview:
+def _raw_bytes(array: Tensor) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 

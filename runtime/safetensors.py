@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -49,17 +49,49 @@ class Stored:
     nbytes: int
 
 
+@dataclass(frozen=True)
+class TensorOnDemand:
+    """An array of this type and shape that `make` gives, anew whenever it is asked for: large ones need not all be in
+    memory.
+    """
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    make: Callable[[], np.ndarray]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.itemsize
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        made = self.make()
+        if (made.dtype, made.shape) != (self.dtype, self.shape):
+            raise ValueError(f"a tensor {self.dtype} {self.shape} was announced, and {made.dtype} {made.shape} made")
+        return made if dtype is None else made.astype(dtype, copy=False)
+
+
+Tensor: TypeAlias = np.ndarray | TensorOnDemand
+
+
 class TensorWriter:
     """The bytes of a safetensors file for the given arrays, in order of their names."""
 
-    def __init__(self, tensors: Mapping[str, np.ndarray]) -> None:
-        self._arrays: list[np.ndarray] = []
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._arrays: list[Tensor] = []
         header: dict[str, Any] = {}
         position = 0
         for number, name in enumerate(sorted(tensors)):
             if name == "__metadata__" or name.startswith(_PAD):
                 raise ValueError(f"a tensor cannot be named {name!r}: the format uses this name itself")
-            array = np.ascontiguousarray(tensors[name]).reshape(tensors[name].shape)
+            array = tensors[name]
             header[name], position = _entry(array, position), position + array.nbytes
             self._arrays.append(array)
             padding = np.zeros(-position % ALIGNMENT, np.uint8)
@@ -75,12 +107,12 @@ class TensorWriter:
         """The file's bytes, piece by piece."""
         yield self._head
         for array in self._arrays:
-            raw = array.reshape(-1).view(np.uint8).data
+            raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
             for start in range(0, len(raw), _CHUNK_BYTES):
                 yield raw[start : start + _CHUNK_BYTES]
 
 
-def bytes_of(name: str, array: np.ndarray) -> int:
+def bytes_of(name: str, array: Tensor) -> int:
     """What a tensor takes in such a file, with its padding and its entry of the header."""
     return array.nbytes + -array.nbytes % ALIGNMENT + len(json.dumps({name: _entry(array, 0)}))
 
@@ -92,7 +124,7 @@ def stored_type(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...
     return "uint8", shape + ((ITEM_BYTES[dtype],) if ITEM_BYTES[dtype] > 1 else ())
 
 
-def _entry(array: np.ndarray, position: int) -> dict[str, Any]:
+def _entry(array: Tensor, position: int) -> dict[str, Any]:
     if array.dtype.hasobject:
         raise ValueError("strings cannot be stored as tensors; make them literals of the program")
     dtype, shape = stored_type(dtype_name(array.dtype), array.shape)

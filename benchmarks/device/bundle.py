@@ -125,7 +125,7 @@ def bundle_case(name: str, variant: str, folder: Path) -> dict[str, Any]:
     entry = f"{name}.{variant}"
     graph = compiled.specialisations[0].graph
     (folder / f"{entry}.graph").write_text(print_graph(graph))
-    stored = {digest(array) for array in compiled.contents.weights.values()}
+    stored = {digest(np.asarray(array)) for array in compiled.contents.weights.values()}
     rest: dict[str, Any] = {key: data for key, data in constants_of(graph).items() if key not in stored}
     np.savez(folder / f"{entry}.npz", **rest)
     if variant in family.smoke:

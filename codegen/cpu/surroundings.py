@@ -47,7 +47,9 @@ class Operands(AnchoredGroup):
         plain = tuple(v for v in self.inputs if v is not right or v in read_plainly)
         parameters = [Parameter.of(v.name, v.tensor_type) for v in (*plain, *self.outputs)]
         if right is not None and packing is not None:
-            arranged = PackedArg(right.name, f"{kind}:{packing}", lambda data: pack(matrix(data), packing), places)
+            arranged = PackedArg(
+                right.name, f"{kind}:{packing}", lambda data: pack(matrix(data), packing), places, shape=packing.shape
+            )
             parameters.append(Parameter(arranged, right.dtype, math.prod(packing.shape)))
 
         def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:

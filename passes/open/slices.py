@@ -188,7 +188,7 @@ class _Division:
     def best(self, graph: str) -> Divided | WhyNot | None:
         """The division with the fewest bytes moved for an image: from each stage on, the cheapest way to the end."""
         count = len(self.stages)
-        cheapest: list[tuple[float, int, _Room | None]] = [(0.0, 0, None)] + [(math.inf, 0, None)] * count
+        cheapest: list[tuple[float, int, _Room | None]] = [(0.0, 0, None), *[(math.inf, 0, None)] * count]
         for begin in range(count):
             for end, moved, room in self.parts_from(begin):
                 total = cheapest[begin][0] + moved

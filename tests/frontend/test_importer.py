@@ -20,6 +20,8 @@ from tilestitch.compiler.frontend import (
     FrontendError,
     ModelError,
     UnsupportedOperatorsError,
+    checked_model,
+    convert_checked,
     import_model,
 )
 from tilestitch.compiler.ir import TensorType
@@ -245,6 +247,16 @@ def external(tmp_path: Path) -> tuple[Path, ModelProto]:
     path = tmp_path / "m.onnx"
     onnx.save(linear([2, 4]), path, save_as_external_data=True, location="w.bin", size_threshold=0)
     return path, onnx.load(path, load_external_data=False)
+
+
+def test_initialisers_are_read_once_for_all_sizes(tmp_path: Path) -> None:
+    """From files and from the model itself: planning knows by them that constants are the same."""
+    path = tmp_path / "m.onnx"
+    onnx.save(linear(["n", 4]), path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    for model in (checked_model(path), checked_model(linear(["n", 4]))):
+        first, second = (convert_checked(model, {"x": (n, 4)}).graph for n in (2, 5))
+        (one,), (other,) = ([c.data for c in graph.constants if c.shape == (4, 3)] for graph in (first, second))
+        assert one is other
 
 
 def test_external_data_is_memory_mapped(tmp_path: Path) -> None:
