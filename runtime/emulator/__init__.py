@@ -5,9 +5,10 @@ from __future__ import annotations
 from .errors import EmulatorBuildError, EmulatorUnsupportedError, KernelFaultError, NoCompilerError
 from .kernels import Argument, KernelLaunch, Kernels, Ran, TensorArgument
 from .options import EmulatorOptions, Multiprocessors
+from .requests import Requests
 from .traffic import Traffic
 
 __all__ = [
     "Argument", "EmulatorBuildError", "EmulatorOptions", "EmulatorUnsupportedError", "KernelFaultError", "KernelLaunch",
-    "Kernels", "Multiprocessors", "NoCompilerError", "Ran", "TensorArgument", "Traffic",
+    "Kernels", "Multiprocessors", "NoCompilerError", "Ran", "Requests", "TensorArgument", "Traffic",
 ]  # fmt: skip

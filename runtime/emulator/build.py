@@ -17,7 +17,7 @@ from .errors import EmulatorBuildError, EmulatorUnsupportedError, NoCompilerErro
 from .options import EmulatorOptions
 from .translate import translation_unit
 
-__all__ = ["build_device", "build_kernels", "locate"]
+__all__ = ["build_device", "build_kernels", "locate", "locate_all"]
 
 _FOLDER = Path(__file__).parent
 _INCLUDE = _FOLDER / "include"
@@ -34,6 +34,9 @@ _CHECKED = {
         "-mllvm", "-tsan-instrument-read-before-write=1",
     ),
 }  # fmt: skip
+
+# An access to a vector is one; else the compiler may take its elements apart, which a GPU's does not.
+_WHOLE_VECTORS = ("-fno-tree-sra",)
 
 
 def build_device(options: EmulatorOptions) -> Path:
@@ -62,7 +65,7 @@ def build_kernels(sources: Mapping[str, str], options: EmulatorOptions) -> Path:
     compiler = _compiler(options)
     unit = translation_unit(sources)
     family = "clang" if "clang" in _version(compiler) else "gcc"
-    flags = [*_KERNEL, *(_CHECKED[family] if options.checked else ())]
+    flags = [*_KERNEL, *(_CHECKED[family] if options.checked else ()), *(_WHOLE_VECTORS if options.on_requests else ())]
     name = _hash(device.name, _headers(), *flags, unit)
     target = _cache_folder(options) / f"kernels-{name}.so"
     if target.exists():
@@ -79,13 +82,22 @@ def build_kernels(sources: Mapping[str, str], options: EmulatorOptions) -> Path:
 
 def locate(library: Path, offset: int) -> tuple[str, int] | None:
     """The source and the line that an offset into a library of kernels stems from; None if it cannot be found out."""
+    return locate_all(library, [offset])[0]
+
+
+def locate_all(library: Path, offsets: Sequence[int]) -> list[tuple[str, int] | None]:
+    """The same of several offsets."""
     program = shutil.which("addr2line")
-    if program is None:
-        return None
-    command = [program, "-i", "-e", str(library), hex(offset)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    places = re.findall(r"([^/\s]+)\.cu:(\d+)", result.stdout)
-    return (places[-1][0], int(places[-1][1])) if places else None
+    if program is None or not offsets:
+        return [None] * len(offsets)
+    command = [program, "-a", "-i", "-e", str(library)]  # -a: the address, then its places, the innermost first
+    given = "\n".join(map(hex, offsets))
+    result = subprocess.run(command, capture_output=True, text=True, check=False, input=given)
+    found: list[tuple[str, int] | None] = []
+    for text in re.split(r"^0x[0-9a-f]+$", result.stdout, flags=re.MULTILINE)[1:]:
+        places = re.findall(r"([^/\s]+)\.cu:(\d+)", text)
+        found.append((places[-1][0], int(places[-1][1])) if places else None)
+    return found if len(found) == len(offsets) else [None] * len(offsets)
 
 
 def _compiler(options: EmulatorOptions) -> str:

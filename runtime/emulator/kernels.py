@@ -17,9 +17,10 @@ import numpy as np
 from tilestitch.runtime.launches import EDGE_KINDS
 from tilestitch.runtime.tensor_map import ITEM_BYTES, SWIZZLES, TensorMap
 
-from .build import build_device, build_kernels, locate
+from .build import build_device, build_kernels, locate, locate_all
 from .errors import EmulatorBuildError, KernelFaultError
 from .options import ORDERS, EmulatorOptions, Multiprocessors
+from .requests import RequestRecord, Requests, requests_of
 from .traffic import traffic_of, traffic_records
 
 __all__ = ["Argument", "Dim3", "KernelLaunch", "Kernels", "Ran", "TensorArgument"]
@@ -128,7 +129,8 @@ class Kernels:
         device = build_device(self.options)
         self._path = build_kernels(sources, self.options)
         try:
-            self._run = _device(device).emu_run
+            self._device = _device(device)
+            self._run = self._device.emu_run
             self._library = ctypes.CDLL(str(self._path))
         except OSError as error:
             raise EmulatorBuildError(f"{error}; delete the folder {self._path.parent}, and load again") from error
@@ -183,12 +185,16 @@ class Kernels:
                 ctypes.byref(_limits_record(options.multiprocessors)), ctypes.byref(place), ctypes.byref(line),
                 ctypes.byref(number),
             )  # fmt: skip
+            counted = [self._requests(i) for i in range(len(launches))] if options.on_requests and fault is None else []
         if fault is not None:
             symbol = launches[number.value].symbol
             raise self._fault(symbol, fault.decode(errors="replace"), place.value, line.value, number.value)
         for one, count in zip(launches, counts):
             if options.on_launch is not None and count is not None:
                 options.on_launch(one.symbol, traffic_of(map(_name, one.arguments), count))
+        for one, found in zip(launches, counted):
+            if options.on_requests is not None:
+                options.on_requests(one.symbol, found)
         return [Ran(one.started, one.ended, (one.ended_ns - one.started_ns) / 1000) for one in requests]
 
     def _record(self, one: KernelLaunch, options: EmulatorOptions, counts: Any) -> tuple[_LaunchRecord, Any]:
@@ -201,9 +207,21 @@ class Kernels:
             ctypes.addressof(arguments), len(one.arguments), one.cooperative, self.options.checked,
             ORDERS.index(options.block_order), ORDERS.index(options.thread_order), options.resident_blocks,
             options.seed % 2**64, self._begin, self._end, ctypes.addressof(counts) if counts is not None else None,
-            one.priority, (prod(one.block), prod(one.block) * one.registers, one.shared_bytes, 1),
+            options.on_requests is not None, one.priority,
+            (prod(one.block), prod(one.block) * one.registers, one.shared_bytes, 1),
         )  # fmt: skip
         return record, arguments
+
+    def _requests(self, number: int) -> tuple[Requests, ...]:
+        """What was counted of a launch of the last run."""
+        records = ctypes.POINTER(RequestRecord)()
+        self._device.emu_requests.restype = ctypes.c_uint64
+        count = self._device.emu_requests(ctypes.c_uint32(number), ctypes.byref(records))
+
+        def lines(places: Sequence[int]) -> list[tuple[str, int]]:
+            return [found or ("", 0) for found in locate_all(self._path, [place - self._begin - 1 for place in places])]
+
+        return requests_of(records[:count], lines)
 
     def _entry(self, symbol: str, given: str) -> int:
         try:
@@ -290,7 +308,8 @@ class _LaunchRecord(ctypes.Structure):
         ("argument_count", ctypes.c_uint32), ("cooperative", ctypes.c_int), ("checked", ctypes.c_int),
         ("order", ctypes.c_int), ("thread_order", ctypes.c_int), ("resident", ctypes.c_uint32),
         ("seed", ctypes.c_uint64), ("module_begin", ctypes.c_void_p), ("module_end", ctypes.c_void_p),
-        ("traffic", ctypes.c_void_p), ("priority", ctypes.c_int), ("needs", ctypes.c_uint32 * 4),
+        ("traffic", ctypes.c_void_p), ("count_requests", ctypes.c_int), ("priority", ctypes.c_int),
+        ("needs", ctypes.c_uint32 * 4),
         ("started", ctypes.c_uint64), ("ended", ctypes.c_uint64), ("started_ns", ctypes.c_uint64),
         ("ended_ns", ctypes.c_uint64),
     )  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .requests import Requests
 from .traffic import Traffic
 
 __all__ = ["ORDERS", "EmulatorOptions", "Multiprocessors"]
@@ -41,6 +42,7 @@ class EmulatorOptions:
     clang++ on PATH. `cache`: where compiled kernels are kept; None for the user's cache folder.
 
     `on_launch`: told of every launch when it has ended: the kernel's name, and what it read and wrote of each argument.
+    `on_requests`: told of every launch, too: the kernel's name, and how the warps of each line access memory.
     """
 
     block_order: str = "in_order"
@@ -54,6 +56,7 @@ class EmulatorOptions:
     compiler: str | None = None
     cache: Path | None = None
     on_launch: Callable[[str, Sequence[Traffic]], None] | None = None
+    on_requests: Callable[[str, Sequence[Requests]], None] | None = None
 
     def __post_init__(self) -> None:
         if self.block_order not in ORDERS:
@@ -64,5 +67,8 @@ class EmulatorOptions:
             raise ValueError(f"resident_blocks is {self.resident_blocks}; give at least 1")
         if self.cooperative_blocks is not None and self.cooperative_blocks < 1:
             raise ValueError(f"cooperative_blocks is {self.cooperative_blocks}; give at least 1, or None for all")
-        if self.on_launch is not None and not self.checked:
-            raise ValueError("on_launch counts accesses to memory, which checked=False does not see; leave checked on")
+        for name in ("on_launch", "on_requests"):
+            if getattr(self, name) is not None and not self.checked:
+                raise ValueError(
+                    f"{name} counts accesses to memory, which checked=False does not see; leave checked on"
+                )

@@ -15,6 +15,7 @@ static void open(Block& block, int id, bool whole) {
   barrier.arrived = 0;
   progress();
   if (!launch->checked) return;
+  if (whole && launch->count_requests) finish_requests(block);
   if (whole) return order_block(block);
   numbers.push_back(self->number);
   std::sort(numbers.begin(), numbers.end());

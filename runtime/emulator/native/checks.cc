@@ -262,6 +262,8 @@ static void check_argument(uint64_t place, uint64_t bytes, bool write, bool atom
     fault(pc, 0, "%s: write to argument %u, which is constant", describe(*self), range.argument);
   slot.written = slot.written || write;
   if (launch->traffic) count_traffic(home, bytes, write);
+  if (launch->count_requests && pc && !actor.is_agent)
+    count_request(pc, write, false, uint64_t(range.argument) << 40 | offset, bytes);
   if (range.read_only || range.unordered) return;
   Stamp started = run_started();
   uint64_t in_slot = home - slot.home;
@@ -304,7 +306,10 @@ void check(const void* pointer, uint64_t bytes, bool write, bool atomic, const v
           access_name(write, atomic), (unsigned long long)bytes, pointer);
   uint64_t in_shared = address - shared_base, in_arguments = address - argument_base;
   Actor me = {thread_id(*self), false};
-  if (in_shared < shared_total) return check_shared(in_shared, bytes, write, atomic, me, pc);
+  if (in_shared < shared_total) {
+    if (launch->count_requests && pc) count_request(pc, write, true, in_shared, bytes);
+    return check_shared(in_shared, bytes, write, atomic, me, pc);
+  }
   if (in_arguments < slot_stride * slot_count) return check_argument(in_arguments, bytes, write, atomic, me, pc);
   check_elsewhere(address, bytes, write, pc);
 }
@@ -364,6 +369,7 @@ void check_shared_target(const void* pointer, uint64_t bytes, const void* pc) {
   if (place >= shared_total) fault(pc, 0, "%s: cp.async to an address that is not in shared memory", describe(*self));
   if (place % bytes) fault(pc, 0, "%s: cp.async of %llu bytes to an unaligned address", describe(*self), (unsigned long long)bytes);
   check_shared_bounds(place, bytes, true, false, pc);
+  if (launch->count_requests) count_request(pc, true, true, place, bytes);
 }
 
 // A cp.async was issued: no thread may read the bytes before it is waited for.

@@ -39,6 +39,12 @@ struct Copy {  // one cp.async under way
   uint32_t bytes, from_bytes;
 };
 
+struct SharedRun {  // accesses to neighbouring words of shared memory, one after the other
+  const void* pc;
+  bool write;
+  uint64_t address, bytes;  // none if 0
+};
+
 struct Block;
 struct Running;
 
@@ -65,6 +71,7 @@ struct Thread {
   uint64_t mbarrier;             // its place in shared memory plus 1, while the thread polls it
   uint32_t awaited;              // the phase
   uint32_t cluster_awaited;      // the phase of the barrier of the cluster that it has arrived at, plus 1
+  SharedRun run;  // see requests.cc
   std::unique_ptr<Stores> stores;
   std::unique_ptr<Mmas> mmas;
 };
@@ -145,6 +152,7 @@ struct Launch {
   uint64_t seed;
   const char *module_begin, *module_end;
   Traffic* traffic;  // of each argument; null if it is not asked for
+  int count_requests;
   int priority;             // of those that are ready the higher one's blocks start first
   uint32_t needs[4];        // what a block takes of each thing that `Limits` counts
   uint64_t started, ended;  // set by the run: polling rounds before the first block started, and the last ended
@@ -279,6 +287,11 @@ void check_register(const char* address, uint64_t bytes, const void* pc);
 // traffic.cc
 void begin_traffic();
 void count_traffic(const char* home, uint64_t bytes, bool write);
+
+// requests.cc
+void begin_requests();
+void count_request(const void* pc, bool write, bool shared, uint64_t address, uint64_t bytes);  // of the current thread
+void finish_requests(Block& block);  // all its threads have come to a barrier, or ended
 
 // order.cc: which accesses happen before which
 inline uint64_t thread_id(const Thread& thread) { return (thread.block->number << 10 | thread.number) & (first_agent - 1); }

@@ -184,6 +184,7 @@ void start_blocks() {
 void block_ended(Block& block) {
   Running& one = *block.running;
   if (one.launch->checked) keep_fences(block);
+  if (one.launch->count_requests) finish_requests(block);
   trigger(block);
   for (int kind = 0; kind < 4 && limits.multiprocessors; ++kind) used[block.multiprocessor][kind] -= one.launch->needs[kind];
   if (--one.unended) return;

@@ -250,6 +250,7 @@ EXPORT const char* emu_run(Launch* requests, uint32_t count, const Edge* edges, 
   begin_across();
   begin_mbarriers();
   begin_traffic();
+  begin_requests();
   run_guarded();
   blocks.clear();
   take_back_arguments();
