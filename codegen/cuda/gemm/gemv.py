@@ -21,7 +21,15 @@ from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, widen
 from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
-from tilestitch.passes.plan.gemm.gemv import SEGMENT, WARP, WARPS, load_width, rows_of, warp_columns
+from tilestitch.passes.plan.gemm.gemv import (
+    SEGMENT,
+    WARP,
+    WARPS,
+    SmallRows,
+    load_width,
+    rows_of,
+    warp_columns,
+)
 from tilestitch.passes.plan.gemm.partition import Partition
 from tilestitch.passes.plan.gemm.tiles import GemvTile, OpenGemvTile
 
@@ -64,7 +72,8 @@ class Block:
         self.columns, self.chunk = tile.bn, tile.bk
         self.first_column = named(column * self.columns)
         self.first_k = named(part * (partition.steps * self.chunk))
-        self.small = shared_buffer(self.rows * self.chunk, self.dtype)
+        self.small_rows = SmallRows.of(gemm, tile)
+        self.small = shared_buffer(self.rows * self.small_rows.row, self.dtype)
 
     def row(self, number: Expr) -> Expr:
         """A row of the block as one of the small operand."""
@@ -98,7 +107,7 @@ class Block:
             there = both(self.row_exists(row), self.k_exists(k0 + k), operand.inside(self.batch, at, k0 + k))
             with when(there):
                 T.buffer_store(value, operand.element(self.around, self.batch, at, k0 + k, self.dtype), [0])
-            T.buffer_store(self.small, value[0], [row * self.chunk + k])
+            T.buffer_store(self.small, value[0], [self.small_rows.at(row, k)])
         barrier()
 
     def _unit(self, round_: Expr) -> Expr:
@@ -171,8 +180,9 @@ def _along_k(block: Block) -> None:
             k = named((round_ * WARP + block.lane) * width)
             with unrolled(columns) as c:
                 block.read(loaded, named(first + c), named(k0 + k), width, c * width)
-            with unrolled(rows) as m, unrolled(columns) as c, unrolled(width) as lane:
-                term = block.small[m * chunk + k + lane] * block.value(loaded, c * width + lane, width)
+            with unrolled(rows) as m, unrolled(columns) as c, unrolled(width) as i:
+                near = block.small[block.small_rows.of_lane(m, round_, block.lane, i)]
+                term = near * block.value(loaded, c * width + i, width)
                 T.buffer_store(acc, acc[m * columns + c] + term, [m * columns + c])
     with unrolled(rows * columns) as i:
         _add_lanes(acc, i, (16, 8, 4, 2, 1))
@@ -217,7 +227,7 @@ def _along_rows(block: Block) -> None:
                 column = named(block.first_column + own + piece * width)
                 block.read(loaded, column, named(k0 + k), width, piece * width)
             with unrolled(rows) as m, unrolled(vector) as lane:
-                term = block.small[m * chunk + k] * block.value(loaded, lane, width)
+                term = block.small[block.small_rows.at(m, k)] * block.value(loaded, lane, width)
                 T.buffer_store(acc, acc[m * vector + lane] + term, [m * vector + lane])
     with unrolled(rows * vector) as i:
         _add_lanes(acc, i, (16, 8))

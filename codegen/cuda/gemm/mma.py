@@ -9,7 +9,7 @@ a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -23,7 +23,7 @@ from tilestitch.codegen.cuda.gemm.fragments import Instruction, Piece, find_inst
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, simplified, step_of
 from tilestitch.codegen.cuda.gemm.mma_codes import CodesPiece
 from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
-from tilestitch.codegen.cuda.gemm.simt import store_rows
+from tilestitch.codegen.cuda.gemm.simt import store_columns, store_rows
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, run, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
 from tilestitch.compiler.ir.sizes import is_open
@@ -35,6 +35,9 @@ WARP = 32
 
 MOST_WAITING = 16
 """Registers of a thread in which one operand may wait."""
+
+COLUMN_GAP = 6
+"""Results between rows in shared memory that leave column by column: neighbouring rows do not meet in a bank then."""
 
 AT_ONCE = 4
 """Elements that a thread fetches together where they do not wait."""
@@ -215,7 +218,8 @@ class _Block:
 
     def _finish(self) -> None:
         """Sixteen rows of every warp at a time, through shared memory, to the sink."""
-        tile, stride = self.tile, self.tile.result_stride
+        tile, by_columns = self.tile, self.sink.along_rows
+        stride = tile.bn + COLUMN_GAP if by_columns else tile.result_stride
         row = named(self.warp_row * 16 + self.lane // 4)
         column = named(self.warp_column * (tile.columns * 8) + self.lane % 4 * 2)
         with unrolled(tile.rows) as i:
@@ -224,12 +228,22 @@ class _Block:
                 at = (row + e // 2 * 8) * stride + column + j * 8 + e % 2
                 T.buffer_store(self.results, self.acc[(i * tile.columns + j) * 4 + e], [at])
             barrier()
-            store_rows(
-                self.around, self.gemm, self.sink, self.batch, self.first_row, (16 * tile.wm, tile.bn),
-                tile.threads, self.thread, (tile.bm, tile.bn),
-                lambda r, i=i: r // 16 * (tile.rows * 16) + i * 16 + r % 16,  # type: ignore[misc]
-                lambda r, c: r * stride + c, lambda at, lanes: self.results[run(at, lanes)],
-            )  # fmt: skip
+            rows, columns, tile_row = 16 * tile.wm, tile.bn, self._tile_row(i)
+            where = (self.around, self.gemm, self.sink, self.batch, self.first_row, (rows, columns), tile.threads)
+            if by_columns:
+                store_columns(
+                    *where, self.thread, (tile.bm, tile.bn), 16, tile_row, lambda column: column,
+                    lambda r, c: self.results[r * stride + c],
+                )  # fmt: skip
+            else:
+                store_rows(
+                    *where, self.thread, (tile.bm, tile.bn), tile_row, lambda r, c: r * stride + c,
+                    lambda at, lanes: self.results[run(at, lanes)],
+                )  # fmt: skip
+
+    def _tile_row(self, fragment: Expr) -> Callable[[Expr], Expr]:
+        """The row of the tile of each of the rows that one fragment of every warp has."""
+        return lambda row: row // 16 * (self.tile.rows * 16) + fragment * 16 + row % 16
 
 
 def _view(memory: Any, elements: int, dtype: str) -> Any:

@@ -22,7 +22,7 @@ from tilestitch.codegen.cuda.pieces import move, named, registers, repeated, unr
 from tilestitch.codegen.cuda.rows.bands import Turn, last_of
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
 from tilestitch.compiler.ir.sizes import divisor_of, smallest, surely
-from tilestitch.passes.plan.access.neighbours import lie_together
+from tilestitch.passes.plan.access.neighbours import lie_together, rows_lie_together
 from tilestitch.passes.plan.access.vectors import lanes_of
 from tilestitch.passes.plan.gemm.partition import Partition
 from tilestitch.passes.plan.gemm.units import Units
@@ -33,12 +33,14 @@ class Sink:
     """What becomes of sums: `emit(around, batch, m, n, *sums)` of neighbours from unit n on, one or `lanes` of them.
 
     It is called inside a branch or loop of its own. sums: of all columns of a unit, unit after unit; a column is a unit
-    unless it is a gate. For several units, n is written as a multiple of their number.
+    unless it is a gate. For several units, n is written as a multiple of their number. along_rows: neighbouring rows
+    lie together where the sums go, and columns apart: neighbouring threads should have neighbouring rows.
     """
 
     emit: Callable[..., None]
     units: Units
     lanes: int = 1
+    along_rows: bool = False
 
     def __call__(self, around: Surroundings, batch: Expr, m: Expr, n: Expr, *sums: Expr) -> None:
         self.emit(around, batch, m, n, *sums)
@@ -82,7 +84,8 @@ def finish(group: Anchored, gemm: IndexedGemm) -> Sink:
         else:
             around.finish_vector([gemm.place(batch, m, n + i) for i in range(count)], sums)
 
-    return Sink(emit, gemm.units, _lanes(group, gemm))
+    along_rows = _along_rows(group, gemm)
+    return Sink(emit, gemm.units, 1 if along_rows else _lanes(group, gemm), along_rows)
 
 
 MOST_LANES = 4
@@ -97,6 +100,12 @@ def _lanes(group: Anchored, gemm: IndexedGemm) -> int:
     while lanes > 1 and not (divisor_of(units.width) % lanes == 0 and _lie_together(group, gemm, lanes)):
         lanes //= 2
     return max(1, lanes)
+
+
+def _along_rows(group: Anchored, gemm: IndexedGemm) -> bool:
+    extents = (gemm.batch, gemm.m, gemm.n)
+    plain = gemm.gated is None and group.after is None
+    return plain and rows_lie_together(group.roles, group.outputs, gemm.place, extents)
 
 
 def _lie_together(group: Anchored, gemm: IndexedGemm, lanes: int) -> bool:
@@ -119,6 +128,7 @@ def launch(
     tiles = partition.blocks // parts
     size = parts * gemm.elements
     sums = Parameter(TemporaryArg("sums", size * storage_bits(gemm.acc_dtype) // 8), gemm.acc_dtype, size)
+    along_rows = parts > 1 and _along_rows(group, gemm)
 
     def whole(around: Surroundings, thread: Thread) -> None:
         block = around.wide(thread.block[0])
@@ -130,13 +140,14 @@ def launch(
         part, number = named(block // tiles), named(block % tiles)
 
         def keep(around: Surroundings, batch: Expr, m: Expr, n: Expr, *totals: Expr) -> None:
-            place = ((part * gemm.batch + batch) * gemm.m + m) * gemm.n + n
+            place = part * gemm.elements + _kept_at(gemm, batch, m, n, along_rows)
             own = registers(len(totals), gemm.acc_dtype)
             for lane, total in enumerate(totals):
                 T.buffer_store(own, total, [lane])
             move(own, 0, around.extra, place, len(totals))
 
-        kernel(around, thread, Sink(keep, Units.plain(gemm.n), _lanes_of_sums(gemm)), block)
+        lanes = 1 if along_rows else _lanes_of_sums(gemm)
+        kernel(around, thread, Sink(keep, Units.plain(gemm.n), lanes, along_rows), block)
         with when(last_of(around.counters[number], parts)):
             _join(around, gemm, partition, tile, threads, thread.thread[0], block)
             _after(around, gemm, partition, tile, threads, thread.thread[0], block)
@@ -202,7 +213,8 @@ def _join(
     rounds = -(-rows * columns // threads)
     with repeated(rounds) as round_:
         at = named(round_ * threads + thread)
-        m, vector = named(first[0] + at // columns), named(first[1] + at % columns)
+        row, column = (at % rows, at // rows) if sink.along_rows else (at // columns, at % columns)
+        m, vector = named(first[0] + row), named(first[1] + column)
         n = vector * lanes
         exists = both(
             below(at, rows * columns, rounds * threads),
@@ -213,9 +225,14 @@ def _join(
             for index, extent in ((m, gemm.m), (vector, units.width // lanes)):
                 if isinstance(index, tirx.Var):
                     around.evaluator.assume(index, 0, extent)
-            place = named((batch * gemm.m + m) * gemm.n + units.column(n))
+            place = named(_kept_at(gemm, batch, m, units.column(n), sink.along_rows))
             totals = _added(around, gemm, place, lanes * units.gates, partition.parts)
             sink(around, batch, m, n, *totals)
+
+
+def _kept_at(gemm: IndexedGemm, batch: Expr, m: Expr, n: Expr, along_rows: bool) -> Expr:
+    """Where the partial sums of a part have those of a result."""
+    return (batch * gemm.n + n) * gemm.m + m if along_rows else (batch * gemm.m + m) * gemm.n + n
 
 
 def _added(around: Surroundings, gemm: IndexedGemm, place: Expr, count: int, parts: int) -> list[Expr]:

@@ -188,8 +188,8 @@ class _Block:
 
     def _shared_at(self, side: int, stage: Expr, k: Expr) -> Expr:
         tile = self.tile
-        offset = tile.bk * tile.stride[0] if side else 0
-        return stage * tile.stage + offset + k * tile.stride[side]
+        offset, extent = (tile.piece(tile.bm), tile.bn) if side else (0, tile.bm)
+        return stage * tile.stage + offset + tile.place(extent, k)
 
     # -- sums --------------------------------------------------------------------------------------------------------
 
@@ -222,12 +222,15 @@ class _Block:
     def _finish(self) -> None:
         """One row of every thread at a time, through shared memory, where slices are added, to the sink."""
         tile = self.tile
+        if self.sink.along_rows and tile.slices * tile.column_round <= tile.shared_elements:
+            self._finish_columns()
+            return
         quad_rows = tile.bm // (tile.tm // QUAD)
         with unrolled(tile.tm) as i:
             barrier()
             with unrolled(tile.tn) as j:
                 column = j // QUAD * (tile.bn // (tile.tn // QUAD)) + self.column * QUAD + j % QUAD
-                at = self._round_at(self.slice) + self.row * tile.bn + column
+                at = self._round_at(self.slice) + self.row * tile.result_stride + column
                 T.buffer_store(self.shared, self.acc[i * tile.tn + j], [at])
             barrier()
             first = i // QUAD * quad_rows + i % QUAD
@@ -235,17 +238,39 @@ class _Block:
                 self.around, self.gemm, self.sink, self.batch, self.first_row,
                 (tile.bm // tile.tm, tile.bn), tile.threads, self.thread, (tile.bm, tile.bn),
                 lambda row, first=first: first + row * QUAD,  # type: ignore[misc]
-                lambda row, column: row * tile.bn + column, self._added,
+                lambda row, column: row * tile.result_stride + column, self._added,
+            )  # fmt: skip
+
+    def _finish_columns(self) -> None:
+        """The same one column at a time, where neighbouring rows lie together."""
+        tile = self.tile
+        quad_rows, quad_columns = tile.bm // (tile.tm // QUAD), tile.bn // (tile.tn // QUAD)
+        with unrolled(tile.tn) as j:
+            barrier()
+            with unrolled(tile.tm) as i:
+                row = i // QUAD * quad_rows + self.row * QUAD + i % QUAD
+                at = self.slice * tile.column_round + self.column * tile.column_stride + row
+                T.buffer_store(self.shared, self.acc[i * tile.tn + j], [at])
+            barrier()
+            first = j // QUAD * quad_columns + j % QUAD
+            store_columns(
+                self.around, self.gemm, self.sink, self.batch, self.first_row, (tile.bm, tile.bn // tile.tn),
+                tile.threads, self.thread, (tile.bm, tile.bn), tile.bm,
+                lambda row: row, lambda column, first=first: first + column * QUAD,  # type: ignore[misc]
+                lambda row, column: self._sum_of(column * tile.column_stride + row, 1, tile.column_round),
             )  # fmt: skip
 
     def _round_at(self, slice_: Expr) -> Expr:
         return slice_ * self.tile.round
 
     def _added(self, place: Expr, lanes: int) -> Expr:
-        """The sum of all slices' sums."""
+        return self._sum_of(place, lanes, self.tile.round)
+
+    def _sum_of(self, place: Expr, lanes: int, apart: int) -> Expr:
+        """The sum of all slices' sums, which lie so far apart."""
         total = self.shared[run(place, lanes)]
         for slice_ in range(1, self.tile.slices):
-            total = total + self.shared[run(self._round_at(slice_) + place, lanes)]
+            total = total + self.shared[run(slice_ * apart + place, lanes)]
         return total
 
 
@@ -290,6 +315,32 @@ def store_rows(
                 sink(around, batch, m, n, read(place, 1))
             else:
                 _store_vector(around, gemm, sink, (batch, m, vector), place, read, lanes)
+
+
+def store_columns(
+    around: Surroundings, gemm: IndexedGemm, sink: Sink, batch: Expr, first: tuple[Expr, Expr],
+    extents: tuple[int, int], threads: int, thread: Expr, tile: tuple[int, int], together: int,
+    tile_row: Callable[[Expr], Expr], tile_column: Callable[[Expr], Expr], read: Callable[[Expr, Expr], Expr],
+) -> None:  # fmt: skip
+    """Give sums that lie in shared memory to the sink, neighbouring rows by neighbouring threads.
+
+    extents: rows and columns there. together: so many neighbours among these rows are neighbours in the tile, too.
+    tile_row(row), tile_column(column): the row and column of the tile. read(row, column): the sum there.
+    """
+    rows, columns = extents
+    rounds = -(-rows * columns // threads)
+    with repeated(rounds) as round_:
+        number = named(round_ * threads + thread)
+        row = named(number // (together * columns) * together + number % together)
+        column = named(number // together % columns)
+        m, n = named(first[0] + tile_row(row)), named(first[1] + tile_column(column))
+        exists = both(
+            below(number, rows * columns, rounds * threads),
+            below(m, gemm.m, -(-gemm.m // tile[0]) * tile[0]),
+            below(n, gemm.n, -(-gemm.n // tile[1]) * tile[1]),
+        )
+        with when(exists):
+            sink(around, batch, m, n, read(row, column))
 
 
 def _store_vector(

@@ -1,4 +1,4 @@
-"""Whether neighbouring results of an anchor lie next to each other in every output."""
+"""Which neighbouring results of an anchor lie next to each other in its outputs."""
 
 from __future__ import annotations
 
@@ -33,6 +33,23 @@ def lie_together(
         if first % lanes != 0 or any(other - first != lane for lane, other in enumerate(others, 1)):
             return False
     return True
+
+
+def rows_lie_together(roles: Roles, outputs: Sequence[Value], place: Place, extents: tuple[int, int, int]) -> bool:
+    """Whether the largest output has neighbouring rows next to each other, and columns apart.
+
+    extents: of batch, row and column. False where it depends on open sizes.
+    """
+    _, rows, columns = extents
+    static = [value for value in outputs if value.tensor_type.is_static]
+    if is_open(rows) or is_open(columns) or rows < 2 or columns < 2 or len(static) < len(outputs) or not outputs:
+        return False
+    largest = max(outputs, key=lambda value: value.tensor_type.num_elements)
+    views = _views_before(roles, largest)
+    first, next_row, next_column = (
+        _position(views, largest, tuple(place(0, row, column))) for row, column in ((0, 0), (1, 0), (0, 1))
+    )
+    return bool(next_row - first == 1) and not bool(next_column - first == 1)
 
 
 def _open_run(roles: Roles, value: Value) -> int:

@@ -136,7 +136,9 @@ def conv_gemm(group: AnchoredGroup, shape: ConvShape, packed: Mapping[Value, Str
     pixels, filters = memory_of(group, packed, x), memory_of(group, packed, w)
     if shape.channels_last:
         run = pixels.run(-1, shape.group_in) if pixels else 1
-        images = OperandLayout(x, shape.pixels, "k", run, pixels)
+        # Images that come with channels first: neighbouring threads read neighbouring pixels.
+        turned = pixels is not None and pixels.runs_along(-2)
+        images = OperandLayout(x, shape.pixels, "row" if turned else "k", run, pixels)
         weights = _filters(w, shape, filters)
         if not shape.transposed:
             weights = replace(weights, plane=_filter_plane(weights, shape))

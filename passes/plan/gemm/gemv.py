@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.gemm.gemm import AnyGemm, Gemm, OperandLayout
-from tilestitch.passes.plan.gemm.tiles import GemvTile, OpenGemvTile
+from tilestitch.passes.plan.gemm.tiles import QUAD, GemvTile, OpenGemvTile
 from tilestitch.passes.plan.gemm.units import FEW_ROWS
 
 WARP, WARPS = 32, 8
@@ -66,6 +67,47 @@ def load_width(operand: OperandLayout) -> int:
 def warp_columns(gemm: Gemm) -> int:
     """Rows of the large operand that a warp takes, where it runs along k."""
     return COLUMNS if gemm.gated is None else gemm.gated.gates
+
+
+@dataclass(frozen=True)
+class SmallRows:
+    """How `chunk` steps of each row of the small operand lie in shared memory, of which a lane reads `width` together.
+
+    A lane that reads more than a quad does so quad by quad. All first quads of a warp are one plane, all second ones
+    the next, `planes` in all: lanes read neighbouring quads, and do not meet in a bank. Planes lie a little apart, so
+    that neighbours do not meet either as they are written. With one plane elements lie in order.
+    """
+
+    chunk: int
+    width: int = 1
+    planes: int = 1
+
+    @staticmethod
+    def of(gemm: Gemm, tile: GemvTile) -> SmallRows:
+        """Of a GEMM whose large operand is b."""
+        if not tile.along_k:
+            return SmallRows(tile.bk)
+        width = load_width(gemm.b)
+        return SmallRows(tile.bk, width, max(1, width // QUAD) if storage_bytes(gemm.acc_dtype) == 4 else 1)
+
+    @property
+    def row(self) -> int:
+        """Elements from one row to the next."""
+        return self.chunk + self.chunk // (WARP * QUAD) * (WARP // self.planes) if self.planes > 1 else self.chunk
+
+    def at(self, row: Any, k: Any) -> Any:
+        """The place of an element."""
+        if self.planes == 1:
+            return row * self.chunk + k
+        return self.of_lane(row, k // (WARP * self.width), k // self.width % WARP, k % self.width)
+
+    def of_lane(self, row: Any, round_: Any, lane: Any, neighbour: Any) -> Any:
+        """The place of a neighbour that a lane reads in a round."""
+        if self.planes == 1:
+            return row * self.chunk + (round_ * WARP + lane) * self.width + neighbour
+        plane = WARP * QUAD + WARP // self.planes
+        within = (round_ * self.planes + neighbour // QUAD) * plane + lane * QUAD + neighbour % QUAD
+        return row * self.row + within
 
 
 def gemv_tile(gemm: Gemm) -> GemvTile:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 LINE_BYTES = 128
 """Of a swizzled line of shared memory."""
@@ -80,14 +80,36 @@ class SimtTile:
         return self.slices * self.slice_threads
 
     @property
-    def stride(self) -> tuple[int, int]:
-        """Elements from one k to the next in shared memory, of either operand; the padding avoids bank conflicts."""
-        return self.bm + QUAD, self.bn + QUAD
+    def gap(self) -> int:
+        """Elements after every four k of an operand in shared memory. A warp that writes quads along k, of 32 * 4 / bk
+        rows, meets fewest bank conflicts so: it takes every fourth k of a row at a time.
+        """
+        return max(QUAD, WARP * QUAD // self.bk)
+
+    def place(self, extent: int, k: Any) -> Any:
+        """Where step k of an operand's piece of so many rows or columns begins in shared memory."""
+        return k * extent + k // QUAD * self.gap
+
+    def piece(self, extent: int) -> int:
+        """Elements of an operand's piece."""
+        return int(self.place(extent, -(-self.bk // QUAD) * QUAD))
 
     @property
     def stage(self) -> int:
         """Elements of one stage of both operands."""
-        return self.bk * sum(self.stride)
+        return self.piece(self.bm) + self.piece(self.bn)
+
+    @property
+    def column_stride(self) -> int:
+        """Elements from one column of results to the next, where they leave column by column. A quarter of a warp
+        writes quads of as many columns as there are threads along them.
+        """
+        return self.bm + max(QUAD, WARP * self.tn // self.bn)
+
+    @property
+    def column_round(self) -> int:
+        """Elements of one round of a slice's results, where they leave column by column."""
+        return self.bn // self.tn * self.column_stride
 
     @property
     def shared_elements(self) -> int:
@@ -95,9 +117,17 @@ class SimtTile:
         return max(2 * self.stage, self.slices * self.round)
 
     @property
+    def result_stride(self) -> int:
+        """Elements from one row of results to the next: a quarter of a warp, which writes quads of several rows if a
+        row has few threads, meets no bank conflict.
+        """
+        across = QUAD * self.bn // self.tn
+        return self.bn + (across if across < WARP else 0)
+
+    @property
     def round(self) -> int:
         """Elements of one round of a slice's results."""
-        return self.bm // self.tm * self.bn
+        return self.bm // self.tm * self.result_stride
 
     @property
     def shared_bytes(self) -> int:

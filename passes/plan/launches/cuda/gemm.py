@@ -12,7 +12,7 @@ from tilestitch.passes.plan.access.packed import packed_layouts
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout
-from tilestitch.passes.plan.gemm.gemv import WARPS, rows_of, seen_by
+from tilestitch.passes.plan.gemm.gemv import WARPS, SmallRows, rows_of, seen_by
 from tilestitch.passes.plan.gemm.partition import Partition, cut
 from tilestitch.passes.plan.gemm.patches import cut_to_patches
 from tilestitch.passes.plan.gemm.rows_after import WARP_ROWS, Band, RowsAfter
@@ -95,7 +95,7 @@ def shared_bytes_of(gemm: Gemm, tile: Tile) -> tuple[int, int]:
 def _gemv_shared_bytes(gemm: Gemm, tile: GemvTile, itemsize: int) -> int:
     """A chunk of the small operand; the sums of all warps take its place where they fit."""
     rows = rows_of(gemm, tile)
-    chunk, sums = rows * tile.bk, 0 if tile.along_k else WARPS * rows * tile.bn
+    chunk, sums = rows * SmallRows.of(gemm, tile).row, 0 if tile.along_k else WARPS * rows * tile.bn
     return shared_array(chunk, itemsize) + (shared_array(sums, itemsize) if sums > chunk else 0)
 
 
