@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tilestitch.passes.plugins.load import Named
     from tilestitch.passes.sync.policies import Policy
 
+TARGETS = "give cpu, cpu:NAME, cuda:sm_90a, cuda:h200, or emulator"
 EXPLANATION = "explain.json"
 """The artifact's member that `tilestitch explain` reads."""
 _REFUSALS = (FrontendError, IRError, PassError, CodegenError, OpenSizeError)
@@ -346,10 +347,9 @@ def _backend(target: str, threads: int, cache: str | os.PathLike[str] | bool, nv
         from tilestitch.codegen.cuda.toolchain.compile import BuildOptions
 
         text_only = kind == "emulator"
-        chosen = parse_cuda_target(f"cuda:{target.partition(':')[2] or 'sm_80'}" if text_only else target)
         kept = _kernel_cache(False if text_only else cache)
-        return CudaBackend(chosen, BuildOptions(threads, kept, nvcc, text_only=text_only))
-    raise OptionError(f"no code generation for target {target!r}; give cpu, cpu:NAME, cuda:sm_90a, or emulator")
+        return CudaBackend(parse_cuda_target(target), BuildOptions(threads, kept, nvcc, text_only=text_only))
+    raise OptionError(f"there is no target {target!r}; {TARGETS}")
 
 
 def _kernel_cache(cache: str | os.PathLike[str] | bool) -> KernelCache:
@@ -376,7 +376,7 @@ def _check_options(target: str, precision: str, num_threads: int | None, branch_
     from tilestitch.passes.rewrite.precision import PRECISIONS
 
     if not isinstance(target, str):
-        raise OptionError(f"target is {target!r}, no text; give cpu, cpu:NAME, cuda:sm_90a, or emulator")
+        raise OptionError(f"target is {target!r}, no text; {TARGETS}")
     if precision not in PRECISIONS:
         raise OptionError(f"precision {precision!r} is not supported; give one of {', '.join(PRECISIONS)}")
     if num_threads is not None and not (isinstance(num_threads, int) and num_threads >= 1):

@@ -321,8 +321,10 @@ def _favoured(point: Mapping[str, int], region: Region | None) -> Region:
     except (AttributeError, TypeError):
         raise OptionError(f"favour: {point!r} is no mapping from names of dimensions to sizes") from None
     for name, size in sizes.items():
+        if size < 1:
+            raise OptionError(f"favour: {name}={size} is less than 1; favour a size of at least 1")
         low, high = region.get(name, (1, size))
-        if not low <= size <= high or size < 1:
+        if not low <= size <= high:
             raise OptionError(f"favour: {name}={size} is not in {low}..{high}; favour a size of the range")
     return {**region, **{name: (size, size) for name, size in sizes.items()}}
 

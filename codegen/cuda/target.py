@@ -14,9 +14,13 @@ from tilestitch.cost_model.devices import Device, DeviceError, find_device, repr
 from tilestitch.cost_model.devices import devices as known_devices
 from tilestitch.passes.plan.target import TargetInfo
 
-_ARCHITECTURE = re.compile(r"sm_(\d{2,3})([af]?)\Z")
-OLDEST = 60
-"""Older GPUs have no atomics on float64 and no NVRTC that still compiles for them."""
+_ARCHITECTURE = re.compile(r"sm_(\d+)([a-z]?)\Z")
+CAPABILITIES = (60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
+"""Compute capabilities of NVIDIA's GPUs, times ten. Older ones have no atomics on float64."""
+_SUFFIXES = {"a": 90, "f": 100}
+"""The first compute capability with each suffix: `a`, features of this one only; `f`, of its family."""
+DEFAULT_OF_EMULATOR = "sm_80"
+"""What the target `emulator` stands for."""
 
 
 @dataclass(frozen=True)
@@ -77,33 +81,62 @@ def _number(architecture: str) -> int:
 
 
 def parse_cuda_target(text: str) -> CudaTarget:
-    """`cuda:` and architectures (`sm_80`) or product names (`h200`, `rtx 4090`) with commas between them.
+    """`cuda:` and architectures (`sm_80`) or names of GPUs (`h200`, `rtx 4090`), in any case, with commas between them.
 
-    Code is planned for the first product named, or else for the usual product of the newest architecture. Raises
-    TargetError for a name that is not understood.
+    `emulator:` may stand in place of `cuda:`; `emulator` alone is `emulator:sm_80`. Code is planned for the first GPU
+    named, or else for the usual GPU of the newest architecture. Raises TargetError, which lists what may be named.
     """
-    kind, _, rest = text.partition(":")
-    names = [name.strip() for name in rest.split(",") if name.strip()]
-    if kind != "cuda" or not names:
-        raise TargetError(f"target {text!r} names no GPU; write cuda:sm_90a, cuda:h200 or cuda:sm_80,sm_90a")
+    kind, colon, rest = text.partition(":")
+    names = [name.strip() for name in rest.split(",")]
+    if kind == "emulator" and not colon:
+        names = [DEFAULT_OF_EMULATOR]
+    if "" in names:
+        raise TargetError(f"target {text!r}: the name of a GPU is missing; {_examples(kind)}")
     architectures: dict[str, None] = {}
     devices: list[Device] = []
     smallest: list[int] = []
     for name in names:
-        match = _ARCHITECTURE.match(name)
-        if match is None:
-            try:
-                devices.append(find_device(name))
-            except DeviceError as error:
-                raise TargetError(f"target {text!r}: {error}, or an architecture such as sm_90a") from None
-            name = devices[-1].architecture
+        architecture = _architecture(name, text)
+        if architecture is None:
+            devices.append(_named_device(name, text))
+            architecture = devices[-1].architecture
             smallest.append(devices[-1].sm_count)
-        elif int(match[1]) < OLDEST:
-            raise TargetError(f"target {text!r}: {name} is older than sm_{OLDEST}, the oldest that is supported")
         else:
-            smallest += [d.sm_count for d in known_devices() if d.capability == int(match[1])]
-        architectures[name] = None
+            smallest += [d.sm_count for d in known_devices() if d.capability == _number(architecture)]
+        architectures[architecture] = None
     ordered = tuple(sorted(architectures, key=lambda a: (_number(a), a)))
     if not devices:
         devices = [representative(_number(ordered[-1]))]
     return CudaTarget(ordered, devices[0], min(smallest, default=None))
+
+
+def _architecture(name: str, text: str) -> str | None:
+    """The architecture of this name; None if the name is of another form. Raises TargetError for one that no GPU has.
+
+    text: the whole target, for the message.
+    """
+    match = _ARCHITECTURE.match(name.lower())
+    if match is None:
+        return None
+    capability, suffix = int(match[1]), match[2]
+    if capability not in CAPABILITIES:
+        known = ", ".join(f"sm_{c}" for c in CAPABILITIES)
+        raise TargetError(
+            f"target {text!r}: there is no architecture {name}; give one of {known}, or the name of a GPU"
+        )
+    if suffix and capability < _SUFFIXES.get(suffix, capability + 1):
+        allowed = " and ".join(f"{letter} from sm_{first} on" for letter, first in _SUFFIXES.items())
+        raise TargetError(f"target {text!r}: sm_{capability} has no suffix {suffix}; suffixes are {allowed}")
+    return match[0]
+
+
+def _named_device(name: str, text: str) -> Device:
+    """The GPU of this name. Raises TargetError, with all of `text`, the target."""
+    try:
+        return find_device(name)
+    except DeviceError as error:
+        raise TargetError(f"target {text!r}: {error}, or an architecture such as sm_90a") from None
+
+
+def _examples(kind: str) -> str:
+    return f"write {kind}:sm_90a, {kind}:h200 or {kind}:sm_80,sm_90a"

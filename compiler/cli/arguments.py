@@ -41,37 +41,39 @@ def load_artifact(options: argparse.Namespace) -> Any:
     """The artifact that the options name, loaded for their device with their weights and threads."""
     from tilestitch.runtime import load
 
-    weights = existing(options.weights) if options.weights else None
+    weights = None if options.weights is None else existing(options.weights)
     artifact = existing(options.artifact)
     return load(artifact, device=options.device, num_threads=options.threads, weights=weights, sync=not options.no_sync)
 
 
 def positive(text: str) -> int:
     """An argparse type: an integer of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+    value = whole_number(text)
+    if value is None or value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return value
 
 
 def natural(text: str) -> int:
     """An argparse type: an integer of at least 0."""
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is negative")
+    value = whole_number(text)
+    if value is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return value
+
+
+def whole_number(text: str) -> int | None:
+    """The number that these digits are; None for anything else: signs, spaces, `1_000`, digits of other scripts."""
+    return int(text) if text.isascii() and text.isdecimal() else None
 
 
 def parse_shape(text: str) -> tuple[str, Shape]:
     """An argparse type: `NAME=1x3x224x224`, or `NAME=` for a scalar. The name may hold `=`."""
     name, separator, dims = text.rpartition("=")
-    try:
-        shape = tuple(int(dim) for dim in dims.split("x")) if dims else ()
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=1x3x224x224") from None
-    if not separator or not name or any(dim < 0 for dim in shape):
+    shape = [whole_number(dim) for dim in dims.split("x")] if dims else []
+    if not separator or not name or None in shape:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=1x3x224x224")
-    return name, shape
+    return name, tuple(dim for dim in shape if dim is not None)
 
 
 def parse_dim(text: str) -> tuple[str, tuple[int, int]]:
@@ -79,9 +81,9 @@ def parse_dim(text: str) -> tuple[str, tuple[int, int]]:
     name, separator, sizes = text.rpartition("=")
     low, dots, high = sizes.partition("..")
     wanted = f"{text!r} is not of the form NAME=1..64"
-    if not (separator and name and low.isdecimal() and (high.isdecimal() or not dots)):
+    first, last = whole_number(low), whole_number(high if dots else low)
+    if not separator or not name or first is None or last is None:
         raise argparse.ArgumentTypeError(wanted)
-    first, last = int(low), int(high if dots else low)
     if first > last:
         raise argparse.ArgumentTypeError(f"{wanted}: it ends before it begins")
     return name, (first, last)

@@ -56,9 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def limit(text: str) -> float:
     """An argparse type: a finite number that is not negative."""
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
     if not (math.isfinite(value) and value >= 0):
-        raise argparse.ArgumentTypeError(f"{text} is no finite number of at least 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is no finite number of at least 0")
     return value
 
 

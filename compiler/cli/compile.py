@@ -18,7 +18,7 @@ from typing import Any
 
 from tilestitch.compiler.cli import errors
 from tilestitch.compiler.cli.arguments import add_json, parse_dim, parse_shape, positive, shape_sets
-from tilestitch.compiler.cli.inputs import parse_sizes
+from tilestitch.compiler.cli.inputs import parse_sizes, sizes_of
 from tilestitch.compiler.cli.output import Progress, describe_sizes, give, note, say, warn
 from tilestitch.compiler.cli.paths import existing, writable, writable_folder
 
@@ -175,17 +175,17 @@ def compile_with(source: Any, options: argparse.Namespace, progress: Progress, r
         source,
         options.target,
         shapes=shape_sets(options.shape),
-        dims=dict(options.dim) if options.dim else None,
-        favour=[dict(point) for point in options.favour],
+        dims=_ranges(options.dim),
+        favour=[sizes_of(point, "--favour") for point in options.favour],
         precision=options.precision,
         keep_fp32=options.keep_fp32,
-        passes=tuple(options.passes),
+        passes=_passes(options.passes),
         installed_plugins=not options.no_plugins,
-        plan=existing(options.plan) if options.plan else None,
+        plan=None if options.plan is None else existing(options.plan),
         planner=options.planner,
         cost_model=options.cost_model,
         sync=options.sync,
-        records=existing(options.records) if options.records else None,
+        records=None if options.records is None else existing(options.records),
         frozen=options.frozen,
         plan_budget_s=options.plan_budget,
         strip_weights=options.strip_weights,
@@ -203,6 +203,26 @@ def compile_with(source: Any, options: argparse.Namespace, progress: Progress, r
     )
 
 
+def _ranges(pairs: Sequence[tuple[str, tuple[int, int]]]) -> dict[str, tuple[int, int]] | None:
+    """Ranges by name of dimension; None if there are none. Raises UsageError for one that is given twice."""
+    ranges: dict[str, tuple[int, int]] = {}
+    for name, sizes in pairs:
+        if ranges.setdefault(name, sizes) != sizes:
+            (low, high), (other_low, other_high) = ranges[name], sizes
+            raise errors.UsageError(
+                f"--dim {name} is given as {low}..{high} and as {other_low}..{other_high}; give it once, and with "
+                "--favour the sizes that deserve kernels of their own"
+            )
+    return ranges or None
+
+
+def _passes(texts: Sequence[str]) -> tuple[str, ...]:
+    """Raises UsageError for an empty text, as an unset variable of a shell leaves it."""
+    if not all(text.strip() for text in texts):
+        raise errors.UsageError("--pass names no plug-in; give MODULE:CLASS{field=value}, or leave it out")
+    return tuple(texts)
+
+
 def _cache(options: argparse.Namespace) -> Path | bool:
     """What `compile_model` takes as `cache`. Raises UsageError for what does nothing for the target."""
     kind = options.target.split(":")[0]
@@ -214,6 +234,8 @@ def _cache(options: argparse.Namespace) -> Path | bool:
         return options.cache is None
     if not options.cache:
         raise errors.UsageError("--cache names no folder; name one, or give off")
+    if options.cache.lower() == "off":
+        raise errors.UsageError(f"--cache {options.cache}: write off, or ./{options.cache} for a folder of this name")
     folder = Path(options.cache)
     if folder.exists() and not folder.is_dir():
         raise errors.UsageError(f"--cache {folder} is a file; name a folder")
@@ -223,7 +245,9 @@ def _cache(options: argparse.Namespace) -> Path | bool:
 def check_target(target: str) -> None:
     """Raises UsageError unless TARGET can be compiled for; before TVM is imported, which takes a while."""
     if target.split(":")[0] not in ("cpu", "cuda", "emulator"):
-        raise errors.UsageError(f"--target {target} is not available; this version compiles for cpu, cuda and emulator")
+        raise errors.UsageError(
+            f"--target {target!r} is not available; give cpu, cpu:NAME, cuda:sm_90a, cuda:h200, or emulator"
+        )
 
 
 def _remarks(specialisations: Sequence[Mapping[str, Any]]) -> Sequence[tuple[Callable[[str], None], str]]:

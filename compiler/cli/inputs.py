@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilestitch.compiler.cli.arguments import natural
+from tilestitch.compiler.cli.arguments import natural, whole_number
 from tilestitch.compiler.cli.errors import UsageError
 from tilestitch.compiler.cli.paths import existing
 
@@ -36,18 +36,22 @@ def add_sizes(parser: argparse.ArgumentParser, purpose: str) -> None:
 
 def parse_sizes(text: str) -> list[tuple[str, int]]:
     """An argparse type: `batch=8,seq=77`."""
-    pairs = [part.rpartition("=") for part in text.split(",")]
-    if not all(separator and name.strip() and size.strip().isdecimal() for name, separator, size in pairs):
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=8,NAME=77")
-    return [(name.strip(), int(size)) for name, _, size in pairs]
+    sizes = []
+    for part in text.split(","):
+        name, _, digits = part.rpartition("=")
+        size = whole_number(digits.strip())
+        if not name.strip() or size is None:
+            raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=8,NAME=77")
+        sizes.append((name.strip(), size))
+    return sizes
 
 
-def sizes_of(pairs: Sequence[tuple[str, int]]) -> dict[str, int]:
-    """Sizes by name of dimension. Raises UsageError for one that is given twice."""
+def sizes_of(pairs: Sequence[tuple[str, int]], option: str = "--dim") -> dict[str, int]:
+    """Sizes by name of dimension. Raises UsageError for one that the option gives twice."""
     sizes: dict[str, int] = {}
     for name, size in pairs:
         if sizes.setdefault(name, size) != size:
-            raise UsageError(f"--dim {name} is given as {sizes[name]} and as {size}; give it once")
+            raise UsageError(f"{option} {name} is given as {sizes[name]} and as {size}; give it once")
     return sizes
 
 

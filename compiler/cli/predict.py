@@ -88,9 +88,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise errors.UsageError("--device names no GPU; give names such as h100, or a JSON file")
+    names = [name.strip() for name in text.split(",")]
+    if "" in names:
+        raise errors.UsageError(
+            f"--device {text!r}: the name of a GPU is missing; give names such as h100, or JSON files, and a comma "
+            "between two"
+        )
     return names
 
 

@@ -139,13 +139,16 @@ def pytorch(factory: str, threads: int | None = None) -> Run:
     """The module that FACTORY, `MODULE:FUNCTION`, makes; it is called with the inputs in the model's order."""
     import torch
 
-    module_name, separator, function = factory.partition(":")
-    if not separator:
+    module_name, _, function = factory.partition(":")
+    if not module_name or not function:
         raise UsageError(f"--torch {factory!r} is not of the form MODULE:FUNCTION")
     try:
-        module = getattr(importlib.import_module(module_name), function)().eval()
+        module = getattr(importlib.import_module(module_name), function)()
     except (ImportError, AttributeError) as error:
         raise UsageError(f"--torch {factory}: {error}") from error
+    if not isinstance(module, torch.nn.Module):
+        raise UsageError(f"--torch {factory} returns {type(module).__name__}, not a torch.nn.Module; return one")
+    module.eval()
     if threads is not None:
         torch.set_num_threads(threads)
 

@@ -143,8 +143,10 @@ def wanted_sync(option: object) -> Wanted | None:
 
 def form_of(option: str) -> tuple[str, str]:
     """The text before the form that chains are to take, and the form; "" for none."""
-    name, _, form = option.rpartition("/") if "/" in option.rpartition("}")[2] else (option, "", "")
-    if form not in ("", *TIES_OF_TILES):
+    name, slash, form = option.rpartition("/") if "/" in option.rpartition("}")[2] else (option, "", "")
+    if slash and name in ("off", "model"):
+        raise SyncPolicyError(f"sync is {option!r}, but {name} has no form {form!r}; give off, model or model/queues")
+    if slash and form not in TIES_OF_TILES:
         raise SyncPolicyError(f"sync is {option!r}: there is no form {form!r}; give one of {', '.join(TIES_OF_TILES)}")
     return name, form
 

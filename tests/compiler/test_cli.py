@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tilestitch import __version__
-from tilestitch.compiler.cli import arguments, bench, doctor, errors, inputs, main, output
+from tilestitch.compiler.cli import arguments, bench, doctor, errors, inputs, main, output, rivals
 from tilestitch.compiler.cli.accuracy import Limits, difference
 
 CLI = [sys.executable, "-m", "tilestitch.compiler.cli"]
@@ -58,7 +58,14 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ["compile", "m.onnx", "-o", "m.tsm", "--shape", "x=1xx3"],
         ["compile", "m.onnx", "-o", "m.tsm", "--threads", "0"],
         ["compile", "m.onnx", "-o", "m.tsm", "--planner", "clever"],
+        ["compile", "m.onnx", "-o", "m.tsm", "--shape", "x=1_0x3"],
+        ["compile", "m.onnx", "-o", "m.tsm", "--shape", "x=1x"],
+        ["compile", "m.onnx", "-o", "m.tsm", "--dim", "batch=1..٤"],
+        ["compile", "m.onnx", "-o", "m.tsm", "--favour", "batch=1,"],
         ["bench", "m.tsm", "--rounds", "-1"],
+        ["bench", "m.tsm", "--warmup", "1_0"],
+        ["run", "m.tsm", "--seed", "+1"],
+        ["check", "m.tsm", "m.onnx", "--rtol", "nan"],
     ],
 )
 def test_wrong_usage_is_exit_code_1(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,7 +190,57 @@ def test_unknown_targets_are_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
     model = tmp_path / "m.onnx"
     model.write_bytes(b"x")
     assert main.main(["compile", str(model), "-o", str(tmp_path / "m.tsm"), "--target", "tpu:v5"]) == errors.USER
-    assert "--target tpu:v5 is not available" in capsys.readouterr().err
+    assert "--target 'tpu:v5' is not available; give cpu, cpu:NAME, cuda:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--threads", ""], "'' is not a whole number of at least 1"),
+        (["--plan", ""], "the name of a file is empty"),
+        (["--records", ""], "the name of a file is empty"),
+        (["--pass", ""], "--pass names no plug-in"),
+        (["--target", ""], "--target '' is not available"),
+        (["--cache", "OFF"], "--cache OFF: write off, or ./OFF for a folder of this name"),
+        (["--dim", "batch=1..4", "--dim", "batch=1..8"], "--dim batch is given as 1..4 and as 1..8"),
+        (["--favour", "batch=1,batch=2"], "--favour batch is given as 1 and as 2"),
+    ],
+)
+def test_slips_in_options_of_compile_are_named(
+    options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(b"x")
+    code: object
+    try:
+        code = main.main(["compile", str(model), "-o", str(tmp_path / "m.tsm"), *options])
+    except SystemExit as stop:
+        code = stop.code
+    assert code == errors.USER
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("device", ["", ",", "h100,", "h100,,l4"])
+def test_a_gpu_without_a_name_is_refused(device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(b"x")
+    assert main.main(["predict", str(model), "--device", device]) == errors.USER
+    assert f"--device {device!r}: the name of a GPU is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        ("os", "'os' is not of the form MODULE:FUNCTION"),
+        (":f", "':f' is not of the form MODULE:FUNCTION"),
+        ("os:nothing", "has no attribute 'nothing'"),
+        ("os:getcwd", "--torch os:getcwd returns str, not a torch.nn.Module"),
+    ],
+)
+def test_what_makes_no_module_is_refused(factory: str, said: str) -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(errors.UsageError, match=said):
+        rivals.pytorch(factory)
 
 
 # --- shapes and inputs ------------------------------------------------------------------------------------------------

@@ -142,6 +142,9 @@ def test_a_policy_takes_arguments_and_a_form(model: Path, capsys: pytest.Capture
         ("no_such_module:Policy", "no_such_module"),
         ("tilestitch.passes.sync.bounds:Needs", "no dataclass with a `name`"),
         ("tile/branches", "there is no form 'branches'"),
+        ("tile/", "there is no form ''"),
+        ("off/tickets", "off has no form 'tickets'"),
+        ("model/tickets", "model has no form 'tickets'"),
         ("tilestitch.passes.sync.policies:RowSync{lines=2}", "lines"),
     ],
 )

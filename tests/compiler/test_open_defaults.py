@@ -248,7 +248,7 @@ def test_a_favoured_point_has_the_plan_of_a_static_model_and_comes_first() -> No
     ("favour", "dims", "target", "told"),
     [
         ({"n": 10}, {"n": (1, 9)}, "cpu", "n=10 is not in 1..9"),
-        ({"n": 0}, None, "cpu", "n=0 is not in"),
+        ({"n": 0}, None, "cpu", "n=0 is less than 1"),
         ({"n": "3"}, None, "cpu", "no mapping"),
         ({"n": 10}, {"n": (1, 9)}, "emulator", "n=10 is not in 1..9"),
     ],

@@ -57,9 +57,31 @@ def test_several_architectures_use_what_all_of_them_have() -> None:
     assert parse_cuda_target("cuda:sm_90a").specific == "sm_90a"
 
 
-@pytest.mark.parametrize("text", ["cuda:", "cuda:sm_35", "cuda:frobnicator", "cuda:sm_80,voodoo"])
-def test_targets_that_are_not_understood(text: str) -> None:
-    with pytest.raises(TargetError, match="target"):
+def test_targets_are_named_in_any_case_and_for_the_emulated_device_too() -> None:
+    assert parse_cuda_target("cuda:SM_90A, H200").architectures == ("sm_90a",)
+    assert parse_cuda_target("emulator").architectures == ("sm_80",)
+    assert parse_cuda_target("emulator:h200").device.name == "H200"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cuda", "the name of a GPU is missing; write cuda:sm_90a"),
+        ("cuda:", "the name of a GPU is missing"),
+        ("cuda:sm_80,", "the name of a GPU is missing"),
+        ("cuda:h200, ,l4", "the name of a GPU is missing"),
+        ("emulator:", "the name of a GPU is missing; write emulator:sm_90a"),
+        ("emulator:sm_99", "no architecture sm_99; give one of sm_60, .*sm_121, or the name of a GPU"),
+        ("cuda:sm_35", "no architecture sm_35; give one of"),
+        ("cuda:sm_80a", "sm_80 has no suffix a; suffixes are a from sm_90 on and f from sm_100 on"),
+        ("cuda:sm_90f", "sm_90 has no suffix f"),
+        ("cuda:sm_90b", "sm_90 has no suffix b"),
+        ("cuda:frobnicator", "no GPU called 'frobnicator' is known; give one of H100 SXM, .*or an architecture"),
+        ("emulator:sm_80,voodoo", "no GPU called 'voodoo'"),
+    ],
+)
+def test_targets_that_are_not_understood(text: str, said: str) -> None:
+    with pytest.raises(TargetError, match=f"target {text!r}: .*{said}"):
         parse_cuda_target(text)
 
 

@@ -210,7 +210,7 @@ def test_a_gpu_may_be_a_data_sheet(path: Path, capsys: pytest.CaptureFixture[str
     ("options", "told"),
     [
         (("--device", "h99"), "no GPU called 'h99'"),
-        (("--device", ","), "names no GPU"),
+        (("--device", ","), "the name of a GPU is missing"),
         (("--device", "none.json"), "no such file"),
         (("--device", "h100", "--sweep", "length=1"), "no input has a dimension length; its open dimensions: batch"),
         (("--device", "h100", "--runtime", "pytorch"), "--shape"),
