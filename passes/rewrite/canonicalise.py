@@ -236,6 +236,13 @@ def sum_of_no_products(graph: Graph, node: Node) -> Replacement | None:
     return [_zeros(graph, node)]
 
 
+def windows_of_nothing(graph: Graph, node: Node) -> Replacement | None:
+    """A convolution of an image, or with filters, of no elements is zeros."""
+    if not all(map(is_sized, (*node.inputs, node.output))) or not any(_has_none(v.shape) for v in node.inputs):
+        return None
+    return [_zeros(graph, node)]
+
+
 def sum_of_nothing(graph: Graph, node: Node) -> Replacement | None:
     (x,) = node.inputs
     if not is_sized(x) or not is_sized(node.output) or not _has_none([x.shape[axis] for axis in node.attrs["axes"]]):
@@ -262,6 +269,8 @@ PATTERNS: dict[str, list[Pattern]] = {
     "select": [select_of_known_condition],
     "gather": [gather_of_constant_range],
     "matmul": [sum_of_no_products],
+    "conv": [windows_of_nothing],
+    "conv_transpose": [windows_of_nothing],
     **{op: [reduce_of_nothing] for op in _FOLDS},
     "reduce_sum": [sum_of_nothing, reduce_of_nothing],
     **VIEW_PATTERNS,

@@ -142,3 +142,13 @@ def test_rows_of_no_elements_are_planned_beside_others(operator: str) -> None:
         assert module.run({"x": np.array([[1, 3, 2]], np.float32)})["y"] == (3 if operator == "ReduceMax" else 2)
         np.testing.assert_array_equal(module.run({"x": np.zeros((2, 0), np.float32)})["y"], [[nothing]] * 2)
         assert module.run({"x": np.zeros((0, 3), np.float32)})["y"].shape == (0, 1)
+
+
+def test_filters_of_no_elements_make_zeros() -> None:
+    """A side of `b` is 0 in a specialisation that nothing asks for."""
+    proto = model("(float[4, 3, 5, 5] x, float[16, 3, b, b] w) => (float[4, 16, h, v] y) { y = Conv(x, w) }")
+    x = np.ones((4, 3, 5, 5), np.float32)
+    with load(compile_model(proto, num_threads=1).to_bytes(), num_threads=1) as module:
+        for b in (0, 1, 3, 5):
+            result = module.run({"x": x, "w": np.ones((16, 3, b, b), np.float32)})["y"]
+            np.testing.assert_array_equal(result, np.full((4, 16, 6 - b, 6 - b), 3 * b * b, np.float32))
