@@ -7,15 +7,20 @@ from collections.abc import Mapping
 import numpy as np
 
 from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.sizes import bounds_of
 
 from ...context import Context
 from .operator import Operator
+
+FARTHEST = 1 << 16
+"""Distances of which biases are kept; T5 has 128."""
 
 
 def relative_position_bias(ctx: Context) -> Value:
     """Scores' bias [1, heads, S, T] of a table that is declared [buckets, heads] and holds [heads, buckets].
 
-    Beyond `max_distance` all keys are in the last bucket, so the biases of the distances up to it are enough.
+    Beyond `max_distance` all keys are in the last bucket, so the biases of the distances up to it are enough; so are
+    those of the distances that there are.
     """
     table, ((rows,), (columns,)) = ctx.input(0), (ctx.sizes_of(1), ctx.sizes_of(2))
     most, buckets, heads = ctx.attr("max_distance"), ctx.dim(table, 0), ctx.dim(table, 1)
@@ -25,10 +30,16 @@ def relative_position_bias(ctx: Context) -> Value:
         raise ctx.fail(
             f"max_distance is {most}, and {buckets} buckets have one for each of {exact} near keys; correct it"
         )
-    known = bucket_of(np.arange(-most, most + 1), buckets, most, two_sided)
+    far = min(most, max(bounds_of(rows)[1], bounds_of(columns)[1]))
+    if far > FARTHEST:
+        raise ctx.fail(
+            f"max_distance is {most} and the lengths may be as large, but biases are made of {FARTHEST} distances at "
+            "most; correct it, or give the lengths smaller ranges (--dim NAME=LOW..HIGH)"
+        )
+    known = bucket_of(np.arange(-far, far + 1), buckets, most, two_sided)
     by_distance = ctx.gather(ctx.reshape(table, (heads, buckets)), ctx.constant(known, "int64"), 1)
     distance = ctx.sub(ctx.iota(columns), ctx.reshape(ctx.iota(rows), (rows, 1)))
-    bias = ctx.gather(by_distance, ctx.add(ctx.clamp(distance, -most, most), most), 1)
+    bias = ctx.gather(by_distance, ctx.add(ctx.clamp(distance, -far, far), far), 1)
     return ctx.expand_dims(bias, (0,))
 
 
