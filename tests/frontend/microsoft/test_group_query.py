@@ -166,7 +166,7 @@ def test_scores_that_the_model_shows(shown: int) -> None:
 
 @pytest.mark.parametrize(
     ("attrs", "name"),
-    [({"sliding_window_cache": 1}, "sliding_window_cache"), ({"k_quant_type": "PER_TENSOR"}, "k_quant_type")],
+    [({"kv_cache_bit_width": 4}, "kv_cache_bit_width"), ({"k_quant_type": "PER_TENSOR"}, "k_quant_type")],
 )
 def test_caches_of_other_forms_are_refused_by_name(attrs: dict[str, Any], name: str) -> None:
     given = step([5], 1, 5, room=5)

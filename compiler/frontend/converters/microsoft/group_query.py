@@ -26,6 +26,7 @@ from ..normalization import inverse_deviation
 from ..reductions import softmax
 from .operator import Operator
 from .rotary import by_position
+from .windowed_cache import window_of
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,36 @@ def group_query_attention(ctx: Context) -> Converted:
         q, k = _normalised(ctx, q, 14, "q_norm_epsilon"), _normalised(ctx, k, 15, "k_norm_epsilon")
     if ctx.attr("do_rotary", 0):
         q, k = _rotated(ctx, place, q, k)
+    if ctx.attr("sliding_window_cache", 0):
+        return _windowed(ctx, place, q, k, v)
     keys, values = _cache(ctx, place, 3, k), _cache(ctx, place, 4, v)
     seen_keys, seen_values = (ctx.slice_axis(x, 2, 0, place.total) for x in (keys, values))
-    scores = _scores(ctx, place, q, seen_keys)
+    bias = ctx.optional(10)
+    if bias is not None and ctx.dim(bias, 3) not in (1, place.total):
+        bias = ctx.slice_axis(bias, 3, 0, place.total)
+    scores = _scores(ctx, q, seen_keys, bias, _visible(ctx, place))
     weights = _weights(ctx, scores)
     y = joined_heads(ctx, weighted_values(ctx, weights, seen_values))
     return outputs_named(ctx, [y, keys, values, [None, scores, weights][_shown(ctx)]])
+
+
+def _windowed(ctx: Context, place: Place, q: Value, k: Value, v: Value) -> Converted:
+    """With a cache that keeps the last tokens only."""
+    if ctx.optional(3) is None:
+        raise ctx.fail("sliding_window_cache is 1, which needs past_key and past_value; correct the model")
+    lengths = ctx.add(ctx.reshape(ctx.input(5), (place.batch,)), 1)
+    window = window_of(ctx, place.batch, place.rows, place.start, lengths)
+    pasts = [_past(ctx, index, new) for index, new in ((3, k), (4, v))]
+    keys, values = (window.rows_of(ctx, past, new) for past, new in zip(pasts, (k, v), strict=True))
+    bias = ctx.optional(10)
+    if bias is not None:
+        bias = window.biases_of(ctx, bias, place.total)
+    visible = window.visible(ctx, place.positions(ctx), ctx.attr("local_window_size"))
+    weights = _weights(ctx, _scores(ctx, q, keys, bias, visible))
+    y = joined_heads(ctx, weighted_values(ctx, weights, values))
+    kept = ctx.expand_dims(window.kept, (1, 3))
+    presents = [ctx.select(kept, _by_token(ctx, rows, window.sources), 0.0) for rows in (keys, values)]
+    return outputs_named(ctx, [y, *presents])
 
 
 def _shown(ctx: Context) -> int:
@@ -133,14 +158,9 @@ def _cache(ctx: Context, place: Place, index: int, new: Value) -> Value:
 
     What the cache held there is not kept: it need not be finite, and a weight of zero would not hide it then.
     """
-    past = ctx.optional(index)
-    batch, heads, rows, depth = ctx.shape(new)
-    if past is None:
-        past = ctx.full((batch, heads, 0, depth), 0.0, dtype_of(new))
+    past = _past(ctx, index, new)
+    batch, _, rows, _ = ctx.shape(new)
     stated = ctx.shape(past)
-    fits = all(map(may_be_equal, (*stated[:2], stated[3]), (batch, heads, depth)))
-    if not fits or dtype_of(past) != dtype_of(new):
-        raise ctx.fail(f"a cache of type {past.type} does not fit new keys or values of type {new.type}")
     if isinstance(place.start, int):
         if place.start + rows > place.room or place.start > stated[2]:
             raise ctx.fail(f"the cache holds {stated[2]} tokens, not the {place.start} before this step; correct it")
@@ -156,6 +176,19 @@ def _cache(ctx: Context, place: Place, index: int, new: Value) -> Value:
         ctx.reshape(reached, (-1, 1, place.room, 1)) for reached in (ctx.less(position, start), ctx.less(offset, rows))
     )
     return ctx.select(kept, _padded(ctx, past, place.room), ctx.select(filled, moved, 0.0))
+
+
+def _past(ctx: Context, index: int, new: Value) -> Value:
+    """The cache that goes in, which fits new keys or values; without one it has room for none."""
+    past = ctx.optional(index)
+    batch, heads, _, depth = ctx.shape(new)
+    if past is None:
+        return ctx.full((batch, heads, 0, depth), 0.0, dtype_of(new))
+    stated = ctx.shape(past)
+    fits = all(map(may_be_equal, (*stated[:2], stated[3]), (batch, heads, depth)))
+    if not fits or dtype_of(past) != dtype_of(new):
+        raise ctx.fail(f"a cache of type {past.type} does not fit new keys or values of type {new.type}")
+    return past
 
 
 def _placed(ctx: Context, place: Place, past: Value, new: Value, start: Value) -> Value:
@@ -211,26 +244,21 @@ def _rotated(ctx: Context, place: Place, q: Value, k: Value) -> tuple[Value, Val
 # -- scores --------------------------------------------------------------------------------------------------------
 
 
-def _scores(ctx: Context, place: Place, q: Value, keys: Value) -> Value:
+def _scores(ctx: Context, q: Value, keys: Value, bias: Value | None, visible: Value) -> Value:
     """Scaled, capped, biased and masked."""
     scale = ctx.attr("scale", 0.0) or 1.0 / sqrt(max(ctx.dim(q, 3), 1))
     scores = attention_scores(ctx, ctx.mul(q, scale), keys)
-    cap, bias = ctx.attr("softcap", 0.0), ctx.optional(10)
+    cap = ctx.attr("softcap", 0.0)
     if cap > 0:
         scores = ctx.mul(ctx.emit("tanh", ctx.div(scores, cap)), cap)
     if bias is not None:
-        scores = ctx.add(
-            scores, bias if ctx.dim(bias, 3) in (1, place.total) else ctx.slice_axis(bias, 3, 0, place.total)
-        )
-    visible = _visible(ctx, place)
-    if visible is None:
-        return scores
+        scores = ctx.add(scores, bias)
     kind = to_numpy_dtype(dtype_of(scores))
     hidden = ctx.constant(np.asarray(-np.inf).astype(kind))
     return ctx.add(scores, ctx.select(visible, ctx.constant(np.zeros((), kind)), hidden))
 
 
-def _visible(ctx: Context, place: Place) -> Value | None:
+def _visible(ctx: Context, place: Place) -> Value:
     """bool [B or 1, 1, S or 1, T]: keys up to the query's own position, and no further back than the window reaches."""
     key = ctx.iota(place.total, "int32")
     window = ctx.attr("local_window_size", -1)
@@ -267,9 +295,9 @@ OPERATORS: Mapping[str, Operator] = {
         "query key? value? past_key? past_value? seqlens_k total_sequence_length cos_cache? sin_cache? position_ids? "
         "attention_bias? head_sink? k_scale? v_scale? q_norm_weight? k_norm_weight? query_seqlens?",
         "causal do_rotary k_norm_epsilon kv_num_heads local_window_size num_heads q_norm_epsilon qk_norm_epsilon "
-        "qk_output rotary_interleaved scale smooth_softmax softcap",
+        "qk_output rotary_interleaved scale sliding_window_cache smooth_softmax softcap",
         "output present_key? present_value? output_qk?",
-        only={"k_quant_type": "NONE", "v_quant_type": "NONE", "kv_cache_bit_width": 0, "sliding_window_cache": 0},
+        only={"k_quant_type": "NONE", "v_quant_type": "NONE", "kv_cache_bit_width": 0},
         refused={"k_scale": PACKED_CACHE, "v_scale": PACKED_CACHE},
     ),
 }  # fmt: skip
