@@ -6,9 +6,10 @@ becomes an extra input of the inner graph, and the outer value is remembered so 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 from onnx import FunctionProto, GraphProto, NodeProto, SparseTensorProto, TensorProto
@@ -22,6 +23,7 @@ from .onnx_types import from_type_proto
 from .symbols import new_symbols, sized, symbols_so_far
 from .tensors import to_array, to_dense
 
+T = TypeVar("T")
 FunctionKey = tuple[str, str, str]
 """Domain, name and overload of a model-local function."""
 
@@ -41,18 +43,27 @@ class Module:
     counters: dict[str, int] = field(default_factory=dict)
     named: set[Value] = field(default_factory=set)
     """Values that bear a name of the ONNX model."""
-    arrays: dict[int, tuple[TensorProto | SparseTensorProto, np.ndarray]] = field(default_factory=dict)
-    """What initialisers hold, by the identity of these, which are kept so that it stays theirs: it is read once,
-    however often the model is converted."""
+    made: dict[Hashable, tuple[tuple[object, ...], Any]] = field(default_factory=dict)
+    """What `once` gave, with the operands, which are kept so that their identities stay theirs."""
+
+    def once(self, what: Hashable, operands: tuple[object, ...], make: Callable[[], T]) -> T:
+        """`make()`, of operands that nothing changes, once for the same ones, however often the model is converted."""
+        key = what, tuple(map(id, operands))
+        if key not in self.made:
+            self.made[key] = operands, make()
+        found: T = self.made[key][1]
+        return found
 
     def array_of(self, tensor: TensorProto | SparseTensorProto) -> np.ndarray:
         """What an initialiser holds. Raises ModelError where that cannot be read."""
-        if id(tensor) not in self.arrays:
+
+        def array() -> np.ndarray:
             read = to_dense if isinstance(tensor, SparseTensorProto) else to_array
-            array = np.asarray(read(tensor, self.folder))  # no memmap, of which each graph would make an array
-            array.flags.writeable = False
-            self.arrays[id(tensor)] = tensor, array
-        return self.arrays[id(tensor)][1]
+            found = np.asarray(read(tensor, self.folder))  # no memmap, of which each graph would make an array
+            found.flags.writeable = False
+            return found
+
+        return self.once("initialiser", (tensor,), array)
 
     def name_of(self, node: NodeProto) -> str:
         """The node's own name, or `OpType_index` made up for it."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from tilestitch.compiler.ir import Graph, Node, Value, reference
 from tilestitch.compiler.ir.blocks import BlockFormat
+from tilestitch.compiler.ir.symbol_uses import remove_dead
 from tilestitch.compiler.ir.types import from_numpy_dtype, is_float
 from tilestitch.passes.contract import PassContext, PassResult
 from tilestitch.passes.plan.cpu.gemm import ROUNDED, sums_fit
@@ -42,6 +43,8 @@ class WeightOnly:
                 count += 1
             elif found is not None:
                 reasons.append(f"{', '.join(node.origins) or node.name} multiplies floats: {found}")
+        if count:
+            remove_dead(graph)  # transposes of weights that are kept, which nothing reads any more
         folded = _fold(graph)
         if count or folded:
             graph.sort()

@@ -102,6 +102,8 @@ def _shift(function: Callable[[Any, Any], Any]) -> HostFn:
         width = width_bits(a.dtype)
         value, amount = widen(a), widen(b)
         outside = (amount < 0) | (amount >= width)
+        if not outside.any():
+            return [narrow(function(value, amount.astype(value.dtype)), a.dtype)]
         shifted = function(value, np.where(outside, 0, amount).astype(value.dtype))
         # All bits are shifted out, and only copies of the sign bit come in from the left.
         sign = np.where((value < 0) & (function is np.right_shift), -1, 0).astype(value.dtype)

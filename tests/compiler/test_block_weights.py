@@ -29,6 +29,7 @@ from tilestitch.passes import PassContext, TargetInfo, make_plan
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.plan.cpu.schedules import CpuBlockGemmSchedule, CpuGemmSchedule
 from tilestitch.passes.planner import check_plan
+from tilestitch.passes.rewrite import weight_only
 from tilestitch.passes.schedule.cpu.gemm import MOST_STREAMED
 from tilestitch.runtime import load
 
@@ -267,6 +268,26 @@ def test_two_nodes_share_weights() -> None:
     assert np.abs(actual - expected).max() <= 1e-5 * np.abs(expected).max()
     assert packed_kernels(compiled) == 2
     assert len(compiled.to_bytes()) < len(data) + 40_000
+
+
+def test_weights_that_are_kept_are_neither_dequantised_nor_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for their transposes, which nothing reads any more, and not for each set of sizes."""
+    x = floats(3, 200)
+    encoded: list[int] = []
+    encode = BlockFormat.encode
+
+    def counted(form: BlockFormat, *data: Any) -> np.ndarray:
+        encoded.append(len(encoded))
+        return encode(form, *data)
+
+    monkeypatch.setattr(BlockFormat, "encode", counted)
+    monkeypatch.setattr(weight_only, "reference", lambda op: pytest.fail(f"{op} is computed"))
+    proto = onnx.load_from_string(n_bits(x, 70, zeros=True))
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "rows"
+    compiled = compile_model(proto, num_threads=1, favour=[{"rows": 1}])
+    assert len(compiled.specialisations) > 1
+    assert len(encoded) == 1
 
 
 def test_weights_stay_packed_in_the_artifact() -> None:

@@ -10,15 +10,14 @@ from tilestitch.compiler.ir.types import from_numpy_dtype
 
 from ..builder import Builder
 
+Blocks = tuple[BlockFormat, np.ndarray]
+"""Weights as `block_matmul` reads them."""
 
-def integers_in_blocks(
-    b: Builder, codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray, block: int, to: str,
-    rounds: bool = False,
-) -> Value | None:  # fmt: skip
-    """(codes - zeros) * scales as `to` [columns, depth]; None if no format has it.
+
+def integers_in_blocks(codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray, block: int) -> Blocks | None:
+    """(codes - zeros) * scales; None if no format has it.
 
     codes: integers of some small dtype [columns, depth]; scales, zeros: [columns, blocks], zeros of a wider dtype.
-    rounds: what is multiplied by them may be rounded to 8 bits.
     """
     kind = from_numpy_dtype(codes.dtype)
     bits = 8 if kind.endswith("int8") else 4
@@ -27,18 +26,27 @@ def integers_in_blocks(
     if points.size and (points.min() < -(1 << (bits - 1)) or points.max() >= 1 << (bits - 1)):
         return None
     stored = None if not points.any() else points.astype(np.uint8)
-    return in_blocks(b, f"int{bits}", wide.astype(np.uint8), scales, stored, block, to, rounds)
+    return in_blocks(f"int{bits}", wide.astype(np.uint8), scales, stored, block)
 
 
 def in_blocks(
-    b: Builder, kind: str, codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, block: int, to: str,
-    rounds: bool = False,
-) -> Value | None:  # fmt: skip
+    kind: str, codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, block: int
+) -> Blocks | None:  # fmt: skip
     """The same of codes of a format, uint8, one a byte."""
     dtype = from_numpy_dtype(scales.dtype)
     form = BlockFormat(kind, block, dtype, zeros is not None, codes.shape[1])
     if dtype not in SCALES or form.problem is not None or 0 in codes.shape:
         return None
-    weights = b.constant(form.encode(codes, scales, zeros), "uint8")
+    weights = form.encode(codes, scales, zeros)
+    weights.flags.writeable = False
+    return form, weights
+
+
+def dequantised(b: Builder, blocks: Blocks | None, to: str, rounds: bool = False) -> Value | None:
+    """The weights as `to` [columns, depth]; None of none. rounds: what they multiply may be rounded to 8 bits."""
+    if blocks is None:
+        return None
+    form, weights = blocks
     attrs = {**form.attrs, "to": to, **({"rounds": True} if rounds else {})}
-    return b.emit_many("host.dequantise_blocks", (weights,), attrs, [TensorType(to, codes.shape)])[0]
+    type_ = TensorType(to, (len(weights), form.depth))
+    return b.emit_many("host.dequantise_blocks", (b.constant(weights, "uint8"),), attrs, [type_])[0]

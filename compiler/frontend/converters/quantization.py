@@ -14,7 +14,7 @@ from tilestitch.compiler.ir.types import SMALL_FLOATS, dtype_kind, is_float, is_
 from ..builder import dtype_of
 from ..context import Context, Converted, Versioned
 from ..onnx_types import dtype_of as elem_dtype
-from .blocks import integers_in_blocks
+from .blocks import dequantised, integers_in_blocks
 from .convolution import Window, conv_window
 from .matmul import matmul_any_rank
 
@@ -137,7 +137,12 @@ def _in_blocks(ctx: Context, x: Value, scale: Value, zero_point: Value | None, d
         codes, scales, points = codes.T, scales.T, points.T
     if scales.ndim != 2:
         return None
-    kept = integers_in_blocks(ctx, codes, np.ascontiguousarray(scales), points, block, dtype)
+    operands = (x.data, scale.data, *(() if zeros is None else (zeros,)))
+    encoded = ctx.scope.module.once(
+        ("DequantizeLinear", turned, block), operands,
+        lambda: integers_in_blocks(codes, np.ascontiguousarray(scales), points, block),
+    )  # fmt: skip
+    kept = dequantised(ctx, encoded, dtype)
     return kept if kept is None or not turned else ctx.swap_axes(kept, 0, 1)
 
 

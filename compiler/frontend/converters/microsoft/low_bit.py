@@ -13,7 +13,7 @@ from tilestitch.runtime.host.blocks import CODES
 
 from ...builder import Builder, dtype_of
 from ...context import Context
-from ..blocks import in_blocks, integers_in_blocks
+from ..blocks import Blocks, dequantised, in_blocks, integers_in_blocks
 from ..common import widened
 from ..matmul import matmul_any_rank
 from .operator import Operator
@@ -73,13 +73,13 @@ def _weights(ctx: Context, depth: int, width: int, order: np.ndarray | None) -> 
     """[N, K], in the dtype of A, arithmetic in float32; and whether K is in that order, block after block."""
     bits, block, packed, scales = checked_bits(ctx), ctx.attr("block_size"), ctx.input(1), ctx.input(2)
     blocks = -(-depth // block)
+    kept = _kept(ctx, packed, scales, (width, blocks), order) if order is not None else None
+    if kept is not None:
+        return kept, True
     codes = unpacked(ctx, ctx.reshape(packed, (width, blocks * block * bits // 8)), bits)
     wide_scales = ctx.reshape(widened(ctx, scales), (width, blocks))
     zeros = _zero_points(ctx, bits, width, blocks)
     groups = ctx.optional(4)
-    kept = _kept(ctx, codes, scales, (width, blocks), order) if order is not None else None
-    if kept is not None:
-        return kept, True
     if groups is None:
         spread = (width, blocks, 1)
         centred = ctx.sub(
@@ -94,24 +94,39 @@ def _weights(ctx: Context, depth: int, width: int, order: np.ndarray | None) -> 
 
 
 def _kept(
-    ctx: Context, codes: Value, scales: Value, sizes: tuple[int, int], order: np.ndarray
+    ctx: Context, packed: Value, scales: Value, sizes: tuple[int, int], order: np.ndarray
 ) -> Value | None:  # fmt: skip
     """Constant weights as they are, rows in this order, unless their zero points are floats."""
-    (width, blocks), zeros = sizes, ctx.optional(3)
+    zeros = ctx.optional(3)
     whole = zeros is None or dtype_of(zeros) == "uint8"
-    if not whole or codes.data is None or scales.data is None or (zeros is not None and zeros.data is None):
+    if not whole or packed.data is None or scales.data is None or (zeros is not None and zeros.data is None):
         return None
-    bits = checked_bits(ctx)
+    bits, block = checked_bits(ctx), ctx.attr("block_size")
+    data = (packed.data, scales.data, None if zeros is None else zeros.data)
+    found = ctx.scope.module.once(
+        ("MatMulNBits", bits, block, sizes, order.tobytes()), data,
+        lambda: _encoded(*data, bits, block, sizes, order),
+    )  # fmt: skip
+    return dequantised(ctx, found, dtype_of(scales), ctx.attr("accuracy_level", 0) == BYTES)
+
+
+def _encoded(
+    packed: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, bits: int, block: int, sizes: tuple[int, int],
+    order: np.ndarray,
+) -> Blocks | None:  # fmt: skip
+    width, blocks = sizes
     points = np.full((width, blocks), 1 << (bits - 1))
     if zeros is not None:
-        rows = unpacked(ctx, ctx.reshape(zeros, (width, -(-blocks * bits // 8))), bits).data
-        if rows is None:
-            return None
-        points = rows[:, :blocks].astype(np.int64)
-    by_block, kind = scales.data.reshape(width, blocks), to_numpy_dtype(f"uint{bits}")
-    data = codes.data[:, order].astype(kind)
-    rounds = ctx.attr("accuracy_level", 0) == BYTES
-    return integers_in_blocks(ctx, data, by_block, points, ctx.attr("block_size"), dtype_of(scales), rounds)
+        points = _parts(zeros.reshape(width, -(-blocks * bits // 8)), bits)[:, :blocks].astype(np.int64)
+    codes = _parts(packed.reshape(width, blocks * block * bits // 8), bits)[:, order]
+    return integers_in_blocks(codes.astype(to_numpy_dtype(f"uint{bits}")), scales.reshape(width, blocks), points, block)
+
+
+def _parts(rows: np.ndarray, bits: int) -> np.ndarray:
+    """What `unpacked` gives, of a constant matrix."""
+    shifts = np.arange(8 // bits, dtype=np.uint8) * np.uint8(bits)
+    parts = (rows[..., None] >> shifts) & np.uint8(2**bits - 1)
+    return np.asarray(parts.reshape(len(rows), -1))
 
 
 def _reshaped(b: Builder, x: Value, shape: tuple[int, ...]) -> Value:
@@ -222,7 +237,7 @@ def matmul_bnb4(ctx: Context) -> Value:
     codes = ctx.reshape(ctx.concat(halves, 1), (-1,))
     if ctx.attr("transB", 1) and codes.data is not None and scales.data is not None and depth % block == 0:
         by_row, by_block = codes.data[: depth * width].reshape(width, depth), scales.data.reshape(width, -1)
-        kept = in_blocks(ctx, name, by_row, by_block, None, block, dtype_of(x))
+        kept = dequantised(ctx, in_blocks(name, by_row, by_block, None, block), dtype_of(x))
         if kept is not None:
             return matmul_any_rank(ctx, x, ctx.swap_axes(kept, 0, 1))
     values = ctx.gather(ctx.constant(np.array(CODES[name]), "float32"), ctx.cast(codes, "int32"), 0)
