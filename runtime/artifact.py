@@ -330,6 +330,8 @@ class Artifact:
             _check_supplied({n: (dtype_name(a.dtype), a.shape) for n, a in arrays.items()}, expected, "the weights")
             raw = {name: _aligned(np.frombuffer(_raw_bytes(arrays[name]), np.uint8)) for name in expected}
         else:
+            if not isinstance(supplied, str | os.PathLike):
+                raise WeightsError(f"weights is {supplied!r}; give the path of a safetensors file, or arrays by name")
             data, stored = _supplied_tensors(supplied)
             _check_stored(stored, expected, str(supplied))
             raw = _mapped_weights(data, {name: stored[name] for name in expected})
@@ -366,7 +368,8 @@ def read_artifact(source: str | os.PathLike[str] | bytes | memoryview, *, verify
     if isinstance(source, (bytes, bytearray, memoryview)):
         name, data = "artifact in memory", memoryview(source)
     else:
-        name, data = os.fspath(source), _map_file(source)
+        data = _map_file(source)
+        name = os.fspath(source)
     try:
         return _read(name, data, verify)
     except ArtifactError as error:
@@ -433,6 +436,8 @@ def _parse(text: memoryview, file: str, member: str) -> Any:
 
 def _map_file(path: str | os.PathLike[str]) -> memoryview:
     """The bytes of a file, mapped read-only. The mapping lives as long as views of it."""
+    if not isinstance(path, str | os.PathLike) or "\0" in str(path):  # open() would take and close a descriptor, too
+        raise NotAnArtifactError(f"{path!r} is no path of a file", remedy="give the path of a .tsm file, or its bytes")
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # to open a pipe would wait for whatever writes to it
             raise NotAnArtifactError("cannot be read: no regular file", file=os.fspath(path), remedy="name a file")

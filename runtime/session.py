@@ -14,7 +14,7 @@ from .artifact import Artifact, read_artifact
 from .caches import Caches, Lent
 from .cpu.threads import thread_count
 from .device import Backend, DeviceName, RecordTime, check_target, open_backend
-from .errors import ArtifactIntegrityError
+from .errors import ArtifactIntegrityError, InputError
 from .feeds import Inputs, ValueInfo
 from .host_runs import HOST_PREFIX
 from .like import converted
@@ -64,12 +64,14 @@ def load(
     `donate`: patterns of the names of caches whose memory runs may write to, of artifacts that were compiled for that:
     where an array is the first rows of a buffer, as results are, the rows after them are written over.
 
-    Raises a subclass of `ArtifactError` for a file that cannot be used, `DeviceError` when this machine cannot run it,
-    `WeightsError` for missing or wrong weights, `UnsupportedError` for operators or data types that are not there. An
-    artifact holds machine code: load only those that you trust.
+    Raises `InputError` for options of the wrong type, a subclass of `ArtifactError` for a file that cannot be used,
+    `DeviceError` when this machine cannot run it, `WeightsError` for missing or wrong weights, `UnsupportedError` for
+    operators or data types that are not there. An artifact holds machine code: load only those that you trust.
     """
     name = DeviceName.parse(device)
     threads = thread_count(num_threads)
+    if not isinstance(donate, list | tuple):
+        raise InputError(f"donate is {donate!r}; give a list of names of caches, or of patterns such as 'past_*'")
     artifact = read_artifact(source, verify=verify)
     module = _module(artifact if sync else artifact.plain(), name, threads, weights, verify, donate)
     module._recipe = Recipe.of(artifact, source, device, num_threads, weights, verify, sync, tuple(donate))

@@ -26,7 +26,7 @@ from tilestitch.compiler.cli.output import Progress
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-    from tilestitch.compiler.driver import CompiledModel
+    from tilestitch.compiler.compiled import CompiledModel
     from tilestitch.passes.plan import StitchPlan
 
 NOTHING = (

@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from tilestitch.compiler.driver import read_plans
+    from tilestitch.compiler.plan_files import read_plans
 
     plans = [plan.to_json() for plan in read_plans(existing(options.plan))]
     say(json.dumps(plans[0] if len(plans) == 1 else plans, indent=1, ensure_ascii=False))
@@ -56,7 +56,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    from tilestitch.compiler.driver import read_plans
+    from tilestitch.compiler.plan_files import read_plans
     from tilestitch.passes.plan.difference import differences
 
     before, after = (read_plans(existing(path)) for path in (options.before, options.after))

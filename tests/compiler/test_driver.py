@@ -22,7 +22,7 @@ from tilestitch.cost_model.models import MODELS
 from tilestitch.passes.api import CostModel, CpuDevice, Device, KernelFacts
 from tilestitch.passes.errors import PlanError, PlanMismatchError
 from tilestitch.runtime import load
-from tilestitch.runtime.errors import InputError, WeightsError
+from tilestitch.runtime.errors import InputError, NotAnArtifactError, WeightsError
 
 
 def ort_outputs(model: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
@@ -199,13 +199,44 @@ def test_all_missing_operators_are_named_at_once() -> None:
         ({"target": None}, "target is None"),
         ({"num_threads": 0}, "num_threads is 0; give"),
         ({"num_threads": "2"}, "num_threads is '2'; give"),
+        ({"num_threads": True}, "num_threads is True; give"),
         ({"passes": ["no.such.module:Pass"]}, "no.such.module"),
+        ({"installed_plugins": None}, "installed_plugins is None; give True or False"),
+        ({"winograd": "no"}, "winograd is 'no'; give True or False"),
+        ({"dims": "n=1..4"}, "dims is 'n=1..4'; give ranges by the names"),
+        ({"dims": {1: (1, 2)}}, "dims is {1: .*; give ranges by the names"),
+        ({"favour": {"n": 1}}, "favour is {'n': 1}; give a list of points"),
+        ({"favour": None}, "favour is None; give a list of points"),
+        ({"keep_fp32": [1], "precision": "bf16"}, "keep_fp32 is .*; give a list of names"),
+        ({"expose": "y"}, "expose is the text 'y'; give a list of names"),
+        ({"donate": "past_*"}, "donate is the text 'past_.'; give a list of names"),
+        ({"plan": ""}, "plan is '', no StitchPlan"),
+        ({"plan": 1}, "plan is 1, no StitchPlan"),
+        ({"plan": "nowhere.json"}, "nowhere.json cannot be read: No such file"),
+        ({"plan": "."}, ". cannot be read: Is a directory"),
+        ({"cost_model": 1}, "cost_model is 1; give its name"),
+        ({"sync": None}, "sync is None; give off"),
+        ({"plan_budget_s": "1"}, "plan_budget_s is '1'; give seconds"),
+        ({"records": 1}, "records is 1; give a path"),
+        ({"dump_ir": ""}, "dump_ir is ''; give a path"),
+        ({"report": ""}, "report is ''; give a path"),
+        ({"nvcc": 1}, "nvcc is 1; give a path"),
+        ({"progress": 1}, "progress is 1; give a function"),
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:
     with pytest.raises(Exception, match=message) as caught:
         compile_model(chain("Exp"), **options)
     assert caught.value.exit_code in (1, 2)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("path", [None, 1, ""])
+def test_what_is_no_path_is_refused_when_it_is_saved_or_loaded(path: Any) -> None:
+    compiled = compile_model(chain("Exp"))
+    with pytest.raises(OptionError, match="give the path of the artifact"):
+        compiled.save(path)
+    with pytest.raises(NotAnArtifactError):
+        load(path)
 
 
 def test_none_is_no_shapes_and_no_passes() -> None:

@@ -562,6 +562,21 @@ def test_a_file_that_holds_no_weights_is_named(stripped: Path, tmp_path: Path, c
         read_artifact(stripped).weights(tmp_path / "w")
 
 
+@pytest.mark.parametrize("weights", [[], b"x"])
+def test_what_is_neither_a_path_nor_arrays_by_name_is_no_weights(stripped: Path, weights: Any) -> None:
+    with pytest.raises(WeightsError, match="give the path of a safetensors file, or arrays by name"):
+        load(stripped, weights=weights)
+
+
+def test_a_number_is_no_file_that_is_opened_and_closed(stripped: Path, tmp_path: Path) -> None:
+    with (tmp_path / "mine").open("w") as mine:
+        with pytest.raises(NotAnArtifactError, match="no path of a file"):
+            load(mine.fileno())  # type: ignore[arg-type]
+        with pytest.raises(WeightsError):
+            load(stripped, weights=mine.fileno())  # type: ignore[arg-type]
+        mine.write("still open")
+
+
 def test_missing_weights_are_named(stripped: Path) -> None:
     with pytest.raises(WeightsError, match="1 weights are missing: w"):
         read_artifact(stripped).weights({name: array for name, array in WEIGHTS.items() if name != "w"})
