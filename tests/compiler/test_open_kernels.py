@@ -211,6 +211,26 @@ def test_padding_mirrors_axes_of_any_size(mode: str) -> None:
             np.testing.assert_array_equal(module.run({"x": x})["y"], np.pad(x, ((0, 0), (2, 3)), mode=mode))
 
 
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+def test_rows_of_a_cache_of_any_size_are_written(mode: str) -> None:
+    model = parser.parse_model(
+        HEAD.replace("17", "24")
+        + "(float[b, room, 3] cache, float[b, s, 3] new, int64[b] at) => (float[b, room, 3] y) "
+        f'{{ y = TensorScatter<axis=1, mode="{mode}">(cache, new, at) }}'
+    )
+    compiled = compile_model(model)
+    assert not compiled.explain()["host_steps"]
+    with load(compiled.to_bytes()) as module:
+        for room, rows, at in ((1, 1, [0, 0, 0]), (7, 3, [0, 4, 2]), (13, 1, [12, 5, 0]), (5, 5, [0])):
+            at = [a + (room - rows if mode == "circular" else 0) for a in at]
+            cache, new = np.zeros((len(at), room, 3), np.float32), np.arange(len(at) * rows * 3, dtype=np.float32) + 1
+            new, wanted = new.reshape(len(at), rows, 3), cache.copy()
+            for b, first in enumerate(at):
+                wanted[b, (first + np.arange(rows)) % room] = new[b]
+            feeds = {"cache": cache, "new": new, "at": np.array(at, np.int64)}
+            np.testing.assert_array_equal(module.run(feeds)["y"], wanted)
+
+
 def test_a_size_out_of_range_is_refused_by_name() -> None:
     model = parser.parse_model(HEAD + "(float[n, 2] x) => (float[n, 2] y) { y = Neg(x) }")
     with load(compile_model(model, dims={"n": (2, 4)}).to_bytes()) as module:

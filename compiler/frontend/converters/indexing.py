@@ -94,7 +94,7 @@ def convert_tensor_scatter(ctx: Context) -> Value:
     step = along_axis(ctx, ctx.iota(ctx.dim(update, axis)), axis, rank)
     place = step if starts is None else ctx.add(step, along_axis(ctx, starts, 0, rank))
     if ctx.attr("mode", "linear") == "circular":
-        place = ctx.emit("mod", place, ctx.constant(size, "int64"))
+        place = ctx.emit("mod", place, ctx.size(size))
     indices = ctx.broadcast_to(place, ctx.shape(update))
     return ctx.emit("scatter_elements", cache, indices, update, axis=axis, reduction="none")
 
