@@ -84,7 +84,7 @@ def finish(group: Anchored, gemm: IndexedGemm) -> Sink:
         else:
             around.finish_vector([gemm.place(batch, m, n + i) for i in range(count)], sums)
 
-    along_rows = _along_rows(group, gemm)
+    along_rows = results_lie_along_rows(group, gemm)
     return Sink(emit, gemm.units, 1 if along_rows else _lanes(group, gemm), along_rows)
 
 
@@ -102,7 +102,8 @@ def _lanes(group: Anchored, gemm: IndexedGemm) -> int:
     return max(1, lanes)
 
 
-def _along_rows(group: Anchored, gemm: IndexedGemm) -> bool:
+def results_lie_along_rows(group: Anchored, gemm: IndexedGemm) -> bool:
+    """Whether neighbouring rows lie together in the outputs, and columns do not; not with gates, or rows after it."""
     extents = (gemm.batch, gemm.m, gemm.n)
     plain = gemm.gated is None and group.after is None
     return plain and rows_lie_together(group.roles, group.outputs, gemm.place, extents)
@@ -128,7 +129,7 @@ def launch(
     tiles = partition.blocks // parts
     size = parts * gemm.elements
     sums = Parameter(TemporaryArg("sums", size * storage_bits(gemm.acc_dtype) // 8), gemm.acc_dtype, size)
-    along_rows = parts > 1 and _along_rows(group, gemm)
+    along_rows = parts > 1 and results_lie_along_rows(group, gemm)
 
     def whole(around: Surroundings, thread: Thread) -> None:
         block = around.wide(thread.block[0])
@@ -140,7 +141,7 @@ def launch(
         part, number = named(block // tiles), named(block % tiles)
 
         def keep(around: Surroundings, batch: Expr, m: Expr, n: Expr, *totals: Expr) -> None:
-            place = part * gemm.elements + _kept_at(gemm, batch, m, n, along_rows)
+            place = part * gemm.elements + kept_at(gemm, batch, m, n, along_rows)
             own = registers(len(totals), gemm.acc_dtype)
             for lane, total in enumerate(totals):
                 T.buffer_store(own, total, [lane])
@@ -225,12 +226,12 @@ def _join(
             for index, extent in ((m, gemm.m), (vector, units.width // lanes)):
                 if isinstance(index, tirx.Var):
                     around.evaluator.assume(index, 0, extent)
-            place = named(_kept_at(gemm, batch, m, units.column(n), sink.along_rows))
+            place = named(kept_at(gemm, batch, m, units.column(n), sink.along_rows))
             totals = _added(around, gemm, place, lanes * units.gates, partition.parts)
             sink(around, batch, m, n, *totals)
 
 
-def _kept_at(gemm: IndexedGemm, batch: Expr, m: Expr, n: Expr, along_rows: bool) -> Expr:
+def kept_at(gemm: IndexedGemm, batch: Expr, m: Expr, n: Expr, along_rows: bool) -> Expr:
     """Where the partial sums of a part have those of a result."""
     return (batch * gemm.n + n) * gemm.m + m if along_rows else (batch * gemm.m + m) * gemm.n + n
 

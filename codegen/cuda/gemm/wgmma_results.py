@@ -1,7 +1,8 @@
 """What becomes of a warpgroup's sums: a few rows at a time through shared memory, to the epilogue or to partial sums.
 
 A warp has 16 rows of every 64. It writes 8 rows x 64 columns to shared memory of its own and reads them back as vectors
-along the columns: residuals are read and results are written in whole lines of memory, up to 16 bytes a thread.
+along the columns: residuals are read and results are written in whole lines of memory, up to 16 bytes a thread. Where
+neighbouring rows lie together in memory instead, it writes 16 rows x 16 columns and reads them back along the rows.
 
 Where the reduction is in parts, warps leave partial sums in temporary memory; the last one that has the same rows of a
 tile adds all parts in their order, and runs the epilogue. Warps do not wait for each other. What lies after the GEMM is
@@ -10,7 +11,7 @@ done by warps, too: their rows are a band, which those warps share that have the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +23,7 @@ from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.cuda.abi import CountersArg, Parameter, TemporaryArg
 from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm
-from tilestitch.codegen.cuda.gemm.partition import COUNTER_BYTES
+from tilestitch.codegen.cuda.gemm.partition import COUNTER_BYTES, kept_at, results_lie_along_rows
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.rows.bands import Turn, last_of
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
@@ -36,6 +37,12 @@ ROWS = 8
 COLUMNS = 64
 STRIDE = COLUMNS + 8
 """Sums from one row to the next: so neither writing nor reading meets bank conflicts."""
+PLANE = COLUMNS // 2 + 4
+"""From the first quads of vectors of eight sums to the second ones: else lanes that read quads would meet in a bank."""
+TURNED = WARP_ROWS
+"""Columns that are written at a time where rows lie together."""
+TURNED_STRIDE = WARP_ROWS + 4
+"""Sums from one of these columns to the next."""
 CHUNK_BYTES = 4 * ROWS * STRIDE
 BLOCK_ROWS = 64
 """From one of a warp's 16 rows to the same of the next wgmma."""
@@ -100,12 +107,19 @@ class Results:
     @cached_property
     def lanes(self) -> int:
         """Neighbouring units whose results a thread stores at a time."""
+        if self.along_rows:
+            return 1
         units = self.gemm.units
         most = (QUAD if self.sums else MOST_SUMS) // units.gates if units.dense else 1
         lanes = min(lanes_of([*self.inputs, *self.outputs]), max(1, most))
         while units.width % lanes:
             lanes //= 2
         return lanes
+
+    @cached_property
+    def along_rows(self) -> bool:
+        """Whether neighbouring lanes have neighbouring rows, which lie together in the outputs."""
+        return results_lie_along_rows(self.group, self.gemm)
 
     @property
     def _together(self) -> int:
@@ -125,13 +139,13 @@ class Results:
         part, batch, first_m, first_n = place
         bn = self.tile[1]
         shared = T.decl_buffer((memory.shape[0] // 4,), self.gemm.acc_dtype, data=memory.data, scope="shared.dyn")
-        with unrolled(self.blocks) as block, unrolled(bn // COLUMNS) as chunk, unrolled(WARP_ROWS // ROWS) as half:
+        with self._pieces(unrolled) as (block, down, across):
             _sync()
-            self._write(shared, start, lane, acc, block * (bn // 2) + chunk * (COLUMNS // 2) + half * 2)
+            self._write(shared, start, lane, acc, block, down, across)
             _sync()
-            m, n = named(first_m + block * BLOCK_ROWS + half * ROWS), named(first_n + chunk * COLUMNS)
+            m, n = named(first_m + block * BLOCK_ROWS + down), named(first_n + across)
             with self._vectors(around, lane, m, n) as (row, column, m, n):
-                totals = self._load(shared, named(start + row * STRIDE + column))
+                totals = self._read(shared, start, row, column)
                 if self.sums is None:
                     self._finish(around, batch, m, n, totals)
                 else:
@@ -173,12 +187,8 @@ class Results:
     def _join(self, around: Surroundings, lane: Expr, batch: Expr, first_m: Expr, first_n: Expr) -> None:
         """Add all parts of a warp's results."""
         parts = self.partition.parts
-        with (
-            repeated(self.blocks) as block,
-            repeated(self.tile[1] // COLUMNS) as chunk,
-            repeated(WARP_ROWS // ROWS) as half,
-        ):
-            m, n = named(first_m + block * BLOCK_ROWS + half * ROWS), named(first_n + chunk * COLUMNS)
+        with self._pieces(repeated) as (block, down, across):
+            m, n = named(first_m + block * BLOCK_ROWS + down), named(first_n + across)
             with self._vectors(around, lane, m, n) as (_, _, m, n):
                 totals = registers(self._together, self.gemm.acc_dtype)
                 with unrolled(self._together) as i:
@@ -189,21 +199,64 @@ class Results:
                         T.buffer_store(totals, totals[i] + kept[i], [i])
                 self._finish(around, batch, m, n, totals)
 
-    def _write(self, shared: Any, start: Expr, lane: Expr, acc: Any, first: Expr) -> None:
-        at = named(start + lane // 4 * STRIDE + lane % 4 * 2)
-        with unrolled(COLUMNS // 8) as j, unrolled(2) as e:
-            T.buffer_store(shared, acc[first + j * 4 + e], [at + j * 8 + e])
+    @property
+    def _piece(self) -> tuple[int, int]:
+        """Rows and columns that a warp writes to shared memory at a time."""
+        return (WARP_ROWS, TURNED) if self.along_rows else (ROWS, COLUMNS)
+
+    @contextmanager
+    def _pieces(self, loop: Callable[[int], Any]) -> Iterator[tuple[Expr, Expr, Expr]]:
+        """A warp's sums piece by piece: the number of the 64 rows, and the first row and column of the piece there."""
+        rows, columns = self._piece
+        with loop(self.blocks) as block, loop(self.tile[1] // columns) as across, loop(WARP_ROWS // rows) as down:
+            yield block, down * rows, across * columns
+
+    def _write(
+        self, shared: Any, start: Expr, lane: Expr, acc: Any, block: Expr, first_row: Expr, first_column: Expr
+    ) -> None:  # fmt: skip
+        """A piece to shared memory. Of every 8 columns a lane has two of a row, and two of the row 8 below."""
+        rows, columns = self._piece
+        first = block * (self.tile[1] // 2) + first_column // 2 + first_row // ROWS * 2
+        row, column = named(lane // 4), named(lane % 4 * 2)
+        with unrolled(columns // 8) as j, unrolled(rows // ROWS) as half, unrolled(2) as e:
+            at = self._at(row + half * ROWS, j * 8, column) + (TURNED_STRIDE if self.along_rows else 1) * e
+            T.buffer_store(shared, acc[first + j * 4 + half * 2 + e], [start + at])
+
+    def _at(self, row: Expr, eight: Expr, column: Expr) -> Expr:
+        """Where a piece has a sum, of column `column` of the eight from `eight` on."""
+        if self.along_rows:
+            return (eight + column) * TURNED_STRIDE + row
+        if self._together == MOST_SUMS:
+            return row * STRIDE + column // QUAD * PLANE + eight // 2 + column % QUAD
+        return row * STRIDE + eight + column
+
+    def _read(self, shared: Any, start: Expr, row: Expr, column: Expr) -> Any:
+        """Neighbouring sums of a piece, from a column on."""
+        if self.along_rows or self._together != MOST_SUMS:
+            return self._load(shared, named(start + self._at(row, column, 0)))
+        totals = registers(MOST_SUMS, self.gemm.acc_dtype)
+        at = named(start + self._at(row, column, 0))
+        for quad in range(0, MOST_SUMS, QUAD):
+            place = T.ramp(named(at // QUAD + quad // QUAD * (PLANE // QUAD)) * QUAD, 1, QUAD)
+            T.buffer_store(totals, shared[place], [T.ramp(quad, 1, QUAD)])
+        return totals
 
     @contextmanager
     def _vectors(
         self, around: Surroundings, lane: Expr, first_m: Expr, first_n: Expr
     ) -> Iterator[tuple[Expr, Expr, Expr, Expr]]:
-        """Each vector of units that a thread has of 8 x 64 sums: row and column in them, row and unit of all."""
+        """Each vector of units that a thread has of a piece: row and column in it, row and unit of all."""
         gemm, lanes, units = self.gemm, self.lanes, self.gemm.units
         bm, bn = self.tile
-        across = units.within(COLUMNS) // lanes
-        with repeated(ROWS * across // WARP) as round_:
-            row, vector = _place(round_, lane, across)
+        rows, columns = self._piece
+        across = units.within(columns) // lanes
+        with repeated(rows * across // WARP) as round_:
+            if self.along_rows:
+                # The halves of a warp have columns four apart, which lie in other banks.
+                column = round_ // QUAD * (2 * QUAD) + round_ % QUAD + lane // rows * QUAD
+                row, vector = named(lane % rows), named(column)
+            else:
+                row, vector = _place(round_, lane, across)
             m = named(around.wide(first_m + row))
             number = named(around.wide(units.first(first_n) // lanes + vector))
             n = number * lanes
@@ -247,7 +300,7 @@ class Results:
 
     def _sum_at(self, part: Expr, batch: Expr, m: Expr, n: Expr) -> Expr:
         gemm = self.gemm
-        return ((part * gemm.batch + batch) * gemm.m + m) * gemm.n + gemm.units.column(n)
+        return part * gemm.elements + kept_at(gemm, batch, m, gemm.units.column(n), self.along_rows)
 
 
 def _place(round_: Expr, lane: Expr, across: int) -> tuple[Expr, Expr]:

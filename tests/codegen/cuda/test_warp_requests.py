@@ -78,3 +78,12 @@ def test_convolutions_read_and_write_images_with_channels_first_in_whole_sectors
     found = excess(model, {"x": random(2, channels, side, side, dtype=dtype)}, precision, w=w)
     assert found[template, "global", "read"] < 2.5
     assert found[template, "global", "write"] < 1.5
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_sums_of_wgmma_leave_in_whole_sectors_and_without_bank_conflicts(turned: bool) -> None:
+    after = "z = Transpose<perm=[1,0]>(y)" if turned else "z = Relu(y)"
+    model = f"g (float16[512,512] x) => (float16[512,512] z) {{ y = MatMul(x, w)  {after} }}"
+    found = excess(model, {"x": random(512, 512, dtype="float16")}, w=random(512, 512, dtype="float16"))
+    assert found["gemm_wgmma", "shared", "read"] == found["gemm_wgmma", "shared", "write"] == 1
+    assert found["gemm_wgmma", "global", "write"] == 1
