@@ -246,7 +246,7 @@ def add_warps(block: Block, acc: Any, lanes: int, vector: int) -> None:
     rows, columns = block.rows, block.columns
     # The chunk of the small operand is no longer needed where the sums fit in its place.
     count = WARPS * rows * columns
-    sums = block.small if count <= rows * block.chunk else shared_buffer(count, block.dtype)
+    sums = block.small if count <= rows * block.small_rows.row else shared_buffer(count, block.dtype)
     barrier()
     with when(below(block.lane, lanes, WARP)), unrolled(rows) as m, unrolled(vector) as lane:
         at = (block.warp * rows + m) * columns + block.lane * vector + lane

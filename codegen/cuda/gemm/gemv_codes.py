@@ -114,7 +114,7 @@ class _Reader:
                 T.buffer_store(values, self.weights.value(bits, i, point), [i])
             start = named(self.lump(number) * codes.lump + group * codes.group + word * codes.word)
             with unrolled(rows) as m, unrolled(codes.word // QUAD) as quad:
-                move(block.small, m * block.chunk + start + quad * QUAD, x, 0, QUAD)
+                move(block.small, block.small_rows.at(m, start) + quad * QUAD, x, 0, QUAD)
                 with unrolled(QUAD) as i:
                     T.buffer_store(sums, sums[m] + x[i] * values[quad * QUAD + i], [m])
         with unrolled(rows) as m:

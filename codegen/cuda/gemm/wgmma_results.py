@@ -137,7 +137,6 @@ class Results:
         whether the warp has nothing to do afterwards.
         """
         part, batch, first_m, first_n = place
-        bn = self.tile[1]
         shared = T.decl_buffer((memory.shape[0] // 4,), self.gemm.acc_dtype, data=memory.data, scope="shared.dyn")
         with self._pieces(unrolled) as (block, down, across):
             _sync()

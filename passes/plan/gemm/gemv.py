@@ -75,36 +75,39 @@ class SmallRows:
 
     A lane that reads more than a quad does so quad by quad. All first quads of a warp are one plane, all second ones
     the next, `planes` in all: lanes read neighbouring quads, and do not meet in a bank. Planes lie a little apart, so
-    that neighbours do not meet either as they are written. With one plane elements lie in order.
+    that neighbours do not meet either as they are written. With one plane elements lie in order. gap: words between
+    rows, so that neighbouring rows, which are written together where the operand runs along them, do not meet.
     """
 
     chunk: int
     width: int = 1
     planes: int = 1
+    gap: int = 0
 
     @staticmethod
     def of(gemm: Gemm, tile: GemvTile) -> SmallRows:
         """Of a GEMM whose large operand is b."""
-        if not tile.along_k:
-            return SmallRows(tile.bk)
-        width = load_width(gemm.b)
-        return SmallRows(tile.bk, width, max(1, width // QUAD) if storage_bytes(gemm.acc_dtype) == 4 else 1)
+        words = storage_bytes(gemm.acc_dtype) == 4
+        gap = QUAD if words and gemm.a.contiguous == "row" else 0
+        width = load_width(gemm.b) if tile.along_k else 1
+        return SmallRows(tile.bk, width, max(1, width // QUAD) if words else 1, gap)
 
     @property
     def row(self) -> int:
         """Elements from one row to the next."""
-        return self.chunk + self.chunk // (WARP * QUAD) * (WARP // self.planes) if self.planes > 1 else self.chunk
+        planes = self.chunk // (WARP * QUAD) * (WARP // self.planes) if self.planes > 1 else 0
+        return self.chunk + planes + self.gap
 
     def at(self, row: Any, k: Any) -> Any:
         """The place of an element."""
         if self.planes == 1:
-            return row * self.chunk + k
+            return row * self.row + k
         return self.of_lane(row, k // (WARP * self.width), k // self.width % WARP, k % self.width)
 
     def of_lane(self, row: Any, round_: Any, lane: Any, neighbour: Any) -> Any:
         """The place of a neighbour that a lane reads in a round."""
         if self.planes == 1:
-            return row * self.chunk + (round_ * WARP + lane) * self.width + neighbour
+            return row * self.row + (round_ * WARP + lane) * self.width + neighbour
         plane = WARP * QUAD + WARP // self.planes
         within = (round_ * self.planes + neighbour // QUAD) * plane + lane * QUAD + neighbour % QUAD
         return row * self.row + within

@@ -82,8 +82,16 @@ def test_convolutions_read_and_write_images_with_channels_first_in_whole_sectors
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_sums_of_wgmma_leave_in_whole_sectors_and_without_bank_conflicts(turned: bool) -> None:
-    after = "z = Transpose<perm=[1,0]>(y)" if turned else "z = Relu(y)"
-    model = f"g (float16[512,512] x) => (float16[512,512] z) {{ y = MatMul(x, w)  {after} }}"
-    found = excess(model, {"x": random(512, 512, dtype="float16")}, w=random(512, 512, dtype="float16"))
+    sizes, after = ("512,1024", "z = Transpose<perm=[1,0]>(y)") if turned else ("1024,512", "z = Relu(y)")
+    model = f"g (float16[1024,512] x) => (float16[{sizes}] z) {{ y = MatMul(x, w)  {after} }}"
+    found = excess(model, {"x": random(1024, 512, dtype="float16")}, w=random(512, 512, dtype="float16"))
     assert found["gemm_wgmma", "shared", "read"] == found["gemm_wgmma", "shared", "write"] == 1
     assert found["gemm_wgmma", "global", "write"] == 1
+
+
+def test_few_rows_that_lie_side_by_side_are_written_without_bank_conflicts() -> None:
+    model = (
+        "g (float[1024,8] x, float[1024,520] w) => (float[8,520] y) { t = Transpose<perm=[1,0]>(x)  y = MatMul(t, w) }"
+    )
+    found = excess(model, {"x": random(1024, 8), "w": random(1024, 520)})
+    assert found["gemv", "shared", "read"] == found["gemv", "shared", "write"] == 1
