@@ -10,7 +10,7 @@ import numpy as np
 
 from .claims import may_be_equal
 from .errors import IRError
-from .sizes import Size, as_size, is_open
+from .sizes import Size, as_size, is_open, size_of, symbols_of
 
 Dim: TypeAlias = "Size | str"
 """A size, which may be an expression over symbols (`sizes`), or a name for what only a run can tell."""
@@ -270,10 +270,17 @@ def _broadcast_dim(dims: tuple[Dim, ...], shapes: tuple[Shape, ...]) -> Dim:
     known = dict.fromkeys(d for d in dims if not isinstance(d, str) and d != 1)
     first = next((d for d in known if not is_open(d)), next(iter(known), None))
     if first is not None:
-        if not all(may_be_equal(first, d, joins=True) or may_be_equal(d, 1) for d in known):
+        if not all(may_be_equal(first, d, joins=True) or _may_be_1(d) for d in known):
             raise IRError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
         return first
     symbols = {d for d in dims if isinstance(d, str)}
     if not symbols:
         return 1
     return symbols.pop() if len(symbols) == 1 else UNKNOWN
+
+
+def _may_be_1(size: Size) -> bool:
+    """Whether a size is a symbol that may be 1: then that is claimed, and it is 1 from then on. What is made of some
+    would be read as if it were longer.
+    """
+    return any(size_of(symbol) == size for symbol in symbols_of([size])) and may_be_equal(size, 1)

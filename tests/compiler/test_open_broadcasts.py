@@ -92,6 +92,13 @@ def test_a_range_that_lacks_what_a_size_meets_leaves_1() -> None:
             module.run({"x": np.ones((2, 4), np.float32), "z": np.ones((7, 4), np.float32)})
 
 
+def test_a_size_that_is_made_of_others_is_not_taken_for_1() -> None:
+    """Kernels would read it as if it were as long as what it meets."""
+    text = """(float[b, c] x, float[7] z) => (float[7] y) <int64[1] i = {-1}> { f = Reshape(x, i)  y = Mul(f, z) }"""
+    with pytest.raises(SizesClashError, match=r"shapes \(b \* c,\), \(7,\) do not broadcast"):
+        compile_model(model(text), dims={"b": (1, 2), "c": (1, 2)})
+
+
 def test_sizes_that_nothing_reconciles_are_named_with_a_remedy() -> None:
     """The model may be right for what is outside of the range."""
     with pytest.raises(SizesClashError, match=r"Mul_0.*do not broadcast.* where b = 2\.\.4, which .*--dim") as caught:
