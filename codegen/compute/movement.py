@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 
 import tvm_ffi
@@ -16,7 +17,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm_ffi import StructuralKey
 
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.compiler.ir.sizes import Size, bounds_of, is_open, largest
+from tilestitch.compiler.ir.sizes import Size, bounds_of, is_open, largest, surely
 from tilestitch.passes.plan.access.positions import INT32_ELEMENTS
 from tilestitch.passes.plan.index_checks import IndexCheck, are_places, index_checks
 
@@ -88,13 +89,22 @@ def _concat(access: Access) -> Expr:
     return _pick(access, parts, position, axis)
 
 
-def _place(access: Access, axis: int, sizes: Sequence[Size]) -> Expr:
-    """The place along an axis of a result that is put together from these sizes. Where one of them may be 0, a number
-    or a size is an expression of the kernel: only a run knows what lies there.
+def _place(access: Access, axis: int, sizes: Sequence[Size], first: Size = 0) -> Expr:
+    """The place along an axis of a result that is put together from these sizes, after `first` others. Where one of
+    them may be 0, or it is open on which side of one a number or a size lies, that is an expression of the kernel: only
+    a run knows what lies there.
     """
     i = access.index[axis]
-    is_size = isinstance(i, int) or is_open(i)
-    return integer(i, access.index_dtype) if is_size and any(map(may_be_0, sizes)) else i
+    if not (isinstance(i, int) or is_open(i)):
+        return i
+    borders = accumulate(sizes, initial=first)
+    known = not any(map(may_be_0, sizes)) and all(_is_decided(i, border) for border in borders)
+    return i if known else integer(i, access.index_dtype)
+
+
+def _is_decided(i: Size, border: Size) -> bool:
+    """Whether a place is certainly before a border, or certainly not."""
+    return surely(lambda: i < border) or surely(lambda: i >= border)
 
 
 def _pick(access: Access, parts: list[tuple[int, Value]], position: Expr, axis: int) -> Expr:
@@ -169,7 +179,7 @@ def _pad_constant(access: Access, x: Value) -> Expr:
         if b == 0 and a == 0:
             source.append(i)
             continue
-        i = _place(access, axis, (size,))
+        i = _place(access, axis, (size,), b)
         position = access.simplify(i - b) if not isinstance(i, int) else i - b
         inside = [position >= 0] if b != 0 else []
         inside += [position < size] if a != 0 else []

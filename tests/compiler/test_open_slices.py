@@ -65,3 +65,31 @@ def test_places_outside_of_a_known_dimension_are_refused() -> None:
         for q in (3, 24):
             with pytest.raises(InputError, match="from 4 to 23"):
                 module.run({"x": x, "z": np.zeros(q, np.float32)})
+
+
+ONE_PLACE = {
+    "of a concat": "c = Concat<axis=0>(x, z)  s = Slice(c, one, two)",
+    "of an inner axis": "t = Transpose<perm=[1, 2, 0]>(x)  u = Transpose<perm=[1, 2, 0]>(z)  c = Concat<axis=2>(t, u)\n"
+    "d = Slice(c, one, two, two)  s = Transpose<perm=[2, 0, 1]>(d)",
+    "of three parts": "n = Neg(x)  c = Concat<axis=0>(x, z, n)  s = Slice(c, one, two)",
+    "of what is padded": "c = Pad(x, pads)  s = Slice(c, two, three)",
+    "from the end": "c = Concat<axis=0>(z, x, z)  s = Gather(c, last)",
+}
+
+
+@pytest.mark.parametrize("target", ["cpu", "emulator"])
+@pytest.mark.parametrize("nodes", ONE_PLACE.values(), ids=ONE_PLACE)
+def test_one_place_that_a_batch_reads_may_lie_in_any_part_of_open_size(nodes: str, target: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[b, 2, 3] x, float[c, 2, 3] z, float[c, 3, 4] w) => (float[n, 2, 4] y)
+        <int64[1] one = {{1}}, int64[1] two = {{2}}, int64[1] three = {{3}}, int64[1] last = {{-2}},
+         int64[6] pads = {{1, 0, 0, 3, 0, 0}}> {{ {nodes}  y = MatMul(s, w) }}"""
+    model = parser.parse_model(text)
+    session = InferenceSession(model.SerializeToString())
+    random = np.random.default_rng(5)
+    with load(compile_model(model, target, num_threads=1, host_steps=False).to_bytes(), device=target) as module:
+        for b, c in ((1, 1), (1, 2), (2, 1), (2, 3), (3, 2), (5, 7)):
+            shapes = {"x": (b, 2, 3), "z": (c, 2, 3), "w": (c, 3, 4)}
+            feeds = {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+            (expected,) = session.run(None, feeds)
+            np.testing.assert_allclose(module.run(feeds)["y"], expected, 1e-5, 1e-5, err_msg=f"{b}, {c}")
