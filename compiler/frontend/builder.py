@@ -268,6 +268,8 @@ class Builder:
         symbols = [d for d in shape if isinstance(d, str)]
         if len(symbols) > 1:
             raise NotStatic(f"%{x.name} ({x.type}) has several dimensions that are known only at run time")
+        if symbols and 0 in shape:
+            raise NotStatic(f"%{x.name} ({x.type}) has no elements that tell its dimension {symbols[0]}")
         return self.reshape(x, [-1 if isinstance(d, str) else d for d in shape])
 
     def slice_axis(self, x: Value, axis: int, start: Size, stop: Size, step: int = 1) -> Value:

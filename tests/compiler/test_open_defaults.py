@@ -208,6 +208,21 @@ def test_what_cannot_be_compiled_for_all_sizes_is_left_to_the_host_with_the_reas
             np.testing.assert_array_equal(module.run({"x": x})["y"], -x.reshape(8))
 
 
+def test_what_has_no_elements_keeps_its_open_size_on_the_host() -> None:
+    """Which does not follow from their number."""
+    compiled = compile_model(
+        model(
+            """(float[n, m, k] x, float[0, p] z) => (float[8] y, float[0, p, 1] t)
+            <int64[1] s = {8}, int64[1] i = {2}> { r = Reshape(x, s)  y = Neg(r)  t = Unsqueeze(z, i) }"""
+        )
+    )
+    assert compiled.explain()["sizes"]["refused"]
+    with load(compiled.to_bytes()) as module:
+        for p in (0, 1, 3):
+            feed = {"x": np.ones((2, 4, 1), np.float32), "z": np.ones((0, p), np.float32)}
+            assert module.run(feed)["t"].shape == (0, p, 1)
+
+
 def test_ranges_that_were_asked_for_are_compiled_or_refused() -> None:
     with pytest.raises(PassError, match=r"no typical sizes .* give sizes with shapes"):
         compile_model(model(PRODUCT), dims={"n": (1, 9)})
