@@ -1,27 +1,42 @@
-"""Transposes before a matmul become its trans_a or trans_b, as far as they move the innermost axis."""
+"""Transposes before a matmul become its trans_a or trans_b, as far as they move the innermost axis, and matrices that a
+gather chooses become its first operand, which kernels read where it lies.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilestitch.compiler.ir import Graph, Node
+from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.passes.contract import PassContext, PassResult
 
-from .driver import Replacement, apply_patterns, emit_like, produced_by, transposed
+from .driver import (
+    Replacement,
+    apply_patterns,
+    emit_like,
+    is_sized,
+    produced_by,
+    reshaped,
+    single_reader,
+    transposed,
+)
 
 
 @dataclass(frozen=True)
 class FoldTransposes:
     """Let matmul read its operands transposed instead of transposing them before.
 
-    What is left of the transpose keeps the innermost axis where it is; often nothing is left.
+    What is left of the transpose keeps the innermost axis where it is; often nothing is left. On CPUs a single row by
+    each of gathered matrices, as by those of a token's experts, becomes the transposed matrices by a column: what
+    computes a second operand is a kernel of its own, which would copy the matrices.
     """
 
     name: ClassVar[str] = "fold_transposes"
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
-        count = apply_patterns(graph, {"matmul": [_read_transposed]})
+        further = [_gathered_first] if context.target.name == "cpu" else []
+        count = apply_patterns(graph, {"matmul": [_read_transposed, *further]})
         return PassResult(graph, count > 0, (f"{count} operands",) if count else ())
 
 
@@ -40,3 +55,27 @@ def _read_transposed(graph: Graph, node: Node) -> Replacement | None:
         attrs = {**node.attrs, flag: not node.attrs.get(flag, False)}
         return [emit_like(graph, node, "matmul", *operands, **attrs)]
     return None
+
+
+def _gathered_first(graph: Graph, node: Node) -> Replacement | None:
+    a, b = node.inputs
+    if not is_sized(node.output) or not _chooses_matrices(b) or _chooses_matrices(a) or not single_reader(graph, b):
+        return None
+    *batch, rows, columns = node.output.shape
+    if rows != 1 or columns == 1:
+        return None
+    flags = {"trans_a": not node.attrs.get("trans_b", False), "trans_b": not node.attrs.get("trans_a", False)}
+    column = emit_like(graph, node, "matmul", b, a, **{**node.attrs, **flags})
+    return [reshaped(graph, node, column, (*batch, rows, columns))]
+
+
+def _chooses_matrices(value: Value) -> bool:
+    """Whether a gather takes whole matrices for it, those of the last two axes."""
+    node = produced_by(value, "gather", "gather_nd")
+    if node is None or not is_sized(node.inputs[0]) or not is_sized(node.inputs[1]):
+        return False
+    rank = len(node.inputs[0].shape)
+    if node.op == "gather":
+        return bool(node.attrs["axis"] < rank - 2)
+    depth = node.inputs[1].shape[-1]
+    return not is_open(depth) and bool(node.attrs["batch_dims"] + depth <= rank - 2)

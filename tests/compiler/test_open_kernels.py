@@ -211,6 +211,25 @@ def test_padding_mirrors_axes_of_any_size(mode: str) -> None:
             np.testing.assert_array_equal(module.run({"x": x})["y"], np.pad(x, ((0, 0), (2, 3)), mode=mode))
 
 
+@pytest.mark.parametrize("op", ["g = Gather(w, i)", "j = Unsqueeze(i, one)  g = GatherND(w, j)"])
+def test_rows_by_matrices_that_are_chosen_are_one_kernel(op: str) -> None:
+    """Tokens by those of their experts: nothing is copied."""
+    model = parser.parse_model(
+        HEAD + "(float[t, 13] x, int64[t] i, float[5, 13, 37] w) => (float[t, 1, 37] y) <int64[1] one = {1}> "
+        f"{{ {op}  r = Unsqueeze(x, one)  y = MatMul(r, g) }}"
+    )
+    compiled, random = compile_model(model), np.random.default_rng(0)
+    assert len(compiled.explain()["kernels"]) == 1
+    w = random.standard_normal((5, 13, 37)).astype(np.float32)
+    with load(compiled.to_bytes()) as module:
+        for t in (1, 3, 17):
+            x, i = random.standard_normal((t, 13)).astype(np.float32), random.integers(-5, 5, t)
+            y = module.run({"x": x, "i": i, "w": w})["y"]
+            np.testing.assert_allclose(y, x[:, None] @ w[i], rtol=1e-5, atol=1e-5)
+        with pytest.raises(ExecutionError, match=r"outside|out of"):
+            module.run({"x": x, "i": np.full(t, 5), "w": w})
+
+
 @pytest.mark.parametrize("mode", ["linear", "circular"])
 def test_rows_of_a_cache_of_any_size_are_written(mode: str) -> None:
     model = parser.parse_model(

@@ -345,6 +345,43 @@ def test_transposes_become_flags_of_matmul() -> None:
     assert origins(graph) == {"S", "T"}
 
 
+CHOSEN = {
+    "gather": "%g = gather(%w, %i) {axis=0} : float32[3,5,7]",
+    "gather_nd": "%g = gather_nd(%w, %j) {batch_dims=0} : float32[3,5,7]",
+}
+
+
+@pytest.mark.parametrize("op", CHOSEN)
+@pytest.mark.parametrize(("row", "flags"), [("3,1,5", ""), ("3,5,1", " {trans_a=true}"), ("1,1,5", "")])
+def test_a_row_by_gathered_matrices_is_the_matrices_by_a_column(op: str, row: str, flags: str) -> None:
+    graph = after(
+        f"""graph @g(%a: float32[{row}], %w: float32[11,5,7], %i: int64[3], %j: int64[3,1]) -> (%y) {{
+          {CHOSEN[op]}
+          %y = matmul(%a, %g){flags} : float32[3,1,7] from "M"
+        }}""",
+        "fold_transposes",
+    )
+    assert ops(graph) == [op, "matmul", "reshape"]
+    assert [value.name for value in graph.nodes[1].inputs] == ["g", "a"]
+    assert "M" in origins(graph)
+
+
+@pytest.mark.parametrize(
+    ("gathered", "rows"), [("%g = gather(%w, %i) {axis=1} : float32[2,3,7]", 1), (CHOSEN["gather"], 2)]
+)
+def test_other_products_of_gathered_matrices_stay(gathered: str, rows: int) -> None:
+    """Of rows that are gathered, and of several rows."""
+    batch, depth, count = (3, 5, 11) if rows == 2 else (2, 3, 2)
+    graph = after(
+        f"""graph @g(%a: float32[{batch},{rows},{depth}], %w: float32[{count},5,7], %i: int64[3]) -> (%y) {{
+          {gathered}
+          %y = matmul(%a, %g) : float32[{batch},{rows},7]
+        }}""",
+        "fold_transposes",
+    )
+    assert ops(graph) == ["gather", "matmul"]
+
+
 def test_gemms_whose_columns_are_sliced_apart_are_split() -> None:
     rng = np.random.default_rng(0)
     graph = Graph("qkv")
