@@ -92,8 +92,8 @@ def compile_model(
     shapes: sizes of inputs, name to shape, for dimensions that the model leaves open; several such sets give an
         artifact with one specialisation each.
     dims: the least and the largest size of dimensions that the model leaves open, by name; others have a default range
-        (docs/dynamic_shapes.md). None: all have it, and are left to the host where not all of their sizes can be
-        compiled, or on a GPU.
+        (docs/dynamic_shapes.md). None: all have it; if not all of their sizes can be compiled, what has open sizes is
+        left to the host.
     favour: points of sizes, by name of dimension, that get a specialisation of their own; the others stay open.
     precision: of contractions with float32 operands: fp32 (float32 stays float32), tf32 (GPUs), fp16 or bf16. Sums and
         statistics are float32 always; `passes.rewrite.precision` has the whole table.

@@ -12,11 +12,13 @@ Shape = tuple[int, ...]
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--threads", type=positive, metavar="N", help="threads to run with")
+    parser.add_argument(
+        "--threads", type=positive, metavar="N", help="threads to run with (default: all physical cores)"
+    )
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
@@ -27,13 +29,15 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights",
         metavar="FILE.safetensors",
-        help="of an artifact compiled with --strip-weights",
+        help="the weights of an artifact that was compiled with --strip-weights",
     )
 
 
 def add_sync(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--no-sync", action="store_true", help="kernels wait for whole kernels, whatever --sync the model had"
+        "--no-sync",
+        action="store_true",
+        help="let kernels wait for whole kernels, even if the model was compiled with --sync",
     )
 
 

@@ -2,7 +2,7 @@
 
   tilestitch bench model.tsm --against onnxruntime --model model.onnx
 
-The engines take turns, so that what disturbs the machine disturbs all of them; medians are compared.
+The engines take turns, so that other load on the machine affects all of them alike. Medians are compared.
 """
 
 from __future__ import annotations
@@ -36,15 +36,20 @@ PROFILES = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("artifact", metavar="MODEL.tsm")
+    parser.add_argument("artifact", metavar="MODEL.tsm", help="the artifact to measure")
     parser.add_argument(
-        "--against", action="append", choices=(*rivals.RACERS, "pytorch"), default=[], help="may be repeated"
-    )
+        "--against", action="append", choices=(*rivals.RACERS, "pytorch"), default=[],
+        help="another engine to measure; may be repeated",
+    )  # fmt: skip
     parser.add_argument("--model", metavar="MODEL.onnx", help="the model, for --against onnxruntime and openvino")
-    parser.add_argument("--torch", metavar="MODULE:FUNCTION", help="makes the module, for --against pytorch")
-    parser.add_argument("--rounds", type=positive, default=100, metavar="N", help="measured runs of each (default 100)")
-    parser.add_argument("--warmup", type=positive, default=10, metavar="N", help="runs before measuring (default 10)")
-    parser.add_argument("--profile", action="store_true", help="also the time of every kernel launch")
+    parser.add_argument(
+        "--torch", metavar="MODULE:FUNCTION", help="a function that returns the module, for --against pytorch"
+    )
+    parser.add_argument(
+        "--rounds", type=positive, default=100, metavar="N", help="measured runs of each engine (default: 100)"
+    )
+    parser.add_argument("--warmup", type=positive, default=10, metavar="N", help="runs before measuring (default: 10)")
+    parser.add_argument("--profile", action="store_true", help="also measure every kernel launch")
     parser.add_argument("--trace", metavar="FILE.json", help="write a profile of one run, for ui.perfetto.dev")
     add_inputs(parser)
     add_device(parser)

@@ -1,11 +1,11 @@
-"""Checks an artifact's results against another engine's on the same inputs. Exit code 3 when they differ by too much.
+"""Compares an artifact's results with those of another engine on the same inputs. Exit code 3 if they differ.
 
   tilestitch check model.tsm model.onnx --against reference
 
-The error of an output is its largest difference over the reference's largest magnitude. What is allowed follows from
-the arithmetic on the way to it, in the model or as compiled: 1e-6 for float64, 1e-4 for float32, 1e-2 for tf32 and
-float16, 4e-2 for bfloat16; one step, where floats are quantised while the model runs. Integers, booleans and strings
-must agree exactly, but for quantised integers. The rule that was applied is told.
+The error of an output is its largest difference, divided by the reference's largest magnitude. The allowed error
+depends on the arithmetic that leads to the output, in the model and as compiled: 1e-6 for float64, 1e-4 for float32,
+1e-2 for tf32 and float16, 4e-2 for bfloat16, and one quantisation step where floats are quantised while the model runs.
+Integers that are not quantised, booleans and strings must agree exactly. The answer names the rule that was applied.
 """
 
 from __future__ import annotations
@@ -36,15 +36,17 @@ SUMMARY = "check an artifact's results against ONNX Runtime or ONNX's reference"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("artifact", metavar="MODEL.tsm")
-    parser.add_argument("model", metavar="MODEL.onnx")
-    parser.add_argument("--against", choices=rivals.CHECKERS, default="onnxruntime")
+    parser.add_argument("artifact", metavar="MODEL.tsm", help="the artifact to check")
+    parser.add_argument("model", metavar="MODEL.onnx", help="the model that it was compiled from")
+    parser.add_argument(
+        "--against", choices=rivals.CHECKERS, default="onnxruntime", help="what to compare with (default: onnxruntime)"
+    )
     parser.add_argument(
         "--rtol", "--tolerance", type=limit, metavar="X", help="allowed error, relative to the largest magnitude"
     )
-    parser.add_argument("--atol", type=limit, metavar="X", help="allowed error besides, absolute")
+    parser.add_argument("--atol", type=limit, metavar="X", help="allowed absolute error, added to that of --rtol")
     parser.add_argument(
-        "--bisect", action="store_true", help="if results differ, find the first kernel whose result does"
+        "--bisect", action="store_true", help="if results differ, find the first kernel with a different result"
     )
     add_inputs(parser)
     add_device(parser)

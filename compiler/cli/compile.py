@@ -1,10 +1,12 @@
 """Compiles an ONNX model into an artifact.
 
   tilestitch compile model.onnx -o model.tsm
+  tilestitch compile model.onnx -o model.tsm --target cuda:h200 --precision fp16
+  tilestitch compile model.onnx -o model.tsm --dim batch=1..64 --favour batch=1
 
-Dimensions that the model leaves open are compiled for all sizes, on CPUs; --dim gives them ranges. --shape fixes the
-sizes of an input instead. A name given again begins another set of shapes: the artifact holds one specialisation for
-each set and picks the one that fits when it runs.
+A model with open dimensions is compiled for all their sizes; --dim narrows the ranges, and --shape fixes the sizes of
+an input instead. If --shape names an input again, that begins another set of shapes: the artifact holds a
+specialisation for each set, and a run uses the one that fits.
 """
 
 from __future__ import annotations
@@ -29,77 +31,114 @@ COST_MODELS = ("analytical", "learned", "random")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL.onnx")
+    parser.add_argument("model", metavar="MODEL.onnx", help="the model to compile")
     parser.add_argument("-o", "--output", required=True, metavar="OUT.tsm", help="the artifact to write")
     add_compile_options(parser)
-    parser.add_argument("--report", metavar="REPORT.html", help="write a page that shows what became of the graph")
+    parser.add_argument(
+        "--report", metavar="REPORT.html", help="write a page about the graph, its kernels and refusals"
+    )
     add_json(parser)
 
 
 def add_compile_options(parser: argparse.ArgumentParser) -> None:
+    """The options that say how a model is compiled, in groups for --help."""
     parser.add_argument(
-        "--target", default="cpu", help="cpu: the CPU of this machine (default); cuda:sm_90a, cuda:h200: GPUs"
+        "--target", default="cpu",
+        help="what to compile for: cpu, this machine's CPU (default); cpu:NAME, another CPU by LLVM's name; "
+        "cuda:sm_90a, cuda:h200, cuda:sm_80,sm_90a, GPUs by architecture or name; emulator, the emulated GPU",
+    )  # fmt: skip
+    parser.add_argument(
+        "--threads", type=positive, metavar="N", help="threads to divide the work for (default: all cores)"
     )
-    parser.add_argument(
-        "--shape", action="append", type=parse_shape, default=[], metavar="NAME=1x3x224x224", help="shape of an input"
-    )
-    parser.add_argument(
+    _add_sizes(parser.add_argument_group("sizes of open dimensions"))
+    _add_arithmetic(parser.add_argument_group("arithmetic"))
+    _add_planning(parser.add_argument_group("planning"))
+    _add_plugins(parser.add_argument_group("plug-ins"))
+    _add_artifact(parser.add_argument_group("what is written, and how kernels are compiled"))
+
+
+_Group = argparse._ArgumentGroup
+
+
+def _add_sizes(group: _Group) -> None:
+    group.add_argument(
+        "--shape", action="append", type=parse_shape, default=[], metavar="NAME=1x3x224x224",
+        help="shape of an input; may be repeated",
+    )  # fmt: skip
+    group.add_argument(
         "--dim", action="append", type=parse_dim, default=[], metavar="NAME=1..64",
-        help="range of an open dimension (default: from 1 on)",
+        help="range of an open dimension (default: from 1 on); may be repeated",
     )  # fmt: skip
-    parser.add_argument(
+    group.add_argument(
         "--favour", action="append", type=parse_sizes, default=[], metavar="NAME=1[,NAME=128]…",
-        help="sizes of open dimensions that deserve kernels of their own",
+        help="sizes of open dimensions that get kernels of their own; may be repeated",
     )  # fmt: skip
-    parser.add_argument(
-        "--precision", choices=PRECISIONS, default="fp32", help="of float32 matmuls and convolutions (default: fp32)"
-    )
-    parser.add_argument(
-        "--keep-fp32", action="append", default=[], metavar="NODE",
-        help="an ONNX node (or a pattern: '/encoder/layer.0/*') that stays float32; may be repeated",
-    )  # fmt: skip
-    parser.add_argument(
-        "--no-winograd", action="store_true", help="compute convolutions on CPUs as they are written, which is slower"
-    )  # fmt: skip
-    parser.add_argument(
-        "--pass",
-        action="append",
-        dest="passes",
-        default=[],
-        metavar="MODULE:CLASS{field=value}",
-        help="add a plug-in: a pass, a fusion rule, a schedule or a cost model; may be repeated",
-    )
-    parser.add_argument("--no-plugins", action="store_true", help="leave out the plug-ins of installed packages")
-    parser.add_argument("--plan", metavar="PLAN.json", help="use this plan instead of making one")
-    parser.add_argument("--planner", choices=PLANNERS, default="stitch", help="how operators are grouped into kernels")
-    parser.add_argument(
-        "--cost-model", metavar="MODEL", help=f"what predicts kernels' times: {', '.join(COST_MODELS)}, or FILE.json"
-    )
-    parser.add_argument("--plan-budget", type=float, metavar="S", help="seconds that a search for plans may take")
-    parser.add_argument("--records", metavar="FILE", help="measured kernels of this machine take what they took")
-    parser.add_argument("--frozen", action="store_true", help="take the records whatever machine this is")
-    parser.add_argument(
-        "--sync",
-        default="off",
-        metavar="auto|model|off|POLICY[/FORM]",
-        help="whether kernels wait for tiles of others; a policy by its name or MODULE:CLASS{field=value}, and the "
-        "form that chains take: tickets or launches",
-    )
-    parser.add_argument("--no-host", action="store_true", help="refuse a model of which a part would run with numpy")
-    parser.add_argument(
+    group.add_argument(
         "--donate", action="append", default=[], metavar="INPUT",
-        help="a cache (or a pattern: 'past_*') that grows in memory that the runtime is given",
+        help="a cache, or a pattern such as 'past_*', that grows in memory that the caller provides; may be repeated",
     )  # fmt: skip
-    parser.add_argument("--strip-weights", action="store_true", help="leave the weights out; they are supplied at load")
-    parser.add_argument("--dump-ir", metavar="DIR", help="write the graph after every pass there")
-    parser.add_argument("--threads", type=positive, metavar="N", help="threads that the plan is made for")
-    parser.add_argument(
+    group.add_argument("--no-host", action="store_true", help="refuse a model if a part of it would run with numpy")
+
+
+def _add_arithmetic(group: _Group) -> None:
+    group.add_argument(
+        "--precision", choices=PRECISIONS, default="fp32",
+        help="precision of matmuls and convolutions of float32 operands (default: fp32)",
+    )  # fmt: skip
+    group.add_argument(
+        "--keep-fp32", action="append", default=[], metavar="NODE",
+        help="an ONNX node, or a pattern such as '/encoder/layer.0/*', that stays float32; may be repeated",
+    )  # fmt: skip
+    group.add_argument(
+        "--no-winograd", action="store_true",
+        help="do not use Winograd's algorithm for convolutions on CPUs: slower, but rounds as the model is written",
+    )  # fmt: skip
+
+
+def _add_planning(group: _Group) -> None:
+    group.add_argument("--planner", choices=PLANNERS, default="stitch", help="how operators are grouped into kernels")
+    group.add_argument(
+        "--cost-model", metavar="MODEL",
+        help=f"what predicts the latency of kernels: {', '.join(COST_MODELS)}, or FILE.json (default: a plug-in, or "
+        "analytical)",
+    )  # fmt: skip
+    group.add_argument(
+        "--plan-budget", type=float, metavar="S", help="seconds that each search for a better plan may take"
+    )
+    group.add_argument("--records", metavar="FILE", help="use these measured latencies of kernels on this machine")
+    group.add_argument("--frozen", action="store_true", help="use the records even if this is another machine")
+    group.add_argument(
+        "--plan", metavar="PLAN.json", help="use this plan, or that of an artifact, instead of making one"
+    )
+    group.add_argument(
+        "--sync", default="off", metavar="auto|model|off|POLICY[/FORM]",
+        help="GPUs: whether kernels wait for single tiles of other kernels (default: off). A policy is tile, row, "
+        "strided, kernel or MODULE:CLASS{field=value}; a form is tickets or launches",
+    )  # fmt: skip
+    group.add_argument(
         "--branch-memory", type=_nbytes, metavar="BYTES",
-        help="memory of values that launches side by side on a GPU may take besides (default: as much as they want)",
+        help="GPUs: extra memory that concurrent launches may use (default: no limit)",
     )  # fmt: skip
-    parser.add_argument("--keep-source", action="store_true", help="keep the kernels' source in the artifact")
-    parser.add_argument("--cache", metavar="DIR|off", help="keep compiled kernels there (default: in ~/.cache)")
-    parser.add_argument("--nvcc", metavar="PATH", help="compile CUDA with this nvcc instead of NVRTC")
+
+
+def _add_plugins(group: _Group) -> None:
+    group.add_argument(
+        "--pass", action="append", dest="passes", default=[], metavar="MODULE:CLASS{field=value}",
+        help="add a pass, a fusion rule, a schedule or a cost model; may be repeated",
+    )  # fmt: skip
+    group.add_argument("--no-plugins", action="store_true", help="ignore the plug-ins of installed packages")
+
+
+def _add_artifact(group: _Group) -> None:
+    group.add_argument(
+        "--strip-weights", action="store_true", help="write the weights to OUT.tsm.weights.safetensors instead"
+    )
+    group.add_argument("--keep-source", action="store_true", help="keep the source text of kernels in the artifact")
+    group.add_argument("--dump-ir", metavar="DIR", help="write the graph after every pass to this folder")
+    group.add_argument(
+        "--cache", metavar="DIR|off", help="where compiled kernels are cached (default: ~/.cache/tilestitch/kernels)"
+    )
+    group.add_argument("--nvcc", metavar="PATH", help="compile CUDA with this nvcc instead of NVRTC")
 
 
 def _nbytes(text: str) -> int:

@@ -19,9 +19,9 @@ NAMES = ("mlp", "transformer", "resnet50")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", choices=NAMES)
+    parser.add_argument("name", choices=NAMES, help="which model to write")
     parser.add_argument("-o", "--output", required=True, metavar="MODEL.onnx", help="the file to write")
-    parser.add_argument("--seed", type=natural, default=0, metavar="N", help="of the weights (default 0)")
+    parser.add_argument("--seed", type=natural, default=0, metavar="N", help="seed of the weights (default: 0)")
     add_json(parser)
 
 

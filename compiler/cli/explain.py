@@ -25,23 +25,25 @@ _FIELDS = {"kernels", "refusals", "host_steps", "host", "target", "planner", "pr
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("artifact", metavar="MODEL.tsm")
+    parser.add_argument("artifact", metavar="MODEL.tsm", help="the artifact to explain")
     asked = parser.add_mutually_exclusive_group()
-    asked.add_argument("--node", metavar="NAME", help="only what concerns this ONNX node")
+    asked.add_argument("--node", metavar="NAME", help="only the kernels and refusals of this ONNX node")
     asked.add_argument(
         "--edge", nargs=2, metavar=("FROM", "TO"), help="why these two ONNX nodes are one kernel, or why not"
     )
     parser.add_argument(
         "--launches",
         action="store_true",
-        help="also the launches of each kernel: extents, what they need of a GPU, and what their machine code is like",
+        help="also the launches of each kernel: extents, resources on a GPU, and findings about the machine code",
     )
     parser.add_argument(
-        "--schedule", action="store_true", help="also when each launch is predicted to run on the GPU, and beside which"
+        "--schedule",
+        action="store_true",
+        help="also when each launch is predicted to run on the GPU, and concurrently with which",
     )
-    parser.add_argument("--trace", metavar="FILE.json", help="write that for ui.perfetto.dev")
-    add_sizes(parser, "speak of the specialisation that runs these sizes, with numbers for its launches and memory")
-    parser.add_argument("--report", metavar="REPORT.html", help="write it as a page")
+    parser.add_argument("--trace", metavar="FILE.json", help="write this schedule as a trace for ui.perfetto.dev")
+    add_sizes(parser, "explain the specialisation that runs these sizes, with numbers for its launches and memory")
+    parser.add_argument("--report", metavar="REPORT.html", help="write the explanation as a page")
     add_json(parser)
 
 

@@ -22,9 +22,13 @@ _ARRAY_MAGIC = (b"\x93NUMPY", b"PK\x03\x04", b"PK\x05\x06")
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--input", action="append", default=[], metavar="NAME=FILE.npy", help="an input; those not given are random"
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=FILE.npy",
+        help="an array for this input; inputs that are not given are random",
     )
-    parser.add_argument("--seed", type=natural, default=0, metavar="N", help="of the random inputs (default 0)")
+    parser.add_argument("--seed", type=natural, default=0, metavar="N", help="seed of the random inputs (default: 0)")
     add_sizes(parser, "sizes of open dimensions, for random inputs; may be repeated")
 
 

@@ -4,8 +4,8 @@
   tilestitch plan diff model.tsm plan.json
   tilestitch plan check plan.json model.onnx --target cuda:h200
 
-A plan is the plan.json of an artifact; the artifact itself may be given wherever a plan is read. `check` makes the code
-of all kernels by the plan, and writes nothing. It takes the options of `compile`.
+A plan is the plan.json of an artifact; the artifact itself may be given wherever a plan is read. `check` generates
+the code of all kernels from the plan, and writes nothing. It takes the options of `compile`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ SUMMARY = "show, compare or check plans"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     show = actions.add_parser("show", help="print a plan as JSON")
-    show.add_argument("plan", metavar="PLAN")
-    diff = actions.add_parser("diff", help="what two plans decide differently")
-    diff.add_argument("before", metavar="PLAN")
-    diff.add_argument("after", metavar="OTHER_PLAN")
+    show.add_argument("plan", metavar="PLAN", help="a plan.json, or an artifact")
+    diff = actions.add_parser("diff", help="show what two plans decide differently")
+    diff.add_argument("before", metavar="PLAN", help="a plan.json, or an artifact")
+    diff.add_argument("after", metavar="OTHER_PLAN", help="the plan to compare with it")
     add_json(diff)
-    check = actions.add_parser("check", help="make the code of all kernels by a plan, and write nothing")
-    check.add_argument("plan_file", metavar="PLAN")
-    check.add_argument("model", metavar="MODEL.onnx")
+    check = actions.add_parser("check", help="generate the code of all kernels from a plan, and write nothing")
+    check.add_argument("plan_file", metavar="PLAN", help="a plan.json, or an artifact")
+    check.add_argument("model", metavar="MODEL.onnx", help="the model that the plan is for")
     add_compile_options(check)
     add_json(check)
 

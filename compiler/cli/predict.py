@@ -1,11 +1,11 @@
-"""Forecasts how long a model takes on GPUs that need not be there.
+"""Predicts the latency of a model on GPUs; none of them needs to be installed.
 
   tilestitch predict model.onnx --device h100
   tilestitch predict model.onnx --device h100,l4,a100 --runtime pytorch --sweep batch=1,2,4,8
 
---device takes names of the table of GPUs, or JSON files with figures of a data sheet. --runtime tilestitch is the plan
-that `compile` would make; pytorch is eager execution, compiled is what torch.compile merges. The interval holds what
-would be measured with 80 %, as far as other GPUs tell.
+--device takes names of known GPUs, or JSON files with the figures of a data sheet. --runtime tilestitch predicts the
+plan that `compile` would make, pytorch predicts eager execution, and compiled predicts the kernels of torch.compile.
+A measurement lies in the interval with a probability of 80 %, as estimated from other GPUs.
 """
 
 from __future__ import annotations
@@ -23,19 +23,25 @@ from tilestitch.compiler.cli.paths import existing, writable
 if TYPE_CHECKING:
     from tilestitch.compiler.forecast.forecast import Forecast
 
-SUMMARY = "forecast a model's latency on GPUs that need not be there"
+SUMMARY = "predict a model's latency on GPUs that need not be installed"
 KERNELS_SHOWN = 12
 RUNTIMES = ("tilestitch", "pytorch", "compiled")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL.onnx")
-    parser.add_argument("--device", required=True, metavar="GPU[,GPU…]", help="names such as h100, or GPU.json")
-    parser.add_argument("--runtime", choices=RUNTIMES, default="tilestitch", help="who runs it (default: tilestitch)")
+    parser.add_argument("model", metavar="MODEL.onnx", help="the model")
+    parser.add_argument(
+        "--device", required=True, metavar="GPU[,GPU…]", help="GPUs by name, such as h100, or by JSON file"
+    )
+    parser.add_argument(
+        "--runtime", choices=RUNTIMES, default="tilestitch", help="what runs the model (default: tilestitch)"
+    )
     parser.add_argument(
         "--shape", action="append", type=parse_shape, default=[], metavar="NAME=1x128", help="shape of an input"
     )
-    parser.add_argument("--sweep", type=parse_sweep, metavar="DIM=1,2,4", help="sizes of a named dimension, one by one")
+    parser.add_argument(
+        "--sweep", type=parse_sweep, metavar="DIM=1,2,4", help="predict for each of these sizes of a named dimension"
+    )
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="as for compile (default: fp32)")
     parser.add_argument("--all", action="store_true", help="show all kernels, not only those that take longest")
     parser.add_argument("--report", metavar="PAGE.html", help="write a page with a plot and timelines of the launches")

@@ -32,9 +32,9 @@ MODELS = (".onnx", ".tsm", ".safetensors")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("artifact", metavar="MODEL.tsm")
+    parser.add_argument("artifact", metavar="MODEL.tsm", help="the artifact to run")
     add_inputs(parser)
-    parser.add_argument("-o", "--output", metavar="OUT.npz", help="write the outputs there, by name")
+    parser.add_argument("-o", "--output", metavar="OUT.npz", help="write the outputs to this file, by name")
     add_device(parser)
     add_threads(parser)
     add_weights(parser)
