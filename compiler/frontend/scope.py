@@ -19,7 +19,6 @@ from tilestitch.compiler.ir.claims import Claim, noting
 from tilestitch.compiler.ir.symbol_uses import remove_dead
 
 from .errors import ModelError
-from .onnx_types import from_type_proto
 from .symbols import new_symbols, sized, symbols_so_far
 from .tensors import to_array, to_dense
 
@@ -231,12 +230,6 @@ class Scope:
                 raise ModelError(f"output {output.name!r} of graph {proto.name!r} is an omitted optional value")
             outputs.append(value)
         return outputs
-
-
-def declared_type(proto: GraphProto, index: int) -> Type | None:
-    """The type a subgraph declares for its `index`-th input, if it declares one."""
-    type_ = proto.input[index].type
-    return from_type_proto(type_) if type_.WhichOneof("value") else None
 
 
 def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
