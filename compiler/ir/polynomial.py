@@ -356,12 +356,18 @@ def _alone(size: Integer) -> Atom | None:
 
 
 def _floor(dividend: Integer, divisor: Integer) -> Integer:
-    """The floor of a quotient that has no whole part. What is negative at its head is rounded up without its sign."""
-    if min(_terms(dividend).items(), key=_rank)[1] < 0:
+    """The floor of a quotient that has no whole part. What is negative at its head is rounded up without its sign,
+    where that is not negative again, as by a divisor of the same head.
+    """
+    if _is_negative_at_head(dividend) and not _is_negative_at_head(-dividend + divisor - 1):
         return -quotient(-dividend + divisor - 1, divisor)
     atom = Quotient(dividend, divisor)
     low, high = atom.bounds
     return low if low == high else Polynomial({(atom,): 1})
+
+
+def _is_negative_at_head(size: Integer) -> bool:
+    return min(_terms(size).items(), key=_rank, default=((), 0))[1] < 0
 
 
 def exact_quotient(dividend: Integer, divisor: Integer) -> Integer | None:

@@ -177,6 +177,17 @@ def test_no_number_is_taken_from_an_expression_unseen(take: Any) -> None:
         take(S)
 
 
+def test_a_quotient_whose_parts_are_negative_at_their_heads_whichever_way_it_is_rounded() -> None:
+    """Halves, rounded up, in a part of as many again: neither way of writing it has an end of its own."""
+    half = S - S // 2
+    size = (2 * half) // (8 * half + 3)
+    for s in (1, 2, 3, 7, 8):
+        assert at(size, {"s": s}) == (2 * (s - s // 2)) // (8 * (s - s // 2) + 3) == 0
+    size = (6 * half) // (4 * half + B)
+    for b, s in ((1, 1), (1, 8), (2, 5), (7, 3)):
+        assert at(size, {"b": b, "s": s}) == 6 * (s - s // 2) // (4 * (s - s // 2) + b)
+
+
 @pytest.mark.parametrize("divide", [lambda size: size / 2, lambda size: 2 / size, lambda size: np.arange(size)])
 def test_a_true_quotient_is_no_size(divide: Any) -> None:
     with pytest.raises(UndecidedError, match="known only at run time"):
