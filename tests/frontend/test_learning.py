@@ -312,6 +312,8 @@ def test_what_cannot_be_is_refused_by_name() -> None:
         node = helper.make_node("TreeEnsemble", ["x"], ["y"], "the_node", domain="ai.onnx.ml", **(stump() | wrong))
         with pytest.raises(ConversionError, match=f"'the_node'.*{match}"):
             import_model(model([node], {"x": tensor(X)}, ["y"]), shapes={"x": X.shape})
+    leaves = forest("class", [0] * 5, [1.0] * 5)
+    refused("classlabels_int64s or .* with anything in it; name", "TreeEnsembleClassifier", **leaves)
     refused("PROBIT", "LinearRegressor", coefficients=[1.0, 2, 3], post_transform="PROBIT")
     refused("4 coefficients", "LinearRegressor", coefficients=[1.0, 2, 3, 4])
     refused("norm is 'L3'", "Normalizer", norm="L3")

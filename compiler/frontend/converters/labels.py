@@ -109,7 +109,7 @@ def class_labels(ctx: Context, names: tuple[str, str]) -> tuple[list[Any], str]:
     for name, dtype in zip(names, ("int64", "string"), strict=True):
         if ctx.has_attr(name) and len(ctx.attr(name)):
             return list(ctx.attr(name)), dtype
-    raise ctx.fail(f"no attribute {' or '.join(names)}")
+    raise ctx.fail(f"no attribute {' or '.join(names)} with anything in it; name the classes or keys, in order, in one")
 
 
 def labelled(ctx: Context, place: Value, labels: Sequence[Any], dtype: str) -> Value:
