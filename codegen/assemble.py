@@ -285,7 +285,8 @@ class _ProgramWriter:
         root = self.plan.buffers.aliases.get(value.name, value.name)
         place = self.plan.buffers.places.get(root)
         if place is not None:
-            return rt.Arena(self.arena[place.whole].offset_bytes + place.offset_bytes, value.tensor_type.nbytes)
+            start = self.arena[place.whole].offset_bytes + place.offset_bytes
+            return rt.Arena(runtime_size(start), runtime_size(value.tensor_type.nbytes))
         buffer = self.arena.get(root)
         return rt.Arena(runtime_size(buffer.offset_bytes), runtime_size(buffer.nbytes)) if buffer else rt.Heap()
 
@@ -386,7 +387,7 @@ class _ProgramWriter:
 
     def temporary(self, group: str, number: int, name: str, nbytes: int) -> int:
         """Memory that the plan gives the temporary of that number: equal groups share launches, and names with them."""
-        place = rt.Arena(self.temporaries[group][number].offset_bytes, nbytes)
+        place = rt.Arena(runtime_size(self.temporaries[group][number].offset_bytes), nbytes)
         return self.add_spec(rt.ValueSpec(name, rt.TensorType("uint8", (nbytes,)), place))
 
     def status_value(self) -> int:

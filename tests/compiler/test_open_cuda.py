@@ -170,3 +170,21 @@ def test_what_is_not_launched_has_no_time() -> None:
         assert any("MatMul_0" in each.origins for each in module.profile(feeds))
         feeds["m"][:] = False
         assert not any("MatMul_0" in each.origins for each in module.profile(feeds))
+
+
+def test_memory_of_a_kernel_alone_lies_after_what_is_of_open_size() -> None:
+    """The claims that updates lay to the places of a tensor, so that the last of several wins."""
+    model = parser.parse_model(
+        HEAD
+        + """(float[3, s] x, float[4, 3] e, int64[5, 1] i, float[5, 3] u) => (float[4, s] y)
+        { t = Softmax(x)  r = ScatterND(e, i, u)  y = MatMul(r, t) }"""
+    )
+    random = np.random.default_rng(4)
+    shapes = {"e": (4, 3), "u": (5, 3)}
+    feeds = {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    feeds["i"] = np.array([[1], [3], [1], [0], [3]])
+    with load(compile_model(model, "emulator", dims={"s": (1, 64)}).to_bytes(), device="emulator") as module:
+        for s in (1, 7, 64):
+            x = random.standard_normal((3, s), np.float32)
+            (wanted,) = rivals.onnxruntime(model, 1)({**feeds, "x": x})
+            assert_close(module.run({**feeds, "x": x})["y"], wanted, MODELS["float32"])
