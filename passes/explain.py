@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from tilestitch.compiler.ir import Graph, Kind, Node, TensorType, Value, kind_of
@@ -71,14 +72,6 @@ def explain_plan(
         graph, plan = graph_at(graph, sizes), data_at(plan, sizes)
     target = target or plan.target
     device = device_of(target)
-    refused = refused_kernels(plan)
-    nodes = nodes_by_name(graph)
-    values = {v.name: v for v in (*graph.inputs, *graph.constants)}
-    values.update((o.name, o) for n in graph.nodes for o in n.outputs)
-    by_name: dict[str, Group | HostGroup] = {g.name: g for g in plan.groups}
-    by_name.update((g.name, g) for g in plan.host_groups)
-    kernels: list[dict[str, Any]] = []
-    host_steps: list[dict[str, Any]] = []
     bodies = {
         key: explain_plan(
             body, given.bodies[key], launches=launches, target=target, model=model, is_body=True,
@@ -86,50 +79,91 @@ def explain_plan(
         )
         for key, body in nested.items()
     }  # fmt: skip
-    called: dict[str, dict[str, Any]] = {}
-    durations_us: dict[str, float] = {}
-    facts: dict[str, KernelFacts] = {}
-    waits = waits_of(plan)
-    reasons = {node.name: why for node, why in why_on_host(graph, refused, is_body=is_body).items()}
-    for number, segment in enumerate(plan.segments):
-        for name in segment.groups:
-            group = by_name[name]
-            if isinstance(group, HostGroup):
-                if graph.node(name).op == CALL:
-                    called[f"{name}.body"] = one = bodies.pop(f"{name}.body")
-                    told = one["kernels"]
-                    kernels += [{"body": f"{name}.body", **k, "number": len(kernels) + i} for i, k in enumerate(told)]
-                    host_steps += one["host_steps"]
-                if name in reasons:
-                    host_steps.append({**_host_step(graph, group, number), **_why(reasons[name])})
-            else:
-                facts[name] = group_facts(nodes, group, target, model)
-                (found,) = model.predict((facts[name],), device)
-                durations_us[name] = found.latency_us
-                kernel = _kernel(graph, group, values, number) | _predicted(found) | {"sync": waits[name]}
-                kernel |= _tiles(nodes, group, facts[name], target, model, device) | _launched(given, group, launches)
-                kernels.append({"number": len(kernels), **kernel})
-    total_us = plan_us(plan, facts, durations_us, device)
-    called_us = sum(one["prediction"]["total_us"] for one in called.values())
+    told = _Told(graph, plan, given, target, model, launches)
+    told.tell_groups(bodies, is_body)
+    total_us = plan_us(plan, told.facts, told.durations_us, device)
+    called_us = sum(one["prediction"]["total_us"] for one in told.called.values())
     return {
-        "kernels": kernels,
-        "host_steps": host_steps,
-        "host": host_summary(graph, plan, _all_kernels(kernels, bodies), given=given_graph, is_body=is_body),
-        "refusals": [*(r.to_json() for r in plan.refusals), *(r for one in called.values() for r in one["refusals"])],
+        "kernels": told.kernels,
+        "host_steps": told.host_steps,
+        "host": host_summary(graph, plan, _all_kernels(told.kernels, bodies), given=given_graph, is_body=is_body),
+        "refusals": [
+            *(r.to_json() for r in plan.refusals),
+            *(r for one in told.called.values() for r in one["refusals"]),
+        ],
         "origins": {
             **{n.name: list(n.origins) for n in graph.nodes},
-            **{name: origins for one in called.values() for name, origins in one["origins"].items()},
+            **{name: origins for one in told.called.values() for name, origins in one["origins"].items()},
         },
         "buffers": _buffers(plan),
         "slices": _slices(given),
-        "calls": {key: {name: one[name] for name in OF_CALLS} for key, one in called.items()},
+        "calls": {key: {name: one[name] for name in OF_CALLS} for key, one in told.called.items()},
         "target": plan.target.name,
         "planner": plan.planner,
         "prediction": {**_prediction(model, device), "sizes": sizes, "total_us": round(total_us + called_us, 3)},
-        "schedule": _schedule(plan, graph, facts, durations_us, device),
+        "schedule": _schedule(plan, graph, told.facts, told.durations_us, device),
         "plugins": [p.to_json() for p in plan.plugins],
         "bodies": bodies,
     }
+
+
+@dataclass
+class _Told:
+    """What is told of the groups of a plan, filled in group by group.
+
+    graph, plan: at typical sizes. given: the plan with open sizes. called: explanations of what calls compute, by key.
+    facts, durations_us: of each kernel by the name of its group, and its predicted time.
+    """
+
+    graph: Graph
+    plan: StitchPlan
+    given: StitchPlan
+    target: TargetInfo
+    model: LatencyModel
+    launches: LaunchesOf | None
+    kernels: list[dict[str, Any]] = field(default_factory=list)
+    host_steps: list[dict[str, Any]] = field(default_factory=list)
+    called: dict[str, dict[str, Any]] = field(default_factory=dict)
+    facts: dict[str, KernelFacts] = field(default_factory=dict)
+    durations_us: dict[str, float] = field(default_factory=dict)
+
+    def tell_groups(self, bodies: dict[str, dict[str, Any]], is_body: bool) -> None:
+        """All groups in launch order. bodies: explanations of nested graphs, of which those of calls are taken out."""
+        graph, plan = self.graph, self.plan
+        reasons = {n.name: why for n, why in why_on_host(graph, refused_kernels(plan), is_body=is_body).items()}
+        by_name: dict[str, Group | HostGroup] = {g.name: g for g in plan.groups}
+        by_name.update((g.name, g) for g in plan.host_groups)
+        values = {v.name: v for v in (*graph.inputs, *graph.constants)}
+        values.update((o.name, o) for n in graph.nodes for o in n.outputs)
+        nodes, waits = nodes_by_name(graph), waits_of(plan)
+        for number, segment in enumerate(plan.segments):
+            for name in segment.groups:
+                group = by_name[name]
+                if not isinstance(group, HostGroup):
+                    self._tell_kernel(group, number, nodes, values, waits[name])
+                    continue
+                if graph.node(name).op == CALL:
+                    self._tell_call(f"{name}.body", bodies.pop(f"{name}.body"))
+                if name in reasons:
+                    self.host_steps.append({**_host_step(graph, group, number), **_why(reasons[name])})
+
+    def _tell_kernel(
+        self, group: Group, segment: int, nodes: Mapping[str, Node], values: Mapping[str, Value], waits: Any
+    ) -> None:
+        device = device_of(self.target)
+        facts = self.facts[group.name] = group_facts(nodes, group, self.target, self.model)
+        (found,) = self.model.predict((facts,), device)
+        self.durations_us[group.name] = found.latency_us
+        kernel = _kernel(self.graph, group, values, segment) | _predicted(found) | {"sync": waits}
+        kernel |= _tiles(nodes, group, facts, self.target, self.model, device)
+        kernel |= _launched(self.given, group, self.launches)
+        self.kernels.append({"number": len(self.kernels), **kernel})
+
+    def _tell_call(self, key: str, body: dict[str, Any]) -> None:
+        self.called[key] = body
+        first = len(self.kernels)
+        self.kernels += [{"body": key, **k, "number": first + i} for i, k in enumerate(body["kernels"])]
+        self.host_steps += body["host_steps"]
 
 
 def _sizes_of_call(graph: Graph, key: str, body: Graph) -> dict[str, int]:
