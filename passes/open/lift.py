@@ -36,6 +36,7 @@ from tilestitch.passes.plan.cpu.schedules import (
     CpuScanSchedule,
     CpuScatterSchedule,
     CpuSortSchedule,
+    CpuSplitRowSchedule,
     CpuSuppressSchedule,
     CpuTileGemmSchedule,
     CpuWindowSchedule,
@@ -55,6 +56,7 @@ from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import GroupView, look_up
 from tilestitch.passes.schedule.cpu.gemm import with_few_rows
 from tilestitch.passes.schedule.cpu.open_images import open_conv, open_window, open_winograd
+from tilestitch.passes.schedule.cpu.rows import whole_rows
 from tilestitch.passes.schedule.cuda.gpu import Gpu
 
 from .check import why_not_images, why_not_launched, why_not_open
@@ -132,11 +134,12 @@ def _schedule(
         case CpuLoopSchedule():
             loops = _loops(schedule, typical.stored[0].shape, view.stored[0].shape)
             return loops if isinstance(loops, str) or _stays_in_place(view) else _in_known_lines(loops, view)
-        case CpuRowSchedule():
+        case CpuRowSchedule() | CpuSplitRowSchedule():
             assert roles.rows is not None
             before = roles_of(typical.nodes, typical.outputs, typical.name)
             assert isinstance(before, Roles) and before.rows is not None
-            return _rows(schedule, before.rows.shape, roles.rows.shape)
+            whole = schedule if isinstance(schedule, CpuRowSchedule) else whole_rows(typical, before, target.core)
+            return _rows(whole, before.rows.shape, roles.rows.shape)
         case CpuGemmSchedule():
             return _gemm(schedule, typical, view)
         case CpuGemvSchedule():

@@ -36,6 +36,8 @@ KERNELS = {
     "rows_of_channels": "(float16[b, 5, s, 3] x) => (float16[b, 5, s, 3] y) { y = Softmax<axis=1>(x) }",
     "half": "(float16[b, s] x) => (float16[b, s] y) { y = Softmax<axis=-1>(x) }",
     "mean": "(float[b, s] x) => (float[b] y) { y = ReduceMean<axes=[1], keepdims=0>(x) }",
+    "of_all": "(float[b, s, 7] x) => (uint8[b, s, 7] q, float scale, uint8 zero) "
+    "{ q, scale, zero = DynamicQuantizeLinear(x) }",
     "places": "(float[b, s] x) => (int64[b] y) { y = ArgMax<axis=1, keepdims=0>(x) }",
     "concat": "(float[b, s, 3] x, float[b, 2, 3] w) => (float[b, t, 3] y) { y = Concat<axis=1>(x, w) }",
     "parts": "(float[b, s, 40] x, float[b, s, 24] w) => (float[b, s, 64] y) { y = Concat<axis=2>(x, w) }",
@@ -141,6 +143,8 @@ WHERE_IT_LIES = {
     "images": "(float[b, 16, h, w] x) => (float[b, 16, h, w] y) { y = Tanh(x) }",
     "sequences of images": "(float[b, s, h, w, 3] x, float[b, s, h, w, 3] z) => (float[b, s, h, w, 3] y)\n"
     "{ y = Add(x, z) }",
+    "the largest of all": "(float[b, s, 256] x) => (float y) { y = ReduceMax<keepdims=0>(x) }",
+    "a mean of images": "(float[b, 16, h, w] x) => (float[b] y) { y = ReduceMean<axes=[1, 2, 3], keepdims=0>(x) }",
 }
 
 
@@ -153,6 +157,19 @@ def test_an_element_of_the_same_place_is_found_without_a_quotient(name: str) -> 
         line for text in texts for line in text.splitlines() if "buffer_1[" in line and "decl_buffer" not in line
     ]
     assert accesses and not any("Div" in line or "mod" in line or "//" in line for line in accesses)
+
+
+@pytest.mark.parametrize("op", ["ReduceMax", "ReduceSum", "ReduceMean"])
+def test_few_long_rows_are_kernels_for_any_number_of_threads(op: str) -> None:
+    """Where sizes are known, several threads share such a row."""
+    model = parser.parse_model(HEAD + f"(float[b, s, 256] x) => (float y) {{ y = {op}<keepdims=0>(x) }}")
+    compiled = compile_model(model, num_threads=4)
+    assert compiled.explain()["host"]["steps"] == 0
+    with load(compiled.to_bytes()) as module:
+        for b, s in [(1, 1), (3, 5), (2, 1031)]:
+            x = np.random.default_rng(s).random((b, s, 256), dtype=np.float32)
+            exact = {"ReduceMax": np.max, "ReduceSum": np.sum, "ReduceMean": np.mean}[op](x.astype(np.float64))
+            np.testing.assert_allclose(module.run({"x": x})["y"], exact, rtol=2e-6)
 
 
 FURTHER = {

@@ -175,9 +175,10 @@ class _Emitter:
 
         def vectors(start: Expr, count: int) -> None:
             for vector in range(count):
+                first = self._first(start + vector * lanes)
                 with ExitStack() as stack:
                     lane = self._lanes(stack, lanes)
-                    position = start + vector * lanes + lane
+                    position = first + lane
                     self._element(stage, accumulators, [*outer, position], self.row, 0, lane + vector * lanes, None)
 
         per_total = max(1, SUM_BLOCK // block)
@@ -226,10 +227,20 @@ class _Emitter:
     def _tail(self, stage: RowPass, accumulators: dict[Node, _Accumulator], outer: list[Expr], done: Size) -> None:
         """The last, partial vector: moved back so that it fits, without the lanes that were counted already."""
         extent, lanes = self.loops.extents[-1], self.loops.lanes
+        first = self._first(extent - lanes)
         with ExitStack() as stack:
             lane = self._lanes(stack, lanes)
             fresh = lane >= done - (extent - lanes)
-            self._element(stage, accumulators, [*outer, lane + (extent - lanes)], self.row, 0, lane, fresh)
+            self._element(stage, accumulators, [*outer, lane + first], self.row, 0, lane, fresh)
+
+    def _first(self, place: Expr) -> Expr:
+        """The first place of a vector. Along dimensions of open size that were joined it is a variable, of which
+        quotients and remainders by these sizes are seen to belong together again.
+        """
+        extent = self.loops.extents[-1]
+        if not is_open(extent) or extent in self.loops.shape:
+            return place
+        return self.evaluator.bind(integer(place, "int64") if is_open(place) else place)
 
     def _lanes(self, stack: ExitStack, lanes: int) -> Expr:
         if lanes == 1:

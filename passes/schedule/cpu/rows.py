@@ -37,12 +37,17 @@ MOST_VECTORS, MOST_DEAR_VECTORS = 4, 2
 def row_schedules(view: GroupView, roles: Roles, isa: Isa) -> list[CpuRowSchedule | CpuSplitRowSchedule]:
     """Schedules to choose among for a row-wise group with at least one row: rows whole, and in parts."""
     assert roles.rows is not None
-    whole = _one_launch(RowGroup(view.nodes, roles, view.inputs, view.stored), isa)
+    whole = whole_rows(view, roles, isa)
     parts = 1 if any(node.op in ARG_REDUCTIONS for node in view.nodes) else parts_of(roles.rows)
     if parts == 1:
         return [whole]
     pieces, _ = pieces_of(view, view.stored, roles.rows, parts)
     return [whole, CpuSplitRowSchedule(parts, tuple(_piece(piece, own, isa) for piece, own in pieces))]
+
+
+def whole_rows(view: GroupView, roles: Roles, isa: Isa) -> CpuRowSchedule:
+    """The schedule that takes rows whole."""
+    return _one_launch(RowGroup(view.nodes, roles, view.inputs, view.stored), isa)
 
 
 def _piece(piece: Piece, roles: Roles, isa: Isa) -> CpuRowSchedule | CpuLoopSchedule:
