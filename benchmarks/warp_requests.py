@@ -1,21 +1,23 @@
 """Which lines of our CUDA kernels ask memory for more than they need: counted on the emulated device, without a GPU.
 
-    python -m benchmarks.warp_requests [CASE ...] [--variant float16] [--above 1.25] [--share 0.05] [--json FILE]
+    python -m benchmarks.warp_requests [CASE ...] [--match TEXT] [--without TEXT] ... [--variant float16] ...
+                                       [--above 1.25] [--share 0.05] [--json FILE]
 
-CASE is one of benchmarks.device.bundle_cases, one or more for each family of kernels; --match takes a part of their
-names. Of each kernel it prints the lines whose warps touch more sectors of global memory than their bytes fill, or take
-more wavefronts of shared memory than without bank conflicts, and that have a share of what the kernel does in that
-memory. Sectors that several requests of a line touch are counted each time: L1 may hold them. Exit code 0.
+CASE is one of benchmarks.device.bundle_cases, one or more for each family of kernels. Of each kernel it prints the
+lines whose warps touch more sectors of global memory than their bytes fill, or take more wavefronts of shared memory
+than without bank conflicts, and that have a share of what the kernel does in that memory. Sectors that several requests
+of a line touch are counted each time: L1 may hold them. Exit code 0.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.device.bundle_cases import CASES, VARIANTS, Family
@@ -61,16 +63,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.warp_requests", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="CASE", help="default: all")
     parser.add_argument("--match", default="", help="only cases whose names contain this")
+    parser.add_argument(
+        "--without", action="append", default=[], metavar="TEXT", help="no cases whose names contain it"
+    )
     parser.add_argument("--variant", action="append", help="only these data types")
     parser.add_argument("--above", type=float, default=1.25, help="transactions over the least (default 1.25)")
     parser.add_argument(
         "--share", type=float, default=0.05, help="least share of the kernel's transactions (default 0.05)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every row as JSON")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the sums of every kernel as JSON")
     options = parser.parse_args(arguments)
+    for name in set(options.names) - set(CASES):
+        parser.error(f"there is no case {name!r}; there are {', '.join(CASES)}")
+    names = [n for n in options.names or CASES if options.match in n and not any(w in n for w in options.without)]
     rows: list[Row] = []
-    for name in options.names or CASES:
-        for variant in CASES[name].variants if options.match in name else ():
+    for name in names:
+        for variant in CASES[name].variants:
             if options.variant and variant not in options.variant:
                 continue
             start = time.process_time()
@@ -80,9 +88,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for row in found:
                 if row.requests.excess >= options.above and row.share >= options.share:
                     print(_shown(row), flush=True)
-    if options.json:
-        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+        if options.json:
+            options.json.write_text(_summary(rows, sys.argv[1:] if arguments is None else arguments))
     return 0
+
+
+def _summary(rows: Sequence[Row], given: Sequence[str]) -> str:
+    """Transactions, and the least, of each template of each case by memory and direction."""
+    sums: dict[tuple[str, ...], list[int]] = {}
+    for row in rows:
+        one = row.requests
+        way = "write" if one.is_write else "read"
+        total = sums.setdefault((row.case, row.variant, row.kernel.rpartition("_")[0], one.space, way), [0, 0])
+        total[0] += one.transactions
+        total[1] += one.least_transactions
+    names = ("case", "variant", "template", "space", "way", "transactions", "least", "excess")
+    results = [dict(zip(names, (*key, *total, round(total[0] / total[1], 2)))) for key, total in sums.items()]
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    command = " ".join(["python -m benchmarks.warp_requests", *given])
+    lines = ",\n".join(f"  {json.dumps(result)}" for result in results)
+    head = json.dumps({"date": now, "command": command, "emulated": True}, indent=1).removesuffix("\n}")
+    return f'{head},\n "results": [\n{lines}\n ]\n}}\n'
 
 
 def _shown(row: Row) -> str:

@@ -28,8 +28,10 @@ from tilestitch.codegen.cuda.pieces import named, registers, repeated, run, unro
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
 from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.passes.plan.gemm.partition import Partition
-from tilestitch.passes.plan.gemm.tiles import QUAD, SimtTile
+from tilestitch.passes.plan.gemm.tiles import QUAD, WARP, SimtTile
 
+BANKS_OF_QUADS = WARP // QUAD
+"""Quads of neighbouring words that a wavefront of shared memory has."""
 VECTOR_DTYPES = frozenset({"float32", "int32", "uint32", "float64"})
 """Storage dtypes that CUDA has vector types for."""
 
@@ -77,7 +79,11 @@ class _Fetch:
     def place(self, thread: Expr, round_: Expr) -> tuple[Expr, Expr]:
         """Row and k, within the piece, of the first element that a thread brings in a round."""
         number = thread + round_ * self.threads
-        vectors = self._along // self.vector
+        vectors, blocks = self._along // self.vector, self._along // self.vector // BANKS_OF_QUADS
+        if self.operand.contiguous == "k" and self.vector == QUAD and blocks > 1:
+            # A warp writes as many quads of each of four rows as lie in different banks.
+            along = number % BANKS_OF_QUADS + number // WARP % blocks * BANKS_OF_QUADS
+            return number // BANKS_OF_QUADS % QUAD + number // (WARP * blocks) * QUAD, along * QUAD
         along, across = number % vectors * self.vector, number // vectors
         return (across, along) if self.operand.contiguous == "k" else (along, across)
 
