@@ -16,6 +16,7 @@ from tilestitch.compiler.ir.sizes import Size, is_open
 from tilestitch.passes.plan.access.positions import index_dtype, index_dtype_of, values_between
 
 from .dtypes import Expr
+from .sizes import integer, may_be_0
 
 __all__ = [
     "Index",
@@ -113,8 +114,27 @@ def forward_index(view: Node, index: Sequence[Expr], simplify: Simplify = indexi
 
 
 def pull_view(view: Node, index: Sequence[Expr], simplify: Simplify) -> Index:
-    """As `compiler.ir.indexing.pull_view`."""
-    return indexing.pull_view(view, index, simplify, ravel)
+    """As `compiler.ir.indexing.pull_view`. A slice that has no elements in some runs may be asked for one all the same,
+    by a concat, which does not use it: it gets one that there is in the operand.
+    """
+    pulled = indexing.pull_view(view, index, simplify, ravel)
+    if view.op != "slice":
+        return pulled
+    sizes = zip(index, pulled, view.output.shape, view.inputs[0].shape, strict=True)
+    return tuple(_inside(i, place, size, extent, simplify) for i, place, size, extent in sizes)
+
+
+def _inside(i: Expr, place: Expr, size: Size, extent: Size, simplify: Simplify) -> Expr:
+    """The place along an axis that a slice shows at `i`, moved into [0, extent) unless `i` is surely below `size`."""
+    if not is_open(size) or not may_be_0(size):
+        return place
+    is_size = isinstance(i, int) or is_open(i)
+    there = simplify((integer(i, "int64") if is_size else i) < integer(size, "int64" if is_size else str(i.ty.dtype)))
+    if isinstance(there, bool | tirx.IntImm) and bool(there):
+        return place
+    dtype = "int64" if isinstance(place, int) or is_open(place) else str(place.ty.dtype)
+    place = integer(place, dtype) if isinstance(place, int) or is_open(place) else place
+    return tirx.Max(tirx.Min(place, integer(extent - 1, dtype)), tirx.IntImm(dtype, 0))
 
 
 def domain_indices(

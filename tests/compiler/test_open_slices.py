@@ -93,3 +93,20 @@ def test_one_place_that_a_batch_reads_may_lie_in_any_part_of_open_size(nodes: st
             feeds = {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
             (expected,) = session.run(None, feeds)
             np.testing.assert_allclose(module.run(feeds)["y"], expected, 1e-5, 1e-5, err_msg=f"{b}, {c}")
+
+
+@pytest.mark.parametrize("target", ["cpu", "emulator"])
+@pytest.mark.parametrize(
+    "nodes", ["c = Concat<axis=0>(s, s, x)", "n = Neg(s)  c = Concat<axis=0>(n, x, s)", "c = Concat<axis=0>(x, s)"]
+)
+def test_a_part_of_a_concat_may_be_what_a_slice_leaves_nothing_of(nodes: str, target: str) -> None:
+    """A slice from the second row on, of one row or two, begins after the last; nothing is read there."""
+    text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[b, 3] x) => (float[n, 3] y)
+        <int64[1] two = {{2}}, int64[1] far = {{1000}}, int64[1] rows = {{0}}>
+        {{ s = Slice(x, two, far, rows)  {nodes}  y = Relu(c) }}"""
+    model = parser.parse_model(text)
+    session = InferenceSession(model.SerializeToString())
+    with load(compile_model(model, target, num_threads=1, host_steps=False).to_bytes(), device=target) as module:
+        for b in (1, 2, 3, 7):
+            x = np.random.default_rng(b).standard_normal((b, 3), np.float32)
+            np.testing.assert_array_equal(module.run({"x": x})["y"], session.run(None, {"x": x})[0], err_msg=str(b))
