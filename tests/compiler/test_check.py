@@ -85,7 +85,7 @@ def test_a_limit_that_everything_or_nothing_keeps_is_refused(
 ) -> None:
     with pytest.raises(SystemExit):
         main.main(["check", "m.tsm", "m.onnx", f"{option}={value}"])
-    assert f"{value} is no finite number of at least 0" in capsys.readouterr().err
+    assert f"{value!r} is no finite number of at least 0" in capsys.readouterr().err
 
 
 QUANTISED = """<ir_version: 10, opset_import: ["" : 21]>

@@ -284,14 +284,15 @@ def test_queues_that_leave_out_a_tile_are_found() -> None:
 
 
 def test_a_run_of_queues_that_is_not_counted_is_found() -> None:
+    """Whichever tile comes first in the second run may be the right one: in order, the second kernel's are too early."""
     graph = mlp(40, 40, 70)
     plan = with_queues(graph)
     launch, text = _text(graph, plan)
     spoilt, count = re.subn(r"\n\s*ts_ticket_over\(\(&[^;]*;", "", text)
     assert count == 1 and launch.cooperative
     with pytest.raises(KernelFaultError, match=r"(?i)race"):
-        run(graph, launch, spoilt, ORDERS[2], runs=2)
-    run(graph, launch, text, ORDERS[2], runs=2)
+        run(graph, launch, spoilt, ORDERS[0], runs=2)
+    run(graph, launch, text, ORDERS[0], runs=2)
 
 
 # -- planted faults ----------------------------------------------------------------------------------------------------
