@@ -25,13 +25,14 @@ from tilestitch.compiler.ir import (
     kind_of,
     reference,
 )
-from tilestitch.compiler.ir.sizes import Size, as_size, is_open, largest
+from tilestitch.compiler.ir.sizes import Size, as_size, bounds_of, is_open, largest
 from tilestitch.compiler.ir.types import is_float, to_numpy_dtype
 
 from .errors import NotStatic
 from .sizes import computed
 from .symbols import sized, unsized
 
+FLOAT16_MAX = 65504
 FOLD_LIMIT_BYTES = 16 << 20
 """A folded result may be this large, or twice its operands; larger ones (a scalar broadcast, a long iota) stay lazy."""
 
@@ -320,6 +321,8 @@ class Builder:
     def mean(self, x: Value, axes: Sequence[int], keepdims: bool = True) -> Value:
         """The mean over `axes`; integers divide towards zero, an empty mean of floats is NaN."""
         count = prod(self.dim(x, a) for a in axes)
+        if x.dtype == "float16" and bounds_of(count)[1] > FLOAT16_MAX:  # infinite as a float16
+            return self.cast(self.mean(self.cast(x, "float32"), axes, keepdims), x.dtype)
         total = self.reduce("sum", x, axes, keepdims)
         if is_open(count):
             return self.div(total, self.cast(self.size(count), total.dtype))

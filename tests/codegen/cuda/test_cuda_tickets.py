@@ -284,7 +284,7 @@ def test_queues_that_leave_out_a_tile_are_found() -> None:
 
 
 def test_a_run_of_queues_that_is_not_counted_is_found() -> None:
-    """Whichever tile comes first in the second run may be the right one: in order, the second kernel's are too early."""
+    """Any tile may come first in the second run, perhaps the right one: in order, the second kernel's are too early."""
     graph = mlp(40, 40, 70)
     plan = with_queues(graph)
     launch, text = _text(graph, plan)
