@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import TypeAlias
 
 import numpy as np
 
-from tilestitch.compiler.ir import UNKNOWN, IRError, TensorType, Value, reference
+from tilestitch.compiler.ir import UNKNOWN, IRError, Node, TensorType, Value, reference
 from tilestitch.compiler.ir.sizes import Size, as_size
-from tilestitch.compiler.ir.types import is_integer
+from tilestitch.compiler.ir.types import is_integer, to_numpy_dtype
 
 from .builder import Builder
 from .errors import NotStatic
-from .sizes import MOST_ELEMENTS, contents_of
+from .sizes import MOST_ELEMENTS, MOST_FOLLOWED, contents_of
 from .symbols import symbols_in_force, taken_sizes
 
 
@@ -34,30 +35,78 @@ Entry: TypeAlias = Size | Element
 ANY = -1
 """A size that is not required to be another one."""
 _MOVES = frozenset({"reshape", "transpose", "slice", "concat"})
+_ON_NUMBERS = frozenset({
+    "add", "sub", "mul", "neg", "maximum", "minimum", "cast", "equal", "less", "less_equal",
+    "logical_not", "logical_and", "logical_or",
+})  # fmt: skip
+
+
+def _is_number(entry: object) -> bool:
+    return isinstance(entry, int) or (isinstance(entry, float) and isfinite(entry))
 
 
 def entries_of(value: Value) -> list[Entry] | None:
     """The elements of a small tensor of integers, those that are not known as what they are elements of."""
-    found = _entries(value)
+    if not isinstance(value.type, TensorType) or not is_integer(value.type.dtype):
+        return None
+    found = _entries(value, MOST_FOLLOWED, {})
     return None if found is None else [e if isinstance(e, Element) else as_size(e) for e in found.reshape(-1)]
 
 
-def _entries(value: Value) -> np.ndarray | None:
+_Found: TypeAlias = "dict[tuple[Value, int], np.ndarray | None]"
+
+
+def _entries(value: Value, depth: int, found: _Found) -> np.ndarray | None:
+    """The same of a tensor of any numbers, as an array of objects. depth: elementwise operators that are followed."""
+    if (value, depth) not in found:
+        found[value, depth] = _followed(value, depth, found)
+    return found[value, depth]
+
+
+def _followed(value: Value, depth: int, found: _Found) -> np.ndarray | None:
     known = contents_of(value)
     if known is not None:
         return known
     type_, node = value.type, value.producer
-    if not isinstance(type_, TensorType) or not type_.is_static or not is_integer(type_.dtype):
+    if not isinstance(type_, TensorType) or not type_.is_static or type_.num_elements > MOST_ELEMENTS:
         return None
-    if type_.num_elements > MOST_ELEMENTS:
-        return None
-    if node is not None and node.op in _MOVES:
-        operands = [_entries(operand) for operand in node.inputs]
-        if all(operand is not None for operand in operands):
-            return np.asarray(reference(node.op)(operands, node.attrs)[0], object)
-    result = np.empty(type_.num_elements, object)
-    result[:] = [Element(value, place) for place in range(type_.num_elements)]
-    return result.reshape(type_.static_shape)
+    if value.data is not None:
+        return np.array(value.data.tolist(), object).reshape(value.data.shape)
+    elements = np.empty(type_.num_elements, object)
+    elements[:] = [Element(value, place) for place in range(type_.num_elements)]
+    own: np.ndarray = elements.reshape(type_.static_shape)
+    moves = node is not None and node.op in _MOVES
+    if node is None or not (moves or (depth and (node.op == "select" or node.op in _ON_NUMBERS))):
+        return own
+    operands: list[np.ndarray] = []
+    for operand in node.inputs:
+        entries = _entries(operand, depth if moves else depth - 1, found)
+        if entries is None:
+            return own
+        operands.append(entries)
+    if moves:
+        return np.asarray(reference(node.op)(operands, node.attrs)[0], object)
+    spread = [np.broadcast_to(operand, own.shape) for operand in operands]
+    return _chosen(own, *spread) if node.op == "select" else _computed(own, node, spread)
+
+
+def _chosen(own: np.ndarray, condition: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Elements of a `select`: of one of its operands where it is known of which. own: what they are otherwise."""
+    known = np.array([isinstance(c, bool) for c in condition.reshape(-1)], bool).reshape(own.shape)
+    return np.where(known, np.where(known & (condition == np.True_), first, second), own)
+
+
+def _computed(own: np.ndarray, node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
+    """Elements of an elementwise operator: numbers where those of its operands are. own: what they are otherwise."""
+    known = np.ones(own.shape, bool)
+    for operand in operands:
+        known &= np.array([_is_number(e) for e in operand.reshape(-1)], bool).reshape(own.shape)
+    numbers = [
+        np.where(known, operand, 1).astype(to_numpy_dtype(value.dtype))
+        for operand, value in zip(operands, node.inputs, strict=True)
+    ]
+    results = np.array(reference(node.op)(numbers, node.attrs)[0].tolist(), object).reshape(own.shape)
+    return np.where(known, results, own)
 
 
 def sizes_of(b: Builder, entries: Sequence[Entry]) -> tuple[Size, ...]:

@@ -84,6 +84,15 @@ def test_constant_operands_still_give_the_known_dimensions() -> None:
         assert result.outputs[0].type.shape == shape, op
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_constant_places_in_what_is_of_unknown_size(axis: int) -> None:
+    constants = {"places": ints(1, -1, 0)}
+    proto = model(
+        [node("Gather", ["x", "places"], ["y"], axis=axis)], {"x": tensor(X, shape=("n", "m", 4))}, ["y"], constants
+    )
+    check(proto, {"x": X})
+
+
 def test_what_follows_an_unknown_rank_still_converts() -> None:
     """A shape of unknown length: every later operator works on tensors of unknown rank."""
     nodes = [

@@ -24,9 +24,9 @@ from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.contraction.panels import Operand, PackedOperand, Panels
 from tilestitch.compiler.ir.blocks import BlockFormat
 from tilestitch.compiler.ir.types import storage_bytes
-from tilestitch.passes.plan.cpu.gemm import FEW_ROWS, BlockPacking
+from tilestitch.passes.plan.cpu.gemm import FEW_ROWS, LONGEST_SUM, BlockPacking
 from tilestitch.passes.plan.cpu.schedules import CpuBlockGemmSchedule
-from tilestitch.passes.plan.cpu.tiling import LINE_BYTES, RegisterTile
+from tilestitch.passes.plan.cpu.tiling import LINE_BYTES, RegisterTile, split_at_most
 from tilestitch.runtime.host.blocks import CODES
 
 MANTISSA_BITS, EXPONENT_BIAS = 23, 127
@@ -241,15 +241,26 @@ class BlockEmitter(GemmEmitter):
         total, sums = (mk.allocate(tile, plan.shape.acc_dtype) for _ in range(2))
         zero = mk.constant(0, plan.shape.acc_dtype)
         mk.fill(total, tile, zero)
-        with mk.serial(0, plan.shape.blocks.blocks) as block:
-            if self._asks:
-                panels.ask(panel, block, plan.ahead_bytes)
+        parts = split_at_most(plan.shape.blocks.words, LONGEST_SUM // panels.per_word)
+
+        def add(block: Expr, begin: Expr, end: Expr) -> None:
+            """What some words of a block give."""
             mk.fill(sums, tile, zero)
-            self._add_block(sums, tile, panels, panel, block, row0)
+            self._add_words(sums, tile, panels, panel, block, (begin, end), row0)
             for vector in range(tile.vectors):
                 scale, place = panels.scale(panel, block, vector), _place(tile, vector)
                 for row in range(rows):
                     T.buffer_store(total, total[row, place] + sums[row, place] * scale, [row, place])
+
+        with mk.serial(0, plan.shape.blocks.blocks) as block:
+            if self._asks:
+                panels.ask(panel, block, plan.ahead_bytes)
+            if parts.parts == 1:
+                add(block, 0, parts.extent)
+            else:
+                with mk.serial(0, parts.parts) as part:
+                    begin = T.bind(part * parts.largest)
+                    add(block, begin, T.min(begin + parts.largest, mk.as_index(parts.extent)))
         return total, tile, row0
 
     @property
@@ -257,13 +268,21 @@ class BlockEmitter(GemmEmitter):
         """Whether weights are asked for ahead."""
         return bool(self.schedule.prefetch_ahead) or self.in_registers
 
-    def _add_block(
-        self, sums: Any, tile: RegisterTile, panels: BlockPanels, panel: Expr, block: Expr, row0: Expr
+    def _add_words(
+        self,
+        sums: Any,
+        tile: RegisterTile,
+        panels: BlockPanels,
+        panel: Expr,
+        block: Expr,
+        of: tuple[Expr, Expr],
+        row0: Expr,
     ) -> None:
+        """Adds what these words of a block give."""
         left, form = self._left(row0), self.plan.shape.blocks
         assert form is not None
         taken = [panels.taken(panel, block, vector) for vector in range(tile.vectors)]
-        with mk.serial(0, form.words) as word:
+        with mk.serial(*of) as word:
             if self._asks:
                 panels.ask_within(panel, block * form.words + word, self.plan.ahead_bytes)
             words = [panels.words(panel, block * form.words + word, vector) for vector in range(tile.vectors)]

@@ -16,7 +16,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
-from tilestitch.compiler.ir.sizes import is_open, largest
+from tilestitch.compiler.ir.sizes import ceil_div, is_open, largest
 from tilestitch.passes.plan.cpu.gemm import GemvPlan
 
 LoadMatrix = Callable[[Expr, Expr, Expr], Expr]
@@ -40,6 +40,10 @@ class _Emitter:
         self.lanes, self.streams = plan.schedule.lanes, plan.schedule.streams
         self.vector = mk.scratch_buffer(scratch, 0, (largest(1, shape.k),), shape.acc_dtype, "vector")
         self.sums = mk.scratch_buffer(scratch, plan.vector_bytes, (plan.block,), shape.acc_dtype, "sums")
+        self.totals = self.sums
+        if plan.part is not None and not shape.along_k:
+            after = plan.vector_bytes + plan.sums_bytes
+            self.totals = mk.scratch_buffer(scratch, after, (plan.block,), shape.acc_dtype, "totals")
 
     def run(self, task: Expr) -> None:
         plan = self.plan
@@ -65,7 +69,7 @@ class _Emitter:
     def _block(self, first: Expr, count: Expr) -> None:
         (self._by_rows if self.shape.along_k else self._by_columns)(first, count)
         mk.for_each_column(
-            count, self.lanes, lambda row: self.finish(self.batch, first + row, self.sums[row])
+            count, self.lanes, lambda row: self.finish(self.batch, first + row, self.totals[row])
         )  # fmt: skip
 
     def _element(self, row: Expr, k: Expr) -> Expr:
@@ -84,28 +88,50 @@ class _Emitter:
 
     def _rows(self, first: Expr, local: Expr, streams: int) -> None:
         """The sums of a few rows: vectors of partial sums, then their sum and what is left of the row."""
-        lanes = self.lanes
+        lanes, part = self.lanes, self.plan.part
         steps = self.shape.k // lanes
-        acc = T.alloc_buffer((streams, lanes), self.shape.acc_dtype, scope="local")
         row0 = T.bind(first + local)
-        zero = mk.constant(0, self.shape.acc_dtype)
-        with mk.unroll(0, streams) as row, mk.vectorized(0, lanes) as lane:
-            T.buffer_store(acc, zero, [row, lane])
-        if _may_be(steps):
-            with mk.serial(0, steps) as step, mk.unroll(0, streams) as row, mk.vectorized(0, lanes) as lane:
-                k = step * lanes + lane
-                T.buffer_store(acc, acc[row, lane] + self._element(row0 + row, k) * self.vector[k], [row, lane])
+        acc = total = self._vectors(streams)
+        self._clear(total, streams)
+        if part is not None:
+            acc, each = self._vectors(streams), part // lanes
+            with mk.serial(0, ceil_div(steps, each)) as index:
+                self._clear(acc, streams)
+                begin = T.bind(index * each)
+                self._add_vectors(acc, row0, streams, begin, T.min(begin + each, mk.as_index(steps)))
+                with mk.unroll(0, streams) as row:
+                    mk.vector(lanes, lambda lane: self._add(total, acc, row, lane))
+        elif _may_be(steps):
+            self._add_vectors(acc, row0, streams, 0, steps)
         width = lanes // 2
         while width:
             with mk.unroll(0, streams) as row:
-                mk.vector(width, lambda lane: self._fold(acc, row, lane, width))  # noqa: B023
+                mk.vector(width, lambda lane: self._fold(total, row, lane, width))  # noqa: B023
             width //= 2
         with mk.unroll(0, streams) as row:
-            T.buffer_store(self.sums, acc[row, 0], [local + row])
+            T.buffer_store(self.sums, total[row, 0], [local + row])
         if _may_be(self.shape.k % lanes):
             with mk.unroll(0, streams) as row, mk.serial(steps * lanes, self.shape.k) as k:
-                total = self.sums[local + row] + self._element(row0 + row, k) * self.vector[k]
-                T.buffer_store(self.sums, total, [local + row])
+                more = self.sums[local + row] + self._element(row0 + row, k) * self.vector[k]
+                T.buffer_store(self.sums, more, [local + row])
+
+    def _vectors(self, streams: int) -> Any:
+        return T.alloc_buffer((streams, self.lanes), self.shape.acc_dtype, scope="local")
+
+    def _clear(self, acc: Any, streams: int) -> None:
+        zero = mk.constant(0, self.shape.acc_dtype)
+        with mk.unroll(0, streams) as row, mk.vectorized(0, self.lanes) as lane:
+            T.buffer_store(acc, zero, [row, lane])
+
+    def _add_vectors(self, acc: Any, row0: Expr, streams: int, begin: Expr, end: Expr) -> None:
+        lanes = self.lanes
+        with mk.serial(begin, end) as step, mk.unroll(0, streams) as row, mk.vectorized(0, lanes) as lane:
+            k = step * lanes + lane
+            T.buffer_store(acc, acc[row, lane] + self._element(row0 + row, k) * self.vector[k], [row, lane])
+
+    @staticmethod
+    def _add(total: Any, acc: Any, row: Expr, lane: Expr) -> None:
+        T.buffer_store(total, total[row, lane] + acc[row, lane], [row, lane])
 
     @staticmethod
     def _fold(acc: Any, row: Expr, lane: Expr, width: int) -> None:
@@ -114,14 +140,34 @@ class _Emitter:
     # -- a matrix along its rows -------------------------------------------------------------------------------------
 
     def _by_columns(self, first: Expr, count: Expr) -> None:
+        part = self.plan.part
+        if part is None:
+            self._clear_all(self.sums, count)
+            self._part_by_columns(first, count, 0, self.shape.k)
+            return
+        self._clear_all(self.totals, count)
+        with mk.serial(0, ceil_div(self.shape.k, part)) as index:
+            begin = T.bind(index * part)
+            end = T.bind(T.min(begin + part, mk.as_index(self.shape.k)))
+            self._clear_all(self.sums, count)
+            self._part_by_columns(first, count, begin, end)
+            mk.for_each_column(
+                count, self.lanes,
+                lambda row: T.buffer_store(self.totals, self.totals[row] + self.sums[row], [row]),
+            )  # fmt: skip
+
+    def _clear_all(self, sums: Any, count: Expr) -> None:
         zero = mk.constant(0, self.shape.acc_dtype)
-        mk.for_each_column(count, self.lanes, lambda row: T.buffer_store(self.sums, zero, [row]))
-        whole = self.shape.k // self.streams
+        mk.for_each_column(count, self.lanes, lambda row: T.buffer_store(sums, zero, [row]))
+
+    def _part_by_columns(self, first: Expr, count: Expr, begin: Expr, end: Expr) -> None:
+        """Adds these steps of the reduction to the sums."""
+        whole = (end - begin) // self.streams
         if _may_be(whole):
             with mk.serial(0, whole) as group:
-                self._columns(first, count, group * self.streams, self.streams)
-        if _may_be(self.shape.k % self.streams):
-            with mk.serial(whole * self.streams, self.shape.k) as k:
+                self._columns(first, count, begin + group * self.streams, self.streams)
+        if _may_be((end - begin) % self.streams):
+            with mk.serial(begin + whole * self.streams, end) as k:
                 self._columns(first, count, k, 1)
 
     def _columns(self, first: Expr, count: Expr, k0: Expr, streams: int) -> None:

@@ -17,7 +17,6 @@ from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, TensorType, Type, Val
 from tilestitch.compiler.ir.sizes import bounds_of
 from tilestitch.runtime.host.shaping import slice_index
 
-from ..symbols import found_size
 from . import dynamic_folding, dynamic_images, host_ops
 from .host_types import (
     Dim,
@@ -31,6 +30,7 @@ from .host_types import (
     unknown_tensor,
     with_unknown,
 )
+from .single_slices import cuts_of, sizes_after
 
 
 def shape(ctx: Context) -> Sequence[Value]:
@@ -130,12 +130,9 @@ def slice_(ctx: Context) -> Sequence[Value]:
     strides = (1,) * len(cut or ()) if steps is None else constant_ints(steps)
     if cut is not None and firsts is not None and lasts is not None and strides is not None:
         type_ = resized(x, dict(zip(cut, zip(firsts, lasts, strides, strict=True), strict=True)), _sliced_size)
-    elif steps is None and cut is not None and len(cut) == 1 and isinstance(type_, TensorType):
-        ahead = _ahead(ends, starts)
-        if ahead is not None:
-            sizes = list(type_.shape)
-            sizes[cut[0]] = found_size(f"{ctx.name}_{cut[0]}", max(0, ahead))
-            type_ = type_.with_shape(tuple(sizes))
+    elif isinstance(type_, TensorType) and isinstance(x.type, TensorType):
+        cuts = cuts_of(x, starts, ends, axes, steps)
+        type_ = type_ if cuts is None else type_.with_shape(sizes_after(cuts, x.type, ctx.name))
     return tensor_step(ctx, "Slice", (x, starts, ends, axes, steps), [type_])
 
 
@@ -145,21 +142,6 @@ def _most(vector: Value) -> int | None:
         return length_of(vector)
     most = bounds_of(prod(vector.type.sizes))[1]
     return most if most <= MOST_AXES else None
-
-
-def _ahead(value: Value, base: Value) -> int | None:
-    """By how much one value is larger than the one that it is computed from by additions of numbers."""
-    found = 0
-    while value is not base:
-        made = value.producer
-        if made is None or made.op != "add":
-            return None
-        step = next((v for v in made.inputs if v.data is not None and v.data.size == 1), None)
-        if step is None or step.data is None:
-            return None
-        found += int(step.data.reshape(()))
-        value = next(v for v in made.inputs if v is not step)
-    return found
 
 
 def _sliced_size(size: int, bounds: tuple[int, int, int]) -> int:

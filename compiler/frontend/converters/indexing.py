@@ -22,7 +22,7 @@ def convert_gather(ctx: Context) -> Value:
     x, indices = ctx.input(0), ctx.input(1)
     axis = ctx.axis(x, ctx.attr("axis", 0))
     if isinstance(x.type, TensorType) and indices.data is not None and indices.data.size:
-        _claim_to_hold(x.shape[axis], int(indices.data.min()), int(indices.data.max()))
+        _claim_to_hold(x.type.shape[axis], int(indices.data.min()), int(indices.data.max()))
     return ctx.gather(x, indices, axis)
 
 

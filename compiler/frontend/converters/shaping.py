@@ -10,7 +10,7 @@ import numpy as np
 
 from tilestitch.compiler.ir import TensorType, Value
 from tilestitch.compiler.ir.claims import may_be_equal, may_be_natural
-from tilestitch.compiler.ir.sizes import Size, as_size, bounds_of, ceil_div, is_open, largest, smallest
+from tilestitch.compiler.ir.sizes import Size, as_size, bounds_of, ceil_div, is_open, largest
 from tilestitch.compiler.ir.types import broadcast_shapes, to_numpy_dtype
 
 from ..builder import dtype_of, normalize_axis
@@ -21,6 +21,8 @@ from ..fractional_sizes import EXACT
 from ..sizes import contents_of, fractions_of
 from .common import axes_of
 from .computed_pads import must_be_computed, pad_as_computed
+from .single_slices import element_of_slice
+from .slice_sizes import taken_elements
 
 
 def convert_reshape(ctx: Context) -> Value:
@@ -110,6 +112,9 @@ def convert_squeeze(ctx: Context) -> Value:
     shape = ctx.symbolic_shape(x)
     if axes is None:
         axes = tuple(i for i, d in enumerate(ctx.shape(x)) if d == 1)
+    single = element_of_slice(ctx, x, axes)
+    if single is not None:
+        return single
     wrong = [a for a in axes if isinstance(shape[a], int) and shape[a] != 1]
     if wrong:
         raise ctx.fail(f"axes {wrong} of operand 0 ({x.type}) are not of size one")
@@ -169,39 +174,11 @@ def convert_slice(ctx: Context) -> Value:
     begin, stride, sizes = [0] * len(shape), [1] * len(shape), list(shape)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         axis = ctx.axis(x, axis)
-        begin[axis], sizes[axis] = _taken(shape[axis], start, end, step)
+        begin[axis], sizes[axis] = taken_elements(shape[axis], start, end, step)
         stride[axis] = step
     if sizes == list(shape) and all(s == 1 for s in stride):
         return x
     return ctx.emit("slice", x, starts=tuple(begin), steps=tuple(stride), sizes=tuple(sizes))
-
-
-def _taken(size: Size, start: Size, end: Size, step: Size) -> tuple[Size, Size]:
-    """Where a slice of a dimension begins, and how many elements it takes.
-
-    One that goes backwards from before the dimension begins with its first element, other than numpy's (ONNX, Slice).
-    """
-    if not any(map(is_open, (size, start, end, step))):
-        start = -size if step < 0 and start < -size else start
-        taken = range(*slice(start, end, step).indices(size))
-        return (taken.start if len(taken) else 0), len(taken)
-    if is_open(step):
-        raise NotStatic(f"the step of the slice is {step}")
-    first, last = (0, size) if step > 0 else (-1, size - 1)
-    begin, stop = _place(start, size, 0, last), _place(end, size, first, last)
-    return begin, largest(0, ceil_div(stop - begin, step) if step > 0 else ceil_div(begin - stop, -step))
-
-
-def _place(at: Size, size: Size, first: Size, last: Size) -> Size:
-    """The end of a slice. One that is open is taken to lie in a dimension of known size, which is claimed."""
-    low, high = bounds_of(at)
-    may_be_either = low < 0 <= high
-    at = at + size if high < 0 else at
-    least = 0 if may_be_either else first
-    if is_open(at) and not is_open(size) and may_be_natural(last - at) and may_be_natural(at - least):
-        return at
-    counted = at + size * smallest(1, largest(0, -at)) if may_be_either else at
-    return smallest(largest(counted, first), last)
 
 
 def convert_pad(ctx: Context) -> Value:

@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar
 from tilestitch.compiler.ir.blocks import BlockFormat
 from tilestitch.compiler.ir.sizes import ceil_div, is_open
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
-from tilestitch.passes.plan.cpu.gemm import PLANES, ROUNDED, GemmPlan, GemmShape, GemvShape, planes_fit
+from tilestitch.passes.plan.cpu.gemm import LONGEST_SUM, PLANES, ROUNDED, GemmPlan, GemmShape, GemvShape, planes_fit
 from tilestitch.passes.plan.cpu.isa import TILE_ROWS, Dot, Isa
 from tilestitch.passes.plan.cpu.schedules import (
     CpuBlockDotGemmSchedule,
@@ -231,12 +231,18 @@ def _looks_up(form: BlockFormat, isa: Isa) -> bool:
 
 
 def _reduction_block(plan: GemmPlan, rows: Split, isa: Isa) -> int:
-    """Reduction steps per pass: all of them unless a panel would not stay in half of the second-level cache."""
+    """Reduction steps per pass: all of them unless a panel would not stay in half of the second-level cache, or a sum
+    of floats would be too long.
+    """
+    if plan.shape.gates > 1:
+        return plan.steps
     step_bytes = plan.tile.columns * plan.neighbours * storage_bytes(compute_dtype(plan.shape.b_dtype))
     limit = isa.l2_bytes // 2
-    if rows.parts == 1 or plan.steps * step_bytes <= limit or plan.shape.gates > 1:
-        return plan.steps
-    return split_at_most(plan.steps, limit // step_bytes).largest
+    stays = rows.parts == 1 or plan.steps * step_bytes <= limit
+    most = plan.steps if stays else limit // step_bytes
+    if plan.dot is None:
+        most = min(most, LONGEST_SUM)
+    return plan.steps if plan.steps <= most else split_at_most(plan.steps, most).largest
 
 
 def _blocks(plan: GemmPlan, isa: Isa, threads: int) -> tuple[int, int]:

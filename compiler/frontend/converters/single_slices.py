@@ -1,0 +1,143 @@
+"""Slices of which only a run can tell where they begin: their sizes, and the one element that a Squeeze takes.
+
+TensorFlow's `x[:, i]` is such a slice: its step is longer than any dimension, so it takes one element, or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tilestitch.compiler.ir import UNKNOWN, OptionalType, TensorType, Value
+from tilestitch.compiler.ir.claims import may_be_natural
+from tilestitch.compiler.ir.sizes import Size, bounds_of, is_open
+
+from ..builder import Builder, normalize_axis
+from ..found_sizes import Element, Entry, element, entries_of
+from ..symbols import found_size
+from .host_types import Dim, constant_ints
+from .slice_sizes import LONGEST, taken_elements
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What a slice takes along one axis, elements of its operands, and how far its end is beyond its start if that is
+    known.
+    """
+
+    start: Entry
+    end: Entry
+    step: Entry
+    ahead: int | None
+
+
+def cuts_of(x: Value, starts: Value, ends: Value, axes: Value | None, steps: Value | None) -> Mapping[int, Cut] | None:
+    """By axis, or None where the rank, the axes or the number of elements are not known."""
+    firsts, lasts = entries_of(starts), entries_of(ends)
+    if not isinstance(x.type, TensorType) or firsts is None or lasts is None or len(firsts) != len(lasts):
+        return None
+    places = range(len(firsts)) if axes is None else constant_ints(axes)
+    strides = [1] * len(firsts) if steps is None else entries_of(steps)
+    if places is None or strides is None or not len(places) == len(strides) == len(firsts):
+        return None
+    rank = x.type.rank
+    cuts = zip(firsts, lasts, strides, strict=True)
+    ahead = _ahead(ends, starts)
+    return {normalize_axis(p, rank): Cut(*cut, ahead) for p, cut in zip(places, cuts, strict=True)}
+
+
+def sizes_after(cuts: Mapping[int, Cut], x: TensorType, hint: str) -> tuple[Dim, ...]:
+    """The sizes of a slice as far as they are known; those of at most a known number of elements are symbols."""
+    sizes = list(x.shape)
+    for axis, cut in cuts.items():
+        sizes[axis] = _size_after(cut, x.shape[axis], f"{hint}_{axis}")
+    return tuple(sizes)
+
+
+def _size_after(cut: Cut, size: Dim, hint: str) -> Dim:
+    if cut.ahead is not None and cut.step == 1:
+        return found_size(hint, max(0, cut.ahead))
+    if isinstance(size, str):
+        return UNKNOWN
+    known = _numbers(cut)
+    if known is not None:
+        return taken_elements(size, *known)[1]
+    return found_size(hint, 1) if _takes_one(cut, size) else UNKNOWN
+
+
+def _numbers(cut: Cut) -> tuple[int, int, int] | None:
+    """Start, end and step where all are numbers."""
+    start, end, step = cut.start, cut.end, cut.step
+    if isinstance(start, Element) or isinstance(end, Element) or isinstance(step, Element):
+        return None
+    return None if any(map(is_open, (start, end, step))) else (start, end, step)
+
+
+def _takes_one(cut: Cut, size: Size) -> bool:
+    """Whether no second element is taken from a dimension of this size."""
+    if isinstance(cut.step, Element) or is_open(cut.step) or cut.step < 1:
+        return False
+    if cut.step == cut.ahead == 1 or cut.step >= bounds_of(size)[1]:
+        return True
+    return cut.step >= LONGEST and may_be_natural(cut.step - size)
+
+
+def element_of_slice(b: Builder, value: Value, squeezed: Sequence[int]) -> Value | None:
+    """What is left of a slice that takes one element along each of these axes, without them; None if it is no such.
+
+    A Squeeze fails where there is no element: so does a Gather from the place after the last one.
+    """
+    node = value.producer
+    if node is None or node.op != "host.Slice":
+        return None
+    x, starts, ends, *others = node.inputs
+    axes, steps = (None if v is None or v.type == OptionalType(None) else v for v in (*others, None, None)[:2])
+    cuts = cuts_of(x, starts, ends, axes, steps)
+    if cuts is None or any(axis not in cuts for axis in squeezed):
+        return None
+    shape = x.tensor_type.shape
+    for axis, cut in cuts.items():
+        size = shape[axis]
+        if isinstance(size, str):
+            return None
+        if not (_takes_one(cut, size) if axis in squeezed else _takes_all(cut, size)):
+            return None
+    for axis in sorted(squeezed, reverse=True):
+        x = b.gather(x, _place(b, cuts[axis], b.dim(x, axis)), axis)
+    return x
+
+
+def _takes_all(cut: Cut, size: Size) -> bool:
+    known = _numbers(cut)
+    return known is not None and cut.step == 1 and taken_elements(size, *known) == (0, size)
+
+
+def _place(b: Builder, cut: Cut, size: Size) -> Value:
+    """Where the element lies, `size` if there is none."""
+    count = b.size(size)
+    first = _from_begin(b, element(b, cut.start), count)
+    last = cut.end
+    if not isinstance(last, Element) and not is_open(last) and last >= bounds_of(size)[1]:
+        return first
+    return b.select(b.less(first, _from_begin(b, element(b, last), count)), first, count)
+
+
+def _from_begin(b: Builder, at: Value, count: Value) -> Value:
+    """The end of a slice, at least 0, where negative ones count from the end of the dimension."""
+    counted = b.emit("maximum", b.add(at, count), b.constant(0, "int64"))
+    return b.select(b.less(at, 0), counted, at)
+
+
+def _ahead(value: Value, base: Value) -> int | None:
+    """By how much one value is larger than the one that it is computed from by additions of numbers."""
+    found = 0
+    while value is not base:
+        made = value.producer
+        if made is None or made.op != "add":
+            return None
+        step = next((v for v in made.inputs if v.data is not None and v.data.size == 1), None)
+        if step is None or step.data is None:
+            return None
+        found += int(step.data.reshape(()))
+        value = next(v for v in made.inputs if v is not step)
+    return found
