@@ -16,11 +16,12 @@ from tilestitch.passes.contract import PassContext
 from tilestitch.passes.plan import StitchPlan
 from tilestitch.runtime.artifact import ArtifactContents, artifact_bytes, weights_path, write_artifact
 
-from .errors import OptionError
+from .errors import ChangedWeightsError, OptionError
 from .prepare import Prepared
 
 if TYPE_CHECKING:
     from tilestitch.codegen.assemble import Assembled
+    from tilestitch.compiler.frontend.mapped_files import MappedFile
 
 EXPLANATION = "explain.json"
 """The artifact's member that `tilestitch explain` reads."""
@@ -37,10 +38,14 @@ class Specialisation:
 
 @dataclass(frozen=True)
 class CompiledModel:
-    """A compiled model in memory. `specialisations` are in the order in which the shape sets were given."""
+    """A compiled model in memory. `specialisations` are in the order in which the shape sets were given.
+
+    mapped: files of external data that weights are read from when the artifact is written.
+    """
 
     contents: ArtifactContents
     specialisations: tuple[Specialisation, ...]
+    mapped: frozenset[MappedFile] = frozenset()
 
     @property
     def plan(self) -> StitchPlan:
@@ -75,18 +80,28 @@ class CompiledModel:
         """Write the artifact atomically. With stripped weights, they go to `PATH.weights.safetensors` beside it; both
         files are there in the end, or neither.
 
-        Raises OptionError for what is no path, and ArtifactWriteError if the disk is full or the folder cannot be
-        written.
+        Raises OptionError for what is no path, ArtifactWriteError if the disk is full or the folder cannot be written,
+        and ChangedWeightsError if a file of external data was written to since the model was compiled.
         """
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise OptionError(f"path is {path!r}; give the path of the artifact to write")
+        self._check_mapped()
         target = Path(path)
         write_artifact(target, self.contents, weights_path(target) if self.contents.strip_weights else None)
         return target
 
     def to_bytes(self) -> bytes:
-        """The artifact as bytes, for `tilestitch.runtime.load`."""
+        """The artifact as bytes, for `tilestitch.runtime.load`. Raises ChangedWeightsError as `save` does."""
+        self._check_mapped()
         return artifact_bytes(self.contents)
+
+    def _check_mapped(self) -> None:
+        changed = sorted(str(file.path) for file in self.mapped if file.is_changed)
+        if changed:
+            raise ChangedWeightsError(
+                f"{', '.join(changed)}: written to since the model was compiled; the artifact's weights are read from "
+                "there when it is written; compile the model again, and save it before its files are written anew"
+            )
 
 
 def explained(

@@ -143,7 +143,9 @@ def compile_model(
     context = _context(options, backend, threads, plugins, given_sync, policies)
     replayed = None if plan is None else load_plans(plan)
     scopes = None if replayed is None else scopes_of(replayed, shape_sets, [*favoured, *regions], len(favoured))
-    with opened(model, example_inputs, external_data) as source:
+    from tilestitch.compiler.frontend.mapped_files import noting_mapped_files
+
+    with noting_mapped_files() as mapped, opened(model, example_inputs, external_data) as source:
         job = Job(
             source, context, plugins.passes, tuple(expose), replayed, _recorded(options, threads),
             Path(dump_ir) if dump_ir else None, host_steps, donate=tuple(donate), scopes=scopes,
@@ -155,6 +157,7 @@ def compile_model(
             if dims is not None or favoured or donate or scopes is not None:
                 raise
             compiled = _with_open_on_host(compilation, error)
+        compiled = replace(compiled, mapped=frozenset(mapped))
         if report is not None:
             _write_report(report, source, compiled)
     return compiled

@@ -21,6 +21,12 @@ class OpenSizeError(Exception):
     exit_code = 2
 
 
+class ChangedWeightsError(Exception):
+    """A file that weights are read from was written to after the model was compiled."""
+
+    exit_code = 1
+
+
 class ExportError(Exception):
     """PyTorch cannot export the model to ONNX, or lacks what it needs for that (exit code 4)."""
 

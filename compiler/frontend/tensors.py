@@ -14,6 +14,7 @@ from onnx import SparseTensorProto, TensorProto, numpy_helper
 from tilestitch.compiler.ir.types import storage_bytes, to_numpy_dtype
 
 from .errors import ModelError
+from .mapped_files import note_mapped
 from .onnx_types import dtype_of
 
 _PACKED_BITS = {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2}
@@ -88,6 +89,7 @@ def _map_external(tensor: TensorProto, dtype: str, folder: Path | None) -> np.nd
         )
     if count == 0:
         return np.zeros(tuple(tensor.dims), to_numpy_dtype(dtype))
+    note_mapped(path)
     raw = np.memmap(path, np.uint8, "r", entry.offset_bytes, (needed,))
     if bits:
         return _unpack(raw, bits, count, dtype).reshape(tuple(tensor.dims))

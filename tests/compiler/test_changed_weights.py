@@ -1,0 +1,56 @@
+"""Weights are read from external data when the artifact is written: from the file that was compiled, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from tilestitch.compiler import compile_model
+from tilestitch.compiler.errors import ChangedWeightsError
+from tilestitch.runtime import load
+
+WEIGHTS = np.random.default_rng(1).standard_normal((512, 700)).astype(np.float32)
+
+
+def saved(folder: Path) -> Path:
+    """A model whose matrix lies in `m.data`."""
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 20]> g (float[3,512] x) => (float[3,700] y) { y = MatMul(x, w) }'
+    )
+    model.graph.initializer.append(numpy_helper.from_array(WEIGHTS, "w"))
+    path = folder / "m.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="m.data", size_threshold=0)
+    return path
+
+
+def replaced(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_bytes(bytes(WEIGHTS.nbytes))
+    other.replace(path)
+
+
+@pytest.mark.parametrize("change", [Path.unlink, replaced], ids=["deleted", "replaced"])
+def test_the_file_that_was_compiled_stays_there_as_long_as_it_is_mapped(
+    change: Callable[[Path], None], tmp_path: Path
+) -> None:
+    compiled = compile_model(saved(tmp_path))
+    change(tmp_path / "m.data")
+    x = np.ones((3, 512), np.float32)
+    with load(compiled.to_bytes()) as module:
+        np.testing.assert_allclose(module.run({"x": x})["y"], x @ WEIGHTS, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("nbytes", [100, WEIGHTS.nbytes], ids=["shorter", "as long"])
+def test_a_file_that_was_written_in_place_is_refused(nbytes: int, tmp_path: Path) -> None:
+    compiled = compile_model(saved(tmp_path))
+    (tmp_path / "m.data").write_bytes(bytes(nbytes))
+    with pytest.raises(ChangedWeightsError, match=r"m\.data: written to since .*; compile the model again"):
+        compiled.to_bytes()
+    with pytest.raises(ChangedWeightsError, match=r"m\.data"):
+        compiled.save(tmp_path / "m.tsm")
+    assert not (tmp_path / "m.tsm").exists()
