@@ -36,9 +36,6 @@ WARP = 32
 MOST_WAITING = 16
 """Registers of a thread in which one operand may wait."""
 
-COLUMN_GAP = 6
-"""Results between rows in shared memory that leave column by column: neighbouring rows do not meet in a bank then."""
-
 AT_ONCE = 4
 """Elements that a thread fetches together where they do not wait."""
 
@@ -219,7 +216,7 @@ class _Block:
     def _finish(self) -> None:
         """Sixteen rows of every warp at a time, through shared memory, to the sink."""
         tile, by_columns = self.tile, self.sink.along_rows
-        stride = tile.bn + COLUMN_GAP if by_columns else tile.result_stride
+        stride = tile.turned_stride if by_columns else tile.result_stride
         row = named(self.warp_row * 16 + self.lane // 4)
         column = named(self.warp_column * (tile.columns * 8) + self.lane % 4 * 2)
         with unrolled(tile.rows) as i:

@@ -103,7 +103,7 @@ def _lanes(group: Anchored, gemm: IndexedGemm) -> int:
 
 
 def results_lie_along_rows(group: Anchored, gemm: IndexedGemm) -> bool:
-    """Whether neighbouring rows lie together in the outputs, and columns do not; not with gates, or rows after it."""
+    """Whether rows, and not columns, lie together in the largest output; never with gates, or rows after the GEMM."""
     extents = (gemm.batch, gemm.m, gemm.n)
     plain = gemm.gated is None and group.after is None
     return plain and rows_lie_together(group.roles, group.outputs, gemm.place, extents)

@@ -41,8 +41,9 @@ def rows_lie_together(roles: Roles, outputs: Sequence[Value], place: Place, exte
     extents: of batch, row and column. False where it depends on open sizes.
     """
     _, rows, columns = extents
-    static = [value for value in outputs if value.tensor_type.is_static]
-    if is_open(rows) or is_open(columns) or rows < 2 or columns < 2 or len(static) < len(outputs) or not outputs:
+    if not outputs or not all(value.tensor_type.is_static for value in outputs):
+        return False
+    if is_open(rows) or is_open(columns) or rows < 2 or columns < 2:
         return False
     largest = max(outputs, key=lambda value: value.tensor_type.num_elements)
     views = _views_before(roles, largest)

@@ -181,6 +181,13 @@ class MmaTile:
         return self.bn + 8
 
     @property
+    def turned_stride(self) -> int:
+        """The same where results leave column by column, within the same memory: neighbouring rows do not meet in a
+        bank.
+        """
+        return self.bn + 6
+
+    @property
     def shared_bytes(self) -> int:
         return max(self.itemsize * self.stages * self.stage, 4 * FRAGMENT_ROWS * self.wm * self.result_stride)
 

@@ -14,7 +14,7 @@
 
 namespace emu {
 
-constexpr uint32_t sector_bytes = 32, banks = 32, bank_bytes = 4, wavefront_bytes = 128;
+constexpr uint32_t sector_bytes = 32, banks = 32, bank_bytes = 4;
 
 namespace {
 
@@ -34,11 +34,11 @@ struct Site {  // of an access in the code
 
 struct Pending {  // what a warp has under way at a place
   std::deque<Request> requests;
-  uint64_t first = 0;     // the number of the oldest one
-  uint64_t done[32] = {}; // how often each lane has come
+  uint64_t first = 0;      // the number of the oldest one
+  uint64_t done[32] = {};  // how often each lane has come
 };
 
-// As `_Record` of requests.py.
+// `RequestRecord` of requests.py.
 struct Counted {
   const void* pc;
   uint64_t requests, bytes, transactions, least;
