@@ -10,7 +10,7 @@ import numpy as np
 
 from tilestitch.compiler.ir import Graph, Node, TensorType, Value, is_elementwise
 from tilestitch.compiler.ir.sizes import Size, is_open
-from tilestitch.compiler.ir.types import broadcast_shapes, dtype_kind, is_float, types_compatible
+from tilestitch.compiler.ir.types import broadcast_shapes, dtype_kind, is_float
 from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import (
@@ -112,11 +112,11 @@ def select_of_known_condition(graph: Graph, node: Node) -> Replacement | None:
     if known is None and a is not b:
         return None
     chosen = a if known is None or known else b
-    if types_compatible(chosen.type, node.output.type) and is_sized(chosen) and is_sized(node.output):
+    if not is_sized(node.output) or not is_sized(chosen):
+        return None
+    if chosen.type == node.output.type:  # a size of 1 is not the open size that it may be
         return [chosen]
-    if is_sized(node.output) and is_sized(chosen):
-        return [emit_like(graph, node, "broadcast_to", chosen, shape=node.output.shape)]
-    return None
+    return [emit_like(graph, node, "broadcast_to", chosen, shape=node.output.shape)]
 
 
 def implicit_broadcast(graph: Graph, node: Node) -> Replacement | None:

@@ -110,3 +110,19 @@ def test_a_node_that_no_open_size_mends_is_invalid() -> None:
     text = "(float[b, 4] x, float[5, 3] w, float[b, 3] z) => (float[b, 3] y) { p = MatMul(x, w)  y = Add(p, z) }"
     with pytest.raises(InvalidNodeError, match=r"MatMul_0.*inner dimensions 4 and 5"):
         compile_model(model(text))
+
+
+@pytest.mark.parametrize("condition", [0, 1])
+@pytest.mark.parametrize(("first", "second"), [("1", "b"), ("b", "1"), ("a", "b")])
+def test_what_a_known_condition_chooses_is_as_large_as_both_together(condition: int, first: str, second: str) -> None:
+    proto = model(
+        f"(float[{first}, 5] x, float[{second}, 5] z) => (float[n, 5] y) <bool c = {{{condition}}}>"
+        " { y = Where(c, x, z) }"
+    )
+    sizes = [(m, n) for m, n in [(1, 1), (1, 3), (3, 1), (7, 7), (1, 0)] if first != "1" or m == 1]
+    check(proto, *({"x": (m, 5), "z": (n, 5)} for m, n in sizes if second != "1" or n == 1))
+
+
+def test_what_a_condition_chooses_of_the_same_is_as_large_as_the_condition() -> None:
+    proto = model("(float[b, 5] x, float[1, 5] z) => (float[n, 5] y) { c = Less(x, x)  y = Where(c, z, z) }")
+    check(proto, *({"x": (b, 5), "z": (1, 5)} for b in (0, 1, 3)))
