@@ -99,7 +99,7 @@ class CompiledModel:
         changed = sorted(str(file.path) for file in self.mapped if file.is_changed)
         if changed:
             raise ChangedWeightsError(
-                f"{', '.join(changed)}: written to since the model was compiled; the artifact's weights are read from "
+                f"{', '.join(changed)}: changed since the model was compiled; the artifact's weights are read from "
                 "there when it is written; compile the model again, and save it before its files are written anew"
             )
 

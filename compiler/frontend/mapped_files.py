@@ -15,28 +15,32 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class MappedFile:
-    """A file as it was when it was mapped. size_bytes, mtime_ns: of the file `inode` of `device`."""
+    """A file as it was when it was mapped. changed_ns: when the file `inode` of `device` was last changed, which no
+    program can set back, as it can the time of the last write.
+    """
 
     path: Path
     device: int
     inode: int
     size_bytes: int
-    mtime_ns: int
+    changed_ns: int
 
     @staticmethod
     def of(path: Path) -> MappedFile:
         found = path.stat()
-        return MappedFile(path.resolve(), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        return MappedFile(path.resolve(), found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
 
     @property
     def is_changed(self) -> bool:
-        """Whether the file was written to. One that was deleted or replaced is still there for those that map it."""
+        """Whether the file may have been written to: also a new mode or link counts. One that was deleted or replaced
+        is still there for those that map it; if it was renamed, and written to then, that is not seen.
+        """
         try:
             found = MappedFile.of(self.path)
         except OSError:
             return False
         same_file = (found.device, found.inode) == (self.device, self.inode)
-        return same_file and (found.size_bytes, found.mtime_ns) != (self.size_bytes, self.mtime_ns)
+        return same_file and (found.size_bytes, found.changed_ns) != (self.size_bytes, self.changed_ns)
 
 
 _MAPPED: ContextVar[set[MappedFile] | None] = ContextVar("mapped", default=None)

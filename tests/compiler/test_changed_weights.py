@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,11 +46,26 @@ def test_the_file_that_was_compiled_stays_there_as_long_as_it_is_mapped(
         np.testing.assert_allclose(module.run({"x": x})["y"], x @ WEIGHTS, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("nbytes", [100, WEIGHTS.nbytes], ids=["shorter", "as long"])
-def test_a_file_that_was_written_in_place_is_refused(nbytes: int, tmp_path: Path) -> None:
+def shorter(path: Path) -> None:
+    path.write_bytes(bytes(100))
+
+
+def as_long(path: Path) -> None:
+    path.write_bytes(bytes(WEIGHTS.nbytes))
+
+
+def with_its_old_time(path: Path) -> None:
+    """As `rsync --inplace --times` writes it."""
+    before = path.stat()
+    path.write_bytes(bytes(WEIGHTS.nbytes))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("write", [shorter, as_long, with_its_old_time])
+def test_a_file_that_was_written_in_place_is_refused(write: Callable[[Path], None], tmp_path: Path) -> None:
     compiled = compile_model(saved(tmp_path))
-    (tmp_path / "m.data").write_bytes(bytes(nbytes))
-    with pytest.raises(ChangedWeightsError, match=r"m\.data: written to since .*; compile the model again"):
+    write(tmp_path / "m.data")
+    with pytest.raises(ChangedWeightsError, match=r"m\.data: changed since .*; compile the model again"):
         compiled.to_bytes()
     with pytest.raises(ChangedWeightsError, match=r"m\.data"):
         compiled.save(tmp_path / "m.tsm")
