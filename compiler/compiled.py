@@ -17,6 +17,7 @@ from tilestitch.passes.plan import StitchPlan
 from tilestitch.runtime.artifact import ArtifactContents, artifact_bytes, weights_path, write_artifact
 
 from .errors import ChangedWeightsError, OptionError
+from .options import is_path
 from .prepare import Prepared
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class CompiledModel:
         Raises OptionError for what is no path, ArtifactWriteError if the disk is full or the folder cannot be written,
         and ChangedWeightsError if a file of external data was written to since the model was compiled.
         """
-        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        if not is_path(path):
             raise OptionError(f"path is {path!r}; give the path of the artifact to write")
         self._check_mapped()
         target = Path(path)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tilestitch.runtime.cpu.threads import MAX_THREADS
 
 from .errors import OptionError
 from .prepare import Progress
@@ -80,8 +83,19 @@ def _check_flag(name: str, value: Any) -> None:
 
 
 def _check_path(name: str, value: Any) -> None:
-    if value is not None and not (isinstance(value, str | os.PathLike) and os.fspath(value)):
+    if value is not None and not is_path(value):
         raise OptionError(f"{name} is {value!r}; give a path, or None")
+
+
+def is_path(value: Any) -> bool:
+    """Whether a file can be named so: text or a path, not empty, and without a zero byte."""
+    return isinstance(value, str | os.PathLike) and os.fspath(value) not in ("", b"") and "\0" not in str(value)
+
+
+def _check_folder(name: str, value: Any) -> None:
+    _check_path(name, value)
+    if value is not None and Path(value).exists() and not Path(value).is_dir():
+        raise OptionError(f"{name} is {str(value)!r}, which is a file; give a folder, which need not exist yet")
 
 
 def _check_names(name: str, value: Any) -> None:
@@ -97,7 +111,10 @@ def _check_count(name: str, value: Any, least: int, wanted: str) -> None:
 
 
 def _check_threads(name: str, value: Any) -> None:
-    _check_count(name, value, 1, "an integer of at least 1, or None for all cores")
+    wanted = f"an integer from 1 to {MAX_THREADS}, or None for all cores"
+    _check_count(name, value, 1, wanted)
+    if value is not None and value > MAX_THREADS:
+        raise OptionError(f"{name} is {value}; give {wanted}")
 
 
 def _check_bytes(name: str, value: Any) -> None:
@@ -112,7 +129,8 @@ def _check_seconds(name: str, value: Any) -> None:
 
 _CHECKS: tuple[tuple[Callable[[str, Any], None], tuple[str, ...]], ...] = (
     (_check_flag, ("winograd", "installed_plugins", "frozen", "strip_weights", "keep_source", "host_steps")),
-    (_check_path, ("records", "dump_ir", "report", "nvcc")),
+    (_check_path, ("records", "report", "nvcc")),
+    (_check_folder, ("dump_ir",)),
     (_check_names, ("keep_fp32", "expose", "donate")),
     (_check_threads, ("num_threads",)),
     (_check_bytes, ("branch_bytes",)),

@@ -70,6 +70,9 @@ def load(
     """
     name = DeviceName.parse(device)
     threads = thread_count(num_threads)
+    for option, value in (("verify", verify), ("sync", sync)):
+        if not isinstance(value, bool):
+            raise InputError(f"{option} is {value!r}; give True or False")
     if not isinstance(donate, list | tuple):
         raise InputError(f"donate is {donate!r}; give a list of names of caches, or of patterns such as 'past_*'")
     artifact = read_artifact(source, verify=verify)

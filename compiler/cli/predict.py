@@ -100,6 +100,9 @@ def _names(text: str) -> list[str]:
             f"--device {text!r}: the name of a GPU is missing; give names such as h100, or JSON files, and a comma "
             "between two"
         )
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise errors.UsageError(f"--device {text!r}: {', '.join(twice)} is named twice; name each GPU once")
     return names
 
 

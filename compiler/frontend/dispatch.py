@@ -52,7 +52,7 @@ def convert_node(scope: Scope, node: NodeProto, name: str) -> None:
         ) from error
     except (IRError, ValueError, IndexError, TypeError, KeyError, ArithmeticError) as error:
         # Converters rely on the ranks and counts that ONNX prescribes; a node that breaks them ends up here.
-        raise _misfit(f"node {name!r} ({node.op_type})", error) from error
+        raise _misfit(f"node {name!r} ({node.op_type})", scope.module.shapes, error) from error
     except MemoryError as error:
         raise ConversionError(
             f"node {name!r} ({node.op_type}): there is no memory to compute its result when compiling ({error}); "
@@ -64,9 +64,15 @@ def convert_node(scope: Scope, node: NodeProto, name: str) -> None:
             scope.bind(output, value)
 
 
-def _misfit(node: str, error: Exception) -> ConversionError:
+def _misfit(node: str, shapes: Mapping[str, Sequence[int]], error: Exception) -> ConversionError:
     symbols = symbols_in_force()
     sizes = "" if symbols is None else symbols.in_words()
+    if not sizes and shapes:
+        given = ", ".join(f"{name} of {list(shape)}" for name, shape in shapes.items())
+        return InvalidNodeError(
+            f"{node}: its operands or attributes do not fit ONNX's definition ({error}) where these shapes are given: "
+            f"{given}; give others if the model is for others, else correct the node"
+        )
     if not sizes:
         return InvalidNodeError(
             f"{node}: its operands or attributes do not fit ONNX's definition ({error}); "

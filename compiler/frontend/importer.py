@@ -177,7 +177,7 @@ def _converted(model: CheckedModel, shapes: dict[str, Sequence[int]], symbols: S
     proto = model.proto
     for _ in range(MOST_ROUNDS):
         claims: dict[Claim, None] = {}
-        module = replace(model.module, counters={}, named=set())
+        module = replace(model.module, counters={}, named=set(), shapes=shapes)
         scope = Scope(module, Graph(proto.graph.name or "main"), model.opsets)
         with noting(claims.setdefault), nullcontext() if symbols is None else symbols.in_force():
             _add_inputs(scope, proto, shapes, symbols)
@@ -313,7 +313,10 @@ def _add_inputs(scope: Scope, proto: ModelProto, shapes: dict[str, Sequence[int]
     formal = [i for i in proto.graph.input if i.name not in constants]
     unknown = [name for name in shapes if name not in {i.name for i in formal}]
     if unknown:
-        raise ModelError(f"shapes given for {unknown}, but the model's inputs are {[i.name for i in formal]}")
+        raise ModelError(
+            f"shapes are given for {', '.join(unknown)}; give them for inputs of the model: "
+            f"{', '.join(i.name for i in formal)}"
+        )
     types = [_input_type(i, shapes.get(i.name)) for i in formal]
     sizes = _symbol_sizes(formal, shapes)
     if symbols is not None:
@@ -335,17 +338,20 @@ def _input_type(info: ValueInfoProto, shape: Sequence[int] | None) -> Type:
     if shape is None:
         return declared
     if any(d < 0 for d in shape):
-        raise ModelError(f"the shape {tuple(shape)} given for input {info.name!r} has a negative size")
+        raise ModelError(
+            f"the shape {tuple(shape)} given for input {info.name!r} has a negative size; give sizes of 0 or more"
+        )
     if isinstance(declared, AnyRankTensor):
         return TensorType(declared.dtype, tuple(shape))
     if not isinstance(declared, TensorType):
-        raise ModelError(f"a shape is given for input {info.name!r}, but its type is {declared}")
+        raise ModelError(f"a shape is given for input {info.name!r}, but its type is {declared}; leave it out")
     fits = len(shape) == declared.rank and all(
         isinstance(d, str) or d == s for d, s in zip(declared.shape, shape, strict=True)
     )
     if not fits:
         raise ModelError(
-            f"the shape {tuple(shape)} given for input {info.name!r} does not fit its declared type {declared}"
+            f"the shape {tuple(shape)} given for input {info.name!r} does not fit its declared type {declared}; "
+            "give a shape of this rank, with its fixed sizes"
         )
     return declared.with_shape(tuple(shape))
 

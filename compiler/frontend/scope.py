@@ -6,7 +6,7 @@ becomes an extra input of the inner graph, and the outer value is remembered so 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,6 +39,8 @@ class Module:
     functions: Mapping[FunctionKey, FunctionProto]
     folder: Path | None
     """Where external data may lie."""
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Those that were given, of the model's inputs."""
     counters: dict[str, int] = field(default_factory=dict)
     named: set[Value] = field(default_factory=set)
     """Values that bear a name of the ONNX model."""

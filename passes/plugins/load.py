@@ -237,6 +237,8 @@ def _given(item: object, available: dict[str, Identity]) -> _Member:
 
 
 def _from_text(text: str, available: dict[str, Identity], broken: Mapping[str, str]) -> list[_Member]:
+    if not text.strip():
+        raise PipelineError(f"--pass {text!r}: the name of a pass is missing; give one, or leave the option out")
     return [_member(entry, available, broken, text) for entry in parse_text(text)]
 
 

@@ -228,6 +228,13 @@ def test_a_gpu_without_a_name_is_refused(device: str, tmp_path: Path, capsys: py
     assert f"--device {device!r}: the name of a GPU is missing" in capsys.readouterr().err
 
 
+def test_a_gpu_that_is_named_twice_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(b"x")
+    assert main.main(["predict", str(model), "--device", "h100,l4,h100"]) == errors.USER
+    assert "h100 is named twice" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("factory", "said"),
     [

@@ -200,7 +200,10 @@ def test_all_missing_operators_are_named_at_once() -> None:
         ({"num_threads": 0}, "num_threads is 0; give"),
         ({"num_threads": "2"}, "num_threads is '2'; give"),
         ({"num_threads": True}, "num_threads is True; give"),
+        ({"num_threads": 1025}, "num_threads is 1025; give an integer from 1 to 1024"),
         ({"passes": ["no.such.module:Pass"]}, "no.such.module"),
+        ({"passes": ""}, "the name of a pass is missing"),
+        ({"passes": [" "]}, "the name of a pass is missing"),
         ({"installed_plugins": None}, "installed_plugins is None; give True or False"),
         ({"winograd": "no"}, "winograd is 'no'; give True or False"),
         ({"dims": "n=1..4"}, "dims is 'n=1..4'; give ranges by the names"),
@@ -219,6 +222,7 @@ def test_all_missing_operators_are_named_at_once() -> None:
         ({"plan_budget_s": "1"}, "plan_budget_s is '1'; give seconds"),
         ({"records": 1}, "records is 1; give a path"),
         ({"dump_ir": ""}, "dump_ir is ''; give a path"),
+        ({"dump_ir": __file__}, "test_driver.py', which is a file; give a folder"),
         ({"report": ""}, "report is ''; give a path"),
         ({"nvcc": 1}, "nvcc is 1; give a path"),
         ({"progress": 1}, "progress is 1; give a function"),
@@ -230,7 +234,7 @@ def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> No
     assert caught.value.exit_code in (1, 2)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("path", [None, 1, ""])
+@pytest.mark.parametrize("path", [None, 1, "", "a\0b"])
 def test_what_is_no_path_is_refused_when_it_is_saved_or_loaded(path: Any) -> None:
     compiled = compile_model(chain("Exp"))
     with pytest.raises(OptionError, match="give the path of the artifact"):

@@ -213,8 +213,16 @@ def test_given_shapes_set_named_dimensions_everywhere() -> None:
 
 @pytest.mark.parametrize("shapes", [{"x": (2,)}, {"x": (2, 5)}, {"missing": (1,)}, {"x": (-1, 4)}])
 def test_shapes_that_do_not_fit(shapes: dict[str, tuple[int, ...]]) -> None:
-    with pytest.raises(ModelError):
+    with pytest.raises(ModelError, match="; give"):
         import_model(linear(["batch", 4]), shapes)
+
+
+def test_shapes_that_fit_their_inputs_and_not_a_node_are_named_with_it() -> None:
+    inputs = [info("x", ["a", "b"]), info("z", ["c", "d"])]
+    model = model_of([helper.make_node("MatMul", ["x", "z"], ["y"], name="m")], inputs, [info("y", None)])
+    message = r"node 'm'.*inner dimensions 4 and 3.*shapes are given: x of \[2, 4\], z of \[3, 5\]; give others"
+    with pytest.raises(ConversionError, match=message):
+        import_model(model, {"x": (2, 4), "z": (3, 5)})
 
 
 def test_contradicting_sizes_of_one_named_dimension() -> None:

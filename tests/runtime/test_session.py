@@ -456,6 +456,14 @@ def test_other_devices(tmp_path: Path, device: str, message: str) -> None:
     assert caught.value.exit_code == (1 if "unknown" in message else 4)
 
 
+@pytest.mark.parametrize("option", [{"sync": "off"}, {"verify": 0}])
+def test_flags_of_another_type_are_refused(tmp_path: Path, option: dict[str, Any]) -> None:
+    path = tmp_path / "m.tsm"
+    write_artifact(path, contents(increment_program(), weights={"w": W}))
+    with pytest.raises(InputError, match="; give True or False"):
+        load(path, **option)
+
+
 @pytest.mark.parametrize(
     ("target", "message"),
     [
