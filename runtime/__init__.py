@@ -1,11 +1,12 @@
-"""The thin runtime: reads an artifact, maps its weights and kernels, and runs it. Needs numpy and the standard library.
+"""Minimal runtime that reads an artifact, maps its weights and kernels, and runs it. Needs only numpy and the standard
+library.
 
     from tilestitch.runtime import load
 
     module = load("model.tsm")
     outputs = module.run({"x": x})
 
-The names below are imported when they are first used, so that `import tilestitch.runtime` costs next to nothing.
+The names below are imported lazily, on first use, so that `import tilestitch.runtime` costs next to nothing.
 """
 
 from __future__ import annotations

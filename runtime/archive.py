@@ -1,9 +1,9 @@
-"""The container: a zip file in one canonical form. Members are stored or deflated, and their data begins on 64-byte
-boundaries.
+"""Reader and writer of the artifact's container: a zip file in one canonical form. Members are stored or deflated, and
+their data begins on 64-byte boundaries.
 
-For given bytes of the members there is exactly one valid file, so the reader can demand every byte outside of them to
-be what the writer would have written. Any zip tool can read the result. Numbers and fields are those of PKWARE's
-APPNOTE, sections 4.3 and 4.5.
+Given the members' bytes there is exactly one valid file, so the reader can require every byte outside them to equal
+what the writer would have written. Any zip tool can read the result. Numbers and fields are those of PKWARE's APPNOTE,
+sections 4.3 and 4.5.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ _NAME_LIMIT = 255
 _MEMBER_LIMIT = 4096
 _STORED, _DEFLATED = 0, 8
 LEVEL = 9
-"""Of deflating."""
+"""zlib compression level of deflated members."""
 MOST_INFLATED = 128
-"""Times that a member may be larger than its bytes in the file: what would be more is stored, and refused when read."""
+"""Largest ratio of a member's inflated size to its size in the file. Data that deflates better is stored; a larger
+ratio is refused when read.
+"""
 
 
 @dataclass(frozen=True)
 class Member:
-    """A member of the archive: `size` bytes at `offset` of the file, which are its data, or, deflated, `inflated` bytes
-    of data; `crc32` is that of the data.
+    """A member of the archive: `size` bytes at `offset` of the file. They are its data, or, if deflated, inflate to
+    `inflated` bytes of data. `crc32` is that of the data.
     """
 
     name: str
@@ -69,7 +71,7 @@ def _is_large(member: Member) -> bool:
 
 
 def _local_header(member: Member) -> bytes:
-    """The header before the data, its extra field padded so that the data is aligned."""
+    """Return the local file header, its extra field padded so that the data is aligned."""
     name = member.name.encode("ascii")
     large = struct.pack("<HHQQ", 1, 16, member.size, member.size) if member.size >= _LIMIT else b""
     unpadded = member.header_offset + 30 + len(name) + len(large) + 6
@@ -94,7 +96,7 @@ def _central_entry(member: Member) -> bytes:
 
 
 def _directory(members: Iterable[Member], start: int) -> bytes:
-    """All that follows the members' data: the central directory and its end records."""
+    """Return everything after the members' data: the central directory and its end records."""
     entries = [_central_entry(member) for member in members]
     size, count = sum(map(len, entries)), len(entries)
     end64 = b""
@@ -109,7 +111,7 @@ def _directory(members: Iterable[Member], start: int) -> bytes:
 
 
 class ArchiveWriter:
-    """Writes members one after the other to a seekable binary file; `finish` writes the directory."""
+    """Writer of members, one after the other, to a seekable binary file; `finish` writes the directory."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -117,8 +119,8 @@ class ArchiveWriter:
         self._position = 0
 
     def add(self, name: str, size: int, chunks: Iterable[bytes | memoryview], deflates: bytes | None = None) -> None:
-        """Write a member of `size` bytes; deflates: the data that they are when they are inflated. Raises `ValueError`
-        when the name is not fit for a member, or the size is wrong.
+        """Write a member of `size` bytes; `deflates` is its inflated data if it is deflated. Raises `ValueError` for a
+        name that is not fit for a member or a wrong size.
         """
         if not is_member_name(name) or any(member.name == name for member in self._members):
             raise ValueError(f"{name!r} is no fit name for a new member")
@@ -147,8 +149,8 @@ class ArchiveWriter:
 
 
 def deflated(data: bytes) -> bytes | None:
-    """The bytes of a member that holds `data`; None where it is better stored: it would be no smaller, or by so much
-    that it is refused when it is read.
+    """Return the deflated bytes of `data`, or None if it should be stored: it would not shrink, or shrink so much that
+    the reader would refuse it.
     """
     packer = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     packed = packer.compress(data) + packer.flush()
@@ -157,7 +159,7 @@ def deflated(data: bytes) -> bytes | None:
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A new file that takes the place of `path` when the block ends well, and is removed when it does not.
+    """Open a new file that replaces `path` when the block ends without an error, and is removed otherwise.
 
     Raises `ArtifactWriteError` when the disk is full, the folder is missing, and the like.
     """
@@ -167,8 +169,8 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def atomic_files(*paths: str | os.PathLike[str]) -> Iterator[tuple[BinaryIO, ...]]:
-    """New files that take the places of `paths` when the block ends well and all of them lie on the disk; none does
-    when anything fails before.
+    """Open new files that replace `paths` when the block ends without an error and all are on disk; on any earlier
+    failure none of them does.
 
     Raises `ArtifactWriteError` as `atomic_file` does.
     """
@@ -201,11 +203,11 @@ def atomic_files(*paths: str | os.PathLike[str]) -> Iterator[tuple[BinaryIO, ...
 
 
 def irreplaceable(path: Path) -> str | None:
-    """Why a new file must not take the place of `path`: it is a device, a pipe or the like; None if it may."""
+    """Return why a new file must not replace `path` (it is a device, a pipe or the like), or None if it may."""
     try:
         mode = path.stat().st_mode
     except OSError:
-        return None  # there is none; what else is wrong shows when it is written
+        return None  # there is none; any other problem shows when it is written
     return None if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else "is a device, a pipe or a socket, and no regular file"
 
 
@@ -230,12 +232,14 @@ def _sync_folder(folder: Path) -> None:
 
 
 def is_member_name(name: str) -> bool:
-    """Whether a member may have this name: relative, of plain characters, without `.`, `..` or empty parts."""
+    """Return whether a member may have this name: a relative path of plain characters, without `.`, `..` or empty
+    parts.
+    """
     return len(name) <= _NAME_LIMIT and _NAME.fullmatch(name) is not None
 
 
 def why_not_inflated(size: int, inflated: int) -> str | None:
-    """Why a member of `size` bytes is not to be inflated to so many; None if it may be."""
+    """Return why a member of `size` bytes must not be inflated to `inflated` bytes, or None if it may be."""
     if inflated >= _LIMIT:
         return "has 4 GiB or more"
     if inflated <= size:
@@ -246,8 +250,8 @@ def why_not_inflated(size: int, inflated: int) -> str | None:
 
 
 def member_data(data: memoryview, member: Member) -> memoryview:
-    """What a member holds: a view of the archive's bytes where it is stored, else inflated, never to more than its
-    header says. Raises `ArtifactIntegrityError` when its bytes are no such data.
+    """Return a member's data: a view of the archive's bytes if it is stored, else inflated, never beyond the size in
+    its header. Raises `ArtifactIntegrityError` when its bytes are not such data.
     """
     view = data[member.offset : member.offset + member.size]
     if member.inflated is None:
@@ -263,11 +267,11 @@ def member_data(data: memoryview, member: Member) -> memoryview:
 
 
 def read_directory(data: memoryview, file: str) -> dict[str, Member]:
-    """The members of an archive, in the order of the file.
+    """Return the members of an archive, in file order.
 
-    Raises `NotAnArtifactError` for what is no zip or is cut off, `ArtifactLayoutError` for every deviation from the
-    canonical form.
-    `file` is for messages.
+    Raises `NotAnArtifactError` for a file that is no zip or is truncated, `ArtifactLayoutError` for every deviation
+    from the canonical form.
+    `file` is its name for messages.
     """
     if len(data) < 4 or bytes(data[:4]) != _LOCAL:
         raise NotAnArtifactError("this is not a tilestitch artifact", file=file, remedy="name a .tsm file")
@@ -291,7 +295,7 @@ def read_directory(data: memoryview, file: str) -> dict[str, Member]:
 
 
 def _read_end(data: memoryview, file: str) -> tuple[int, int]:
-    """Where the central directory starts, and how many entries it has."""
+    """Return the offset of the central directory and its number of entries."""
     end = len(data) - 22
     if end < 0 or bytes(data[end : end + 4]) != _END:
         raise NotAnArtifactError("the file is cut off, or something was appended to it", file=file)
@@ -307,7 +311,7 @@ def _read_end(data: memoryview, file: str) -> tuple[int, int]:
 
 
 def _read_entry(data: memoryview, position: int, file: str) -> tuple[Member, int]:
-    """The directory entry at `position`, and where the next one is."""
+    """Return the directory entry at `position` and the offset of the next one."""
     if position + 46 > len(data) or bytes(data[position : position + 4]) != _CENTRAL:
         raise ArtifactLayoutError("the archive's directory is damaged", file=file)
     _, flags, method, _, _, crc32, size, whole = struct.unpack_from("<HHHHHIII", data, position + 6)

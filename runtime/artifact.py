@@ -1,4 +1,4 @@
-"""Writing and reading `.tsm` artifacts. `docs/artifact.md` describes the file.
+"""Writer and reader of `.tsm` artifacts. `docs/artifact.md` describes the file.
 
 write_artifact("model.tsm", ArtifactContents(programs=…, weights=…, kernels={CPU_LIBRARY: link(objects, exports)}, …))
 artifact = read_artifact("model.tsm")
@@ -42,47 +42,48 @@ from .safetensors import Tensor
 
 MANIFEST, PLAN, PROGRAM, WEIGHTS = "manifest.json", "plan.json", "program.json", "weights.safetensors"
 DEFLATED_WEIGHTS = "deflated.safetensors"
-"""The weights that are inflated at load rather than mapped: of each element the first byte, then of each the second, …,
-since the bytes of scales and biases deflate better so.
+"""Weights that are inflated at load rather than mapped. Stored as byte planes: the first byte of every element, then
+the second of every element, …, since the bytes of scales and biases deflate better so.
 """
 CPU_LIBRARY = "kernels/cpu.so"
-"""The kernels of a CPU artifact."""
+"""Member with the kernels of a CPU artifact."""
 
 _KERNELS = re.compile(r"kernels/(cpu\.so|sm_\d+[af]?(/\d+)?\.cubin|compute_\d+[af]?(/\d+)?\.ptx)")
 _RESERVED = (MANIFEST, PLAN, PROGRAM, WEIGHTS, DEFLATED_WEIGHTS)
 _TRIED_BYTES, _INFLATED_FROM_BYTES = 8 << 20, 1 << 20
-"""The smallest weights, so many bytes of them, are deflated where that pays, until so many bytes are to be inflated at
-load, which takes about 10 ms.
+"""The smallest weights, up to `_TRIED_BYTES` in total, are deflated where that pays, until `_INFLATED_FROM_BYTES` are
+to be inflated at load, which takes about 10 ms.
 """
 _WORTH = 1 / 64
-"""Of a tensor's bytes: what must be saved for it to be inflated at load."""
+"""Least fraction of a tensor's bytes that deflating must save."""
 
 
 def cubin_member(architecture: str, number: int | None = None) -> str:
-    """Machine code for `architecture` (`sm_90a`): all of it, or part `number` of several."""
+    """Return the member name of a cubin for `architecture` (`sm_90a`): all of its machine code, or part `number` of
+    several.
+    """
     return f"kernels/{architecture}{'' if number is None else f'/{number}'}.cubin"
 
 
 def ptx_member(architecture: str, number: int | None = None) -> str:
-    """PTX for `architecture` (`compute_90`): all of it, or part `number` of several."""
+    """Return the member name of the PTX for `architecture` (`compute_90`): all of it, or part `number` of several."""
     return f"kernels/{architecture}{'' if number is None else f'/{number}'}.ptx"
 
 
 def cuda_source_member(symbol: str) -> str:
-    """The CUDA text of one kernel, which `--keep-source` keeps and the emulated device runs."""
+    """Return the member name of one kernel's CUDA text, which `--keep-source` keeps and the emulated device runs."""
     return f"kernels/cuda/{symbol}.cu"
 
 
 @dataclass(frozen=True)
 class ArtifactContents:
-    """What goes into an artifact.
+    """Contents of an artifact to be written.
 
-    `programs`: one per specialisation, and those that are `plain` after them; `signatures`: those of the kernels that
-    they launch, by symbol. `weights`:
-    arrays by the names that `Constant` locations use. `kernels`: machine code by member name (`cubin_member`, …), empty
-    when all steps run on the host. `plan`: the StitchPlan as JSON data. `extra`: further members by name, for instance
-    `explain.json` or `kernels/gemm.ll`. `strip_weights`: leave the weights out; they are
-    supplied at load. `precision`: of contractions with float32 operands.
+    `programs`: one per specialisation, followed by the `plain` ones; `signatures`: of the kernels that they launch, by
+    symbol. `weights`: arrays by the names that `Constant` locations use. `kernels`: machine code by member name
+    (`cubin_member`, …), empty when all steps run on the host. `plan`: the StitchPlan as JSON data. `extra`: further
+    members by name, for instance `explain.json` or `kernels/gemm.ll`. `strip_weights`: leave the weights out; they are
+    supplied at load. `precision`: that of contractions with float32 operands.
     """
 
     programs: tuple[Program, ...]
@@ -105,11 +106,11 @@ def write_artifact(
     *,
     deflate: bool = True,
 ) -> Manifest:
-    """Write an artifact atomically: on any error nothing is left behind and an older file stays as it was.
+    """Write an artifact atomically: on any error no file is left over and an older one stays unchanged.
 
     `weights`: where to write the weights as well, as the file that `load(..., weights=path)` takes for an artifact with
-    stripped weights. `deflate`: False where many artifacts are packed together, which finds more if they are plain. The
-    same contents give the same bytes. Raises `ArtifactWriteError` when a file cannot be written, `ValueError` for
+    stripped weights. `deflate`: False where many artifacts are compressed together, which works better on plain ones.
+    The same contents give the same bytes. Raises `ArtifactWriteError` when a file cannot be written, `ValueError` for
     contents that are inconsistent.
     """
     if weights is None:
@@ -121,13 +122,15 @@ def write_artifact(
 
 
 def weights_path(artifact: str | os.PathLike[str]) -> Path:
-    """Where the weights of an artifact with stripped weights are written: `ARTIFACT.weights.safetensors`."""
+    """Return the path of the file for the stripped weights of an artifact: `ARTIFACT.weights.safetensors`."""
     path = Path(artifact)
     return path.with_name(path.name + ".weights.safetensors")
 
 
 def artifact_bytes(contents: ArtifactContents) -> bytes:
-    """The bytes that `write_artifact` writes, for `load`. Raises `ValueError` for contents that are inconsistent."""
+    """Return the bytes that `write_artifact` writes, for `load`. Raises `ValueError` for contents that are
+    inconsistent.
+    """
     file = io.BytesIO()
     _write(file, contents, deflate=True)
     return file.getvalue()
@@ -171,7 +174,7 @@ def _write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor]) -> None:
 
 @dataclass(frozen=True)
 class _Member:
-    """What is to be written: `size` bytes in `chunks`; deflates: what they are when they are inflated."""
+    """A member to be written: `size` bytes in `chunks`; `deflates` is its inflated data if it is deflated."""
 
     name: str
     size: int
@@ -180,7 +183,9 @@ class _Member:
 
 
 def _members(contents: ArtifactContents, deflate: bool) -> list[_Member]:
-    """Every member but the manifest, in the order of the file. Weights are stored, to be mapped, but for small ones."""
+    """Return every member but the manifest, in file order. Weights are stored so that they can be mapped, except small
+    ones.
+    """
     program = programs_to_json(contents.programs, contents.signatures)
     small = {PLAN: _json_bytes(contents.plan), PROGRAM: _json_bytes(program)}
     programs_from_json(parse_json(small[PROGRAM]))
@@ -205,20 +210,22 @@ def _members(contents: ArtifactContents, deflate: bool) -> list[_Member]:
 
 
 def _member(name: str, data: bytes, deflate: bool) -> _Member:
-    """Deflated where it is smaller for it."""
+    """Return a member with this data, deflated if that makes it smaller."""
     deflated = archive.deflated(data) if deflate else None
     held = data if deflated is None else deflated
     return _Member(name, len(held), lambda: [held], None if deflated is None else data)
 
 
 def _byte_planes(array: Tensor) -> np.ndarray:
-    """[bytes of an element, elements]."""
+    """Return the bytes of an array as planes, [bytes of an element, elements]."""
     raw = np.frombuffer(_raw_bytes(array), np.uint8)
     return np.ascontiguousarray(raw.reshape(array.size, array.itemsize).T)
 
 
 def _to_deflate(weights: Mapping[str, Tensor]) -> list[str]:
-    """Those whose bytes are so few, deflated, that it pays to inflate them at load; the smallest first."""
+    """Return the names of the weights that are so small, and deflate so well, that inflating them at load pays; the
+    smallest first.
+    """
     chosen, tried, inflated_from = [], 0, 0
     for name, array in sorted(weights.items(), key=lambda item: (item[1].nbytes, item[0])):
         tried += array.nbytes
@@ -253,7 +260,9 @@ def _json_bytes(data: Any) -> bytes:
 
 
 class Artifact:
-    """An artifact that was read and checked. `name` is the file's name for messages, `data` all of its bytes."""
+    """An artifact that was read and checked. `name` is the file's name for messages, `data` the bytes of the whole
+    file.
+    """
 
     def __init__(
         self,
@@ -271,7 +280,9 @@ class Artifact:
         self._members = members
 
     def plain(self) -> Artifact:
-        """The same with programs whose kernels wait for whole kernels, where it has such beside the others."""
+        """Return the artifact with only its programs without tile synchronisation, whose kernels wait for whole
+        kernels, if it has any.
+        """
         programs = tuple(replace(program, plain=False) for program in self._all if program.plain) or self.programs
         return Artifact(self.name, self._data, self._members, self.manifest, programs)
 
@@ -280,8 +291,8 @@ class Artifact:
         return tuple(self._members)
 
     def member(self, name: str) -> memoryview:
-        """What a member holds, not copied where it is stored, else inflated now. Raises `ArtifactLayoutError` when
-        there is none of this name, `ArtifactIntegrityError` when it cannot be inflated.
+        """Return a member's data: a view if it is stored, else inflated now. Raises `ArtifactLayoutError` when there is
+        no such member, `ArtifactIntegrityError` when it cannot be inflated.
         """
         if name not in self._members:
             raise ArtifactLayoutError("the artifact has no such member", file=self.name, member=name)
@@ -297,7 +308,7 @@ class Artifact:
         return self.json_member(PLAN)
 
     def json_member(self, name: str) -> Any:
-        """The data of a member that is a JSON text. Raises `ArtifactSchemaError` when it is none."""
+        """Return the parsed data of a JSON member. Raises `ArtifactSchemaError` when it is not JSON."""
         return _parse(self.member(name), self.name, name)
 
     @property
@@ -308,12 +319,12 @@ class Artifact:
     def weights(
         self, supplied: str | os.PathLike[str] | Mapping[str, Any] | None = None, *, verify: bool = True
     ) -> dict[str, np.ndarray]:
-        """All weights as read-only, 64-byte aligned byte arrays (uint8, one-dimensional) by name; mapped, not copied,
-        but for those that are deflated.
+        """Return all weights as read-only, 64-byte aligned byte arrays (uint8, one-dimensional) by name; mapped, not
+        copied, unless deflated.
 
-        `supplied` (a safetensors file or arrays by name) stands in for stripped weights, or replaces those that are
-        there. With `verify=False` their values may be others than when the artifact was compiled. Raises
-        `WeightsError` when they are missing or do not fit.
+        `supplied` (a safetensors file or arrays by name) supplies stripped weights, or replaces those in the file. With
+        `verify=False` their values may differ from those at compile time. Raises `WeightsError` when they are missing
+        or do not fit.
         """
         expected = self.manifest.weights
         if supplied is None and self.manifest.weights_stripped and expected:
@@ -435,11 +446,13 @@ def _parse(text: memoryview, file: str, member: str) -> Any:
 
 
 def _map_file(path: str | os.PathLike[str]) -> memoryview:
-    """The bytes of a file, mapped read-only. The mapping lives as long as views of it."""
-    if not isinstance(path, str | os.PathLike) or "\0" in str(path):  # open() would take and close a descriptor, too
+    """Map a file read-only and return its bytes. The mapping lives as long as views of it."""
+    if not isinstance(path, str | os.PathLike) or "\0" in str(
+        path
+    ):  # open() would take an integer as a descriptor and close it, too
         raise NotAnArtifactError(f"{path!r} is no path of a file", remedy="give the path of a .tsm file, or its bytes")
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # to open a pipe would wait for whatever writes to it
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would block until something writes to it
             raise NotAnArtifactError("cannot be read: no regular file", file=os.fspath(path), remedy="name a file")
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
@@ -477,12 +490,12 @@ def _planes_of(info: WeightInfo) -> WeightInfo:
 
 
 def _joined(planes: np.ndarray, info: WeightInfo) -> np.ndarray:
-    """The bytes of elements one after the other."""
+    """Return the elements' bytes in memory order, from byte planes."""
     return _aligned(aligned_bytes(planes.size, planes.reshape(_planes_of(info).shape).T.reshape(-1)))
 
 
 def _as_stored(info: WeightInfo) -> WeightInfo:
-    """How the safetensors file holds a weight: types that the format lacks are bytes there."""
+    """Return a weight's description as the safetensors file has it: types that the format lacks are stored as bytes."""
     dtype, shape = safetensors.stored_type(info.dtype, info.shape)
     return replace(info, dtype=dtype, shape=shape)
 
@@ -529,7 +542,7 @@ def _check_hashes(raw: Mapping[str, np.ndarray], expected: Mapping[str, WeightIn
 
 
 def _aligned(raw: np.ndarray) -> np.ndarray:
-    """The bytes at a 64-byte boundary: themselves where they lie on one, else a copy. Read-only."""
+    """Return the array read-only and 64-byte aligned, copied only if it is not aligned."""
     if raw.ctypes.data % archive.ALIGNMENT and raw.size:
         raw = aligned_bytes(raw.size, raw)
     view = raw.view()
@@ -538,7 +551,7 @@ def _aligned(raw: np.ndarray) -> np.ndarray:
 
 
 def address_of(array: Any) -> int:
-    """Where a C-contiguous array begins. What numpy has for that takes three times as long."""
+    """Return the address of a C-contiguous array. numpy's own way (`array.ctypes`) takes three times as long."""
     if array.flags.writeable and array.dtype.isbuiltin == 1:
         return ctypes.addressof(_NOTHING.from_buffer(array))
     address: int = array.__array_interface__["data"][0]
@@ -549,7 +562,7 @@ _NOTHING = ctypes.c_char * 0
 
 
 def aligned_bytes(size: int, source: np.ndarray | None = None) -> np.ndarray:
-    """A new uint8 array of `size` bytes at a 64-byte boundary, filled from `source` if given, else undefined."""
+    """Return a new 64-byte aligned uint8 array of `size` bytes, filled from `source` if given, else undefined."""
     buffer = np.empty(size + archive.ALIGNMENT, np.uint8)
     start = -address_of(buffer) % archive.ALIGNMENT
     result = buffer[start : start + size]
@@ -559,8 +572,8 @@ def aligned_bytes(size: int, source: np.ndarray | None = None) -> np.ndarray:
 
 
 def typed_weight(raw: np.ndarray, dtype: str, shape: tuple[int, ...], offset_bytes: int = 0) -> np.ndarray:
-    """The bytes of a weight from `offset_bytes` on as an array of the given type. Raises `ArtifactSchemaError` when too
-    short.
+    """Return a weight's bytes from `offset_bytes` on as an array of the given type and shape. Raises
+    `ArtifactSchemaError` when there are too few.
     """
     numpy_type = memory_dtype(dtype)
     count = int(np.prod(shape, dtype=np.int64))

@@ -1,6 +1,7 @@
-"""bfloat16 through DLPack: numpy's own reader lacks the type, so it reads 16-bit integers, which are then viewed as it.
+"""bfloat16 through DLPack: numpy's reader lacks the type, so the data is read as 16-bit integers and viewed as
+bfloat16.
 
-The fields are those of dlpack.h, version 0.8; a capsule named `dltensor` holds a DLTensor first.
+The fields are those of dlpack.h, version 0.8; the memory of a capsule named `dltensor` begins with a DLTensor.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _NAME = b"dltensor"
 
 
 class _Head(ctypes.Structure):
-    """The beginning of a DLTensor, up to the type of its elements."""
+    """The first fields of a DLTensor, up to its element type."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -30,7 +31,7 @@ class _Head(ctypes.Structure):
 
 
 class _AsIntegers:
-    """Hands a capsule of bfloat16 elements out as one of uint16."""
+    """Wrapper that hands out a capsule of bfloat16 elements as one of uint16."""
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner
@@ -39,7 +40,7 @@ class _AsIntegers:
         return self._owner.__dlpack_device__()
 
     def __dlpack__(self, **options: Any) -> Any:
-        capsule = self._owner.__dlpack__()  # without options: of the version whose layout is known here
+        capsule = self._owner.__dlpack__()  # without options: the version whose layout is known here
         head = _head(capsule)
         if (head.code, head.bits, head.lanes) != (_BFLOAT, 16, 1):
             raise BufferError(f"DLPack elements of code {head.code}, {head.bits} bits, {head.lanes} lanes")
@@ -48,8 +49,8 @@ class _AsIntegers:
 
 
 def bfloat16_array(value: Any) -> np.ndarray:
-    """A view of VALUE, which has `__dlpack__`, as bfloat16. Raises `BufferError` when its elements are of another type,
-    or do not lie in the host's memory.
+    """Return a view of VALUE, which has `__dlpack__`, as bfloat16. Raises `BufferError` when its elements are of
+    another type, or do not lie in the host's memory.
     """
     return np.asarray(np.from_dlpack(_AsIntegers(value))).view(numpy_dtype("bfloat16"))
 

@@ -1,4 +1,4 @@
-"""A program with symbols for given values of them: the same program with numbers in place of expressions."""
+"""Binding a program with symbols to given values: the same program with numbers in place of expressions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ Evaluate = Callable[[Size], int]
 
 
 def bound_program(program: Program, evaluate: Evaluate) -> Program:
-    """The program for the values that `evaluate` gives its sizes, without symbols, and of cases those that are run."""
+    """Return the program with the values that `evaluate` gives its sizes, without symbols; of a launch's cases only the
+    one that is run.
+    """
     return replace(
         program,
         values=tuple(bound_value(value, program.symbols, evaluate) for value in program.values),
@@ -42,7 +44,7 @@ def bound_program(program: Program, evaluate: Evaluate) -> Program:
 
 
 def bound_value(value: ValueSpec, symbols: Sequence[Symbol], evaluate: Evaluate) -> ValueSpec:
-    """The value with numbers for the expressions over `symbols` in its type and location."""
+    """Return the value with numbers for the expressions over `symbols` in its type and location."""
     names = frozenset(symbol.name for symbol in symbols)
     type_, location = _bound_type(value.type, names, evaluate), value.location
     if isinstance(location, Arena):
@@ -53,7 +55,7 @@ def bound_value(value: ValueSpec, symbols: Sequence[Symbol], evaluate: Evaluate)
 
 
 def bound_attributes(attrs: Any, evaluate: Evaluate) -> Any:
-    """A host step's attributes with numbers for its sizes."""
+    """Return a host step's attributes with numbers for their sizes."""
     if isinstance(attrs, (list, tuple)):
         return [bound_attributes(item, evaluate) for item in attrs]
     if not isinstance(attrs, dict):
@@ -64,13 +66,13 @@ def bound_attributes(attrs: Any, evaluate: Evaluate) -> Any:
 
 
 def program_sizes(program: Program) -> Iterator[Size]:
-    """All sizes of a program that has symbols, those in nested programs not, which have symbols of their own."""
+    """Yield all sizes of a program with symbols, except those of nested programs, which have symbols of their own."""
     yield from (symbol.name for symbol in program.symbols)
     yield from sizes_in_use(program)
 
 
 def sizes_in_use(program: Program) -> Iterator[Size]:
-    """Like `program_sizes`, but without symbols on which nothing depends."""
+    """Yield sizes as `program_sizes` does, but without symbols on which nothing depends."""
     symbols = frozenset(symbol.name for symbol in program.symbols)
     yield program.arena_bytes
     for value in program.values:

@@ -1,5 +1,5 @@
-"""Inputs that only branches of If read: a run takes one branch, whose program looks at what it reads itself. So what
-the model says of their sizes need not hold of those that are not read, as with the caches of a decoder's first call.
+"""Inputs that only branches of If read. A run takes one branch, whose program checks what it reads itself, so what the
+model says about the sizes of inputs that are not read need not hold, as with the caches of a decoder's first call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["BranchInputs"]
 
 
 class BranchInputs:
-    """Of one program. `positions`: of inputs that nothing reads but branches, or nothing at all."""
+    """The branch inputs of one program. `positions`: of the inputs that only branches read, or that nothing reads."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -30,12 +30,12 @@ class BranchInputs:
 
     @cached_property
     def solver(self) -> Solver:
-        """Finds the symbols by other inputs, where these determine them."""
+        """Solver that finds the symbols from the other inputs, where these determine them."""
         return Solver(self._program, self.positions)
 
     def may_differ(self, position: int, size: Dimension, is_body: bool) -> bool:
-        """Whether a dimension of an input may be another than its type says for the symbols, as far as this program
-        goes: what it computes does not depend on them. That of a body does not depend on what it does not read.
+        """Return whether a dimension of an input may differ from what its type says for the symbols: nothing that this
+        program computes depends on them. In a body, also where the body does not read the input.
         """
         if position not in self.positions or isinstance(size, int):
             return False
@@ -43,7 +43,7 @@ class BranchInputs:
 
     @cached_property
     def _in_use(self) -> frozenset[str]:
-        """The symbols on which more depends than the types of these inputs."""
+        """Symbols on which more depends than the types of these inputs."""
         program, values = self._program, list(self._program.values)
         for number in (program.inputs[position] for position in self.positions):
             values[number] = replace(values[number], type=TensorType("bool", ()))
@@ -53,7 +53,9 @@ class BranchInputs:
 
 
 def _reads(program: Program) -> tuple[set[int], set[int]]:
-    """The values that a program gives or its steps read, branches apart; and those that branches read."""
+    """Return the values that are outputs of a program or read by its steps, branches excepted; and the values that
+    branches read.
+    """
     read, by_branches = {*program.outputs}, set[int]()
     for step in program.steps:
         if isinstance(step, (NativeStep, DeviceStep)):
@@ -67,7 +69,7 @@ def _reads(program: Program) -> tuple[set[int], set[int]]:
 
 
 def _names_in(text: str) -> tuple[str, ...]:
-    """The names in a size; none in what is the name of a size that only a run tells."""
+    """Return the names in a size; none if it is the name of a size that only a run tells."""
     try:
         return names(parsed(text))
     except SizeError:

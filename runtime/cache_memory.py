@@ -1,4 +1,4 @@
-"""Buffers of numpy that caches grow in, for devices that write to the host's memory."""
+"""Growable buffers for caches as numpy arrays, for devices that write to host memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .types import with_size
 
 
 class HostCacheMemory:
-    """What users have of a buffer is a view, whose base tells the room."""
+    """Cache buffers on the host. Users hold a view of a buffer; the view's base tells its capacity."""
 
     def given(self, value: Any, dtype: str, stream: Any) -> np.ndarray:
         if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):

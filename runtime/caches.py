@@ -1,8 +1,8 @@
-"""Caches that grow in memory of the caller's, for artifacts that were compiled for that.
+"""Caches that grow in place in the caller's memory, for artifacts compiled with that option.
 
-A cache of `length` rows lies in a buffer with room for more of them, and a run stores its new rows after these. What
-the run gives back is a view of the buffer, with the new rows: the next run's input, which tells the room. Where
-buffers lie, and how they are made, is the device's (`CacheMemory`).
+A cache of `length` rows lies in a buffer with room for more of them, and a run stores its new rows after these. It
+returns a view of the buffer with the new rows: the next run's input, from which the capacity is known. The device
+(`CacheMemory`) allocates the buffers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .solver import Solver
 from .types import with_size
 
 GROWTH = 2
-"""A buffer that is full is replaced by one so many times as large."""
+"""Factor by which a full buffer grows."""
 LEAST_ROOM = 16
 
 
@@ -54,7 +54,7 @@ class Caches:
         return bool(self.inputs)
 
     def lent(self, feeds: Mapping[str, Any], out: Mapping[str, Any] | None, stream: Any = None) -> Lent:
-        """What a run in `stream` is given in place of the caches. Raises `InputError`."""
+        """Return what a run in `stream` gets in place of the caches. Raises `InputError`."""
         for name in self._outputs.intersection(out or ()):
             raise InputError(f"out: {name!r} is a cache, which lies where its rows were; leave it out")
         arrays = {name: self._array(name, feeds, stream) for name in self.inputs}
@@ -79,7 +79,7 @@ class Caches:
         return array
 
     def _lengths(self, arrays: Mapping[str, Any]) -> dict[str, int]:
-        """The length of the caches by the input that tells it."""
+        """Return the lengths of the caches by the name of the input that tells their size."""
         sizes: dict[str, int] = {}
         for cache in self._programs[0].caches:
             length = arrays[cache.input].shape[cache.axis]
@@ -91,19 +91,19 @@ class Caches:
         return sizes
 
     def _solved(self, feeds: Mapping[str, Any]) -> tuple[Sequence[Cache], Mapping[str, int]]:
-        """The caches of the first program that takes inputs of such shapes, and the values of its symbols."""
+        """Return the caches of the first program that accepts inputs of these shapes, and the values of its symbols."""
         for program, solver in zip(self._known, self._solvers):
-            # An error that is kept keeps this frame by its traceback, and so the feeds, until garbage is collected.
+            # A kept exception keeps this frame through its traceback, and so the feeds, until garbage is collected.
             with suppress(InputError):
                 return program.caches, _values(program, solver, feeds)
-        # None takes them: this raises what the first has against them.
+        # No program accepts them: raise what the first one objects to.
         return self._known[0].caches, _values(self._known[0], self._solvers[0], feeds)
 
     def _places(
         self, caches: Sequence[Cache], arrays: Mapping[str, Any], lengths: Mapping[str, tuple[int, int]]
     ) -> dict[str, Place]:
-        """For each cache where it is to be: in the buffer that it lies in, or in a new one. Those whose length one
-        input tells have one capacity.
+        """Return for each cache where it is to lie: in its present buffer or in a new one. Caches whose length one
+        input tells share one capacity.
         """
         memory = self._memory
         found: dict[str, Place] = {}
@@ -124,13 +124,13 @@ class Caches:
         return found
 
     def _room(self, cache: Cache, array: Any) -> Any | None:
-        """The donated buffer whose first rows an array is."""
+        """Return the donated buffer whose first rows are the array, or None."""
         return self._memory.room(array, cache.axis) if cache.input in self._donated else None
 
 
 class Place(NamedTuple):
-    """Where a cache is to be: the rows that are given, the buffer that they lie in, None for a new one; for how many
-    rows it has room, how many there will be, and whether it is donated.
+    """Where a cache is to lie: the given rows, the buffer that holds them (None for a new one), its capacity in rows,
+    the number of rows after the run, and whether the buffer is donated.
     """
 
     array: Any
@@ -141,7 +141,7 @@ class Place(NamedTuple):
 
 
 class Lent:
-    """The caches of one run: `feeds` have their sizes in their place. Their buffers are there once `placed` was called
+    """The caches of one run: in `feeds` their sizes stand in their place. Their buffers exist once `placed` was called
     within the run.
     """
 
@@ -152,7 +152,7 @@ class Lent:
         self._buffers: dict[str, Any] = {}
 
     def check(self, results: Mapping[str, int], shape_of: Callable[[int], Any]) -> None:
-        """Raises `InputError` for a cache of another shape than the run's, by the numbers of the results."""
+        """Raise `InputError` for a cache whose shape is not the run's; `results` has the numbers of the results."""
         for cache in self._caches:
             number, place = results[cache.output], self._places[cache.input]
             shape = with_size(place.array.shape, cache.axis, place.capacity)
@@ -164,7 +164,7 @@ class Lent:
                 )
 
     def placed(self, results: Mapping[str, int], worker: Worker) -> dict[int, Any]:
-        """The buffers, those that are not there yet made, by the numbers of the results."""
+        """Return the buffers by the numbers of the results, allocating those that do not exist yet."""
         for cache in self._caches:
             array, room, capacity, *_ = self._places[cache.input]
             buffer = self._memory.grown(array, cache.axis, capacity, worker) if room is None else room
@@ -172,7 +172,7 @@ class Lent:
         return {results[cache.output]: self._buffers[cache.input] for cache in self._caches}
 
     def apart(self, inputs: Sequence[Any], worker: Worker) -> list[Any]:
-        """The other inputs, those that lie in the buffers copied."""
+        """Return the other inputs, copied where they overlap the buffers."""
         return [self._apart(value, worker) for value in inputs]
 
     def _apart(self, value: Any, worker: Worker) -> Any:
@@ -181,20 +181,20 @@ class Lent:
         return value if self._is_apart(value) else self._memory.copied(value, worker)
 
     def _is_apart(self, value: Any) -> bool:
-        """Whether a value has no memory in common with the buffers."""
+        """Return whether a value shares no memory with the buffers."""
         if not isinstance(value, (np.ndarray, OnDevice)):
             return True
         place = self._memory.place(value)
         return not place[1] or _are_apart([place, *map(self._memory.place, self._buffers.values())])
 
     def check_apart(self, targets: Mapping[str, Any]) -> None:
-        """Raises `InputError` for a result that is to lie where caches are."""
+        """Raise `InputError` for a result that is to be written where caches lie."""
         for name, target in targets.items():
             if not self._is_apart(target):
                 raise InputError(f"out: {name!r} lies in the buffer of a cache; give other memory")
 
     def end(self, named: dict[str, Any], worker: Worker, on_device: bool) -> None:
-        """Put what the caches are now into the results."""
+        """Put the caches as they are after the run into the results."""
         for cache in self._caches:
             place, buffer = self._places[cache.input], self._buffers[cache.input]
             named[cache.output] = self._memory.result(
@@ -203,7 +203,7 @@ class Lent:
 
 
 def _as_known(program: Program) -> Program:
-    """The program with the caches for inputs, each as long as it is, instead of what tells their sizes."""
+    """Return the program with the caches, at their own lengths, as inputs instead of their sizes."""
     symbols, values = {symbol.name for symbol in program.symbols}, list(program.values)
     for number in program.inputs:
         value = program.values[number]
@@ -215,12 +215,12 @@ def _as_known(program: Program) -> Program:
 
 
 def _are_apart(places: Iterable[tuple[int, int]]) -> bool:
-    """Whether no two of these, each an address and a number of bytes, have memory in common."""
+    """Return whether no two of these memory ranges, each (address, bytes), overlap."""
     return all(start + nbytes <= after for (start, nbytes), (after, _) in pairwise(sorted(places)))
 
 
 def _values(program: Program, solver: Solver, feeds: Mapping[str, Any]) -> dict[str, int]:
-    """The values of a program's symbols. Raises `InputError` where it takes no inputs of such shapes."""
+    """Return the values of a program's symbols. Raises `InputError` where it does not accept inputs of such shapes."""
     names = [program.values[n].name for n in program.inputs]
     for name in names:
         if name not in feeds:
@@ -232,7 +232,7 @@ def _values(program: Program, solver: Solver, feeds: Mapping[str, Any]) -> dict[
 
 
 def _check_fixed(value: ValueSpec, shape: Sequence[int]) -> None:
-    """Raises `InputError` where a shape is none of the value's, whatever its symbols are."""
+    """Raise `InputError` where a shape cannot be the value's, whatever its symbols are."""
     wanted = value.shape or ()
     sizes = zip(shape, wanted)
     if len(shape) != len(wanted) or any(isinstance(w, int) and w != size for size, w in sizes):

@@ -1,4 +1,4 @@
-"""Launches with a kernel for each region of a range of sizes: which one a run takes."""
+"""Launches with a kernel for each region of a range of sizes, and the choice between them at run time."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .sizes import Size
 __all__ = ["MOST_CASES", "Cases", "cases_from_json"]
 
 MOST_CASES = 16
-"""Of one launch, besides its own kernel."""
+"""Limit for one launch, not counting its own kernel."""
 
 L = TypeVar("L")
 
 
 @dataclass(frozen=True)
 class Cases(Generic[L]):
-    """What is launched in the place of a launch: number i where `size`, an expression over the program's symbols, is
-    from `starts[i]` on and less than the next start. Below the first start the launch itself is run.
+    """Alternatives to a launch: alternative i is run where `size`, an expression over the program's symbols, is at
+    least `starts[i]` and less than the next start. Below the first start the launch itself is run.
 
     `launches` have the arguments of the launch, and no cases.
     """
@@ -33,18 +33,22 @@ class Cases(Generic[L]):
     launches: tuple[L, ...]
 
     def at(self, launch: L, of: Callable[[Size], int]) -> L:
-        """What is launched for the sizes that `of` gives: `launch`, whose cases these are, or another one."""
+        """Return the launch for the sizes that `of` gives: `launch`, whose cases these are, or one of the
+        alternatives.
+        """
         number = bisect_right(self.starts, of(self.size))
         return self.launches[number - 1] if number else launch
 
     def to_json(self, kernel: Callable[[L], Mapping[str, Any]]) -> dict[str, Any]:
-        """kernel: a launch as JSON data, without what all have in common."""
+        """Return the cases as JSON data. `kernel` gives a launch as JSON data without what all have in common."""
         kernels = [dict(kernel(launch)) for launch in self.launches]
         return {"size": self.size, "from": list(self.starts), "kernels": kernels}
 
 
 def cases_from_json(data: Any, where: str, kernel: Callable[[Fields], L]) -> Cases[L]:
-    """The inverse of `Cases.to_json`. Raises `ArtifactSchemaError`, also where starts do not ascend."""
+    """Return the cases of JSON data, the inverse of `Cases.to_json`. Raises `ArtifactSchemaError`, also where starts do
+    not ascend.
+    """
     fields = Fields(data, where)
 
     def launch(data: Any, where: str) -> L:

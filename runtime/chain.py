@@ -1,8 +1,8 @@
-"""Programs that native code executes from end to end, but for control steps among their steps, whose turns and branches
-it executes: what is the same in all runs with the same sizes is made once.
+"""Programs that native code executes from end to end; of control steps it executes the iterations and branches. What is
+the same in all runs with the same sizes is prepared once.
 
-Between steps, results lie where they lay in the run before. Only the steps see them: outputs are new arrays. So of all
-addresses, a run looks up those of inputs and outputs only.
+Intermediate results stay at the same addresses from run to run, since only the steps see them; outputs are new arrays.
+So a run looks up the addresses of inputs and outputs only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .turns import Repetition, repetition_of
 from .types import TensorType
 
 Spec = Callable[[int], ValueSpec]
-"""A value of a program, with numbers for its sizes."""
+"""Function from the number of a program's value to its description with numbers for its sizes."""
 
 
 class Link(Protocol):
@@ -27,8 +27,8 @@ class Link(Protocol):
 
 
 class Chain:
-    """The steps of a program, and the values that its runs begin with. What is small of inputs and outputs is copied
-    into and out of memory that stays, so that its address does.
+    """The steps of a program and the values that its runs begin with. Small inputs and outputs are copied into and out
+    of memory at fixed addresses.
     """
 
     def __init__(self, known: list[Any], inputs: Sequence[int], outputs: Sequence[int]) -> None:
@@ -38,7 +38,7 @@ class Chain:
         self._copied_out = [(number, known[number]) for number in outputs if known[number] is not None]
 
     def run(self, values: list[Any]) -> None:
-        """Execute on the program's values, of which its inputs are set; makes those of its outputs that are not."""
+        """Execute the program on its values, of which the inputs are set; allocate the outputs that are not."""
         for number, memory in self._copied_in:
             memory[...] = values[number]
             values[number] = memory
@@ -56,12 +56,12 @@ class Chain:
 
 
 def can_be_chained(program: Program) -> bool:
-    """Whether a program with control steps can be a chain."""
+    """Return whether a program with control steps can be a chain."""
     return any(not isinstance(step, NativeStep) for step in program.steps) and can_be_linked(program)
 
 
 def can_be_linked(program: Program) -> bool:
-    """Whether kernels do all of the work, in turns and branches too, and all outputs are theirs."""
+    """Return whether kernels do all of the work, in iterations and branches too, and write all outputs."""
     outputs = [program.values[number] for number in program.outputs]
     if not all(isinstance(value.location, Heap) for value in outputs) or len(set(program.outputs)) < len(outputs):
         return False
@@ -87,8 +87,8 @@ def _writes_its_states(repetition: Repetition | None) -> bool:
 
 
 def memory_that_stays(program: Program, spec: Spec) -> dict[int, np.ndarray] | None:
-    """Arrays for small inputs and outputs, and for what is neither and not known before; None where one's size is not
-    known.
+    """Return arrays for small inputs and outputs and for intermediate values whose size is known; None where an
+    intermediate's size is not.
     """
     ends = {*program.inputs, *program.outputs}
     inside = [

@@ -25,23 +25,23 @@ from .turns import MOST_TURNS, Done, Turns
 
 
 class RunBody(Protocol):
-    """A nested program on its formal inputs; the captured values are added."""
+    """A nested program as a function of its formal inputs; the captured values are added."""
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run it once."""
 
     def repeat(self, turns: Turns) -> Done | None:
-        """Run it turn after turn in native code; None where that cannot be done."""
+        """Run the iterations in native code; None where that cannot be done."""
 
 
 Get = Callable[[int], Any]
-"""The value of a number, None for one that is absent."""
+"""Function from a value's number to the value, None for an absent one."""
 
 Bind = Callable[[Body], RunBody]
 
 
 TypeOf = Callable[[int], ValueType]
-"""The type of a value of a number, with numbers for the sizes that are known before it is computed."""
+"""Function from a value's number to its type, with numbers for the sizes that are known before it is computed."""
 
 
 def run(step: ControlStep, get: Get, bind: Bind, type_of: TypeOf) -> list[Any]:
@@ -60,7 +60,7 @@ def run(step: ControlStep, get: Get, bind: Bind, type_of: TypeOf) -> list[Any]:
 
 
 def taken(step: IfStep, get: Get) -> Body:
-    """The branch that the condition chooses."""
+    """Return the branch that the condition chooses."""
     return step.then_body if truth(get(step.cond), step) else step.else_body
 
 
@@ -68,7 +68,7 @@ def _run_loop(step: LoopStep, get: Get, body: RunBody, type_of: TypeOf) -> list[
     limit, going = bounds(step, get)
     carried = [get(number) for number in step.carried]
     scans = step.outputs[len(carried) :]
-    collected: list[list[np.ndarray]] = [[] for _ in scans]  # of one turn or more each, along the first axis
+    collected: list[list[np.ndarray]] = [[] for _ in scans]  # one per iteration, along the first axis
     trip, native = 0, True
     while going and (limit is None or trip < limit):
         most = MOST_TURNS if limit is None else min(MOST_TURNS, limit - trip)
@@ -93,26 +93,26 @@ def _run_loop(step: LoopStep, get: Get, body: RunBody, type_of: TypeOf) -> list[
 
 
 def bounds(step: LoopStep, get: Get) -> tuple[int | None, bool]:
-    """How many turns a loop has at most, None for any number, and whether it begins."""
+    """Return the most iterations of a loop (None for no limit) and whether it begins."""
     max_trip, condition = (None if number == ABSENT else get(number) for number in (step.max_trip, step.cond))
     limit = None if max_trip is None else int(np.asarray(max_trip).item())
     return limit, condition is None or truth(condition, step)
 
 
 def leading(body: Body, trip: int) -> tuple[np.ndarray, np.ndarray]:
-    """What a loop gives its body before all else: the number of the turn and a condition, which is true."""
+    """Return what a loop passes to its body before all else: the iteration number and a condition, which is true."""
     return np.array(trip, np.int64).reshape(_formal_shape(body, 0)), _true(_formal_shape(body, 1))
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    """An array of its own, with no more memory than it needs."""
+    """Return the parts concatenated, as an array that owns its memory and holds no more than it needs."""
     alone = len(parts) == 1 and parts[0].base is None
     return parts[0] if alone else np.concatenate(parts)
 
 
 @cache
 def _true(shape: tuple[int, ...]) -> np.ndarray:
-    """What loops that go on give their bodies."""
+    """Return the condition that a continuing loop passes to its body."""
     true = np.ones(shape, np.bool_)
     true.flags.writeable = False
     return true
@@ -145,7 +145,7 @@ def _run_scan(step: ScanStep, get: Get, body: RunBody, type_of: TypeOf) -> list[
 def _turns(
     step: ScanStep, body: RunBody, states: list[Any], slices: Sequence[np.ndarray], length: int
 ) -> tuple[list[Any], list[list[Any]]]:
-    """The states and the slices of outputs, one turn after the other."""
+    """Return the final states and the slices of outputs after all iterations."""
     collected: list[list[Any]] = [[] for _ in step.output_axes]
     ordered = [part[::-1] if flag else part for part, flag in zip(slices, step.input_directions)]
     for trip in range(length):
@@ -174,7 +174,7 @@ def _run_sequence_map(step: SequenceMapStep, get: Get, body: RunBody) -> list[An
 
 
 def _formal_shape(body: Body, position: int) -> tuple[int, ...]:
-    """The shape in which a body declares its trip number or condition: a scalar, or a tensor of one element."""
+    """Return the shape that a body declares for its trip number or condition: a scalar, or a tensor of one element."""
     type_ = body.program.values[body.program.inputs[position]].type
     return (type_.static_shape if isinstance(type_, TensorType) else None) or ()
 
@@ -201,7 +201,7 @@ def _array_with_axis(value: Any, axis: int, step: ControlStep) -> np.ndarray:
 
 
 def empty_scan(step: LoopStep | ScanStep, number: int, axis: int, type_of: TypeOf) -> np.ndarray:
-    """A scan output of no iteration, `axis` moved to the front: length 0, unknown sizes taken as 0."""
+    """Return a scan output of zero iterations, `axis` moved to the front: length 0, unknown sizes taken as 0."""
     from .dtypes import numpy_dtype
 
     if number == ABSENT:

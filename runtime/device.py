@@ -1,7 +1,7 @@
-"""The seam between sessions and devices: what a device gives, and how one is found by its name.
+"""The interface between sessions and devices, and the lookup of devices by name.
 
 `Execution` walks a program's steps; what touches a device's memory or launches kernels goes through these protocols. A
-backend module (`runtime.cpu.backend`, `runtime.cuda.backend`, `runtime.emulator.backend`) has one function,
+backend module (`runtime.cpu.backend`, `runtime.cuda.backend`, `runtime.emulator.backend`) provides
 `open_backend(artifact, loaded, ordinal, num_threads) -> Backend`, and is imported only when its device is asked for.
 """
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from .sizing import Bound
 
 RecordTime = Callable[[str, tuple[str, ...], float, int], None]
-"""Called with a kernel's name, the ONNX nodes it computes, its time in microseconds, and its branch."""
+"""Callback for a launch: the kernel's name, the ONNX nodes it computes, its time in microseconds, and its branch."""
 
 
 class OnDevice:
     """A C-contiguous array in memory that the host cannot address; `dtype` is numpy's, `address` the device's.
 
-    No abstract base class: runs ask of every array whether it is one, which takes those five times as long to answer.
+    Not an abstract base class: runs call isinstance on every array, which is five times slower with one.
     """
 
     dtype: np.dtype
@@ -49,90 +49,92 @@ class OnDevice:
         return len(self.shape)
 
     def numpy(self) -> np.ndarray:
-        """A copy in the host's memory, made after all work that was queued before."""
+        """Return a copy in host memory, made after all work queued before."""
         raise NotImplementedError
 
 
 class CacheMemory(Protocol):
-    """How caches grow in a device's memory. A buffer has room for rows along one axis; users have the first of these.
+    """Growth of caches in a device's memory. A buffer has room for rows along one axis; users hold the first of these.
 
-    Arrays here are as users give them, or the device's: they have `dtype`, `shape` and `ndim`.
+    Arrays here are the user's or the device's: they have `dtype`, `shape` and `ndim`.
     """
 
     def given(self, value: Any, dtype: str, stream: Any) -> Any:
-        """The array of what a user gives for a cache of a data type, for a run in `stream`. Raises `InputError`."""
+        """Return the user's array for a cache of a data type, for a run in `stream`. Raises `InputError`."""
 
     def room(self, array: Any, axis: int) -> Any | None:
-        """The buffer whose first rows an array is, if it may be written to."""
+        """Return the buffer whose first rows are the array, if it may be written to."""
 
     def place(self, array: Any) -> tuple[int, int]:
-        """Address and bytes of a C-contiguous array where buffers lie; both 0 for another one."""
+        """Return the address and bytes of a C-contiguous array in the memory of buffers; both 0 for another one."""
 
     def grown(self, array: Any, axis: int, capacity: int, worker: Worker) -> Any:
-        """A new buffer with the rows of an array and room for `capacity` of them."""
+        """Return a new buffer with the rows of an array and room for `capacity` rows."""
 
     def copied(self, array: Any, worker: Worker) -> Any:
-        """The same elements elsewhere."""
+        """Return a copy of an array."""
 
     def result(self, buffer: Any, axis: int, length: int, worker: Worker, *, stays: bool, on_device: bool) -> Any:
-        """The first rows of a buffer as users get them. stays: the next run is to grow them there; on_device: other
-        results are in the device's memory.
+        """Return the first rows of a buffer for the user. `stays`: the next run will grow them in place; `on_device`:
+        other results are in the device's memory.
         """
 
 
 class Segment(Protocol):
-    """A native or device step, bound to memory."""
+    """A native or device step bound to memory."""
 
     def run(self, values: list[Any], record: RecordTime | None) -> None:
-        """Execute on the program's current values, by number; puts in those on the heap that are not there yet.
+        """Execute on the program's current values, by number, allocating heap values that do not exist yet.
 
         Values are arrays of numpy or of the device. Raises `ExecutionError` when a kernel reports a fault.
         """
 
 
 class Memory(Protocol):
-    """What a program has on a device for one run at a time: its arena, and the steps bound to it.
+    """A program's memory on a device for one run at a time: its arena, and the steps bound to it.
 
-    That of a program with symbols (of a worker that `resizes`) is given sizes before anything else is asked of it.
+    For a program with symbols (with a worker that `resizes`), `resize` is called before anything else.
     """
 
     def fixed(self, value: ValueSpec) -> Any:
-        """The array of a value in the arena, of numpy or of the device."""
+        """Return the array, of numpy or of the device, of a value in the arena."""
 
     def bind(self, step: NativeStep | DeviceStep, fixed: Sequence[Any]) -> Segment:
-        """`fixed` has the arrays of constants and of arena values by number, None for other values."""
+        """Return a step bound to this memory. `fixed` has the arrays of constants and of arena values by number, None
+        for other values.
+        """
 
     def overlaps(self, array: np.ndarray) -> bool:
-        """Whether a host array lies in memory that the next run overwrites."""
+        """Return whether a host array lies in memory that the next run overwrites."""
 
     def resize(self, bound: Bound) -> None:
-        """Have the sizes of `bound` from now on, in the steps bound to it, too."""
+        """Set the sizes to those of `bound`, in the steps bound to the memory, too."""
 
 
 class Worker(Protocol):
-    """What one run at a time needs besides memory: threads, or a stream. All but `close` is called within a run.
+    """What a run needs besides memory: threads, or a stream. All methods but `close` are called within a run.
 
-    `resizes`: its memory takes programs with symbols, and other values of them at any time. `most_kept`: for so many
-    values of its symbols a program has memory and bound steps ready.
+    `resizes`: its memory supports programs with symbols, and can change their values. `most_kept`: number of values of
+    its symbols for which a program keeps memory and bound steps ready.
     """
 
     resizes: bool
     most_kept: int
 
     def begin(self, stream: Any) -> None:
-        """Start a run. `stream` is the user's, or None; raises `InputError` if it means nothing here."""
+        """Begin a run. `stream` is the user's, or None; raises `InputError` if the device has no streams."""
 
     def end(self) -> None:
         """End a run, also one that failed."""
 
     def memory(self, program: Program) -> Memory:
-        """Raises `DeviceError` when there is not enough memory."""
+        """Return memory for a program. Raises `DeviceError` when there is not enough."""
 
     def release(self, memory: Memory) -> None:
-        """Give memory back that is not used any more."""
+        """Release memory that is not used any more."""
 
     def empty(self, dtype: np.dtype, shape: tuple[int, ...]) -> OnDevice:
-        """A new array in the device's memory. Raises `InputError` where there is no such memory."""
+        """Return a new array in the device's memory. Raises `InputError` where there is no such memory."""
 
     def write(self, target: OnDevice, source: np.ndarray | OnDevice) -> None:
         """Copy into an array of the same type in the device's memory."""
@@ -156,16 +158,16 @@ class Backend(Protocol):
     def worker(self) -> Worker: ...
 
     def adopt(self, value: Any, stream: Any) -> OnDevice | None:
-        """The device's view of an array of any library that lies in its memory, for work in the user's `stream`; None
-        for other values.
+        """Return the device's view of any library's array that lies in its memory, for work in the user's `stream`;
+        None for other values.
         """
 
     def close(self) -> None:
-        """Give back all that the backend holds. All workers are closed."""
+        """Release all that the backend holds. All workers must be closed."""
 
 
 class HostOnly:
-    """The parts of `Backend` and `Worker` that are about a device's own memory, for devices that have none."""
+    """The parts of `Backend` and `Worker` that concern a device's own memory, for devices that have none."""
 
     writes_host_memory = True
     resizes = False
@@ -179,10 +181,10 @@ class HostOnly:
             raise InputError("stream is for GPUs; leave it out")
 
     def end(self) -> None:
-        """The run is over when it returns."""
+        """Do nothing: runs are synchronous."""
 
     def release(self, memory: Memory) -> None:
-        """Memory goes with its last user."""
+        """Do nothing: memory is freed with its last reference."""
 
     def empty(self, dtype: np.dtype, shape: tuple[int, ...]) -> OnDevice:
         raise InputError("on_device is for GPUs; results of this device are numpy arrays already")
@@ -204,7 +206,7 @@ class DeviceName:
 
     @staticmethod
     def parse(text: str | EmulatorOptions) -> DeviceName:
-        """Raises `DeviceNameError` for what is no device's name."""
+        """Parse a device's name or options. Raises `DeviceNameError` for anything else."""
         if not isinstance(text, str):
             return _with_options(text)
         match = re.fullmatch(r"(cpu|emulator)|(cuda)(?::(\d{1,4}))?", text)
@@ -225,13 +227,13 @@ def _with_options(value: object) -> DeviceName:
 
 _MODULES = {"cpu": "cpu.backend", "cuda": "cuda.backend", "emulator": "emulator.backend"}
 _TARGETS = {"cpu": "cpu", "cuda": "cuda", "emulator": "cuda"}
-"""The kind of target that artifacts for a device were compiled for."""
+"""Kind of target that artifacts for each device are compiled for."""
 
 _RECOMPILE = {"cpu": "--target cpu", "cuda": "--target cuda:sm_XX", "emulator": "--target cuda:sm_XX --keep-source"}
 
 
 def check_target(artifact: Artifact, device: DeviceName) -> None:
-    """Raises `DeviceError` when the artifact was compiled for another kind of device."""
+    """Raise `DeviceError` when the artifact was compiled for another kind of device."""
     kind = artifact.manifest.target.kind
     if kind == _TARGETS[device.kind]:
         return
@@ -244,14 +246,14 @@ def check_target(artifact: Artifact, device: DeviceName) -> None:
 
 
 def open_backend(artifact: Artifact, loaded: Loaded, device: DeviceName, num_threads: int) -> Backend:
-    """Load the artifact's kernels on a device. Raises `DeviceError` when the device is not there or does not fit."""
+    """Load the artifact's kernels on a device. Raises `DeviceError` when there is no such device or it does not fit."""
     module = importlib.import_module(f".{_MODULES[device.kind]}", __package__)
     opened: Backend = module.open_backend(artifact, loaded, device.ordinal, num_threads, *device.options)
     return opened
 
 
 def to_host(value: Any) -> Any:
-    """The value with what is on a device copied to numpy."""
+    """Return the value, copied to numpy if it is on a device."""
     if type(value) is np.ndarray:
         return value
     return value.numpy() if isinstance(value, OnDevice) else value

@@ -1,8 +1,8 @@
-"""Data types by name, as they lie in memory at run time.
+"""Data types by name, as they are laid out in memory at run time.
 
 One element takes a whole number of bytes: int4, uint4, int2, uint2 and float4 take one byte each, as `ml_dtypes` stores
 them.
-`string` has no fixed size and lives in object arrays that only host steps touch.
+`string` has no fixed size and is held in object arrays that only host steps touch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DTYPES = frozenset(ITEM_BYTES) | {"string"}
 
 @cache
 def numpy_dtype(name: str) -> np.dtype:
-    """The numpy data type of `name`; imports `ml_dtypes` only for types that numpy lacks.
+    """Return the numpy data type of `name`; imports `ml_dtypes` only for types that numpy lacks.
 
     Raises `UnsupportedError` when `ml_dtypes` is needed and absent, or too old to have the type.
     """
@@ -58,8 +58,9 @@ def numpy_dtype(name: str) -> np.dtype:
 
 @cache
 def memory_dtype(name: str) -> np.dtype:
-    """The numpy data type of values that only kernels read and write: `numpy_dtype`, or bytes of that name where
-    `ml_dtypes` is needed and absent. They can be moved, not computed on. Raises `UnsupportedError` for an unknown name.
+    """Return the numpy data type of values that only kernels read and write: `numpy_dtype`, or raw bytes under that
+    name where `ml_dtypes` is needed and absent: they can be moved, not computed on. Raises `UnsupportedError` for an
+    unknown name.
     """
     try:
         return numpy_dtype(name)
@@ -71,7 +72,7 @@ def memory_dtype(name: str) -> np.dtype:
 
 @cache
 def dtype_name(dtype: np.dtype) -> str:
-    """The name of a numpy data type; of one that no artifact holds, numpy's own name for it."""
+    """Return the name of a numpy data type; numpy's own name for one that no artifact holds."""
     if dtype.kind in "OSUT":
         return "string"
     return dtype.name

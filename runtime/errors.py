@@ -1,4 +1,4 @@
-"""Every error that the runtime raises on purpose.
+"""Errors that the runtime raises.
 
 All derive from `TilestitchRuntimeError`. `exit_code` is what the command line returns for the error:
 1 the user's input is wrong, 2 the model is not supported, 3 an accuracy check failed, 4 the environment lacks
@@ -15,7 +15,7 @@ class TilestitchRuntimeError(Exception):
 
 
 class ArtifactError(TilestitchRuntimeError):
-    """A `.tsm` file cannot be used. `member` is the zip member at fault, empty when it is the file as a whole."""
+    """A `.tsm` file cannot be used. `member` is the zip member at fault, empty when the file as a whole is at fault."""
 
     def __init__(self, problem: str, *, file: str = "", member: str = "", remedy: str = "") -> None:
         self.problem = problem
@@ -50,7 +50,7 @@ class ArtifactSchemaError(ArtifactError):
 
 
 class ArtifactWriteError(ArtifactError):
-    """The artifact could not be written; nothing was left behind."""
+    """The artifact could not be written; no partial file is left."""
 
     exit_code = 4
 
@@ -60,7 +60,7 @@ class WeightsError(TilestitchRuntimeError):
 
 
 class InputError(TilestitchRuntimeError):
-    """What was given to `run` does not fit the model's inputs."""
+    """The arguments of `run` do not fit the model's inputs."""
 
 
 class ExecutionError(TilestitchRuntimeError):
@@ -74,12 +74,12 @@ class UnsupportedError(TilestitchRuntimeError):
 
 
 class DeviceError(TilestitchRuntimeError):
-    """The device that was asked for is not there, or the artifact was not built for it."""
+    """The requested device is not available, or the artifact was not built for it."""
 
     exit_code = 4
 
 
 class DeviceNameError(DeviceError):
-    """What was given as the name of a device is none."""
+    """A text is not the name of a device."""
 
     exit_code = 1

@@ -1,4 +1,4 @@
-"""Executes programs: binds one to memory of its own, then runs its steps as often as asked."""
+"""Execution of programs: bind one to memory of its own, then run its steps any number of times."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from .turns import Done, Repeatable, Repetition, Turning, Turns, repetition_of, 
 
 
 class Execution:
-    """A program bound to memory of a device: one run at a time.
+    """A program bound to memory of a device; one run at a time.
 
-    One of a program with symbols, which only workers that `resizes` have, is given sizes before its first run.
+    With symbols, which only workers that `resizes` support, `resize` is called before the first run.
     """
 
     def __init__(self, program: Program, loaded: Loaded, worker: Worker) -> None:
@@ -70,7 +70,7 @@ class Execution:
         self._outputs_are_new = not self._host_runs and all(is_new for _, is_new in self._new_outputs)
         self._chained = worker.resizes and can_be_chained(program)
         self._chain: Chain | None = None
-        self._runs = 0  # with the sizes that it has
+        self._runs = 0  # since the sizes were last set
 
     def _bind(self, index: int, step: Step, loaded: Loaded, worker: Worker) -> Segment | HostRun | ControlRun:
         if isinstance(step, (NativeStep, DeviceStep)):
@@ -88,7 +88,7 @@ class Execution:
         return ControlRun(self._program, step, self._nested, repetition, self._memory)
 
     def _fixed_value(self, value: ValueSpec, loaded: Loaded) -> Any:
-        """The value's array when it is the same in every run, else None."""
+        """Return the value's array if it is the same in every run, else None."""
         match value.location:
             case Constant() | Literal():
                 return loaded.constant(value)
@@ -99,10 +99,10 @@ class Execution:
         return None
 
     def resize(self, bound: Bound) -> None:
-        """Have the sizes of `bound` in runs from now on."""
+        """Set the sizes of the following runs to those of `bound`."""
         if self._bound is not None and self._bound.values == bound.values:
             return
-        self._bound = None  # should there be no memory
+        self._bound = None  # in case memory runs out
         self._turning, self._turns = None, self._repeatable is not None
         self._chain, self._runs = None, 0
         for number in self._viewed:
@@ -119,7 +119,7 @@ class Execution:
         self._bound = bound
 
     def release(self, worker: Worker) -> None:
-        """Give the memory back. The execution, and those nested in it, run no more."""
+        """Release the memory. The execution, and those nested in it, run no more."""
         worker.release(self._memory)
         for nested in self._nested.values():
             nested.release(worker)
@@ -129,7 +129,7 @@ class Execution:
     ) -> list[Any]:
         """Run the steps on inputs that fit the program's types. Returns the outputs, which belong to the caller.
 
-        `preset` gives arrays for values on the heap that kernels write. Raises `ExecutionError` when a step fails.
+        `preset` gives arrays for heap values that kernels write. Raises `ExecutionError` when a step fails.
         """
         if self._chained and record is None and (chain := self._ready_chain(inputs)) is not None:
             values = self._begun(chain.values, inputs, preset)
@@ -141,8 +141,8 @@ class Execution:
         return self._own_outputs(values)
 
     def run_nested(self, inputs: Sequence[Any], record: RecordTime | None, step: HostStep | ControlStep) -> list[Any]:
-        """Run as the body of `step`. The outputs may be inputs or constants, which no step writes to; they are not
-        in the arena, which the next run overwrites.
+        """Run as the body of `step`. Outputs may be inputs or constants, which no step writes to; those in the arena,
+        which the next run overwrites, are copied.
         """
         values = self._execute(self._fitting(inputs, step), record, None)
         return [
@@ -151,7 +151,7 @@ class Execution:
         ]
 
     def _fitting(self, inputs: Sequence[Any], step: HostStep | ControlStep) -> list[Any]:
-        """The inputs as the types of the program say; `ExecutionError` for others."""
+        """Return the inputs converted to the program's types. Raises `ExecutionError` where they do not fit."""
         if self._input_checks is None:
             apart = BranchInputs(self._program).positions
             self._input_checks = [
@@ -165,7 +165,7 @@ class Execution:
     def repeat(
         self, repetition: Repetition, turns: Turns, inputs: Sequence[Any], record: RecordTime | None, step: ControlStep
     ) -> Done | None:
-        """Run as the body of `step`, turn after turn in native code; `inputs` are those of the first turn. None where
+        """Run as the body of `step`, all iterations in native code; `inputs` are those of the first one. None where
         that cannot be done.
         """
         turning = self.turning(repetition, turns)
@@ -177,7 +177,9 @@ class Execution:
         return turning.run(values, turns, record)
 
     def turning(self, repetition: Repetition, turns: Turns) -> Turning | None:
-        """Turns of this program's only step with the sizes that it has; None where native code cannot make them."""
+        """Return the iterations of this program's only step at its present sizes; None where native code cannot run
+        them.
+        """
         if self._turns and self._turning is None:
             assert self._repeatable is not None
             self._turning = turning_of(repetition, turns, self._repeatable, self._value)
@@ -187,14 +189,14 @@ class Execution:
         return self._turning
 
     def _ready_chain(self, inputs: Sequence[Any]) -> Chain | None:
-        """The chain for the sizes of these inputs: made where there is a second run with them, if it can be."""
+        """Return the chain for the sizes of these inputs, built on the second run with them, if it can be."""
         self._runs += 1
         if self._runs == 2:
             self._chain = chain_of(self._parts, inputs)
         return self._chain
 
     def linkable(self, inputs: Sequence[Any], step: ControlStep) -> Parts | None:
-        """What this program consists of as the body of `step`; None where inputs such as these do not fit."""
+        """Return this program's parts as the body of `step`; None where such inputs do not fit."""
         apart = BranchInputs(self._program).positions
         if not all(
             position in apart or fits(item, self._value(number).type)
@@ -208,7 +210,7 @@ class Execution:
         return Parts(self._program, self._steps, self._repetitions, self._nested, self._value, self._fixed)
 
     def _begun(self, known: Sequence[Any], inputs: Sequence[Any], preset: Mapping[int, Any] | None) -> list[Any]:
-        """Values to begin a run with."""
+        """Return the values at the beginning of a run."""
         values = list(known)
         for number, array in zip(self._inputs, inputs):
             values[number] = array
@@ -218,14 +220,14 @@ class Execution:
         return values
 
     def _execute(self, inputs: Sequence[Any], record: RecordTime | None, preset: Mapping[int, Any] | None) -> list[Any]:
-        """Run the steps; returns all values."""
+        """Run the steps and return all values."""
         values = self._begun(self._fixed, inputs, preset)
         for step in self._steps:
             step.run(values, record)
         return values
 
     def _own_outputs(self, values: list[Any]) -> list[Any]:
-        """The outputs, each an array that nothing else refers to; those on a device are left as they are."""
+        """Return the outputs, each an array that nothing else refers to; those on a device are left as they are."""
         outputs: list[Any] = []
         shared = [array for number in self._inputs for array in _arrays(values[number])]
         for number, is_new in self._new_outputs:
@@ -241,24 +243,24 @@ class Execution:
 
 
 class SizedExecutions:
-    """Executions of a program with symbols, for each of the values that were used last."""
+    """Executions of a program with symbols, one for each of the most recently used values of these."""
 
     def __init__(self, program: Program, sizing: Sizing, loaded: Loaded, worker: Worker) -> None:
         self._program, self._sizing, self._loaded, self._worker = program, sizing, loaded, worker
         self._kept: dict[tuple[int, ...], Execution] = {}
         self._shapes: tuple[tuple[int, ...], ...] = ()
-        self._last: Bound | None = None  # for inputs of these shapes
+        self._last: Bound | None = None  # the one for inputs of these shapes
 
     def of(self, bound: Bound) -> Execution:
-        """The execution with the sizes of `bound`."""
+        """Return the execution with the sizes of `bound`."""
         execution = self._kept.pop(bound.values, None)
         if execution is None:
             execution = self._another(bound)
-        self._kept[bound.values] = execution  # as the one that was used last
+        self._kept[bound.values] = execution  # the most recently used one
         return execution
 
     def _another(self, bound: Bound) -> Execution:
-        """One that had other sizes, the longest unused one, where as many are kept as may be; else a new one."""
+        """Return an execution for other sizes: the least recently used one if the limit is reached, else a new one."""
         worker, resizes = self._worker, self._worker.resizes
         full = len(self._kept) >= worker.most_kept
         execution = self._kept.pop(next(iter(self._kept))) if full else None
@@ -276,18 +278,18 @@ class SizedExecutions:
         return execution
 
     def run_nested(self, inputs: Sequence[Any], record: RecordTime | None, step: HostStep | ControlStep) -> list[Any]:
-        """Run as the body of `step`, like `Execution.run_nested`."""
+        """Run as the body of `step`, as `Execution.run_nested` does."""
         return self.of_inputs(inputs, step).run_nested(inputs, record, step)
 
     def linkable(self, inputs: Sequence[Any], step: ControlStep) -> Parts | None:
-        """Like `Execution.linkable`."""
+        """Return the parts as `Execution.linkable` does."""
         try:
             return self.of_inputs(inputs, step).linkable(inputs, step)
-        except ExecutionError:  # which a run that comes as far tells
+        except ExecutionError:  # a run that gets here reports it
             return None
 
     def of_inputs(self, inputs: Sequence[Any], step: HostStep | ControlStep) -> Execution:
-        """The execution as the body of `step` with the sizes of these inputs."""
+        """Return the execution, as the body of `step`, for the sizes of these inputs."""
         shapes = tuple(getattr(value, "shape", ()) for value in inputs)
         if shapes == self._shapes and self._last is not None:
             return self.of(self._last)
@@ -300,7 +302,7 @@ class SizedExecutions:
     def repeat(
         self, repetition: Repetition, turns: Turns, inputs: Sequence[Any], record: RecordTime | None, step: ControlStep
     ) -> Done | None:
-        """Run as the body of `step`, like `Execution.repeat`."""
+        """Run as the body of `step`, as `Execution.repeat` does."""
         if not self._worker.resizes:
             return None
         return self.of_inputs(inputs, step).repeat(repetition, turns, inputs, record, step)
@@ -312,7 +314,7 @@ class SizedExecutions:
 
 
 def executions(program: Program, loaded: Loaded, worker: Worker) -> Execution | SizedExecutions:
-    """The execution of a program, or those of one with symbols."""
+    """Return the execution of a program, or the executions of one with symbols."""
     sizing = loaded.sizing(program)
     if sizing is None:
         return Execution(program, loaded, worker)
@@ -320,7 +322,7 @@ def executions(program: Program, loaded: Loaded, worker: Worker) -> Execution | 
 
 
 def _viewed(program: Program) -> tuple[int, ...]:
-    """The values in the arena that others than kernels read."""
+    """Return the arena values that are read by others than kernels."""
     numbers: dict[int, None] = dict.fromkeys(program.outputs)
     for step in program.steps:
         if not isinstance(step, (NativeStep, DeviceStep)):
@@ -329,7 +331,7 @@ def _viewed(program: Program) -> tuple[int, ...]:
 
 
 def _is_owned(result: Any, others: Sequence[np.ndarray]) -> bool:
-    """Whether an output made by a step can be given away as it is."""
+    """Return whether an output made by a step can be handed out without a copy."""
     if not isinstance(result, np.ndarray):
         return result is None
     if not result.flags.writeable:
@@ -341,7 +343,7 @@ def _is_owned(result: Any, others: Sequence[np.ndarray]) -> bool:
 
 
 def _arrays(value: Any) -> Sequence[np.ndarray]:
-    """The arrays on the host that a value is, or holds."""
+    """Return the host arrays that a value is or holds."""
     if isinstance(value, np.ndarray):
         return (value,)
     return [array for item in value for array in _arrays(item)] if isinstance(value, list) else ()

@@ -1,4 +1,4 @@
-"""What users give to `run`, made into arrays that fit one of the specialisations."""
+"""Conversion of what users pass to `run` into arrays that fit one of the specialisations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .types import MapType, OptionalType, SequenceType, Shape, TensorType, Value
 @dataclass(frozen=True)
 class ValueInfo:
     """An input or output of a model. A size that depends on symbols is an expression over them; one that differs
-    between specialisations, or is known only at run time, is a name. `symbols`: those of the model, with their ranges.
+    between specialisations or is known only at run time is a name. `symbols`: the model's symbols with their ranges.
     """
 
     name: str
@@ -31,7 +31,7 @@ class ValueInfo:
 
     @property
     def dtype(self) -> str:
-        """The data type's name; `sequence`, `optional` or `map` for values that are no tensors."""
+        """The data type's name; `sequence`, `optional` or `map` for other values than tensors."""
         return ValueSpec(self.name, self.type).dtype
 
     @property
@@ -40,7 +40,9 @@ class ValueInfo:
         return self.type.shape if isinstance(self.type, TensorType) else None
 
     def __str__(self) -> str:
-        """Like `ids: int64[batch:1..64, seq:1..512]`: with the ranges of the symbols that are a size by themselves."""
+        """Format like `ids: int64[batch:1..64, seq:1..512]`: with the ranges of symbols that are a size by
+        themselves.
+        """
         return f"{self.name}: {_with_ranges(self.type, {symbol.name: str(symbol) for symbol in self.symbols})}"
 
 
@@ -56,21 +58,21 @@ def _with_ranges(type_: ValueType, ranges: Mapping[str, str]) -> ValueType:
 
 
 MOST_SHAPES = 64
-"""Shapes of inputs for which the specialisation and its sizes are remembered."""
+"""Number of input shapes for which the specialisation and its sizes are remembered."""
 
 MOST_LISTED = 4
-"""Inputs or outputs that one line names."""
+"""Most inputs or outputs that one line lists."""
 
 
 def in_one_line(infos: Sequence[ValueInfo]) -> str:
-    """Names and types, the first of them where there are many."""
+    """Return the names and types in one line, of many only the first."""
     shown = ", ".join(map(str, infos[:MOST_LISTED]))
     return shown if len(infos) <= MOST_LISTED else f"{shown}, and {len(infos) - MOST_LISTED} more"
 
 
 def infos(programs: Sequence[Program]) -> tuple[tuple[ValueInfo, ...], tuple[ValueInfo, ...]]:
-    """The inputs and the outputs of a model, one description of each over all specialisations. Those with fewer
-    symbols than others are points in the ranges of these, and only widen them.
+    """Return the inputs and outputs of a model, each described once over all specialisations. Specialisations with
+    fewer symbols than others are points in the ranges of these, and only widen them.
     """
     most = max(len(program.symbols) for program in programs)
     general = [program for program in programs if len(program.symbols) == most]
@@ -85,7 +87,7 @@ def infos(programs: Sequence[Program]) -> tuple[tuple[ValueInfo, ...], tuple[Val
 
 
 def inputs_of(program: Program) -> tuple[ValueInfo, ...]:
-    """The inputs of one specialisation."""
+    """Return the inputs of one specialisation."""
     taken = [ValueInfo(program.values[n].name, program.values[n].type) for n in program.inputs]
     return tuple(replace(info, symbols=program.symbols) for info in _with_caches(taken, [], [program])[0])
 
@@ -93,7 +95,9 @@ def inputs_of(program: Program) -> tuple[ValueInfo, ...]:
 def _with_caches(
     taken: Sequence[ValueInfo], made: Sequence[ValueInfo], programs: Sequence[Program]
 ) -> tuple[list[ValueInfo], list[ValueInfo]]:
-    """Inputs and outputs with the caches as users know them, instead of buffers and what tells their sizes."""
+    """Return the inputs and outputs with the caches as users see them, in place of buffers and the inputs that tell
+    their sizes.
+    """
     caches = programs[0].caches
     inside = {cache.sizes for cache in caches}
     inputs = [info for info in taken if info.name not in inside]
@@ -111,8 +115,8 @@ def _grown(info: ValueInfo, cache: Cache) -> ValueInfo:
 
 
 def _widest(programs: Sequence[Program], infos: Sequence[ValueInfo]) -> tuple[Symbol, ...]:
-    """The symbols of all programs, each with a range that has those of all others, and what it is in programs where
-    it is a number.
+    """Return the symbols of all programs, each with a range that covers its ranges and its constant values in all of
+    them.
     """
     found: dict[str, Symbol] = {}
 
@@ -133,7 +137,7 @@ def _widest(programs: Sequence[Program], infos: Sequence[ValueInfo]) -> tuple[Sy
 
 
 def merged_info(name: str, types: Sequence[ValueType]) -> ValueInfo:
-    """One description of an input or output over its types in all specialisations."""
+    """Merge the types of an input or output in all specialisations into one description."""
     tensors = [type_ for type_ in types if isinstance(type_, TensorType)]
     shapes = {type_.shape for type_ in tensors}
     if len(shapes) <= 1:
@@ -146,7 +150,7 @@ def merged_info(name: str, types: Sequence[ValueType]) -> ValueInfo:
 
 
 def expected_inputs(programs: Sequence[Program]) -> str:
-    """All specialisations' inputs, for messages."""
+    """Return all specialisations' inputs, for messages."""
     lines = []
     for program in programs:
         lines.append(f"({', '.join(map(str, inputs_of(program)))})")
@@ -154,21 +158,21 @@ def expected_inputs(programs: Sequence[Program]) -> str:
 
 
 Adopt = Callable[[Any], "OnDevice | None"]
-"""A device's view of an array that lies in its memory; None for what does not."""
+"""Function that returns a device's view of an array in its memory; None for an array elsewhere."""
 
 
 class Selection(NamedTuple):
-    """A specialisation's number, and what its sizes are if it has symbols."""
+    """The number of a specialisation, and its sizes if it has symbols."""
 
     number: int
     bound: Bound | None = None
 
 
 class Inputs:
-    """Reads what users give to a model, and finds the specialisation that it fits.
+    """Reader of a model's inputs, which finds the specialisation that they fit.
 
-    Arrays of numpy and of the device that need no conversion, in shapes that were given before, are only looked at.
-    `sizings` are those of the programs, None for one without symbols.
+    Arrays of numpy and of the device that need no conversion, in shapes seen before, are only checked. `sizings` are
+    those of the programs, None for one without symbols.
     """
 
     def __init__(self, programs: Sequence[Program], sizings: Sequence[Sizing | None], backend: Backend) -> None:
@@ -177,7 +181,7 @@ class Inputs:
         self._selections: dict[tuple[tuple[int, ...], ...], Selection] = {}  # by the shapes of all inputs
 
     def read(self, feeds: Mapping[str, Any], stream: Any) -> tuple[Selection, list[Any]]:
-        """The specialisation, and the inputs as `convert_feeds` gives them, for work in the user's `stream`.
+        """Return the specialisation, and the inputs as from `convert_feeds`, for work in the user's `stream`.
 
         Raises `InputError`.
         """
@@ -199,8 +203,8 @@ class Inputs:
     def _plain_arrays(
         self, feeds: Mapping[str, Any], stream: Any
     ) -> tuple[list[Any], tuple[tuple[int, ...], ...]] | None:
-        """The inputs and their shapes if all are arrays that can be used as they are, or numpy's texts, of a model that
-        takes nothing but arrays.
+        """Return the inputs and their shapes if all can be used as they are (arrays, or numpy strings) and the model
+        takes only arrays.
         """
         if type(feeds) is not dict or not self._dtypes or len(feeds) != len(self._dtypes):
             return None
@@ -222,7 +226,9 @@ class Inputs:
         return arrays, tuple(shapes)
 
     def _remember(self, selection: Selection, inputs: Sequence[Any]) -> None:
-        """The data types of the inputs, and the shapes of these, if they determine all."""
+        """Remember the data types of the inputs, and the specialisation for their shapes, if these determine
+        everything.
+        """
         program, sizing = self._programs[selection.number], self._sizings[selection.number]
         values = [program.values[number] for number in program.inputs]
         if all(_is_determined(value, sizing) for value in values):
@@ -236,7 +242,7 @@ class Inputs:
 
 
 def _is_determined(value: ValueSpec, sizing: Sizing | None) -> bool:
-    """Whether an input is an array, of which the symbols give the shape."""
+    """Return whether an input is a tensor whose shape is static or known from the symbols."""
     if not isinstance(value.type, TensorType):
         return False
     return value.type.static_shape is not None or (sizing is not None and sizing.knows(value.type))
@@ -245,11 +251,11 @@ def _is_determined(value: ValueSpec, sizing: Sizing | None) -> bool:
 def convert_feeds(
     feeds: Mapping[str, Any], programs: Sequence[Program], adopt: Adopt = lambda value: None
 ) -> list[Any]:
-    """The inputs in the program's order: C-contiguous arrays of the right data type, lists of such, or None. Tensors
-    that `adopt` knows stay on the device.
+    """Return the inputs in the program's order: C-contiguous arrays of the right data type, lists of such, or None.
+    Tensors that `adopt` knows stay on the device.
 
     Raises `InputError` that lists what is expected when a name is missing or unknown, or a data type is wrong. Shapes
-    are not looked at.
+    are not checked.
     """
     if not isinstance(feeds, Mapping):
         raise _no_inputs(feeds, programs)
@@ -267,7 +273,7 @@ def convert_feeds(
 
 
 def select(inputs: Sequence[Any], programs: Sequence[Program], sizings: Sequence[Sizing | None]) -> Selection:
-    """The first specialisation that the inputs' shapes fit. Raises `InputError` that lists all, and says what is wrong
+    """Return the first specialisation that the inputs' shapes fit. Raises `InputError` that lists all, with the reason
     for those with symbols.
     """
     problems: list[str] = []
@@ -309,7 +315,7 @@ def select(inputs: Sequence[Any], programs: Sequence[Program], sizings: Sequence
 def _select_apart(
     inputs: Sequence[Any], programs: Sequence[Program], sizings: Sequence[Sizing | None]
 ) -> Selection | None:
-    """The first specialisation that inputs fit, but for sizes of those that only branches read."""
+    """Return the first specialisation that the inputs fit, ignoring sizes of those that only branches read."""
     for index, sizing in enumerate(sizings):
         if sizing is None or not sizing.apart.positions:
             continue
@@ -367,7 +373,9 @@ def _convert(value: Any, type_: ValueType, name: str, programs: Sequence[Program
 
 
 def are_output_names(first: Any, second: Any, input_names: Sequence[str]) -> bool:
-    """Whether `run(first, second)` is called in ONNX Runtime's way: names of outputs or None, then inputs by name."""
+    """Return whether `run(first, second)` follows ONNX Runtime's signature: names of outputs or None, then inputs by
+    name.
+    """
     if not isinstance(second, Mapping):
         return False
     if first is None:
@@ -377,7 +385,7 @@ def are_output_names(first: Any, second: Any, input_names: Sequence[str]) -> boo
 
 
 def by_position(arrays: Any, programs: Sequence[Program]) -> dict[str, Any]:
-    """Inputs by name from a list or tuple of them in the model's order; optional ones at the end may be left out.
+    """Return the inputs by name from a list or tuple in the model's order; optional ones at the end may be left out.
 
     Raises `InputError` for anything else, and where their number differs.
     """
@@ -399,12 +407,12 @@ def _no_inputs(given: Any, programs: Sequence[Program]) -> InputError:
 
 
 def without_gradient(value: Any) -> Any:
-    """A tensor without autograd's record, with which torch lends no memory; other values as they are."""
+    """Return a tensor detached from autograd, without which torch exports no memory; other values as they are."""
     return value.detach() if getattr(value, "requires_grad", False) is True else value
 
 
 def _as_array(value: Any, dtype: str, name: str) -> np.ndarray:
-    """Numpy's view of an array of any library; numbers and lists, which have no data type, get the one expected."""
+    """Return numpy's view of any library's array; numbers and lists, which have no data type, get the expected one."""
     if isinstance(value, np.ndarray):
         return np.asarray(value)
     if value is None:
@@ -422,7 +430,9 @@ def _as_array(value: Any, dtype: str, name: str) -> np.ndarray:
 
 
 def _from_numbers(value: Any, dtype: np.dtype) -> np.ndarray:
-    """Numbers and lists in DTYPE; TypeError where that would change them: 1.5 is no integer, 2 is no truth value."""
+    """Return numbers or lists in DTYPE; TypeError where that would change them: 1.5 is no integer, 2 is no truth
+    value.
+    """
     plain = np.asarray(value)
     if plain.size and plain.dtype.kind in _LOSSY.get(dtype.kind, ""):
         raise TypeError(f"it holds numbers of {plain.dtype}")
@@ -430,11 +440,13 @@ def _from_numbers(value: Any, dtype: np.dtype) -> np.ndarray:
 
 
 _LOSSY = {"b": "iufc", "i": "fc", "u": "fc"}
-"""By kind of data type: the kinds of numbers that it may not hold."""
+"""By kind of data type, the kinds of numbers that it cannot represent."""
 
 
 def dlpack_view(value: Any, dtype: str) -> np.ndarray:
-    """The memory of VALUE, which has `__dlpack__`, as an array. Raises what the library raises where it lends none."""
+    """Return the memory of VALUE, which has `__dlpack__`, as an array. Raises the library's own error where it exports
+    none.
+    """
     try:
         return np.asarray(np.from_dlpack(value))
     except (BufferError, RuntimeError, TypeError):

@@ -1,4 +1,4 @@
-"""Steps on the host bound to a program: what is the same in every run is found once."""
+"""Host steps bound to a program: what is the same in every run is computed once."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from .types import TensorType, ValueType, holds_arrays
 _STEP_FAULTS = (
     ValueError, TypeError, LookupError, ArithmeticError, MemoryError, AttributeError, AssertionError, RuntimeError,
 )  # fmt: skip
-"""What a step on the host raises when its operands are not what ONNX prescribes, as in a forged program."""
+"""Exceptions of host operators whose operands are not what ONNX prescribes, as in a forged program."""
 
 HOST_PREFIX = "host."
-"""Of the symbols of host steps in profiles; a kernel's has no dot."""
+"""Prefix of the symbols of host steps in profiles; a kernel's symbol has no dot."""
 
 Spec = Callable[[int], ValueSpec]
-"""A value of a program, with numbers for its sizes."""
+"""Function from the number of a program's value to its description with numbers for its sizes."""
 
 
 class Nested(Protocol):
-    """What executes the body of a control step."""
+    """Executor of a control step's body."""
 
     def run_nested(self, inputs: Sequence[Any], record: RecordTime | None, step: HostStep | ControlStep) -> list[Any]:
-        """Once."""
+        """Run the body once."""
 
     def repeat(
         self, repetition: Repetition, turns: Turns, inputs: Sequence[Any], record: RecordTime | None, step: ControlStep
     ) -> Done | None:
-        """Turn after turn in native code, `inputs` being those of the first; None where that cannot be done."""
+        """Run the iterations in native code, `inputs` being those of the first; None where that cannot be done."""
 
 
 class HostRun:
-    """A host step: a function of numpy on the values that it reads."""
+    """A host step: a numpy function on the values that it reads."""
 
     def __init__(
         self, program: Program, step: HostStep, function: HostFunction, attrs: Mapping[str, Any], memory: Memory
@@ -53,7 +53,7 @@ class HostRun:
         self.results = Stored(program, step, memory)
 
     def have(self, attrs: Mapping[str, Any]) -> None:
-        """Other attributes from now on: some are sizes."""
+        """Set other attributes, some of which are sizes."""
         self._attrs = prepared(self._step.op, attrs)
 
     def run(self, values: list[Any], record: RecordTime | None) -> None:
@@ -72,7 +72,7 @@ class HostRun:
 
 
 class ControlRun:
-    """A control step. `nested`: what executes each of its bodies, by their ids."""
+    """A control step. `nested`: the executor of each of its bodies, by their ids."""
 
     def __init__(
         self, program: Program, step: ControlStep, nested: Mapping[int, Nested], repetition: Repetition | None,
@@ -92,7 +92,7 @@ class ControlRun:
             return BoundBody(self._nested[id(body)], captured, self._repetition, record, step)
 
         try:
-            if isinstance(step, IfStep):  # nothing to make ready for turns
+            if isinstance(step, IfStep):  # nothing to prepare for iterations
                 body = control.taken(step, get)
                 captured = [get(number) for number in body.captures]
                 results = self._nested[id(body)].run_nested(captured, record, step)
@@ -128,8 +128,8 @@ class BoundBody:
 
 
 class Stored:
-    """Puts a step's results among a program's values, if they are of the types that the program says; not in the arena,
-    which is written again.
+    """Stores a step's results among a program's values after checking their types; never in the arena, which is
+    overwritten.
     """
 
     def __init__(self, program: Program, step: HostStep | ControlStep, memory: Memory) -> None:
@@ -140,7 +140,7 @@ class Stored:
         self.resize(program.values.__getitem__)
 
     def resize(self, spec: Spec) -> None:
-        """`spec` has the values from now on."""
+        """Set other sizes; `spec` describes the values from now on."""
         self.spec = spec
         self._checks: list[Check | None] | None = None
 
@@ -159,7 +159,7 @@ class Stored:
 
 
 class Check:
-    """Whether an array is of a value's type."""
+    """Check that an array has a value's type."""
 
     __slots__ = ("_dtype", "_known", "_rank", "_shape", "_value")
 
@@ -173,7 +173,7 @@ class Check:
         self._known = [(axis, size) for axis, size in enumerate(sizes or ()) if not isinstance(size, str)]
 
     def __call__(self, result: Any, step: HostStep | ControlStep) -> Any:
-        """The result as the type says; `ExecutionError` for another one."""
+        """Return the result if it has the type; raises `ExecutionError` otherwise."""
         if type(result) is np.ndarray and self._has_shape(result.shape) and result.dtype == self._dtype:
             return result
         return typed(self._value, result, step)
@@ -190,7 +190,7 @@ class Check:
 
 
 def typed(value: ValueSpec, result: Any, step: HostStep | ControlStep) -> Any:
-    """The result as the program's type says; `ExecutionError` for another one."""
+    """Return the result, as the program's type requires; raises `ExecutionError` otherwise."""
     if not isinstance(value.type, TensorType):
         return result
     if not isinstance(result, np.ndarray):
@@ -210,7 +210,7 @@ def typed(value: ValueSpec, result: Any, step: HostStep | ControlStep) -> Any:
 
 
 def detached(value: Any, memory: Memory) -> Any:
-    """The value on the host, with every array in it that the next run overwrites replaced by a copy."""
+    """Return the value on the host, with every array that the next run would overwrite replaced by a copy."""
     value = to_host(value)
     if isinstance(value, list):
         return [detached(item, memory) for item in value]
@@ -220,7 +220,7 @@ def detached(value: Any, memory: Memory) -> Any:
 
 
 def fault(step: HostStep | ControlStep, error: Exception) -> ExecutionError:
-    """What to raise for an operator that failed otherwise than by saying what is wrong."""
+    """Return the exception for an operator that failed without a message of its own."""
     problem = f"{type(error).__name__}: {error}"
     return ExecutionError(f"{where(step)} failed ({problem}); check the values of the model's inputs")
 
@@ -231,8 +231,8 @@ def where(step: HostStep | ControlStep) -> str:
 
 
 def _may_lie_in_arena(program: Program, step: HostStep | ControlStep) -> bool:
-    """Whether results may: a result can be an operand or a view of one. Sequences that users give may hold what is on a
-    device.
+    """Return whether results may lie in the arena: a result can be an operand or a view of one. Sequences from users
+    may hold arrays on a device.
     """
     return any(
         isinstance(value.location, Arena)
@@ -242,7 +242,7 @@ def _may_lie_in_arena(program: Program, step: HostStep | ControlStep) -> bool:
 
 
 def new_maps(program: Program) -> frozenset[int]:
-    """Values without arrays that host steps make of tensors alone: nothing else refers to what is in them."""
+    """Return values without arrays that host steps make from tensors alone: nothing else refers to their contents."""
     values = program.values
     return frozenset(
         made
@@ -254,7 +254,7 @@ def new_maps(program: Program) -> frozenset[int]:
 
 
 def fits(array: np.ndarray, type_: ValueType) -> bool:
-    """Whether an array is of a tensor's type."""
+    """Return whether an array has a tensor type."""
     if not isinstance(type_, TensorType):
         return False
     if dtype_name(array.dtype) != type_.dtype:

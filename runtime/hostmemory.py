@@ -1,6 +1,4 @@
-"""The host's memory: which values are worth an address of their own, and the arena of a program, as the CPU and the
-emulated device use it.
-"""
+"""Host memory: which values get fixed addresses, and the arena of a program, for the CPU and the emulated device."""
 
 from __future__ import annotations
 
@@ -14,16 +12,17 @@ from .sizes import known
 from .types import TensorType
 
 SMALL_BYTES = 16384
-"""What is copied in the microsecond that asking numpy for an address takes."""
+"""Bytes that are copied in the microsecond that asking numpy for an address takes."""
 
 
 def is_small(value: ValueSpec) -> bool:
-    """Whether copying the value costs less than finding out where an array of it lies."""
+    """Return whether copying the value costs less than looking up an array's address."""
     return isinstance(value.type, TensorType) and value.type.is_static and value.type.nbytes <= SMALL_BYTES
 
 
 def empty_tensor(value: ValueSpec, memory: np.ndarray | None = None) -> np.ndarray:
-    """An uninitialised, 64-byte aligned array for a value whose type is static, in the bytes of `memory` if given.
+    """Return an uninitialised, 64-byte aligned array for a value whose type is static, in the bytes of `memory` if
+    given.
 
     Raises `ExecutionError` when there is no memory for it.
     """
@@ -34,9 +33,7 @@ def empty_tensor(value: ValueSpec, memory: np.ndarray | None = None) -> np.ndarr
 
 
 def allocated(nbytes: int, what: str) -> np.ndarray:
-    """Undefined bytes at a 64-byte boundary. Raises `ExecutionError`, which says for what, when there are not so many
-    left.
-    """
+    """Return undefined, 64-byte aligned bytes. Raises `ExecutionError`, which names `what`, when memory runs out."""
     try:
         return aligned_bytes(nbytes)
     except (MemoryError, ValueError, OverflowError) as error:
@@ -44,17 +41,17 @@ def allocated(nbytes: int, what: str) -> np.ndarray:
 
 
 class HostArena:
-    """A program's arena, and views of the values in it. That of a program with symbols is empty at first, and grows."""
+    """A program's arena, and views of the values in it. With symbols it is empty at first, and grows."""
 
     def __init__(self, program: Program, file: str) -> None:
         self._file = file
         self.raw = self._allocated(0 if program.symbols else known(program.arena_bytes))
 
     def reserve(self, nbytes: int) -> None:
-        """Have at least so many bytes. What was in the arena is lost if it grows; views of it stay as they are."""
+        """Reserve at least so many bytes. If the arena grows its contents are lost; views of the old one stay valid."""
         have = self.raw.size
         if nbytes > have:
-            self.raw = np.empty(0, np.uint8)  # not both at a time
+            self.raw = np.empty(0, np.uint8)  # free the old one first
             self.raw = self._allocated(max(nbytes, have + have // 4))
 
     def _allocated(self, nbytes: int) -> np.ndarray:
@@ -65,7 +62,7 @@ class HostArena:
             raise DeviceError(f"{self._file}: there is no memory for {need}; free some") from error
 
     def view(self, value: ValueSpec) -> np.ndarray:
-        """The array of an arena value."""
+        """Return the array of an arena value."""
         if not isinstance(value.location, Arena) or not isinstance(value.type, TensorType):
             raise ValueError(f"value {value.name!r} is not in the arena")
         start = known(value.location.offset_bytes)

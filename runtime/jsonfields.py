@@ -1,4 +1,4 @@
-"""Checked reading of JSON objects: every field is asked for by name and type, and none may be left over."""
+"""Checked reading of JSON objects: every field is requested by name and type, and none may be left over."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ MAX_INT = 2**62
 
 
 def parse_json(text: bytes | memoryview | str) -> Any:
-    """The data of a JSON text. Raises ValueError.
+    """Return the data of a JSON text. Raises ValueError.
 
-    Stricter than `json.loads`: UTF-8 only, no name twice in one object, no numbers that JSON does not have, no strings
-    that are no Unicode text.
+    Stricter than `json.loads`: UTF-8 only, no duplicate names in an object, no NaN or infinity, no unpaired surrogates.
     """
     try:
         plain = text if isinstance(text, str) else bytes(text).decode()
@@ -54,7 +53,7 @@ def _finite(text: str) -> float:
 class Fields:
     """A JSON object whose fields are taken one by one; `where` is its path in the document, for messages.
 
-    Every method raises `ArtifactSchemaError` when the field is missing, or is not what was asked for.
+    Every method raises `ArtifactSchemaError` when the field is missing or of another type.
     """
 
     def __init__(self, data: Any, where: str) -> None:
@@ -72,7 +71,7 @@ class Fields:
         return integer(self.take(name), f"{self.where}.{name}", minimum, maximum)
 
     def size(self, name: str, minimum: int = 0, maximum: int = MAX_INT) -> Size:
-        """An integer, or the text of an expression over symbols, which is not parsed here."""
+        """Return an integer, or the text of an expression over symbols, which is not parsed here."""
         return size(self.take(name), f"{self.where}.{name}", minimum, maximum)
 
     def string(self, name: str) -> str:
@@ -85,7 +84,7 @@ class Fields:
         return value
 
     def optional_boolean(self, name: str) -> bool:
-        """One that is left out when it is false."""
+        """Return a boolean that is left out when it is false."""
         return name in self._data and self.boolean(name)
 
     def one_of(self, name: str, choices: frozenset[str]) -> str:
@@ -95,15 +94,15 @@ class Fields:
         return value
 
     def sequence(self, name: str, item: Callable[[Any, str], T]) -> tuple[T, ...]:
-        """A list, each item read by `item(data, where)`."""
+        """Return a list, each item read by `item(data, where)`."""
         return sequence(self.take(name), f"{self.where}.{name}", item)
 
     def optional_sequence(self, name: str, item: Callable[[Any, str], T]) -> tuple[T, ...]:
-        """A list that is left out when it is empty."""
+        """Return a list that is left out when it is empty."""
         return self.sequence(name, item) if name in self._data else ()
 
     def optional(self, name: str, read: Callable[[Any, str], T]) -> T | None:
-        """One that is left out when it is None, read by `read(data, where)`."""
+        """Return a field read by `read(data, where)`, or None if it is left out."""
         return read(self.take(name), f"{self.where}.{name}") if name in self._data else None
 
     def integers(self, name: str, minimum: int = 0, maximum: int = MAX_INT) -> tuple[int, ...]:
@@ -155,7 +154,7 @@ def sequence(data: Any, where: str, item: Callable[[Any, str], T]) -> tuple[T, .
 
 
 def finite_json(data: Any) -> Any:
-    """JSON text has no nan or inf; write them as `{"$float": "nan"}`. Tuples become lists, numpy numbers Python's."""
+    """Return data as valid JSON: nan and inf as `{"$float": "nan"}`, tuples as lists, numpy numbers as Python's."""
     if isinstance(data, (str, bool, int)) or data is None:
         return data
     if isinstance(data, float):
@@ -170,7 +169,7 @@ def finite_json(data: Any) -> Any:
 
 
 def from_finite_json(data: Any, where: str) -> Any:
-    """The inverse of `finite_json`."""
+    """Return the data that `finite_json` encoded."""
     if isinstance(data, list):
         return [from_finite_json(item, f"{where}[{index}]") for index, item in enumerate(data)]
     if not isinstance(data, dict):

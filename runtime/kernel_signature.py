@@ -1,8 +1,8 @@
-"""Signatures of kernels: what a launch must give, so that its kernel touches the memory that it was compiled for, and
+"""Signatures of kernels: what a launch must pass so that its kernel accesses the memory that it was compiled for, and
 no other.
 
-A kernel's symbol ends with the digest of its signature. So machine code vouches for it: a program that was
-edited, with the signatures in it and the hashes made right, still has no kernel of that name.
+A kernel's symbol ends with the digest of its signature, so the machine code authenticates it: a program whose
+signatures were edited, with hashes to match, has no kernel of that name.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 @dataclass(frozen=True)
 class Parameter:
-    """What one argument of a kernel is.
+    """Requirements on one kernel argument.
 
     `kind`: a `tensor` in memory, the launch's `status` word, its `counters`, or the `sizes`: the values of the symbols.
-    `nbytes`: what the kernel may touch, from the argument's address on. `writes`: whether it may write there; it may
-    always read. `tensor_map`: what it gets in place of the address.
+    `nbytes`: what the kernel may access, from the argument's address on. `writes`: whether it may write there; it may
+    always read. `tensor_map`: the map that it gets in place of the address.
     """
 
     kind: str
@@ -60,7 +60,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class KernelSignature:
-    """A kernel's parameters, and the extent that its launches have: `extent` of `program.Launch` or `DeviceLaunch`.
+    """A kernel's parameters, and the extent of its launches: `extent` of `program.Launch` or `DeviceLaunch`.
 
     `symbols`: those of the programs that may launch it, in their order. The kernel is right for these ranges; a
     program's may be narrower.
@@ -72,7 +72,7 @@ class KernelSignature:
 
     @property
     def digest(self) -> str:
-        """The end of the kernel's symbol."""
+        """The digest that ends the kernel's symbol."""
         text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
@@ -93,7 +93,9 @@ class KernelSignature:
 
 
 def signatures_from_json(data: Any, where: str) -> dict[str, KernelSignature]:
-    """Signatures by symbol. Raises `ArtifactSchemaError` also for one that its symbol does not vouch for."""
+    """Return the signatures by symbol. Raises `ArtifactSchemaError`, also where a symbol does not end with its
+    signature's digest.
+    """
     if not isinstance(data, dict):
         raise ArtifactSchemaError(f"{where} is no object")
     signatures = {}

@@ -1,4 +1,4 @@
-"""Whether launches give their kernels what these were compiled for, by the kernels' signatures."""
+"""Check that launches pass their kernels what these were compiled for, by the kernels' signatures."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from .sizes import Size
 from .types import TensorType
 
 ARGUMENT_ALIGNMENT = 16
-"""Kernels may take for granted that their arguments begin at multiples of this many bytes, but for inputs."""
+"""Alignment in bytes that kernels may assume of their arguments, except inputs."""
 
 
 _Extent: TypeAlias = "tuple[int, int, _Region]"
-"""First byte, the one after the last, and the region of them."""
+"""First byte, end, and the region between them."""
 
 
 class _Region(NamedTuple):
-    """What an argument may touch: which memory it lies in, and from where on."""
+    """The memory that an argument may access: which memory, and from which byte on."""
 
     memory: int
     start: Sum
@@ -44,7 +44,7 @@ class _Region(NamedTuple):
 
     @property
     def extent(self) -> _Extent | None:
-        """None where it depends on symbols."""
+        """The extent; None where it depends on symbols."""
         numbers = [size for size in (*self.start, self.parameter.nbytes) if isinstance(size, int)]
         if len(numbers) <= len(self.start):
             return None
@@ -52,7 +52,9 @@ class _Region(NamedTuple):
 
 
 class LaunchChecker:
-    """Checks the launches of one program. `fail` raises with what it is told; what depends on symbols is required."""
+    """Checks the launches of one program. `fail` raises with its message; what depends on symbols becomes a
+    requirement.
+    """
 
     def __init__(
         self,
@@ -75,10 +77,10 @@ class LaunchChecker:
         made_on_host: Collection[int],
         shared: Collection[int] = (),
     ) -> frozenset[int]:
-        """The numbers of the values that the launch writes.
+        """Check a launch and return the numbers of the values that it writes.
 
-        `known`: the values that are computed before it; `made_on_host`: those that host steps made, whose arrays may be
-        others' or read-only. `shared`: counters of launches that it overlaps.
+        `known`: the values that are computed before it; `made_on_host`: those made by host steps, whose arrays may be
+        shared or read-only. `shared`: counters of launches that it overlaps.
         """
         kernel = f"{where}: kernel {launch.symbol!r}"
         signature = self._signatures.get(launch.symbol)
@@ -98,7 +100,7 @@ class LaunchChecker:
         return frozenset(arg.value for arg, parameter in arguments if parameter.writes)
 
     def _check_argument(self, arg: Arg, parameter: Parameter, user: str) -> None:
-        """That the argument is of the parameter's kind, and large enough."""
+        """Check that the argument is of the parameter's kind, and large enough."""
         value = self._value(arg.value, user)
         if _kind(value.location) != parameter.kind:
             self._fail(f"{user} is {value.name!r}, of the kind {_kind(value.location)}, and not {parameter.kind}")
@@ -117,7 +119,7 @@ class LaunchChecker:
         )
 
     def _value_bytes(self, value: ValueSpec, parameter: Parameter, user: str) -> Size:
-        """The bytes that the value has."""
+        """Return the bytes of the value."""
         match value.location:
             case Status():
                 return 4
@@ -133,7 +135,7 @@ class LaunchChecker:
         return value.location.nbytes if isinstance(value.location, Arena) else nbytes
 
     def _check_symbols(self, signature: KernelSignature, kernel: str) -> None:
-        """That the kernel finds the symbols that it was compiled for, in ranges for which it is right."""
+        """Check that the kernel gets the symbols that it was compiled for, in ranges for which it is right."""
         needed = signature.symbols
         if not needed:
             if any(parameter.kind == "sizes" for parameter in signature.parameters):
@@ -150,7 +152,7 @@ class LaunchChecker:
     def _check_access(
         self, arg: Arg, parameter: Parameter, user: str, known: Collection[int], made_on_host: Collection[int]
     ) -> None:
-        """That the argument lies where the kernel may do what it does."""
+        """Check that the argument lies where the kernel may read or write it as it does."""
         value = self._value(arg.value, user)
         location = value.location
         begin = location.offset_bytes if isinstance(location, (Arena, Constant)) else 0
@@ -174,7 +176,7 @@ class LaunchChecker:
         self._counters.add(arg.value)
 
     def _check_apart(self, arguments: Iterable[tuple[Arg, Parameter]], kernel: str) -> None:
-        """What a kernel writes may be no other argument's memory: it is compiled for that."""
+        """Check that what a kernel writes overlaps no other argument: it is compiled for that."""
         regions = [_Region(*self._place(arg), parameter, arg) for arg, parameter in arguments if _has_bytes(parameter)]
         for _, group in groupby(sorted(regions, key=lambda region: region.memory), key=lambda region: region.memory):
             in_memory = list(group)
@@ -188,7 +190,7 @@ class LaunchChecker:
                     self._require.apart(one.start, one.parameter.nbytes, other.start, other.parameter.nbytes, problem)
 
     def _check_numbers_apart(self, extents: list[_Extent], kernel: str) -> None:
-        farthest: dict[bool, tuple[int, Arg]] = {}  # by whether the kernel writes: the largest end so far
+        farthest: dict[bool, tuple[int, Arg]] = {}  # by whether the kernel writes: the greatest end so far
         for start, end, region in extents:
             for writes, (other_end, other) in farthest.items():
                 if start < other_end and (writes or region.parameter.writes):
@@ -201,7 +203,7 @@ class LaunchChecker:
         return f"{kernel} gets {names}, which share memory that it writes"
 
     def _place(self, arg: Arg) -> tuple[int, Sum]:
-        """Which memory an argument lies in, and at which byte of it; the arena is number -1."""
+        """Return the memory in which an argument lies, and its offset there; the arena is number -1."""
         location = self._values[arg.value].location
         if isinstance(location, Arena):
             return -1, (location.offset_bytes, arg.offset_bytes)

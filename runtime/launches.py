@@ -25,8 +25,8 @@ EDGE_KINDS = ("full", "programmatic", "launch_order")
 class Arg:
     """A kernel argument: the address of value number `value`, plus `offset_bytes`.
 
-    With a `tensor_map`, which launches on devices may have, the kernel gets that map over the address in its place, as
-    a `const __grid_constant__ CUtensorMap`. What a kernel's arguments may be is in its `KernelSignature`.
+    With a `tensor_map`, which launches on devices may have, the kernel gets that map for the address in its place, as a
+    `const __grid_constant__ CUtensorMap`. A kernel's `KernelSignature` says what its arguments may be.
     """
 
     value: int
@@ -49,9 +49,9 @@ class Launch:
     """One kernel launch: `void symbol(const Arg *args, int64_t task, void *scratch)` for task = 0 .. tasks - 1.
 
     Each thread gets its own `scratch` of at least `scratch_bytes`, 64-byte aligned. `packed`: it is independent of the
-    launch before it, and of those that this one is packed with; their tasks are one list. `origins` are the names of
-    the ONNX nodes that the kernel computes. `faults` are the messages of the faults that it may store in its status
-    word. `cases`: kernels that are run in its place for some sizes, on the same arguments.
+    previous launch and those packed with that; they share one task list. `origins` are the names of the ONNX nodes that
+    the kernel computes. `faults` are the messages of the faults that it may store in its status word. `cases`: kernels
+    that replace it for some sizes, with the same arguments.
     """
 
     symbol: str
@@ -65,16 +65,16 @@ class Launch:
 
     @property
     def extent(self) -> dict[str, Any]:
-        """What the kernel must be launched with, whatever its arguments are; JSON data."""
+        """Extent with which the kernel must be launched, whatever its arguments; JSON data."""
         return {"tasks": self.tasks, "scratch_bytes": self.scratch_bytes}
 
     @property
     def kernels(self) -> tuple[Launch, ...]:
-        """What may be launched: itself, and its cases."""
+        """All kernels that may be launched: the launch itself, and its cases."""
         return (self,) if self.cases is None else (self, *self.cases.launches)
 
     def at(self, of: Callable[[Size], int]) -> Launch:
-        """What is launched for the sizes that `of` gives."""
+        """Return the launch for the sizes that `of` gives."""
         return self if self.cases is None else self.cases.at(self, of)
 
     def to_json(self) -> dict[str, Any]:
@@ -104,8 +104,8 @@ class Launch:
 
 @dataclass(frozen=True)
 class NativeStep:
-    """A segment: launches that one native call executes, each after all tasks of the one before are done, but for those
-    that are packed with it. With `slices`, it takes more calls where there are many images.
+    """A segment: launches that one native call executes, each after all tasks of the one before, except packed ones.
+    With `slices` it takes several calls where there are many images.
     """
 
     launches: tuple[Launch, ...]
@@ -123,15 +123,15 @@ class NativeStep:
 
 @dataclass(frozen=True)
 class DeviceLaunch:
-    """One launch of a CUDA kernel `__global__ void symbol(T0 *p0, T1 *p1, …)`, one pointer, or one tensor
-    map, for each of `args`.
+    """One launch of a CUDA kernel `__global__ void symbol(T0 *p0, T1 *p1, …)`, with one pointer or tensor map for each
+    of `args`.
 
     `grid` is in blocks, `block` in threads, `cluster` in blocks, each (x, y, z). `shared_bytes` is the dynamic shared
     memory of a block. A grid without blocks, which open sizes may give, is not launched. `cooperative`: all blocks are
-    resident together, so that the kernel may synchronise its grid; `elastic`: it computes the same with any smaller
-    `grid` along x, so that a GPU that holds fewer blocks can run it. `branch`: launches of one number follow each
-    other; for profiles, the edges are what orders them. `priority`: of launches that are ready, blocks of those with
-    the highest start first. `origins`, `faults` and `cases` as in `Launch`.
+    resident together, so that the kernel may synchronise its grid; `elastic`: any smaller `grid` along x gives the same
+    result, so that a GPU that holds fewer blocks can run it. `branch`: launches of one number follow each other; only
+    for profiles, since the edges order them. `priority`: among ready launches, blocks of those with the highest start
+    first. `origins`, `faults` and `cases` as in `Launch`.
     """
 
     symbol: str
@@ -150,11 +150,11 @@ class DeviceLaunch:
 
     @property
     def kernels(self) -> tuple[DeviceLaunch, ...]:
-        """What may be launched: itself, and its cases."""
+        """All kernels that may be launched: the launch itself, and its cases."""
         return (self,) if self.cases is None else (self, *self.cases.launches)
 
     def at(self, of: Callable[[Size], int]) -> DeviceLaunch:
-        """What is launched for the sizes that `of` gives."""
+        """Return the launch for the sizes that `of` gives."""
         return self if self.cases is None else self.cases.at(self, of)
 
     @property
@@ -165,12 +165,12 @@ class DeviceLaunch:
 
     @property
     def has_blocks(self) -> bool:
-        """Whether there is anything to launch; where sizes are open, there may be nothing to compute."""
+        """Whether there is anything to launch; open sizes may leave nothing to compute."""
         return 0 not in self.grid
 
     @property
     def extent(self) -> dict[str, Any]:
-        """What the kernel must be launched with, whatever its arguments are; JSON data."""
+        """Extent with which the kernel must be launched, whatever its arguments; JSON data."""
         return {
             "grid": list(self.grid), "block": list(self.block), "cluster": list(self.cluster),
             "shared_bytes": self.shared_bytes, "cooperative": self.cooperative, "elastic": self.elastic,
@@ -237,7 +237,7 @@ class Edge:
 class DeviceStep:
     """Launches on a device, without host steps between them: one CUDA graph.
 
-    `edges` order them; None stands for a chain, each launch after the one before.
+    `edges` order them; None means a chain, each launch after the previous one.
     """
 
     launches: tuple[DeviceLaunch, ...]
@@ -245,7 +245,7 @@ class DeviceStep:
 
     @property
     def dependences(self) -> tuple[Edge, ...]:
-        """The edges, those of a chain written out."""
+        """The edges, with those of a chain written out."""
         if self.edges is not None:
             return self.edges
         return tuple(Edge(number - 1, number) for number in range(1, len(self.launches)))
@@ -270,7 +270,7 @@ def _cases(cases: Cases[Any] | None) -> dict[str, Any]:
 
 
 def _extent(fields: Fields, name: str) -> tuple[int, int, int]:
-    """Three sizes, x first."""
+    """Read three sizes, x first."""
     sizes = fields.integers(name, 1)
     if len(sizes) != 3:
         raise ArtifactSchemaError(f"{fields.where}.{name} is no triple of sizes")
@@ -278,7 +278,7 @@ def _extent(fields: Fields, name: str) -> tuple[int, int, int]:
 
 
 def _grid(fields: Fields) -> tuple[Size, Size, Size]:
-    """Three sizes, x first, which symbols may determine."""
+    """Read three sizes, x first, which may depend on symbols."""
     sizes = fields.sizes("grid", 1)
     if len(sizes) != 3:
         raise ArtifactSchemaError(f"{fields.where}.grid is no triple of sizes")

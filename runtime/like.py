@@ -1,4 +1,4 @@
-"""Results as arrays of the caller's library: torch tensors, for instance. The library is imported when asked for."""
+"""Results as arrays of the caller's library, such as torch tensors. The library is imported when requested."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .dtypes import dtype_name
 from .errors import InputError
 
 _HOMES = {"jax": "jax.numpy", "jaxlib": "jax.numpy"}
-"""Where a library keeps `from_dlpack`, if not in the package that its arrays' class is in."""
+"""Module with a library's `from_dlpack` where it is not the package of its array class."""
 
 
 def converted(results: Mapping[str, Any], like: Any, keep: Mapping[str, Any]) -> dict[str, Any]:
-    """The results as arrays of the library that `like` names, or that `like` itself is an array of; no copies are made
-    of what the library can look at. Strings stay numpy arrays; what `keep` names stays as it is.
+    """Return the results as arrays of the library that `like` names or is an array of, without copies where the library
+    can share memory. Strings stay numpy arrays; results named in `keep` stay as they are.
 
-    Raises `InputError` for a library that is not there or takes no DLPack, and for data types that it lacks.
+    Raises `InputError` for a library that is missing or lacks DLPack, and for data types that it lacks.
     """
     library = _library(like)
     return {name: value if name in keep else _convert(name, value, library) for name, value in results.items()}
@@ -59,7 +59,7 @@ def _convert(name: str, value: Any, library: Any) -> Any:
 
 
 def _viewed(value: Any, library: Any) -> Any:
-    """An array of a data type that numpy lacks, handed over as integers of its size, which are then viewed as it."""
+    """Return an array of a data type that numpy lacks, passed as integers of its size and viewed as its type."""
     name = dtype_name(value.dtype)
     if not name.startswith(("bfloat", "float8")):
         raise TypeError("its elements take less than a byte, which every library stores in its own way")

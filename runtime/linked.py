@@ -1,6 +1,6 @@
-"""The links of chains: steps of a program that are made ready once for all runs with the same sizes.
+"""Links of chains: steps of a program that are prepared once for all runs with the same sizes.
 
-`known` are the values of the chain, None for those of its inputs and outputs that each run has anew.
+`known` are the values of the chain, None for those of its inputs and outputs that differ from run to run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .turns import Repeatable, Repetition, Turning
 
 
 class LinkedStep:
-    """A native step, with a table of its own."""
+    """A native step with a table of its own."""
 
     def __init__(self, segment: Repeatable, known: list[Any]) -> None:
         self._native = segment.repeated((), None, None)
@@ -31,8 +31,8 @@ class LinkedStep:
 
 
 class LinkedScan:
-    """All turns of a scan. `body`: the values of its body that are known; its `length` is that of all runs. Nothing
-    else runs `turning`.
+    """All iterations of a scan. `body`: the known values of its body; its `length` is the same in all runs. Nothing
+    else uses `turning`.
     """
 
     def __init__(
@@ -79,22 +79,22 @@ class LinkedScan:
             else:
                 values[outer][...] = state
         for number, *_ in (*self._given, *self._slices):
-            self._body[number] = None  # which is the caller's
+            self._body[number] = None  # it is the caller's
 
     def _put(self, whole: Sequence[tuple[int, int]], values: Sequence[Any]) -> None:
-        """Give values to the body, by their numbers there and outside of it."""
+        """Pass values to the body, by their numbers there and outside of it."""
         for number, outer in whole:
             self._body[number] = values[outer]
 
     def _put_first(self, slices: Sequence[tuple[int, int, int]], values: Sequence[Any]) -> None:
-        """As `_put`, of each value the slice of the first turn."""
+        """Pass the first iteration's slice of each value, as `_put` does whole values."""
         for number, outer, first in slices:
             self._body[number] = values[outer][first, ...]
 
 
 class LinkedLoop:
-    """All turns of a loop, as many as each run asks for. `body`: the values of its body that are known. Nothing else
-    runs `turning`, which is settled.
+    """All iterations of a loop, as many as each run asks for. `body`: the known values of its body. Nothing else uses
+    `turning`, which is settled.
     """
 
     def __init__(
@@ -142,8 +142,8 @@ class LinkedLoop:
             self._body[number] = None
 
     def _turns(self, trips: int, most: int, parts: list[list[np.ndarray]]) -> tuple[int, bool, list[np.ndarray]]:
-        """Execute so many turns at most; returns how many it were, whether the condition is still true, and the states,
-        which the next turns overwrite. Appends to the slices of each output.
+        """Execute up to so many iterations; returns their number, whether the condition is still true, and the states,
+        which the next iterations overwrite. Appends to the slices of each output.
         """
         turning, body = self._turning, self._body
         stacks = [turning.stack_of(number, value, most) for number, value, _ in turning.results]
@@ -180,7 +180,7 @@ class LinkedLoop:
             self._put(values, outer, stacked, copied=False)
 
     def _put(self, values: list[Any], outer: int, result: np.ndarray, copied: bool) -> None:
-        """Make a result a value of the program. `copied`: its memory is written again."""
+        """Store a result as a value of the program. `copied`: its memory is overwritten later, so copy it."""
         result = self._checks[outer](result, self._step)
         if outer in self._stay:
             values[outer][...] = result
@@ -190,8 +190,8 @@ class LinkedLoop:
 
 @dataclass(frozen=True)
 class Branch:
-    """A branch, or what is called, that is a chain. Pairs of numbers, in it and outside of it: what it captures, and
-    its outputs, `stored` where they lie outside if there is memory, or `made`.
+    """A branch, or a called body, that is a chain. Pairs of numbers, inside and outside: what it captures, and its
+    outputs, `stored` in the outer value's memory if there is any, or `made` anew.
     """
 
     chain: Chain
@@ -212,7 +212,7 @@ class Branch:
 
 
 class LinkedIf:
-    """One of two branches."""
+    """Link of an If with one of two branches."""
 
     def __init__(self, step: IfStep, then_branch: Branch, else_branch: Branch) -> None:
         self._step, self._then, self._else = step, then_branch, else_branch

@@ -1,4 +1,4 @@
-"""Makes chains of programs, for operands of known types."""
+"""Builds chains of programs, for operands of known types."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .types import TensorType
 
 
 class Linkable(Protocol):
-    """What executes the body of a control step, and can show what it consists of."""
+    """Executor of a control step's body that can expose the body's parts."""
 
     def linkable(self, inputs: Sequence[Any], step: ControlStep) -> Parts | None:
-        """For inputs such as these; None where they do not fit."""
+        """Return the parts for inputs such as these; None where they do not fit."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Parts:
 
 
 def chain_of(parts: Parts, inputs: Sequence[Any], lent: Mapping[int, Any] = MappingProxyType({})) -> Chain | None:
-    """The chain of a program for inputs such as these; None where there is none. Those of its inputs and outputs that
-    are `lent` lie there in all runs, where what runs it finds them.
+    """Return the chain of a program for inputs such as these, or None if it cannot be one. The inputs and outputs in
+    `lent` have their memory from the caller in all runs.
     """
     staying = memory_that_stays(parts.program, parts.spec)
     if staying is None:
@@ -66,7 +66,7 @@ def chain_of(parts: Parts, inputs: Sequence[Any], lent: Mapping[int, Any] = Mapp
 
 @dataclass(frozen=True)
 class _Linker:
-    """`values`: those that are `known`, and the inputs, as examples."""
+    """Builder of the links. `values`: the `known` ones, and the inputs as examples."""
 
     parts: Parts
     values: list[Any]
@@ -89,7 +89,7 @@ class _Linker:
         return None
 
     def _scan(self, step: ScanStep, repetition: Repetition | None) -> LinkedScan | None:
-        """The turns of a scan whose operands are as these values are, by type; those that are `known` stay the same."""
+        """Return the iterations of a scan whose operands have these values' types; `known` values stay the same."""
         operands = self._examples((*step.states, *step.scans, *step.body.captures))
         if operands is None or repetition is None:
             return None
@@ -125,7 +125,7 @@ class _Linker:
     def _turning(
         self, step: LoopStep | ScanStep, repetition: Repetition, turns: Turns, captures: Sequence[np.ndarray]
     ) -> tuple[Parts, Turning] | None:
-        """The body of what turns, and its turns in native code."""
+        """Return the parts of an iterated body, and its iterations in native code."""
         body = self._body(step, step.body, [*turns.formal, *captures])
         if body is None or not isinstance(body.steps[0], Repeatable):
             return None
@@ -154,8 +154,8 @@ class _Linker:
         )
 
     def _kind(self, inside: ValueSpec, outer: int) -> str | None:
-        """Whether an output of a branch is `stored` where it lies outside, or `made` for it; None where that is not
-        known before.
+        """Return whether an output of a branch is `stored` in the outer value's memory or `made` anew; None if its type
+        is not known in advance.
         """
         outside = self.parts.spec(outer).type
         if not isinstance(inside.type, TensorType) or not inside.type.is_static:
@@ -168,7 +168,7 @@ class _Linker:
         return self.parts.nested[id(body)].linkable(inputs, step)
 
     def _examples(self, numbers: Sequence[int]) -> list[np.ndarray] | None:
-        """Arrays such as the values will be; None where one's type is not known before."""
+        """Return arrays of the types that the values will have; None if one type is not known in advance."""
         examples = []
         for number in numbers:
             array, value = self.values[number], self.parts.spec(number)

@@ -1,4 +1,4 @@
-"""What all executions of an artifact share: weights and host operators, whatever the device."""
+"""Data shared by all executions of an artifact, on any device: weights and host operators."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ HostFunction = Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Any]]
 
 
 def host_table() -> Mapping[str, HostFunction]:
-    """The numpy operators by name; imported only when a program has host steps."""
+    """Return the numpy operators by name; imported only when a program has host steps."""
     from .host import TABLE
 
     return TABLE
 
 
 def prepared(op: str, attrs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A host step's attributes, with what its operator finds from them once for all runs."""
+    """Return a host step's attributes, with what its operator precomputes once for all runs."""
     from .host import PREPARE
 
     return PREPARE[op](attrs) if op in PREPARE else attrs
 
 
 def walk_programs(program: Program) -> list[Program]:
-    """The program and all that are nested in it."""
+    """Return the program and all programs nested in it."""
     found = [program]
     for step in program.steps:
         for body in bodies(step):
@@ -52,10 +52,10 @@ def walk_programs(program: Program) -> list[Program]:
 
 
 def _need_host_dtypes(program: Program) -> None:
-    """Raises `UnsupportedError` when steps on the host compute on a type that needs `ml_dtypes`, and it is absent."""
+    """Raise `UnsupportedError` when host steps compute on a type that needs `ml_dtypes`, and it is absent."""
     for step in program.steps:
         if not isinstance(step, HostStep):
-            continue  # kernels take bytes
+            continue  # kernels work on raw bytes
         for number in (*step.inputs, *step.outputs):
             if number == ABSENT:
                 continue
@@ -66,14 +66,14 @@ def _need_host_dtypes(program: Program) -> None:
 
 
 def _tensor_dtype(type_: ValueType) -> str:
-    """Of the tensors in a value, or the values of a map."""
+    """Return the data type of the tensors in a value, or of the values of a map."""
     while not isinstance(type_, (TensorType, MapType)):
         type_ = type_.element
     return type_.value if isinstance(type_, MapType) else type_.dtype
 
 
 class Loaded:
-    """What all executions of an artifact share on any device: weights, host operators. Nothing in it changes."""
+    """Data shared by all executions of an artifact on any device: weights, host operators. Immutable."""
 
     def __init__(self, artifact: Artifact, weights: Mapping[str, np.ndarray]) -> None:
         self.file = artifact.name
@@ -101,19 +101,19 @@ class Loaded:
         for program in programs:
             for value in program.values:
                 if isinstance(value.location, Constant):
-                    self.constant(value)  # find at load, not at the first run, what the weights lack
+                    self.constant(value)  # report missing weights at load, not at the first run
 
     def sizing(self, program: Program) -> Sizing | None:
-        """What binds the symbols of one of the programs; None for a program without symbols."""
+        """Return the binder of a program's symbols; None for a program without symbols."""
         return self._sizings.get(id(program))
 
     def symbols(self, kind: type[NativeStep] | type[DeviceStep]) -> frozenset[str]:
-        """The kernels that steps of this kind launch."""
+        """Return the symbols of the kernels that steps of this kind launch."""
         steps = [step for program in self.programs for step in program.steps if isinstance(step, kind)]
         return frozenset(one.symbol for step in steps for launch in step.launches for one in launch.kernels)
 
     def constant(self, value: ValueSpec) -> np.ndarray:
-        """The read-only array of a constant or literal."""
+        """Return the read-only array of a constant or literal."""
         location = value.location
         if isinstance(location, Literal) and isinstance(value.type, TensorType):
             array = np.array(location.items, object).reshape(value.type.static_shape or ())
@@ -125,7 +125,7 @@ class Loaded:
         return typed_weight(self._weight(location.tensor), value.type.dtype, shape, location.offset_bytes)
 
     def attributes(self, attrs: Any) -> Any:
-        """A host step's attributes with references to constants replaced by arrays."""
+        """Return a host step's attributes with references to constants replaced by arrays."""
         if isinstance(attrs, list):
             return [self.attributes(item) for item in attrs]
         if not isinstance(attrs, dict):

@@ -17,17 +17,17 @@ from .types import check_sizes
 
 FORMAT_NAME = "tilestitch"
 FORMAT_VERSION = 8
-"""Raised whenever an older runtime would misread a newer artifact."""
+"""Incremented whenever an older runtime would misread a newer artifact."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class TargetInfo:
-    """What the kernels were compiled for.
+    """Target for which the kernels were compiled.
 
-    kind `cpu`: `triple` and `cpu` are LLVM's names, `features` those of the CPU features that are needed, without `+`.
-    kind `cuda`: `architectures` are what machine code is there for, like `sm_90a`; the others are empty.
+    Kind `cpu`: `triple` and `cpu` are LLVM's names, `features` the CPU features that are needed, without `+`. Kind
+    `cuda`: `architectures` are those with machine code, like `sm_90a`; the others are empty.
     """
 
     kind: str
@@ -58,7 +58,7 @@ class TargetInfo:
 
 @dataclass(frozen=True)
 class PluginInfo:
-    """A plug-in that took part: its name, version, the SHA-256 of its files, and its arguments (`{field=value}`)."""
+    """A plug-in that was used: its name, version, the SHA-256 of its files, and its arguments (`{field=value}`)."""
 
     name: str
     version: str
@@ -78,7 +78,7 @@ class PluginInfo:
 
 @dataclass(frozen=True)
 class MemberInfo:
-    """Size in bytes and SHA-256 of what is a member in the file: of a deflated one, before it is inflated."""
+    """Size in bytes and SHA-256 of a member as it is in the file: of a deflated one, before it is inflated."""
 
     size: int
     sha256: str
@@ -96,9 +96,7 @@ class MemberInfo:
 
 @dataclass(frozen=True)
 class WeightInfo:
-    """A tensor of the weights. `sha256` of its bytes is recorded when the weights are stripped, else
-    empty.
-    """
+    """A tensor of the weights. `sha256` of its bytes is recorded when the weights are stripped, else empty."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -121,9 +119,9 @@ class WeightInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an artifact says of itself. `members` has every member but `manifest.json`, `weights` every tensor.
+    """Description of an artifact. `members` has every member but `manifest.json`, `weights` every tensor.
 
-    precision: what the compiler made of contractions with float32 operands: fp32, tf32, fp16 or bf16.
+    `precision`: of contractions with float32 operands: fp32, tf32, fp16 or bf16.
     """
 
     compiler_version: str
@@ -149,8 +147,8 @@ class Manifest:
 
     @staticmethod
     def from_json(data: Any, where: str = "manifest") -> Manifest:
-        """Raises `ArtifactVersionError` for a format of another version, `ArtifactSchemaError` for what is
-        malformed.
+        """Read a manifest. Raises `ArtifactVersionError` for another format version, `ArtifactSchemaError` for
+        malformed data.
         """
         fields = Fields(data, where)
         if fields.string("format") != FORMAT_NAME:

@@ -1,4 +1,4 @@
-"""Maps that users give: dicts of Python's numbers and texts."""
+"""Maps that users pass: dicts of Python numbers and strings."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ _KINDS = {
 _PLAIN: Mapping[str, Callable[[Any], Any]] = {
     "int64": int, "string": str, "float32": lambda number: float(np.float32(number)), "float64": float,
 }  # fmt: skip
-"""By data type: what Python may give for it, and as what it is kept."""
+"""By data type: conversion of the accepted Python values to what is stored."""
 
 
 def as_map(value: Any, type_: MapType, name: str) -> dict[Any, Any]:
-    """The map with keys and values of the type's. Raises `InputError` for what is no map, or has others."""
+    """Return the map with its keys and values converted to the type's. Raises `InputError` for what is not a map, or
+    does not fit.
+    """
     if not isinstance(value, Mapping):
         raise InputError(f"input {name!r} is a {type(value).__name__}; it needs a dict, as its type is {type_}")
     return {_plain(k, type_.key, "key", name): _plain(v, type_.value, "value", name) for k, v in value.items()}

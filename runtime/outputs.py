@@ -1,4 +1,4 @@
-"""Results where the caller wants them: in arrays of the caller's, or in the device's memory."""
+"""Results where the caller wants them: in the caller's arrays, or in the device's memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .types import Shape, TensorType
 
 
 class Results:
-    """What is known of a program's results before a run. `value` gives its values with their sizes."""
+    """A program's results as far as they are known before a run. `value` gives its values with their sizes."""
 
     def __init__(self, program: Program, value: Callable[[int], ValueSpec]) -> None:
         self.program, self.value = program, value
@@ -34,7 +34,7 @@ class _Result:
         self.number, self.value = number, value
         self.is_static = isinstance(value.type, TensorType) and value.type.is_static and value.dtype != "string"
         self.shape = value.shape
-        self.is_written = isinstance(value.location, Heap)  # by kernels, where they are told
+        self.is_written = isinstance(value.location, Heap)  # by kernels, which get its address
         self.is_copied = is_small(value)
 
     @cached_property
@@ -42,7 +42,7 @@ class _Result:
         return numpy_dtype(self.value.dtype)
 
     def takes(self, array: np.ndarray | OnDevice) -> bool:
-        """Whether the result can be written to the array."""
+        """Return whether the result can be written to the array."""
         if isinstance(array, np.ndarray) and not (array.flags.c_contiguous and array.flags.writeable):
             return False
         if self.is_static:
@@ -52,8 +52,8 @@ class _Result:
 
 
 class Wanted:
-    """One run's results: some in the arrays `out`, the others on the device if `on_device`, else new arrays of numpy.
-    grown: the buffers of caches by the numbers of the results that lie there.
+    """One run's results: some in the arrays `out`, the others on the device if `on_device`, else new numpy arrays.
+    `grown`: the buffers of caches by the numbers of the results in them.
 
     Raises `InputError` when `out` does not fit.
     """
@@ -103,7 +103,7 @@ class Wanted:
 
 
 def targets_by_name(out: Any, names: Sequence[str]) -> Mapping[str, Any]:
-    """`out` by name: as it is, or from a list or tuple of an array for each of the outputs' names in order.
+    """Return `out` by name: unchanged, or from a list or tuple with an array for each output in the order of `names`.
 
     Raises `InputError` for anything else, and where their number differs.
     """
@@ -118,7 +118,7 @@ def targets_by_name(out: Any, names: Sequence[str]) -> Mapping[str, Any]:
 
 
 def in_order(results: Mapping[str, Any], names: Sequence[str] | None) -> list[Any]:
-    """The results of these names, all of them for None or no names. Raises `InputError` for a name that none has."""
+    """Return the results of these names, all of them for None or no names. Raises `InputError` for an unknown name."""
     for name in names or ():
         if name not in results:
             raise InputError(f"there is no output {name!r}; outputs are {', '.join(results)}")
@@ -126,7 +126,7 @@ def in_order(results: Mapping[str, Any], names: Sequence[str] | None) -> list[An
 
 
 def on_host(result: Any, worker: Worker) -> Any:
-    """The result; a copy if it lies on the device."""
+    """Return the result, copied to the host if it lies on the device."""
     if type(result) is np.ndarray or not isinstance(result, OnDevice):
         return result
     array = np.empty(result.shape, result.dtype)
@@ -148,7 +148,7 @@ def _copy_to(target: np.ndarray | OnDevice, result: Any, worker: Worker) -> None
 
 
 def _targets(results: Results, out: Mapping[str, Any], adopt: Adopt) -> dict[str, np.ndarray | OnDevice]:
-    """Check `out`; what lies on the device as `adopt` sees it."""
+    """Return `out`, checked; arrays on the device as `adopt` sees them."""
     targets: dict[str, np.ndarray | OnDevice] = {}
     for name, target in out.items():
         result = results.by_name.get(name)
@@ -166,7 +166,9 @@ def _targets(results: Results, out: Mapping[str, Any], adopt: Adopt) -> dict[str
 
 
 def _lent(name: str, target: Any, dtype: str, adopt: Adopt) -> np.ndarray | OnDevice | None:
-    """The memory of another library's array: the device's view of it, or numpy's. None where it cannot be lent."""
+    """Return the memory of another library's array: the device's view of it, or numpy's; None if the library does not
+    share it.
+    """
     if getattr(target, "requires_grad", False) is True:
         raise InputError(f"out: {name!r} requires a gradient, which a result has not; give its .detach()")
     on_device = adopt(target)
@@ -180,7 +182,7 @@ def _lent(name: str, target: Any, dtype: str, adopt: Adopt) -> np.ndarray | OnDe
 
 
 def _writable(target: Any, array: np.ndarray) -> np.ndarray:
-    """The same memory to write to, where torch lends it: numpy takes some of what comes by DLPack for reading only."""
+    """Return a writable array of the same memory where torch shares it: numpy makes some DLPack arrays read-only."""
     if type(target).__module__.partition(".")[0] != "torch":
         return array
     tensor = target if array.dtype.isbuiltin == 1 else target.view(importlib.import_module("torch").int16)
@@ -195,8 +197,8 @@ def _fits(sizes: Shape, shape: Shape) -> bool:
 def _preset(
     results: Results, inputs: Sequence[Any], targets: Mapping[str, np.ndarray | OnDevice], writes_host_memory: bool
 ) -> dict[int, np.ndarray | OnDevice]:
-    """Choose the arrays that kernels can write to directly: those that share no memory with an input or each other, and
-    are not copied as quickly.
+    """Choose the arrays that kernels can write directly: those that share no memory with an input or each other, and
+    for which a copy would not be as fast.
     """
     preset: dict[int, np.ndarray | OnDevice] = {}
     for name, target in targets.items():
@@ -219,7 +221,7 @@ def _fresh(
     program: Program, value_of: Callable[[int], ValueSpec], preset: Mapping[int, Any], targets: Mapping[str, Any],
     worker: Worker,
 ) -> dict[int, OnDevice]:  # fmt: skip
-    """New arrays on the device for the outputs that kernels make there, but for those that have their places."""
+    """Return new arrays on the device for the outputs that kernels make there, except those with memory already."""
     made: dict[int, OnDevice] = {}
     for name, number in zip(program.result_names, program.outputs):
         value = value_of(number)
@@ -238,12 +240,12 @@ def _fresh(
 
 
 def _may_share_here(target: Any, others: Sequence[Any]) -> bool:
-    """Whether one of the others that are numpy arrays may lie in the same memory as an array of numpy."""
+    """Return whether a numpy array may overlap one of the other values that are numpy arrays."""
     return any(isinstance(other, np.ndarray) and np.may_share_memory(target, other) for other in others)
 
 
 def _may_share_there(target: Any, others: Sequence[Any]) -> bool:
-    """Whether one of the others that are on the device lies in the same memory as an array there."""
+    """Return whether an array on the device overlaps one of the other values there."""
     start = target.address
     end = start + target.nbytes
     for other in others:

@@ -13,7 +13,7 @@ from .program import Program
 from .sizing import Bound
 
 _forks = 0
-"""How often this process, and those that it was forked from, are forked children."""
+"""Fork generation: how many forks separate this process from the first one."""
 
 
 def _count_fork() -> None:
@@ -35,7 +35,7 @@ class Context:
         self.worker = worker
 
     def execution(self, index: int, bound: Bound | None) -> Execution:
-        """That of a specialisation; `bound` has the values of its symbols if it has any."""
+        """Return the execution of a specialisation; `bound` has the values of its symbols if it has any."""
         found = self._executions.get(index)
         if found is None:
             found = self._executions[index] = executions(self._programs[index], self._loaded, self.worker)
@@ -51,11 +51,11 @@ class Context:
 
 
 class Pool:
-    """As many contexts as the device has room for, made when needed; more runs wait.
+    """Contexts, as many as the device has room for, made on demand; further runs wait.
 
-    An idle context is taken and given back without a lock: `pop` and `append` of a list are atomic. A run that must
-    wait says so before it looks for an idle context; one that gives a context back looks for waiting runs afterwards.
-    So one of them sees the other.
+    An idle context is taken and given back without a lock: `pop` and `append` of a list are atomic. A waiting run
+    announces itself before it looks for an idle context; a run that gives one back looks for waiting runs afterwards.
+    So one of them always sees the other.
     """
 
     def __init__(self, loaded: Loaded, programs: tuple[Program, ...], backend: Backend) -> None:
@@ -72,10 +72,12 @@ class Pool:
         self._freed = False
 
     def acquire(self) -> Context:
-        """A context, to be given to `release` after the run. Raises `ExecutionError` when the module is closed."""
+        """Return a context, to be given to `release` after the run. Raises `ExecutionError` when the module is
+        closed.
+        """
         if self._forks != _forks:
-            self._reset()  # threads do not survive in a forked child, and locks may be held by some that are not there
-        if self._closed:  # else runs would take contexts from each other that `close` is to have
+            self._reset()  # neither threads nor the holders of locks survive in a forked child
+        if self._closed:  # otherwise runs would take from each other the contexts that `close` waits for
             raise _closed()
         try:
             return self._idle.pop()
@@ -91,7 +93,7 @@ class Pool:
             self.close()
 
     def close(self) -> None:
-        """Close all contexts, those in use when they come back, and after the last of them the backend."""
+        """Close all contexts, those in use when they are released, and after the last one the backend."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -113,7 +115,7 @@ class Pool:
             return None
 
     def _wait(self) -> Context | None:
-        """An idle context, or None when there is room for one more, which is then counted."""
+        """Wait for an idle context and return it, or None when there is room for one more, which is then counted."""
         with self._changed:
             self._waiting += 1
             try:

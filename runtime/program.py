@@ -1,11 +1,11 @@
-"""What an artifact executes: programs of native launches, device launches, host steps and control steps.
+"""Programs that an artifact executes: native launches, device launches, host steps and control steps.
 
 A `Program` is one specialisation of a model, or the body of a control step. Its values are numbered; steps name them by
-number. Steps run in order. A number of -1 is an optional input or output that is not there.
+number. Steps run in order. The number -1 stands for an absent optional input or output.
 
 `to_json` and `from_json` are inverse to each other; `from_json` checks every field and raises `ArtifactSchemaError`.
-`program_check.programs_from_json` reads a whole `program.json` and checks it further.
-`docs/artifact.md` describes the same for readers of the file.
+`program_check.programs_from_json` reads a whole `program.json` and checks its consistency.
+`docs/artifact.md` describes the format.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class IfStep:
 
 @dataclass(frozen=True)
 class CallStep:
-    """Runs a body, which has no formal inputs. Its symbols are found in the shapes of what it captures, which may only
-    be known when these are there.
+    """Runs a body that has no formal inputs. Its symbols are solved from the shapes of what it captures, which may be
+    known only at run time.
     """
 
     body: Body
@@ -241,10 +241,11 @@ class Program:
 
     With `symbols`, the text of an expression over them (`sizes`) may stand for a number wherever the type is `Size`, in
     dimensions of tensor maps, and, as a dimension of a `TensorType`, for a size. The shapes of the inputs determine the
-    symbols; `checks` must hold of them. A dimension of which a name is no symbol is a size that is known only when the
-    value is there, as it is in a program without symbols.
+    symbols; `checks` must hold of them. A dimension with a name that is not a symbol is a size that is known only once
+    the value is computed, as in a program without symbols.
 
-    plain: it is another's counterpart whose kernels wait for whole kernels; `load(..., sync=False)` takes these.
+    `plain`: it is the counterpart of another program, without tile synchronisation: its kernels wait for whole kernels;
+    `load(..., sync=False)` uses these.
     """
 
     name: str
@@ -306,8 +307,8 @@ class Program:
 
 
 def programs_to_json(programs: Iterable[Program], signatures: Mapping[str, KernelSignature]) -> dict[str, Any]:
-    """The member `program.json`: the signatures of all kernels by symbol, and one program per specialisation, all with
-    the same input and output names.
+    """Return the member `program.json`: the signatures of all kernels by symbol, and one program per specialisation,
+    all with the same input and output names.
     """
     return {
         "kernels": {symbol: signature.to_json() for symbol, signature in signatures.items()},
@@ -316,7 +317,7 @@ def programs_to_json(programs: Iterable[Program], signatures: Mapping[str, Kerne
 
 
 def constant_reference(tensor: str) -> dict[str, str]:
-    """What stands in a host step's attributes for the weight of this name."""
+    """Return the reference to a weight in a host step's attributes."""
     return {"$constant": tensor}
 
 

@@ -1,5 +1,5 @@
-"""Consistency of programs beyond their fields' types: numbers in range, sizes that fit, values set before they are
-used.
+"""Consistency checks of programs beyond their fields' types: numbers in range, sizes that fit, values set before they
+are used.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def programs_from_json(data: Any) -> tuple[Program, ...]:
 
 
 def check_programs(programs: tuple[Program, ...], signatures: Signatures) -> None:
-    """Check every program by the signatures of the kernels that it launches, and that all specialisations have the same
-    interface. Raises `ArtifactSchemaError`.
+    """Check every program against the signatures of the kernels that it launches, and that all specialisations have the
+    same interface. Raises `ArtifactSchemaError`.
     """
     if not programs:
         raise ArtifactSchemaError("program.json holds no specialisation")
@@ -75,8 +75,8 @@ def check_programs(programs: tuple[Program, ...], signatures: Signatures) -> Non
 
 
 def check_program(program: Program, signatures: Signatures) -> tuple[Requirement, ...]:
-    """Check one program and all nested in it. Returns what must hold of it for the values that its symbols have in a
-    run. Raises `ArtifactSchemaError`.
+    """Check one program and all nested in it. Returns its requirements on the values of its symbols at run time. Raises
+    `ArtifactSchemaError`.
     """
     return _Checker(program, signatures).run()
 
@@ -89,7 +89,7 @@ def _interface(program: Program) -> list[tuple[str, str]]:
 
 
 class _Checker:
-    """Walks the steps of a program in order and keeps which values are set, and which of them on the host."""
+    """Walks the steps of a program in order and tracks which values are set, and which of them by the host."""
 
     def __init__(self, program: Program, signatures: Signatures) -> None:
         self.program, self.signatures = program, signatures
@@ -132,7 +132,7 @@ class _Checker:
             self._fail(f"{located} values are located in inputs, but there are {len(self.program.inputs)} inputs")
 
     def _check_caches(self) -> None:
-        """That what grows is an output of one more size than there was, and an input tells both sizes."""
+        """Check that a growing cache is an output that is longer along one axis, and that an input tells its sizes."""
         program = self.program
         inputs = {program.values[number].name: program.values[number] for number in program.inputs}
         for cache in program.caches:
@@ -144,7 +144,7 @@ class _Checker:
                 )
             if program.values[number or 0].dtype != cache.type.dtype:
                 self._fail(f"cache {cache.input!r} is of {cache.type.dtype}, but its output {cache.output!r} is not")
-            is_empty = 0 in grown  # of no images: nothing is stored
+            is_empty = 0 in grown  # zero images: nothing is stored
             if not is_empty and not isinstance(program.values[number or 0].location, Heap):
                 self._fail(f"cache {cache.input!r}: the memory of {cache.output!r} cannot be the caller's")
             self._check_added(cache)
@@ -286,7 +286,7 @@ class _Checker:
             self._fail(f"{where}: two edges lead from one launch to another")
 
     def _check_extents(self, launch: DeviceLaunch, where: str) -> None:
-        """What every CUDA device refuses, whichever it is."""
+        """Check the limits that every CUDA device has."""
         named = f"{where}: kernel {launch.symbol!r}"
 
         def too_many() -> str:
@@ -294,7 +294,7 @@ class _Checker:
 
         for size, most in zip(launch.grid, MAX_GRID):
             self.require.at_most((size,), (most,), too_many)
-            least = 1 if isinstance(size, int) else 0  # a grid of open size without blocks is not launched
+            least = 1 if isinstance(size, int) else 0  # a grid of open size that has no blocks is not launched
             self.require.at_most((least,), (size,), lambda: f"{named} has a grid of {launch.grid} blocks; at least 1")
         if any(size > most for size, most in zip(launch.block, MAX_BLOCK)) or _product(launch.block) > MAX_BLOCK[0]:
             self._fail(f"{named} has blocks of {launch.block} threads; at most {MAX_BLOCK}, {MAX_BLOCK[0]} in all")
@@ -311,7 +311,7 @@ class _Checker:
             self._fail(f"{named} is cooperative and has clusters of {launch.cluster} blocks; it may be one of the two")
 
     def _check_launch(self, launch: Launch | DeviceLaunch, where: str, shared: Collection[int] = ()) -> None:
-        """shared: counters of launches that it overlaps."""
+        """Check a launch. `shared`: counters of launches that it overlaps."""
         written = self.launches.check(launch, where, self.set_values, self.made_on_host, shared)
         if launch.cases is not None:
             self._check_cases(launch, launch.cases, written, where)
@@ -321,7 +321,7 @@ class _Checker:
         self, launch: Launch | DeviceLaunch, cases: Cases[Launch] | Cases[DeviceLaunch], written: Collection[int],
         where: str,
     ) -> None:  # fmt: skip
-        """That each may be run in the launch's place, and which one follows from the program's symbols."""
+        """Check that each case may replace the launch, and that the program's symbols decide which one does."""
         named = f"{where}: the cases of kernel {launch.symbol!r}"
         symbols = frozenset(symbol.name for symbol in self.program.symbols)
         if not isinstance(cases.size, str) or not is_expression(cases.size, symbols):
@@ -333,7 +333,7 @@ class _Checker:
                 self._fail(f"{named} write other values than it does")
 
     def _check_packed(self, launches: Sequence[Launch], where: str) -> None:
-        """Launches that are packed have one list of tasks, no longer than a launch's may be."""
+        """Check that packed launches have a task list no longer than a launch's may be."""
         packs: list[list[Size]] = []
         for launch, following in zip_longest(launches, launches[1:]):
             if launch.cases is not None and (launch.packed or (following is not None and following.packed)):
@@ -349,7 +349,7 @@ class _Checker:
                 self._check_together(tuple(tasks), where)
 
     def _check_slices(self, launches: Sequence[Launch], slices: Slices | None, where: str) -> None:
-        """That runs have all launches, those that are packed together in one, and sizes that symbols give."""
+        """Check that the runs cover all launches, keep packed ones together, and have sizes that symbols give."""
         if slices is None:
             return
         if slices.symbol not in {symbol.name for symbol in self.program.symbols}:
@@ -376,7 +376,7 @@ class _Checker:
         self.require.within(launch.scratch_bytes, 0, MAX_INT, f"{kernel}: the scratch memory")
 
     def _check_attrs(self, attrs: Any, where: str) -> None:
-        """That the expressions in a host step's attributes are over the program's symbols."""
+        """Check that the expressions in a host step's attributes are over the program's symbols."""
         if isinstance(attrs, Mapping):
             if set(attrs) == {"$size"}:
                 text = attrs["$size"]
@@ -415,7 +415,7 @@ class _Checker:
 
 
 def _is_empty(location: object) -> bool:
-    """Whether it is a place in the arena for no byte at all, where there is nothing to compute."""
+    """Return whether a location is an empty place in the arena, where there is nothing to compute."""
     return isinstance(location, Arena) and location.nbytes == 0
 
 

@@ -1,4 +1,4 @@
-"""What steps read: themselves, and by the programs nested in them."""
+"""Values that steps read, themselves and in the programs nested in them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .program import (
 
 
 def bodies(step: Step) -> tuple[Body, ...]:
-    """The nested programs of a step."""
+    """Return the nested programs of a step."""
     if isinstance(step, IfStep):
         return (step.then_body, step.else_body)
     return (step.body,) if isinstance(step, (CallStep, LoopStep, ScanStep, SequenceMapStep)) else ()
 
 
 def operands(step: ControlStep) -> tuple[int, ...]:
-    """The values that a control step reads itself, its bodies apart."""
+    """Return the values that a control step reads itself, not counting its bodies."""
     match step:
         case IfStep():
             return (step.cond,)
@@ -39,7 +39,7 @@ def operands(step: ControlStep) -> tuple[int, ...]:
 
 
 def read_by(step: HostStep | ControlStep) -> tuple[int, ...]:
-    """The values that a step on the host reads, those that its bodies capture among them."""
+    """Return the values that a host or control step reads, including those that its bodies capture."""
     numbers = list(step.inputs) if isinstance(step, HostStep) else list(operands(step))
     for body in bodies(step):
         numbers += body.captures

@@ -1,4 +1,6 @@
-"""How a model was loaded, so that pickle and copy can load it again: threads and a GPU's memory cannot be copied."""
+"""The arguments with which a model was loaded, so that pickle and copy can load it again: threads and a GPU's memory
+cannot be copied.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The arguments of `load`. `source` and `weights` are paths. `digest`: of the manifest that was there."""
+    """The arguments of `load`. `source` and `weights` are paths. `digest`: of the manifest at the time."""
 
     source: str
     device: str | EmulatorOptions
@@ -38,7 +40,7 @@ class Recipe:
         sync: bool,
         donate: tuple[str, ...],
     ) -> Recipe | None:
-        """None for what was not loaded from files."""
+        """Return the recipe; None for what was not loaded from files."""
         if isinstance(source, bytes | bytearray | memoryview) or isinstance(weights, Mapping):
             return None
         beside = None if weights is None else os.path.abspath(weights)

@@ -1,4 +1,4 @@
-"""Requirements of a program's sizes, decided for all of a kind at once."""
+"""Vectorised check of a program's requirements on its sizes, all of a kind at once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Required:
         self._second_nbytes = table.places(r.second_nbytes for r in self._apart)
 
     def problem(self, values: np.ndarray) -> Problem | None:
-        """What says how a requirement does not hold for these values of the table; None if all do."""
+        """Return the message of a requirement that these values of the table violate; None if all hold."""
         broken = self._left.of(values) > self._right.of(values)
         if broken.any():
             return self._most[int(broken.argmax())].problem
@@ -63,7 +63,7 @@ class _Sums:
 
 
 def required_sizes(requirements: Sequence[Requirement]) -> Iterator[Size | Sum]:
-    """All sizes that deciding the requirements takes."""
+    """Yield all sizes that are needed to check the requirements."""
     for required in requirements:
         match required:
             case AtMost(left, right):
@@ -75,7 +75,7 @@ def required_sizes(requirements: Sequence[Requirement]) -> Iterator[Size | Sum]:
 
 
 def _pair(sizes: Sum) -> tuple[Size | Sum, Size | Sum]:
-    """Two sizes with the same sum."""
+    """Return two sizes with the same sum."""
     if len(sizes) > 2:
         return sizes, 0
     one, other = (*sizes, 0)[:2]
@@ -83,7 +83,7 @@ def _pair(sizes: Sum) -> tuple[Size | Sum, Size | Sum]:
 
 
 def _distinct(requirements: Sequence[R]) -> list[R]:
-    """One of each kind of numbers; what the others would say is as true of it."""
+    """Return one requirement of each set of equal ones; its message holds for the others, too."""
     return list({_key(required): required for required in reversed(requirements)}.values())[::-1]
 
 

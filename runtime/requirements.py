@@ -1,4 +1,4 @@
-"""What must hold of a program's sizes: decided at once where they are numbers, else kept for when their symbols have
+"""Requirements on a program's sizes: checked at once where they are numbers, else kept until their symbols have
 values.
 """
 
@@ -15,7 +15,7 @@ from .symbols import Symbol
 from .types import TensorType
 
 Problem: TypeAlias = Callable[[], str]
-"""Says what is wrong, when asked."""
+"""Function that returns the message."""
 
 Sum: TypeAlias = tuple[Size, ...]
 """Sizes to be added, mostly one or two."""
@@ -23,7 +23,7 @@ Sum: TypeAlias = tuple[Size, ...]
 
 @dataclass(frozen=True)
 class AtMost:
-    """The sum `left` is no more than the sum `right`."""
+    """Requirement that the sum `left` is at most the sum `right`."""
 
     left: Sum
     right: Sum
@@ -32,7 +32,7 @@ class AtMost:
 
 @dataclass(frozen=True)
 class Multiple:
-    """A sum is a multiple of `divisor`."""
+    """Requirement that a sum is a multiple of `divisor`."""
 
     sizes: Sum
     divisor: int
@@ -41,7 +41,7 @@ class Multiple:
 
 @dataclass(frozen=True)
 class Apart:
-    """Bytes from the sum `first` on, and bytes from the sum `second` on, share none."""
+    """Requirement that the bytes from the sum `first` on and those from the sum `second` on do not overlap."""
 
     first: Sum
     first_nbytes: Size
@@ -54,7 +54,7 @@ Requirement: TypeAlias = AtMost | Multiple | Apart
 
 
 class Requirements:
-    """Collects the requirements of one program. `fail` raises with what it is told."""
+    """Collector of one program's requirements. `fail` raises with its message."""
 
     def __init__(self, symbols: Sequence[Symbol], fail: Callable[[str], NoReturn]) -> None:
         self._symbols = frozenset(symbol.name for symbol in symbols)
@@ -69,7 +69,7 @@ class Requirements:
             self._fail(problem())
 
     def within(self, size: Size, low: int, high: int, what: str) -> None:
-        """The size is from `low` to `high`."""
+        """Require a size from `low` to `high`."""
         self.at_most((low,), (size,), lambda: f"{what} is {size}; at least {low}")
         self.at_most((size,), (high,), lambda: f"{what} is {size}; at most {high}")
 
@@ -91,7 +91,7 @@ class Requirements:
             self._fail(problem())
 
     def nbytes(self, type_: object) -> Size | None:
-        """The bytes of a value of this type; None where they are not known before it is there."""
+        """Return the bytes of a value of this type; None if they are known only once it is computed."""
         if not isinstance(type_, TensorType) or type_.shape is None or type_.dtype not in ITEM_BYTES:
             return None
         if not all(isinstance(size, int) or is_expression(size, self._symbols) for size in type_.shape):
@@ -99,7 +99,7 @@ class Requirements:
         return multiplied((ITEM_BYTES[type_.dtype], *type_.shape))
 
     def known(self, text: str, what: str) -> None:
-        """The text is an expression over the program's symbols."""
+        """Require the text to be an expression over the program's symbols."""
         if not self._symbols:
             self._fail(f"{what} is {text!r}, but the program has no symbols")
         try:
@@ -119,8 +119,8 @@ class Requirements:
 
 
 def is_expression(text: str, symbols: frozenset[str]) -> bool:
-    """Whether a dimension is an expression over these symbols, and not the name of a size that is known only when the
-    value is there.
+    """Return whether a dimension is an expression over these symbols, rather than the name of a size that is known only
+    once the value is computed.
     """
     try:
         used = names(parsed(text))

@@ -1,5 +1,4 @@
-"""The safetensors format, read and written with numpy: 8 bytes with the header's length, a JSON header, the tensors'
-bytes.
+"""Reader and writer of the safetensors format: 8 bytes with the header's length, a JSON header, the tensors' bytes.
 
 Tensors begin on 64-byte boundaries. The format allows no holes, so padding is stored as tensors named `__pad__.N`.
 Types that the format lacks (int4, complex128, …) are stored as bytes; the manifest records their type.
@@ -39,7 +38,7 @@ _CODE_BYTES = {
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor in a safetensors file: `nbytes` at `offset` of the file. `dtype` is our name of its type where there is
+    """A tensor in a safetensors file: `nbytes` at `offset` of the file. `dtype` is our name of its type if it has
     one.
     """
 
@@ -51,9 +50,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class TensorOnDemand:
-    """An array of this type and shape that `make` gives, anew whenever it is asked for: large ones need not all be in
-    memory.
-    """
+    """A tensor that `make` creates anew on each access, so that large ones need not all be in memory."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -104,7 +101,7 @@ class TensorWriter:
         self.size = len(self._head) + position
 
     def chunks(self) -> Iterator[bytes | memoryview]:
-        """The file's bytes, piece by piece."""
+        """Yield the file's bytes, piece by piece."""
         yield self._head
         for array in self._arrays:
             raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
@@ -113,12 +110,14 @@ class TensorWriter:
 
 
 def bytes_of(name: str, array: Tensor) -> int:
-    """What a tensor takes in such a file, with its padding and its entry of the header."""
+    """Return the bytes that a tensor takes in such a file, with its padding and its entry of the header."""
     return array.nbytes + -array.nbytes % ALIGNMENT + len(json.dumps({name: _entry(array, 0)}))
 
 
 def stored_type(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """The type and shape under which a tensor is stored: bytes, with one more axis, where the format lacks the type."""
+    """Return the type and shape under which a tensor is stored: as bytes, with one more axis, where the format lacks
+    the type.
+    """
     if dtype in _CODES:
         return dtype, shape
     return "uint8", shape + ((ITEM_BYTES[dtype],) if ITEM_BYTES[dtype] > 1 else ())
@@ -132,7 +131,9 @@ def _entry(array: Tensor, position: int) -> dict[str, Any]:
 
 
 def read_header(data: memoryview) -> dict[str, Stored]:
-    """The tensors of a safetensors file by name, padding left out. Raises `ArtifactSchemaError` when it is none."""
+    """Return the tensors of a safetensors file by name, padding left out. Raises `ArtifactSchemaError` for a malformed
+    file.
+    """
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > min(_HEADER_LIMIT, len(data) - 8):
         raise ArtifactSchemaError("the tensor file's header is damaged")

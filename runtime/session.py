@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class LaunchTime(NamedTuple):
     """The time of one launch or host step (then the symbol is `host.` and its operator). `origins` are the names of the
     ONNX nodes that it computes. Launches of one `branch` of a device step run one after the other; different branches
-    of it can run side by side.
+    can run concurrently.
     """
 
     symbol: str
@@ -54,19 +54,19 @@ def load(
 ) -> Module:
     """Load an artifact from a file or from its bytes.
 
-    `device`: `cpu`, `cuda` (the first GPU), `cuda:N`, or `emulator`, which executes CUDA kernels on the CPU;
-    an `EmulatorOptions` of `tilestitch.runtime.emulator` says how.
-    `num_threads`: else the environment variable `TILESTITCH_NUM_THREADS`, else the physical cores that the process may
-    use.
+    `device`: `cpu`, `cuda` (the first GPU), `cuda:N`, or `emulator`, which executes CUDA kernels on the CPU; (see
+    `EmulatorOptions` of `tilestitch.runtime.emulator`).
+    `num_threads`: by default the environment variable `TILESTITCH_NUM_THREADS`, or else the number of physical cores
+    that the process may use.
     `weights`: a safetensors file or arrays by name, for artifacts whose weights were stripped. `verify=False` skips the
-    hash of the weights, also of those that are given, which takes about a second per gigabyte.
+    hash of the weights, also of supplied ones, which takes about a second per gigabyte.
     `sync=False`: kernels wait for whole kernels, as if the model had been compiled with `--sync off`.
-    `donate`: patterns of the names of caches whose memory runs may write to, of artifacts that were compiled for that:
-    where an array is the first rows of a buffer, as results are, the rows after them are written over.
+    `donate`: patterns of the names of caches whose memory runs may write to, for artifacts compiled with that option:
+    where an array is the first rows of a buffer, as results are, the rows after them are overwritten.
 
     Raises `InputError` for options of the wrong type, a subclass of `ArtifactError` for a file that cannot be used,
     `DeviceError` when this machine cannot run it, `WeightsError` for missing or wrong weights, `UnsupportedError` for
-    operators or data types that are not there. An artifact holds machine code: load only those that you trust.
+    operators or data types that this runtime lacks. An artifact holds machine code: load only those that you trust.
     """
     name = DeviceName.parse(device)
     threads = thread_count(num_threads)
@@ -82,7 +82,7 @@ def load(
 
 
 def open_module(artifact: Artifact, device: str = "cpu", num_threads: int | None = None) -> Module:
-    """Load an artifact that was read already, as `load` does."""
+    """Load an artifact that was already read, as `load` does."""
     return _module(artifact, DeviceName.parse(device), thread_count(num_threads), None, True)
 
 
@@ -130,7 +130,9 @@ class Module:
         return tuple(feeds_.inputs_of(program) for program in self._programs)
 
     def specialisation_for(self, feeds: Mapping[str, Any]) -> int:
-        """The number of the specialisation that a run with these inputs takes. Raises `InputError` where none fits."""
+        """Return the number of the specialisation that a run with these inputs uses. Raises `InputError` where none
+        fits.
+        """
         if self._caches:
             feeds = self._caches.lent(feeds, None).feeds
         selection, _ = self._reader.read(feeds, None)
@@ -143,9 +145,7 @@ class Module:
         return self.outputs
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle and copy give a model that is loaded again from its file. Raises TypeError for one that came from
-        memory.
-        """
+        """Pickle and copy a model by loading it again from its file. Raises TypeError for one that came from memory."""
         if self._recipe is None:
             raise TypeError(
                 "a Module can be pickled and copied only when its artifact, and weights that were given, came from "
@@ -183,19 +183,19 @@ class Module:
         on_device: bool = False,
         like: Any = None,
     ) -> dict[str, Any] | list[Any]:
-        """Compute the outputs by name from the inputs by name, or from a list or tuple of the inputs in order.
+        """Run the model on inputs by name, or on a list or tuple of them in order, and return the outputs by name.
 
         Inputs are arrays of numpy, or anything with `__dlpack__`, `__cuda_array_interface__` or `__array__`, torch
         tensors for instance; lists for sequences; dicts for maps; None for empty optionals. They are not changed.
-        `out` gives C-contiguous arrays or tensors that outputs are written to: some by name, or all in a list in
-        order. `like`, the name of a library of arrays (`"torch"`) or one of its arrays, gives the other outputs as
-        arrays of that library.
+        `out`: C-contiguous arrays or tensors to write outputs to: some by name, or all in a list in order. `like`, the
+        name of a library of arrays (`"torch"`) or one of its arrays, returns the other outputs as arrays of that
+        library.
 
-        ONNX Runtime's way to call it works, too: `run(None, inputs)` and `run(output_names, inputs)` return a list.
+        ONNX Runtime's call signature works, too: `run(None, inputs)` and `run(output_names, inputs)` return a list.
 
         On a GPU, inputs and `out` may lie in its memory and are then used in place. `on_device=True` leaves all tensor
         outputs there: arrays with `__dlpack__` and `__cuda_array_interface__`. `stream` (an integer, or an object with
-        `__cuda_stream__` or `cuda_stream`) is the CUDA stream that the work is queued in; `run` then returns when
+        `__cuda_stream__` or `cuda_stream`) is the CUDA stream in which the work is queued; `run` then returns when
         everything is queued, unless results come to the host.
 
         Raises `InputError` that lists what is expected when inputs do not fit, `ExecutionError` when the model fails on
@@ -213,15 +213,15 @@ class Module:
     def _run_listed(
         self, names: Sequence[str] | None, inputs: Any, stream: Any, on_device: bool, like: Any
     ) -> list[Any]:
-        """The outputs of these names in order, all of them for None."""
+        """Return the outputs of these names in order, all of them for None."""
         return in_order(self.run(inputs, None, stream=stream, on_device=on_device, like=like), names)
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Like `run`, with inputs by position or name; one dict is taken as all inputs by name."""
+        """Run with inputs by position or name; one dict is taken as all inputs by name."""
         if len(args) == 1 and not kwargs and not isinstance(args[0], np.ndarray) and isinstance(args[0], Mapping):
             return self.run(args[0])
         if len(args) > len(self.inputs):
-            feeds_.by_position(args, self._programs)  # says what is expected
+            feeds_.by_position(args, self._programs)  # raises with the expected inputs
         return self.run({**dict(zip(self._names, args)), **kwargs})
 
     def profile(self, feeds: Mapping[str, Any] | Sequence[Any]) -> list[LaunchTime]:
@@ -278,7 +278,7 @@ class Module:
     def _grow(
         self, lent: Lent, out: Mapping[str, Any], record: RecordTime | None, stream: Any, on_device: bool
     ) -> dict[str, Any]:
-        """Run with caches that grow."""
+        """Run with growing caches."""
         (index, bound), inputs = self._reader.read(lent.feeds, stream)
         program = self._programs[index]
         assert bound is not None, "a program with caches has symbols"
@@ -303,7 +303,7 @@ class Module:
 
 
 def load_again(recipe: Recipe) -> Module:
-    """Raises the errors of `load`, and `ArtifactIntegrityError` when the file is another one by now."""
+    """Load a model again. Raises the errors of `load`, and `ArtifactIntegrityError` when the file has changed since."""
     module = load(
         recipe.source, recipe.device, recipe.num_threads, recipe.weights, recipe.verify, recipe.sync, recipe.donate
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""All sizes of a program with symbols, evaluated in one pass: every expression, and every part of one, once."""
+"""All sizes of a program with symbols, evaluated in one pass: every common subexpression once."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _FUNCTIONS: dict[str, Callable[[int, int], int]] = {
 
 
 class SizeTable:
-    """Places of sizes in a list, and what computes the list from the symbols' values.
+    """Positions of sizes in a list, and the code that computes the list from the symbols' values.
 
-    The list has numbers first, then the symbols, then results of operations on what is before them.
+    The list has numbers first, then the symbols, then results of operations on earlier entries.
     """
 
     def __init__(self, symbols: Sequence[str], sizes: Iterable[Size | Sum]) -> None:
@@ -36,15 +36,15 @@ class SizeTable:
         self._place_of = {size: self._place(expression) for size, expression in expressions.items()}
 
     def place(self, size: Size | Sum) -> int:
-        """Where the value of one of the sizes, or sums of sizes, is."""
+        """Return the position of a size or sum of sizes."""
         return self._place_of[size]
 
     def places(self, sizes: Iterable[Size | Sum]) -> np.ndarray:
-        """Where the values of some of the sizes are, as an array of indices."""
+        """Return the positions of some sizes as an array of indices."""
         return np.array([self._place_of[size] for size in sizes], np.intp)
 
     def values(self, symbols: Sequence[int]) -> np.ndarray:
-        """The list for these values of the symbols, as int64. Raises `SizeError`."""
+        """Return the list for these values of the symbols, as int64. Raises `SizeError`."""
         values = [*self._numbers, *symbols]
         append = values.append
         try:
@@ -57,7 +57,7 @@ class SizeTable:
             pass
         given = dict(zip(self._symbols, symbols))
         for size in self._sizes:
-            evaluate(_expression(size), given)  # says what is wrong
+            evaluate(_expression(size), given)  # raises with the reason
         raise SizeError(f"sizes are too large for {', '.join(f'{name}={value}' for name, value in given.items())}")
 
     def _place(self, expression: Expression) -> int:
@@ -87,7 +87,7 @@ class SizeTable:
         return total
 
     def _operation(self, function: str, left: int, right: int) -> int:
-        """The place of an operation's result, which comes into the code when it is new."""
+        """Return the position of an operation's result, which is added if it is new."""
         key = (function, left, right)
         place = self._places.get(key)
         if place is None:

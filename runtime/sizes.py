@@ -1,4 +1,4 @@
-"""Sizes that depend on symbols: integer expressions as text, `4*batch*seq`, and what they are for given symbols.
+"""Sizes that depend on symbols: integer expressions as text such as `4*batch*seq`, and their evaluation.
 
     sum    = term {("+" | "-") term}
     term   = factor {("*" | "//" | "%") factor}
@@ -8,8 +8,8 @@
     name   = letter or "_" {letter, digit or "_"}, all ASCII, neither "max" nor "min"
 
 There may be spaces between the parts. Operators mean what they mean in Python: `//` rounds down, and `%` has the sign
-of its right operand. Every number that comes up must lie from -2**62 to 2**62, so that the sum of two lies in an int64.
-A text has at most `MAX_LENGTH` characters and its tree is at most `MAX_DEPTH` deep, where a chain of sums, or one of
+of its right operand. Every intermediate value must lie from -2**62 to 2**62, so that the sum of two lies in an int64. A
+text has at most `MAX_LENGTH` characters and its tree is at most `MAX_DEPTH` deep, where a chain of sums, or one of
 multiplications, counts as one level.
 
 `parse` and `to_text` are inverse to each other up to spaces and needless parentheses: `parse(to_text(e)) == e` for all
@@ -38,12 +38,12 @@ MIN_SIZE, MAX_SIZE = -(2**62), 2**62
 
 
 class SizeError(ValueError):
-    """A text is no expression, or the expression has no value for the given symbols."""
+    """A text is not an expression, or the expression has no value for the given symbols."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """At least 0; the negative of one is an operation."""
+    """A number of at least 0; negative ones are a negation."""
 
     value: int
 
@@ -71,7 +71,7 @@ _FUNCTIONS = ("max", "min")
 
 
 def parse(text: str) -> Expression:
-    """The expression that TEXT is. Raises `SizeError`."""
+    """Parse an expression. Raises `SizeError`."""
     if len(text) > MAX_LENGTH:
         raise SizeError(f"an expression of {len(text)} characters; at most {MAX_LENGTH}")
     expression = _Parser(text).read()
@@ -81,12 +81,12 @@ def parse(text: str) -> Expression:
 
 
 def is_symbol_name(text: str) -> bool:
-    """Whether TEXT can be the name of a symbol."""
+    """Return whether TEXT can be the name of a symbol."""
     return re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", text) is not None and text not in _FUNCTIONS
 
 
 def names(expression: Expression) -> tuple[str, ...]:
-    """The names in an expression, each once, in the order of their first use."""
+    """Return the names in an expression, each once, in the order of their first use."""
     match expression:
         case Number():
             return ()
@@ -97,7 +97,7 @@ def names(expression: Expression) -> tuple[str, ...]:
 
 
 def evaluate(expression: Expression, values: Mapping[str, int]) -> int:
-    """The expression's value. Raises `SizeError` for a name without value, a division by zero, and for a number
+    """Return the expression's value. Raises `SizeError` for a name without a value, a division by zero, and a value
     that is too large.
     """
     match expression:
@@ -115,26 +115,26 @@ def evaluate(expression: Expression, values: Mapping[str, int]) -> int:
 
 
 def value_of(size: Size, values: Mapping[str, int]) -> int:
-    """The value of a size, be it a number or a text. Raises `SizeError`."""
+    """Return the value of a size, a number or a text. Raises `SizeError`."""
     return size if isinstance(size, int) else evaluate(parse(size), values)
 
 
 def known(size: Size) -> int:
-    """A size that is a number. Raises `ValueError` for a text: its program must be bound to values first."""
+    """Return a size that is a number. Raises `ValueError` for a text: its program must be bound to values first."""
     if isinstance(size, str):
         raise ValueError(f"the size {size!r} depends on symbols")
     return size
 
 
 def multiplied(sizes: Sequence[Size]) -> Size:
-    """The sizes multiplied; a text if one of them is."""
+    """Return the product of sizes; a text if one of them is."""
     numbers = [size for size in sizes if isinstance(size, int)]
     texts = [f"({size})" for size in sizes if isinstance(size, str)]
     return "*".join([str(math.prod(numbers)), *texts]) if texts else math.prod(numbers)
 
 
 def to_text(expression: Expression) -> str:
-    """The expression with no more parentheses than it needs."""
+    """Return the expression as text with no more parentheses than it needs."""
     match expression:
         case Number(value):
             return str(value)
@@ -166,12 +166,12 @@ def _sum_text(operands: Sequence[Expression]) -> str:
 
 
 def _text_in_term(operand: Expression) -> str:
-    """An operand that is not the first of a term, and what a sign stands before."""
+    """Return the text of an operand that is negated or not the first of a term."""
     return _in_parentheses(operand, ("+", "*", "//", "%"))
 
 
 def _in_parentheses(operand: Expression, operators: tuple[str, ...]) -> str:
-    """The operand, in parentheses if it is one of these operations."""
+    """Return the text of an operand, in parentheses if it is one of these operations."""
     is_one = isinstance(operand, Operation) and operand.operator in operators
     return f"({to_text(operand)})" if is_one else to_text(operand)
 
@@ -197,8 +197,8 @@ def _applied(operator: str, operands: list[int], expression: Expression) -> int:
 
 
 def _depth(expression: Expression) -> int:
-    """Levels of operations. The parser nests no deeper than its own limit and a chain of `//` and `%`, so it counts
-    without recursion.
+    """Return the number of levels of operations, or more than the limit. Iterative, since `//` and `%` chain beyond the
+    parser's limit.
     """
     deepest, level = 0, [expression]
     while level:
@@ -214,7 +214,7 @@ def _shortened(text: str, most: int = 80) -> str:
 
 
 class _Parser:
-    """Reads one text from left to right; `_level` counts the parentheses and signs that are open."""
+    """Parser of one text from left to right; `_level` counts open parentheses and signs."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -244,7 +244,7 @@ class _Parser:
         raise SizeError(f"{_shortened(self._text)!r} is no expression of sizes: {problem} near character {self._at}")
 
     def _takes(self, *signs: str) -> str:
-        """The next sign if it is one of these, which is then read; else nothing."""
+        """Consume the next sign if it is one of these and return it, else return ""."""
         sign = self._token
         if self._kind != "sign" or sign not in signs:
             return ""

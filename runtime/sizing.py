@@ -1,4 +1,4 @@
-"""A program's symbols get values: solved from the shapes of inputs, checked, and all sizes computed from them."""
+"""Binding of a program's symbols: solved from the shapes of inputs, checked, and all sizes computed from them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from .types import Dimension, TensorType
 __all__ = ["Bound", "Sizing"]
 
 MayDiffer = Callable[[int, Dimension], bool]
-"""Whether a dimension of the input at a position may be another than the symbols say."""
+"""Function that returns whether a dimension of the input at a position may differ from what the symbols say."""
 
 _RELATIONS: dict[str, Callable[[int, int], bool]] = {"==": operator.eq, "<=": operator.le}
 _WORDS = {"==": "must be", "<=": "must be at most"}
 
 
 class Sizing:
-    """What gives the sizes of one program values; nothing in it changes.
+    """Computes the sizes of one program; immutable.
 
-    `requirements` are those that `program_check.check_program` found; `file` is the artifact's name for messages.
+    `requirements`: from `program_check.check_program`; `file`: the artifact's name for messages.
     """
 
     def __init__(self, program: Program, requirements: Sequence[Requirement], file: str) -> None:
@@ -50,16 +50,16 @@ class Sizing:
         ]
         self._formal = [program.values[number] for number in program.inputs]
         self.determines_inputs = all(isinstance(v.type, TensorType) and self.knows(v.type) for v in self._formal)
-        self._positions: dict[tuple[Dimension, ...], list[int]] = {}  # the inputs of each shape
+        self._positions: dict[tuple[Dimension, ...], list[int]] = {}  # the inputs with each dimension
         for position, value in enumerate(self._formal):
             if isinstance(value.type, TensorType) and value.type.shape is not None:
                 self._positions.setdefault(value.type.shape, []).append(position)
         self._open = {
             shape: [self._place(size) for size in shape] for shape in self._positions
-        }  # None for what is known only at run time
+        }  # None for sizes known only at run time
 
     def knows(self, type_: TensorType) -> bool:
-        """Whether the shape of a value of this type follows from the symbols."""
+        """Return whether the shape of a value of this type follows from the symbols."""
         shape = type_.shape
         return shape is not None and all(isinstance(size, int) or is_expression(size, self.symbols) for size in shape)
 
@@ -68,16 +68,16 @@ class Sizing:
         return self.table.place(size) if known else None
 
     def bind(self, inputs: Sequence[Any]) -> Bound:
-        """The sizes for these inputs, of which arrays count.
+        """Return the sizes for these inputs; only arrays are considered.
 
-        Raises `InputError` when their shapes do not fit, and `ArtifactSchemaError` where kernels would be launched with
-        what they were not compiled for.
+        Raises `InputError` when their shapes do not fit, and `ArtifactSchemaError` where launches would violate what
+        their kernels were compiled for.
         """
         return self._bound(inputs, self._solver, lambda at, size: False)
 
     def bind_any(self, inputs: Sequence[Any], *, is_body: bool) -> Bound:
-        """Like `bind`; where that does not fit, without what the model says of sizes of inputs that only branches read.
-        The programs of these look at what they read. `is_body`: the program is one, or of a loop.
+        """Return the sizes as `bind` does; where the shapes do not fit, ignore what the model says about inputs that
+        only branches read, whose programs check them themselves. `is_body`: whether the program is the body of a step.
         """
         try:
             return self.bind(inputs)
@@ -102,9 +102,9 @@ class Sizing:
         return self._required_of(symbols, values)
 
     def part(self, bound: Bound, symbol: str, count: int) -> Bound:
-        """The sizes with another value of one symbol: of `count` images of the batch that it counts.
+        """Return the sizes with another value of one symbol: for `count` images of the batch whose size the symbol is.
 
-        Raises `ArtifactSchemaError` where kernels would be launched with what they were not compiled for.
+        Raises `ArtifactSchemaError` where launches would violate what their kernels were compiled for.
         """
         symbols = {s.name: value for s, value in zip(self.program.symbols, bound.values)} | {symbol: count}
         return self._required_of(symbols, self.table.values(tuple(symbols.values())))
@@ -154,7 +154,7 @@ class Sizing:
 class Bound:
     """A program's sizes for given values of its symbols.
 
-    `values`: those of the symbols in their order. `sizes`: the list of the sizing's table, int64.
+    `values`: of the symbols in their order. `sizes`: the list of the sizing's table, int64.
     """
 
     def __init__(self, sizing: Sizing, values: tuple[int, ...], sizes: np.ndarray) -> None:
@@ -162,11 +162,11 @@ class Bound:
         self._specs: dict[int, ValueSpec] = {}
 
     def of(self, size: Size) -> int:
-        """The value of one of the program's sizes."""
+        """Return the value of one of the program's sizes."""
         return size if isinstance(size, int) else int(self.sizes[self.sizing.table.place(size)])
 
     def value(self, number: int) -> ValueSpec:
-        """A value of the program with numbers for its sizes."""
+        """Return a value of the program with numbers for its sizes."""
         spec = self._specs.get(number)
         if spec is None:
             unbound = self.sizing.program.values[number]

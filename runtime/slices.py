@@ -1,4 +1,4 @@
-"""Launches that go through the images of a batch a few at a time."""
+"""Launches that process a few images of a batch at a time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["Slices"]
 
 @dataclass(frozen=True)
 class Slices:
-    """How the launches of a step go through a dimension that the symbol counts, the images of a batch mostly: `runs`
-    of launches that follow each other, each with their number, and for how many images at a time they are run, so that
-    what is computed for these is read again while it is in the cache. 0: for all images.
+    """How the launches of a step iterate over a dimension whose size is the symbol, mostly a batch: `runs` of
+    successive launches, each with their number and the images per iteration, so that intermediate results are read
+    again while they are in the cache. 0: all images at once.
 
-    Of values that the symbol has a part in, one image lies after the other, each as large as the next.
+    Values that depend on the symbol have their images one after the other, all of the same size.
     """
 
     symbol: str

@@ -1,4 +1,4 @@
-"""What values the symbols of a program have, by the shapes of its inputs."""
+"""Solver for the values of a program's symbols from the shapes of its inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Solver"]
 
 
 class _Equation(NamedTuple):
-    """Of input `position`, dimension `axis` is `coefficient` times the symbol, and `others` added."""
+    """Equation: dimension `axis` of input `position` is `coefficient` times the symbol plus `others`."""
 
     symbol: str
     position: int
@@ -26,11 +26,11 @@ class _Equation(NamedTuple):
 
 
 class Solver:
-    """Finds the symbols of a program: first from dimensions that are a symbol alone, then from those in which one
-    symbol is not known yet and only multiplied by a number and added to others, such as `past + seq`.
+    """Solver for the symbols of a program: first from dimensions that are a symbol alone, then from those with one
+    unknown symbol that occurs linearly, such as `past + seq`.
 
-    `unsolved`: the symbols that no input determines. The inputs at the positions `last` are asked for those alone that
-    others do not determine.
+    `unsolved`: the symbols that no input determines. The inputs at the positions `last` are used only for symbols that
+    no other input determines.
     """
 
     def __init__(self, program: Program, last: frozenset[int] = frozenset()) -> None:
@@ -46,9 +46,9 @@ class Solver:
         self.unsolved = tuple(name for name in self._symbols if name not in known)
 
     def solve(self, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-        """The symbols' values for inputs of these shapes, whose ranks are right, in the order of the program's.
+        """Return the symbols' values, in the program's order, for inputs of these shapes, whose ranks must be right.
 
-        Raises `InputError` for a dimension for which a symbol has no value, or none in its range.
+        Raises `InputError` for a dimension that no value of a symbol gives, or none in its range.
         """
         found: dict[str, int] = {}
         for equation in self._equations:
@@ -81,7 +81,7 @@ class Solver:
         return f"input {value.name!r} of type {value.type}: dimension {equation.axis}{given}: {problem}"
 
     def _dimensions(self) -> list[tuple[int, int, Expression]]:
-        """Input, axis and size of the dimensions that depend on symbols."""
+        """Return input, axis and size of the dimensions that depend on symbols."""
         symbols = frozenset(self._symbols)
         return [
             (position, axis, parsed(size))
@@ -93,7 +93,7 @@ class Solver:
 
 
 def _next_equation(dimensions: Sequence[tuple[int, int, Expression]], known: Mapping[str, None]) -> _Equation | None:
-    """An equation for a symbol that is not known, of the simplest kind that there is."""
+    """Return the simplest equation for an unknown symbol."""
     found: _Equation | None = None
     for position, axis, size in dimensions:
         unknown = [name for name in names(size) if name not in known]
@@ -106,7 +106,7 @@ def _next_equation(dimensions: Sequence[tuple[int, int, Expression]], known: Map
 
 
 def _linear(size: Expression, name: str, position: int, axis: int) -> _Equation | None:
-    """The equation for a symbol of a size that is linear in it; None for another size."""
+    """Return the equation for a symbol of a size that is linear in it; None for another size."""
     operands = size.operands if isinstance(size, Operation) and size.operator == "+" else (size,)
     with_name = [operand for operand in operands if name in names(operand)]
     coefficient = _coefficient(with_name[0], name)
@@ -116,7 +116,7 @@ def _linear(size: Expression, name: str, position: int, axis: int) -> _Equation 
 
 
 def _coefficient(operand: Expression, name: str) -> int | None:
-    """What a symbol is multiplied by to give the operand; None if that is no number but 0."""
+    """Return the constant factor of a symbol in an operand; None if it is not a nonzero number."""
     match operand:
         case Name():
             return 1

@@ -1,4 +1,4 @@
-"""The symbols of a program, sizes that are known when it is run, and what must hold of them."""
+"""The symbols of a program, sizes that are known when it is run, and the conditions on them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .sizes import Size, is_symbol_name, parse
 __all__ = ["NO_LIMIT", "RELATIONS", "SizeCheck", "Symbol", "size_reference"]
 
 NO_LIMIT = 2**31 - 1
-"""The largest value of a symbol for which none was given."""
+"""The largest value of a symbol without a given limit."""
 
 RELATIONS = ("==", "<=")
 
@@ -48,7 +48,7 @@ class Symbol:
 
 @dataclass(frozen=True)
 class SizeCheck:
-    """`left` `relation` `right` must hold of a run's symbols; `relation` is one of `RELATIONS`.
+    """`left` `relation` `right` must hold for a run's symbols; `relation` is one of `RELATIONS`.
 
     A size that must be divisible by 8 is `size % 8 == 0`, one that must not be negative `0 <= size`. `reason` names the
     ONNX node and its rule: "ONNX node Reshape_7: the elements of the input and of the new shape must be equally many".
@@ -74,6 +74,8 @@ class SizeCheck:
 
 
 def size_reference(text: str) -> dict[str, str]:
-    """What stands in a host step's attributes for the value of an expression. Raises `SizeError` for another text."""
+    """Return the reference to an expression's value in a host step's attributes. Raises `SizeError` for a malformed
+    text.
+    """
     parse(text)
     return {"$size": text}

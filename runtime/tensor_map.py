@@ -1,4 +1,4 @@
-"""Tensor maps: how the copy engine of Hopper and later GPUs (TMA) finds a box of a tensor in memory.
+"""Tensor maps: descriptors by which the copy engine of Hopper and later GPUs (TMA) locates a box of a tensor in memory.
 
 A `TensorMap` has the fields of the CUDA driver's `cuTensorMapEncodeTiled` but the address, which is known when a kernel
 is launched. The rules it checks are those of the driver's manual, CUDA Driver API, "Tensor Map Object Management".
@@ -20,8 +20,9 @@ ITEM_BYTES = {
     "float16": 2, "float32": 4, "float64": 8, "bfloat16": 2,
     "float32_ftz": 4, "tfloat32": 4, "tfloat32_ftz": 4,
 }  # fmt: skip
-"""Bytes of an element of each data type, in the order of `CUtensorMapDataType`. Types that are only moved may be called
-by the integer of their size: int8 and float8 by uint8."""
+"""Bytes of an element of each data type, in the order of `CUtensorMapDataType`. Types that are only moved may be
+represented by the integer of their size: int8 and float8 by uint8.
+"""
 
 SWIZZLES = {"none": None, "32B": 32, "64B": 64, "128B": 128}
 """The bytes of shared memory that a swizzle permutes, in the order of `CUtensorMapSwizzle`."""
@@ -39,9 +40,9 @@ class TensorMap:
 
     `dtype`: a key of `ITEM_BYTES`. `dims`: elements of each dimension. `strides_bytes`: from an element to the next one
     along dimensions 1, 2, …; one fewer than `dims`. `box`: elements of the tensor that one copy spans along each
-    dimension. `element_strides`: every how many-th of them is copied; empty for 1 everywhere; dimension 0 ignores it.
-    `swizzle`: how rows are permuted in shared memory. `oob_fill`: what a copy finds outside of the tensor.
-    `l2_promotion`: how much the L2 cache fetches at a time.
+    dimension. `element_strides`: step between copied elements; empty for 1 everywhere; dimension 0 ignores it.
+    `swizzle`: how rows are permuted in shared memory. `oob_fill`: what a copy reads outside the tensor. `l2_promotion`:
+    granularity of L2 fetches.
 
     Raises ValueError where the CUDA driver would refuse the map.
     """
@@ -78,7 +79,7 @@ class TensorMap:
 
     @property
     def tile_bytes(self) -> int:
-        """Bytes that one copy writes to shared memory, wherever its box lies: what a barrier has to expect."""
+        """Bytes that one copy writes to shared memory, wherever its box lies: what a barrier must expect."""
         return prod(self.tile) * self.item_bytes
 
     @property
@@ -93,7 +94,7 @@ class TensorMap:
 
     @staticmethod
     def from_json(data: Any, where: str = "tensor map") -> TensorMap:
-        """Raises `ArtifactSchemaError`, also where the CUDA driver would refuse the map."""
+        """Read a map. Raises `ArtifactSchemaError`, also where the CUDA driver would refuse it."""
         fields = Fields(data, where)
         names = {name: fields.string(name) for name in ("dtype", "swizzle", "oob_fill", "l2_promotion")}
         lists = {name: fields.integers(name) for name in ("dims", "strides_bytes", "box", "element_strides")}
@@ -104,7 +105,7 @@ class TensorMap:
             raise ArtifactSchemaError(f"{where}: {error}") from None
 
     def check_memory(self, address: int, nbytes: int) -> None:
-        """Raises ValueError if the map cannot lie over `nbytes` of memory at `address`."""
+        """Raise ValueError if the map does not fit `nbytes` of memory at `address`."""
         if address % 16:
             raise ValueError(f"tensor map: lies over address {address:#x}, which must be a multiple of 16")
         if nbytes < self.nbytes:

@@ -1,4 +1,4 @@
-"""Texts that a caller gives: arrays of `str`, of bytes in UTF-8, or of numpy's kinds of both."""
+"""Strings from a caller: arrays of `str`, of bytes in UTF-8, or of numpy's kinds of both."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .errors import InputError
 
 
 def are_texts(array: np.ndarray) -> bool:
-    """Whether an array of objects holds nothing but `str`."""
+    """Return whether an array of objects holds only `str`."""
     return set(map(type, array.flat)) <= {str}
 
 
 def as_texts(array: np.ndarray, name: str) -> np.ndarray:
-    """A new array of `str`, which steps on the host compare. Raises `InputError` for what is no text."""
+    """Return a new array of `str`, for host steps. Raises `InputError` for what is not text."""
     texts = array.astype(object)
     if not are_texts(texts):
         for place, item in np.ndenumerate(texts):

@@ -14,7 +14,7 @@ from .archive import atomic_file
 
 _KERNELS, _NODES = 1, 2
 _SHOWN = 3
-"""ONNX nodes that the name of a row's slice has; all are among its arguments."""
+"""Number of ONNX nodes in a slice's name; all of them are among its arguments."""
 
 
 class Timed(Protocol):
@@ -31,7 +31,9 @@ class Timed(Protocol):
 
 
 def trace_events(launches: Sequence[Timed], title: str) -> dict[str, Any]:
-    """The trace as JSON data: launches one after the other, in one row by kernel and in another by ONNX nodes."""
+    """Return the trace as JSON data: launches one after the other, in one row by kernel and in another by ONNX
+    nodes.
+    """
     events: list[dict[str, Any]] = [
         {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": title}},
         {"ph": "M", "pid": 1, "tid": _KERNELS, "name": "thread_name", "args": {"name": "kernels"}},
@@ -48,7 +50,9 @@ def trace_events(launches: Sequence[Timed], title: str) -> dict[str, Any]:
 
 
 def timeline_events(launches: Sequence[Mapping[str, Any]], title: str) -> dict[str, Any]:
-    """A predicted schedule (`launches` of `explain`'s `schedule`) as JSON data, each branch in a row of its own."""
+    """Return a predicted schedule (`launches` of `explain`'s `schedule`) as JSON data, each branch in a row of its
+    own.
+    """
     branches = sorted({launch["branch"] for launch in launches})
     events: list[dict[str, Any]] = [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": title}}]
     events += (

@@ -1,8 +1,8 @@
-"""Turns of a scan or loop that one native call executes: which bodies allow that, and where each turn's values lie.
+"""Iterations of a scan or loop in one native call: which bodies allow that, and where each iteration's values lie.
 
-A turn reads the states that the turn before has written, and its slices of the inputs; it writes states, and its slices
-of the outputs. So only addresses differ from turn to turn. That holds where kernels do all of the work, and states keep
-their types.
+An iteration (here: turn) reads the states that the previous one has written, and its slices of the inputs; it writes
+states, and its slices of the outputs. So only addresses differ between iterations. That holds where kernels do all of
+the work, and states keep their types.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ from .program import Constant, Heap, Input, LoopStep, NativeStep, ScanStep, Valu
 from .types import TensorType
 
 MOST_TURNS = 1024
-"""Turns of a loop that one native call executes: until it returns, nothing interrupts it, and memory for the outputs of
-all of them is there.
+"""Most iterations of a loop in one native call: it cannot be interrupted, and memory for the outputs of all of them is
+allocated.
 """
 
 KEPT_BYTES = 1 << 16
-"""Results of a loop stay in memory of their own, and are copied, where so much has room for `MOST_TURNS` turns."""
+"""Results of a loop have memory of their own, from which they are copied, if that of `MOST_TURNS` iterations is at most
+this.
+"""
 
 MOST_BYTES = 1 << 26
-"""Memory for the slices of outputs of turns that may not be made, as a condition can end a loop before."""
+"""Most memory for the output slices of iterations that may not happen, since a condition can end a loop early."""
 
 
 @dataclass(frozen=True)
 class Turns:
-    """The formal inputs of the next turns, of which there are `most`, or fewer where a condition ends them.
+    """The formal inputs of the next iterations, of which there are `most`, or fewer if a condition ends them.
 
-    `leading`: of a loop, the number of the first turn and its condition, which is true. `slices` have an entry for each
-    turn, one after the other in memory; `backwards`: those of which the last is taken first. `results_backwards`: the
-    slices of outputs of which the first is stored last.
+    `leading`: of a loop, the number of the first iteration and its condition, which is true. `slices` have an entry for
+    each iteration, contiguous in memory; `backwards`: those that are read from the last one. `results_backwards`: the
+    output slices that are stored from the last one.
     """
 
     most: int
@@ -50,15 +52,15 @@ class Turns:
 
     @property
     def formal(self) -> list[Any]:
-        """The inputs of the first turn."""
+        """The inputs of the first iteration."""
         first = (part[-1 if flag else 0, ...] for part, flag in zip(self.slices, self.backwards))
         return [*self.leading, *self.states, *first]
 
 
 @dataclass(frozen=True)
 class Done:
-    """What turns gave: their number, whether the condition is still true, the states, and the slices of outputs. Of a
-    loop, there can be more turns to come.
+    """Results of iterations: their number, whether the condition is still true, the states, and the slices of outputs.
+    A loop may have more iterations to come.
     """
 
     turns: int
@@ -69,8 +71,8 @@ class Done:
 
 @dataclass(frozen=True)
 class Move:
-    """Where value `number` lies in the second turn: `shift_bytes` after where `source` lies in the first. After that it
-    moves by `stride_bytes` each time, or by `toggle`, the exclusive or of two addresses that take turns.
+    """Address of value `number` in the second iteration: `shift_bytes` after that of `source` in the first. After that
+    it moves by `stride_bytes` each time, or by `toggle`, the exclusive or of two alternating addresses.
     """
 
     number: int
@@ -81,43 +83,43 @@ class Move:
 
 
 class Repeated(Protocol):
-    """Many turns of a segment in one native call, made ready for one way in which addresses move."""
+    """Many iterations of a segment in one native call, prepared for one way in which addresses move."""
 
     def hold(self, values: list[Any]) -> None:
-        """Those of these values that there are, not None, lie where they are in all runs from now on."""
+        """Fix the addresses of those of these values that are not None: they stay there in all runs from now on."""
 
     def run(self, values: list[Any], most: int, record: RecordTime | None) -> int:
-        """Execute on the program's current values for `most` turns, or until the condition is false after one. Returns
-        how many turns it were.
+        """Execute up to `most` iterations on the program's current values, or until the condition is false after one.
+        Returns their number.
         """
 
 
 @runtime_checkable
 class Repeatable(Protocol):
-    """A segment that can be executed many times by one native call."""
+    """A segment of which one native call can execute many iterations."""
 
     def repeated(self, moves: Sequence[Move], condition: int | None, count: np.ndarray | None) -> Repeated:
-        """`condition`: the number of the value that ends the turns when it is false. `count` lies outside of the
-        program's values: an int64 that is one more in each turn.
+        """Return the iterations. `condition`: the number of the value that ends them when it is false. `count`: an
+        int64 outside the program's values that is incremented in each iteration.
         """
 
 
 @dataclass(frozen=True)
 class Repetition:
-    """Numbers of the body's values. `states` are pairs: what a turn reads, and what it writes."""
+    """Numbers of the body's values. `states` are pairs: what an iteration reads, and what it writes."""
 
     leading: tuple[int, ...]
     states: tuple[tuple[int, int], ...]
     slices: tuple[int, ...]
     results: tuple[int, ...]
     condition: int | None
-    """None where it stays true."""
+    """Number of the condition's value; None if it stays true."""
     fixed: bool
     """Whether the condition is a constant."""
 
 
 def repetition_of(step: LoopStep | ScanStep) -> Repetition | None:
-    """How native code can go from turn to turn of the step's body; None where it cannot."""
+    """Return how native code iterates the step's body; None where it cannot."""
     program = step.body.program
     if len(program.steps) != 1 or not isinstance(program.steps[0], NativeStep):
         return None
@@ -125,7 +127,7 @@ def repetition_of(step: LoopStep | ScanStep) -> Repetition | None:
 
 
 def carried_by(step: LoopStep | ScanStep) -> Repetition | None:
-    """How turns of a body that consists of kernels follow each other; None where a turn would have to copy."""
+    """Return how iterations of a body of kernels follow each other; None where an iteration would have to copy."""
     program = step.body.program
     if isinstance(step, LoopStep):
         leading, inputs, count, slices = program.inputs[:2], program.inputs[2:], len(step.carried), 0
@@ -149,7 +151,7 @@ def carried_by(step: LoopStep | ScanStep) -> Repetition | None:
 
 
 class Turning:
-    """Turns of one body with known sizes. What is the same in all runs is made once."""
+    """Iterations of one body with known sizes. What is the same in all runs is computed once."""
 
     def __init__(
         self, repetition: Repetition, segment: Repeatable, spec: Callable[[int], ValueSpec],
@@ -166,7 +168,7 @@ class Turning:
         for before, after in repetition.states:
             if after == before:
                 continue
-            if after in stored:  # a state that is stored for each turn: the next turn reads it there
+            if after in stored:  # a state that is stored for each iteration: the next one reads it there
                 moves.append(Move(before, after, 0, _along(after, spec(after), stored[after]).stride_bytes))
                 continue
             self.pairs[after] = pair = _stacked(2, spec(after))
@@ -181,8 +183,8 @@ class Turning:
         self.stacks: dict[int, np.ndarray] = {}
 
     def settle(self, inputs: Sequence[int], count: int, spec: Callable[[int], ValueSpec]) -> None:
-        """Give memory that stays to what is small in a loop, so that no run asks for its address: to its inputs, its
-        condition and its results. Once, before the first run. `count` is how many values the body has.
+        """Give fixed memory to a loop's small inputs, condition and results, so that no run looks up their addresses.
+        To be called once, before the first run. `count`: the number of the body's values.
         """
         repetition = self._repetition
         if self._count is None:
@@ -204,16 +206,16 @@ class Turning:
 
     @property
     def most(self) -> int:
-        """Turns of a loop that one call makes."""
+        """Most iterations of a loop in one call."""
         return min(MOST_TURNS, max(1, MOST_BYTES // max(1, self._per_turn)))
 
     def stack_of(self, number: int, value: ValueSpec, most: int) -> np.ndarray:
-        """Memory for the slices of an output of so many turns."""
+        """Return the memory for the slices of an output over so many iterations."""
         return self.stacks[number] if number in self.stacks else _stacked(most, value)
 
     def turn(self, values: list[Any], trip: int, most: int) -> tuple[int, bool]:
-        """Execute so many turns of a loop at most, the first of them with this number; returns how many it were and
-        whether the condition is still true.
+        """Execute up to `most` iterations of a loop, starting with number `trip`; return their number and whether the
+        condition is still true.
         """
         assert self._count is not None
         self._count[0] = trip
@@ -221,7 +223,7 @@ class Turning:
         return done, self._condition is None or bool(values[self._condition])
 
     def run(self, values: list[Any], turns: Turns, record: RecordTime | None) -> Done:
-        """Execute turns on the program's values, of which its inputs and constants are set."""
+        """Execute iterations on the program's values, of which its inputs and constants are set."""
         repetition, most = self._repetition, turns.most
         going = not repetition.fixed or bool(values[repetition.condition or 0])
         if not going:
@@ -263,14 +265,14 @@ class Turning:
 def turning_of(
     repetition: Repetition, turns: Turns, segment: Repeatable, spec: Callable[[int], ValueSpec]
 ) -> Turning | None:
-    """None where a state changes its type."""
+    """Return the iterations of a segment; None where a state changes its type."""
     if any(spec(before).type != spec(after).type for before, after in repetition.states):
         return None
     return Turning(repetition, segment, spec, turns.backwards, turns.results_backwards)
 
 
 def _along(number: int, value: ValueSpec, backwards: int) -> Move:
-    """From one slice to the next."""
+    """Return the move from one slice to the next."""
     nbytes = -_nbytes(value) if backwards else _nbytes(value)
     return Move(number, number, nbytes, nbytes)
 
@@ -284,7 +286,7 @@ def _shape(value: ValueSpec) -> tuple[int, ...]:
 
 
 def _stacked(count: int, value: ValueSpec) -> np.ndarray:
-    """Memory for the values of so many turns."""
+    """Return memory for the values of so many iterations."""
     assert isinstance(value.type, TensorType) and value.type.static_shape is not None
     raw = allocated(count * _nbytes(value), f"value {value.name!r}")
     return raw.view(memory_dtype(value.type.dtype)).reshape(count, *value.type.static_shape)

@@ -16,7 +16,7 @@ Dimension: TypeAlias = int | str
 Shape: TypeAlias = tuple[Dimension, ...]
 MAX_RANK = 64
 MAX_ELEMENTS = 1 << 58
-"""Of the largest data type, a process can address no more."""
+"""Limit on elements: with the largest data type a process cannot address more."""
 
 
 @dataclass(frozen=True)
@@ -107,14 +107,14 @@ ValueType: TypeAlias = TensorType | SequenceType | OptionalType | MapType
 
 
 def holds_arrays(type_: ValueType) -> bool:
-    """Whether values of the type are arrays, or have arrays in them."""
+    """Return whether values of the type are or contain arrays."""
     if isinstance(type_, MapType):
         return False
     return isinstance(type_, TensorType) or holds_arrays(type_.element)
 
 
 def type_from_json(data: Any, where: str) -> ValueType:
-    """Read what `to_json` of one of the four types wrote. Raises `ArtifactSchemaError`."""
+    """Read a type written by `to_json`. Raises `ArtifactSchemaError`."""
     fields = Fields(data, where)
     if isinstance(data, dict) and "sequence" in data:
         element = type_from_json(fields.take("sequence"), f"{where}.sequence")
@@ -145,13 +145,13 @@ def _shape(data: Any, where: str) -> Shape | None:
 
 
 def with_size(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
-    """A shape with another size along one axis."""
+    """Return a shape with another size along one axis."""
     return (*shape[:axis], size, *shape[axis + 1 :])
 
 
 def check_sizes(sizes: Sequence[int], where: str) -> None:
-    """Raises `ArtifactSchemaError` for a shape that numpy has not. It counts no bytes of an array with an axis of size
-    0, but refuses those that would be too many with a size of 1 there.
+    """Raise `ArtifactSchemaError` for a shape that numpy does not support. numpy ignores the other sizes of an empty
+    array's bytes, but refuses those that would be too many with 1 for its axes of size 0.
     """
     if len(sizes) > MAX_RANK:
         raise ArtifactSchemaError(f"{where} has rank {len(sizes)}; numpy has no more than {MAX_RANK}")

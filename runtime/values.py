@@ -1,4 +1,4 @@
-"""The values of a program: their types, where they live, and which of them are caches of the caller."""
+"""The values of a program: their types, where they are stored, and which of them are the caller's caches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Constant:
-    """The weight of this name; `offset_bytes` into it, for a part of a packed tensor."""
+    """The weight of this name, from `offset_bytes` on, for a part of a packed tensor."""
 
     tensor: str
     offset_bytes: int = 0
@@ -35,8 +35,8 @@ class Literal:
 
 @dataclass(frozen=True)
 class Arena:
-    """`nbytes` at `offset_bytes` of the program's arena, which lies in the device's memory. Written by launches only;
-    anything may read it.
+    """`nbytes` at `offset_bytes` of the program's arena, which lies in the device's memory. Only launches write it; any
+    step may read it.
     """
 
     offset_bytes: Size
@@ -45,14 +45,14 @@ class Arena:
 
 @dataclass(frozen=True)
 class Heap:
-    """An array of its own. The runtime allocates it when a native step is the first to use it; else a host step makes
+    """An array of its own. The runtime allocates it when a native step uses it first; otherwise a host step makes
     it.
     """
 
 
 @dataclass(frozen=True)
 class Status:
-    """As a launch argument: the launch's own int32 fault word, 0 at the start of a run.
+    """The int32 fault word of a launch, as its argument; 0 at the start of a run.
 
     A kernel that finds fault number `i` stores `i + 1`; the run then fails with `Launch.faults[i]` as its message.
     """
@@ -60,8 +60,8 @@ class Status:
 
 @dataclass(frozen=True)
 class Counters:
-    """As an argument of a device launch: `nbytes` of the launch's own memory, 0 when the model is loaded. What a run
-    leaves there, the next run finds: a kernel that synchronises its grid counts in it.
+    """`nbytes` of a device launch's own memory, as its argument, 0 when the model is loaded. Its contents persist from
+    run to run: a kernel that synchronises its grid counts in it.
     """
 
     nbytes: int
@@ -69,8 +69,8 @@ class Counters:
 
 @dataclass(frozen=True)
 class Sizes:
-    """As a launch argument: the values of the program's symbols in their order, an int64 array. A run does not change
-    it. `values` are there once they are known.
+    """The values of the program's symbols in their order, an int64 array, as a launch argument. A run does not change
+    it. `values` is empty until they are known.
     """
 
     values: tuple[int, ...] = ()
@@ -81,7 +81,7 @@ Location: TypeAlias = Input | Constant | Literal | Arena | Heap | Status | Count
 
 @dataclass(frozen=True)
 class ValueSpec:
-    """One value of a program: its name in the graph, its type and where it lives."""
+    """One value of a program: its name in the graph, its type and its location."""
 
     name: str
     type: ValueType
@@ -89,7 +89,7 @@ class ValueSpec:
 
     @property
     def dtype(self) -> str:
-        """The data type's name; `sequence`, `optional` or `map` for values that are no tensors."""
+        """The data type's name; `sequence`, `optional` or `map` for other values than tensors."""
         if isinstance(self.type, TensorType):
             return self.type.dtype
         if isinstance(self.type, MapType):
@@ -119,9 +119,9 @@ class ValueSpec:
 
 @dataclass(frozen=True)
 class Cache:
-    """An input of the model that grows where it lies. The program has the input `sizes` of shape [length, capacity, 0]
-    in its place, and stores `new` rows along `axis` into the memory that the result `output` is given, after those that
-    are there. `position`: among the inputs of the model; `type`: of the input.
+    """An input of the model that grows in place. The program has the input `sizes` of shape [length, capacity, 0]
+    instead, and stores `new` rows along `axis`, after the existing ones, into the memory given for the result `output`.
+    `position`: among the inputs of the model; `type`: of the input.
     """
 
     input: str

@@ -1,1 +1,1 @@
-"""Runs native segments on the CPU: loads the kernels, keeps a team of threads, binds values to kernel arguments."""
+"""Native segments on the CPU: loads kernels, keeps a team of threads, and binds values to kernel arguments."""

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 
 def open_backend(artifact: Artifact, loaded: Loaded, ordinal: int, num_threads: int) -> CpuBackend:
-    """Raises `DeviceError` when this CPU lacks what the kernels need, or they cannot be loaded."""
+    """Return the CPU backend of an artifact. Raises `DeviceError` when this CPU lacks what the kernels need, or they
+    cannot be loaded.
+    """
     library: Library | None = None
     if CPU_LIBRARY in artifact.member_names:
         from .features import check_cpu
@@ -38,12 +40,12 @@ def open_backend(artifact: Artifact, loaded: Loaded, ordinal: int, num_threads: 
         for symbol in sorted(loaded.symbols(NativeStep)):
             library.address(symbol)
     elif loaded.symbols(NativeStep):
-        artifact.member(CPU_LIBRARY)  # says that it is missing
+        artifact.member(CPU_LIBRARY)  # raises that it is missing
     return CpuBackend(loaded, library, num_threads)
 
 
 class CpuBackend(HostOnly):
-    """Kernels in a library; as many concurrent runs as the cores have room for."""
+    """Backend with kernels in a shared library; as many concurrent runs as the cores have room for."""
 
     def __init__(self, loaded: Loaded, library: Library | None, num_threads: int) -> None:
         self.cache_memory = HostCacheMemory()
@@ -62,7 +64,7 @@ class CpuBackend(HostOnly):
         return CpuWorker(self._loaded, self._library, team)
 
     def close(self) -> None:
-        """The library goes with its last user."""
+        """Do nothing: the library is unloaded with its last user."""
 
 
 class CpuWorker(HostOnly):

@@ -1,4 +1,4 @@
-"""Which features the CPU has, and which of those that an artifact needs are missing."""
+"""Features that the CPU has, and those that an artifact needs and the CPU lacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from tilestitch.runtime.errors import DeviceError
 from tilestitch.runtime.manifest import TargetInfo
 
-# LLVM's name -> Linux's name, where they differ by more than `.` or `-` in place of `_`.
+# LLVM's name -> Linux's name, where they differ by more than `.` or `-` for `_`.
 _LINUX_NAMES = {
     "64bit": "lm", "avx512bf16": "avx512_bf16", "avx512bitalg": "avx512_bitalg", "avx512fp16": "avx512_fp16",
     "avx512vbmi2": "avx512_vbmi2", "avx512vnni": "avx512_vnni", "avx512vp2intersect": "avx512_vp2intersect",
@@ -37,17 +37,17 @@ _AARCH64_BITS = {
     },
     _HWCAP2: {1: "sve2", 13: "i8mm", 14: "bf16"},
 }  # fmt: skip
-"""Bits of the auxiliary vector and Linux's names of them (arch/arm64/include/uapi/asm/hwcap.h)."""
+"""Bits of the auxiliary vector and Linux's names for them (arch/arm64/include/uapi/asm/hwcap.h)."""
 
 _ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """The feature flags that Linux reports for the first CPU; empty where it does not.
+    """Return the feature flags that Linux reports for the first CPU; empty on other systems.
 
-    Those of aarch64 are what Linux tells every process of its CPU: there /proc/cpuinfo may be that of another machine,
-    which emulates it.
+    On aarch64, from the auxiliary vector that every process gets: under emulation /proc/cpuinfo may describe another
+    machine.
     """
     if machine() == "aarch64":
         return _told_to_processes()
@@ -63,25 +63,25 @@ def cpu_flags() -> frozenset[str]:
 
 
 def machine() -> str:
-    """The architecture of this CPU, as LLVM spells it: x86_64 or aarch64, or else what Python calls it."""
+    """Return the architecture of this CPU in LLVM's spelling (x86_64 or aarch64), or Python's name for any other."""
     return _ARCHITECTURES.get(platform.machine().lower(), platform.machine())
 
 
 def _told_to_processes() -> frozenset[str]:
-    """The flags of aarch64."""
+    """Return the flags of aarch64 from this process's auxiliary vector."""
     getauxval = ctypes.CDLL(None).getauxval
     getauxval.restype, getauxval.argtypes = ctypes.c_ulong, (ctypes.c_ulong,)
     return flags_of_aarch64(*map(getauxval, _AARCH64_BITS))
 
 
 def flags_of_aarch64(hwcap: int, hwcap2: int) -> frozenset[str]:
-    """The flags among those that matter here, of the two words that the auxiliary vector has for a CPU."""
+    """Return the flags that matter here from the two words of the auxiliary vector."""
     words = zip((hwcap, hwcap2), _AARCH64_BITS.values(), strict=True)
     return frozenset(name for word, names in words for bit, name in names.items() if word >> bit & 1)
 
 
 def missing_features(features: Iterable[str], flags: frozenset[str]) -> list[str]:
-    """Those of LLVM's `features` that are not among Linux's `flags`."""
+    """Return those of LLVM's `features` that are not among Linux's `flags`."""
     return [feature for feature in features if _linux_name(feature) not in flags]
 
 
@@ -114,7 +114,7 @@ def check_cpu(target: TargetInfo, file: str) -> None:
 
 
 def refused_tiles() -> str:
-    """Ask Linux to let all threads of this process use tile registers; why it does not, or ""."""
+    """Ask Linux to let all threads of this process use tile registers; return why it refuses, or ""."""
     library = ctypes.CDLL(None, use_errno=True)
     if library.syscall(_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA) == 0:
         return ""

@@ -24,7 +24,7 @@ _ABI: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 class Library:
-    """Loaded kernels. They are unloaded when the last reference goes away.
+    """Loaded kernels, unloaded with the last reference to the object.
 
     `file` is the artifact's name for messages. Raises `DeviceError` when the system refuses to load them,
     `ArtifactSchemaError` when the executor or a kernel is missing.
@@ -33,8 +33,8 @@ class Library:
     def __init__(self, image: memoryview | bytes, file: str) -> None:
         self._file = file
         self._dll, descriptor = _load(image, file)
-        # The descriptor stays open: the loader knows the library by the descriptor's path, which must not come to mean
-        # another.
+        # The descriptor stays open: the loader identifies the library by the descriptor's path, which must not come to
+        # mean another file.
         weakref.finalize(self, _unload, self._dll._handle, descriptor).atexit = False
         self.team_bytes = int(self._function("ts_team_bytes")())
         self.init = self._function("ts_init")
@@ -43,7 +43,7 @@ class Library:
         self.stop = self._function("ts_stop")
 
     def address(self, symbol: str) -> int:
-        """Where a kernel begins."""
+        """Return the address of a kernel."""
         try:
             address = ctypes.cast(getattr(self._dll, symbol), ctypes.c_void_p).value
         except AttributeError as error:
@@ -58,8 +58,8 @@ class Library:
 
 
 def _load(image: memoryview | bytes, file: str) -> tuple[ctypes.CDLL, int]:
-    """Load from an anonymous file where the system has them, else from a private temporary one that is removed at
-    once.
+    """Load a library from an anonymous file where the system has them, else from a private temporary file that is
+    removed at once.
     """
     descriptor, path = _open(image)
     try:

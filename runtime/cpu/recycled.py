@@ -1,4 +1,4 @@
-"""Memory of large results, used again when the caller has dropped them.
+"""Memory of large results, reused when the caller has dropped them.
 
 The C library maps memory anew for every large array, and the operating system clears each page when a kernel first
 writes to it: for the 206 MB of logits of GPT-2 with 1024 tokens that took half as long as computing them, and for the
@@ -14,11 +14,13 @@ from tilestitch.runtime.program import Heap, ValueSpec
 from tilestitch.runtime.types import TensorType
 
 LEAST_BYTES = 1 << 17
-"""From here on the C library maps memory (M_MMAP_THRESHOLD of glibc); smaller arrays come from what it keeps."""
+"""Size from which the C library maps memory for each allocation (M_MMAP_THRESHOLD of glibc); it serves smaller arrays
+from its heap.
+"""
 
 
 class Recycled:
-    """Memory for one result after the other; what is not in use is one block at most.
+    """Memory for a succession of results; at most one block is kept while unused.
 
     Taking and giving back needs no lock: `pop` and `append` of a list are atomic.
     """
@@ -28,10 +30,10 @@ class Recycled:
         self._free: list[np.ndarray] = []
 
     def take(self, nbytes: int, room: int = 0) -> np.ndarray:
-        """Undefined bytes at a 64-byte boundary, which come back when no array lies in them any more. A new block has
-        `room` for more.
+        """Return undefined, 64-byte aligned bytes, which are given back when no array refers to them any more. A new
+        block has capacity for `room` more.
 
-        Raises `ExecutionError` when there is no memory for them.
+        Raises `ExecutionError` when memory runs out.
         """
         try:
             block = self._free.pop()
@@ -43,7 +45,7 @@ class Recycled:
 
 
 class _Lease:
-    """What arrays in a block have for a base: numpy keeps it as long as one of them is there."""
+    """Base object of the arrays in a block: numpy keeps it alive as long as one of them lives."""
 
     def __init__(self, block: np.ndarray, free: list[np.ndarray]) -> None:
         self._block, self._free = block, free
@@ -55,7 +57,7 @@ class _Lease:
 
 
 def recycled(value: ValueSpec) -> Recycled | None:
-    """Memory for the results of a value, if they are large."""
+    """Return recycled memory for the results of a value if they are large and of known size, else None."""
     if not isinstance(value.location, Heap) or not isinstance(value.type, TensorType) or not value.type.is_static:
         return None
     return Recycled(f"value {value.name!r}") if value.type.nbytes >= LEAST_BYTES else None

@@ -1,4 +1,4 @@
-"""A native step bound to memory: the table of launches and their arguments, as native code reads them."""
+"""A native step bound to memory: the table of launches and arguments that native code reads."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from .recycled import recycled
 from .team import Team
 
 Copy: TypeAlias = tuple[int, np.ndarray]
-"""A value's number, and memory that stays."""
+"""A value's number, and memory at a fixed address."""
 
 
 class NativeSegment:
-    """One native step of a program, and the team that runs it.
+    """One native step of a program and the team that runs it.
 
-    A subclass puts addresses that stay into the table of arguments, and says in `_variable` where those are that every
-    run puts in, by value: rows of the table and offsets in bytes. `addressed` has those besides whose values are
-    copied into memory that stays, or out of it: turns of a loop leave them where they are.
+    A subclass puts fixed addresses into the table of arguments; its `_variable` says by value where every run puts the
+    others: rows of the table and offsets in bytes. `addressed` also has the values that are copied into or out of
+    memory at fixed addresses, which iterations of a loop leave where they are.
     """
 
     def __init__(self, program: Program, step: NativeStep, library: Library, team: Team) -> None:
@@ -71,7 +71,7 @@ class NativeSegment:
         self._reports = any(launch.faults for launch in step.launches)
 
     def run(self, values: list[Any], record: RecordTime | None) -> None:
-        """Execute on the program's current values; makes those on the heap that are not there yet.
+        """Execute on the program's current values, allocating heap values that do not exist yet.
 
         Raises `ExecutionError` when a kernel reports a fault.
         """
@@ -93,11 +93,11 @@ class NativeSegment:
                 values[number][...] = memory
 
     def repeated(self, moves: Sequence[Move], condition: int | None, count: np.ndarray | None) -> Repeats:
-        """Turns with tables of their own; a segment that is given other sizes needs others."""
+        """Return iterations with tables of their own; a segment that is given other sizes needs new ones."""
         return Repeated(self, moves, condition, count)
 
     def operand(self, values: list[Any], number: int) -> np.ndarray:
-        """The value's array, such that a kernel may take its address."""
+        """Return the value's array in a form whose address a kernel may take (allocated, C-contiguous)."""
         array = values[number]
         if array is None:
             values[number] = array = self._empty(number)
@@ -106,7 +106,7 @@ class NativeSegment:
         return array
 
     def _empty(self, number: int) -> np.ndarray:
-        """A new array for a value on the heap."""
+        """Return a new array for a heap value."""
         raise NotImplementedError
 
     def _run_timed(self, record: RecordTime) -> None:
@@ -115,12 +115,12 @@ class NativeSegment:
         self.record(record, times_ns)
 
     def record(self, record: RecordTime, times_ns: np.ndarray) -> None:
-        """Record the launches of one turn or more."""
+        """Record the launches of one or more iterations."""
         for launch, duration_ns in zip(cycle(self.launches), np.diff(times_ns).tolist()):
             record(launch.symbol, launch.origins, duration_ns / 1000, 0)
 
     def check_faults(self) -> None:
-        """Raises `ExecutionError` where a kernel reported a fault since the last time."""
+        """Raise `ExecutionError` where a kernel has reported a fault since the last call."""
         if self._reports and self._status.any():
             self._raise_fault()
 
@@ -134,7 +134,8 @@ class NativeSegment:
 
 
 class Repeated:
-    """Turns of a segment: its tables, with the addresses that differ from turn to turn, and how they move.
+    """Iterations of a segment: its tables, with the addresses that change from iteration to iteration, and how they
+    move.
 
     Addresses of values that are `held` are looked up once, those of others before each run.
     """
@@ -151,7 +152,7 @@ class Repeated:
         rows = [(row, at[n], offset) for n in at for row, offset in segment.addressed[n]]
         self._places, self._at, self._offsets_bytes = np.array(rows, np.int64).reshape(-1, 3).T.copy()
         self._places = 2 * self._places + 1
-        self._flat = self._args.reshape(-1)  # numpy finds places in one dimension faster than in two
+        self._flat = self._args.reshape(-1)  # numpy indexes one dimension faster than two
         moving = [
             (self._args.ctypes.data + 16 * row + 8, at[move.source], move.shift_bytes + offset, move)
             for move in moves for row, offset in segment.addressed.get(move.number, ())
@@ -169,7 +170,7 @@ class Repeated:
         self._execute = segment.team.prepare(table.ctypes.data, len(table), 0, self._loop.ctypes.data)
 
     def hold(self, values: list[Any]) -> None:
-        """Those of these values that there are lie where they are in all runs from now on."""
+        """Fix the addresses of those of these values that exist: they stay there in all runs from now on."""
         held = {number: place for number, place in self._varying.items() if values[number] is not None}
         self._look_up(values, held)
         self._flat[self._places] = self._addresses[self._at] + self._offsets_bytes
@@ -185,8 +186,8 @@ class Repeated:
             self._addresses[place] = address_of(self._segment.operand(values, number))
 
     def run(self, values: list[Any], most: int, record: RecordTime | None) -> int:
-        """Execute for `most` turns on the program's current values, or until the condition is false after a turn.
-        Returns how many it were.
+        """Execute up to `most` iterations on the program's current values, or until the condition is false after one.
+        Returns their number.
 
         Raises `ExecutionError` when a kernel reports a fault.
         """
@@ -214,7 +215,7 @@ class Repeated:
 
 
 class Segment(NativeSegment):
-    """A step whose sizes are all numbers.
+    """Segment whose sizes are all numbers.
 
     The addresses of values in the arena, of constants and of small inputs and results are put in once, the others
     before each run.
@@ -239,7 +240,7 @@ class Segment(NativeSegment):
         self._recycled = {number: memory for number in self._variable if (memory := recycled(program.values[number]))}
 
     def _copies(self, program: Program, step: NativeStep) -> dict[int, np.ndarray]:
-        """Memory for the inputs that are copied in, and for the results of this step that are copied out."""
+        """Return memory for the inputs that are copied in, and for the results of this step that are copied out."""
         copied = CopiedValues(program, step)
         numbers = dict.fromkeys(arg.value for launch in step.launches for arg in launch.args)
         copies = copied.of(numbers, program.values.__getitem__)
@@ -254,8 +255,8 @@ class Segment(NativeSegment):
 
 
 class CopiedValues:
-    """Which values of a step are copied into, or out of, memory that stays, if they are small: the program's inputs,
-    and what lies on the heap and this step is the first to store. Caches that grow lie where the caller has them.
+    """The small values of a step that are copied into or out of memory at fixed addresses: the program's inputs, and
+    heap values that this step is the first to store. Growing caches stay in the caller's memory.
     """
 
     def __init__(self, program: Program, step: NativeStep) -> None:
@@ -266,17 +267,17 @@ class CopiedValues:
         self._out = {number for number, place in enumerate(places) if isinstance(place, Heap) and number not in stay}
 
     def of(self, numbers: Iterable[int], value: Callable[[int], ValueSpec]) -> dict[int, np.ndarray]:
-        """Memory for those of these values that are copied; `value` gives them with their sizes."""
+        """Return memory for those of these values that are copied; `value` gives them with their sizes."""
         known = self._in | self._out
         return {n: empty_tensor(spec) for n in numbers if n in known and is_small(spec := value(n))}
 
     def ways(self, copies: Mapping[int, np.ndarray]) -> tuple[list[Copy], list[Copy]]:
-        """Of such memory, what is copied in and what is copied out."""
+        """Split such memory into what is copied in and what is copied out."""
         return [c for c in copies.items() if c[0] in self._in], [c for c in copies.items() if c[0] in self._out]
 
 
 def _set_before(program: Program, step: NativeStep) -> set[int]:
-    """The values on which earlier steps of the program work."""
+    """Return the values that earlier steps of the program use."""
     numbers: set[int] = set()
     for earlier in program.steps:
         if earlier is step:

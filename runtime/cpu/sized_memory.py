@@ -1,4 +1,4 @@
-"""The memory of a program with symbols on the CPU: given other sizes, it grows where it must and keeps its tables."""
+"""CPU memory of a program with symbols: for other sizes it grows if it must, and keeps its tables."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SizedMemory:
         return self._arena.overlaps(array)
 
     def resize(self, bound: Bound) -> None:
-        """Raises `DeviceError` when there is not enough memory."""
+        """Set other sizes. Raises `DeviceError` when memory runs out."""
         self._arena.reserve(bound.of(self._sizing.program.arena_bytes))
         self._symbols[...] = bound.values
         address = address_of(self._arena.raw)

@@ -1,7 +1,7 @@
-"""A native step of a program with symbols: the same table of launches for all sizes, with other numbers in it.
+"""A native step of a program with symbols: one table of launches for all sizes, with other numbers in it.
 
-A new shape is common where a model decodes, one for every token. So nothing is built for it: what depends on sizes is
-put into the table by a handful of operations on whole columns.
+A new shape is common where a model decodes, one for every token. So nothing is built for it: a few vector operations on
+whole columns update what depends on sizes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .team import Team
 
 
 class SizedSegment(NativeSegment):
-    """Given sizes by `resize` before the first run. `symbols` is the array of the symbols' values, `table` has the
-    places of sizes.
+    """Segment whose sizes `resize` sets before the first run. `symbols` is the array of the symbols' values, `table`
+    says where sizes stand.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class SizedSegment(NativeSegment):
         super().__init__(program, step, library, team)
         arguments = [arg for launch in step.launches for arg in launch.args]
         begins: list[Size] = [0] * len(arguments)
-        self._base = np.zeros(len(arguments), np.int64)  # what does not change of an address
+        self._base = np.zeros(len(arguments), np.int64)  # the part of an address that does not change
         self._in_arena = np.zeros(len(arguments), np.int64)
         self._rows: dict[int, list[int]] = {}
         for row, arg in enumerate(arguments):
@@ -63,7 +63,7 @@ class SizedSegment(NativeSegment):
         self._recycled = {number: recycled.Recycled(f"value {program.values[number].name!r}") for number in self._rows}
         self._value: Callable[[int], ValueSpec] = program.values.__getitem__
         self._program, self._step = program, step
-        self._since_resize = 0  # runs with the sizes that it has
+        self._since_resize = 0  # runs since the sizes were last set
         self._tasks = table.places(launch.tasks for launch in step.launches)
         self._scratch = table.places(launch.scratch_bytes for launch in step.launches)
         self._choices = [_Choice(size, starts, launches) for (size, starts), launches in _cases_of(step).items()]
@@ -72,8 +72,8 @@ class SizedSegment(NativeSegment):
         self._offsets = table.places(arg.offset_bytes for arg in arguments)
 
     def resize(self, bound: Bound, arena_address: int, placed: np.ndarray | None = None) -> None:
-        """Have other sizes, and the arena at this address, in which values begin by the sizes `placed`, its own if None
-        are given.
+        """Set other sizes and the arena's address; values begin in the arena as the sizes `placed` say, by default the
+        same sizes.
         """
         sizes = bound.sizes
         begins = (sizes if placed is None else placed)[self._begins]
@@ -91,7 +91,7 @@ class SizedSegment(NativeSegment):
         self._copied_in, self._copied_out, self._since_resize = [], [], 0
 
     def scratch_bytes(self, sizes: np.ndarray) -> int:
-        """What a thread needs for the launches of these sizes, which it has."""
+        """Return the scratch bytes that a thread needs for the launches at these sizes, which are set."""
         return int(sizes[self._scratch].max()) if self._scratch.size else 0
 
     def run(self, values: list[Any], record: RecordTime | None) -> None:
@@ -101,9 +101,7 @@ class SizedSegment(NativeSegment):
         super().run(values, record)
 
     def _settle(self) -> None:
-        """Give what is small addresses that stay. That takes as long as a few runs save, so it is for sizes that come
-        again.
-        """
+        """Give small values fixed addresses. That takes as long as a few runs save, so it is for sizes that recur."""
         copied = CopiedValues(self._program, self._step)
         copies = copied.of(self._variable, self._value)
         self._copied_in, self._copied_out = copied.ways(copies)
@@ -129,7 +127,7 @@ class _Choice:
         self._case = 0
 
     def changed(self, bound: Bound) -> Iterator[tuple[int, Launch]]:
-        """What is launched for other sizes, where it is not what was launched before."""
+        """Yield the launches that change at other sizes, with their numbers."""
         case = bisect_right(self._starts, bound.of(self._size))
         if case == self._case:
             return
@@ -139,7 +137,7 @@ class _Choice:
 
 
 def _cases_of(step: NativeStep) -> dict[tuple[Size, tuple[int, ...]], dict[int, Launch]]:
-    """Launches that have cases, by what decides between these."""
+    """Return the launches that have cases, by the size and starts that choose between these."""
     found: dict[tuple[Size, tuple[int, ...]], dict[int, Launch]] = {}
     for number, launch in enumerate(step.launches):
         if launch.cases is not None:

@@ -1,10 +1,10 @@
-"""A native step whose launches go through the images of a batch a few at a time, so that what they compute for these is
-read again while it is in the cache.
+"""A native step whose launches process a few images of a batch at a time, so that their intermediate results are read
+again while they are in the cache.
 
-Each run of launches has tables of its own for so many images, and for those that are left in the end. The addresses of
-what has one image after the other move on from slice to slice; all else of a table stays. Values lie where they would
-without slices: those that leave a run are whole when it is done. One that does not leave it is overwritten by the next
-slice, since memory that was just used is in the cache.
+Each sequence of launches has tables of its own for a full slice and for the remaining images. From slice to slice only
+the addresses of batched values move on. Values lie where they would without slices: the results of a sequence are
+complete when it is done. Values internal to it are overwritten by the next slice, since memory that was just used is in
+the cache.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .team import Team
 
 
 class SlicedSegment(SizedSegment):
-    """As one without slices where no run has fewer images than there are."""
+    """Segment in slices; the same as one without them where no sequence of launches has fewer images than there are."""
 
     def __init__(
         self,
@@ -72,19 +72,21 @@ class SlicedSegment(SizedSegment):
         self.execute({number: address_of(self.operand(values, number)) for number in self.addressed}, record)
 
     def execute(self, addresses: Mapping[int, int], record: RecordTime | None) -> None:
-        """Run slice by slice. addresses: of what is not in the arena."""
+        """Run slice by slice. `addresses`: of the values outside the arena."""
         for run in self._runs:
             run.execute(addresses, record)
 
     def repeated(self, moves: Sequence[Move], condition: int | None, count: np.ndarray | None) -> Repeats:
-        """Turns of a loop go through all images at once, as one native call executes them."""
+        """Return iterations of a loop. They process all images at once, as one native call, unless the iterations are
+        all the same.
+        """
         if self._sliced and not moves and condition is None and count is None:
             return _InSlices(self)
         return super().repeated(moves, condition, count)
 
 
 class _InSlices:
-    """Turns of a segment that are all the same. Addresses of values that are held are looked up once."""
+    """Iterations of a segment that are all the same. Addresses of held values are looked up once."""
 
     def __init__(self, segment: SlicedSegment) -> None:
         self._segment = segment
@@ -92,13 +94,13 @@ class _InSlices:
         self._varying = list(segment.addressed)
 
     def hold(self, values: list[Any]) -> None:
-        """Those of these values that there are lie where they are in all runs from now on."""
+        """Fix the addresses of those of these values that exist: they stay there in all runs from now on."""
         held = [number for number in self._varying if values[number] is not None]
         self._held.update((number, address_of(self._segment.operand(values, number))) for number in held)
         self._varying = [number for number in self._varying if number not in self._held]
 
     def run(self, values: list[Any], most: int, record: RecordTime | None) -> int:
-        """Execute for `most` turns on the program's current values. Returns how many it were."""
+        """Execute `most` iterations on the program's current values. Returns their number."""
         varying = {number: address_of(self._segment.operand(values, number)) for number in self._varying}
         for _ in range(most):
             self._segment.execute({**self._held, **varying}, record)
@@ -106,7 +108,7 @@ class _InSlices:
 
 
 class _Run:
-    """Launches that follow each other. `most`: images at a time, 0 for all. `rest`: for those left in the end."""
+    """Successive launches. `most`: images at a time, 0 for all. `rest`: the table for the remaining ones."""
 
     def __init__(self, most: Size, slices: _Slice, rest: _Slice) -> None:
         self.most, self._slices, self._rest = most, slices, rest
@@ -146,9 +148,10 @@ class _Slice(SizedSegment):
         self._outside: list[tuple[int, int]] = []
 
     def share(self, bound: Bound, symbol: str, images: int, step: int, count: int, arena_address: int) -> None:
-        """Be for `count` of the images that values of the sizes `bound` have. Slices begin `step` images apart.
+        """Set the segment up for `count` of the images of values of the sizes `bound`. Slices begin `step` images
+        apart.
 
-        Raises `ArtifactSchemaError` where a value has not one image after the other.
+        Raises `ArtifactSchemaError` for a value that does not have one image after the other.
         """
         part = bound if count == images else bound.sizing.part(bound, symbol, count)
         self.resize(part, arena_address, bound.sizes)
@@ -164,7 +167,7 @@ class _Slice(SizedSegment):
         self._outside = [(row, number) for number, places in self.addressed.items() for row, _ in places]
 
     def _stride_bytes(self, number: int, bound: Bound, part: Bound, images: int, count: int) -> int:
-        """Between two images of a value; 0 for one that is the same for all of them."""
+        """Return the bytes from one image of a value to the next; 0 for a value that all of them share."""
         value = bound.value(number)
         whole, some = _nbytes(value), _nbytes(part.value(number))
         if whole == some:
@@ -174,7 +177,9 @@ class _Slice(SizedSegment):
         return 0 if number in self._stay else whole // images
 
     def execute(self, first: int, addresses: Mapping[int, int], times_ns: np.ndarray | None) -> None:
-        """Run for the images from `first` on. addresses: of what is not in the arena. Adds to the times of launches."""
+        """Run for the images from `first` on and add to the times of launches. `addresses`: of the values outside the
+        arena.
+        """
         column = self._bases + first * self._strides_bytes
         for row, number in self._outside:
             column[row] += addresses[number]
@@ -189,7 +194,7 @@ class _Slice(SizedSegment):
 
 
 def _users(program: Program, step: NativeStep, slices: Slices) -> dict[int, set[int]]:
-    """The runs that use each value in the arena, of a program that nothing else in it uses."""
+    """Return, for each value in the arena that only this step uses, the sequences of launches that use it."""
     users: dict[int, set[int]] = {}
     inside = iter(step.launches)
     for number, (count, _) in enumerate(slices.runs):

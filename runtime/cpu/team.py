@@ -19,7 +19,7 @@ from .library import Library
 
 _FUTEX = {"x86_64": 202, "aarch64": 98}
 _SPINS = 4000
-"""Pauses before a thread without work sleeps: some 50 to 100 microseconds, more than from one run to the next in a
+"""Pauses before a thread without work sleeps: about 50 to 100 microseconds, more than between successive runs in a
 loop.
 """
 
@@ -56,17 +56,18 @@ class Team:
             ) from error
 
     def prepare(self, launches: int, count: int, times_ns: int = 0, loop: int = 0) -> Callable[[], None]:
-        """What executes `count` launches from the table at address `launches`; `times_ns` is the address of count + 1
-        int64, or 0. `loop` is the address of a `Loop` of the executor, or 0: then there are times of each turn.
+        """Return a function that executes `count` launches from the table at address `launches`; `times_ns` is the
+        address of count + 1 int64, or 0. `loop` is the address of a `Loop` of the executor, or 0; with one, each
+        iteration has times.
 
         Other Python threads run meanwhile. Only one call at a time on a team, and none after `close`.
         """
         return partial(self._library.run, byref((c_int64 * 5)(self._address, launches, count, times_ns, loop)))
 
     def reserve(self, scratch_bytes: int) -> None:
-        """Have at least so much scratch memory for each thread. No `run` may be under way.
+        """Reserve at least `scratch_bytes` of scratch memory for each thread. No `run` may be under way.
 
-        Threads look up where their memory is for every task, which they are given after this (`Team` in the executor).
+        Threads read the address of their memory for every task, and so see the new one (`Team` in the executor).
         """
         stride = -(-scratch_bytes // 64) * 64
         if stride <= self._stride:
@@ -93,13 +94,13 @@ _Keep = tuple[Library, np.ndarray, np.ndarray]
 
 
 def _work(keep: _Keep, index: int) -> None:
-    """The life of a worker; holds what native code uses."""
+    """Run as a worker thread until the team stops; keeps alive what native code uses."""
     library, memory, _ = keep
     library.worker(memory.ctypes.data, index)
 
 
 def _stop(keep: _Keep, workers: list[threading.Thread], pid: int) -> None:
-    """End the workers, unless this is a forked child, which has none."""
+    """Stop the workers, unless this is a forked child, which has none."""
     if os.getpid() != pid:
         return
     library, memory, _ = keep

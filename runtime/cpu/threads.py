@@ -1,4 +1,4 @@
-"""How many threads to use."""
+"""The number of threads to use."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from tilestitch.runtime.errors import DeviceError
 
 ALIAS = "TILESTITCH_NUM_THREADS"
-"""The environment variable that stands in for the argument `num_threads`."""
+"""Environment variable that is read where the argument `num_threads` is not given."""
 
 MAX_THREADS = 1024
 
 
 def thread_count(requested: int | None) -> int:
-    """The argument if given, else `TILESTITCH_NUM_THREADS`, else the physical cores that this process may use.
+    """Return the argument if given, else `TILESTITCH_NUM_THREADS`, else the physical cores that this process may use.
 
-    Raises `DeviceError` when the number is no whole number from 1 to 1024.
+    Raises `DeviceError` when it is not a whole number from 1 to 1024.
     """
     if requested is not None:
         return _checked(requested, "num_threads")
@@ -34,14 +34,16 @@ def _checked(count: object, source: str) -> int:
 
 
 def available_cores() -> int:
-    """Physical cores in this process's CPU affinity, but no more than its control group's share of CPU time."""
+    """Return the number of physical cores in this process's CPU affinity, limited by its control group's share of CPU
+    time.
+    """
     cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     cores = {_siblings(cpu) for cpu in cpus}
     return max(1, min(len(cores), _quota()))
 
 
 def _siblings(cpu: int) -> str:
-    """What names the physical core of a logical CPU."""
+    """Return what identifies the physical core of a logical CPU."""
     try:
         return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text().strip()
     except OSError:

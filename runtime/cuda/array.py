@@ -1,4 +1,4 @@
-"""Arrays in a GPU's memory: ours, and views of other libraries'."""
+"""Arrays in a GPU's memory: our own, and views of other libraries' arrays."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .stream_memory import LEGACY_STREAM, StreamMemory
 
 
 class DeviceArray(OnDevice):
-    """A C-contiguous array in the memory of `device`; `owner` keeps the memory.
+    """A C-contiguous array in the memory of `device`; `owner` keeps the memory alive.
 
-    `queued_in`: handle of the stream in which work on it may be under way; None when all is done.
+    `queued_in`: handle of the stream in which work on it may be under way; None when it is finished.
     """
 
     def __init__(
@@ -37,18 +37,18 @@ class DeviceArray(OnDevice):
         self._ordered = owner if isinstance(owner, StreamMemory) else None
 
     def use_in(self, stream: int | None) -> None:
-        """Work on the array may be queued in this stream, or in any for None, and last longer than the object."""
+        """Note that work on the array may be queued in this stream (None: in any), and outlast the object."""
         if self._ordered is not None and self._ordered.freed_in != stream:
             self._ordered.use_elsewhere(stream)
 
     def lend(self, stream: int | None) -> None:
-        """A consumer of DLPack in this stream uses the memory from now on."""
+        """Hand the memory to a consumer of DLPack that works in this stream."""
         if self.queued_in is not None and stream != -1 and stream != self.queued_in:
             self.device.synchronize()
         self.use_in(LEGACY_STREAM if stream is None else None if stream == -1 else stream)
 
     def written(self, shape: tuple[int, ...], queued_in: int | None) -> DeviceArray:
-        """The array, or the first elements of it, after work in this stream, None for work that is done."""
+        """Return the array, or its first elements, after work in this stream; None for finished work."""
         return DeviceArray(self.device, self.address, self.dtype, shape, self._owner, queued_in)
 
     def numpy(self) -> np.ndarray:
@@ -82,7 +82,7 @@ class DeviceArray(OnDevice):
         return dlpack.CUDA, self.device.ordinal
 
     def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
-        """A capsule. Work that is queued in another stream than the consumer's is waited for, unless that is -1."""
+        """Return a capsule. Waits for work queued in another stream than the consumer's, unless that is -1."""
         self.lend(stream)
         return dlpack.make(self.address, self.device.ordinal, self.dtype, self.shape, self)
 
@@ -91,7 +91,8 @@ class DeviceArray(OnDevice):
 
 
 def adopt(device: Device, value: Any, stream: int) -> DeviceArray | None:
-    """A view of an array of any library in the memory of `device`, ready for work queued in `stream`; None for others.
+    """Return a view of any library's array in the memory of `device`, ready for work queued in `stream`; None for an
+    array elsewhere.
 
     Raises `InputError` for an array of another GPU, and for one that is not C-contiguous.
     """
@@ -121,7 +122,7 @@ def _adopt_view(device: Device, view: dlpack.View) -> DeviceArray:
 
 
 class _Lease:
-    """Gives another library's array back when it is not used any more."""
+    """Owner of another library's array, which gives it back when it is no longer used."""
 
     def __init__(self, release: Callable[[], None]) -> None:
         weakref.finalize(self, release)
@@ -146,7 +147,7 @@ def _check_ordinal(device: Device, ordinal: int) -> None:
 
 
 def _wait_for(device: Device, queued_in: int | None, stream: int) -> None:
-    """Let `stream` wait for all that is queued in another one now."""
+    """Make `stream` wait for all work queued so far in another stream."""
     if queued_in is None or queued_in == stream:
         return
     with device.current():
@@ -159,7 +160,9 @@ def _wait_for(device: Device, queued_in: int | None, stream: int) -> None:
 
 
 def stream_handle(stream: Any) -> int:
-    """The handle of any library's stream, `LEGACY_STREAM` for the default one. Raises `InputError` for other things."""
+    """Return the handle of any library's stream, `LEGACY_STREAM` for the default one. Raises `InputError` for other
+    objects.
+    """
     if isinstance(stream, (int, np.integer)) and not isinstance(stream, bool):
         return int(stream) or LEGACY_STREAM
     if hasattr(stream, "__cuda_stream__"):

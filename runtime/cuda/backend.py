@@ -1,4 +1,6 @@
-"""A CUDA GPU as a device: kernels and weights loaded once, one run at a time, each one graph launch a device step."""
+"""A CUDA GPU as a device: kernels and weights are loaded once, runs take turns, and each device step is one graph
+launch.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,14 @@ from .rows import CudaCacheMemory
 from .stream_memory import LEGACY_STREAM, StreamMemory
 
 MOST_KEPT = 8
-"""Graphs of a program with symbols, each for other values of these, which run as they are when a shape comes again."""
+"""Graphs kept for a program with symbols, each for other values of these, to be relaunched when a shape recurs."""
 
 _devices: weakref.WeakValueDictionary[int, Device] = weakref.WeakValueDictionary()
 _devices_lock = threading.Lock()
 
 
 def open_device(ordinal: int) -> Device:
-    """GPU number `ordinal`; all that use it at a time share the object. Raises `DeviceError` when it is not there."""
+    """Return GPU number `ordinal`; concurrent users share the object. Raises `DeviceError` when there is none."""
     with _devices_lock:
         device = _devices.get(ordinal)
         if device is None:
@@ -42,7 +44,9 @@ def open_device(ordinal: int) -> Device:
 
 
 def open_backend(artifact: Artifact, loaded: Loaded, ordinal: int, num_threads: int) -> CudaBackend:
-    """Raises `DeviceError` when the GPU is not there, fits none of the machine code, or has too little memory."""
+    """Return the CUDA backend of an artifact. Raises `DeviceError` when there is no such GPU, no machine code fits it,
+    or it has too little memory.
+    """
     device = open_device(ordinal)
     steps = [step for program in loaded.programs for step in program.steps if isinstance(step, DeviceStep)]
     kernels = [one for step in steps for launch in step.launches for one in launch.kernels]
@@ -91,15 +95,15 @@ class CudaBackend:
 
 
 class WorkerParts(NamedTuple):
-    """What a worker holds on the GPU. The backend knows it too: graphs must go before the kernels that they launch, in
-    whatever order a module that was dropped is taken apart.
+    """What a worker holds on the GPU. The backend knows it too: graphs must be destroyed before the kernels that they
+    launch, in whatever order a dropped module is taken apart.
     """
 
     queue: Queue
     memories: list[CudaMemory]
 
     def close(self) -> None:
-        """Wait for the last run, and give everything back."""
+        """Wait for the last run, and release everything."""
         self.queue.wait()
         with self.queue.device.current():
             while self.memories:
@@ -139,7 +143,7 @@ class CudaWorker:
         return memory
 
     def release(self, memory: Memory) -> None:
-        """Waits for the last run, which may use it."""
+        """Release a program's memory after the last run, which may use it."""
         self._queue.wait()
         for kept in [one for one in self._memories if one is memory]:
             self._memories.remove(kept)
@@ -160,7 +164,7 @@ class CudaWorker:
         return DeviceArray(self._device, memory.address, dtype, shape, memory, queue.stream)
 
     def queued(self, array: DeviceArray, shape: tuple[int, ...]) -> DeviceArray:
-        """The first elements of an array as the run under way leaves them."""
+        """Return the first elements of an array as the run under way leaves them."""
         return array.written(shape, self._queue.stream if self._queue.is_asynchronous else None)
 
     def copy_pitched(self, target: Pitched, source: Pitched, rows: int) -> None:
@@ -173,11 +177,11 @@ class CudaWorker:
         self._queue.read(source.address, target)
 
     def close(self) -> None:
-        """The backend, which is closed next, gives all back."""
+        """Do nothing: the backend, which is closed next, releases everything."""
 
 
 def _upload_weights(file: str, device: Device, loaded: Loaded) -> tuple[Allocation | None, dict[str, int]]:
-    """One allocation with every weight that a kernel takes, and their addresses."""
+    """Allocate one block for all weights that kernels take, upload them, and return it with their addresses."""
     names: dict[str, None] = {}
     for program in loaded.programs:
         for step in program.steps:
@@ -195,7 +199,9 @@ def _upload_weights(file: str, device: Device, loaded: Loaded) -> tuple[Allocati
             if nbytes:
                 device.call("cuMemcpyHtoD", address, host_address(loaded.weights[name]), nbytes)
             address += aligned(nbytes)
-        device.call("cuCtxSynchronize")  # copies from pageable memory may end later, and streams need not wait for them
+        device.call(
+            "cuCtxSynchronize"
+        )  # copies from pageable memory may end after the call, and streams need not wait for them
     return memory, addresses
 
 

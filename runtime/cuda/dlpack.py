@@ -1,6 +1,7 @@
-"""DLPack by hand: views of other libraries' arrays in a GPU's memory, and capsules of ours.
+"""Implementation of DLPack: views of other libraries' arrays in a GPU's memory, and capsules of our own.
 
-Numpy speaks DLPack for the host only. The layouts are those of dlpack.h, version 0.8, which every library still takes.
+numpy supports DLPack for the host only. The layouts are those of dlpack.h, version 0.8, which every library still
+takes.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _FRESH, _USED = b"dltensor", b"used_dltensor"  # the interpreter keeps the point
 
 
 class View(NamedTuple):
-    """An array in a GPU's memory that another library owns; `release` gives it back, to be called once."""
+    """An array in a GPU's memory that another library owns; `release`, to be called once, gives it back."""
 
     address: int
     device: int
@@ -73,9 +74,9 @@ class View(NamedTuple):
 
 
 def read(capsule: Any) -> View | None:
-    """Take a capsule over. None for one whose memory is no GPU's; that one stays its owner's.
+    """Consume a capsule. None for one whose memory is not on a GPU; that one stays its owner's.
 
-    Raises `BufferError` for a capsule that was taken before, and for element types that numpy cannot name.
+    Raises `BufferError` for a capsule that was consumed before, and for element types that numpy cannot name.
     """
     if not _is_valid(capsule, _FRESH):
         raise BufferError("the DLPack capsule was used before")
@@ -99,7 +100,7 @@ def read(capsule: Any) -> View | None:
 
 
 def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bool:
-    """Whether strides in elements (None: there are none) are those of a C-contiguous array."""
+    """Return whether strides in elements (None: there are none) are those of a C-contiguous array."""
     if strides is None or 0 in shape:
         return True
     expected = 1
@@ -111,7 +112,7 @@ def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bo
 
 
 _exported: dict[int, tuple[Any, ...]] = {}
-"""What exported tensors point into, by address of the DLManagedTensor, until their consumer deletes them."""
+"""Objects that exported tensors point into, by address of the DLManagedTensor, until their consumer deletes them."""
 
 
 @_Deleter
@@ -121,7 +122,7 @@ def _delete(managed: Any) -> None:
 
 @_CapsuleDestructor
 def _drop(capsule: int) -> None:
-    """A capsule that was not taken goes with what it holds."""
+    """Free what a capsule holds if it was not consumed."""
     if _raw_is_valid(capsule, _FRESH):
         _exported.pop(_raw_pointer(capsule, _FRESH), None)
 
@@ -130,8 +131,8 @@ def make(
     address: int, device: int, dtype: np.dtype, shape: tuple[int, ...], owner: object,
     strides: tuple[int, ...] | None = None,
 ) -> Any:  # fmt: skip
-    """A capsule of an array in GPU number `device`'s memory that keeps `owner` alive. strides: in elements; None for a
-    C-contiguous one.
+    """Return a capsule of an array in the memory of GPU number `device`; it keeps `owner` alive. `strides`: in
+    elements; None for a C-contiguous array.
 
     Raises `BufferError` for data types that DLPack lacks.
     """

@@ -32,7 +32,7 @@ _REMEDIES = {
 
 
 class CudaError(DeviceError):
-    """A call of the driver failed. `status` is the driver's name of the error."""
+    """Failure of a driver call. `status` is the driver's name of the error."""
 
     def __init__(self, call: str, status: str) -> None:
         self.status = status
@@ -41,7 +41,7 @@ class CudaError(DeviceError):
 
 
 class Driver:
-    """Calls functions of the driver by name and raises `CudaError` for every status but success."""
+    """Caller of driver functions by name that raises `CudaError` for every status but success."""
 
     def __init__(self, api: Any) -> None:
         self.api = api
@@ -49,7 +49,7 @@ class Driver:
         self._entries: dict[str, Any] = {}
 
     def __call__(self, name: str, *arguments: Any) -> Any:
-        """What the function returns after its status: nothing, one value, or a tuple of values."""
+        """Call a function and return what it returns after its status: None, one value, or a tuple of values."""
         function = self._functions.get(name)
         if function is None:
             function = self._functions[name] = getattr(self.api, name)
@@ -60,7 +60,7 @@ class Driver:
         return None if count == 1 else result[1] if count == 2 else result[1:]
 
     def entry(self, name: str, version: int, prototype: Callable[[int], Any]) -> Any:
-        """A function of the driver for ctypes, in the form that it has since `version`; it returns its status."""
+        """Return a driver function for ctypes, in the form that it has had since `version`; it returns its status."""
         found = self._entries.get(name)
         if found is None:
             address, _ = self("cuGetProcAddress", name.encode(), version, 0)
@@ -69,7 +69,7 @@ class Driver:
 
 
 def load_driver() -> Driver:
-    """The driver of this machine. Raises `DeviceError` when the package, the driver or every GPU is missing."""
+    """Return the driver of this machine. Raises `DeviceError` when the package, the driver or every GPU is missing."""
     try:
         api = importlib.import_module("cuda.bindings.driver")
     except ImportError as error:
@@ -77,7 +77,7 @@ def load_driver() -> Driver:
     driver = Driver(api)
     try:
         driver("cuInit", 0)
-    except RuntimeError as error:  # libcuda.so.1 is opened by the first call
+    except RuntimeError as error:  # the first call opens libcuda.so.1
         raise DeviceError(
             f"there is no NVIDIA driver on this machine ({str(error).strip().splitlines()[0]}); install one, or load "
             "with device='emulator'"
@@ -92,7 +92,7 @@ def _release(driver: Driver, handle: Any, pools: list[Any]) -> None:
 
 
 class Device:
-    """One GPU. Its primary context is held while the object lives; arrays and modules keep it alive."""
+    """One GPU. The object holds the primary context; arrays and modules keep the object alive."""
 
     def __init__(self, driver: Driver, ordinal: int) -> None:
         count = driver("cuDeviceGetCount")
@@ -110,18 +110,18 @@ class Device:
         self._release = weakref.finalize(self, _release, driver, self._handle, self._pools)
 
     def attribute(self, name: str) -> int:
-        """The value of `CU_DEVICE_ATTRIBUTE_<name>`."""
+        """Return the value of `CU_DEVICE_ATTRIBUTE_<name>`."""
         attribute = getattr(self.api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(self.call("cuDeviceGetAttribute", attribute, self._handle))
 
     @property
     def capability(self) -> tuple[int, int]:
-        """Major and minor version."""
+        """Major and minor version of the compute capability."""
         return self.attribute("COMPUTE_CAPABILITY_MAJOR"), self.attribute("COMPUTE_CAPABILITY_MINOR")
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """This GPU's context is the thread's current one for the duration of the block."""
+        """Make this GPU's context the thread's current one for the duration of the block."""
         self.enter()
         try:
             yield
@@ -129,7 +129,7 @@ class Device:
             self.leave()
 
     def enter(self) -> None:
-        """From now on this GPU's context is the thread's current one, until `leave`."""
+        """Make this GPU's context the thread's current one until `leave`."""
         self.call("cuCtxPushCurrent", self._context)
 
     def leave(self) -> None:
@@ -137,13 +137,13 @@ class Device:
 
     @cached_property
     def has_pools(self) -> bool:
-        """Whether memory can be given out in the order of streams; some virtual GPUs cannot."""
+        """Whether the GPU has stream-ordered memory pools; some virtual GPUs do not."""
         return self.attribute("MEMORY_POOLS_SUPPORTED") == 1
 
     @property
     def pool(self) -> Any:
-        """The handle of a pool of memory that is given out and taken back in the order of streams. What comes back
-        stays in it for the next time, until memory runs out or the device is closed.
+        """Handle of a stream-ordered memory pool. Freed memory stays in it for reuse until memory runs out or the
+        device is closed.
         """
         with self._pool_lock:
             if not self._pools:
@@ -162,7 +162,7 @@ class Device:
         return pool
 
     def trim(self) -> bool:
-        """Give the memory that the pool keeps back to the GPU, after all work; False if there is no pool."""
+        """Give the pool's unused memory back to the GPU after all work; False if there is no pool."""
         if not self._pools:
             return False
         self.synchronize()
@@ -175,7 +175,7 @@ class Device:
             self.call("cuCtxSynchronize")
 
     def owns(self, address: int) -> bool:
-        """Whether an address lies in this GPU's memory."""
+        """Return whether an address lies in this GPU's memory."""
         attribute = self.api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         with self.current():
             return bool(int(self.call("cuPointerGetAttribute", attribute, address)) == self.ordinal)
@@ -185,7 +185,9 @@ class Device:
 
 
 class Allocation:
-    """`nbytes` of a GPU's memory at `address`, 256-byte aligned; freed after all work: by `close` or with itself."""
+    """`nbytes` of a GPU's memory at `address`, 256-byte aligned; freed after all work, by `close` or with the
+    object.
+    """
 
     def __init__(self, device: Device, nbytes: int, purpose: str) -> None:
         self.device = device
@@ -196,7 +198,8 @@ class Allocation:
 
 
 def allocate(device: Device, nbytes: int, purpose: str, function: str, *arguments: Any) -> int:
-    """The address of `nbytes` from a function of the driver; if memory runs out, the pool gives back what it keeps.
+    """Allocate `nbytes` with a driver function and return the address; if memory runs out, retry after trimming the
+    pool.
 
     Raises `DeviceError` that says how much is free.
     """
@@ -222,5 +225,5 @@ def _free(device: Device, address: int) -> None:
 
 
 def host_address(array: np.ndarray) -> int:
-    """The address of a C-contiguous host array, also of one that is empty or read-only."""
+    """Return the address of a C-contiguous host array, also of an empty or read-only one."""
     return address_of(array)

@@ -21,7 +21,7 @@ _PORTS = {"full": "DEFAULT", "programmatic": "PROGRAMMATIC", "launch_order": "LA
 
 
 class Parameters:
-    """What one launch passes, pointers and tensor maps, and the table of addresses of them that the driver reads.
+    """The parameters of one launch, pointers and tensor maps, and the table of their addresses that the driver reads.
 
     `maps`: the tensor maps among them, by position.
     """
@@ -37,12 +37,12 @@ class Parameters:
 
     @staticmethod
     def of(launch: DeviceLaunch) -> Parameters:
-        """Room for a launch's arguments, which point nowhere yet."""
+        """Return parameters for a launch's arguments that point nowhere yet."""
         maps = {position: arg.tensor_map for position, arg in enumerate(launch.args) if arg.tensor_map is not None}
         return Parameters(len(launch.args), maps)
 
     def point(self, device: Device, position: int, address: int) -> None:
-        """Let a parameter point to `address`, or its tensor map lie over it. Raises `CudaError`."""
+        """Point a parameter to `address`, or encode its tensor map for it. Raises `CudaError`."""
         self.pointers[position] = address
         if position in self._maps:
             tensor_maps.encode(device, self._maps[position], address, self._encoded[position])
@@ -53,9 +53,9 @@ class Parameters:
 
 
 class LaunchGraph:
-    """Launches that one call queues. `functions` and `parameters` belong to the launches by number.
+    """Launches that one call queues. `functions` and `parameters` are in the order of the launches.
 
-    `clear`: address and size in bytes of words that are set to 0 before any launch; a size of 0 for none.
+    `clear`: address and size in bytes of words that are zeroed before any launch; size 0 for none.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class LaunchGraph:
 
     @property
     def _flags(self) -> int:
-        """Unasked, all nodes run with the priority of the stream, whatever their own."""
+        """Flags for instantiation: by default all nodes run with the stream's priority, whatever their own."""
         return _NODE_PRIORITIES if any(launch.priority for launch in self._launches) else 0
 
     def _add_kernel(self, number: int) -> Any:
@@ -110,7 +110,9 @@ class LaunchGraph:
         return parameters
 
     def _attributes(self, launch: DeviceLaunch, new_value: Callable[[], Any]) -> list[tuple[str, Any]]:
-        """Names and values; graph nodes and launches in a stream have values of different classes."""
+        """Return names and values of launch attributes; `new_value` makes one, since graph nodes and stream launches
+        use different classes.
+        """
         found = []
         if launch.cooperative:
             value = new_value()
@@ -128,7 +130,9 @@ class LaunchGraph:
         return found
 
     def _priority(self, level: int) -> int:
-        """The GPU's own number for a priority from 0 to MAX_PRIORITY: the higher, the lower its number."""
+        """Return the GPU's number for a priority from 0 to MAX_PRIORITY: the higher the priority, the lower its
+        number.
+        """
         if self._priorities is None:
             self._priorities = self._device.call("cuCtxGetStreamPriorityRange")
         least, greatest = self._priorities
@@ -163,26 +167,26 @@ class LaunchGraph:
         return self._device.call("cuGraphAddMemsetNode", self._graph, None, 0, parameters, context)
 
     def relaunch(self, number: int, launch: DeviceLaunch, function: Any) -> bool:
-        """Have another grid, or another kernel of the same attributes, from the next `update` of a launch on. Whether
-        there is a difference.
+        """Set another grid, or another kernel of the same attributes, to be used from the next `update` on. Returns
+        whether anything changed.
         """
         before, self._launches[number] = self._launches[number], launch
         self._functions[number] = function
         return (launch.symbol, launch.grid) != (before.symbol, before.grid)
 
     def launched(self, number: int) -> DeviceLaunch:
-        """What is launched now."""
+        """Return the launch as it is now."""
         return self._launches[number]
 
     def update(self, number: int) -> None:
-        """Pass a launch's kernel, grid and pointers as they are now from the next `launch` on."""
+        """Pass a launch's present kernel, grid and pointers to the graph, from the next `launch` on."""
         self._device.call(
             "cuGraphExecKernelNodeSetParams", self._exec, self._nodes[number], self._node_parameters(number)
         )
         self._enable(number)
 
     def _enable(self, number: int) -> None:
-        """Have a node launched unless its grid has no blocks, which the driver takes for an error."""
+        """Enable a node unless its grid has no blocks, which the driver rejects."""
         enabled = self._launches[number].has_blocks
         if enabled != self._enabled[number]:
             self._device.call("cuGraphNodeSetEnabled", self._exec, self._nodes[number], int(enabled))
@@ -193,8 +197,8 @@ class LaunchGraph:
         self._device.call("cuGraphLaunch", self._exec, stream)
 
     def launch_timed(self, stream: int) -> list[float]:
-        """Queue the launches one after the other, wait, and return the microseconds from the end of one to the end of
-        the next. Kernels that could run side by side do not, and each pays for its own launch. Profilers get ranges.
+        """Queue the launches one after the other, wait, and return the microseconds between the ends of successive
+        launches. Kernels that could run concurrently do not, and each pays for its own launch. Profilers get ranges.
         """
         if self._clear[1]:
             self._device.call("cuMemsetD8Async", self._clear[0], 0, self._clear[1], stream)

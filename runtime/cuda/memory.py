@@ -1,4 +1,4 @@
-"""What a program has on a GPU for one run at a time: an arena with room for inputs and results, and bound steps."""
+"""A program's memory on a GPU for one run at a time: an arena with room for inputs and results, and bound steps."""
 
 from __future__ import annotations
 
@@ -40,12 +40,14 @@ from .queue import Queue
 
 ALIGNMENT = 256
 KERNEL_ALIGNMENT = 16
-"""Of what kernels are given: vector loads and tensor maps need it. A launch's status takes as much."""
+"""Alignment in bytes of kernel arguments, which vector loads and tensor maps need. A launch's status word takes as
+much.
+"""
 
 
 class CudaMemory:
     """One allocation: status words, counters and values of symbols, then the program's arena, and a slot for every
-    input and heap value that kernels use, but for caches, whose memory every run brings. That of a program with symbols
+    input and heap value that kernels use, except caches, whose memory every run brings. For a program with symbols it
     is as large as the sizes so far needed.
     """
 
@@ -74,7 +76,7 @@ class CudaMemory:
                 self._arena += aligned(8 * max(1, len(program.symbols)))
         grown = {program.results[cache.output] for cache in program.caches}
         self._slotted = sorted(set(_slotted(program)) - grown)
-        self._symbols = np.zeros(0, np.int64)  # the copy may be under way for as long as the memory has these sizes
+        self._symbols = np.zeros(0, np.int64)  # its copy may be under way for as long as the memory has these sizes
         self._allocation: Allocation | None = None
         if not program.symbols:
             self._lay_out()
@@ -85,7 +87,9 @@ class CudaMemory:
         return self._allocation
 
     def _lay_out(self) -> bool:
-        """Places for what the sizes say, in an allocation with room for them. Whether it is another one than before."""
+        """Lay values out for the present sizes, reallocating if they do not fit. Returns whether the allocation is a
+        new one.
+        """
         end = self._arena + aligned(self.of(self.program.arena_bytes))
         for number in self._slotted:
             self.slots[number] = end
@@ -102,12 +106,14 @@ class CudaMemory:
         return True
 
     def clear_counters(self) -> None:
-        """As no run has left them: in fresh memory, and when only some launches of a run could be queued."""
+        """Zero the counters: in fresh memory, and when only some launches of a run could be queued."""
         if self._sizes > self._counters:
             self.queue.clear(self.allocation.address + self._counters, self._sizes - self._counters)
 
     def resize(self, bound: Bound) -> None:
-        """Waits for the last run. The graphs stay, with other grids and pointers, unless the memory had to grow."""
+        """Set other sizes after the last run. Graphs are kept, with other grids and pointers, unless the memory had to
+        grow.
+        """
         self.queue.wait()
         self.spec, self.of = bound.value, bound.of
         self._uploaded.clear()
@@ -138,7 +144,7 @@ class CudaMemory:
         return False
 
     def address(self, arg: Arg) -> int:
-        """Where an argument points unless a run brings memory of its own."""
+        """Return the address of an argument unless a run brings its own memory."""
         value = self.program.values[arg.value]
         match value.location:
             case Arena(offset_bytes):
@@ -152,12 +158,12 @@ class CudaMemory:
         return base + self.of(arg.offset_bytes)
 
     def slot(self, number: int) -> int:
-        """Of what has none, a place that is there: runs bring another one."""
+        """Return the address of a value's slot; for a value without one, any valid address, which runs replace."""
         return self.allocation.address + self.slots.get(number, 0)
 
     def operand(self, values: list[Any], number: int) -> int:
-        """The address of an input or heap value in this run; a host array is copied to its slot, and so is one on the
-        GPU that begins where kernels cannot read it.
+        """Return the address of an input or heap value in this run. A host array is copied to its slot, and so is a GPU
+        array that is not aligned for kernels.
         """
         value = values[number]
         if value is None:
@@ -205,10 +211,10 @@ class WorkArray(DeviceArray):
 
 
 class CudaSegment:
-    """A device step as a graph. Pointers to the arena and to constants are those of the sizes that the memory has, the
-    others follow the run's values.
+    """A device step as a graph. Pointers into the arena and to constants are set with the sizes, the others with each
+    run's values.
 
-    `status`: where in the memory the launches have an int32 each, `KERNEL_ALIGNMENT` bytes from one to the next.
+    `status`: offset in the memory of the launches' status words, an int32 each, `KERNEL_ALIGNMENT` bytes apart.
     """
 
     def __init__(self, memory: CudaMemory, step: DeviceStep, status: int) -> None:
@@ -220,10 +226,10 @@ class CudaSegment:
             isinstance(locations[arg.value].location, Status) for launch in step.launches for arg in launch.args
         )
         self._variable: dict[int, list[tuple[int, int, int]]] = {}  # value -> (launch, position, offset in bytes)
-        self._bound: dict[int, int] = {}  # value -> the address that the graph has now
+        self._bound: dict[int, int] = {}  # value -> the address in the graph
         self._parameters = [Parameters.of(launch) for launch in step.launches]
         self._graph: LaunchGraph | None = None
-        self._stale: set[int] = set()  # launches that the graph has with an earlier grid or pointers
+        self._stale: set[int] = set()  # launches whose grid or pointers in the graph are out of date
 
     @property
     def graph(self) -> LaunchGraph:
@@ -235,7 +241,7 @@ class CudaSegment:
         return self._memory.allocation.address + self._status
 
     def resize(self, moved: bool) -> None:
-        """Have the sizes of the memory. moved: it is another allocation, for which the graph is made anew."""
+        """Adopt the sizes of the memory. `moved`: the allocation is new, so the graph is built anew."""
         memory, step = self._memory, self._step
         self._variable.clear()
         self._bound.clear()
@@ -249,7 +255,7 @@ class CudaSegment:
                 pointers = self._parameters[number].pointers.tobytes()
                 function = memory.modules.function(launch.symbol)
                 if self.graph.relaunch(number, launch, function) or pointers != before[number]:
-                    self._stale.add(number)  # until the run has said where its inputs and results lie
+                    self._stale.add(number)  # until the run has set the addresses of its inputs and results
             return
         self.close()
         functions = [memory.modules.function(launch.symbol) for launch in launches]
@@ -286,12 +292,14 @@ class CudaSegment:
             self._check_status()
 
     def _timed(self) -> list[float]:
-        """Launches queued one by one: if one cannot be, those before it have posted what no later one counts."""
+        """Queue the launches one by one and time them. If one cannot be queued, clear the counters that earlier ones
+        have posted.
+        """
         memory = self._memory
         try:
             return self.graph.launch_timed(memory.queue.stream)
         except CudaError:
-            with suppress(CudaError):  # a GPU that has failed altogether runs nothing again
+            with suppress(CudaError):  # a GPU that has failed runs nothing again
                 memory.device.call("cuStreamSynchronize", memory.queue.stream)
                 memory.clear_counters()
             raise
@@ -332,7 +340,7 @@ def _sized(launch: DeviceLaunch, of: Callable[[Size], int]) -> DeviceLaunch:
 
 
 def _slotted(program: Program) -> Iterator[int]:
-    """The inputs and heap values that kernels use."""
+    """Yield the inputs and heap values that kernels use."""
     for step in program.steps:
         for launch in step.launches if isinstance(step, DeviceStep) else ():
             for arg in launch.args:

@@ -19,10 +19,10 @@ PORTABLE_CLUSTER = 8
 
 
 def choose_members(names: Iterable[str], capability: tuple[int, int]) -> tuple[str, ...]:
-    """The members to load on a GPU: all parts of the best cubin, else of the best PTX; none when nothing fits.
+    """Return the members to load on a GPU: all parts of the best cubin, else of the best PTX; none when nothing fits.
 
-    A cubin fits the same major and the same or a later minor version; with the suffix `a` exactly its own version, with
-    `f` its family. PTX fits its own and every later version; with `a` only its own.
+    A cubin fits GPUs of the same major and the same or a later minor version; with the suffix `a` exactly its own
+    version, with `f` its family. PTX fits its own and every later version; with `a` only its own.
     """
     found: dict[tuple[bool, bool, int], list[str]] = {}
     for name in names:
@@ -48,7 +48,7 @@ def _part(name: str) -> tuple[int, str]:
 
 
 def native_architecture(capability: tuple[int, int]) -> str:
-    """The architecture to compile for: with the GPU's own instructions where it has such."""
+    """Return the architecture to compile for, with the GPU's architecture-specific instructions where it has such."""
     major, minor = capability
     return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
@@ -107,7 +107,7 @@ class Modules:
         raise ArtifactSchemaError(f"the program launches the kernel {symbol!r}, which is not there", file=self._file)
 
     def _allow(self, launch: DeviceLaunch) -> None:
-        """Ask for what a kernel gets only when asked: much shared memory, large clusters."""
+        """Set the function attributes that a kernel needs: much dynamic shared memory, large clusters."""
         attributes = self._device.api.CUfunction_attribute
         function = self._functions[launch.symbol]
         self._allow_shared(launch, function)
@@ -118,7 +118,9 @@ class Modules:
             self._check_fits(launch)
 
     def _allow_shared(self, launch: DeviceLaunch, function: Any) -> None:
-        """What a kernel gets unasked, 48 KiB, holds its static shared memory too, which a launch does not tell."""
+        """Raise the limit of dynamic shared memory. The default of 48 KiB includes static shared memory, which a launch
+        does not tell.
+        """
         attributes = self._device.api.CUfunction_attribute
         static = int(self._device.call("cuFuncGetAttribute", attributes.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function))
         most = self._device.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
@@ -134,7 +136,9 @@ class Modules:
             self._device.call("cuFuncSetAttribute", function, name, max(now, launch.shared_bytes))
 
     def _check_fits(self, launch: DeviceLaunch) -> None:
-        """Blocks that wait for each other must all be resident: more than the GPU holds would wait for ever."""
+        """Refuse a cooperative launch with more blocks than the GPU holds at a time: waiting for each other, they would
+        deadlock.
+        """
         wanted, most = 1 if launch.elastic else prod(launch.blocks), self.resident_blocks(launch)
         if wanted > most:
             raise DeviceError(
@@ -143,7 +147,9 @@ class Modules:
             )
 
     def resident_blocks(self, launch: DeviceLaunch) -> int:
-        """Blocks of a launch that the whole GPU holds at a time, by what the kernel needs."""
+        """Return the number of a launch's blocks that are resident together on the whole GPU, given the kernel's
+        resources.
+        """
         each = self._device.call(
             "cuOccupancyMaxActiveBlocksPerMultiprocessor", self._functions[launch.symbol], prod(launch.block),
             launch.shared_bytes,
@@ -151,7 +157,7 @@ class Modules:
         return int(each) * self._device.attribute("MULTIPROCESSOR_COUNT")
 
     def fitted(self, launch: DeviceLaunch) -> DeviceLaunch:
-        """The launch as this GPU can run it: an elastic one with no more blocks than are resident together."""
+        """Return the launch as this GPU can run it: an elastic one gets no more blocks than are resident together."""
         if not launch.cooperative:
             return launch
         if not launch.elastic:

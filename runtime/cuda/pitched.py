@@ -1,4 +1,4 @@
-"""Copies of rows between memories that have room for different numbers of them."""
+"""Copies of rows between buffers that have room for different numbers of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from .driver import Device
 
 
 class Pitched(NamedTuple):
-    """`times` times `rows` rows of `row_bytes` each, without gaps, on the host or on the GPU. `owner` keeps them."""
+    """`times` contiguous blocks of `rows` contiguous rows of `row_bytes` each, on the host or on the GPU. `owner` keeps
+    the memory alive.
+    """
 
     address: int
     row_bytes: int
@@ -19,7 +21,7 @@ class Pitched(NamedTuple):
 
 
 def copy_pitched(device: Device, target: Pitched, source: Pitched, rows: int, stream: int) -> None:
-    """Queue a copy of the first `rows` rows, each of the `times` times; the context is current."""
+    """Queue a copy of the first `rows` rows of each of the `times` blocks; the context must be current."""
     api = device.api
     copy = api.CUDA_MEMCPY2D()
     copy.srcMemoryType, copy.dstMemoryType = (

@@ -1,4 +1,4 @@
-"""Ranges of NVTX, by which Nsight Systems and other profilers show what a launch computes.
+"""NVTX ranges, by which Nsight Systems and other profilers show what a launch computes.
 
 The package `nvtx` writes them; without it there are none, and without a profiler they cost next to nothing.
 """
@@ -15,12 +15,12 @@ DOMAIN = "tilestitch"
 
 
 def has_ranges() -> bool:
-    """Whether the package is there."""
+    """Return whether the package `nvtx` is installed."""
     return importlib.util.find_spec("nvtx") is not None
 
 
 def ranges() -> Callable[[str, tuple[str, ...]], AbstractContextManager[Any]]:
-    """What to queue a launch in, by its kernel and its ONNX nodes."""
+    """Return a function that opens the range for a launch, given its kernel and its ONNX nodes."""
     if not has_ranges():
         return lambda symbol, origins: nullcontext()
     annotate: Callable[..., AbstractContextManager[Any]] = importlib.import_module("nvtx").annotate

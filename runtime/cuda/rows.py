@@ -1,4 +1,4 @@
-"""Caches in a GPU's memory: buffers with room for more rows, and their rows as users have them."""
+"""Caches in a GPU's memory: buffers with room for more rows, and views of their rows for users."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .stream_memory import LEGACY_STREAM
 
 
 class Worker(Protocol):
-    """What of a GPU's worker makes buffers (`backend.CudaWorker`)."""
+    """The part of a GPU's worker that makes buffers (`backend.CudaWorker`)."""
 
     def empty(self, dtype: np.dtype, shape: tuple[int, ...]) -> DeviceArray: ...
 
@@ -34,8 +34,8 @@ class Worker(Protocol):
 
 
 class DeviceRows:
-    """The first rows along `axis` of a buffer in a GPU's memory. Given back as a donated cache, the next run stores its
-    rows after them. Other libraries see them by DLPack or `__cuda_array_interface__`, with strides.
+    """The first rows along `axis` of a buffer in a GPU's memory. Passed back as a donated cache, the next run stores
+    its rows after them. Other libraries access them through DLPack or `__cuda_array_interface__`, with strides.
     """
 
     def __init__(self, buffer: DeviceArray, axis: int, length: int) -> None:
@@ -48,11 +48,11 @@ class DeviceRows:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Elements from one place to the next, along each axis."""
+        """Strides in elements."""
         return tuple(prod(self.buffer.shape[axis + 1 :]) for axis in range(self.ndim))
 
     def numpy(self) -> np.ndarray:
-        """A copy in the host's memory, made after all work that was queued before."""
+        """Return a copy in host memory, made after all work queued before."""
         result, device = np.empty(self.shape, self.dtype), self.buffer.device
         with device.current():
             device.call("cuCtxSynchronize")
@@ -75,7 +75,7 @@ class DeviceRows:
         return self.buffer.__dlpack_device__()
 
     def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
-        """A capsule, as of a `DeviceArray`."""
+        """Return a capsule, as `DeviceArray` does."""
         self.buffer.lend(stream)
         ordinal = self.buffer.device.ordinal
         return dlpack.make(self.buffer.address, ordinal, self.dtype, self.shape, self.buffer, self.strides)
@@ -86,7 +86,7 @@ class DeviceRows:
 
 
 class CudaCacheMemory:
-    """Buffers of a GPU. `adopt` is the backend's."""
+    """Cache buffers on a GPU. `adopt` is the backend's."""
 
     def __init__(self, adopt: Callable[[Any, Any], Any]) -> None:
         self._adopt, self._host = adopt, HostCacheMemory()
@@ -104,7 +104,7 @@ class CudaCacheMemory:
         return (array.address, array.nbytes) if isinstance(array, OnDevice) else (0, 0)
 
     def grown(self, array: Any, axis: int, capacity: int, worker: Worker) -> DeviceArray:
-        """Of rows along another axis, by way of the host."""
+        """Return a new buffer with these rows; rows along another axis are copied through the host."""
         if isinstance(array, DeviceRows) and array.axis != axis:
             array = array.numpy()
         buffer = worker.empty(array.dtype, with_size(array.shape, axis, capacity))
@@ -123,7 +123,9 @@ class CudaCacheMemory:
     def result(
         self, buffer: DeviceArray, axis: int, length: int, worker: Worker, *, stays: bool, on_device: bool
     ) -> Any:
-        """Donated rows stay on the GPU, wherever other results go; there is no more room for others."""
+        """Return the rows for the user. Donated rows stay on the GPU, wherever other results go; others lose the spare
+        capacity.
+        """
         shape = buffer.shape if stays else with_size(buffer.shape, axis, length)
         array = worker.queued(buffer, shape)
         if stays:
@@ -145,5 +147,5 @@ def _of_host(array: np.ndarray, axis: int) -> Pitched:
 
 
 def _rows(array: Any, axis: int) -> tuple[int, int, int]:
-    """Bytes of a row, and how many rows follow each other, how often."""
+    """Return the bytes of a row, the number of contiguous rows, and the number of such blocks."""
     return array.dtype.itemsize * prod(array.shape[axis + 1 :]), array.shape[axis], prod(array.shape[:axis])

@@ -1,4 +1,4 @@
-"""Memory that is given out and taken back in the order of streams, so that nothing waits when it is freed."""
+"""Stream-ordered memory, so that nothing waits when it is freed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from .driver import Device, allocate
 
 LEGACY_STREAM = 1
-"""The handle of the legacy default stream, which DLPack and CUDA share."""
+"""Handle of the legacy default stream, the same in DLPack and CUDA."""
 
 
 class StreamMemory:
-    """`nbytes` of the GPU's pool, for work in `stream` from now on; the context is current. Freed with the object.
+    """`nbytes` of the GPU's pool, for work in `stream` from now on; the context must be current. Freed with the object.
 
-    `freed_in`: the stream whose work until then comes before. When others may hold work on the memory, all work does.
-    `owner` is kept until then.
+    `freed_in`: the stream whose work until then precedes the free. When others may have queued work on the memory, all
+    work does. `owner` is kept alive until then.
     """
 
     def __init__(self, device: Device, nbytes: int, purpose: str, stream: int, freed_in: int, owner: Any) -> None:
@@ -25,7 +25,7 @@ class StreamMemory:
         weakref.finalize(self, _free, device, self.address, freed_in, self._others, owner)
 
     def use_elsewhere(self, stream: int | None) -> None:
-        """Work on the memory may be queued in this stream, not `freed_in`; None for one that is not known."""
+        """Note that work on the memory may be queued in this stream besides `freed_in`; None for an unknown stream."""
         if not self._others:
             self._others.append(stream)
 

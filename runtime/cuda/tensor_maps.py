@@ -1,4 +1,4 @@
-"""Tensor maps in the form that kernels get them: 128 bytes that the driver encodes."""
+"""Tensor maps as kernels get them: 128 bytes that the driver encodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilestitch.runtime.tensor_map import TensorMap
 from .driver import CudaError, Device, host_address
 
 NBYTES = 128
-"""Of an encoded map."""
+"""Size of an encoded map."""
 
 _FILLS = {"zero": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}
 _SINCE_CUDA = 12000
@@ -25,7 +25,7 @@ _Encode = ctypes.CFUNCTYPE(
 
 
 def encode(device: Device, tensor_map: TensorMap, address: int, target: np.ndarray) -> None:
-    """Write the map over memory at `address` to `target`, uint8 [NBYTES] at a multiple of 64.
+    """Write the map over memory at `address` to `target`, uint8 [NBYTES], 64-byte aligned.
 
     Raises `CudaError` when the driver refuses it.
     """
@@ -38,7 +38,7 @@ def encode(device: Device, tensor_map: TensorMap, address: int, target: np.ndarr
     box, steps = (np.array(numbers, np.uint32) for numbers in (tensor_map.box, tensor_map.element_strides))
     promotion = tensor_map.l2_promotion
     with device.current():
-        # The function of cuda-bindings writes to memory of its own, which lies at a multiple of 64 only by chance.
+        # The function of cuda-bindings writes to memory of its own, which is 64-byte aligned only by chance.
         status = device.call.entry("cuTensorMapEncodeTiled", _SINCE_CUDA, _Encode)(
             host_address(target),
             member("CUtensorMapDataType", "DATA_TYPE", tensor_map.dtype.upper()),

@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     from tilestitch.runtime.sizing import Bound
 
 _POISON = 0xFF
-"""What memory that nothing was written to is full of: NaN in every float format, -1 in integers."""
+"""Byte that fills unwritten memory: NaN in every float format, -1 in integers."""
 
 
 def open_backend(
     artifact: Artifact, loaded: Loaded, ordinal: int, num_threads: int, options: EmulatorOptions | None = None
 ) -> EmulatorBackend:
-    """Compile the kernels whose text the artifact holds.
+    """Compile the kernels whose CUDA text the artifact holds and return a backend.
 
     Raises `DeviceError` when it holds none, or there is no C++ compiler; `UnsupportedError` when a kernel uses what the
-    emulator does not stand in for.
+    emulator does not support.
     """
     options = options or EmulatorOptions()
     symbols = sorted(loaded.symbols(DeviceStep))
@@ -71,7 +71,7 @@ def _text(artifact: Artifact, member: str) -> str:
 
 
 class EmulatorBackend(HostOnly):
-    """Kernels compiled for the host; runs of different threads wait for one another."""
+    """Backend with kernels compiled for the host; runs of different threads take turns."""
 
     max_workers = 1
     cache_memory = HostCacheMemory()
@@ -83,11 +83,11 @@ class EmulatorBackend(HostOnly):
         return EmulatorWorker(self._file, self._kernels, self._options)
 
     def close(self) -> None:
-        """The library goes with the process."""
+        """Do nothing: the library stays loaded until the process ends."""
 
 
 class EmulatorWorker(HostOnly):
-    """Makes memory, and poisons it before every run."""
+    """Worker that allocates memory and poisons it before every run."""
 
     def __init__(self, file: str, kernels: Kernels | None, options: EmulatorOptions) -> None:
         self._file, self._kernels, self._options = file, kernels, options
@@ -137,7 +137,7 @@ class EmulatorMemory:
 
 
 class _Turn(NamedTuple):
-    """Launches at the same time, and the edges between them by their numbers here."""
+    """Concurrent launches, and the edges between them by their numbers here."""
 
     launches: tuple[DeviceLaunch, ...]
     edges: tuple[tuple[int, int, str], ...]
@@ -151,9 +151,9 @@ class _Turn(NamedTuple):
 
 
 class BoundLaunches:
-    """The launches of a step, one after the other or, with `side_by_side`, at the same time where their edges allow.
-    One after the other, and with a random or adversarial order of blocks, those that no edge orders are run in a random
-    order too. Launches that programmatic or launch-order edges tie are at the same time in any case.
+    """The launches of a step, one after the other or, with `side_by_side`, concurrently where their edges allow. One
+    after the other, launches that no edge orders run in a random order if that of blocks is random or adversarial.
+    Launches tied by programmatic or launch-order edges always run concurrently.
     """
 
     def __init__(self, program: Program, step: DeviceStep, kernels: Kernels, options: EmulatorOptions) -> None:
@@ -173,8 +173,10 @@ class BoundLaunches:
         self._turns = [_Turn.of(step, turn) for turn in turns]
 
     def run(self, values: list[Any], record: RecordTime | None) -> None:
-        """Raises `ExecutionError` when a kernel reports a fault, `KernelFaultError` when it commits one."""
-        for arg in self._idle:  # what nothing is launched for is there all the same
+        """Run all launches. Raises `ExecutionError` when a kernel reports a fault, `KernelFaultError` when it commits
+        one.
+        """
+        for arg in self._idle:  # values of which no argument is launched are allocated all the same
             self._argument(values, arg, np.zeros(1, np.int32))
         for turn in self._turns:
             for launch, ran in zip(turn.launches, self._run(turn, values)):
@@ -182,7 +184,7 @@ class BoundLaunches:
                     record(launch.symbol, launch.origins, ran.us, launch.branch)
 
     def _run(self, turn: _Turn, values: list[Any]) -> list[Ran]:
-        """Launches at the same time."""
+        """Run launches concurrently and return their times."""
         launches = turn.launches
         words = [np.zeros(1, np.int32) for _ in launches]
         requests = [self._request(launch, values, word) for launch, word in zip(launches, words)]
@@ -192,7 +194,7 @@ class BoundLaunches:
             raise DeviceError(f"{error}: its text is not what was compiled; compile the model again") from error
         except KernelFaultError as error:
             for counters in self._counters.values():
-                counters[...] = 0  # as after loading anew, which is what a fault on a GPU takes
+                counters[...] = 0  # as after reloading, which a fault on a GPU requires
             raise _at_node(error, launches[error.launch].origins) from error
         for launch, word in zip(launches, words):
             _check_status(launch, int(word[0]))
@@ -206,7 +208,7 @@ class BoundLaunches:
         )  # fmt: skip
 
     def _fitted(self, launch: DeviceLaunch) -> tuple[int, int, int]:
-        """The grid of a launch; of a cooperative one with no more blocks than are resident together."""
+        """Return the grid of a launch; a cooperative one gets no more blocks than are resident together."""
         most = self._options.cooperative_blocks
         if not launch.cooperative or most is None or prod(launch.blocks) <= most:
             return launch.blocks
@@ -254,7 +256,7 @@ def _check_status(launch: DeviceLaunch, status: int) -> None:
 
 
 def _sequence(count: int, edges: Sequence[Edge], options: EmulatorOptions) -> list[tuple[int, ...]]:
-    """Launch numbers in an order that the edges allow; those that are under way together are one entry."""
+    """Return launch numbers in an order that the edges allow; those that are concurrent are one entry."""
     unit = _together(count, edges)
     members = {first: tuple(n for n in range(count) if unit[n] == first) for first in dict.fromkeys(unit)}
     waiting = {first: {unit[edge.before] for edge in edges if unit[edge.after] == first} - {first} for first in members}
@@ -270,7 +272,7 @@ def _sequence(count: int, edges: Sequence[Edge], options: EmulatorOptions) -> li
 
 
 def _with_blocks(step: DeviceStep) -> DeviceStep:
-    """The step without launches that have no blocks; what came after one of them comes after what came before it."""
+    """Return the step without launches that have no blocks; edges through these are bridged."""
     kept = [number for number, launch in enumerate(step.launches) if launch.has_blocks]
     if len(kept) == len(step.launches):
         return step
@@ -288,8 +290,8 @@ def _with_blocks(step: DeviceStep) -> DeviceStep:
 
 
 def _together(count: int, edges: Sequence[Edge]) -> list[int]:
-    """For each launch, the first of those that it is under way with: edges other than full ones connect them, and what
-    lies between two of them is with them.
+    """Return for each launch the first of those that it is concurrent with: edges other than full ones connect them,
+    and whatever lies between two of them joins them.
     """
     unit = list(range(count))
     before = [{edge.before for edge in edges if edge.after == number} for number in range(count)]

@@ -1,4 +1,6 @@
-"""Compiles the emulated device and kernels with the host's C++ compiler; keeps the results by their contents' hash."""
+"""Compiles the emulated device and kernels with the host's C++ compiler, and caches the results by their contents'
+hash.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ _KERNEL = (
     *_COMMON, "-O1", "-g1", "-w", "-fno-exceptions", "-fno-rtti", "-fno-math-errno", "-ffp-contract=off",
     "-fno-stack-protector",
 )  # fmt: skip
-# The instrumentation of the thread sanitizer calls a function at every access to memory; the functions are ours.
+# Under the thread sanitizer's instrumentation every memory access calls a function; we define those functions.
 _CHECKED = {
     "gcc": ("-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0", "--param=tsan-distinguish-volatile=1"),
     "clang": (
@@ -35,12 +37,12 @@ _CHECKED = {
     ),
 }  # fmt: skip
 
-# An access to a vector is one; else the compiler may take its elements apart, which a GPU's does not.
+# An access to a vector is one access; otherwise the compiler may split it by element, which a GPU's does not.
 _WHOLE_VECTORS = ("-fno-tree-sra",)
 
 
 def build_device(options: EmulatorOptions) -> Path:
-    """The emulated device as a shared library."""
+    """Build the emulated device as a shared library and return its path."""
     compiler = _compiler(options)
     sources = sorted((_FOLDER / "native").glob("*.cc"))
     contents = [path.read_bytes() for path in sorted((_FOLDER / "native").iterdir()) if path.is_file()]
@@ -56,10 +58,10 @@ def build_device(options: EmulatorOptions) -> Path:
 
 
 def build_kernels(sources: Mapping[str, str], options: EmulatorOptions) -> Path:
-    """A shared library of the kernels, whose CUDA texts are given by name.
+    """Build a shared library of the kernels, whose CUDA texts are given by name, and return its path.
 
     Raises EmulatorBuildError if there is no compiler or it refuses a kernel, EmulatorUnsupportedError for what the
-    emulator does not stand in for.
+    emulator does not support.
     """
     device = build_device(options)
     compiler = _compiler(options)
@@ -81,12 +83,12 @@ def build_kernels(sources: Mapping[str, str], options: EmulatorOptions) -> Path:
 
 
 def locate(library: Path, offset: int) -> tuple[str, int] | None:
-    """The source and the line that an offset into a library of kernels stems from; None if it cannot be found out."""
+    """Return the source and line of an offset into a library of kernels, or None if they cannot be found."""
     return locate_all(library, [offset])[0]
 
 
 def locate_all(library: Path, offsets: Sequence[int]) -> list[tuple[str, int] | None]:
-    """The same of several offsets."""
+    """Return the source and line of each of several offsets, as `locate` does."""
     program = shutil.which("addr2line")
     if program is None or not offsets:
         return [None] * len(offsets)
@@ -144,7 +146,7 @@ def _cache_folder(options: EmulatorOptions) -> Path:
 
 
 def _publish(built: Path, target: Path) -> None:
-    """Put a file in place at once, whatever process does the same."""
+    """Put a file in place atomically, also when other processes do the same."""
     partial = target.with_suffix(f".{os.getpid()}.partial")
     try:
         shutil.copyfile(built, partial)
@@ -154,8 +156,8 @@ def _publish(built: Path, target: Path) -> None:
 
 
 def _precompiled(compiler: str, family: str, flags: Sequence[str], cache: Path) -> list[Path]:
-    """A folder with the precompiled header, which halves the time that a kernel takes. A compiler takes the header
-    itself where the precompiled one does not fit. None for clang, which has another way.
+    """Return a folder with the precompiled header, which halves the compile time of a kernel. A compiler falls back on
+    the header itself where the precompiled one does not fit. Empty for clang, which has another way.
     """
     if family != "gcc":
         return []

@@ -16,13 +16,12 @@ class NoCompilerError(EmulatorBuildError):
 
 
 class EmulatorUnsupportedError(UnsupportedError):
-    """A kernel uses a part of CUDA that the emulator does not stand in for."""
+    """A kernel uses a part of CUDA that the emulator does not support."""
 
 
 class KernelFaultError(ExecutionError):
-    """A kernel did something that is wrong on a GPU. `kernel` is its symbol, `line` the 1-based line of its text or
-    None, `problem` says what happened and which block and thread did it, `launch` its number among those that ran at
-    the same time.
+    """A kernel did something that is an error on a GPU. `kernel` is its symbol, `line` the 1-based line of its text or
+    None, `problem` says what happened and which block and thread did it, `launch` its number among the concurrent ones.
     """
 
     def __init__(self, kernel: str, problem: str, line: int | None, source: str, launch: int = 0) -> None:

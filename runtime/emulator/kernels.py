@@ -28,14 +28,14 @@ __all__ = ["Argument", "Dim3", "KernelLaunch", "Kernels", "Ran", "TensorArgument
 Dim3 = tuple[int, int, int]
 KernelEdge = tuple[int, int] | tuple[int, int, str]
 
-_LOCK = threading.Lock()  # the device has one state: one launch at a time in a process
+_LOCK = threading.Lock()  # the device has one global state: one launch at a time per process
 
 
 @dataclass(frozen=True)
 class Argument:
-    """Memory that a kernel's parameter points to: `nbytes` at `address`; `item_bytes` is the size of an element, below
-    which accesses are not told apart. `read_only`: a kernel that writes it is at fault. `unordered`: threads may write
-    it in any order, as they do with the word that reports faults. `name`: what `Traffic` calls it.
+    """Memory that a kernel's parameter points to: `nbytes` at `address`; `item_bytes` is the size of an element, the
+    granularity at which accesses are checked. `read_only`: a kernel that writes it is at fault. `unordered`: threads
+    may write it in any order, as they do with the word that reports faults. `name`: its name in `Traffic`.
     """
 
     address: int
@@ -47,7 +47,7 @@ class Argument:
 
     @staticmethod
     def of(array: np.ndarray) -> Argument:
-        """A C-contiguous array; read-only if it is not writeable."""
+        """Return the argument for a C-contiguous array; read-only if it is not writeable."""
         if not array.flags.c_contiguous:
             raise ValueError(f"an array of shape {array.shape} is not C-contiguous; pass np.ascontiguousarray(array)")
         return Argument(array.ctypes.data, array.nbytes, array.dtype.itemsize, not array.flags.writeable)
@@ -55,7 +55,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class TensorArgument:
-    """What a parameter `const __grid_constant__ CUtensorMap` gets: a tensor map and the memory it lies over.
+    """Argument of a parameter `const __grid_constant__ CUtensorMap`: a tensor map and the memory it describes.
 
     Raises ValueError if the map does not fit the memory, by its size or the alignment of its address.
     """
@@ -68,11 +68,11 @@ class TensorArgument:
 
     @staticmethod
     def of(tensor_map: TensorMap, array: np.ndarray) -> TensorArgument:
-        """A map over a C-contiguous array, from its first element on."""
+        """Return a map over a C-contiguous array, from its first element on."""
         return TensorArgument(tensor_map, Argument.of(array))
 
     def encoded(self) -> bytes:
-        """`CUtensorMap` of include/emulator/tensor_map.h."""
+        """Return the bytes of `CUtensorMap` of include/emulator/tensor_map.h."""
         given = self.tensor_map
         padding = [0] * (5 - given.rank)
         return struct.pack(
@@ -88,10 +88,9 @@ _TENSOR_MAP_MARK = 0x70616D726F736E74
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """A launch of a kernel, one of several that may run at the same time. `arguments`: one for each parameter:
-    C-contiguous arrays, written in place, and tensor maps. `shared_bytes`: dynamic shared memory of each block.
-    `priority`: of those that are ready, blocks of a higher one start first. `registers`: of a thread, for
-    `EmulatorOptions.multiprocessors`.
+    """A launch of a kernel, one of several that may run concurrently. `arguments`: one for each parameter: C-contiguous
+    arrays, written in place, and tensor maps. `shared_bytes`: dynamic shared memory of each block. `priority`: of those
+    that are ready, blocks of a higher one start first. `registers`: of a thread, for `EmulatorOptions.multiprocessors`.
     """
 
     symbol: str
@@ -107,8 +106,8 @@ class KernelLaunch:
 
 @dataclass(frozen=True)
 class Ran:
-    """When a launch ran: its first block started after so many rounds of waiting threads, its last one had ended after
-    `ended` of them; and the microseconds between.
+    """Times of a launch: `started` and `ended` are rounds of waiting threads before its first block started and its
+    last one had ended, `us` the microseconds between.
     """
 
     started: int
@@ -152,7 +151,7 @@ class Kernels:
         """Run a kernel to its end on `arguments`, one for each parameter: C-contiguous arrays, written in place, and
         tensor maps.
 
-        `shared_bytes` of dynamic shared memory for each block. `options` may differ from those of the kernels in the
+        `shared_bytes` of dynamic shared memory for each block. `options` may differ from the kernels' own only in the
         orders, `resident_blocks`, `seed` and `on_launch`. Raises KernelFaultError.
         """
         self.run([KernelLaunch(symbol, grid, block, arguments, shared_bytes, cooperative, cluster)], (), options)
@@ -163,12 +162,12 @@ class Kernels:
         edges: Sequence[KernelEdge] = (),
         options: EmulatorOptions | None = None,
     ) -> list[Ran]:
-        """Run launches to their ends at the same time, each after those that `edges` (before, after) say, of which the
-        second is the later in `launches`; a third entry says that it begins earlier (`EDGE_KINDS`).
+        """Run launches concurrently to their ends, each after those that `edges` (before, after) say; `after` must come
+        later in `launches`. A third entry of an edge lets its launch begin earlier (`EDGE_KINDS`).
 
-        Blocks start as on a GPU: see `native/launches.cc`; with a random or adversarial order those of all launches
-        that are ready are mixed. Raises KernelFaultError, also where two launches that may run at the same time access
-        the same memory and one of them writes it.
+        Blocks start as on a GPU: see `native/launches.cc`; with a random or adversarial order those of all ready
+        launches are mixed. Raises KernelFaultError, also where two launches that may be concurrent access the same
+        memory and one of them writes it.
         """
         if not launches:
             return []
@@ -198,7 +197,7 @@ class Kernels:
         return [Ran(one.started, one.ended, (one.ended_ns - one.started_ns) / 1000) for one in requests]
 
     def _record(self, one: KernelLaunch, options: EmulatorOptions, counts: Any) -> tuple[_LaunchRecord, Any]:
-        """The record of a launch, and that of its arguments, to which it points."""
+        """Return the record of a launch and that of its arguments, to which it points."""
         entry = self._entry(one.symbol, "".join("pm"[isinstance(arg, TensorArgument)] for arg in one.arguments))
         _check_extents(one.symbol, one.grid, one.block, one.cluster)
         arguments = (_ArgumentRecord * max(1, len(one.arguments)))(*map(_record, one.arguments))
@@ -213,7 +212,7 @@ class Kernels:
         return record, arguments
 
     def _requests(self, number: int) -> tuple[Requests, ...]:
-        """What was counted of a launch of the last run."""
+        """Return the memory requests counted for a launch of the last run."""
         records = ctypes.POINTER(RequestRecord)()
         self._device.emu_requests.restype = ctypes.c_uint64
         count = self._device.emu_requests(ctypes.c_uint32(number), ctypes.byref(records))
@@ -255,7 +254,9 @@ class Kernels:
         return KernelFaultError(symbol, problem, line or None, quoted, launch)
 
     def _line(self, match: re.Match[str]) -> str:
-        """The line of the kernel; `match` has that of the function which the kernel calls there, and an address."""
+        """Return the line of the kernel as text; `match` has the line of the inlined function that the kernel calls
+        there, and an address.
+        """
         place = int(match[2], 16)
         found = locate(self._path, place - self._begin - 1) if self._begin <= place < self._end else None
         return f"line {found[1] if found else match[1]}"
@@ -266,7 +267,9 @@ _DEVICES: dict[str, ctypes.CDLL] = {}
 
 
 def _device(path: Path) -> ctypes.CDLL:
-    """The device's library. Kernels find it by its name, not by its path, so that a process loads each name once."""
+    """Return the device's library, loaded once per file name, since kernels find it by its name rather than its
+    path.
+    """
     with _LOCK:
         if path.name not in _DEVICES:
             _DEVICES[path.name] = ctypes.CDLL(str(path))
@@ -339,7 +342,7 @@ def _limits_record(given: Multiprocessors | None) -> _LimitsRecord:
 
 
 _MOST_BLOCKS = 1 << 20
-"""Of all launches that run together: with more, checks would take blocks for each other."""
+"""Limit over all launches that run together: beyond it, race checks would confuse blocks."""
 
 
 def _check_graph(launches: Sequence[KernelLaunch], edges: Sequence[KernelEdge], options: EmulatorOptions) -> None:

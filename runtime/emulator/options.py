@@ -1,4 +1,4 @@
-"""How the emulated device behaves."""
+"""Options of the emulated device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ORDERS = ("in_order", "reversed", "random", "adversarial")
 
 @dataclass(frozen=True)
 class Multiprocessors:
-    """How many there are, and what each holds at a time: threads, registers, bytes of shared memory, blocks."""
+    """Number of multiprocessors, and what each holds at a time: threads, registers, bytes of shared memory, blocks."""
 
     count: int
     threads: int
@@ -28,11 +28,10 @@ class Multiprocessors:
 @dataclass(frozen=True)
 class EmulatorOptions:
     """`block_order`: in which order blocks start: `in_order`, `reversed`, `random`, or `adversarial`, which also
-    switches between the threads of all resident blocks at random, in the midst of their work. `thread_order`: in which
-    order the threads of a block run: `in_order`, `reversed` or `random`. `resident_blocks`: how many blocks are under
-    way at a time; another starts when one ends, as on a GPU. `cooperative_blocks`: how many blocks of a cooperative
-    launch the device holds together (None: all); a launch of more is refused, or made smaller where its kernel allows.
-    `seed` decides what is random.
+    switches at random between the threads of all resident blocks. `thread_order`: in which order the threads of a block
+    run: `in_order`, `reversed` or `random`. `resident_blocks`: how many blocks are under way at a time; another starts
+    when one ends, as on a GPU. `cooperative_blocks`: how many blocks of a cooperative launch the device holds together
+    (None: all); a launch of more is refused, or made smaller where its kernel allows. `seed` decides what is random.
 
     `side_by_side`: launches that no edge orders run at the same time, in one pool of resident blocks; else each ends
     before the next begins. `multiprocessors`: what limits resident blocks besides their number (None: nothing).

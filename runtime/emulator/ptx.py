@@ -1,4 +1,4 @@
-"""Turns the inline PTX of a kernel into calls of the functions in `include/emulator/ptx.h`."""
+"""Translates the inline PTX of a kernel to calls of the functions in `include/emulator/ptx.h`."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class _Operand:
 
 
 def translate_asm(text: str) -> str:
-    """The text with every `asm` statement replaced by C++, on as many lines as before.
+    """Return the text with every `asm` statement replaced by C++, on as many lines as before.
 
-    Raises EmulatorUnsupportedError for what the emulator does not stand in for.
+    Raises EmulatorUnsupportedError for what the emulator does not support.
     """
     parts: list[str] = []
     position = 0
@@ -51,7 +51,7 @@ def translate_asm(text: str) -> str:
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the parenthesis that was opened before `start` is closed."""
+    """Return the position of the parenthesis that closes the one opened before `start`."""
     depth, position = 1, start
     while position < len(text):
         string = _STRING.match(text, position)
@@ -66,7 +66,7 @@ def _closing(text: str, start: int) -> int:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """Parts between separators that are in no string, parentheses, brackets or braces."""
+    """Split a text at separators outside strings, parentheses, brackets and braces."""
     parts, depth, begin, position = [], 0, 0, 0
     while position < len(text):
         string = _STRING.match(text, position)
@@ -103,7 +103,9 @@ def _operand(text: str) -> _Operand:
 
 
 def _instructions(code: str) -> list[str]:
-    """Instructions without their semicolons; braces that stand alone open and close a scope. Labels end in a colon."""
+    """Split PTX into instructions without their semicolons; braces that stand alone open and close a scope. Labels end
+    in a colon.
+    """
     parts: list[str] = []
     while code := code.strip():
         if label := _LABEL.match(code):
@@ -151,7 +153,7 @@ def _comparison(name: str) -> str:
 
 
 def _flat(rest: str) -> list[str]:
-    """The operands, those in braces one by one."""
+    """Return the operands, those in braces one by one."""
     parts = [part.strip() for part in _split(rest, ",") if part.strip()]
     return [
         inner.strip() for part in parts for inner in (part[1:-1].split(",") if part.startswith("{") else [part])
@@ -159,7 +161,7 @@ def _flat(rest: str) -> list[str]:
 
 
 def _whole(text: str, operands: list[_Operand]) -> str:
-    """An operand as `family_call` takes it: lists stay in braces, and addresses become pointers."""
+    """Return an operand as `family_call` takes it: lists stay in braces, and addresses become pointers."""
     if text.startswith("{"):
         return "{" + ", ".join(_value(item, operands) for item in _flat(text)) + "}"
     if not text.startswith("["):
@@ -182,7 +184,7 @@ def _referred(match: re.Match[str], operands: list[_Operand]) -> _Operand:
 
 
 def _address(text: str, operands: list[_Operand]) -> str:
-    """An address as a number in shared memory or a pointer: an operand or a register, with a constant added."""
+    """Return an address (an operand or a register, plus a constant) as a number in shared memory or as a pointer."""
     base, _, offset = (part.strip() for part in text[1:-1].partition("+"))
     match = _REFERENCE.fullmatch(base)
     if match is None and not base.isidentifier():

@@ -1,6 +1,6 @@
 """PTX of copies, barriers, clusters and warpgroups as calls of the functions in `include/emulator`.
 
-These instructions have so many spellings that they are read word by word; those of `ptx.h` are functions by name.
+These instructions have so many spellings that they are parsed word by word; those of `ptx.h` are functions by name.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _SHAPE = re.compile(r"m64n(\d+)k(\d+)$")
 
 
 def family_call(name: str, operands: Operands) -> str | None:
-    """The C++ statement for an instruction; None if it is not of the families that this module knows.
+    """Return the C++ statement for an instruction; None if it is not of the families that this module knows.
 
-    Raises EmulatorUnsupportedError for a spelling of theirs that the emulator does not stand in for.
+    Raises EmulatorUnsupportedError for a spelling that the emulator does not support.
     """
     for prefix, translate in _FAMILIES.items():  # the longer of two prefixes comes first
         if name == prefix or name.startswith(prefix + "."):
@@ -46,14 +46,14 @@ def _unsupported(name: str) -> EmulatorUnsupportedError:
 
 
 def _allow(name: str, words: Sequence[str], *allowed: set[str]) -> set[str]:
-    """The words as a set. Raises EmulatorUnsupportedError if one is not allowed."""
+    """Return the words as a set. Raises EmulatorUnsupportedError if one is not allowed."""
     if not set(words) - {""} <= set().union(*allowed):
         raise _unsupported(name)
     return set(words)
 
 
 def _items(operand: str) -> list[str]:
-    """The parts of an operand in braces."""
+    """Return the parts of an operand in braces."""
     parts, depth, current = [], 0, ""
     for char in operand.strip()[1:-1]:
         depth += (char in "([{") - (char in ")]}")
@@ -103,7 +103,7 @@ def _arrive(name: str, operation: str, qualifiers: Sequence[str], operands: Oper
 
 def _copies_arrive(name: str, words: Sequence[str], operands: Operands) -> str:
     found = _allow(name, words, _SHARED, {"noinc"})
-    flags = 1 if "noinc" in found else 1 + 8  # the phase waits for one arrival more
+    flags = 1 if "noinc" in found else 1 + 8  # the phase waits for one more arrival
     return f"emu_arrive_after_copies({operands[0]}, {flags}, __LINE__);"
 
 
@@ -111,7 +111,9 @@ def _copies_arrive(name: str, words: Sequence[str], operands: Operands) -> str:
 
 
 def _plain(name: str, words: Sequence[str], operands: Operands) -> str | None:
-    """`ld` and `st` that synchronise nothing; None for the others, which are functions of `ptx.h`."""
+    """Return plain `ld` and `st`, which do not synchronise, as C++; None for the others, which are functions of
+    `ptx.h`.
+    """
     if {"relaxed", "acquire", "release", "volatile"} & set(words):
         return None
     rest = [word for word in words if not word.startswith(("L1::", "L2::"))]
@@ -190,7 +192,7 @@ def _reduce(name: str, words: Sequence[str], operands: Operands) -> str:
 
 
 def _map_and_start(operand: str) -> tuple[str, list[str]]:
-    """The tensor map and the coordinates of an operand `emu_box(address, {c0, c1})`."""
+    """Return the tensor map and the coordinates of an operand `emu_box(address, {c0, c1})`."""
     address, coordinates = _items(operand[len("emu_box") :])
     return f"emu_tensor_map({address})", _items(coordinates)
 

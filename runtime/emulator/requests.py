@@ -11,12 +11,12 @@ __all__ = ["Requests", "RequestRecord", "requests_of"]
 
 @dataclass(frozen=True)
 class Requests:
-    """What one line of a kernel's text asks of memory, over all warps of a launch.
+    """Memory requests of one line of a kernel's text, over all warps of a launch.
 
     `requests`: instructions of a warp. `bytes`: distinct ones of each request. `transactions`: of global memory the
     sectors of 32 bytes that requests touch, of shared memory the wavefronts that serve them: a bank gives 4 bytes at a
-    time, and requests of 8 and 16 bytes a thread are served by halves and quarters of a warp. `least_transactions`:
-    as many as that many bytes take where they lie together, or where no two threads meet in a bank.
+    time, and requests of 8 and 16 bytes a thread are served by halves and quarters of a warp. `least_transactions`: as
+    many as those bytes take if they are contiguous, or without bank conflicts.
     """
 
     source: str
@@ -30,7 +30,7 @@ class Requests:
 
     @property
     def excess(self) -> float:
-        """Transactions over the least; 1 is best."""
+        """Transactions over the least possible; 1 is best."""
         return self.transactions / self.least_transactions
 
 
@@ -47,7 +47,7 @@ class RequestRecord(ctypes.Structure):
 def requests_of(
     records: Sequence[RequestRecord], locate: Callable[[Sequence[int]], Sequence[tuple[str, int]]]
 ) -> tuple[Requests, ...]:
-    """Records by lines of text. locate: the source and line of each of some places in the code."""
+    """Sum records by line of text. `locate` gives the source and line of each of some places in the code."""
     sums: dict[tuple[str, int, str, bool], list[int]] = {}
     for record, (source, line) in zip(records, locate([record.pc for record in records])):
         key = source, line, "shared" if record.shared else "global", bool(record.write)

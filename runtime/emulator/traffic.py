@@ -1,4 +1,4 @@
-"""What a launch moves between its threads and global memory, counted access by access."""
+"""Bytes that a launch moves between its threads and global memory, counted access by access."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class _Record(ctypes.Structure):
 
 
 def traffic_records(arguments: int) -> ctypes.Array[_Record]:
-    """Memory for the counts of so many arguments."""
+    """Allocate memory for the counts of so many arguments."""
     return (_Record * max(1, arguments))()
 
 
 def traffic_of(names: Iterable[str], records: ctypes.Array[_Record]) -> tuple[Traffic, ...]:
-    """The counts of the arguments called `names`."""
+    """Return the counts of the arguments called `names`."""
     return tuple(
         Traffic(name, record.read, record.written, record.distinct_read, record.distinct_written)
         for name, record in zip(names, records)

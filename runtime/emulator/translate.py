@@ -1,4 +1,4 @@
-"""From the CUDA text of kernels to one C++ translation unit for the host."""
+"""Translation of the CUDA text of kernels to one C++ translation unit for the host."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ __attribute__((visibility("default"))) const char* emu_signature_{kernel}() {{
 
 
 def translate(text: str) -> str:
-    """CUDA text as C++ that compiles against `emulator.h`, line by line.
+    """Translate CUDA text to C++ that compiles against `emulator.h`, line by line.
 
-    Raises EmulatorUnsupportedError for what the emulator does not stand in for.
+    Raises EmulatorUnsupportedError for what the emulator does not support.
     """
     for header, what in _MISSING_HEADERS.items():
         if f"#include <{header}>" in text:
@@ -75,7 +75,9 @@ def _dynamic(match: re.Match[str]) -> str:
 
 
 def translation_unit(sources: Mapping[str, str]) -> str:
-    """All kernels in one text. Each source is in a namespace of its own, so that helper functions may repeat."""
+    """Return all kernels as one translation unit. Each source is in a namespace of its own, so that helper functions
+    may repeat.
+    """
     parts = [_HEAD]
     for number, (name, text) in enumerate(sources.items()):
         kernels = list(dict.fromkeys(_KERNEL.findall(text)))

@@ -1,4 +1,4 @@
-"""What every operator means, in numpy.
+"""numpy implementation of every operator.
 
 `TABLE[name](operands, attributes)` returns the outputs. Names in snake_case are the primitives of the graph IR
 (`tilestitch.compiler.ir.ops`); names in CamelCase are ONNX operators whose parameters arrive as run-time tensors, or
@@ -51,7 +51,9 @@ _MODULES = (
 TABLE: Mapping[str, HostFn] = {name: function for module in _MODULES for name, function in module.TABLE.items()}
 
 PREPARE: Mapping[str, Callable[[Attrs], Attrs]] = learning.PREPARE
-"""`TABLE[name](operands, PREPARE[name](attributes))` is the same; what depends on attributes alone is found once."""
+"""Per-operator preparation of attributes: `TABLE[name](operands, PREPARE[name](attributes))` gives the same result, but
+computes what depends on attributes alone only once.
+"""
 
 ALIASING: frozenset[str] = movement.ALIASING | shaping.ALIASING | sequences.ALIASING
 """Operators whose outputs may share memory with their operands; the outputs of all others are arrays of their own."""

@@ -1,4 +1,4 @@
-"""The value that stands for an absent optional operand, output or ONNX optional."""
+"""The value of an absent optional operand, output or ONNX optional."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Weights in blocks along the reduction, each with a scale and perhaps a zero point: [columns, blocks, bytes].
+"""Weights quantised in blocks along the reduction axis, each with a scale and perhaps a zero point: [columns, blocks,
+bytes].
 
 The bytes of a block are its codes, the low half of a byte first where they have 4 bits, then the scale, then the zero
 point.
@@ -18,7 +19,7 @@ NF4 = (
     -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
 )  # fmt: skip
-"""Quantiles of the normal distribution (Dettmers et al., QLoRA, 2023)."""
+"""The NF4 codes: quantiles of the normal distribution (Dettmers et al., QLoRA, 2023)."""
 
 FP4 = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
 """Magnitudes of bitsandbytes' 4-bit floats; the fourth bit is the sign."""
@@ -26,21 +27,21 @@ FP4 = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
 CODES: Mapping[str, tuple[float, ...]] = {
     "int4": (*range(8), *range(-8, 0)), "nf4": NF4, "fp4": (*FP4, *(-value for value in FP4))
 }  # fmt: skip
-"""What codes of 4 bits stand for; those called int8 are what they are."""
+"""Values of 4-bit codes by kind; codes of kind int8 are their own values."""
 
 SCALES: Mapping[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
-"""Bytes of a scale."""
+"""Bytes of a scale by data type."""
 
 
 def code_values(codes: np.ndarray, kind: str) -> np.ndarray:
-    """float32 of codes, one a byte."""
+    """Return the float32 values of codes, one a byte."""
     if kind == "int8":
         return codes.view(np.int8).astype(np.float32)
     return np.array(CODES[kind], np.float32)[codes & 15]
 
 
 def scale_values(raw: np.ndarray, dtype: str) -> np.ndarray:
-    """float32 [..] of the bytes [.., size] of scales."""
+    """Return float32 [..] scales from their bytes [.., size]."""
     flat = np.ascontiguousarray(raw)
     if dtype == "bfloat16":
         return (flat.view(np.uint16)[..., 0].astype(np.uint32) << np.uint32(16)).view(np.float32)
@@ -48,7 +49,7 @@ def scale_values(raw: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def dequantised(w: np.ndarray, attrs: Attrs) -> np.ndarray:
-    """float32 [columns, depth]."""
+    """Return the weights as float32 [columns, depth]."""
     kind, block, depth = attrs["codes"], attrs["block"], attrs["depth"]
     size = block if kind == "int8" else block // 2
     codes = w[..., :size]
@@ -78,7 +79,7 @@ def _block_matmul(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def rounded(x: np.ndarray, block: int) -> np.ndarray:
-    """float32 [.., depth] rounded to 8 bits: each block of a row has a scale, its largest magnitude over 127."""
+    """Return float32 [.., depth] rounded to 8 bits: each block of a row has a scale, its largest magnitude over 127."""
     depth = x.shape[-1]
     padded = np.zeros((*x.shape[:-1], -(-depth // block) * block), np.float32)
     padded[..., :depth] = x

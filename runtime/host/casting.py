@@ -1,4 +1,4 @@
-"""Cast, as the ONNX standard words it, between every pair of dtypes."""
+"""Cast between every pair of dtypes, as the ONNX standard specifies it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ _LARGEST = {"float8_e4m3fn": 448.0, "float8_e4m3fnuz": 240.0, "float8_e5m2": 573
 
 
 def cast_array(x: np.ndarray, to: str, saturate: bool = True, round_mode: str = "up") -> np.ndarray:
-    """`x` as dtype `to`. Floats are truncated to integers; NaN and values outside an integer's range give any integer.
+    """Return `x` as dtype `to`. Floats are truncated to integers; NaN and values outside an integer's range give an
+    unspecified integer.
 
     `saturate` clamps to the finite range of the float8 types, infinities too; otherwise out of range gives NaN or inf.
     `round_mode` (up, down, nearest) is for float8_e8m0fnu, which holds powers of two.
-    Raises `HostError` for a string that is no number.
+    Raises `HostError` for a string that is not a number.
     """
     with computing():
         if to == "string":
@@ -52,7 +53,9 @@ def _astype(x: np.ndarray, to: str) -> np.ndarray:
 
 
 def _to_e8m0(x: np.ndarray, saturate: bool, round_mode: str) -> np.ndarray:
-    """The exponent of each float32, rounded by `round_mode`; the sign is dropped, 0 becomes the least power."""
+    """Return the exponent of each float32 as float8_e8m0fnu, rounded by `round_mode`; the sign is dropped, and 0
+    becomes the least power.
+    """
     bits = np.ascontiguousarray(widen(x).astype(np.float32)).view(np.uint32)
     exponent = ((bits >> 23) & 0xFF).astype(np.int32)
     fraction = bits & 0x7FFFFF
@@ -79,7 +82,7 @@ def _to_string(x: np.ndarray) -> np.ndarray:
 
 
 def _text(value: Any) -> str:
-    """The shortest decimal that reads back as the value; NaN, INF and -INF as the standard spells them."""
+    """Return the shortest decimal that reads back as the value; NaN, INF and -INF in the standard's spelling."""
     if value.dtype.kind in "biu":
         return str(value)
     number = float(value)

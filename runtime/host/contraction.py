@@ -14,7 +14,7 @@ from .common import Attrs, HostError, HostFn, computing, narrow, numpy_dtype, wi
 
 
 def _multiply(a: np.ndarray, b: np.ndarray, terms: int) -> np.ndarray:
-    """`a @ b`, of integers too: numpy's own integer matmul is slow, so float64 is used where it is exact."""
+    """Return `a @ b`. For integers float64 is used where it is exact, since numpy's integer matmul is slow."""
     if a.dtype.kind not in "iub":
         return np.matmul(a, b)
     if _largest(a) * _largest(b) * max(terms, 1) < 2**53:
@@ -27,7 +27,7 @@ def _largest(x: np.ndarray) -> int:
 
 
 def _operands(a: np.ndarray, b: np.ndarray, attrs: Attrs) -> tuple[np.ndarray, np.ndarray, np.dtype]:
-    """Both operands in the dtype to compute in, and the result's dtype."""
+    """Return both operands in the dtype to compute in, and the result's dtype."""
     result = numpy_dtype(attrs["out_dtype"]) if attrs.get("out_dtype") else a.dtype
     if result.kind in "iu":
         return a.astype(result, copy=False), b.astype(result, copy=False), result
@@ -57,7 +57,9 @@ def channels_first(x: np.ndarray, layout: str) -> np.ndarray:
 
 
 def taps(offset: Sequence[int], dilations: Sequence[int], counts: Sequence[int], strides: Sequence[int]) -> Any:
-    """The index, over the last axes, of what kernel element `offset` meets as the window takes `counts` places."""
+    """Return the index, over the last axes, of the input elements that kernel element `offset` meets as the window
+    takes `counts` positions.
+    """
     spans = zip(offset, dilations, counts, strides, strict=True)
     return (..., *[slice(o * d, o * d + (n - 1) * s + 1, s) for o, d, n, s in spans])
 
@@ -67,7 +69,7 @@ def channels_last(x: np.ndarray, layout: str) -> np.ndarray:
 
 
 def pad_spatial(x: np.ndarray, before: Sequence[int], after: Sequence[int], fill: Any) -> np.ndarray:
-    """`x` [N, C, spatial..] with `fill` around its spatial axes."""
+    """Return `x` [N, C, spatial..] with `fill` around its spatial axes."""
     if not any(before) and not any(after):
         return x
     widths = [(0, 0), (0, 0), *zip(before, after, strict=True)]
@@ -102,7 +104,7 @@ def _conv(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def _windows(x: np.ndarray, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> np.ndarray:
-    """A view [N, C, places.., kernel..] of the windows of padded `x`."""
+    """Return a view [N, C, positions.., kernel..] of the windows of padded `x`."""
     spans = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
     if any(span > size for span, size in zip(spans, x.shape[2:], strict=True)):
         raise HostError(f"a window that spans {tuple(spans)} does not fit a padded input of shape {x.shape}")

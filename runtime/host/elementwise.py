@@ -39,7 +39,7 @@ def _comparison(function: Callable[[Any, Any], Any]) -> HostFn:
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
-    """numpy has no erf; the C library's is correct to the last bit or so."""
+    """Return erf from the C library, correct to about the last bit, since numpy has none."""
     return np.fromiter(map(math.erf, x.ravel().tolist()), np.float64, x.size).reshape(x.shape)
 
 
@@ -62,7 +62,7 @@ def _power(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 def _power_of(base: np.ndarray, exponent: np.ndarray) -> Any:
     integral = base.dtype.kind in "iu" and exponent.dtype.kind in "iu"
     if not integral:
-        # For a single exponent of 0.5 numpy takes the square root, which is another number for -inf and for -0.
+        # For a scalar exponent of 0.5 numpy takes the square root, which differs for -inf and for -0.
         return np.power(base, np.broadcast_to(exponent, np.broadcast_shapes(base.shape, exponent.shape)).copy())
     if exponent.dtype.kind == "u" or not (exponent < 0).any():
         return np.power(base, exponent.astype(np.uint64 if base.dtype == np.uint64 else np.int64))

@@ -6,7 +6,7 @@ from tilestitch.runtime.errors import ExecutionError
 
 
 class HostError(ExecutionError):
-    """A numpy operator was given values that it has no result for: an index out of range, shapes that do not fit.
+    """A numpy operator got operands for which it has no result: an index out of range, shapes that do not fit.
 
     The message says which value; the caller adds the name of the ONNX node.
     """

@@ -1,4 +1,4 @@
-"""ONNX reductions, running sums, sorts, gathers and scatters whose axes or rank are known only at run time."""
+"""ONNX reductions, cumulative sums, sorts, gathers and scatters whose axes or rank are known only at run time."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from .contraction import taps
 
 
 def _resize(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """Operands: x, roi, scales, sizes (one of the last two is absent or empty)."""
+    """Compute Resize. Operands: x, roi, scales, sizes (one of the last two is absent or empty)."""
     x = inputs[0]
     axes = normalized_axes(range(x.ndim) if attrs.get("axes") is None else attrs["axes"], x.ndim)
     scales, sizes = _scales_and_sizes(x.shape, axes, _given(inputs, 2), _given(inputs, 3), attrs)
@@ -50,7 +50,7 @@ def _resize(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def _given(inputs: Sequence[Any], index: int) -> Any:
-    """An operand that counts as absent when it is empty."""
+    """Return an operand, or None if it is absent or empty."""
     value = optional_operand(inputs, index)
     return None if value is None or np.asarray(value).size == 0 else np.asarray(value)
 
@@ -58,7 +58,7 @@ def _given(inputs: Sequence[Any], index: int) -> Any:
 def _scales_and_sizes(
     shape: Sequence[int], axes: Sequence[int], scales: Any, sizes: Any, attrs: Attrs
 ) -> tuple[list[float], list[int]]:
-    """Scale and output size for each of `axes`."""
+    """Return scale and output size for each of `axes`."""
     if (scales is None) == (sizes is None):
         raise HostError("Resize needs either scales or sizes")
     given = scales if sizes is None else sizes
@@ -76,16 +76,16 @@ def _scales_and_sizes(
 
 
 def _source_position(attrs: Attrs, size: int, scale: float, output: int, roi: tuple[float, float]) -> np.ndarray:
-    """The position in the input of each output element, as `coordinate_transformation_mode` says."""
+    """Return the position in the input of each output element, by `coordinate_transformation_mode`."""
     mode = attrs.get("coordinate_transformation_mode", "half_pixel")
     nearest = attrs.get("mode", "nearest") == "nearest" and attrs.get("nearest_mode") != "before_11"
-    dtype = np.float64 if nearest else np.float32  # as kernels, and others, have it
+    dtype = np.float64 if nearest else np.float32  # as in kernels and other runtimes
     index, exact = np.arange(output, dtype=dtype), scale * size
     if np.float32(exact) == output:  # but for rounding: 1 / 49 * 49 is less than 1
         exact = output
 
     def scaled(at: np.ndarray) -> np.ndarray:
-        """By the sides where rounding of the scale must not tell which element is the nearest."""
+        """Scale by the ratio of the sizes where rounding of the scale must not decide which element is nearest."""
         return at * size / exact if nearest else at / dtype(scale)
 
     if mode == "asymmetric":
@@ -132,7 +132,7 @@ def _resample(x: np.ndarray, axis: int, position: np.ndarray, scale: float, mode
 
 
 def _weights(position: np.ndarray, size: int, scale: float, mode: str, attrs: Attrs) -> np.ndarray:
-    """The matrix [outputs, size] that interpolates along one axis; beyond the edges the edge element counts."""
+    """Return the matrix [outputs, size] that interpolates along one axis; beyond the edges the edge element is used."""
     if mode not in ("linear", "cubic"):
         raise HostError(f"unknown mode {mode!r} of Resize")
     antialias = bool(attrs.get("antialias", 0))
@@ -153,14 +153,14 @@ def _weights(position: np.ndarray, size: int, scale: float, mode: str, attrs: At
 
 
 def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
-    """Keys' cubic convolution kernel."""
+    """Return Keys' cubic convolution kernel at these distances."""
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
     return np.where(distance <= 1, near, np.where(distance < 2, far, 0))
 
 
 def _rounded(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Interpolated values as `dtype`; integers are rounded and clamped."""
+    """Return interpolated values as `dtype`; integers are rounded and clamped."""
     if dtype.kind in "iu" and x.dtype.kind == "f":
         limits = np.iinfo(dtype)
         x = np.clip(np.rint(x), limits.min, limits.max)
@@ -172,7 +172,7 @@ def _rounded(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _affine_grid(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """Operands: theta [N, 2, 3] or [N, 3, 4], and the output size (N, C, [D,] H, W)."""
+    """Compute AffineGrid. Operands: theta [N, 2, 3] or [N, 3, 4], and the output size (N, C, [D,] H, W)."""
     theta, size = inputs
     spatial = ints(size)[2:]
     if theta.ndim != 3 or theta.shape[1:] != (len(spatial), len(spatial) + 1):
@@ -190,7 +190,7 @@ def _grid_line(size: int, align_corners: bool) -> np.ndarray:
 
 
 def _col2im(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """Operands: columns [N, C * prod(block), L], image shape, block shape."""
+    """Compute Col2Im. Operands: columns [N, C * prod(block), L], image shape, block shape."""
     x, image, block = inputs[0], ints(inputs[1]), ints(inputs[2])
     rank = len(image)
     strides, dilations = attrs.get("strides") or (1,) * rank, attrs.get("dilations") or (1,) * rank
@@ -212,7 +212,7 @@ def _col2im(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def _max_unpool(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """Operands: x, the flat indices that MaxPool gave, and the output shape (absent: inferred)."""
+    """Compute MaxUnpool. Operands: x, the flat indices from MaxPool, and the output shape (absent: inferred)."""
     x, indices, wanted = inputs[0], inputs[1], optional_operand(inputs, 2)
     kernel = attrs["kernel_shape"]
     strides, pads = attrs.get("strides") or (1,) * len(kernel), attrs.get("pads") or (0,) * (2 * len(kernel))
@@ -226,7 +226,7 @@ def _max_unpool(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     pooled = flat.reshape(inferred)
     if wanted is None:
         return [pooled]
-    # The indices count in the inferred shape; a larger output is filled up with zeros at the end.
+    # The indices refer to the inferred shape; a larger output is padded with zeros at the end.
     result = np.zeros(ints(wanted), x.dtype)
     if len(result.shape) != len(inferred) or any(n > m for n, m in zip(inferred, result.shape, strict=True)):
         raise HostError(f"output shape {result.shape} is smaller than {inferred}, which kernel, strides and pads give")

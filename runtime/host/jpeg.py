@@ -1,4 +1,4 @@
-"""Baseline JPEG, decoded to the very bytes that libjpeg gives: same integer DCT, smooth chroma and colour tables."""
+"""Decoder of baseline JPEG, bit-exact to libjpeg: same integer DCT, smooth chroma and colour tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HuffmanTable = dict[tuple[int, int], int]
 
 @dataclass
 class _Component:
-    """One colour plane. `columns` and `rows` count its blocks, filled up to whole MCUs."""
+    """One colour plane. `columns` and `rows` count its blocks, rounded up to whole MCUs."""
 
     horizontal: int
     vertical: int
@@ -48,7 +48,7 @@ class _Frame:
 
 
 def decode_jpeg(data: bytes) -> np.ndarray:
-    """The image as uint8 [height, width, 1 or 3] (grey or RGB).
+    """Return the image as uint8 [height, width, 1 or 3] (grey or RGB).
 
     Raises `HostError` for data that is damaged, progressive, arithmetic-coded, or not of 8 bits and 1 or 3 components.
     """
@@ -85,7 +85,7 @@ def _decode(data: bytes) -> np.ndarray:
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, bytes, int]]:
-    """Marker, contents and end of each segment up to the first scan."""
+    """Yield marker, contents and end of each segment up to the first scan."""
     at = 2
     while at + 4 <= len(data):
         if data[at] != 0xFF:
@@ -110,7 +110,7 @@ def _read_quantization(body: bytes, quantization: dict[int, np.ndarray]) -> None
 
 
 def _read_huffman(body: bytes, tables: dict[int, HuffmanTable]) -> None:
-    """Tables by number, 16 added for those of AC coefficients; codes of one length count up."""
+    """Read tables by number, with 16 added for those of AC coefficients; codes of one length count up."""
     while body:
         counts, at, code = body[1:17], 17, 0
         table: HuffmanTable = {}
@@ -131,7 +131,7 @@ def _read_frame(body: bytes) -> _Frame:
     parts = [body[6 + 3 * i : 9 + 3 * i] for i in range(count)]
     components = {p[0]: _Component(p[1] >> 4, p[1] & 15, p[2]) for p in parts}
     if count == 1:
-        # A single component is not interleaved: its sampling factors mean nothing.
+        # A single component is not interleaved: its sampling factors do not apply.
         components = {p[0]: _Component(1, 1, p[2]) for p in parts}
     frame = _Frame(height, width, components)
     across, down = frame.sampling
@@ -146,7 +146,7 @@ def _read_frame(body: bytes) -> _Frame:
 
 
 class _Bits:
-    """Reads bits, most significant first; stuffed zero bytes are skipped, restart markers found by `restart`."""
+    """Reader of bits, most significant first; stuffed zero bytes are skipped, restart markers found by `restart`."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -176,7 +176,7 @@ class _Bits:
         raise HostError("the JPEG data is damaged: no such Huffman code")
 
     def value(self, size: int) -> int:
-        """A signed number of `size` bits; those without the highest bit are negative."""
+        """Return a signed number of `size` bits; those without the highest bit are negative."""
         if size == 0:
             return 0
         bits = self.read(size)
@@ -253,7 +253,9 @@ def _assemble(frame: _Frame, quantization: dict[int, np.ndarray]) -> np.ndarray:
 
 
 def _inverse_dct(coefficients: np.ndarray) -> np.ndarray:
-    """Blocks [rows, columns, 64] to samples 0 to 255 [rows, columns, 8, 8]: Loeffler's DCT in 13-bit fixed point."""
+    """Transform blocks [rows, columns, 64] to samples 0 to 255 [rows, columns, 8, 8]: Loeffler's DCT in 13-bit fixed
+    point.
+    """
     blocks = coefficients.reshape(*coefficients.shape[:2], 8, 8).astype(np.int64)
     first = _dct_pass(np.moveaxis(blocks, 2, 0), 11)
     second = _dct_pass(np.moveaxis(np.moveaxis(first, 0, 2), 3, 0), 18)
@@ -261,7 +263,7 @@ def _inverse_dct(coefficients: np.ndarray) -> np.ndarray:
 
 
 def _dct_pass(x: np.ndarray, shift: int) -> np.ndarray:
-    """One dimension, along the first axis; the result is divided by 2^shift, rounded."""
+    """Transform along the first axis; the result is divided by 2^shift, rounded."""
     common = (x[2] + x[6]) * 4433
     even2, even3 = common - x[6] * 15137, common + x[2] * 6270
     even0, even1 = (x[0] + x[4]) << 13, (x[0] - x[4]) << 13
@@ -277,7 +279,7 @@ def _dct_pass(x: np.ndarray, shift: int) -> np.ndarray:
 
 
 def _upsample(plane: np.ndarray, down: int, across: int) -> np.ndarray:
-    """A plane at full size. Factors of two interpolate, as libjpeg's "fancy" upsampling does; others repeat."""
+    """Return a plane at full size. Factors of two interpolate, as libjpeg's "fancy" upsampling does; others repeat."""
     if (down, across) == (2, 2) and plane.shape[1] > 2:
         left, right = _neighbours(_interleave(*_neighbours(plane, 0), 0), 1)
         return _interleave((left + 8) >> 4, (right + 7) >> 4, 1)
@@ -291,7 +293,7 @@ def _upsample(plane: np.ndarray, down: int, across: int) -> np.ndarray:
 
 
 def _neighbours(plane: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Three times each sample plus the one before, and plus the one after (at the ends itself)."""
+    """Return three times each sample plus the one before, and plus the one after; at the ends plus itself."""
     size = plane.shape[axis]
     before = np.take(plane, np.maximum(np.arange(size) - 1, 0), axis)
     after = np.take(plane, np.minimum(np.arange(size) + 1, size - 1), axis)

@@ -23,7 +23,7 @@ def _binarizer(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def _with_table(attrs: Attrs) -> Attrs:
-    """The attributes of a label encoder, with what is looked up."""
+    """Return the attributes of a label encoder with its lookup table."""
     table = dict(zip(attrs["keys"], attrs["results"], strict=True))
     # NaN is unequal to itself, yet the standard lets it be a key.
     of_nan = next((result for key, result in table.items() if key != key), attrs["default"])
@@ -31,7 +31,7 @@ def _with_table(attrs: Attrs) -> Attrs:
 
 
 def _label_encoder(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """attrs: `keys`, `results` (equally long lists), `default`, and the output's `dtype`."""
+    """Compute LabelEncoder. Attributes: `keys`, `results` (equally long lists), `default`, and the output's `dtype`."""
     (x,) = inputs
     if "table" not in attrs:
         attrs = _with_table(attrs)
@@ -80,7 +80,7 @@ _AGGREGATES: Mapping[int, tuple[np.ufunc, float]] = {
 
 
 def _member_sets(attrs: Attrs) -> dict[int, np.ndarray]:
-    """For each node that tests membership, its members: the groups between NaNs, in the order of the nodes."""
+    """Return the members for each node that tests membership: the groups between NaNs, in the order of the nodes."""
     groups: list[list[float]] = [[]]
     for value in attrs.get("membership_values") or ():
         if value == value:
@@ -94,7 +94,7 @@ def _member_sets(attrs: Attrs) -> dict[int, np.ndarray]:
 
 
 def _leaves_of(x: np.ndarray, root: int, members: Mapping[int, np.ndarray], attrs: Attrs) -> np.ndarray:
-    """The leaf that each row of x reaches in the tree at `root`."""
+    """Return the leaf that each row of x reaches in the tree at `root`."""
     children = (np.asarray(attrs["nodes_falsenodeids"]), np.asarray(attrs["nodes_truenodeids"]))
     ends = (np.asarray(attrs["nodes_falseleafs"]), np.asarray(attrs["nodes_trueleafs"]))
     at, done = np.full(len(x), root), np.zeros(len(x), bool)
@@ -125,7 +125,7 @@ def _decide(values: np.ndarray, node: int, members: Mapping[int, np.ndarray], at
 
 
 def _probit(share: float) -> float:
-    """The number below which a share of a normal distribution lies; NaN of what is no share."""
+    """Return the quantile of the standard normal distribution; NaN outside [0, 1]."""
     from statistics import NormalDist
 
     if 0 < share < 1:
@@ -142,7 +142,7 @@ def _transformed(scores: np.ndarray, how: int) -> np.ndarray:
         return np.vectorize(_probit, otypes=[np.float64])(scores)
     if how not in (1, 3):
         raise HostError(f"unknown post_transform {how}; known: 0 none, 1 softmax, 2 logistic, 3 softmax_zero, 4 probit")
-    # softmax_zero leaves scores of exactly zero out of the sum, and zero.
+    # softmax_zero excludes scores of exactly zero from the sum, and sets them to zero.
     powers = np.exp(scores - scores.max(-1, keepdims=True))
     powers = np.where(scores == 0, 0, powers) if how == 3 else powers
     total = powers.sum(-1, keepdims=True)
@@ -155,4 +155,4 @@ TABLE: Mapping[str, HostFn] = {
 }  # fmt: skip
 
 PREPARE: Mapping[str, Callable[[Attrs], Attrs]] = {"LabelEncoder": _with_table}
-"""By operator: its attributes, and what it finds from them once for all runs."""
+"""By operator, the function that computes once, for all runs, what depends on its attributes alone."""

@@ -1,4 +1,4 @@
-"""Maps, which are Python dicts: of classes to scores, and of words or numbers to what they count."""
+"""Operators on maps, which are Python dicts: of classes to scores, and of words or numbers to counts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from .common import Attrs, HostError, HostFn, numpy_dtype
 from .strings import string_array
 
 FEW_ROWS = 8
-"""Fewer maps are each made of pairs; of more, copies of one map are filled key by key, which takes half the time."""
+"""Up to so many maps are each built from pairs; more are filled key by key from copies of one map, which takes half the
+time.
+"""
 
 
 def _zip_map(inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
-    """attrs: `keys`, one for each column. A row becomes a map; of a vector, which is one row, there is one map."""
+    """Compute ZipMap. `keys`: one for each column. Each row becomes a map; a vector counts as one row."""
     (x,) = inputs
     keys = attrs["keys"]
     if x.ndim not in (1, 2) or x.shape[-1] != len(keys):
@@ -32,15 +34,17 @@ def _zip_map(inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 
 
 def _dict_vectorizer(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """attrs: `keys` in the order of the columns, and the result's `dtype`. What is not in the map is 0, or no text."""
+    """Compute DictVectorizer. `keys`: in the order of the columns; `dtype`: of the result. Keys absent from the map
+    give 0, or an empty text.
+    """
     (found,) = inputs
     absent = "" if attrs["dtype"] == "string" else 0
     return [_row([found.get(key, absent) for key in attrs["keys"]], attrs["dtype"])]
 
 
 def _cast_map(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """Values in the order of their keys; in the form SPARSE each at the place that its key says, others are
-    0, or the text that ONNX Runtime writes.
+    """Compute CastMap: the values in the order of their keys; in the form SPARSE each at the index that its key says,
+    others are 0, or the text that ONNX Runtime writes.
     """
     (found,) = inputs
     dtype, cast = attrs["dtype"], _CASTS[attrs["dtype"]]

@@ -15,7 +15,7 @@ ALIASING = frozenset({"reshape", "transpose", "broadcast_to", "slice"})
 
 
 def reshape_array(x: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """`x` with another shape, one entry of which may be -1. Raises `HostError` if the elements do not fit."""
+    """Return `x` with another shape, one entry of which may be -1. Raises `HostError` if the elements do not fit."""
     try:
         return x.reshape(tuple(shape))
     except ValueError as error:
@@ -31,7 +31,7 @@ def _transpose(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def broadcast_array(x: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """A read-only view of `x` broadcast to `shape`. Raises `HostError` if it does not broadcast."""
+    """Return a read-only view of `x` broadcast to `shape`. Raises `HostError` if it does not broadcast."""
     try:
         return np.broadcast_to(x, tuple(shape))
     except ValueError as error:
@@ -69,7 +69,9 @@ def _concat(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def pad_array(x: np.ndarray, before: Sequence[int], after: Sequence[int], mode: str, value: Any = None) -> np.ndarray:
-    """`x` with `before` and `after` elements added a dimension (all >= 0); `value` (zero) is for mode constant."""
+    """Return `x` with `before` and `after` elements added per dimension (all >= 0); `value` (zero) is for mode
+    constant.
+    """
     widths = list(zip(before, after, strict=True))
     if mode == "constant":
         shape = tuple(b + d + a for d, (b, a) in zip(x.shape, widths, strict=True))
@@ -87,7 +89,7 @@ def pad_array(x: np.ndarray, before: Sequence[int], after: Sequence[int], mode: 
 
 
 def _source_index(size: int, before: int, after: int, mode: str) -> np.ndarray:
-    """For each position along a padded axis, the position in the unpadded one."""
+    """Return, for each position along a padded axis, its position in the unpadded one."""
     position = np.arange(-before, size + after)
     if mode == "edge":
         return np.clip(position, 0, size - 1)
@@ -119,7 +121,7 @@ def _gather(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     x, indices = inputs
     axis = attrs["axis"]
     picked = np.take(x, check_indices(indices, x.shape[axis], axis), axis=axis)
-    return [np.asarray(picked, x.dtype)]  # of one element numpy gives no array; a text's is not of objects by itself
+    return [np.asarray(picked, x.dtype)]  # for one element numpy gives no array, and for a text no object array
 
 
 def _gather_elements(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""ImageDecoder: PNG, BMP, PNM, TIFF and baseline JPEG files to pixels, with the standard library alone."""
+"""ImageDecoder: decodes PNG, BMP, PNM, TIFF and baseline JPEG files with the standard library alone."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .jpeg import decode_jpeg
 
 
 def _image_decoder(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """The operand holds the bytes of a file; the output is uint8 [height, width, channels]."""
+    """Compute ImageDecoder. The operand holds the bytes of a file; the output is uint8 [height, width, channels]."""
     pixels = decode_image(np.ascontiguousarray(inputs[0], np.uint8).tobytes())
     return [_in_format(pixels, attrs.get("pixel_format", "RGB"))]
 
 
 def decode_image(data: bytes) -> np.ndarray:
-    """The pixels of an image file, uint8 [height, width, 1 or 3]. Raises `HostError` for formats it does not read."""
+    """Return the pixels of an image file, uint8 [height, width, 1 or 3]. Raises `HostError` for unsupported formats."""
     try:
         if data.startswith(b"\xff\xd8"):
             return decode_jpeg(data)
@@ -50,7 +50,7 @@ def _in_format(pixels: np.ndarray, pixel_format: str) -> np.ndarray:
 
 
 def _luma(pixels: np.ndarray) -> np.ndarray:
-    """ITU-R 601 luma in 16-bit fixed point."""
+    """Return the ITU-R 601 luma, in 16-bit fixed point."""
     weighted = pixels.astype(np.int32) @ np.array([19595, 38470, 7471], np.int32)
     return ((weighted + 0x8000) >> 16).astype(np.uint8)[..., None]
 
@@ -88,7 +88,7 @@ def _png(data: bytes) -> np.ndarray:
 
 
 def _png_samples(rows: np.ndarray, count: int, depth: int) -> np.ndarray:
-    """One byte a sample; of 16 bits the upper ones."""
+    """Return one byte per sample; of 16-bit samples the upper byte."""
     if depth == 8:
         return rows
     if depth == 16:
@@ -98,7 +98,7 @@ def _png_samples(rows: np.ndarray, count: int, depth: int) -> np.ndarray:
 
 
 def _unfiltered(data: bytes, height: int, row_bytes: int, pixel_bytes: int) -> np.ndarray:
-    """Rows with PNG's prediction undone; every row is preceded by the number of its filter."""
+    """Return rows with PNG's prediction undone; every row is preceded by the number of its filter."""
     lines = np.frombuffer(data, np.uint8)[: height * (row_bytes + 1)].reshape(height, row_bytes + 1)
     above = np.zeros(row_bytes + pixel_bytes, np.int32)
     result = np.empty((height, row_bytes), np.uint8)
@@ -112,7 +112,7 @@ def _unfiltered(data: bytes, height: int, row_bytes: int, pixel_bytes: int) -> n
 
 
 def _undo_filter(kind: int, row: np.ndarray, above: np.ndarray, step: int) -> None:
-    """In place; the first `step` entries stand for the pixel left of the row, which is zero."""
+    """Undo a filter in place; the first `step` entries stand for the pixel left of the row, which is zero."""
     if kind == 0:
         return
     if kind == 2:
@@ -150,7 +150,7 @@ def _bmp(data: bytes) -> np.ndarray:
         (count,) = struct.unpack_from("<I", data, 46)
         palette = np.frombuffer(data, np.uint8, 4 * (count or 256), 14 + header).reshape(-1, 4)
         pixels = palette[pixels[..., 0]]
-    return np.ascontiguousarray(pixels[..., 2::-1])  # from blue, green, red
+    return np.ascontiguousarray(pixels[..., 2::-1])  # stored as blue, green, red
 
 
 def _pnm(data: bytes) -> np.ndarray:
@@ -199,7 +199,7 @@ def _tiff(data: bytes) -> np.ndarray:
 
 
 def _tiff_tags(data: bytes, order: str) -> dict[int, tuple[int, ...]]:
-    """The whole-number tags of the first image."""
+    """Return the integer tags of the first image."""
     (at,) = struct.unpack_from(order + "I", data, 4)
     (count,) = struct.unpack_from(order + "H", data, at)
     tags: dict[int, tuple[int, ...]] = {}

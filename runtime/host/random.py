@@ -1,6 +1,7 @@
-"""Random tensors from numpy's Philox generator. With a seed the result is the same in every run; without, never.
+"""Random tensors from numpy's Philox generator. With a seed every run gives the same result, without one a different
+result.
 
-ONNX does not fix the generator, so values differ from other runtimes; distributions, shapes and dtypes do not.
+ONNX does not specify the generator, so values differ from other runtimes; distributions, shapes and dtypes do not.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from .common import Attrs, HostFn, computing, narrow, numpy_dtype, widen
 
 
 def _generator(attrs: Attrs) -> np.random.Generator:
-    """`seed` is a float in ONNX; its bits seed the generator. Without it the operating system supplies entropy."""
+    """Return a generator. ONNX's `seed` is a float, whose bits seed it; without one the operating system supplies
+    entropy.
+    """
     seed = attrs.get("seed")
     key = None if seed is None else int.from_bytes(struct.pack("<d", float(seed)), "little")
     return np.random.Generator(np.random.Philox(key))
@@ -42,7 +45,7 @@ def _bernoulli(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def _multinomial(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """Draws `sample_size` classes a row of unnormalised log-probabilities."""
+    """Draw `sample_size` classes per row from unnormalised log-probabilities."""
     logits = widen(inputs[0]).astype(np.float64)
     generator = _generator(attrs)
     with computing():
@@ -55,7 +58,9 @@ def _multinomial(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def _dropout(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """Operands: data, ratio (absent: 0.5), training_mode (absent: False). Outputs: data and the mask of kept ones."""
+    """Compute Dropout. Operands: data, ratio (absent: 0.5), training_mode (absent: False). Outputs: data and the mask
+    of kept elements.
+    """
     x = inputs[0]
     ratio = 0.5 if len(inputs) < 2 or inputs[1] is None else float(np.asarray(inputs[1]).reshape(()))
     training = len(inputs) > 2 and inputs[2] is not None and bool(np.asarray(inputs[2]).reshape(()))
@@ -66,7 +71,7 @@ def _dropout(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 NON_DETERMINISTIC = frozenset({"RandomNormal", "RandomUniform", "Bernoulli", "Multinomial", "Dropout"})
-"""Operators that may give another result each time; never to be folded or merged."""
+"""Operators whose result may differ each time; never to be folded or merged."""
 
 TABLE: Mapping[str, HostFn] = {
     "RandomNormal": _normal, "RandomUniform": _uniform, "Bernoulli": _bernoulli, "Multinomial": _multinomial,

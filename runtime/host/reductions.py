@@ -1,4 +1,4 @@
-"""Reductions over whole axes, running sums and products, and the positions of extremes."""
+"""Reductions over whole axes, cumulative sums and products, and arg-max and arg-min."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .common import Attrs, HostError, HostFn, computing, narrow, widen
 
 
 def lowest(dtype: np.dtype) -> Any:
-    """The identity of max in a dtype that numpy computes in: -inf, False, or the least integer."""
+    """Return the identity of max in a dtype that numpy computes in: -inf, False, or the least integer."""
     if dtype.kind == "f":
         return -np.inf
     return False if dtype.kind == "b" else np.iinfo(dtype).min
 
 
 def highest(dtype: np.dtype) -> Any:
-    """The identity of min: inf, True, or the greatest integer."""
+    """Return the identity of min: inf, True, or the greatest integer."""
     if dtype.kind == "f":
         return np.inf
     return True if dtype.kind == "b" else np.iinfo(dtype).max
@@ -51,7 +51,7 @@ REDUCERS: Mapping[str, Callable[[np.ndarray, tuple[int, ...], bool], Any]] = {
 
 
 def reduce_array(reducer: str, x: np.ndarray, axes: Sequence[int], keepdims: bool) -> np.ndarray:
-    """`x` folded over `axes` (none: a copy). Small floats accumulate in float32, integers wrap around."""
+    """Return `x` reduced over `axes` (none: a copy). Small floats accumulate in float32, integers wrap around."""
     with computing():
         return narrow(REDUCERS[reducer](widen(x), tuple(axes), bool(keepdims)), x.dtype)
 
@@ -79,7 +79,9 @@ def _arg_extreme(function: Callable[..., Any]) -> HostFn:
 
 
 def cumulative_array(x: np.ndarray, axis: int, reducer: str, exclusive: bool, reverse: bool) -> np.ndarray:
-    """The running sum or prod along `axis`; `exclusive` leaves out the element itself, `reverse` runs from the end."""
+    """Return the cumulative sum or product along `axis`; `exclusive` leaves out the element itself, `reverse` runs from
+    the end.
+    """
     wide = widen(x)
     if reverse:
         wide = np.flip(wide, axis)

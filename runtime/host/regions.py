@@ -11,8 +11,8 @@ from .common import Attrs, HostError, HostFn, narrow, widen
 
 
 def _roi_align(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """Operands: x[N,C,H,W], or [N,H,W,C] where the layout is NXC, rois[R,4] (x1, y1, x2, y2), batch_indices[R]. Every
-    bin takes `ratio` samples an axis, or ceil(its size) if that is 0.
+    """Compute RoiAlign. Operands: x[N,C,H,W], or [N,H,W,C] where the layout is NXC, rois[R,4] (x1, y1, x2, y2),
+    batch_indices[R]. Every bin takes `ratio` samples per axis, or ceil(its size) if that is 0.
 
     attrs: mode (avg, max), size (bins), ratio, scale, offset (subtracted from scaled coordinates), layout (NCX).
     """
@@ -33,7 +33,7 @@ def _roi_align(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 def _region_taps(
     start: float, end: float, bins: int, size: int, at_least_one: bool, ratio: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Places and weights [2, bins, samples] of the two neighbours of every sample along one axis."""
+    """Return the positions and weights [2, bins, samples] of the two neighbours of every sample along one axis."""
     extent = max(end - start, 1.0) if at_least_one else end - start
     count = (ratio or max(int(np.ceil(extent / bins)), 0)) if size else 0
     width = extent / bins
@@ -49,7 +49,7 @@ def _region_taps(
 def _pooled(
     image: np.ndarray, rows: tuple[np.ndarray, np.ndarray], columns: tuple[np.ndarray, np.ndarray], mode: str
 ) -> np.ndarray:
-    """[C, bins, bins]: the samples of each bin averaged, or (max) the largest weighted neighbour."""
+    """Return [C, bins, bins]: the samples of each bin averaged, or (max) the largest weighted neighbour."""
     (row_places, row_weights), (column_places, column_weights) = rows, columns
     shape = (image.shape[0], row_places.shape[1], column_places.shape[1])
     if row_places.shape[2] == 0 or column_places.shape[2] == 0:

@@ -28,7 +28,7 @@ def _apply(x: np.ndarray, index: Any, updates: np.ndarray, reduction: str) -> np
 def scatter_elements_array(
     x: np.ndarray, indices: np.ndarray, updates: np.ndarray, axis: int, reduction: str
 ) -> np.ndarray:
-    """ONNX ScatterElements; `axis` counted from the front."""
+    """Compute ONNX ScatterElements; `axis` counted from the front."""
     if indices.shape != updates.shape or indices.ndim != x.ndim:
         raise HostError(
             f"indices of shape {indices.shape} and updates of shape {updates.shape} do not fit data of shape {x.shape}"
@@ -41,7 +41,7 @@ def scatter_elements_array(
 
 
 def scatter_nd_array(x: np.ndarray, indices: np.ndarray, updates: np.ndarray, reduction: str) -> np.ndarray:
-    """ONNX ScatterND."""
+    """Compute ONNX ScatterND."""
     depth = indices.shape[-1]
     if depth > x.ndim or updates.shape != (*indices.shape[:-1], *x.shape[depth:]):
         raise HostError(

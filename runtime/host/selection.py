@@ -31,7 +31,9 @@ def _compress(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def _unique(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """Outputs: the values, then for each its first index, for each element its value's index, and the counts."""
+    """Compute Unique. Outputs: the values, then for each its first index, for each element its value's index, and the
+    counts.
+    """
     x = inputs[0]
     axis = attrs.get("axis")
     slices = x.reshape(-1) if axis is None else np.moveaxis(x, normalized_axis(axis, x.ndim), 0)
@@ -48,7 +50,7 @@ def _unique(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def _distinct(slices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """First index, inverse and counts of the distinct entries along axis 0, in ascending order."""
+    """Return first index, inverse and counts of the distinct entries along axis 0, in ascending order."""
     if slices.dtype.kind == "O":
         keys = [tuple(np.asarray(s, object).reshape(-1)) for s in slices]
         ordered = sorted(set(keys))
@@ -67,7 +69,7 @@ def _distinct(slices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _row_order(rows: np.ndarray) -> np.ndarray:
-    """Numbers of rows as dictionaries order them; NaN is above all numbers, and of equal rows the first comes first."""
+    """Return the row numbers in lexicographic order; NaN sorts above all numbers, and equal rows keep their order."""
     return np.lexsort(rows.T[::-1]) if rows.shape[1] else np.arange(len(rows))
 
 
@@ -93,7 +95,7 @@ def _non_max_suppression(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray
 
 
 def _suppress(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """For each class of each image the numbers of the boxes that are kept, and how many."""
+    """Return, for each class of each image, the numbers of the boxes that are kept, and their count."""
     boxes, scores, most, overlap, least = inputs
     corners = _corners(boxes, attrs["centers"])
     places, counts = np.zeros(scores.shape, np.int64), np.zeros(scores.shape[:2], np.int64)
@@ -104,14 +106,14 @@ def _suppress(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def _kept(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """What suppress found, as NonMaxSuppression gives it: [selected, 3], image, class and box."""
+    """Return the kept boxes as NonMaxSuppression does: [selected, 3], image, class and box."""
     places, counts = inputs
     found = np.arange(places.shape[-1]) < counts[..., None]
     return [np.concatenate([np.argwhere(found)[:, :2], places[found][:, None]], 1).astype(np.int64)]
 
 
 def _tally(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """How many of each `block` elements of a mask are true."""
+    """Return the number of true elements in each `block` elements of a mask."""
     mask, block = np.asarray(inputs[0]).reshape(-1), attrs["block"]
     padded = np.zeros(-(-mask.size // block) * block, bool)
     padded[: mask.size] = mask
@@ -119,7 +121,7 @@ def _tally(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def _compact(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """Where a mask is true, [rank, count]."""
+    """Return the positions where a mask is true, [rank, count]."""
     return [np.stack(np.nonzero(inputs[0])).astype(np.int64)]
 
 
@@ -127,7 +129,7 @@ _NO_BYTES = b"\0"
 
 
 def _extent(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """A tensor that has these sizes, and takes no memory."""
+    """Return a tensor of these sizes that takes no memory."""
     sizes = [int(size) for size in inputs[0].tolist()]
     if min(sizes, default=0) < 0:
         raise HostError(f"a size that the model computes is {min(sizes)}")
@@ -135,7 +137,9 @@ def _extent(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def _required(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """Counts whose last ones must be some sizes, where these are not negative. No counts are as good as zeros."""
+    """Return the counts, checked: the last ones must equal the given sizes where these are not negative. No counts mean
+    zeros.
+    """
     counts, sizes = np.asarray(inputs[0]), np.asarray(inputs[1])
     last = np.concatenate([np.zeros(sizes.size, counts.dtype), counts.reshape(-1)])[-sizes.size :]
     wrong = np.flatnonzero((sizes >= 0) & (last != sizes))
@@ -148,7 +152,7 @@ def _required(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def _corners(boxes: np.ndarray, center_point_box: int) -> np.ndarray:
-    """Boxes as [.., y_min, x_min, y_max, x_max]."""
+    """Return boxes as [.., y_min, x_min, y_max, x_max]."""
     if center_point_box:
         x, y, width, height = np.moveaxis(boxes, -1, 0)
         return np.stack([y - height / 2, x - width / 2, y + height / 2, x + width / 2], -1)
@@ -157,7 +161,7 @@ def _corners(boxes: np.ndarray, center_point_box: int) -> np.ndarray:
 
 
 def _kept_boxes(corners: np.ndarray, scores: np.ndarray, most: int, iou: float, least: Any) -> list[int]:
-    """The boxes that greedy suppression keeps, best score first (of equals the lower index)."""
+    """Return the boxes that greedy suppression keeps, best score first (of equal ones the lower index)."""
     order = np.argsort(-scores, kind="stable")
     if least is not None:
         order = order[scores[order] > least]
@@ -171,7 +175,7 @@ def _kept_boxes(corners: np.ndarray, scores: np.ndarray, most: int, iou: float, 
 
 
 def _intersection_over_union(box: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Zero wherever two boxes do not meet or one has no area."""
+    """Return the intersection over union; zero wherever two boxes do not intersect or one has no area."""
     sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
     shared = np.prod(np.maximum(sides, 0), -1)
     area, areas = np.prod(box[2:] - box[:2]), np.prod(others[:, 2:] - others[:, :2], -1)

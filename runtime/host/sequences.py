@@ -13,11 +13,11 @@ from .common import Attrs, HostError, HostFn, ints, normalized_axis, optional_op
 ALIASING = frozenset({
     "Identity", "Optional", "OptionalGetElement", "SequenceAt", "SequenceConstruct", "SequenceErase", "SequenceInsert",
 })  # fmt: skip
-"""Operators of this module whose results hold their operands themselves."""
+"""Operators of this module whose results may contain their operands themselves."""
 
 
 def _position(position: Any, length: int, last: int) -> int:
-    """A position counted from the front, from 0 to `last`."""
+    """Return a position counted from the front, from 0 to `last`."""
     where = scalar_int(position)
     if not -length <= where <= last:
         raise HostError(f"position {where} is out of range for a sequence of {length}")

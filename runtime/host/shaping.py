@@ -72,7 +72,7 @@ def _tile(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def slice_index(shape: Sequence[int], starts: Any, ends: Any, axes: Any, steps: Any) -> tuple[slice, ...]:
-    """The Python index of an ONNX Slice: bounds are clamped to the dimension, steps may be negative."""
+    """Return the Python index of an ONNX Slice: bounds are clamped to the dimension, steps may be negative."""
     firsts, lasts = ints(starts), ints(ends)
     where = normalized_axes(range(len(firsts)) if axes is None else axes, len(shape))
     strides = (1,) * len(firsts) if steps is None else ints(steps)
@@ -112,7 +112,7 @@ def _pad(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     for axis, (b, a) in enumerate(zip(before, after, strict=True)):
         if x.shape[axis] + min(b, 0) + min(a, 0) < 0:
             raise HostError(f"pads {b} and {a} remove more than the {x.shape[axis]} elements of axis {axis}")
-    # Negative pads cut off.
+    # Negative pads crop.
     inner = x[tuple(slice(max(-b, 0), d - max(-a, 0)) for d, b, a in zip(x.shape, before, after, strict=True))]
     value = optional_operand(inputs, 2)
     return [
@@ -148,7 +148,7 @@ def _split(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def _even_sizes(size: int, parts: int) -> list[int]:
-    """`parts` equal chunks, the last one smaller if need be."""
+    """Return the sizes of `parts` equal chunks, the last one smaller if need be."""
     chunk = -(-size // parts)
     return [max(0, min(chunk, size - i * chunk)) for i in range(parts)]
 
@@ -184,7 +184,7 @@ def _range(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def _constant_of_shape(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """Operands: the shape, and the value as a tensor of one element."""
+    """Compute ConstantOfShape. Operands: the shape, and the value as a tensor of one element."""
     shape, value = inputs
     return [np.full(ints(shape), np.asarray(value).reshape(-1)[0], np.asarray(value).dtype)]
 

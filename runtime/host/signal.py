@@ -11,7 +11,7 @@ from .common import Attrs, HostError, HostFn, narrow, normalized_axis, numpy_dty
 
 
 def _as_complex(x: np.ndarray) -> np.ndarray:
-    """A signal [.., 1] (real) or [.., 2] (real, imaginary) as complex128 [..]."""
+    """Return a signal [.., 1] (real) or [.., 2] (real, imaginary) as complex128 [..]."""
     if x.ndim < 1 or x.shape[-1] not in (1, 2):
         raise HostError(f"the last dimension of a signal is 1 or 2, not as in {x.shape}")
     wide = widen(x).astype(np.float64)
@@ -23,7 +23,7 @@ def _as_pairs(z: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _dft(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """Operands: signal [.., 1 or 2], length (absent: that of the axis), axis (absent: -2)."""
+    """Compute DFT. Operands: signal [.., 1 or 2], length (absent: that of the axis), axis (absent: -2)."""
     x, length, axis_operand = inputs[0], optional_operand(inputs, 1), optional_operand(inputs, 2)
     axis = normalized_axis(-2 if axis_operand is None else scalar_int(axis_operand), x.ndim)
     if axis == x.ndim - 1:
@@ -43,7 +43,9 @@ def _dft(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def _stft(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """Operands: signal [N, samples, 1 or 2], frame step, window, frame length. Output [N, frames, bins, 2]."""
+    """Compute STFT. Operands: signal [N, samples, 1 or 2], frame step, window, frame length. Output [N, frames, bins,
+    2].
+    """
     x, step = inputs[0], scalar_int(inputs[1])
     window, length = optional_operand(inputs, 2), optional_operand(inputs, 3)
     if length is not None:
@@ -63,7 +65,9 @@ def _stft(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def _window(function: Callable[[np.ndarray], np.ndarray]) -> HostFn:
-    """A window of the size in the one operand; `function` takes the phase, 0 to 2 pi over the period."""
+    """Return an operator that computes a window of the size in its operand; `function` takes the phase, 0 to 2 pi over
+    the period.
+    """
 
     def run(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
         size = scalar_int(inputs[0])
@@ -75,7 +79,9 @@ def _window(function: Callable[[np.ndarray], np.ndarray]) -> HostFn:
 
 
 def _mel_weight_matrix(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """Operands: mel bins, DFT length, sample rate, lower and upper edge in hertz. Output [length / 2 + 1, mel bins]."""
+    """Compute MelWeightMatrix. Operands: mel bins, DFT length, sample rate, lower and upper edge in hertz. Output
+    [length / 2 + 1, mel bins].
+    """
     bins, length, rate = (scalar_int(v) for v in inputs[:3])
     low, high = (2595 * np.log10(1 + float(np.asarray(v).reshape(())) / 700) for v in inputs[3:5])
     mels = low + np.arange(bins + 2) * (high - low) / (bins + 2)

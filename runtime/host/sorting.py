@@ -11,7 +11,8 @@ from .common import Attrs, HostError, HostFn, widen
 
 
 def top_k_arrays(x: np.ndarray, k: int, axis: int, largest: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Values and int64 indices of the `k` extreme elements along `axis`, most extreme first; of equals the lower index.
+    """Return the values and int64 indices of the `k` extreme elements along `axis`, most extreme first; of equal ones
+    the lower index first.
 
     NaN counts as larger than every number. Raises `HostError` if there are fewer than `k` elements.
     """

@@ -16,7 +16,7 @@ _CASES: Mapping[str, Callable[[str], str]] = {"NONE": str, "LOWER": str.lower, "
 
 
 def string_array(items: Sequence[str], shape: Sequence[int]) -> np.ndarray:
-    """An object array of `shape` holding `items` in row-major order."""
+    """Return an object array of `shape` holding `items` in row-major order."""
     result = np.empty(len(items), object)
     result[:] = items
     return result.reshape(tuple(shape))
@@ -32,7 +32,9 @@ def _concat(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def _split(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """Outputs: the parts, filled up with empty strings to equal numbers, and how many parts there are of each."""
+    """Compute StringSplit. Outputs: the parts, padded with empty strings to equal numbers, and the number of parts of
+    each text.
+    """
     (x,) = inputs
     most = attrs.get("maxsplit")
     rows = [text.split(attrs.get("delimiter") or None, -1 if most is None else most) for text in texts_of(x)]
@@ -86,7 +88,7 @@ def _tf_idf(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def _ngram_columns(attrs: Attrs, columns: Sequence[int]) -> dict[tuple[Any, ...], int]:
-    """The output column of every n-gram of the pool whose length is asked for."""
+    """Return the output column of every n-gram of the pool that has a requested length."""
     pool = list(attrs.get("pool_int64s") or attrs.get("pool_strings") or ())
     starts = [*attrs["ngram_counts"], len(pool)]
     result: dict[tuple[Any, ...], int] = {}
@@ -100,7 +102,7 @@ def _ngram_columns(attrs: Attrs, columns: Sequence[int]) -> dict[tuple[Any, ...]
 
 
 def _ngrams_of(items: Sequence[Any], attrs: Attrs) -> Iterator[tuple[Any, ...]]:
-    """Every n-gram of a row, its items `skip` apart; skips make no difference to single items, which count once."""
+    """Yield every n-gram of a row, its items up to `skip` apart; single items count once, whatever the skip."""
     for length in range(attrs["min_gram_length"], attrs["max_gram_length"] + 1):
         for distance in range(1, attrs["max_skip_count"] + 2) if length > 1 else (1,):
             span = distance * (length - 1) + 1

@@ -1,4 +1,4 @@
-"""Texts cut into tokens, as ONNX Runtime's Tokenizer does."""
+"""Tokenizer, compatible with ONNX Runtime's."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _START, _END = "\x02", "\x03"
 
 
 def _tokenize(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """Tokens of each text along a new last axis, filled up with `pad_value` to equal numbers.
+    """Return the tokens of each text along a new last axis, padded with `pad_value` to equal numbers.
 
-    `token` is a regular expression of tokens; without it each of `separators` cuts in turn, and without these every
-    character is a token. Tokens of fewer than `mincharnum` characters are left out. `mark` puts a character before the
-    tokens of a text and one after them.
+    `token` is a regular expression for tokens; without it the text is split at each of `separators` in turn, and
+    without these every character is a token. Tokens of fewer than `mincharnum` characters are left out. `mark` adds
+    start and end markers around the tokens of a text.
     """
     (x,) = inputs
     least = attrs["mincharnum"]

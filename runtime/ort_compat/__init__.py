@@ -1,12 +1,12 @@
-"""Artifacts with ONNX Runtime's interface, so that a program tries them by one import.
+"""ONNX Runtime's interface to artifacts, so that a program can try them by changing one import.
 
     import tilestitch.runtime.ort_compat as onnxruntime
 
     session = onnxruntime.InferenceSession("model.tsm", providers=["CPUExecutionProvider"])
     outputs = session.run(None, {"x": x})
 
-What is here behaves as there; errors are those of `tilestitch.runtime`. Options that mean nothing for a model that is
-compiled already are taken and not looked at; those that ask for something that does not happen give a warning.
+Behaviour follows ONNX Runtime; errors are those of `tilestitch.runtime`. Options without meaning for a compiled model
+are accepted and ignored; options that request something that does not happen give a warning.
 """
 
 from __future__ import annotations
@@ -38,4 +38,4 @@ __all__ = [
 
 
 def set_default_logger_severity(severity: int) -> None:
-    """Nothing is logged here."""
+    """Do nothing: the runtime does not log."""

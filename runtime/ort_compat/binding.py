@@ -1,4 +1,4 @@
-"""IOBinding: where a session reads its inputs and writes its outputs, said once for many runs."""
+"""IOBinding: binds the memory of a session's inputs and outputs once for many runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class IOBinding:
         shape: Sequence[int],
         buffer_ptr: int,
     ) -> None:
-        """The memory at `buffer_ptr` is the caller's to keep."""
+        """Bind an input. The caller keeps the memory at `buffer_ptr` alive."""
         self._inputs[name] = array_at(buffer_ptr, element_type, shape, device_type)
 
     def bind_output(
@@ -52,7 +52,7 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """An output in new memory of the device, or at `buffer_ptr`."""
+        """Bind an output to new memory of the device, or to `buffer_ptr`."""
         if buffer_ptr is None:
             self._bind(name, device_type, None)
         else:
@@ -62,7 +62,7 @@ class IOBinding:
         self._bind(name, value.device_name(), value.value)
 
     def get_outputs(self) -> list[OrtValue]:
-        """The bound outputs of the last run."""
+        """Return the bound outputs of the last run."""
         return [OrtValue(result) for result in self._of_last_run().values()]
 
     def copy_outputs_to_cpu(self) -> list[Any]:
@@ -76,13 +76,13 @@ class IOBinding:
         self._devices.clear()
 
     def synchronize_inputs(self) -> None:
-        """A run reads its inputs when they are there."""
+        """Do nothing: a run waits for its inputs."""
 
     def synchronize_outputs(self) -> None:
-        """A run has ended when it returns."""
+        """Do nothing: runs are synchronous."""
 
     def run(self) -> None:
-        """Called by the session."""
+        """Run the session; called by `run_with_iobinding`."""
         on_device = any(device != "cpu" for device in self._devices.values())
         results = self._module.run(self._inputs, self._targets or None, on_device=on_device)
         bound = zip(self._devices.items(), in_order(results, list(self._devices))) if self._devices else ()

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class GraphOptimizationLevel(Enum):
-    """Not looked at: the compiler has done its work."""
+    """Ignored: optimisation happens at compile time."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -19,7 +19,7 @@ class GraphOptimizationLevel(Enum):
 
 
 class ExecutionMode(Enum):
-    """Not looked at: the order of kernels was chosen by the compiler."""
+    """Ignored: the compiler has chosen the order of kernels."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
@@ -27,7 +27,7 @@ class ExecutionMode(Enum):
 
 @dataclass
 class SessionOptions:
-    """`intra_op_num_threads` is the number of threads (0: the default). The others change nothing."""
+    """`intra_op_num_threads` is the number of threads (0: the default). The others have no effect."""
 
     intra_op_num_threads: int = 0
     inter_op_num_threads: int = 0
@@ -51,7 +51,7 @@ class SessionOptions:
         self._entries[key] = value
 
     def get_session_config_entry(self, key: str) -> str:
-        """Raises KeyError for one that was not added."""
+        """Return the value of an entry. Raises KeyError for one that was not added."""
         return self._entries[key]
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
@@ -72,7 +72,7 @@ class SessionOptions:
 
 @dataclass
 class RunOptions:
-    """None of them changes a run."""
+    """Options of a run; none has an effect."""
 
     log_severity_level: int = -1
     log_verbosity_level: int = 0
@@ -86,7 +86,7 @@ class RunOptions:
         self._entries[key] = value
 
     def get_run_config_entry(self, key: str) -> str:
-        """Raises KeyError for one that was not added."""
+        """Return the value of an entry. Raises KeyError for one that was not added."""
         return self._entries[key]
 
 

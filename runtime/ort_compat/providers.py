@@ -1,4 +1,4 @@
-"""Execution providers: which device they ask for."""
+"""Execution providers, and the devices that they name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def get_all_providers() -> list[str]:
 
 
 def get_available_providers() -> list[str]:
-    """Those with a device in this machine."""
+    """Return the providers with a device in this machine."""
     return get_all_providers() if _has_gpu() else [CPU]
 
 
@@ -29,15 +29,15 @@ def get_device() -> str:
 
 
 def providers_of(kind: str) -> list[str]:
-    """What runs an artifact for a target of this kind; the CPU runs host steps."""
+    """Return the providers that run an artifact for a target of this kind; the CPU runs host steps."""
     return [CUDA, CPU] if kind == "cuda" else [CPU]
 
 
 def device_of(
     kind: str, providers: Sequence[Provider] | None, provider_options: Sequence[Mapping[str, Any]] | None
 ) -> str:
-    """The device to load an artifact of `kind` on, as `providers` name it: what it was compiled for, whatever their
-    order.
+    """Return the device on which to load an artifact of `kind`, as `providers` name it: the one it was compiled for,
+    whatever their order.
 
     Raises DeviceError when the artifact is for a GPU and no provider is; warns where it is for the CPU, as ONNX Runtime
     does when it falls back to that.
@@ -61,7 +61,7 @@ def device_of(
 
 
 def _has_gpu() -> bool:
-    """Whether a driver is there and knows a GPU."""
+    """Return whether there is a CUDA driver that finds a GPU."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

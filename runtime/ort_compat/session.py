@@ -22,8 +22,8 @@ from .values import OrtValue, type_name
 
 @dataclass(frozen=True)
 class NodeArg:
-    """An input or output: `type` is for instance `tensor(float)`; `shape` a list of sizes and names, empty where the
-    rank is not known.
+    """An input or output: `type` is for instance `tensor(float)`; `shape` a list of sizes and names, empty if the rank
+    is unknown.
     """
 
     name: str
@@ -33,7 +33,7 @@ class NodeArg:
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """What the artifact says of the model."""
+    """The artifact's metadata."""
 
     graph_name: str
     producer_name: str = "tilestitch"
@@ -72,7 +72,7 @@ class InferenceSession:
         return [_node_arg(info) for info in self.module.outputs]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """None: constants were compiled in."""
+        """Return an empty list: constants are compiled in."""
         return []
 
     def get_modelmeta(self) -> ModelMetadata:
@@ -90,19 +90,19 @@ class InferenceSession:
     def set_providers(
         self, providers: Sequence[Provider] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
-        """The device stays; raises DeviceError where the providers exclude it."""
+        """Check the providers; the device stays. Raises DeviceError where they exclude it."""
         device_of(self._kind, providers, provider_options)
 
     def disable_fallback(self) -> None:
-        """There is none."""
+        """Do nothing: there is no fallback."""
 
     def enable_fallback(self) -> None:
-        """There is none."""
+        """Do nothing: there is no fallback."""
 
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None
     ) -> list[Any]:
-        """The outputs of these names in order; all of them for None or no names."""
+        """Return the outputs of these names in order; all of them for None or no names."""
         feeds = {name: v.value if isinstance(v, OrtValue) else v for name, v in input_feed.items()}
         return in_order(self.module.run(feeds), output_names)
 
@@ -122,8 +122,8 @@ class InferenceSession:
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
-        """Return at once; `callback(results, user_data, error)` is called from a thread, `error` empty if all went
-        well.
+        """Start a run and return at once; a thread calls `callback(results, user_data, error)`, `error` empty on
+        success.
         """
 
         def call() -> None:

@@ -20,7 +20,7 @@ _TYPE_NAMES = {
     "float8_e5m2": "float8e5m2", "float8_e5m2fnuz": "float8e5m2fnuz", "float4_e2m1fn": "float4e2m1",
     "float8_e8m0fnu": "float8e8m0",
 }  # fmt: skip
-"""ONNX Runtime's names of data types, where they are not ours."""
+"""ONNX Runtime's names of data types, where they differ from ours."""
 
 _ELEMENT_TYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "string", 9: "bool",
@@ -31,7 +31,7 @@ _ELEMENT_TYPES = {
 
 
 def type_name(type_: ValueType) -> str:
-    """A type as ONNX Runtime writes it: `tensor(float)`, `seq(tensor(int64))`."""
+    """Return a type as ONNX Runtime writes it: `tensor(float)`, `seq(tensor(int64))`."""
     if isinstance(type_, SequenceType):
         return f"seq({type_name(type_.element)})"
     if isinstance(type_, OptionalType):
@@ -42,7 +42,7 @@ def type_name(type_: ValueType) -> str:
 
 
 def dtype_of(element_type: Any) -> np.dtype:
-    """The data type that ONNX's number, a name, or a type of numpy means."""
+    """Return the data type for ONNX's number, a name, or a numpy type."""
     if isinstance(element_type, int):
         if element_type not in _ELEMENT_TYPES:
             raise InputError(f"element type {element_type} is none of ONNX's; give a data type of numpy")
@@ -65,13 +65,13 @@ class OrtValue:
     def ortvalue_from_shape_and_type(
         shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
     ) -> OrtValue:
-        """Memory with undefined contents, for a result."""
+        """Return a value with undefined contents, for a result."""
         _check_cpu(device_type)
         return OrtValue(np.empty(tuple(shape), dtype_of(element_type)))
 
     @staticmethod
     def from_dlpack(data: Any) -> OrtValue:
-        """The memory of another library's array. What lies on a GPU stays there."""
+        """Return a value that shares the memory of another library's array, on the host or a GPU."""
         data = without_gradient(data)
         on_cpu = data.__dlpack_device__()[0] == 1
         return OrtValue(dlpack_view(data, str(getattr(data, "dtype", "")).removeprefix("torch.")) if on_cpu else data)
@@ -89,7 +89,7 @@ class OrtValue:
         return f"tensor({_TYPE_NAMES.get(name, name)})"
 
     def element_type(self) -> int:
-        """ONNX's number of the data type."""
+        """Return ONNX's number of the data type."""
         return next(number for number, name in _ELEMENT_TYPES.items() if name == dtype_name(self.value.dtype))
 
     def device_name(self) -> str:
@@ -116,7 +116,7 @@ class OrtValue:
         return False
 
     def update_inplace(self, data: np.ndarray) -> None:
-        """Raises InputError unless DATA has the value's data type and shape."""
+        """Copy DATA into the value. Raises InputError unless DATA has its data type and shape."""
         if not isinstance(self.value, np.ndarray):
             raise DeviceError("an OrtValue on a GPU is written to by the library that made it; update that array")
         if (data.dtype, data.shape) != (self.value.dtype, self.value.shape):
@@ -130,7 +130,7 @@ class OrtValue:
 
 
 def array_at(address: int, element_type: Any, shape: Sequence[int], device_type: str) -> Any:
-    """An array in memory of the caller's, who keeps it there."""
+    """Return an array at an address; the caller keeps the memory alive."""
     dtype, sizes = dtype_of(element_type), tuple(shape)
     if device_type != "cpu":
         return _AtAddress(address, dtype, sizes)
@@ -140,7 +140,7 @@ def array_at(address: int, element_type: Any, shape: Sequence[int], device_type:
 
 
 class _AtAddress:
-    """An array in a GPU's memory, as other libraries describe it to each other."""
+    """An array in a GPU's memory that offers `__cuda_array_interface__`."""
 
     def __init__(self, address: int, dtype: np.dtype, shape: tuple[int, ...]) -> None:
         self.__cuda_array_interface__ = {
