@@ -7,10 +7,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+
+_KIB_PER_BLOCK = {
+    60: 48, 61: 48, 62: 48, 70: 96, 72: 96, 75: 64, 80: 163, 86: 99, 87: 163, 88: 99, 89: 99, 90: 227, 100: 227,
+    101: 227, 103: 227, 110: 227, 120: 99, 121: 99,
+}  # fmt: skip
+"""Shared memory that a block can opt in to, by compute capability times ten (CUDA C++ Programming Guide, technical
+specifications per compute capability; of 8.8, which is not there, the least of 8.x).
+"""
+
+CAPABILITIES = tuple(_KIB_PER_BLOCK)
+"""Compute capabilities of NVIDIA's GPUs, times ten. Older ones have no atomics on float64."""
 
 
 class DeviceError(ValueError):
@@ -50,7 +61,7 @@ class Device:
     @property
     def capability(self) -> int:
         """Compute capability times ten: 90 for sm_90a."""
-        return int(re.sub(r"\D", "", self.architecture))
+        return _number(self.architecture)
 
 
 @cache
@@ -79,6 +90,23 @@ def representative(capability: int) -> Device:
         raise DeviceError(f"no GPU of compute capability {capability / 10} or less is known")
     newest = max(d.capability for d in fitting)
     return next(d for d in fitting if d.capability == newest)
+
+
+def with_limits_of(device: Device, architectures: Iterable[str]) -> Device:
+    """`device` with no more shared memory for a block than every one of `architectures` allows.
+
+    Code that is made for several architectures is planned for one device: a kernel for an H200 may take 227 KiB, which
+    no GPU of sm_86 can launch.
+    """
+    most = min((_KIB_PER_BLOCK[_number(each)] * 1024 for each in architectures), default=device.shared_bytes_per_block)
+    if most >= device.shared_bytes_per_block:
+        return device
+    return replace(device, shared_bytes_per_block=most)
+
+
+def _number(architecture: str) -> int:
+    """90 of sm_90a."""
+    return int(re.sub(r"\D", "", architecture))
 
 
 def _key(name: str) -> str:

@@ -10,13 +10,18 @@ from typing import Any
 import tvm
 
 from tilestitch.codegen.errors import TargetError
-from tilestitch.cost_model.devices import Device, DeviceError, find_device, representative
+from tilestitch.cost_model.devices import (
+    CAPABILITIES,
+    Device,
+    DeviceError,
+    find_device,
+    representative,
+    with_limits_of,
+)
 from tilestitch.cost_model.devices import devices as known_devices
 from tilestitch.passes.plan.target import TargetInfo
 
 _ARCHITECTURE = re.compile(r"sm_(\d+)([a-z]?)\Z")
-CAPABILITIES = (60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
-"""Compute capabilities of NVIDIA's GPUs, times ten. Older ones have no atomics on float64."""
 _SUFFIXES = {"a": 90, "f": 100}
 """The first compute capability with each suffix: `a`, features of this one only; `f`, of its family."""
 DEFAULT_OF_EMULATOR = "sm_80"
@@ -107,7 +112,7 @@ def parse_cuda_target(text: str) -> CudaTarget:
     ordered = tuple(sorted(architectures, key=lambda a: (_number(a), a)))
     if not devices:
         devices = [representative(_number(ordered[-1]))]
-    return CudaTarget(ordered, devices[0], min(smallest, default=None))
+    return CudaTarget(ordered, with_limits_of(devices[0], ordered), min(smallest, default=None))
 
 
 def _architecture(name: str, text: str) -> str | None:

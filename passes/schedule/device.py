@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from tilestitch.cost_model.cpu import CpuDevice
-from tilestitch.cost_model.devices import Device, find_device, representative
+from tilestitch.cost_model.devices import Device, find_device, representative, with_limits_of
 from tilestitch.cost_model.protocol import AnyDevice
 from tilestitch.passes.plan.cpu.isa import TILE_BYTES_A_CYCLE, Isa
 from tilestitch.passes.plan.target import TargetInfo
@@ -14,19 +16,27 @@ DEFAULT_CAPABILITY = 90
 def device_of(target: TargetInfo) -> AnyDevice:
     """The device that a target is planned for: a CPU with its threads and vector unit, or a GPU of the table.
 
-    A bare `cuda` stands for Hopper, `cuda:sm_80` for the usual GPU of an architecture, `cuda:h200` for that one.
-    Raises DeviceError for a device that is not in the table.
+    A bare `cuda` stands for Hopper, `cuda:sm_80` for the usual GPU of an architecture, `cuda:h200` for that one. A
+    block may have as much shared memory as all architectures allow. Raises DeviceError for a device that is not in the
+    table.
     """
-    if target.device:
-        return find_device(target.device)
-    if not target.name.startswith("cuda"):
-        return _cpu(target.core, max(1, target.threads))
-    named = [part for part in target.name.partition(":")[2].split(",") if part]
+    if target.device or target.name.startswith("cuda"):
+        return _gpu(target.name, target.device, target.architectures)
+    return _cpu(target.core, max(1, target.threads))
+
+
+@cache
+def _gpu(name: str, device: str, architectures: tuple[str, ...]) -> Device:
+    """Kept, for planning asks for it many thousands of times."""
+    if device:
+        return with_limits_of(find_device(device), architectures)
+    named = [part for part in name.partition(":")[2].split(",") if part]
     if not named:
         return representative(DEFAULT_CAPABILITY)
     if not all(part.startswith("sm_") for part in named):
         return find_device(named[0])
-    return representative(min(int("".join(c for c in part if c.isdigit())) for part in named))
+    usual = representative(min(int("".join(c for c in part if c.isdigit())) for part in named))
+    return with_limits_of(usual, named)
 
 
 def _cpu(isa: Isa, cores: int) -> CpuDevice:

@@ -6,6 +6,7 @@ import re
 import tempfile
 from pathlib import Path
 
+import onnx.parser
 import pytest
 
 from tests.codegen.cuda.cuda_harness import build, launches_of, target
@@ -17,7 +18,9 @@ from tilestitch.codegen.cuda.toolchain import compile as builder
 from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, compile_kernels
 from tilestitch.codegen.errors import KernelError, TargetError
 from tilestitch.codegen.kernel_cache import KernelCache
-from tilestitch.cost_model.devices import DeviceError, devices, find_device, representative
+from tilestitch.compiler import compile_model
+from tilestitch.cost_model.devices import DeviceError, devices, find_device, representative, with_limits_of
+from tilestitch.passes.schedule.cuda.gpu import Gpu
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
@@ -37,6 +40,7 @@ def test_devices_are_found_by_product_name_however_it_is_written() -> None:
 def test_every_device_has_figures_that_fit_together() -> None:
     for device in devices():
         assert device.shared_bytes_per_block <= device.shared_bytes_per_sm
+        assert with_limits_of(device, [device.architecture]) is device
         assert device.threads_per_sm % 32 == 0
         assert device.source
         # Two operations a cycle on 64 or 128 lanes of each multiprocessor, within rounding of the data sheets.
@@ -55,6 +59,29 @@ def test_several_architectures_use_what_all_of_them_have() -> None:
     assert both.architectures == ("sm_80", "sm_90a")
     assert (both.capability, both.specific, both.compute) == (80, None, "compute_90")
     assert parse_cuda_target("cuda:sm_90a").specific == "sm_90a"
+
+
+@pytest.mark.parametrize(
+    ("architectures", "kib"),
+    [("sm_90a", 227), ("sm_80", 163), ("sm_86", 99), ("sm_80,sm_90", 163), ("sm_86,sm_90", 99), ("sm_100,sm_120", 99)],
+)
+def test_blocks_have_the_shared_memory_that_all_architectures_allow(architectures: str, kib: int) -> None:
+    target = parse_cuda_target(f"cuda:{architectures}")
+    assert target.device.shared_bytes_per_block == kib * 1024
+    assert Gpu.of(target.planned_for).device == target.device
+
+
+def test_attention_that_is_planned_for_a_large_gpu_fits_the_smallest() -> None:
+    tensor = "float[1,4,512,128]"
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": 23]> g ({tensor} q, {tensor} k, {tensor} v) => ({tensor} y) '
+        "{ y = Attention(q, k, v) }"
+    )
+    used = {}
+    for architectures in ("sm_80,sm_90", "sm_86,sm_90"):
+        (step,) = compile_model(model, f"cuda:{architectures}").contents.programs[0].steps
+        used[architectures] = max(launch.shared_bytes for launch in step.launches)
+    assert used["sm_80,sm_90"] > 99 * 1024 >= used["sm_86,sm_90"]
 
 
 def test_targets_are_named_in_any_case_and_for_the_emulated_device_too() -> None:
