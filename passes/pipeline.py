@@ -19,6 +19,7 @@ from .errors import PassContractError
 from .group_gemms import GroupGemms
 from .pipeline_text import parse_pipeline
 from .rewrite import REWRITES
+from .rewrite.rounded_products import RoundedProducts
 
 CLEAN_UP = "fixpoint{limit=8}(canonicalise,algebra,fold_constants,dead_branches,cse,dce)"
 
@@ -67,7 +68,8 @@ def pass_table(extra: Mapping[str, type] | None = None) -> dict[str, type]:
 def default_pipeline(target: str, precision: str = "fp32") -> str:
     """The text of the default pipeline for `target`. The precision is lowered once weights and layouts are settled."""
     lowered = CPU_PIPELINE if precision == "fp32" else f"{CPU_PIPELINE},precision{{to={precision}}},{CLEAN_UP}"
-    return lowered if target == "cpu" else f"{lowered},{GroupGemms.name}"
+    rounded = f"{lowered},{RoundedProducts.name}"
+    return rounded if target == "cpu" else f"{rounded},{GroupGemms.name}"
 
 
 def run_pipeline(

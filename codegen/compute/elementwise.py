@@ -94,6 +94,20 @@ def _jumping_map(function: Callable[[Expr], Expr]) -> Rule:
     return lambda op: function(*_exact(op))
 
 
+def is_rounded(op: Operation) -> bool:
+    """Whether the compiler must not make one instruction of this product and a sum."""
+    return is_float(op.dtype) and bool(op.node.attrs.get("rounded"))
+
+
+def product(a: Expr, b: Expr) -> Expr:
+    """Of two floats, rounded before it is added to: LLVM makes one instruction of both otherwise."""
+    return T.call_llvm_pure_intrin(dtype_of(a), "llvm.arithmetic.fence", a * b)
+
+
+def _mul(op: Operation) -> Expr:
+    return product(*op.operands) if is_rounded(op) else _arithmetic(lambda a, b: a * b)(op)
+
+
 # -- one operand -------------------------------------------------------------------------------------------------
 
 
@@ -450,7 +464,7 @@ RULES: Mapping[str, Rule] = {
     "logical_not": lambda op: tirx.Not(*op.operands), "bitwise_not": lambda op: T.bitwise_not(*op.operands),
     "cast": _cast, "bit_cast": _bit_cast, "look_up": _look_up,
     "add": _arithmetic(lambda a, b: a + b), "sub": _arithmetic(lambda a, b: a - b),
-    "mul": _arithmetic(lambda a, b: a * b),
+    "mul": _mul,
     "div": _div, "mod": _mod, "fmod": _fmod, "pow": _pow,
     "maximum": lambda op: extreme(op.operands[0], op.operands[1], op.dtype, largest=True),
     "minimum": lambda op: extreme(op.operands[0], op.operands[1], op.dtype, largest=False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from .dtypes import Expr, named
 from .sizes import integer
 
 CORNERS = 4
+Product = Callable[[Expr, Expr], Expr]
 Neighbours = list[tuple[Expr, Expr]]
 """Place and weight of the two neighbours of a sample along an axis."""
 
@@ -27,15 +29,18 @@ def sides_of(node: Node) -> tuple[Size, Size, Size]:
 
 @dataclass(frozen=True)
 class Axis:
-    """Bins of `width` from `start` on, of so many samples each, in an image of so many elements."""
+    """Bins of `width` from `start` on, of so many samples each, in an image of so many elements. product: multiplies,
+    and rounds, so that all targets have the same samples.
+    """
 
     start: Expr
     width: Expr
     samples: Expr
     size: Size
+    product: Product
 
     @staticmethod
-    def of(node: Node, regions: Any, region: Expr, side: int) -> Axis:
+    def of(node: Node, regions: Any, region: Expr, side: int, product: Product) -> Axis:
         """Of a region of a roi_align node in a flat buffer [R * CORNERS]; side: 0 for its columns, 1 for its rows.
 
         Nothing is sampled of images without elements.
@@ -43,20 +48,20 @@ class Axis:
         attrs, x = node.attrs, node.inputs[0]
         bins, ratio = attrs["size"][1 - side], attrs["ratio"]
         scale, offset = T.float32(attrs["scale"]), T.float32(attrs["offset"])
-        start = named(regions[region * CORNERS + side] * scale - offset)
-        end = named(regions[region * CORNERS + side + 2] * scale - offset)
+        start = named(product(regions[region * CORNERS + side], scale) - offset)
+        end = named(product(regions[region * CORNERS + side + 2], scale) - offset)
         extent = named(end - start if attrs["offset"] else T.max(end - start, T.float32(1)))
         width = named(extent / T.float32(bins))
         samples = T.int32(ratio) if ratio else T.max(T.cast(T.ceil(width), "int32"), T.int32(0))
         some = T.int32(0) if not bounds_of(x.tensor_type.num_elements)[1] else samples
-        return Axis(start, width, T.bind(some), sides_of(node)[1 - side])
+        return Axis(start, width, T.bind(some), sides_of(node)[1 - side], product)
 
     def neighbours(self, number: Expr, sample: Expr) -> Neighbours:
         """Of a sample of bin `number`. More than an element outside of the image it counts as 0, nearer to it, it is
         moved to its border.
         """
         size, half = named(T.cast(integer(self.size, "int64"), "float32")), T.float32(0.5)
-        before = T.cast(number, "float32") * self.width
+        before = named(self.product(T.cast(number, "float32"), self.width))
         inner = (T.cast(sample, "float32") + half) * self.width / T.cast(self.samples, "float32")
         place = named(self.start + before + inner)
         inside = tirx.all(place >= T.float32(-1), place <= size)

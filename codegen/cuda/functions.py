@@ -45,6 +45,17 @@ def _mod(op: Operation) -> Expr:
     return tirx.Select(opposite, rest + y, tirx.Select(tirx.EQ(rest, zero), call("copysign", zero, y), rest))
 
 
+def _mul(op: Operation) -> Expr:
+    if not elementwise.is_rounded(op):
+        return elementwise.RULES["mul"](op)
+    return product(*op.operands)
+
+
+def product(a: Expr, b: Expr) -> Expr:
+    """Of two floats, rounded before it is added to."""
+    return T.call_pure_extern(dtype_of(a), "__dmul_rn" if dtype_of(a) == "float64" else "__fmul_rn", a, b)
+
+
 def _pow(op: Operation) -> Expr:
     base, exponent = op.operands
     source = op.node.inputs[1]
@@ -69,6 +80,7 @@ RULES: Mapping[str, Rule] = {
     "sqrt": _function("sqrt"),
     **{name: _exactly(name) for name in ("floor", "ceil", "trunc")},
     "round": _exactly("rint"),
+    "mul": _mul,
     "fmod": _fmod,
     "mod": _mod,
     "pow": _pow,

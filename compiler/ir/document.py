@@ -105,6 +105,7 @@ ATTRIBUTES = {
     "num_inputs": "how many operands are cut into elements, or given to each call of the body",
     "num_scanned": "how many operands are cut into elements, one for each call of the body",
     "num_state": "how many operands are state",
+    "rounded": "whether the product is rounded before it is added to, and not once with the sum",
     "rounds": "whether the left operand is rounded to 8 bits first, block by block",
     "out_dtype": "of the result, where that is wider than the operands'",
     "output_axes": "the axis along which each scanned result is put together",

@@ -65,8 +65,8 @@ def _unary(names: str, infer: InferFn, doc: str, *, expensive: bool = False, **a
     return [_spec(n, Kind.INJECTIVE, infer, 1, f"{n}: {doc}", expensive=expensive, **attrs) for n in names.split()]
 
 
-def _binary(names: str, infer: InferFn, doc: str, *, expensive: bool = False) -> list[OpSpec]:
-    return [_spec(n, Kind.INJECTIVE, infer, 2, f"{n}: {doc}", expensive=expensive) for n in names.split()]
+def _binary(names: str, infer: InferFn, doc: str, *, expensive: bool = False, **attrs: bool) -> list[OpSpec]:
+    return [_spec(n, Kind.INJECTIVE, infer, 2, f"{n}: {doc}", expensive=expensive, **attrs) for n in names.split()]
 
 
 _SPECS: list[OpSpec] = [
@@ -101,7 +101,13 @@ _SPECS: list[OpSpec] = [
         to=_REQUIRED,
     ),
     # element-wise, two and three operands (numpy broadcasting)
-    *_binary("add sub mul", rule.same_pair, "arithmetic, integers wrap"),
+    *_binary("add sub", rule.same_pair, "arithmetic, integers wrap"),
+    *_binary(
+        "mul",
+        rule.same_pair,
+        "arithmetic, integers wrap; a `rounded` product of floats is one before it is added to",
+        rounded=_OPTIONAL,
+    ),
     *_binary("div", rule.same_pair, "true division of floats; integers divide towards zero, x/0 is 0"),
     *_binary("mod", rule.same_pair, "remainder with the sign of the divisor (numpy.mod); x mod 0 of integers is 0"),
     *_binary("fmod", rule.same_pair, "remainder with the sign of the dividend (numpy.fmod)"),

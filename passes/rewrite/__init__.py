@@ -20,6 +20,7 @@ from .precision import Precision
 from .refine_axes import RefineAxes
 from .requantise import Requantise
 from .reshape_motion import ReshapeMotion
+from .rounded_products import RoundedProducts
 from .split_columns import SplitColumns
 from .split_pools import SplitPools
 from .tables import Tables
@@ -32,7 +33,8 @@ REWRITES: dict[str, type] = {
     for cls in (
         Algebra, Canonicalise, ChannelsLast, CommonSubexpressions, DeadBranches, DeadCode, Float8, FoldConstants,
         FoldScaleShift, FoldTransposes, IndependentTurns, Integers, MergeGemms, Pointwise, Precision, RefineAxes,
-        Requantise, ReshapeMotion, SplitColumns, SplitPools, Tables, TransposeMotion, Unroll, WeightOnly,
+        Requantise, ReshapeMotion, RoundedProducts, SplitColumns, SplitPools, Tables, TransposeMotion, Unroll,
+        WeightOnly,
     )
 }  # fmt: skip
 

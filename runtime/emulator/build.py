@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -67,7 +68,12 @@ def build_kernels(sources: Mapping[str, str], options: EmulatorOptions) -> Path:
     compiler = _compiler(options)
     unit = translation_unit(sources)
     family = "clang" if "clang" in _version(compiler) else "gcc"
-    flags = [*_KERNEL, *(_CHECKED[family] if options.checked else ()), *(_WHOLE_VECTORS if options.on_requests else ())]
+    flags = [
+        *_KERNEL,
+        *(_fused() if options.fused else ()),
+        *(_CHECKED[family] if options.checked else ()),
+        *(_WHOLE_VECTORS if options.on_requests else ()),
+    ]
     name = _hash(device.name, _headers(), *flags, unit)
     target = _cache_folder(options) / f"kernels-{name}.so"
     if target.exists():
@@ -80,6 +86,11 @@ def build_kernels(sources: Mapping[str, str], options: EmulatorOptions) -> Path:
         _run([compiler, "-shared", str(objects), str(device), f"-Wl,-rpath,{device.parent}", "-o", str(output)])
         _publish(output, target)
     return target
+
+
+def _fused() -> tuple[str, ...]:
+    """Later flags count; g++ fuses with the second alone. Processors of other kinds have fused multiply-adds anyway."""
+    return ("-ffp-contract=fast", "-fexpensive-optimizations", *(("-mfma",) if platform.machine() == "x86_64" else ()))
 
 
 def locate(library: Path, offset: int) -> tuple[str, int] | None:

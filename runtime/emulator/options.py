@@ -37,8 +37,10 @@ class EmulatorOptions:
     before the next begins. `multiprocessors`: what limits resident blocks besides their number (None: nothing).
 
     `checked`: watch every access to memory and every barrier, and report faults; else kernels run several times as fast
-    and wrong ones crash the process or give wrong results. `compiler`: the C++ compiler; None for the first of g++ and
-    clang++ on PATH. `cache`: where compiled kernels are kept; None for the user's cache folder.
+    and wrong ones crash the process or give wrong results. `fused`: products and sums become fused multiply-adds where
+    the C++ compiler sees them, as CUDA's compiler makes them (x86-64: on processors that have them). `compiler`: the
+    C++ compiler; None for the first of g++ and clang++ on PATH. `cache`: where compiled kernels are kept; None for the
+    user's cache folder.
 
     `on_launch`: told of every launch when it has ended: the kernel's name, and what it read and wrote of each argument.
     `on_requests`: told of every launch, too: the kernel's name, and how the warps of each line access memory.
@@ -52,6 +54,7 @@ class EmulatorOptions:
     side_by_side: bool = False
     multiprocessors: Multiprocessors | None = None
     checked: bool = True
+    fused: bool = False
     compiler: str | None = None
     cache: Path | None = None
     on_launch: Callable[[str, Sequence[Traffic]], None] | None = None

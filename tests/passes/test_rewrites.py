@@ -592,3 +592,13 @@ def test_running_the_pipeline_again_changes_nothing_of_note(graph: Graph) -> Non
     once = run_pipeline(graph, PassContext())
     twice = run_pipeline(once, PassContext())
     assert len(twice) <= len(once)
+
+
+def test_only_products_that_are_added_to_before_a_jump_are_rounded() -> None:
+    graph = Graph("g")
+    x, y = (graph.add_input(name, TensorType("float32", (7,))) for name in "xy")
+    place = graph.emit("add", graph.emit("neg", graph.emit("mul", x, y)), y)
+    scaled = graph.emit("div", graph.emit("reshape", place, shape=(1, 7)), graph.emit("exp", graph.emit("mul", x, x)))
+    graph.outputs = [graph.emit("floor", scaled), graph.emit("add", graph.emit("mul", y, y), x)]
+    prepared = run_pipeline(graph, PassContext(), "rounded_products")
+    assert [node.attrs.get("rounded", False) for node in prepared.nodes if node.op == "mul"] == [True, False, False]

@@ -10,6 +10,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, named
+from tilestitch.codegen.compute.elementwise import product
 from tilestitch.codegen.compute.faults import fault_message
 from tilestitch.codegen.compute.regions import Axis, Neighbours, sides_of
 from tilestitch.codegen.compute.scattering import in_range
@@ -72,7 +73,7 @@ class _Region:
         self.pixel, self.channel = (channels, T.int64(1)) if last else (T.int64(1), plane)
         rows, columns = self.attrs["size"]
         target = T.bind((region * channels + first) * self.bins)
-        x, y = (Axis.of(plan.node, self.regions, region, side) for side in (0, 1))
+        x, y = (Axis.of(plan.node, self.regions, region, side, product) for side in (0, 1))
         with T.serial(0, rows) as row, T.serial(0, columns) as column:
             self.bin(source, count, (y, row), (x, column), target + row * columns + column)
 

@@ -14,6 +14,7 @@ from tilestitch.codegen.compute.faults import fault_message
 from tilestitch.codegen.compute.regions import Axis, sides_of
 from tilestitch.codegen.compute.scattering import in_range
 from tilestitch.codegen.compute.sizes import integer
+from tilestitch.codegen.cuda import functions
 from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, StatusArg, Thread, fault, kernel_function
 from tilestitch.codegen.cuda.positions import places_dtype
 from tilestitch.compiler.ir.graph import Node
@@ -68,7 +69,7 @@ def _element(node: Node, buffers: list[Any], number: Expr) -> None:
     first = image * integer(channels, "int64")
     start = T.bind(first * plane + channel if last else (first + channel) * plane)
     step = integer(channels, "int64") if last else T.int64(1)
-    x, y = (Axis.of(node, regions, region, side) for side in (0, 1))
+    x, y = (Axis.of(node, regions, region, side, functions.product) for side in (0, 1))
     is_max = node.attrs["mode"] == "max"
     join: Callable[[Expr, Expr], Expr] = T.max if is_max else lambda a, b: a + b
     best = T.alloc_buffer((1,), "float32", scope="local")

@@ -79,12 +79,20 @@ inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float __fsqrt_rn(float x) { return __builtin_sqrtf(x); }
 inline float __frsqrt_rn(float x) { return rsqrtf(x); }
 inline float __fmaf_rn(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
-inline float __fadd_rn(float x, float y) { return x + y; }
-inline float __fsub_rn(float x, float y) { return x - y; }
-inline float __fmul_rn(float x, float y) { return x * y; }
+
+// Rounded by itself, also where the compiler fuses multiplications and additions: it does not see what r is.
+template <class T>
+inline T emu_rounded(T r) {
+  asm("" : "+m"(r));
+  return r;
+}
+
+inline float __fadd_rn(float x, float y) { return emu_rounded(emu_rounded(x) + emu_rounded(y)); }
+inline float __fsub_rn(float x, float y) { return emu_rounded(emu_rounded(x) - emu_rounded(y)); }
+inline float __fmul_rn(float x, float y) { return emu_rounded(x * y); }
 inline float __fdiv_rn(float x, float y) { return x / y; }
-inline double __dadd_rn(double x, double y) { return x + y; }
-inline double __dmul_rn(double x, double y) { return x * y; }
+inline double __dadd_rn(double x, double y) { return emu_rounded(emu_rounded(x) + emu_rounded(y)); }
+inline double __dmul_rn(double x, double y) { return emu_rounded(x * y); }
 inline double __fma_rn(double x, double y, double z) { return __builtin_fma(x, y, z); }
 inline float __saturatef(float x) { return x > 0 ? (x < 1 ? x : 1) : 0; }
 

@@ -1,0 +1,72 @@
+"""Products that are rounded before they are added to, where what follows tells numbers apart that differ by a bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilestitch.compiler.ir import Graph, Kind, Node, TensorType, Value, kind_of
+from tilestitch.compiler.ir.types import is_float
+from tilestitch.passes.contract import PassContext, PassResult
+
+JUMPS = frozenset(
+    ("floor", "ceil", "round", "trunc", "sign", "mod", "fmod", "equal", "less", "less_equal", "top_k", "roi_align")
+)
+"""Operators whose results jump where floats change by a bit."""
+CONTINUOUS = frozenset(("neg", "abs", "add", "sub", "mul", "div", "maximum", "minimum", "select", "pad", "concat"))
+"""Operators that hand on what floats are changed by. Others round, or sum up in an order of their own, anyway."""
+SUMS = frozenset(("add", "sub"))
+
+
+@dataclass(frozen=True)
+class RoundedProducts:
+    """Give the attribute `rounded` to products that are added to on their way to a jump.
+
+    Compilers make x * y + z one instruction, which rounds once. ONNX Runtime rounds twice, so that floor, comparisons
+    or casts to integers, as of places in an image that is sampled, may choose another element.
+    """
+
+    name: ClassVar[str] = "rounded_products"
+
+    def run(self, graph: Graph, context: PassContext) -> PassResult:
+        marked = [node for node in _products(graph) if not node.attrs.get("rounded")]
+        for node in marked:
+            node.attrs["rounded"] = True
+        return PassResult(graph, bool(marked), (f"{len(marked)} products",) if marked else ())
+
+
+def _products(graph: Graph) -> list[Node]:
+    """In two walks back: to the sums that jumps depend on, and from these to their products."""
+    jumping = _handed_on(v for node in graph.nodes if _jumps(node) for v in node.inputs)
+    sums = [v.producer for v in jumping if v.producer is not None and v.producer.op in SUMS]
+    added = _moved(v for node in sums for v in node.inputs)
+    return [v.producer for v in added if v.producer is not None and v.producer.op == "mul"]
+
+
+def _jumps(node: Node) -> bool:
+    return node.op in JUMPS or (node.op == "cast" and not is_float(node.output.dtype))
+
+
+def _handed_on(values: Iterable[Value]) -> list[Value]:
+    """Floats that what is given depends on by continuous operators, and what is given."""
+    return _back(values, CONTINUOUS)
+
+
+def _moved(values: Iterable[Value]) -> list[Value]:
+    """Floats that what is given consists of, and what is given."""
+    return _back(values, frozenset(("neg", "select")))
+
+
+def _back(values: Iterable[Value], through: frozenset[str]) -> list[Value]:
+    found: dict[Value, None] = {}
+    stack = list(values)
+    while stack:
+        value = stack.pop()
+        if value in found or not isinstance(value.type, TensorType) or not is_float(value.dtype):
+            continue
+        found[value] = None
+        node = value.producer
+        if node is not None and (node.op in through or kind_of(node.op) is Kind.VIEW or node.op == "gather"):
+            stack.extend(node.inputs)
+    return list(found)
