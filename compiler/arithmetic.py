@@ -1,7 +1,7 @@
-"""How precise the arithmetic on the way to a value is: what accuracy checks may ask of it.
+"""Precision of the arithmetic that leads to a value, which determines the tolerance of accuracy checks.
 
-Read off the graph, node by node: what rounds, to which data type, and where floats become narrow integers while the
-model runs (quantisation), where the last bit of a sum decides between two neighbouring steps.
+Computed from the graph, node by node: what rounds, to which data type, and where floats become narrow integers at run
+time (quantisation), so that the last bit of a sum can decide between two neighbouring steps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COARSENESS = (
 """Precisions from the finest to the coarsest."""
 
 NARROW_BITS = {"int16": 16, "uint16": 16, "int8": 8, "uint8": 8, "int4": 4, "uint4": 4, "int2": 2, "uint2": 2}
-"""Integers that tensors are quantised to."""
+"""Bits of the integers to which tensors are quantised."""
 
 _CHOOSING = frozenset((
     "gather", "gather_elements", "gather_nd", "concat", "slice", "pad", "select", "maximum", "minimum", "neg", "abs",
@@ -37,9 +37,9 @@ _CHOOSING = frozenset((
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """precision: the coarsest on the way, and an ONNX node that rounds to it. bits: of the narrowest integers that
-    floats are quantised to on the way (0: none). step: of a value that is itself quantised, how far its neighbours are
-    apart at most.
+    """Arithmetic that leads to a value. `precision`: the coarsest on the way; `node`: an ONNX node that rounds to it.
+    `bits`: of the narrowest integers to which floats are quantised on the way (0: none). `step`: of a quantised value,
+    the largest distance of neighbouring numbers.
     """
 
     precision: str = "exact"
@@ -48,7 +48,7 @@ class Arithmetic:
     step: float | None = None
 
     def joined(self, other: Arithmetic) -> Arithmetic:
-        """Of what depends on two values; it is not quantised itself."""
+        """Return the arithmetic of a value that depends on two values; it is not quantised itself."""
         coarser = max(self, other, key=lambda one: COARSENESS.index(one.precision))
         bits = min((one.bits for one in (self, other) if one.bits), default=0)
         return Arithmetic(coarser.precision, coarser.node, bits)
@@ -61,9 +61,10 @@ EXACT = Arithmetic()
 
 
 def arithmetic_of_outputs(written: Graph, compiled: Graph, shown: Sequence[str] = ()) -> tuple[Arithmetic, ...]:
-    """Of each output: the coarser of the model as it is written, which a reference computes, and as it was compiled.
+    """Return, for each output, the coarser arithmetic of the model as written, which a reference computes, and as
+    compiled.
 
-    shown: values that `compiled` has as further outputs, by name. `written` has some of them, not as outputs.
+    `shown`: names of values that `compiled` has as further outputs. `written` has some of them, not as outputs.
     """
     before, after = _of_values(written), _of_values(compiled)
     named = {value.name: value for node in written.nodes for value in node.outputs}
@@ -98,7 +99,7 @@ def _of_node(node: Node, operands: Sequence[Arithmetic]) -> Arithmetic:
 
 
 def _rounding(node: Node) -> Arithmetic:
-    """What the node itself does to precision."""
+    """Return the rounding of the node itself."""
     if all(value.is_constant for value in node.inputs):
         return EXACT
     name = node.origins[0] if node.origins else node.name
@@ -116,14 +117,14 @@ def _rounding(node: Node) -> Arithmetic:
 
 
 def _quantised_to(node: Node) -> str:
-    """The data type of integers that the node makes of floats, "" for other nodes."""
+    """Return the integer data type to which the node quantises floats, "" for other nodes."""
     if node.op != "cast" or _inexact(node.inputs[0]) == "exact":
         return ""
     return str(node.attrs["to"])
 
 
 def _widens(node: Node) -> bool:
-    """Whether it is a cast that loses nothing."""
+    """Return whether it is a lossless cast."""
     if node.op != "cast":
         return False
     before, after = _inexact(node.inputs[0]), _inexact(node.outputs[0])
@@ -133,13 +134,13 @@ def _widens(node: Node) -> bool:
 
 
 def _inexact(value: Value) -> str:
-    """The data type of a tensor of floats, else `exact`."""
+    """Return the data type of a floating-point tensor, else `exact`."""
     dtype = getattr(value.type, "dtype", "")
     return dtype if dtype in COARSENESS else "exact"
 
 
 def _step(node: Node, operands: Sequence[Arithmetic]) -> float | None:
-    """The step of the result where the node quantises, or moves, shifts or scales what is quantised."""
+    """Return the step of the result of a node that quantises, or moves, shifts or scales quantised values."""
     if NARROW_BITS.get(_quantised_to(node)):
         return 1.0
     steps = [operand.step for operand, value in zip(operands, node.inputs) if not value.is_constant]

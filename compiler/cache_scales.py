@@ -1,7 +1,7 @@
-"""Factors of what is read of a cache, moved to what it is multiplied with: `q @ (k * s)` becomes `(q * s) @ k`.
+"""Moves scale factors from a cache to the other operand of a matmul: `q @ (k * s)` becomes `(q * s) @ k`.
 
-Exporters scale queries and keys by the square root of the scale of attention each. Where the keys are a cache, that
-would be work on all of its rows in each step, or a copy of them.
+Exporters scale queries and keys each by the square root of attention's scale. Where the keys are a cache, that would
+process all of its rows in each step, or copy them.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
 
 LEAST = 2.0**-8
-"""Factors from here to 1 neither overflow nor lose digits that count, whichever operand they scale."""
+"""Factors from here to 1 neither overflow nor lose significant digits, whichever operand they scale."""
 
 
 def scale_other_operand(graph: Graph, rows: Value) -> None:
-    """Change the graph in place: `rows` of a cache reach the second operand of a matmul without the factors between, if
-    nothing else reads what is scaled.
+    """Move, in place, the factors between `rows` of a cache and the second operand of a matmul, if nothing else reads
+    the scaled values.
     """
     value, factors = rows, list[tuple[Node, Value]]()
     while len(value.uses) == 1 and not graph.is_output(value):
@@ -32,7 +32,7 @@ def scale_other_operand(graph: Graph, rows: Value) -> None:
 
 
 def _factor(node: Node, place: int) -> Value | None:
-    """The number that a node multiplies its operand at a place with; None for other nodes."""
+    """Return the number by which a node multiplies its operand at a position; None for other nodes."""
     if node.op != "mul":
         return None
     factor = node.inputs[1 - place]

@@ -1,9 +1,9 @@
-"""Caches that grow in memory of the caller's: what a decoder keeps of earlier tokens is not copied by each step.
+"""Caches that grow in place in the caller's memory: a step of a decoder does not copy what it keeps of earlier tokens.
 
-A decoder concatenates what it is given of the past to what it computed, and gives the whole back. Here that becomes an
-`append`: only the new rows are stored, at their place in a buffer that has room for more along this axis. What reads
-the whole reads the first rows of that buffer. The input itself is no input of the graph any more: its rows are in the
-buffer already. Its length, and how many rows the buffer has room for, are the shape of an input without elements.
+A decoder concatenates its past with what it computed, and returns the whole. Here that becomes an `append`: only the
+new rows are stored, at their position in a buffer that has room for more along this axis, and readers of the whole read
+the first rows of that buffer. The input is no longer an input of the graph: its rows are in the buffer already. Its
+length and the buffer's capacity are the shape of an input without elements.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .errors import OptionError
 
 
 def length_classes(graphs: Sequence[Graph], patterns: Sequence[str]) -> dict[str, int]:
-    """For each input of these names a number, the same for those that are equally long in all of the graphs: the
-    specialisations of a model, which have the same inputs. Raises OptionError for an input that cannot be grown.
+    """Return, for each input of these names, a number that is shared by inputs of equal length in all of the graphs:
+    the specialisations of a model, which have the same inputs. Raises OptionError for an input that cannot be grown.
     """
     found = []
     for graph in graphs:
@@ -40,7 +40,7 @@ def length_classes(graphs: Sequence[Graph], patterns: Sequence[str]) -> dict[str
 
 
 def with_caches(graph: Graph, output_names: Sequence[str], classes: Mapping[str, int]) -> tuple[Cache, ...]:
-    """Change the graph in place: the inputs that `length_classes` has numbers for are grown."""
+    """Make the inputs that `length_classes` has numbers for grow in place, changing the graph in place."""
     names = [v.name for v in graph.inputs]
     found, inputs = [], dict[int, Value]()
     for value in [v for v in graph.inputs if v.name in classes]:
@@ -83,7 +83,7 @@ def _chosen(graph: Graph, patterns: Sequence[str]) -> list[Value]:
 
 
 def _growing(graph: Graph, value: Value) -> Node:
-    """The one node that reads the value: it puts something after it, and its result is an output."""
+    """Return the only node that reads the value: a concat that appends to it, and whose result is an output."""
     users = [user for user, _ in value.uses]
     if len(users) != 1 or users[0].op != "concat" or graph.is_output(value):
         told = ", ".join(dict.fromkeys(user.op for user in users)) or "nothing"
@@ -97,8 +97,8 @@ def _growing(graph: Graph, value: Value) -> Node:
 
 
 def _sizes_input(graph: Graph, value: Value, concat: Node, number: int) -> Value:
-    """The input that tells the length of a cache and its capacity, which is given no range. Where all buffers
-    that the runtime makes are small enough, kernels of GPUs count in 32 bits nevertheless, and runs check that.
+    """Return the input that tells the length and the capacity of a cache; the capacity has no range. If all buffers
+    that the runtime makes are small enough, GPU kernels index in 32 bits nevertheless, and runs check that.
     """
     is_checked = are_narrow([GROWTH * concat.output.tensor_type.num_elements])
     capacity = Symbol(

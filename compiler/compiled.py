@@ -1,4 +1,4 @@
-"""A compiled model in memory, with what explains it."""
+"""A compiled model in memory, and its explanation."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from tilestitch.compiler.frontend.mapped_files import MappedFile
 
 EXPLANATION = "explain.json"
-"""The artifact's member that `tilestitch explain` reads."""
+"""Artifact member that `tilestitch explain` reads."""
 
 
 @dataclass(frozen=True)
 class Specialisation:
-    """What was compiled for one set of input shapes."""
+    """The compilation for one set of input shapes."""
 
     graph: Graph
     plan: StitchPlan
@@ -39,9 +39,9 @@ class Specialisation:
 
 @dataclass(frozen=True)
 class CompiledModel:
-    """A compiled model in memory. `specialisations` are in the order in which the shape sets were given.
+    """A compiled model in memory. `specialisations` are in the order of the given shape sets.
 
-    mapped: files of external data that weights are read from when the artifact is written.
+    `mapped`: files of external data that weights are read from when the artifact is written.
     """
 
     contents: ArtifactContents
@@ -55,11 +55,13 @@ class CompiledModel:
 
     @property
     def plans(self) -> tuple[StitchPlan, ...]:
-        """Those of all specialisations, to be replayed."""
+        """The plans of all specialisations, for replay."""
         return tuple(each.plan for each in self.specialisations)
 
     def explain(self) -> dict[str, Any]:
-        """What `tilestitch explain --json` prints of the first specialisation; others under `specialisations`."""
+        """Return the first specialisation's output of `tilestitch explain --json`, with the others under
+        `specialisations`.
+        """
         first, *others = (dict(s.explanation) for s in self.specialisations)
         return {**first, "specialisations": others} if others else first
 
@@ -79,9 +81,9 @@ class CompiledModel:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the artifact atomically. With stripped weights, they go to `PATH.weights.safetensors` beside it; both
-        files are there in the end, or neither.
+        files are written, or neither.
 
-        Raises OptionError for what is no path, ArtifactWriteError if the disk is full or the folder cannot be written,
+        Raises OptionError for an invalid path, ArtifactWriteError if the disk is full or the folder cannot be written,
         and ChangedWeightsError if a file of external data was written to since the model was compiled.
         """
         if not is_path(path):
@@ -92,7 +94,7 @@ class CompiledModel:
         return target
 
     def to_bytes(self) -> bytes:
-        """The artifact as bytes, for `tilestitch.runtime.load`. Raises ChangedWeightsError as `save` does."""
+        """Return the artifact as bytes, for `tilestitch.runtime.load`. Raises ChangedWeightsError as `save` does."""
         self._check_mapped()
         return artifact_bytes(self.contents)
 
@@ -113,9 +115,9 @@ def explained(
     strip_weights: bool,
     context: PassContext,
 ) -> CompiledModel:
-    """What was assembled, with the explanation of every specialisation.
+    """Return the compiled model with the explanation of every specialisation.
 
-    plain: the counterparts of all specialisations whose kernels wait for whole kernels, if there are any.
+    `plain`: the counterparts of all specialisations without tile synchronisation, if there are any.
     """
     from tilestitch.passes.explain import explain_plan
     from tilestitch.passes.recorded import without_plans

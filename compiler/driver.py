@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["CompiledModel", "compile_model"]
 
 _REFUSALS = (FrontendError, IRError, PassError, CodegenError, OpenSizeError)
-"""What is raised for a model that cannot be compiled for all sizes, among other reasons."""
+"""Exceptions that may mean, among other reasons, that a model cannot be compiled for all sizes."""
 
 
 def compile_model(
@@ -84,44 +84,43 @@ def compile_model(
     model: a path, the bytes of an ONNX file, a ModelProto, or one of PyTorch's: an nn.Module, an ExportedProgram
         (both go through `torch.onnx.export`), or an ONNXProgram.
     example_inputs: what an nn.Module is exported with: a tensor, a tuple of arguments, or a dict of keyword arguments.
-        Its shapes are those of these inputs; for open dimensions export it with `dynamic_shapes` and give what results.
-    external_data: the folder that the external tensors of a ModelProto, or of bytes, lie in.
+        It fixes the shapes; for open dimensions, export the module with `dynamic_shapes` and pass the result.
+    external_data: the folder with the external tensors of a ModelProto, or of bytes.
     target: `cpu`, or `cpu:NAME` for another CPU than this one (an LLVM CPU name); `cuda:sm_90a`, `cuda:h200` or
         several such names with commas between them, for which no GPU is needed; `emulator`: the same kernels as text
         only, for the emulated device.
-    shapes: sizes of inputs, name to shape, for dimensions that the model leaves open; several such sets give an
-        artifact with one specialisation each.
+    shapes: shapes of inputs by name, for dimensions that the model leaves open; several such sets give an artifact
+        with one specialisation each.
     dims: the least and the largest size of dimensions that the model leaves open, by name; others have a default range
-        (docs/dynamic_shapes.md). None: all have it; if not all of their sizes can be compiled, what has open sizes is
-        left to the host.
+        (docs/dynamic_shapes.md). None: all have it; if not all of their sizes can be compiled, operators with open
+        sizes are left to the host.
     favour: points of sizes, by name of dimension, that get a specialisation of their own; the others stay open.
     precision: of contractions with float32 operands: fp32 (float32 stays float32), tf32 (GPUs), fp16 or bf16. Sums and
         statistics are float32 always; `passes.rewrite.precision` has the whole table.
     keep_fp32: names of ONNX nodes, or patterns (`/encoder/layer.0/*`), whose matmuls and convolutions stay float32.
     winograd: whether CPUs may compute convolutions of 3 x 3 taps by Winograd's algorithm, which rounds differently.
-    passes: plug-ins: instances, classes, or texts `MODULE:CLASS{field=value}`. installed_plugins: whether those of
-        installed packages take part, too.
+    passes: plug-ins: instances, classes, or texts `MODULE:CLASS{field=value}`. installed_plugins: whether to use those
+        of installed packages, too.
     plan: replay this StitchPlan (of several specialisations: all `plans` of a CompiledModel), or a file's, instead of
-        planning; it says for which sizes. planner: stitch, explore, xla, injective or none.
-    cost_model: what predicts how long kernels take: analytical, learned, random, or a file that training wrote;
-        default: a plug-in if one does, else analytical.
-    records: a file of measured kernels, which take what they took on this machine; the model is asked for all others.
-        frozen: whatever machine this is, so that the artifact depends on the file alone; it has records of one.
-    plan_budget_s: seconds that each search for a better plan may take; 0: the plan of the rules; default: a budget of
-        work, the same on every machine.
+        planning; the plan has its sizes. planner: stitch, explore, xla, injective or none.
+    cost_model: the latency model of kernels: analytical, learned, random, or a file written by training; default: a
+        plug-in's if there is one, else analytical.
+    records: a file of measured kernels, whose times on this machine are used; the model predicts all others. frozen:
+        use the records on any machine, so that the artifact depends on the file alone; it has records of one machine.
+    plan_budget_s: seconds for each search for a better plan; 0: the plan of the rules; default: a budget of work, the
+        same on every machine.
     strip_weights: leave the weights out of the artifact.
     dump_ir: a folder for the graph after every pass, and for views of the final one. report: path of an HTML report.
-    num_threads: threads that tasks are sized for, and processes that compile CUDA (default: all cores).
+    num_threads: threads for which tasks are sized, and processes that compile CUDA (default: all cores).
     keep_source: put TIR and LLVM text, or the CUDA text, of the kernels into the artifact.
-    cache: keep compiled kernels in this folder, and do not compile again those that are there; True is the user's
-        cache folder, False none. The artifact is the same. A folder that cannot be written is a CacheWarning.
+    cache: folder in which compiled kernels are cached; True is the user's cache folder, False none. The artifact is the same. A folder that cannot be written is a CacheWarning.
     nvcc: path of a CUDA compiler to use instead of NVRTC.
-    host_steps: whether what has no kernel may run on the host with numpy. If not, HostStepsError says what and why.
-    donate: patterns of the names of inputs that a decoder grows (`past_*`): their new rows are stored in the
-        memory that they lie in, if the runtime is given that (`load(..., donate=...)`).
-    branch_bytes: how many bytes more than one launch at a time needs the memory of values on a GPU may take, so that
-        launches can run side by side; None: as many as that takes.
-    expose: names of ONNX values to add to the outputs; with `plan`, of what its kernels store (`outputs` of `explain`).
+    host_steps: whether operators without a kernel may run on the host with numpy. If not, HostStepsError names them.
+    donate: patterns of the names of caches that a decoder grows (`past_*`): their new rows are stored in place, if the
+        runtime may write to their memory (`load(..., donate=...)`).
+    branch_bytes: bytes of GPU memory, beyond what sequential launches need, that values may take so that launches can
+        run concurrently; None: as many as that takes.
+    expose: names of ONNX values to add to the outputs; with `plan`, of values that its kernels store (`outputs` of `explain`).
 
     Raises OptionError, ExportError, OpenSizeError, and the errors of frontend, passes and code generation; each message
     ends with what to do.
@@ -165,7 +164,7 @@ def compile_model(
 
 @dataclass(frozen=True)
 class _Compilation:
-    """A job, and what its plans become code with. favoured: how many of the regions are favoured points."""
+    """A compilation job and its backend. `favoured`: number of favoured points among the regions."""
 
     options: Options
     job: Job
@@ -175,7 +174,7 @@ class _Compilation:
     favoured: int
 
     def compiled(self, regions: Sequence[Region | None]) -> CompiledModel:
-        """Plans and code for all sets of shapes and regions of open sizes."""
+        """Plan and generate code for all sets of shapes and regions of open sizes."""
         from tilestitch.codegen.assemble import assemble
 
         prepared = self._prepared(self.job, regions)
@@ -190,7 +189,7 @@ class _Compilation:
         return explained(assembled, prepared, plain, self.options.precision, self.options.strip_weights, context)
 
     def _counterparts(self, prepared: Sequence[Prepared], regions: Sequence[Region | None]) -> list[Prepared]:
-        """Where kernels wait for tiles of others: the same model with kernels that wait for whole kernels."""
+        """Return counterparts without tile synchronisation if kernels wait for tiles of others, else none."""
         from tilestitch.passes.sync.policies import TIES_OF_TILES
 
         if not any(group.tie in TIES_OF_TILES for p in prepared for group in p.planned.plan.groups):
@@ -208,8 +207,8 @@ class _Compilation:
 
 
 def _with_open_on_host(compilation: _Compilation, error: Exception) -> CompiledModel:
-    """The model with its open dimensions left to the host, as there are no kernels for all sizes; `error` says why, and
-    is raised where the model cannot be compiled so either.
+    """Compile the model with its open dimensions left to the host, as no kernels cover all sizes; `error` says why, and
+    is raised if that fails as well.
     """
     try:
         return replace(compilation, job=replace(compilation.job, refused=str(error))).compiled([None])
@@ -218,7 +217,9 @@ def _with_open_on_host(compilation: _Compilation, error: Exception) -> CompiledM
 
 
 def _synchronisation(sync: str | Policy, target: str) -> tuple[object, tuple[PluginRecord, ...]]:
-    """What passes are told of `sync`, and the record of a policy that is a plug-in. Raises OptionError on a CPU."""
+    """Return the value of `sync` for the passes, and the record of a policy that is a plug-in. Raises OptionError on a
+    CPU.
+    """
     from tilestitch.passes.plugins.load import load_policy
     from tilestitch.passes.sync.policies import form_of, wanted_policy, wanted_sync
 
@@ -234,7 +235,7 @@ def _synchronisation(sync: str | Policy, target: str) -> tuple[object, tuple[Plu
 
 
 def _plugins(options: Options) -> LoadedPlugins:
-    """The plug-ins that take part. Warns of installed ones that cannot."""
+    """Return the plug-ins to use. Warns of installed ones that cannot be loaded."""
     from tilestitch.passes.plugins.load import Installed, load_plugins
 
     plugins = load_plugins(options.passes, None if options.installed_plugins else Installed())
@@ -247,7 +248,7 @@ def _context(
     options: Options, backend: Backend, threads: int, plugins: LoadedPlugins, given_sync: object,
     policies: Sequence[PluginRecord],
 ) -> PassContext:  # fmt: skip
-    """What passes are told: the machine, the options, plug-ins, and what predicts how long kernels take."""
+    """Return the context of the passes: machine, options, plug-ins, and latency model."""
     from tilestitch.codegen.schedule import KernelsOfPlugins
 
     model = chosen_model(options.cost_model, plugins.cost_model)
@@ -271,7 +272,7 @@ def _context(
 
 
 def _recorded(options: Options, threads: int) -> dict[str, Any]:
-    """What the artifact tells of how it was compiled (`options` of `explain --json`)."""
+    """Return the record of the options in the artifact (`options` of `explain --json`)."""
     from tilestitch.passes.plugins.load import as_texts
 
     record: dict[str, Any] = {

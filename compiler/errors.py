@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class OptionError(Exception):
-    """Options of `compile_model` that make no sense, or not together."""
+    """Invalid or conflicting options of `compile_model`."""
 
     exit_code = 1
 
@@ -16,13 +16,13 @@ class HostStepsError(Exception):
 
 
 class OpenSizeError(Exception):
-    """Something of a model is decided by sizes that only a run can tell; it names the value that has them."""
+    """The model depends on sizes that only a run can tell; the message names the value that has them."""
 
     exit_code = 2
 
 
 class ChangedWeightsError(Exception):
-    """A file that weights are read from was written to after the model was compiled."""
+    """A file of external data was written to after the model was compiled."""
 
     exit_code = 1
 
@@ -36,4 +36,4 @@ class ExportError(Exception):
 
 
 class CacheWarning(UserWarning):
-    """Compiled kernels are not kept, for a reason that the message says."""
+    """Compiled kernels are not cached, for the reason in the message."""

@@ -1,6 +1,6 @@
-"""Models to try tilestitch with, built node by node with random weights from a seed: the same bytes every time.
+"""Example models, built node by node with random weights from a seed: the same bytes every time.
 
-They compute what the networks of these names compute, layer by layer, but were never trained.
+They have the architecture of the networks of these names, but were never trained.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CLASSES = 1000
 
 
 class _Builder:
-    """Collects nodes and weights; every method returns the name of the value it makes."""
+    """Builder that collects nodes and weights; every method returns the name of the value it adds."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
@@ -29,7 +29,7 @@ class _Builder:
         return name
 
     def normal(self, shape: Sequence[int], fan_in: int) -> str:
-        """Weights that keep the variance of what `fan_in` inputs of variance 1 add up to."""
+        """Return weights scaled so that a sum over `fan_in` inputs of variance 1 has variance 1."""
         drawn = self._random.standard_normal(shape, dtype=np.float32)
         return self.constant(drawn * np.float32(fan_in**-0.5))
 
@@ -112,7 +112,7 @@ def resnet50(seed: int) -> ModelProto:
 
 
 def _conv(b: _Builder, x: str, cin: int, cout: int, size: int, stride: int = 1, scale: float = 1.0) -> str:
-    """A convolution and its batch normalisation, as a training framework exports them."""
+    """Return a convolution and its batch normalisation, as a training framework exports them."""
     weights = b.normal((cout, cin, size, size), cin * size * size // 2)
     pads = [size // 2] * 4
     x = b.op("Conv", x, weights, kernel_shape=[size, size], strides=[stride, stride], pads=pads)

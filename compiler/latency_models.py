@@ -1,4 +1,4 @@
-"""What predicts how long kernels take: a model by its name, a plug-in, or records of measured kernels."""
+"""Choice of the latency model: a model by name, a plug-in, or records of measured kernels."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .errors import OptionError
 
 
 def chosen_model(name: str | None, plugin: LatencyModel | None) -> LatencyModel:
-    """The latency model of this name; without a name the plug-in's, if there is one, else the analytical model.
+    """Return the latency model of this name; without a name the plug-in's, if there is one, else the analytical model.
 
-    Raises OptionError for a name of no model, and where a plug-in predicts, too.
+    Raises OptionError for an unknown name, and where a name and a plug-in conflict.
     """
     if name is None:
         return plugin or model_named("analytical")
@@ -29,7 +29,9 @@ def chosen_model(name: str | None, plugin: LatencyModel | None) -> LatencyModel:
 def with_records(
     model: LatencyModel, path: str | os.PathLike[str] | None, frozen: bool, target: str, threads: int
 ) -> LatencyModel:
-    """What was measured, and `model` for the rest. Raises OptionError where the file has nothing for this machine."""
+    """Return a model that predicts recorded kernels by their measurements and all others by `model`. Raises OptionError
+    where the file has no records of this machine.
+    """
     if path is None:
         if frozen:
             raise OptionError("frozen needs records of measured kernels; name their file with records (--records)")

@@ -1,4 +1,4 @@
-"""This machine, as records of measured kernels name it."""
+"""Description of this machine in records of measured kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilestitch.cost_model.records import Machine
 
 
 def machine_of(target: CpuTarget, threads: int) -> Machine:
-    """This machine with the kernels of a target, run by so many threads."""
+    """Return this machine, running kernels of a target with so many threads."""
     several = "s" if threads > 1 else ""
     system = f"{platform.system()} {platform.release()}"
     versions = f"tilestitch {__version__}, TVM {version('apache-tvm')}"

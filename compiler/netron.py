@@ -1,4 +1,4 @@
-"""The graph as an ONNX file of the domain `tilestitch`, which Netron and other viewers of ONNX files show."""
+"""Export of the graph as an ONNX file of the domain `tilestitch`, for Netron and other viewers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ MAX_ELEMENTS = 64
 
 
 def to_onnx(graph: Graph) -> onnx.ModelProto:
-    """`graph` for viewing: primitives are operators of the domain `tilestitch`; it cannot be run."""
+    """Return `graph` as an ONNX model for viewing: primitives are operators of the domain `tilestitch`; it cannot be
+    run.
+    """
     opsets = [helper.make_opsetid(DOMAIN, 1), helper.make_opsetid("", onnx.defs.onnx_opset_version())]
     return helper.make_model(_graph(graph), opset_imports=opsets, producer_name="tilestitch")
 
@@ -41,7 +43,7 @@ def _node(node: Node) -> onnx.NodeProto:
     proto = helper.make_node(
         node.op, [v.name for v in node.inputs], [v.name for v in node.outputs], node.name, domain=DOMAIN
     )
-    # An empty tuple has no element that would tell its type.
+    # An empty tuple has no element from which to infer a type.
     proto.attribute.extend(helper.make_attribute(k, v if v != [] else "()") for k, v in attributes.items())
     return proto
 

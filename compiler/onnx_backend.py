@@ -4,7 +4,7 @@
     outputs = backend.prepare(model).run([x])
 
 Models are compiled in memory, and run with one thread unless `num_threads` says otherwise. Devices are `CPU`, and
-`EMULATOR`: the kernels for GPUs, on the emulated one.
+`EMULATOR`: GPU kernels on the emulated device.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class TilestitchRep(BackendRep):
         self.output_names = tuple(spec.name for spec in model.outputs)
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """INPUTS: a mapping by name, or values in the order of the model's inputs (a single array for one).
+        """Run the model and return its outputs in order.
 
-        Outputs in order.
+        INPUTS: a mapping by name, or values in the order of the model's inputs (a single array for one).
         """
         if kwargs:
             raise TypeError(f"run takes no {', '.join(kwargs)}")
@@ -52,11 +52,11 @@ class TilestitchRep(BackendRep):
 
 
 class TilestitchBackend(Backend):
-    """The interface as ONNX's own test runner wants it: a class with class methods."""
+    """The interface as ONNX's test runner expects it: a class with class methods."""
 
     @classmethod
     def is_compatible(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
-        """Whether MODEL can be compiled; finds out by compiling it."""
+        """Return whether MODEL can be compiled, by compiling it."""
         try:
             cls.prepare(model, device, **kwargs)
         except Exception as error:
@@ -67,7 +67,7 @@ class TilestitchBackend(Backend):
 
     @classmethod
     def prepare(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> TilestitchRep:
-        """Compiles MODEL. KWARGS are those of `compile_model`, and `num_threads` (1) to run with."""
+        """Compile MODEL. KWARGS are those of `compile_model`, and `num_threads` (1) for its runs."""
         if not cls.supports_device(device):
             raise ValueError(f"device {device} is not supported; there are {' and '.join(_DEVICES)}")
         threads = kwargs.pop("num_threads", 1)
@@ -84,8 +84,9 @@ class TilestitchBackend(Backend):
         outputs_info: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """Compiles and runs NODE alone. OUTPUTS_INFO (dtype and shape of each output) helps where types cannot be
-        inferred; `opset_version` among KWARGS defaults to the newest."""
+        """Compile and run NODE alone. OUTPUTS_INFO (dtype and shape of each output) helps where types cannot be
+        inferred; `opset_version` among KWARGS defaults to the newest.
+        """
         import numpy as np
 
         opset = kwargs.pop("opset_version", onnx.defs.onnx_opset_version())

@@ -1,4 +1,4 @@
-"""The options of `compile_model`, checked: each error names the option, what was given, and what to give."""
+"""Validation of the options of `compile_model`: each error names the option, its value, and valid values."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ AnyPath = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Options:
-    """What `compile_model` is asked for, besides the model; its docstring says what each means.
+    """The options of `compile_model` besides the model; see its docstring.
 
-    Raises OptionError for a value of the wrong type, and for values that make no sense by themselves or together.
+    Raises OptionError for a value of the wrong type, and for invalid or conflicting values.
     """
 
     target: str
@@ -88,7 +88,7 @@ def _check_path(name: str, value: Any) -> None:
 
 
 def is_path(value: Any) -> bool:
-    """Whether a file can be named so: text or a path, not empty, and without a zero byte."""
+    """Return whether a value can name a file: text or a path, not empty, and without a zero byte."""
     return isinstance(value, str | os.PathLike) and os.fspath(value) not in ("", b"") and "\0" not in str(value)
 
 

@@ -1,4 +1,4 @@
-"""Reads plans that are to be replayed, shown or compared."""
+"""Reader of plans to be replayed, shown or compared."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from .errors import OptionError
 
 
 def load_plans(plan: StitchPlan | Sequence[StitchPlan] | str | os.PathLike[str]) -> list[StitchPlan]:
-    """The plans to replay, one a specialisation: from plan objects, or a file that holds a plan or a list of them."""
+    """Return the plans to replay, one per specialisation, from plan objects, or from a file with a plan or a list of
+    them.
+    """
     if isinstance(plan, StitchPlan):
         return [plan]
     if isinstance(plan, str | os.PathLike) and os.fspath(plan):
@@ -28,7 +30,7 @@ def load_plans(plan: StitchPlan | Sequence[StitchPlan] | str | os.PathLike[str])
 
 
 def read_plans(path: Path) -> list[StitchPlan]:
-    """The plans of an artifact, or of a file that holds a plan or a list of them.
+    """Return the plans of an artifact, or of a file with a plan or a list of them.
 
     Raises PlanError, naming the file, for anything else.
     """

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from tilestitch.compiler.frontend import ImportedModel
 
 Progress = Callable[[str, int, int], None]
-"""Told of every step: stage, how many of its parts are done, how many there are."""
+"""Callback for progress: stage, number of finished parts, number of parts."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A specialisation whose plan is made, and what its explanation holds besides what the plan says."""
+    """A specialisation with its plan, and what its explanation holds besides the plan."""
 
     planned: Planned
     remarks: Mapping[str, Any]
@@ -46,10 +46,9 @@ class Prepared:
 class Job:
     """A model, and what all of its specialisations have in common.
 
-    plans: to replay, one for each specialisation; None to make them. scopes: what specialisations there are, if that
-    is known; None: those of the sizes that are asked for. options: what `explain` tells of how it was
-    compiled. refused: why open dimensions are left to the host though nothing demands that. donate: inputs that
-    grow where they lie (`caches`).
+    `plans`: to replay, one for each specialisation; None to make them. `scopes`: the specialisations, if known; None:
+    those of the requested sizes. `options`: the record of options for `explain`. `refused`: why open dimensions are
+    left to the host although that was not requested. `donate`: inputs that grow in place (`caches`).
     """
 
     source: Source
@@ -67,7 +66,7 @@ class Job:
     def prepared(
         self, shape_sets: Sequence[ShapeSet], regions: Sequence[Region | None], tell: Progress, favoured: int = 0
     ) -> list[Prepared]:
-        """Plans for all sets of shapes and regions, the first ones of which are `favoured`.
+        """Return the plans for all sets of shapes and regions, of which the first `favoured` are favoured points.
 
         Raises HostStepsError where nothing may be left to the host.
         """
@@ -78,7 +77,7 @@ class Job:
             found = list(variants(self._convert(), shape_sets, regions, favoured, self.refused))
         result, panels = dict[int, Prepared](), dict[str, int]()
         classes = length_classes([v.imported.graph for v in found], self.donate) if self.donate else {}
-        # Favoured sizes have weights as those have them that they are a part of.
+        # Favoured sizes share the weights of the specialisations that contain them.
         for done, number in enumerate(sorted(range(len(found)), key=lambda number: found[number].favoured)):
             variant = found[number]
             tell("import and plan", done, len(found))
@@ -97,10 +96,10 @@ class Job:
         return [result[number] for number in sorted(result)]
 
     def _convert(self) -> Convert:
-        """Converts the model, which is read and checked once, for a set of shapes and a region."""
+        """Return the conversion of the model, which is read and checked once, for a set of shapes and a region."""
         from tilestitch.compiler.frontend import checked_model, convert_checked
 
-        # Kernels that are given can show no more than what they store.
+        # Kernels of a given plan can expose only what they store.
         names = () if self.plans else self.expose
         checked = checked_model(self.source.model, self.source.folder)
 
@@ -157,7 +156,7 @@ class Job:
 
 
 def _check_kept(graph: Graph, patterns: Sequence[str]) -> None:
-    """Raise OptionError for a pattern of nodes that are to stay float32 from which no matmul or convolution stems."""
+    """Raise OptionError for a pattern in `keep_fp32` that matches no node of a matmul or convolution."""
     names = sorted(set(_contracted(graph))) if patterns else []
     for pattern in patterns:
         if not is_named(names, (pattern,)):
@@ -167,7 +166,7 @@ def _check_kept(graph: Graph, patterns: Sequence[str]) -> None:
 
 
 def _contracted(graph: Graph) -> Iterator[str]:
-    """ONNX nodes that contractions stem from, those of nested graphs among them."""
+    """Yield the ONNX nodes of all contractions, including those of nested graphs."""
     for node in graph.nodes:
         if kind_of(node.op) is Kind.CONTRACTION:
             yield from node.origins
@@ -188,7 +187,7 @@ def _refuse_host_steps(planned: Planned) -> None:
 
 
 def _write_views(folder: Path, planned: Planned) -> None:
-    """The final graph for Graphviz (a box for a kernel, or what is called) and for Netron, beside the passes' dumps."""
+    """Write the final graph for Graphviz (a box per kernel or call) and for Netron, beside the passes' dumps."""
     from tilestitch.compiler.ir.dot import to_dot
     from tilestitch.compiler.netron import to_onnx
 

@@ -14,21 +14,20 @@ from tilestitch.runtime.archive import atomic_file
 
 
 def write_report(path: str | os.PathLike[str], explain: Mapping[str, Any]) -> Path:
-    """Writes what EXPLAIN says (`CompiledModel.explain()`) as a page to PATH; PATH appears complete or not at all.
+    """Write EXPLAIN (`CompiledModel.explain()`) as an HTML page to PATH, atomically.
 
-    Besides the keys of `explain --json`, these are shown where they are there: `model` (a name), `facts` (label to
-    value), and in each kernel `measured_us`, `inputs` and `outputs` (names of values, from which the graph's edges are
-    drawn). Raises ArtifactWriteError when PATH cannot be written, and ValueError or TypeError when EXPLAIN is not JSON
-    data.
+    Besides the keys of `explain --json`, these are shown if present: `model` (a name), `facts` (label to value), and in
+    each kernel `measured_us`, `inputs` and `outputs` (names of values, from which the graph's edges are drawn). Raises
+    ArtifactWriteError when PATH cannot be written, and ValueError or TypeError when EXPLAIN is not JSON data.
     """
-    page = render(explain).encode(errors="backslashreplace")  # names of files need be no Unicode text
+    page = render(explain).encode(errors="backslashreplace")  # names of files need not be valid Unicode
     with atomic_file(path) as file:
         file.write(page)
     return Path(path)
 
 
 def render(explain: Mapping[str, Any]) -> str:
-    """The page as text."""
+    """Return the page as text."""
     template = resources.files("tilestitch.compiler").joinpath("report.html").read_text(encoding="utf-8")
     title = html.escape(f"tilestitch: {explain['model']}" if explain.get("model") else "tilestitch report")
     # Inside a script element only `</` and `<!--` would be read as markup.

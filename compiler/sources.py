@@ -1,4 +1,4 @@
-"""What people have in hand when they say "the model", brought to what the frontend reads: a path or a ModelProto."""
+"""Normalises every accepted form of a model to what the frontend reads: a path or a ModelProto."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """A model for `import_model`: `folder` is where external tensors of a ModelProto lie, `name` is for reports."""
+    """A model for `import_model`: `folder` has the external tensors of a ModelProto, `name` is for reports."""
 
     model: Path | ModelProto
     folder: Path | None = None
@@ -30,11 +30,11 @@ class Source:
 def opened(
     model: Any, example_inputs: Any = None, external_data: str | os.PathLike[str] | None = None
 ) -> Iterator[Source]:
-    """`model` as a Source while the context lasts: a path, the bytes of a file, a ModelProto, or one of PyTorch's
+    """Open `model` as a Source while the context lasts: a path, the bytes of a file, a ModelProto, or one of PyTorch's
     ExportedProgram, ONNXProgram, and nn.Module, which is exported with `example_inputs`.
 
-    Raises ModelError for bytes that are no model, ExportError where PyTorch cannot export, and OptionError for anything
-    else and for options that do not belong to it.
+    Raises ModelError for bytes that are not a model, ExportError where PyTorch cannot export, and OptionError for
+    anything else and for options that do not belong to it.
     """
     if isinstance(model, type):
         raise OptionError(f"{model.__qualname__} is a class; give an instance of it")
@@ -48,7 +48,7 @@ def opened(
     elif kind:
         with tempfile.TemporaryDirectory(prefix="tilestitch-") as temporary:
             path = Path(temporary, "model.onnx")
-            # Saved and not handed over in memory: a protobuf message ends at 2 GB.
+            # Saved rather than passed in memory: a protobuf message is limited to 2 GB.
             _saved(model if kind == "ONNXProgram" else _exported(model, kind, example_inputs), path)
             yield Source(path, name=type(model).__name__)
     else:
@@ -73,7 +73,7 @@ def _proto(model: Any) -> ModelProto:
 
 
 def _torch_kind(model: Any) -> str:
-    """Which of PyTorch's classes of models it is of; "" for none. Imports nothing: they all come with torch."""
+    """Return which of PyTorch's model classes it belongs to; "" for none. Imports nothing: they all come with torch."""
     torch = sys.modules.get("torch")
     if torch is None:
         return ""
@@ -97,7 +97,7 @@ def _check_options(model: Any, kind: str, example_inputs: Any, external_data: An
 
 
 def _exported(model: Any, kind: str, example_inputs: Any) -> Any:
-    """The ONNXProgram that PyTorch's own exporter makes of a module, in evaluation mode, or of an ExportedProgram."""
+    """Export a module in evaluation mode, or an ExportedProgram, with PyTorch's exporter to an ONNXProgram."""
     import torch
 
     if kind == "ExportedProgram":
@@ -110,7 +110,7 @@ def _exported(model: Any, kind: str, example_inputs: Any) -> Any:
         kwargs = None
     try:
         with _evaluating(model if kind == "Module" else None), torch.no_grad():
-            # What torch.compile wraps has the names of its arguments.
+            # The wrapper of torch.compile has the argument names of the wrapped module.
             return torch.onnx.export(
                 getattr(model, "_orig_mod", model), args, kwargs=kwargs, dynamo=True, verbose=False
             )
@@ -128,7 +128,7 @@ def _exported(model: Any, kind: str, example_inputs: Any) -> Any:
 
 @contextmanager
 def _evaluating(module: Any) -> Iterator[None]:
-    """The module in evaluation mode; afterwards each part is in the mode that it was in."""
+    """Put the module into evaluation mode, and restore the mode of each part afterwards."""
     training = [] if module is None else [part for part in module.modules() if part.training]
     for part in training:
         part.training = False

@@ -1,8 +1,8 @@
-"""Which sizes a model is compiled for: those that were given, and regions of the dimensions that these leave open.
+"""The specialisations of a model: for the given sizes, and for regions of the dimensions that these leave open.
 
-The runtime takes the first specialisation that fits: favoured sizes come first, and the regions after them share no
-size. Kernels are for sizes from 1 on: where a dimension may be 0, that is a region of its own, and so are the sizes
-of a dimension at which something else in the model is empty.
+The runtime takes the first specialisation that fits: favoured sizes come first, and the regions after them are
+disjoint. Kernels are for sizes of at least 1: where a dimension may be 0, that is a region of its own, and so are the
+sizes of a dimension at which another tensor in the model is empty.
 """
 
 from __future__ import annotations
@@ -28,35 +28,37 @@ if TYPE_CHECKING:
 
 ShapeSet = Mapping[str, Sequence[int]]
 Range = tuple[int, int]
-"""The least and the largest size, both included."""
+"""The least and the largest size, both inclusive."""
 Region = Mapping[str, Range]
-"""Ranges of open dimensions by name; those that are not named have the default range."""
+"""Ranges of open dimensions by name; others have the default range."""
 
 
 class Convert(Protocol):
-    """Converts a model for sizes; `whole`: for those, too, at which something in it has no elements."""
+    """Converts a model for sizes; with `whole` also for those at which a tensor in it has no elements."""
 
     def __call__(self, shapes: ShapeSet, region: Region | None, whole: bool = False, /) -> ImportedModel: ...
 
 
 MOST_EMPTY = 4
-"""Specialisations for dimensions of size 0 that are made without being asked for; and for one of 1 besides one of 0."""
+"""Most specialisations for dimensions of size 0 that are added unasked, and for pairs of one of 1 and one of 0."""
 MOST_JOINED = 8
-"""Specialisations for dimensions of size 1 that are made without being asked for."""
+"""Most specialisations for dimensions of size 1 that are added unasked."""
 MOST_NODES = 256
-"""Of all of these together: each takes as long to compile as the first."""
+"""Most nodes of all of these together: each takes as long to compile as the first."""
 MOST_LEFT_OUT = 4
-"""Specialisations for sizes at which something is empty, beside others that leave these out."""
+"""Most specialisations for sizes at which a tensor is empty, next to others that exclude these."""
 FEW_NODES = 32
-"""What may be left to compute where a dimension is 0 that is no cache: most models are nothing then, or fail."""
+"""Most nodes that may be left to compute where a dimension that is not a cache's is 0: most models are empty then, or
+fail.
+"""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What one specialisation is compiled from. `region` is None where open dimensions are left to the host, for the
-    reason `refused` if nothing demands that; `added`: dimensions whose size in it was not given; `favoured`: whether
-    its sizes are part of a later one's; `whole`: whether those are among them at which something is empty;
-    `needed`: whether a variant that the user gave leaves its sizes to it.
+    """The input of one specialisation. `region`: None where open dimensions are left to the host, for the reason
+    `refused` if that was not requested; `added`: dimensions whose size in it was not given; `favoured`: whether its
+    sizes are also part of a later variant; `whole`: whether they include those at which a tensor is empty; `needed`:
+    whether a variant that the user requested leaves sizes to it.
     """
 
     shapes: ShapeSet
@@ -70,12 +72,12 @@ class Variant:
 
     @property
     def asked(self) -> bool:
-        """Whether it is one of those that the user gave."""
+        """Whether the user requested it."""
         return not self.added
 
     @property
     def scope(self) -> Scope | None:
-        """What its plan says of it; None for a model that leaves nothing open."""
+        """Its scope in the plan; None for a model that leaves nothing open."""
         if not (self.shapes or self.region or self.refused or self.imported.graph.symbols):
             return None
         shapes = {name: tuple(shape) for name, shape in self.shapes.items()}
@@ -83,7 +85,7 @@ class Variant:
         return Scope(shapes, dims, self.added, self.favoured, self.refused, self.whole)
 
     def symbols(self) -> list[dict[str, Any]]:
-        """The sizes that it is compiled for, as JSON data. `default`: nothing was said of this dimension."""
+        """Return the sizes that it is compiled for, as JSON data. `default`: no range was given for this dimension."""
         given, graph = self.region or {}, self.imported.graph
         asked = symbols_of_values(graph.inputs)  # others are sizes that only a run can tell
         ranges = [(s.name, s.low, s.high) for s in graph.symbols if s in asked]
@@ -94,7 +96,7 @@ class Variant:
         ]
 
     def options(self) -> dict[str, Any]:
-        """What `compile_model` was given, or would have to be, for this variant alone."""
+        """Return the options of `compile_model` for this variant alone."""
         dims = {name: list(range_) for name, range_ in (self.region or {}).items()}
         return {"shapes": {name: list(shape) for name, shape in self.shapes.items()}, "dims": dims or None}
 
@@ -106,11 +108,11 @@ def variants(
     favoured: int = 0,
     refused: str = "",
 ) -> Iterator[Variant]:
-    """A model converted for each set of shapes and each region; before that, for few along dimensions of which few are
-    computed in another way than many; for dimensions of size 1 where others are longer that they meet; for dimensions
-    of size 0 that no region speaks of, where the model allows that; and for one of each.
+    """Yield the model converted for each set of shapes and each region, and before it the variants that take
+    precedence: few elements along dimensions where those are computed differently; dimensions of size 1 that are
+    broadcast; dimensions of size 0 that no region covers, where the model allows that; and one of each.
 
-    favoured: so many of the regions, the first ones, are parts of later ones.
+    `favoured`: number of regions, the first ones, that are part of later ones.
     """
     for shapes, (number, region) in product(shape_sets, enumerate(regions)):
         first = Variant(shapes, region, convert(shapes, region), (), number < favoured, refused)
@@ -125,7 +127,7 @@ def variants(
 
 
 def replayed(convert: Convert, scopes: Sequence[Scope]) -> Iterator[Variant]:
-    """A model converted for what plans were made for. Raises PlanMismatchError for one that has no such sizes."""
+    """Yield the model converted for the scopes of plans. Raises PlanMismatchError for one that has no such sizes."""
     from tilestitch.compiler.frontend import FrontendError
 
     for scope in scopes:
@@ -142,9 +144,10 @@ def replayed(convert: Convert, scopes: Sequence[Scope]) -> Iterator[Variant]:
 def scopes_of(
     plans: Sequence[StitchPlan], shape_sets: Sequence[ShapeSet], regions: Sequence[Region | None], favoured: int
 ) -> list[Scope]:
-    """What some plans are for, where `regions`, the first ones of which are favoured, are asked for, or nothing is.
+    """Return the scopes of plans, given that `regions`, the first `favoured` of which are favoured, were requested, or
+    nothing.
 
-    Raises OptionError where that is something else.
+    Raises OptionError where the plans are for something else.
     """
     asked = [
         Scope({name: tuple(shape) for name, shape in shapes.items()}, region, (), number < favoured)
@@ -167,12 +170,12 @@ def scopes_of(
 
 
 def _as_far_as_known(plan: StitchPlan, asked: Scope) -> Scope:
-    """What a plan is for that may not say so."""
+    """Return the scope of a plan, or the best guess for one that does not tell."""
     return plan.scope or (replace(asked, dims=asked.dims or {}) if plan.symbols else asked)
 
 
 def _said(scope: Scope) -> Scope:
-    """What a user says of it."""
+    """Return the scope as a user would state it."""
     return replace(scope, dims=scope.dims or {}, refused="")
 
 
@@ -181,14 +184,14 @@ def _listed(scopes: Sequence[Scope]) -> str:
 
 
 def _of_few(convert: Convert, first: Variant, region: Region) -> Iterator[Variant]:
-    """Small sizes that the first variant has, too, but in another way."""
+    """Yield small sizes that the first variant includes but computes differently."""
     for name, most in first.imported.few.items():
         narrow = {**region, name: (region.get(name, (1, most))[0], most)}
         yield Variant(first.shapes, narrow, convert(first.shapes, narrow), (name,), favoured=True)
 
 
 def _of_size_1(convert: Convert, first: Variant, region: Region) -> Iterator[Variant]:
-    """Sizes of 1 in broadcasts, which the first variant takes for what they meet."""
+    """Yield the sizes of 1 in broadcasts, where the first variant assumes equal sizes."""
     from tilestitch.compiler.frontend import FrontendError
 
     most = MOST_NODES // max(1, _computed_nodes(first.imported.graph))
@@ -200,7 +203,7 @@ def _of_size_1(convert: Convert, first: Variant, region: Region) -> Iterator[Var
         narrow = {**region, **dict.fromkeys(names, (1, 1))}
         try:
             variant = Variant(first.shapes, narrow, convert(first.shapes, narrow), names)
-        except FrontendError:  # they meet others elsewhere, of other sizes
+        except FrontendError:  # elsewhere they are broadcast with other sizes
             continue
         if _inputs(variant) not in seen:
             seen.append(_inputs(variant))
@@ -208,12 +211,12 @@ def _of_size_1(convert: Convert, first: Variant, region: Region) -> Iterator[Var
 
 
 def _inputs(variant: Variant) -> list[Type]:
-    """What it takes: one that takes the same as an earlier one is never run."""
+    """Return the input types: a variant with those of an earlier one is never run."""
     return [value.type for value in variant.imported.graph.inputs]
 
 
 def _with_left_out(convert: Convert, variants: Iterable[Variant]) -> Iterator[Variant]:
-    """Each variant, and after it the sizes that it leaves out; whole where these would be too many."""
+    """Yield each variant, followed by the sizes that it excludes; as a whole variant if these would be too many."""
     from tilestitch.compiler.frontend import FrontendError
 
     room = MOST_LEFT_OUT
@@ -225,15 +228,15 @@ def _with_left_out(convert: Convert, variants: Iterable[Variant]) -> Iterator[Va
             continue
         try:
             imported = convert(variant.shapes, variant.region, True)
-        except FrontendError:  # the model forbids the sizes that are left out
+        except FrontendError:  # the model forbids the excluded sizes
             yield variant
         else:
             yield replace(variant, imported=imported, whole=True)
 
 
 def _of_left_out(convert: Convert, variant: Variant) -> Iterator[Variant]:
-    """The sizes that a variant leaves out since something is empty there, where the model allows them. They share none:
-    where one dimension has such sizes, those after it may have any.
+    """Yield the sizes that a variant excludes because a tensor is empty there, where the model allows them. They are
+    disjoint: where one dimension has such sizes, later ones may have any.
     """
     from tilestitch.compiler.frontend import FrontendError
 
@@ -256,7 +259,9 @@ def _goes_up_from_1(range_: Range | None) -> bool:
 
 
 def _of_size_0(convert: Convert, first: Variant, region: Region, *, pairs: bool = True) -> Iterator[Variant]:
-    """pairs: of dimensions that are no caches, two may be 0 together."""
+    """Yield the variants with dimensions of size 0. `pairs`: two dimensions that are not of caches may be 0
+    together.
+    """
     from tilestitch.compiler.frontend import FrontendError
 
     graph = first.imported.graph
@@ -275,7 +280,7 @@ def _of_size_0(convert: Convert, first: Variant, region: Region, *, pairs: bool 
 
 
 def _of_sizes_0_and_1(convert: Convert, ones: Iterable[Variant]) -> Iterator[Variant]:
-    """A dimension of size 1 where others are longer that it meets, while another one is 0."""
+    """Yield variants with a broadcast dimension of size 1 while another dimension is 0."""
     for one in ones:
         if one.region is not None and len(one.added) == 1:
             for variant in _of_size_0(convert, one, one.region, pairs=False):
@@ -287,7 +292,7 @@ def _is_empty(type_: Type) -> bool:
 
 
 def _computed_nodes(graph: Graph) -> int:
-    """Nodes with results that have elements, as far as that is known."""
+    """Return the number of nodes with non-empty results, as far as that is known."""
     return sum(not all(_is_empty(value.type) for value in node.outputs) for node in graph.nodes)
 
 
@@ -295,10 +300,10 @@ def _computed_nodes(graph: Graph) -> int:
 
 
 def regions_of(dims: Region | None, replays: bool) -> list[Region | None]:
-    """The ranges of open dimensions, cut where one of them begins with 0; the region without a 0 is the first. [None]
-    where a plan is replayed and nothing is said of them.
+    """Return the ranges of open dimensions, split where one includes 0; the region without a 0 comes first. [None]
+    where a plan is replayed and no range is given.
 
-    Raises OptionError for what is no range.
+    Raises OptionError for an invalid range.
     """
     if dims is None:
         return [None] if replays else [{}]
@@ -307,9 +312,10 @@ def regions_of(dims: Region | None, replays: bool) -> list[Region | None]:
 
 
 def favoured_regions(favour: Sequence[Mapping[str, int]], regions: Sequence[Region | None]) -> list[Region]:
-    """Regions of sizes that deserve kernels of their own; dimensions that a point does not name stay open.
+    """Return the regions of favoured points, which get kernels of their own; dimensions that a point does not name stay
+    open.
 
-    Raises OptionError for what is no point, or lies in no region.
+    Raises OptionError for an invalid point, or one outside all regions.
     """
     return [_favoured(point, regions[0]) for point in favour]
 
@@ -340,7 +346,7 @@ def _cut(name: str, given: Any) -> list[Range]:
 
 
 def caches_of(graph: Graph) -> list[str]:
-    """Symbols that are the length of an input which the model concatenates something to: it may be empty at first."""
+    """Return the symbols that are the length of an input to which the model concatenates: it may be empty at first."""
     symbols = {size_of(symbol): symbol.name for symbol in graph.symbols}
     found: dict[str, None] = {}
     for node in graph.nodes:
@@ -354,7 +360,7 @@ def caches_of(graph: Graph) -> list[str]:
 
 
 def _is_moved_input(graph: Graph, value: Value) -> bool:
-    """Whether its elements are those of an input of the graph."""
+    """Return whether its elements are those of an input of the graph, moved."""
     while (node := value.producer) is not None and node.inputs:
         if kind_of(node.op) is not Kind.VIEW and node.op not in DATA_MOVEMENT:
             return False
@@ -366,7 +372,7 @@ def _is_moved_input(graph: Graph, value: Value) -> bool:
 
 
 def shape_sets_of(shapes: ShapeSet | Sequence[ShapeSet] | None) -> list[ShapeSet]:
-    """The sets of sizes of inputs, as integers; one empty set where none is given. Raises OptionError."""
+    """Return the given sets of input sizes as integers; one empty set if none is given. Raises OptionError."""
     several = shapes if isinstance(shapes, list | tuple) else () if shapes is None else (shapes,)
     return [_shape_set(one) for one in several] or [{}]
 

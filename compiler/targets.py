@@ -1,4 +1,4 @@
-"""From the name of a target to the backend that generates code for it."""
+"""Backends by the name of a target."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ TARGETS = "give cpu, cpu:NAME, cuda:sm_90a, cuda:h200, or emulator"
 
 
 def backend_of(target: str, threads: int, cache: str | os.PathLike[str] | bool, nvcc: str | None) -> Backend:
-    """The backend of a target.
+    """Return the backend of a target.
 
-    threads: that tasks are sized for, and processes that compile CUDA. cache, nvcc: as `compile_model` takes them.
-    Raises OptionError for a kind of target that there is not, and TargetError for a name that its backend does not
-    understand.
+    `threads`: for which tasks are sized, and processes that compile CUDA. `cache`, `nvcc`: as in `compile_model`.
+    Raises OptionError for an unknown kind of target, and TargetError for a name that its backend does not understand.
     """
     kind = target.split(":", 1)[0]
     if kind == "cpu":
@@ -41,7 +40,7 @@ def backend_of(target: str, threads: int, cache: str | os.PathLike[str] | bool, 
 
 
 def kernel_cache(cache: str | os.PathLike[str] | bool) -> KernelCache:
-    """Warns where nothing can be kept."""
+    """Return the cache of compiled kernels. Warns where nothing can be stored."""
     from tilestitch.codegen.kernel_cache import NO_CACHE, KernelCache, default_folder
 
     name = os.fspath(cache) if isinstance(cache, os.PathLike) else cache

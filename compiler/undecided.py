@@ -1,4 +1,4 @@
-"""Names the ONNX node and the value whose size keeps a model from being compiled for all sizes."""
+"""Names the ONNX node and the value whose size prevents compiling a model for all sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .errors import OpenSizeError
 
 @contextmanager
 def naming_values(graphs: Sequence[Graph]) -> Iterator[None]:
-    """Let what is open of the sizes of these graphs be an OpenSizeError that names a value which has such a size."""
+    """Turn UndecidedError about sizes of these graphs into an OpenSizeError that names a value with such a size."""
     try:
         yield
     except UndecidedError as error:
@@ -36,7 +36,7 @@ def _described(error: UndecidedError, graphs: Sequence[Graph]) -> str:
 
 
 def _nearest(claim: str, values: Sequence[Value]) -> Value | None:
-    """The first value with the longest size that is part of a claim."""
+    """Return the first value with the longest size that occurs in a claim."""
     longest, nearest = 0, None
     for value in values:
         for size in value.type.shape if isinstance(value.type, TensorType) else ():

@@ -1,4 +1,4 @@
-"""`python -m tilestitch.compiler.cli`, for where the console script is not on the path."""
+"""`python -m tilestitch.compiler.cli`, for when the console script is not on the path."""
 
 from tilestitch.compiler.cli.main import entry
 

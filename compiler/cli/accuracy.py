@@ -1,4 +1,4 @@
-"""How far a result is from a reference, and how far it may be."""
+"""Error of a result against a reference, and its tolerance."""
 
 from __future__ import annotations
 
@@ -23,18 +23,22 @@ TOLERANCES = {
     "float8_e8m0fnu": 1.0,
     "float4_e2m1fn": 0.5,
 }
-"""By precision of the arithmetic: largest difference over the reference's largest magnitude. TF32 has the mantissa of
-float16."""
+"""By precision of the arithmetic: largest difference relative to the reference's largest magnitude. TF32 has the
+mantissa of float16.
+"""
 
 
 AMPLIFIED = 2
-"""Quantisation may make whole steps of a difference in the last bits, and the layers after it many of them. Where the
-reference itself is moved by such a change, that many times as much is allowed."""
+"""Quantisation can turn a difference in the last bits into whole steps, and later layers can amplify these. Where the
+reference itself moves under such a change, this many times as much is allowed.
+"""
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """A difference may be `atol` + `rtol` times the reference's largest magnitude; `rule` says where they are from."""
+    """A difference of up to `atol` + `rtol` times the reference's largest magnitude is allowed; `rule` is the origin of
+    both.
+    """
 
     rtol: float
     atol: float
@@ -46,9 +50,9 @@ EXACT = Tolerance(0.0, 0.0, "exact")
 
 @dataclass(frozen=True)
 class Limits:
-    """What decides how far a value may be off: the arithmetic on the way to it, as `explain` gives it (none: only its
-    own data type counts), and what the user says instead. `moved`: by how much of its largest magnitude the reference
-    itself moved when the last bits of what it quantises were changed.
+    """Determinants of a value's tolerance: the arithmetic that leads to it, as `explain` gives it (None: only its own
+    data type counts), and the user's overrides. `moved`: how far the reference moved, relative to its largest
+    magnitude, when the last bits of what it quantises were changed.
     """
 
     arithmetic: Mapping[str, Any] | None = None
@@ -57,7 +61,7 @@ class Limits:
     moved: float = 0.0
 
     def of(self, dtype: str) -> Tolerance:
-        """For a value of this data type."""
+        """Return the tolerance for a value of this data type."""
         if (self.rtol is not None or self.atol is not None) and dtype not in ("bool", "string"):
             given = " and ".join(f"--{name}" for name in ("rtol", "atol") if getattr(self, name) is not None)
             return Tolerance(self.rtol or 0.0, self.atol or 0.0, given)
@@ -71,7 +75,7 @@ class Limits:
 
 
 def _inexact(dtype: str, arithmetic: Mapping[str, Any]) -> Tolerance:
-    """Of floats: the coarsest precision on the way, and the steps of quantisation."""
+    """Return the tolerance of floats: by the coarsest precision on the way, and the steps of quantisation."""
     inside = arithmetic.get("precision", "exact")
     coarsest = max(dtype, inside, key=lambda precision: TOLERANCES.get(precision, 0.0))
     rtol, rule = TOLERANCES[coarsest], coarsest
@@ -86,7 +90,7 @@ def _inexact(dtype: str, arithmetic: Mapping[str, Any]) -> Tolerance:
 
 
 def _exact(dtype: str, arithmetic: Mapping[str, Any]) -> Tolerance:
-    """Of integers, booleans and strings: equal, but for quantised integers."""
+    """Return the tolerance of integers, booleans and strings: exact, except for quantised integers."""
     step = arithmetic.get("step")
     if step is None or dtype in ("bool", "string"):
         return EXACT
@@ -94,15 +98,15 @@ def _exact(dtype: str, arithmetic: Mapping[str, Any]) -> Tolerance:
 
 
 def _levels(bits: int) -> int:
-    """Steps from zero to the largest magnitude that signed integers of so many bits hold."""
+    """Return the number of steps from zero to the largest magnitude of signed integers of so many bits."""
     return int(max(1, 2 ** (bits - 1) - 1))
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one value. `error` and `tolerance` are relative to the largest magnitude of the reference.
+    """Comparison of one value. `error` and `tolerance` are relative to the reference's largest magnitude.
 
-    `ok` whether it is within `tolerance`, which `rule` gave.
+    `ok`: whether the error is within `tolerance`, which `rule` gave.
     """
 
     name: str
@@ -126,9 +130,9 @@ def differences(
     limits: Sequence[Limits],
     jittered: Callable[[], Sequence[Sequence[Any]]],
 ) -> list[Difference]:
-    """Compares values in pairs. `jittered` gives what the reference makes of the model with the last bits changed of
-    what is quantised, several times; it is called where a value that quantisation leads to differs by more than a step.
-    """  # fmt: skip
+    """Compare values in pairs. `jittered` returns the reference's results with the last bits of quantised tensors
+    changed, several times; it is called if a value that depends on quantisation differs by more than a step.
+    """
     found = [difference(*one) for one in zip(names, got, want, limits, strict=True)]
     quantised = [(limit.arithmetic or {}).get("bits") for limit in limits]
     given = any(limit.rtol is not None or limit.atol is not None for limit in limits)
@@ -144,7 +148,7 @@ def differences(
 
 
 def difference(name: str, got: Any, want: Any, limits: Limits = Limits()) -> Difference:
-    """Compares GOT with WANT."""
+    """Compare GOT with WANT."""
     if want is None or got is None or isinstance(want, (list, tuple)) or isinstance(got, (list, tuple)):
         return _structured(name, got, want, limits)
     if isinstance(want, dict) or isinstance(got, dict):
@@ -169,7 +173,7 @@ def difference(name: str, got: Any, want: Any, limits: Limits = Limits()) -> Dif
 
 
 def _structured(name: str, got: Any, want: Any, limits: Limits) -> Difference:
-    """Sequences and empty optionals: the worst element speaks for all."""
+    """Compare sequences and empty optionals by their worst element."""
     same = isinstance(got, (list, tuple)) and isinstance(want, (list, tuple)) and len(got) == len(want)
     if got is None and want is None:
         return Difference(name, "nothing", (), 0.0, 0.0, True)
@@ -183,7 +187,7 @@ def _structured(name: str, got: Any, want: Any, limits: Limits) -> Difference:
 
 
 def _mapped(name: str, got: Any, want: Any, limits: Limits) -> Difference:
-    """Maps: of the same keys, in any order, and of values that are compared as one array."""
+    """Compare maps: equal keys in any order, and values as one array."""
     if not (isinstance(got, dict) and isinstance(want, dict) and got.keys() == want.keys()):
         return Difference(name, "map", (), float("inf"), 0.0, False, note="structure differs")
     keys = list(want)
@@ -192,13 +196,13 @@ def _mapped(name: str, got: Any, want: Any, limits: Limits) -> Difference:
 
 
 def _values(of: dict[Any, Any], keys: Sequence[Any]) -> np.ndarray:
-    """The values of these keys; numbers with a point are float32, as ZipMap, which makes all maps, takes no others."""
+    """Return the values of these keys; floats as float32, the only kind that ZipMap, which makes all maps, produces."""
     values = np.array([of[key] for key in keys])
     return values.astype(np.float32) if values.dtype.kind == "f" else values
 
 
 def _gap(got: np.ndarray, want: np.ndarray) -> tuple[float, float, str]:
-    """The largest difference, the largest magnitude of what is wanted, and a note."""
+    """Return the largest difference, the largest magnitude of the expected values, and a note."""
     if want.dtype.kind in "iu":
         return _integer_gap(got, want)
     wide = np.complex128 if want.dtype.kind == "c" else np.float64
@@ -212,7 +216,9 @@ def _gap(got: np.ndarray, want: np.ndarray) -> tuple[float, float, str]:
 
 
 def _integer_gap(got: np.ndarray, want: np.ndarray) -> tuple[float, float, str]:
-    """Without float64, which holds no 64-bit integers: a difference that wraps around is right as an unsigned one."""
+    """Return the gap of integers without float64, which cannot represent all 64-bit ones: a difference that wraps is
+    right as unsigned.
+    """
     off = int(np.count_nonzero(got != want))
     gaps = np.where(got > want, got - want, want - got).view(f"u{want.dtype.itemsize}")
     largest = max(abs(int(want.max())), abs(int(want.min()))) if want.size else 0

@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and the text forms they have."""
+"""Arguments that several commands share, and their text forms."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def add_sync(parser: argparse.ArgumentParser) -> None:
 
 
 def load_artifact(options: argparse.Namespace) -> Any:
-    """The artifact that the options name, loaded for their device with their weights and threads."""
+    """Return the artifact named in the options, loaded for their device with their weights and threads."""
     from tilestitch.runtime import load
 
     weights = None if options.weights is None else existing(options.weights)
@@ -51,7 +51,7 @@ def load_artifact(options: argparse.Namespace) -> Any:
 
 
 def positive(text: str) -> int:
-    """An argparse type: an integer of at least 1."""
+    """Parse an integer of at least 1, as an argparse type."""
     value = whole_number(text)
     if value is None or value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
@@ -59,7 +59,7 @@ def positive(text: str) -> int:
 
 
 def natural(text: str) -> int:
-    """An argparse type: an integer of at least 0."""
+    """Parse an integer of at least 0, as an argparse type."""
     value = whole_number(text)
     if value is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
@@ -67,12 +67,12 @@ def natural(text: str) -> int:
 
 
 def whole_number(text: str) -> int | None:
-    """The number that these digits are; None for anything else: signs, spaces, `1_000`, digits of other scripts."""
+    """Return the number in ASCII digits; None for anything else: signs, spaces, `1_000`, digits of other scripts."""
     return int(text) if text.isascii() and text.isdecimal() else None
 
 
 def parse_shape(text: str) -> tuple[str, Shape]:
-    """An argparse type: `NAME=1x3x224x224`, or `NAME=` for a scalar. The name may hold `=`."""
+    """Parse `NAME=1x3x224x224`, or `NAME=` for a scalar, as an argparse type. The name may contain `=`."""
     name, separator, dims = text.rpartition("=")
     shape = [whole_number(dim) for dim in dims.split("x")] if dims else []
     if not separator or not name or None in shape:
@@ -81,7 +81,7 @@ def parse_shape(text: str) -> tuple[str, Shape]:
 
 
 def parse_dim(text: str) -> tuple[str, tuple[int, int]]:
-    """An argparse type: `NAME=1..64`, or `NAME=64` for one size. The name may hold `=`."""
+    """Parse `NAME=1..64`, or `NAME=64` for one size, as an argparse type. The name may contain `=`."""
     name, separator, sizes = text.rpartition("=")
     low, dots, high = sizes.partition("..")
     wanted = f"{text!r} is not of the form NAME=1..64"
@@ -94,7 +94,7 @@ def parse_dim(text: str) -> tuple[str, tuple[int, int]]:
 
 
 def shape_sets(pairs: Iterable[tuple[str, Shape]]) -> tuple[dict[str, Shape], ...]:
-    """One set of input shapes for each specialisation: a name that comes again begins the next set."""
+    """Return one set of input shapes for each specialisation: a repeated name begins the next set."""
     sets: list[dict[str, Shape]] = []
     for name, shape in pairs:
         if not sets or name in sets[-1]:

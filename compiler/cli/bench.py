@@ -1,4 +1,4 @@
-"""Measures an artifact's latency, alone or in turns with other engines.
+"""Measures an artifact's latency, alone or interleaved with other engines.
 
   tilestitch bench model.tsm --against onnxruntime --model model.onnx
 
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     }
     ours = result["engines"]["tilestitch"]["p50_us"]
     result["speedup"] = {name: result["engines"][name]["p50_us"] / ours for name in engines if name != "tilestitch"}
-    if options.device != "emulator":  # whose times say nothing
+    if options.device != "emulator":  # its times are meaningless
         result["host"] = host_share(model, inputs)
     if options.profile:
         result["launches"] = profile(model, inputs, options.rounds)
@@ -114,12 +114,13 @@ def interleaved(
     progress: Callable[..., None],
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> dict[str, list[float]]:
-    """Times in microseconds of ROUNDS runs of each engine. Engines take turns of BURST runs, in changing order.
+    """Return the times in microseconds of ROUNDS runs of each engine. Engines take turns of BURST runs, in changing
+    order.
 
-    clock: nanoseconds; `time.thread_time_ns` is right for engines of one thread on a machine with other work.
+    `clock`: nanoseconds; use `time.thread_time_ns` for engines of one thread on a machine with other load.
 
-    Runs in the first SETTLE_S of a turn are not counted: they pay for what the engine before left in caches, and for
-    its threads, which may hold a core yet (ONNX Runtime's spin for about 50 ms after a run).
+    Runs in the first SETTLE_S of a turn are not counted: the previous engine has filled the caches, and its threads may
+    still occupy cores (ONNX Runtime's spin for about 50 ms after a run).
     """
     for call in engines.values():
         for _ in range(warmup):
@@ -146,7 +147,7 @@ def _settle(call: Callable[[], object]) -> None:
 
 
 def statistics(times_us: Sequence[float]) -> dict[str, float]:
-    """Percentiles, mean and minimum, in microseconds."""
+    """Return percentiles, mean and minimum, in microseconds."""
     import numpy as np
 
     values = {f"p{p}_us": float(np.percentile(times_us, p)) for p in PERCENTILES}
@@ -154,7 +155,7 @@ def statistics(times_us: Sequence[float]) -> dict[str, float]:
 
 
 def profile(model: Any, inputs: Mapping[str, Any], rounds: int) -> list[dict[str, Any]]:
-    """The median time of every launch."""
+    """Return the median time of every launch."""
     import numpy as np
 
     runs = [model.profile(inputs) for _ in range(rounds)]
@@ -168,7 +169,7 @@ def profile(model: Any, inputs: Mapping[str, Any], rounds: int) -> list[dict[str
 
 
 def ranges_note() -> str:
-    """Whether profilers see the launches of a profile under the names of ONNX nodes."""
+    """Return a note on whether profilers will show the ONNX nodes of a profile's launches."""
     from tilestitch.runtime.cuda.ranges import DOMAIN, has_ranges
 
     if has_ranges():
@@ -177,7 +178,7 @@ def ranges_note() -> str:
 
 
 def host_share(model: Any, inputs: Mapping[str, Any]) -> dict[str, float] | None:
-    """Steps that ran on the host, their time, and its share of the time of all steps; None if everything is kernels."""
+    """Return the host steps, their time, and its share of all steps' time; None if everything runs in kernels."""
     from tilestitch.runtime.program import DeviceStep, NativeStep
 
     if all(isinstance(step, (NativeStep, DeviceStep)) for program in model.artifact.programs for step in program.steps):
@@ -206,7 +207,7 @@ def describe(result: Mapping[str, Any]) -> str:
 
 
 def _describe_launches(launches: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A table of the launches, and one of their branches if there are several."""
+    """Return a table of the launches, and one of their branches if there are several."""
     if not launches:
         return []
     total = sum(launch["median_us"] for launch in launches) or 1.0

@@ -1,12 +1,12 @@
-"""Finds the first kernel, or step on the host, whose result differs from the reference's, by compiling the model again
-with intermediate results as outputs: for the target, with the precision, passes and planner that the artifact records.
+"""Finds the first kernel or host step whose result differs from the reference, by recompiling the model with
+intermediate results as outputs, for the same target, precision, passes and planner as the artifact.
 
-First by the artifact's own plan: its kernels as they are, and what they store for each other shown. What they store
-under a name of the model is compared with the reference; and all of it, in whatever layout, with what numpy makes of
-that part of the graph from what the kernel read (where no dimension is open, nor known at run time only): so a kernel
-is found that computes anything else than it should. If all do, or if the plan is what the options lead to, then with
-all results between kernels as outputs of the model, and if none differs with one at a time, halving the range: that
-finds what was made of the graph before it was planned.
+It first replays the artifact's own plan, and exposes what its kernels store for each other. Stored values of the model
+are compared with the reference; and all of them, in any layout, with numpy's evaluation of the kernel's part of the
+graph on the operands that the kernel read (unless a dimension is open, or known at run time only). That finds a kernel
+that computes its part wrongly. If none does, or if the options lead to the same plan, all results between kernels
+become outputs of the model, and if none differs, one at a time, by bisection: that finds faults of the graph rewrites
+before planning.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ ANOTHER = (
 
 @dataclass(frozen=True)
 class Candidate:
-    """A result between kernels: its name, the ONNX node that makes it, and the kernel, or host step, that the node is
-    in.
-    """
+    """A result between kernels: its name, the ONNX node that computes it, and the kernel or host step of that node."""
 
     value: str
     node: str
@@ -57,7 +55,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Search:
-    """What every trial needs. `explained` is what the artifact says of the specialisation that `inputs` fit."""
+    """State of a search. `explained` is the artifact's explanation of the specialisation that `inputs` fit."""
 
     model: ModelProto
     inputs: Mapping[str, np.ndarray]
@@ -70,19 +68,19 @@ class Search:
 
     @property
     def is_open(self) -> bool:
-        """Whether the artifact has this specialisation for open dimensions, for which numpy evaluates no part of it."""
+        """Whether this specialisation has open dimensions, for which numpy evaluates no part of the graph."""
         return bool(self.explained.get("sizes", {}).get("symbols"))
 
     @property
     def has_nested(self) -> bool:
-        """Whether some results are of no kernel of the plan itself: of a part of the graph that is called, or repeated,
-        which no plan can show.
+        """Whether some results are of kernels outside the plan itself: in called or repeated parts of the graph, which
+        a plan cannot expose.
         """
         calls = any("body" in kernel for kernel in self.explained["kernels"])
         return self.is_open or calls or bool(self.explained["bodies"])
 
     def compiled(self, model: ModelProto, plan: StitchPlan | None = None, names: Sequence[str] = ()) -> CompiledModel:
-        """`model`, compiled as the artifact was."""
+        """Return `model`, compiled as the artifact was."""
         from tilestitch.compiler.driver import compile_model
 
         made = self.explained["options"]
@@ -108,7 +106,7 @@ class Search:
         )
 
     def shown(self, compiled: CompiledModel, count: int) -> tuple[list[Any], list[Limits]]:
-        """What a run gives for the last `count` outputs, and how far each may be off."""
+        """Run and return the last `count` outputs, and their tolerances."""
         from tilestitch.runtime import load
 
         with load(compiled.to_bytes(), device=self.device, num_threads=self.threads) as module:
@@ -119,7 +117,7 @@ class Search:
     def from_reference(
         self, candidates: Sequence[Candidate], results: Sequence[Any], limits: Sequence[Limits]
     ) -> list[Difference]:
-        """The difference of each candidate, a value of the model, from what the reference makes of it."""
+        """Return the difference of each candidate, a value of the model, from the reference."""
         names, count = [candidate.value for candidate in candidates], len(candidates)
         exposed = expose(self.model, names)
         expected = rivals.CHECKERS[self.against](exposed)(self.inputs)[-count:]
@@ -130,7 +128,7 @@ class Search:
         return differences(names, results, expected, limits, again)
 
     def with_candidates(self, candidates: Sequence[Candidate]) -> list[Difference]:
-        """The difference of each candidate when all of them are outputs of the model."""
+        """Return the difference of each candidate when all of them are outputs of the model."""
         exposed = expose(self.model, [candidate.value for candidate in candidates])
         return self.from_reference(candidates, *self.shown(self.compiled(exposed), len(candidates)))
 
@@ -138,7 +136,7 @@ class Search:
 def first_difference(
     plan: Any, explained: Mapping[str, Any], model: Path, inputs: Mapping[str, np.ndarray], options: argparse.Namespace
 ) -> tuple[dict[str, Any] | None, str]:
-    """The first kernel whose result differs: value, node, kernel, and the difference; and a sentence about it.
+    """Find the first kernel whose result differs: value, node, kernel, and the difference; and a sentence about it.
 
     `plan` (JSON data) and `explained` are of the specialisation that the inputs fit. None if no kernel is found.
     """
@@ -160,7 +158,7 @@ def first_difference(
 
 
 def _by_both(search: Search, plan: Any, progress: Progress) -> list[dict[str, Any]]:
-    """By the artifact's plan; and by names, where that plan is what the options lead to or all is well in it."""
+    """Search by the artifact's plan; and by names, if the options lead to that plan or it shows no difference."""
     from tilestitch.passes.plan import StitchPlan
 
     found = _by_plan(search, StitchPlan.from_json(plan), progress)
@@ -169,8 +167,8 @@ def _by_both(search: Search, plan: Any, progress: Progress) -> list[dict[str, An
 
 
 def _by_plan(search: Search, plan: StitchPlan, progress: Progress) -> list[dict[str, Any]]:
-    """Among what the artifact's own kernels store: the first that the reference has otherwise, and the first that is
-    not what the kernel should have made of what it read.
+    """Search the values that the artifact's own kernels store: the first that differs from the reference, and the first
+    that its kernel computes wrongly from its operands.
     """
     from tilestitch.compiler.ir.symbol_uses import symbols_within
 
@@ -185,7 +183,7 @@ def _by_plan(search: Search, plan: StitchPlan, progress: Progress) -> list[dict[
     named = [i for i, candidate in enumerate(candidates) if candidate.named]
     known = [candidates[i] for i in named]
     compared = search.from_reference(known, [results[i] for i in named], [limits[i] for i in named]) if known else []
-    # A rewrite may have left a value's name to one of another layout.
+    # A rewrite may have kept a value's name for one of another layout.
     alike = [(one, found) for one, found in zip(known, compared) if not found.note.startswith(("dtype", "shape"))]
     if symbols_within(compiled.specialisations[0].graph):
         return _first_of(alike, "")
@@ -200,8 +198,8 @@ def _made_by_kernels(
     results: Sequence[Any],
     limits: Sequence[Limits],
 ) -> list[Difference]:
-    """The difference of each candidate from what numpy makes of the same part of the graph, reading what the kernel
-    read: no difference is handed on from one kernel to the next.
+    """Return the difference of each candidate from numpy's evaluation of the same part of the graph on the kernel's
+    operands, so that differences do not propagate between kernels.
     """
     from tilestitch.compiler.ir.evaluate import evaluate
 
@@ -218,7 +216,7 @@ def _first_of(compared: Sequence[tuple[Candidate, Difference]], remark: str) -> 
 
 
 def _by_names(search: Search, progress: Progress) -> list[dict[str, Any]]:
-    """Among the model's values between kernels, compiled so that they are there."""
+    """Search the model's values between kernels, exposed by recompiling."""
     candidates = boundary_values(search.model, search.explained)
     if not candidates:
         return []
@@ -228,7 +226,7 @@ def _by_names(search: Search, progress: Progress) -> list[dict[str, Any]]:
 
 
 def _halve(search: Search, candidates: Sequence[Candidate], progress: Progress) -> list[dict[str, Any]]:
-    """After the first wrong result everything is taken to be wrong."""
+    """Search by bisection: everything after the first wrong result is assumed to be wrong."""
     low, high = 0, len(candidates)
     wrong: dict[int, Difference] = {}
     while low < high:
@@ -259,7 +257,7 @@ def _describe(candidate: Candidate, found: Difference, remark: str = "") -> dict
 
 
 def stored_values(model: ModelProto, explained: Mapping[str, Any]) -> list[Candidate]:
-    """What kernels store in memory of its own, in launch order."""
+    """Return the values that kernels store in memory of their own, in launch order."""
     typed = _typed_values(model)
     makers = {value: name for node, name in zip(model.graph.node, node_names(model)) for value in node.output}
     visible = {output.name for output in model.graph.output}
@@ -274,18 +272,18 @@ def stored_values(model: ModelProto, explained: Mapping[str, Any]) -> list[Candi
 
 
 def _named(kernel: Mapping[str, Any]) -> str:
-    """A kernel of a part that is called may be named like another one."""
+    """Return the name of a kernel, with its body's name if it is in a called part, as names may repeat there."""
     return f"{kernel['body']}: {kernel['name']}" if "body" in kernel else str(kernel["name"])
 
 
 def _maker(kernel: Mapping[str, Any]) -> str:
-    """The ONNX node that a kernel computes last."""
+    """Return the ONNX node that a kernel computes last."""
     return str(kernel["onnx_nodes"][-1]) if kernel["onnx_nodes"] else kernel["name"]
 
 
 def boundary_values(model: ModelProto, explained: Mapping[str, Any]) -> list[Candidate]:
-    """The values that leave a kernel or a host step, in the model's order: made by a node of it, and read by a node
-    outside of it.
+    """Return the values that leave a kernel or host step, in the model's order: computed by a node in it, and read by a
+    node outside it.
     """
     kernel_of = {node: (step["name"], "host step") for step in explained["host_steps"] for node in step["onnx_nodes"]}
     kernel_of |= {node: (_named(kernel), "kernel") for kernel in explained["kernels"] for node in kernel["onnx_nodes"]}
@@ -306,7 +304,9 @@ def boundary_values(model: ModelProto, explained: Mapping[str, Any]) -> list[Can
 
 
 def _reads(node: NodeProto) -> Iterator[str]:
-    """The values that a node reads, and those within its bodies, which are named otherwise if they are not captured."""
+    """Yield the values that a node reads, including those in its bodies; local names of bodies cannot clash with outer
+    ones.
+    """
     yield from node.input
     for attribute in node.attribute:
         for inner in attribute.g.node:
@@ -315,7 +315,7 @@ def _reads(node: NodeProto) -> Iterator[str]:
 
 
 def _in_order(explained: Mapping[str, Any]) -> list[str]:
-    """The names of kernels and host steps as they run; what is called runs where its call does."""
+    """Return the names of kernels and host steps in execution order; called parts run at their calls."""
     segment, placed = 0, []
     for kernel in explained["kernels"]:
         segment = segment if "body" in kernel else kernel["segment"]
@@ -325,9 +325,9 @@ def _in_order(explained: Mapping[str, Any]) -> list[str]:
 
 
 def node_names(model: ModelProto) -> list[str]:
-    """The names by which kernels refer to the model's nodes.
+    """Return the names by which kernels refer to the model's nodes.
 
-    Their own, or `OpType_index` counted over those without.
+    A node's own name, or `OpType_index`, counted over those without.
     """
     counts: dict[str, int] = {}
     names = []
@@ -347,7 +347,7 @@ def _typed_values(model: ModelProto) -> dict[str, Any]:
 
 
 def expose(model: ModelProto, values: Sequence[str]) -> ModelProto:
-    """A copy of MODEL with VALUES as further outputs."""
+    """Return a copy of MODEL with VALUES as further outputs."""
     typed = _typed_values(model)
     exposed = type(model)()
     exposed.CopyFrom(model)

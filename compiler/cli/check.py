@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def limit(text: str) -> float:
-    """An argparse type: a finite number that is not negative."""
+    """Parse a finite number that is not negative, as an argparse type."""
     try:
         value = float(text)
     except ValueError:

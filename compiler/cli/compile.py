@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_compile_options(parser: argparse.ArgumentParser) -> None:
-    """The options that say how a model is compiled, in groups for --help."""
+    """Add the options for compiling a model, in groups for --help."""
     parser.add_argument(
         "--target", default="cpu",
         help="what to compile for: cpu, this machine's CPU (default); cpu:NAME, another CPU by LLVM's name; "
@@ -172,7 +172,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _files(options: argparse.Namespace) -> tuple[Path, Path | None]:
-    """The artifact and the report to write. Raises UsageError unless every output is a file of its own."""
+    """Return the paths of the artifact and the report. Raises UsageError unless every output is a file of its own."""
     from tilestitch.runtime.artifact import weights_path
 
     taken: list[str | Path | None] = [options.model, options.plan]
@@ -192,7 +192,7 @@ def _files(options: argparse.Namespace) -> tuple[Path, Path | None]:
 
 
 def _external_files(model: Path) -> list[Path]:
-    """The files beside a model that hold its weights; none if it cannot be read, which is told later."""
+    """Return the files beside a model that hold its weights; none if it cannot be read, which is reported later."""
     if not model.is_file():
         return []
     from tilestitch.compiler.frontend.errors import ModelError
@@ -205,7 +205,7 @@ def _external_files(model: Path) -> list[Path]:
 
 
 def compile_with(source: Any, options: argparse.Namespace, progress: Progress, report: Path | None = None) -> Any:
-    """Calls `compile_model` as the options say; SOURCE is a path or a ModelProto."""
+    """Call `compile_model` with the options; SOURCE is a path or a ModelProto."""
     check_target(options.target)
     cache = _cache(options)
     from tilestitch.compiler.driver import compile_model
@@ -243,7 +243,7 @@ def compile_with(source: Any, options: argparse.Namespace, progress: Progress, r
 
 
 def _ranges(pairs: Sequence[tuple[str, tuple[int, int]]]) -> dict[str, tuple[int, int]] | None:
-    """Ranges by name of dimension; None if there are none. Raises UsageError for one that is given twice."""
+    """Return the ranges by name of dimension; None if there are none. Raises UsageError for a repeated name."""
     ranges: dict[str, tuple[int, int]] = {}
     for name, sizes in pairs:
         if ranges.setdefault(name, sizes) != sizes:
@@ -256,14 +256,14 @@ def _ranges(pairs: Sequence[tuple[str, tuple[int, int]]]) -> dict[str, tuple[int
 
 
 def _passes(texts: Sequence[str]) -> tuple[str, ...]:
-    """Raises UsageError for an empty text, as an unset variable of a shell leaves it."""
+    """Return the plug-ins. Raises UsageError for an empty text, which an unset variable of a shell results in."""
     if not all(text.strip() for text in texts):
         raise errors.UsageError("--pass names no plug-in; give MODULE:CLASS{field=value}, or leave it out")
     return tuple(texts)
 
 
 def _cache(options: argparse.Namespace) -> Path | bool:
-    """What `compile_model` takes as `cache`. Raises UsageError for what does nothing for the target."""
+    """Return the argument `cache` of `compile_model`. Raises UsageError for options without effect on the target."""
     kind = options.target.split(":")[0]
     if options.nvcc is not None and kind != "cuda":
         raise errors.UsageError(f"--nvcc is about compiling CUDA; it does nothing for --target {options.target}")
@@ -282,7 +282,7 @@ def _cache(options: argparse.Namespace) -> Path | bool:
 
 
 def check_target(target: str) -> None:
-    """Raises UsageError unless TARGET can be compiled for; before TVM is imported, which takes a while."""
+    """Raise UsageError for an unknown kind of target, before TVM is imported, which takes a while."""
     if target.split(":")[0] not in ("cpu", "cuda", "emulator"):
         raise errors.UsageError(
             f"--target {target!r} is not available; give cpu, cpu:NAME, cuda:sm_90a, cuda:h200, or emulator"
@@ -290,8 +290,8 @@ def check_target(target: str) -> None:
 
 
 def _remarks(specialisations: Sequence[Mapping[str, Any]]) -> Sequence[tuple[Callable[[str], None], str]]:
-    """Why sizes are left open to the host, and what runs there; once for all specialisations that are alike in it, and
-    as a warning if it is more than a trace.
+    """Return why sizes are left open to the host, and what runs there; once for all similar specialisations, and as a
+    warning if it is more than a trace.
     """
     from tilestitch.passes.host_steps import TRACE, describe_host, describe_share
 
@@ -310,7 +310,7 @@ def _remarks(specialisations: Sequence[Mapping[str, Any]]) -> Sequence[tuple[Cal
 
 
 def summary(explained: dict[str, Any], target: Path, seconds: float) -> dict[str, Any]:
-    """The result of `compile --json`."""
+    """Return the result of `compile --json`."""
     return {
         "artifact": str(target),
         "bytes": target.stat().st_size,

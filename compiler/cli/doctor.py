@@ -1,4 +1,4 @@
-"""Says what this machine has and what that allows. Exit code 4 when artifacts cannot be run or compiled here."""
+"""Reports what this machine has and what that allows. Exit code 4 when artifacts cannot be run or compiled here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilestitch.compiler.cli.output import give, say
 
 SUMMARY = "say what this machine has and what is missing"
 
-# Distribution names by what they are needed for.
+# Distribution names by purpose.
 PACKAGES = {
     "run": ("numpy",),
     "compile": ("apache-tvm", "apache-tvm-ffi", "onnx", "ml_dtypes"),
@@ -35,16 +35,16 @@ EXTRAS = {
     "bench": "bench",
 }
 
-# With newer ones every tensorize crashes the process.
+# With newer versions every tensorize crashes the process.
 KNOWN_GOOD = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
 
-# None is needed to compile a model and to run it.
+# None is needed to compile and run a model.
 TOOLS = {
     "C++": (("g++", "clang++"), "the emulated device", "apt-get install g++"),
     "C": (("cc", "gcc", "clang"), "plug-ins with kernels in C", "apt-get install gcc"),
     "nvcc": (("nvcc",), "compile --nvcc, in place of NVRTC", "not needed"),
 }
-"""Programs by what they are: their names, what needs them, and how to get them on Debian and Ubuntu."""
+"""Programs by purpose: their names, what needs them, and how to install them on Debian and Ubuntu."""
 
 CPU_FLAGS = (
     "sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16",
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def examine() -> dict[str, Any]:
-    """All facts as plain data; `problems` is empty when models can be compiled and run for the CPU."""
+    """Return all facts as plain data; `problems` is empty when models can be compiled and run for the CPU."""
     packages = {use: {name: _version(name) for name in names} for use, names in PACKAGES.items()}
     return {
         "tilestitch": __version__,
@@ -85,7 +85,7 @@ def examine() -> dict[str, Any]:
 
 
 def describe(facts: dict[str, Any]) -> str:
-    """FACTS as text for people."""
+    """Return FACTS as text."""
     cpu, memory, gpu = facts["cpu"], facts["memory"], facts["gpu"]
     lines = [
         f"tilestitch {facts['tilestitch']}, Python {facts['python']['version']} ({facts['python']['executable']})",
@@ -117,7 +117,7 @@ def _first(names: tuple[str, ...]) -> str | None:
 
 
 def _nvrtc() -> dict[str, Any]:
-    """What compiles CUDA text, and for which architectures; `problem` if something is missing."""
+    """Return the compiler of CUDA text and its architectures; `problem` if something is missing."""
     from tilestitch.codegen.cuda.toolchain import nvrtc
 
     try:
@@ -137,7 +137,7 @@ def _nvrtc_text(nvrtc: dict[str, Any]) -> str:
 
 
 def _plugins() -> list[dict[str, str]]:
-    """Each plug-in that a package installs: `problem` says why it cannot take part, `remark` what else there is."""
+    """Return each plug-in that a package installs: `problem` says why it cannot be used; `remark` has further notes."""
     from tilestitch.passes.errors import PluginError
     from tilestitch.passes.pipeline_text import required_fields
     from tilestitch.passes.plugins.load import collect, entry_points, owner_of
@@ -202,7 +202,7 @@ def _memory() -> dict[str, int | None]:
 
 
 def _key_values(path: Path, stop_at_blank: bool = False) -> dict[str, str]:
-    """The `key: value` lines of a file below /proc; empty where there is none."""
+    """Return the `key: value` lines of a file below /proc; empty if there is none."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
@@ -217,7 +217,7 @@ def _key_values(path: Path, stop_at_blank: bool = False) -> dict[str, str]:
 
 
 def _gpu() -> dict[str, Any]:
-    """The CUDA driver's own answer, asked through the C interface, so that no package is needed."""
+    """Return the answer of the CUDA driver, called through its C interface, so that no package is needed."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

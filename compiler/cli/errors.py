@@ -1,4 +1,4 @@
-"""Errors of the command line itself. Every error of ours carries `exit_code`.
+"""Errors of the command line itself. Every error of tilestitch has an `exit_code`.
 
 The meaning of the codes is a contract.
 """
@@ -15,7 +15,7 @@ TERMINATED = 143
 
 
 class UsageError(Exception):
-    """What was asked for makes no sense: a wrong option, a file that is not there."""
+    """Invalid request: a wrong option, a missing file."""
 
     exit_code = USER
 

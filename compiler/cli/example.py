@@ -1,4 +1,4 @@
-"""Writes a model to try tilestitch with: random weights from a seed, no download.
+"""Writes an example model: random weights from a seed, no download.
 
 mlp          three layers and a softmax: x, float32 8x64
 transformer  an encoder of two layers, 128 wide: ids, int64 1x64

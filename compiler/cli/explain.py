@@ -1,4 +1,4 @@
-"""Says which kernels an artifact has, what each computes, and what was not fused and why.
+"""Shows which kernels an artifact has, what each computes, and what was not fused and why.
 
 tilestitch explain model.tsm --node /encoder/layer.0/MatMul
 """
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_explain(path: Path) -> dict[str, Any]:
-    """What the compiler wrote into the artifact; raises UsageError when the artifact has no explanation."""
+    """Return the artifact's explanation; raises UsageError when it has none."""
     from tilestitch.passes.recorded import with_plans
     from tilestitch.runtime.artifact import read_artifact
 
@@ -97,7 +97,7 @@ def read_explain(path: Path) -> dict[str, Any]:
 
 
 def at_sizes(path: Path, explained: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
-    """What is said of the specialisation that runs SIZES, by name of dimension, with numbers where expressions are.
+    """Return the explanation of the specialisation that runs SIZES, by name of dimension, with numbers for expressions.
 
     Raises UsageError for sizes that none runs, and where one is missing.
     """
@@ -130,7 +130,7 @@ def _launch_at(launch: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str,
 
 
 def _asked(explained: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """What is different in an explanation that speaks of a node or an edge only."""
+    """Return the parts of an explanation that differ when it is limited to a node or an edge."""
     from tilestitch.passes.explanation import explain_edge, explain_node, knows
 
     nodes: Sequence[str] = options.edge or ([options.node] if options.node is not None else [])
@@ -153,7 +153,7 @@ def _similar(explained: Mapping[str, Any], node: str) -> str:
 
 
 def describe(explained: Mapping[str, Any], *, with_launches: bool = False, with_schedule: bool = False) -> str:
-    """EXPLAINED as text for people."""
+    """Return EXPLAINED as text."""
     kernels = explained["kernels"]
     nested = 0 if "node" in explained or "producer" in explained else kernels_in_bodies(explained)
     parts = [
@@ -201,7 +201,7 @@ def describe(explained: Mapping[str, Any], *, with_launches: bool = False, with_
 
 
 def _plain(explained: Mapping[str, Any]) -> list[str]:
-    """What the same model is with kernels that wait for whole kernels, where the artifact holds that, too."""
+    """Return a summary of the counterpart without tile synchronisation, if the artifact has one."""
     plain = explained.get("plain")
     if plain is None:
         return []
@@ -216,7 +216,7 @@ def _plain(explained: Mapping[str, Any]) -> list[str]:
 
 
 def _sizes(explained: Mapping[str, Any]) -> list[str]:
-    """Which sizes all this is about, and others that the artifact is for."""
+    """Return the sizes of this explanation, and of the artifact's other ones."""
     found = [f"compiled for {describe_sizes(symbols)}"] if (symbols := _symbols(explained)) else []
     if "at" in explained:
         at = explained["at"]
@@ -234,20 +234,20 @@ def _sizes(explained: Mapping[str, Any]) -> list[str]:
 
 
 def _symbols(explained: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """None for artifacts of earlier versions."""
+    """Return the symbols; none for artifacts of earlier versions."""
     found: Sequence[Mapping[str, Any]] = explained.get("sizes", {}).get("symbols", [])
     return found
 
 
 def _on_host(explained: Mapping[str, Any]) -> str:
-    """What runs on the host, why, and what of the predicted time that is."""
+    """Return what runs on the host, why, and its share of the predicted time."""
     from tilestitch.passes.host_steps import describe_host, describe_share
 
     return f"{describe_host(explained['host'])}\n{describe_share(explained['host'])}"
 
 
 def _in_slices(explained: Mapping[str, Any]) -> Iterator[str]:
-    """Which kernels go through the images of a batch a few at a time."""
+    """Yield the kernels that process a few images of a batch at a time."""
     for body, one in ((None, explained), *explained.get("calls", {}).items()):
         slices = one.get("slices") or {"symbol": "", "runs": []}
         count = one["prediction"].get("sizes", {}).get(slices["symbol"], 0)
@@ -261,7 +261,7 @@ def _in_slices(explained: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _waits(kernels: Sequence[Mapping[str, Any]]) -> str:
-    """Which kernel waits for which, and for whose sake."""
+    """Return which kernel waits for which, and through which values."""
     numbers = {(kernel.get("body"), kernel["name"]): f"{kernel['number']} {kernel['name']}" for kernel in kernels}
     rows = [
         (
@@ -277,11 +277,11 @@ def _waits(kernels: Sequence[Mapping[str, Any]]) -> str:
 
 
 FORMS = {"tickets": "as one launch", "launches": "as launches that overlap"}
-"""Of kernels whose tiles wait for tiles, by what ties them."""
+"""Descriptions of kernels whose tiles wait for tiles, by the kind of tie."""
 
 
 def _tiles(kernels: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which tiles of a kernel wait for which others of it; nothing where none do."""
+    """Return which tiles of a kernel wait for which others of it; nothing where none do."""
     drawing = [kernel for kernel in kernels if kernel.get("tiles")]
     if not drawing:
         return []
@@ -301,18 +301,20 @@ def _tiles(kernels: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _gained(edge: Mapping[str, Any]) -> tuple[str, str]:
-    """Waves of the two parts one after the other and together, and what is saved; nothing of last blocks."""
+    """Return the waves of both parts one after the other and together, and the time saved; empty for last-block
+    reductions.
+    """
     if "waves" not in edge:
         return "", ""
     return f"{edge['waves']} -> {edge['waves_together']}", f"{edge['saved_us']} us"
 
 
 BAR = 48
-"""Characters of a timeline."""
+"""Width of a timeline in characters."""
 
 
 def _bars(timeline: Sequence[Mapping[str, Any]]) -> list[str]:
-    """When each launch runs with its tiles tied, and one launch after the other, as lines of characters."""
+    """Draw when each launch runs with tiles tied, and without, as lines of characters."""
     if not timeline or len(timeline) > BAR:
         return []
     end_us = max(us for row in timeline for key in ("tied_us", "apart_us") for us in row[key]) or 1.0
@@ -329,7 +331,7 @@ def _bars(timeline: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _schedule(explained: Mapping[str, Any]) -> str:
-    """When each launch is predicted to run, and what the end waits for."""
+    """Return when each launch is predicted to run, and the critical path."""
     schedule, device = explained["schedule"], explained["prediction"]["device"]
     launches = schedule["launches"]
     rows = [
@@ -350,7 +352,7 @@ def _schedule(explained: Mapping[str, Any]) -> str:
 
 
 def _launches(kernels: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each launch; on a GPU, one for each architecture that it was compiled for."""
+    """Return a line for each launch; on a GPU, one for each architecture that it was compiled for."""
     rows: list[tuple[object, ...]] = []
     for kernel in kernels:
         index = kernel["number"]
@@ -371,7 +373,7 @@ def _launches(kernels: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _inside(explained: Mapping[str, Any], kernel: Mapping[str, Any], stitches: Sequence[Mapping[str, Any]]) -> str:
-    """A kernel's traffic, and how values get from node to node in it."""
+    """Return a kernel's traffic, and the scheme by which each value is passed within it."""
     from tilestitch.passes.explanation import with_origins
 
     device = explained["prediction"]["device"]
@@ -386,13 +388,13 @@ def _inside(explained: Mapping[str, Any], kernel: Mapping[str, Any], stitches: S
 
 
 def _kept(kernel: Mapping[str, Any]) -> list[str]:
-    """What it keeps as floats; artifacts of earlier versions do not say."""
+    """Return the values that it keeps as rounded floats; nothing for artifacts of earlier versions."""
     floats = kernel.get("floats")
     return [f"  keeps as floats, rounded and in range: {', '.join(f'%{name}' for name in floats)}"] if floats else []
 
 
 def _multiplied(kernel: Mapping[str, Any]) -> list[str]:
-    """What its matmuls and convolutions multiply; artifacts of earlier versions do not say."""
+    """Return what its matmuls and convolutions multiply; nothing for artifacts of earlier versions."""
     by = f" by {', '.join(kernel['instructions'])}" if kernel.get("instructions") else ""
     return [
         f"  {', '.join(one['onnx_nodes']) or one['node']}: multiplies {' by '.join(one['operands'])}{by}, "
@@ -410,5 +412,5 @@ def _refusal(explained: Mapping[str, Any], refusal: Mapping[str, Any]) -> str:
 
 
 def _bound(kernel: Mapping[str, Any]) -> str:
-    """What bounds a kernel, if the model says so; artifacts of earlier versions do not."""
+    """Return what bounds a kernel's time, if the model says so; empty for artifacts of earlier versions."""
     return f", bound by {kernel['bound']}" if kernel.get("bound") else ""

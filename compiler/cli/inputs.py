@@ -1,4 +1,4 @@
-"""Inputs to run an artifact with: from files, and random ones of the sizes that were asked for."""
+"""Inputs of an artifact's runs: from files, or random ones of the requested sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _ARRAY_MAGIC = (b"\x93NUMPY", b"PK\x03\x04", b"PK\x05\x06")
-"""How files of one array, and zips of several, begin."""
+"""First bytes of files of one array, and of zips of several."""
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,7 @@ def add_sizes(parser: argparse.ArgumentParser, purpose: str) -> None:
 
 
 def parse_sizes(text: str) -> list[tuple[str, int]]:
-    """An argparse type: `batch=8,seq=77`."""
+    """Parse `batch=8,seq=77`, as an argparse type."""
     sizes = []
     for part in text.split(","):
         name, _, digits = part.rpartition("=")
@@ -51,7 +51,7 @@ def parse_sizes(text: str) -> list[tuple[str, int]]:
 
 
 def sizes_of(pairs: Sequence[tuple[str, int]], option: str = "--dim") -> dict[str, int]:
-    """Sizes by name of dimension. Raises UsageError for one that the option gives twice."""
+    """Return the sizes by name of dimension. Raises UsageError for one that is given twice."""
     sizes: dict[str, int] = {}
     for name, size in pairs:
         if sizes.setdefault(name, size) != size:
@@ -60,12 +60,12 @@ def sizes_of(pairs: Sequence[tuple[str, int]], option: str = "--dim") -> dict[st
 
 
 def input_files(texts: Sequence[str]) -> list[str]:
-    """The files of `NAME=FILE.npy` arguments."""
+    """Return the files of `NAME=FILE.npy` arguments."""
     return [text.rpartition("=")[2] for text in texts]
 
 
 def read_inputs(texts: Sequence[str]) -> dict[str, np.ndarray]:
-    """Arrays by name from `NAME=FILE.npy` arguments. Pickled arrays are refused."""
+    """Return arrays by name from `NAME=FILE.npy` arguments. Pickled arrays are refused."""
 
     inputs: dict[str, np.ndarray] = {}
     for text in texts:
@@ -82,7 +82,7 @@ def _read_array(name: str, path: Path) -> np.ndarray:
     import numpy as np
 
     with path.open("rb") as file:
-        if not file.read(len(_ARRAY_MAGIC[0])).startswith(_ARRAY_MAGIC):  # numpy would advise to load it as a pickle
+        if not file.read(len(_ARRAY_MAGIC[0])).startswith(_ARRAY_MAGIC):  # numpy would suggest loading it as a pickle
             raise UsageError(f"--input {name}: {path} is not a .npy file; write one with numpy.save")
     try:
         array = np.load(path, allow_pickle=False)
@@ -96,15 +96,15 @@ def _read_array(name: str, path: Path) -> np.ndarray:
 
 
 def inputs_for(model: Any, options: argparse.Namespace) -> dict[str, np.ndarray]:
-    """The inputs that the options give, and random ones for the rest, for MODEL, a loaded artifact."""
+    """Return the inputs in the options, and random ones for the rest, for MODEL, a loaded artifact."""
     return make_inputs(model, read_inputs(options.input), options.seed, sizes_of(options.dim))
 
 
 def make_inputs(
     model: Any, given: Mapping[str, np.ndarray], seed: int, sizes: Mapping[str, int] | None = None
 ) -> dict[str, np.ndarray]:
-    """Inputs for MODEL: GIVEN, and random arrays for the rest. Their open dimensions are those of GIVEN and SIZES; with
-    neither, those of the first specialisation that fits, leaves none open and has elements.
+    """Return the inputs for MODEL: GIVEN, and random arrays for the rest. Their open dimensions come from GIVEN and
+    SIZES; without either, from the first specialisation that fits, is static and non-empty.
     """
     fitting = [specs for specs in model.specialisations if _fits(specs, given)]
     static = next((specs for specs in fitting if all(_is_static(spec) and 0 not in spec.shape for spec in specs)), None)
@@ -119,7 +119,7 @@ def _fits(specs: Sequence[Any], given: Mapping[str, Any]) -> bool:
 
 
 def _has_shape(value: Any, shape: Any) -> bool:
-    """Names stand for any size; what is no tensor has no shape to compare."""
+    """Return whether a value has a shape; names match any size, and other values than tensors match."""
     actual = getattr(value, "shape", None)
     if shape is None or actual is None:
         return True
@@ -130,12 +130,12 @@ def _is_static(spec: Any) -> bool:
     return spec.shape is not None and all(isinstance(dim, int) for dim in spec.shape)
 
 
-# -- sizes -------------------------------------------------------------------------------------------------------------
+# Drawn even if it is given, so that the others do not depend on which are.
 
 
 def _known_sizes(specs: Sequence[Any], given: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, int]:
-    """Sizes by name: those asked for, and those of given inputs. Raises UsageError for names that the model has not,
-    sizes out of range, and where the two differ.
+    """Return the sizes by name: requested ones, and those of given inputs. Raises UsageError for unknown names, sizes
+    out of range, and where the two differ.
     """
     check_sizes(specs, sizes)
     known = dict(sizes)
@@ -148,7 +148,7 @@ def _known_sizes(specs: Sequence[Any], given: Mapping[str, Any], sizes: Mapping[
 
 
 def check_sizes(specs: Sequence[Any], sizes: Mapping[str, int]) -> None:
-    """Raises UsageError for sizes of dimensions that the inputs SPECS do not leave open, and for those out of range."""
+    """Raise UsageError for sizes of dimensions that the inputs SPECS do not leave open, and for those out of range."""
     ranges = {symbol.name: symbol for spec in specs for symbol in spec.symbols}
     open_dims = {name: str(ranges.get(name, name)) for name in _names_of(specs)}
     for name, size in sizes.items():
@@ -160,7 +160,7 @@ def check_sizes(specs: Sequence[Any], sizes: Mapping[str, int]) -> None:
 
 
 def _names_of(specs: Sequence[Any]) -> dict[str, None]:
-    """The names that the inputs' dimensions are made of, in their order."""
+    """Return the names in the inputs' dimensions, in order."""
     texts = [dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)]
     return {name: None for text in texts for name in re.findall(r"[^\W\d]\w*", text) if name not in ("max", "min")}
 
@@ -170,7 +170,7 @@ def _listed(open_dims: Mapping[str, str]) -> str:
 
 
 def _size(dim: int | str, known: Mapping[str, int]) -> int | str:
-    """The size of a dimension; what it is called if that is not known."""
+    """Return the size of a dimension, or its text if that is not known."""
     from tilestitch.runtime.sizes import SizeError, value_of
 
     if isinstance(dim, int) or dim in known:
@@ -187,8 +187,8 @@ def _size(dim: int | str, known: Mapping[str, int]) -> int | str:
 def fill_inputs(
     specs: Sequence[Any], given: Mapping[str, np.ndarray], seed: int, known: Mapping[str, int] | None = None
 ) -> dict[str, np.ndarray]:
-    """GIVEN completed by random arrays for those of SPECS (with name, dtype, shape) that it lacks, in the order of
-    SPECS. KNOWN: sizes of open dimensions.
+    """Return GIVEN completed by random arrays for those of SPECS (with name, dtype, shape) that it lacks, in the order
+    of SPECS. KNOWN: sizes of open dimensions.
 
     Floats are normally distributed; integers and booleans are 0 or 1, which is in range for indices and masks alike.
     Raises UsageError for names that are none of SPECS, and where a missing input has no random counterpart.

@@ -1,4 +1,4 @@
-"""What `explain --launches` says of an artifact's machine code for GPUs."""
+"""Description of an artifact's GPU machine code for `explain --launches`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ HEADER = ("symbol", "compiled for", "instructions", "in main loop", "of these", 
 
 
 def machine_code(path: Path, explained: Mapping[str, Any]) -> dict[str, Any]:
-    """The `machine_code` of every kernel of an artifact, for each architecture: its instructions, and what is wrong.
+    """Return the `machine_code` of every kernel of an artifact, for each architecture: its instructions, and findings.
 
-    Where there is no disassembler it is empty, and `machine_code_unread` is the reason.
+    Without a disassembler it is empty, and `machine_code_unread` is the reason.
     """
     from tilestitch.codegen.cuda.machine_code.disassemble import disassemble
     from tilestitch.codegen.cuda.machine_code.errors import DisassemblerError
@@ -51,7 +51,7 @@ def _row(code: MachineCode, kernel: Mapping[str, Any], launch: Mapping[str, Any]
 
 
 def describe_machine_code(explained: Mapping[str, Any]) -> list[str]:
-    """As a table, and the findings below it."""
+    """Return the machine code as a table, with the findings below it."""
     if "machine_code_unread" in explained:
         return [f"machine code not read: {explained['machine_code_unread']}"]
     rows: Sequence[Mapping[str, Any]] = explained.get("machine_code", ())

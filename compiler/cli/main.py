@@ -34,7 +34,7 @@ COMMANDS: dict[str, ModuleType] = {
 EPILOG = """exit codes: 0 ok, 1 wrong usage or input, 2 unsupported model, 3 accuracy check failed, 4 something is
 missing on this machine (tilestitch doctor says what), 130 interrupted, 143 terminated"""
 
-# Packages by the extra that brings them; the module's name is what an ImportError tells.
+# Packages by the extra that installs them; the key is the module name in an ImportError.
 EXTRAS = {
     "tvm": "compiler",
     "tvm_ffi": "compiler",
@@ -48,7 +48,7 @@ EXTRAS = {
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Wrong usage is exit code 1 here; argparse's own is 2, which means an unsupported model."""
+        """Exit with code 1 for wrong usage; argparse's own is 2, which means an unsupported model."""
         print(f"{self.prog}: error: {message}\nTry '{self.prog} --help'.", file=sys.stderr)
         raise SystemExit(errors.USER)
 
@@ -77,10 +77,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one command and returns its exit code. Never raises for what the user did wrong."""
+    """Run one command and return its exit code. Never raises for errors of the user."""
     options = build_parser().parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need be no Unicode text
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be valid Unicode
     try:
         with _termination_raises(), _warnings_for_people(), _rare_collections():
             code: int = COMMANDS[options.command].run(options)
@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("terminated", file=sys.stderr)
         return errors.TERMINATED
     except BrokenPipeError:
-        # The reader of our output has had enough; keep Python from complaining about it at exit.
+        # The reader of our output has closed it; keep Python from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return errors.OK
     except Exception as error:  # noqa: BLE001 - the last resort: one clear block instead of a traceback
@@ -103,12 +103,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class _Terminated(BaseException):
-    """SIGTERM came: everything is cleaned up on the way out, as after Ctrl-C."""
+    """SIGTERM was received: everything is cleaned up on the way out, as after Ctrl-C."""
 
 
 @contextlib.contextmanager
 def _termination_raises() -> Iterator[None]:
-    """While the block runs, SIGTERM raises `_Terminated` in it, unless something else was to become of the signal."""
+    """Raise `_Terminated` on SIGTERM within the block, unless the signal has another handler."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
@@ -125,7 +125,7 @@ def _termination_raises() -> Iterator[None]:
 
 
 def _print_traceback(error: Exception) -> None:
-    """Where an error came from: of a plug-in's own error, the part in the plug-in."""
+    """Print the traceback of an error; for a plug-in's own error, the part in the plug-in."""
     from tilestitch.passes.errors import PluginFault
 
     own = error.__cause__ if isinstance(error, PluginFault) else None
@@ -134,7 +134,7 @@ def _print_traceback(error: Exception) -> None:
 
 @contextlib.contextmanager
 def _warnings_for_people() -> Iterator[None]:
-    """While the block runs, what is said of plug-ins, the cache and models is one line, without the place in our
+    """Print warnings of plug-ins, the cache and models in one line within the block, without the place in our
     source.
     """
     with warnings.catch_warnings():
@@ -152,8 +152,8 @@ def _warnings_for_people() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _rare_collections() -> Iterator[None]:
-    """While the block runs, Python looks for garbage in cycles less often: a compilation makes millions of objects that
-    it needs, and to look through these again and again takes a quarter of planning.
+    """Collect cyclic garbage less often within the block: a compilation makes millions of live objects, and scanning
+    them repeatedly takes a quarter of planning.
     """
     usual = gc.get_threshold()
     gc.set_threshold(50_000, 20, 50)
@@ -184,13 +184,13 @@ def _report(error: Exception, verbose: bool) -> int:
 
 
 def _os_code(error: OSError) -> int:
-    """A path that is wrong is the user's; a disk that is full or a device that fails is the machine's."""
+    """Return the exit code: a wrong path is the user's error; a full disk or a failing device is the machine's."""
     wrong = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
     return errors.USER if isinstance(error, wrong) else errors.ENVIRONMENT
 
 
 def entry() -> None:
-    """The console script."""
+    """Run as the console script."""
     sys.exit(main())
 
 

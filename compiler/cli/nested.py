@@ -1,4 +1,4 @@
-"""What `tilestitch explain` says of the bodies of loops and branches: their kernels, as those of the model."""
+"""Description of the bodies of loops and branches for `tilestitch explain`: their kernels, like those of the model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TAKEN = {"then_graph": "where its condition holds", "else_graph": "where its co
 
 
 def kernel_table(explained: Mapping[str, Any]) -> str:
-    """One row a kernel, in launch order."""
+    """Return a table with one row per kernel, in launch order."""
     rows = [
         (k["number"], k["name"], k["kind"], "+".join(map(str, k["composition"])) or "-", onnx_nodes(k))
         for k in explained["kernels"]
@@ -34,7 +34,7 @@ def kernels_in_bodies(explained: Mapping[str, Any]) -> int:
 def describe_bodies(
     explained: Mapping[str, Any], launches: Callable[[Sequence[Mapping[str, Any]]], str] | None
 ) -> Iterator[str]:
-    """The kernels of each body after the ONNX nodes that it belongs to; `launches` describes theirs."""
+    """Yield the kernels of each body with the ONNX nodes that it belongs to; `launches` describes their launches."""
     for key, body in explained.get("bodies", {}).items():
         node, _, attribute = key.rpartition(".")
         whose = ", ".join(explained["origins"].get(node) or [node])

@@ -1,4 +1,4 @@
-"""What commands print: their answer on standard output, as text or with --json as one object; progress and errors on
+"""Output of commands: the answer on standard output, as text or with --json as one object; progress and errors on
 standard error.
 """
 
@@ -15,7 +15,9 @@ from tilestitch.compiler.cli.errors import OutputError
 
 @contextlib.contextmanager
 def _writing() -> Iterator[None]:
-    """OutputError where standard output cannot be written, but for a closed pipe: its reader has had enough."""
+    """Raise OutputError where standard output cannot be written, except for a closed pipe, whose reader has had
+    enough.
+    """
     try:
         yield
         sys.stdout.flush()
@@ -26,30 +28,30 @@ def _writing() -> Iterator[None]:
 
 
 def say(text: str = "") -> None:
-    """The answer of a command, as text for people."""
+    """Print the answer of a command as text."""
     with _writing():
         print(text)
 
 
 def warn(text: str) -> None:
-    """What the user should know before the answer is of use, on standard error."""
+    """Print a warning on standard error."""
     print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
 def note(text: str) -> None:
-    """What the user may want to know, on standard error."""
+    """Print a remark on standard error."""
     print(f"note: {text}", file=sys.stderr, flush=True)
 
 
 def give(value: Any) -> None:
-    """The result of a command with --json."""
+    """Print the result of a command with --json."""
     with _writing():
         json.dump(value, sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
 
 
 def describe_sizes(symbols: Sequence[Mapping[str, Any]]) -> str:
-    """Sizes that a specialisation is for, as `batch 1..64, length 1.. (default)`."""
+    """Return the sizes of a specialisation, as `batch 1..64, length 1.. (default)`."""
     return ", ".join(_range(**symbol) for symbol in symbols)
 
 
@@ -61,7 +63,7 @@ def _range(name: str, low: int, high: int, default: bool) -> str:
 
 
 def table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> str:
-    """Columns of equal width; numbers to the right."""
+    """Return rows as columns of equal width; numbers right-aligned."""
     texts = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(line[column]) for line in [list(header), *texts]) for column in range(len(header))]
     right = [all(isinstance(row[column], (int, float)) for row in rows) for column in range(len(header))]
@@ -81,7 +83,7 @@ def _cell(value: object) -> str:
 class Progress:
     """One line that is rewritten: `stage n/m detail`. Silent unless standard error is a terminal.
 
-    An instance is what `compile_model(progress=…)` takes: it is called with a stage, and how much of it is done.
+    For `compile_model(progress=…)`: called with a stage, and how much of it is done.
     """
 
     def __init__(self) -> None:

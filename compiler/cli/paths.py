@@ -1,4 +1,4 @@
-"""Files that commands read and write, checked before any work is done for them."""
+"""Files that commands read and write, checked before any work is done."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from tilestitch.compiler.cli.errors import UsageError
 
 _DUMPED = re.compile(r"final\.(dot|onnx)|\d+-.*\.tsir")
-"""What --dump-ir calls its files."""
+"""Names of the files that --dump-ir writes."""
 
 
 def existing(path: str) -> Path:
-    """PATH as a Path; raises UsageError when there is no such file."""
+    """Return PATH as a Path; raises UsageError when there is no such file."""
     if not path:
         raise UsageError("the name of a file is empty; give one")
     if not os.path.exists(path):
@@ -25,8 +25,8 @@ def existing(path: str) -> Path:
 
 
 def writable(path: str, taken: Sequence[str | Path | None] = ()) -> Path:
-    """PATH as a Path; raises UsageError when it cannot be written, or is one of the files TAKEN, which the same command
-    reads or writes.
+    """Return PATH as a Path; raises UsageError when it cannot be written, or is one of the files TAKEN, which the same
+    command reads or writes.
     """
     from tilestitch.runtime.archive import irreplaceable
 
@@ -50,7 +50,7 @@ def writable(path: str, taken: Sequence[str | Path | None] = ()) -> Path:
 
 
 def writable_folder(path: str, taken: Sequence[str | Path | None] = ()) -> Path:
-    """A folder for dumps as a Path, made if it is not there; raises UsageError when it is a file, or a dump would
+    """Return a folder for dumps as a Path, created if necessary; raises UsageError when it is a file, or a dump would
     replace one of the files TAKEN.
     """
     if not path:
@@ -70,14 +70,14 @@ def writable_folder(path: str, taken: Sequence[str | Path | None] = ()) -> Path:
 
 
 def _is_dump(folder: Path, file: Path) -> bool:
-    """Whether a dump into FOLDER, or into the one for a set of shapes in it, may write FILE."""
+    """Return whether a dump into FOLDER, or into a subfolder of a set of shapes, may write FILE."""
     inside = _same(folder, file.parent) or _same(folder, file.parent.parent)
     return inside and _DUMPED.fullmatch(file.name) is not None
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Whether both name one file: also through links, and by letters of another case where the file system takes them
-    for equal.
+    """Return whether both name one file, also through links, or with different case on a case-insensitive file
+    system.
     """
     if one.exists() and other.exists():
         return one.samefile(other)

@@ -4,8 +4,8 @@
   tilestitch plan diff model.tsm plan.json
   tilestitch plan check plan.json model.onnx --target cuda:h200
 
-A plan is the plan.json of an artifact; the artifact itself may be given wherever a plan is read. `check` generates
-the code of all kernels from the plan, and writes nothing. It takes the options of `compile`.
+A plan is the plan.json of an artifact; an artifact is accepted wherever a plan is read. `check` generates the code of
+all kernels from the plan, and writes nothing. It takes the options of `compile`.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def _diff(options: argparse.Namespace) -> int:
 def _pairs(
     before: Sequence[StitchPlan], after: Sequence[StitchPlan]
 ) -> Iterator[tuple[int, str, tuple[StitchPlan | None, StitchPlan | None]]]:
-    """Plans for the same sizes, with these, and then what is left, by its order, as are plans that do not say what they
-    are for. None in the place of one that there is not.
+    """Yield plans for the same sizes in pairs, with these sizes, and then the remaining ones by order, as plans without
+    a scope. None stands for a missing one.
     """
     if any(plan.scope is None for plan in (*before, *after)):
         for number, pair in enumerate(zip_longest(before, after)):

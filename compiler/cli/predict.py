@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_sweep(text: str) -> tuple[str, tuple[int, ...]]:
-    """An argparse type: `batch=1,2,4`."""
+    """Parse `batch=1,2,4`, as an argparse type."""
     name, _, sizes = text.partition("=")
     try:
         found = tuple(positive(size) for size in sizes.split(","))
@@ -107,7 +107,7 @@ def _names(text: str) -> list[str]:
 
 
 def _cases(options: argparse.Namespace) -> Iterator[tuple[int | None, Mapping[str, Shape]]]:
-    """The shapes to forecast, each with the size that is swept."""
+    """Yield the shapes to forecast, each with the swept size."""
     sets = shape_sets(options.shape) or ({},)
     if len(sets) > 1:
         raise errors.UsageError("--shape names an input twice; forecasts are for one set of shapes, see --sweep")
@@ -139,7 +139,7 @@ def _sized(name: str, dims: Sequence[Any]) -> Shape:
 
 
 def _open_inputs(model: str) -> dict[str, list[int | str]]:
-    """Dimensions of inputs, names of open ones."""
+    """Return the dimensions of inputs, with the names of open ones."""
     import onnx
 
     graph = onnx.load(model, load_external_data=False).graph

@@ -1,4 +1,4 @@
-"""What `explain` says of kernels that have a schedule for each region of a range of sizes."""
+"""Description, for `explain`, of kernels that have a schedule for each region of a range of sizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tilestitch.compiler.cli.output import table
 
 
 def describe_regions(kernels: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Decision tables: where each schedule is run, and what that is predicted to gain; nothing where there is none."""
+    """Return decision tables: where each schedule is run, and its predicted gain; nothing if there are none."""
     rows = [
         (kernel["number"], kernel["name"], cases["size"], between(region), described(region["schedule"]),
          *gained(region))
@@ -22,12 +22,12 @@ def describe_regions(kernels: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def between(region: Mapping[str, Any]) -> str:
-    """Where a region lies, its end not in it."""
+    """Return the bounds of a region as text."""
     return f"{region['from']} .." if region["below"] is None else f"{region['from']} .. {region['below'] - 1}"
 
 
 def described(schedule: Mapping[str, Any]) -> str:
-    """A schedule in one line: its template, that of its tile, and the numbers that are not 0."""
+    """Return a schedule in one line: its template, its tile's template, and the nonzero numbers."""
     tile = schedule.get("tile")
     of = dict(schedule) if not isinstance(tile, Mapping) else {**schedule, **tile}
     numbers = (f"{key}={value}" for key, value in of.items() if type(value) is int and value)
@@ -36,7 +36,7 @@ def described(schedule: Mapping[str, Any]) -> str:
 
 
 def gained(region: Mapping[str, Any]) -> tuple[str, str, str]:
-    """The sizes in a region where most is gained, the time there, and that with one schedule for all sizes."""
+    """Return the sizes in a region with the largest gain, the time there, and that with one schedule for all sizes."""
     if not region["predicted"]:
         return "", "", ""
     best = max(region["predicted"], key=lambda each: each["alone_us"] / (each["us"] or 1.0))
@@ -45,14 +45,14 @@ def gained(region: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def all_launches(kernel: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Those of a kernel at typical sizes, and those that other sizes have in their place."""
+    """Yield the launches of a kernel at typical sizes, and those that replace them at other sizes."""
     yield from kernel["launches"]
     for region in kernel.get("cases", {}).get("regions", ()):
         yield from region.get("launches", ())
 
 
 def launches_at(kernel: Mapping[str, Any], sizes: Mapping[str, int]) -> Sequence[Mapping[str, Any]]:
-    """The launches of a kernel for values of the symbols."""
+    """Return the launches of a kernel for values of the symbols."""
     from tilestitch.runtime.sizes import value_of
 
     cases = kernel.get("cases")

@@ -1,4 +1,4 @@
-"""Other engines that run the same model, to check against and to race with."""
+"""Other engines that run the same model, for checks and benchmarks."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 Run = Callable[[Mapping[str, Any]], Sequence["np.ndarray"]]
 
-# The newest that ONNX Runtime takes. A model that merely claims more is relabelled.
+# The newest IR version that ONNX Runtime accepts. A model that merely claims a newer one is relabelled.
 ORT_IR_VERSION = 13
 
 _ORT_FAILURES = (
     "Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoModel", "NoSuchFile", "NotImplemented",
     "RuntimeException",
 )  # fmt: skip
-"""What ONNX Runtime raises for a model that it cannot load or run: classes of its own without a common base."""
+"""Exceptions of ONNX Runtime for a model that it cannot load or run; they have no common base."""
 
 
 def onnxruntime(model: ModelProto | Path, threads: int | None = None, as_written: bool = False) -> Run:
-    """A function from inputs by name to the outputs in the model's order.
+    """Return a function from inputs by name to the outputs in the model's order.
 
     threads: None for as many as there are cores.
     as_written: run every node by itself. ONNX Runtime's fused matmuls of quantised tensors round differently from the
-        operators that they replace, so results a few steps of the quantisation away from what the model says are usual.
+        operators that they replace, so results commonly differ by a few quantisation steps.
     """
     import onnxruntime as ort
     from onnxruntime.capi import onnxruntime_pybind11_state as state
@@ -67,7 +67,7 @@ _ORT_FLOATS = {
     f"tensor({name.replace('_', '')})": name
     for name in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 }
-"""Types of elements by ONNX Runtime's name, of which it gives the bits as integers."""
+"""Element types, by ONNX Runtime's name, whose bits it returns as integers."""
 
 
 def _typed(result: Any, type_: str) -> Any:
@@ -80,12 +80,12 @@ def _typed(result: Any, type_: str) -> Any:
 
 
 def reference(model: ModelProto | Path) -> Run:
-    """ONNX's own reference implementation in Python: slow, and right by definition."""
+    """Return ONNX's reference implementation in Python: slow, and right by definition."""
     from onnx.reference import ReferenceEvaluator
 
     try:
         evaluator = ReferenceEvaluator(_whole(model))
-    except RuntimeError as error:  # what it raises for operators, and versions of them, that it lacks
+    except RuntimeError as error:  # raised for operators, and versions of them, that it lacks
         raise UsageError(
             f"ONNX's reference cannot run the model ({error}); check --against onnxruntime instead"
         ) from error
@@ -93,7 +93,7 @@ def reference(model: ModelProto | Path) -> Run:
 
 
 def openvino(model: ModelProto | Path, threads: int | None = None) -> Run:
-    """A function from inputs by name to the outputs in the model's order, which the next call overwrites.
+    """Return a function from inputs by name to the outputs in the model's order, which the next call overwrites.
 
     threads: None for as many as there are cores.
     """
@@ -113,8 +113,8 @@ def openvino(model: ModelProto | Path, threads: int | None = None) -> Run:
 
 
 def openvino_request(model: ModelProto | Path, threads: int | None = None, precision: str = "f32") -> Any:
-    """OpenVINO's request to run a model as soon as it can, one run at a time; raises UsageError if it refuses it or
-    computes in another precision than `precision`, its name for float32 (`f32`) or bfloat16 (`bf16`).
+    """Return OpenVINO's request for a model in its latency mode, one run at a time; raises UsageError if it refuses the
+    model or computes in another precision than `precision`, its name for float32 (`f32`) or bfloat16 (`bf16`).
     """
     import openvino as ov
 
@@ -136,7 +136,7 @@ def openvino_request(model: ModelProto | Path, threads: int | None = None, preci
 
 
 def pytorch(factory: str, threads: int | None = None) -> Run:
-    """The module that FACTORY, `MODULE:FUNCTION`, makes; it is called with the inputs in the model's order."""
+    """Return the module that FACTORY, `MODULE:FUNCTION`, makes, as a function of the inputs in the model's order."""
     import torch
 
     module_name, _, function = factory.partition(":")
@@ -162,23 +162,23 @@ def pytorch(factory: str, threads: int | None = None) -> Run:
 
 
 JITTER = 2.0**-21
-"""Relative: what sums of some hundred float32 numbers differ by when they are added up in another order."""
+"""Relative difference of sums of some hundred float32 numbers that are added in different orders."""
 
 _ROUNDING = {
     "QuantizeLinear": 1, "DynamicQuantizeLinear": None, "DynamicQuantizeMatMul": None, "DynamicQuantizeLSTM": None,
     "MatMulNBits": 2,
 }  # fmt: skip
-"""Operators that quantise their first input, and which of the others has the type of it; None: it is float32."""
+"""Operators that quantise their first input, and which other input has its type; None: it is float32."""
 
 ACCURACY_OF_BYTES = 4
 """The `accuracy_level` of MatMulNBits that rounds activations to 8 bits."""
 
 
 def jittered(model: ModelProto | Path, sign: int = 1, seed: int = 0) -> ModelProto:
-    """A copy of MODEL in which each element of the float32 tensors that are quantised while it runs is first scaled by
-    1 + JITTER or 1 - JITTER, as SEED has it (SIGN -1: the other way round): how far its results move says how much the
-    model makes of a difference in the last bits. All elements alike would be no change where their range becomes the
-    scale.
+    """Return a copy of MODEL in which each element of the float32 tensors that it quantises at run time is first scaled
+    by 1 + JITTER or 1 - JITTER, at random by SEED (SIGN -1: the opposite): how far its results move shows how much the
+    model amplifies a difference in the last bits. A common factor would have no effect where the range of the elements
+    determines the scale.
     """
     copy = _own(model)
     _jitter(copy.graph, sign, seed, {}, "tilestitch_jitter")
@@ -186,7 +186,7 @@ def jittered(model: ModelProto | Path, sign: int = 1, seed: int = 0) -> ModelPro
 
 
 def _jitter(graph: GraphProto, sign: int, seed: int, around: Mapping[str, int], prefix: str) -> None:
-    """Changes GRAPH and the bodies in it. `around`: types of the constants outside it."""
+    """Add jitter to GRAPH and the bodies in it, in place. `around`: types of the constants outside it."""
     constants = {**around, **_constants(graph)}
     nodes = list(graph.node)
     del graph.node[:]
@@ -202,14 +202,14 @@ def _jitter(graph: GraphProto, sign: int, seed: int, around: Mapping[str, int], 
 
 
 def _constants(graph: GraphProto) -> dict[str, int]:
-    """The types of a graph's constants."""
+    """Return the types of a graph's constants."""
     tensors = {tensor.name: tensor.data_type for tensor in graph.initializer}
     given = ((node, attribute) for node in graph.node if node.op_type == "Constant" for attribute in node.attribute)
     return tensors | {node.output[0]: one.t.data_type for node, one in given if one.HasField("t")}
 
 
 def _rounds_floats(node: NodeProto, constants: Mapping[str, int]) -> bool:
-    """Whether a node quantises float32 numbers that a run computes."""
+    """Return whether a node quantises float32 numbers that a run computes."""
     from onnx import TensorProto, helper
 
     if node.op_type not in _ROUNDING or node.input[0] in constants:
@@ -223,7 +223,7 @@ def _rounds_floats(node: NodeProto, constants: Mapping[str, int]) -> bool:
 
 
 def _scaled_at_random(value: str, name: str, sign: int, seed: int) -> list[NodeProto]:
-    """Nodes that make NAME of VALUE: each element times 1 + JITTER or 1 - JITTER."""
+    """Return the nodes that compute NAME from VALUE: each element times 1 + JITTER or 1 - JITTER."""
     from onnx import helper
 
     noise, zero, up, more, less, factor = (f"{name}_{part}" for part in ("noise", "zero", "up", "more", "less", "by"))
@@ -246,7 +246,7 @@ def _named(inputs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _check_shapes(inputs: Mapping[str, Any], declared: Mapping[str, Sequence[int | str | None]]) -> None:
-    """UsageError where an input is not of the shape that the model declares for it; names stand for any size."""
+    """Raise UsageError where an input does not have the shape that the model declares for it; names match any size."""
     for name, dims in declared.items():
         shape = getattr(inputs[name], "shape", None)
         if shape is None or not dims:  # a list or a map; a scalar, or a shape that the model does not declare
@@ -259,7 +259,7 @@ def _check_shapes(inputs: Mapping[str, Any], declared: Mapping[str, Sequence[int
 
 
 def _one_line(error: Exception) -> str:
-    """What another engine says, which may be spread over lines."""
+    """Return an error's message in one line."""
     return " ".join(str(error).split())
 
 
@@ -275,12 +275,12 @@ def _loadable(model: ModelProto | Path) -> str | bytes:
 
 
 def _own(model: ModelProto | Path) -> ModelProto:
-    """A model to change, with its external data."""
+    """Return a copy of the model that may be changed, with its external data."""
     return _whole(model) if isinstance(model, Path) else type(model).FromString(model.SerializeToString())
 
 
 def _whole(model: ModelProto | Path) -> ModelProto:
-    """The model with its external data."""
+    """Return the model with its external data."""
     from tilestitch.compiler.frontend.importer import load_model
 
     return load_model(model, external_data=True) if isinstance(model, Path) else model
@@ -290,12 +290,14 @@ CHECKERS: dict[str, Callable[[Any], Run]] = {
     "onnxruntime": partial(onnxruntime, as_written=True),
     "reference": reference,
 }
-"""What results can be checked against, by name; each takes a path or a ModelProto."""
+"""Engines against which results are checked, by name; each takes a path or a ModelProto."""
 
 RACERS: dict[str, Callable[[Any, int | None], Run]] = {"onnxruntime": onnxruntime, "openvino": openvino}
-"""What runs the same model as fast as it can, by name; each takes a path or a ModelProto, and a number of threads."""
+"""Engines that run the same model as fast as they can, by name; each takes a path or a ModelProto, and a number of
+threads.
+"""
 
 
 def on_jittered(against: str, model: ModelProto | Path, inputs: Mapping[str, Any]) -> list[Sequence[np.ndarray]]:
-    """What the reference gives for the model, jittered in several ways."""
+    """Return the reference's results for the model, jittered in several ways."""
     return [CHECKERS[against](jittered(model, sign, seed))(inputs) for seed in (0, 1) for sign in (1, -1)]

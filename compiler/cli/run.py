@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SUMMARY = "run an artifact once"
 
 MODELS = (".onnx", ".tsm", ".safetensors")
-"""How files of models and their weights end."""
+"""Suffixes of models and their weights."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,14 +61,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _replaceable(target: Path) -> Path:
-    """Raises UsageError where outputs would take the place of a model, as when -o is taken for the model's option."""
+    """Return the target. Raises UsageError where outputs would replace a model, as when -o is mistaken for the model's
+    option.
+    """
     if target.exists() and target.suffix.lower() in MODELS:
         raise errors.UsageError(f"{target} is there already and named like a model; name an .npz file for the outputs")
     return target
 
 
 def describe(name: str, value: Any) -> dict[str, Any]:
-    """What is told about an output: name, dtype, shape, and min, mean, max of its finite numbers."""
+    """Return the facts about an output: name, dtype, shape, and min, mean, max of its finite numbers."""
     import numpy as np
 
     facts: dict[str, Any] = {"name": name, "dtype": "nothing", "shape": None, "min": None, "mean": None, "max": None}
@@ -101,7 +103,9 @@ def _save(target: Path, outputs: dict[str, np.ndarray]) -> None:
 
 
 def _as_arrays(name: str, value: Any) -> dict[str, Any]:
-    """Maps of the same keys as arrays: NAME.keys [keys] and NAME.values [maps, keys]. Other values as they are."""
+    """Return maps of the same keys as arrays: NAME.keys [keys] and NAME.values [maps, keys]. Other values as they
+    are.
+    """
     import numpy as np
 
     if not isinstance(value, list) or not value or not all(isinstance(item, dict) for item in value):

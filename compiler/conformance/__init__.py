@@ -1,4 +1,4 @@
-"""Runs ONNX's own backend tests through tilestitch (or a rival) and writes down what passes and what fails, and why.
+"""Runs ONNX's backend tests through tilestitch (or another engine) and records what passes and what fails, and why.
 
 python -m tilestitch.compiler.conformance [--filter REGEX] [--engine tilestitch|graph|onnxruntime|reference] ...
 """

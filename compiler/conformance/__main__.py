@@ -145,7 +145,7 @@ def _trace(engine: Engine, cases: list[Case]) -> int:
 
 
 class _Progress:
-    """A line that counts, on a terminal only."""
+    """A counter line, on a terminal only."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -165,7 +165,7 @@ class _Progress:
 
 
 def _versions(engines: Iterable[str]) -> dict[str, str]:
-    """The version of onnx, and of the package that each engine is of."""
+    """Return the versions of onnx and of each engine's package."""
     packages = {"onnxruntime": "onnxruntime", "reference": "onnx"}
     versions = {engine: importlib.metadata.version(packages.get(engine, "tilestitch")) for engine in engines}
     return {"onnx": importlib.metadata.version("onnx"), **versions}

@@ -27,7 +27,7 @@ DataSet = tuple[Sequence[TestValue], Sequence[TestValue]]
 
 @dataclass(frozen=True)
 class Case:
-    """One test. Its model is `built` (and then its data `built_data`), or lies in `folder` or `file`."""
+    """One test. Its model is `built` (with `built_data`), or lies in `folder` or `file`."""
 
     name: str
     kind: str
@@ -47,7 +47,7 @@ class Case:
         return onnx.load(path)
 
     def data_sets(self) -> Iterator[DataSet]:
-        """Pairs of inputs and expected outputs, in the order of the model's own."""
+        """Yield the pairs of inputs and expected outputs, in the model's order."""
         if self.folder is not None:
             for folder in sorted(self.folder.glob("test_data_set_*")):
                 yield self._load(folder, "input"), self._load(folder, "output")
@@ -71,7 +71,7 @@ class Case:
 
     @property
     def element_types(self) -> tuple[int, ...]:
-        """The numbers of `TensorProto.DataType` that inputs and outputs have, 0 for what is no tensor."""
+        """The numbers of `TensorProto.DataType` of inputs and outputs, 0 for other values than tensors."""
         values = (*self.model.graph.input, *self.model.graph.output)
         return tuple(sorted({value.type.tensor_type.elem_type for value in values}))
 
@@ -80,7 +80,7 @@ class Case:
 
 
 def load_cases(kinds: Sequence[str] = KINDS) -> list[Case]:
-    """All cases of KINDS with a defined outcome, without the operators that are previews, sorted by kind and name."""
+    """Return all deterministic cases of KINDS, without those of preview operators, sorted by kind and name."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         found = [case for kind in kinds for case in sorted(_of_kind(kind), key=lambda case: case.name)]
@@ -102,14 +102,14 @@ def _of_kind(kind: str) -> Iterator[Case]:
 
 
 def _light() -> Iterator[Case]:
-    """The Model Zoo graphs: loose files, whose inputs are made here and whose outputs are shipped."""
+    """Yield the Model Zoo graphs: loose files, whose inputs are generated here and whose outputs are shipped."""
     for test in loader.load_model_tests(kind="real"):
         file = Path(loader.DATA_DIR) / "light" / f"light_{test.model_name}.onnx"
         yield Case(test.name, "light", test.rtol, test.atol, file=file)
 
 
 def _ramps(model: ModelProto) -> list[np.ndarray]:
-    """The inputs that the shipped outputs were made with: numbers rising evenly from 0 to 1."""
+    """Return the inputs from which the shipped outputs were computed: numbers rising evenly from 0 to 1."""
     initialised = {tensor.name for tensor in model.graph.initializer}
     ramps = []
     for info in model.graph.input:

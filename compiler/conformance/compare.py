@@ -31,7 +31,7 @@ class Mismatch(Exception):
 
 
 def compare(actual: Sequence[Any], expected: Sequence[Any], rtol: float = 0.0, atol: float = 0.0) -> None:
-    """Raises Mismatch unless ACTUAL is EXPECTED; RTOL and ATOL widen the tolerances of inexact dtypes, never narrow."""
+    """Raise Mismatch unless ACTUAL is EXPECTED; RTOL and ATOL widen the tolerances of inexact dtypes, never narrow."""
     if len(actual) != len(expected):
         raise Mismatch("structure", f"{len(actual)} values instead of {len(expected)}")
     for index, (got, want) in enumerate(zip(actual, expected)):

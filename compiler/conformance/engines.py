@@ -26,7 +26,7 @@ def tilestitch(device: str = "CPU") -> Prepare:
 
 
 def graph() -> Prepare:
-    """The frontend's graph evaluated with numpy: tells a fault of the frontend from one further on."""
+    """Return the frontend's graph evaluated with numpy: tells a fault of the frontend from one further on."""
     from tilestitch.compiler.frontend import import_model
     from tilestitch.compiler.ir.evaluate import evaluate
 

@@ -48,7 +48,9 @@ def classify(error: BaseException) -> tuple[str, str]:
 
 
 def cause(outcome: Outcome) -> str:
-    """The reason without what differs from case to case: quoted names, numbers, the values that were compared."""
+    """Return the reason without what differs from case to case: quoted names, numbers, the values that were
+    compared.
+    """
     text = outcome.reason
     if outcome.status == "wrong":
         text = re.sub(r"^(\w+): .*", r"wrong \1", text)

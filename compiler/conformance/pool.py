@@ -29,7 +29,7 @@ RECYCLE_AFTER = 400  # cases; bounds what leaks in the engine add up to
 
 
 def run_case(prepare: Prepare, case: Case) -> Outcome:
-    """Runs CASE and judges the results; never raises for what the engine does wrong."""
+    """Run CASE and judges the results; never raises for what the engine does wrong."""
     status, reason = PASS, ""
     start = time.perf_counter()
     try:
@@ -40,7 +40,7 @@ def run_case(prepare: Prepare, case: Case) -> Outcome:
 
 
 def check_case(prepare: Prepare, case: Case) -> None:
-    """Runs CASE; raises what the engine raises, or Mismatch."""
+    """Run CASE; raises what the engine raises, or Mismatch."""
     run = prepare(case.model)
     for inputs, expected in case.data_sets():
         compare(list(run(inputs)), expected, case.rtol, case.atol)
@@ -58,7 +58,7 @@ class Worker:
 def run_all(
     engine: Engine, cases: Sequence[Case], jobs: int, timeout_s: float, show: Callable[[Outcome], None]
 ) -> list[Outcome]:
-    """Runs CASES on ENGINE in JOBS processes; SHOW is called with each outcome as it comes."""
+    """Run CASES on ENGINE in JOBS processes; SHOW is called with each outcome as it comes."""
     outcomes: dict[int, Outcome] = {}
     queue = deque(range(len(cases)))
     workers: list[Worker] = []
@@ -80,7 +80,7 @@ def run_all(
 
 
 def _staff(workers: list[Worker], engine: Engine, cases: Sequence[Case], wanted: int) -> None:
-    """Replaces the workers that have gone or have served long enough; WANTED is how many there should be."""
+    """Replace the workers that have gone or have served long enough; WANTED is how many there should be."""
     for worker in [worker for worker in workers if worker.index is None and worker.served >= RECYCLE_AFTER]:
         _stop(worker)
         workers.remove(worker)
@@ -145,7 +145,7 @@ def _work(pipe: Connection, engine: Engine, cases: Sequence[Case]) -> None:
 
 
 def _start(engine: Engine) -> Prepare:
-    """The engine's `prepare`; if the engine cannot even start, one that fails every case for that reason."""
+    """Return the engine's `prepare`; if the engine cannot even start, one that fails every case for that reason."""
     try:
         return engine()
     except Exception as error:  # noqa: BLE001 - whatever it is, it is told with each case

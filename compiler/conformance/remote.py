@@ -36,7 +36,7 @@ class Remote:
         self._ask({"load": str(path), "threads": threads})
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """Outputs in order; takes inputs in order."""
+        """Return the outputs in order; takes inputs in order."""
         answer = self._ask({"run": [encode(value) for value in inputs]})
         return [decode(value) for value in answer["values"]]
 

@@ -13,7 +13,7 @@ STATUSES = ("pass", "unsupported", "error", "wrong", "crash", "timeout")
 
 
 def by_cause(outcomes: Iterable[Outcome]) -> list[tuple[str, list[Outcome]]]:
-    """The failures, those of one cause together, the most frequent cause first."""
+    """Return the failures, those of one cause together, the most frequent cause first."""
     groups: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         if not outcome.passed:
@@ -22,7 +22,7 @@ def by_cause(outcomes: Iterable[Outcome]) -> list[tuple[str, list[Outcome]]]:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """A Markdown table: a row for each kind, and the total."""
+    """Return a Markdown table: a row for each kind, and the total."""
     lines = ["| kind | cases | " + " | ".join(STATUSES) + " | passed |", "|---" * (len(STATUSES) + 3) + "|"]
     for kind in (*KINDS, "all"):
         chosen = [outcome for outcome in outcomes if kind in (outcome.kind, "all")]
@@ -44,7 +44,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 
 
 def changes(outcomes: Sequence[Outcome], before: Mapping[str, str]) -> str:
-    """What differs from BEFORE, a status by `kind/name`."""
+    """Return what differs from BEFORE, a status by `kind/name`."""
     lines = []
     for title, now_passes in (("newly passing", True), ("NO LONGER PASSING", False)):
         moved = [

@@ -13,7 +13,7 @@ Class = tuple[str, tuple[int, ...]]
 
 
 def class_of(case: Case) -> Class:
-    """The operators of a case, or its name if it is a large model, and its types of elements."""
+    """Return the operators of a case, or its name if it is a large model, and its types of elements."""
     return case.operators or case.name, case.element_types
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 
 def encode(value: Any) -> Any:
-    """A tensor, a list of such, or None, as JSON has them."""
+    """Return a tensor, a list of such, or None, as JSON has them."""
     if value is None:
         return None
     if isinstance(value, (list, tuple)):
@@ -28,7 +28,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """What `encode` was given; strings as objects."""
+    """Return what `encode` was given; strings as objects."""
     if value is None:
         return None
     if "sequence" in value:

@@ -78,7 +78,9 @@ class Forecast:
 
 
 def forecast(graph: Graph, gpu: Gpu, runtime: Runtime, precision: str = "fp32") -> Forecast:
-    """How long a model takes, whose graph is as the frontend makes it. Raises ForecastError for what is not known."""
+    """Return how long a model takes, whose graph is as the frontend makes it. Raises ForecastError for what is not
+    known.
+    """
     if runtime == "tilestitch":
         _check_sizes(graph)
         return _ours(graph, gpu, precision)
@@ -154,7 +156,7 @@ def _kernel(launch: Launch, us: float, low: float, high: float, bound: str) -> K
 
 
 def _bounds(launches: Sequence[Launch], times: Timed, gpu: Gpu) -> list[str]:
-    """What takes most of each kernel: its launch, arithmetic, or DRAM."""
+    """Return what takes most of each kernel: its launch, arithmetic, or DRAM."""
     found = []
     for number, launch in enumerate(launches):
         kernel = launch.kernel
@@ -170,7 +172,7 @@ def _bounds(launches: Sequence[Launch], times: Timed, gpu: Gpu) -> list[str]:
 
 
 def _work(kernel: Kernel) -> tuple[float, float]:
-    """Operations and bytes of a GEMM or a convolution in float32, each operand and result counted once."""
+    """Return the operations and bytes of a GEMM or a convolution in float32, each operand and result counted once."""
     if kernel.kernel_class == "conv":
         batch, channels_in, channels_out, *taps, height, width, _ = map(float, kernel.sizes)
         pixels, weights = batch * height * width, channels_in * channels_out * np.prod(taps)
@@ -180,7 +182,9 @@ def _work(kernel: Kernel) -> tuple[float, float]:
 
 
 def _most_alive(graph: Graph, launches: Sequence[Launch]) -> int:
-    """Bytes of values at the worst moment: inputs and outputs always, others from their launch to their last reader."""
+    """Return the bytes of values at the worst moment: inputs and outputs always, others from their launch to their last
+    reader.
+    """
     lasting = {*graph.inputs, *graph.outputs, *graph.constants}
     last: dict[Value, int] = {value: number for number, launch in enumerate(launches) for value in launch.reads}
     change = np.zeros(len(launches) + 1, np.int64)

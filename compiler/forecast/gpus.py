@@ -24,7 +24,7 @@ class Gpu:
 
 
 def find_gpu(text: str) -> Gpu:
-    """The GPU of this name, or in this JSON file. Raises DeviceError and MeasurementError."""
+    """Return the GPU of this name, or in this JSON file. Raises DeviceError and MeasurementError."""
     if text.endswith(".json"):
         sheet = read_sheet(Path(text))
         usual = representative(round(sheet.compute_capability * 10))

@@ -29,7 +29,7 @@ class Case:
 
 
 def page(model: str, swept: str | None, cases: Sequence[Case]) -> str:
-    """The page as text."""
+    """Return the page as text."""
     title = html.escape(f"Forecast of {model}")
     plot = _lines(swept, cases) if swept and len({case.size for case in cases}) > 1 else _bars(swept, cases)
     timelines = "".join(f"<h2>{_name(swept, case)}</h2>{_timeline(case.found)}" for case in cases)
@@ -57,7 +57,7 @@ def _name(swept: str | None, case: Case) -> str:
 
 
 def _bars(swept: str | None, cases: Sequence[Case]) -> str:
-    """A bar for each forecast, with its interval."""
+    """Return a bar for each forecast, with its interval."""
     most = _most(cases)
     rows = []
     for number, case in enumerate(cases):
@@ -75,7 +75,7 @@ def _x(share: float) -> float:
 
 
 def _lines(swept: str | None, cases: Sequence[Case]) -> str:
-    """A line for each GPU over the sizes that were swept, both axes from 0."""
+    """Return a line for each GPU over the sizes that were swept, both axes from 0."""
     most, widest = _most(cases), max(case.size or 0 for case in cases)
 
     def place(case: Case, us: float) -> tuple[float, float]:

@@ -83,7 +83,7 @@ class _Eager:
         return tuple(reads), tuple(writes)
 
     def _is_bias(self, nodes: Sequence[Node], reads: Sequence[Value], linear: set[Value]) -> bool:
-        """A sum of a linear layer's result and a constant row is the bias of the same kernel."""
+        """Return a sum of a linear layer's result and a constant row is the bias of the same kernel."""
         if [node.op for node in nodes] != ["add"] or len(reads) != 2:
             return False
         rows = [v for v in reads if v in self._constant and len(_static(v).static_shape) <= 1]
@@ -149,7 +149,7 @@ def _matmul_kernel(node: Node, weight: bool) -> Kernel:
 
 
 def _conv_kernel(node: Node) -> Kernel:
-    """A convolution of images; what is none, or has groups or one tap, as the GEMM that it amounts to."""
+    """Return a convolution of images; what is none, or has groups or one tap, as the GEMM that it amounts to."""
     weight, result = _static(node.inputs[1]).static_shape, _static(node.outputs[0]).static_shape
     channels_last = node.attrs["layout"] != "NCX"
     outer = result[-1] if channels_last else result[1]
@@ -211,7 +211,9 @@ def _copy(name: str, value: Value, writes: tuple[Value, ...]) -> Launch:
 
 
 def compiled(graph: Graph) -> list[Launch]:
-    """The same after merging: a launch joins the one before it whose only result it alone reads, element by element."""
+    """Return the same after merging: a launch joins the one before it whose only result it alone reads, element by
+    element.
+    """
     merged: list[Launch] = []
     maker: dict[Value, int] = {}
     launches = eager(graph)
@@ -233,7 +235,7 @@ def compiled(graph: Graph) -> list[Launch]:
 
 
 def _can_join(first: Launch, second: Launch) -> bool:
-    """Kernels of as many elements; of rows, of one width."""
+    """Return the kernels of as many elements; of rows, of one width."""
     if _elements(first.writes) != _elements(second.writes):
         return False
     rows = [one.kernel for one in (first, second) if one.kernel.kernel_class not in _POINTWISE]
@@ -256,7 +258,7 @@ def _joined(first: Launch, second: Launch) -> Launch:
 
 
 def _by_origin(nodes: Iterable[Node]) -> dict[str, list[Node]]:
-    """Nodes of the graph by the node of the model that they stem from, in the order of the first of each."""
+    """Return the nodes of the graph by the node of the model that they stem from, in the order of the first of each."""
     found: dict[str, list[Node]] = {}
     for node in nodes:
         found.setdefault(node.origins[0] if node.origins else node.name, []).append(node)

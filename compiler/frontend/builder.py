@@ -49,7 +49,7 @@ class Builder:
     # -- the base ------------------------------------------------------------------------------------------
 
     def emit(self, op: str, *values: Value, **attrs: Any) -> Value:
-        """The one output of primitive `op`; a constant if all operands are.
+        """Return the one output of primitive `op`; a constant if all operands are.
 
         Raises TypeRuleError, or NotStatic when the rank of an operand is unknown.
         """
@@ -58,7 +58,9 @@ class Builder:
     def emit_many(
         self, op: str, values: Sequence[Value], attrs: Mapping[str, Any], types: Sequence[Type] | None = None
     ) -> tuple[Value, ...]:
-        """All outputs of `op`. Host and control operators state their output `types`; they are never folded here."""
+        """Return all outputs of `op`. Host and control operators state their output `types`; they are never folded
+        here.
+        """
         types = None if types is None else self._sized(op, attrs, types)
         try:
             out_types = infer_types(op, [v.type for v in values], attrs, types)
@@ -83,7 +85,7 @@ class Builder:
         return [sized(type_, f"{hint}_{number}") for number, type_ in enumerate(outside)]
 
     def sizes(self, elements: np.ndarray, type_: Type) -> Value:
-        """A tensor of sizes, or of what was found out of them; a constant where all of it is known."""
+        """Return a tensor of sizes, or of what was found out of them; a constant where all of it is known."""
         assert isinstance(type_, TensorType)
         flat = tuple(elements.reshape(-1).tolist())
         if not any(is_open(element) for element in flat):
@@ -93,13 +95,15 @@ class Builder:
         )
 
     def size(self, size: Size, dtype: str = "int64") -> Value:
-        """A size as a scalar."""
+        """Return a size as a scalar."""
         return self.sizes(np.array(size, object), TensorType(dtype, ()))
 
     def host(
         self, name: str, values: Sequence[Value], types: Sequence[Type], *, fold: bool = False, **attrs: Any
     ) -> tuple[Value, ...]:
-        """A `host.<name>` step with stated output types. `fold` evaluates it now if every operand is a constant."""
+        """Return a `host.<name>` step with stated output types. `fold` evaluates it now if every operand is a
+        constant.
+        """
         folded = self._folded("host." + name, values, attrs) if fold and all(v.is_constant for v in values) else None
         return self.emit_many("host." + name, values, attrs, types) if folded is None else folded
 
@@ -112,7 +116,9 @@ class Builder:
         return size <= max(FOLD_LIMIT_BYTES, 2 * sum(v.tensor_type.nbytes for v in values))
 
     def _folded(self, op: str, values: Sequence[Value], attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
-        """The results, or None if there are none (an index out of range): the error then belongs to the run, if any."""
+        """Return the results, or None if there are none (an index out of range): the error then belongs to the run, if
+        any.
+        """
         from tilestitch.runtime.host import HostError
 
         try:
@@ -124,14 +130,14 @@ class Builder:
         return tuple(self.graph.constant(np.asarray(r), name=hint) for r in results)
 
     def constant(self, data: Any, dtype: str | None = None, name: str = "c") -> Value:
-        """A constant of anything numpy takes."""
+        """Return a constant of anything numpy takes."""
         return self.graph.constant(data, dtype, name)
 
     def full(self, shape: Sequence[int], value: float, dtype: str) -> Value:
         return self.broadcast_to(self.constant(value, dtype), shape)
 
     def none(self) -> Value:
-        """The absent optional operand of host and control operators."""
+        """Return the absent optional operand of host and control operators."""
         from tilestitch.compiler.ir import OptionalType
 
         return self.host("none", (), [OptionalType(None)])[0]
@@ -139,7 +145,7 @@ class Builder:
     # -- what is known at compile time -----------------------------------------------------------------------
 
     def shape(self, value: Value) -> tuple[int, ...]:
-        """The shape; NotStatic if the rank or a dimension is known only at run time."""
+        """Return the shape; NotStatic if the rank or a dimension is known only at run time."""
         if not isinstance(value.type, TensorType):
             raise NotStatic(f"%{value.name} has type {value.type}: its rank is known only at run time")
         if not value.type.is_sized:
@@ -160,11 +166,11 @@ class Builder:
         return size
 
     def axis(self, value: Value, axis: int) -> int:
-        """`axis` counted from the front; IRError if it is out of range."""
+        """Return `axis` counted from the front; IRError if it is out of range."""
         return normalize_axis(axis, self.rank(value))
 
     def array_of(self, value: Value) -> np.ndarray:
-        """The data of a constant; NotStatic for anything else."""
+        """Return the data of a constant; NotStatic for anything else."""
         if value.data is None:
             raise NotStatic(f"%{value.name} must be a constant at compile time, but it is computed at run time")
         return value.data
@@ -179,7 +185,7 @@ class Builder:
         return self.like(a, b), b
 
     def like(self, number: float, value: Value) -> Value:
-        """A scalar constant of the dtype of `value`; infinite if that holds no number so large."""
+        """Return a scalar constant of the dtype of `value`; infinite if that holds no number so large."""
         with np.errstate(over="ignore"):
             return self.constant(np.asarray(number).astype(to_numpy_dtype(dtype_of(value))))
 
@@ -265,7 +271,7 @@ class Builder:
         return x.tensor_type.shape
 
     def _reshape_keeping(self, x: Value, shape: Sequence[int | str]) -> Value:
-        """A reshape whose only symbolic dimension, if any, is kept by a -1."""
+        """Return a reshape whose only symbolic dimension, if any, is kept by a -1."""
         symbols = [d for d in shape if isinstance(d, str)]
         if len(symbols) > 1:
             raise NotStatic(f"%{x.name} ({x.type}) has several dimensions that are known only at run time")
@@ -312,14 +318,14 @@ class Builder:
     # -- reductions and matmuls --------------------------------------------------------------------------------
 
     def reduce(self, reducer: str, x: Value, axes: Sequence[int], keepdims: bool = True) -> Value:
-        """`reducer` (sum, prod, max, min) over normalised `axes`; over none it is x itself."""
+        """Return `reducer` (sum, prod, max, min) over normalised `axes`; over none it is x itself."""
         axes = tuple(sorted(int(a) for a in axes))
         if not axes:
             return x
         return self.emit("reduce_" + reducer, x, axes=axes, keepdims=bool(keepdims))
 
     def mean(self, x: Value, axes: Sequence[int], keepdims: bool = True) -> Value:
-        """The mean over `axes`; integers divide towards zero, an empty mean of floats is NaN."""
+        """Return the mean over `axes`; integers divide towards zero, an empty mean of floats is NaN."""
         count = prod(self.dim(x, a) for a in axes)
         if x.dtype == "float16" and bounds_of(count)[1] > FLOAT16_MAX:  # infinite as a float16
             return self.cast(self.mean(self.cast(x, "float32"), axes, keepdims), x.dtype)
@@ -344,7 +350,7 @@ class Builder:
 
 
 def dtype_of(value: Value) -> str:
-    """The element dtype of a tensor of known or unknown rank; IRError for sequences and optionals."""
+    """Return the element dtype of a tensor of known or unknown rank; IRError for sequences and optionals."""
     dtype = getattr(value.type, "dtype", None)
     if dtype is None:
         raise IRError(f"%{value.name} has type {value.type}, where a tensor is needed")
@@ -352,7 +358,7 @@ def dtype_of(value: Value) -> str:
 
 
 def normalize_axis(axis: int, rank: int) -> int:
-    """`axis` counted from the front; IRError if it is not in [-rank, rank)."""
+    """Return `axis` counted from the front; IRError if it is not in [-rank, rank)."""
     if not -rank <= axis < rank:
         raise IRError(f"axis {axis} is out of range for rank {rank}")
     return axis + rank if axis < 0 else axis

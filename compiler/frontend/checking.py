@@ -42,9 +42,9 @@ def check_model(proto: ModelProto, path: Path | None) -> None:
 
 
 def _checkable(proto: ModelProto, path: Path | None) -> ModelProto | str:
-    """What the checker is given: it wants shapes of all inputs and outputs, which ONNX itself leaves optional, and
-    types of outputs, which tools leave out that add some; before IR version 4, it wants an input for each initialiser.
-    It takes no message beyond 2 GB.
+    """Return what the checker is given: it wants shapes of all inputs and outputs, which ONNX itself leaves optional,
+    and types of outputs, which tools leave out that add some; before IR version 4, it wants an input for each
+    initialiser. It takes no message beyond 2 GB.
 
     Operators that ONNX Runtime writes into ONNX's domain, which the checker takes for wrong there, are shown as others.
     A copy belongs to no folder, so its external tensors, which are checked when they are mapped, are emptied; of a
@@ -80,7 +80,8 @@ def _checkable(proto: ModelProto, path: Path | None) -> ModelProto | str:
 
 
 def _foreign_nodes(proto: ModelProto) -> Iterator[tuple[ModelProto | FunctionProto, NodeProto]]:
-    """Nodes of operators that ONNX Runtime defines in ONNX's domain, where the operator set in force has none such.
+    """Yield the nodes of operators that ONNX Runtime defines in ONNX's domain, where the operator set in force has none
+    such.
 
     Each with the model or function whose operator sets those are.
     """
@@ -94,14 +95,14 @@ def _foreign_nodes(proto: ModelProto) -> Iterator[tuple[ModelProto | FunctionPro
 
 
 def _has_initializers_apart(proto: ModelProto) -> bool:
-    """Whether there are initialisers that are no inputs, in a model of a version that has none such."""
+    """Return whether there are initialisers that are no inputs, in a model of a version that has none such."""
     inputs = {info.name for info in proto.graph.input}
     early = 0 < proto.ir_version < FIRST_WITH_INITIALIZERS_APART
     return early and any(tensor.name not in inputs for tensor in proto.graph.initializer)
 
 
 def is_large(proto: ModelProto) -> bool:
-    """Whether a message is beyond what protobuf writes or copies whole."""
+    """Return whether a message is beyond what protobuf writes or copies whole."""
     try:
         size: int = proto.ByteSize()
     except EncodeError:  # protobuf counts by writing
@@ -110,7 +111,9 @@ def is_large(proto: ModelProto) -> bool:
 
 
 def _without_initializers(proto: ModelProto) -> ModelProto:
-    """What the checker looks at but for initialisers. Piece by piece: a message beyond 2 GB cannot be copied whole."""
+    """Return what the checker looks at but for initialisers. Piece by piece: a message beyond 2 GB cannot be copied
+    whole.
+    """
     graph = proto.graph
     copy = ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
     copy.graph.name = graph.name

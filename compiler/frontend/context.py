@@ -52,21 +52,21 @@ class Context(Builder):
     # -- operands ------------------------------------------------------------------------------------------
 
     def optional(self, index: int) -> Value | None:
-        """The operand, or None if it is omitted, missing, or the absent optional."""
+        """Return the operand, or None if it is omitted, missing, or the absent optional."""
         value = self.inputs[index] if index < len(self.inputs) else None
         if value is not None and value.type == OptionalType(None):
             return None
         return value
 
     def input(self, index: int) -> Value:
-        """A required operand; ConversionError if it is omitted."""
+        """Return a required operand; ConversionError if it is omitted."""
         value = self.optional(index)
         if value is None:
             raise self.fail(f"operand {index} is required")
         return value
 
     def constant_of(self, index: int) -> np.ndarray:
-        """The data of a required operand; NotStatic if it is not a constant."""
+        """Return the data of a required operand; NotStatic if it is not a constant."""
         value = self.input(index)
         if value.data is None:
             raise NotStatic(
@@ -75,14 +75,16 @@ class Context(Builder):
         return value.data
 
     def ints_of(self, index: int) -> tuple[int, ...]:
-        """A required operand of sizes, flattened; NotStatic if they are known only at run time."""
+        """Return a required operand of sizes, flattened; NotStatic if they are known only at run time."""
         known = contents_of(self.input(index))
         if known is not None:
             return tuple(as_size(v) for v in known.reshape(-1))
         return tuple(int(v) for v in self.constant_of(index).reshape(-1))
 
     def sizes_of(self, index: int) -> tuple[int, ...]:
-        """A required operand of sizes, flattened; what only a run can tell of them becomes symbols, or NotStatic."""
+        """Return a required operand of sizes, flattened; what only a run can tell of them becomes symbols, or
+        NotStatic.
+        """
         entries = entries_of(self.input(index))
         return self.ints_of(index) if entries is None else sizes_of(self, entries)
 
@@ -96,7 +98,7 @@ class Context(Builder):
         return len(self.node.output)
 
     def has_output(self, index: int) -> bool:
-        """Whether the node names this output."""
+        """Return whether the node names this output."""
         return index < len(self.node.output) and bool(self.node.output[index])
 
     # -- attributes ----------------------------------------------------------------------------------------
@@ -105,7 +107,8 @@ class Context(Builder):
         return name in self._attributes
 
     def attr(self, name: str, default: Any = _REQUIRED) -> Any:
-        """An attribute as int, float, str (bytes if it is no UTF-8), tuple of these, ndarray, GraphProto or IR Type.
+        """Return an attribute as int, float, str (bytes if it is no UTF-8), tuple of these, ndarray, GraphProto or IR
+        Type.
 
         Without `default` the attribute is required: ConversionError if it is missing.
         """
@@ -116,7 +119,7 @@ class Context(Builder):
         return self._decode(self._attributes[name])
 
     def dtype_attr(self, name: str, default: str | None = None) -> str:
-        """An attribute that holds an ONNX element type, as an IR dtype."""
+        """Return an attribute that holds an ONNX element type, as an IR dtype."""
         if default is not None and name not in self._attributes:
             return default
         return dtype_of(self.attr(name))
@@ -153,7 +156,9 @@ class Context(Builder):
     # -- bodies of control flow ----------------------------------------------------------------------------
 
     def convert_subgraph(self, proto: GraphProto, input_types: Iterable[Type]) -> tuple[Graph, list[Value]]:
-        """A body as a graph of its own; its inputs are the formal ones, then one for each captured value returned."""
+        """Return a body as a graph of its own; its inputs are the formal ones, then one for each captured value
+        returned.
+        """
         return self.scope.convert_subgraph(proto, input_types, self.name)
 
     def convert_branches(self, protos: Sequence[GraphProto]) -> tuple[list[Graph], list[Value]]:
@@ -171,13 +176,13 @@ class Context(Builder):
         return [graph for graph, _ in converted], captures
 
     def inline_subgraph(self, proto: GraphProto, inputs: Iterable[Value]) -> list[Value]:
-        """A body converted in place, with these values as its formal inputs (constant If, unrolled Loop)."""
+        """Return a body converted in place, with these values as its formal inputs (constant If, unrolled Loop)."""
         return self.scope.inline_subgraph(proto, inputs, self.name)
 
     # -- errors --------------------------------------------------------------------------------------------
 
     def fail(self, message: str) -> ConversionError:
-        """The error to raise when the node is wrong; the dispatcher adds nothing to it."""
+        """Return the error to raise when the node is wrong; the dispatcher adds nothing to it."""
         return ConversionError(f"node {self.name!r} ({self.node.op_type}, opset {self.opset}): {message}")
 
 

@@ -26,7 +26,7 @@ from .walks import subgraphs
 
 
 def find_converter(table: Mapping[str, Sequence[Versioned]], op_type: str, opset: int) -> Converter | None:
-    """The newest converter that is right for `opset`."""
+    """Return the newest converter that is right for `opset`."""
     fitting = [(since, convert) for since, convert in table.get(op_type, ()) if since <= opset]
     return max(fitting, key=lambda entry: entry[0])[1] if fitting else None
 

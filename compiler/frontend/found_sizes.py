@@ -46,7 +46,7 @@ def _is_number(entry: object) -> bool:
 
 
 def entries_of(value: Value) -> list[Entry] | None:
-    """The elements of a small tensor of integers, those that are not known as what they are elements of."""
+    """Return the elements of a small tensor of integers, those that are not known as what they are elements of."""
     if not isinstance(value.type, TensorType) or not is_integer(value.type.dtype):
         return None
     found = _entries(value, MOST_FOLLOWED, {})
@@ -57,7 +57,9 @@ _Found: TypeAlias = "dict[tuple[Value, int], np.ndarray | None]"
 
 
 def _entries(value: Value, depth: int, found: _Found) -> np.ndarray | None:
-    """The same of a tensor of any numbers, as an array of objects. depth: elementwise operators that are followed."""
+    """Return the same of a tensor of any numbers, as an array of objects. depth: elementwise operators that are
+    followed.
+    """
     if (value, depth) not in found:
         found[value, depth] = _followed(value, depth, found)
     return found[value, depth]
@@ -91,13 +93,17 @@ def _followed(value: Value, depth: int, found: _Found) -> np.ndarray | None:
 
 
 def _chosen(own: np.ndarray, condition: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Elements of a `select`: of one of its operands where it is known of which. own: what they are otherwise."""
+    """Return the elements of a `select`: of one of its operands where it is known of which. own: what they are
+    otherwise.
+    """
     known = np.array([isinstance(c, bool) for c in condition.reshape(-1)], bool).reshape(own.shape)
     return np.where(known, np.where(known & (condition == np.True_), first, second), own)
 
 
 def _computed(own: np.ndarray, node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
-    """Elements of an elementwise operator: numbers where those of its operands are. own: what they are otherwise."""
+    """Return the elements of an elementwise operator: numbers where those of its operands are. own: what they are
+    otherwise.
+    """
     known = np.ones(own.shape, bool)
     for operand in operands:
         known &= np.array([_is_number(e) for e in operand.reshape(-1)], bool).reshape(own.shape)
@@ -110,7 +116,7 @@ def _computed(own: np.ndarray, node: Node, operands: Sequence[np.ndarray]) -> np
 
 
 def sizes_of(b: Builder, entries: Sequence[Entry]) -> tuple[Size, ...]:
-    """The entries as sizes, which they must be at run time: at least 0. NotStatic where there are no symbols."""
+    """Return the entries as sizes, which they must be at run time: at least 0. NotStatic where there are no symbols."""
     return tuple(_size(b, entry) if isinstance(entry, Element) else entry for entry in entries)
 
 
@@ -131,15 +137,15 @@ def _size(b: Builder, element: Element) -> Size:
 
 
 def required(b: Builder, counts: Value, sizes: Sequence[Size]) -> Value:
-    """Counts whose last ones are these sizes, if they are not `ANY`: a run ends there if they are not, whether anything
-    else is done with them or not.
+    """Return the counts whose last ones are these sizes, if they are not `ANY`: a run ends there if they are not,
+    whether anything else is done with them or not.
     """
     wanted = b.sizes(np.array([*sizes], object), TensorType("int64", (len(sizes),)))
     return b.host("Required", [counts, wanted], [counts.type])[0]
 
 
 def _is_there(b: Builder, value: Value) -> bool:
-    """Whether a value is still in the graph: what a converter emitted that gave up is taken out again."""
+    """Return whether a value is still in the graph: what a converter emitted that gave up is taken out again."""
     try:
         return value.producer is not None and b.graph.node(value.producer.name) is value.producer
     except IRError:
@@ -147,7 +153,7 @@ def _is_there(b: Builder, value: Value) -> bool:
 
 
 def element(b: Builder, entry: Entry) -> Value:
-    """An entry as an int64 scalar."""
+    """Return an entry as an int64 scalar."""
     if not isinstance(entry, Element):
         return b.size(entry)
     flat = b.reshape(entry.value, (-1,))

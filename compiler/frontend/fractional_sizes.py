@@ -79,12 +79,12 @@ class Fraction:
         return self.floor(dtype) if low >= 0 else self.ceil(dtype) if high <= 0 else None
 
     def _is_near(self, dtype: str) -> bool:
-        """Whether floats round to the same integers, if sizes are as is claimed."""
+        """Return whether floats round to the same integers, if sizes are as is claimed."""
         most, sizes = EXACT[dtype] // (self.roundings + 1), dict.fromkeys(self._in_parts(self.denominator))
         return all(bounds_of(s)[0] >= -most and may_be_natural(most - s) for s in sizes)
 
     def _in_parts(self, denominator: int) -> list[Size]:
-        """All that was computed, at least in parts of `denominator`."""
+        """Return all that was computed, at least in parts of `denominator`."""
         own = self.numerator * -(-denominator // self.denominator)
         return [own, *(size for part in self.parts for size in part._in_parts(denominator))]
 

@@ -20,7 +20,7 @@ MAX_DEPTH = 64
 
 @lru_cache(maxsize=4096)
 def schema_of(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
-    """The schema in force, or None if the onnx package knows none."""
+    """Return the schema in force, or None if the onnx package knows none."""
     try:
         return onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
@@ -33,7 +33,7 @@ def has_schema_function(op_type: str, opset: int, domain: str) -> bool:
 
 
 def plain_schema_function(op_type: str, opset: int, domain: str) -> FunctionProto | None:
-    """The body that needs no operand types, or None."""
+    """Return the body that needs no operand types, or None."""
     schema = schema_of(op_type, opset, domain)
     if schema is None or not schema.has_function:
         return None
@@ -42,7 +42,7 @@ def plain_schema_function(op_type: str, opset: int, domain: str) -> FunctionProt
 
 
 def schema_function(node: NodeProto, opset: int, inputs: Sequence[Value | None]) -> FunctionProto | None:
-    """The body that the standard gives for this node and these operand types, or None if it gives none."""
+    """Return the body that the standard gives for this node and these operand types, or None if it gives none."""
     domain = canonical_domain(node.domain)
     body = plain_schema_function(node.op_type, opset, domain)
     schema = schema_of(node.op_type, opset, domain)
@@ -100,7 +100,9 @@ def attribute_defaults(node: NodeProto, opset: int) -> dict[str, AttributeProto]
 
 
 def _resolved(node: NodeProto, attributes: Mapping[str, AttributeProto]) -> NodeProto:
-    """`node` with references to the function's attributes replaced by what the call gives; absent ones are left out."""
+    """Return `node` with references to the function's attributes replaced by what the call gives; absent ones are left
+    out.
+    """
     if not _refers(node):
         return node
     copy = NodeProto()

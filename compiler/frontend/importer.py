@@ -100,7 +100,7 @@ class CheckedModel:
 
 
 def checked_model(model: str | os.PathLike[str] | ModelProto, folder: Path | None = None) -> CheckedModel:
-    """The model, operands and errors as of `import_model`."""
+    """Return the model, operands and errors as of `import_model`."""
     proto, path = (model, None) if isinstance(model, ModelProto) else (load_model(Path(model)), Path(model))
     _check_complete(proto, "the ModelProto given")
     _check_text(proto.graph.node)
@@ -125,8 +125,8 @@ def convert_checked(
     expose: Sequence[str] = (),
     whole: bool = False,
 ) -> ImportedModel:
-    """The model as primitives, operands and errors as of `import_model`. `whole`: the ranges keep the sizes at which
-    something in the model has no elements.
+    """Return the model as primitives, operands and errors as of `import_model`. `whole`: the ranges keep the sizes at
+    which something in the model has no elements.
     """
     scope, symbols, ones = _fitting(model, dict(shapes or {}), ranges, whole)
     proto, opsets, graph = model.proto, model.opsets, scope.graph
@@ -149,8 +149,8 @@ def convert_checked(
 def _fitting(
     model: CheckedModel, shapes: dict[str, Sequence[int]], ranges: Mapping[str, Range] | None, whole: bool
 ) -> tuple[Scope, Symbols | None, tuple[str, ...]]:
-    """The model's main graph. Where sizes that are taken for equal, as they meet in a broadcast, do not fit another
-    node, one of them is 1 instead; the names of those that may be 1.
+    """Return the model's main graph. Where sizes that are taken for equal, as they meet in a broadcast, do not fit
+    another node, one of them is 1 instead; the names of those that may be 1.
     """
     if ranges is None:
         return _converted(model, shapes, None), None, ()
@@ -171,8 +171,8 @@ def _fitting(
 
 
 def _converted(model: CheckedModel, shapes: dict[str, Sequence[int]], symbols: Symbols | None) -> Scope:
-    """The model's main graph, with its outputs. What its operators say of open dimensions is put in from the start:
-    where they teach something new, the model is converted anew.
+    """Return the model's main graph, with its outputs. What its operators say of open dimensions is put in from the
+    start: where they teach something new, the model is converted anew.
     """
     proto = model.proto
     for _ in range(MOST_ROUNDS):
@@ -195,14 +195,14 @@ def _converted(model: CheckedModel, shapes: dict[str, Sequence[int]], symbols: S
 
 
 def _sizes_in(graph: Graph) -> Iterator[Any]:
-    """The dimensions of all values, those of nested graphs aside."""
+    """Return the dimensions of all values, those of nested graphs aside."""
     values = (*graph.inputs, *(v for node in graph.nodes for v in node.outputs))
     return (d for v in values if isinstance(v.type, TensorType) for d in v.type.shape)
 
 
 def _sizes_of_results(graph: Graph) -> Iterator[Any]:
-    """The dimensions of what is certainly stored, and of what matmuls, convolutions and reductions give: their kernels
-    need elements.
+    """Return the dimensions of what is certainly stored, and of what matmuls, convolutions and reductions give: their
+    kernels need elements.
     """
     work = (v for node in graph.nodes if kind_of(node.op) in (Kind.CONTRACTION, Kind.REDUCTION) for v in node.outputs)
     return (d for v in (*graph.outputs, *work) if isinstance(v.type, TensorType) for d in v.type.shape)
@@ -213,7 +213,7 @@ def _or_empty(symbol: Symbol) -> Symbol:
 
 
 def load_model(path: Path, *, external_data: bool = False) -> ModelProto:
-    """The model in a file; with `external_data`, its tensors in other files, too. Raises ModelError."""
+    """Return the model in a file; with `external_data`, its tensors in other files, too. Raises ModelError."""
     try:
         mode = path.stat().st_mode
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):  # some have no end
@@ -233,7 +233,7 @@ def load_model(path: Path, *, external_data: bool = False) -> ModelProto:
 
 
 def parse_model(data: bytes, where: str) -> ModelProto:
-    """The model in the bytes of an ONNX file. Raises ModelError, which says where they are from."""
+    """Return the model in the bytes of an ONNX file. Raises ModelError, which says where they are from."""
     if not data:
         raise ModelError(f"{where} is empty; export the model again")
     try:
@@ -255,7 +255,7 @@ def _check_complete(proto: ModelProto, where: str) -> None:
 
 
 def external_files(path: Path) -> list[Path]:
-    """The files beside a model that its tensors lie in, whether they are there or not. Raises ModelError."""
+    """Return the files beside a model that its tensors lie in, whether they are there or not. Raises ModelError."""
     proto = load_model(path)
     nodes = [node for function in proto.functions for node in function.node]
     tensors = (*all_tensors(proto.graph), *(tensor for node in nodes for tensor in node_tensors(node)))
@@ -357,7 +357,7 @@ def _input_type(info: ValueInfoProto, shape: Sequence[int] | None) -> Type:
 
 
 def _symbol_sizes(formal: Sequence[ValueInfoProto], shapes: Shapes) -> dict[str, int]:
-    """Sizes of named dimensions that the given shapes imply."""
+    """Return the sizes of named dimensions that the given shapes imply."""
     sizes: dict[str, int] = {}
     for info in formal:
         declared = _declared(info)
@@ -418,7 +418,7 @@ def _check_outputs(proto: ModelProto, outputs: Sequence[Value]) -> None:
 
 
 def _other_shape(declared: TensorType, computed: TensorType) -> str:
-    """What of a shape is certainly not as declared; nothing of sizes that only a run can tell."""
+    """Return what of a shape is certainly not as declared; nothing of sizes that only a run can tell."""
     if declared.rank != computed.rank:
         return f"{computed.rank} dimensions"
     for axis, (a, b) in enumerate(zip(declared.shape, computed.shape, strict=True)):

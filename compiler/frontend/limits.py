@@ -22,7 +22,7 @@ _PADDED_BY_OPERAND = frozenset({"Pad"})
 
 
 def check_limits(ctx: Context) -> None:
-    """Raises ConversionError if an attribute of the node is below what its operator can be computed with."""
+    """Raise ConversionError if an attribute of the node is below what its operator can be computed with."""
     for attribute in ctx.node.attribute:
         least = 0 if attribute.name == "pads" and ctx.node.op_type not in _PADDED_BY_OPERAND else None
         least = AT_LEAST.get(attribute.name, least)

@@ -45,7 +45,7 @@ _ELEM_TYPES = {name: code for code, name in _DTYPES.items()}
 
 
 def dtype_of(elem_type: int) -> str:
-    """The IR's name of an ONNX element type; ModelError for one that is unknown or undefined."""
+    """Return the IR's name of an ONNX element type; ModelError for one that is unknown or undefined."""
     if elem_type in _DTYPES:
         return _DTYPES[elem_type]
     known = elem_type in TensorProto.DataType.values()
@@ -54,12 +54,12 @@ def dtype_of(elem_type: int) -> str:
 
 
 def elem_type_of(dtype: str) -> int:
-    """The ONNX element type of an IR dtype."""
+    """Return the ONNX element type of an IR dtype."""
     return _ELEM_TYPES[dtype]
 
 
 def from_type_proto(proto: TypeProto) -> Type:
-    """The IR type of an ONNX type; a dimension without value is its `dim_param`, or unknown.
+    """Return the IR type of an ONNX type; a dimension without value is its `dim_param`, or unknown.
 
     Raises ModelError for sparse tensors, maps of other values than single ones, and opaque types.
     """
@@ -88,7 +88,7 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str:
 
 
 def to_type_proto(type_: Type) -> TypeProto:
-    """The ONNX type of an IR type; used to instantiate function bodies that depend on operand types."""
+    """Return the ONNX type of an IR type; used to instantiate function bodies that depend on operand types."""
     if isinstance(type_, AnyRankTensor):
         return onnx.helper.make_tensor_type_proto(elem_type_of(type_.dtype), None)
     if isinstance(type_, TensorType):

@@ -9,7 +9,8 @@ from .walks import all_nodes
 
 
 def with_foreign_set(proto: ModelProto) -> ModelProto:
-    """The model itself, or a copy that names the set of ONNX Runtime's operators in it, of which there is one version.
+    """Return the model itself, or a copy that names the set of ONNX Runtime's operators in it, of which there is one
+    version.
 
     Functions have to name it, for ONNX Runtime as well. A message that is too large to be copied stays as it is.
     """

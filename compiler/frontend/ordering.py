@@ -14,8 +14,8 @@ from .walks import all_nodes, subgraphs
 
 
 def in_order(proto: ModelProto) -> ModelProto:
-    """The model itself where its nodes are in order, else a copy that is. Nodes of a model in memory that is too large
-    to be copied stay as they are, for the checker to refuse. ModelError where nodes go round in a circle.
+    """Return the model itself where its nodes are in order, else a copy that is. Nodes of a model in memory that is too
+    large to be copied stay as they are, for the checker to refuse. ModelError where nodes go round in a circle.
     """
     orders = [_order(nodes) for nodes in _node_lists(proto)]
     for nodes, order in zip(_node_lists(proto), orders, strict=True):
@@ -79,7 +79,9 @@ def _order(nodes: Sequence[NodeProto]) -> list[int]:
 
 
 def _used_by(node: NodeProto) -> set[str]:
-    """The names that a node uses, or graphs nested in it take from outside: their own may be names out there, too."""
+    """Return the names that a node uses, or graphs nested in it take from outside: their own may be names out there,
+    too.
+    """
     return set(node.input).union(*map(_captured, subgraphs(node)))
 
 

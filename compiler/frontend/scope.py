@@ -56,7 +56,7 @@ class Module:
         return found
 
     def array_of(self, tensor: TensorProto | SparseTensorProto) -> np.ndarray:
-        """What an initialiser holds. Raises ModelError where that cannot be read."""
+        """Return what an initialiser holds. Raises ModelError where that cannot be read."""
 
         def array() -> np.ndarray:
             read = to_dense if isinstance(tensor, SparseTensorProto) else to_array
@@ -67,7 +67,7 @@ class Module:
         return self.once("initialiser", (tensor,), array)
 
     def name_of(self, node: NodeProto) -> str:
-        """The node's own name, or `OpType_index` made up for it."""
+        """Return the node's own name, or `OpType_index` made up for it."""
         if node.name:
             return node.name
         index = self.counters.get(node.op_type, 0)
@@ -126,7 +126,9 @@ class Scope:
             self.module.named.add(value)
 
     def lookup(self, name: str) -> Value | None:
-        """The value of `name` in this graph, captured from an outer one if need be. ModelError if it is undefined."""
+        """Return the value of `name` in this graph, captured from an outer one if need be. ModelError if it is
+        undefined.
+        """
         if name in self._bound:
             return self._bound[name]
         if self.parent is None:
@@ -172,24 +174,24 @@ class Scope:
             self.bind(name, value)
 
     def _outside(self, name: str) -> Value | None:
-        """What a name means around this graph."""
+        """Return what a name means around this graph."""
         scope = self.parent
         while scope is not None and name not in scope._bound:
             scope = scope.parent
         return None if scope is None else scope._bound[name]
 
     def nested(self, graph: Graph, node_name: str) -> Scope:
-        """A scope for a subgraph of a node here; `graph` is this scope's graph when the body is inlined."""
+        """Return a scope for a subgraph of a node here; `graph` is this scope's graph when the body is inlined."""
         return Scope(self.module, graph, self.opsets, parent=self, path=(*self.path, node_name), origins=self.origins)
 
     def convert_subgraph(
         self, proto: GraphProto, input_types: Iterable[Type], node_name: str
     ) -> tuple[Graph, list[Value]]:
-        """A graph of its own for a body of If, Loop, Scan or SequenceMap.
+        """Return a graph of its own for a body of If, Loop, Scan or SequenceMap.
 
         `input_types` are the types of the formal inputs, in order. Returns the graph, whose inputs are the formal ones
-        followed by one for each captured outer value, and the captured values of this scope's graph in that order.
-        Its symbols are those that nothing outside of it has, its claims what must hold when it is run.
+        followed by one for each captured outer value, and the captured values of this scope's graph in that order. Its
+        symbols are those that nothing outside of it has, its claims what must hold when it is run.
         """
         graph = Graph(proto.name or node_name)
         outer = symbols_so_far()

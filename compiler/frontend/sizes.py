@@ -29,7 +29,9 @@ _LEAST_BYTES = 4
 
 
 def contents_of(value: Value) -> np.ndarray | None:
-    """The elements of a small tensor of integers or bools, as an array of objects; None if they are not known."""
+    """Return the elements of a small tensor of integers or bools, as an array of objects; None if they are not
+    known.
+    """
     if value.data is not None:
         known = value.data.size <= MOST_ELEMENTS and value.data.dtype.kind in "iub"
         return np.array(value.data.tolist(), object).reshape(value.data.shape) if known else None
@@ -40,7 +42,7 @@ def contents_of(value: Value) -> np.ndarray | None:
 
 
 def computed(op: str, values: Sequence[Value], attrs: Mapping[str, Any]) -> np.ndarray | None:
-    """The elements of the one result of a primitive whose operands are sizes; None if they are not known."""
+    """Return the elements of the one result of a primitive whose operands are sizes; None if they are not known."""
     if not all(isinstance(value.type, TensorType) for value in values):
         return None  # of a rank that is not known
     if op in _ROUNDINGS and values[0].dtype in EXACT and values[0].data is None:
@@ -89,7 +91,7 @@ def _rounded(op: str, value: Value, attrs: Mapping[str, Any]) -> np.ndarray | No
 
 
 def fractions_of(value: Value) -> np.ndarray | None:
-    """A few floats as an array of fractions of sizes; None if they are not known to be that."""
+    """Return a few floats as an array of fractions of sizes; None if they are not known to be that."""
     return _fractions(value, MOST_FOLLOWED, {})
 
 
@@ -159,7 +161,7 @@ def _cast(operand: np.ndarray, dtype: str, to: str) -> np.ndarray | None:
 
 
 def _fits(operand: np.ndarray, dtype: str) -> bool:
-    """Whether no element is ever too large or too small for integers of this dtype, which would wrap around."""
+    """Return whether no element is ever too large or too small for integers of this dtype, which would wrap around."""
     limits = ml_dtypes.iinfo(to_numpy_dtype(dtype))
     bounds = map(bounds_of, operand.reshape(-1))
     return all(limits.min <= low and high <= limits.max for low, high in bounds)

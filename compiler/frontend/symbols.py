@@ -88,7 +88,7 @@ class Symbols:
     """What sizes that only a run can tell were taken for, as often as one was asked for: a run must find no other."""
 
     def in_words(self) -> str:
-        """What the model's operators, or given ranges, say of open dimensions; empty if they say nothing."""
+        """Return what the model's operators, or given ranges, say of open dimensions; empty if they say nothing."""
         known = [f"{name} = {size}" for name, size in self.known.items()]
         ranges = [f"{s.name} = {s.low}..{s.high}" for s in self.by_name.values() if s.given or s.name in self.narrowed]
         return ", ".join((*known, *ranges))
@@ -107,7 +107,7 @@ class Symbols:
             _IN_FORCE.reset(token)
 
     def found(self, hint: str, most: int = FOUND_RANGE[1]) -> Size:
-        """A further symbol, for a size that only a run can tell. Converting a model anew gives the same ones."""
+        """Return a further symbol, for a size that only a run can tell. Converting a model anew gives the same ones."""
         plain = _plain(hint)
         number = self._counts[plain] = self._counts.get(plain, -1) + 1
         name = f"{plain}_{number}" if number else plain
@@ -125,7 +125,7 @@ class Symbols:
         return size
 
     def size(self, dim: str, input_name: str, axis: int) -> Size:
-        """The size that a dimension without a number stands for: `seq`, `past + seq`, or unknown."""
+        """Return the size that a dimension without a number stands for: `seq`, `past + seq`, or unknown."""
         name = self._name_of_place(input_name, axis) if dim == UNKNOWN else dim
         names = re.findall(r"[^\W\d]\w*", name)
         if len(names) > 1 or (names and names != [name.strip()]):
@@ -153,7 +153,7 @@ class Symbols:
         return size_of(self.by_name[plain])
 
     def typed(self, type_: Type, input_name: str) -> Type:
-        """An input's type with symbols for its open dimensions."""
+        """Return an input's type with symbols for its open dimensions."""
         if not isinstance(type_, TensorType):
             return type_
         dims = enumerate(type_.shape)
@@ -168,7 +168,7 @@ class Symbols:
             raise ModelError(f"no input of the model has an open dimension {', '.join(lacking)}; {remedy}")
 
     def learned(self, claims: Iterable[Claim]) -> bool:
-        """Whether some claims say what symbols are, or narrow a range; then that is known from now on.
+        """Return whether some claims say what symbols are, or narrow a range; then that is known from now on.
 
         Of the first that does, and of those after it that hold whatever it says: others, such as of sizes that meet in
         a broadcast, may be of no account once it is known.
@@ -194,7 +194,7 @@ class Symbols:
             self._solved(replace(claim, size=size))
 
     def _solved(self, claim: Claim) -> bool:
-        """A symbol that the claim gives by others: the last one that is a sum of them, not a difference."""
+        """Return a symbol that the claim gives by others: the last one that is a sum of them, not a difference."""
         order, size = list(self.by_name), where_zero(claim.size)
         found = sorted(symbols_of([size]), key=lambda symbol: order.index(symbol.name), reverse=True)
         values = [(symbol, value) for symbol in found if (value := _without(size, symbol)) is not None]
@@ -214,12 +214,12 @@ class Symbols:
         noted.update({each.name: None for each in (symbol, *others) if each.name in self.asked})
 
     def may_be_1(self, name: str) -> bool:
-        """Whether the range of an input's dimension has 1."""
+        """Return whether the range of an input's dimension has 1."""
         low, high = self.ranges.get(name) or self.ranges.get(self._plain.get(name, name)) or DEFAULT_RANGE
         return low <= 1 <= high
 
     def joins(self) -> tuple[str, ...]:
-        """All that are taken for others, or for a number, sums that turned out to be numbers among them."""
+        """Return all that are taken for others, or for a number, sums that turned out to be numbers among them."""
         numbers = [name for name in self._sums if not is_open(self.known[name])]
         return tuple(dict.fromkeys((*self.joined, *numbers)))
 
@@ -254,8 +254,8 @@ class Symbols:
         return self._put(symbol, narrow, claim)
 
     def _raised(self, claim: Claim) -> bool:
-        """The least sizes are left out that break the claim, as few of them as can be tried: `h // 2 - 7 >= 0`; more if
-        all below some size certainly break it, and none from that on.
+        """Return the least sizes are left out that break the claim, as few of them as can be tried: `h // 2 - 7 >= 0`;
+        more if all below some size certainly break it, and none from that on.
         """
         found = symbols_of([claim.size])
         if len(found) != 1:
@@ -298,7 +298,7 @@ class Symbols:
         return bool(least)
 
     def _put(self, symbol: Symbol, narrow: Symbol, claim: Claim) -> bool:
-        """Whether that is another range of a symbol; it has this one from now on."""
+        """Return whether that is another range of a symbol; it has this one from now on."""
         if narrow.low > narrow.high:
             raise ModelError(f"dimension {symbol.name} must be {claim}, which its range {symbol.bounds} does not allow")
         self.by_name[symbol.name] = narrow
@@ -312,7 +312,7 @@ _IN_FORCE: ContextVar[Symbols | None] = ContextVar("symbols", default=None)
 
 
 def sized(type_: Type, hint: str) -> Type:
-    """A type with symbols for the dimensions that only a run can tell; as it is where there are no symbols."""
+    """Return a type with symbols for the dimensions that only a run can tell; as it is where there are no symbols."""
     symbols = _IN_FORCE.get()
     if symbols is None or not isinstance(type_, TensorType) or type_.is_sized:
         return type_
@@ -321,7 +321,7 @@ def sized(type_: Type, hint: str) -> Type:
 
 
 def found_size(hint: str, most: int) -> Size | str:
-    """A size that only a run can tell, and that is `most` at most; unknown where there are no symbols."""
+    """Return a size that only a run can tell, and that is `most` at most; unknown where there are no symbols."""
     symbols = _IN_FORCE.get()
     return UNKNOWN if symbols is None else symbols.found(hint, most)
 
@@ -337,13 +337,13 @@ def taken_sizes() -> Iterator[list[Size]]:
 
 
 def symbols_in_force() -> Symbols | None:
-    """The symbols of the model that is being converted; None where open dimensions are left to the host."""
+    """Return the symbols of the model that is being converted; None where open dimensions are left to the host."""
     return _IN_FORCE.get()
 
 
 def is_few(size: Size, most: int) -> bool:
-    """Whether a size is certainly not above `most`. Where that is open of an input's dimension, it is noted that the
-    model computes in another way if it is not.
+    """Return whether a size is certainly not above `most`. Where that is open of an input's dimension, it is noted that
+    the model computes in another way if it is not.
     """
     symbols = _IN_FORCE.get()
     low, high = bounds_of(size)
@@ -354,24 +354,24 @@ def is_few(size: Size, most: int) -> bool:
 
 
 def sizes_are_symbols() -> bool:
-    """Whether all dimensions are numbers or expressions, those that only a run can tell among them."""
+    """Return whether all dimensions are numbers or expressions, those that only a run can tell among them."""
     return _IN_FORCE.get() is not None
 
 
 def symbols_so_far() -> frozenset[str]:
-    """The names of the symbols that there are."""
+    """Return the names of the symbols that there are."""
     symbols = _IN_FORCE.get()
     return frozenset() if symbols is None else frozenset(symbols.by_name)
 
 
 def new_symbols(before: Container[str]) -> tuple[Symbol, ...]:
-    """The symbols that there are now, but for those of these names."""
+    """Return the symbols that there are now, but for those of these names."""
     symbols = _IN_FORCE.get()
     return () if symbols is None else tuple(s for name, s in symbols.by_name.items() if name not in before)
 
 
 def unsized(type_: Type, inner: Iterable[Symbol]) -> Type:
-    """A type as it is outside of a nested graph, which alone has the symbols `inner`: such sizes are unknown."""
+    """Return a type as it is outside of a nested graph, which alone has the symbols `inner`: such sizes are unknown."""
     if not isinstance(type_, TensorType) or type_.is_static:
         return type_
     own = frozenset(inner)
@@ -380,19 +380,19 @@ def unsized(type_: Type, inner: Iterable[Symbol]) -> Type:
 
 
 def _plain(name: str) -> str:
-    """A name as an expression may have it: of letters, digits and underscores that ASCII has."""
+    """Return a name as an expression may have it: of letters, digits and underscores that ASCII has."""
     plain = re.sub(r"\W", lambda found: "_" if found[0].isascii() else f"_{ord(found[0]):x}", name, flags=re.ASCII)
     return plain if plain.isidentifier() and plain not in FUNCTIONS else f"_{plain}"
 
 
 def names_in(types: Iterable[Type]) -> frozenset[str]:
-    """The names among the dimensions of types, also where they are part of arithmetic."""
+    """Return the names among the dimensions of types, also where they are part of arithmetic."""
     dims = (dim for type_ in types if isinstance(type_, TensorType) for dim in type_.shape if isinstance(dim, str))
     return frozenset(name for dim in dims for name in re.findall(r"[^\W\d]\w*", dim))
 
 
 def _is_size(text: str, names: Mapping[str, Size]) -> bool:
-    """Whether a dimension's name is arithmetic on other names, as exporters write it."""
+    """Return whether a dimension's name is arithmetic on other names, as exporters write it."""
     try:
         parse_size(text, names)
     except IRError:
@@ -401,7 +401,7 @@ def _is_size(text: str, names: Mapping[str, Size]) -> bool:
 
 
 def _least_for(value: int, size: Size, symbol: Symbol) -> int | None:
-    """The least size of a symbol from which on another size, made of it, is certainly so much or more."""
+    """Return the least size of a symbol from which on another size, made of it, is certainly so much or more."""
     last = min(symbol.high, symbol.low + FURTHEST_LEAST)
 
     def suffices(low: int) -> bool:
@@ -413,7 +413,7 @@ def _least_for(value: int, size: Size, symbol: Symbol) -> int | None:
 
 
 def _without(size: Size, symbol: Symbol) -> Size | None:
-    """What the symbol is where `size` is 0; None if it is in it otherwise than once, by itself."""
+    """Return what the symbol is where `size` is 0; None if it is in it otherwise than once, by itself."""
     itself = size_of(symbol)
     for rest, value in ((size - itself, itself - size), (size + itself, size + itself)):
         if symbol not in symbols_of([rest]):

@@ -21,7 +21,7 @@ _PACKED_BITS = {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2
 
 
 def to_array(tensor: TensorProto, folder: Path | None = None) -> np.ndarray:
-    """The tensor as an array of its shape. `folder` is where external data may lie (None: nowhere).
+    """Return the tensor as an array of its shape. `folder` is where external data may lie (None: nowhere).
 
     Raises ModelError if the bytes do not fit dtype and shape, or external data is missing or outside the folder.
     """
@@ -39,7 +39,7 @@ def to_array(tensor: TensorProto, folder: Path | None = None) -> np.ndarray:
 
 
 def to_dense(sparse: SparseTensorProto, folder: Path | None = None) -> np.ndarray:
-    """A sparse tensor with its zeros. Indices are flat positions, or one row of coordinates for each value.
+    """Return a sparse tensor with its zeros. Indices are flat positions, or one row of coordinates for each value.
 
     Raises ModelError like `to_array`, and for indices that do not fit.
     """
@@ -109,7 +109,7 @@ def _external_entry(tensor: TensorProto) -> _External:
 
 
 def _contained_path(folder: Path, location: str, name: str) -> Path:
-    """The external file, after checks that the model cannot make us read anything outside its own folder."""
+    """Return the external file, after checks that the model cannot make us read anything outside its own folder."""
     where = f"tensor {name!r}: external file {location!r}"
     parts = location.replace("\\", "/").split("/")
     if not location or "\0" in location or os.path.isabs(location) or ".." in parts:

@@ -8,7 +8,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 
 def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
-    """The graphs among a node's attributes."""
+    """Yield the graphs among a node's attributes."""
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:
             yield attribute.g
@@ -17,7 +17,7 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """The nodes, and those of the graphs in them."""
+    """Yield the nodes, and those of the graphs in them."""
     for node in nodes:
         yield node
         for inner in subgraphs(node):
@@ -32,7 +32,7 @@ def all_tensors(graph: GraphProto) -> Iterator[TensorProto]:
 
 
 def node_tensors(node: NodeProto) -> Iterator[TensorProto]:
-    """The tensors among a node's attributes, and those of the graphs in it."""
+    """Yield the tensors among a node's attributes, and those of the graphs in it."""
     for attribute in node.attribute:
         if attribute.HasField("t"):
             yield attribute.t

@@ -1,8 +1,8 @@
-"""Access relations: where element-wise work, data movement and views read their operands, by the index of a result.
+"""Access relations: where element-wise operators, data movement and views read their operands, as functions of the
+result's index.
 
-Nothing is computed and no code is written: indices are followed from stored values back to what lies in memory, as
-quasi-affine expressions of the iteration variables. Where an operand is read at a place that depends on data, or is
-clamped at an edge, the place is unknown.
+Indices are traced symbolically from stored values back to values in memory, as quasi-affine expressions of the
+iteration variables. An index that depends on data, or is clamped at an edge, is unknown.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ Place = tuple[Integer, ...]
 
 @dataclass(frozen=True)
 class Access:
-    """`strides`: by how many elements the place in `value`'s memory moves with each variable; None if not linear.
+    """Access to `value` in memory. `strides`: the step of the address, in elements, with each iteration variable; None
+    if not affine.
 
-    offset: the place where all variables are zero. steps: the stride of each variable for itself; None of one with
-    which the place moves by no one length, as that depends on data, or on a quotient. share: of the elements, how many
-    are of this operand, where each is of one of several.
+    `offset`: the address where all variables are zero. `steps`: the stride of each variable by itself; None for a
+    variable without a constant stride, because of data or a quotient. `share`: fraction of the iterations that read
+    this operand, where each reads one of several.
     """
 
     value: Value
@@ -38,9 +39,9 @@ class Access:
 
 @dataclass(frozen=True)
 class Walk:
-    """Where all values of a kernel are read and stored, in the order of its evaluation.
+    """All accesses of a kernel to memory, in the order of evaluation.
 
-    cuts: (dimension, position) where one operand of a concat ends and another begins.
+    `cuts`: (dimension, position) where one operand of a concat ends and the next begins.
     """
 
     accesses: tuple[Access, ...]
@@ -48,10 +49,10 @@ class Walk:
 
 
 class Followed:
-    """Follows indices back through nodes; `places` collects each (value, index) that is read from memory, once each,
-    and `shares` for how many of the elements.
+    """Traces indices back through nodes; `places` collects each (value, index) that is read from memory, once, and
+    `shares` the fraction of iterations.
 
-    sources: the values that lie in memory.
+    `sources`: the values in memory.
     """
 
     def __init__(self, variables: Sequence[Integer], sources: Iterable[Value]) -> None:
@@ -65,7 +66,7 @@ class Followed:
         self._numbers = count()
 
     def follow(self, value: Value, index: Place) -> None:
-        """Find all that is read to compute `value` at `index`, operands before what reads them."""
+        """Trace all reads for computing `value` at `index`, operands before their readers."""
         stack: list[tuple[Value, Place, bool]] = [(value, index, True)]
         while stack:
             at, place, fresh = stack.pop()
@@ -81,7 +82,9 @@ class Followed:
             self._visit(at, place, operands is None)
 
     def _operands(self, value: Value, index: Place) -> list[tuple[Value, Place]]:
-        """What is read, and where, for an element of `value`; nothing of data movement, whose rule reads by itself."""
+        """Return the operands, with indices, that an element of `value` needs; none for data movement, whose rule reads
+        by itself.
+        """
         node = value.producer
         if value in self.sources or value.data is not None or node is None:
             return []
@@ -104,19 +107,19 @@ class Followed:
             rule(self, node, index)
 
     def unknown(self, size: int, of: Place) -> Integer:
-        """A place along an axis of `size` elements of which no more is known than that it depends on `of`."""
+        """Return an unknown index into an axis of `size` elements that depends on `of`."""
         found = variable(f"u{next(self._numbers)}", size)
         if isinstance(found, Affine):
             self._behind.update((v, self._all_behind(of)) for v in variables_of(found))
         return found
 
     def _all_behind(self, place: Place) -> frozenset[Variable]:
-        """The iteration variables that a place depends on, also through what was read."""
+        """Return the iteration variables on which an index depends, directly or through unknown indices."""
         mine = {v for position in place for v in variables_of(position)}
         return frozenset(v for one in mine for v in self._behind.get(one, (one,)))
 
     def of_share(self, share: float, value: Value, index: Place) -> None:
-        """Follow into one of several operands, which so many of the elements are of."""
+        """Trace into one of several operands, which this fraction of the elements comes from."""
         before, self._share = self._share, self._share * share
         self.follow(value, index)
         self._share = before
@@ -134,14 +137,16 @@ class Followed:
         return Access(value, None, 0, tuple(steps), share)
 
     def inside(self, position: Integer, size: int) -> Integer:
-        """A position that is clamped into an axis."""
+        """Return an index clamped to an axis."""
         low, high = bounds(position)
         return position if low >= 0 and high < size else self.unknown(size, (position,))
 
     def part(self, position: Integer, size: int) -> Integer:
-        """A position in one operand of several, or between padding; where it lies outside, the operand is not read.
+        """Return an index into one of several operands, or between padding; where it lies outside, the operand is not
+        read.
 
-        It keeps to what is left of its range: what reads through many concats finds few ways, not all combinations.
+        Its range is intersected with the operand's, so that nested concats yield few paths rather than all
+        combinations.
         """
         low, high = bounds(position)
         if low >= 0 and high < size:
@@ -150,7 +155,7 @@ class Followed:
         return first + self.unknown(last - first + 1, (position,))
 
     def cut(self, position: Integer, limit: int) -> None:
-        """Tell that below `limit` something else is read than from there on."""
+        """Record that different memory is read below `limit` and from there on."""
         found = linear_in(position, self.variables)
         if found is None:
             return
@@ -171,7 +176,7 @@ def _concat(followed: Followed, node: Node, index: Place) -> None:
 
 
 def _pick(followed: Followed, parts: list[tuple[int, Value]], index: Place, axis: int, whole: int) -> None:
-    """Follow into the parts that may hold the element, as generated code looks for it: by halving."""
+    """Trace into the parts that may hold the element, by bisection as the generated code does."""
     position = index[axis]
     if len(parts) == 1:
         start, operand = parts[0]
@@ -245,7 +250,7 @@ def _gather_nd(followed: Followed, node: Node, index: Place) -> None:
 
 
 def _nothing(followed: Followed, node: Node, index: Place) -> None:
-    """Of operators without operands."""
+    """Do nothing: the operator has no operands."""
 
 
 _MOVEMENT: dict[str, Callable[[Followed, Node, Place], None]] = {
@@ -261,7 +266,7 @@ Indices = Callable[[Sequence[Integer]], Sequence[Place]]
 
 
 class _Inside(Followed):
-    """As if no position lay between padding, with cuts where it begins and ends."""
+    """Tracer that assumes no index lies in padding, and records cuts at its edges."""
 
     def part(self, position: Integer, size: int) -> Integer:
         self.cut(position, 0)
@@ -273,7 +278,7 @@ def walk_of(
     values: Sequence[Value], inputs: Iterable[Value], extents: Sequence[int], indices: Indices,
     follow: type[Followed] = Followed,
 ) -> Walk:  # fmt: skip
-    """The accesses that computing and storing `values` takes, with iteration variables that run over `extents`.
+    """Return the accesses of computing and storing `values`, with iteration variables over `extents`.
 
     `inputs` are the values that are read from memory.
     """
@@ -290,7 +295,7 @@ def walk_of(
 
 
 def merge(extents: Sequence[int], kinds: Sequence[bool], accesses: Sequence[Access]) -> tuple[list[int], list[bool]]:
-    """Merge neighbouring dimensions of one kind that every access walks as if they were one."""
+    """Merge neighbouring dimensions of one kind that every access traverses as one."""
     sizes, merged = [extents[-1]], [kinds[-1]]
     for d in reversed(range(len(extents) - 1)):
         joint = all(a.strides is not None and a.strides[d] == a.strides[d + 1] * extents[d + 1] for a in accesses)
@@ -303,16 +308,19 @@ def merge(extents: Sequence[int], kinds: Sequence[bool], accesses: Sequence[Acce
 
 
 def walk_over(extents: Sequence[int], inputs: Sequence[Value], outputs: Sequence[Value]) -> Walk:
-    """The accesses of element-wise work in loops over these extents, which have as many elements as its outputs."""
+    """Return the accesses of element-wise work in loops over these extents, whose product is the size of the
+    outputs.
+    """
     return walk_of(outputs, inputs, extents, lambda i: [reshape_index(i, extents, v.shape) for v in outputs], _Inside)
 
 
 def elementwise_walk(
     inputs: Sequence[Value], outputs: Sequence[Value], inside: bool = False
 ) -> tuple[tuple[int, ...], Walk]:
-    """The iteration space of element-wise work, as few dimensions as the accesses allow, and the accesses in it.
+    """Return the iteration space of element-wise work, with as few dimensions as the accesses allow, and the accesses
+    in it.
 
-    inside: those between padding, which is told apart by cuts.
+    `inside`: those outside padding, separated by cuts.
     """
     sizes, follow = tuple(d for d in outputs[0].shape if d != 1) or (1,), _Inside if inside else Followed
     walk = walk_of(outputs, inputs, sizes, lambda i: [reshape_index(i, sizes, v.shape) for v in outputs], follow)

@@ -1,8 +1,8 @@
 """Quasi-affine integer expressions: sums of multiples of variables, and of floor quotients of such sums.
 
-Every expression is kept in one normal form, so that equal ones compare equal: `x // c * c + x % c` is `x`, since a
-remainder is written as `x - x // c * c`. Variables have ranges; what these decide is decided at once, as that
-`(4 * i + j) // 4` is `i` where `0 <= j < 4`. Index arithmetic of views is closed under these operations.
+Every expression is kept in normal form, so that equal ones compare equal: `x // c * c + x % c` is `x`, since a
+remainder is written as `x - x // c * c`. Variables have ranges, by which expressions are simplified at once: `(4 * i +
+j) // 4` is `i` where `0 <= j < 4`. Index arithmetic of views is closed under these operations.
 
 Operators work between expressions and Python integers; a result that is constant is a Python integer.
 """
@@ -17,7 +17,7 @@ Integer: TypeAlias = Union[int, "Affine"]
 
 
 class Variable:
-    """An integer in [0, extent). Two variables are equal only if they are one object."""
+    """An integer in [0, extent). Variables compare by identity."""
 
     __slots__ = ("extent", "name")
 
@@ -34,7 +34,7 @@ class Variable:
 
 
 class Quotient:
-    """`dividend // divisor`, of an expression that no rule makes simpler."""
+    """`dividend // divisor` that no rule simplifies."""
 
     __slots__ = ("_hash", "bounds", "dividend", "divisor", "variables")
 
@@ -42,7 +42,7 @@ class Quotient:
         self.dividend, self.divisor = dividend, divisor
         low, high = dividend.bounds
         self.bounds: tuple[int, int] = (low // divisor, high // divisor)
-        self.variables = tuple(variables_of(dividend))  # found once: quotients are shared, and nest deeply
+        self.variables = tuple(variables_of(dividend))  # computed once: quotients are shared, and nest deeply
         self._hash = hash((dividend, divisor))
 
     def __eq__(self, other: object) -> bool:
@@ -59,19 +59,19 @@ Atom: TypeAlias = Variable | Quotient
 
 
 class Affine:
-    """`constant + sum of coefficient * atom`; coefficients are not 0, and there is at least one."""
+    """`constant + sum of coefficient * atom` with at least one term and no zero coefficients."""
 
     __slots__ = ("_bounds", "_hash", "constant", "terms")
 
     def __init__(self, terms: Mapping[Atom, int], constant: int) -> None:
         self.terms, self.constant = terms, constant
-        # Most are summed up with others at once: what they are is found out where it is asked for.
+        # Computed lazily: most expressions are summed with others at once.
         self._bounds: tuple[int, int] | None = None
         self._hash: int | None = None
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Between which integers, both included, the expression surely lies."""
+        """Inclusive bounds of the expression, not always tight."""
         if self._bounds is None:
             low = high = self.constant
             for atom, coefficient in self.terms.items():
@@ -121,26 +121,26 @@ class Affine:
     __rmul__ = __mul__
 
     def __floordiv__(self, divisor: int) -> Integer:
-        """The floor of the quotient; `divisor` is positive."""
+        """Return the floor of the quotient; `divisor` must be positive."""
         return _quotient(self, divisor)
 
     def __mod__(self, divisor: int) -> Integer:
-        """In [0, divisor); `divisor` is positive."""
+        """Return the remainder in [0, divisor); `divisor` must be positive."""
         return self - _quotient(self, divisor) * divisor
 
 
 def variable(name: str, extent: int) -> Integer:
-    """A new variable in [0, extent); 0 if that is all it can be."""
+    """Return a new variable in [0, extent); 0 for an extent of 1."""
     return 0 if extent == 1 else Affine({Variable(name, extent): 1}, 0)
 
 
 def bounds(expr: Integer) -> tuple[int, int]:
-    """Between which integers, both included, the expression surely lies."""
+    """Return inclusive bounds of the expression, not always tight."""
     return (expr, expr) if isinstance(expr, int) else expr.bounds
 
 
 def linear_in(expr: Integer, variables: list[Integer]) -> tuple[tuple[int, ...], int] | None:
-    """Coefficients of `variables` (0 of those that are constant) and the rest; None if it is not linear in them."""
+    """Return the coefficients of `variables` (0 for constant ones) and the rest; None if it is not linear in them."""
     if isinstance(expr, int):
         return (0,) * len(variables), expr
     known = {next(iter(v.terms)): i for i, v in enumerate(variables) if isinstance(v, Affine)}
@@ -153,7 +153,7 @@ def linear_in(expr: Integer, variables: list[Integer]) -> tuple[tuple[int, ...],
 
 
 def variables_of(expr: Integer) -> dict[Variable, None]:
-    """The variables of an index, in their order."""
+    """Return the variables of an expression, in order."""
     found: dict[Variable, None] = {}
     for atom in () if isinstance(expr, int) else expr.terms:
         found.update(dict.fromkeys((atom,) if isinstance(atom, Variable) else atom.variables))
@@ -178,7 +178,7 @@ def _quotient(expr: Affine, divisor: int) -> Integer:
 
 
 def _fraction(rest: Integer, divisor: int) -> Integer:
-    """The quotient of a rest in which no multiple of the divisor is left."""
+    """Return the quotient of a rest that contains no multiple of the divisor."""
     if isinstance(rest, int):
         return rest // divisor
     low, high = rest.bounds
@@ -197,7 +197,9 @@ def _fraction(rest: Integer, divisor: int) -> Integer:
 
 
 def _without_small(rest: Affine, divisor: int) -> Affine:
-    """Less the terms that together never reach the next multiple of what divides all others and the divisor."""
+    """Return the rest without the terms that together never reach the next multiple of the common divisor of all others
+    and the divisor.
+    """
     order = sorted(rest.terms.items(), key=lambda term: abs(term[1]))
     low, high = (bound - rest.constant for bound in rest.bounds)
     step = divisor

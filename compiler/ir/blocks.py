@@ -1,4 +1,4 @@
-"""Weights in blocks that share a scale, as `block_matmul` reads them: uint8 [columns, blocks, bytes of a block]."""
+"""Blockwise-quantised weights as `block_matmul` reads them: uint8 [columns, blocks, bytes of a block]."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .types import storage_bytes
 CODE_BITS: Mapping[str, int] = {"int4": 4, "int8": 8, "nf4": 4, "fp4": 4}
 SCALES = ("float32", "float16", "bfloat16")
 WORD_BITS = 32
-"""Blocks are whole words of codes."""
+"""Word size; the codes of a block must fill whole words."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class BlockFormat:
 
     @staticmethod
     def of(attrs: Mapping[str, Any]) -> BlockFormat:
-        """From the attributes of a node."""
+        """Return the format in the attributes of a node."""
         return BlockFormat(attrs["codes"], attrs["block"], attrs["scales"], bool(attrs["zeros"]), attrs["depth"])
 
     @property
@@ -54,7 +54,7 @@ class BlockFormat:
 
     @property
     def words(self) -> int:
-        """Of a block's codes, of 32 bits each."""
+        """Number of 32-bit words of codes in a block."""
         return self.block * self.bits // WORD_BITS
 
     @property
@@ -71,7 +71,7 @@ class BlockFormat:
 
     @property
     def problem(self) -> str | None:
-        """Why there are no such weights."""
+        """Why the format is invalid; None if it is valid."""
         if self.codes not in CODE_BITS or self.scales not in SCALES:
             return f"codes {self.codes} with scales {self.scales} are none of {', '.join(CODE_BITS)} with a float"
         if self.block < 1 or self.depth < 1 or self.block * self.bits % WORD_BITS:
@@ -79,8 +79,8 @@ class BlockFormat:
         return None
 
     def encode(self, codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None = None) -> np.ndarray:
-        """uint8 [columns, blocks, bytes] of codes uint8 [columns, depth], one a byte, and of scales and zero points
-        [columns, blocks]. What a last block has beyond the depth is 0.
+        """Return uint8 [columns, blocks, bytes] from codes uint8 [columns, depth], one a byte, and from scales and zero
+        points [columns, blocks]. The last block is padded with zeros beyond the depth.
         """
         columns = len(codes)
         padded = np.zeros((columns, self.blocks * self.block), np.uint8)

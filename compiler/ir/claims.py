@@ -1,4 +1,4 @@
-"""What is taken for granted of open sizes: rules of operators that hold for some of them only, checked at run time."""
+"""Assumptions on open sizes: operator rules that hold for some sizes only, and are checked at run time."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .sizes import Size, bounds_of, typical
 
 @dataclass(frozen=True)
 class Claim:
-    """A size that is 0 (`exact`), or at least 0. reason: the node whose rule it is. joins: it is the difference of two
-    sizes that meet in a broadcast, either of which might be 1 instead.
+    """Claim that a size is 0 (`exact`), or at least 0. `reason`: the node whose rule it is. `joins`: it is the
+    difference of two sizes that meet in a broadcast, either of which might be 1 instead.
     """
 
     size: Size
@@ -22,7 +22,7 @@ class Claim:
     joins: bool = field(default=False, compare=False)
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Whether it is true where all symbols have values."""
+        """Return whether the claim holds for given values of all symbols."""
         value = typical(self.size, sizes)
         return value == 0 if self.exact else value >= 0
 
@@ -36,7 +36,7 @@ _NOTE: ContextVar[Note | None] = ContextVar("note", default=None)
 
 @contextmanager
 def noting(note: Note) -> Iterator[None]:
-    """Let `note` be told of every claim that is made while this lasts."""
+    """Pass every claim made within the context to `note`."""
     token = _NOTE.set(note)
     try:
         yield
@@ -46,7 +46,7 @@ def noting(note: Note) -> Iterator[None]:
 
 @contextmanager
 def because(reason: str) -> Iterator[None]:
-    """Give claims that are made while this lasts a reason."""
+    """Add a reason to the claims made within the context."""
     note = _NOTE.get()
     if note is None:
         yield
@@ -56,7 +56,9 @@ def because(reason: str) -> Iterator[None]:
 
 
 def may_be_equal(a: Size, b: Size, joins: bool = False) -> bool:
-    """Whether two sizes are the same, or may be: then that is claimed. joins: they meet in a broadcast."""
+    """Return whether two sizes are equal or may be; if they may be, that is claimed. `joins`: they meet in a
+    broadcast.
+    """
     if a == b:
         return True
     low, high = bounds_of(a - b)
@@ -67,7 +69,7 @@ def may_be_equal(a: Size, b: Size, joins: bool = False) -> bool:
 
 
 def may_be_natural(size: Size) -> bool:
-    """Whether a size is at least 0, or may be: then that is claimed."""
+    """Return whether a size is at least 0 or may be; if it may be, that is claimed."""
     low, high = bounds_of(size)
     if low < 0 <= high:
         _claim(Claim(size, exact=False))

@@ -1,4 +1,4 @@
-"""Constants made of others, once for the same ones: the specialisations of a model have weights in common."""
+"""Constants derived from others, memoised so that the specialisations of a model share weights."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 _MADE: dict[Hashable, tuple[tuple[weakref.ref[Array], ...], weakref.ref[Array]]] = {}
-"""By what was done and the identities of the operands, which are references too: another may get the identity of one
-that is gone. Nothing is kept alive.
+"""Results by operation and identities of the operands. Weak references to the operands detect identities that are
+reused; nothing is kept alive.
 """
 
 
 def made_once(what: Hashable, operands: Sequence[Array], make: Callable[[], Array]) -> Array:
-    """`make()`, read-only, or what it gave for the same arrays, which nothing writes, as long as that lives."""
+    """Return `make()`, read-only, or its earlier result for the same arrays, which must not be written to, if that is
+    still alive.
+    """
     key = what, tuple(map(id, operands))
     known = _MADE.get(key)
     found = None if known is None else known[1]()

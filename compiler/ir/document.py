@@ -1,4 +1,4 @@
-"""The page of the primitives: `python -m tilestitch.compiler.ir.document > docs/primitives.md`."""
+"""Generator of the reference of primitives: `python -m tilestitch.compiler.ir.document > docs/primitives.md`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OPERANDS = {
     "call": "operands…",
     "sequence_map": "sequence, others…, captures…",
 }
-"""Of operators that have other operands than `x`, or `a, b`."""
+"""Operands of operators other than `x`, or `a, b`."""
 
 MEANINGS = {
     "neg": "-x",
@@ -72,7 +72,7 @@ MEANINGS = {
     "arg_max": "the index of the largest element along `axis`, int64",
     "arg_min": "the index of the smallest element along `axis`, int64",
 }
-"""Of operators that the table describes in families."""
+"""Meanings of operators that the table describes in families."""
 
 ATTRIBUTES = {
     "after": "padding after the data: an int for each spatial axis, of `pad` for each axis",
@@ -156,7 +156,7 @@ kernels. Operators marked * take many cycles for an element.
 
 
 def page() -> str:
-    """The whole page in Markdown."""
+    """Return the whole page in Markdown."""
     by_kind = sorted(OPS.values(), key=lambda spec: list(TITLES).index(spec.kind))
     parts = [HEAD]
     for kind, specs in groupby(by_kind, key=lambda spec: spec.kind):

@@ -15,7 +15,7 @@ _COLOURS = {
 
 
 def to_dot(graph: Graph, groups: Mapping[str, str] | None = None) -> str:
-    """Graphviz text of `graph`; `groups` names the group of a node by the node's name. Constants are left out."""
+    """Return `graph` as Graphviz text; `groups` maps a node's name to its group. Constants are left out."""
     lines = [f"digraph {json.dumps(graph.name)} {{", "  node [shape=box, style=filled, fontname=Helvetica];"]
     for value in graph.inputs:
         label = json.dumps("\n".join([value.name, str(value.type)]))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class IRError(Exception):
-    """Base of everything the IR reports; messages name the node or value and what to do."""
+    """Base class of the IR's errors; messages name the node or value and the remedy."""
 
 
 class TypeRuleError(IRError):
-    """An operator was given operands or attributes that its type rule does not accept."""
+    """Operands or attributes violate an operator's type rule."""
 
 
 class VerifyError(IRError):
@@ -25,7 +25,7 @@ class TextError(IRError):
 
 
 class UndecidedError(IRError):
-    """Whether something holds depends on the value of a symbolic size."""
+    """A decision depends on the value of a symbolic size."""
 
     def __init__(self, claim: str, message: str = "") -> None:
         super().__init__(message or f"whether {claim} depends on sizes that are known only at run time")

@@ -1,4 +1,4 @@
-"""Evaluate a graph with numpy: the oracle that passes and code generation are tested against."""
+"""Evaluation of a graph with numpy: the reference against which passes and code generation are tested."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .substitute import graph_at, sizes_given
 def evaluate(
     graph: Graph, feeds: Mapping[str, Any] | Sequence[Any], given: Mapping[str, Any] | None = None
 ) -> list[Any]:
-    """The graph's outputs for `feeds` (by input name, or in order), by the numpy reference of each operator.
+    """Return the graph's outputs for `feeds` (by input name, or in order), by the numpy reference of each operator.
 
-    given: results by name that are read in place of those computed; what is an output is computed nevertheless.
-    Tensors are ndarrays, sequences lists, absent optionals None. Raises IRError for a missing feed.
+    `given`: results by name that replace computed ones for their readers; outputs are computed nevertheless. Tensors
+    are ndarrays, sequences lists, absent optionals None. Raises IRError for a missing feed.
     """
     if isinstance(feeds, Mapping):
         missing = [v.name for v in graph.inputs if v.name not in feeds]

@@ -1,4 +1,4 @@
-"""The graph: nodes in topological order, def-use kept up to date by the graph itself."""
+"""The graph: nodes in topological order, with def-use chains that the graph maintains."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ["Graph", "Node", "Value"]
 
 
 class Graph:
-    """A list of nodes in topological order. Mutate it only through its methods: they keep def-use right."""
+    """A list of nodes in topological order. Mutate it only through its methods, which maintain the def-use chains."""
 
     def __init__(self, name: str = "main") -> None:
         self.name = name
         self.inputs: list[Value] = []
         self.symbols: tuple[Symbol, ...] = ()
-        """What open dimensions, of nested graphs too, are expressions over."""
+        """Symbols of open dimensions, including those of nested graphs."""
         self.claims: tuple[Claim, ...] = ()
-        """What must hold of the symbols when the graph is run."""
+        """Conditions on the symbols that runs must satisfy."""
         self._outputs: list[Value] = []
         self._output_places: dict[Value, list[int]] = {}
         self._nodes = NodeList()
@@ -55,7 +55,7 @@ class Graph:
     # -- building ------------------------------------------------------------------------------------------
 
     def fresh_name(self, hint: str) -> str:
-        """A name not yet used for a value or node of this graph, `hint` itself if that is free."""
+        """Return a name that no value or node of this graph has, `hint` itself if it is free."""
         hint = hint or "v"
         name = hint
         count = self._counters.get(hint, 0)
@@ -72,7 +72,7 @@ class Graph:
         return value
 
     def constant(self, data: Any, dtype: str | None = None, name: str = "c") -> Value:
-        """A constant value; `data` is anything numpy takes. The array is frozen (read-only)."""
+        """Return a constant value; `data` is anything numpy accepts. The array is frozen (read-only)."""
         from .types import to_numpy_dtype
 
         array = np.asarray(data, dtype=to_numpy_dtype(dtype) if dtype else None)
@@ -119,13 +119,13 @@ class Graph:
     def emit(
         self, op: str, *inputs: Value, origins: Iterable[str] = (), insert_before: Node | None = None, **attrs: Any
     ) -> Value:
-        """`add` for the common case of one output: returns the value."""
+        """Add a node with one output and return that output."""
         return self.add(op, inputs, attrs, origins=origins, insert_before=insert_before).output
 
     def copy_nodes(self, nodes: Iterable[Node], others: Mapping[tuple[Node, Value], Value]) -> None:
-        """Put copies of `nodes` of another graph, of the same names, at the end; some read `others` of their operands.
+        """Append copies of `nodes` of another graph, under the same names; operands in `others` are replaced.
 
-        What the nodes read from elsewhere is copied as well, without what computes it.
+        Other operands that the nodes read from outside are copied as values, without their producers.
         """
         new: dict[Value, Value] = {}
         for node in nodes:
@@ -137,19 +137,19 @@ class Graph:
     # -- changing ------------------------------------------------------------------------------------------
 
     def set_input(self, node: Node, index: int, value: Value) -> None:
-        """Let `node` read `value` at operand position `index`."""
+        """Make `node` read `value` at operand position `index`."""
         old = node.inputs[index]
         del old._uses[node, index]
         node.inputs = (*node.inputs[:index], value, *node.inputs[index + 1 :])
         value._uses[node, index] = None
 
     def append_input(self, node: Node, value: Value) -> None:
-        """Let `node` read `value` as a further operand, after all others."""
+        """Make `node` read `value` as an additional last operand."""
         value._uses[node, len(node.inputs)] = None
         node.inputs = (*node.inputs, value)
 
     def replace_uses(self, old: Value, new: Value) -> None:
-        """Every reader of `old` (graph outputs included) reads `new` instead."""
+        """Make every reader of `old` (graph outputs included) read `new` instead."""
         if old is new:
             return
         for node, index in list(old.uses):
@@ -161,7 +161,7 @@ class Graph:
             self._output_places.setdefault(new, []).extend(places)
 
     def remove(self, node: Node) -> None:
-        """Remove a node that has no readers; IRError otherwise."""
+        """Remove a node without readers; IRError otherwise."""
         for out in node.outputs:
             if out.uses or out in self._output_places:
                 raise IRError(f"cannot remove {node.name}: %{out.name} is still used")
@@ -171,7 +171,7 @@ class Graph:
         self._names.discard(node.name)
 
     def replace(self, node: Node, values: Sequence[Value]) -> None:
-        """Put `values` in the place of the node's outputs and remove it; producers inherit its origins."""
+        """Replace the node's outputs by `values` and remove it; their producers inherit its origins."""
         if len(values) != len(node.outputs):
             raise IRError(f"{node.name} has {len(node.outputs)} outputs but {len(values)} replacements")
         for old, new in zip(node.outputs, values, strict=True):
@@ -181,9 +181,7 @@ class Graph:
         self.remove(node)
 
     def sort(self, rank: Callable[[Node], int] = lambda node: 0) -> None:
-        """Bring the nodes into a topological order, those of lower rank first, and else as near to the present order as
-        dependences allow.
-        """
+        """Sort the nodes topologically, by rank, and as close to the present order as dependences allow."""
         state: dict[Node, bool] = {}
         order: list[Node] = []
         for root in sorted(self._nodes, key=rank):
@@ -209,7 +207,7 @@ class Graph:
         self._nodes = NodeList(order)
 
     def clone(self) -> Graph:
-        """A deep copy (constants share their arrays); nested graphs are cloned as well."""
+        """Return a deep copy (constants share their arrays); nested graphs are cloned as well."""
         return _clone(self)
 
     # -- looking -------------------------------------------------------------------------------------------
@@ -263,7 +261,7 @@ def _clone(graph: Graph) -> Graph:
 
 
 def _copy_node(target: Graph, node: Node, inputs: Sequence[Value]) -> dict[Value, Value]:
-    """Puts a copy of `node` that reads `inputs` at the end of `target`; returns its results by those of `node`."""
+    """Append a copy of `node` that reads `inputs` to `target`; returns its results by those of `node`."""
     outputs = [Value(v.name, v.type) for v in node.outputs]
     attrs = {k: _clone(a) if isinstance(a, Graph) else a for k, a in node.attrs.items()}
     twin = Node(node.op, inputs, outputs, attrs, node.name, node.origins)

@@ -1,7 +1,7 @@
 """Index arithmetic of views: between shapes of equal element count, forwards and backwards.
 
-An index is a tuple with one entry a dimension. Entries are Python integers, or expressions of any kind that has `+`,
-`*`, `//` and `%` with integers: `affine.Affine`, or what a code generator writes.
+An index is a tuple with one entry a dimension. Entries are Python integers, or expressions of any type with `+`, `*`,
+`//` and `%` with integers: `affine.Affine`, or what a code generator writes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Ravel = Callable[[Sequence[Any], Sequence[int]], Any]
 
 
 def ravel(index: Sequence[Any], shape: Sequence[int]) -> Any:
-    """Row-major position of an index."""
+    """Return the row-major position of an index."""
     position: Any = 0
     for entry, size in zip(index, shape, strict=True):
         position = entry if isinstance(position, int) and position == 0 else position * size + entry
@@ -28,7 +28,7 @@ def ravel(index: Sequence[Any], shape: Sequence[int]) -> Any:
 
 
 def unravel(position: Any, shape: Sequence[int]) -> Index:
-    """The index of a row-major position. A size that is 0 divides as 1 does: what has no elements has no positions."""
+    """Return the index of a row-major position. A size of 0 divides as 1 does: an empty tensor has no positions."""
     index: list[Any] = []
     for axis, size in enumerate(shape):
         if size == 1:
@@ -42,16 +42,18 @@ def unravel(position: Any, shape: Sequence[int]) -> Index:
 
 
 def same(expr: Any) -> Any:
-    """For expressions that are always in their simplest form."""
+    """Return the expression: the identity, for expressions that are always simplified."""
     return expr
 
 
 def reshape_index(
     index: Sequence[Any], source: Sequence[int], target: Sequence[int], simplify: Simplify = same, ravel: Ravel = ravel
 ) -> Index:
-    """The index in shape `target` of the element that has `index` in shape `source`; both have as many elements.
+    """Return the index in shape `target` of the element that has `index` in shape `source`; both have the same number
+    of elements.
 
-    Runs of dimensions with equal extents are handled apart: dimensions which are the same in both keep their index.
+    Blocks of dimensions with equal products are handled separately, so dimensions that are equal in both keep their
+    index.
     """
     if prod(source) == 0:
         kept = iter([i for i, d in zip(index, source, strict=True) if d != 1])
@@ -70,7 +72,7 @@ def reshape_index(
 
 
 def blocks_of_reshape(source: Sequence[int], target: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Runs of axes (without those of size 1) whose extents multiply to the same, as short as possible."""
+    """Return the shortest pairs of consecutive axes (without those of size 1) whose extents have equal products."""
     left = [a for a, d in enumerate(source) if d != 1]
     right = [a for a, d in enumerate(target) if d != 1]
     blocks = []
@@ -93,8 +95,8 @@ def blocks_of_reshape(source: Sequence[int], target: Sequence[int]) -> list[tupl
 
 
 def _comes_first(p: Size, q: Size, more_left: bool, more_right: bool) -> bool:
-    """Whether the first of two products is to grow until both are equal. Of open sizes, the one that divides the other
-    grows, if any does; in the end they meet, whichever does.
+    """Return whether the first of two products is to be extended until both are equal. With open sizes, one that
+    divides the other is; in the end they become equal either way.
     """
     if not is_open(p) and not is_open(q):
         return p < q
@@ -104,13 +106,13 @@ def _comes_first(p: Size, q: Size, more_left: bool, more_right: bool) -> bool:
 
 
 def broadcast_index(index: Sequence[Any], shape: Sequence[int]) -> Index:
-    """The index of an operand of `shape` that is broadcast to a result at `index`."""
+    """Return the index into an operand of `shape` that is broadcast to a result at `index`."""
     tail = index[len(index) - len(shape) :]
     return tuple(0 if size == 1 else i for i, size in zip(tail, shape, strict=True))
 
 
 def forward_index(view: Node, index: Sequence[Any], simplify: Simplify = same, ravel: Ravel = ravel) -> Index:
-    """Where a reshape or transpose puts the element that its operand has at `index` (push)."""
+    """Return the result's index, in a reshape or transpose, of the operand's element at `index`."""
     source, target = view.inputs[0].shape, view.output.shape
     if view.op == "transpose":
         return tuple(index[p] for p in view.attrs["perm"])
@@ -120,7 +122,7 @@ def forward_index(view: Node, index: Sequence[Any], simplify: Simplify = same, r
 
 
 def pull_view(view: Node, index: Sequence[Any], simplify: Simplify = same, ravel: Ravel = ravel) -> Index:
-    """Which element of its operand a view shows at `index`."""
+    """Return the operand's index of the element that a view has at `index`."""
     source, target = view.inputs[0].shape, view.output.shape
     if view.op == "transpose":
         result: list[Any] = [0] * len(source)

@@ -1,4 +1,6 @@
-"""What the elements of a value do not exceed in magnitude, where that follows from the integers that they stem from."""
+"""Upper bounds on the magnitudes of a value's elements, where they follow from the integers that these are computed
+from.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,16 @@ from .graph import Node, Value
 from .types import TensorType
 
 LARGEST = 1e37
-"""Of float32, with room for a few sums."""
+"""Limit of float32, with room for a few sums."""
 DEEPEST = 32
-"""Operators through which magnitudes are followed."""
+"""Depth of operators through which magnitudes are traced."""
 MOST_READ = 1 << 20
-"""Elements of a constant that are looked at."""
+"""Most elements of a constant that are examined."""
 COUNTED = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 
 
 def magnitude(value: Value) -> float:
-    """What no element exceeds in magnitude; infinity if that, or whether there is a NaN, is not known."""
+    """Return an upper bound of the elements' magnitudes; infinity if it, or the absence of NaN, is not known."""
     return _magnitude(value, DEEPEST, {})
 
 
@@ -43,7 +45,7 @@ def _computed(value: Value, depth: int, known: dict[Value, float]) -> float:
         return float(wide.max()) if wide.size and np.isfinite(wide).all() else float("inf")
     node, most = value.producer, _most(value.dtype)
     if node is None or depth == 0 or value.dtype.startswith("uint"):
-        return most  # what is below 0 wraps to a large unsigned number
+        return most  # negative values wrap to large unsigned numbers
     terms = _terms(node)
     if terms is None and node.op not in _MAGNITUDES:
         return most
@@ -56,8 +58,8 @@ def _computed(value: Value, depth: int, known: dict[Value, float]) -> float:
 
 
 def _terms(node: Node) -> int | None:
-    """Of how many elements of the operand, or products of two, an element of the result is the sum, or the largest one:
-    then 1; None of other operators, and where that might be none.
+    """Return the number of operand elements, or of products, that an element of the result sums, or 1 where it is their
+    maximum; None for other operators, and where there might be none.
     """
     attrs, x = node.attrs, node.inputs[0] if node.inputs else None
     if x is None or not isinstance(x.type, TensorType) or not x.type.is_sized:
@@ -76,7 +78,7 @@ def _terms(node: Node) -> int | None:
 
 
 def _products(node: Node) -> int | None:
-    """Those that an element of a convolution or a matmul adds up at most."""
+    """Return the most products that an element of a convolution or a matmul sums."""
     if not isinstance(node.inputs[1].type, TensorType):
         return None
     sizes = node.inputs[1].tensor_type.shape
@@ -86,13 +88,13 @@ def _products(node: Node) -> int | None:
 
 
 def _count(sizes: Sequence[object]) -> int | None:
-    """Elements of these sizes, if all are known."""
+    """Return the product of these sizes if all are known."""
     known = [size for size in sizes if isinstance(size, int)]
     return prod(known) if len(known) == len(sizes) else None
 
 
 def _most(dtype: str) -> float:
-    """What a dtype holds, whatever its numbers stem from."""
+    """Return the largest magnitude in a dtype."""
     if dtype not in COUNTED:
         return float("inf")
     info = np.iinfo(dtype)

@@ -1,4 +1,4 @@
-"""Nodes in order: a linked list, so that a node is found, goes before any other one, or away, in constant time."""
+"""Ordered nodes as a linked list, with lookup, insertion and removal in constant time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NodeList:
             node = self._next[node]
 
     def insert(self, node: Node, before: Node | None = None) -> None:
-        """Put `node`, which is not in the list yet, before `before`, or at the end."""
+        """Insert `node`, which is not in the list yet, before `before`, or at the end."""
         previous = self._previous[before]
         self._next[previous], self._next[node] = node, before
         self._previous[before], self._previous[node] = node, previous

@@ -1,6 +1,6 @@
-"""The operator table: each primitive once, with its kind, its type rule and what it means.
+"""The operator table: each primitive once, with its kind, its type rule and its meaning.
 
-The meaning in numbers is the numpy function of the same name in `tilestitch.runtime.host`, which the runtime also
+Its numeric semantics is the numpy function of the same name in `tilestitch.runtime.host`, which the runtime also
 executes for host steps; `reference` looks it up. Attribute conventions: shapes, axes and pads are tuples of ints, axes
 are normalised (0 <= axis < rank), dtypes are strings. Element-wise operators broadcast as numpy does.
 """
@@ -20,11 +20,11 @@ InferFn = Callable[[Sequence[Type], Mapping[str, Any]], list[Type]]
 
 
 class Kind(str, Enum):
-    """What code generation and fusion need to know of an operator."""
+    """Kind of operator, as far as code generation and fusion distinguish."""
 
     VIEW = "view"  # every output element is one input element; only indices change
     INJECTIVE = "injective"  # an output element needs a bounded number of input elements
-    REDUCTION = "reduction"  # folds whole axes
+    REDUCTION = "reduction"  # reduces whole axes
     CONTRACTION = "contraction"  # multiplies and sums over axes: matmuls, convolutions
     OPAQUE = "opaque"  # has a kernel template of its own (sort, scan, scatter, pooling)
     HOST = "host"  # executed by numpy between kernels
@@ -284,7 +284,7 @@ _SPECS: list[OpSpec] = [
         out_dtype=_OPTIONAL,
         precision=_OPTIONAL,
     ),
-    # templates of their own
+    # opaque: each has a template of its own
     _spec(
         "window_reduce",
         Kind.OPAQUE,
@@ -456,11 +456,13 @@ _SPECS: list[OpSpec] = [
 OPS: Mapping[str, OpSpec] = {spec.name: spec for spec in _SPECS}
 
 HOST_PREFIX = "host."
-"""Operators named `host.X` run as the numpy function `X` of `tilestitch.runtime.host`; users state output types."""
+"""Operators named `host.X` run as the numpy function `X` of `tilestitch.runtime.host`; their output types are
+stated.
+"""
 
 
 def op_spec(op: str) -> OpSpec:
-    """The specification of an operator; IRError for an unknown name."""
+    """Return the specification of an operator; IRError for an unknown name."""
     if op in OPS:
         return OPS[op]
     if op.startswith(HOST_PREFIX):
@@ -469,7 +471,7 @@ def op_spec(op: str) -> OpSpec:
 
 
 DATA_MOVEMENT = frozenset({"concat", "pad", "iota", "sizes", "gather", "gather_elements", "gather_nd"})
-"""Injective operators whose result has its operands' elements at other places."""
+"""Injective operators whose result has the operands' elements at other positions."""
 
 
 def kind_of(op: str) -> Kind:
@@ -477,14 +479,14 @@ def kind_of(op: str) -> Kind:
 
 
 def is_elementwise(op: str) -> bool:
-    """Whether an output element depends on the operands' elements at the same (broadcast) index only."""
+    """Return whether an output element depends only on the operands' elements at the same (broadcast) index."""
     return kind_of(op) is Kind.INJECTIVE and op not in DATA_MOVEMENT
 
 
 def infer_types(
     op: str, inputs: Sequence[Type], attrs: Mapping[str, Any], stated: Sequence[Type] | None = None
 ) -> list[Type]:
-    """Output types of `op`. Host and control operators need `stated`; for others it must be None.
+    """Return the output types of `op`. Host and control operators need `stated`; for others it must be None.
 
     Raises TypeRuleError if operands or attributes do not fit, with the operator and the operand types.
     """
@@ -519,7 +521,7 @@ def _check_attrs(spec: OpSpec, attrs: Mapping[str, Any], where: str) -> None:
 
 
 def reference(op: str) -> Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Any]]:
-    """The numpy function that defines `op`: takes operand arrays and attributes, returns the outputs."""
+    """Return the numpy function that defines `op`: takes operand arrays and attributes, returns the outputs."""
     from tilestitch.runtime.host import TABLE
 
     return TABLE[op.removeprefix(HOST_PREFIX)]

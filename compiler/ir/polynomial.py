@@ -1,10 +1,10 @@
 """Integer expressions over symbols with ranges: sums of products of symbols, floor quotients, maxima and minima.
 
-Every expression is kept in one normal form, so that equal ones compare equal wherever sums, multiples and products
-decide it. Comparisons are answered by proof: an order that the ranges of the symbols leave open raises `UndecidedError`
-rather than being guessed. Results that are constant are Python integers.
+Every expression is kept in normal form, so that expressions equal by the laws of sums, multiples and products compare
+equal. Comparisons are proven: an order that the ranges of the symbols do not decide raises `UndecidedError`. Constant
+results are Python integers.
 
-The text form is what `str` gives and `parse` reads: `batch * (past + seq) // 2`, `max(0, seq - 4)`.
+The text form, of `str` and `parse`: `batch * (past + seq) // 2`, `max(0, seq - 4)`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOWER: ContextVar[Lower | None] = ContextVar("lower", default=None)
 
 @contextmanager
 def lowering(lower: Lower) -> Iterator[None]:
-    """Let expressions stand among those of a code generator while this lasts: `lower` gives it for one of ours."""
+    """Within the context, allow these expressions among a code generator's: `lower` converts one."""
     token = _LOWER.set(lower)
     try:
         yield
@@ -37,7 +37,9 @@ def lowering(lower: Lower) -> Iterator[None]:
 
 
 def in_kernel(size: Integer) -> Any:
-    """What stands for an expression in the kernel that is emitted. Raises UndecidedError where there is none."""
+    """Return the code generator's expression for a size in the kernel being emitted. Raises UndecidedError outside of
+    one.
+    """
     lower = _LOWER.get()
     if lower is None:
         raise UndecidedError(str(size), f"the value of {size} is known only at run time")
@@ -45,18 +47,18 @@ def in_kernel(size: Integer) -> Any:
 
 
 MOST_CASES = 3
-"""Of larger and smaller ones in one sum, whose bounds are found for either operand."""
+"""Most maxima and minima in one sum whose bounds are found by case analysis."""
 FAR = 1 << 62
-"""Beyond every size: the end of a range that has none."""
+"""Infinity: an end of an unbounded range."""
 
 
 @dataclass(frozen=True)
 class Symbol:
-    """A named size in `low` to `high`, both included.
+    """A named size from `low` to `high`, both inclusive.
 
-    or_empty: it may be 0 besides. Proofs leave that out: where nothing has that size, there is nothing to compute. What
-    is asked of a size that something else is beside, as of the parts of a concat, is asked of `perhaps_empty`.
-    given: whether its range is one that was asked for, not the default, or what a model makes of that.
+    `or_empty`: it may also be 0. Proofs ignore that: with that size there is nothing to compute. Where it stands beside
+    other data, as among the parts of a concat, use `perhaps_empty`. `given`: whether its range was requested, rather
+    than the default, or derived from that by the model.
     """
 
     name: str
@@ -84,7 +86,7 @@ class Symbol:
 
 
 class _Term:
-    """A part of an expression that is no sum or product. Equal ones have equal text."""
+    """A factor of an expression that is not a sum or product. Equal ones have equal text."""
 
     bounds: tuple[int, int]
     symbols: frozenset[Symbol]
@@ -118,7 +120,7 @@ class Quotient(_Term):
 
 
 class Extreme(_Term):
-    """The larger, or smaller, of two expressions whose order is open."""
+    """The maximum or minimum of two expressions whose order is open."""
 
     def __init__(self, name: str, operands: tuple[Integer, Integer]) -> None:
         choose: Callable[[Iterable[int]], int] = max if name == "max" else min
@@ -138,11 +140,11 @@ class Extreme(_Term):
 
 Atom: TypeAlias = Symbol | Quotient | Extreme
 Monomial: TypeAlias = tuple[Atom, ...]
-"""Factors in the order of their text; the empty one is 1."""
+"""Factors in the order of their text; the empty product is 1."""
 
 
 class Polynomial:
-    """A sum of multiples of monomials, not constant."""
+    """A sum of multiples of monomials that is not constant."""
 
     __slots__ = ("__dict__", "terms")
 
@@ -153,7 +155,7 @@ class Polynomial:
 
     @cached_property
     def in_order(self) -> tuple[tuple[Monomial, int], ...]:
-        """The terms in an order that does not depend on how they came about: those that are added first."""
+        """The terms in a canonical order, positive ones first."""
         return tuple(sorted(self.terms.items(), key=lambda item: (item[1] < 0, _rank(item))))
 
     @cached_property
@@ -167,7 +169,7 @@ class Polynomial:
 
     @cached_property
     def bounds(self) -> tuple[int, int]:
-        """The least and the largest value that the ranges of the symbols allow, or less and more than these."""
+        """Bounds of the value for the ranges of the symbols, not always tight."""
         common = _common(self.terms)
         if common:
             rest = made({_left(monomial, common): factor for monomial, factor in self.terms.items()})
@@ -187,7 +189,7 @@ class Polynomial:
         return frozenset(s for monomial in self.terms for atom in monomial for s in atom.symbols)
 
     def at(self, values: Mapping[str, Integer]) -> Integer:
-        """With some symbols replaced, by name."""
+        """Return the expression with some symbols replaced, by name."""
         total: Integer = 0
         for monomial, factor in self.terms.items():
             part: Integer = factor
@@ -202,7 +204,7 @@ class Polynomial:
     __repr__ = __str__
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are the same expression. False does not say that they differ for all sizes."""
+        """Return whether both are the same expression. False does not imply that they differ for all sizes."""
         return isinstance(other, Polynomial) and self.terms == other.terms
 
     @cached_property
@@ -295,7 +297,7 @@ class Polynomial:
         raise UndecidedError(self.text, f"the value of {self} is known only at run time")
 
     def __tvm_ffi_object__(self) -> Any:
-        """What TVM takes for it, where code is generated."""
+        """Return what TVM uses for it while code is generated."""
         return in_kernel(self)
 
     def __bool__(self) -> bool:
@@ -306,7 +308,7 @@ class Polynomial:
 
 
 def made(terms: Mapping[Monomial, int]) -> Integer:
-    """The sum of these terms, some of which may be 0."""
+    """Return the sum of these terms, some of which may be 0."""
     kept = {monomial: factor for monomial, factor in terms.items() if factor}
     if not kept:
         return 0
@@ -314,7 +316,7 @@ def made(terms: Mapping[Monomial, int]) -> Integer:
 
 
 def quotient(dividend: Integer, divisor: Integer) -> Integer:
-    """The floor of the quotient. Raises UndecidedError where the divisor may be 0 or less."""
+    """Return the floor of the quotient. Raises UndecidedError where the divisor may be 0 or less."""
     if isinstance(dividend, int) and isinstance(divisor, int):
         return dividend // divisor
     exact = exact_quotient(dividend, divisor)
@@ -332,13 +334,13 @@ def quotient(dividend: Integer, divisor: Integer) -> Integer:
         above = inner.divisor * _terms(rest).get((), 0)
         return made(whole) + quotient(inner.dividend + above, inner.divisor * divisor)
     common = gcd(divisor, *(f for m, f in _terms(rest).items() if m))
-    if common > 1:  # what is left may be a quotient and a constant, like the above
+    if common > 1:  # what is left may be a quotient and a constant, as above
         return made(whole) + quotient(made({m: f // common for m, f in _terms(rest).items()}), divisor // common)
     return made(whole) + (rest // divisor if isinstance(rest, int) else _floor(rest, divisor))
 
 
 def _with_small_remainder(dividend: Integer, divisor: Integer) -> Integer | None:
-    """The quotient where that and a constant as remainder are certain: `(4 * n + 1) // (4 * n)` is 1 for `n > 0`."""
+    """Return the quotient if it and a constant remainder are certain: `(4 * n + 1) // (4 * n)` is 1 for `n > 0`."""
     constant = _terms(dividend).get((), 0)
     whole = exact_quotient(dividend - constant, divisor)
     if whole is None or not constant:
@@ -350,14 +352,14 @@ def _with_small_remainder(dividend: Integer, divisor: Integer) -> Integer | None
 
 
 def _alone(size: Integer) -> Atom | None:
-    """The one atom of a sum of it and a constant."""
+    """Return the atom of a sum of one atom and a constant."""
     factors = [(monomial, factor) for monomial, factor in _terms(size).items() if monomial]
     return factors[0][0][0] if len(factors) == 1 and factors[0][1] == 1 and len(factors[0][0]) == 1 else None
 
 
 def _floor(dividend: Integer, divisor: Integer) -> Integer:
-    """The floor of a quotient that has no whole part. What is negative at its head is rounded up without its sign,
-    where that is not negative again, as by a divisor of the same head.
+    """Return the floor of a quotient without a whole part. A dividend with a negative leading term is negated and
+    rounded up, unless that makes it negative again, as with a divisor of the same leading term.
     """
     if _is_negative_at_head(dividend) and not _is_negative_at_head(-dividend + divisor - 1):
         return -quotient(-dividend + divisor - 1, divisor)
@@ -371,7 +373,9 @@ def _is_negative_at_head(size: Integer) -> bool:
 
 
 def exact_quotient(dividend: Integer, divisor: Integer) -> Integer | None:
-    """The factor of `divisor` in `dividend`, None if it is none for certain; 0 / 0 counts as any factor."""
+    """Return the factor of `divisor` in `dividend`, or None if there is none for certain; 0 / 0 counts as any
+    factor.
+    """
     if dividend == divisor:
         return 1
     if divisor == 1 or divisor == 0:
@@ -391,12 +395,12 @@ def exact_quotient(dividend: Integer, divisor: Integer) -> Integer | None:
 
 
 def largest(a: Integer, b: Integer) -> Integer:
-    """The larger of the two."""
+    """Return the maximum of both."""
     return _extreme("max", a, b)
 
 
 def smallest(a: Integer, b: Integer) -> Integer:
-    """The smaller of the two."""
+    """Return the minimum of both."""
     return _extreme("min", a, b)
 
 
@@ -411,7 +415,7 @@ def _extreme(name: str, a: Integer, b: Integer) -> Integer:
 
 
 def bounds_of(size: Integer) -> tuple[int, int]:
-    """The least and the largest value."""
+    """Return the bounds of a size."""
     return (size, size) if isinstance(size, int) else size.bounds
 
 
@@ -420,7 +424,7 @@ def symbols_of(size: Integer) -> frozenset[Symbol]:
 
 
 def divisors_of(size: Integer, symbol: Symbol) -> Iterator[int]:
-    """The numbers by which a symbol is divided in an expression."""
+    """Yield the numbers by which a symbol is divided in an expression."""
     for atom in dict.fromkeys(atom for monomial in _terms(size) for atom in monomial):
         if isinstance(atom, Symbol) or symbol not in atom.symbols:
             continue
@@ -432,19 +436,19 @@ def divisors_of(size: Integer, symbol: Symbol) -> Iterator[int]:
 
 
 def at(size: Integer, values: Mapping[str, Integer]) -> Integer:
-    """The expression with some symbols replaced, by name."""
+    """Return the expression with some symbols replaced, by name."""
     return size if isinstance(size, int) else size.at(values)
 
 
 def over(size: Integer, symbols: Mapping[str, Symbol]) -> Integer:
-    """The same expression over symbols of other ranges, by name: nothing in it is decided by these."""
+    """Return the same expression over symbols with other ranges, by name; nothing is simplified by these."""
     if isinstance(size, int):
         return size
     return Polynomial({tuple(atom.over(symbols) for atom in m): factor for m, factor in size.terms.items()})
 
 
 def if_any(size: Symbol) -> Polynomial:
-    """1, but 0 where a size is 0."""
+    """Return an expression that is 1, but 0 where a size is 0."""
     plain = Polynomial({(Symbol(size.name, 0, size.high),): 1})
     return Polynomial({(Extreme("min", (1, plain)),): 1})
 
@@ -463,7 +467,7 @@ def _certain(difference: Integer, yes: Callable[[int], bool], no: Callable[[int]
 
 
 def _common(terms: Mapping[Monomial, int]) -> Monomial:
-    """The factors of all terms, if there are several."""
+    """Return the common factors of all terms, if there are several terms."""
     first, *others = terms
     return tuple(a for a in dict.fromkeys(first) if others and all(a in other for other in others))
 
@@ -483,8 +487,8 @@ def _bounds_of_product(monomial: Monomial) -> tuple[int, int]:
 
 
 def _bounds_by_cases(terms: Mapping[Monomial, int]) -> tuple[int, int] | None:
-    """Bounds of a sum with the larger or smaller of two expressions, which the rest of the sum may have as well: `n -
-    min(n, m)` is the larger of 0 and `n - m`. None for one without, or with many.
+    """Return bounds by case analysis of maxima and minima in a sum, which share symbols with the rest: `n - min(n, m)`
+    is the maximum of 0 and `n - m`. None for a sum without, or with many.
     """
     found = [m for m in terms if len(m) == 1 and isinstance(m[0], Extreme)]
     if not found or len(found) > MOST_CASES:
@@ -499,8 +503,8 @@ def _bounds_by_cases(terms: Mapping[Monomial, int]) -> tuple[int, int] | None:
 
 
 def where_zero(size: Integer) -> Integer:
-    """A size that is 0 wherever this one is: in a sum that is 0, the larger or smaller of two is not the operand with
-    which the sum cannot be: `n - max(0, m)` is 0 where `n - m` is, if n is 1 or more.
+    """Return a simpler size that is 0 wherever this one is: an operand of a maximum or minimum with which the sum
+    cannot be 0 is dropped: `n - max(0, m)` is 0 where `n - m` is, if n is at least 1.
     """
     for monomial, factor in _terms(size).items():
         extreme = monomial[0] if len(monomial) == 1 else None
@@ -515,7 +519,7 @@ def where_zero(size: Integer) -> Integer:
 
 
 def _bounds_of_sum(terms: Mapping[Monomial, int], bounds: Callable[[Atom], tuple[int, int]]) -> tuple[int, int]:
-    """Bounds of a sum each of whose terms is taken by itself."""
+    """Return the bounds of a sum by the bounds of its terms."""
     low = high = 0
     for monomial, factor in terms.items():
         ends = factor, factor
@@ -527,10 +531,10 @@ def _bounds_of_sum(terms: Mapping[Monomial, int], bounds: Callable[[Atom], tuple
 
 
 def _bounds_of_remainders(terms: Mapping[Monomial, int]) -> tuple[int, int] | None:
-    """Bounds of a sum with quotients in it, each of which is its dividend less a remainder, divided by its divisor.
+    """Return bounds of a sum with quotients, each replaced by its dividend less a remainder, over its divisor.
 
-    So `length - 4 * (length // 4)` is in 0 to 3, as is `4 * ((length + 12) // 16) - length // 4`. It is done where
-    fewer terms are left, so that it comes to an end: for all quotients together, or else for one of them.
+    So `length - 4 * (length // 4)` is in 0 to 3, as is `4 * ((length + 12) // 16) - length // 4`. Done only where fewer
+    terms are left, so that it terminates: for all quotients together, or else for one of them.
     """
     places = {m: place for m in terms for place, atom in enumerate(m) if _has_known_divisor(atom)}
     if not places or _open_terms(terms) < 2:
@@ -566,9 +570,9 @@ def _open_terms(terms: Mapping[Monomial, int]) -> int:
 
 
 def _above_least(terms: Mapping[Monomial, int]) -> dict[Monomial, int]:
-    """The same sum, where each atom stands for how far it is above its least value.
+    """Return the same sum, with each atom standing for its distance from its least value.
 
-    So `h * w - 2 * h - 2 * w + 4` is positive for `h` and `w` from 3 on: terms of one sign are left.
+    So `h * w - 2 * h - 2 * w + 4` is positive for `h` and `w` from 3 on: only positive terms are left.
     """
     total: dict[Monomial, int] = {}
     for monomial, factor in terms.items():
@@ -591,7 +595,7 @@ def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:
 
 
 def _rank(item: tuple[Monomial, int]) -> tuple[int, str]:
-    """Products before single symbols before the constant."""
+    """Return a sort key: products before single symbols before the constant."""
     return -len(item[0]), _product(item[0], 1)
 
 

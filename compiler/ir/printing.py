@@ -1,4 +1,4 @@
-"""Printing graphs; `text` describes the form, and parses it."""
+"""Printer of graphs; `text` describes the format and parses it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ INLINE_LIMIT = 64
 
 
 class Printed(Protocol):
-    """What of a `Graph` is printed; the class itself is not known here, since graphs print themselves."""
+    """The parts of a `Graph` that are printed. `Graph` itself cannot be imported here, since graphs print
+    themselves.
+    """
 
     name: str
     symbols: tuple[Symbol, ...]
@@ -42,7 +44,7 @@ class Printed(Protocol):
 
 
 def print_graph(graph: Printed, *, full: bool = False, indent: str = "") -> str:
-    """The graph as text. With `full`, large constants are written out, so that the text alone parses back."""
+    """Return the graph as text. With `full`, large constants are written out, so that the text alone parses back."""
     inputs = ", ".join(f"{_ref(v)}: {v.type}" for v in graph.inputs)
     ranges = ", ".join(f"{s.name}={_range(s)}" for s in graph.symbols)
     name = f"{graph.name}[{ranges}]" if ranges else graph.name
@@ -58,7 +60,7 @@ def _range(symbol: Symbol) -> str:
 
 
 def constants_of(graph: Printed) -> dict[str, np.ndarray]:
-    """Data of all constants, nested graphs included, keyed as the text form refers to them."""
+    """Return the data of all constants, nested graphs included, by their keys in the text form."""
     table = {digest(v.data): v.data for v in graph.constants if v.data is not None}
     for inner in graph.subgraphs():
         table.update(constants_of(inner))
@@ -66,16 +68,16 @@ def constants_of(graph: Printed) -> dict[str, np.ndarray]:
 
 
 def fingerprint(graph: Printed) -> str:
-    """SHA-256 of the text form: equal graphs, constants included, have equal fingerprints."""
+    """Return the SHA-256 of the text form: equal graphs, constants included, have equal fingerprints."""
     return hashlib.sha256(print_graph(graph).encode()).hexdigest()
 
 
 _DIGESTS: dict[int, tuple[weakref.ref[np.ndarray], str]] = {}
-"""Of arrays that cannot be written, by identity, as long as they live: large weights are asked for several times."""
+"""Digests of read-only arrays by identity, as long as they live, since those of large weights are needed repeatedly."""
 
 
 def digest(data: np.ndarray) -> str:
-    """SHA-256 of a constant: its dtype, shape and elements."""
+    """Return the SHA-256 of a constant: its dtype, shape and elements."""
     if data.flags.writeable:
         return _digest(data)
     key = id(data)
@@ -113,7 +115,7 @@ def _print_constant(value: Value, full: bool) -> str:
 
 
 def _plain(data: np.ndarray) -> Any:
-    """Elements as JSON scalars that convert back exactly; non-finite floats by name (JSON has none)."""
+    """Return the elements as JSON scalars that convert back exactly; non-finite floats by name (JSON has none)."""
     if data.dtype == object or data.dtype.kind in "biu":
         return data.reshape(-1).tolist()
     if data.dtype.name in ("int4", "uint4", "int2", "uint2"):

@@ -1,4 +1,4 @@
-"""Orders of open sizes that bounds alone do not show: `4 * n` bytes fit `(n + 15) // 16 * 64`."""
+"""Proofs of inequalities of open sizes that bounds alone do not decide: `4 * n` bytes fit `(n + 15) // 16 * 64`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from .polynomial import Atom, Extreme, Integer, Polynomial, Quotient, Symbol, bo
 from .sizes import Size, as_size
 
 MOST_TRIED = 500
-"""Expressions that are looked at before a proof is given up."""
+"""Expressions that are examined before a proof is given up."""
 
 
 def is_at_most(a: Size, b: Size) -> bool:
-    """Whether `a <= b` is certain for all sizes of the ranges. False says only that no proof was found."""
+    """Return whether `a <= b` provably holds for all sizes of the ranges. False only means that no proof was found."""
     return _is_natural(as_size(b - a), iter(range(MOST_TRIED)))
 
 
 def _is_natural(size: Integer, budget: Iterator[int]) -> bool:
-    """By bounds; or of something that is certainly less, or of both that it may be, in which one atom is replaced."""
+    """Return whether a size is proven to be at least 0: by its bounds, or by a case analysis that replaces one atom."""
     if bounds_of(size)[0] >= 0:
         return True
     if isinstance(size, int) or next(budget, None) is None:
@@ -26,7 +26,7 @@ def _is_natural(size: Integer, budget: Iterator[int]) -> bool:
 
 
 def _cases(size: Polynomial) -> Iterator[tuple[Integer, ...]]:
-    """Sets of expressions: where all of a set are natural, so is the size."""
+    """Yield sets of expressions: if all of a set are at least 0, so is the size."""
     atoms = dict.fromkeys(atom for monomial in size.terms for atom in monomial if not isinstance(atom, Symbol))
     quotients = [atom for atom in atoms if isinstance(atom, Quotient)]
     for atom in atoms:
@@ -43,7 +43,7 @@ def _cases(size: Polynomial) -> Iterator[tuple[Integer, ...]]:
 
 
 def _below(atom: Quotient, divisor: int, others: list[Quotient]) -> Iterator[tuple[Integer, int]]:
-    """Fractions that are no larger than a quotient: by other quotients that it is one of, or its dividend."""
+    """Yield fractions that are lower bounds of a quotient: by other quotients that nest in it, or its dividend."""
     for other in others:
         if other is not atom and isinstance(other.divisor, int) and divisor % other.divisor == 0:
             apart = atom.dividend - other.dividend
@@ -54,7 +54,7 @@ def _below(atom: Quotient, divisor: int, others: list[Quotient]) -> Iterator[tup
 
 
 def _sign_of(size: Polynomial, atom: Atom) -> int:
-    """1 where a smaller atom makes the size smaller for certain, -1 where a larger one does; 0 for neither."""
+    """Return 1 if the size certainly increases with the atom, -1 if it decreases, 0 if neither is certain."""
     signs = set()
     for monomial, factor in size.terms.items():
         if atom in monomial:
@@ -66,7 +66,7 @@ def _sign_of(size: Polynomial, atom: Atom) -> int:
 
 
 def _replaced(size: Polynomial, atom: Atom, numerator: Integer, denominator: int) -> Integer:
-    """The size with `numerator / denominator` in the place of an atom, times the denominator."""
+    """Return the size with `numerator / denominator` in place of an atom, times the denominator."""
     total: Integer = 0
     for monomial, factor in size.terms.items():
         rest = list(monomial)

@@ -1,8 +1,7 @@
 """Sizes of dimensions: integers, or expressions over named symbols with ranges (`polynomial`).
 
-To the type checker an expression is an integer, since what computes with integers computes with expressions as well;
-when the program runs it is none, so that nothing takes a number from it unseen:
-`range`, numpy and int() raise UndecidedError.
+To the type checker an expression is an integer, since code for integers works on expressions as well; at run time it is
+not, so that no code silently takes it for a number: `range`, numpy and int() raise UndecidedError.
 """
 
 from __future__ import annotations
@@ -32,38 +31,38 @@ __all__ = [
 
 
 def size_of(symbol: Symbol) -> Size:
-    """A symbol as a size."""
+    """Return a symbol as a size."""
     open_ = symbol.low < symbol.high or symbol.or_empty
     return _as_int(Polynomial({(symbol,): 1}) if open_ else symbol.low)
 
 
 def at(size: Size, values: Mapping[str, Size]) -> Size:
-    """The size with some symbols replaced, by name."""
+    """Return the size with some symbols replaced, by name."""
     return _as_int(polynomial.at(size, values))
 
 
 def over(size: Size, symbols: Mapping[str, Symbol]) -> Size:
-    """The same expression over symbols of other ranges, by name; nothing in it is decided by these."""
+    """Return the same expression over symbols with other ranges, by name; nothing is simplified by these."""
     return _as_int(polynomial.over(size, symbols))
 
 
 def perhaps_empty(size: Size) -> Size:
-    """The size over ranges that begin with 0 where a symbol may be that, which proofs leave out elsewhere."""
+    """Return the size over ranges that include 0 for symbols that may be 0, which proofs ignore otherwise."""
     return over(size, {s.name: replace(s, low=0) for s in symbols_of([size]) if s.or_empty})
 
 
 def if_any(symbol: Symbol) -> Size:
-    """1, but 0 where a symbol is 0, whatever its range says."""
+    """Return an expression that is 1, but 0 where a symbol is 0, whatever its range."""
     return _as_int(polynomial.if_any(symbol))
 
 
 def where_zero(size: Size) -> Size:
-    """A size that is 0 wherever this one is, without the larger or smaller of two where only one of them can be."""
+    """Return a simpler size that is 0 wherever this one is; see `polynomial.where_zero`."""
     return _as_int(polynomial.where_zero(size))
 
 
 def is_empty_without(size: Size, symbol: Symbol) -> bool:
-    """Whether a size is 0 where a symbol is; no for one that has no value there."""
+    """Return whether a size is 0 where a symbol is; False for one that has no value there."""
     try:
         return (not is_open(size) and size == 0) or at(size, {symbol.name: 0}) == 0
     except (UndecidedError, ZeroDivisionError):
@@ -71,56 +70,56 @@ def is_empty_without(size: Size, symbol: Symbol) -> bool:
 
 
 def is_open(size: object) -> bool:
-    """Whether it is an expression over symbols, which has no value before run time."""
+    """Return whether it is an expression over symbols, without a value before run time."""
     return isinstance(size, Polynomial)
 
 
 def as_size(value: Any) -> Size:
-    """An integer of any kind as a Python integer; an expression as it is."""
+    """Return an integer of any kind as a Python integer, an expression as it is."""
     return _as_int(value) if isinstance(value, Polynomial) else operator.index(value)
 
 
 def bounds_of(size: Size) -> tuple[int, int]:
-    """The least and the largest value that the ranges of its symbols allow."""
+    """Return bounds over the ranges of its symbols, not always tight."""
     return polynomial.bounds_of(size)
 
 
 def symbols_of(sizes: Iterable[object]) -> frozenset[Symbol]:
-    """The symbols in some sizes."""
+    """Return the symbols in some sizes."""
     return frozenset(s for size in sizes if isinstance(size, Polynomial) for s in size.symbols)
 
 
 def largest(a: Size, *others: Size) -> Size:
-    """The largest of some sizes, as an expression where that is open."""
+    """Return the maximum of some sizes, an expression where it is open."""
     for b in others:
         a = _as_int(polynomial.largest(a, b))
     return a
 
 
 def smallest(a: Size, *others: Size) -> Size:
-    """The smallest of some sizes, as an expression where that is open."""
+    """Return the minimum of some sizes, an expression where it is open."""
     for b in others:
         a = _as_int(polynomial.smallest(a, b))
     return a
 
 
 def ceil_div(size: Size, divisor: Size) -> Size:
-    """How many parts of `divisor` cover `size`."""
+    """Return `size / divisor` rounded up."""
     return (size + divisor - 1) // divisor
 
 
 def divisor_of(size: Size) -> int:
-    """The largest number that certainly divides a size, whatever its symbols are."""
+    """Return the largest constant that provably divides a size."""
     return math.gcd(*size.terms.values()) if isinstance(size, Polynomial) else abs(size)
 
 
 def divisors_of(sizes: Iterable[Size], symbol: Symbol) -> frozenset[int]:
-    """The numbers by which a symbol is divided in some sizes."""
+    """Return the numbers by which a symbol is divided in some sizes."""
     return frozenset(d for size in sizes if isinstance(size, Polynomial) for d in polynomial.divisors_of(size, symbol))
 
 
 def surely(condition: Callable[[], bool]) -> bool:
-    """Whether a condition holds for all sizes of the ranges; no where that is not known."""
+    """Return whether a condition is known to hold for all sizes of the ranges."""
     try:
         return bool(condition())
     except UndecidedError:
@@ -128,7 +127,7 @@ def surely(condition: Callable[[], bool]) -> bool:
 
 
 def typical(size: Size, values: Mapping[str, int]) -> int:
-    """The value of a size where symbols have these values. Raises IRError for a symbol without one."""
+    """Return the value of a size for these values of symbols. Raises IRError for a symbol without one."""
     value = at(size, values)
     if isinstance(value, Polynomial):
         raise IRError(f"size {size} has no value: symbols {', '.join(sorted(map(str, value.symbols)))} have none")
@@ -142,7 +141,7 @@ _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
 
 
 def parse_size(text: str, symbols: Mapping[str, Size]) -> Size:
-    """The size that `text` stands for, its names those of `symbols`. Raises IRError for what is no such expression."""
+    """Parse a size over `symbols`, by name. Raises IRError for a malformed one."""
     try:
         return _parsed(ast.parse(text.strip(), mode="eval").body, symbols)
     except (SyntaxError, KeyError, ValueError, TypeError) as error:

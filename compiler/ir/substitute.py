@@ -1,4 +1,4 @@
-"""A graph with open dimensions at some sizes: its symbols replaced in types and attributes."""
+"""Substitution of symbols in the types and attributes of a graph with open dimensions."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from .types import Dim, TensorType, Type
 
 
 def graph_at(graph: Graph, values: Mapping[str, Size]) -> Graph:
-    """A copy of the graph, nodes and values of the same names, in which symbols have these sizes."""
+    """Return a copy of the graph, with the same names, in which symbols have these sizes."""
     copy = graph.clone()
     put_sizes(copy, values)
     return copy
 
 
 def put_sizes(graph: Graph, values: Mapping[str, Size]) -> None:
-    """Let symbols of a graph, and of what is nested in it, have these sizes."""
+    """Replace symbols of a graph and its nested graphs by these sizes, in place."""
     _replace(graph, lambda size: at(size, values))
     graph.symbols = tuple(symbol for symbol in graph.symbols if symbol.name not in values)
 
 
 def sizes_given(graph: Graph, shapes: Sequence[Sequence[Dim] | None]) -> dict[str, int]:
-    """What the graph's symbols are for inputs of these shapes, as far as these have one for a dimension; None: unknown
-    rank.
+    """Return the values of the graph's symbols for inputs of these shapes, as far as dimensions determine them; None:
+    unknown rank.
     """
     found: dict[str, int] = {}
     symbols = {size_of(symbol): symbol.name for symbol in graph.symbols}
@@ -39,7 +39,7 @@ def sizes_given(graph: Graph, shapes: Sequence[Sequence[Dim] | None]) -> dict[st
 
 
 def change_ranges(graph: Graph, symbols: Mapping[str, Symbol]) -> None:
-    """Let the symbols of a graph, and of those nested in it, have other ranges; what is known of sizes stays."""
+    """Give the symbols of a graph and its nested graphs other ranges; sizes simplified earlier stay so."""
     _replace(graph, lambda size: over(size, symbols))
     for each in _graphs(graph):
         each.symbols = tuple(symbols.get(symbol.name, symbol) for symbol in each.symbols)
@@ -52,7 +52,7 @@ def _graphs(graph: Graph) -> Iterator[Graph]:
 
 
 def _replace(graph: Graph, replaced: Callable[[Size], Size]) -> None:
-    # Few types and sizes are those of most values.
+    # Most values share few types and sizes.
     new = cache(replaced)
     type_of = cache(lambda type_: _type_of(type_, new))
     for value in graph.inputs:
@@ -81,7 +81,7 @@ def _attribute_of(attribute: Any, new: Callable[[Size], Size]) -> Any:
 
 
 def data_at(data: Any, values: Mapping[str, Size]) -> Any:
-    """Frozen dataclasses, mappings and tuples of them, with symbols replaced in whatever sizes they hold."""
+    """Return data (frozen dataclasses, mappings and tuples of them) with symbols replaced in all sizes."""
     if is_open(data):
         return at(data, values)
     if isinstance(data, tuple):

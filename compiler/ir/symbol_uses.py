@@ -1,4 +1,4 @@
-"""Which symbols occur in a graph, which of them values determine, and which come to be in it."""
+"""Symbols that occur in a graph, that values determine, and that nodes introduce."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_SYMBOLS: Symbols = frozenset()
 
 
 def bodies_of(node: Node) -> list[Graph]:
-    """The graphs nested in a node."""
+    """Return the graphs nested in a node."""
     return [attr for attr in node.attrs.values() if isinstance(attr, Graph)]
 
 
@@ -28,7 +28,7 @@ def symbols_of_values(values: Iterable[Value]) -> Symbols:
 
 
 def symbols_of_node(node: Node) -> Symbols:
-    """All symbols that occur in a node, those of its results and of what is nested in it among them."""
+    """Return all symbols that occur in a node, including its results and nested graphs."""
     return symbols_of_values((*node.inputs, *node.outputs)).union(*map(_of_attribute, node.attrs.values()))
 
 
@@ -39,20 +39,20 @@ def _of_attribute(attribute: Any) -> Symbols:
 
 
 def symbols_within(graph: Graph) -> Symbols:
-    """All symbols that occur in a graph."""
+    """Return all symbols that occur in a graph."""
     claimed = symbols_of(claim.size for claim in graph.claims)
     return (symbols_of_values(graph.inputs) | claimed).union(*map(symbols_of_node, graph.nodes))
 
 
 def determined_by(values: Iterable[Value]) -> Symbols:
-    """The symbols that are a dimension by themselves."""
+    """Return the symbols that are a dimension by themselves."""
     dims = {d for v in values if isinstance(v.type, TensorType) for d in v.type.shape if is_open(d)}
     return frozenset(s for s in symbols_of(dims) if size_of(s) in dims)
 
 
 def made_by(node: Node, known: Symbols) -> Symbols:
-    """The symbols that a host or control node brings into the world: dimensions of its results, and of nothing that it
-    is given.
+    """Return the symbols that a host or control node introduces: dimensions of its results that none of its operands
+    has.
     """
     if kind_of(node.op) not in (Kind.HOST, Kind.CONTROL):
         return NO_SYMBOLS
@@ -60,11 +60,11 @@ def made_by(node: Node, known: Symbols) -> Symbols:
 
 
 REQUIRED = "host.Required"
-"""Ends a run whose sizes are not as the graph has them: it is there for that, not for its result."""
+"""Operator that ends a run whose sizes contradict the graph; kept for that effect, not for its result."""
 
 
 def remove_dead(graph: Graph) -> int:
-    """Remove nodes of whose results nothing is read, not their sizes either; how many these were."""
+    """Remove nodes of whose results neither values nor sizes are used; returns their number."""
     makers = _makers(graph)
     live = _live(graph, makers) if makers else None
     outputs, count = set(graph.outputs), 0

@@ -36,7 +36,7 @@ __all__ = ["INLINE_LIMIT", "constants_of", "digest", "fingerprint", "parse_graph
 
 
 def parse_graph(text: str, constants: Mapping[str, np.ndarray] | None = None) -> Graph:
-    """The graph that `text` describes. Raises TextError with line and column where it does not parse."""
+    """Parse a graph. Raises TextError with line and column where it does not parse."""
     parser = _Parser(text, constants or {})
     graph = parser.graph({})
     parser.skip()
@@ -133,7 +133,7 @@ class _Parser:
             return self.fail(str(error))
 
     def dimension(self) -> str:
-        """The text up to the comma or bracket after a dimension."""
+        """Consume and return a dimension, up to the comma or bracket after it."""
         self.skip()
         start, depth = self.at, 0
         while self.at < len(self.text) and (depth or self.text[self.at] not in ",]\n"):
@@ -156,7 +156,7 @@ class _Parser:
         return value
 
     def ranges(self) -> Iterator[Symbol]:
-        """The symbols in brackets."""
+        """Parse the symbols in brackets."""
         self.take("[")
         while self.peek() != "]":
             name = self.take()

@@ -1,4 +1,4 @@
-"""Type rules of the primitives: operand types and attributes to output types; all accept symbolic dimensions."""
+"""Type rules of the primitives: from operand types and attributes to output types; all accept symbolic dimensions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def _require(condition: bool, message: str) -> None:
 
 
 def _elementwise_any_rank(inputs: Sequence[Type], dtype: str) -> list[Type] | None:
-    """Element-wise operators also work on tensors of unknown rank, as host steps."""
+    """Return output types if an operand has unknown rank, on which element-wise operators work as host steps; else
+    None.
+    """
     if any(isinstance(t, AnyRankTensor) for t in inputs):
         return [AnyRankTensor(dtype)]
     return None
@@ -212,7 +214,9 @@ def slice_(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
 
 
 def _inside(start: Size, last: Size, step: int, dim: Size) -> bool:
-    """Whether places from `start` to `last` may lie in a dimension; of none of them, the last is before the first."""
+    """Return whether positions from `start` to `last` may lie in a dimension; an empty range has `last` before
+    `start`.
+    """
     lowest, highest = (start, last) if step > 0 else (last, start)
     return may_be_natural(lowest) and may_be_natural(dim - 1 - highest)
 

@@ -13,13 +13,13 @@ from .errors import IRError
 from .sizes import Size, as_size, is_open, size_of, symbols_of
 
 Dim: TypeAlias = "Size | str"
-"""A size, which may be an expression over symbols (`sizes`), or a name for what only a run can tell."""
+"""A size, which may be an expression over symbols (`sizes`), or a name for a size that only a run can tell."""
 Shape: TypeAlias = tuple[Dim, ...]
 
 UNKNOWN = "?"
-"""A dimension of which nothing is known at compile time; two of them need not be equal."""
+"""A dimension unknown at compile time; two of them need not be equal."""
 
-# Bits of one element, and the class that arithmetic rules care about.
+# Bits of one element, and its class in arithmetic rules.
 _DTYPES: dict[str, tuple[int, str]] = {
     "float64": (64, "float"),
     "float32": (32, "float"),
@@ -60,10 +60,10 @@ NUMPY_DTYPES = frozenset(
 
 
 HALVES = frozenset({"float16", "bfloat16"})
-"""Stored so; kernels compute with them in float32."""
+"""Storage types that kernels compute with in float32."""
 
 SMALL_FLOATS = frozenset({"float8_e4m3fn", "float8_e5m2"})
-"""Of 8 bits, that kernels convert, move and multiply; in registers they are float32, too."""
+"""8-bit floats that kernels convert, move and multiply; they are float32 in registers."""
 
 
 def is_dtype(name: str) -> bool:
@@ -71,7 +71,7 @@ def is_dtype(name: str) -> bool:
 
 
 def dtype_kind(dtype: str) -> str:
-    """One of float, int, uint, bool, complex, string."""
+    """Return the class of a dtype: float, int, uint, bool, complex or string."""
     return _DTYPES[dtype][1]
 
 
@@ -84,17 +84,19 @@ def is_integer(dtype: str) -> bool:
 
 
 def storage_bytes(dtype: str) -> int:
-    """Bytes one element takes in memory; sub-byte types are stored one element a byte, as ml_dtypes does."""
+    """Return the bytes that one element takes in memory; sub-byte types are stored one element a byte, as ml_dtypes
+    does.
+    """
     return max(1, _DTYPES[dtype][0] // 8)
 
 
 def compute_dtype(dtype: str) -> str:
-    """The dtype in which kernels compute with elements of `dtype`: smaller floats are widened to float32."""
+    """Return the dtype in which kernels compute with elements of `dtype`: smaller floats are widened to float32."""
     return "float32" if dtype in HALVES or dtype in SMALL_FLOATS else dtype
 
 
 def to_numpy_dtype(dtype: str) -> np.dtype:
-    """The numpy dtype that holds `dtype` (ml_dtypes supplies the ones numpy lacks; strings are objects)."""
+    """Return the numpy dtype that holds `dtype` (ml_dtypes supplies the ones numpy lacks; strings are objects)."""
     if dtype == "string":
         return np.dtype(object)
     if dtype in NUMPY_DTYPES:
@@ -118,7 +120,7 @@ def from_numpy_dtype(dtype: np.dtype) -> str:
 class TensorType:
     """A dense tensor. `shape` holds sizes, names of dimensions that only a run can tell, and `UNKNOWN`.
 
-    What follows from these is worked out once: planning asks for it millions of times.
+    Derived properties are cached: planning reads them millions of times.
     """
 
     dtype: str
@@ -154,7 +156,7 @@ class TensorType:
 
     @cached_property
     def static_shape(self) -> tuple[int, ...]:
-        """The shape as numbers; IRError if a dimension is none."""
+        """The shape as numbers; IRError if a dimension is not one."""
         if not self.is_static:
             raise IRError(f"shape {self} is not static; give the sizes with --shape NAME=…")
         return self.sizes
@@ -240,12 +242,12 @@ def is_sized_tensor(type_: Type) -> bool:
 
 
 def dims_compatible(a: Dim, b: Dim) -> bool:
-    """Whether two dimensions may denote the same size (what only a run can tell may be anything)."""
+    """Return whether two dimensions may denote the same size (one that only a run can tell may be anything)."""
     return isinstance(a, str) or isinstance(b, str) or may_be_equal(a, b)
 
 
 def types_compatible(a: Type, b: Type) -> bool:
-    """Whether a value of type `a` may stand where `b` is written; symbolic dimensions match anything."""
+    """Return whether a value of type `a` may be used where `b` is declared; symbolic dimensions match anything."""
     if isinstance(a, (TensorType, AnyRankTensor)) and isinstance(b, (TensorType, AnyRankTensor)):
         if a.dtype != b.dtype:
             return False
@@ -260,7 +262,9 @@ def types_compatible(a: Type, b: Type) -> bool:
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """numpy broadcasting; IRError if two known sizes clash. Open sizes are taken for equal; for 1 if they cannot be."""
+    """Return the shape by numpy broadcasting; IRError if two known sizes clash. Open sizes are assumed equal, or 1 if
+    they cannot be.
+    """
     rank = max((len(s) for s in shapes), default=0)
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     return tuple(_broadcast_dim(dims, shapes) for dims in zip(*padded, strict=True)) if rank else ()
@@ -280,7 +284,7 @@ def _broadcast_dim(dims: tuple[Dim, ...], shapes: tuple[Shape, ...]) -> Dim:
 
 
 def _may_be_1(size: Size) -> bool:
-    """Whether a size is a symbol that may be 1: then that is claimed, and it is 1 from then on. What is made of some
-    would be read as if it were longer.
+    """Return whether a size is a symbol that may be 1: if so, that is claimed, and it is 1 from then on. Derived
+    expressions do not count, as their operands would be read as if they were longer.
     """
     return any(size_of(symbol) == size for symbol in symbols_of([size])) and may_be_equal(size, 1)

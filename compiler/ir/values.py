@@ -1,4 +1,4 @@
-"""SSA values and the nodes that make and read them; `graph` keeps them in order."""
+"""SSA values, and the nodes that define and use them; `graph` keeps them in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Value:
 
     @property
     def uses(self) -> KeysView[tuple[Node, int]]:
-        """The readers and the positions of their operands at which they read this value, in order of first use."""
+        """The uses of this value, (node, operand position), in order of first use."""
         return self._uses.keys()
 
     @property
@@ -41,7 +41,7 @@ class Value:
 
     @property
     def dtype(self) -> str:
-        """The data type, also of a tensor whose rank is not known; IRError of what is no tensor."""
+        """The data type, also of a tensor of unknown rank; IRError for other values than tensors."""
         return self.type.dtype if isinstance(self.type, AnyRankTensor) else self.tensor_type.dtype
 
     @property
@@ -59,7 +59,7 @@ class Value:
 
 
 class Node:
-    """One operation. `origins` names the ONNX nodes it stems from; every rewrite keeps them."""
+    """One operation. `origins` names the ONNX nodes from which it stems; every rewrite preserves them."""
 
     __slots__ = ("attrs", "inputs", "name", "op", "origins", "outputs")
 

@@ -60,7 +60,7 @@ class Subject:
         return Subject(path.stem, graph, tuple(imported.output_names), context, backend, inputs)
 
     def compiled(self, plan: StitchPlan) -> Module:
-        """The model by a plan, ready to run."""
+        """Return the model by a plan, ready to run."""
         planned = Planned(self.graph, plan, self.output_names)
         assembled = assemble([planned], self.backend, keep_source=False, progress=lambda *_: None)
         contents = replace(assembled.contents, compiler_version=__version__)
@@ -77,7 +77,8 @@ class Times:
 
 
 def time_in_turns(modules: Sequence[Module], inputs: Inputs | None, rounds: int, most_s: float) -> list[Times]:
-    """Each module runs once a round, whole and with its launches timed, until the rounds or the seconds are over.
+    """Return each module runs once a round, whole and with its launches timed, until the rounds or the seconds are
+    over.
 
     Whatever slows the machine down for longer than a round slows all of them; the least counts.
     """
@@ -101,7 +102,9 @@ def time_in_turns(modules: Sequence[Module], inputs: Inputs | None, rounds: int,
 
 
 def why_other_results(module: Module, reference: Module, inputs: Inputs | None) -> str | None:
-    """Which output differs from that of another plan by more than rounding and its order explain; None if none does."""
+    """Return which output differs from that of another plan by more than rounding and its order explain; None if none
+    does.
+    """
     feeds = inputs if inputs is not None else make_inputs(reference, {}, seed=0)
     expected = reference.run(feeds)
     for name, found in module.run(feeds).items():
@@ -113,7 +116,7 @@ def why_other_results(module: Module, reference: Module, inputs: Inputs | None) 
 
 
 def records_of(subject: Subject, plan: StitchPlan, times: Times, machine: Machine) -> Iterator[Record]:
-    """A record for each structure and schedule of a plan: the least of the kernels that are alike.
+    """Yield a record for each structure and schedule of a plan: the least of the kernels that are alike.
 
     None for a plan whose launches lie in nested graphs, as these are not told apart in a profile.
     """

@@ -27,7 +27,7 @@ MOST_STEPS = 4
 
 
 def random_plan(graph: Graph, context: PassContext, seed: int) -> StitchPlan:
-    """A legal plan, its own for every seed, with the schedules that the context's model chooses."""
+    """Return a legal plan, its own for every seed, with the schedules that the context's model chooses."""
     random = Random(seed)
     rule = Shuffled(seed, random.choice((0.1, 0.3, 0.6)), forced=random.random() < 0.3)
     options = {**context.options, "planner": PLANNERS[seed % len(PLANNERS)]}
@@ -35,7 +35,7 @@ def random_plan(graph: Graph, context: PassContext, seed: int) -> StitchPlan:
 
 
 def with_random_schedules(graph: Graph, plan: StitchPlan, seed: int) -> StitchPlan:
-    """The plan with other schedules, the same for kernels of one structure."""
+    """Return the plan with other schedules, the same for kernels of one structure."""
     nodes = {node.name: node for node in graph.nodes}
     groups = tuple(_with_random_schedule(nodes, group, plan.target, seed) for group in plan.groups)
     return completed(replace(plan, groups=groups, launches=None, edges=None), graph)

@@ -55,7 +55,7 @@ def gelu(b: Builder, x: Value) -> Value:
 
 
 def tanh_gelu(b: Builder, x: Value) -> Value:
-    """The approximation of `gelu` by a hyperbolic tangent."""
+    """Return the approximation of `gelu` by a hyperbolic tangent."""
     cubic = b.add(x, b.mul(b.mul(b.mul(x, x), x), 0.044715))
     return _gated(b, x, b.emit("tanh", b.mul(cubic, sqrt(2.0 / pi))))
 
@@ -150,7 +150,7 @@ def convert_swiglu(ctx: Context) -> Value:
 def recurrent_activation(
     b: Builder, name: str, alpha: float | None, beta: float | None
 ) -> Callable[[Value], Value] | None:
-    """An activation of RNN, LSTM and GRU by its (lower-case) name, with ONNX's defaults for alpha and beta."""
+    """Return an activation of RNN, LSTM and GRU by its (lower-case) name, with ONNX's defaults for alpha and beta."""
 
     def given(value: float | None, default: float) -> float:
         return default if value is None else value

@@ -108,7 +108,7 @@ def convert_identity(ctx: Context) -> Value:
 
 
 def convert_dropout(ctx: Context) -> Converted:
-    """The identity: dropping is for training. With training_mode it draws random numbers, at run time."""
+    """Return the identity: dropping is for training. With training_mode it draws random numbers, at run time."""
     x = ctx.input(0)
     training = ctx.optional(2) if ctx.opset >= 12 else None
     if training is not None and bool(ctx.constant_of(2).reshape(())):

@@ -18,12 +18,12 @@ from .reductions import softmax
 
 
 def _heads_of(ctx: Context, x: Value, attribute: str) -> Value:
-    """[B, S, heads*D] as [B, heads, S, D]; operands of rank 4 are so already."""
+    """Return [B, S, heads*D] as [B, heads, S, D]; operands of rank 4 are so already."""
     return x if ctx.rank(x) == 4 else split_heads(ctx, x, attribute)
 
 
 def split_heads(ctx: Context, x: Value, attribute: str) -> Value:
-    """[B, S, heads*D] as [B, heads, S, D]; the attribute says how many heads."""
+    """Return [B, S, heads*D] as [B, heads, S, D]; the attribute says how many heads."""
     batch, length, width = ctx.shape(x)
     heads = ctx.attr(attribute)
     if heads <= 0 or width % heads:
@@ -32,7 +32,7 @@ def split_heads(ctx: Context, x: Value, attribute: str) -> Value:
 
 
 def joined_heads(b: Builder, x: Value) -> Value:
-    """[B, heads, S, D] as [B, S, heads*D]."""
+    """Return [B, heads, S, D] as [B, S, heads*D]."""
     batch, heads, length, depth = b.shape(x)
     return b.reshape(b.transpose(x, (0, 2, 1, 3)), (batch, length, heads * depth))
 
@@ -101,7 +101,7 @@ def _weights(ctx: Context, scores: Value, may_mask_rows: bool) -> Value:
 
 
 def _bias(ctx: Context, dtype: str, extent: tuple[int, int, int], past: int) -> tuple[Value | None, bool]:
-    """The sum of all masks as an additive bias, and whether a row may be masked as a whole."""
+    """Return the sum of all masks as an additive bias, and whether a row may be masked as a whole."""
     _, rows, columns = extent
     lengths = ctx.optional(6)
     parts = []
@@ -126,7 +126,7 @@ def _bias(ctx: Context, dtype: str, extent: tuple[int, int, int], past: int) -> 
 
 
 def _additive(ctx: Context, mask: Value, dtype: str) -> Value:
-    """A bool mask as 0 and -inf; other masks are additive already."""
+    """Return a bool mask as 0 and -inf; other masks are additive already."""
     if dtype_of(mask) != "bool":
         return ctx.cast(mask, dtype)
     kind = to_numpy_dtype(dtype)
@@ -134,7 +134,7 @@ def _additive(ctx: Context, mask: Value, dtype: str) -> Value:
 
 
 def _padded_mask(ctx: Context, mask: Value, columns: int) -> Value:
-    """A mask shorter than the keys hides the rest of them; one of width one is broadcast by the addition."""
+    """Return a mask shorter than the keys hides the rest of them; one of width one is broadcast by the addition."""
     rank = ctx.rank(mask)
     missing = columns - ctx.dim(mask, rank - 1)
     if missing <= 0:
@@ -148,7 +148,7 @@ def _padded_mask(ctx: Context, mask: Value, columns: int) -> Value:
 
 
 def _window(ctx: Context, offset: Value | int, rows: int, columns: int) -> Value | None:
-    """Which keys a query may see by position: none after it (causal), and none beyond the window's ends."""
+    """Return which keys a query may see by position: none after it (causal), and none beyond the window's ends."""
     causal = bool(ctx.attr("is_causal", 0))
     left, right = ctx.attr("left_window_size", -1), ctx.attr("right_window_size", -1)
     position = ctx.constant(np.arange(rows)[:, None], "int64")
@@ -189,7 +189,8 @@ def convert_rotary_embedding(ctx: Context) -> Value:
 
 
 def rotate(b: Builder, x: Value, cos: Value, sin: Value, rotated: int, interleaved: bool) -> Value:
-    """The first `rotated` elements of the last of four axes, turned pair by pair; cos and sin broadcast against pairs.
+    """Return the first `rotated` elements of the last of four axes, turned pair by pair; cos and sin broadcast against
+    pairs.
 
     A pair is an element of the first and one of the second half, or two neighbours if `interleaved`.
     """

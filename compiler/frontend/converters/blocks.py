@@ -32,7 +32,7 @@ def integers_in_blocks(codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray,
 def in_blocks(
     kind: str, codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, block: int
 ) -> Blocks | None:  # fmt: skip
-    """The same of codes of a format, uint8, one a byte."""
+    """Return the same of codes of a format, uint8, one a byte."""
     dtype = from_numpy_dtype(scales.dtype)
     form = BlockFormat(kind, block, dtype, zeros is not None, codes.shape[1])
     if dtype not in SCALES or form.problem is not None or 0 in codes.shape:
@@ -43,7 +43,9 @@ def in_blocks(
 
 
 def dequantised(b: Builder, blocks: Blocks | None, to: str, rounds: bool = False) -> Value | None:
-    """The weights as `to` [columns, depth]; None of none. rounds: what they multiply may be rounded to 8 bits."""
+    """Return the weights as `to` [columns, depth]; None of none. rounds: what they multiply may be rounded to 8
+    bits.
+    """
     if blocks is None:
         return None
     form, weights = blocks

@@ -13,7 +13,7 @@ HALVES = ("float16", "bfloat16")
 
 
 def unary(op: str) -> Callable[[Context], Value]:
-    """A converter that is one primitive of the first operand."""
+    """Return a converter that is one primitive of the first operand."""
 
     def convert(ctx: Context) -> Value:
         return ctx.emit(op, ctx.input(0))
@@ -34,7 +34,7 @@ def legacy_pair(ctx: Context) -> tuple[Value, Value]:
 
 
 def binary(op: str, *, swapped: bool = False) -> Callable[[Context], Value]:
-    """A converter that is one primitive of two operands; `swapped` exchanges them."""
+    """Return a converter that is one primitive of two operands; `swapped` exchanges them."""
 
     def convert(ctx: Context) -> Value:
         a, b = legacy_pair(ctx)
@@ -44,7 +44,9 @@ def binary(op: str, *, swapped: bool = False) -> Callable[[Context], Value]:
 
 
 def axes_of(ctx: Context, input_index: int, since: int, rank: int) -> tuple[int, ...] | None:
-    """Axes from the attribute `axes`, or since opset `since` from an operand; normalised, None if not given."""
+    """Return the axes from the attribute `axes`, or since opset `since` from an operand; normalised, None if not
+    given.
+    """
     if ctx.opset < since:
         axes = ctx.attr("axes", None)
     else:
@@ -53,7 +55,7 @@ def axes_of(ctx: Context, input_index: int, since: int, rank: int) -> tuple[int,
 
 
 def channel_shape(ctx: Context, x: Value, value: Value) -> Value:
-    """A per-channel vector shaped so that it broadcasts against x[N, C, ...]."""
+    """Return a per-channel vector shaped so that it broadcasts against x[N, C, ...]."""
     (count,) = ctx.shape(value)
     return ctx.reshape(value, (count, *(1,) * (ctx.rank(x) - 2)))
 

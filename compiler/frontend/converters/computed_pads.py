@@ -17,7 +17,7 @@ from .indexing import along_axis
 
 
 def must_be_computed(pad: Entry) -> bool:
-    """Whether only a run can tell a pad, or whether it crops."""
+    """Return whether only a run can tell a pad, or whether it crops."""
     if isinstance(pad, Element):
         return True
     low, high = bounds_of(pad)
@@ -58,7 +58,7 @@ def _padded(ctx: Context, x: Value, axis: int, ends: tuple[Entry, Entry], mode: 
 
 
 def _mirrored(ctx: Context, place: Value, last: Value, before: Value, after: Value) -> Value:
-    """Places of what lies beyond the ends: mirrored there, to and fro, between what negative pads leave."""
+    """Return the places of what lies beyond the ends: mirrored there, to and fro, between what negative pads leave."""
     first = ctx.maximum(ctx.sub(0, before), 0)
     most = ctx.sub(ctx.minimum(ctx.add(last, after), last), first)
     period = ctx.maximum(ctx.mul(most, 2), 1)

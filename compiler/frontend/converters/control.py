@@ -63,7 +63,7 @@ def _settled(
     tail: Sequence[Type],
     results_from: int,
 ) -> tuple[Graph, list[Value], list[Type]]:
-    """The body converted for state types that hold in every iteration, its captures, and those types.
+    """Return the body converted for state types that hold in every iteration, its captures, and those types.
 
     The formal inputs are `head`, the state, `tail`; the new state begins at output `results_from`. A dimension or rank
     that changes from one iteration to the next becomes unknown.
@@ -80,7 +80,7 @@ def _settled(
 
 
 def _trip_count(max_trip: Value | None, condition: Value | None, body: Graph) -> int | str:
-    """How often the body runs, if that is certain: a constant count, and no condition that ends it before."""
+    """Return how often the body runs, if that is certain: a constant count, and no condition that ends it before."""
     if max_trip is None or max_trip.data is None:
         return UNKNOWN
     count = max(0, int(max_trip.data.reshape(())))
@@ -91,7 +91,7 @@ def _trip_count(max_trip: Value | None, condition: Value | None, body: Graph) ->
 
 
 def _final_type(initial: Type, always: Type, result: Type, trips: int | str) -> Type:
-    """What a carried value is after the loop: the body's result if it ran, else what went in.
+    """Return what a carried value is after the loop: the body's result if it ran, else what went in.
 
     An optional that the body turns into its element counts as an element: ONNX gives the loop the type of the result.
     """

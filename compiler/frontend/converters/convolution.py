@@ -29,7 +29,7 @@ class Window:
     groups: int = 1
 
     def attrs(self) -> dict[str, Any]:
-        """The attributes that conv, conv_transpose and window_reduce have in common."""
+        """Return the attributes that conv, conv_transpose and window_reduce have in common."""
         return {
             "strides": self.strides,
             "before": self.before,
@@ -39,7 +39,7 @@ class Window:
         }
 
     def extent(self, axis: int) -> int:
-        """Elements from the first to the last tap."""
+        """Return the elements from the first to the last tap."""
         return (self.kernel[axis] - 1) * self.dilations[axis] + 1
 
     def conv(self, b: Builder, x: Value, w: Value, out_dtype: str | None = None) -> Value:
@@ -77,8 +77,8 @@ def window_of(ctx: Context, x: Value, kernel: Sequence[int]) -> Window:
 
 
 def same_padding(size: Size, stride: int, extent: int) -> Size:
-    """What makes windows of `extent` start at every place that is a multiple of the stride. It is never negative where
-    neighbouring windows touch, whatever the size is: there is nothing to compare then.
+    """Return what makes windows of `extent` start at every place that is a multiple of the stride. It is never negative
+    where neighbouring windows touch, whatever the size is: there is nothing to compare then.
     """
     missing = (ceil_div(size, stride) - 1) * stride + extent - size
     if is_open(missing) and extent >= stride:
@@ -175,7 +175,7 @@ def convert_col2im(ctx: Context) -> Value:
 
 
 def window_of_attributes(ctx: Context, kernel: Sequence[int]) -> Window:
-    """The window of a node without automatic padding."""
+    """Return the window of a node without automatic padding."""
     spatial = len(kernel)
     pads = tuple(ctx.attr("pads", (0,) * (2 * spatial)))
     strides, dilations = (tuple(ctx.attr(name, (1,) * spatial)) for name in ("strides", "dilations"))

@@ -74,7 +74,7 @@ def flatten(ctx: Context) -> Sequence[Value]:
 
 
 def _product(dims: Sequence[Dim]) -> Dim:
-    """The number of elements, or the one symbol among ones."""
+    """Return the number of elements, or the one symbol among ones."""
     rest = [d for d in dims if d != 1]
     if len(rest) == 1:
         return rest[0]
@@ -137,7 +137,7 @@ def slice_(ctx: Context) -> Sequence[Value]:
 
 
 def _most(vector: Value) -> int | None:
-    """The most elements that a vector can have, as far as that is known."""
+    """Return the most elements that a vector can have, as far as that is known."""
     if not isinstance(vector.type, TensorType) or not vector.type.is_sized:
         return length_of(vector)
     most = bounds_of(prod(vector.type.sizes))[1]

@@ -27,7 +27,7 @@ BLOCK = 1024
 
 
 def places_of_true(b: Builder, mask: Value) -> Value:
-    """Where a mask, which is no scalar, is true: int64 [rank, found], in row-major order."""
+    """Return where a mask, which is no scalar, is true: int64 [rank, found], in row-major order."""
     counts = b.emit("tally", mask, block=BLOCK)
     ends = b.emit("cumulative", counts, axis=0, reducer="sum", exclusive=False, reverse=False)
     blocks = b.dim(ends, 0)
@@ -37,8 +37,8 @@ def places_of_true(b: Builder, mask: Value) -> Value:
 
 
 def _as_size(b: Builder, count: Value, most: Size, ends: Value) -> tuple[Value, Size]:
-    """A count, [1], that is known when it has been computed, as a size from then on; and the running totals that end
-    with it, once it is sure that there is room for what they say.
+    """Return a count, [1], that is known when it has been computed, as a size from then on; and the running totals that
+    end with it, once it is sure that there is room for what they say.
     """
     hint = f"{b.origins[-1] if b.origins else 'found'}"
     with taken_sizes() as taken:
@@ -68,7 +68,7 @@ def non_zero(ctx: Context) -> Value:
 
 
 def is_true(b: Builder, x: Value) -> Value:
-    """Whether elements are not zero; NaN is not."""
+    """Return whether elements are not zero; NaN is not."""
     return x if dtype_of(x) == "bool" else b.emit("logical_not", b.equal(x, 0))
 
 
@@ -116,27 +116,29 @@ def _distinct_slices(b: Builder, x: Value, axis: int, ascending: bool) -> tuple[
 
 
 def _differ_from_before(b: Builder, rows: Value) -> Value:
-    """Whether sorted rows differ from the one before."""
+    """Return whether sorted rows differ from the one before."""
     differ = b.emit("logical_not", _same_as_before(b, rows))
     count = b.reduce("sum", b.cast(differ, "int32"), (1,), keepdims=False)
     return b.emit("logical_or", b.less(0, count), b.equal(b.iota(b.dim(rows, 0)), 0))
 
 
 def _in_order(b: Builder, flat: Value) -> tuple[Value, Value]:
-    """The elements in ascending order, and where they were; of equal ones the first comes first."""
+    """Return the elements in ascending order, and where they were; of equal ones the first comes first."""
     keys = b.cast(flat, "uint8") if dtype_of(flat) == "bool" else flat
     values, places = b.emit_many("top_k", [keys], {"k": b.dim(flat, 0), "axis": 0, "largest": False})
     return values, places
 
 
 def _is_first(b: Builder, keys: Value) -> Value:
-    """Whether sorted elements differ from the one before."""
+    """Return whether sorted elements differ from the one before."""
     differ = b.emit("logical_not", _same_as_before(b, keys))
     return b.emit("logical_or", differ, b.equal(b.iota(b.dim(keys, 0)), 0))
 
 
 def _same_as_before(b: Builder, entries: Value) -> Value:
-    """Whether elements are equal to those of the entry before, zeros of the first one. One NaN is like another."""
+    """Return whether elements are equal to those of the entry before, zeros of the first one. One NaN is like
+    another.
+    """
     rest = (0,) * (b.rank(entries) - 1)
     before = b.slice_axis(b.pad(entries, (1, *rest), (0, *rest)), 0, 0, b.dim(entries, 0))
     same = b.equal(entries, before)
@@ -146,7 +148,8 @@ def _same_as_before(b: Builder, entries: Value) -> Value:
 
 
 def _distinct(b: Builder, entries: Value, is_first: Value, places: Value, ascending: bool) -> tuple[Value, ...]:
-    """What Unique gives: distinct entries, their first places, which of them each entry is, and how often they occur.
+    """Return what Unique gives: distinct entries, their first places, which of them each entry is, and how often they
+    occur.
 
     is_first, places: of entries in ascending order, whether they differ from the one before, and where they were.
     """
@@ -172,7 +175,7 @@ def _running(b: Builder, mask: Value) -> Value:
 
 
 def _put(b: Builder, size: Size, places: Value, values: Value) -> Value:
-    """int64 [size] with values at these places, each of which is there once."""
+    """Return int64 [size] with values at these places, each of which is there once."""
     zeros = b.full((size,), 0, "int64")
     return b.emit("scatter_elements", zeros, places, values, axis=0, reduction="none")
 

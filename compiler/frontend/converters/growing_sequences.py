@@ -34,8 +34,8 @@ class LoopParts:
 
 
 def scanned_sequences(ctx: Context, loop: LoopParts) -> list[Value] | None:
-    """The final state of a loop all of whose state is sequences that it appends to, and, if it needs one, a number that
-    counts its turns. None for any other loop; the body is as before then.
+    """Return the final state of a loop all of whose state is sequences that it appends to, and, if it needs one, a
+    number that counts its turns. None for any other loop; the body is as before then.
     """
     body, count = loop.body, len(loop.carried)
     state, results = body.inputs[2 : 2 + count], body.outputs[1 : 1 + count]
@@ -61,7 +61,7 @@ def scanned_sequences(ctx: Context, loop: LoopParts) -> list[Value] | None:
 
 
 def rows_of(sequence: Value) -> Value | None:
-    """The tensor whose parts along its first axis are the elements of a sequence."""
+    """Return the tensor whose parts along its first axis are the elements of a sequence."""
     node = sequence.producer
     if node is None or node.op != "host.SplitToSequence" or len(node.inputs) != 1:
         return None
@@ -75,7 +75,9 @@ def _as_sequence(ctx: Context, rows: Value) -> Value:
 
 
 def _appended(body: Graph, first: Value, before: Value, after: Value) -> Value | None:
-    """What a turn appends to a sequence that is empty at first and that nothing else reads; its shape is known."""
+    """Return what a turn appends to a sequence that is empty at first and that nothing else reads; its shape is
+    known.
+    """
     insert = after.producer
     if first.producer is None or first.producer.op != "host.SequenceEmpty" or insert is None:
         return None
@@ -117,7 +119,7 @@ def _counted(ctx: Context, loop: LoopParts, place: int) -> Value | None:
 
 
 def _outside(ctx: Context, loop: LoopParts, value: Value) -> Value | None:
-    """What a value of the body is that the body does not compute."""
+    """Return what a value of the body is that the body does not compute."""
     captured = loop.body.inputs[2 + len(loop.carried) :]
     if value in captured:
         return loop.captures[captured.index(value)]
@@ -125,7 +127,7 @@ def _outside(ctx: Context, loop: LoopParts, value: Value) -> Value | None:
 
 
 def _other(node: Node | None, op: str, operand: Value) -> Value | None:
-    """The other operand of an operator of two."""
+    """Return the other operand of an operator of two."""
     if node is None or node.op != op or operand not in node.inputs:
         return None
     return node.inputs[1 - list(node.inputs).index(operand)]
@@ -145,7 +147,7 @@ def _is_positive(value: Value) -> bool | None:
 
 
 def _size(value: Value) -> Size | str:
-    """A single integer, as far as it is known."""
+    """Return a single integer, as far as it is known."""
     if value.data is not None:
         return int(value.data.reshape(()))
     made = value.producer

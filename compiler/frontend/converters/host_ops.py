@@ -45,7 +45,7 @@ def non_max_suppression(ctx: Context) -> Sequence[Value]:
 
 
 def _suppressed(ctx: Context) -> Sequence[Value]:
-    """A kernel finds what is kept of each class; then all of it is put together."""
+    """Return a kernel finds what is kept of each class; then all of it is put together."""
     most, overlap, least = (ctx.optional(i) for i in (2, 3, 4))
     centers = bool(ctx.attr("center_point_box", 0))
     operands = (

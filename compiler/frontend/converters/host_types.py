@@ -14,7 +14,7 @@ TensorLike = TensorType | AnyRankTensor
 
 
 def join_types(a: Type, b: Type) -> Type:
-    """The least type that covers both: dimensions that differ are unknown, ranks that differ too.
+    """Return the least type that covers both: dimensions that differ are unknown, ranks that differ too.
 
     Raises IRError if no type does: dtypes differ, or one is a sequence and the other a tensor.
     """
@@ -40,7 +40,7 @@ def _join_optionals(a: Type, b: Type) -> Type:
 
 
 def join_all(types: Iterable[Type]) -> Type:
-    """`join_types` over one or more types."""
+    """Return `join_types` over one or more types."""
     first, *rest = types
     for other in rest:
         first = join_types(first, other)
@@ -48,7 +48,7 @@ def join_all(types: Iterable[Type]) -> Type:
 
 
 def stacked(size: Dim, element: Type) -> Type:
-    """The tensor type of `size` elements along a new first axis."""
+    """Return the tensor type of `size` elements along a new first axis."""
     if isinstance(element, TensorType):
         return TensorType(element.dtype, (size, *element.shape))
     if isinstance(element, AnyRankTensor):
@@ -57,7 +57,7 @@ def stacked(size: Dim, element: Type) -> Type:
 
 
 def unknown_tensor(dtype: str, rank: int | None) -> TensorLike:
-    """A tensor of which only the rank is known, or not even that."""
+    """Return a tensor of which only the rank is known, or not even that."""
     return AnyRankTensor(dtype) if rank is None else TensorType(dtype, (UNKNOWN,) * rank)
 
 
@@ -66,14 +66,14 @@ def rank_or_none(value: Value) -> int | None:
 
 
 def length_of(value: Value) -> int | None:
-    """The number of elements of a vector operand, if it is known."""
+    """Return the number of elements of a vector operand, if it is known."""
     if not isinstance(value.type, TensorType) or not value.type.is_static:
         return None
     return value.type.num_elements
 
 
 def with_unknown(value: Value, axes: Iterable[int] | None) -> TensorLike:
-    """The type of `value` with these axes unknown (None: all); negative axes count from the end."""
+    """Return the type of `value` with these axes unknown (None: all); negative axes count from the end."""
     if not isinstance(value.type, TensorType):
         return AnyRankTensor(dtype_of(value))
     rank = value.type.rank
@@ -82,7 +82,9 @@ def with_unknown(value: Value, axes: Iterable[int] | None) -> TensorLike:
 
 
 def resized(value: Value, changes: Mapping[int, Any], size_of: Callable[[int, Any], int]) -> TensorLike:
-    """The type of `value` with `size_of(size, change)` along the changed axes where the size is known, else unknown."""
+    """Return the type of `value` with `size_of(size, change)` along the changed axes where the size is known, else
+    unknown.
+    """
     if not isinstance(value.type, TensorType):
         return AnyRankTensor(dtype_of(value))
     shape = list(value.type.shape)
@@ -94,14 +96,14 @@ def resized(value: Value, changes: Mapping[int, Any], size_of: Callable[[int, An
 
 
 def constant_ints(value: Value | None) -> tuple[int, ...] | None:
-    """The numbers in a constant operand, None if it is absent or not constant."""
+    """Return the numbers in a constant operand, None if it is absent or not constant."""
     if value is None or value.data is None:
         return None
     return tuple(int(v) for v in value.data.reshape(-1))
 
 
 def ints_operand(ctx: Context, index: int, attribute: str) -> Value | None:
-    """An operand that older opsets give as an attribute of ints; None if there is neither."""
+    """Return an operand that older opsets give as an attribute of ints; None if there is neither."""
     given = ctx.optional(index)
     if given is not None or not ctx.has_attr(attribute):
         return given
@@ -110,12 +112,12 @@ def ints_operand(ctx: Context, index: int, attribute: str) -> Value | None:
 
 
 def present(ctx: Context, *names: str) -> dict[str, Any]:
-    """Those of the node's attributes that are given, by name."""
+    """Return those of the node's attributes that are given, by name."""
     return {name: ctx.attr(name) for name in names if ctx.has_attr(name)}
 
 
 def operands(ctx: Context, values: Sequence[Value | None]) -> list[Value]:
-    """Operands of a host step: absent ones at the end are left off, others become `host.none`."""
+    """Return the operands of a host step: absent ones at the end are left off, others become `host.none`."""
     given = list(values)
     while given and given[-1] is None:
         given.pop()
@@ -125,7 +127,7 @@ def operands(ctx: Context, values: Sequence[Value | None]) -> list[Value]:
 def tensor_step(
     ctx: Context, name: str, values: Sequence[Value | None], types: Sequence[Type], /, **attrs: Any
 ) -> tuple[Value, ...]:
-    """A host step on tensors, evaluated at once if all its operands are constants."""
+    """Return a host step on tensors, evaluated at once if all its operands are constants."""
     folds = all(v is None or v.is_constant for v in values)
     if folds:
         return fold_step(ctx, name, values, attrs)
@@ -133,7 +135,9 @@ def tensor_step(
 
 
 def fold_step(ctx: Context, name: str, values: Sequence[Value | None], attrs: dict[str, Any]) -> tuple[Value, ...]:
-    """The results of a host step on constants, as constants. Raises IRError if the operator has no result for them."""
+    """Return the results of a host step on constants, as constants. Raises IRError if the operator has no result for
+    them.
+    """
     from tilestitch.compiler.ir import reference
     from tilestitch.runtime.host import HostError
 

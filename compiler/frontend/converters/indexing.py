@@ -13,7 +13,7 @@ from ..context import Context, Versioned
 
 
 def along_axis(b: Builder, vector: Value, axis: int, rank: int) -> Value:
-    """A vector shaped so that it broadcasts along one axis of a tensor of that rank."""
+    """Return a vector shaped so that it broadcasts along one axis of a tensor of that rank."""
     size = b.dim(vector, 0)
     return b.reshape(vector, tuple(size if i == axis else 1 for i in range(rank)))
 
@@ -70,7 +70,7 @@ def convert_one_hot(ctx: Context) -> Value:
 
 
 def reverse_sequence(b: Builder, x: Value, lengths: Value, batch_axis: int, time_axis: int) -> Value:
-    """The first lengths[i] elements along `time_axis` of batch entry i in reverse order, the rest as it is."""
+    """Return the first lengths[i] elements along `time_axis` of batch entry i in reverse order, the rest as it is."""
     shape = b.shape(x)
     time = along_axis(b, b.iota(shape[time_axis]), time_axis, len(shape))
     length = along_axis(b, b.cast(lengths, "int64"), batch_axis, len(shape))

@@ -56,7 +56,7 @@ def convert_label_encoder(ctx: Context) -> Value:
 
 
 def _labels(ctx: Context, what: str) -> tuple[list[Any], str, Any]:
-    """The keys or values, their dtype, and the standard's default for it."""
+    """Return the keys or values, their dtype, and the standard's default for it."""
     if ctx.has_attr(f"{what}_tensor"):
         data = ctx.attr(f"{what}_tensor")
         dtype = ctx.constant(data).dtype
@@ -73,7 +73,7 @@ def _plain(value: Any) -> Any:
 
 
 def convert_label_encoder_1(ctx: Context) -> Value:
-    """The first form: texts and their places in one list."""
+    """Return the first form: texts and their places in one list."""
     texts = list(ctx.attr("classes_strings"))
     return _between(ctx, texts, list(range(len(texts))))
 
@@ -105,7 +105,7 @@ def convert_one_hot_encoder(ctx: Context) -> Value:
 
 
 def class_labels(ctx: Context, names: tuple[str, str]) -> tuple[list[Any], str]:
-    """The classes of a classifier, from one of two attributes, of integers and of texts, and their dtype."""
+    """Return the classes of a classifier, from one of two attributes, of integers and of texts, and their dtype."""
     for name, dtype in zip(names, ("int64", "string"), strict=True):
         if ctx.has_attr(name) and len(ctx.attr(name)):
             return list(ctx.attr(name)), dtype
@@ -113,7 +113,7 @@ def class_labels(ctx: Context, names: tuple[str, str]) -> tuple[list[Any], str]:
 
 
 def labelled(ctx: Context, place: Value, labels: Sequence[Any], dtype: str) -> Value:
-    """The label of each place in `labels`."""
+    """Return the label of each place in `labels`."""
     if dtype == "string":
         return look_up(ctx, place, list(range(len(labels))), labels, "", dtype)
     return ctx.gather(ctx.constant(np.array(labels, np.int64)), place, 0)

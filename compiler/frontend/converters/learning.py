@@ -38,7 +38,7 @@ def convert_scaler(ctx: Context) -> Value:
 
 
 def _a_feature(ctx: Context, name: str, x: Value) -> Value:
-    """An attribute of one number for each feature, or for all, in the dtype of x."""
+    """Return an attribute of one number for each feature, or for all, in the dtype of x."""
     values = ctx.attr(name)
     features = ctx.shape(x)[-1]
     if len(values) not in (1, features):
@@ -98,7 +98,9 @@ def transformed(ctx: Context, scores: Value, how: str) -> Value:
 
 
 def _softmax_of_others(ctx: Context, scores: Value) -> Value:
-    """The softmax of scores that are not 0, which stay 0. As in ONNX Runtime, 0 is what lies within 1e-7 of it."""
+    """Return the softmax of scores that are not 0, which stay 0. As in ONNX Runtime, 0 is what lies within 1e-7 of
+    it.
+    """
     is_zero = ctx.less_equal(ctx.emit("abs", scores), 1e-7)
     powers = ctx.emit("exp", ctx.sub(scores, ctx.reduce("max", scores, (1,))))
     powers = ctx.select(is_zero, 0.0, powers)
@@ -107,7 +109,7 @@ def _softmax_of_others(ctx: Context, scores: Value) -> Value:
 
 
 def largest(ctx: Context, scores: Value) -> Value:
-    """The place of the first largest score of each row."""
+    """Return the place of the first largest score of each row."""
     return ctx.emit("arg_max", scores, axis=1, keepdims=False, select_last=False)
 
 

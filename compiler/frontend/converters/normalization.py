@@ -25,7 +25,9 @@ def centred(b: Builder, x: Value, axes: Sequence[int]) -> tuple[Value, Value, Va
 
 
 def _stash(ctx: Context, x: Value) -> Value:
-    """The operand in the dtype of the statistics (`stash_type`, float32 unless said otherwise); wider floats stay."""
+    """Return the operand in the dtype of the statistics (`stash_type`, float32 unless said otherwise); wider floats
+    stay.
+    """
     stash = elem_dtype(ctx.attr("stash_type", 1))
     return ctx.cast(x, stash) if dtype_of(x) in HALVES else x
 
@@ -117,7 +119,7 @@ def convert_simplified_layer_norm(ctx: Context) -> Converted:
 
 
 def _rms_norm(ctx: Context) -> tuple[Value, Value]:
-    """The result and the inverse of the root mean square."""
+    """Return the result and the inverse of the root mean square."""
     x, scale = ctx.input(0), ctx.input(1)
     axes = tuple(range(ctx.axis(x, ctx.attr("axis", -1)), ctx.rank(x)))
     wide = _stash(ctx, x)

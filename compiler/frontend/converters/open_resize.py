@@ -20,10 +20,10 @@ from .indexing import along_axis
 
 
 def places_dtype(mode: str, nearest_mode: str) -> str:
-    """What places are computed in. Where neighbours are weighted, it is what ONNX Runtime and PyTorch take, too: in an
-    image of 400 columns the weights of these differ by 4e-5 from exact ones. Which element is the nearest is not to
-    depend on rounding: it is found from the sides, as in PyTorch, and from the scale where that is not their quotient.
-    Before operator set 11 it is what ONNX Runtime makes of the scale.
+    """Return what places are computed in. Where neighbours are weighted, it is what ONNX Runtime and PyTorch take, too:
+    in an image of 400 columns the weights of these differ by 4e-5 from exact ones. Which element is the nearest is not
+    to depend on rounding: it is found from the sides, as in PyTorch, and from the scale where that is not their
+    quotient. Before operator set 11 it is what ONNX Runtime makes of the scale.
     """
     return "float64" if mode == "nearest" and nearest_mode != BEFORE_11 else "float32"
 
@@ -46,7 +46,7 @@ along an axis that becomes shorter, and down along others.
 
 
 def scaled_size(ctx: Context, size: Size, scale: float | Value) -> Size:
-    """The floor of what float32 has for an open size times a number.
+    """Return the floor of what float32 has for an open size times a number.
 
     A number that is known is taken for the simplest fraction that it is the nearest float32 of, as 0.7 is of 7 / 10:
     products that are no integers are further from one than floats round, and those that are round to it. Where the
@@ -130,7 +130,7 @@ def _source_places(ctx: Context, how: OpenAxis, coordinates: str, dtype: str) ->
 
 
 def _unless_rounded(ctx: Context, length: Value, out: Value) -> Value:
-    """The length, or the size if it is that but for rounding."""
+    """Return the length, or the size if it is that but for rounding."""
     is_size = ctx.equal(ctx.cast(length, "float32"), ctx.cast(out, "float32"))
     return ctx.select(is_size, out, length)
 
@@ -158,7 +158,7 @@ def _linear(ctx: Context, distance: Value) -> Value:
 
 
 def _cubic(ctx: Context, x: Value, a: object, tap: int) -> Value:
-    """The taps next to a place are at most 1 away from it, the others 1 to 2."""
+    """Return the taps next to a place are at most 1 away from it, the others 1 to 2."""
     assert isinstance(a, float)
     if tap in (0, 1):
         return ctx.add(ctx.mul(ctx.mul(ctx.sub(ctx.mul(x, a + 2), a + 3), x), x), 1.0)

@@ -16,7 +16,7 @@ from .convolution import Window
 
 
 def _first_places(ctx: Context, window: Window, axis: int, steps: Size, rank: int) -> Value:
-    """Where the windows begin along one spatial axis, in the padding below 0; of the rank of the images."""
+    """Return where the windows begin along one spatial axis, in the padding below 0; of the rank of the images."""
     places = ctx.sub(ctx.mul(ctx.iota(steps), window.strides[axis]), ctx.size(window.before[axis]))
     return ctx.reshape(places, tuple(steps if i == axis + 2 else 1 for i in range(rank)))
 
@@ -25,7 +25,7 @@ def open_counts(
     ctx: Context, images: Sequence[Size], results: Sequence[Size], window: Window,
     padding: tuple[Sequence[Size], Sequence[Size]],
 ) -> Value:  # fmt: skip
-    """The number of taps of each window, at least 1, that meet the image or this padding before and after it."""
+    """Return the number of taps of each window, at least 1, that meet the image or this padding before and after it."""
     lines = []
     for axis, (before, after) in enumerate(zip(*padding, strict=True)):
         first = _first_places(ctx, window, axis, results[2 + axis], len(images))
@@ -35,15 +35,15 @@ def open_counts(
 
 
 def _taps_before(ctx: Context, first: Value, end: Size, window: Window, axis: int) -> Value:
-    """How many taps of the windows that begin at `first` lie before `end`."""
+    """Return how many taps of the windows that begin at `first` lie before `end`."""
     dilation, taps = window.dilations[axis], window.kernel[axis]
     reach = ctx.clamp(ctx.sub(ctx.size(end), first), 0, taps * dilation)
     return reach if dilation == 1 else ctx.div(ctx.add(reach, dilation - 1), dilation)
 
 
 def open_places(ctx: Context, best: Value, images: Sequence[Size], window: Window, column_major: bool) -> Value:
-    """Places in the flattened images of the taps `best`, which count row-major; a tap in the padding has that of the
-    next one inside.
+    """Return the places in the flattened images of the taps `best`, which count row-major; a tap in the padding has
+    that of the next one inside.
     """
     spatial, steps = images[2:], ctx.shape(best)[2:]
     total = _image_places(ctx, images)
@@ -58,7 +58,7 @@ def open_places(ctx: Context, best: Value, images: Sequence[Size], window: Windo
 
 
 def _image_places(ctx: Context, images: Sequence[Size]) -> Value:
-    """Where each channel of each image begins."""
+    """Return where each channel of each image begins."""
     batch, channels, *spatial = images
     numbers = ctx.reshape(ctx.iota(batch * channels), (batch, channels, *(1,) * len(spatial)))
     return ctx.mul(numbers, ctx.size(prod(spatial)))

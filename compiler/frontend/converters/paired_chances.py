@@ -20,7 +20,7 @@ _RESIDUAL = 0.005
 
 
 def joined_chances(ctx: Context, first: Value, members: np.ndarray, classes: int) -> Value:
-    """The chance of each class [rows, classes], float32.
+    """Return the chance of each class [rows, classes], float32.
 
     first: of each pair of classes the chance of the first one [rows, pairs]. members: the classes of each pair.
     """
@@ -66,7 +66,7 @@ def _turn(ctx: Context, rows: int, classes: int) -> Graph:
 
 
 def _pass(inner: Builder, chances: Value, curvature: Value, slopes: Value, least: Value, classes: int) -> Value:
-    """Moves the chance of one class after the other to where the sum is least, and scales all to a total of 1."""
+    """Move the chance of one class after the other to where the sum is least, and scales all to a total of 1."""
     for one in range(classes):
         row = inner.squeeze(inner.slice_axis(curvature, 1, one, one + 1), (1,))
         own, slope = (inner.slice_axis(of, 1, one, one + 1) for of in (row, slopes))

@@ -26,8 +26,8 @@ MOST_SLICES = 32
 
 
 def _pool_window(ctx: Context, x: Value) -> Window:
-    """The node's window; with `ceil_mode`, padded at the end for the last partial window of each axis, which may be the
-    only one.
+    """Return the node's window; with `ceil_mode`, padded at the end for the last partial window of each axis, which may
+    be the only one.
 
     A window that would start beyond the operand and its leading padding is not opened.
     """
@@ -57,8 +57,8 @@ def _pool_window(ctx: Context, x: Value) -> Window:
 
 
 def _window_reduce(ctx: Context, x: Value, window: Window, reducer: str) -> Value:
-    """`after` may be negative when ceil_mode drops a window: the operand is then cut. Where that depends on open sizes,
-    it is not: no window reaches what would be cut off.
+    """Return `after` may be negative when ceil_mode drops a window: the operand is then cut. Where that depends on open
+    sizes, it is not: no window reaches what would be cut off.
     """
     after = list(window.after)
     for i, pad in enumerate(after):
@@ -70,7 +70,7 @@ def _window_reduce(ctx: Context, x: Value, window: Window, reducer: str) -> Valu
 
 
 def _taps(low: int, high: int, window: Window, axis: int, steps: int) -> np.ndarray:
-    """How many taps of each window position fall into [low, high) along one axis."""
+    """Return how many taps of each window position fall into [low, high) along one axis."""
     starts = np.arange(steps)[:, None] * window.strides[axis] - window.before[axis]
     places = starts + np.arange(window.kernel[axis]) * window.dilations[axis]
     return ((places >= low) & (places < high)).sum(1)
@@ -81,7 +81,7 @@ def convert_average_pool(ctx: Context) -> Value:
 
 
 def average_pool(ctx: Context, x: Value) -> Value:
-    """The averages of the node's windows over x[N, C, spatial..]; that of no elements, in the padding, is 0."""
+    """Return the averages of the node's windows over x[N, C, spatial..]; that of no elements, in the padding, is 0."""
     window = _pool_window(ctx, x)
     total = _window_reduce(ctx, x, window, "sum")
     spatial = len(window.kernel)
@@ -106,7 +106,7 @@ def average_pool(ctx: Context, x: Value) -> Value:
 
 
 def max_pool(ctx: Context, x: Value) -> Value:
-    """The largest of each of the node's windows over x[N, C, spatial..]."""
+    """Return the largest of each of the node's windows over x[N, C, spatial..]."""
     return _window_reduce(ctx, x, _pool_window(ctx, x), "max")
 
 
@@ -118,7 +118,8 @@ def convert_max_pool(ctx: Context) -> Converted:
 
 
 def _max_with_indices(ctx: Context, x: Value, window: Window) -> list[Value | None]:
-    """Each tap is a layer of its own, of the padded operand; the best one's place is looked up in a constant table.
+    """Return each tap is a layer of its own, of the padded operand; the best one's place is looked up in a constant
+    table.
 
     The first tap is also the best where nothing is larger than the padding: its place is that of the window's first
     element.
@@ -154,7 +155,7 @@ def _max_with_indices(ctx: Context, x: Value, window: Window) -> list[Value | No
 
 
 def _sliced(ctx: Context, x: Value, window: Window, starts: Sequence[tuple[int, ...]], steps: Sequence[int]) -> Value:
-    """[taps, batch, channels, positions...]: a strided slice for each tap."""
+    """Return [taps, batch, channels, positions...]: a strided slice for each tap."""
     batch = ctx.shape(x)[:2]
     strides = (1, 1, *window.strides)
     layers = [ctx.emit("slice", x, starts=(0, 0, *s), steps=strides, sizes=(*batch, *steps)) for s in starts]
@@ -162,7 +163,7 @@ def _sliced(ctx: Context, x: Value, window: Window, starts: Sequence[tuple[int, 
 
 
 def _gathered(ctx: Context, x: Value, window: Window, starts: Sequence[tuple[int, ...]], steps: Sequence[int]) -> Value:
-    """The same in a few nodes, however many taps there are: each axis becomes taps by positions."""
+    """Return the same in a few nodes, however many taps there are: each axis becomes taps by positions."""
     batch, rank = ctx.shape(x)[:2], len(steps)
     for i in range(rank):
         taps = np.arange(window.kernel[i])[:, None] * window.dilations[i]
@@ -184,7 +185,9 @@ def _lowest(dtype: str) -> np.ndarray:
 
 
 def _places_table(ctx: Context, places: Sequence[Sequence[np.ndarray]], spatial: Sequence[int]) -> np.ndarray:
-    """[taps, 1, 1, positions...]: index of each tap in its flattened image, row- or (storage_order) column-major."""
+    """Return [taps, 1, 1, positions...]: index of each tap in its flattened image, row- or (storage_order)
+    column-major.
+    """
     strides = (
         [prod(spatial[:i]) for i in range(len(spatial))]
         if ctx.attr("storage_order", 0)

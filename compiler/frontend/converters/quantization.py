@@ -49,7 +49,7 @@ def is_zero(value: Value | None) -> bool:
 
 
 def along(ctx: Context, x: Value, parameter: Value, axis: int, block_size: int) -> Value:
-    """A scale or zero point shaped to broadcast against x: per tensor, per axis, or repeated over blocks."""
+    """Return a scale or zero point shaped to broadcast against x: per tensor, per axis, or repeated over blocks."""
     rank = ctx.rank(parameter)
     if rank == 0:
         return parameter
@@ -204,7 +204,7 @@ def integer_matmul(ctx: Context, a: Value, b: Value, a_zero: Value | None, b_zer
 
 
 def _row_vector(ctx: Context, zero_point: Value) -> Value:
-    """A zero point per row ([M]) as a column; scalars and [.., M, 1] as they are."""
+    """Return a zero point per row ([M]) as a column; scalars and [.., M, 1] as they are."""
     wide = ctx.cast(zero_point, "int32")
     return ctx.reshape(wide, (*ctx.shape(wide), 1)) if ctx.rank(wide) == 1 and ctx.shape(wide) != (1,) else wide
 
@@ -267,7 +267,7 @@ def _without_zero_point(ctx: Context, w: Value, zero: Value, spread: Value) -> t
 
 
 def _per_filter(ctx: Context, parameter: Value, w: Value) -> Value:
-    """A scalar, or one entry a filter, shaped to broadcast against w[O, C, k...]."""
+    """Return a scalar, or one entry a filter, shaped to broadcast against w[O, C, k...]."""
     shape = ctx.shape(parameter)
     if shape in ((), (1,)):
         return ctx.reshape(parameter, ())
@@ -284,7 +284,7 @@ def convert_qlinear_conv(ctx: Context) -> Value:
 
 
 def qlinear_conv(ctx: Context, x: Value) -> Value:
-    """The node's convolution of x[N, C, spatial..], which is its first operand, perhaps with other axes."""
+    """Return the node's convolution of x[N, C, spatial..], which is its first operand, perhaps with other axes."""
     x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (ctx.input(i) for i in range(1, 8))
     bias = ctx.optional(8)
     acc = integer_conv(ctx, x, w, x_zero, w_zero, conv_window(ctx, x, w))

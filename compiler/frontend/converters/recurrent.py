@@ -44,7 +44,7 @@ class Layer:
     linear_before_reset: bool
 
     def functions(self, b: Builder, direction: int) -> list[Callable[[Value], Value]]:
-        """The activation functions of one direction, emitting through `b`."""
+        """Return the activation functions of one direction, emitting through `b`."""
         count = len(self.activations) // len(self.directions)
         chosen = self.activations[direction * count : (direction + 1) * count]
         functions = [recurrent_activation(b, name.lower(), alpha, beta) for name, alpha, beta in chosen]

@@ -213,7 +213,7 @@ def resample_open(ctx: Context, x: Value, sampling: Sampling, axes: Mapping[int,
 
 
 def _one_of(ctx: Context, name: str, default: str, known: Collection[str]) -> str:
-    """An attribute that names one of `known`."""
+    """Return an attribute that names one of `known`."""
     given: str = ctx.attr(name, default)
     if given not in known:
         raise ctx.fail(f"{name} is {given!r}, none of {', '.join(known)}")
@@ -295,7 +295,7 @@ def _scales(ctx: Context, given: Value) -> list[Scale]:
 
 
 def _scaled(ctx: Context, size: int, scale: Scale) -> int:
-    """The floor of the product in float32, as ONNX's inference of shapes has it: 3 times 40 / 3 is 40."""
+    """Return the floor of the product in float32, as ONNX's inference of shapes has it: 3 times 40 / 3 is 40."""
     assert scale is not None
     if scale == 1.0:
         return size

@@ -25,14 +25,14 @@ Tap = tuple[Value, Value]
 
 
 def linear_taps(b: Builder, place: Value) -> list[Tap]:
-    """The two neighbours of real-valued places."""
+    """Return the two neighbours of real-valued places."""
     low = b.emit("floor", place)
     fraction = b.sub(place, low)
     return [(low, b.sub(1.0, fraction)), (b.add(low, 1.0), fraction)]
 
 
 def cubic_taps(b: Builder, place: Value, a: float = -0.75) -> list[Tap]:
-    """The four neighbours of real-valued places, with Keys' cubic kernel."""
+    """Return the four neighbours of real-valued places, with Keys' cubic kernel."""
     low = b.emit("floor", place)
     t = b.sub(place, low)
 
@@ -48,7 +48,7 @@ def cubic_taps(b: Builder, place: Value, a: float = -0.75) -> list[Tap]:
 
 
 def zero_outside(b: Builder, tap: Tap, size: int) -> Tap:
-    """The tap with its place inside [0, size) and no weight where it was not."""
+    """Return the tap with its place inside [0, size) and no weight where it was not."""
     place, weight = tap
     within = b.less(place, measure(b, size, place))
     inside = b.emit("logical_and", b.less_equal(b.like(0.0, place), place), within)
@@ -60,7 +60,7 @@ def clamp_place(b: Builder, place: Value, size: int) -> Value:
 
 
 def measure(b: Builder, size: int, like: Value) -> Operand:
-    """A size to compute with, of the dtype of `like` where it is open."""
+    """Return a size to compute with, of the dtype of `like` where it is open."""
     return b.size(size, dtype_of(like)) if is_open(size) else float(size)
 
 
@@ -83,7 +83,7 @@ def weighted_gather(b: Builder, image: Value, sizes: Sequence[int], taps: Sequen
 
 
 def _flat_places(b: Builder, places: Sequence[Value], sizes: Sequence[int]) -> Value:
-    """Places in the flattened image; 0 for NaN, whose weight is NaN, too, or zero."""
+    """Return the places in the flattened image; 0 for NaN, whose weight is NaN, too, or zero."""
     strides = [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
     if not any(map(is_open, strides)):
         flat = reduce(b.add, (b.mul(place, float(stride)) for place, stride in zip(places, strides, strict=True)))
@@ -169,7 +169,9 @@ def _grid_taps(b: Builder, place: Value, size: int, mode: str, padding: str, ali
 
 
 def convert_affine_grid(ctx: Context) -> Value:
-    """The places of a regular grid on [-1, 1] under the affine maps theta[N, k, k+1]; the last coordinate is x."""
+    """Return the places of a regular grid on [-1, 1] under the affine maps theta[N, k, k+1]; the last coordinate is
+    x.
+    """
     theta = ctx.input(0)
     sizes = ctx.ints_of(1)[2:]
     lines = []
@@ -223,7 +225,7 @@ def _pooled_type(ctx: Context) -> TensorType:
 
 
 def _regions(ctx: Context) -> dict[str, Any]:
-    """The attributes of roi_align."""
+    """Return the attributes of roi_align."""
     half_pixel = ctx.opset >= 16 and ctx.attr("coordinate_transformation_mode", "half_pixel") == "half_pixel"
     return {
         "mode": ctx.attr("mode", "avg"), "size": (ctx.attr("output_height", 1), ctx.attr("output_width", 1)),
@@ -235,7 +237,9 @@ def _regions(ctx: Context) -> dict[str, Any]:
 def _pooled_samples(
     ctx: Context, image: Value, sizes: Sequence[int], taps: Sequence[Sequence[Tap]], shape: tuple[int, ...]
 ) -> Value:
-    """The samples of each bin averaged; mode `max` takes the largest of all weighted neighbours, as ONNX defines it."""
+    """Return the samples of each bin averaged; mode `max` takes the largest of all weighted neighbours, as ONNX defines
+    it.
+    """
     if ctx.attr("mode", "avg") == "avg":
         return ctx.mean(ctx.reshape(weighted_gather(ctx, image, sizes, taps), shape), (3, 5), keepdims=False)
     best: Value | None = None
@@ -264,7 +268,7 @@ def _roi_taps(ctx: Context, place: Value, size: int) -> list[Tap]:
 
 
 def convert_max_roi_pool(ctx: Context) -> Value:
-    """The maximum over a grid of bins in each region [batch, x1, y1, x2, y2]; an empty bin is zero."""
+    """Return the maximum over a grid of bins in each region [batch, x1, y1, x2, y2]; an empty bin is zero."""
     x, rois = ctx.input(0), ctx.input(1)
     _, channels, height, width = ctx.shape(x)
     count = ctx.shape(rois)[0]
@@ -328,7 +332,7 @@ def convert_deform_conv(ctx: Context) -> Value:
 
 
 def _regular_places(ctx: Context, window: Window, axis: int, out: Sequence[int]) -> Value:
-    """[1, taps, out...]: where each tap would read along `axis` without displacement."""
+    """Return [1, taps, out...]: where each tap would read along `axis` without displacement."""
     tap = np.indices(window.kernel)[axis].reshape(-1, *(1,) * len(out)) * window.dilations[axis]
     start = np.indices(out)[axis] * window.strides[axis] - window.before[axis]
     places = tap + start

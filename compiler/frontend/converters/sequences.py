@@ -66,7 +66,9 @@ def concat_from_sequence(ctx: Context) -> Value | Sequence[Value]:
 
 
 def _joined(ctx: Context, rows: Value, axis: int, new_axis: bool) -> Value:
-    """Elements that lie one after the other along the first axis, joined along one of their own, or along a new one."""
+    """Return the elements that lie one after the other along the first axis, joined along one of their own, or along a
+    new one.
+    """
     rank = ctx.rank(rows) - (0 if new_axis else 1)
     place = normalize_axis(axis, rank)
     moved = ctx.transpose(rows, (*range(1, place + 1), 0, *range(place + 1, ctx.rank(rows))))
@@ -106,7 +108,7 @@ def split_to_sequence(ctx: Context) -> Sequence[Value]:
 
 
 def _part_size(size: int | str, split: Value | None) -> int | str:
-    """The size of every part, if all have the same."""
+    """Return the size of every part, if all have the same."""
     if split is None:
         return 1
     sizes = constant_ints(split)

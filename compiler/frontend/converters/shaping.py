@@ -34,8 +34,9 @@ def convert_reshape(ctx: Context) -> Value:
 
 
 def _reshaped(ctx: Context, x: Value, target: Sequence[int]) -> Value:
-    """Where numbers of elements are equal by a claim only, dimensions beside each other, as few as can be, become one
-    of what is left of the operand's, so that indices can be computed, and are cut to what the model says: the same.
+    """Return where numbers of elements are equal by a claim only, dimensions beside each other, as few as can be,
+    become one of what is left of the operand's, so that indices can be computed, and are cut to what the model says:
+    the same.
     """
     count = x.tensor_type.num_elements if isinstance(x.type, TensorType) and x.type.is_sized else 0
     if not any(map(is_open, (count, *target))) or prod(target) == count:
@@ -52,7 +53,7 @@ def _reshaped(ctx: Context, x: Value, target: Sequence[int]) -> Value:
 
 
 def _kept_sizes(ctx: Context, x: Value, target: list[int]) -> list[int]:
-    """A zero keeps the operand's size; a symbolic size can be kept as the one -1."""
+    """Return a zero keeps the operand's size; a symbolic size can be kept as the one -1."""
     if 0 not in target:
         return target
     rank = ctx.rank(x)
@@ -73,7 +74,7 @@ def _kept_sizes(ctx: Context, x: Value, target: list[int]) -> list[int]:
 
 
 def _resolved(x: Value, target: Sequence[int]) -> Sequence[int]:
-    """The -1 of a target shape as a number where the operand's size is known (with zero-sized operands too)."""
+    """Return the -1 of a target shape as a number where the operand's size is known (with zero-sized operands too)."""
     if -1 not in target or not isinstance(x.type, TensorType) or not x.type.is_sized:
         return target
     rest = prod(d for d in target if d != -1)
@@ -223,7 +224,7 @@ def _check_repeatable(ctx: Context, x: Value, before: Sequence[int], after: Sequ
 
 
 def _crops_all(ctx: Context, x: Value, before: Sequence[int], after: Sequence[int]) -> bool:
-    """Whether negative pads remove more than an axis has, so that they remove padding of its other end, too."""
+    """Return whether negative pads remove more than an axis has, so that they remove padding of its other end, too."""
     pairs = zip(before, after, strict=True)
     return any(min(h, 0) + min(t, 0) < -ctx.dim(x, a) for a, (h, t) in enumerate(pairs) if h < 0 or t < 0)
 
@@ -231,7 +232,7 @@ def _crops_all(ctx: Context, x: Value, before: Sequence[int], after: Sequence[in
 def _only_padding(
     ctx: Context, x: Value, before: Sequence[int], after: Sequence[int], mode: str, fill: Value | None
 ) -> Value:
-    """The result where no element of the operand is left."""
+    """Return the result where no element of the operand is left."""
     shape = tuple(h + d + t for h, d, t in zip(before, ctx.shape(x), after, strict=True))
     if min(shape) < 0:
         raise ctx.fail(f"pads {(*before, *after)} leave a negative size of an operand of type {x.type}; crop less")
@@ -379,7 +380,7 @@ def convert_constant(ctx: Context) -> Value:
 
 
 def _dense(ctx: Context) -> np.ndarray:
-    """A sparse constant (COO, indices linear or per coordinate) written out."""
+    """Return a sparse constant (COO, indices linear or per coordinate) written out."""
     from ..tensors import to_array
 
     sparse = ctx.attr("sparse_value")
@@ -413,7 +414,7 @@ def convert_range(ctx: Context) -> Value:
 
 
 def _open_range(ctx: Context, start: Size, limit: Size, step: Size) -> Value:
-    """A range of integers whose ends are sizes."""
+    """Return a range of integers whose ends are sizes."""
     if is_open(step) or step == 0:
         raise NotStatic(f"the step of the range is {step}")
     count = largest(0, ceil_div(limit - start, step) if step > 0 else ceil_div(start - limit, -step))
@@ -424,7 +425,7 @@ def _open_range(ctx: Context, start: Size, limit: Size, step: Size) -> Value:
 
 
 def _open_range_of_floats(ctx: Context) -> Value:
-    """A range of floats whose ends are sizes, as numbers or with a part after the point."""
+    """Return a range of floats whose ends are sizes, as numbers or with a part after the point."""
     ends = [fractions_of(ctx.input(i)) for i in range(3)]
     known = [end.item() for end in ends if end is not None]
     if len(known) < 3:
@@ -450,7 +451,7 @@ def convert_eye_like(ctx: Context) -> Value:
 
 
 def convert_trilu(ctx: Context) -> Value:
-    """Keeps one triangle; the diagonal `k` may be a run-time value."""
+    """Keep one triangle; the diagonal `k` may be a run-time value."""
     x, k = ctx.input(0), ctx.optional(1)
     rank = ctx.rank(x)
     if rank < 2:

@@ -101,7 +101,9 @@ def _apply_any_rank(ctx: Context, matrices: Transform, real: Value, imaginary: V
 
 
 def _inverse_real(ctx: Context, real: Value, imaginary: Value | None, length: int) -> Value:
-    """A real signal from one half of its spectrum: the other half is the conjugate, so inner bins count twice."""
+    """Return a real signal from one half of its spectrum: the other half is the conjugate, so inner bins count
+    twice.
+    """
     last = ctx.rank(real) - 1
     bins = min(ctx.dim(real, last), length // 2 + 1)
     twice = np.full(bins, 2.0)

@@ -47,7 +47,7 @@ def cuts_of(x: Value, starts: Value, ends: Value, axes: Value | None, steps: Val
 
 
 def sizes_after(cuts: Mapping[int, Cut], x: TensorType, hint: str) -> tuple[Dim, ...]:
-    """The sizes of a slice as far as they are known; those of at most a known number of elements are symbols."""
+    """Return the sizes of a slice as far as they are known; those of at most a known number of elements are symbols."""
     sizes = list(x.shape)
     for axis, cut in cuts.items():
         sizes[axis] = _size_after(cut, x.shape[axis], f"{hint}_{axis}")
@@ -74,7 +74,7 @@ def _numbers(cut: Cut) -> tuple[int, int, int] | None:
 
 
 def _takes_one(cut: Cut, size: Size) -> bool:
-    """Whether no second element is taken from a dimension of this size."""
+    """Return whether no second element is taken from a dimension of this size."""
     if isinstance(cut.step, Element) or is_open(cut.step) or cut.step < 1:
         return False
     if cut.step == cut.ahead == 1 or cut.step >= bounds_of(size)[1]:
@@ -83,7 +83,8 @@ def _takes_one(cut: Cut, size: Size) -> bool:
 
 
 def element_of_slice(b: Builder, value: Value, squeezed: Sequence[int]) -> Value | None:
-    """What is left of a slice that takes one element along each of these axes, without them; None if it is no such.
+    """Return what is left of a slice that takes one element along each of these axes, without them; None if it is no
+    such.
 
     A Squeeze fails where there is no element: so does a Gather from the place after the last one.
     """
@@ -113,7 +114,7 @@ def _takes_all(cut: Cut, size: Size) -> bool:
 
 
 def _place(b: Builder, cut: Cut, size: Size) -> Value:
-    """Where the element lies, `size` if there is none."""
+    """Return where the element lies, `size` if there is none."""
     count = b.size(size)
     first = _from_begin(b, element(b, cut.start), count)
     last = cut.end
@@ -123,7 +124,7 @@ def _place(b: Builder, cut: Cut, size: Size) -> Value:
 
 
 def _from_begin(b: Builder, at: Value, count: Value) -> Value:
-    """The end of a slice, at least 0, where negative ones count from the end of the dimension."""
+    """Return the end of a slice, at least 0, where negative ones count from the end of the dimension."""
     counted = b.emit("maximum", b.add(at, count), b.constant(0, "int64"))
     return b.select(b.less(at, 0), counted, at)
 

@@ -12,7 +12,7 @@ LONGEST = 10**9
 
 
 def taken_elements(size: Size, start: Size, end: Size, step: Size) -> tuple[Size, Size]:
-    """Where a slice of a dimension begins, and how many elements it takes.
+    """Return where a slice of a dimension begins, and how many elements it takes.
 
     One that goes backwards from before the dimension begins with its first element, other than numpy's (ONNX, Slice).
     """
@@ -28,7 +28,7 @@ def taken_elements(size: Size, start: Size, end: Size, step: Size) -> tuple[Size
 
 
 def _place(at: Size, size: Size, first: Size, last: Size) -> Size:
-    """The end of a slice. One that is open is taken to lie in a dimension of known size, which is claimed."""
+    """Return the end of a slice. One that is open is taken to lie in a dimension of known size, which is claimed."""
     low, high = bounds_of(at)
     if not is_open(at) and at >= LONGEST and may_be_natural(at - last):
         return last

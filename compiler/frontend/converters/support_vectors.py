@@ -33,7 +33,7 @@ def convert_svm_regressor(ctx: Context) -> Value:
 
 
 def _kernel(ctx: Context, x: Value, vectors: np.ndarray) -> Value:
-    """How near each row of x [rows, features] is to each vector: [rows, vectors]."""
+    """Return how near each row of x [rows, features] is to each vector: [rows, vectors]."""
     kind = ctx.attr("kernel_type", "LINEAR")
     gamma, shift, degree = ctx.attr("kernel_params", (0.0, 0.0, 3.0))
     if kind == "RBF":
@@ -145,14 +145,14 @@ def _rho(ctx: Context, pairs: Pairs) -> Value:
 
 
 def _votes(ctx: Context, scores: Value, pairs: Pairs) -> Value:
-    """How many pairs each class wins [rows, classes]: the first of a pair where the score is above 0."""
+    """Return how many pairs each class wins [rows, classes]: the first of a pair where the score is above 0."""
     won = np.eye(pairs.classes, dtype=np.float32)[pairs.members]
     first = ctx.expand_dims(ctx.less(0.0, scores), (2,))
     return ctx.reduce("sum", ctx.select(first, ctx.constant(won[:, 0]), ctx.constant(won[:, 1])), (1,), False)
 
 
 def _chances(ctx: Context, scores: Value, pairs: Pairs) -> Value:
-    """The chance of each class [rows, classes]."""
+    """Return the chance of each class [rows, classes]."""
     slope, shift = (_of_each_pair(ctx, name, pairs) for name in ("prob_a", "prob_b"))
     first = ctx.sigmoid(ctx.emit("neg", ctx.add(ctx.mul(scores, slope), shift)))
     return joined_chances(ctx, ctx.clamp(first, _LEAST_CHANCE, 1 - _LEAST_CHANCE), pairs.members, pairs.classes)

@@ -48,7 +48,7 @@ class Trees:
         return int(self.heights[self.roots].max(initial=0))
 
     def reached(self) -> np.ndarray:
-        """Which nodes some root leads to."""
+        """Return which nodes some root leads to."""
         seen, new = np.zeros(len(self.modes), bool), np.unique(self.roots)
         while new.size:
             seen[new] = True
@@ -58,7 +58,8 @@ class Trees:
 
 
 def uniform(trees: Trees, features: int, dtype: np.dtype[Any]) -> Trees:
-    """The same trees with tests that NaN fails, of two modes: LEQ and EQ. Features from `features` on are those of -x.
+    """Return the same trees with tests that NaN fails, of two modes: LEQ and EQ. Features from `features` on are those
+    of -x.
 
     x > s is -x <= -t of the next number t. Where NaN passes, the opposite test leads to the other child. Only of EQ
     there may be some left that NaN passes. `splits` become numbers of `dtype`, which x has.
@@ -86,7 +87,7 @@ def uniform(trees: Trees, features: int, dtype: np.dtype[Any]) -> Trees:
 
 
 def _next(splits: np.ndarray, way: float) -> np.ndarray:
-    """The neighbours that way, NaN of infinite ones: nothing lies beyond."""
+    """Return the neighbours that way, NaN of infinite ones: nothing lies beyond."""
     return np.where(splits == way, np.nan, np.nextafter(splits, np.array(way, splits.dtype)))
 
 

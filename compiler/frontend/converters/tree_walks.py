@@ -25,7 +25,7 @@ FEW = 3
 
 
 def scores_of(ctx: Context, x: Value, trees: Trees, aggregate: str) -> Value:
-    """What the leaves that rows of x [rows, features] reach add up to: float64 [rows, targets]."""
+    """Return what the leaves that rows of x [rows, features] reach add up to: float64 [rows, targets]."""
     check_trees(ctx, x, trees)
     if trees.depth > DEEPEST:
         raise ctx.fail(f"a tree asks more than {DEEPEST} tests, or goes in circles; make it less deep")
@@ -45,7 +45,7 @@ def scores_of(ctx: Context, x: Value, trees: Trees, aggregate: str) -> Value:
 
 
 def _of_few(ctx: Context, x: Value, trees: Trees) -> Value:
-    """Weights of the leaves that rows reach [targets, rows, trees, 1]. Trees lie next to each other."""
+    """Return the weights of the leaves that rows reach [targets, rows, trees, 1]. Trees lie next to each other."""
     walk = walk_of(trees)
     x = x if walk.last < ctx.dim(x, 1) else _both_signs(ctx, x)
     at = ctx.constant(np.arange(len(trees.roots), dtype=np.int32)[None])
@@ -64,7 +64,7 @@ def _both_signs(ctx: Context, x: Value) -> Value:
 
 
 def _of_blocks(ctx: Context, x: Value, trees: Trees) -> Value:
-    """Weights of the leaves that rows reach [targets, blocks, trees, rows of a block]."""
+    """Return the weights of the leaves that rows reach [targets, blocks, trees, rows of a block]."""
     tops = tops_of(trees, ctx.dim(x, 1))
     walk = walk_of(replace(trees, roots=tops.exits.reshape(-1)))
     x = _both_signs(ctx, _in_blocks(ctx, x))
@@ -86,15 +86,15 @@ def _in_blocks(ctx: Context, x: Value) -> Value:
 
 
 def _exits_left(ctx: Context, x: Value, tops: Tops) -> Value:
-    """The bits of exits that no test of theirs clears [blocks, trees, rows of a block]."""
+    """Return the bits of exits that no test of theirs clears [blocks, trees, rows of a block]."""
     value = ctx.gather(x, ctx.constant(tops.features), 1)
     passed = ctx.less_equal(value, ctx.constant(tops.splits[:, :, None]))
     return ctx.reduce("and", ctx.select(passed, -1, ctx.constant(tops.masks[:, :, None])), (2,), False)
 
 
 def _first_bit(ctx: Context, word: Value) -> Value:
-    """The place of the lowest bit of an int32 that is not 0: by the exponent of the float that has this bit's value,
-    which is 127 more.
+    """Return the place of the lowest bit of an int32 that is not 0: by the exponent of the float that has this bit's
+    value, which is 127 more.
     """
     lowest = ctx.emit("bitwise_and", word, ctx.emit("neg", word))
     bits = ctx.emit("bit_cast", ctx.cast(lowest, "float32"), to="int32")
@@ -105,7 +105,7 @@ def _first_bit(ctx: Context, word: Value) -> Value:
 
 
 def check_trees(ctx: Context, x: Value, trees: Trees) -> None:
-    """Refuses tables that do not belong together, and numbers of what is not there: below 0 they would be others."""
+    """Refuse tables that do not belong together, and numbers of what is not there: below 0 they would be others."""
     count, features = len(trees.modes), ctx.dim(x, 1)
     for what, table in (("features", trees.features), ("values", trees.splits), ("answers for NaN", trees.missing)):
         if len(table) != count:
@@ -120,7 +120,7 @@ def check_trees(ctx: Context, x: Value, trees: Trees) -> None:
 
 
 def _step(ctx: Context, x: Value, walk: Walk, at: Value) -> Value:
-    """Where rows are after the tests of the nodes where they are."""
+    """Return where rows are after the tests of the nodes where they are."""
     word = ctx.gather(ctx.constant(walk.words), at, 0)
     value = _asked(ctx, x, walk, word)
     split = ctx.gather(ctx.constant(walk.splits), at, 0)
@@ -135,7 +135,9 @@ def _step(ctx: Context, x: Value, walk: Walk, at: Value) -> Value:
 
 
 def _asked(ctx: Context, x: Value, walk: Walk, word: Value) -> Value:
-    """The values of the features that words ask for: of x [rows, features], or [blocks, features, rows of a block]."""
+    """Return the values of the features that words ask for: of x [rows, features], or [blocks, features, rows of a
+    block].
+    """
     bits = walk.last.bit_length()
     number = ctx.emit("shift_right", word, ctx.like(int(walk.may_miss), word))
     feature = ctx.cast(ctx.minimum(_bits(ctx, number, bits), walk.last), "int32")  # said for those who check indices
@@ -145,5 +147,5 @@ def _asked(ctx: Context, x: Value, walk: Walk, word: Value) -> Value:
 
 
 def _bits(ctx: Context, word: Value, count: int) -> Value:
-    """The last `count` bits."""
+    """Return the last `count` bits."""
     return ctx.emit("bitwise_and", word, ctx.like((1 << count) - 1, word))

@@ -30,7 +30,9 @@ def _check_targets(ctx: Context, ids: Sequence[int], targets: int) -> None:
 
 
 def _listed(ctx: Context, what: str, targets: int) -> Trees:
-    """The trees of a node whose attributes list nodes by number and tree. what: of its weights, `target` or `class`."""
+    """Return the trees of a node whose attributes list nodes by number and tree. what: of its weights, `target` or
+    `class`.
+    """
     ids = list(zip(ctx.attr("nodes_treeids"), ctx.attr("nodes_nodeids"), strict=True))
     number = {one: place for place, one in enumerate(ids)}
     modes = np.array([_mode(ctx, mode) for mode in ctx.attr("nodes_modes")], np.int64)
@@ -72,7 +74,7 @@ def _mode(ctx: Context, name: str) -> int:
 
 
 def _numbers(ctx: Context, name: str, default: Sequence[float] | None = None) -> np.ndarray:
-    """Numbers of a list, or of the tensor that operator set 3 has for float64."""
+    """Return the numbers of a list, or of the tensor that operator set 3 has for float64."""
     if ctx.has_attr(f"{name}_as_tensor"):
         return np.asarray(ctx.attr(f"{name}_as_tensor"), np.float64).reshape(-1)
     return np.array(ctx.attr(name) if default is None else ctx.attr(name, default), np.float64)
@@ -105,7 +107,7 @@ def convert_classifier(ctx: Context) -> Sequence[Value]:
 
 
 def _of_two(ctx: Context, x: Value, trees: Trees, labels: Sequence[Any], dtype: str, how: str) -> Sequence[Value]:
-    """Where all weights are of one of two classes, as ONNX Runtime reads it: of the second, whatever its number.
+    """Return where all weights are of one of two classes, as ONNX Runtime reads it: of the second, whatever its number.
 
     Weights that are all positive count as probabilities, which the first class has the rest of. LOGISTIC alone
     transforms them.
@@ -173,7 +175,9 @@ def convert_tree_ensemble(ctx: Context) -> Value:
 
 
 def _children(ctx: Context, lists: Mapping[str, np.ndarray], side: str, nodes: int, leaves: int) -> np.ndarray:
-    """Numbers of what tests lead to, leaves after all nodes. A number that is none of its kind would be another's."""
+    """Return the numbers of what tests lead to, leaves after all nodes. A number that is none of its kind would be
+    another's.
+    """
     numbers, is_leaf = lists[f"nodes_{side}nodeids"], lists[f"nodes_{side}leafs"] != 0
     if not len(numbers) == len(is_leaf) == nodes:
         raise ctx.fail(f"nodes_{side}nodeids and nodes_{side}leafs are to have a number for each of {nodes} nodes")

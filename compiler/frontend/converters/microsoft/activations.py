@@ -17,7 +17,7 @@ from .operator import Operator
 def activation(
     ctx: Context, name: str, alpha: float | None = None, beta: float | None = None
 ) -> Callable[[Value], Value]:
-    """An activation that ONNX Runtime fuses into a matmul or convolution, by ONNX's name for it."""
+    """Return an activation that ONNX Runtime fuses into a matmul or convolution, by ONNX's name for it."""
     if name == "Clip":
         if alpha is None or beta is None:
             raise ctx.fail("the activation Clip takes two parameters; correct the model")
@@ -59,7 +59,7 @@ def bias_split_gelu(ctx: Context) -> Value:
 
 
 def halves(ctx: Context, x: Value) -> tuple[Value, ...]:
-    """The two halves of the last axis."""
+    """Return the two halves of the last axis."""
     width, axis = ctx.dim(x, -1), ctx.rank(x) - 1
     if width % 2:
         raise ctx.fail(f"the last axis of {x.type} cannot be halved; correct the model")
@@ -74,7 +74,7 @@ def bias_softmax(ctx: Context) -> Value:
 
 
 def swiglu(ctx: Context) -> Value:
-    """All in float32; rounded to the operands' dtype once, or once more before the halves meet."""
+    """Return all in float32; rounded to the operands' dtype once, or once more before the halves meet."""
     gate, up = (ctx.input(0), ctx.optional(1)) if ctx.optional(1) is not None else halves(ctx, ctx.input(0))
     dtype = dtype_of(gate)
     assert up is not None
@@ -100,7 +100,7 @@ def clamped_swiglu(
 
 
 def scaled_silu(ctx: Context) -> Value:
-    """The scaled operand and its sigmoid are each rounded to the operand's dtype."""
+    """Return the scaled operand and its sigmoid are each rounded to the operand's dtype."""
     x, scale = ctx.input(0), ctx.optional(1)
     dtype, wide = dtype_of(x), widened(ctx, ctx.input(0))
     factor = ctx.attr("alpha", 1.0) if scale is None else ctx.cast(ctx.reshape(scale, ()), dtype_of(wide))

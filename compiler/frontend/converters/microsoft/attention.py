@@ -34,7 +34,7 @@ class Operands:
 
 
 def attend(ctx: Context, given: Operands, bias: Value | None) -> tuple[Value, Value]:
-    """The weighted values [B, S, heads*Dv], and the scores before the softmax; softmax in float32 or wider."""
+    """Return the weighted values [B, S, heads*Dv], and the scores before the softmax; softmax in float32 or wider."""
     scale = ctx.attr("scale", 0.0) or 1.0 / sqrt(max(ctx.dim(given.q, 3), 1))
     scores = attention_scores(ctx, ctx.mul(given.q, scale), given.k)
     scores = scores if bias is None else ctx.add(scores, bias)
@@ -43,7 +43,8 @@ def attend(ctx: Context, given: Operands, bias: Value | None) -> tuple[Value, Va
 
 
 def mask_bias(ctx: Context, mask: Value | None, given: Operands, past: Size) -> Value | None:
-    """What is added to scores: `mask_filter_value` for keys that the mask hides, the least number for later ones.
+    """Return what is added to scores: `mask_filter_value` for keys that the mask hides, the least number for later
+    ones.
 
     A key that is hidden by its position is so whatever the mask says, as the two are not added up.
     """
@@ -69,7 +70,7 @@ def _later(ctx: Context, rows: Size, columns: Size, past: Size) -> Value:
 
 
 def _visible(ctx: Context, mask: Value, extent: tuple[Size, Size, Size], past: Size) -> Value:
-    """The keys that a mask of any of its forms leaves visible, broadcast against [B, heads, S, T]."""
+    """Return the keys that a mask of any of its forms leaves visible, broadcast against [B, heads, S, T]."""
     batch, rows, columns = extent
     shape = ctx.shape(mask)
     if len(shape) == 1:
@@ -160,7 +161,7 @@ def multi_head_attention(ctx: Context) -> Converted:
 
 
 def _split_bias(ctx: Context, bias: Value | None) -> tuple[Value | None, ...]:
-    """The bias of queries, keys and values; the last is as wide as the other two leave room for."""
+    """Return the bias of queries, keys and values; the last is as wide as the other two leave room for."""
     if bias is None:
         return None, None, None
     query = ctx.input(0)
@@ -185,7 +186,7 @@ def _unpacked(ctx: Context, *biases: Value | None) -> tuple[Value, Value, Value]
 
 
 def _headed(ctx: Context, x: Value, bias: Value | None) -> Value:
-    """[B, length, width] or [B, length, heads, D] as [B, heads, length, D], plus a bias."""
+    """Return [B, length, width] or [B, length, heads, D] as [B, heads, length, D], plus a bias."""
     if ctx.rank(x) == 4:
         batch, length, heads, depth = ctx.shape(x)
         if heads != ctx.attr("num_heads"):

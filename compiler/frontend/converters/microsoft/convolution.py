@@ -18,7 +18,7 @@ FUSED = f"{WINDOW} activation activation_params"
 
 
 def channels_first(b: Builder, x: Value) -> Value:
-    """[N, spatial.., C] as [N, C, spatial..]."""
+    """Return [N, spatial.., C] as [N, C, spatial..]."""
     rank = b.rank(x)
     return b.transpose(x, (0, rank - 1, *range(1, rank - 1)))
 

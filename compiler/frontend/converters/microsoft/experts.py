@@ -22,7 +22,7 @@ def mixture(ctx: Context) -> Value:
 
 
 def quantised_mixture(ctx: Context) -> Value:
-    """Integers of 2, 4 or 8 bits, dequantised."""
+    """Return the integers of 2, 4 or 8 bits, dequantised."""
     if ctx.attr("weights_prepacked", -1) not in (-1, 0):
         raise ctx.fail("weights_prepacked is 1, a layout of ONNX Runtime's kernels; export the weights as they are")
     if not _normalised(ctx) and ctx.optional(14) is None:
@@ -40,7 +40,9 @@ def _normalised(ctx: Context) -> bool:
 
 
 def _dequantised(ctx: Context, layer: int, weights: int, scales: int, zeros: int) -> Value | None:
-    """[E, N, K] in the dtype of the scales; scales and zero points are those of columns, or of blocks of them."""
+    """Return [E, N, K] in the dtype of the scales; scales and zero points are those of columns, or of blocks of
+    them.
+    """
     packed = ctx.optional(weights)
     if packed is None:
         return None

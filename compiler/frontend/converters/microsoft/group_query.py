@@ -44,7 +44,7 @@ class Place:
     """Tokens that were in the cache before: one number for all sequences, or int32 [B]."""
 
     def positions(self, ctx: Context, dtype: str = "int32") -> Value:
-        """[B, S], or [1, S] where all sequences are equal."""
+        """Return [B, S], or [1, S] where all sequences are equal."""
         step = ctx.expand_dims(ctx.iota(self.rows, dtype), (0,))
         if isinstance(self.start, int):
             return ctx.add(step, self.start)
@@ -136,7 +136,7 @@ def _place(ctx: Context, q: Value) -> Place:
 
 
 def _start(ctx: Context, batch: Size, rows: Size, total: Size) -> int | Value:
-    """What was in the cache; a first prompt, as long as all there is, finds it empty."""
+    """Return what was in the cache; a first prompt, as long as all there is, finds it empty."""
     valid = ctx.optional(16)
     if total == rows and valid is None:
         return 0
@@ -154,7 +154,7 @@ def _start(ctx: Context, batch: Size, rows: Size, total: Size) -> int | Value:
 
 
 def _cache(ctx: Context, place: Place, index: int, new: Value) -> Value:
-    """The cache with this step's tokens in their places, and zeros after them.
+    """Return the cache with this step's tokens in their places, and zeros after them.
 
     What the cache held there is not kept: it need not be finite, and a weight of zero would not hide it then.
     """
@@ -179,7 +179,7 @@ def _cache(ctx: Context, place: Place, index: int, new: Value) -> Value:
 
 
 def _past(ctx: Context, index: int, new: Value) -> Value:
-    """The cache that goes in, which fits new keys or values; without one it has room for none."""
+    """Return the cache that goes in, which fits new keys or values; without one it has room for none."""
     past = ctx.optional(index)
     batch, heads, _, depth = ctx.shape(new)
     if past is None:
@@ -192,7 +192,7 @@ def _past(ctx: Context, index: int, new: Value) -> Value:
 
 
 def _placed(ctx: Context, place: Place, past: Value, new: Value, start: Value) -> Value:
-    """The cache of open sizes, from what it held, with the new tokens after it."""
+    """Return the cache of open sizes, from what it held, with the new tokens after it."""
     held = ctx.dim(past, 2)
     both, position = ctx.concat([past, new], 2), ctx.iota(place.room, "int32")
     offset = ctx.sub(position, ctx.reshape(start, (place.batch, 1)))
@@ -224,7 +224,7 @@ def _padded(ctx: Context, x: Value, room: int) -> Value:
 
 
 def _normalised(ctx: Context, x: Value, index: int, epsilon: str) -> Value:
-    """Each head by its root mean square, times a weight."""
+    """Return each head by its root mean square, times a weight."""
     weight, wide = ctx.input(index), widened(ctx, x)
     square = ctx.mean(ctx.mul(wide, wide), (3,))
     least = ctx.attr(epsilon, ctx.attr("qk_norm_epsilon", 1e-6))

@@ -27,7 +27,7 @@ def scaled_integer_matmul(ctx: Context, a: Quantised, b: Quantised) -> Value:
 
 
 def scalar(b: Builder, parameter: Value) -> Value:
-    """A parameter of one element without axes, so that it gives none to what it is combined with."""
+    """Return a parameter of one element without axes, so that it gives none to what it is combined with."""
     return b.reshape(parameter, ()) if b.shape(parameter) == (1,) else parameter
 
 
@@ -42,7 +42,7 @@ def matmul_integer_to_float(ctx: Context) -> Value:
 
 
 def dynamic_quantize_matmul(ctx: Context) -> Value:
-    """The first operand becomes uint8 by its own range, the result is float32 again."""
+    """Return the first operand becomes uint8 by its own range, the result is float32 again."""
     quantised, scale, zero = dynamic_quantize(ctx, ctx.input(0))
     y = scaled_integer_matmul(ctx, (quantised, scale, zero), (ctx.input(1), ctx.input(2), ctx.optional(3)))
     bias = ctx.optional(4)
@@ -80,7 +80,7 @@ def mul_integer(ctx: Context) -> Value:
 
 
 def _without_zero_point(ctx: Context, index: int) -> Value:
-    """The operand less the zero point after it, as int32."""
+    """Return the operand less the zero point after it, as int32."""
     x, zero = ctx.cast(ctx.input(index), "int32"), ctx.optional(index + 1)
     return x if zero is None else ctx.sub(x, ctx.cast(zero, "int32"))
 

@@ -23,7 +23,7 @@ BYTES = 4
 
 
 def unpacked(b: Builder, x: Value, bits: int) -> Value:
-    """uint8 [.., n] as uint8 [.., n * 8 / bits]: the parts of each byte, from its low bits on."""
+    """Return uint8 [.., n] as uint8 [.., n * 8 / bits]: the parts of each byte, from its low bits on."""
     if bits == 8:
         return x
     count, shape = 8 // bits, b.shape(x)
@@ -42,8 +42,9 @@ def checked_bits(ctx: Context, attribute: str = "bits", default: int = 4) -> int
 
 
 def matmul_nbits(ctx: Context) -> Value:
-    """A @ weights[N, K]^T + bias. `accuracy_level` is the least that A may be rounded to. Where `g_idx` says that rows
-    of a block lie anywhere, as when a quantiser went by their importance, A is put in the order of the blocks.
+    """Return a @ weights[N, K]^T + bias. `accuracy_level` is the least that A may be rounded to. Where `g_idx` says
+    that rows of a block lie anywhere, as when a quantiser went by their importance, A is put in the order of the
+    blocks.
     """
     x, bias, depth, width = ctx.input(0), ctx.optional(5), ctx.attr("K"), ctx.attr("N")
     if 0 in ctx.shape(ctx.input(1)):  # no weights at all
@@ -58,7 +59,9 @@ def matmul_nbits(ctx: Context) -> Value:
 
 
 def _order(ctx: Context, depth: int) -> np.ndarray | None:
-    """The rows of the weights, block after block, where `g_idx` is a constant; None where that does not make blocks."""
+    """Return the rows of the weights, block after block, where `g_idx` is a constant; None where that does not make
+    blocks.
+    """
     groups = ctx.optional(4)
     if groups is None:
         return np.arange(depth)
@@ -70,7 +73,7 @@ def _order(ctx: Context, depth: int) -> np.ndarray | None:
 
 
 def _weights(ctx: Context, depth: int, width: int, order: np.ndarray | None) -> tuple[Value, bool]:
-    """[N, K], in the dtype of A, arithmetic in float32; and whether K is in that order, block after block."""
+    """Return [N, K], in the dtype of A, arithmetic in float32; and whether K is in that order, block after block."""
     bits, block, packed, scales = checked_bits(ctx), ctx.attr("block_size"), ctx.input(1), ctx.input(2)
     blocks = -(-depth // block)
     kept = _kept(ctx, packed, scales, (width, blocks), order) if order is not None else None
@@ -123,7 +126,7 @@ def _encoded(
 
 
 def _parts(rows: np.ndarray, bits: int) -> np.ndarray:
-    """What `unpacked` gives, of a constant matrix."""
+    """Return what `unpacked` gives, of a constant matrix."""
     shifts = np.arange(8 // bits, dtype=np.uint8) * np.uint8(bits)
     parts = (rows[..., None] >> shifts) & np.uint8(2**bits - 1)
     return np.asarray(parts.reshape(len(rows), -1))
@@ -134,7 +137,7 @@ def _reshaped(b: Builder, x: Value, shape: tuple[int, ...]) -> Value:
 
 
 def _zero_points(ctx: Context, bits: int, width: int, blocks: int) -> Value:
-    """A scalar, or [N, blocks], in float32: packed as the weights are, or floats already."""
+    """Return a scalar, or [N, blocks], in float32: packed as the weights are, or floats already."""
     zeros = ctx.optional(3)
     if zeros is None:
         return ctx.constant(2.0 ** (bits - 1), "float32")
@@ -170,7 +173,7 @@ def gather_block_quantized(ctx: Context) -> Value:
 
 
 def _rows_in_range(b: Builder, indices: Value, size: int) -> tuple[Value, Value]:
-    """Whether there is a row of each index, and its number, or 0."""
+    """Return whether there is a row of each index, and its number, or 0."""
     inside = b.emit("logical_and", b.less_equal(b.like(-size, indices), indices), b.less(indices, size))
     safe = b.select(inside, indices, 0)
     return inside, b.select(b.less(safe, 0), b.add(safe, size), safe)
@@ -195,12 +198,12 @@ class _Table:
         return self.along + self.b.rank(self.indices) - 1 if self.along > self.axis else self.along
 
     def rows(self, x: Value) -> Value:
-        """The rows; an axis of size one holds for all."""
+        """Return the rows; an axis of size one holds for all."""
         indices = self.b.mul(self.indices, 0) if self.b.dim(x, self.axis) == 1 else self.indices
         return self.b.gather(x, indices, self.axis)
 
     def blocks(self, x: Value) -> Value:
-        """The rows of scales or zero points."""
+        """Return the rows of scales or zero points."""
         if self.axis != self.along:
             return self.rows(x)
         return self.b.gather(x, self.b.div(self.indices, self.block), self.axis)
@@ -218,14 +221,16 @@ class _Table:
 
 
 def _spread(b: Builder, x: Value, axis: int, block: int, size: int) -> Value:
-    """Each element along an axis repeated `block` times, `size` elements of that."""
+    """Return each element along an axis repeated `block` times, `size` elements of that."""
     shape = b.shape(x)
     wide = b.broadcast_to(b.expand_dims(x, (axis + 1,)), (*shape[: axis + 1], block, *shape[axis + 1 :]))
     return b.slice_axis(b.reshape(wide, (*shape[:axis], shape[axis] * block, *shape[axis + 1 :])), axis, 0, size)
 
 
 def matmul_bnb4(ctx: Context) -> Value:
-    """A @ weights[N, K]^T, or A @ weights without `transB`; 4-bit codes of a table, in blocks of the flat weights."""
+    """Return a @ weights[N, K]^T, or A @ weights without `transB`; 4-bit codes of a table, in blocks of the flat
+    weights.
+    """
     x, packed, scales = ctx.input(0), ctx.input(1), ctx.input(2)
     depth, width, block, kind = (ctx.attr(name) for name in ("K", "N", "block_size", "quant_type"))
     if kind not in (0, 1):

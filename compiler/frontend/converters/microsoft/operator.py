@@ -32,7 +32,7 @@ class Operator:
     refused: Mapping[str, str] = field(default_factory=dict)
 
     def versions(self) -> tuple[Versioned, ...]:
-        """The entry of a table of converters: all operators of this domain are of version 1."""
+        """Return the entry of a table of converters: all operators of this domain are of version 1."""
         return ((1, self),)
 
     def __call__(self, ctx: Context) -> Converted:
@@ -48,7 +48,7 @@ class Operator:
         return tuple(name.rstrip("?") for name in self.outputs.split())
 
     def attribute_names(self) -> tuple[str, ...]:
-        """All that a node may have, those of `only` last."""
+        """Return all that a node may have, those of `only` last."""
         return (*self.attributes.split(), *self.only)
 
     def _check_operands(self, ctx: Context) -> None:

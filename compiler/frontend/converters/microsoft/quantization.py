@@ -21,7 +21,7 @@ from .operator import Operator
 
 
 def dequantised(ctx: Context, index: int) -> Value:
-    """The operand at `index`, with the scale and the zero point that follow it, as float32."""
+    """Return the operand at `index`, with the scale and the zero point that follow it, as float32."""
     return dequantised_by(ctx, ctx.input(index), ctx.input(index + 1), ctx.optional(index + 2))
 
 
@@ -40,7 +40,7 @@ def quantised(ctx: Context, y: Value, index: int, dtype: str) -> Value:
 
 
 def unary(compute: Callable[[Context, Value], Value]) -> Callable[[Context], Value]:
-    """A converter of `X scale zero scale zero` that computes with the dequantised operand."""
+    """Return a converter of `X scale zero scale zero` that computes with the dequantised operand."""
 
     def convert(ctx: Context) -> Value:
         return quantised(ctx, compute(ctx, dequantised(ctx, 0)), 3, dtype_of(ctx.input(0)))
@@ -62,7 +62,7 @@ def where(ctx: Context) -> Value:
 
 
 def concat(ctx: Context) -> Value:
-    """Operands that have the result's scale and zero point already come out as they went in."""
+    """Return the operands that have the result's scale and zero point already come out as they went in."""
     count = len(ctx.inputs) - 2
     if count <= 0 or count % 3:
         raise ctx.fail(f"{count} operands after the zero point are no tensors, each with scale and zero point")

@@ -44,8 +44,8 @@ def relative_position_bias(ctx: Context) -> Value:
 
 
 def bucket_of(distance: np.ndarray, buckets: int, most: int, two_sided: bool) -> np.ndarray:
-    """A bucket for each of the near keys, then ones that grow as the logarithm of the distance; in float32, as in ONNX
-    Runtime. Later keys have half of all, or the first.
+    """Return a bucket for each of the near keys, then ones that grow as the logarithm of the distance; in float32, as
+    in ONNX Runtime. Later keys have half of all, or the first.
     """
     first = np.zeros_like(distance)
     if two_sided:

@@ -13,7 +13,7 @@ from .operator import Operator
 
 
 def by_position(b: Builder, table: Value, positions: Value) -> Value:
-    """Rows of a table [positions, pairs] at positions [B or 1, S], as [B or 1, 1, S, pairs]."""
+    """Return the rows of a table [positions, pairs] at positions [B or 1, S], as [B or 1, 1, S, pairs]."""
     return b.expand_dims(b.gather(table, positions, 0), (1,))
 
 

@@ -23,7 +23,7 @@ _SPACES = r"\t\n\f\r "
 
 
 def _pattern(ctx: Context, name: str, text: str) -> str:
-    """An expression in Python's terms."""
+    """Return an expression in Python's terms."""
     if not _SIMPLE.fullmatch(text):
         raise ctx.fail(
             f"{name} has the regular expression {text!r}; supported are characters and classes of them with + * ? or"

@@ -37,7 +37,7 @@ class Window:
     kept: Value
 
     def rows_of(self, ctx: Context, past: Value, new: Value) -> Value:
-        """[B, heads, N, D], zeros where there is no token."""
+        """Return [B, heads, N, D], zeros where there is no token."""
         both = ctx.concat([past, new], 2) if self.held else new
         return ctx.select(ctx.expand_dims(self.filled, (1, 3)), both, ctx.constant(0, dtype_of(new)))
 
@@ -48,7 +48,7 @@ class Window:
         return ctx.emit("logical_and", ctx.less_equal(keys, queries), near)
 
     def biases_of(self, ctx: Context, bias: Value, total: Size) -> Value:
-        """A bias whose last axis is positions, with rows as its last axis."""
+        """Return a bias whose last axis is positions, with rows as its last axis."""
         if ctx.dim(bias, 3) == 1:
             return bias
         batch, count = ctx.shape(self.positions)
@@ -96,7 +96,7 @@ def window_of(ctx: Context, batch: Size, rows: Size, start: int | Value, lengths
 
 
 def _column(ctx: Context, counts: Value) -> Value:
-    """int32 [B, 1] or [1, 1] of a vector or one number."""
+    """Return int32 [B, 1] or [1, 1] of a vector or one number."""
     return ctx.reshape(ctx.cast(counts, "int32"), (-1 if ctx.rank(counts) else 1, 1))
 
 
