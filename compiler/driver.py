@@ -113,14 +113,16 @@ def compile_model(
     dump_ir: a folder for the graph after every pass, and for views of the final one. report: path of an HTML report.
     num_threads: threads for which tasks are sized, and processes that compile CUDA (default: all cores).
     keep_source: put TIR and LLVM text, or the CUDA text, of the kernels into the artifact.
-    cache: folder in which compiled kernels are cached; True is the user's cache folder, False none. The artifact is the same. A folder that cannot be written is a CacheWarning.
+    cache: folder in which compiled kernels are cached; True is the user's cache folder, False none. The artifact is the
+        same. A folder that cannot be written is a CacheWarning.
     nvcc: path of a CUDA compiler to use instead of NVRTC.
     host_steps: whether operators without a kernel may run on the host with numpy. If not, HostStepsError names them.
     donate: patterns of the names of caches that a decoder grows (`past_*`): their new rows are stored in place, if the
         runtime may write to their memory (`load(..., donate=...)`).
     branch_bytes: bytes of GPU memory, beyond what sequential launches need, that values may take so that launches can
         run concurrently; None: as many as that takes.
-    expose: names of ONNX values to add to the outputs; with `plan`, of values that its kernels store (`outputs` of `explain`).
+    expose: names of ONNX values to add to the outputs; with `plan`, of values that its kernels store (`outputs` of
+        `explain`).
 
     Raises OptionError, ExportError, OpenSizeError, and the errors of frontend, passes and code generation; each message
     ends with what to do.

@@ -1,4 +1,4 @@
-"""When a result counts as right: same structure, dtype and shape, and values within the tolerance of the dtype."""
+"""Comparison of results: same structure, dtype and shape, and values within the tolerance of the dtype."""
 
 from __future__ import annotations
 

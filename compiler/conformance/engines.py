@@ -1,4 +1,4 @@
-"""What the cases can be run on: tilestitch on the CPU and on the emulated GPU, its frontend alone, and two others."""
+"""Engines that run the cases: tilestitch on the CPU and on the emulated GPU, its frontend alone, and two others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from onnx import ModelProto
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 Prepare = Callable[[ModelProto], Run]
 
-# The newest that ONNX Runtime takes; models that only claim more are relabelled, so that it is judged by its operators.
+# The newest IR version that ONNX Runtime accepts; models that only claim a newer one are relabelled, so that their
+# operators decide.
 ORT_IR_VERSION = 13
 ORT_OPSET = 26
 
@@ -26,7 +27,9 @@ def tilestitch(device: str = "CPU") -> Prepare:
 
 
 def graph() -> Prepare:
-    """Return the frontend's graph evaluated with numpy: tells a fault of the frontend from one further on."""
+    """Return the engine that evaluates the frontend's graph with numpy, to tell faults of the frontend from later
+    ones.
+    """
     from tilestitch.compiler.frontend import import_model
     from tilestitch.compiler.ir.evaluate import evaluate
 
@@ -58,7 +61,7 @@ def onnxruntime() -> Prepare:
 
 
 def _feed(value: Any) -> Any:
-    """ONNX Runtime refuses numpy scalars."""
+    """Return a value as ONNX Runtime accepts it: arrays in place of numpy scalars."""
     return np.asarray(value) if isinstance(value, np.generic) else value
 
 
@@ -83,6 +86,6 @@ ENGINES: dict[str, Callable[[], Prepare]] = {
 }
 
 DEFAULT_KINDS = {"emulator": ("node", "simple", "pytorch-converted", "pytorch-operator")}
-"""Which kinds of cases an engine runs unless told otherwise; all, if it is not here. The emulated GPU takes minutes for
-a model of kind `light`.
+"""Kinds of cases that an engine runs by default; all for one that is not here. The emulated GPU takes minutes for a
+model of kind `light`.
 """

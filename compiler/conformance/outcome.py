@@ -1,4 +1,4 @@
-"""The outcome of one case, and how outcomes with the same cause are recognised."""
+"""Outcome of one case, and the recognition of outcomes with the same cause."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Outcome:
 
 
 def classify(error: BaseException) -> tuple[str, str]:
-    """Status and one-line reason of a failure."""
+    """Return status and one-line reason of a failure."""
     if isinstance(error, Mismatch):
         return "wrong", str(error)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -48,9 +48,7 @@ def classify(error: BaseException) -> tuple[str, str]:
 
 
 def cause(outcome: Outcome) -> str:
-    """Return the reason without what differs from case to case: quoted names, numbers, the values that were
-    compared.
-    """
+    """Return the reason without what varies between cases: quoted names, numbers, compared values."""
     text = outcome.reason
     if outcome.status == "wrong":
         text = re.sub(r"^(\w+): .*", r"wrong \1", text)

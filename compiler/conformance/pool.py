@@ -21,15 +21,15 @@ from tilestitch.compiler.conformance.compare import compare
 from tilestitch.compiler.conformance.engines import Prepare, Run
 from tilestitch.compiler.conformance.outcome import PASS, Outcome, classify
 
-# Forked, so that the cases, which take seconds to make, are there already; the engine is imported in the worker.
+# Forked, so that the cases, which take seconds to make, exist already; the engine is imported in the worker.
 CONTEXT = multiprocessing.get_context("fork")
 Engine = Callable[[], Prepare]
-"""Starts one in a worker."""
-RECYCLE_AFTER = 400  # cases; bounds what leaks in the engine add up to
+"""Function that starts an engine in a worker."""
+RECYCLE_AFTER = 400  # cases; bounds the engine's leaks
 
 
 def run_case(prepare: Prepare, case: Case) -> Outcome:
-    """Run CASE and judges the results; never raises for what the engine does wrong."""
+    """Run CASE and judge the results; never raises for faults of the engine."""
     status, reason = PASS, ""
     start = time.perf_counter()
     try:
@@ -40,7 +40,7 @@ def run_case(prepare: Prepare, case: Case) -> Outcome:
 
 
 def check_case(prepare: Prepare, case: Case) -> None:
-    """Run CASE; raises what the engine raises, or Mismatch."""
+    """Run CASE; raises the engine's errors, or Mismatch."""
     run = prepare(case.model)
     for inputs, expected in case.data_sets():
         compare(list(run(inputs)), expected, case.rtol, case.atol)
@@ -80,7 +80,7 @@ def run_all(
 
 
 def _staff(workers: list[Worker], engine: Engine, cases: Sequence[Case], wanted: int) -> None:
-    """Replace the workers that have gone or have served long enough; WANTED is how many there should be."""
+    """Replace the workers that have died or have served long enough; WANTED is their number."""
     for worker in [worker for worker in workers if worker.index is None and worker.served >= RECYCLE_AFTER]:
         _stop(worker)
         workers.remove(worker)
@@ -145,7 +145,7 @@ def _work(pipe: Connection, engine: Engine, cases: Sequence[Case]) -> None:
 
 
 def _start(engine: Engine) -> Prepare:
-    """Return the engine's `prepare`; if the engine cannot even start, one that fails every case for that reason."""
+    """Return the engine's `prepare`, or, if the engine cannot start, one that fails every case for that reason."""
     try:
         return engine()
     except Exception as error:  # noqa: BLE001 - whatever it is, it is told with each case

@@ -1,6 +1,7 @@
-"""An engine for CPUs that this machine does not have: compiled here, run by a Python of such a machine or an emulator.
+"""Engine for other CPUs than this machine's: artifacts are compiled here and run by a Python on such a machine or an
+emulator, which sees the same files.
 
-Both see the same files. `qemu-aarch64-static -L ROOT ROOT/usr/bin/python3` is one, `ssh -T board python3` another.
+ `qemu-aarch64-static -L ROOT ROOT/usr/bin/python3` is one, `ssh -T board python3` another.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tilestitch.compiler.conformance.serve import decode, encode
 
 
 class RemoteError(Exception):
-    """What the other Python raised, or that it has ended."""
+    """Error of the other Python, or its end."""
 
 
 class Remote:
@@ -36,7 +37,7 @@ class Remote:
         self._ask({"load": str(path), "threads": threads})
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return the outputs in order; takes inputs in order."""
+        """Run on inputs in order, and return the outputs in order."""
         answer = self._ask({"run": [encode(value) for value in inputs]})
         return [decode(value) for value in answer["values"]]
 
@@ -58,7 +59,7 @@ class Remote:
 
 
 def remote(target: str, command: str, threads: int = 1) -> Prepare:
-    """Compiles for `target`, and runs what comes out by the Python that `command` starts."""
+    """Return an engine that compiles for `target` and runs the artifacts in the Python that `command` starts."""
     from tilestitch.compiler.driver import compile_model
 
     process = Remote(command)

@@ -1,4 +1,4 @@
-"""A sample of the cases, by a rule: the same in every run, and spread over operators and types of elements."""
+"""A deterministic sample of the cases, spread over operators and element types."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Class = tuple[str, tuple[int, ...]]
 
 
 def class_of(case: Case) -> Class:
-    """Return the operators of a case, or its name if it is a large model, and its types of elements."""
+    """Return the operators of a case, or its name if it is a large model, and its element types."""
     return case.operators or case.name, case.element_types
 
 
 def sample(cases: Sequence[Case], count: int) -> list[Case]:
-    """COUNT of CASES, or all if there are fewer, in their order.
+    """Return COUNT of CASES, or all if there are fewer, in their order.
 
     Cases with the same operators on the same types of elements form a class. One of every class is taken, then a second
     of every class that has one, and so on; in a class, and among the classes at the end, the hash of the names decides.

@@ -1,7 +1,7 @@
-"""Runs artifacts for another process: started by `remote.py` where the runtime is, and nothing else of tilestitch.
+"""Runs artifacts for another process: `remote.py` starts it where only the runtime of tilestitch is installed.
 
-Lines of JSON come in (`{"load": PATH, "threads": N}`, `{"run": VALUES}`), and for each one goes out (`{}`,
-`{"values": VALUES}` or `{"error": CLASS, "message": TEXT}`).
+Lines of JSON come in (`{"load": PATH, "threads": N}`, `{"run": VALUES}`), and for each one goes out (`{}`, `{"values":
+VALUES}` or `{"error": CLASS, "message": TEXT}`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 
 def encode(value: Any) -> Any:
-    """Return a tensor, a list of such, or None, as JSON has them."""
+    """Return a tensor, a list of tensors, or None, as JSON data."""
     if value is None:
         return None
     if isinstance(value, (list, tuple)):
@@ -28,7 +28,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """Return what `encode` was given; strings as objects."""
+    """Return the inverse of `encode`; strings as objects."""
     if value is None:
         return None
     if "sequence" in value:
@@ -50,7 +50,7 @@ def _dtype(name: str) -> np.dtype[Any]:
 
 
 def answers(lines: Any) -> Any:
-    """One for each line."""
+    """Yield one answer for each line."""
     from tilestitch.runtime import load
 
     run: Any = None

@@ -1,1 +1,1 @@
-"""How long a model will take on a GPU that need not be there: by our plan, or as PyTorch would run it."""
+"""Forecasts of a model's latency on a GPU that need not be present, for our plan or for PyTorch."""

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 
 class ForecastError(Exception):
-    """What is asked cannot be forecast: libraries have no measured kernels for it, or its sizes are open."""
+    """No forecast is possible: libraries have no measured kernels for an operator, or sizes are open."""
 
     exit_code = 2

@@ -31,7 +31,7 @@ MODE = "zero_shot"
 
 @dataclass(frozen=True)
 class KernelForecast:
-    """One kernel. bound: what it mostly waits for."""
+    """One kernel. `bound`: what it mostly waits for."""
 
     name: str
     nodes: tuple[str, ...]
@@ -47,8 +47,8 @@ class KernelForecast:
 
 @dataclass(frozen=True)
 class Forecast:
-    """A model on a GPU. weights_bytes, values_bytes: what weights, and inputs, outputs and what lies between them, take
-    at the worst moment.
+    """A model on a GPU. `weights_bytes`, `values_bytes`: peak memory of weights, and of inputs, outputs and
+    intermediate values.
     """
 
     gpu: Gpu
@@ -78,9 +78,7 @@ class Forecast:
 
 
 def forecast(graph: Graph, gpu: Gpu, runtime: Runtime, precision: str = "fp32") -> Forecast:
-    """Return how long a model takes, whose graph is as the frontend makes it. Raises ForecastError for what is not
-    known.
-    """
+    """Forecast a model from the frontend's graph. Raises ForecastError where no forecast is possible."""
     if runtime == "tilestitch":
         _check_sizes(graph)
         return _ours(graph, gpu, precision)
@@ -156,7 +154,7 @@ def _kernel(launch: Launch, us: float, low: float, high: float, bound: str) -> K
 
 
 def _bounds(launches: Sequence[Launch], times: Timed, gpu: Gpu) -> list[str]:
-    """Return what takes most of each kernel: its launch, arithmetic, or DRAM."""
+    """Return what dominates each kernel: its launch, arithmetic, or DRAM."""
     found = []
     for number, launch in enumerate(launches):
         kernel = launch.kernel
@@ -182,9 +180,7 @@ def _work(kernel: Kernel) -> tuple[float, float]:
 
 
 def _most_alive(graph: Graph, launches: Sequence[Launch]) -> int:
-    """Return the bytes of values at the worst moment: inputs and outputs always, others from their launch to their last
-    reader.
-    """
+    """Return the peak bytes of values: inputs and outputs throughout, others from their launch to their last reader."""
     lasting = {*graph.inputs, *graph.outputs, *graph.constants}
     last: dict[Value, int] = {value: number for number, launch in enumerate(launches) for value in launch.reads}
     change = np.zeros(len(launches) + 1, np.int64)

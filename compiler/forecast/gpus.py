@@ -1,4 +1,4 @@
-"""The GPUs that forecasts are for: rows of the table of devices, or data sheets in JSON files."""
+"""The GPUs of forecasts: rows of the device table, or data sheets in JSON files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from tilestitch.cost_model.library.sheet import DataSheet, read_sheet, sheet_of_
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as plans know it, and as its data sheet says."""
+    """A GPU as plans know it, and its data sheet."""
 
     device: Device
     sheet: DataSheet
     planned_for: str
-    """The device of the table that our code is planned for: itself, or the usual one of its compute capability."""
+    """The device of the table for which our code is planned: itself, or the representative of its compute
+    capability.
+    """
 
     @property
     def name(self) -> str:
@@ -34,8 +36,8 @@ def find_gpu(text: str) -> Gpu:
 
 
 def _device_of(sheet: DataSheet, usual: Device) -> Device:
-    """Figures of the sheet, and what it does not say from the usual device of the architecture: limits of an SM, and
-    rates of other data types relative to float32.
+    """Return a device with the figures of the sheet, and for the rest those of the representative of its architecture:
+    limits of an SM, and rates of other data types relative to float32.
     """
     scale = sheet.fp32_gflops * 1e9 / usual.peak_flops["float32"]
     return replace(

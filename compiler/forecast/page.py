@@ -15,14 +15,14 @@ BOUNDS = {
     "dram": "#6d9eeb", "l2": "#9fc5e8", "fma": "#e06666", "mma": "#cc0000", "wgmma": "#990000", "alu": "#f6b26b",
     "special": "#ffd966", "latency": "#b4a7d6", "launch": "#b7b7b7", "barrier": "#8e7cc3",
 }  # fmt: skip
-"""Of what a kernel waits for; others are grey."""
+"""Colours by what a kernel waits for; others are grey."""
 OTHER = "#d9d9d9"
 STYLE = "body{font:14px system-ui,sans-serif;margin:2em;color:#222}svg{display:block}svg text{font-size:12px}"
 
 
 @dataclass(frozen=True)
 class Case:
-    """A forecast, and the size that was swept, if one was."""
+    """A forecast, and the swept size, if any."""
 
     size: int | None
     found: Forecast
@@ -75,7 +75,7 @@ def _x(share: float) -> float:
 
 
 def _lines(swept: str | None, cases: Sequence[Case]) -> str:
-    """Return a line for each GPU over the sizes that were swept, both axes from 0."""
+    """Return a line for each GPU over the swept sizes, both axes from 0."""
     most, widest = _most(cases), max(case.size or 0 for case in cases)
 
     def place(case: Case, us: float) -> tuple[float, float]:
@@ -101,7 +101,7 @@ def _lines(swept: str | None, cases: Sequence[Case]) -> str:
 
 
 def _axis(most_us: float) -> Iterator[str]:
-    """Whole steps of milliseconds."""
+    """Yield the ticks: round steps of milliseconds."""
     step = 10.0 ** floor(log10(most_us / 1e3))
     if most_us / 1e3 / step < 3:
         step /= 4

@@ -1,8 +1,8 @@
-"""The kernels that PyTorch would launch for a graph: one for each node of the model, or merged as its compiler does.
+"""The kernels that PyTorch would launch for a graph: one for each node of the model, or fused as its compiler does.
 
-Views launch nothing. A bias that is added to a GEMM is part of it. What a transpose has permuted is copied where a
-reshape or a batched GEMM needs it in order. Merged: chains of element-wise operators with the softmax or normalisation
-before or after them; GEMMs stay what they are.
+Views launch nothing. A bias that is added to a GEMM is part of it. A transposed tensor is copied where a reshape or a
+batched GEMM needs it contiguous. Fused: chains of element-wise operators with the softmax or normalisation before or
+after them; GEMMs stay as they are.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _POINTWISE = ("elementwise", "copy")
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel of a library with the node of the model that it is for, and the values that it reads and writes.
+    """A library's kernel with the model's node that it computes, and the values that it reads and writes.
 
-    merges: whether a fusing compiler merges it with its like.
+    `merges`: whether a fusing compiler merges it with adjacent ones.
     """
 
     nodes: tuple[str, ...]
@@ -83,7 +83,9 @@ class _Eager:
         return tuple(reads), tuple(writes)
 
     def _is_bias(self, nodes: Sequence[Node], reads: Sequence[Value], linear: set[Value]) -> bool:
-        """Return a sum of a linear layer's result and a constant row is the bias of the same kernel."""
+        """Return whether a sum is the bias addition of the preceding linear layer's kernel: its result and a constant
+        row.
+        """
         if [node.op for node in nodes] != ["add"] or len(reads) != 2:
             return False
         rows = [v for v in reads if v in self._constant and len(_static(v).static_shape) <= 1]
@@ -149,7 +151,7 @@ def _matmul_kernel(node: Node, weight: bool) -> Kernel:
 
 
 def _conv_kernel(node: Node) -> Kernel:
-    """Return a convolution of images; what is none, or has groups or one tap, as the GEMM that it amounts to."""
+    """Return the kernel of an image convolution; for others, and those with groups or one tap, the equivalent GEMM."""
     weight, result = _static(node.inputs[1]).static_shape, _static(node.outputs[0]).static_shape
     channels_last = node.attrs["layout"] != "NCX"
     outer = result[-1] if channels_last else result[1]
@@ -172,7 +174,7 @@ def _image_kernel(node: Node, taps: Sequence[int], sides: Sequence[int]) -> Kern
 
 
 def _row_kernel(nodes: Sequence[Node], reads: Sequence[Value], writes: Sequence[Value]) -> Kernel | None:
-    """Softmax or normalisation: reductions whose result has the shape of what they reduce."""
+    """Return the kernel of a softmax or normalisation: reductions with a result of the shape of their operand."""
     reductions = [node for node in nodes if kind_of(node.op) is Kind.REDUCTION]
     if not reductions or len(writes) != 1 or not any(node.op == "reduce_sum" for node in reductions):
         return None
@@ -187,7 +189,7 @@ def _row_kernel(nodes: Sequence[Node], reads: Sequence[Value], writes: Sequence[
 
 
 def _pointwise_kernel(nodes: Sequence[Node], reads: Sequence[Value], writes: Sequence[Value]) -> Kernel:
-    """Element-wise operators of a node as one that was measured, where it moves as much; else by its bytes."""
+    """Return element-wise operators as a measured kernel that moves as much data; else one by its bytes."""
     elements = max((_static(value).num_elements for value in writes), default=0)
     full = [value for value in reads if _static(value).num_elements == elements]
     small = sum(_static(value).nbytes for value in reads if value not in full)
@@ -211,8 +213,8 @@ def _copy(name: str, value: Value, writes: tuple[Value, ...]) -> Launch:
 
 
 def compiled(graph: Graph) -> list[Launch]:
-    """Return the same after merging: a launch joins the one before it whose only result it alone reads, element by
-    element.
+    """Return the launches after fusion: a launch joins the previous one if it alone reads that one's only result,
+    element by element.
     """
     merged: list[Launch] = []
     maker: dict[Value, int] = {}
@@ -235,7 +237,7 @@ def compiled(graph: Graph) -> list[Launch]:
 
 
 def _can_join(first: Launch, second: Launch) -> bool:
-    """Return the kernels of as many elements; of rows, of one width."""
+    """Return whether two launches have as many elements, and, where they reduce rows, rows of one width."""
     if _elements(first.writes) != _elements(second.writes):
         return False
     rows = [one.kernel for one in (first, second) if one.kernel.kernel_class not in _POINTWISE]
@@ -249,7 +251,7 @@ def _joined(first: Launch, second: Launch) -> Launch:
     row = next((one.kernel for one in (second, first) if one.kernel.kernel_class not in _POINTWISE), None)
     if row is None:
         return replace(joined, kernel=Kernel("copy", "copy", (read, written)))
-    # A kernel of rows that moves more than one tensor in and one out takes as long as one of so many more rows.
+    # A row kernel that moves more than one tensor in and one out takes as long as one with proportionally more rows.
     width = row.sizes[1]
     return replace(joined, kernel=replace(row, sizes=(max(1, (read + written) // (8 * width)), width)))
 
@@ -258,7 +260,7 @@ def _joined(first: Launch, second: Launch) -> Launch:
 
 
 def _by_origin(nodes: Iterable[Node]) -> dict[str, list[Node]]:
-    """Return the nodes of the graph by the node of the model that they stem from, in the order of the first of each."""
+    """Return the graph's nodes by the model's node from which they stem, in the order of the first of each."""
     found: dict[str, list[Node]] = {}
     for node in nodes:
         found.setdefault(node.origins[0] if node.origins else node.name, []).append(node)

@@ -1,4 +1,4 @@
-"""Emits primitives into a graph and folds what is already known.
+"""Emits primitives into a graph and folds constants.
 
 `emit` evaluates a deterministic primitive at once when every operand is a constant and the result is small, so that
 shape arithmetic is gone before the converter that needs it runs. The other methods are shorthands over `emit`: operands
@@ -34,13 +34,15 @@ from .symbols import sized, unsized
 
 FLOAT16_MAX = 65504
 FOLD_LIMIT_BYTES = 16 << 20
-"""A folded result may be this large, or twice its operands; larger ones (a scalar broadcast, a long iota) stay lazy."""
+"""Most bytes of a folded result, unless it is at most twice its operands; larger ones (a scalar broadcast, a long iota)
+stay lazy.
+"""
 
 Operand: TypeAlias = "Value | int | float | bool"
 
 
 class Builder:
-    """Appends nodes to `graph`, all with the provenance `origins` (names of ONNX nodes)."""
+    """Builder that appends nodes to `graph`, all with the provenance `origins` (names of ONNX nodes)."""
 
     def __init__(self, graph: Graph, origins: Iterable[str] = ()) -> None:
         self.graph = graph
@@ -49,7 +51,7 @@ class Builder:
     # -- the base ------------------------------------------------------------------------------------------
 
     def emit(self, op: str, *values: Value, **attrs: Any) -> Value:
-        """Return the one output of primitive `op`; a constant if all operands are.
+        """Emit primitive `op` and return its one output; a constant if all operands are.
 
         Raises TypeRuleError, or NotStatic when the rank of an operand is unknown.
         """
@@ -58,8 +60,8 @@ class Builder:
     def emit_many(
         self, op: str, values: Sequence[Value], attrs: Mapping[str, Any], types: Sequence[Type] | None = None
     ) -> tuple[Value, ...]:
-        """Return all outputs of `op`. Host and control operators state their output `types`; they are never folded
-        here.
+        """Emit `op` and return all outputs. Host and control operators state their output `types`; they are never
+        folded here.
         """
         types = None if types is None else self._sized(op, attrs, types)
         try:
@@ -78,14 +80,16 @@ class Builder:
         return self.graph.add(op, values, attrs, origins=self.origins, types=types).outputs
 
     def _sized(self, op: str, attrs: Mapping[str, Any], types: Sequence[Type]) -> list[Type]:
-        """Output types with symbols for what only a run can tell, sizes inside of nested graphs among that."""
+        """Return output types with symbols for the sizes that only a run can tell, including those within nested
+        graphs.
+        """
         inner = [symbol for graph in attrs.values() if isinstance(graph, Graph) for symbol in graph.symbols]
         hint = f"{self.origins[-1] if self.origins else op}"
         outside = [unsized(type_, inner) for type_ in types]
         return [sized(type_, f"{hint}_{number}") for number, type_ in enumerate(outside)]
 
     def sizes(self, elements: np.ndarray, type_: Type) -> Value:
-        """Return a tensor of sizes, or of what was found out of them; a constant where all of it is known."""
+        """Return a tensor of sizes, or computed from sizes; a constant where all of it is known."""
         assert isinstance(type_, TensorType)
         flat = tuple(elements.reshape(-1).tolist())
         if not any(is_open(element) for element in flat):
@@ -101,7 +105,7 @@ class Builder:
     def host(
         self, name: str, values: Sequence[Value], types: Sequence[Type], *, fold: bool = False, **attrs: Any
     ) -> tuple[Value, ...]:
-        """Return a `host.<name>` step with stated output types. `fold` evaluates it now if every operand is a
+        """Emit a `host.<name>` step with stated output types. `fold` evaluates it now if every operand is a
         constant.
         """
         folded = self._folded("host." + name, values, attrs) if fold and all(v.is_constant for v in values) else None
@@ -116,8 +120,8 @@ class Builder:
         return size <= max(FOLD_LIMIT_BYTES, 2 * sum(v.tensor_type.nbytes for v in values))
 
     def _folded(self, op: str, values: Sequence[Value], attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
-        """Return the results, or None if there are none (an index out of range): the error then belongs to the run, if
-        any.
+        """Return the results, or None if there are none (an index out of range): the error then occurs at run time, if
+        at all.
         """
         from tilestitch.runtime.host import HostError
 
@@ -130,7 +134,7 @@ class Builder:
         return tuple(self.graph.constant(np.asarray(r), name=hint) for r in results)
 
     def constant(self, data: Any, dtype: str | None = None, name: str = "c") -> Value:
-        """Return a constant of anything numpy takes."""
+        """Return a constant of anything numpy accepts."""
         return self.graph.constant(data, dtype, name)
 
     def full(self, shape: Sequence[int], value: float, dtype: str) -> Value:
@@ -158,7 +162,7 @@ class Builder:
         return value.type.rank
 
     def dim(self, value: Value, axis: int) -> int:
-        """One dimension; NotStatic if it is known only at run time."""
+        """Return one dimension; NotStatic if it is known only at run time."""
         self.rank(value)
         size = value.tensor_type.shape[axis]
         if isinstance(size, str):
@@ -185,7 +189,7 @@ class Builder:
         return self.like(a, b), b
 
     def like(self, number: float, value: Value) -> Value:
-        """Return a scalar constant of the dtype of `value`; infinite if that holds no number so large."""
+        """Return a scalar constant of the dtype of `value`; infinite if the number is out of its range."""
         with np.errstate(over="ignore"):
             return self.constant(np.asarray(number).astype(to_numpy_dtype(dtype_of(value))))
 
@@ -234,7 +238,7 @@ class Builder:
     # -- shapes ----------------------------------------------------------------------------------------------
 
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
-        """-1 as in numpy."""
+        """Reshape; -1 as in numpy."""
         target = tuple(as_size(d) for d in shape)
         if isinstance(x.type, TensorType) and x.type.shape == target:
             return x
@@ -271,7 +275,7 @@ class Builder:
         return x.tensor_type.shape
 
     def _reshape_keeping(self, x: Value, shape: Sequence[int | str]) -> Value:
-        """Return a reshape whose only symbolic dimension, if any, is kept by a -1."""
+        """Reshape with the only symbolic dimension, if any, kept by a -1."""
         symbols = [d for d in shape if isinstance(d, str)]
         if len(symbols) > 1:
             raise NotStatic(f"%{x.name} ({x.type}) has several dimensions that are known only at run time")
@@ -280,7 +284,7 @@ class Builder:
         return self.reshape(x, [-1 if isinstance(d, str) else d for d in shape])
 
     def slice_axis(self, x: Value, axis: int, start: Size, stop: Size, step: int = 1) -> Value:
-        """x[start:stop:step] along one axis; all bounds inside it."""
+        """Return x[start:stop:step] along one axis; all bounds inside it."""
         shape = self.shape(x)
         if start == 0 and stop == shape[axis] and step == 1:
             return x
@@ -318,7 +322,7 @@ class Builder:
     # -- reductions and matmuls --------------------------------------------------------------------------------
 
     def reduce(self, reducer: str, x: Value, axes: Sequence[int], keepdims: bool = True) -> Value:
-        """Return `reducer` (sum, prod, max, min) over normalised `axes`; over none it is x itself."""
+        """Reduce with `reducer` (sum, prod, max, min) over normalised `axes`; x itself if there are none."""
         axes = tuple(sorted(int(a) for a in axes))
         if not axes:
             return x

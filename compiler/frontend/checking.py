@@ -1,4 +1,4 @@
-"""ONNX's own checker, and what it is shown of a model."""
+"""ONNX's checker, and how a model is presented to it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .scope import canonical_domain
 from .walks import all_nodes, all_tensors
 
 MOST_MESSAGE_BYTES = (1 << 31) - 1
-"""Of a protobuf message that is written as bytes."""
+"""Limit of a serialised protobuf message."""
 
 FOREIGN = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
-"""Operators that ONNX Runtime's tools write into ONNX's domain for operator sets that do not have them."""
+"""Operators that ONNX Runtime's tools write into ONNX's domain for operator sets that lack them."""
 
 FOREIGN_DOMAIN = "com.microsoft"
 
 FIRST_WITH_INITIALIZERS_APART = 4
-"""The version of ONNX's format since which an initialiser need not be an input."""
+"""First version of ONNX's format in which an initialiser need not be an input."""
 
 
 def check_model(proto: ModelProto, path: Path | None) -> None:
@@ -42,13 +42,13 @@ def check_model(proto: ModelProto, path: Path | None) -> None:
 
 
 def _checkable(proto: ModelProto, path: Path | None) -> ModelProto | str:
-    """Return what the checker is given: it wants shapes of all inputs and outputs, which ONNX itself leaves optional,
-    and types of outputs, which tools leave out that add some; before IR version 4, it wants an input for each
-    initialiser. It takes no message beyond 2 GB.
+    """Return the checker's input. The checker requires shapes of all inputs and outputs, which are optional in ONNX,
+    and types of outputs, which tools that add outputs omit; before IR version 4, an input for each initialiser. It
+    accepts no message beyond 2 GB.
 
-    Operators that ONNX Runtime writes into ONNX's domain, which the checker takes for wrong there, are shown as others.
-    A copy belongs to no folder, so its external tensors, which are checked when they are mapped, are emptied; of a
-    model in memory that is too large, all are.
+    Operators that ONNX Runtime writes into ONNX's domain, which the checker rejects, are replaced by others. A copy
+    belongs to no folder, so its external tensors, which are checked when they are mapped, are emptied; all tensors are
+    if a model in memory is too large.
     """
     typed = all(output.type.WhichOneof("value") for output in proto.graph.output)
     tensors = [v.type.tensor_type for v in (*proto.graph.input, *proto.graph.output) if v.type.HasField("tensor_type")]
@@ -80,10 +80,10 @@ def _checkable(proto: ModelProto, path: Path | None) -> ModelProto | str:
 
 
 def _foreign_nodes(proto: ModelProto) -> Iterator[tuple[ModelProto | FunctionProto, NodeProto]]:
-    """Yield the nodes of operators that ONNX Runtime defines in ONNX's domain, where the operator set in force has none
-    such.
+    """Yield the nodes of operators that ONNX Runtime defines in ONNX's domain, where the operator set in force lacks
+    them.
 
-    Each with the model or function whose operator sets those are.
+    Each with the model or function that states the operator sets.
     """
     for holder, nodes in ((proto, proto.graph.node), *((function, function.node) for function in proto.functions)):
         versions = [entry.version for entry in holder.opset_import if not canonical_domain(entry.domain)]
@@ -95,24 +95,24 @@ def _foreign_nodes(proto: ModelProto) -> Iterator[tuple[ModelProto | FunctionPro
 
 
 def _has_initializers_apart(proto: ModelProto) -> bool:
-    """Return whether there are initialisers that are no inputs, in a model of a version that has none such."""
+    """Return whether some initialisers are not inputs, in a model of a version that requires it."""
     inputs = {info.name for info in proto.graph.input}
     early = 0 < proto.ir_version < FIRST_WITH_INITIALIZERS_APART
     return early and any(tensor.name not in inputs for tensor in proto.graph.initializer)
 
 
 def is_large(proto: ModelProto) -> bool:
-    """Return whether a message is beyond what protobuf writes or copies whole."""
+    """Return whether a message is beyond what protobuf can serialise or copy whole."""
     try:
         size: int = proto.ByteSize()
-    except EncodeError:  # protobuf counts by writing
+    except EncodeError:  # protobuf counts by serialising
         return True
     return size > MOST_MESSAGE_BYTES
 
 
 def _without_initializers(proto: ModelProto) -> ModelProto:
-    """Return what the checker looks at but for initialisers. Piece by piece: a message beyond 2 GB cannot be copied
-    whole.
+    """Return a copy of what the checker reads, without initialisers. Piece by piece: a message beyond 2 GB cannot be
+    copied whole.
     """
     graph = proto.graph
     copy = ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)

@@ -1,9 +1,10 @@
-"""What a converter sees: one ONNX node, its operands as IR values, and the means to emit primitives.
+"""The interface of converters: one ONNX node, its operands as IR values, and methods that emit primitives.
 
 A converter is a plain function `convert_x(ctx: Context) -> Value | Sequence[Value | None]`. It returns the node's
 outputs in order; outputs that the node does not name may be left out at the end or be None. It raises
 
-* `NotStatic` (through `constant_of`, `shape`, ...) when it needs at compile time what only run time knows: the
+* `NotStatic` (through `constant_of`, `shape`, ...) when it needs at compile time a value that is known only at run
+time: the
   dispatcher then takes the operator's entry in `converters.dynamic`, and undoes what was emitted so far;
 * `ConversionError` (through `fail`) when the node itself is wrong.
 """
@@ -30,7 +31,7 @@ from .tensors import to_array
 Converted: TypeAlias = "Value | Sequence[Value | None]"
 Converter: TypeAlias = "Callable[[Context], Converted]"
 Versioned: TypeAlias = "tuple[int, Converter]"
-"""The opset version since which a converter is right, and the converter."""
+"""A converter, and the opset version from which on it is correct."""
 
 _REQUIRED: Any = object()
 
@@ -82,7 +83,7 @@ class Context(Builder):
         return tuple(int(v) for v in self.constant_of(index).reshape(-1))
 
     def sizes_of(self, index: int) -> tuple[int, ...]:
-        """Return a required operand of sizes, flattened; what only a run can tell of them becomes symbols, or
+        """Return a required operand of sizes, flattened; sizes that only a run can tell become symbols, or
         NotStatic.
         """
         entries = entries_of(self.input(index))
@@ -156,13 +157,13 @@ class Context(Builder):
     # -- bodies of control flow ----------------------------------------------------------------------------
 
     def convert_subgraph(self, proto: GraphProto, input_types: Iterable[Type]) -> tuple[Graph, list[Value]]:
-        """Return a body as a graph of its own; its inputs are the formal ones, then one for each captured value
+        """Convert a body to a graph of its own; its inputs are the formal ones, then one for each captured value
         returned.
         """
         return self.scope.convert_subgraph(proto, input_types, self.name)
 
     def convert_branches(self, protos: Sequence[GraphProto]) -> tuple[list[Graph], list[Value]]:
-        """Bodies without formal inputs (If) that all take the same captures, in one order."""
+        """Convert bodies without formal inputs (If), with the same captures in the same order for all."""
         converted = [self.convert_subgraph(p, ()) for p in protos]
         captures = list(dict.fromkeys(v for _, taken in converted for v in taken))
         for graph, taken in converted:
@@ -176,7 +177,7 @@ class Context(Builder):
         return [graph for graph, _ in converted], captures
 
     def inline_subgraph(self, proto: GraphProto, inputs: Iterable[Value]) -> list[Value]:
-        """Return a body converted in place, with these values as its formal inputs (constant If, unrolled Loop)."""
+        """Convert a body in place, with these values as its formal inputs (constant If, unrolled Loop)."""
         return self.scope.inline_subgraph(proto, inputs, self.name)
 
     # -- errors --------------------------------------------------------------------------------------------

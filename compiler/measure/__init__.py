@@ -1,1 +1,1 @@
-"""Measures kernels that we generate: many plans of models, each kernel of each timed where it runs."""
+"""Measurements of generated kernels: many plans of models, with each kernel timed in place."""

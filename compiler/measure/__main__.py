@@ -4,10 +4,10 @@
   python -m tilestitch.compiler.measure --records FILE.db --export FILE.jsonl.gz
   python -m tilestitch.compiler.measure --records FILE.db --import FILE.jsonl.gz
 
-Of each model the plan of the rules and random legal plans are compiled, each with the schedules of the rules and with
-random legal ones, and with `--searched MODEL` the plan that a cost model chooses; they take turns. Each kernel is timed
-where it runs, with the caches as its neighbours leave them.
-The least of all rounds counts: other work on the machine makes kernels slower, and nothing makes them faster.
+For each model, the plan of the rules and random legal plans are compiled, each with the schedules of the rules and with
+random legal ones, and with `--searched MODEL` the plan that a cost model chooses; their runs are interleaved. Each
+kernel is timed in place, with the caches as its neighbours leave them. The minimum over all rounds counts, since other
+load only makes kernels slower.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .kernels import Subject, records_of, time_in_turns, why_other_results
 from .plans import random_plan, with_random_schedules
 
 TOGETHER = 4
-"""Plans of a model that are in memory at a time, and take turns."""
+"""Plans of a model that are in memory at once, with interleaved runs."""
 
 
 def measure(path: Path, target: CpuTarget, threads: int, options: argparse.Namespace) -> list[Record]:

@@ -1,4 +1,4 @@
-"""Times of kernels where they run: in whole models, of which several plans take turns."""
+"""In-place times of kernels in whole models, with interleaved runs of several plans."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .plans import structure_digest
 
 Inputs = Mapping[str, Any]
 TOLERANCE = 1e-2
-"""Of results of two plans, which may round half floats at other places."""
+"""Tolerance between the results of two plans, which may round half floats at different points."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ class Subject:
 
     @staticmethod
     def of(path: Path, target: CpuTarget, threads: int, model: LatencyModel) -> Subject:
-        """Inputs are those of a .npz file beside the model, or random. Raises the errors of frontend and passes."""
+        """Return a subject with inputs from a .npz file beside the model, or random ones. Raises the errors of frontend
+        and passes.
+        """
         backend = CpuBackend(target, threads)
         context = PassContext(backend.planned_for(threads), {"planner": "stitch"}, cost_model=model)
         imported = import_model(path)
@@ -60,7 +62,7 @@ class Subject:
         return Subject(path.stem, graph, tuple(imported.output_names), context, backend, inputs)
 
     def compiled(self, plan: StitchPlan) -> Module:
-        """Return the model by a plan, ready to run."""
+        """Return the model compiled by a plan, ready to run."""
         planned = Planned(self.graph, plan, self.output_names)
         assembled = assemble([planned], self.backend, keep_source=False, progress=lambda *_: None)
         contents = replace(assembled.contents, compiler_version=__version__)
@@ -69,7 +71,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Times:
-    """Least microseconds of each launch of a plan, and of whole runs; how many of both there were."""
+    """Minimum microseconds of each launch of a plan, and of whole runs; and the number of both."""
 
     launches_us: np.ndarray
     whole_us: float
@@ -77,10 +79,9 @@ class Times:
 
 
 def time_in_turns(modules: Sequence[Module], inputs: Inputs | None, rounds: int, most_s: float) -> list[Times]:
-    """Return each module runs once a round, whole and with its launches timed, until the rounds or the seconds are
-    over.
+    """Run each module once a round, whole and with its launches timed, until the rounds or the seconds are used up.
 
-    Whatever slows the machine down for longer than a round slows all of them; the least counts.
+    A slowdown of the machine longer than a round affects all of them; the minimum counts.
     """
     feeds = inputs if inputs is not None else make_inputs(modules[0], {}, seed=0)
     launches: list[np.ndarray | None] = [None] * len(modules)
@@ -102,7 +103,7 @@ def time_in_turns(modules: Sequence[Module], inputs: Inputs | None, rounds: int,
 
 
 def why_other_results(module: Module, reference: Module, inputs: Inputs | None) -> str | None:
-    """Return which output differs from that of another plan by more than rounding and its order explain; None if none
+    """Return which output differs from another plan's by more than rounding and summation order explain; None if none
     does.
     """
     feeds = inputs if inputs is not None else make_inputs(reference, {}, seed=0)
@@ -116,9 +117,9 @@ def why_other_results(module: Module, reference: Module, inputs: Inputs | None) 
 
 
 def records_of(subject: Subject, plan: StitchPlan, times: Times, machine: Machine) -> Iterator[Record]:
-    """Yield a record for each structure and schedule of a plan: the least of the kernels that are alike.
+    """Yield a record for each structure and schedule of a plan: the minimum over equal kernels.
 
-    None for a plan whose launches lie in nested graphs, as these are not told apart in a profile.
+    Nothing for a plan with launches in nested graphs, as a profile does not distinguish these.
     """
     launches = plan.launches or ()
     if len(launches) != len(times.launches_us) or plan.bodies:

@@ -1,4 +1,4 @@
-"""Legal plans of a graph that differ: in how nodes are joined, and in the schedules of the kernels."""
+"""Different legal plans of a graph: in fusion, and in the schedules of the kernels."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tilestitch.passes.schedule.structure import structure_of
 from tilestitch.passes.schedule.variants import variants
 
 PLANNERS = ("stitch", "injective", "none", "stitch")
-"""What joins the rest, in turn, where some unions have been made at random."""
+"""Planners, in turn, that complete a fusion begun with random unions."""
 MOST_STEPS = 4
-"""From the schedule that the rules choose to another one."""
+"""Most steps from the schedule that the rules choose to another one."""
 
 
 def random_plan(graph: Graph, context: PassContext, seed: int) -> StitchPlan:
-    """Return a legal plan, its own for every seed, with the schedules that the context's model chooses."""
+    """Return a legal plan that depends on the seed, with the schedules that the context's model chooses."""
     random = Random(seed)
     rule = Shuffled(seed, random.choice((0.1, 0.3, 0.6)), forced=random.random() < 0.3)
     options = {**context.options, "planner": PLANNERS[seed % len(PLANNERS)]}
@@ -35,14 +35,14 @@ def random_plan(graph: Graph, context: PassContext, seed: int) -> StitchPlan:
 
 
 def with_random_schedules(graph: Graph, plan: StitchPlan, seed: int) -> StitchPlan:
-    """Return the plan with other schedules, the same for kernels of one structure."""
+    """Return the plan with random schedules, the same for kernels of one structure."""
     nodes = {node.name: node for node in graph.nodes}
     groups = tuple(_with_random_schedule(nodes, group, plan.target, seed) for group in plan.groups)
     return completed(replace(plan, groups=groups, launches=None, edges=None), graph)
 
 
 def structure_digest(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> str | None:
-    """Of what a group computes; None of one that is like no other."""
+    """Return the digest of what a group computes; None for one without a structure."""
     structure = structure_of(nodes, _bare(group), TargetInfo(target.name))
     return None if structure is None else digest_of(repr(structure.key))
 

@@ -81,4 +81,4 @@ CONVERTERS: Mapping[str, Mapping[str, Sequence[Versioned]]] = {
     "ai.onnx.ml": _merged(family.CONVERTERS for family in (labels, learning, maps, support_vectors, trees)),
     "com.microsoft": {name: operator.versions() for name, operator in microsoft.OPERATORS.items()},
 }
-"""Domain -> operator -> its converters with the opset version since which each is right."""
+"""Domain -> operator -> its converters, each with the opset version from which on it is correct."""

@@ -24,7 +24,7 @@ def elu(b: Builder, x: Value, alpha: float) -> Value:
 
 
 def softplus(b: Builder, x: Value) -> Value:
-    """log(1 + exp(x)), written so that exp does not overflow."""
+    """Return log(1 + exp(x)), in a form in which exp does not overflow."""
     tail = b.emit("log", b.add(b.emit("exp", b.emit("neg", b.emit("abs", x))), 1.0))
     return b.add(b.maximum(x, 0.0), tail)
 
@@ -50,7 +50,7 @@ def swish(b: Builder, x: Value, alpha: float) -> Value:
 
 
 def gelu(b: Builder, x: Value) -> Value:
-    """x times the normal distribution's share below it."""
+    """Return x times the cumulative normal distribution at x."""
     return _gated(b, x, b.emit("erf", b.mul(x, sqrt(0.5))))
 
 

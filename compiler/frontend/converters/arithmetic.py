@@ -108,7 +108,7 @@ def convert_identity(ctx: Context) -> Value:
 
 
 def convert_dropout(ctx: Context) -> Converted:
-    """Return the identity: dropping is for training. With training_mode it draws random numbers, at run time."""
+    """Return the identity: dropout is for training. With training_mode it draws random numbers at run time."""
     x = ctx.input(0)
     training = ctx.optional(2) if ctx.opset >= 12 else None
     if training is not None and bool(ctx.constant_of(2).reshape(())):
@@ -128,7 +128,8 @@ def convert_pow(ctx: Context) -> Value:
 
 def convert_div(ctx: Context) -> Value:
     a, b = legacy_pair(ctx)
-    # A float divided by a constant power of two is exactly a multiplication by its reciprocal, which is far cheaper.
+    # Division of a float by a constant power of two equals multiplication by its reciprocal exactly, which is far
+    # cheaper.
     if b.data is not None and b.data.size == 1 and is_float(dtype_of(b)):
         divisor = float(b.data.reshape(()))
         if (

@@ -1,4 +1,4 @@
-"""Attention and rotary position embeddings, spelled out as matmuls, masks and a softmax."""
+"""Attention and rotary position embeddings, as matmuls, masks and a softmax."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _heads_of(ctx: Context, x: Value, attribute: str) -> Value:
 
 
 def split_heads(ctx: Context, x: Value, attribute: str) -> Value:
-    """Return [B, S, heads*D] as [B, heads, S, D]; the attribute says how many heads."""
+    """Return [B, S, heads*D] as [B, heads, S, D]; the attribute gives the number of heads."""
     batch, length, width = ctx.shape(x)
     heads = ctx.attr(attribute)
     if heads <= 0 or width % heads:
@@ -70,7 +70,7 @@ def convert_attention(ctx: Context) -> Converted:
 
 
 def attention_scores(ctx: Context, q: Value, k: Value) -> Value:
-    """q @ k^T; query heads that share a key head stand next to each other, and keys are broadcast, never copied."""
+    """Return q @ k^T; query heads that share a key head are grouped, and keys are broadcast, never copied."""
     batch, q_heads, rows, depth = ctx.shape(q)
     kv_heads, columns = ctx.shape(k)[1:3]
     if q_heads == kv_heads:
@@ -89,7 +89,7 @@ def weighted_values(ctx: Context, weights: Value, v: Value) -> Value:
 
 
 def _weights(ctx: Context, scores: Value, may_mask_rows: bool) -> Value:
-    """Softmax over the keys; a row whose keys are all masked is zero instead of NaN."""
+    """Return the softmax over the keys; a fully masked row is zero instead of NaN."""
     precision = ctx.attr("softmax_precision", 0)
     dtype = dtype_of(scores)
     precise = ctx.cast(scores, elem_dtype(precision) if precision else dtype)
@@ -101,7 +101,7 @@ def _weights(ctx: Context, scores: Value, may_mask_rows: bool) -> Value:
 
 
 def _bias(ctx: Context, dtype: str, extent: tuple[int, int, int], past: int) -> tuple[Value | None, bool]:
-    """Return the sum of all masks as an additive bias, and whether a row may be masked as a whole."""
+    """Return the sum of all masks as an additive bias, and whether a row may be fully masked."""
     _, rows, columns = extent
     lengths = ctx.optional(6)
     parts = []
@@ -134,7 +134,7 @@ def _additive(ctx: Context, mask: Value, dtype: str) -> Value:
 
 
 def _padded_mask(ctx: Context, mask: Value, columns: int) -> Value:
-    """Return a mask shorter than the keys hides the rest of them; one of width one is broadcast by the addition."""
+    """Return the mask, extended to hide the keys beyond it; one of width one is broadcast by the addition."""
     rank = ctx.rank(mask)
     missing = columns - ctx.dim(mask, rank - 1)
     if missing <= 0:
@@ -148,7 +148,9 @@ def _padded_mask(ctx: Context, mask: Value, columns: int) -> Value:
 
 
 def _window(ctx: Context, offset: Value | int, rows: int, columns: int) -> Value | None:
-    """Return which keys a query may see by position: none after it (causal), and none beyond the window's ends."""
+    """Return the mask of the keys that a query may see by position: none after it (causal), and none outside the
+    window.
+    """
     causal = bool(ctx.attr("is_causal", 0))
     left, right = ctx.attr("left_window_size", -1), ctx.attr("right_window_size", -1)
     position = ctx.constant(np.arange(rows)[:, None], "int64")
@@ -189,8 +191,7 @@ def convert_rotary_embedding(ctx: Context) -> Value:
 
 
 def rotate(b: Builder, x: Value, cos: Value, sin: Value, rotated: int, interleaved: bool) -> Value:
-    """Return the first `rotated` elements of the last of four axes, turned pair by pair; cos and sin broadcast against
-    pairs.
+    """Rotate the first `rotated` elements of the last of four axes pair by pair; cos and sin broadcast against pairs.
 
     A pair is an element of the first and one of the second half, or two neighbours if `interleaved`.
     """

@@ -1,4 +1,4 @@
-"""Constant weights in blocks, for passes to keep as they are or to dequantise."""
+"""Constant blockwise-quantised weights, which passes keep or dequantise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Blocks = tuple[BlockFormat, np.ndarray]
 
 
 def integers_in_blocks(codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray, block: int) -> Blocks | None:
-    """(codes - zeros) * scales; None if no format has it.
+    """Return (codes - zeros) * scales as blocks; None if no format represents it.
 
     codes: integers of some small dtype [columns, depth]; scales, zeros: [columns, blocks], zeros of a wider dtype.
     """
@@ -32,7 +32,7 @@ def integers_in_blocks(codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray,
 def in_blocks(
     kind: str, codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, block: int
 ) -> Blocks | None:  # fmt: skip
-    """Return the same of codes of a format, uint8, one a byte."""
+    """Return blocks from codes of a format, uint8, one a byte; None if no format represents them."""
     dtype = from_numpy_dtype(scales.dtype)
     form = BlockFormat(kind, block, dtype, zeros is not None, codes.shape[1])
     if dtype not in SCALES or form.problem is not None or 0 in codes.shape:
@@ -43,8 +43,8 @@ def in_blocks(
 
 
 def dequantised(b: Builder, blocks: Blocks | None, to: str, rounds: bool = False) -> Value | None:
-    """Return the weights as `to` [columns, depth]; None of none. rounds: what they multiply may be rounded to 8
-    bits.
+    """Return the weights as `to` [columns, depth], or None without blocks. `rounds`: the other operand may be rounded
+    to 8 bits.
     """
     if blocks is None:
         return None

@@ -1,4 +1,4 @@
-"""Small pieces that several operator families share."""
+"""Helpers that several operator families share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HALVES = ("float16", "bfloat16")
 
 
 def unary(op: str) -> Callable[[Context], Value]:
-    """Return a converter that is one primitive of the first operand."""
+    """Return a converter to one primitive of the first operand."""
 
     def convert(ctx: Context) -> Value:
         return ctx.emit(op, ctx.input(0))
@@ -22,7 +22,7 @@ def unary(op: str) -> Callable[[Context], Value]:
 
 
 def legacy_pair(ctx: Context) -> tuple[Value, Value]:
-    """Two operands; before opset 7 the attributes `broadcast` and `axis` say where the second one is aligned."""
+    """Return two operands; before opset 7 the attributes `broadcast` and `axis` align the second one."""
     a, b = ctx.input(0), ctx.input(1)
     if ctx.opset >= 7 or not ctx.attr("broadcast", 0) or not ctx.has_attr("axis"):
         return a, b
@@ -34,7 +34,7 @@ def legacy_pair(ctx: Context) -> tuple[Value, Value]:
 
 
 def binary(op: str, *, swapped: bool = False) -> Callable[[Context], Value]:
-    """Return a converter that is one primitive of two operands; `swapped` exchanges them."""
+    """Return a converter to one primitive of two operands; `swapped` exchanges them."""
 
     def convert(ctx: Context) -> Value:
         a, b = legacy_pair(ctx)
@@ -61,10 +61,10 @@ def channel_shape(ctx: Context, x: Value, value: Value) -> Value:
 
 
 def widened(ctx: Context, x: Value, dtype: str = "float32") -> Value:
-    """Half floats as `dtype`, anything else as it is."""
+    """Return half floats as `dtype`, other values as they are."""
     return ctx.cast(x, dtype) if dtype_of(x) in HALVES else x
 
 
 def outputs_named(ctx: Context, values: Sequence[Value | None]) -> Converted:
-    """Only as many outputs as the node names."""
+    """Return as many outputs as the node names."""
     return list(values[: ctx.num_outputs])

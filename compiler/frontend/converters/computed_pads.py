@@ -1,5 +1,5 @@
-"""Pad by amounts that a model computes from data, or that are negative at some sizes: elements are read at places that
-are computed as the model runs.
+"""Pad by amounts that are computed from data, or negative at some sizes, as a gather at indices computed at run
+time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .indexing import along_axis
 
 
 def must_be_computed(pad: Entry) -> bool:
-    """Return whether only a run can tell a pad, or whether it crops."""
+    """Return whether a pad, or whether it crops, is known only at run time."""
     if isinstance(pad, Element):
         return True
     low, high = bounds_of(pad)
@@ -25,7 +25,7 @@ def must_be_computed(pad: Entry) -> bool:
 
 
 def pad_as_computed(ctx: Context, x: Value, pads: Sequence[Entry]) -> Value:
-    """Pads, begins before ends; negative ones crop. NotStatic where they are left to the host."""
+    """Pad x, with begins before ends; negative ones crop. NotStatic where they are left to the host."""
     mode = ctx.attr("mode", "constant")
     if mode not in ("constant", "edge", "reflect"):
         raise NotStatic(f"mode {mode} of Pad needs known pads")
@@ -58,7 +58,7 @@ def _padded(ctx: Context, x: Value, axis: int, ends: tuple[Entry, Entry], mode: 
 
 
 def _mirrored(ctx: Context, place: Value, last: Value, before: Value, after: Value) -> Value:
-    """Return the places of what lies beyond the ends: mirrored there, to and fro, between what negative pads leave."""
+    """Return the source positions of padding by reflection, repeated between the ends that negative pads leave."""
     first = ctx.maximum(ctx.sub(0, before), 0)
     most = ctx.sub(ctx.minimum(ctx.add(last, after), last), first)
     period = ctx.maximum(ctx.mul(most, 2), 1)

@@ -1,4 +1,4 @@
-"""If, Loop, Scan and SequenceMap: their bodies become graphs of their own, captured values extra operands."""
+"""If, Loop, Scan and SequenceMap: their bodies become graphs of their own, with captured values as extra operands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def convert_if(ctx: Context) -> Sequence[Value]:
 # -- Loop ----------------------------------------------------------------------------------------------------------
 
 _MOST_WIDENINGS = 64
-"""Each pass makes a type wider, which ends when nothing is known of it; more passes than this are a fault of ours."""
+"""Limit of widening passes. Each makes a type wider until nothing is known of it; more are a fault of the compiler."""
 
 
 def convert_loop(ctx: Context) -> Sequence[Value]:
@@ -63,7 +63,7 @@ def _settled(
     tail: Sequence[Type],
     results_from: int,
 ) -> tuple[Graph, list[Value], list[Type]]:
-    """Return the body converted for state types that hold in every iteration, its captures, and those types.
+    """Return the body, converted for state types that hold in every iteration, its captures, and those types.
 
     The formal inputs are `head`, the state, `tail`; the new state begins at output `results_from`. A dimension or rank
     that changes from one iteration to the next becomes unknown.
@@ -80,7 +80,7 @@ def _settled(
 
 
 def _trip_count(max_trip: Value | None, condition: Value | None, body: Graph) -> int | str:
-    """Return how often the body runs, if that is certain: a constant count, and no condition that ends it before."""
+    """Return how often the body runs, if that is certain: a constant count, and no condition that ends it early."""
     if max_trip is None or max_trip.data is None:
         return UNKNOWN
     count = max(0, int(max_trip.data.reshape(())))
@@ -91,7 +91,7 @@ def _trip_count(max_trip: Value | None, condition: Value | None, body: Graph) ->
 
 
 def _final_type(initial: Type, always: Type, result: Type, trips: int | str) -> Type:
-    """Return what a carried value is after the loop: the body's result if it ran, else what went in.
+    """Return the type of a carried value after the loop: the body's result if it ran, else the initial one.
 
     An optional that the body turns into its element counts as an element: ONNX gives the loop the type of the result.
     """
@@ -133,7 +133,7 @@ def _scan(
     reverse: tuple[bool, ...],
     output_axes: tuple[int, ...] | None,
 ) -> tuple[dict[str, object], list[Value], list[Type]]:
-    """Attributes, captures and output types of a `scan` over operands of these types and axes."""
+    """Return attributes, captures and output types of a `scan` over operands of these types and axes."""
     proto: GraphProto = ctx.attr("body")
     elements = [_without_axis(t, axis) for t, axis in scanned]
     body, captures, types = _settled(ctx, proto, (), state, elements, results_from=0)
@@ -168,7 +168,7 @@ def _with_axis(type_: Type, axis: int, size: int | str) -> Type:
 
 
 def convert_scan_8(ctx: Context) -> Sequence[Value]:
-    """Opset 8: the first axis of every operand is a batch, over which an outer scan runs."""
+    """Convert Scan of opset 8: the first axis of every operand is a batch, over which an outer scan runs."""
     if ctx.optional(0) is not None:
         raise ctx.fail("sequence_lens is not supported; convert the model to opset 9 or newer")
     values = [ctx.input(i) for i in range(1, len(ctx.inputs))]

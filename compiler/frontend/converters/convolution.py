@@ -50,7 +50,7 @@ class Window:
 
 
 def window_of(ctx: Context, x: Value, kernel: Sequence[int]) -> Window:
-    """Strides, dilations and pads of a node; `auto_pad` is resolved against the spatial sizes of x."""
+    """Return strides, dilations and pads of a node; `auto_pad` is resolved against the spatial sizes of x."""
     spatial = len(kernel)
     strides = tuple(ctx.attr("strides", (1,) * spatial))
     dilations = tuple(ctx.attr("dilations", (1,) * spatial))
@@ -77,8 +77,8 @@ def window_of(ctx: Context, x: Value, kernel: Sequence[int]) -> Window:
 
 
 def same_padding(size: Size, stride: int, extent: int) -> Size:
-    """Return what makes windows of `extent` start at every place that is a multiple of the stride. It is never negative
-    where neighbouring windows touch, whatever the size is: there is nothing to compare then.
+    """Return the padding for windows of `extent` to start at every multiple of the stride. Never negative where
+    neighbouring windows overlap or touch, so no comparison of open sizes is needed then.
     """
     missing = (ceil_div(size, stride) - 1) * stride + extent - size
     if is_open(missing) and extent >= stride:
@@ -125,7 +125,7 @@ def conv_transpose(b: Builder, x: Value, w: Value, window: Window, output_paddin
 def _transpose_pads(
     ctx: Context, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], extra: list[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Pads as stated, or as `output_shape` or `auto_pad` imply; what cannot be padded away is added to `extra`."""
+    """Return the pads as stated, or as `output_shape` or `auto_pad` imply; negative padding is added to `extra`."""
     spatial = len(kernel)
     auto_pad = ctx.attr("auto_pad", "NOTSET")
     wanted = ctx.attr("output_shape", None)
@@ -150,7 +150,7 @@ def _transpose_pads(
 
 
 def convert_col2im(ctx: Context) -> Value:
-    """Overlapping blocks summed into an image: a transposed convolution with one one-hot filter a tap."""
+    """Convert Col2Im, overlapping blocks summed into an image, to a transposed convolution with one-hot filters."""
     x = ctx.input(0)
     image, kernel = ctx.ints_of(1), ctx.ints_of(2)
     window = window_of_attributes(ctx, kernel)

@@ -27,7 +27,7 @@ def convert_det(ctx: Context) -> Value:
 
 
 def _expanded(b: Builder, entries: Sequence[Sequence[Value]]) -> Value:
-    """Laplace's expansion along the first row."""
+    """Return Laplace's expansion along the first row."""
     if len(entries) == 1:
         return entries[0][0]
     total: Value | None = None

@@ -1,4 +1,4 @@
-"""Run-time forms: what a node becomes when shapes, axes or bounds that its converter needs are known only at run time.
+"""Run-time forms of nodes whose shapes, axes or bounds are known only at run time.
 
 Each is a host step of the same name as the ONNX operator, which takes ONNX's operands and attributes; opsets that gave
 an operand as an attribute are brought to the newest form. The types state all that is known: the dtype always, the rank
@@ -115,7 +115,7 @@ def tile(ctx: Context) -> Sequence[Value]:
 
 
 MOST_AXES = 32
-"""Of a tensor: more starts than this are not known to be few."""
+"""Most axes of a tensor: more starts than this are not known to be few."""
 
 
 def slice_(ctx: Context) -> Sequence[Value]:
@@ -137,7 +137,7 @@ def slice_(ctx: Context) -> Sequence[Value]:
 
 
 def _most(vector: Value) -> int | None:
-    """Return the most elements that a vector can have, as far as that is known."""
+    """Return the most elements that a vector can have, if that is known."""
     if not isinstance(vector.type, TensorType) or not vector.type.is_sized:
         return length_of(vector)
     most = bounds_of(prod(vector.type.sizes))[1]
@@ -278,7 +278,7 @@ def compress(ctx: Context) -> Sequence[Value]:
 
 
 def dropout(ctx: Context) -> Sequence[Value]:
-    """Only reached when training_mode is not a constant."""
+    """Convert Dropout with a training_mode that is not a constant."""
     if ctx.opset < 12:
         raise NotStatic("Dropout of this opset has no training mode at run time")
     x = ctx.input(0)
@@ -314,4 +314,4 @@ DYNAMIC: Mapping[str, Sequence[Versioned]] = {
     **dynamic_images.DYNAMIC,
     **host_ops.DYNAMIC,
 }
-"""Operator -> its run-time forms with the opset version since which each is right."""
+"""Operator -> its run-time forms, each with the opset version from which on it is correct."""

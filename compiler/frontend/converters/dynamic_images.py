@@ -38,7 +38,9 @@ def resize(ctx: Context) -> Sequence[Value]:
 
 
 def resize_10(ctx: Context) -> Sequence[Value]:
-    """Opset 10, and Upsample: only scales, positions are divided by them, nearest rounds as it did before opset 11."""
+    """Convert Resize of opset 10, and Upsample: only scales; positions are divided by them; nearest rounds as before
+    opset 11.
+    """
     x = ctx.input(0)
     scales = ctx.constant(ctx.attr("scales"), "float32") if ctx.has_attr("scales") else ctx.input(1)
     mode = ctx.attr("mode", "nearest")
@@ -56,7 +58,7 @@ def affine_grid(ctx: Context) -> Sequence[Value]:
 
 
 def _spatial(count: int | None, sizes: tuple[int, ...] | None) -> tuple[Dim, ...] | None:
-    """Of the sizes (N, C, spatial..), the spatial ones."""
+    """Return the spatial ones of the sizes (N, C, spatial..)."""
     if sizes is not None:
         return sizes[2:]
     return None if count is None else (UNKNOWN,) * (count - 2)
@@ -86,7 +88,7 @@ def dft(ctx: Context) -> Sequence[Value]:
 
 
 def dft_17(ctx: Context) -> Sequence[Value]:
-    """Before opset 20 the axis was an attribute, and the first one after the batch by default."""
+    """Convert DFT before opset 20: the axis is an attribute, by default the first one after the batch."""
     return _dft(ctx, ctx.constant(ctx.attr("axis", 1), "int64"))
 
 

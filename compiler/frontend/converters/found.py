@@ -1,7 +1,7 @@
-"""Operators whose result is as large as the data says, as kernels: NonZero, Compress, Unique.
+"""Operators with data-dependent result sizes, as kernels: NonZero, Compress, Unique.
 
-What is looked for is counted block by block; the sum is a size from then on (`host.Extent`), and running totals of the
-counts say where the places that are found are put.
+Matches are counted block by block; their total becomes a size (`host.Extent`), and the running totals of the counts
+give the positions at which the matches are stored.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ BLOCK = 1024
 
 
 def places_of_true(b: Builder, mask: Value) -> Value:
-    """Return where a mask, which is no scalar, is true: int64 [rank, found], in row-major order."""
+    """Return the positions where a mask, not a scalar, is true: int64 [rank, found], in row-major order."""
     counts = b.emit("tally", mask, block=BLOCK)
     ends = b.emit("cumulative", counts, axis=0, reducer="sum", exclusive=False, reverse=False)
     blocks = b.dim(ends, 0)
-    last = b.slice_axis(b.pad(ends, (1,), (0,)), 0, blocks, blocks + 1)  # 0 where there are no blocks
+    last = b.slice_axis(b.pad(ends, (1,), (0,)), 0, blocks, blocks + 1)  # 0 if there are no blocks
     ends, found = _as_size(b, last, prod(b.shape(mask)), ends)
     return b.emit("compact", mask, ends, block=BLOCK, count=found)
 
 
 def _as_size(b: Builder, count: Value, most: Size, ends: Value) -> tuple[Value, Size]:
-    """Return a count, [1], that is known when it has been computed, as a size from then on; and the running totals that
-    end with it, once it is sure that there is room for what they say.
+    """Return the running totals, checked against the room for them, and their last one, a count that is known at run
+    time, as a size.
     """
     hint = f"{b.origins[-1] if b.origins else 'found'}"
     with taken_sizes() as taken:
@@ -50,7 +50,9 @@ def _as_size(b: Builder, count: Value, most: Size, ends: Value) -> tuple[Value, 
 
 
 def _require_kernels(ctx: Context, values: Sequence[Value]) -> None:
-    """NotStatic where the host is to do all of it: sizes are no symbols, nothing is left to compute, or text."""
+    """Raise NotStatic where the host must do all of it: sizes are not symbols, nothing is left to compute, or operands
+    are strings.
+    """
     if not sizes_are_symbols():
         raise NotStatic("the size of the result depends on the data")
     if all(value.is_constant for value in values):
@@ -68,7 +70,7 @@ def non_zero(ctx: Context) -> Value:
 
 
 def is_true(b: Builder, x: Value) -> Value:
-    """Return whether elements are not zero; NaN is not."""
+    """Return whether elements are not zero; True for NaN."""
     return x if dtype_of(x) == "bool" else b.emit("logical_not", b.equal(x, 0))
 
 
@@ -91,7 +93,7 @@ def compress(ctx: Context) -> Value:
 
 
 def unique(ctx: Context) -> Sequence[Value]:
-    """Equal elements lie beside each other when they are sorted: the first of each is found like any true element."""
+    """Convert Unique: equal elements are adjacent when sorted, and the first of each is found like any true element."""
     x = ctx.input(0)
     _require_kernels(ctx, [x])
     ascending = ctx.attr("sorted", 1) != 0
@@ -103,7 +105,7 @@ def unique(ctx: Context) -> Sequence[Value]:
 
 
 def _distinct_slices(b: Builder, x: Value, axis: int, ascending: bool) -> tuple[Value, ...]:
-    """Of slices along an axis, which are compared element by element, as words are in a dictionary."""
+    """Return distinct slices along an axis, in lexicographic order."""
     perm = (axis, *(other for other in range(b.rank(x)) if other != axis))
     turned = b.transpose(x, perm)
     count, *rest = b.shape(turned)
@@ -116,29 +118,27 @@ def _distinct_slices(b: Builder, x: Value, axis: int, ascending: bool) -> tuple[
 
 
 def _differ_from_before(b: Builder, rows: Value) -> Value:
-    """Return whether sorted rows differ from the one before."""
+    """Return whether sorted rows differ from the previous one."""
     differ = b.emit("logical_not", _same_as_before(b, rows))
     count = b.reduce("sum", b.cast(differ, "int32"), (1,), keepdims=False)
     return b.emit("logical_or", b.less(0, count), b.equal(b.iota(b.dim(rows, 0)), 0))
 
 
 def _in_order(b: Builder, flat: Value) -> tuple[Value, Value]:
-    """Return the elements in ascending order, and where they were; of equal ones the first comes first."""
+    """Return the elements in ascending order, and their original positions; stable."""
     keys = b.cast(flat, "uint8") if dtype_of(flat) == "bool" else flat
     values, places = b.emit_many("top_k", [keys], {"k": b.dim(flat, 0), "axis": 0, "largest": False})
     return values, places
 
 
 def _is_first(b: Builder, keys: Value) -> Value:
-    """Return whether sorted elements differ from the one before."""
+    """Return whether sorted elements differ from the previous one."""
     differ = b.emit("logical_not", _same_as_before(b, keys))
     return b.emit("logical_or", differ, b.equal(b.iota(b.dim(keys, 0)), 0))
 
 
 def _same_as_before(b: Builder, entries: Value) -> Value:
-    """Return whether elements are equal to those of the entry before, zeros of the first one. One NaN is like
-    another.
-    """
+    """Return whether elements equal those of the previous entry, zeros for the first one. NaNs are equal."""
     rest = (0,) * (b.rank(entries) - 1)
     before = b.slice_axis(b.pad(entries, (1, *rest), (0, *rest)), 0, 0, b.dim(entries, 0))
     same = b.equal(entries, before)
@@ -148,10 +148,10 @@ def _same_as_before(b: Builder, entries: Value) -> Value:
 
 
 def _distinct(b: Builder, entries: Value, is_first: Value, places: Value, ascending: bool) -> tuple[Value, ...]:
-    """Return what Unique gives: distinct entries, their first places, which of them each entry is, and how often they
-    occur.
+    """Return the outputs of Unique: distinct entries, their first positions, the inverse, and the counts.
 
-    is_first, places: of entries in ascending order, whether they differ from the one before, and where they were.
+    `is_first`, `places`: for entries in ascending order, whether they differ from the previous one, and their original
+    positions.
     """
     size = b.dim(entries, 0)
     starts = b.reshape(places_of_true(b, is_first), (-1,))
@@ -175,7 +175,7 @@ def _running(b: Builder, mask: Value) -> Value:
 
 
 def _put(b: Builder, size: Size, places: Value, values: Value) -> Value:
-    """Return int64 [size] with values at these places, each of which is there once."""
+    """Return int64 [size] with values at these distinct positions, zeros elsewhere."""
     zeros = b.full((size,), 0, "int64")
     return b.emit("scatter_elements", zeros, places, values, axis=0, reduction="none")
 

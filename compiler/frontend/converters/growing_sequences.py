@@ -1,6 +1,6 @@
-"""Loops that append a tensor to a sequence in every turn: their tensors, if all have one shape, are scanned instead.
+"""Loops that append a tensor to a sequence in every iteration, converted to scans where all tensors have one shape.
 
-So exporters write sums of embeddings, and lists that a model fills and then concatenates.
+Exporters produce them for sums of embeddings, and for lists that a model fills and then concatenates.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TURN = TensorType("int64", ())
 
 @dataclass(frozen=True)
 class LoopParts:
-    """A Loop as its converter has it. body: its inputs are the turn, the condition, the state and what is captured."""
+    """Parts of a Loop. The inputs of `body` are the iteration number, the condition, the state and the captures."""
 
     max_trip: Value | None
     condition: Value | None
@@ -34,8 +34,8 @@ class LoopParts:
 
 
 def scanned_sequences(ctx: Context, loop: LoopParts) -> list[Value] | None:
-    """Return the final state of a loop all of whose state is sequences that it appends to, and, if it needs one, a
-    number that counts its turns. None for any other loop; the body is as before then.
+    """Return the final state of a loop whose state consists of sequences that it appends to, and, if needed, a counter
+    of iterations. None for any other loop; the body is then unchanged.
     """
     body, count = loop.body, len(loop.carried)
     state, results = body.inputs[2 : 2 + count], body.outputs[1 : 1 + count]
@@ -75,7 +75,7 @@ def _as_sequence(ctx: Context, rows: Value) -> Value:
 
 
 def _appended(body: Graph, first: Value, before: Value, after: Value) -> Value | None:
-    """Return what a turn appends to a sequence that is empty at first and that nothing else reads; its shape is
+    """Return what an iteration appends to a sequence that is initially empty and not read otherwise; its shape is
     known.
     """
     insert = after.producer
@@ -96,14 +96,14 @@ def _appended(body: Graph, first: Value, before: Value, after: Value) -> Value |
 
 
 def _trips(loop: LoopParts) -> Value | None:
-    """Of a loop whose condition never ends it."""
+    """Return the iterations of a loop that its condition never ends."""
     starts = loop.condition is None or _number(loop.condition) == 1
     again = loop.body.outputs[0]
     return loop.max_trip if starts and (again is loop.body.inputs[1] or _number(again) == 1) else None
 
 
 def _counted(ctx: Context, loop: LoopParts, place: int) -> Value | None:
-    """Of a loop that goes on while the number after this one, which counts from zero on, is less than another."""
+    """Return the iterations of a loop that continues while the next number, counted from zero, is less than a bound."""
     body, first = loop.body, loop.carried[place]
     number, following, again = body.inputs[2 + place], body.outputs[1 + place], body.outputs[0].producer
     one = _other(following.producer, "add", number)
@@ -119,7 +119,7 @@ def _counted(ctx: Context, loop: LoopParts, place: int) -> Value | None:
 
 
 def _outside(ctx: Context, loop: LoopParts, value: Value) -> Value | None:
-    """Return what a value of the body is that the body does not compute."""
+    """Return the outer value of a body's value that the body does not compute."""
     captured = loop.body.inputs[2 + len(loop.carried) :]
     if value in captured:
         return loop.captures[captured.index(value)]
@@ -138,7 +138,7 @@ def _number(value: Value) -> Any:
 
 
 def _is_positive(value: Value) -> bool | None:
-    """None where that is not known."""
+    """Return whether a value is positive; None if unknown."""
     size = _size(value)
     if isinstance(size, str):
         return None
@@ -147,7 +147,7 @@ def _is_positive(value: Value) -> bool | None:
 
 
 def _size(value: Value) -> Size | str:
-    """Return a single integer, as far as it is known."""
+    """Return a single integer, if it is known."""
     if value.data is not None:
         return int(value.data.reshape(()))
     made = value.producer

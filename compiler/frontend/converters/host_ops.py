@@ -1,4 +1,4 @@
-"""Operators whose result's size depends on the data."""
+"""Operators with data-dependent result sizes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def non_max_suppression(ctx: Context) -> Sequence[Value]:
 
 
 def _suppressed(ctx: Context) -> Sequence[Value]:
-    """Return a kernel finds what is kept of each class; then all of it is put together."""
+    """Convert NonMaxSuppression: a kernel finds the boxes to keep of each class, which are then concatenated."""
     most, overlap, least = (ctx.optional(i) for i in (2, 3, 4))
     centers = bool(ctx.attr("center_point_box", 0))
     operands = (
@@ -76,4 +76,4 @@ CONVERTERS: Mapping[str, Sequence[Versioned]] = {
 
 
 DYNAMIC: Mapping[str, Sequence[Versioned]] = {"NonZero": [(9, non_zero)], "Unique": [(11, unique)]}
-"""Those that kernels compute where sizes are symbols."""
+"""Operators that kernels compute where sizes are symbols."""

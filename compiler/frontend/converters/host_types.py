@@ -1,4 +1,4 @@
-"""Types of host steps: what is known of a result at compile time, and the least type that covers two others."""
+"""Types of host steps: what is known of a result at compile time, and the join of two types."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ TensorLike = TensorType | AnyRankTensor
 
 
 def join_types(a: Type, b: Type) -> Type:
-    """Return the least type that covers both: dimensions that differ are unknown, ranks that differ too.
+    """Return the least type that covers both: dimensions or ranks that differ become unknown.
 
-    Raises IRError if no type does: dtypes differ, or one is a sequence and the other a tensor.
+    Raises IRError if there is none: dtypes differ, or one is a sequence and the other a tensor.
     """
     if a == b:
         return a
@@ -40,7 +40,7 @@ def _join_optionals(a: Type, b: Type) -> Type:
 
 
 def join_all(types: Iterable[Type]) -> Type:
-    """Return `join_types` over one or more types."""
+    """Return the join of one or more types."""
     first, *rest = types
     for other in rest:
         first = join_types(first, other)
@@ -57,7 +57,7 @@ def stacked(size: Dim, element: Type) -> Type:
 
 
 def unknown_tensor(dtype: str, rank: int | None) -> TensorLike:
-    """Return a tensor of which only the rank is known, or not even that."""
+    """Return a tensor type of which at most the rank is known."""
     return AnyRankTensor(dtype) if rank is None else TensorType(dtype, (UNKNOWN,) * rank)
 
 
@@ -127,7 +127,7 @@ def operands(ctx: Context, values: Sequence[Value | None]) -> list[Value]:
 def tensor_step(
     ctx: Context, name: str, values: Sequence[Value | None], types: Sequence[Type], /, **attrs: Any
 ) -> tuple[Value, ...]:
-    """Return a host step on tensors, evaluated at once if all its operands are constants."""
+    """Emit a host step on tensors, evaluated at once if all its operands are constants."""
     folds = all(v is None or v.is_constant for v in values)
     if folds:
         return fold_step(ctx, name, values, attrs)
@@ -135,9 +135,7 @@ def tensor_step(
 
 
 def fold_step(ctx: Context, name: str, values: Sequence[Value | None], attrs: dict[str, Any]) -> tuple[Value, ...]:
-    """Return the results of a host step on constants, as constants. Raises IRError if the operator has no result for
-    them.
-    """
+    """Evaluate a host step on constants. Raises IRError if the operator has no result for them."""
     from tilestitch.compiler.ir import reference
     from tilestitch.runtime.host import HostError
 

@@ -27,7 +27,7 @@ def convert_gather(ctx: Context) -> Value:
 
 
 def _claim_to_hold(size: Size | str, first: int, last: int) -> None:
-    """That an open dimension has these two places; negative ones count from its end."""
+    """Claim that an open dimension has these two positions; negative ones count from its end."""
     if not isinstance(size, str) and is_open(size):
         may_be_natural(size - 1 - last)
         may_be_natural(size + first)
@@ -70,7 +70,7 @@ def convert_one_hot(ctx: Context) -> Value:
 
 
 def reverse_sequence(b: Builder, x: Value, lengths: Value, batch_axis: int, time_axis: int) -> Value:
-    """Return the first lengths[i] elements along `time_axis` of batch entry i in reverse order, the rest as it is."""
+    """Return x with the first lengths[i] elements along `time_axis` of batch entry i reversed."""
     shape = b.shape(x)
     time = along_axis(b, b.iota(shape[time_axis]), time_axis, len(shape))
     length = along_axis(b, b.cast(lengths, "int64"), batch_axis, len(shape))
@@ -85,7 +85,7 @@ def convert_reverse_sequence(ctx: Context) -> Value:
 
 
 def convert_tensor_scatter(ctx: Context) -> Value:
-    """Write `update` into the cache from write_indices on (of each batch entry), possibly around its end."""
+    """Write `update` into the cache from write_indices on (of each batch entry), possibly wrapping around its end."""
     cache, update, starts = ctx.input(0), ctx.input(1), ctx.optional(2)
     axis = ctx.axis(cache, ctx.attr("axis", -2))
     if axis == 0:

@@ -1,4 +1,4 @@
-"""Operators of ai.onnx.ml that look keys up: label encoders, categories, and what classifiers name."""
+"""Operators of ai.onnx.ml with lookup tables: label encoders, categories, and class labels."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ..context import Context, Versioned
 from .host_types import tensor_step
 
 MOST_COMPARED = 256
-"""Keys that are compared with each element; more of them are looked up on the host."""
+"""Most keys that are compared with each element; larger tables are looked up on the host."""
 
 _KINDS = {"strings": ("string", "_Unused"), "int64s": ("int64", -1), "floats": ("float32", -0.0)}
 _DEFAULTS = {"string": "default_string", "int64": "default_int64", "float32": "default_float"}
 
 
 def look_up(ctx: Context, x: Value, keys: Sequence[Any], results: Sequence[Any], default: Any, dtype: str) -> Value:
-    """Of each element the result beside its key, or the default, as `dtype`. The last of equal keys counts."""
+    """Return the result for each element's key, or the default, as `dtype`. The last of equal keys counts."""
     if len(keys) != len(results):
         raise ctx.fail(f"{len(keys)} keys and {len(results)} values")
     kernels = dtype != "string" and (is_float(dtype_of(x)) or is_integer(dtype_of(x)))
@@ -34,7 +34,7 @@ def look_up(ctx: Context, x: Value, keys: Sequence[Any], results: Sequence[Any],
 
 
 def _compared(ctx: Context, x: Value, keys: np.ndarray, results: Sequence[Any], dtype: str) -> Value:
-    """By comparing each element with all keys. NaN is unequal to itself, yet the standard lets it be a key."""
+    """Look up by comparing each element with all keys. NaN is unequal to itself, yet the standard lets it be a key."""
     element = ctx.expand_dims(x, (ctx.rank(x),))
     found = ctx.equal(element, ctx.constant(keys))
     if keys.dtype.kind == "f" and np.isnan(keys).any():
@@ -73,7 +73,7 @@ def _plain(value: Any) -> Any:
 
 
 def convert_label_encoder_1(ctx: Context) -> Value:
-    """Return the first form: texts and their places in one list."""
+    """Convert the first form of LabelEncoder: texts and their indices in one list."""
     texts = list(ctx.attr("classes_strings"))
     return _between(ctx, texts, list(range(len(texts))))
 
@@ -96,7 +96,7 @@ def convert_one_hot_encoder(ctx: Context) -> Value:
         raise ctx.fail("a category is listed twice; list each once")
     key, places = x if is_text else ctx.cast(x, "int64"), np.arange(len(categories))
     if not ctx.attr("zeros", 1):
-        # What is in no category ends the run: there is no row for it.
+        # A value without a category ends the run: there is no row for it.
         place = look_up(ctx, key, categories, places.tolist(), len(categories), "int64")
         return ctx.gather(ctx.constant(np.eye(len(categories), dtype=np.float32)), place, 0)
     number = look_up(ctx, key, categories, places.tolist(), -1, "int64") if is_text else key
@@ -113,7 +113,7 @@ def class_labels(ctx: Context, names: tuple[str, str]) -> tuple[list[Any], str]:
 
 
 def labelled(ctx: Context, place: Value, labels: Sequence[Any], dtype: str) -> Value:
-    """Return the label of each place in `labels`."""
+    """Return the label at each index into `labels`."""
     if dtype == "string":
         return look_up(ctx, place, list(range(len(labels))), labels, "", dtype)
     return ctx.gather(ctx.constant(np.array(labels, np.int64)), place, 0)

@@ -1,4 +1,4 @@
-"""Operators of ai.onnx.ml that prepare features, and linear models."""
+"""Feature operators of ai.onnx.ml, and linear models."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def convert_scaler(ctx: Context) -> Value:
 
 
 def _a_feature(ctx: Context, name: str, x: Value) -> Value:
-    """Return an attribute of one number for each feature, or for all, in the dtype of x."""
+    """Return an attribute with one number per feature, or one for all, in the dtype of x."""
     values = ctx.attr(name)
     features = ctx.shape(x)[-1]
     if len(values) not in (1, features):
@@ -47,7 +47,7 @@ def _a_feature(ctx: Context, name: str, x: Value) -> Value:
 
 
 def convert_normalizer(ctx: Context) -> Value:
-    """Rows over their largest element, the sum of absolute values or the root of that of squares; not over 0."""
+    """Convert Normalizer: rows divided by their largest element, L1 or L2 norm, unless that is 0."""
     x, norm = ctx.cast(ctx.input(0), "float32"), ctx.attr("norm", "MAX")
     axes = (ctx.rank(x) - 1,)
     if norm == "MAX":
@@ -77,7 +77,7 @@ def convert_feature_vectorizer(ctx: Context) -> Value:
 
 
 def floats(ctx: Context, x: Value) -> Value:
-    """x as float32, unless it is float64."""
+    """Return x as float32, unless it is float64."""
     return x if dtype_of(x) == "float64" else ctx.cast(x, "float32")
 
 
@@ -85,7 +85,7 @@ def floats(ctx: Context, x: Value) -> Value:
 
 
 def transformed(ctx: Context, scores: Value, how: str) -> Value:
-    """Scores [rows, classes] as `post_transform` names it."""
+    """Return scores [rows, classes] transformed by `post_transform`."""
     if how == "NONE":
         return scores
     if how == "LOGISTIC":
@@ -98,9 +98,7 @@ def transformed(ctx: Context, scores: Value, how: str) -> Value:
 
 
 def _softmax_of_others(ctx: Context, scores: Value) -> Value:
-    """Return the softmax of scores that are not 0, which stay 0. As in ONNX Runtime, 0 is what lies within 1e-7 of
-    it.
-    """
+    """Return the softmax over nonzero scores; zeros stay 0. As in ONNX Runtime, scores within 1e-7 of 0 count as 0."""
     is_zero = ctx.less_equal(ctx.emit("abs", scores), 1e-7)
     powers = ctx.emit("exp", ctx.sub(scores, ctx.reduce("max", scores, (1,))))
     powers = ctx.select(is_zero, 0.0, powers)
@@ -109,7 +107,7 @@ def _softmax_of_others(ctx: Context, scores: Value) -> Value:
 
 
 def largest(ctx: Context, scores: Value) -> Value:
-    """Return the place of the first largest score of each row."""
+    """Return the index of the first largest score of each row."""
     return ctx.emit("arg_max", scores, axis=1, keepdims=False, select_last=False)
 
 
@@ -135,9 +133,10 @@ def convert_linear_classifier(ctx: Context) -> Sequence[Value]:
 
 
 def _of_two_by_one_row(ctx: Context, labels: Sequence[Any], dtype: str) -> Sequence[Value]:
-    """One row of coefficients scores the second of two classes, which a row of the input is of where that is above 0.
+    """Convert a binary classifier with one row of coefficients, which scores the second class; it is predicted where
+    the score is positive.
 
-    Of the transformations LOGISTIC alone is applied, as in ONNX Runtime; else the first class has the rest of 1.
+    Only the transformation LOGISTIC is applied, as in ONNX Runtime; otherwise the first class has one minus the score.
     """
     score, how = _linear(ctx, 1), ctx.attr("post_transform", "NONE")
     is_second = ctx.less(ctx.like(0.0, score), score)
@@ -147,7 +146,7 @@ def _of_two_by_one_row(ctx: Context, labels: Sequence[Any], dtype: str) -> Seque
 
 
 def _linear(ctx: Context, targets: int) -> Value:
-    """Scores [rows, targets]."""
+    """Return the linear scores [rows, targets]."""
     x = ctx.cast(ctx.input(0), "float32")
     x = ctx.expand_dims(x, (0,)) if ctx.rank(x) == 1 else x
     weights, features = np.array(ctx.attr("coefficients"), np.float32), ctx.dim(x, 1)

@@ -15,7 +15,7 @@ from .reductions import log_softmax
 def _nll(ctx: Context, log_probabilities: Value, target: Value, weight: Value | None) -> Value:
     """Return the weighted negative log probability of each target class, reduced as the node says.
 
-    Log probabilities are [N, C, ...], targets [N, ...]; entries equal to `ignore_index` do not count.
+    Log probabilities are [N, C, ...], targets [N, ...]; entries equal to `ignore_index` are ignored.
     """
     reduction = ctx.attr("reduction", "mean")
     if reduction not in ("none", "sum", "mean"):

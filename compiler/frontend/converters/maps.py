@@ -1,4 +1,4 @@
-"""Operators of ai.onnx.ml that make maps or take them: dicts, which only host steps handle."""
+"""Operators of ai.onnx.ml on maps: dicts, which only host steps handle."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from ..context import Context, Versioned
 
 
 def matmul_any_rank(b: Builder, x: Value, y: Value, out_dtype: str | None = None) -> Value:
-    """numpy.matmul: vectors become a row or a column, and their axis is dropped from the result."""
+    """Multiply as numpy.matmul does: vectors become a row or a column, and their axis is dropped from the result."""
     row, column = b.rank(x) == 1, b.rank(y) == 1
     left = b.expand_dims(x, (0,)) if row else x
     right = b.expand_dims(y, (1,)) if column else y
@@ -72,7 +72,7 @@ def convert_einsum(ctx: Context) -> Value:
 
 
 Labels = tuple[str, ...]
-"""One label an axis. The axes of an ellipsis are labelled `.0`, `.1`, ... from the last one on."""
+"""One label per axis. The axes of an ellipsis are labelled `.0`, `.1`, ... from the last one on."""
 
 
 def _parse(ctx: Context, equation: str, operands: Sequence[Value]) -> tuple[list[Labels], Labels]:
@@ -104,7 +104,7 @@ def _labels(ctx: Context, term: str, rank: int) -> Labels:
 
 
 def _diagonal(ctx: Context, x: Value, labels: Labels) -> tuple[Value, Labels]:
-    """Merge axes with equal labels: the matrix view of step n+1 over the flattened pair of axes."""
+    """Merge axes with equal labels: the diagonal is the view of step n+1 over the flattened pair of axes."""
     for label in dict.fromkeys(labels):
         while labels.count(label) > 1:
             first = labels.index(label)
@@ -135,7 +135,7 @@ def _sum_out(ctx: Context, x: Value, labels: Labels, kept: set[str]) -> tuple[Va
 def _contract(
     ctx: Context, left: tuple[Value, Labels], right: tuple[Value, Labels], kept: set[str]
 ) -> tuple[Value, Labels]:
-    """One pairwise step: labels of both sides that are not kept are summed by a matmul."""
+    """Contract two operands: labels of both sides that are not kept are summed by a matmul."""
     a, a_labels = _sum_out(ctx, *left, kept.union(right[1]))
     b, b_labels = _sum_out(ctx, *right, kept.union(left[1]))
     shared = [label for label in a_labels if label in b_labels]
@@ -172,7 +172,7 @@ def _equal_inner(ctx: Context, a: Value, b: Value, inner: int) -> tuple[Value, V
 def _product(
     ctx: Context, left: tuple[Value, Labels], right: tuple[Value, Labels], labels: Labels
 ) -> tuple[Value, Labels]:
-    """Nothing is summed: an element-wise product of operands aligned to `labels`."""
+    """Multiply operands aligned to `labels` element by element: nothing is summed."""
 
     def aligned(x: Value, own: Labels) -> Value:
         x = ctx.transpose(x, [own.index(label) for label in labels if label in own])

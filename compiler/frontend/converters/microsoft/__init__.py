@@ -42,6 +42,6 @@ FAMILIES: Mapping[str, Mapping[str, Operator]] = {
     "Mixtures of experts": experts.OPERATORS,
     "Texts": texts.OPERATORS,
 }
-"""Family -> operator -> its converter and what that honours."""
+"""Family -> operator -> its converter and the attributes that it honours."""
 
 OPERATORS: Mapping[str, Operator] = {name: op for family in FAMILIES.values() for name, op in family.items()}

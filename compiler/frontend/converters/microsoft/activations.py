@@ -67,14 +67,16 @@ def halves(ctx: Context, x: Value) -> tuple[Value, ...]:
 
 
 def bias_softmax(ctx: Context) -> Value:
-    """Whichever axes `is_inner_broadcast` names, a bias that fits has size one there or lacks them."""
+    """Convert BiasSoftmax. Whatever `is_inner_broadcast` says, a bias that fits has size one on broadcast axes or lacks
+    them.
+    """
     x = ctx.input(0)
     axes = range(ctx.axis(x, ctx.attr("axis", 1)), ctx.rank(x))
     return ctx.cast(softmax(ctx, widened(ctx, ctx.add(x, ctx.input(1))), axes), dtype_of(x))
 
 
 def swiglu(ctx: Context) -> Value:
-    """Return all in float32; rounded to the operands' dtype once, or once more before the halves meet."""
+    """Convert SwiGLU in float32; rounded to the operands' dtype at the end, and optionally once before the product."""
     gate, up = (ctx.input(0), ctx.optional(1)) if ctx.optional(1) is not None else halves(ctx, ctx.input(0))
     dtype = dtype_of(gate)
     assert up is not None
@@ -90,7 +92,7 @@ def swiglu(ctx: Context) -> Value:
 def clamped_swiglu(
     b: Builder, gate: Value, up: Value, *, alpha: float, beta: float, limit: float | None, rounded: str | None = None
 ) -> Value:
-    """swish(min(gate, limit)) * (clamp(up) + beta); the first factor is rounded to the dtype `rounded` before."""
+    """Return swish(min(gate, limit)) * (clamp(up) + beta); the first factor is rounded to the dtype `rounded` first."""
     if limit is not None:
         gate, up = b.minimum(gate, limit), b.clamp(up, -limit, limit)
     active = swish(b, gate, alpha)
@@ -100,7 +102,7 @@ def clamped_swiglu(
 
 
 def scaled_silu(ctx: Context) -> Value:
-    """Return the scaled operand and its sigmoid are each rounded to the operand's dtype."""
+    """Convert the scaled SiLU; the scaled operand and its sigmoid are each rounded to the operand's dtype."""
     x, scale = ctx.input(0), ctx.optional(1)
     dtype, wide = dtype_of(x), widened(ctx, ctx.input(0))
     factor = ctx.attr("alpha", 1.0) if scale is None else ctx.cast(ctx.reshape(scale, ()), dtype_of(wide))
