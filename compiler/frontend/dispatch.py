@@ -1,7 +1,7 @@
-"""Which way a node is converted.
+"""Dispatch of a node to the way in which it is converted.
 
 In order: a function of the model; the operator's own converter; its run-time form in `converters.dynamic`, when the
-converter finds that something it needs is known only at run time; the function body by which ONNX defines the operator.
+converter needs a value that is known only at run time; the function body by which ONNX defines the operator.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def function_key(node: NodeProto) -> FunctionKey:
 def convert_node(scope: Scope, node: NodeProto, name: str) -> None:
     """Convert one node in `scope` and bind its outputs.
 
-    Raises ConversionError, naming the node, if it cannot be expressed: InvalidNodeError if it is not as ONNX says,
-    SizesClashError if that may be due to what is known of open dimensions.
+    Raises ConversionError, naming the node, if it cannot be expressed: InvalidNodeError if it violates ONNX's
+    definition, SizesClashError if assumptions on open dimensions may be the cause.
     """
     inputs = [scope.lookup(i) if i else None for i in node.input]
     try:
@@ -51,7 +51,7 @@ def convert_node(scope: Scope, node: NodeProto, name: str) -> None:
             "give it with --shape NAME=…; otherwise make the operand a constant in the model"
         ) from error
     except (IRError, ValueError, IndexError, TypeError, KeyError, ArithmeticError) as error:
-        # Converters rely on the ranks and counts that ONNX prescribes; a node that breaks them ends up here.
+        # Converters rely on the ranks and counts that ONNX prescribes; a node that violates them ends up here.
         raise _misfit(f"node {name!r} ({node.op_type})", scope.module.shapes, error) from error
     except MemoryError as error:
         raise ConversionError(
@@ -139,7 +139,7 @@ def operator_name(node: NodeProto, opset: int | None) -> str:
 
 
 def require_supported(model: ModelProto, functions: Mapping[FunctionKey, FunctionProto]) -> None:
-    """Raise one UnsupportedOperatorsError that names every node of the model for which there is no way."""
+    """Raise one UnsupportedOperatorsError that names every node of the model that cannot be converted."""
     missing: dict[str, list[str]] = {}
     opsets = {canonical_domain(o.domain): o.version for o in model.opset_import}
     _Scan(functions, missing).nodes(model.graph.node, opsets, ())
@@ -148,7 +148,7 @@ def require_supported(model: ModelProto, functions: Mapping[FunctionKey, Functio
 
 
 class _Scan:
-    """Walks graphs and function bodies, and collects operators that nothing converts."""
+    """Walker over graphs and function bodies that collects operators without a conversion."""
 
     def __init__(self, functions: Mapping[FunctionKey, FunctionProto], missing: dict[str, list[str]]) -> None:
         self.functions = functions

@@ -1,4 +1,4 @@
-"""What the frontend reports. Messages say what is wrong, at which ONNX node or value, and what to do.
+"""Errors and warnings of the frontend. Messages say what is wrong, at which ONNX node or value, and what to do.
 
 `exit_code` is what the command line returns for the error: 1 a bad model, 2 a model that is not supported.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 
 class FrontendError(Exception):
-    """Base of every error of the frontend."""
+    """Base class of the frontend's errors."""
 
     exit_code = 2
 
@@ -21,25 +21,25 @@ class ModelError(FrontendError):
 
 
 class DeclarationWarning(UserWarning):
-    """A model says something of itself that is not so, and that what it computes does not depend on."""
+    """A model declares something false about itself that its computation does not depend on."""
 
 
 class ConversionError(FrontendError):
-    """One ONNX node cannot be expressed: bad attributes, or operand types its operator does not take."""
+    """One ONNX node cannot be expressed: bad attributes, or operand types that its operator does not accept."""
 
 
 class InvalidNodeError(ConversionError):
-    """One ONNX node breaks the definition of its operator: ranks, counts or attributes that it does not allow."""
+    """One ONNX node violates the definition of its operator: ranks, counts or attributes."""
 
     exit_code = 1
 
 
 class SizesClashError(ConversionError):
-    """One ONNX node does not fit the sizes that were given, or that other nodes ask of open dimensions."""
+    """One ONNX node does not fit the given sizes, or the sizes that other nodes require of open dimensions."""
 
 
 class NotStatic(FrontendError):
-    """A converter needs at compile time what is only known at run time (a constant, a dimension, a rank)."""
+    """A converter needs at compile time what is known only at run time (a constant, a dimension, a rank)."""
 
 
 class UnsupportedOperatorsError(FrontendError):

@@ -1,4 +1,4 @@
-"""How large a model is once the calls of its own functions are expanded."""
+"""Size of a model once the calls of its own functions are expanded."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .scope import FunctionKey
 from .walks import subgraphs
 
 MOST_NODES = 250_000
-"""Nodes of a model whose functions are expanded. Functions that call others twice grow as powers of two."""
+"""Most nodes of a model with its functions expanded. Functions that call others twice grow exponentially."""
 
 
 def check_expanded_size(model: ModelProto, functions: Mapping[FunctionKey, FunctionProto]) -> None:
-    """Raise ModelError if the model has more than MOST_NODES nodes with its functions expanded, or without end."""
+    """Raise ModelError if the model, with its functions expanded, has more than MOST_NODES nodes or is infinite."""
     sizes = _Sizes(functions)
     size = sizes.of_nodes(model.graph.node)
     if size <= MOST_NODES:

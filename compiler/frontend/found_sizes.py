@@ -1,7 +1,7 @@
 """Sizes that only a run can tell: elements of small integer tensors that are computed from data.
 
-Where an operator takes such an element for a size, `host.Extent` makes it one: its result has the elements as its
-dimensions, and takes no memory. These are symbols, as the dimensions of any result are whose size the data decides.
+Where an operator uses such an element as a size, `host.Extent` makes it one: its result has the elements as its
+dimensions, and takes no memory. These dimensions are symbols, like those of any result with a data-dependent size.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Element:
 
 Entry: TypeAlias = Size | Element
 ANY = -1
-"""A size that is not required to be another one."""
+"""A size without a requirement."""
 _MOVES = frozenset({"reshape", "transpose", "slice", "concat"})
 _ON_NUMBERS = frozenset({
     "add", "sub", "mul", "neg", "maximum", "minimum", "cast", "equal", "less", "less_equal",
@@ -46,7 +46,7 @@ def _is_number(entry: object) -> bool:
 
 
 def entries_of(value: Value) -> list[Entry] | None:
-    """Return the elements of a small tensor of integers, those that are not known as what they are elements of."""
+    """Return the elements of a small integer tensor; unknown ones as `Element` references."""
     if not isinstance(value.type, TensorType) or not is_integer(value.type.dtype):
         return None
     found = _entries(value, MOST_FOLLOWED, {})
@@ -57,8 +57,8 @@ _Found: TypeAlias = "dict[tuple[Value, int], np.ndarray | None]"
 
 
 def _entries(value: Value, depth: int, found: _Found) -> np.ndarray | None:
-    """Return the same of a tensor of any numbers, as an array of objects. depth: elementwise operators that are
-    followed.
+    """Return the elements of a tensor of any numbers, as an array of objects. `depth`: element-wise operators still to
+    be traced.
     """
     if (value, depth) not in found:
         found[value, depth] = _followed(value, depth, found)
@@ -93,7 +93,7 @@ def _followed(value: Value, depth: int, found: _Found) -> np.ndarray | None:
 
 
 def _chosen(own: np.ndarray, condition: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the elements of a `select`: of one of its operands where it is known of which. own: what they are
+    """Return the elements of a `select`, taken from one operand where the condition is known. `own`: their values
     otherwise.
     """
     known = np.array([isinstance(c, bool) for c in condition.reshape(-1)], bool).reshape(own.shape)
@@ -101,8 +101,8 @@ def _chosen(own: np.ndarray, condition: np.ndarray, first: np.ndarray, second: n
 
 
 def _computed(own: np.ndarray, node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the elements of an elementwise operator: numbers where those of its operands are. own: what they are
-    otherwise.
+    """Return the elements of an element-wise operator, computed where those of its operands are known. `own`: their
+    values otherwise.
     """
     known = np.ones(own.shape, bool)
     for operand in operands:
@@ -116,7 +116,7 @@ def _computed(own: np.ndarray, node: Node, operands: Sequence[np.ndarray]) -> np
 
 
 def sizes_of(b: Builder, entries: Sequence[Entry]) -> tuple[Size, ...]:
-    """Return the entries as sizes, which they must be at run time: at least 0. NotStatic where there are no symbols."""
+    """Return the entries as sizes, required to be at least 0 at run time. NotStatic where there are no symbols."""
     return tuple(_size(b, entry) if isinstance(entry, Element) else entry for entry in entries)
 
 
@@ -137,15 +137,15 @@ def _size(b: Builder, element: Element) -> Size:
 
 
 def required(b: Builder, counts: Value, sizes: Sequence[Size]) -> Value:
-    """Return the counts whose last ones are these sizes, if they are not `ANY`: a run ends there if they are not,
-    whether anything else is done with them or not.
+    """Return the counts, with a run-time check that the last ones equal these sizes unless they are `ANY`; the check is
+    kept even if the counts are not used.
     """
     wanted = b.sizes(np.array([*sizes], object), TensorType("int64", (len(sizes),)))
     return b.host("Required", [counts, wanted], [counts.type])[0]
 
 
 def _is_there(b: Builder, value: Value) -> bool:
-    """Return whether a value is still in the graph: what a converter emitted that gave up is taken out again."""
+    """Return whether a value is still in the graph: nodes emitted by a converter that gave up are removed."""
     try:
         return value.producer is not None and b.graph.node(value.producer.name) is value.producer
     except IRError:

@@ -1,8 +1,8 @@
-"""Shape arithmetic in floats: `ceil((time - 7 + 6) / 2.0 + 1.0)`, as frames of sound and sides of images are counted.
+"""Shape arithmetic in floats: `ceil((time - 7 + 6) / 2.0 + 1.0)`, for frames of audio and sides of images.
 
-Floats round. A quotient of sizes by `denominator` that is no integer is at least `1 / denominator` away from one, so
-that it rounds up and down as if it were exact where errors are smaller than that: as long as sizes are not too large,
-which is claimed. Integers come out exactly, as nothing but integers is added to what was rounded.
+A quotient of sizes by `denominator` that is not an integer is at least `1 / denominator` away from one, so its floor
+and ceiling are exact if the rounding error is smaller than that: as long as sizes are not too large, which is claimed.
+Integer quotients are exact, as only integers are added to rounded values.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from tilestitch.compiler.ir.claims import may_be_natural
 from tilestitch.compiler.ir.sizes import Size, bounds_of, divisor_of, is_open
 
 EXACT: Mapping[str, int] = {"float32": 1 << 24, "float64": 1 << 53}
-"""Up to where floats have every integer."""
+"""Integers up to this are exact in each float type."""
 LARGEST_DENOMINATOR = 1 << 12
 
 
 @dataclass(frozen=True)
 class Fraction:
-    """`numerator / denominator`, and all that was computed on the way to it.
+    """`numerator / denominator`, and all intermediate results.
 
-    roundings: how often floats may have been rounded; never where all denominators are powers of two.
+    `roundings`: most roundings of the floats; none if all denominators are powers of two.
     """
 
     numerator: Size
@@ -35,7 +35,7 @@ class Fraction:
         return str(self.numerator) if self.denominator == 1 else f"({self.numerator}) / {self.denominator}"
 
     def plus(self, other: Fraction) -> Fraction | None:
-        """None for what is rounded: it may miss an integer."""
+        """Return the sum; None for rounded operands, since it may miss an integer."""
         if (self.roundings or other.roundings) and 1 not in (self.denominator, other.denominator):
             return None
         common = lcm(self.denominator, other.denominator)
@@ -47,12 +47,12 @@ class Fraction:
         return Fraction(-self.numerator, self.denominator, (self,), self.roundings)
 
     def times(self, other: Fraction) -> Fraction | None:
-        """None unless one of them is known."""
+        """Return the product; None unless one factor is constant."""
         size, factor = (self, other) if is_open(self.numerator) else (other, self)
         return None if is_open(factor.numerator) else size._scaled(factor.numerator, factor.denominator)
 
     def over(self, other: Fraction) -> Fraction | None:
-        """None unless the other one is known and not 0."""
+        """Return the quotient; None unless the divisor is constant and nonzero."""
         if is_open(other.numerator) or other.numerator == 0:
             return None
         sign = 1 if other.numerator > 0 else -1
@@ -74,17 +74,17 @@ class Fraction:
         return -(-self.numerator // self.denominator) if self._is_near(dtype) else None
 
     def truncated(self, dtype: str) -> Size | None:
-        """Without what comes after the point; None where it may be of either sign."""
+        """Return the truncated value; None where it may be of either sign."""
         low, high = bounds_of(self.numerator)
         return self.floor(dtype) if low >= 0 else self.ceil(dtype) if high <= 0 else None
 
     def _is_near(self, dtype: str) -> bool:
-        """Return whether floats round to the same integers, if sizes are as is claimed."""
+        """Return whether floats round to the same integers, given the claims on sizes."""
         most, sizes = EXACT[dtype] // (self.roundings + 1), dict.fromkeys(self._in_parts(self.denominator))
         return all(bounds_of(s)[0] >= -most and may_be_natural(most - s) for s in sizes)
 
     def _in_parts(self, denominator: int) -> list[Size]:
-        """Return all that was computed, at least in parts of `denominator`."""
+        """Return all intermediate results in units of `denominator` or smaller."""
         own = self.numerator * -(-denominator // self.denominator)
         return [own, *(size for part in self.parts for size in part._in_parts(denominator))]
 

@@ -1,4 +1,4 @@
-"""Bodies of ONNX functions: those of the model, and those by which the standard itself defines operators."""
+"""Bodies of ONNX functions: the model's own, and those by which the standard defines operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .onnx_types import to_type_proto
 from .scope import Scope, canonical_domain
 
 MAX_DEPTH = 64
-"""Calls nested deeper than this are taken for recursion, which ONNX forbids."""
+"""Calls nested deeper than this count as recursion, which ONNX forbids."""
 
 
 @lru_cache(maxsize=4096)
@@ -90,7 +90,7 @@ def inline_function(
 
 
 def attribute_defaults(node: NodeProto, opset: int) -> dict[str, AttributeProto]:
-    """Default values that the schema of `node` states for its attributes."""
+    """Return the default values in the schema of `node` for its attributes."""
     schema = schema_of(node.op_type, opset, canonical_domain(node.domain))
     if schema is None:
         return {}
@@ -100,8 +100,8 @@ def attribute_defaults(node: NodeProto, opset: int) -> dict[str, AttributeProto]
 
 
 def _resolved(node: NodeProto, attributes: Mapping[str, AttributeProto]) -> NodeProto:
-    """Return `node` with references to the function's attributes replaced by what the call gives; absent ones are left
-    out.
+    """Return `node` with references to the function's attributes replaced by the call's values; absent ones are
+    omitted.
     """
     if not _refers(node):
         return node

@@ -1,4 +1,4 @@
-"""Load, check and convert an ONNX model."""
+"""Loading, checking and converting an ONNX model."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from .walks import all_tensors, node_tensors, subgraphs
 Shapes = Mapping[str, Sequence[int]]
 
 MOST_ROUNDS = 32
-"""Of converting a model whose operators say more and more of its open dimensions."""
+"""Most conversions of a model whose operators reveal more and more about its open dimensions."""
 
 MOST_TRIED = 8
-"""Sets of open dimensions that are taken for 1, until one is found that all nodes allow."""
+"""Most sets of open dimensions that are tried as 1 until one satisfies all nodes."""
 
 MOST_BYTES = 1 << 47
-"""Of one tensor: the address space of a process."""
+"""Most bytes of one tensor: the address space of a process."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ class ImportedModel:
 
     `input_names` and `output_names` are the model's own; values of `graph` bear the same names where that is possible
     (an output that is also an input, or appears twice, cannot), so match by position. `opsets` maps domain to version.
-    `joined`: open dimensions that are taken for others, or for a number, where they might be 1 as well. `same`: those
-    that are taken for a symbol of the graph, by its name. `emptied`: sizes of open dimensions that are left out because
-    something in the model would have no elements, or is taken for longer than 1 in a broadcast. `few`: those of which
-    so many are computed in another way than more.
+    `joined`: open dimensions that are assumed equal to others, or to a number, although they might be 1. `same`:
+    dimensions represented by a symbol of the graph, by its name. `emptied`: sizes of open dimensions that are excluded
+    because a tensor in the model would be empty, or is assumed longer than 1 in a broadcast. `few`: dimensions that are
+    computed differently up to this size.
     """
 
     graph: Graph
@@ -77,12 +77,11 @@ def import_model(
     expose: Sequence[str] = (),
     folder: Path | None = None,
 ) -> ImportedModel:
-    """Convert an ONNX model (a path, or a ModelProto, whose external tensors lie in `folder`) to primitives.
+    """Convert an ONNX model (a path, or a ModelProto with external tensors in `folder`) to primitives.
 
-    `shapes` gives static sizes to inputs by name; a named dimension set by one input is set in all others. Dimensions
-    that stay open become symbols with the `ranges` given by the dimensions' names, or `DEFAULT_RANGE`; if `ranges` is
-    None, they are names that only a run can tell. `expose` names ONNX values of the
-    main graph that are added to the outputs.
+    `shapes`: static sizes of inputs by name; a named dimension set by one input is set in all others. Dimensions that
+    stay open become symbols with the `ranges` given by the dimensions' names, or `DEFAULT_RANGE`; if `ranges` is None,
+    they are names of sizes that only a run can tell. `expose`: ONNX values of the main graph to add to the outputs.
 
     Raises ModelError for bad files, models and shapes, UnsupportedOperatorsError, which names all operators that are
     missing, and ConversionError for a node that cannot be expressed.
@@ -100,7 +99,7 @@ class CheckedModel:
 
 
 def checked_model(model: str | os.PathLike[str] | ModelProto, folder: Path | None = None) -> CheckedModel:
-    """Return the model, operands and errors as of `import_model`."""
+    """Read and check a model; arguments and errors as for `import_model`."""
     proto, path = (model, None) if isinstance(model, ModelProto) else (load_model(Path(model)), Path(model))
     _check_complete(proto, "the ModelProto given")
     _check_text(proto.graph.node)
@@ -125,8 +124,8 @@ def convert_checked(
     expose: Sequence[str] = (),
     whole: bool = False,
 ) -> ImportedModel:
-    """Return the model as primitives, operands and errors as of `import_model`. `whole`: the ranges keep the sizes at
-    which something in the model has no elements.
+    """Convert a checked model; arguments and errors as for `import_model`. `whole`: the ranges keep the sizes at which
+    a tensor in the model is empty.
     """
     scope, symbols, ones = _fitting(model, dict(shapes or {}), ranges, whole)
     proto, opsets, graph = model.proto, model.opsets, scope.graph
@@ -149,8 +148,8 @@ def convert_checked(
 def _fitting(
     model: CheckedModel, shapes: dict[str, Sequence[int]], ranges: Mapping[str, Range] | None, whole: bool
 ) -> tuple[Scope, Symbols | None, tuple[str, ...]]:
-    """Return the model's main graph. Where sizes that are taken for equal, as they meet in a broadcast, do not fit
-    another node, one of them is 1 instead; the names of those that may be 1.
+    """Convert the main graph. Where sizes that are assumed equal, as they meet in a broadcast, do not fit another node,
+    one of them is 1 instead. Also returns the names of those that may be 1.
     """
     if ranges is None:
         return _converted(model, shapes, None), None, ()
@@ -171,8 +170,8 @@ def _fitting(
 
 
 def _converted(model: CheckedModel, shapes: dict[str, Sequence[int]], symbols: Symbols | None) -> Scope:
-    """Return the model's main graph, with its outputs. What its operators say of open dimensions is put in from the
-    start: where they teach something new, the model is converted anew.
+    """Convert the main graph, with its outputs. Its operators' claims on open dimensions are applied from the start:
+    where new ones appear, the model is converted anew.
     """
     proto = model.proto
     for _ in range(MOST_ROUNDS):
@@ -195,14 +194,14 @@ def _converted(model: CheckedModel, shapes: dict[str, Sequence[int]], symbols: S
 
 
 def _sizes_in(graph: Graph) -> Iterator[Any]:
-    """Return the dimensions of all values, those of nested graphs aside."""
+    """Return the dimensions of all values, except in nested graphs."""
     values = (*graph.inputs, *(v for node in graph.nodes for v in node.outputs))
     return (d for v in values if isinstance(v.type, TensorType) for d in v.type.shape)
 
 
 def _sizes_of_results(graph: Graph) -> Iterator[Any]:
-    """Return the dimensions of what is certainly stored, and of what matmuls, convolutions and reductions give: their
-    kernels need elements.
+    """Return the dimensions of values that are certainly stored, and of results of matmuls, convolutions and
+    reductions, whose kernels need elements.
     """
     work = (v for node in graph.nodes if kind_of(node.op) in (Kind.CONTRACTION, Kind.REDUCTION) for v in node.outputs)
     return (d for v in (*graph.outputs, *work) if isinstance(v.type, TensorType) for d in v.type.shape)
@@ -213,10 +212,10 @@ def _or_empty(symbol: Symbol) -> Symbol:
 
 
 def load_model(path: Path, *, external_data: bool = False) -> ModelProto:
-    """Return the model in a file; with `external_data`, its tensors in other files, too. Raises ModelError."""
+    """Return the model in a file; with `external_data`, including its tensors in other files. Raises ModelError."""
     try:
         mode = path.stat().st_mode
-        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):  # some have no end
+        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):  # some are endless
             raise ModelError(f"{path} is a device; give the path of an ONNX file")
         data = path.read_bytes()
     except OSError as error:
@@ -233,7 +232,7 @@ def load_model(path: Path, *, external_data: bool = False) -> ModelProto:
 
 
 def parse_model(data: bytes, where: str) -> ModelProto:
-    """Return the model in the bytes of an ONNX file. Raises ModelError, which says where they are from."""
+    """Return the model in the bytes of an ONNX file. Raises ModelError that names `where` they are from."""
     if not data:
         raise ModelError(f"{where} is empty; export the model again")
     try:
@@ -247,7 +246,7 @@ def parse_model(data: bytes, where: str) -> ModelProto:
 
 
 def _check_complete(proto: ModelProto, where: str) -> None:
-    """Every message of protobuf whose fields are all left out is an empty model."""
+    """Raise ModelError for an empty message, which protobuf also reads from arbitrary files without known fields."""
     if not proto.graph.output or not proto.opset_import:
         raise ModelError(
             f"{where} is not an ONNX model: it holds no graph with outputs or names no operator set; export it again"
@@ -255,7 +254,7 @@ def _check_complete(proto: ModelProto, where: str) -> None:
 
 
 def external_files(path: Path) -> list[Path]:
-    """Return the files beside a model that its tensors lie in, whether they are there or not. Raises ModelError."""
+    """Return the files beside a model that hold its tensors, whether they exist or not. Raises ModelError."""
     proto = load_model(path)
     nodes = [node for function in proto.functions for node in function.node]
     tensors = (*all_tensors(proto.graph), *(tensor for node in nodes for tensor in node_tensors(node)))
@@ -264,7 +263,7 @@ def external_files(path: Path) -> list[Path]:
 
 
 def _check_text(nodes: Iterable[NodeProto]) -> None:
-    """ModelError for names that are no UTF-8, as in damaged files: protobuf hands them out as bytes."""
+    """Raise ModelError for names that are not UTF-8, as in damaged files: protobuf returns them as bytes."""
     for node in nodes:
         if not all(isinstance(t, str) for t in (node.name, node.op_type, node.domain, *node.input, *node.output)):
             raise ModelError(
@@ -383,7 +382,7 @@ def _substituted(type_: Type, sizes: Mapping[str, int]) -> Type:
 
 
 def _check_output_names(proto: ModelProto) -> None:
-    """ModelError for two outputs of one name: results are given by name."""
+    """Raise ModelError for two outputs of one name: results are returned by name."""
     names = [o.name for o in proto.graph.output]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -391,8 +390,8 @@ def _check_output_names(proto: ModelProto) -> None:
 
 
 def _check_outputs(proto: ModelProto, outputs: Sequence[Value]) -> None:
-    """ModelError where the kind or dtype of an output contradicts what the model declares, a warning for its rank and
-    sizes: converters of other libraries declare vectors and compute columns.
+    """Check declared outputs: raises ModelError for another kind or dtype, and warns about rank and sizes, since
+    converters of other libraries declare vectors and compute columns.
     """
     for info, value in zip(proto.graph.output, outputs, strict=True):
         if not info.type.WhichOneof("value"):
@@ -418,7 +417,7 @@ def _check_outputs(proto: ModelProto, outputs: Sequence[Value]) -> None:
 
 
 def _other_shape(declared: TensorType, computed: TensorType) -> str:
-    """Return what of a shape is certainly not as declared; nothing of sizes that only a run can tell."""
+    """Return how a shape certainly differs from its declaration; empty for sizes that only a run can tell."""
     if declared.rank != computed.rank:
         return f"{computed.rank} dimensions"
     for axis, (a, b) in enumerate(zip(declared.shape, computed.shape, strict=True)):
@@ -428,7 +427,7 @@ def _other_shape(declared: TensorType, computed: TensorType) -> str:
 
 
 def _check_sizes(graph: Graph) -> None:
-    """ModelError for a tensor that no address space holds: the kernels' 64-bit indices would overflow."""
+    """Raise ModelError for a tensor beyond the address space: the kernels' 64-bit indices would overflow."""
     for value in (*graph.inputs, *(output for node in graph.nodes for output in node.outputs)):
         if is_static_tensor(value.type) and value.tensor_type.nbytes > MOST_BYTES:
             raise ModelError(
@@ -452,7 +451,7 @@ def _exposed(scope: Scope, name: str) -> Value:
 
 
 def _name_outputs(graph: Graph, names: Sequence[str]) -> None:
-    """Rename output values that have a name of ours where the model's name is free."""
+    """Rename output values with generated names to the model's names where these are free."""
     taken = {v.name for n in graph.nodes for v in n.outputs} | {v.name for v in graph.inputs}
     for value, name in zip(graph.outputs, names, strict=True):
         if value not in graph.inputs and value.name not in names and name not in taken:

@@ -1,4 +1,4 @@
-"""What attributes of the standard operators may be: sizes, steps and counts that are below their smallest value.
+"""Lower limits of the standard operators' attributes: sizes, steps and counts.
 
 ONNX gives an attribute of one name one meaning in all operators, and its checker tests none of these.
 """
@@ -15,14 +15,14 @@ AT_LEAST: Mapping[str, int] = {
     "block_size": 0, "clip": 0, "kv_num_heads": 0, "num_heads": 0, "output_padding": 0, "q_num_heads": 0,
     "sampling_ratio": 0,
 }  # fmt: skip
-"""The smallest value, or smallest entry, of an attribute."""
+"""The least value, or least entry, of an attribute."""
 
 _PADDED_BY_OPERAND = frozenset({"Pad"})
 """Operators whose pads may be negative: they remove elements."""
 
 
 def check_limits(ctx: Context) -> None:
-    """Raise ConversionError if an attribute of the node is below what its operator can be computed with."""
+    """Raise ConversionError if an attribute of the node is below the least value that its operator supports."""
     for attribute in ctx.node.attribute:
         least = 0 if attribute.name == "pads" and ctx.node.op_type not in _PADDED_BY_OPERAND else None
         least = AT_LEAST.get(attribute.name, least)

@@ -1,7 +1,7 @@
-"""Which files of external data a model's tensors are mapped from, and whether these are still as they were.
+"""Files of external data that a model's tensors are mapped from, and whether these have changed since.
 
-Weights are read from the mapping when an artifact is written. A file that was written anew in place since then would
-give other weights, or end the process where it became shorter.
+Weights are read from the mapping when an artifact is written. A file that was rewritten in place since then would give
+other weights, or kill the process if it became shorter.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class MappedFile:
-    """A file as it was when it was mapped. changed_ns: when the file `inode` of `device` was last changed, which no
-    program can set back, as it can the time of the last write.
+    """A file as it was when it was mapped. `changed_ns`: the status change time of file `inode` of `device`, which
+    programs cannot set back, unlike the time of the last write.
     """
 
     path: Path
@@ -32,8 +32,8 @@ class MappedFile:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the file may have been written to: also a new mode or link counts. One that was deleted or replaced
-        is still there for those that map it; if it was renamed, and written to then, that is not seen.
+        """Whether the file may have been written to; a changed mode or link counts, too. A deleted or replaced file
+        still exists for those that map it; writes after a renaming are not noticed.
         """
         try:
             found = MappedFile.of(self.path)
@@ -48,7 +48,7 @@ _MAPPED: ContextVar[set[MappedFile] | None] = ContextVar("mapped", default=None)
 
 @contextmanager
 def noting_mapped_files() -> Iterator[set[MappedFile]]:
-    """The files that are mapped while this lasts."""
+    """Collect the files that are mapped within the context."""
     files = set[MappedFile]()
     token = _MAPPED.set(files)
     try:
@@ -58,7 +58,7 @@ def noting_mapped_files() -> Iterator[set[MappedFile]]:
 
 
 def note_mapped(path: Path) -> None:
-    """A tensor is about to be mapped from a file."""
+    """Record that a tensor is about to be mapped from a file."""
     files = _MAPPED.get()
     if files is not None:
         files.add(MappedFile.of(path))

@@ -1,4 +1,4 @@
-"""The operator set that a model uses and does not name: ONNX Runtime, whose tools forget it, knows it all the same."""
+"""Adds the import of ONNX Runtime's operator set to models that use it without naming it, as its tools write them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from .walks import all_nodes
 
 
 def with_foreign_set(proto: ModelProto) -> ModelProto:
-    """Return the model itself, or a copy that names the set of ONNX Runtime's operators in it, of which there is one
-    version.
+    """Return the model itself, or a copy that imports ONNX Runtime's operator set, of which there is one version.
 
-    Functions have to name it, for ONNX Runtime as well. A message that is too large to be copied stays as it is.
+    Functions must import it themselves, also in ONNX Runtime. A message that is too large to copy stays as it is.
     """
     named = any(entry.domain == FOREIGN_DOMAIN for entry in proto.opset_import)
     used = any(node.domain == FOREIGN_DOMAIN for node in all_nodes(proto.graph.node))

@@ -1,4 +1,4 @@
-"""Nodes in an order in which each follows what it uses: ONNX demands it, tools that append nodes do not keep it."""
+"""Topological sorting of nodes: ONNX requires it, but tools that append nodes do not maintain it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .walks import all_nodes, subgraphs
 
 
 def in_order(proto: ModelProto) -> ModelProto:
-    """Return the model itself where its nodes are in order, else a copy that is. Nodes of a model in memory that is too
-    large to be copied stay as they are, for the checker to refuse. ModelError where nodes go round in a circle.
+    """Return the model itself if its nodes are sorted, else a sorted copy. A model in memory that is too large to copy
+    stays as it is, for the checker to refuse. Raises ModelError for cycles.
     """
     orders = [_order(nodes) for nodes in _node_lists(proto)]
     for nodes, order in zip(_node_lists(proto), orders, strict=True):
@@ -33,7 +33,9 @@ def in_order(proto: ModelProto) -> ModelProto:
 
 
 def _refuse_circle(nodes: Sequence[NodeProto], placed: Set[int]) -> None:
-    """placed: those that are in none, and need none that is. A value of two nodes is for the checker to refuse."""
+    """Raise ModelError for a cycle. `placed`: nodes that are not in, or after, a cycle. A value defined by two nodes is
+    left to the checker.
+    """
     if len(placed) == len(nodes):
         return
     makers = {output: at for at, node in enumerate(nodes) for output in node.output if output}
@@ -51,14 +53,14 @@ def _refuse_circle(nodes: Sequence[NodeProto], placed: Set[int]) -> None:
 
 
 def _node_lists(proto: ModelProto) -> list[MutableSequence[NodeProto]]:
-    """Of the main graph and the functions; before each, of the graphs nested in it."""
+    """Return the node lists of the main graph and the functions, preceded by those of nested graphs."""
     outer = [proto.graph.node, *(function.node for function in proto.functions)]
     nested = [graph.node for nodes in outer for node in all_nodes(nodes) for graph in subgraphs(node)]
     return [*reversed(nested), *outer]
 
 
 def _order(nodes: Sequence[NodeProto]) -> list[int]:
-    """Their places, the first that can be computed first; without those in a circle, and what needs them."""
+    """Return a stable topological order of node indices, without nodes in a cycle or after one."""
     makers = {output: at for at, node in enumerate(nodes) for output in node.output if output}
     needed = [{makers[name] for name in _used_by(node) if name in makers} for node in nodes]
     users: list[list[int]] = [[] for _ in nodes]
@@ -79,8 +81,8 @@ def _order(nodes: Sequence[NodeProto]) -> list[int]:
 
 
 def _used_by(node: NodeProto) -> set[str]:
-    """Return the names that a node uses, or graphs nested in it take from outside: their own may be names out there,
-    too.
+    """Return the names that a node uses, including what its nested graphs capture; local names of these may coincide
+    with outer ones.
     """
     return set(node.input).union(*map(_captured, subgraphs(node)))
 

@@ -1,6 +1,6 @@
-"""What a name means while ONNX nodes are converted: scopes nest with subgraphs and function bodies.
+"""Name resolution while ONNX nodes are converted: scopes nest with subgraphs and function bodies.
 
-A scope writes into one graph. Looking up a name of an outer graph captures it: constants are copied, every other value
+A scope emits into one graph. Looking up a name of an outer graph captures it: constants are copied, every other value
 becomes an extra input of the inner graph, and the outer value is remembered so that the control node can pass it.
 """
 
@@ -33,22 +33,24 @@ def canonical_domain(domain: str) -> str:
 
 @dataclass
 class Module:
-    """What all scopes of one import share. `convert_node` converts one node in a scope and binds its outputs there."""
+    """State shared by all scopes of one import. `convert_node` converts one node in a scope and binds its outputs
+    there.
+    """
 
     convert_node: Callable[[Scope, NodeProto, str], None]
     functions: Mapping[FunctionKey, FunctionProto]
     folder: Path | None
-    """Where external data may lie."""
+    """Folder of external data."""
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Those that were given, of the model's inputs."""
+    """Given shapes of the model's inputs."""
     counters: dict[str, int] = field(default_factory=dict)
     named: set[Value] = field(default_factory=set)
-    """Values that bear a name of the ONNX model."""
+    """Values that have a name of the ONNX model."""
     made: dict[Hashable, tuple[tuple[object, ...], Any]] = field(default_factory=dict)
-    """What `once` gave, with the operands, which are kept so that their identities stay theirs."""
+    """Results of `once`, with their operands, which are kept alive so that identities are not reused."""
 
     def once(self, what: Hashable, operands: tuple[object, ...], make: Callable[[], T]) -> T:
-        """`make()`, of operands that nothing changes, once for the same ones, however often the model is converted."""
+        """Return `make()`, computed once for the same immutable operands, however often the model is converted."""
         key = what, tuple(map(id, operands))
         if key not in self.made:
             self.made[key] = operands, make()
@@ -56,18 +58,18 @@ class Module:
         return found
 
     def array_of(self, tensor: TensorProto | SparseTensorProto) -> np.ndarray:
-        """Return what an initialiser holds. Raises ModelError where that cannot be read."""
+        """Return the array of an initialiser. Raises ModelError if it cannot be read."""
 
         def array() -> np.ndarray:
             read = to_dense if isinstance(tensor, SparseTensorProto) else to_array
-            found = np.asarray(read(tensor, self.folder))  # no memmap, of which each graph would make an array
+            found = np.asarray(read(tensor, self.folder))  # not a memmap, from which each graph would make a new array
             found.flags.writeable = False
             return found
 
         return self.once("initialiser", (tensor,), array)
 
     def name_of(self, node: NodeProto) -> str:
-        """Return the node's own name, or `OpType_index` made up for it."""
+        """Return the node's own name, or a generated `OpType_index`."""
         if node.name:
             return node.name
         index = self.counters.get(node.op_type, 0)
@@ -95,17 +97,18 @@ class Scope:
         self.path = path
         """Names of the nodes that hold this subgraph or call this function, outermost first."""
         self.origins = origins
-        """Non-empty inside function bodies: nodes there stem from the call."""
+        """Non-empty inside function bodies, whose nodes stem from the call."""
         self.captures: dict[Value, Value] = {}
-        """For a nested graph: value of the parent's graph -> the extra input that stands for it, in their order. One
-        that has several names has one input."""
+        """In a nested graph: outer value -> the extra input for it, in order, one per value whatever its number of
+        names.
+        """
         self._bound: dict[str, Value | None] = {}
         self._reserved: dict[str, str] = {}
 
     # -- names ---------------------------------------------------------------------------------------------
 
     def bind(self, name: str, value: Value | None) -> None:
-        """Let `name` mean `value`. ModelError if the name is taken: ONNX graphs are in SSA form."""
+        """Bind `name` to `value`. ModelError if the name is taken: ONNX graphs are in SSA form."""
         if name in self._bound:
             raise ModelError(f"value {name!r} is defined twice; ONNX names must be unique in a graph")
         self._bound[name] = value
@@ -118,7 +121,7 @@ class Scope:
                 self._reserved[name] = self.graph.fresh_name(name)
 
     def _adopt_name(self, name: str, value: Value | None) -> None:
-        """Give a value the ONNX name it is bound to, unless it is an input or bears an ONNX name already."""
+        """Give a value the ONNX name it is bound to, unless it is an input or has an ONNX name already."""
         if value is None or name not in self._reserved or value in self.module.named:
             return
         if value.producer is not None or value.is_constant:
@@ -157,8 +160,8 @@ class Scope:
             self.module.convert_node(self, node, self.module.name_of(node))
 
     def load_constants(self, proto: GraphProto) -> None:
-        """Bind the initialisers of an ONNX graph as constants. ModelError if another value outside has the name of one:
-        ONNX does not say which of them is meant.
+        """Bind the initialisers of an ONNX graph as constants. ModelError if an outer value has the name of one: ONNX
+        does not say which is meant.
         """
         named = [(tensor.name, self.module.array_of(tensor)) for tensor in proto.initializer]
         named += [(sparse.values.name, self.module.array_of(sparse)) for sparse in proto.sparse_initializer]
@@ -174,7 +177,7 @@ class Scope:
             self.bind(name, value)
 
     def _outside(self, name: str) -> Value | None:
-        """Return what a name means around this graph."""
+        """Return the outer binding of a name."""
         scope = self.parent
         while scope is not None and name not in scope._bound:
             scope = scope.parent
@@ -187,11 +190,11 @@ class Scope:
     def convert_subgraph(
         self, proto: GraphProto, input_types: Iterable[Type], node_name: str
     ) -> tuple[Graph, list[Value]]:
-        """Return a graph of its own for a body of If, Loop, Scan or SequenceMap.
+        """Convert a body of If, Loop, Scan or SequenceMap to a graph of its own.
 
         `input_types` are the types of the formal inputs, in order. Returns the graph, whose inputs are the formal ones
         followed by one for each captured outer value, and the captured values of this scope's graph in that order. Its
-        symbols are those that nothing outside of it has, its claims what must hold when it is run.
+        symbols are those that occur only in it, its claims the conditions for running it.
         """
         graph = Graph(proto.name or node_name)
         outer = symbols_so_far()
@@ -211,7 +214,7 @@ class Scope:
         return graph, list(scope.captures)
 
     def inline_subgraph(self, proto: GraphProto, inputs: Iterable[Value], node_name: str) -> list[Value]:
-        """Convert a body straight into this scope's graph, with `inputs` for its formal inputs; returns its outputs."""
+        """Convert a body directly into this scope's graph, with `inputs` for its formal inputs; returns its outputs."""
         scope = self.nested(self.graph, node_name)
         values = list(inputs)
         if len(values) != len(proto.input):

@@ -1,7 +1,7 @@
 """Shape arithmetic: small integer tensors whose elements are sizes, as primitives compute with them.
 
-A model computes target shapes from the shapes of its inputs. What comes out are expressions over their symbols, which
-`sizes` primitives hold: nothing of the arithmetic is left to compute.
+A model computes target shapes from the shapes of its inputs. The results are expressions over their symbols, held by
+`sizes` primitives, so that no arithmetic remains at run time.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ from .fractional_sizes import EXACT, Fraction
 MOST_ELEMENTS = 64
 """Longer tensors of integers are data, not shapes."""
 MOST_FOLLOWED = 16
-"""Operators on floats, one after the other, that are followed back to sizes."""
+"""Longest chain of float operators that is traced back to sizes."""
 _LEAST_BYTES = 4
-"""Of integers that have every size."""
+"""Bytes of the smallest integers that can represent every size."""
 
 
 def contents_of(value: Value) -> np.ndarray | None:
-    """Return the elements of a small tensor of integers or bools, as an array of objects; None if they are not
-    known.
-    """
+    """Return the elements of a small integer or bool tensor, as an array of objects; None if they are not known."""
     if value.data is not None:
         known = value.data.size <= MOST_ELEMENTS and value.data.dtype.kind in "iub"
         return np.array(value.data.tolist(), object).reshape(value.data.shape) if known else None
@@ -44,7 +42,7 @@ def contents_of(value: Value) -> np.ndarray | None:
 def computed(op: str, values: Sequence[Value], attrs: Mapping[str, Any]) -> np.ndarray | None:
     """Return the elements of the one result of a primitive whose operands are sizes; None if they are not known."""
     if not all(isinstance(value.type, TensorType) for value in values):
-        return None  # of a rank that is not known
+        return None  # of unknown rank
     if op in _ROUNDINGS and values[0].dtype in EXACT and values[0].data is None:
         return _rounded(op, values[0], attrs)
     if not any(v.producer is not None and v.producer.op == "sizes" for v in values):
@@ -78,7 +76,7 @@ def _result(op: str, operands: Sequence[np.ndarray], attrs: Mapping[str, Any]) -
 
 
 def _rounded(op: str, value: Value, attrs: Mapping[str, Any]) -> np.ndarray | None:
-    """Floats that are computed from sizes as integers, or as floats without a part after the point."""
+    """Return integers rounded from floats that are computed from sizes, or such floats if integral."""
     to = attrs["to"] if op == "cast" else value.dtype
     if op == "cast" and (not is_integer(to) or storage_bytes(to) < _LEAST_BYTES):
         known = contents_of(value)
@@ -91,7 +89,7 @@ def _rounded(op: str, value: Value, attrs: Mapping[str, Any]) -> np.ndarray | No
 
 
 def fractions_of(value: Value) -> np.ndarray | None:
-    """Return a few floats as an array of fractions of sizes; None if they are not known to be that."""
+    """Return a few floats as an array of fractions of sizes; None if they are not known to be such."""
     return _fractions(value, MOST_FOLLOWED, {})
 
 
@@ -99,7 +97,7 @@ _Found: TypeAlias = "dict[Value, np.ndarray | None]"
 
 
 def _fractions(value: Value, depth: int, found: _Found) -> np.ndarray | None:
-    """Floats as fractions of sizes, as an array of objects; None if they are not known to be that."""
+    """Return floats as fractions of sizes, as an array of objects; None if they are not known to be such."""
     if value not in found:
         type_ = value.type
         small = isinstance(type_, TensorType) and type_.is_static and type_.num_elements <= MOST_ELEMENTS
@@ -151,7 +149,9 @@ def _known_fractions(data: np.ndarray) -> np.ndarray | None:
 
 
 def _cast(operand: np.ndarray, dtype: str, to: str) -> np.ndarray | None:
-    """Old converters take sizes to floats and back: nothing is lost of those that a float has exactly."""
+    """Return a cast of sizes. Old converters cast sizes to floats and back, which is lossless for exactly representable
+    ones.
+    """
     if is_integer(to) and storage_bytes(to) < _LEAST_BYTES and not _fits(operand, to):
         return None
     if is_integer(to) and dtype in EXACT:
@@ -161,7 +161,7 @@ def _cast(operand: np.ndarray, dtype: str, to: str) -> np.ndarray | None:
 
 
 def _fits(operand: np.ndarray, dtype: str) -> bool:
-    """Return whether no element is ever too large or too small for integers of this dtype, which would wrap around."""
+    """Return whether every element always fits integers of this dtype, without wrapping."""
     limits = ml_dtypes.iinfo(to_numpy_dtype(dtype))
     bounds = map(bounds_of, operand.reshape(-1))
     return all(limits.min <= low and high <= limits.max for low, high in bounds)
@@ -189,7 +189,7 @@ def _folded(fold: Callable[[Any, Any], Any], operand: np.ndarray, axes: tuple[in
 
 
 def _quotient(a: Size, b: Size) -> Size:
-    """Integers divide towards zero."""
+    """Return an integer quotient, rounded towards zero."""
     if not is_open(b) and b != 0 and a // b * b == a:
         return a // b
     if bounds_of(a)[0] < 0 or bounds_of(b)[0] <= 0:

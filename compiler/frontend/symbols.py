@@ -1,4 +1,4 @@
-"""Open dimensions of a model's inputs as symbols with ranges, and what the model's operators say of them."""
+"""Open dimensions of a model's inputs as symbols with ranges, narrowed by the model's operators."""
 
 from __future__ import annotations
 
@@ -29,73 +29,73 @@ from tilestitch.compiler.ir.types import TensorType
 from .errors import ModelError
 
 DEFAULT_RANGE = (1, (1 << 31) - 1)
-"""Of an open dimension that is given none."""
+"""Default range of an open dimension."""
 
 MOST_TRIED = 64
-"""Sizes that are tried, from the least one on, until one is what a claim asks for."""
+"""Most sizes that are tried, from the least one on, until one satisfies a claim."""
 
 Range = tuple[int, int]
-"""The least and the largest size, both included."""
+"""The least and the largest size, both inclusive."""
 
 FURTHEST_LEAST = 1 << 16
-"""Of an open dimension, beyond its least size, so that claims hold and nothing in a model is empty."""
+"""How far the least size of an open dimension may be raised so that claims hold and no tensor is empty."""
 
 FUNCTIONS = ("max", "min")
-"""Of sizes: no symbol has these names."""
+"""Functions of sizes, which cannot be names of symbols."""
 
 FOUND_RANGE = (0, (1 << 31) - 1)
-"""Of a dimension that only a run can tell."""
+"""Range of a dimension that only a run can tell."""
 
 
 @dataclass
 class Symbols:
-    """The symbols of a model's open dimensions, and which of them are known to be other sizes.
+    """The symbols of a model's open dimensions, and the sizes that they are known to equal.
 
-    ranges: those given, by the names of dimensions. A dimension without a name is called after its input and place.
+    `ranges`: the given ones, by the names of dimensions. A dimension without a name is named after its input and axis.
     """
 
     ranges: Mapping[str, Range] = field(default_factory=dict)
     whole: bool = False
-    """Whether ranges keep the sizes at which something in the model is empty."""
+    """Whether ranges keep the sizes at which a tensor in the model is empty."""
     by_name: dict[str, Symbol] = field(default_factory=dict)
     known: dict[str, Size] = field(default_factory=dict)
     asked: dict[str, None] = field(default_factory=dict)
     """The names of all open dimensions of the inputs."""
     joined: dict[str, None] = field(default_factory=dict)
-    """Of those, the ones that are taken for others, or for a number, because they meet in a broadcast."""
+    """Those of them that are assumed equal to others, or to a number, because they meet in a broadcast."""
     _sums: dict[str, None] = field(default_factory=dict)
-    """Of those, the ones that are taken for sums of others for that reason."""
+    """Those of them that are assumed equal to sums of others for that reason."""
     few: dict[str, int] = field(default_factory=dict)
-    """Of those, the ones of which few are computed in another way than many, and how many are few."""
+    """Those of them that are computed differently up to a size, and that size."""
     _found: dict[str, Symbol] = field(default_factory=dict)
-    """Those of dimensions that only a run can tell, as they were when a model was converted last."""
+    """Symbols of dimensions that only a run can tell, from the last conversion of the model."""
     _counts: dict[str, int] = field(default_factory=dict)
     extents: dict[Value, Value] = field(default_factory=dict)
-    """Tensors whose elements were taken for sizes, and what has these for its dimensions."""
+    """Tensors whose elements are used as sizes, and the value that has these as its dimensions."""
     emptied: dict[str, Range] = field(default_factory=dict)
-    """Sizes of the inputs' dimensions that are left out because something in the model is empty there, or not as long
-    as what it meets in a broadcast.
+    """Excluded sizes of the inputs' dimensions, at which a tensor in the model is empty, or shorter than its
+    counterpart in a broadcast.
     """
     names: frozenset[str] = frozenset()
-    """What the model calls dimensions of inputs, if that can be a symbol's name: the symbols of others have none of
-    these, as ranges are given by both.
+    """The model's names of input dimensions that can be symbol names: other symbols must differ from these, as ranges
+    are given by both.
     """
     narrowed: dict[str, None] = field(default_factory=dict)
-    """The names of symbols whose ranges the operators' rules narrow."""
+    """Symbols whose ranges are narrowed by operators' rules."""
     _plain: dict[str, str] = field(default_factory=dict)
-    """What the model calls the dimensions of symbols."""
+    """The model's names of the dimensions of symbols."""
     taken: list[Size] = field(default_factory=list)
-    """What sizes that only a run can tell were taken for, as often as one was asked for: a run must find no other."""
+    """The sizes that were assumed for sizes that only a run can tell, once per request: a run must find the same."""
 
     def in_words(self) -> str:
-        """Return what the model's operators, or given ranges, say of open dimensions; empty if they say nothing."""
+        """Return what operators, or given ranges, say about open dimensions; empty if nothing."""
         known = [f"{name} = {size}" for name, size in self.known.items()]
         ranges = [f"{s.name} = {s.low}..{s.high}" for s in self.by_name.values() if s.given or s.name in self.narrowed]
         return ", ".join((*known, *ranges))
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
-        """Let dimensions that only a run can tell be symbols as well while this lasts (`sized`)."""
+        """Within the context, represent dimensions that only a run can tell by symbols as well (`sized`)."""
         self._counts.clear()
         self.extents.clear()
         self.taken.clear()
@@ -107,7 +107,7 @@ class Symbols:
             _IN_FORCE.reset(token)
 
     def found(self, hint: str, most: int = FOUND_RANGE[1]) -> Size:
-        """Return a further symbol, for a size that only a run can tell. Converting a model anew gives the same ones."""
+        """Return a new symbol for a size that only a run can tell. Converting the model anew gives the same ones."""
         plain = _plain(hint)
         number = self._counts[plain] = self._counts.get(plain, -1) + 1
         name = f"{plain}_{number}" if number else plain
@@ -121,11 +121,11 @@ class Symbols:
         symbol = self._found.setdefault(name, Symbol(name, FOUND_RANGE[0], most, given=given))
         size = size_of(self.by_name.setdefault(name, symbol))
         if any(symbol in symbols_of([self.known[asked]]) for asked in self.asked if asked in self.known):
-            self.taken.append(size)  # an input has it for a dimension
+            self.taken.append(size)  # an input has it as a dimension
         return size
 
     def size(self, dim: str, input_name: str, axis: int) -> Size:
-        """Return the size that a dimension without a number stands for: `seq`, `past + seq`, or unknown."""
+        """Return the size for a dimension that is not a number: `seq`, `past + seq`, or unknown."""
         name = self._name_of_place(input_name, axis) if dim == UNKNOWN else dim
         names = re.findall(r"[^\W\d]\w*", name)
         if len(names) > 1 or (names and names != [name.strip()]):
@@ -160,7 +160,9 @@ class Symbols:
         return type_.with_shape(tuple(self.size(d, input_name, i) if isinstance(d, str) else d for i, d in dims))
 
     def check_ranges(self) -> None:
-        """ModelError for ranges of dimensions that no input leaves open. Asked once all inputs have types."""
+        """Raise ModelError for ranges of dimensions that no input leaves open. To be called once all inputs have
+        types.
+        """
         lacking = [name for name in self.ranges if name not in self.asked]
         if lacking:
             known = ", ".join(name for name in self.asked if name in self.by_name or name in self.known)
@@ -168,10 +170,10 @@ class Symbols:
             raise ModelError(f"no input of the model has an open dimension {', '.join(lacking)}; {remedy}")
 
     def learned(self, claims: Iterable[Claim]) -> bool:
-        """Return whether some claims say what symbols are, or narrow a range; then that is known from now on.
+        """Return whether some claims determine symbols or narrow a range, and apply them.
 
-        Of the first that does, and of those after it that hold whatever it says: others, such as of sizes that meet in
-        a broadcast, may be of no account once it is known.
+        That is the first such claim, and those after it that hold independently of it: others, such as on sizes that
+        meet in a broadcast, may become moot.
         """
         rest = iter(claims)
         first = any(
@@ -183,9 +185,7 @@ class Symbols:
         return first
 
     def _solved_too(self, claim: Claim) -> None:
-        """`_solved`, by what is known by now. What that leaves undecided is claimed again when the model is converted
-        anew.
-        """
+        """Apply `_solved` given what is known now. What remains undecided is claimed again in the next conversion."""
         try:
             size = at(claim.size, self.known)
         except (UndecidedError, ZeroDivisionError):
@@ -194,7 +194,9 @@ class Symbols:
             self._solved(replace(claim, size=size))
 
     def _solved(self, claim: Claim) -> bool:
-        """Return a symbol that the claim gives by others: the last one that is a sum of them, not a difference."""
+        """Solve the claim for a symbol: the last one that is a sum of others, not a difference. Returns whether there
+        is one.
+        """
         order, size = list(self.by_name), where_zero(claim.size)
         found = sorted(symbols_of([size]), key=lambda symbol: order.index(symbol.name), reverse=True)
         values = [(symbol, value) for symbol in found if (value := _without(size, symbol)) is not None]
@@ -206,7 +208,9 @@ class Symbols:
         return best is not None
 
     def _join(self, symbol: Symbol, value: Size) -> None:
-        """Note that a dimension is taken for another one, or for a number; a sum of several is none of the inputs'."""
+        """Record that a dimension is assumed equal to another one, or to a number; a sum of several is not one of the
+        inputs'.
+        """
         if value == 1:
             return
         others = [other for other in symbols_of([value]) if size_of(other) == value]
@@ -214,18 +218,20 @@ class Symbols:
         noted.update({each.name: None for each in (symbol, *others) if each.name in self.asked})
 
     def may_be_1(self, name: str) -> bool:
-        """Return whether the range of an input's dimension has 1."""
+        """Return whether the range of an input's dimension includes 1."""
         low, high = self.ranges.get(name) or self.ranges.get(self._plain.get(name, name)) or DEFAULT_RANGE
         return low <= 1 <= high
 
     def joins(self) -> tuple[str, ...]:
-        """Return all that are taken for others, or for a number, sums that turned out to be numbers among them."""
+        """Return all dimensions that are assumed equal to others, or to a number, including sums that turned out to be
+        numbers.
+        """
         numbers = [name for name in self._sums if not is_open(self.known[name])]
         return tuple(dict.fromkeys((*self.joined, *numbers)))
 
     @property
     def same(self) -> dict[str, tuple[str, ...]]:
-        """The names of the inputs' dimensions that are taken for each that is left."""
+        """The names of the inputs' dimensions that each remaining symbol represents."""
         known = {name: size for name, size in self.known.items() if name in self.asked}
         return {
             symbol.name: names
@@ -254,8 +260,8 @@ class Symbols:
         return self._put(symbol, narrow, claim)
 
     def _raised(self, claim: Claim) -> bool:
-        """Return the least sizes are left out that break the claim, as few of them as can be tried: `h // 2 - 7 >= 0`;
-        more if all below some size certainly break it, and none from that on.
+        """Exclude the least sizes that violate the claim, as few as can be found: `h // 2 - 7 >= 0`; more if all below
+        some size certainly violate it, and none from there on. Returns whether the range changed.
         """
         found = symbols_of([claim.size])
         if len(found) != 1:
@@ -273,14 +279,14 @@ class Symbols:
         return low is not None and self._put(symbol, replace(symbol, low=low), claim)
 
     def _leave_out(self, symbol: Symbol, low: int) -> None:
-        """Note which sizes of an input's dimension are missing where it begins with `low`."""
+        """Record which sizes of an input's dimension are excluded if it begins with `low`."""
         if symbol.name in self.asked and symbol.low < low:
             first = self.emptied.get(symbol.name, symbol.bounds)[0]
             self.emptied[symbol.name] = (first, low - 1)
 
     def without_empty(self, sizes: Iterable[Size]) -> bool:
-        """Leave out the least sizes of a dimension, up to that from which on sizes made of it alone are certainly 1 or
-        more. Whether there are such, which is known from now on.
+        """Exclude the least sizes of each dimension until sizes that depend on it alone are certainly at least 1.
+        Returns whether there were any.
         """
         least: dict[Symbol, int] = {}
         if self.whole:
@@ -298,7 +304,7 @@ class Symbols:
         return bool(least)
 
     def _put(self, symbol: Symbol, narrow: Symbol, claim: Claim) -> bool:
-        """Return whether that is another range of a symbol; it has this one from now on."""
+        """Set a symbol's range; returns whether it changed."""
         if narrow.low > narrow.high:
             raise ModelError(f"dimension {symbol.name} must be {claim}, which its range {symbol.bounds} does not allow")
         self.by_name[symbol.name] = narrow
@@ -312,7 +318,7 @@ _IN_FORCE: ContextVar[Symbols | None] = ContextVar("symbols", default=None)
 
 
 def sized(type_: Type, hint: str) -> Type:
-    """Return a type with symbols for the dimensions that only a run can tell; as it is where there are no symbols."""
+    """Return a type with symbols for the dimensions that only a run can tell; unchanged where there are no symbols."""
     symbols = _IN_FORCE.get()
     if symbols is None or not isinstance(type_, TensorType) or type_.is_sized:
         return type_
@@ -321,14 +327,14 @@ def sized(type_: Type, hint: str) -> Type:
 
 
 def found_size(hint: str, most: int) -> Size | str:
-    """Return a size that only a run can tell, and that is `most` at most; unknown where there are no symbols."""
+    """Return a size of at most `most` that only a run can tell; unknown where there are no symbols."""
     symbols = _IN_FORCE.get()
     return UNKNOWN if symbols is None else symbols.found(hint, most)
 
 
 @contextmanager
 def taken_sizes() -> Iterator[list[Size]]:
-    """What sizes that only a run can tell are taken for while this lasts."""
+    """Collect the sizes that are assumed, within the context, for sizes that only a run can tell."""
     symbols = _IN_FORCE.get()
     before, found = 0 if symbols is None else len(symbols.taken), list[Size]()
     yield found
@@ -342,8 +348,8 @@ def symbols_in_force() -> Symbols | None:
 
 
 def is_few(size: Size, most: int) -> bool:
-    """Return whether a size is certainly not above `most`. Where that is open of an input's dimension, it is noted that
-    the model computes in another way if it is not.
+    """Return whether a size is certainly at most `most`. Where that is undecided for an input's dimension, it is
+    recorded that the model computes larger sizes differently.
     """
     symbols = _IN_FORCE.get()
     low, high = bounds_of(size)
@@ -354,24 +360,24 @@ def is_few(size: Size, most: int) -> bool:
 
 
 def sizes_are_symbols() -> bool:
-    """Return whether all dimensions are numbers or expressions, those that only a run can tell among them."""
+    """Return whether all dimensions are numbers or expressions, including those that only a run can tell."""
     return _IN_FORCE.get() is not None
 
 
 def symbols_so_far() -> frozenset[str]:
-    """Return the names of the symbols that there are."""
+    """Return the names of the existing symbols."""
     symbols = _IN_FORCE.get()
     return frozenset() if symbols is None else frozenset(symbols.by_name)
 
 
 def new_symbols(before: Container[str]) -> tuple[Symbol, ...]:
-    """Return the symbols that there are now, but for those of these names."""
+    """Return the existing symbols, except those of these names."""
     symbols = _IN_FORCE.get()
     return () if symbols is None else tuple(s for name, s in symbols.by_name.items() if name not in before)
 
 
 def unsized(type_: Type, inner: Iterable[Symbol]) -> Type:
-    """Return a type as it is outside of a nested graph, which alone has the symbols `inner`: such sizes are unknown."""
+    """Return a type as seen outside a nested graph, which alone has the symbols `inner`: such sizes are unknown."""
     if not isinstance(type_, TensorType) or type_.is_static:
         return type_
     own = frozenset(inner)
@@ -380,7 +386,7 @@ def unsized(type_: Type, inner: Iterable[Symbol]) -> Type:
 
 
 def _plain(name: str) -> str:
-    """Return a name as an expression may have it: of letters, digits and underscores that ASCII has."""
+    """Return a name in a form that expressions accept: ASCII letters, digits and underscores."""
     plain = re.sub(r"\W", lambda found: "_" if found[0].isascii() else f"_{ord(found[0]):x}", name, flags=re.ASCII)
     return plain if plain.isidentifier() and plain not in FUNCTIONS else f"_{plain}"
 
@@ -401,7 +407,7 @@ def _is_size(text: str, names: Mapping[str, Size]) -> bool:
 
 
 def _least_for(value: int, size: Size, symbol: Symbol) -> int | None:
-    """Return the least size of a symbol from which on another size, made of it, is certainly so much or more."""
+    """Return the least size of a symbol from which on an expression of it is certainly at least `value`."""
     last = min(symbol.high, symbol.low + FURTHEST_LEAST)
 
     def suffices(low: int) -> bool:
@@ -413,7 +419,7 @@ def _least_for(value: int, size: Size, symbol: Symbol) -> int | None:
 
 
 def _without(size: Size, symbol: Symbol) -> Size | None:
-    """Return what the symbol is where `size` is 0; None if it is in it otherwise than once, by itself."""
+    """Return the symbol's value where `size` is 0; None unless it occurs in it once, by itself."""
     itself = size_of(symbol)
     for rest, value in ((size - itself, itself - size), (size + itself, size + itself)):
         if symbol not in symbols_of([rest]):

@@ -21,7 +21,7 @@ _PACKED_BITS = {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2
 
 
 def to_array(tensor: TensorProto, folder: Path | None = None) -> np.ndarray:
-    """Return the tensor as an array of its shape. `folder` is where external data may lie (None: nowhere).
+    """Return the tensor as an array of its shape. `folder`: of external data (None: not allowed).
 
     Raises ModelError if the bytes do not fit dtype and shape, or external data is missing or outside the folder.
     """
@@ -39,7 +39,7 @@ def to_array(tensor: TensorProto, folder: Path | None = None) -> np.ndarray:
 
 
 def to_dense(sparse: SparseTensorProto, folder: Path | None = None) -> np.ndarray:
-    """Return a sparse tensor with its zeros. Indices are flat positions, or one row of coordinates for each value.
+    """Return a sparse tensor as a dense array. Indices are flat positions, or one row of coordinates for each value.
 
     Raises ModelError like `to_array`, and for indices that do not fit.
     """
@@ -59,7 +59,9 @@ def to_dense(sparse: SparseTensorProto, folder: Path | None = None) -> np.ndarra
 
 @dataclass(frozen=True)
 class _External:
-    """Where an external tensor lies; `location` is relative to the model, a `length_bytes` of None means the rest."""
+    """Location of an external tensor; `location` is relative to the model, a `length_bytes` of None means the rest of
+    the file.
+    """
 
     location: str
     offset_bytes: int
@@ -109,7 +111,9 @@ def _external_entry(tensor: TensorProto) -> _External:
 
 
 def _contained_path(folder: Path, location: str, name: str) -> Path:
-    """Return the external file, after checks that the model cannot make us read anything outside its own folder."""
+    """Return the path of an external file, after checks that the model cannot make us read anything outside its own
+    folder.
+    """
     where = f"tensor {name!r}: external file {location!r}"
     parts = location.replace("\\", "/").split("/")
     if not location or "\0" in location or os.path.isabs(location) or ".." in parts:
@@ -134,7 +138,7 @@ def _contained_path(folder: Path, location: str, name: str) -> Path:
 
 
 def _unpack(raw: np.ndarray, bits: int, count: int, dtype: str) -> np.ndarray:
-    """Sub-byte elements, lowest bits first, to one element a byte."""
+    """Unpack sub-byte elements, lowest bits first, to one element a byte."""
     per_byte = 8 // bits
     shifts = np.arange(per_byte, dtype=np.uint8) * np.uint8(bits)
     elements = ((raw[:, None] >> shifts) & np.uint8((1 << bits) - 1)).reshape(-1)[:count]

@@ -17,7 +17,7 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Yield the nodes, and those of the graphs in them."""
+    """Yield the nodes, and those of the graphs nested in them."""
     for node in nodes:
         yield node
         for inner in subgraphs(node):
@@ -25,7 +25,7 @@ def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 
 def all_tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """Initialisers and attributes of the graph, and of the graphs in it."""
+    """Yield the tensors in initialisers and attributes of the graph and the graphs nested in it."""
     yield from graph.initializer
     for node in graph.node:
         yield from node_tensors(node)

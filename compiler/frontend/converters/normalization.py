@@ -1,4 +1,4 @@
-"""Normalisations as means, deviations and scales, so that they fuse with what is around them."""
+"""Normalisations as means, deviations and scales, so that they fuse with their neighbours."""
 
 from __future__ import annotations
 
@@ -18,16 +18,14 @@ def inverse_deviation(b: Builder, variance: Value, epsilon: float) -> Value:
 
 
 def centred(b: Builder, x: Value, axes: Sequence[int]) -> tuple[Value, Value, Value]:
-    """Mean, x - mean, and the mean of its square."""
+    """Return the mean, x - mean, and the mean of its square."""
     mean = b.mean(x, axes)
     deviation = b.sub(x, mean)
     return mean, deviation, b.mean(b.mul(deviation, deviation), axes)
 
 
 def _stash(ctx: Context, x: Value) -> Value:
-    """Return the operand in the dtype of the statistics (`stash_type`, float32 unless said otherwise); wider floats
-    stay.
-    """
+    """Return the operand in the dtype of the statistics (`stash_type`, by default float32); wider floats stay."""
     stash = elem_dtype(ctx.attr("stash_type", 1))
     return ctx.cast(x, stash) if dtype_of(x) in HALVES else x
 
@@ -36,7 +34,9 @@ def _stash(ctx: Context, x: Value) -> Value:
 
 
 def convert_batch_norm(ctx: Context) -> Converted:
-    """Inference: one multiply-add a channel. Training (`training_mode`, or the old extra outputs): batch statistics."""
+    """Convert BatchNormalization: for inference, one multiply-add per channel; for training (`training_mode`, or the
+    old extra outputs), with batch statistics.
+    """
     x = ctx.input(0)
     params = [ctx.input(i) for i in range(1, 5)]
     legacy_training = 7 <= ctx.opset < 14 and any(ctx.has_output(i) for i in range(1, 5))
@@ -61,7 +61,7 @@ def _scale_and_shift(ctx: Context, params: Sequence[Value]) -> tuple[Value, Valu
 
 
 def _aligned(ctx: Context, param: Value) -> Value:
-    """Channel vectors are aligned with axis 1; with `spatial` 0 (opset < 9) parameters have the shape of one sample."""
+    """Return a parameter aligned with axis 1; with `spatial` 0 (opset < 9) parameters have the shape of one sample."""
     if ctx.opset < 9 and not ctx.attr("spatial", 1):
         return param
     return channel_shape(ctx, ctx.input(0), param)
@@ -114,7 +114,7 @@ def convert_rms_norm(ctx: Context) -> Value:
 
 
 def convert_simplified_layer_norm(ctx: Context) -> Converted:
-    """ONNX Runtime's name for it, which its tools write into ONNX's own domain."""
+    """Convert RMS normalisation under ONNX Runtime's name, which its tools write into ONNX's own domain."""
     return outputs_named(ctx, _rms_norm(ctx))
 
 
@@ -128,7 +128,9 @@ def _rms_norm(ctx: Context) -> tuple[Value, Value]:
 
 
 def convert_group_norm(ctx: Context) -> Value:
-    """Statistics over groups of channels; scale and bias are given a channel (the form of opset 18 is deprecated)."""
+    """Convert GroupNormalization: statistics over groups of channels; scale and bias per channel (the form of opset 18
+    is deprecated).
+    """
     x = ctx.input(0)
     shape, groups = ctx.shape(x), ctx.attr("num_groups")
     if groups <= 0 or shape[1] % groups:
@@ -136,7 +138,7 @@ def convert_group_norm(ctx: Context) -> Value:
     grouped = ctx.reshape(_stash(ctx, x), (shape[0], groups, shape[1] // groups, prod(shape[2:])))
     _, deviation, variance = centred(ctx, grouped, (2, 3))
     normal = ctx.mul(deviation, inverse_deviation(ctx, variance, ctx.attr("epsilon", 1e-5)))
-    # All arithmetic in the grouped shape: what follows the statistics then walks the same rows.
+    # All arithmetic is in the grouped shape, so that what follows the statistics iterates over the same rows.
     scale, bias = (ctx.reshape(ctx.input(i), (groups, shape[1] // groups, 1)) for i in (1, 2))
     return ctx.reshape(ctx.add(ctx.mul(ctx.cast(normal, dtype_of(x)), scale), bias), shape)
 
@@ -162,10 +164,10 @@ def convert_mean_variance(ctx: Context) -> Value:
 
 
 def convert_lrn(ctx: Context) -> Value:
-    """x / (bias + alpha/size * sum of squares over neighbouring channels) ** beta."""
+    """Return x / (bias + alpha/size * sum of squares over neighbouring channels) ** beta."""
     x, size = ctx.input(0), ctx.attr("size")
     shape = ctx.shape(x)
-    # The window slides over the channels; the image positions are what it treats each by itself, like channels.
+    # The window slides over the channels; image positions are independent, like channels of a pooling.
     squares = ctx.reshape(ctx.mul(x, x), (shape[0], shape[1], prod(shape[2:])))
     before = (size - 1) // 2
     total = ctx.emit(
@@ -177,7 +179,7 @@ def convert_lrn(ctx: Context) -> Value:
 
 
 def _positive_power(ctx: Context, base: Value, exponent: float) -> Value:
-    """base ** exponent for a base above 0; the usual exponents need square roots only."""
+    """Return base ** exponent for a positive base; the usual exponents need square roots only."""
     if exponent not in (0.5, 0.75):
         return ctx.pow(base, exponent)
     root = ctx.emit("sqrt", base)

@@ -1,4 +1,4 @@
-"""Resize along axes of open size: the tables of input places and weights are computed when the model runs."""
+"""Resize along axes of open size: tables of input positions and weights are computed at run time."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ from .indexing import along_axis
 
 
 def places_dtype(mode: str, nearest_mode: str) -> str:
-    """Return what places are computed in. Where neighbours are weighted, it is what ONNX Runtime and PyTorch take, too:
-    in an image of 400 columns the weights of these differ by 4e-5 from exact ones. Which element is the nearest is not
-    to depend on rounding: it is found from the sides, as in PyTorch, and from the scale where that is not their
-    quotient. Before operator set 11 it is what ONNX Runtime makes of the scale.
+    """Return the dtype in which positions are computed. For interpolation that of ONNX Runtime and PyTorch: in an image
+    of 400 columns their weights differ from exact ones by 4e-5. Which element is nearest must not depend on rounding:
+    it is computed from the sizes, as in PyTorch, or from the scale where that is not their quotient. Before operator
+    set 11 it follows ONNX Runtime's use of the scale.
     """
     return "float64" if mode == "nearest" and nearest_mode != BEFORE_11 else "float32"
 
 
 @dataclass(frozen=True)
 class OpenAxis:
-    """`size` places become `out`. scale: the quotient, as the model gives or computes it; None: that of both sizes."""
+    """An axis resized from `size` to `out`. `scale`: as the model gives or computes it; None: the quotient of both
+    sizes.
+    """
 
     size: Size
     out: Size
@@ -40,17 +42,17 @@ class OpenAxis:
 LARGEST_DENOMINATOR = 1 << 12
 
 BEFORE_11 = "before_11"
-"""The `nearest_mode` of operator sets that have none, as ONNX Runtime reads them: places in float32 are rounded up
-along an axis that becomes shorter, and down along others.
+"""The `nearest_mode` of operator sets without one, as ONNX Runtime implements them: float32 positions are rounded up
+along an axis that shrinks, and down along others.
 """
 
 
 def scaled_size(ctx: Context, size: Size, scale: float | Value) -> Size:
-    """Return the floor of what float32 has for an open size times a number.
+    """Return the floor of the float32 product of an open size and a scale.
 
-    A number that is known is taken for the simplest fraction that it is the nearest float32 of, as 0.7 is of 7 / 10:
-    products that are no integers are further from one than floats round, and those that are round to it. Where the
-    latter depends on the size, as the number is too much less than the fraction, a run tells.
+    A known scale is taken for the simplest fraction that rounds to it, as 0.7 is 7 / 10: products that are not integers
+    are further from one than the rounding error, and those that are round to it. Where the latter depends on the size,
+    as the scale is too far below the fraction, it is computed at run time.
     """
     if isinstance(scale, Value):
         return _told(ctx, size, scale)
@@ -75,7 +77,7 @@ def _simplest(exact: Fraction) -> Fraction | None:
 
 
 def resampled(ctx: Context, x: Value, axis: int, how: OpenAxis, sampling: Mapping[str, object]) -> Value:
-    """x resampled along one axis. sampling: mode, coordinates, nearest_mode, cubic_a and exclude_outside."""
+    """Return x resampled along one axis. `sampling`: mode, coordinates, nearest_mode, cubic_a and exclude_outside."""
     places = _source_places(
         ctx, how, str(sampling["coordinates"]), places_dtype(str(sampling["mode"]), str(sampling["nearest_mode"]))
     )
@@ -102,7 +104,7 @@ def _term(ctx: Context, x: Value, axis: int, place: Value, weight: Value, last: 
 
 
 def _source_places(ctx: Context, how: OpenAxis, coordinates: str, dtype: str) -> Value:
-    """Real-valued input places of the output places, as computed in a data type."""
+    """Return real-valued input positions of the output positions, as computed in a data type."""
     place = ctx.cast(ctx.iota(how.out), dtype)
     size, out = ctx.cast(ctx.size(how.size), dtype), ctx.cast(ctx.size(how.out), dtype)
     given = how.scale if isinstance(how.scale, Value) or how.scale is None else ctx.constant(how.scale, dtype)
@@ -130,7 +132,7 @@ def _source_places(ctx: Context, how: OpenAxis, coordinates: str, dtype: str) ->
 
 
 def _unless_rounded(ctx: Context, length: Value, out: Value) -> Value:
-    """Return the length, or the size if it is that but for rounding."""
+    """Return the length, or the size if they are equal up to rounding."""
     is_size = ctx.equal(ctx.cast(length, "float32"), ctx.cast(out, "float32"))
     return ctx.select(is_size, out, length)
 
@@ -158,7 +160,7 @@ def _linear(ctx: Context, distance: Value) -> Value:
 
 
 def _cubic(ctx: Context, x: Value, a: object, tap: int) -> Value:
-    """Return the taps next to a place are at most 1 away from it, the others 1 to 2."""
+    """Return the cubic weight of a tap; the taps next to a position are at most 1 away from it, the others 1 to 2."""
     assert isinstance(a, float)
     if tap in (0, 1):
         return ctx.add(ctx.mul(ctx.mul(ctx.sub(ctx.mul(x, a + 2), a + 3), x), x), 1.0)
@@ -166,7 +168,7 @@ def _cubic(ctx: Context, x: Value, a: object, tap: int) -> Value:
 
 
 def _inside_only(ctx: Context, terms: list[tuple[Value, Value]], last: Value) -> list[tuple[Value, Value]]:
-    """Without the weights of places outside; the others sum up to 1."""
+    """Return the taps without weight outside the image, the others normalised to sum up to 1."""
     kept = []
     for place, weight in terms:
         inside = ctx.emit("logical_and", ctx.less_equal(0, place), ctx.less_equal(place, last))

@@ -1,6 +1,4 @@
-"""Windows over images of open size: how many elements they have, and where the largest one lies, as integers that are
-computed when the model runs.
-"""
+"""Windows over images of open size: their numbers of elements and the position of the largest, computed at run time."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from .convolution import Window
 
 
 def _first_places(ctx: Context, window: Window, axis: int, steps: Size, rank: int) -> Value:
-    """Return where the windows begin along one spatial axis, in the padding below 0; of the rank of the images."""
+    """Return where the windows begin along one spatial axis (negative in the padding), with the rank of the images."""
     places = ctx.sub(ctx.mul(ctx.iota(steps), window.strides[axis]), ctx.size(window.before[axis]))
     return ctx.reshape(places, tuple(steps if i == axis + 2 else 1 for i in range(rank)))
 
@@ -42,8 +40,8 @@ def _taps_before(ctx: Context, first: Value, end: Size, window: Window, axis: in
 
 
 def open_places(ctx: Context, best: Value, images: Sequence[Size], window: Window, column_major: bool) -> Value:
-    """Return the places in the flattened images of the taps `best`, which count row-major; a tap in the padding has
-    that of the next one inside.
+    """Return the positions in the flattened images of the taps `best`, which count row-major; a tap in the padding gets
+    the position of the next one inside.
     """
     spatial, steps = images[2:], ctx.shape(best)[2:]
     total = _image_places(ctx, images)

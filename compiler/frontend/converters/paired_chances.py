@@ -1,9 +1,9 @@
-"""Chances of classes from the chances of each against each other, by the method of libsvm (Wu, Lin and Weng, 2004).
+"""Class probabilities from pairwise probabilities, by the method of libsvm (Wu, Lin and Weng, 2004).
 
-The chances p are those for which the sum of (r[j, i] p[i] - r[i, j] p[j])^2 over all pairs is least, r[i, j] being
-the chance of i where it is i or j. A turn of the loop goes through the classes once. A row of the input is done when
-all its residuals are small; that leaves some thousandths of the chances undecided, so that every implementation has to
-stop alike.
+The probabilities p minimise the sum of (r[j, i] p[i] - r[i, j] p[j])^2 over all pairs, r[i, j] being the probability of
+i given i or j. Each iteration of the loop passes over the classes once. A row of the input is done when all its
+residuals are small; that leaves the probabilities undetermined to some thousandths, so that every implementation has to
+use the same stopping rule.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ _RESIDUAL = 0.005
 
 
 def joined_chances(ctx: Context, first: Value, members: np.ndarray, classes: int) -> Value:
-    """Return the chance of each class [rows, classes], float32.
+    """Return the probability of each class [rows, classes], float32.
 
-    first: of each pair of classes the chance of the first one [rows, pairs]. members: the classes of each pair.
+    `first`: for each pair of classes the probability of its first one [rows, pairs]. `members`: the classes of each
+    pair.
     """
     rows = ctx.dim(first, 0)
     curvature = _curvature(ctx, first, members, classes)
@@ -34,7 +35,7 @@ def joined_chances(ctx: Context, first: Value, members: np.ndarray, classes: int
 
 
 def _curvature(ctx: Context, first: Value, members: np.ndarray, classes: int) -> Value:
-    """Of each row the symmetric matrix q [classes, classes] for which p q p is the sum that is to be least."""
+    """Return per row the symmetric matrix q [classes, classes] of the quadratic form p q p to be minimised."""
     pairs = len(members)
     place = np.full((classes, classes), 2 * pairs, np.int64)
     place[members[:, 0], members[:, 1]] = np.arange(pairs)
@@ -47,7 +48,9 @@ def _curvature(ctx: Context, first: Value, members: np.ndarray, classes: int) ->
 
 
 def _turn(ctx: Context, rows: int, classes: int) -> Graph:
-    """One pass over the classes, for the rows that are not done, as the body of a loop: goes on while there are any."""
+    """Return one pass over the classes, for rows that are not done, as a loop body that continues while there are
+    any.
+    """
     body = Graph(f"{ctx.name}.turn")
     inner = Builder(body, ctx.origins)
     body.add_input("turn", TensorType("int64", ()))
@@ -57,7 +60,7 @@ def _turn(ctx: Context, rows: int, classes: int) -> Graph:
     slopes = inner.reduce("sum", inner.mul(curvature, inner.expand_dims(chances, (1,))), (2,), False)
     least = inner.reduce("sum", inner.mul(chances, slopes), (1,))
     residual = inner.emit("abs", inner.sub(slopes, least))
-    # NaN is not above anything: such a row is done, with even chances.
+    # NaN compares false: such a row is done, with equal probabilities.
     moves = inner.reduce("max", inner.cast(inner.less_equal(_RESIDUAL / classes, residual), "int32"), (1,))
     better = _pass(inner, chances, curvature, slopes, least, classes)
     again = inner.reduce("max", moves, (0, 1), False)
@@ -66,7 +69,7 @@ def _turn(ctx: Context, rows: int, classes: int) -> Graph:
 
 
 def _pass(inner: Builder, chances: Value, curvature: Value, slopes: Value, least: Value, classes: int) -> Value:
-    """Move the chance of one class after the other to where the sum is least, and scales all to a total of 1."""
+    """Move the probability of each class in turn to the minimum, and rescale all to a total of 1."""
     for one in range(classes):
         row = inner.squeeze(inner.slice_axis(curvature, 1, one, one + 1), (1,))
         own, slope = (inner.slice_axis(of, 1, one, one + 1) for of in (row, slopes))

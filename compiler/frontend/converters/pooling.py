@@ -22,14 +22,14 @@ from .open_windows import open_counts, open_places
 from .quantization import integer_range
 
 MOST_SLICES = 32
-"""Taps that MaxPool looks at one by one for the place of the largest."""
+"""Most taps of a MaxPool with indices that are computed as separate slices."""
 
 
 def _pool_window(ctx: Context, x: Value) -> Window:
     """Return the node's window; with `ceil_mode`, padded at the end for the last partial window of each axis, which may
     be the only one.
 
-    A window that would start beyond the operand and its leading padding is not opened.
+    A window that would start beyond the operand and its leading padding is dropped.
     """
     kernel = ctx.attr("kernel_shape")
     window = window_of(ctx, x, kernel)
@@ -57,8 +57,8 @@ def _pool_window(ctx: Context, x: Value) -> Window:
 
 
 def _window_reduce(ctx: Context, x: Value, window: Window, reducer: str) -> Value:
-    """Return `after` may be negative when ceil_mode drops a window: the operand is then cut. Where that depends on open
-    sizes, it is not: no window reaches what would be cut off.
+    """Reduce windows. `after` may be negative when ceil_mode drops a window: the operand is then cropped, unless that
+    depends on open sizes, since no window reaches the cropped part.
     """
     after = list(window.after)
     for i, pad in enumerate(after):
@@ -106,7 +106,7 @@ def average_pool(ctx: Context, x: Value) -> Value:
 
 
 def max_pool(ctx: Context, x: Value) -> Value:
-    """Return the largest of each of the node's windows over x[N, C, spatial..]."""
+    """Return the maxima of the node's windows over x[N, C, spatial..]."""
     return _window_reduce(ctx, x, _pool_window(ctx, x), "max")
 
 
@@ -118,10 +118,10 @@ def convert_max_pool(ctx: Context) -> Converted:
 
 
 def _max_with_indices(ctx: Context, x: Value, window: Window) -> list[Value | None]:
-    """Return each tap is a layer of its own, of the padded operand; the best one's place is looked up in a constant
-    table.
+    """Return maxima and indices. Each tap is a layer of the padded operand; the best one's position is looked up in a
+    constant table.
 
-    The first tap is also the best where nothing is larger than the padding: its place is that of the window's first
+    The first tap is also the best where nothing exceeds the padding: its position is that of the window's first
     element.
     """
     shape = ctx.shape(x)
@@ -163,7 +163,7 @@ def _sliced(ctx: Context, x: Value, window: Window, starts: Sequence[tuple[int, 
 
 
 def _gathered(ctx: Context, x: Value, window: Window, starts: Sequence[tuple[int, ...]], steps: Sequence[int]) -> Value:
-    """Return the same in a few nodes, however many taps there are: each axis becomes taps by positions."""
+    """Return the same as `_sliced` in a few nodes, however many taps there are: each axis becomes taps by positions."""
     batch, rank = ctx.shape(x)[:2], len(steps)
     for i in range(rank):
         taps = np.arange(window.kernel[i])[:, None] * window.dilations[i]
@@ -176,7 +176,9 @@ def _gathered(ctx: Context, x: Value, window: Window, starts: Sequence[tuple[int
 
 
 def _inside(line: np.ndarray, dilation: int, size: int) -> np.ndarray:
-    """Places along one axis; those in the padding become the next that a window with this dilation has inside."""
+    """Return positions along one axis; those in the padding become the next one that a window with this dilation has
+    inside.
+    """
     return np.clip(np.where(line < 0, line % dilation, line), 0, max(size - 1, 0))
 
 
@@ -237,7 +239,9 @@ def convert_global_lp_pool(ctx: Context) -> Value:
 
 
 def convert_max_unpool(ctx: Context) -> Value:
-    """Scatter to the places MaxPool took the values from; a larger `output_shape` is zeros at the end of each axis."""
+    """Convert MaxUnpool: scatter to the positions from which MaxPool took the values; a larger `output_shape` appends
+    zeros to each axis.
+    """
     x, indices = ctx.input(0), ctx.input(1)
     kernel = ctx.attr("kernel_shape")
     window = window_of(ctx, x, kernel)

@@ -22,7 +22,7 @@ _RANGES = {"int2": (-2, 1), "uint2": (0, 3), "int4": (-8, 7), "uint4": (0, 15)}
 
 
 def integer_range(dtype: str) -> tuple[int, int]:
-    """Smallest and largest value of an integer dtype."""
+    """Return the least and the greatest value of an integer dtype."""
     if dtype in _RANGES:
         return _RANGES[dtype]
     info = np.iinfo(to_numpy_dtype(dtype))
@@ -30,7 +30,7 @@ def integer_range(dtype: str) -> tuple[int, int]:
 
 
 def saturating_cast(ctx: Context, scaled: Value, zero_point: Value | None, dtype: str) -> Value:
-    """round(scaled) + zero_point, saturated to the integer `dtype`. All arithmetic in float32 or wider."""
+    """Return round(scaled) + zero_point, saturated to the integer `dtype`. All arithmetic in float32 or wider."""
     wide = scaled if dtype_of(scaled) == "float64" else ctx.cast(scaled, "float32")
     rounded = ctx.emit("round", wide)
     if zero_point is not None:
@@ -40,7 +40,7 @@ def saturating_cast(ctx: Context, scaled: Value, zero_point: Value | None, dtype
 
 
 def _without_nan(ctx: Context, x: Value) -> Value:
-    """x with minus infinity for NaN, which becomes the least integer so, as in ONNX Runtime."""
+    """Return x with minus infinity for NaN, which thus becomes the least integer, as in ONNX Runtime."""
     return ctx.select(ctx.emit("is_nan", x), float("-inf"), x)
 
 
@@ -116,8 +116,8 @@ def convert_dequantize(ctx: Context) -> Value:
 
 
 def _in_blocks(ctx: Context, x: Value, scale: Value, zero_point: Value | None, dtype: str) -> Value | None:
-    """Constant matrices of small integers whose rows or columns are cut into blocks that share a scale, and those of 4
-    bits whose columns share one; None of others.
+    """Return constant matrices of small integers with blockwise scales along rows or columns, and those of 4 bits with
+    scales per column, as kept blocks; None for others.
     """
     zeros = None if zero_point is None else zero_point.data
     if x.data is None or scale.data is None or (zero_point is not None and zeros is None):
@@ -151,7 +151,7 @@ _BLOCKED = ("int2", "uint2", "int4", "uint4", *_BYTES)
 
 
 def _widened(ctx: Context, x: Value, dtype: str) -> Value:
-    """x as `dtype`. Weights of 8 bits are left for passes to multiply as they are, or to fold."""
+    """Return x as `dtype`. 8-bit weights stay, for passes to multiply as they are, or to fold."""
     if x.is_constant and dtype_of(x) in ("int8", "uint8", *SMALL_FLOATS) and ctx.rank(x) > 1:
         return ctx.graph.emit("cast", x, origins=ctx.origins, to=dtype)
     return ctx.cast(x, dtype)
@@ -162,7 +162,7 @@ def convert_dynamic_quantize(ctx: Context) -> Converted:
 
 
 def dynamic_quantize(ctx: Context, x: Value) -> tuple[Value, Value, Value]:
-    """x as uint8, its scale and its zero point, which cover the operand's own range and zero."""
+    """Return x as uint8, its scale and its zero point, which cover the operand's own range and zero."""
     axes = range(ctx.rank(x))
     high = ctx.maximum(ctx.reduce("max", x, axes, keepdims=False), 0.0)
     low = ctx.minimum(ctx.reduce("min", x, axes, keepdims=False), 0.0)
@@ -176,9 +176,9 @@ def dynamic_quantize(ctx: Context, x: Value) -> tuple[Value, Value, Value]:
 
 
 def integer_matmul(ctx: Context, a: Value, b: Value, a_zero: Value | None, b_zero: Value | None) -> Value:
-    """(a - a_zero) @ (b - b_zero) in int32.
+    """Return (a - a_zero) @ (b - b_zero) in int32.
 
-    Zero points come out of the matmul, so that the contraction stays one of 8-bit operands:
+    Zero points are factored out of the matmul, so that the contraction stays one of 8-bit operands:
     a@b - a_zero*colsum(b) - rowsum(a)*b_zero + K*a_zero*b_zero. Constant weights b - b_zero that are int8 have none.
     """
     if b_zero is not None:
@@ -228,9 +228,9 @@ def convert_qlinear_matmul(ctx: Context) -> Value:
 
 
 def integer_conv(ctx: Context, x: Value, w: Value, x_zero: Value | None, w_zero: Value | None, window: Window) -> Value:
-    """Convolution of x - x_zero with w - w_zero in int32; padding is zero after the subtraction.
+    """Return the convolution of x - x_zero with w - w_zero in int32; padding is zero after the subtraction.
 
-    Where the weights have no zero point, that of x comes out of the sums, so that the contraction stays one of 8-bit
+    Where the weights have no zero point, that of x is factored out, so that the contraction stays one of 8-bit
     operands: over x padded with x_zero, every filter's sums are too large by x_zero * sum(filter).
     """
     if w_zero is not None:
@@ -253,7 +253,7 @@ def integer_conv(ctx: Context, x: Value, w: Value, x_zero: Value | None, w_zero:
 
 
 def _without_zero_point(ctx: Context, w: Value, zero: Value, spread: Value) -> tuple[Value, Value | None]:
-    """Constant weights w - zero as int8, and no zero point, if they are in range; else both as they are.
+    """Return constant weights w - zero as int8, and no zero point, if they are in range; else both as they are.
 
     spread: the zero point shaped to broadcast against w.
     """

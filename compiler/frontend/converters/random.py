@@ -12,7 +12,7 @@ from .host_types import present
 
 
 def _generator(name: str, *attributes: str) -> Callable[[Context], Sequence[Value]]:
-    """RandomNormal and RandomUniform: shape and dtype are attributes."""
+    """Return a converter of RandomNormal or RandomUniform: shape and dtype are attributes."""
 
     def convert(ctx: Context) -> Sequence[Value]:
         dtype, shape = ctx.dtype_attr("dtype", "float32"), ctx.attr("shape")
@@ -23,7 +23,7 @@ def _generator(name: str, *attributes: str) -> Callable[[Context], Sequence[Valu
 
 
 def _like(name: str, *attributes: str) -> Callable[[Context], Sequence[Value]]:
-    """RandomNormalLike and RandomUniformLike: shape and (unless stated) dtype are those of the operand."""
+    """Return a converter of RandomNormalLike or RandomUniformLike: shape and (by default) dtype are the operand's."""
 
     def convert(ctx: Context) -> Sequence[Value]:
         x = ctx.input(0)

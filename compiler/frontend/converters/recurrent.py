@@ -1,6 +1,6 @@
 """RNN, LSTM and GRU.
 
-The inputs of all time steps are multiplied by their weights in one matmul before all steps. What is left of a step is
+The inputs of all time steps are multiplied by their weights in one matmul before all steps. The rest of a step is
 unrolled for short sequences; longer ones become a `scan`, whose body is one step.
 """
 
@@ -27,7 +27,7 @@ MAX_UNROLLED_STEPS = 128
 States: TypeAlias = "tuple[Value, ...]"
 Weights: TypeAlias = "Mapping[str, Value]"
 Step: TypeAlias = "Callable[[Builder, Value, States, Weights], States]"
-"""One time step: the projected input [B, gates*H] and the states [B, H] give the new states, hidden state first."""
+"""One time step: from the projected input [B, gates*H] and the states [B, H] to the new states, hidden state first."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Layer:
     """The attributes of a recurrent node; `activations`: (name, alpha, beta) of each function of each direction."""
 
     directions: tuple[bool, ...]
-    """For each direction whether it runs backwards."""
+    """For each direction, whether it runs backwards."""
     hidden: int
     activations: tuple[tuple[str, float | None, float | None], ...]
     clip: float | None
@@ -155,7 +155,7 @@ def _gru_step(layer: Layer, direction: int) -> Step:
 
 
 def _masked(b: Builder, mask: Value | None, new: States, old: States) -> tuple[States, Value]:
-    """States stop at the end of a sequence, and outputs beyond it are zero."""
+    """Return the new states, frozen beyond the end of a sequence, and the output, which is zero there."""
     if mask is None:
         return new, new[0]
     return tuple(b.select(mask, n, o) for n, o in zip(new, old, strict=True)), b.select(mask, new[0], 0.0)
@@ -212,7 +212,9 @@ def _part(ctx: Context, value: Value | None, direction: int) -> Value | None:
 def _projected(
     ctx: Context, x: Value, w: Value, bias: Value | None, layer: Layer, gates: int
 ) -> tuple[Value, Value | None]:
-    """x @ w^T plus all biases that can be added before; and the one that cannot (GRU's, inside the reset gate)."""
+    """Return x @ w^T plus all biases that can be added in advance; and the one that cannot (GRU's, inside the reset
+    gate).
+    """
     y = ctx.matmul(x, w, trans_b=True)
     if bias is None:
         return y, None

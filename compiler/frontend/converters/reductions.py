@@ -1,4 +1,4 @@
-"""Reductions, softmax and its relatives, running sums, arg-reductions and TopK."""
+"""Reductions, softmax and its relatives, cumulative sums, arg-reductions and TopK."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def reduce_log_sum(b: Builder, x: Value, axes: tuple[int, ...], keepdims: bool) 
 
 
 def _in_floats(b: Builder, op: str, x: Value) -> Value:
-    """Integers pass through float64 and are cut off again, as ONNX's function bodies do."""
+    """Return the result for integers computed in float64 and truncated, as ONNX's function bodies do."""
     dtype = dtype_of(x)
     if is_float(dtype):
         return b.emit(op, x)
@@ -76,7 +76,7 @@ def reduce_log_sum_exp(b: Builder, x: Value, axes: tuple[int, ...], keepdims: bo
     if not is_float(dtype):
         return b.cast(reduce_log_sum_exp(b, b.cast(x, "float64"), axes, keepdims), dtype)
     peak = b.reduce("max", x, axes)
-    # Where everything is -inf (or nothing is there), x - peak would be NaN.
+    # Where everything is -inf (or empty), x - peak would be NaN.
     peak = b.select(b.emit("is_inf", peak, positive=True, negative=True), 0.0, peak)
     total = b.reduce("sum", b.emit("exp", b.sub(x, peak)), axes)
     result = b.add(b.emit("log", total), peak)
@@ -87,7 +87,7 @@ def reduce_log_sum_exp(b: Builder, x: Value, axes: tuple[int, ...], keepdims: bo
 
 
 def softmax(b: Builder, x: Value, axes: Sequence[int]) -> Value:
-    """exp(x) / sum(exp(x)) over `axes`, in the dtype of x."""
+    """Return exp(x) / sum(exp(x)) over `axes`, in the dtype of x."""
     shifted = b.emit("exp", b.sub(x, b.reduce("max", x, axes)))
     return b.div(shifted, b.reduce("sum", shifted, axes))
 
@@ -98,7 +98,7 @@ def log_softmax(b: Builder, x: Value, axes: Sequence[int]) -> Value:
 
 
 def _softmax_axes(ctx: Context) -> tuple[int, ...]:
-    """Before opset 13 the operator works on everything from `axis` on, as if flattened to a matrix."""
+    """Return the axes of a softmax; before opset 13 all from `axis` on, as if flattened to a matrix."""
     x = ctx.input(0)
     if ctx.opset >= 13:
         return (ctx.axis(x, ctx.attr("axis", -1)),)

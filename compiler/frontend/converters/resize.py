@@ -1,7 +1,7 @@
 """Resize and Upsample: separable interpolation with constant tables, one axis after the other.
 
-Every output place of an axis is a weighted sum of a few input places, all known at compile time. Few taps become
-gathers and multiply-adds, which fuse; many taps (antialiasing) become a matmul by a constant matrix.
+Every output position along an axis is a weighted sum of a few input positions, all known at compile time. Few taps
+become gathers and multiply-adds, which fuse; many taps (antialiasing) become a matmul by a constant matrix.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize",
     "tf_half_pixel_for_nn",
 )  # fmt: skip
-"""The last one is of operator sets 11 and 12; ONNX Runtime takes it in later ones, too."""
+"""Coordinate transformations. The last is of operator sets 11 and 12; ONNX Runtime accepts it in later ones, too."""
 UPSAMPLE_MODES = ("nearest", "linear", "bilinear")
 
 
 @dataclass(frozen=True)
 class AxisTable:
-    """For each output place: `indices` [out, taps] of input places, their `weights`, and whether it lies `outside`."""
+    """For each output position, `indices` [out, taps] of input positions, their `weights`, and whether it lies
+    `outside`.
+    """
 
     indices: np.ndarray
     weights: np.ndarray
@@ -44,12 +46,12 @@ class AxisTable:
 
 
 Scale: TypeAlias = "float | Value | None"
-"""Of an axis, as the model gives or computes it; None: the quotient of two sizes of which one is open."""
+"""Scale of an axis, as the model gives or computes it; None: the quotient of two sizes of which one is open."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How an output place maps to input places; the names are ONNX's."""
+    """The mapping of output positions to input positions, in ONNX's terms."""
 
     mode: str
     coordinates: str
@@ -62,13 +64,15 @@ class Sampling:
 def source_places(
     coordinates: str, size: int, out: int, scale: float, roi: tuple[float, float], dtype: type[np.floating[Any]]
 ) -> np.ndarray:
-    """Real-valued input places of the output places 0 .. out-1, as computed in a data type."""
+    """Return real-valued input positions of the output positions 0 .. out-1, as computed in a data type."""
     place, length = np.arange(out, dtype=dtype), scale * size
     if np.float32(length) == out:  # but for rounding: 1 / 49 * 49 is less than 1
         length = out
 
     def scaled(at: np.ndarray) -> np.ndarray:
-        """By the sides where rounding of the scale must not tell: a third of 9 columns are those at 0, 3, 6."""
+        """Scale by the ratio of the sizes where rounding of the scale must not decide: a third of 9 columns are those
+        at 0, 3, 6.
+        """
         return at * size / length if dtype is np.float64 else at / dtype(scale)
 
     if coordinates == "align_corners":
@@ -125,7 +129,9 @@ def _nearest(sampling: Sampling, places: np.ndarray, scale: float) -> np.ndarray
 
 
 def _weighted(sampling: Sampling, places: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
-    """Taps of the linear or cubic kernel, widened by the inverse scale when antialiasing a reduction."""
+    """Return the taps of the linear or cubic kernel, widened by the inverse scale when downsampling with
+    antialiasing.
+    """
     shrink = min(scale, 1.0) if sampling.antialias else 1.0
     support = 1 if sampling.mode == "linear" else 2
     first = int(np.floor(-support / shrink)) + 1
@@ -150,7 +156,7 @@ def _cubic(x: np.ndarray, a: float) -> np.ndarray:
 
 
 def apply_axis(ctx: Context, x: Value, axis: int, table: AxisTable) -> Value:
-    """x resampled along one axis."""
+    """Return x resampled along one axis."""
     if len(table.indices) == 0:
         return ctx.slice_axis(x, axis, 0, 0)
     used = np.any(table.weights != 0, axis=0)
@@ -181,11 +187,11 @@ def _gather(ctx: Context, x: Value, axis: int, indices: np.ndarray) -> Value:
 
 
 def resample(ctx: Context, x: Value, tables: Mapping[int, AxisTable], extrapolation: float) -> Value:
-    """x resampled along the axes of `tables`; places outside the crop get the extrapolation value."""
+    """Return x resampled along the axes of `tables`; positions outside the crop get the extrapolation value."""
     dtype = dtype_of(x)
     exact = all(t.weights.shape[1] == 1 for t in tables.values())
     y = x if exact or (is_float(dtype) and dtype not in HALVES) else ctx.cast(x, "float32")
-    # Reductions first: every later axis then has fewer elements to work on.
+    # Axes that shrink most first: every later axis then has fewer elements to work on.
     for axis in sorted(tables, key=lambda a: len(tables[a].indices) / max(ctx.dim(x, a), 1)):
         y = apply_axis(ctx, y, axis, tables[axis])
     for axis, table in tables.items():
@@ -198,7 +204,7 @@ def resample(ctx: Context, x: Value, tables: Mapping[int, AxisTable], extrapolat
 
 
 def resample_open(ctx: Context, x: Value, sampling: Sampling, axes: Mapping[int, OpenAxis]) -> Value:
-    """x resampled along axes of open size."""
+    """Return x resampled along axes of open size."""
     dtype = dtype_of(x)
     exact = sampling.mode == "nearest" or (is_float(dtype) and dtype not in HALVES)
     y = x if exact else ctx.cast(x, "float32")
@@ -256,7 +262,7 @@ def convert_resize(ctx: Context) -> Value:
 
 
 def _sizes_and_scales(ctx: Context, shape: Sequence[int], axes: Sequence[int]) -> tuple[list[int], list[Scale]]:
-    """Output size and scale of each axis, from whichever of the two the node gives."""
+    """Return output size and scale of each axis, from whichever the node gives."""
     scales_at, sizes_at = (1, None) if ctx.opset < 11 else (2, 3)
     given = ctx.optional(scales_at)
     if given is not None and (sizes_at is None or ctx.optional(sizes_at) is None or ctx.constant_of(scales_at).size):
@@ -282,7 +288,7 @@ def _sizes_and_scales(ctx: Context, shape: Sequence[int], axes: Sequence[int]) -
 
 
 def _scales(ctx: Context, given: Value) -> list[Scale]:
-    """Positive numbers, and scalars of those that the model computes and puts together with others."""
+    """Return the scales: positive numbers, and scalars for those that the model computes and concatenates."""
     if given.data is not None:
         known = [float(s) for s in given.data.reshape(-1)]
         if not all(np.isfinite(s) and s > 0 for s in known):
@@ -295,7 +301,7 @@ def _scales(ctx: Context, given: Value) -> list[Scale]:
 
 
 def _scaled(ctx: Context, size: int, scale: Scale) -> int:
-    """Return the floor of the product in float32, as ONNX's inference of shapes has it: 3 times 40 / 3 is 40."""
+    """Return the floor of the product in float32, as in ONNX's shape inference: 3 times 40 / 3 is 40."""
     assert scale is not None
     if scale == 1.0:
         return size

@@ -1,4 +1,4 @@
-"""Reading images at computed places: GridSample, AffineGrid, RoiAlign, MaxRoiPool and DeformConv."""
+"""Image sampling at computed positions: GridSample, AffineGrid, RoiAlign, MaxRoiPool and DeformConv."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from .convolution import Window, conv_window
 from .indexing import along_axis
 
 Tap = tuple[Value, Value]
-"""An integer place along one axis, and its weight."""
+"""An integer position along one axis, and its weight."""
 
 
 def linear_taps(b: Builder, place: Value) -> list[Tap]:
-    """Return the two neighbours of real-valued places."""
+    """Return the two neighbours of real-valued positions."""
     low = b.emit("floor", place)
     fraction = b.sub(place, low)
     return [(low, b.sub(1.0, fraction)), (b.add(low, 1.0), fraction)]
 
 
 def cubic_taps(b: Builder, place: Value, a: float = -0.75) -> list[Tap]:
-    """Return the four neighbours of real-valued places, with Keys' cubic kernel."""
+    """Return the four neighbours of real-valued positions, with Keys' cubic kernel."""
     low = b.emit("floor", place)
     t = b.sub(place, low)
 
@@ -48,7 +48,7 @@ def cubic_taps(b: Builder, place: Value, a: float = -0.75) -> list[Tap]:
 
 
 def zero_outside(b: Builder, tap: Tap, size: int) -> Tap:
-    """Return the tap with its place inside [0, size) and no weight where it was not."""
+    """Return the tap with its position clamped to [0, size), and weight zero where it was outside."""
     place, weight = tap
     within = b.less(place, measure(b, size, place))
     inside = b.emit("logical_and", b.less_equal(b.like(0.0, place), place), within)
@@ -60,12 +60,12 @@ def clamp_place(b: Builder, place: Value, size: int) -> Value:
 
 
 def measure(b: Builder, size: int, like: Value) -> Operand:
-    """Return a size to compute with, of the dtype of `like` where it is open."""
+    """Return a size as an operand, of the dtype of `like` where it is open."""
     return b.size(size, dtype_of(like)) if is_open(size) else float(size)
 
 
 def weighted_gather(b: Builder, image: Value, sizes: Sequence[int], taps: Sequence[Sequence[Tap]]) -> Value:
-    """Sum over all combinations of the axes' taps.
+    """Return the weighted sum over all combinations of the axes' taps.
 
     `image` is [N, C, prod(sizes)], places and weights are [N, P]; the result is [N, C, P].
     """
@@ -83,7 +83,7 @@ def weighted_gather(b: Builder, image: Value, sizes: Sequence[int], taps: Sequen
 
 
 def _flat_places(b: Builder, places: Sequence[Value], sizes: Sequence[int]) -> Value:
-    """Return the places in the flattened image; 0 for NaN, whose weight is NaN, too, or zero."""
+    """Return positions in the flattened image; 0 for NaN, whose weight is NaN or zero."""
     strides = [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
     if not any(map(is_open, strides)):
         flat = reduce(b.add, (b.mul(place, float(stride)) for place, stride in zip(places, strides, strict=True)))
@@ -96,7 +96,7 @@ def _flat_places(b: Builder, places: Sequence[Value], sizes: Sequence[int]) -> V
 
 
 def reflect(b: Builder, x: Value, low: float, span: Operand) -> Value:
-    """x mirrored at `low` and `low + span` until it lies between them."""
+    """Return x reflected at `low` and `low + span` until it lies between them."""
     if not isinstance(span, Value):
         return _reflected(b, x, low, span) if span > 0 else b.mul(x, 0.0)
     is_there = b.less(b.like(0.0, span), span)
@@ -149,7 +149,7 @@ def _grid_taps(b: Builder, place: Value, size: int, mode: str, padding: str, ali
     if mode == "nearest":
         place = b.emit("round", place)
     if padding == "border" and mode == "cubic":
-        # Only places beyond the border move onto the outermost centre: the half cell in between is interpolated.
+        # Only positions beyond the border move to the outermost centre: the half cell in between is interpolated.
         high = b.add(span, low) if isinstance(span, Value) else b.like(low + span, place)
         beyond = b.emit("logical_or", b.less(place, low), b.less(high, place))
         place = b.select(beyond, clamp_place(b, place, size), place)
@@ -169,7 +169,7 @@ def _grid_taps(b: Builder, place: Value, size: int, mode: str, padding: str, ali
 
 
 def convert_affine_grid(ctx: Context) -> Value:
-    """Return the places of a regular grid on [-1, 1] under the affine maps theta[N, k, k+1]; the last coordinate is
+    """Return the positions of a regular grid on [-1, 1] under the affine maps theta[N, k, k+1]; the last coordinate is
     x.
     """
     theta = ctx.input(0)
@@ -215,7 +215,9 @@ def convert_roi_align(ctx: Context) -> Value:
 
 
 def roi_align_on_host(ctx: Context) -> Value:
-    """With sampling_ratio 0 the number of samples depends on the size of each region."""
+    """Convert RoiAlign with sampling_ratio 0, where the number of samples depends on each region's size, to a host
+    step.
+    """
     return ctx.host("RoiAlign", [ctx.input(0), ctx.input(1), ctx.input(2)], [_pooled_type(ctx)], **_regions(ctx))[0]
 
 
@@ -251,7 +253,7 @@ def _pooled_samples(
 
 
 def _sample_places(ctx: Context, start: Value, end: Value, bins: int, ratio: int, half_pixel: bool) -> Value:
-    """[R, bins*ratio]: evenly spaced sample places of each region along one axis."""
+    """Return [R, bins*ratio]: evenly spaced sample positions of each region along one axis."""
     extent = ctx.sub(end, start)
     if not half_pixel:
         extent = ctx.maximum(extent, 1.0)
@@ -260,7 +262,9 @@ def _sample_places(ctx: Context, start: Value, end: Value, bins: int, ratio: int
 
 
 def _roi_taps(ctx: Context, place: Value, size: int) -> list[Tap]:
-    """Two neighbours; places more than one element outside the image count as zero, nearer ones as its border."""
+    """Return two neighbours; positions more than one element outside the image count as zero, nearer ones as its
+    border.
+    """
     outside = ctx.emit("logical_or", ctx.less(place, -1.0), ctx.less(ctx.like(float(size), place), place))
     taps = linear_taps(ctx, clamp_place(ctx, place, size))
     keep = ctx.select(outside, 0.0, ctx.add(ctx.mul(clamp_place(ctx, place, size), 0.0), 1.0))
@@ -289,7 +293,7 @@ def convert_max_roi_pool(ctx: Context) -> Value:
 
 
 def _bin_mask(ctx: Context, start: Value, end: Value, bins: int, size: int) -> Value:
-    """[R, bins, size]: which places of an axis belong to each bin."""
+    """Return bool [R, bins, size]: the positions along an axis that belong to each bin."""
     extent = ctx.maximum(ctx.add(ctx.sub(end, start), 1.0), 1.0)
     step = ctx.div(extent, float(bins))
     dtype = dtype_of(start)
@@ -305,7 +309,7 @@ def _bin_mask(ctx: Context, start: Value, end: Value, bins: int, size: int) -> V
 
 
 def convert_deform_conv(ctx: Context) -> Value:
-    """Sample the taps at their displaced places, then multiply with the filters."""
+    """Convert DeformConv: sample the taps at their displaced positions, then multiply by the filters."""
     x, w, offset, bias, mask = ctx.input(0), ctx.input(1), ctx.input(2), ctx.optional(3), ctx.optional(4)
     window = conv_window(ctx, x, w)
     batch, channels, *sizes = ctx.shape(x)
@@ -332,7 +336,7 @@ def convert_deform_conv(ctx: Context) -> Value:
 
 
 def _regular_places(ctx: Context, window: Window, axis: int, out: Sequence[int]) -> Value:
-    """Return [1, taps, out...]: where each tap would read along `axis` without displacement."""
+    """Return [1, taps, out...]: the position of each tap along `axis` without displacement."""
     tap = np.indices(window.kernel)[axis].reshape(-1, *(1,) * len(out)) * window.dilations[axis]
     start = np.indices(out)[axis] * window.strides[axis] - window.before[axis]
     places = tap + start

@@ -66,7 +66,7 @@ def concat_from_sequence(ctx: Context) -> Value | Sequence[Value]:
 
 
 def _joined(ctx: Context, rows: Value, axis: int, new_axis: bool) -> Value:
-    """Return the elements that lie one after the other along the first axis, joined along one of their own, or along a
+    """Return the elements that are stacked along the first axis, concatenated along one of their own axes, or along a
     new one.
     """
     rank = ctx.rank(rows) - (0 if new_axis else 1)
@@ -108,7 +108,7 @@ def split_to_sequence(ctx: Context) -> Sequence[Value]:
 
 
 def _part_size(size: int | str, split: Value | None) -> int | str:
-    """Return the size of every part, if all have the same."""
+    """Return the size of every part, if all are equal."""
     if split is None:
         return 1
     sizes = constant_ints(split)
@@ -133,7 +133,7 @@ def optional_get_element(ctx: Context) -> Value | Sequence[Value]:
     value = ctx.input(0)
     if not isinstance(value.type, OptionalType):
         return value
-    assert value.type.element is not None  # `input` takes the absent optional for a missing operand
+    assert value.type.element is not None  # `input` treats the absent optional as a missing operand
     return ctx.host("OptionalGetElement", (value,), [value.type.element])
 
 

@@ -34,9 +34,9 @@ def convert_reshape(ctx: Context) -> Value:
 
 
 def _reshaped(ctx: Context, x: Value, target: Sequence[int]) -> Value:
-    """Return where numbers of elements are equal by a claim only, dimensions beside each other, as few as can be,
-    become one of what is left of the operand's, so that indices can be computed, and are cut to what the model says:
-    the same.
+    """Reshape where element counts are equal only by a claim: adjacent dimensions, as few as possible, take what
+    remains of the operand's elements, so that indices can be computed, and are then cropped to the model's (equal)
+    sizes.
     """
     count = x.tensor_type.num_elements if isinstance(x.type, TensorType) and x.type.is_sized else 0
     if not any(map(is_open, (count, *target))) or prod(target) == count:
@@ -53,7 +53,7 @@ def _reshaped(ctx: Context, x: Value, target: Sequence[int]) -> Value:
 
 
 def _kept_sizes(ctx: Context, x: Value, target: list[int]) -> list[int]:
-    """Return a zero keeps the operand's size; a symbolic size can be kept as the one -1."""
+    """Return the target with each zero replaced by the operand's size; a symbolic size can be kept as the one -1."""
     if 0 not in target:
         return target
     rank = ctx.rank(x)
@@ -216,7 +216,7 @@ def convert_pad(ctx: Context) -> Value:
 
 
 def _check_repeatable(ctx: Context, x: Value, before: Sequence[int], after: Sequence[int], mode: str) -> None:
-    """Every mode but constant repeats elements, of which there must be one."""
+    """Refuse to pad an empty axis in any mode but constant, as there is no element to repeat."""
     for axis, (head, tail) in enumerate(zip(before, after, strict=True)):
         if x.tensor_type.shape[axis] == 0 and head + tail:
             left = f"the pads of axis {axis} leave no element that mode {mode} could repeat {head + tail} times"
@@ -232,7 +232,7 @@ def _crops_all(ctx: Context, x: Value, before: Sequence[int], after: Sequence[in
 def _only_padding(
     ctx: Context, x: Value, before: Sequence[int], after: Sequence[int], mode: str, fill: Value | None
 ) -> Value:
-    """Return the result where no element of the operand is left."""
+    """Return the result where no element of the operand remains."""
     shape = tuple(h + d + t for h, d, t in zip(before, ctx.shape(x), after, strict=True))
     if min(shape) < 0:
         raise ctx.fail(f"pads {(*before, *after)} leave a negative size of an operand of type {x.type}; crop less")
@@ -243,7 +243,7 @@ def _only_padding(
 
 
 def _cropped(ctx: Context, x: Value, before: Sequence[int], after: Sequence[int]) -> Value:
-    """Negative pads remove elements."""
+    """Return x cropped by negative pads."""
     if min((*before, *after), default=0) >= 0:
         return x
     for axis, (head, tail) in enumerate(zip(before, after, strict=True)):
@@ -255,7 +255,7 @@ def _cropped(ctx: Context, x: Value, before: Sequence[int], after: Sequence[int]
 
 
 def convert_center_crop_pad(ctx: Context) -> Value:
-    """Cut or zero-pad every given axis around its middle."""
+    """Crop or zero-pad every given axis around its centre."""
     x = ctx.input(0)
     rank = ctx.rank(x)
     axes = [normalize_axis(a, rank) for a in ctx.attr("axes", tuple(range(rank)))]
@@ -334,7 +334,7 @@ def convert_space_to_depth(ctx: Context) -> Value:
         raise ctx.fail(f"spatial sizes {spatial} are not multiples of {block}")
     count = len(spatial)
     whole = (batch, channels, *(s // block * block for s in spatial))
-    if whole != (batch, channels, *spatial):  # equal by that claim only: indices are computed with multiples
+    if whole != (batch, channels, *spatial):  # equal only by that claim: indices are computed with multiples
         x = ctx.emit("slice", x, starts=(0,) * len(whole), steps=(1,) * len(whole), sizes=whole)
     split = ctx.reshape(x, (batch, channels, *(d for s in spatial for d in (s // block, block))))
     inner = [3 + 2 * i for i in range(count)]
@@ -380,7 +380,7 @@ def convert_constant(ctx: Context) -> Value:
 
 
 def _dense(ctx: Context) -> np.ndarray:
-    """Return a sparse constant (COO, indices linear or per coordinate) written out."""
+    """Return a sparse constant (COO, indices linear or per coordinate) as a dense array."""
     from ..tensors import to_array
 
     sparse = ctx.attr("sparse_value")
@@ -425,7 +425,7 @@ def _open_range(ctx: Context, start: Size, limit: Size, step: Size) -> Value:
 
 
 def _open_range_of_floats(ctx: Context) -> Value:
-    """Return a range of floats whose ends are sizes, as numbers or with a part after the point."""
+    """Return a range of floats whose ends are sizes, possibly with a fraction."""
     ends = [fractions_of(ctx.input(i)) for i in range(3)]
     known = [end.item() for end in ends if end is not None]
     if len(known) < 3:

@@ -15,7 +15,9 @@ from ..context import Context, Versioned
 from ..errors import NotStatic
 
 MAX_LENGTH = 4096
-"""Longer transforms would need matrices of hundreds of megabytes; they run on the host as a fast transform."""
+"""Longest transform as a matmul: longer ones would need matrices of hundreds of megabytes, and run on the host as an
+FFT.
+"""
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Transform:
     sine: Value
 
     def apply(self, ctx: Context, real: Value, imaginary: Value | None) -> tuple[Value, Value]:
-        """Over the last axis of operands [..., rows]."""
+        """Transform the last axis of operands [..., rows]."""
         re, im = ctx.matmul(real, self.cosine), ctx.matmul(real, self.sine)
         if imaginary is None:
             return re, im
@@ -47,7 +49,7 @@ def transform(ctx: Context, rows: int, length: int, bins: int, dtype: str, *, in
 
 
 def _parts(ctx: Context, x: Value) -> tuple[Value, Value | None]:
-    """Real and imaginary part of [..., 1] or [..., 2]."""
+    """Return real and imaginary part of [..., 1] or [..., 2]."""
     last = ctx.rank(x) - 1
     count = ctx.dim(x, last)
     if count not in (1, 2):
@@ -92,7 +94,7 @@ def convert_dft(ctx: Context) -> Value:
 
 
 def _apply_any_rank(ctx: Context, matrices: Transform, real: Value, imaginary: Value | None) -> tuple[Value, Value]:
-    """Transforms of vectors ([rows]) too."""
+    """Transform vectors ([rows]), too."""
     if ctx.rank(real) > 1:
         return matrices.apply(ctx, real, imaginary)
     row = ctx.expand_dims(real, (0,))
@@ -118,7 +120,7 @@ def _inverse_real(ctx: Context, real: Value, imaginary: Value | None, length: in
 
 
 def convert_stft(ctx: Context) -> Value:
-    """Windowed frames of the signal, each transformed; the window is folded into the matrices when it is constant."""
+    """Convert STFT: windowed frames of the signal, each transformed; a constant window is folded into the matrices."""
     signal, window = ctx.input(0), ctx.optional(2)
     step = int(ctx.constant_of(1).reshape(()))
     if ctx.optional(3) is not None:

@@ -1,4 +1,4 @@
-"""Slices of which only a run can tell where they begin: their sizes, and the one element that a Squeeze takes.
+"""Slices whose start is known only at run time: their sizes, and the single element that a Squeeze takes.
 
 TensorFlow's `x[:, i]` is such a slice: its step is longer than any dimension, so it takes one element, or none.
 """
@@ -21,8 +21,8 @@ from .slice_sizes import LONGEST, taken_elements
 
 @dataclass(frozen=True)
 class Cut:
-    """What a slice takes along one axis, elements of its operands, and how far its end is beyond its start if that is
-    known.
+    """Bounds of a slice along one axis, elements of its operands; `ahead`: how far its end is beyond its start if that
+    is known.
     """
 
     start: Entry
@@ -32,7 +32,7 @@ class Cut:
 
 
 def cuts_of(x: Value, starts: Value, ends: Value, axes: Value | None, steps: Value | None) -> Mapping[int, Cut] | None:
-    """By axis, or None where the rank, the axes or the number of elements are not known."""
+    """Return the cuts by axis, or None where the rank, the axes or their number is not known."""
     firsts, lasts = entries_of(starts), entries_of(ends)
     if not isinstance(x.type, TensorType) or firsts is None or lasts is None or len(firsts) != len(lasts):
         return None
@@ -47,7 +47,7 @@ def cuts_of(x: Value, starts: Value, ends: Value, axes: Value | None, steps: Val
 
 
 def sizes_after(cuts: Mapping[int, Cut], x: TensorType, hint: str) -> tuple[Dim, ...]:
-    """Return the sizes of a slice as far as they are known; those of at most a known number of elements are symbols."""
+    """Return the sizes of a slice as far as they are known; sizes with a known upper bound are symbols."""
     sizes = list(x.shape)
     for axis, cut in cuts.items():
         sizes[axis] = _size_after(cut, x.shape[axis], f"{hint}_{axis}")
@@ -66,7 +66,7 @@ def _size_after(cut: Cut, size: Dim, hint: str) -> Dim:
 
 
 def _numbers(cut: Cut) -> tuple[int, int, int] | None:
-    """Start, end and step where all are numbers."""
+    """Return start, end and step if all are numbers."""
     start, end, step = cut.start, cut.end, cut.step
     if isinstance(start, Element) or isinstance(end, Element) or isinstance(step, Element):
         return None
@@ -74,7 +74,7 @@ def _numbers(cut: Cut) -> tuple[int, int, int] | None:
 
 
 def _takes_one(cut: Cut, size: Size) -> bool:
-    """Return whether no second element is taken from a dimension of this size."""
+    """Return whether at most one element is taken from a dimension of this size."""
     if isinstance(cut.step, Element) or is_open(cut.step) or cut.step < 1:
         return False
     if cut.step == cut.ahead == 1 or cut.step >= bounds_of(size)[1]:
@@ -83,10 +83,9 @@ def _takes_one(cut: Cut, size: Size) -> bool:
 
 
 def element_of_slice(b: Builder, value: Value, squeezed: Sequence[int]) -> Value | None:
-    """Return what is left of a slice that takes one element along each of these axes, without them; None if it is no
-    such.
+    """Return a slice that takes one element along each of these axes, squeezed; None if it does not.
 
-    A Squeeze fails where there is no element: so does a Gather from the place after the last one.
+    A Squeeze fails where there is no element: so does a Gather at the index after the last one.
     """
     node = value.producer
     if node is None or node.op != "host.Slice":
@@ -114,7 +113,7 @@ def _takes_all(cut: Cut, size: Size) -> bool:
 
 
 def _place(b: Builder, cut: Cut, size: Size) -> Value:
-    """Return where the element lies, `size` if there is none."""
+    """Return the index of the element, `size` if there is none."""
     count = b.size(size)
     first = _from_begin(b, element(b, cut.start), count)
     last = cut.end
@@ -124,13 +123,13 @@ def _place(b: Builder, cut: Cut, size: Size) -> Value:
 
 
 def _from_begin(b: Builder, at: Value, count: Value) -> Value:
-    """Return the end of a slice, at least 0, where negative ones count from the end of the dimension."""
+    """Return a bound of a slice, at least 0, with negative ones counted from the end of the dimension."""
     counted = b.emit("maximum", b.add(at, count), b.constant(0, "int64"))
     return b.select(b.less(at, 0), counted, at)
 
 
 def _ahead(value: Value, base: Value) -> int | None:
-    """By how much one value is larger than the one that it is computed from by additions of numbers."""
+    """Return by how much a value exceeds the one that it is computed from by adding constants."""
     found = 0
     while value is not base:
         made = value.producer

@@ -1,4 +1,4 @@
-"""Where a slice of a dimension begins, and how many elements it takes, as expressions where they are open."""
+"""Start and number of elements of a slice along a dimension, as expressions where they are open."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tilestitch.compiler.ir.sizes import Size, bounds_of, ceil_div, is_open, lar
 from ..errors import NotStatic
 
 LONGEST = 10**9
-"""No dimension is taken to be longer, which is claimed: exporters write numbers from here on for "to the end"."""
+"""Limit above which, by a claim, no dimension reaches: exporters write such numbers for "to the end"."""
 
 
 def taken_elements(size: Size, start: Size, end: Size, step: Size) -> tuple[Size, Size]:
-    """Return where a slice of a dimension begins, and how many elements it takes.
+    """Return the start of a slice and its number of elements.
 
-    One that goes backwards from before the dimension begins with its first element, other than numpy's (ONNX, Slice).
+    One that goes backwards from before the dimension starts at its first element, unlike numpy's (ONNX, Slice).
     """
     if not any(map(is_open, (size, start, end, step))):
         start = -size if step < 0 and start < -size else start
@@ -28,7 +28,7 @@ def taken_elements(size: Size, start: Size, end: Size, step: Size) -> tuple[Size
 
 
 def _place(at: Size, size: Size, first: Size, last: Size) -> Size:
-    """Return the end of a slice. One that is open is taken to lie in a dimension of known size, which is claimed."""
+    """Return the clamped bound of a slice. An open bound is claimed to lie in a dimension of known size."""
     low, high = bounds_of(at)
     if not is_open(at) and at >= LONGEST and may_be_natural(at - last):
         return last

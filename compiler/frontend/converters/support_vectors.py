@@ -1,4 +1,4 @@
-"""Support vectors of ai.onnx.ml: regression, and classes that vote in pairs."""
+"""Support vector machines of ai.onnx.ml: regression, and classification by pairwise votes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .learning import largest, transformed
 from .paired_chances import joined_chances
 
 _LEAST_CHANCE = 1e-7
-"""Neither of two classes is left a smaller chance, as in libsvm."""
+"""Least probability of either class in a pair, as in libsvm."""
 
 
 def convert_svm_regressor(ctx: Context) -> Value:
@@ -33,7 +33,7 @@ def convert_svm_regressor(ctx: Context) -> Value:
 
 
 def _kernel(ctx: Context, x: Value, vectors: np.ndarray) -> Value:
-    """Return how near each row of x [rows, features] is to each vector: [rows, vectors]."""
+    """Return the kernel function of each row of x [rows, features] and each vector: [rows, vectors]."""
     kind = ctx.attr("kernel_type", "LINEAR")
     gamma, shift, degree = ctx.attr("kernel_params", (0.0, 0.0, 3.0))
     if kind == "RBF":
@@ -54,10 +54,10 @@ def _kernel(ctx: Context, x: Value, vectors: np.ndarray) -> Value:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Every two of the classes, in the order of their scores.
+    """All pairs of classes, in the order of their scores.
 
-    vectors: the support vectors [vectors, features], those of a class beside each other; starts: where each class's
-    begin, and their number. weights: of each vector in the score of each pair.
+    `vectors`: the support vectors [vectors, features], grouped by class; `starts`: where each class begins, and their
+    number. `weights`: of each vector in the score of each pair.
     """
 
     vectors: np.ndarray
@@ -88,13 +88,13 @@ def convert_svm_classifier(ctx: Context) -> Sequence[Value]:
     if ctx.attr("prob_a", ()):
         return [label, transformed(ctx, _chances(ctx, scores, pairs), how)]
     if pairs.classes == 2:
-        # The single score is of the first class, and of the second where ONNX Runtime gives both.
+        # The single score is the first class's, and the second's where ONNX Runtime returns both.
         scores = ctx.concat([ctx.emit("neg", scores), scores], 1)
     return [label, transformed(ctx, scores, how)]
 
 
 def _of_features(ctx: Context, x: Value, classes: int) -> Value:
-    """Scores [rows, classes] without vectors: the coefficients are those of the features."""
+    """Return scores [rows, classes] without support vectors: the coefficients are those of the features."""
     weights, features = np.array(ctx.attr("coefficients"), np.float32), ctx.dim(x, 1)
     if weights.size != classes * features:
         raise ctx.fail(f"{weights.size} coefficients are given for {classes} classes and {features} features")
@@ -121,8 +121,8 @@ def _pairs(ctx: Context, classes: int, features: int) -> Pairs:
 
 
 def _of_pairs(weights: np.ndarray, starts: Sequence[int]) -> np.ndarray:
-    """Weights [vectors, pairs] of those [classes - 1, vectors], where a row has those against another class: rows of
-    a class's vectors are the other classes in order.
+    """Return weights [vectors, pairs] from [classes - 1, vectors], where each row has those against one other class, in
+    class order.
     """
     pairs = list(combinations(range(len(starts) - 1), 2))
     found = np.zeros((weights.shape[1], len(pairs)), np.float32)
@@ -145,14 +145,14 @@ def _rho(ctx: Context, pairs: Pairs) -> Value:
 
 
 def _votes(ctx: Context, scores: Value, pairs: Pairs) -> Value:
-    """Return how many pairs each class wins [rows, classes]: the first of a pair where the score is above 0."""
+    """Return the pairs that each class wins [rows, classes]: the first of a pair where the score is positive."""
     won = np.eye(pairs.classes, dtype=np.float32)[pairs.members]
     first = ctx.expand_dims(ctx.less(0.0, scores), (2,))
     return ctx.reduce("sum", ctx.select(first, ctx.constant(won[:, 0]), ctx.constant(won[:, 1])), (1,), False)
 
 
 def _chances(ctx: Context, scores: Value, pairs: Pairs) -> Value:
-    """Return the chance of each class [rows, classes]."""
+    """Return the probability of each class [rows, classes]."""
     slope, shift = (_of_each_pair(ctx, name, pairs) for name in ("prob_a", "prob_b"))
     first = ctx.sigmoid(ctx.emit("neg", ctx.add(ctx.mul(scores, slope), shift)))
     return joined_chances(ctx, ctx.clamp(first, _LEAST_CHANCE, 1 - _LEAST_CHANCE), pairs.members, pairs.classes)

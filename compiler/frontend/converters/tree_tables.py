@@ -1,4 +1,4 @@
-"""Ensembles of decision trees as tables, and their tests in one form."""
+"""Ensembles of decision trees as tables, with tests in a uniform form."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRA
 LEAF = -1
 LEQ, LT, GTE, GT, EQ, NEQ, MEMBER = range(len(MODES))
 DEEPEST = 64
-"""Tests on the way from a root."""
+"""Greatest depth of a tree."""
 
 
 @dataclass(frozen=True)
 class Trees:
-    """All nodes of all trees. Leaves lead to themselves.
+    """All nodes of all trees. Leaves are their own children.
 
-    modes: an index of MODES, or -1 for a leaf. children: [nodes, 2] of numbers of nodes, if the test is false and true.
-    weights: [nodes, targets], 0 but for leaves. missing: whether NaN passes the test.
+    `modes`: an index of MODES, or -1 for a leaf. `children`: [nodes, 2] of node numbers, for a false and a true test.
+    `weights`: [nodes, targets], 0 except for leaves. `missing`: whether NaN passes the test.
     """
 
     features: np.ndarray
@@ -33,7 +33,7 @@ class Trees:
 
     @cached_property
     def heights(self) -> np.ndarray:
-        """The most tests from each node on, as far as one more than `DEEPEST`: trees may be circles."""
+        """Height of each node, up to `DEEPEST` + 1, since malformed trees may have cycles."""
         found = np.zeros(len(self.modes), np.int64)
         for _ in range(DEEPEST + 1):
             higher = np.where(self.modes == LEAF, 0, 1 + found[self.children].max(1))
@@ -44,11 +44,11 @@ class Trees:
 
     @property
     def depth(self) -> int:
-        """The most tests on the way from a root, as far as one more than `DEEPEST`."""
+        """The depth of the deepest tree, up to `DEEPEST` + 1."""
         return int(self.heights[self.roots].max(initial=0))
 
     def reached(self) -> np.ndarray:
-        """Return which nodes some root leads to."""
+        """Return which nodes are reachable from a root."""
         seen, new = np.zeros(len(self.modes), bool), np.unique(self.roots)
         while new.size:
             seen[new] = True
@@ -58,11 +58,11 @@ class Trees:
 
 
 def uniform(trees: Trees, features: int, dtype: np.dtype[Any]) -> Trees:
-    """Return the same trees with tests that NaN fails, of two modes: LEQ and EQ. Features from `features` on are those
+    """Return the same trees with tests of two modes that NaN fails, LEQ and EQ. Features from `features` on are those
     of -x.
 
-    x > s is -x <= -t of the next number t. Where NaN passes, the opposite test leads to the other child. Only of EQ
-    there may be some left that NaN passes. `splits` become numbers of `dtype`, which x has.
+    x > s becomes -x <= -t with the next number t. Where NaN passes, the opposite test has its children swapped. Only
+    some EQ that NaN passes may remain. `splits` become numbers of x's `dtype`.
     """
     splits = trees.splits.astype(dtype)
     modes = np.where(trees.modes == NEQ, EQ, trees.modes)
@@ -71,7 +71,7 @@ def uniform(trees: Trees, features: int, dtype: np.dtype[Any]) -> Trees:
     swapped = turned | (trees.modes == NEQ)
     opposite = np.array([GT, GTE, LT, LEQ])
     modes[turned] = opposite[modes[turned]]
-    never = np.isnan(splits) & turned  # what is not above NaN is all but NaN
+    never = np.isnan(splits) & turned  # all but NaN is not above NaN
     above, below = modes == GT, modes == LT
     splits = np.where(above, _next(splits, np.inf), np.where(below, _next(splits, -np.inf), splits))
     negated = above | (modes == GTE)
@@ -87,7 +87,7 @@ def uniform(trees: Trees, features: int, dtype: np.dtype[Any]) -> Trees:
 
 
 def _next(splits: np.ndarray, way: float) -> np.ndarray:
-    """Return the neighbours that way, NaN of infinite ones: nothing lies beyond."""
+    """Return the neighbouring floats in direction `way`, NaN for infinite ones: nothing lies beyond."""
     return np.where(splits == way, np.nan, np.nextafter(splits, np.array(way, splits.dtype)))
 
 
@@ -96,12 +96,12 @@ def _next(splits: np.ndarray, way: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Walk:
-    """Tables of places, the roots first. The children of a node lie side by side, that of a false test first, so that
-    one number leads to both; a leaf leads to itself.
+    """Tables for walking trees, the roots first. The children of a node are adjacent, that of a false test first, so
+    that one number leads to both; a leaf leads to itself.
 
-    words: of a place the next one, shifted by `shift`, then its feature, then whether NaN passes its test (a bit that
-    is there if `may_miss`). last: the largest number of a feature. splits: NaN at leaves, whose tests are never true.
-    is_equal: whether a test is EQ. weights: [targets, places].
+    `words`: for an entry the next one, shifted by `shift`, then its feature, then whether NaN passes its test (a bit
+    that exists if `may_miss`). `last`: the largest feature number. `splits`: NaN at leaves, whose tests are never true.
+    `is_equal`: whether a test is EQ. `weights`: [targets, entries].
     """
 
     words: np.ndarray
@@ -117,7 +117,9 @@ _MOST = 2**31 - 1
 
 
 def walk_of(trees: Trees) -> Walk:
-    """Of uniform trees. One place more than can be reached keeps the place after any in the tables."""
+    """Return the tables of uniform trees. One unreachable extra entry keeps the one after any entry within the
+    tables.
+    """
     forks = np.flatnonzero((trees.modes != LEAF) & trees.reached())
     node = np.concatenate([trees.roots, trees.children[forks].reshape(-1), trees.roots[:1]])
     first = np.zeros(len(trees.modes), np.int64)
@@ -146,11 +148,11 @@ EXITS = 32
 
 @dataclass(frozen=True)
 class Tops:
-    """The upper parts of uniform trees. A tree's exits are numbered from the side of true tests; a false test clears
-    the bits of those on its true side, and the first bit that is left is that of the exit that a row takes.
+    """Bitmask tables of the upper parts of uniform trees. A tree's exits are numbered from the side of true tests; a
+    false test clears the bits of those on its true side, and the lowest remaining bit is the exit that a row takes.
 
-    features, splits, masks: [trees, tests], of each test the bits that stay if it is false. exits: [trees, most exits]
-    of nodes, from where there are at most `below` tests left.
+    `features`, `splits`, `masks`: [trees, tests], for each test the bits that remain if it is false. `exits`: [trees,
+    most exits] of nodes with at most `below` tests below them.
     """
 
     features: np.ndarray
@@ -161,7 +163,9 @@ class Tops:
 
 
 def tops_of(trees: Trees, features: int) -> Tops:
-    """As far down as the exits of every tree fit into a word. `features`: as for `uniform`."""
+    """Return the upper parts down to where the exits of every tree just fit into a word. `features`: as in
+    `uniform`.
+    """
     for below in range(trees.depth + 1):
         tops = [_Top.of(trees, features, below, int(root)) for root in trees.roots]
         if all(len(top.exits) <= EXITS for top in tops):
@@ -171,7 +175,9 @@ def tops_of(trees: Trees, features: int) -> Tops:
 
 @dataclass(frozen=True)
 class _Top:
-    """tests: features, splits and bits that stay. exits: nodes, one too many where there are more than a word holds."""
+    """The upper part of one tree. `tests`: features, splits and remaining bits. `exits`: nodes, one too many if they
+    exceed a word.
+    """
 
     tests: list[tuple[int, float, int]]
     exits: list[int]
@@ -200,7 +206,7 @@ class _Top:
 
 
 def _tabled(tops: list[_Top], trees: Trees) -> Tops:
-    """Tests and exits that a tree has not are tests that clear no bit, and its first exit."""
+    """Return the padded tables: missing tests clear no bit, and missing exits repeat the first."""
     count = len(tops)
     tests, exits = (max(map(len, parts)) for parts in zip(*((top.tests, top.exits) for top in tops), strict=True))
     features, splits = np.zeros((count, tests), np.int32), np.zeros((count, tests), trees.splits.dtype)

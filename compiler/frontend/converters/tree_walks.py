@@ -1,7 +1,8 @@
 """Scores of rows by ensembles of decision trees.
 
-A few rows walk: a step gathers each row's next node in each tree. Many rows go in blocks, a row a lane: all tests of
-the upper parts of trees are made, which clear bits of exits; from there on rows walk as well.
+Few rows walk the trees: each step gathers the next node of each row in each tree. Many rows are processed in blocks,
+one row per lane: all tests of the trees' upper parts are evaluated, which clear bits of exits; from there rows walk as
+well.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from .tree_tables import DEEPEST, LEAF, Tops, Trees, Walk, tops_of, uniform, wal
 
 BLOCK = 16
 FEW = 3
-"""So many rows walk from the roots."""
+"""Most rows that walk from the roots."""
 
 
 def scores_of(ctx: Context, x: Value, trees: Trees, aggregate: str) -> Value:
-    """Return what the leaves that rows of x [rows, features] reach add up to: float64 [rows, targets]."""
+    """Return the sums of the leaves that rows of x [rows, features] reach: float64 [rows, targets]."""
     check_trees(ctx, x, trees)
     if trees.depth > DEEPEST:
         raise ctx.fail(f"a tree asks more than {DEEPEST} tests, or goes in circles; make it less deep")
@@ -45,7 +46,7 @@ def scores_of(ctx: Context, x: Value, trees: Trees, aggregate: str) -> Value:
 
 
 def _of_few(ctx: Context, x: Value, trees: Trees) -> Value:
-    """Return the weights of the leaves that rows reach [targets, rows, trees, 1]. Trees lie next to each other."""
+    """Return the weights of the leaves that rows reach [targets, rows, trees, 1]; trees are contiguous."""
     walk = walk_of(trees)
     x = x if walk.last < ctx.dim(x, 1) else _both_signs(ctx, x)
     at = ctx.constant(np.arange(len(trees.roots), dtype=np.int32)[None])
@@ -56,7 +57,7 @@ def _of_few(ctx: Context, x: Value, trees: Trees) -> Value:
 
 
 def _both_signs(ctx: Context, x: Value) -> Value:
-    """x and -x beside it."""
+    """Return x and -x side by side."""
     return ctx.concat([x, ctx.emit("neg", x)], 1)
 
 
@@ -70,7 +71,7 @@ def _of_blocks(ctx: Context, x: Value, trees: Trees) -> Value:
     x = _both_signs(ctx, _in_blocks(ctx, x))
     count = tops.exits.shape[1]
     first = ctx.constant(np.arange(len(tops.exits), dtype=np.int32)[:, None] * count)
-    taken = ctx.minimum(_first_bit(ctx, _exits_left(ctx, x, tops)), count - 1)  # said for those who check indices
+    taken = ctx.minimum(_first_bit(ctx, _exits_left(ctx, x, tops)), count - 1)  # a bound for index checks
     at = ctx.add(first, taken)
     for _ in range(tops.below):
         at = _step(ctx, x, walk, at)
@@ -78,7 +79,7 @@ def _of_blocks(ctx: Context, x: Value, trees: Trees) -> Value:
 
 
 def _in_blocks(ctx: Context, x: Value) -> Value:
-    """x [rows, features] as [blocks, features, rows of a block], the last block filled up with zeros."""
+    """Return x [rows, features] as [blocks, features, rows of a block], the last block padded with zeros."""
     rows, features = ctx.shape(x)
     blocks = ceil_div(rows, BLOCK)
     filled = ctx.pad(x, (0, 0), (blocks * BLOCK - rows, 0))
@@ -86,15 +87,15 @@ def _in_blocks(ctx: Context, x: Value) -> Value:
 
 
 def _exits_left(ctx: Context, x: Value, tops: Tops) -> Value:
-    """Return the bits of exits that no test of theirs clears [blocks, trees, rows of a block]."""
+    """Return the exit bits that no test clears [blocks, trees, rows of a block]."""
     value = ctx.gather(x, ctx.constant(tops.features), 1)
     passed = ctx.less_equal(value, ctx.constant(tops.splits[:, :, None]))
     return ctx.reduce("and", ctx.select(passed, -1, ctx.constant(tops.masks[:, :, None])), (2,), False)
 
 
 def _first_bit(ctx: Context, word: Value) -> Value:
-    """Return the place of the lowest bit of an int32 that is not 0: by the exponent of the float that has this bit's
-    value, which is 127 more.
+    """Return the index of the lowest set bit of a nonzero int32, from the exponent of that bit as a float, less the
+    bias of 127.
     """
     lowest = ctx.emit("bitwise_and", word, ctx.emit("neg", word))
     bits = ctx.emit("bit_cast", ctx.cast(lowest, "float32"), to="int32")
@@ -105,7 +106,7 @@ def _first_bit(ctx: Context, word: Value) -> Value:
 
 
 def check_trees(ctx: Context, x: Value, trees: Trees) -> None:
-    """Refuse tables that do not belong together, and numbers of what is not there: below 0 they would be others."""
+    """Refuse inconsistent tables and numbers out of range: negative ones would address other entries."""
     count, features = len(trees.modes), ctx.dim(x, 1)
     for what, table in (("features", trees.features), ("values", trees.splits), ("answers for NaN", trees.missing)):
         if len(table) != count:
@@ -120,7 +121,7 @@ def check_trees(ctx: Context, x: Value, trees: Trees) -> None:
 
 
 def _step(ctx: Context, x: Value, walk: Walk, at: Value) -> Value:
-    """Return where rows are after the tests of the nodes where they are."""
+    """Return where rows are after the tests of their nodes."""
     word = ctx.gather(ctx.constant(walk.words), at, 0)
     value = _asked(ctx, x, walk, word)
     split = ctx.gather(ctx.constant(walk.splits), at, 0)
@@ -135,17 +136,17 @@ def _step(ctx: Context, x: Value, walk: Walk, at: Value) -> Value:
 
 
 def _asked(ctx: Context, x: Value, walk: Walk, word: Value) -> Value:
-    """Return the values of the features that words ask for: of x [rows, features], or [blocks, features, rows of a
+    """Return the values of the features in the words, from x [rows, features] or [blocks, features, rows of a
     block].
     """
     bits = walk.last.bit_length()
     number = ctx.emit("shift_right", word, ctx.like(int(walk.may_miss), word))
-    feature = ctx.cast(ctx.minimum(_bits(ctx, number, bits), walk.last), "int32")  # said for those who check indices
+    feature = ctx.cast(ctx.minimum(_bits(ctx, number, bits), walk.last), "int32")  # a bound for index checks
     if feature.data is not None:  # all rows are at the roots
         return ctx.gather(x, ctx.constant(feature.data[0]), 1)
     return ctx.emit("gather_elements", x, feature, axis=1)
 
 
 def _bits(ctx: Context, word: Value, count: int) -> Value:
-    """Return the last `count` bits."""
+    """Return the lowest `count` bits."""
     return ctx.emit("bitwise_and", word, ctx.like((1 << count) - 1, word))

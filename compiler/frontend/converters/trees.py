@@ -30,8 +30,8 @@ def _check_targets(ctx: Context, ids: Sequence[int], targets: int) -> None:
 
 
 def _listed(ctx: Context, what: str, targets: int) -> Trees:
-    """Return the trees of a node whose attributes list nodes by number and tree. what: of its weights, `target` or
-    `class`.
+    """Return the trees of a node whose attributes list nodes by number and tree. `what`: prefix of its weights,
+    `target` or `class`.
     """
     ids = list(zip(ctx.attr("nodes_treeids"), ctx.attr("nodes_nodeids"), strict=True))
     number = {one: place for place, one in enumerate(ids)}
@@ -74,7 +74,7 @@ def _mode(ctx: Context, name: str) -> int:
 
 
 def _numbers(ctx: Context, name: str, default: Sequence[float] | None = None) -> np.ndarray:
-    """Return the numbers of a list, or of the tensor that operator set 3 has for float64."""
+    """Return the numbers of a list attribute, or of its tensor form of operator set 3 for float64."""
     if ctx.has_attr(f"{name}_as_tensor"):
         return np.asarray(ctx.attr(f"{name}_as_tensor"), np.float64).reshape(-1)
     return np.array(ctx.attr(name) if default is None else ctx.attr(name, default), np.float64)
@@ -107,9 +107,10 @@ def convert_classifier(ctx: Context) -> Sequence[Value]:
 
 
 def _of_two(ctx: Context, x: Value, trees: Trees, labels: Sequence[Any], dtype: str, how: str) -> Sequence[Value]:
-    """Return where all weights are of one of two classes, as ONNX Runtime reads it: of the second, whatever its number.
+    """Convert a classifier all of whose weights belong to one of two classes, as ONNX Runtime does: they score the
+    second, whatever its number.
 
-    Weights that are all positive count as probabilities, which the first class has the rest of. LOGISTIC alone
+    If all weights are positive they count as probabilities, and the first class has the rest of 1. Only LOGISTIC
     transforms them.
     """
     column = trees.weights[:, [ctx.attr("class_ids")[0]]]
@@ -166,8 +167,8 @@ def convert_tree_ensemble(ctx: Context) -> Value:
         weights,
         lists["tree_roots"],
     )
-    # None has a kernel: sets of members, these transforms, and leaves that say nothing of a target of which the
-    # least is asked.
+    # No kernels for: member sets, these transforms, and leaves without a value for a target of which the minimum is
+    # taken.
     if MEMBER in modes or transform in ("PROBIT", "SOFTMAX_ZERO") or (aggregate in ("MIN", "MAX") and targets > 1):
         check_trees(ctx, x, trees)
         return _on_host(ctx, targets)
@@ -175,8 +176,8 @@ def convert_tree_ensemble(ctx: Context) -> Value:
 
 
 def _children(ctx: Context, lists: Mapping[str, np.ndarray], side: str, nodes: int, leaves: int) -> np.ndarray:
-    """Return the numbers of what tests lead to, leaves after all nodes. A number that is none of its kind would be
-    another's.
+    """Return the children that tests lead to, leaves numbered after all nodes. Refuses numbers out of range, which
+    would address others.
     """
     numbers, is_leaf = lists[f"nodes_{side}nodeids"], lists[f"nodes_{side}leafs"] != 0
     if not len(numbers) == len(is_leaf) == nodes:

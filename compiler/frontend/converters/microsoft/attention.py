@@ -1,4 +1,4 @@
-"""Attention as ONNX Runtime's transformer optimiser writes it, as matmuls, an additive mask and a softmax."""
+"""Attention as ONNX Runtime's transformer optimiser emits it, as matmuls, an additive mask and a softmax."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .operator import Operator
 
 @dataclass(frozen=True)
 class Operands:
-    """Queries [B, heads, S, D], keys [B, heads, T, D] and values [B, heads, T, Dv], with those of the past."""
+    """Queries [B, heads, S, D], keys [B, heads, T, D] and values [B, heads, T, Dv], the past included."""
 
     q: Value
     k: Value
@@ -43,10 +43,10 @@ def attend(ctx: Context, given: Operands, bias: Value | None) -> tuple[Value, Va
 
 
 def mask_bias(ctx: Context, mask: Value | None, given: Operands, past: Size) -> Value | None:
-    """Return what is added to scores: `mask_filter_value` for keys that the mask hides, the least number for later
+    """Return the additive mask of scores: `mask_filter_value` for keys that the mask hides, the least number for later
     ones.
 
-    A key that is hidden by its position is so whatever the mask says, as the two are not added up.
+    A key hidden by its position is so whatever the mask says, as the two are not added up.
     """
     kind = to_numpy_dtype(dtype_of(given.q))
     batch, rows, columns = ctx.dim(given.q, 0), ctx.dim(given.q, 2), ctx.dim(given.k, 2)
@@ -64,7 +64,7 @@ def mask_bias(ctx: Context, mask: Value | None, given: Operands, past: Size) -> 
 
 
 def _later(ctx: Context, rows: Size, columns: Size, past: Size) -> Value:
-    """bool [S, T]: keys after the query's own position."""
+    """Return bool [S, T]: keys after the query's own position."""
     position = ctx.add(ctx.reshape(ctx.iota(rows, "int32"), (rows, 1)), ctx.size(past, "int32"))
     return ctx.less(position, ctx.iota(columns, "int32"))
 
@@ -75,7 +75,7 @@ def _visible(ctx: Context, mask: Value, extent: tuple[Size, Size, Size], past: S
     shape = ctx.shape(mask)
     if len(shape) == 1:
         return _within_lengths(ctx, mask, batch, columns)
-    if len(shape) == 4:  # of the longest sequence: the part that belongs to this one
+    if len(shape) == 4:  # that of the longest sequence: take the part for this one
         mask = ctx.slice_axis(ctx.slice_axis(mask, 2, past, past + rows), 3, 0, columns)
     shown = ctx.less(ctx.like(0, mask), mask)
     if len(shape) == 2 and all(map(may_be_equal, shape, (batch, columns))):
@@ -88,7 +88,9 @@ def _visible(ctx: Context, mask: Value, extent: tuple[Size, Size, Size], past: S
 
 
 def _within_lengths(ctx: Context, mask: Value, batch: Size, columns: Size) -> Value:
-    """By the ends of sequences; their ends, then their beginnings; or their ends and other things, 3 * B + 2 in all."""
+    """Return the keys within lengths given by the ends of sequences; their ends, then their starts; or their ends and
+    more, 3 * B + 2 in all.
+    """
     (size,) = ctx.shape(mask)
     if size not in (batch, 2 * batch, 3 * batch + 2):
         raise ctx.fail(f"a mask of {size} numbers is none of B, 2 * B and 3 * B + 2 for B = {batch} sequences")
@@ -120,14 +122,14 @@ def attention(ctx: Context) -> Converted:
 
 
 def quantised_attention(ctx: Context) -> Converted:
-    """Of `attention`, the projection alone is of integers."""
+    """Convert QAttention, `attention` with an integer projection."""
     x, w, bias, x_scale, w_scale = (ctx.input(i) for i in range(5))
     projected = scaled_integer_matmul(ctx, (x, x_scale, ctx.optional(6)), (w, w_scale, ctx.optional(7)))
     return _projected(ctx, ctx.add(projected, bias), mask=ctx.optional(5), past=ctx.optional(8), bias=None)
 
 
 def _projected(ctx: Context, x: Value, *, mask: Value | None, past: Value | None, bias: Value | None) -> Converted:
-    """Queries, keys and values side by side in the last axis of x[B, S, ..]."""
+    """Compute attention over queries, keys and values side by side in the last axis of x[B, S, ..]."""
     q, k, v = (split_heads(ctx, part, "num_heads") for part in ctx.split(x, 2, _widths(ctx, ctx.dim(x, 2))))
     length = 0
     if past is not None:
@@ -161,7 +163,7 @@ def multi_head_attention(ctx: Context) -> Converted:
 
 
 def _split_bias(ctx: Context, bias: Value | None) -> tuple[Value | None, ...]:
-    """Return the bias of queries, keys and values; the last is as wide as the other two leave room for."""
+    """Return the bias of queries, keys and values; the values' takes what the other two leave."""
     if bias is None:
         return None, None, None
     query = ctx.input(0)
@@ -172,7 +174,9 @@ def _split_bias(ctx: Context, bias: Value | None) -> tuple[Value | None, ...]:
 
 
 def _unpacked(ctx: Context, *biases: Value | None) -> tuple[Value, Value, Value]:
-    """Queries, keys and values with their biases, [B, heads, length, D]: apart, packed by heads, or cached already."""
+    """Return queries, keys and values with their biases, [B, heads, length, D], from separate, head-packed or cached
+    operands.
+    """
     q, k, v = ctx.input(0), ctx.optional(1), ctx.optional(2)
     if ctx.rank(q) == 5:
         q, k, v = (ctx.squeeze(part, (3,)) for part in ctx.split(q, 3, (1, 1, 1)))
@@ -196,7 +200,9 @@ def _headed(ctx: Context, x: Value, bias: Value | None) -> Value:
 
 
 def _cached(ctx: Context, given: Operands, *, mask: int, bias: int, past: int) -> Converted:
-    """Keys and values after those of the past; mask, bias and past are indices of operands."""
+    """Compute attention over keys and values after those of the past; `mask`, `bias` and `past` are indices of
+    operands.
+    """
     past_key, past_value = ctx.optional(past), ctx.optional(past + 1)
     if (past_key is None) != (past_value is None):
         raise ctx.fail("past_key and past_value are given together or not at all; correct the model")
@@ -210,7 +216,7 @@ def _cached(ctx: Context, given: Operands, *, mask: int, bias: int, past: int) -
 
 
 def decoder_masked_attention(ctx: Context) -> Converted:
-    """One query a sequence, which sees all keys that the mask leaves visible."""
+    """Convert attention with one query per sequence, which attends to all keys that the mask leaves visible."""
     biases = _split_bias(ctx, ctx.optional(10))
     if ctx.optional(1) is None:
         parts = ctx.split(ctx.input(0), 2, _widths(ctx, ctx.dim(ctx.input(0), 2)))
@@ -242,7 +248,9 @@ def packed_multi_head_attention(ctx: Context) -> Value:
 
 
 def _packed(ctx: Context, parts: list[Value], cumulative: Value) -> Value:
-    """Queries, keys and values [tokens, heads*D] of all sequences, one after another; each sees its own alone."""
+    """Compute attention over queries, keys and values [tokens, heads*D] of all sequences, concatenated; each attends
+    only to itself.
+    """
     q, k, v = (split_heads(ctx, ctx.expand_dims(part, (0,)), "num_heads") for part in parts)
     tokens, sequences = ctx.dim(q, 2), ctx.dim(cumulative, 0) - 1
     ends = ctx.reshape(ctx.slice_axis(cumulative, 0, 1, sequences + 1), (1, sequences))

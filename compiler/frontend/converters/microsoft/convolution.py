@@ -1,4 +1,4 @@
-"""Convolutions with a residual and an activation, and those whose images have their channels last."""
+"""Convolutions with a residual and an activation, and those with channels-last images."""
 
 from __future__ import annotations
 

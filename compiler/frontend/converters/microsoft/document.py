@@ -1,4 +1,4 @@
-"""The page of com.microsoft, docs/microsoft.md, which this module prints."""
+"""Generator of docs/microsoft.md, the reference of com.microsoft."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embeddings that BERT begins with: words, positions and segments, summed and normalised."""
+"""The embeddings at the beginning of BERT: words, positions and segments, summed and normalised."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .operator import Operator
 
 @dataclass(frozen=True)
 class Tables:
-    """What is looked up and scaled with, as floats."""
+    """The embedding tables and the scale and shift of the normalisation, as floats."""
 
     word: Value
     position: Value
@@ -32,7 +32,9 @@ def embed_layer_norm(ctx: Context) -> Converted:
 
 
 def quantised_embed_layer_norm(ctx: Context) -> Converted:
-    """Only the rows that are looked up are dequantised when they vary; constant tables are when compiling."""
+    """Convert QEmbedLayerNormalization. Only gathered rows are dequantised unless tables are constant, which are at
+    compile time.
+    """
 
     def table(index: int, scale: int, zero: int) -> Value:
         x = ctx.sub(ctx.cast(ctx.input(index), "float32"), ctx.cast(ctx.input(zero), "float32"))
@@ -64,7 +66,7 @@ def _positions(ctx: Context, positions: Value | None, length: int) -> Value:
 
 
 def _ones(ctx: Context, mask: Value) -> Value:
-    """1 where the mask is 1: the number of words is their count."""
+    """Return 1 where the mask is 1, to count the words."""
     return ctx.cast(ctx.equal(mask, 1), "int32")
 
 

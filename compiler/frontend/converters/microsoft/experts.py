@@ -1,4 +1,4 @@
-"""Mixtures of experts: every expert is computed for every token, and left out where it is not among the best."""
+"""Mixtures of experts: every expert is computed for every token, and masked where it is not among the best."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def mixture(ctx: Context) -> Value:
 
 
 def quantised_mixture(ctx: Context) -> Value:
-    """Return the integers of 2, 4 or 8 bits, dequantised."""
+    """Convert QMoE, whose weights are integers of 2, 4 or 8 bits, by dequantising them."""
     if ctx.attr("weights_prepacked", -1) not in (-1, 0):
         raise ctx.fail("weights_prepacked is 1, a layout of ONNX Runtime's kernels; export the weights as they are")
     if not _normalised(ctx) and ctx.optional(14) is None:
@@ -40,9 +40,7 @@ def _normalised(ctx: Context) -> bool:
 
 
 def _dequantised(ctx: Context, layer: int, weights: int, scales: int, zeros: int) -> Value | None:
-    """Return [E, N, K] in the dtype of the scales; scales and zero points are those of columns, or of blocks of
-    them.
-    """
+    """Return [E, N, K] in the dtype of the scales; scales and zero points are per column, or per block of columns."""
     packed = ctx.optional(weights)
     if packed is None:
         return None
@@ -65,7 +63,7 @@ def _dequantised(ctx: Context, layer: int, weights: int, scales: int, zeros: int
 
 
 def _shares(ctx: Context, normalised: bool) -> Value:
-    """[tokens, experts]: the best experts' probabilities, or `router_weights` of them; zero for the others."""
+    """Return [tokens, experts]: the best experts' probabilities, or their `router_weights`; zero for the others."""
     router, best = widened(ctx, ctx.input(1)), ctx.attr("k", 1)
     experts = ctx.dim(router, 1)
     if not 1 <= best <= experts:
@@ -83,7 +81,9 @@ def _shares(ctx: Context, normalised: bool) -> Value:
 
 
 def _mixed(ctx: Context, weights: list[Value | None], biases: list[Value | None], shares: Value) -> Value:
-    """Two layers an expert, or three where gate and linear part have weights apart; the shared sum of all experts."""
+    """Return the weighted sum of all experts of two layers each, or three with separate weights of gate and linear
+    part.
+    """
     x, (first, second, third) = ctx.input(0), weights
     if first is None or second is None:
         raise ctx.fail("the weights of the first or the second layer are missing; correct the model")
@@ -93,13 +93,13 @@ def _mixed(ctx: Context, weights: list[Value | None], biases: list[Value | None]
     hidden = _activated(ctx, gate, None if third is None else _layer(ctx, rows, third, biases[2]))
     y = _layer(ctx, hidden, second, biases[1])
     share = ctx.expand_dims(ctx.transpose(shares, (1, 0)), (2,))
-    # Not by multiplication alone: what is left out may be infinite.
+    # Multiplication by zero is not enough: excluded results may be infinite.
     weighted = ctx.select(ctx.equal(share, 0.0), 0.0, ctx.mul(widened(ctx, y), share))
     return ctx.cast(ctx.reshape(ctx.reduce("sum", weighted, (0,), keepdims=False), shape), dtype_of(x))
 
 
 def _layer(ctx: Context, x: Value, w: Value, bias: Value | None) -> Value:
-    """x[1 or E, T, K] @ w[E, N, K]^T + bias[E, N]."""
+    """Return x[1 or E, T, K] @ w[E, N, K]^T + bias[E, N]."""
     y = ctx.matmul(x, w, trans_b=True)
     return y if bias is None else ctx.add(y, ctx.expand_dims(bias, (1,)))
 
@@ -122,7 +122,9 @@ def _activated(ctx: Context, gate: Value, linear: Value | None) -> Value:
 
 
 def _swiglu(ctx: Context, gate: Value, linear: Value | None, fusion: int) -> Value:
-    """Gate and linear part from two layers (fusion 0), from one by turns (1), or from one in two halves (2)."""
+    """Apply SwiGLU to gate and linear part from two layers (fusion 0), interleaved in one (1), or in two halves of one
+    (2).
+    """
     if fusion not in (0, 1, 2) or (fusion == 0) != (linear is not None):
         raise ctx.fail(f"swiglu_fusion is {fusion}, which does not fit the layers that are given; correct the model")
     if fusion == 1:

@@ -1,8 +1,8 @@
-"""Attention whose query heads share keys, with a cache: the form in which exporters of language models write decoders.
+"""Grouped-query attention with a cache: the form in which exporters of language models write decoders.
 
-A cache has room for a number of tokens; how many are in it, `seqlens_k` says at run time. Where that is known when
-compiling, as it is of a prompt, nothing but concatenations and constant masks is left of it. Of open sizes, the tokens
-are taken from the cache and the new ones, one after the other, by their places.
+A cache has room for a number of tokens; `seqlens_k` gives the number in it at run time. Where that is known at compile
+time, as for a prompt, only concatenations and constant masks remain. With open sizes, cached and new tokens are
+selected by their positions.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from .windowed_cache import window_of
 
 @dataclass(frozen=True)
 class Place:
-    """Where the tokens of this step stand among all: token s of sequence b is at position start[b] + s."""
+    """Position of this step's tokens among all: token s of sequence b is at position start[b] + s."""
 
     batch: Size
     rows: Size
-    """Tokens of this step."""
+    """Number of tokens of this step."""
     total: Size
-    """Keys that queries may see, of the longest sequence."""
+    """Keys that queries may see, in the longest sequence."""
     room: Size
-    """Tokens for which there is room in the cache that comes out."""
+    """Capacity, in tokens, of the output cache."""
     start: int | Value
     """Tokens that were in the cache before: one number for all sequences, or int32 [B]."""
 
     def positions(self, ctx: Context, dtype: str = "int32") -> Value:
-        """Return [B, S], or [1, S] where all sequences are equal."""
+        """Return the positions, [B, S], or [1, S] where all sequences are equal."""
         step = ctx.expand_dims(ctx.iota(self.rows, dtype), (0,))
         if isinstance(self.start, int):
             return ctx.add(step, self.start)
@@ -72,7 +72,7 @@ def group_query_attention(ctx: Context) -> Converted:
 
 
 def _windowed(ctx: Context, place: Place, q: Value, k: Value, v: Value) -> Converted:
-    """With a cache that keeps the last tokens only."""
+    """Compute attention with a cache that keeps only the last tokens."""
     if ctx.optional(3) is None:
         raise ctx.fail("sliding_window_cache is 1, which needs past_key and past_value; correct the model")
     lengths = ctx.add(ctx.reshape(ctx.input(5), (place.batch,)), 1)
@@ -98,7 +98,7 @@ def _shown(ctx: Context) -> int:
 
 
 def _heads(ctx: Context) -> tuple[Value, Value, Value]:
-    """Queries [B, heads, S, D], keys and values [B, kv_heads, S, D], from three operands or one."""
+    """Return queries [B, heads, S, D], keys and values [B, kv_heads, S, D], from three operands or one."""
     q, k, v = ctx.input(0), ctx.optional(1), ctx.optional(2)
     q_heads, kv_heads = ctx.attr("num_heads"), ctx.attr("kv_num_heads")
     if min(q_heads, kv_heads) <= 0 or q_heads % kv_heads:
@@ -136,7 +136,7 @@ def _place(ctx: Context, q: Value) -> Place:
 
 
 def _start(ctx: Context, batch: Size, rows: Size, total: Size) -> int | Value:
-    """Return what was in the cache; a first prompt, as long as all there is, finds it empty."""
+    """Return the number of cached tokens; 0 for a first prompt, which is as long as the total."""
     valid = ctx.optional(16)
     if total == rows and valid is None:
         return 0
@@ -144,7 +144,7 @@ def _start(ctx: Context, batch: Size, rows: Size, total: Size) -> int | Value:
     start = ctx.maximum(ctx.sub(length, ctx.size(rows, "int32") if valid is None else valid), 0)
     if start.data is not None and np.all(start.data == start.data[:1]) and batch:
         return int(start.data[0])
-    # What ONNX Runtime refuses when it runs the model is not known here where sizes are open.
+    # Whether ONNX Runtime would refuse this at run time is unknown with open sizes.
     if not is_open(rows) and rows > 1 and not is_open(batch) and batch > 1 and valid is None:
         raise ctx.fail(
             f"{rows} tokens of each of {batch} sequences follow a cache; without query_seqlens there may be one "
@@ -154,9 +154,9 @@ def _start(ctx: Context, batch: Size, rows: Size, total: Size) -> int | Value:
 
 
 def _cache(ctx: Context, place: Place, index: int, new: Value) -> Value:
-    """Return the cache with this step's tokens in their places, and zeros after them.
+    """Return the cache with this step's tokens at their positions, and zeros after them.
 
-    What the cache held there is not kept: it need not be finite, and a weight of zero would not hide it then.
+    Stale contents there are dropped: they may not be finite, and a weight of zero would then not hide them.
     """
     past = _past(ctx, index, new)
     batch, _, rows, _ = ctx.shape(new)
@@ -179,7 +179,7 @@ def _cache(ctx: Context, place: Place, index: int, new: Value) -> Value:
 
 
 def _past(ctx: Context, index: int, new: Value) -> Value:
-    """Return the cache that goes in, which fits new keys or values; without one it has room for none."""
+    """Return the input cache, checked against new keys or values; an empty one if there is none."""
     past = ctx.optional(index)
     batch, heads, _, depth = ctx.shape(new)
     if past is None:
@@ -192,7 +192,7 @@ def _past(ctx: Context, index: int, new: Value) -> Value:
 
 
 def _placed(ctx: Context, place: Place, past: Value, new: Value, start: Value) -> Value:
-    """Return the cache of open sizes, from what it held, with the new tokens after it."""
+    """Return the cache for open sizes: its old tokens followed by the new ones."""
     held = ctx.dim(past, 2)
     both, position = ctx.concat([past, new], 2), ctx.iota(place.room, "int32")
     offset = ctx.sub(position, ctx.reshape(start, (place.batch, 1)))
@@ -204,14 +204,14 @@ def _placed(ctx: Context, place: Place, past: Value, new: Value, start: Value) -
 
 
 def _moved(ctx: Context, new: Value, source: Value) -> Value:
-    """Tokens source[B, room] of new[B, heads, S, D]."""
+    """Return tokens source[B, room] of new[B, heads, S, D]."""
     if ctx.dim(new, 0) == 1:
         return ctx.gather(new, ctx.squeeze(source, (0,)), 2)
     return _by_token(ctx, new, source)
 
 
 def _by_token(ctx: Context, x: Value, source: Value) -> Value:
-    """Tokens source[B, room] of x[B, heads, S, D]."""
+    """Return tokens source[B, room] of x[B, heads, S, D]."""
     places = ctx.expand_dims(ctx.cast(source, "int64"), (2,))
     return ctx.swap_axes(ctx.emit("gather_nd", ctx.swap_axes(x, 1, 2), places, batch_dims=1), 1, 2)
 
@@ -224,7 +224,7 @@ def _padded(ctx: Context, x: Value, room: int) -> Value:
 
 
 def _normalised(ctx: Context, x: Value, index: int, epsilon: str) -> Value:
-    """Return each head by its root mean square, times a weight."""
+    """Return each head divided by its root mean square, times a weight."""
     weight, wide = ctx.input(index), widened(ctx, x)
     square = ctx.mean(ctx.mul(wide, wide), (3,))
     least = ctx.attr(epsilon, ctx.attr("qk_norm_epsilon", 1e-6))
@@ -245,7 +245,7 @@ def _rotated(ctx: Context, place: Place, q: Value, k: Value) -> tuple[Value, Val
 
 
 def _scores(ctx: Context, q: Value, keys: Value, bias: Value | None, visible: Value) -> Value:
-    """Scaled, capped, biased and masked."""
+    """Return scores, scaled, capped, biased and masked."""
     scale = ctx.attr("scale", 0.0) or 1.0 / sqrt(max(ctx.dim(q, 3), 1))
     scores = attention_scores(ctx, ctx.mul(q, scale), keys)
     cap = ctx.attr("softcap", 0.0)
@@ -259,7 +259,7 @@ def _scores(ctx: Context, q: Value, keys: Value, bias: Value | None, visible: Va
 
 
 def _visible(ctx: Context, place: Place) -> Value:
-    """bool [B or 1, 1, S or 1, T]: keys up to the query's own position, and no further back than the window reaches."""
+    """Return bool [B or 1, 1, S or 1, T]: keys up to the query's own position, and within the window."""
     key = ctx.iota(place.total, "int32")
     window = ctx.attr("local_window_size", -1)
     if not ctx.attr("causal", 1):
@@ -276,7 +276,9 @@ def _visible(ctx: Context, place: Place) -> Value:
 
 
 def _weights(ctx: Context, scores: Value) -> Value:
-    """Softmax over the keys, in float32; a sink of each head (zero, if it is smooth only) takes a share for no key."""
+    """Return the softmax over the keys, in float32; a sink per head (zero with smooth softmax alone) takes a share for
+    no key.
+    """
     wide, sink = widened(ctx, scores), ctx.optional(11)
     if sink is None and ctx.attr("smooth_softmax", -1) != 1:
         return ctx.cast(softmax(ctx, wide, (3,)), dtype_of(scores))

@@ -15,11 +15,11 @@ from ..quantization import dynamic_quantize, integer_matmul, is_zero, saturating
 from .operator import Operator
 
 Quantised: TypeAlias = "tuple[Value, Value, Value | None]"
-"""An operand of 8-bit integers, its scale and its zero point, if it has one."""
+"""An 8-bit integer operand, its scale and its zero point, if it has one."""
 
 
 def scaled_integer_matmul(ctx: Context, a: Quantised, b: Quantised) -> Value:
-    """(a - zero) @ (b - zero) in int32, times both scales; those of a are by rows, those of b by columns."""
+    """Return (a - zero) @ (b - zero) in int32, times both scales; those of a are per row, those of b per column."""
     (x, x_scale, x_zero), (w, w_scale, w_zero) = a, b
     zeros = [None if zero is None else scalar(ctx, zero) for zero in (x_zero, w_zero)]
     total = integer_matmul(ctx, x, w, zeros[0], zeros[1])
@@ -27,7 +27,7 @@ def scaled_integer_matmul(ctx: Context, a: Quantised, b: Quantised) -> Value:
 
 
 def scalar(b: Builder, parameter: Value) -> Value:
-    """Return a parameter of one element without axes, so that it gives none to what it is combined with."""
+    """Return a parameter of one element as a scalar, so that it does not add axes."""
     return b.reshape(parameter, ()) if b.shape(parameter) == (1,) else parameter
 
 
@@ -42,7 +42,9 @@ def matmul_integer_to_float(ctx: Context) -> Value:
 
 
 def dynamic_quantize_matmul(ctx: Context) -> Value:
-    """Return the first operand becomes uint8 by its own range, the result is float32 again."""
+    """Convert DynamicQuantizeMatMul: the first operand is quantised to uint8 by its range, and the result is
+    float32.
+    """
     quantised, scale, zero = dynamic_quantize(ctx, ctx.input(0))
     y = scaled_integer_matmul(ctx, (quantised, scale, zero), (ctx.input(1), ctx.input(2), ctx.optional(3)))
     bias = ctx.optional(4)
@@ -50,7 +52,7 @@ def dynamic_quantize_matmul(ctx: Context) -> Value:
 
 
 def quantised_gemm(ctx: Context) -> Value:
-    """Float32 without a scale of the result, else integers again."""
+    """Convert QGemm: the result is float32 without a scale of its own, else integers."""
     a, a_scale, a_zero, b, b_scale, b_zero = (ctx.input(i) for i in range(6))
     bias, y_scale, y_zero = (ctx.optional(i) for i in (6, 7, 8))
     a = ctx.swap_axes(a, 0, 1) if ctx.attr("transA", 0) else a
@@ -80,7 +82,7 @@ def mul_integer(ctx: Context) -> Value:
 
 
 def _without_zero_point(ctx: Context, index: int) -> Value:
-    """Return the operand less the zero point after it, as int32."""
+    """Return the operand minus the zero point that follows it, as int32."""
     x, zero = ctx.cast(ctx.input(index), "int32"), ctx.optional(index + 1)
     return x if zero is None else ctx.sub(x, ctx.cast(zero, "int32"))
 

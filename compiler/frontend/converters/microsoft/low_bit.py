@@ -1,4 +1,4 @@
-"""Weights of 2, 4 or 8 bits in blocks that share a scale: matmuls with them, and tables of which rows are looked up."""
+"""Blockwise-quantised weights of 2, 4 or 8 bits: matmuls with them, and gathers of their rows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ..matmul import matmul_any_rank
 from .operator import Operator
 
 BYTES = 4
-"""The `accuracy_level` that allows to round activations to 8 bits."""
+"""The `accuracy_level` that permits rounding activations to 8 bits."""
 
 
 def unpacked(b: Builder, x: Value, bits: int) -> Value:
-    """Return uint8 [.., n] as uint8 [.., n * 8 / bits]: the parts of each byte, from its low bits on."""
+    """Unpack uint8 [.., n] to uint8 [.., n * 8 / bits]: the codes in each byte, from its low bits on."""
     if bits == 8:
         return x
     count, shape = 8 // bits, b.shape(x)
@@ -42,9 +42,8 @@ def checked_bits(ctx: Context, attribute: str = "bits", default: int = 4) -> int
 
 
 def matmul_nbits(ctx: Context) -> Value:
-    """Return a @ weights[N, K]^T + bias. `accuracy_level` is the least that A may be rounded to. Where `g_idx` says
-    that rows of a block lie anywhere, as when a quantiser went by their importance, A is put in the order of the
-    blocks.
+    """Convert MatMulNBits: a @ weights[N, K]^T + bias. `accuracy_level` is the least precision of A. Where `g_idx`
+    permutes the rows of blocks, as quantisers by importance do, A is permuted to the order of the blocks.
     """
     x, bias, depth, width = ctx.input(0), ctx.optional(5), ctx.attr("K"), ctx.attr("N")
     if 0 in ctx.shape(ctx.input(1)):  # no weights at all
@@ -59,9 +58,7 @@ def matmul_nbits(ctx: Context) -> Value:
 
 
 def _order(ctx: Context, depth: int) -> np.ndarray | None:
-    """Return the rows of the weights, block after block, where `g_idx` is a constant; None where that does not make
-    blocks.
-    """
+    """Return the order of the weights' rows by block for a constant `g_idx`; None if that does not yield blocks."""
     groups = ctx.optional(4)
     if groups is None:
         return np.arange(depth)
@@ -73,7 +70,7 @@ def _order(ctx: Context, depth: int) -> np.ndarray | None:
 
 
 def _weights(ctx: Context, depth: int, width: int, order: np.ndarray | None) -> tuple[Value, bool]:
-    """Return [N, K], in the dtype of A, arithmetic in float32; and whether K is in that order, block after block."""
+    """Return weights [N, K] in the dtype of A, with arithmetic in float32; and whether K is in block order."""
     bits, block, packed, scales = checked_bits(ctx), ctx.attr("block_size"), ctx.input(1), ctx.input(2)
     blocks = -(-depth // block)
     kept = _kept(ctx, packed, scales, (width, blocks), order) if order is not None else None
@@ -99,7 +96,7 @@ def _weights(ctx: Context, depth: int, width: int, order: np.ndarray | None) -> 
 def _kept(
     ctx: Context, packed: Value, scales: Value, sizes: tuple[int, int], order: np.ndarray
 ) -> Value | None:  # fmt: skip
-    """Constant weights as they are, rows in this order, unless their zero points are floats."""
+    """Return constant weights kept as blocks, with rows in this order, unless their zero points are floats."""
     zeros = ctx.optional(3)
     whole = zeros is None or dtype_of(zeros) == "uint8"
     if not whole or packed.data is None or scales.data is None or (zeros is not None and zeros.data is None):
@@ -126,7 +123,7 @@ def _encoded(
 
 
 def _parts(rows: np.ndarray, bits: int) -> np.ndarray:
-    """Return what `unpacked` gives, of a constant matrix."""
+    """Return a constant matrix unpacked as by `unpacked`."""
     shifts = np.arange(8 // bits, dtype=np.uint8) * np.uint8(bits)
     parts = (rows[..., None] >> shifts) & np.uint8(2**bits - 1)
     return np.asarray(parts.reshape(len(rows), -1))
@@ -137,7 +134,7 @@ def _reshaped(b: Builder, x: Value, shape: tuple[int, ...]) -> Value:
 
 
 def _zero_points(ctx: Context, bits: int, width: int, blocks: int) -> Value:
-    """Return a scalar, or [N, blocks], in float32: packed as the weights are, or floats already."""
+    """Return zero points in float32, a scalar or [N, blocks], from packed ones or floats."""
     zeros = ctx.optional(3)
     if zeros is None:
         return ctx.constant(2.0 ** (bits - 1), "float32")
@@ -148,7 +145,9 @@ def _zero_points(ctx: Context, bits: int, width: int, blocks: int) -> Value:
 
 
 def gather_block_quantized(ctx: Context) -> Value:
-    """Codes, scales and zero points of the rows are looked up, then put together: the table stays as it is."""
+    """Convert GatherBlockQuantized: codes, scales and zero points of the rows are gathered, then combined; the table
+    stays quantised.
+    """
     data, indices, scales, zeros = ctx.input(0), ctx.input(1), ctx.input(2), ctx.optional(3)
     packed = dtype_of(data) == "uint8"
     bits = checked_bits(ctx) if packed else 0
@@ -173,7 +172,7 @@ def gather_block_quantized(ctx: Context) -> Value:
 
 
 def _rows_in_range(b: Builder, indices: Value, size: int) -> tuple[Value, Value]:
-    """Return whether there is a row of each index, and its number, or 0."""
+    """Return whether each index is in range, and the index of its row, or 0."""
     inside = b.emit("logical_and", b.less_equal(b.like(-size, indices), indices), b.less(indices, size))
     safe = b.select(inside, indices, 0)
     return inside, b.select(b.less(safe, 0), b.add(safe, size), safe)
@@ -181,11 +180,11 @@ def _rows_in_range(b: Builder, indices: Value, size: int) -> tuple[Value, Value]
 
 @dataclass(frozen=True)
 class _Table:
-    """Look-ups of rows of one axis of a table, of which `block` elements along another, or this one, share a scale."""
+    """Gathers along one axis of a table, whose scales cover `block` elements along another axis or the same one."""
 
     b: Builder
     indices: Value
-    """Counted from the front, and 0 where there is no such row."""
+    """Indices counted from the front, 0 where out of range."""
     inside: Value
     """bool, of the shape of the indices."""
     axis: int
@@ -194,28 +193,28 @@ class _Table:
 
     @property
     def place(self) -> int:
-        """The axis of blocks in what is found."""
+        """The axis of blocks in the gathered result."""
         return self.along + self.b.rank(self.indices) - 1 if self.along > self.axis else self.along
 
     def rows(self, x: Value) -> Value:
-        """Return the rows; an axis of size one holds for all."""
+        """Gather rows; an axis of size one is shared."""
         indices = self.b.mul(self.indices, 0) if self.b.dim(x, self.axis) == 1 else self.indices
         return self.b.gather(x, indices, self.axis)
 
     def blocks(self, x: Value) -> Value:
-        """Return the rows of scales or zero points."""
+        """Gather rows of scales or zero points."""
         if self.axis != self.along:
             return self.rows(x)
         return self.b.gather(x, self.b.div(self.indices, self.block), self.axis)
 
     def spread(self, found: Value, codes: Value) -> Value:
-        """One for each code, of what `blocks` found."""
+        """Return the result of `blocks` expanded to one per code."""
         if self.axis == self.along:
             return found
         return _spread(self.b, found, self.place, self.block, self.b.dim(codes, self.place))
 
     def zero_outside(self, y: Value) -> Value:
-        """Zeros where an index was out of range."""
+        """Return y with zeros where an index was out of range."""
         inside = self.b.expand_dims(self.inside, range(self.b.rank(self.inside), self.b.rank(y) - self.axis))
         return self.b.select(inside, y, 0.0)
 
@@ -228,8 +227,8 @@ def _spread(b: Builder, x: Value, axis: int, block: int, size: int) -> Value:
 
 
 def matmul_bnb4(ctx: Context) -> Value:
-    """Return a @ weights[N, K]^T, or A @ weights without `transB`; 4-bit codes of a table, in blocks of the flat
-    weights.
+    """Convert MatMulBnb4: a @ weights[N, K]^T, or A @ weights without `transB`; 4-bit codes into a table, in blocks of
+    the flattened weights.
     """
     x, packed, scales = ctx.input(0), ctx.input(1), ctx.input(2)
     depth, width, block, kind = (ctx.attr(name) for name in ("K", "N", "block_size", "quant_type"))

@@ -17,7 +17,9 @@ ACTIVATION = "activation activation_alpha activation_beta"
 
 
 def fused_matmul(ctx: Context) -> Value:
-    """numpy.matmul of operands whose axes are swapped before it: a batch axis for the rows first, then the last two."""
+    """Convert FusedMatMul: numpy.matmul of operands transposed first: a batch axis with the rows, then the last two
+    axes.
+    """
     a, b = (_swapped(ctx, ctx.input(i), letter) for i, letter in enumerate("AB"))
     y = matmul_any_rank(ctx, a, b)
     alpha = ctx.attr("alpha", 1.0)
@@ -32,7 +34,7 @@ def _swapped(ctx: Context, x: Value, letter: str) -> Value:
 
 
 def with_activation(convert: Callable[[Context], Value]) -> Callable[[Context], Value]:
-    """`convert`, and the activation that the node's attributes name."""
+    """Return a converter that adds the activation named in the node's attributes to `convert`."""
 
     def converted(ctx: Context) -> Value:
         y, name = convert(ctx), ctx.attr("activation", "")

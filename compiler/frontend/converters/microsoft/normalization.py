@@ -1,4 +1,4 @@
-"""Layer, RMS and group normalisation of sums: a residual and a bias are added before, an activation comes after."""
+"""Layer, RMS and group normalisation of a sum with a residual and a bias, followed by an activation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NORM_OUTPUTS = "output mean? inv_std_var? input_skip_bias_sum?"
 
 
 def scaled(b: Builder, normal: Value, scale: Value, shift: Value | None) -> Value:
-    """normal * scale + shift, in the dtype of `normal`."""
+    """Return normal * scale + shift, in the dtype of `normal`."""
     y = b.mul(normal, b.cast(scale, dtype_of(normal)))
     return y if shift is None else b.add(y, b.cast(shift, dtype_of(normal)))
 
@@ -45,7 +45,7 @@ def _inverse_rms(ctx: Context, x: Value) -> Value:
 
 
 def _total(ctx: Context, bias: Value | None) -> Value:
-    """Operand, residual (which may lack the batch) and bias, summed in float32 or wider."""
+    """Return the sum of operand, residual (which may lack the batch) and bias in float32 or wider."""
     x, skip = widened(ctx, ctx.input(0)), widened(ctx, ctx.input(1))
     if ctx.rank(skip) > ctx.rank(x):
         raise ctx.fail(f"skip {skip.type} has more axes than input {x.type}; correct the model")
@@ -82,7 +82,7 @@ def _has_channels_last(ctx: Context) -> bool:
 
 
 def _grouped(ctx: Context, x: Value) -> Value:
-    """Statistics over groups of channels, a scale and a shift for each channel, and SiLU where it is asked for."""
+    """Normalise over groups of channels, with a scale and a shift per channel, and SiLU if requested."""
     moved = channels_first(ctx, x) if _has_channels_last(ctx) else x
     shape, groups = ctx.shape(moved), ctx.attr("groups")
     if groups <= 0 or shape[1] % groups:

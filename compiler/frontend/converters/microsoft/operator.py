@@ -1,7 +1,7 @@
-"""What a node of com.microsoft may have, and the refusal of all else.
+"""The supported operands, outputs and attributes of com.microsoft nodes, and refusal of all others.
 
-ONNX's checker knows nothing of this domain, so the operands, outputs and attributes that a converter honours are stated
-next to it, and are checked before it runs: what is not honoured is refused by name, never ignored.
+ONNX's checker knows nothing of this domain, so those that a converter honours are declared next to it and checked
+before it runs: others are refused by name, never ignored.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Operator:
     """A converter and what it honours.
 
     `operands` and `outputs` name positions, in order; `?` ends the name of one that may be left out, `*` that of the
-    last one that may be repeated. `only` are attributes that may have the value given here, and no other.
-    `refused` are operands and outputs that are known but not computed with, and why.
+    last one that may be repeated. `only`: attributes that must have the value given here. `refused`: known operands and
+    outputs that are not supported, and why.
     """
 
     convert: Converter
@@ -32,7 +32,7 @@ class Operator:
     refused: Mapping[str, str] = field(default_factory=dict)
 
     def versions(self) -> tuple[Versioned, ...]:
-        """Return the entry of a table of converters: all operators of this domain are of version 1."""
+        """Return the entries in a table of converters: all operators of this domain have version 1."""
         return ((1, self),)
 
     def __call__(self, ctx: Context) -> Converted:
@@ -48,7 +48,7 @@ class Operator:
         return tuple(name.rstrip("?") for name in self.outputs.split())
 
     def attribute_names(self) -> tuple[str, ...]:
-        """Return all that a node may have, those of `only` last."""
+        """Return all attributes that a node may have, those of `only` last."""
         return (*self.attributes.split(), *self.only)
 
     def _check_operands(self, ctx: Context) -> None:

@@ -1,6 +1,6 @@
 """Element-wise operators, pools and convolutions from 8-bit integers to 8-bit integers.
 
-Results are computed in float32 of dequantised operands and rounded once, so that what comes next fuses with them.
+Results are computed in float32 of dequantised operands and rounded once, so that they fuse with what follows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def dequantised_by(ctx: Context, x: Value, scale: Value, zero: Value | None) -> 
 
 
 def quantised(ctx: Context, y: Value, index: int, dtype: str) -> Value:
-    """y by the scale at `index` and the zero point after it, as the integer `dtype`."""
+    """Return y quantised to integer `dtype` by the scale at `index` and the zero point after it."""
     zero = ctx.optional(index + 1)
     offset = None if is_zero(zero) or zero is None else scalar(ctx, zero)
     return saturating_cast(ctx, ctx.div(y, scalar(ctx, ctx.input(index))), offset, dtype)
@@ -62,7 +62,7 @@ def where(ctx: Context) -> Value:
 
 
 def concat(ctx: Context) -> Value:
-    """Return the operands that have the result's scale and zero point already come out as they went in."""
+    """Convert QLinearConcat; operands that have the result's scale and zero point already stay unchanged."""
     count = len(ctx.inputs) - 2
     if count <= 0 or count % 3:
         raise ctx.fail(f"{count} operands after the zero point are no tensors, each with scale and zero point")
@@ -80,13 +80,15 @@ def _sigmoid(ctx: Context, x: Value) -> Value:
 
 
 def _softmax(ctx: Context, x: Value) -> Value:
-    """Before operator set 13 over everything from the axis on; the attribute `opset` says which meaning counts."""
+    """Return the softmax, before operator set 13 over all axes from `axis` on; the attribute `opset` selects the
+    definition.
+    """
     axis = ctx.axis(x, ctx.attr("axis", -1))
     return softmax(ctx, x, (axis,) if ctx.attr("opset") >= 13 else range(axis, ctx.rank(x)))
 
 
 def _pooled(pool: Callable[[Context, Value], Value]) -> Callable[[Context, Value], Value]:
-    """`pool`, which wants channels first, of images that may have them last."""
+    """Return `pool`, which needs channels first, adapted to images that may have them last."""
 
     def compute(ctx: Context, x: Value) -> Value:
         if not ctx.attr("channels_last", 0):

@@ -1,4 +1,4 @@
-"""The LSTM that ONNX Runtime's dynamic quantisation makes."""
+"""The LSTM that ONNX Runtime's dynamic quantisation emits."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from .operator import Operator
 
 
 def dynamic_quantize_lstm(ctx: Context) -> Converted:
-    """Weights are dequantised. Inputs and states, which ONNX Runtime rounds to 8 bits in each step, are not rounded."""
+    """Convert DynamicQuantizeLSTM with dequantised weights. Inputs and states, which ONNX Runtime rounds to 8 bits in
+    each step, are not rounded.
+    """
     weights = [_dequantised(ctx, 1, 8), _dequantised(ctx, 2, 10)]
     operands = [ctx.input(0), *weights, *(ctx.optional(i) for i in range(3, 8))]
     return convert_lstm(Context(ctx.scope, ctx.node, ctx.name, operands, opset=14))
 
 
 def _dequantised(ctx: Context, index: int, scale: int) -> Value:
-    """W[directions, width, 4 * hidden] as floats, its last axes swapped; parameters are by direction, or by column."""
+    """Return W[directions, width, 4 * hidden] as floats with the last axes swapped; parameters are per direction or per
+    column.
+    """
     w = ctx.cast(ctx.input(index), "float32")
     factor, zero = ctx.input(scale), ctx.cast(ctx.input(scale + 1), "float32")
     directions = ctx.dim(w, 0)

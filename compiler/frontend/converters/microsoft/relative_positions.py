@@ -1,4 +1,4 @@
-"""Biases of scores by how far a key is from the query, as ONNX Runtime's optimiser writes them of T5."""
+"""Relative position biases of scores, as ONNX Runtime's optimiser emits them for T5."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from ...context import Context
 from .operator import Operator
 
 FARTHEST = 1 << 16
-"""Distances of which biases are kept; T5 has 128."""
+"""Largest distance for which biases are tabulated; T5 has 128."""
 
 
 def relative_position_bias(ctx: Context) -> Value:
-    """Scores' bias [1, heads, S, T] of a table that is declared [buckets, heads] and holds [heads, buckets].
+    """Return the scores' bias [1, heads, S, T] from a table that is declared [buckets, heads] and holds [heads,
+    buckets].
 
-    Beyond `max_distance` all keys are in the last bucket, so the biases of the distances up to it are enough; so are
-    those of the distances that there are.
+    Beyond `max_distance` all keys share the last bucket, so biases up to that distance, or up to the largest one that
+    occurs, suffice.
     """
     table, ((rows,), (columns,)) = ctx.input(0), (ctx.sizes_of(1), ctx.sizes_of(2))
     most, buckets, heads = ctx.attr("max_distance"), ctx.dim(table, 0), ctx.dim(table, 1)
@@ -44,8 +45,8 @@ def relative_position_bias(ctx: Context) -> Value:
 
 
 def bucket_of(distance: np.ndarray, buckets: int, most: int, two_sided: bool) -> np.ndarray:
-    """Return a bucket for each of the near keys, then ones that grow as the logarithm of the distance; in float32, as
-    in ONNX Runtime. Later keys have half of all, or the first.
+    """Return the bucket of each distance: one per distance for near keys, then ones that grow logarithmically; in
+    float32, as in ONNX Runtime. Later keys have half of the buckets, or the first one.
     """
     first = np.zeros_like(distance)
     if two_sided:

@@ -1,4 +1,4 @@
-"""Rotary position embeddings of positions that are given, or that follow from where the tokens stand."""
+"""Rotary position embeddings of given or implied positions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def by_position(b: Builder, table: Value, positions: Value) -> Value:
 
 
 def rotary_embedding(ctx: Context) -> Value:
-    """Heads as wide as the tables say, unless `num_heads` says how many there are."""
+    """Convert RotaryEmbedding. Heads are as wide as the tables, unless `num_heads` gives their number."""
     x, positions, cos, sin = (ctx.input(i) for i in range(4))
     shape, rotated = ctx.shape(x), 2 * ctx.dim(cos, 1)
     stated = ctx.attr("rotary_embedding_dim", 0)
     if stated and stated != rotated:
         raise ctx.fail(f"rotary_embedding_dim is {stated}, but the tables hold {rotated // 2} pairs; correct the model")
     heads = x if len(shape) == 4 else _split(ctx, x, rotated)
-    if ctx.rank(positions) == 1:  # of the first token
+    if ctx.rank(positions) == 1:  # position of the first token
         positions = ctx.expand_dims(ctx.add(positions, ctx.iota(ctx.dim(heads, 2))), (0,))
     cos, sin = by_position(ctx, cos, positions), by_position(ctx, sin, positions)
     turned = rotate(ctx, heads, cos, sin, rotated, bool(ctx.attr("interleaved", 0)))

@@ -1,8 +1,7 @@
-"""Texts cut into tokens, on the host.
+"""Tokenisation of strings, on the host.
 
-ONNX Runtime's regular expressions (RE2) find the longest match, those of Python the first that they come to. The two
-are the same for characters and classes of them one after the other, each with how often it may be repeated, and only
-such expressions are taken.
+ONNX Runtime's regular expressions (RE2) find the longest match, Python's the first. They agree on sequences of
+characters and classes with repetition counts, and only such expressions are accepted.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _SPACES = r"\t\n\f\r "
 
 
 def _pattern(ctx: Context, name: str, text: str) -> str:
-    """Return an expression in Python's terms."""
+    """Return an expression in Python's syntax."""
     if not _SIMPLE.fullmatch(text):
         raise ctx.fail(
             f"{name} has the regular expression {text!r}; supported are characters and classes of them with + * ? or"

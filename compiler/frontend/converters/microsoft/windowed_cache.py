@@ -1,8 +1,8 @@
-"""A cache that keeps the last tokens only: it has room for some more than the window, from which old ones are dropped.
+"""A cache that keeps only the last tokens: its capacity exceeds the window, and old tokens are dropped in batches.
 
-Of T tokens so far the last L(T) lie in the first rows of the cache, in order. With room for C and a window of W, there
-are G = C - W + 1 dropped together, whenever there is no room for one more: L(T) = T - G * ceil((T - C) / G), or T as
-long as all have room. What is in the other rows is not told, nor need it be finite.
+Of T tokens so far the last L(T) are in the first rows of the cache, in order. With capacity C and window W, G = C - W +
+1 tokens are dropped at once whenever there is no room for one more: L(T) = T - G * ceil((T - C) / G), or T as long as
+all fit. The contents of the other rows are unspecified and may not be finite.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from ...builder import dtype_of
 from ...context import Context
 
 _NOWHERE = 1 << 30
-"""The position of a row in which there is no token: after those of all queries."""
+"""Position of an empty row: after those of all queries."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """Rows that queries may see, those that were in the cache and the new ones after them.
+    """Rows that queries may see: cached ones, followed by the new ones.
 
-    sources: int32 [B, C], which of the rows are in the cache that comes out. kept: bool [B, C], whether any is.
+    `sources`: int32 [B, C], the row in each row of the output cache. `kept`: bool [B, C], whether there is one.
     """
 
     room: Size
     held: Size
-    """Rows that were in the cache; 0 where it was empty for certain."""
+    """Number of cached rows; 0 if the cache is certainly empty."""
     positions: Value
-    """int32 [B, N] of rows."""
+    """Positions of the rows, int32 [B, N]."""
     filled: Value
-    """bool [B, N], whether there is a token in the row."""
+    """Whether there is a token in the row, bool [B, N]."""
     sources: Value
     kept: Value
 
@@ -42,13 +42,13 @@ class Window:
         return ctx.select(ctx.expand_dims(self.filled, (1, 3)), both, ctx.constant(0, dtype_of(new)))
 
     def visible(self, ctx: Context, queries: Value, window: int) -> Value:
-        """bool [B, 1, S, N]: positions up to the query's own, int32 [B or 1, S], and in its window."""
+        """Return bool [B, 1, S, N]: positions up to the query's own, int32 [B or 1, S], and in its window."""
         queries, keys = ctx.expand_dims(queries, (1, 3)), ctx.expand_dims(self.positions, (1, 2))
         near = ctx.less(ctx.sub(queries, window), keys)
         return ctx.emit("logical_and", ctx.less_equal(keys, queries), near)
 
     def biases_of(self, ctx: Context, bias: Value, total: Size) -> Value:
-        """Return a bias whose last axis is positions, with rows as its last axis."""
+        """Return a bias whose last axis is positions, reindexed by rows."""
         if ctx.dim(bias, 3) == 1:
             return bias
         batch, count = ctx.shape(self.positions)
@@ -60,7 +60,9 @@ class Window:
 
 
 def window_of(ctx: Context, batch: Size, rows: Size, start: int | Value, lengths: Value) -> Window:
-    """start: tokens before this step. lengths: int32 [B], tokens after it, of which the newest are the first rows."""
+    """Return the window. `start`: tokens before this step. `lengths`: int32 [B], tokens after it, of which the newest
+    are the first rows.
+    """
     window, room = ctx.attr("local_window_size", -1), ctx.dim(ctx.input(3), 2)
     if window <= 0 or not ctx.attr("causal", 1):
         raise ctx.fail(
@@ -101,7 +103,7 @@ def _column(ctx: Context, counts: Value) -> Value:
 
 
 def _kept(ctx: Context, length: Value, room: Size, window: int) -> Value:
-    """L of so many tokens."""
+    """Return L of so many tokens."""
     together = ctx.size(room - window + 1, "int32")
     beyond = ctx.maximum(ctx.sub(length, ctx.size(room, "int32")), 0)
     dropped = ctx.div(ctx.add(beyond, ctx.sub(together, 1)), together)
