@@ -40,7 +40,11 @@ class Convert(Protocol):
 
 
 MOST_EMPTY = 4
-"""Most specialisations for dimensions of size 0 that are added unasked, and for pairs of one of 1 and one of 0."""
+"""Most specialisations for dimensions of size 0 that are added unasked, and for some of 1 with some of 0."""
+MOST_BARE = 24
+"""Most such specialisations without a node left to compute, of models of at most MOST_NODES: they compile quickly."""
+MOST_EMPTY_TRIED = 96
+"""Most sets of dimensions of size 0 for which a model is converted to see whether it allows that."""
 MOST_JOINED = 8
 """Most specialisations for dimensions of size 1 that are added unasked."""
 MOST_NODES = 256
@@ -121,8 +125,8 @@ def variants(
         else:
             yield from _of_few(convert, first, region)
             ones = list(islice(_of_size_1(convert, first, region), MOST_JOINED))
-            zeros = islice(_of_size_0(convert, first, region), MOST_EMPTY)
-            zeros_and_ones = islice(_of_sizes_0_and_1(convert, ones), MOST_EMPTY)
+            zeros = _few_of(_of_size_0(convert, first, region), first)
+            zeros_and_ones = _few_of(_of_sizes_0_and_1(convert, ones), first)
             yield from _with_left_out(convert, (first, *ones, *zeros, *zeros_and_ones))
 
 
@@ -258,33 +262,63 @@ def _goes_up_from_1(range_: Range | None) -> bool:
     return range_ is None or range_[0] == 1 < range_[1]
 
 
-def _of_size_0(convert: Convert, first: Variant, region: Region, *, pairs: bool = True) -> Iterator[Variant]:
-    """Yield the variants with dimensions of size 0. `pairs`: two dimensions that are not of caches may be 0
-    together.
+def _few_of(variants: Iterable[Variant], first: Variant) -> Iterator[Variant]:
+    """Limit the variants to MOST_EMPTY and, where the first variant has few nodes, MOST_BARE in which nothing is
+    computed.
     """
-    from tilestitch.compiler.frontend import FrontendError
+    if _computed_nodes(first.imported.graph) > MOST_NODES:
+        yield from islice(variants, MOST_EMPTY)
+        return
+    room = {True: MOST_EMPTY, False: MOST_BARE}
+    for variant in variants:
+        computes = _computed_nodes(variant.imported.graph) > 0
+        if room[computes]:
+            room[computes] -= 1
+            yield variant
 
+
+def _of_size_0(convert: Convert, first: Variant, region: Region) -> Iterator[Variant]:
+    """Yield the variants in which one dimension, any caches, or any two dimensions are 0."""
     graph = first.imported.graph
     caches = [name for name in caches_of(graph) if name not in region]
     others = [symbol.name for symbol in graph.symbols if symbol.name not in (*region, *caches)]
     together = [names for count in range(1, len(caches) + 1) for names in combinations(caches, count)]
-    for names in (*together, *((name,) for name in others), *(combinations(others, 2) if pairs else ())):
-        same = [each for name in names for each in first.imported.same.get(name, ()) if each not in region]
-        empty = {**region, **dict.fromkeys((*names, *same), (0, 0))}
-        try:
-            imported = convert(first.shapes, empty)
-        except FrontendError:  # the model forbids these sizes
-            continue
-        if names[0] in caches or _computed_nodes(imported.graph) <= FEW_NODES:
-            yield Variant(first.shapes, empty, imported, (*names, *same))
+    sets = (*together, *((name,) for name in others), *combinations(others, 2), *product(caches, others))
+    for names in sets[:MOST_EMPTY_TRIED]:
+        yield from _empty(convert, first, region, names, all(name in caches for name in names))
 
 
-def _of_sizes_0_and_1(convert: Convert, ones: Iterable[Variant]) -> Iterator[Variant]:
-    """Yield variants with a broadcast dimension of size 1 while another dimension is 0."""
-    for one in ones:
-        if one.region is not None and len(one.added) == 1:
-            for variant in _of_size_0(convert, one, one.region, pairs=False):
+def _of_sizes_0_and_1(convert: Convert, ones: Sequence[Variant]) -> Iterator[Variant]:
+    """Yield variants with broadcast dimensions of size 1 while one or two other dimensions are 0."""
+    open_sizes = [[s.name for s in one.imported.graph.symbols if s.name not in (one.region or {})] for one in ones]
+    sets = [
+        (one, names)
+        for count in (1, 2)
+        for one, others in zip(ones, open_sizes, strict=True)
+        for names in combinations(others, count)
+    ]
+    seen: list[list[Type]] = []
+    for one, names in sets[:MOST_EMPTY_TRIED]:
+        for variant in _empty(convert, one, one.region or {}, names, False):
+            if _inputs(variant) not in seen:
+                seen.append(_inputs(variant))
                 yield replace(variant, added=(*one.added, *variant.added))
+
+
+def _empty(convert: Convert, first: Variant, region: Region, names: Sequence[str], caches: bool) -> Iterator[Variant]:
+    """Yield the variant in which these open dimensions are 0, if the model allows it and few nodes have elements then.
+    `caches`: also if many do.
+    """
+    from tilestitch.compiler.frontend import FrontendError
+
+    same = [each for name in names for each in first.imported.same.get(name, ()) if each not in region]
+    empty = {**region, **dict.fromkeys((*names, *same), (0, 0))}
+    try:
+        imported = convert(first.shapes, empty)
+    except FrontendError:
+        return
+    if caches or _computed_nodes(imported.graph) <= FEW_NODES:
+        yield Variant(first.shapes, empty, imported, (*names, *same))
 
 
 def _is_empty(type_: Type) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -149,12 +149,20 @@ def merged_info(name: str, types: Sequence[ValueType]) -> ValueInfo:
     return ValueInfo(name, TensorType(tensors[0].dtype, merged))
 
 
+MOST_LISTED = 8
+"""Most specialisations, or problems with them, that a message lists."""
+
+
 def expected_inputs(programs: Sequence[Program]) -> str:
-    """Return all specialisations' inputs, for messages."""
-    lines = []
-    for program in programs:
-        lines.append(f"({', '.join(map(str, inputs_of(program)))})")
-    return " or ".join(dict.fromkeys(lines))
+    """Return the specialisations' inputs, for messages."""
+    lines = [f"({', '.join(map(str, inputs_of(program)))})" for program in programs]
+    return _some(lines, " or ")
+
+
+def _some(texts: Iterable[str], between: str) -> str:
+    found = list(dict.fromkeys(texts))
+    more = [f"{len(found) - MOST_LISTED} more"] * (len(found) > MOST_LISTED)
+    return between.join((*found[:MOST_LISTED], *more))
 
 
 Adopt = Callable[[Any], "OnDevice | None"]
@@ -273,7 +281,7 @@ def convert_feeds(
 
 
 def select(inputs: Sequence[Any], programs: Sequence[Program], sizings: Sequence[Sizing | None]) -> Selection:
-    """Return the first specialisation that the inputs' shapes fit. Raises `InputError` that lists all, with the reason
+    """Return the first specialisation that the inputs' shapes fit. Raises `InputError` that lists some, with the reason
     for those with symbols.
     """
     problems: list[str] = []
@@ -298,7 +306,7 @@ def select(inputs: Sequence[Any], programs: Sequence[Program], sizings: Sequence
         return apart
     if problems:
         raise InputError(
-            f"{'; or '.join(dict.fromkeys(problems))}; expected {expected_inputs(programs)}; compile with --dim or "
+            f"{_some(problems, '; or ')}; expected {expected_inputs(programs)}; compile with --dim or "
             "--shape for others"
         )
     given = ", ".join(

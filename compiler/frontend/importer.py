@@ -140,9 +140,16 @@ def convert_checked(
         return ImportedModel(graph, input_names, output_names, opsets, metadata)
     emptied = {name: range_ for name, range_ in symbols.emptied.items() if name in symbols.by_name}
     return ImportedModel(
-        graph, input_names, output_names, opsets, metadata, tuple(dict.fromkeys((*symbols.joins(), *ones))),
-        symbols.same, emptied, symbols.few,
-    )  # fmt: skip
+        graph,
+        input_names,
+        output_names,
+        opsets,
+        metadata,
+        joined=tuple(dict.fromkeys((*symbols.joins(), *symbols.sums, *ones))),
+        same=symbols.same,
+        emptied=emptied,
+        few=symbols.few,
+    )
 
 
 def _fitting(

@@ -63,7 +63,7 @@ class Symbols:
     """The names of all open dimensions of the inputs."""
     joined: dict[str, None] = field(default_factory=dict)
     """Those of them that are assumed equal to others, or to a number, because they meet in a broadcast."""
-    _sums: dict[str, None] = field(default_factory=dict)
+    sums: dict[str, None] = field(default_factory=dict)
     """Those of them that are assumed equal to sums of others for that reason."""
     few: dict[str, int] = field(default_factory=dict)
     """Those of them that are computed differently up to a size, and that size."""
@@ -214,7 +214,7 @@ class Symbols:
         if value == 1:
             return
         others = [other for other in symbols_of([value]) if size_of(other) == value]
-        noted = self.joined if others or not is_open(value) else self._sums
+        noted = self.joined if others or not is_open(value) else self.sums
         noted.update({each.name: None for each in (symbol, *others) if each.name in self.asked})
 
     def may_be_1(self, name: str) -> bool:
@@ -226,17 +226,17 @@ class Symbols:
         """Return all dimensions that are assumed equal to others, or to a number, including sums that turned out to be
         numbers.
         """
-        numbers = [name for name in self._sums if not is_open(self.known[name])]
+        numbers = [name for name in self.sums if not is_open(self.known[name])]
         return tuple(dict.fromkeys((*self.joined, *numbers)))
 
     @property
     def same(self) -> dict[str, tuple[str, ...]]:
-        """The names of the inputs' dimensions that each remaining symbol represents."""
-        known = {name: size for name, size in self.known.items() if name in self.asked}
+        """The names of the inputs' dimensions that each remaining symbol, or a multiple of it, represents."""
+        known = [(name, size) for name, size in self.known.items() if name in self.asked and is_open(size)]
         return {
             symbol.name: names
             for symbol in self.by_name.values()
-            if (names := tuple(name for name, size in known.items() if size == size_of(symbol)))
+            if (names := tuple(name for name, size in known if at(size, {symbol.name: 0}) == 0))
         }
 
     def _replace(self, symbol: Symbol, value: Size) -> None:

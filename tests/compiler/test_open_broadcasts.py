@@ -80,6 +80,11 @@ def test_a_slice_of_one_row_meets_more() -> None:
     check(proto, *({"x": (c, 16), "z": (2, 16)} for c in (1, 2, 5)))
 
 
+def test_a_size_that_meets_a_sum_is_that_or_1() -> None:
+    proto = model("(float[a, 5] x, float[b, 5] z) => (float[c, 5] y) { t = Concat<axis=0>(x, x)  y = Add(t, z) }")
+    check(proto, *({"x": (a, 5), "z": (b, 5)} for a, b in ((3, 6), (3, 1), (1, 2), (1, 1), (0, 1), (0, 0))))
+
+
 def test_a_size_that_meets_0_is_1() -> None:
     check(model("(float[0, 4] x, float[c, 4] z) => (float[0, 4] y) { y = Mul(x, z) }"), {"x": (0, 4), "z": (1, 4)})
 

@@ -20,6 +20,7 @@ from tilestitch.compiler.specialise import MOST_EMPTY
 from tilestitch.passes.errors import PassError
 from tilestitch.runtime import load
 from tilestitch.runtime.errors import InputError
+from tilestitch.runtime.feeds import MOST_LISTED
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
 LARGEST = 2**31 - 1
@@ -77,10 +78,10 @@ def test_a_model_that_forbids_size_0_is_compiled_without() -> None:
 def test_a_cache_may_be_empty() -> None:
     """An input that something is concatenated to."""
     compiled = compile_model(model(CACHE))
-    assert [sizes["past"] for sizes in ranges(compiled)] == [(1, LARGEST), (0, 0), (1, LARGEST)]
+    assert [sizes["past"] for sizes in ranges(compiled)] == [(1, LARGEST), (0, 0), (1, LARGEST), (0, 0)]
     with load(compiled.to_bytes()) as module:
         assert [str(info) for info in module.inputs] == ["x: float32[past:0.., 2]", "w: float32[new:0.., 2]"]
-        for past, new in ((0, 3), (1, 1), (9, 2), (4, 0)):
+        for past, new in ((0, 3), (1, 1), (9, 2), (4, 0), (0, 0)):
             x, w = np.ones((past, 2), np.float32), np.full((new, 2), 2, np.float32)
             np.testing.assert_array_equal(module.run({"x": x, "w": w})["y"], np.concatenate([x, -w]))
 
@@ -97,7 +98,7 @@ def test_a_model_is_read_once_whatever_the_number_of_its_specialisations(
         return load_model(path)
 
     monkeypatch.setattr(importer, "load_model", counted)
-    assert len(compile_model(tmp_path / "m.onnx").specialisations) == 3
+    assert len(compile_model(tmp_path / "m.onnx").specialisations) == 4
     assert len(read) == 1
 
 
@@ -124,20 +125,35 @@ def test_sizes_of_0_are_served_one_by_one_if_they_are_many() -> None:
     names = [f"x{i}" for i in range(MOST_EMPTY + 1)]
     inputs = ", ".join(f"float[n{i}] {name}" for i, name in enumerate(names))
     compiled = compile_model(model(f"({inputs}) => (float[t] y) {{ y = Concat<axis=0>({', '.join(names)}) }}"))
-    assert len(compiled.specialisations) == 1 + MOST_EMPTY
+    assert len(compiled.specialisations) == 1 + MOST_EMPTY + 1  # the last one for no elements at all
+    with load(compiled.to_bytes()) as module:
+        assert module.run({name: np.ones(0, np.float32) for name in names})["y"].shape == (0,)
+
+
+def test_a_message_lists_some_of_many_specialisations() -> None:
+    with (
+        load(compile_model(model(SUM)).to_bytes()) as module,
+        pytest.raises(InputError, match=r"or [0-9]+ more") as caught,
+    ):
+        module.run({"x": np.ones((2, 4), np.float32), "z": np.ones((3, 4), np.float32)})
+    assert str(caught.value).count(" or (x: ") == MOST_LISTED - 1
 
 
 SUM = "(float[a, b] x, float[c, d] z) => (float[e, f] y) { s = Add(x, z)  y = Tanh(s) }"
 
 
+PAIRS = [(3, 3), (1, 3), (3, 1), (1, 1), (0, 0), (0, 1), (1, 0)]
+
+
 def test_sizes_of_1_meet_others_in_a_broadcast() -> None:
-    """Dimensions of other names: each may be 1 where the one that it meets is not, or 0 together with that one."""
+    """Dimensions of other names: each may be 1 where the one that it meets is longer, or 0; or 0 together with it."""
     compiled = compile_model(model(SUM))
     assert compiled.explain()["host"]["steps"] == 0
     random = np.random.default_rng(0)
     with load(compiled.to_bytes(), num_threads=1) as module:
         sizes = [*product([(3, 3), (1, 3), (3, 1), (1, 1)], [(20, 20), (1, 20), (20, 1)])]
-        for rows, columns in [*sizes, ((0, 0), (20, 20)), ((3, 3), (0, 0)), ((0, 0), (0, 0))]:
+        empty = [each for each in product(PAIRS, PAIRS) if 0 in (*each[0], *each[1])]
+        for rows, columns in [*sizes, *empty]:
             x, z = (random.standard_normal(shape, np.float32) for shape in zip(rows, columns, strict=True))
             np.testing.assert_allclose(module.run({"x": x, "z": z})["y"], np.tanh(x + z), rtol=1e-5, atol=1e-6)
         with pytest.raises(InputError, match="make the inputs' shapes agree"):

@@ -81,6 +81,20 @@ def test_sizes_at_which_only_a_part_is_empty_are_served_besides() -> None:
             assert_close(module.run({"x": x})["y"], np.concatenate([x, x[16:] @ w]), MODELS["float32"])
 
 
+def test_a_concat_of_what_is_left_of_a_slice_may_be_empty() -> None:
+    """`b` is a cache, `x` is none."""
+    proto = parser.parse_model(
+        HEAD
+        + """(float[n, 5] x, float[m, 5] b) => (float[k, 5] y) <int64[1] from = {7}, int64[1] to = {-2}> {
+        late = Slice(x, from, to)
+        y = Concat<axis=0>(b, late) }"""
+    )
+    with load(compile_model(proto, num_threads=1).to_bytes(), num_threads=1) as module:
+        for n, m in ((0, 0), (3, 0), (0, 3), (11, 0), (11, 1)):
+            x, b = np.ones((n, 5), np.float32), np.zeros((m, 5), np.float32)
+            np.testing.assert_array_equal(module.run({"x": x, "b": b})["y"], np.concatenate([b, x[7:-2]]))
+
+
 @pytest.mark.parametrize("inputs", [2, 3, 5])
 def test_no_size_is_left_out_by_all_variants(inputs: int) -> None:
     """With two inputs either one, or both, may have no late rows; with five these would be too many variants."""
