@@ -1,4 +1,4 @@
-"""From a graph and its plan to kernels, object code and the artifact. The only folder that speaks to TVM."""
+"""From a graph and its plan to kernels, object code and the artifact. The only folder that uses TVM."""
 
 from .without_torch import import_tvm
 

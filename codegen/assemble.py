@@ -1,4 +1,4 @@
-"""From planned graphs to the contents of an artifact: lower every group, compile, link, and write down the programs."""
+"""From planned graphs to the contents of an artifact: lower every group, compile, link, and write the programs."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from .signature import LoweredOnce
 from .tensors import TensorTable
 
 LOOP_BOUNDS = 2
-"""Operands of a loop before the values that it carries: its limit and its condition."""
+"""Operands of a loop before its carried values: its limit and its condition."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One specialisation: its graph, the plan for it, and the names that users know its outputs by."""
+    """One specialisation: its graph, its plan, and the user's names of its outputs."""
 
     graph: Graph
     plan: StitchPlan
@@ -58,14 +58,14 @@ class Planned:
 
 @dataclass(frozen=True)
 class Assembled:
-    """The contents of an artifact, but for the compiler's version, and the launches of every group as JSON data."""
+    """The contents of an artifact, except the compiler's version, and the launches of every group as JSON data."""
 
     contents: ArtifactContents
     _launches: Mapping[tuple[int, str], tuple[tuple[dict[str, Any], ...], ...]]
 
     def launches(self, plan: StitchPlan, group: str) -> tuple[tuple[dict[str, Any], ...], ...]:
-        """What `Backend.describe` says of the launches of a group of one of the plans, or of those nested in them, for
-        each of its cases.
+        """Return the descriptions (`Backend.describe`) of the launches of a group of a plan, or of its nested ones, for
+        each case.
         """
         return self._launches[id(plan), group]
 
@@ -85,7 +85,7 @@ def _with_shared_tables(
     graph: Graph, plan: StitchPlan, lowered: Mapping[tuple[int, str], tuple[tuple[Any, ...], ...]],
     lower: Callable[[Graph, Group, Mapping[str, PackedArg]], tuple[Any, ...]],
 ) -> dict[tuple[int, str], tuple[tuple[Any, ...], ...]]:  # fmt: skip
-    """The groups of a plan that read tables which others have packed, lowered to read them there."""
+    """Return the groups that read tables packed by other groups, lowered to read the packed form."""
     before = {g: lowered[id(plan), g.name] for g in plan.groups}
     tables = shared_tables(graph, plan, chain.from_iterable(chain(*before.values())))
     readers = [g for g, cases in before.items() if read_plainly(tables, chain(*cases))]
@@ -102,7 +102,7 @@ def assemble(
     progress: Progress,
     schedules: Sequence[Schedule] = (),
 ) -> Assembled:
-    """Lower and compile all groups of all specialisations; `schedules` of plug-ins are asked for kernels first.
+    """Lower and compile all groups of all specialisations; `schedules` of plug-ins take precedence.
 
     Raises KernelError, with ONNX nodes, for a group that cannot be emitted or compiled, and the backend's own errors.
     """
@@ -165,7 +165,7 @@ def _signatures(
     lowered: Mapping[tuple[int, str], tuple[tuple[Any, ...], ...]],
     tensors: TensorTable,
 ) -> Iterator[KernelSignature]:
-    """Those of all launches of a plan, in their order."""
+    """Yield the signatures of all launches of a plan, in order."""
     values = _values_by_name(graph)
     symbols = runtime_symbols(graph)
     parameters = Parameters(values, lambda arg: tensors.arrays[tensors.packed(values[arg.source], arg)], symbols)
@@ -181,7 +181,7 @@ def _nested(graph: Graph, plan: StitchPlan) -> Iterator[tuple[Graph, StitchPlan]
 
 
 def body_graph(graph: Graph, key: str) -> Graph:
-    """The nested graph that a plan's `bodies` calls `node.attribute`."""
+    """Return the nested graph under the key `node.attribute` of a plan's `bodies`."""
     node, _, attribute = key.rpartition(".")
     inner = graph.node(node).attrs[attribute]
     assert isinstance(inner, Graph)
@@ -189,7 +189,7 @@ def body_graph(graph: Graph, key: str) -> Graph:
 
 
 class _ProgramWriter:
-    """Writes one graph and its plan as a runtime program."""
+    """Writer of one graph and its plan as a runtime program."""
 
     def __init__(
         self,
@@ -244,14 +244,14 @@ class _ProgramWriter:
         return with_turns_as_launches(program, self.data_of, self.tensors.add)
 
     def data_of(self, value: rt.ValueSpec) -> np.ndarray | None:
-        """Of a constant, from the beginning of its tensor."""
+        """Return the data of a constant that starts its tensor, else None."""
         match value.location:
             case rt.Constant(tensor, 0):
                 return np.asarray(self.tensors.arrays[tensor])
         return None
 
     def limits(self) -> tuple[rt.SizeCheck, ...]:
-        """What kernels rely on that count in 32 bits."""
+        """Return the size limits on which kernels with 32-bit indices rely."""
         groups = (self.named[id(self.plan), group.name] for group in self.plan.groups)
         launches = (launch for group in groups for case in group for _, launch in case)
         return limits(size for launch in launches for size in self.backend.limited(launch))
@@ -263,7 +263,7 @@ class _ProgramWriter:
         return len(self.specs) - 1
 
     def number(self, name: str) -> int:
-        """The number of a graph value, which is written down at its first use."""
+        """Return the number of a graph value, adding it at its first use."""
         if name not in self.numbers:
             value = self.graph_values[name]
             spec = rt.ValueSpec(name, runtime_type(value.type, self.symbols), self.location(value))
@@ -291,25 +291,27 @@ class _ProgramWriter:
         return rt.Arena(runtime_size(buffer.offset_bytes), runtime_size(buffer.nbytes)) if buffer else rt.Heap()
 
     def memory_of(self, name: str) -> int:
-        """The value whose bytes a kernel uses for `name`: itself, or the root of the alias that it is."""
+        """Return the value whose memory a kernel uses for `name`: itself, or the root of its alias."""
         return self.number(self.plan.buffers.aliases.get(name, name))
 
     def check_planned(self, launches: Sequence[PlacedLaunch], first: int) -> None:
-        """Raise CodegenError unless launches from number `first` on are those of the plan: edges name their numbers."""
+        """Raise CodegenError unless launches from number `first` on match the plan, whose edges refer to their
+        numbers.
+        """
         planned = [launch.kind for launch in (self.plan.launches or ())[first : first + len(launches)]]
         emitted = [placed.launch.kind for placed in launches]
         if len(planned) != len(emitted) or any(p not in one.kinds for p, one in zip(planned, launches)):
             raise CodegenError(f"the plan has launches {planned}, the templates emit {emitted}; write the plan again")
 
     def in_lanes(self, launches: Sequence[PlacedLaunch], first: int) -> list[PlacedLaunch]:
-        """The launches from number `first` on with their branches and priorities."""
+        """Return the launches from number `first` on with their branches and priorities."""
         lanes = (self.plan.lanes or ())[first : first + len(launches)]
         if not lanes:
             return list(launches)
         return [replace(launch, lane=lane) for launch, lane in zip(launches, lanes, strict=True)]
 
     def slices(self, segment: Segment) -> rt.Slices | None:
-        """How the launches of a segment go through the images of a batch; None where all of them go through all."""
+        """Return how the launches of a segment iterate over the images of a batch; None if they process all at once."""
         slices = self.plan.slices
         if slices is None:
             return None
@@ -321,7 +323,7 @@ class _ProgramWriter:
         return rt.Slices(slices.symbol, tuple((count, most) for count, most in sizes if count))
 
     def edges(self, first: int, count: int) -> list[Edge]:
-        """Edges between the launches of one segment, by their numbers in it."""
+        """Return the edges between the launches of one segment, by their numbers in it."""
         return [
             replace(edge, before=edge.before - first, after=number)
             for number in range(count) for edge in self.edges_into.get(first + number, ())
@@ -349,7 +351,9 @@ class _ProgramWriter:
             yield replace(placed, cases=PlacedCases(runtime_size(cases.size), cases.starts, tuple(others)))
 
     def argument(self, group: str, arg: Any, temporaries: dict[str, int], shared: dict[CountersArg, int]) -> rt.Arg:
-        """temporaries, shared: the numbers of the group's own memory so far."""
+        """Return a kernel argument of the program. `temporaries`, `shared`: the numbers of the group's own memory so
+        far.
+        """
         match arg:
             case ValueArg(name):
                 return rt.Arg(self.memory_of(name))
@@ -376,7 +380,7 @@ class _ProgramWriter:
         raise CodegenError(f"unknown kernel argument {arg!r}")
 
     def packed(self, arg: PackedArg) -> int:
-        """A constant in the layout that its kernel wants."""
+        """Return the number of a constant in its kernel's layout."""
         key = f"{arg.source}:{arg.key}"
         if key not in self.numbers:
             tensor = self.tensors.packed(self.graph_values[arg.source], arg)
@@ -386,7 +390,9 @@ class _ProgramWriter:
         return self.numbers[key]
 
     def temporary(self, group: str, number: int, name: str, nbytes: int) -> int:
-        """Memory that the plan gives the temporary of that number: equal groups share launches, and names with them."""
+        """Return the number of a group's temporary at its place in the plan; by number, as equal groups share launches
+        and names.
+        """
         place = rt.Arena(runtime_size(self.temporaries[group][number].offset_bytes), nbytes)
         return self.add_spec(rt.ValueSpec(name, rt.TensorType("uint8", (nbytes,)), place))
 
@@ -417,7 +423,7 @@ class _ProgramWriter:
         yield write(self, node, inputs, outputs)
 
     def is_no_limit(self, value: Value) -> bool:
-        """Whether a value stands for the limit or the condition that loops do not have, and for nothing else."""
+        """Return whether a value only stands for the absent limit or condition of loops."""
         if value.producer is None or value.producer.op != "host.none" or value in self.graph.outputs:
             return False
         return all(reader.op == "loop" and index < LOOP_BOUNDS for reader, index in value.uses)
@@ -486,7 +492,7 @@ _CONTROL: Mapping[str, Callable[[_ProgramWriter, Node, tuple[int, ...], tuple[in
 
 
 def _temporaries(plan: StitchPlan) -> dict[str, list[TemporaryBuffer]]:
-    """Those of each group, in the order in which its launches mention them first."""
+    """Return the temporaries of each group, in the order in which its launches first use them."""
     placed = {(t.group, t.name): t for t in plan.buffers.temporaries}
     found: dict[str, dict[str, TemporaryBuffer]] = {}
     for launch in plan.launches or ():

@@ -1,4 +1,4 @@
-"""What a target must do for the assembler: lower groups, compile launches, and write a run of them as one step."""
+"""Interface of a target for the assembler: lower groups, compile launches, and write a run of them as one step."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tilestitch.runtime.manifest import TargetInfo
 from .launch import KernelArg, PackedArg, TemporaryArg, ValueArg
 
 Progress = Callable[[str, int, int], None]
-"""Told of every step: stage, how many of its parts are done, how many there are."""
+"""Callback for progress: stage, number of finished parts, number of parts."""
 
 
 class AnyLaunch(Protocol):
-    """What the assembler reads of a backend's launches."""
+    """The parts of a backend's launches that the assembler reads."""
 
     @property
     def args(self) -> tuple[KernelArg, ...]: ...
@@ -31,7 +31,7 @@ class AnyLaunch(Protocol):
 
 @dataclass(frozen=True)
 class PlacedCases:
-    """What is launched from each start on in the place of a launch: symbols of kernels and their launches."""
+    """Launches that replace a launch from each start on: symbols of kernels and their launches."""
 
     size: rt.Size
     starts: tuple[int, ...]
@@ -40,7 +40,7 @@ class PlacedCases:
 
 @dataclass(frozen=True)
 class PlacedLaunch:
-    """A launch with the symbol of its compiled kernel, its arguments as values of the program, and where it runs."""
+    """A launch with the symbol of its compiled kernel, its arguments as values of the program, and its lane."""
 
     symbol: str
     launch: Any
@@ -50,15 +50,15 @@ class PlacedLaunch:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Those of all kernels that may be launched."""
+        """The kinds of all kernels that may be launched."""
         others = () if self.cases is None else self.cases.launches
         return (self.launch.kind, *(launch.kind for _, launch in others))
 
 
 @dataclass(frozen=True)
 class OwnedKernel:
-    """A kernel that a plug-in brings. `kind` begins the symbol's name, `owner` is the plug-in that messages name,
-    `origins` are the ONNX nodes that it computes, and `types` has the types of the values of its group by name.
+    """A plug-in's kernel. `kind` begins the symbol's name, `owner` is the plug-in's name for messages, `origins` are
+    the ONNX nodes that it computes, and `types` has the types of its group's values by name.
     """
 
     kernel: OwnKernel
@@ -80,9 +80,9 @@ class OwnedKernel:
 
 @dataclass(frozen=True)
 class Compiled:
-    """Machine code: `symbols` of the launches in their order, `kernels` and `extra` members of the artifact by name.
+    """Machine code: `symbols` of the launches in order, `kernels` and `extra` members of the artifact by name.
 
-    facts: what the machine code needs, by symbol; the backend's own, for `Backend.describe`.
+    `facts`: resources of the machine code by symbol, in the backend's own form, for `Backend.describe`.
     """
 
     symbols: tuple[str, ...]
@@ -96,12 +96,12 @@ class Backend(Protocol):
 
     @property
     def concurrent(self) -> bool:
-        """Whether launches that do not depend on each other may run at the same time."""
+        """Whether independent launches may run concurrently."""
         ...
 
     @property
     def scalars_as_arguments(self) -> bool:
-        """Whether kernels may read constants of one element from memory, so that groups share them."""
+        """Whether kernels may read one-element constants from memory, so that groups can share them."""
         ...
 
     @property
@@ -110,25 +110,27 @@ class Backend(Protocol):
         ...
 
     def planned_for(self, threads: int) -> PassTarget:
-        """What the passes are told of the target."""
+        """Return the passes' description of the target."""
         ...
 
     def info(self, instructions: Collection[str]) -> TargetInfo:
-        """What the manifest says of the target. instructions: those for narrow numbers that its kernels need."""
+        """Return the manifest's description of the target. `instructions`: those for narrow data types that its kernels
+        need.
+        """
         ...
 
     def lower(self, graph: Graph, group: Group, packed: Mapping[str, PackedArg] | None = None) -> tuple[Any, ...]:
-        """The launches of a group, in order; none if its outputs have no elements. packed: how other kernels have some
-        constants, by their names; those that can read these so do.
+        """Return the launches of a group, in order; none if its outputs are empty. `packed`: layouts of constants
+        packed for other kernels, by name; kernels that can, read these.
         """
         ...
 
     def own_launch(self, owned: OwnedKernel) -> Any:
-        """The launch of a kernel that a plug-in brings."""
+        """Return the launch of a kernel that a plug-in brings."""
         ...
 
     def limited(self, launch: Any) -> tuple[Size, ...]:
-        """Sizes that must be less than `INT32_ELEMENTS` where a launch is run."""
+        """Return the sizes that must be less than `INT32_ELEMENTS` for a launch to run."""
         ...
 
     def compile(
@@ -138,15 +140,15 @@ class Backend(Protocol):
         ...
 
     def describe(self, symbol: str, launch: Any, compiled: Compiled) -> dict[str, Any]:
-        """A launch as JSON data, for people: its extent, and what its machine code needs."""
+        """Return a description of a launch as JSON data: its extent, and the resources of its machine code."""
         ...
 
     def placed(self, symbol: str, launch: Any, args: tuple[rt.Arg, ...]) -> rt.Launch | rt.DeviceLaunch:
-        """A launch as the program writes it."""
+        """Return a launch in the program's form."""
         ...
 
     def step(self, launches: Sequence[PlacedLaunch], edges: Sequence[Edge]) -> rt.Step:
-        """The program's step for launches without host steps between them. edges: numbers of launches, of which the
-        second waits for the first.
+        """Return the program's step for launches without host steps between them. `edges`: numbers of launches, of
+        which the second waits for the first.
         """
         ...

@@ -1,5 +1,5 @@
-"""Arguments of kernels as the code inside sees them, on any target: flat buffers, from which tensors are read and to
-which they are stored.
+"""Kernel arguments inside a kernel, for any target: flat buffers, from which tensors are read and to which they are
+stored.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tilestitch.compiler.ir.types import TensorType
 
 @dataclass(frozen=True)
 class Parameter:
-    """One argument as the kernel's body sees it: what it is, the dtype and the number of its elements.
+    """One argument inside the kernel: what it is, the dtype and the number of its elements.
 
-    The body gets a flat buffer; in place of a tensor map, which has no elements, its address.
+    The body gets a flat buffer; for a tensor map, which has no elements, its address.
     """
 
     arg: KernelArg
@@ -36,7 +36,7 @@ class Parameter:
 
 
 def operand(value: Value, type_: TensorType, packed: Mapping[str, PackedArg]) -> Parameter:
-    """A tensor that is read: as it is, or as it is `packed` for another kernel."""
+    """Return the parameter for a tensor that is read, in the layout `packed` for another kernel if there is one."""
     arg = packed.get(value.name)
     if arg is None or arg.places is None:
         return Parameter.of(value.name, type_)
@@ -46,7 +46,7 @@ def operand(value: Value, type_: TensorType, packed: Mapping[str, PackedArg]) ->
 def operand_source(
     buffer: Any, value: Value, type_: TensorType, packed: Mapping[str, PackedArg], simplify: Callable[[Expr], Expr]
 ) -> Source:
-    """Reads elements of what `operand` is the parameter for."""
+    """Return a reader of the elements of `operand`'s parameter."""
     arg = packed.get(value.name)
     if arg is None or arg.places is None:
         return buffer_source(buffer, type_, simplify)
@@ -55,11 +55,11 @@ def operand_source(
 
 
 def buffer_source(buffer: Any, type_: TensorType, simplify: Callable[[Expr], Expr]) -> Source:
-    """Reads elements of a tensor from its flat buffer."""
+    """Return a reader of a tensor's elements from its flat buffer."""
     shape = type_.sizes
     return lambda index: from_storage(loaded(buffer, simplify(ravel(index, shape)), type_), type_.dtype)
 
 
 def store(buffer: Any, type_: TensorType, index: Sequence[Expr], value: Expr, simplify: Callable[[Expr], Expr]) -> None:
-    """Emits the store of an element (in compute form) of a tensor to its flat buffer."""
+    """Store an element (in compute form) of a tensor to its flat buffer."""
     T.buffer_store(buffer, to_storage(value, type_.dtype), [simplify(ravel(index, type_.sizes))])

@@ -1,8 +1,8 @@
-"""Turns of scans and loops on a device as launches, where their number is known when the model is compiled.
+"""Iterations of scans and loops on a device as launches, where their number is known at compile time.
 
-A turn reads the states that the turn before has written, and its slices of the inputs; it writes states, and its slices
-of the outputs. Its kernels are those of every other turn, so only addresses differ. Launches of all turns, in one step,
-then need no host between them: nothing is copied, and the whole loop is part of one CUDA graph.
+An iteration (here: turn) reads the states that the previous one has written, and its slices of the inputs; it writes
+states, and its slices of the outputs. All iterations use the same kernels, so only addresses differ. The launches of
+all iterations form one step without the host: nothing is copied, and the whole loop is part of one CUDA graph.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from tilestitch.runtime.launch_check import ARGUMENT_ALIGNMENT
 from tilestitch.runtime.turns import Repetition, carried_by
 
 MOST_LAUNCHES = 1024
-"""Of all turns of a loop. A graph has a node for each."""
+"""Most launches over all iterations of a loop. A graph has a node for each."""
 
 MOST_EDGES = 256
-"""From the launches that end a step to those that begin the next, each of which waits for all of them. Where there were
-more, one launch waits in place of them.
+"""Most edges from the last launches of a step to the first ones of the next, each of which waits for all of them.
+Beyond it, one launch waits in their place.
 """
 
 Constants = Callable[[rt.ValueSpec], "np.ndarray | None"]
-"""The data of a value; None of one that is no constant."""
+"""Function that returns the data of a value, or None if it is not a constant."""
 
 Keep = Callable[[str, np.ndarray], str]
-"""Makes a tensor one of the artifact's; returns its name."""
+"""Function that adds a tensor to the artifact and returns its name."""
 
 
 def with_turns_as_launches(program: rt.Program, constant: Constants, keep: Keep) -> rt.Program:
-    """The program with scans and loops as launches, where their turns are known and kernels do all of the work, and
-    with neighbouring steps of launches as one.
+    """Return the program with scans and loops as launches, where their trip counts are known and kernels do all of the
+    work, and with adjacent steps of launches merged.
     """
     if program.symbols or not any(isinstance(step, (rt.ScanStep, rt.LoopStep)) for step in program.steps):
         return program
@@ -51,7 +51,7 @@ def with_turns_as_launches(program: rt.Program, constant: Constants, keep: Keep)
 
 
 def _joined(steps: Sequence[rt.Step]) -> Iterator[rt.Step]:
-    """The steps; of device steps that follow each other, one step, in which the second waits for all of the first."""
+    """Yield the steps with adjacent device steps merged, the second part waiting for all of the first."""
     before: rt.DeviceStep | None = None
     for step in steps:
         if isinstance(step, rt.DeviceStep):
@@ -66,7 +66,7 @@ def _joined(steps: Sequence[rt.Step]) -> Iterator[rt.Step]:
 
 
 def _in_turn(steps: Sequence[rt.DeviceStep]) -> rt.DeviceStep:
-    """One step, whose launches come in the order of the steps, each step's after all of those of the step before."""
+    """Merge steps into one, in which each step's launches wait for all of the previous step's."""
     launches: list[rt.DeviceLaunch] = []
     edges: list[rt.Edge] = []
     ends: list[int] = []
@@ -86,9 +86,9 @@ def _in_turn(steps: Sequence[rt.DeviceStep]) -> rt.DeviceStep:
 
 @dataclass(frozen=True)
 class _Loop:
-    """A scan or loop whose turns are known.
+    """A scan or loop with a known trip count.
 
-    `outputs`: of the step, those for the repetition's states, then those for its results. `backwards`: of its slices
+    `outputs`: of the step, those for the repetition's states, then those for its results. `backwards`: for its slices
     and results, whether the last comes first.
     """
 
@@ -108,15 +108,15 @@ class _Loop:
 
     @property
     def repeats(self) -> bool:
-        """Whether the last turn is made twice, since a state that it leaves is wanted in two places: with the slices
-        of all turns, and by itself.
+        """Whether the last iteration runs twice, since a state is wanted in two places: with the slices of all
+        iterations, and by itself.
         """
         wanted = {after for (_, after), output in zip(self.repetition.states, self.outputs) if output != rt.ABSENT}
         return not wanted.isdisjoint(self.repetition.results)
 
 
 class _Writer:
-    """Adds to the values of a program, and to its arena, what turns need."""
+    """Adds the values and arena memory that iterations need to a program."""
 
     def __init__(self, program: rt.Program, constant: Constants, keep: Keep) -> None:
         self.values = list(program.values)
@@ -124,7 +124,7 @@ class _Writer:
         self._constant, self._keep = constant, keep
 
     def launches(self, step: rt.ScanStep | rt.LoopStep) -> rt.DeviceStep | None:
-        """The launches of all turns; None where the turns stay the host's."""
+        """Return the launches of all iterations; None where the loop is left to the host."""
         loop = self._loop(step)
         if loop is None or not self._fits(loop):
             return None
@@ -155,14 +155,14 @@ class _Writer:
         return _Loop(step.body, repetition, turns, step.states, step.scans, step.outputs, backwards) if turns else None
 
     def _goes_on(self, repetition: Repetition, body: rt.Program) -> bool:
-        """Whether the condition is true after every turn."""
+        """Return whether the condition is true after every iteration."""
         if repetition.condition is None:
             return True
         data = self._constant(body.values[repetition.condition]) if repetition.fixed else None
         return data is not None and bool(data.all())
 
     def _trips(self, step: rt.LoopStep) -> int:
-        """How many turns a loop has; 0 where that is not known."""
+        """Return the trip count of a loop; 0 if it is unknown."""
         if step.max_trip == rt.ABSENT:
             return 0
         begins = None if step.cond == rt.ABSENT else self._constant(self.values[step.cond])
@@ -172,14 +172,14 @@ class _Writer:
         return 0 if limit is None else max(0, int(limit.item()))
 
     def _fits(self, loop: _Loop) -> bool:
-        """Whether kernels find all that they take where it lies, and the launches are not too many."""
+        """Return whether kernels can access all values in place, and the launches are not too many."""
         body, repetition = loop.body.program, loop.repetition
         if not 0 < (loop.turns + loop.repeats) * len(loop.step.launches) <= MOST_LAUNCHES:
             return False
         if not all(_is_static(value) for value in body.values):
             return False
         for (before, after), given, output in zip(repetition.states, loop.states, loop.outputs):
-            copied = before == after and output != rt.ABSENT  # what no kernel writes
+            copied = before == after and output != rt.ABSENT  # not written by a kernel
             if copied or body.values[before].type != body.values[after].type:
                 return False
             if not _is_like(self.values[given], body.values[before]):
@@ -198,7 +198,7 @@ class _Writer:
         return len(self.values) - 1
 
     def scratch(self, value: rt.ValueSpec) -> int:
-        """Memory for a value of a body."""
+        """Allocate memory for a value of a body."""
         assert isinstance(self.arena_bytes, int)
         nbytes = _nbytes(value)
         place = rt.Arena(self.arena_bytes, nbytes)
@@ -206,7 +206,7 @@ class _Writer:
         return self.add(replace(value, location=place))
 
     def arena(self, program: rt.Program) -> int:
-        """Room for the arena of a body; where it begins."""
+        """Allocate the arena of a body and return its offset."""
         assert isinstance(self.arena_bytes, int) and isinstance(program.arena_bytes, int)
         start = self.arena_bytes
         self.arena_bytes += -(-program.arena_bytes // ALIGNMENT) * ALIGNMENT
@@ -218,7 +218,7 @@ class _Writer:
 
 
 class _Places:
-    """Where the values of a body lie in each turn: numbers of the program's values, and bytes from their start."""
+    """Locations of a body's values in each iteration: numbers of the program's values, and byte offsets."""
 
     def __init__(self, writer: _Writer, loop: _Loop) -> None:
         self._writer, self._loop = writer, loop
@@ -238,7 +238,7 @@ class _Places:
         self._spare: dict[int, tuple[int, int]] = {}
 
     def of(self, number: int, turn: int) -> tuple[int, int]:
-        """Of a value of the body in a turn."""
+        """Return the location of a body's value in an iteration."""
         if number in self._states:
             after, given = self._states[number]
             if turn == 0 or after == number:
@@ -259,12 +259,16 @@ class _Places:
         return self._same[number], 0
 
     def at_the_end(self, number: int) -> tuple[int, int]:
-        """As `of` the last turn, but that states are left where they are wanted by themselves."""
+        """Return the location as `of` does for the last iteration, but with states where they are wanted by
+        themselves.
+        """
         output = self._outputs.get(number, rt.ABSENT)
         return (output, 0) if output != rt.ABSENT else self.of(number, self._loop.turns - 1)
 
     def _state(self, after: int, turn: int) -> int:
-        """What a turn leaves: in one place and another by turns, so that the last turn leaves it where it shall be."""
+        """Return the location of the state that an iteration writes: two alternating ones, such that the last write is
+        to the final one.
+        """
         if after not in self._spare:
             value, output = self._body.values[after], self._outputs[after]
             last = self._writer.scratch(value) if output == rt.ABSENT else output
@@ -272,7 +276,7 @@ class _Places:
         return self._spare[after][(self._loop.turns - 1 - turn) % 2]
 
     def _leading(self, number: int, turn: int) -> tuple[int, int]:
-        """The number of the turn, or the condition, which is true."""
+        """Return the location of the iteration number, or of the condition, which is true."""
         counter = self._loop.repetition.leading[0]
         if number not in self._same:
             turns = np.zeros((self._loop.turns, ARGUMENT_ALIGNMENT // 8), np.int64)
@@ -285,7 +289,7 @@ class _Places:
         return self._same[number], turn * ARGUMENT_ALIGNMENT if number == counter else 0
 
     def _added(self, value: rt.ValueSpec) -> int:
-        """A value of the body among the program's, the same in all turns."""
+        """Add a body's value to the program's, the same in all iterations."""
         match value.location:
             case rt.Arena(offset_bytes, nbytes):
                 assert isinstance(offset_bytes, int)
@@ -296,7 +300,7 @@ class _Places:
 
 
 def _with_places(step: rt.DeviceStep, place: Callable[[int], tuple[int, int]]) -> rt.DeviceStep:
-    """The launches of a turn, where they find and leave things."""
+    """Return the launches of an iteration with their values' locations."""
     found: dict[int, tuple[int, int]] = {}
 
     def placed(arg: rt.Arg) -> rt.Arg:
@@ -311,7 +315,7 @@ def _with_places(step: rt.DeviceStep, place: Callable[[int], tuple[int, int]]) -
 
 
 def _first(value: rt.ValueSpec) -> int | None:
-    """The size of the first axis, where the shape is known."""
+    """Return the size of the first axis, where the shape is known."""
     shape = value.type.static_shape if isinstance(value.type, rt.TensorType) else None
     return shape[0] if shape else None
 
@@ -321,7 +325,7 @@ def _is_static(value: rt.ValueSpec) -> bool:
 
 
 def _is_like(outer: rt.ValueSpec, inner: rt.ValueSpec) -> bool:
-    """Whether kernels for the one can read the other."""
+    """Return whether kernels for one value can read the other."""
     return _is_static(outer) and outer.dtype == inner.dtype and _nbytes(outer) == _nbytes(inner)
 
 

@@ -1,4 +1,4 @@
-"""Every error that code generation raises on purpose. `exit_code` is what the command line returns for it."""
+"""Errors that code generation raises. `exit_code` is what the command line returns for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ class CodegenError(Exception):
 
 
 class LinkError(CodegenError):
-    """Object files cannot be made into a library: a symbol is missing or twice there, or something is not supported."""
+    """Object files cannot be linked to a library: a symbol is missing or defined twice, or something is not
+    supported.
+    """
 
 
 class KernelError(CodegenError):
@@ -20,8 +22,8 @@ class KernelError(CodegenError):
 
     @classmethod
     def refused(cls, symbol: str, reason: str, owner: str, origins: Iterable[str], kept: str = "") -> KernelError:
-        """A compiler refused a kernel. `owner`: the plug-in that brought it, "" for one of tilestitch; `kept`: where
-        its text was put.
+        """Return the error for a kernel that a compiler refused. `owner`: the plug-in that brought it, "" for
+        tilestitch's own; `kept`: path of its text.
         """
         where = f"; its text is in {kept}" if kept else ""
         if owner:
@@ -36,6 +38,6 @@ class KernelError(CodegenError):
 
 
 class TargetError(CodegenError):
-    """The name of a CPU target is not understood."""
+    """The name of a CPU target is not recognised."""
 
     exit_code = 1

@@ -1,4 +1,4 @@
-"""A group of the plan with its names looked up, as templates of any target see it."""
+"""A group of the plan with its names resolved, as templates of any target see it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["GroupView", "before_views", "gate_number", "levels", "roles_in", "vi
 
 
 def view_group(graph: Graph, group: Group) -> GroupView:
-    """Look up a group's names in its graph. Raises KernelError for values that kernels cannot hold."""
+    """Resolve a group's names in its graph. Raises KernelError for values that kernels cannot handle."""
     view = look_up({name: graph.node(name) for name in group.nodes}, group)
     for value in dict.fromkeys(v for node in view.nodes for v in (*node.inputs, *node.outputs)):
         if not is_sized_tensor(value.type):
@@ -37,7 +37,7 @@ def view_group(graph: Graph, group: Group) -> GroupView:
 
 
 def roles_in(view: GroupView) -> Roles:
-    """Which part each node of a group plays. Raises KernelError if they form no group that a template fits."""
+    """Return the role of each node in a group. Raises KernelError if no template fits them."""
     roles = roles_of(view.nodes, view.outputs, view.name)
     if isinstance(roles, WhyNot):
         raise KernelError(
@@ -49,7 +49,9 @@ def roles_in(view: GroupView) -> Roles:
 def before_views(
     roles: Roles, value: Value, index: tuple[Expr, ...], simplify: Callable[[Expr], Expr]
 ) -> tuple[Value, tuple[Expr, ...]]:
-    """The value before the chain of views that makes a stored `value`, and where its element at `index` goes."""
+    """Return the value before the chain of views that makes a stored `value`, and the index in it of its element at
+    `index`.
+    """
     views: list[Node] = []
     while value.producer is not None and roles.parts.get(value.producer) is Part.VIEW:
         views.append(value.producer)
@@ -61,14 +63,14 @@ def before_views(
 
 
 def gate_number(roles: Roles, column: Expr, at: Expr, simplify: Callable[[Expr], Expr]) -> int:
-    """The gate that has its column number `column` at column `at` of the whole GEMM; 0 without gates.
+    """Return the gate whose column `column` is at column `at` of the whole GEMM; 0 without gates.
 
-    Raises KernelError if none has.
+    Raises KernelError if there is none.
     """
     width = roles.gate_width
     if width is None:
         return 0
-    # A reader of an axis of one element asks for element 0.
+    # A reader of an axis of size one uses index 0.
     offset = simplify(at if width == 1 else at - column)
     if not isinstance(offset, (int, IntImm)):
         assert roles.anchor is not None

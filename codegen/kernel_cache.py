@@ -1,4 +1,4 @@
-"""Compiled kernels on disk by the hash of what they were made from. Damaged entries count as missing."""
+"""Disk cache of compiled kernels, keyed by the hash of their inputs. Damaged entries count as missing."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from pathlib import Path
 
 LIMIT_BYTES = 1 << 30
 FOLDERS = 256
-"""Entries lie in so many folders, by the first two digits of their keys."""
+"""Number of subfolders for entries, by the first two digits of their keys."""
 _DIGEST_BYTES = 32
 
 
 def default_folder() -> Path:
-    """Where this platform wants a user's caches. Raises RuntimeError for a user who has no home."""
+    """Return this platform's folder for a user's caches. Raises RuntimeError for a user without a home."""
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "tilestitch" / "kernels"
     base = os.environ.get("XDG_CACHE_HOME", "")
-    # A relative path is to be ignored, says the XDG specification.
+    # The XDG specification requires relative paths to be ignored.
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "tilestitch" / "kernels"
 
 
 @dataclass(frozen=True)
 class KernelCache:
-    """At most about `limit_bytes` in `folder`; what was used last stays. `folder` None: nothing is kept."""
+    """A cache of about `limit_bytes` in `folder`, with least-recently-used eviction. `folder` None: nothing is kept."""
 
     folder: Path | None
     limit_bytes: int = LIMIT_BYTES
 
     def why_not_kept(self) -> str | None:
-        """The reason why nothing can be written; what is there can be read all the same."""
+        """Return why nothing can be written, or None; existing entries can be read all the same."""
         if self.folder is None:
             return None
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is in it runs
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # its contents are executed
         except OSError as error:
             return f"the folder {self.folder} cannot be made ({error.strerror})"
         return None if os.access(self.folder, os.W_OK | os.X_OK) else f"the folder {self.folder} cannot be written"
 
     def read(self, key: str) -> bytes | None:
-        """The bytes stored under `key`, None if there are none or they are damaged."""
+        """Return the bytes stored under `key`, None if there are none or they are damaged."""
         path = self._path(key)
         if path is None:
             return None
@@ -60,12 +60,12 @@ class KernelCache:
         data = entry[_DIGEST_BYTES:]
         if _digest(key, data) != entry[:_DIGEST_BYTES]:
             return None
-        with contextlib.suppress(OSError):  # a folder that can only be read: `why_not_kept` says so
+        with contextlib.suppress(OSError):  # a folder that can only be read: `why_not_kept` reports it
             os.utime(path)
         return data
 
     def write(self, key: str, data: bytes) -> None:
-        """Store atomically. What cannot be written is no error: the cache only saves time."""
+        """Store atomically. Failures are ignored: the cache only saves time."""
         path = self._path(key)
         if path is None:
             return
@@ -82,8 +82,8 @@ class KernelCache:
             return
 
     def _trim(self, folder: Path) -> None:
-        """Remove what was not used for longest from one of the folders that share the limit, where it has more than its
-        share, so that a quarter of that is free. All of them are too many to look at after each kernel.
+        """Evict the least recently used entries of one subfolder if it exceeds its share of the limit, until a quarter
+        of that is free. Checking all subfolders after each kernel would take too long.
         """
         share = self.limit_bytes // FOLDERS
         entries = sorted(_entries(folder))
@@ -104,13 +104,15 @@ NO_CACHE = KernelCache(None)
 
 
 def key_of(*parts: str) -> str:
-    """Hex digits of what determines a compiled kernel."""
+    """Return the hexadecimal hash of what determines a compiled kernel."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 @cache
 def code_generator() -> str:
-    """Hex digits of what makes machine code of kernels: TVM and LLVM by their version, ours by its sources."""
+    """Return the hexadecimal hash of what turns kernels into machine code: TVM and LLVM by their versions, ours by its
+    sources.
+    """
     versions = [f"{name} {metadata.version(name)}" for name in ("apache-tvm", "apache-tvm-ffi")]
     sources = (path for folder in _SOURCES for path in sorted(folder.rglob("*.py")))
     return key_of(*versions, *(path.read_text(encoding="utf-8") for path in sources))
@@ -121,7 +123,7 @@ _SOURCES = (_CODEGEN, _CODEGEN.parent / "passes" / "plan")
 
 
 def _entries(folder: Path) -> Iterator[tuple[int, int, str]]:
-    """Time of the last use in ns, bytes and path of each; what is no file is none of ours."""
+    """Yield time of the last use in ns, bytes and path of each entry; other things than files are skipped."""
     with os.scandir(folder) as entries:
         for entry in entries:
             try:
@@ -133,8 +135,8 @@ def _entries(folder: Path) -> Iterator[tuple[int, int, str]]:
 
 
 def _regular(path: Path) -> bytes | None:
-    """The bytes of a file; None of what is no file, such as a pipe, which is not waited for, and of what another user
-    has written, root excepted: it would run with the rights of this one.
+    """Return the bytes of a file; None for other things, such as a pipe, on which this would block, and for files of
+    other users than root, which would run with this user's rights.
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
         facts = os.fstat(file.fileno())
@@ -144,7 +146,7 @@ def _regular(path: Path) -> bytes | None:
 
 @contextlib.contextmanager
 def _removed_if_cut_short(path: Path) -> Iterator[None]:
-    """While the block writes a file: a full disk or an interrupt leaves nothing of it."""
+    """Remove a file if the block that writes it fails, for a full disk or an interrupt."""
     try:
         yield
     except BaseException:

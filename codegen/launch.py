@@ -1,4 +1,4 @@
-"""What a kernel's arguments stand for, whatever machine it runs on."""
+"""Kernel arguments, independent of the target."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RangeArg:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the elements of a constant lie in the array that is stored for it, which has so many: by their index."""
+    """Position of a constant's elements, by index, in its stored array of `elements`."""
 
     elements: int
     at: Callable[[Sequence[Any]], Any]
@@ -36,11 +36,11 @@ class Places:
 
 @dataclass(frozen=True)
 class PackedArg:
-    """A constant in a layout of its own: `arrange(data)` gives the array to store; `key` identifies the layout.
+    """A constant in a kernel-specific layout: `arrange(data)` gives the array to store; `key` identifies the layout.
 
-    places: for kernels that read it otherwise; None where these cannot. of: the constant whose data is arranged, where
-    that is another one, which has the same elements. shape: of the array, which has the constant's dtype; None where
-    only `arrange` tells.
+    `places`: element positions for kernels that read it elementwise; None where these cannot. `of`: the constant whose
+    data is arranged, if that is another one with the same elements. `shape`: of the array, which has the constant's
+    dtype; None where only `arrange` tells.
     """
 
     value: str
@@ -58,8 +58,8 @@ class PackedArg:
 
 @dataclass(frozen=True)
 class TemporaryArg:
-    """Memory that lives from one launch of a group to the next; `name` is unique within the group. reads: the launch
-    does not write it.
+    """Memory that lives across the launches of a group; `name` is unique within the group. `reads`: the launch does not
+    write it.
     """
 
     name: str
@@ -83,9 +83,9 @@ class StatusArg:
 
 @dataclass(frozen=True)
 class CountersArg:
-    """`nbytes` of the launch's own memory: 0 when the model is loaded, and kept from one run to the next.
+    """`nbytes` of the launch's own memory: 0 when the model is loaded, and preserved between runs.
 
-    name: tells several of one launch apart. shared: all launches of the group have it together.
+    `name`: distinguishes several in one launch. `shared`: one for all launches of the group.
     """
 
     nbytes: int

@@ -1,4 +1,4 @@
-"""TIR that plug-ins bring: its buffer parameters become views of the pointers that launches pass."""
+"""TIR of plug-ins: its buffer parameters become views of the pointers that launches pass."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tilestitch.passes.plan.own_kernels import Temporary
 
 
 def pointer_kind(buffer: Any) -> PointerType:
-    """The type of a pointer to the elements of a buffer parameter."""
+    """Return the type of a pointer to the elements of a buffer parameter."""
     return PointerType(PrimType(str(buffer.ty.dtype)), "global")
 
 
 def buffers_of(owned: OwnedKernel, scalars: int) -> Sequence[Any]:
-    """The buffer parameters of a TIR kernel, one for each argument; so many scalars follow.
+    """Return the buffer parameters of a TIR kernel, one per argument; `scalars` scalars must follow.
 
     Raises KernelError, naming the plug-in, where they do not fit the arguments.
     """
@@ -47,7 +47,7 @@ def buffers_of(owned: OwnedKernel, scalars: int) -> Sequence[Any]:
 
 
 def function(params: Sequence[Any], head: Sequence[Any], body: Any, attrs: dict[str, Any]) -> Any:
-    """A kernel that executes the statements of `head`, then `body`."""
+    """Return a kernel that executes the statements of `head`, then `body`."""
     func = tirx.PrimFunc(list(params), tirx.SeqStmt([*head, body]))
     for key, value in {"s_tir": True, "tirx.noalias": True, **attrs}.items():
         func = func.with_attr(key, value)

@@ -1,4 +1,4 @@
-"""What kernels are compiled for, as the artifact records it."""
+"""Kernel parameters as the artifact records them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ Arranged = Callable[[PackedArg], Any]
 
 
 class Written:
-    """What the kernels of a group may write of the graph's values: its outputs, and results of its nodes that nothing
-    reads, which kernels compute all the same.
+    """Values of the graph that the kernels of a group may write: its outputs, and unused results of its nodes, which
+    kernels compute all the same.
     """
 
     def __init__(self, group: Group) -> None:
@@ -45,8 +45,8 @@ class Written:
 
 @dataclass(frozen=True)
 class Parameters:
-    """The parameters of the kernels of one plan. `values` are those of its graph by name; `arranged` gives the array
-    that is stored for a packed constant.
+    """The parameters of the kernels of one plan. `values` are those of its graph by name; `arranged` returns the stored
+    array of a packed constant.
     """
 
     values: Mapping[str, Value]
@@ -54,7 +54,9 @@ class Parameters:
     symbols: tuple[Symbol, ...] = ()
 
     def signature(self, group: Group, args: tuple[KernelArg, ...], extent: Mapping[str, Any]) -> KernelSignature:
-        """The signature of a kernel of `group`. A kernel that mentions a result of the group may write all of it."""
+        """Return the signature of a kernel of `group`. A kernel with a result of the group as an argument may write all
+        of it.
+        """
         written = Written(group)
         symbols = self.symbols if any(isinstance(arg, SizesArg) for arg in args) else ()
         return KernelSignature(tuple(self._parameter(arg, written) for arg in args), extent, symbols)

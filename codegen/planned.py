@@ -1,4 +1,4 @@
-"""What is emitted is what the plan says: launches of a group, as plans describe them."""
+"""Checks that the emitted launches of a group are those of the plan."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .parameters import Written
 
 
 def members(graph: Graph, group: Group) -> dict[str, Node]:
-    """The nodes of a group by name."""
+    """Return the nodes of a group by name."""
     return {name: graph.node(name) for name in group.nodes}
 
 
 def touched(graph: Graph, group: Group, args: Sequence[KernelArg], launch: Launch) -> Launch:
-    """The launch of a group with what its arguments stand for."""
+    """Return the launch of a group with the values of its arguments."""
     values = {v.name: v for n in members(graph, group).values() for v in (*n.inputs, *n.outputs)}
     written, over = Written(group), [arg.over if isinstance(arg, TensorMapArg) else arg for arg in args]
     names = list(dict.fromkeys(arg.value for arg in over if isinstance(arg, ValueArg | RangeArg)))

@@ -1,4 +1,4 @@
-"""Types of the graph IR as the artifact's program writes them."""
+"""Conversion of the graph IR's types to those of the artifact's program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOO_MANY = (
 
 
 class SymbolNames:
-    """Names for unknown dimensions: in a program equal symbols are equal sizes, and two unknown ones need not be."""
+    """Names for unknown dimensions: equal symbols of a program are equal sizes, while two unknown ones need not be."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -29,17 +29,17 @@ class SymbolNames:
 
 
 def runtime_size(size: Size) -> rt.Size:
-    """A size as programs write it: a number, or the text of an expression over the program's symbols."""
+    """Return a size in a program's form: a number, or the text of an expression over the program's symbols."""
     return str(size) if is_open(size) else size
 
 
 def runtime_symbols(graph: Graph) -> tuple[rt.Symbol, ...]:
-    """The symbols of a graph as its program has them."""
+    """Return the symbols of a graph in a program's form."""
     return tuple(rt.Symbol(s.name, 0 if s.or_empty else s.low, min(s.high, NO_LIMIT)) for s in graph.symbols)
 
 
 def runtime_checks(graph: Graph) -> tuple[rt.SizeCheck, ...]:
-    """What must hold of the symbols when the program is run."""
+    """Return the conditions on the symbols that a run must satisfy."""
     left = [claim for claim in graph.claims if is_open(claim.size)]
     return tuple(
         rt.SizeCheck(runtime_size(claim.size), "==", 0, claim.reason) if claim.exact
@@ -49,7 +49,7 @@ def runtime_checks(graph: Graph) -> tuple[rt.SizeCheck, ...]:
 
 
 def limits(sizes: Iterable[Size]) -> tuple[rt.SizeCheck, ...]:
-    """That these sizes are less than `INT32_ELEMENTS`; without those that are no larger than others."""
+    """Return checks that these sizes are less than `INT32_ELEMENTS`, without those implied by others."""
     kept: list[Size] = []
     for size in dict.fromkeys(sizes):
         if not any(_is_at_most(size, other) for other in kept):
@@ -62,7 +62,9 @@ def _is_at_most(size: Size, other: Size) -> bool:
 
 
 def runtime_type(type_: Type, symbols: SymbolNames) -> rt.ValueType:
-    """The runtime's counterpart of a graph type; the element type of an always absent optional does not matter."""
+    """Return the runtime's counterpart of a graph type; the element type of an always absent optional does not
+    matter.
+    """
     match type_:
         case TensorType(dtype, shape):
             return rt.TensorType(dtype, tuple(symbols.fresh() if d == UNKNOWN else _dimension(d) for d in shape))

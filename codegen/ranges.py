@@ -1,6 +1,6 @@
-"""Slices that are one range of bytes: a kernel gets the address where the range begins.
+"""Slices that are one contiguous range of bytes: a kernel gets the address where the range begins.
 
-So groups that compute the same on different ranges are one kernel, whatever the values are that the ranges lie in.
+So groups that compute the same on different ranges share one kernel, whichever values contain the ranges.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .launch import KernelArg, RangeArg, ValueArg
 
 @dataclass(frozen=True)
 class Ranged:
-    """A group that reads values of their own in place of ranges of values: `ranges` says by name what these are."""
+    """A group that reads separate values in place of ranges; `ranges` gives the range of each by name."""
 
     graph: Graph
     group: Group
     ranges: Mapping[str, RangeArg]
 
     def placed(self, launches: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The launches of the group with ranges for arguments."""
+        """Return the launches of the group with ranges as arguments."""
         return tuple(replace(launch, args=tuple(map(self._argument, launch.args))) for launch in launches)
 
     def _argument(self, arg: KernelArg) -> KernelArg:
@@ -34,8 +34,8 @@ class Ranged:
 
 
 def ranged(graph: Graph, group: Group) -> Ranged | None:
-    """The group with its slices that are ranges of what it reads taken apart; None if it has none, or if indices are
-    known to be in range by what computes them elsewhere, which a group on its own does not know.
+    """Return the group with contiguous slices of its inputs separated; None if it has none, or if indices are known to
+    be in range by nodes elsewhere, which a group by itself does not see.
     """
     nodes = [graph.node(name) for name in group.nodes]
     found = {node: RangeArg(node.inputs[0].name, *place) for node, place in byte_ranges(group, nodes).items()}
@@ -63,7 +63,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def _reading(group: Group, graph: Graph, names: Mapping[Node, str]) -> Group:
-    """The group, and its parts, with the inputs that the nodes of `graph` have."""
+    """Return the group, and its parts, with the inputs of the nodes of `graph`."""
     ranges = {node.name: name for node, name in names.items()}
 
     def inputs(nodes: Iterable[str], old: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
-"""Constants of one element that are arguments of a kernel, and not part of its code: those in which many groups differ
-that are equal otherwise, such as the scales and zero points of a quantised model's layers.
+"""One-element constants that are arguments of a kernel rather than part of its code: those in which many otherwise
+equal groups differ, such as the scales and zero points of a quantised model's layers.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.index_checks import checked
 
 ARITHMETIC = frozenset({"add", "div", "maximum", "minimum", "mul", "sub"})
-"""Operators of which every operand may be a constant or not."""
+"""Operators of which any operand may be a constant or not."""
 FEWEST_KERNELS = 4
-"""So many kernels that differ in constants only: compiling them costs more than reading the constants."""
+"""Least number of kernels that differ only in constants: from there on compiling them costs more than reading the
+constants.
+"""
 
 Key = Callable[[Graph, Group, frozenset[str]], object]
-"""What determines the kernels of a group, whatever the constants of these names are."""
+"""Function that returns what determines the kernels of a group, ignoring the constants of these names."""
 
 
 class ScalarArguments:
-    """Which constants of the groups of some graphs are arguments."""
+    """The constants of groups that are arguments."""
 
     def __init__(self, groups: Iterable[tuple[Graph, Group]], key: Key) -> None:
         families: dict[object, list[tuple[Graph, Group, Sequence[Value]]]] = {}
@@ -36,7 +38,7 @@ class ScalarArguments:
             self._choose(members)
 
     def apart(self, graph: Graph, group: Group) -> tuple[Graph, Group]:
-        """The group with inputs in place of the constants that are arguments, and its graph."""
+        """Return the group with inputs in place of the constants that are arguments, and its graph."""
         names = self._names.get((id(graph), group.name))
         if not names:
             return graph, group
@@ -50,7 +52,7 @@ class ScalarArguments:
             nodes, {(node, value): inputs[value] for node in nodes for value in node.inputs if value in inputs}
         )
         if checked(alone.nodes) != checked(nodes):
-            return graph, group  # by what computes indices elsewhere they are known to be in range
+            return graph, group  # nodes elsewhere show that indices are in range
         stages = tuple(tuple(_with_inputs(part, names) for part in stage) for stage in group.stages)
         return alone, replace(_with_inputs(group, names), stages=stages)
 
@@ -65,9 +67,9 @@ class ScalarArguments:
 
 
 def _scalars(graph: Graph, group: Group) -> list[Value]:
-    """Constants of one element that only arithmetic reads, in order of first use."""
+    """Return the one-element constants that only arithmetic reads, in order of first use."""
     if any(part.kind is GroupKind.ATTENTION for part in group.parts or (group,)):
-        return []  # what it does depends on constants: scales and masks
+        return []  # its code depends on constants: scales and masks
     nodes = [graph.node(name) for name in group.nodes]
     read = dict.fromkeys(v for node in nodes for v in node.inputs if v.data is not None and v.data.size == 1)
     other = {v for node in nodes if not _arithmetic(node) for v in node.inputs}
@@ -75,12 +77,14 @@ def _scalars(graph: Graph, group: Group) -> list[Value]:
 
 
 def _arithmetic(node: Node) -> bool:
-    """On integers a constant divisor is known not to be zero."""
+    """Return whether a node is arithmetic whose operands need not be constant; a constant integer divisor is known to
+    be nonzero.
+    """
     return node.op in ARITHMETIC and (node.op != "div" or node.output.dtype.startswith(("float", "bfloat")))
 
 
 def _with_inputs(group: Group, names: frozenset[str]) -> Group:
-    """The group with the constants of these names among its inputs."""
+    """Return the group with the constants of these names among its inputs."""
     moved = tuple(name for name in group.constants if name in names)
     constants = tuple(name for name in group.constants if name not in names)
     return replace(group, inputs=(*group.inputs, *moved), constants=constants)

@@ -1,4 +1,4 @@
-"""Groups whose kernels a plug-in brings: its kernels become launches of the backend."""
+"""Groups with kernels from a plug-in: its kernels become launches of the backend."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .launch import PackedArg
 
 
 class Schedule(Protocol):
-    """A plug-in that brings kernels of its own for some groups. `identity` says in messages whose it is."""
+    """A plug-in with kernels for some groups. `identity` names it in messages."""
 
     @property
     def name(self) -> str: ...
@@ -25,19 +25,21 @@ class Schedule(Protocol):
     def identity(self) -> object: ...
 
     def kernels(self, graph: Graph, group: Group, target: KernelTarget) -> tuple[OwnKernel, ...] | None:
-        """Kernels that write all outputs of `group`; None where tilestitch's own template does it."""
+        """Return the kernels that write all outputs of `group`; None to use tilestitch's own template."""
         ...
 
 
 @dataclass(frozen=True)
 class KernelsOfPlugins:
-    """The kernels that plug-ins bring for groups: those of the first schedule that has some."""
+    """The kernels of plug-ins for groups: those of the first schedule that has some."""
 
     schedules: Sequence[Schedule]
     target: KernelTarget
 
     def __call__(self, graph: Graph, group: Group) -> OwnKernels | None:
-        """Raises PluginFault for a schedule that fails, or whose kernels do not fit the group."""
+        """Return a plug-in's kernels for a group, or None. Raises PluginFault for a schedule that fails, or whose
+        kernels do not fit the group.
+        """
         if not self.schedules or not _has_elements(graph, group):
             return None
         for plugin in self.schedules:
@@ -48,7 +50,7 @@ class KernelsOfPlugins:
 
 
 def _has_elements(graph: Graph, group: Group) -> bool:
-    """Whether there is anything to compute."""
+    """Return whether there is anything to compute."""
     wanted = set(group.outputs)
     made = (v for name in group.nodes for v in graph.node(name).outputs)
     return any(v.tensor_type.num_elements for v in made if v.name in wanted)
@@ -58,8 +60,8 @@ def lower_with(
     kernels_of: KernelsOfPlugins, backend: Backend, graph: Graph, group: Group,
     packed: Mapping[str, PackedArg] | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The launches of a group by the kernels that a plug-in brings, else by the backend's templates, for which some
-    constants are `packed`.
+    """Return the launches of a group by a plug-in's kernels, else by the backend's templates, for which some constants
+    are `packed`.
     """
     own = kernels_of(graph, group)
     if own is None:

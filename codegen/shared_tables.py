@@ -1,5 +1,5 @@
-"""Tables that are the right operand of a matmul as well, as the word embedding of a language model often is: they are
-stored once, as the matmul has them, and kernels that gather rows read them there.
+"""Tables that are also the right operand of a matmul, as the word embedding of a language model often is: they are
+stored once, in the matmul's layout, and kernels that gather rows read that.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from .backend import AnyLaunch
 from .launch import PackedArg, Places, ValueArg
 
 LEAST_BYTES = 1 << 20
-"""Of a table: rows of a smaller one are read from caches, where it is faster to have them in one piece."""
+"""Least bytes of a table: rows of a smaller one are read from caches, where contiguous rows are faster."""
 
 Memory: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], str]
 
 
 def shared_tables(graph: Graph, plan: StitchPlan, launches: Iterable[AnyLaunch]) -> dict[str, PackedArg]:
-    """How tables, by name, are read from what one of the `launches` of a plan has packed.
+    """Return the packed layouts, from one of the `launches` of a plan, by which tables are read, by name.
 
-    Only such as all other readers gather rows of: otherwise they are stored as they are anyway.
+    Only of tables from which all other readers gather rows: others are stored unpacked anyway.
     """
     large = [(value, value.data) for value in graph.constants if value.data is not None]
     large = [(value, data) for value, data in large if data.nbytes >= LEAST_BYTES]
@@ -45,16 +45,16 @@ def shared_tables(graph: Graph, plan: StitchPlan, launches: Iterable[AnyLaunch])
 
 
 def read_plainly(tables: Collection[str], launches: Iterable[AnyLaunch]) -> set[str]:
-    """Those of the tables that a launch reads as they are."""
+    """Return the tables that some launch reads unpacked."""
     return {arg.value for launch in launches for arg in launch.args if isinstance(arg, ValueArg)} & set(tables)
 
 
 def _packed(arrays: Mapping[str, NDArray[Any]], launch: AnyLaunch) -> Iterator[tuple[Memory, PackedArg]]:
-    """Those of some matrices that a launch has packed, and their transposes, by where their elements were before."""
+    """Yield the matrices, and their transposes, that a launch has packed, by their memory."""
     for arg in launch.args:
         if isinstance(arg, PackedArg) and arg.places is not None and not arg.of and arg.value in arrays:
             data, places = arrays[arg.value], arg.places
-            # Positions in a table are computed in the integers that it needs, and must not need wider ones here.
+            # Positions in the packed table must not need wider integers than in the table.
             if (places.elements >= INT32_ELEMENTS) != (data.size >= INT32_ELEMENTS):
                 continue
             yield _memory(data), arg
@@ -70,7 +70,7 @@ def _memory(data: NDArray[Any]) -> Memory:
 
 
 def _may_share(node: Node, table: Value, native: Collection[str]) -> bool:
-    """Whether a kernel takes rows of `table` by what may be any indices, or multiplies by it."""
+    """Return whether a node gathers rows of `table` in a kernel, by indices that may be any, or multiplies by it."""
     if node.op == "gather":
         return node.name in native and node.attrs["axis"] == 0 and table not in node.inputs[1:]
     return kind_of(node.op) is Kind.CONTRACTION and table not in (*node.inputs[:1], *node.inputs[2:])

@@ -1,4 +1,4 @@
-"""Groups that compute the same on other values: the layers of a model repeat, and each is lowered once."""
+"""Groups that compute the same on different values: the layers of a model repeat, and each is lowered once."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Signature:
 
 
 class LoweredOnce:
-    """Lowers `groups` with `lower`; a group equal to an earlier one but for names, for the ranges of values that it
-    reads, and for constants that are arguments, gets that one's launches, renamed.
+    """Lowers `groups` with `lower`; a group that equals an earlier one except for names, ranges of values that it
+    reads, and constants that are arguments, gets the same launches, renamed.
 
-    ranges, scalars: whether such ranges and constants are told apart; a schedule of a plug-in sees groups as planned.
+    `ranges`, `scalars`: whether to separate such ranges and constants; a plug-in's schedule sees groups as planned.
     Launches are dataclasses with the fields `args` and `origins`.
     """
 
@@ -61,7 +61,7 @@ class LoweredOnce:
 
 
 def signature(graph: Graph, group: Group, scalars: frozenset[str] = frozenset()) -> Signature:
-    """The signature of a group of `graph`, whatever the constants called `scalars` are."""
+    """Return the signature of a group of `graph`, ignoring the values of the constants `scalars`."""
     number: dict[str, int] = {}
 
     def place(name: str) -> int:
@@ -70,13 +70,13 @@ def signature(graph: Graph, group: Group, scalars: frozenset[str] = frozenset())
     nodes = [graph.node(name) for name in group.nodes]
     parts: list[object] = [group.kind.value, group.tie, group.schedule]
     if symbols_among(nodes):
-        parts.append(graph.symbols)  # kernels find each by its place
+        parts.append(graph.symbols)  # kernels find each by its position
     if group.kind is GroupKind.ATTENTION:
-        # Kernels leave out keys that masks hide from every query, also masks that other kernels make.
+        # Kernels skip keys that masks hide from every query, also masks that other kernels compute.
         parts += _band(graph, group, place)
     masked = any(part.kind is GroupKind.ATTENTION for part in group.parts or (group,))
     seen = {name for node in nodes for name in (_integers(node) if masked else _indices(node))}
-    # What computes indices may say that they are in range: then nothing looks at them.
+    # The producer of indices may show that they are in range: then they are not checked.
     pending = {node.name: tuple(check.column for check in checks) for node, checks in pending_checks(nodes).items()}
     for node in nodes:
         attrs = tuple((key, _frozen(value)) for key, value in sorted(node.attrs.items()))
@@ -112,8 +112,8 @@ def _integers(node: Node) -> Iterator[str]:
 
 
 def _constant(value: Value, seen: Collection[str]) -> object:
-    """Constants become part of the code if they are small; kernels may use what others are if they are among `seen`:
-    of indices, that they are in range, and of masks, what they hide.
+    """Return what of a constant determines kernels. Small ones become part of the code; of those in `seen`, kernels may
+    use the values: indices are in range, masks hide keys.
     """
     data = value.data
     if data is None:

@@ -1,4 +1,4 @@
-"""The artifact's tensors: constants as they are, and in the layouts that kernels want."""
+"""The artifact's tensors: constants unchanged, and in the layouts of kernels."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from tilestitch.runtime.safetensors import Tensor, TensorOnDemand
 from .launch import PackedArg
 
 MOST_BYTES_KEPT = 1 << 20
-"""Of a packed constant: a larger one is packed when it is written, so that memory never holds all of them."""
+"""Largest packed constant to keep: a larger one is packed when it is written, so that memory never holds all of
+them.
+"""
 
 
 @dataclass
 class TensorTable:
-    """The artifact's tensors by name; equal data is stored once, whatever it is called."""
+    """The artifact's tensors by name; equal data is stored once, whatever its names."""
 
     arrays: dict[str, Tensor] = field(default_factory=dict)
     _by_digest: dict[str, str] = field(default_factory=dict)
@@ -30,13 +32,13 @@ class TensorTable:
         return self._store(hint, digest(array), lambda: array)
 
     def packed(self, value: Value, arg: PackedArg) -> str:
-        """Store a constant in the layout that its kernel wants, once for equal data and layout."""
+        """Store a constant in its kernel's layout, once for equal data and layout; returns the name."""
         key = id(value), arg.key
         if key not in self._packed:
             data = value.data
             assert data is not None
             name = self._store(f"{value.name}.packed", f"{digest(data)}:{arg.key}", lambda: _arranged(data, arg))
-            self._packed[key] = value, name  # the value is kept, so that its id stays its own
+            self._packed[key] = value, name  # keeps the value alive, so that its id is not reused
         return self._packed[key][1]
 
     def _store(self, hint: str, key: str, make: Callable[[], Tensor]) -> str:

@@ -1,8 +1,8 @@
 """Lowering passes that TVM lacks: variables become local memory, sums become ramps.
 
-TVM's analyzer remembers what a variable stands for and puts that in its place wherever it simplifies an index. With
-shared subexpressions this takes time exponential in their depth (a minute for two calls of `exp`). Through a load from
-local memory it does not look, and LLVM turns such memory into registers again.
+TVM's analyzer substitutes the definition of a variable wherever it simplifies an index. With shared subexpressions this
+takes time exponential in their depth (a minute for two calls of `exp`). It does not see through loads from local
+memory, which LLVM turns into registers again.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tvm.ir import Call, PrimType
 from tilestitch.codegen.compute.dtypes import DATA_VARIABLE, HIDDEN, hidden_operand, is_hidden
 
 VARIABLE = "tilestitch_variable"
-"""Calls of this name stand for their operand until `show_variables` takes them away."""
+"""Name of calls that stand for their operand until `show_variables` removes them."""
 _FLOORS = (tirx.FloorDiv, tirx.FloorMod)
 _DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
 
 def variables_to_memory(func: Any) -> Any:
-    """`func` with vectors, and scalars named `DATA_VARIABLE`, in local buffers of their own.
+    """Return `func` with vectors, and scalars named `DATA_VARIABLE`, in local buffers.
 
     Other scalars are loop bounds and the like, which TVM's passes must see through.
     """
@@ -43,9 +43,9 @@ def variables_to_memory(func: Any) -> Any:
 
 
 def hide(func: Any) -> Any:
-    """`func` with the scalars named `DATA_VARIABLE` as results of calls, which TVM's analyzer takes for unknown.
+    """Return `func` with the scalars named `DATA_VARIABLE` as results of calls, which are opaque to TVM's analyzer.
 
-    For code generators of text: other than local memory, the calls are gone again after `show`.
+    For code generators of text: unlike local memory, the calls disappear after `show`.
     """
 
     def rewrite(bind: Any, mutator: Any) -> Any:
@@ -59,7 +59,7 @@ def hide(func: Any) -> Any:
 
 
 def show(func: Any) -> Any:
-    """`func` without the calls of `hide` and of `dtypes.opaque`."""
+    """Return `func` without the calls of `hide` and of `dtypes.opaque`."""
 
     def rewrite(call: Any) -> Any:
         return hidden_operand(call) if is_hidden(call) else call
@@ -68,12 +68,12 @@ def show(func: Any) -> Any:
 
 
 def hide_variables(func: Any) -> Any:
-    """`func` with what elements stand for as operands of calls, and what scalars stand for, too, if one of them divides
-    by what only a run knows.
+    """Return `func` with the definitions of elements as operands of calls, and those of scalars, too, if one of them
+    divides by a run-time value.
 
-    TVM's analyzer puts scalars in place at each index in whose reach they are: it spends seconds on such quotients, and
-    simplifies nothing by them. Quotients of places that go backwards are operands, too: of (-1 - x) // 3 it makes x //
-    -3 - 1, which is less where 3 does not divide x.
+    TVM's analyzer substitutes scalars at each index in their scope: it spends seconds on such quotients without
+    simplifying anything. Quotients of backward positions are operands, too: it turns (-1 - x) // 3 into x // -3 - 1,
+    which is smaller where 3 does not divide x.
     """
     func = func.with_body(tvm_ffi.structural_map(func.body, [(kind, _hidden_backwards) for kind in _FLOORS]))
     scalars = _divides_by_open(func.body)
@@ -89,21 +89,23 @@ def hide_variables(func: Any) -> Any:
 
 
 def _hidden_backwards(division: Any) -> Any:
-    """A scalar quotient or remainder by a constant as the operand of a call, where something is subtracted before."""
+    """Return a scalar quotient or remainder by a constant as the operand of a call if its dividend has a
+    subtraction.
+    """
     if _lanes(division.ty) != 1 or not isinstance(division.b, tirx.IntImm) or not _goes_backwards(division.a):
         return division
     return tirx.call_extern(str(division.ty.dtype), VARIABLE, division)
 
 
 def _goes_backwards(expr: Any) -> bool:
-    """Whether what is not known is subtracted in a sum."""
+    """Return whether a non-constant is subtracted in a sum."""
     if isinstance(expr, tirx.Add):
         return _goes_backwards(expr.a) or _goes_backwards(expr.b)
     return isinstance(expr, tirx.Sub) and (not isinstance(expr.b, tirx.IntImm) or _goes_backwards(expr.a))
 
 
 def show_variables(func: Any) -> Any:
-    """`func` without the calls of `hide_variables`."""
+    """Return `func` without the calls of `hide_variables`."""
 
     def rewrite(call: Any) -> Any:
         return hidden_operand(call) if is_hidden(call, VARIABLE) else call
@@ -112,7 +114,7 @@ def show_variables(func: Any) -> Any:
 
 
 def _divides_by_open(body: Any) -> bool:
-    """Whether a scalar is a quotient or a remainder of a divisor that is no constant."""
+    """Return whether a scalar is a quotient or a remainder by a non-constant divisor."""
     found = False
 
     def look(bind: Any) -> Any:
@@ -136,16 +138,16 @@ def _is_data(var: Any) -> bool:
 
 
 def _lanes(type_: Any) -> int:
-    """Elements of a vector, 1 for a scalar, 0 for what is no number."""
+    """Return the elements of a vector, 1 for a scalar, 0 for other types."""
     if not isinstance(type_, PrimType):
         return 0
     return int(str(type_.dtype).partition("x")[2] or 1)
 
 
 def ramps(func: Any) -> Any:
-    """`func` with indices `broadcast(a) + ramp(b)`, which flattening of buffers makes, as `ramp(a + b)`.
+    """Return `func` with indices `broadcast(a) + ramp(b)`, which flattening of buffers produces, as `ramp(a + b)`.
 
-    LLVM code generation takes a ramp for consecutive memory, and any other vector for a gather.
+    LLVM code generation recognises only a ramp as consecutive memory; any other vector becomes a gather.
     """
 
     def rewrite(add: Any) -> Any:

@@ -1,7 +1,7 @@
-"""TVM, imported without PyTorch, which it would import first where that is installed.
+"""Import of TVM without PyTorch, which it would import first if it is installed.
 
-PyTorch takes two to four seconds of every process that compiles, and code generation has no use for it. TVM wants it
-first for the sake of symbols that clashed on Windows; there it stays so.
+PyTorch takes two to four seconds of every compiling process, and code generation does not use it. TVM imports it first
+because of symbols that clashed on Windows, where it still does.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from types import ModuleType
 
 
 def import_tvm() -> None:
-    """Imports TVM, if it is installed and neither it nor PyTorch has been imported. PyTorch can be imported afterwards
-    as before, and by other threads meanwhile.
+    """Import TVM, if it is installed and neither it nor PyTorch has been imported. PyTorch can be imported afterwards,
+    and by other threads meanwhile.
     """
     if sys.platform == "win32" or sys.modules.keys() & {"torch", "tvm", "tvm_ffi"}:
         return
     if importlib.util.find_spec("tvm") is None:
         return
-    # TVM is prepared for the error of a missing PyTorch; its own are raised again by whatever needs TVM.
+    # TVM handles a missing PyTorch; its own import errors are raised again by the next import of it.
     with _hidden("torch"), contextlib.suppress(ImportError, OSError):
         importlib.import_module("tvm")
 
 
 @contextlib.contextmanager
 def _hidden(package: str) -> Iterator[None]:
-    """Within the block, this thread finds no such package."""
+    """Hide a package from this thread within the block."""
     finder = _Missing(package, get_ident())
     sys.meta_path.insert(0, finder)
     try:
@@ -41,7 +41,7 @@ def _hidden(package: str) -> Iterator[None]:
 
 
 class _Missing:
-    """Asked before all other finders."""
+    """Import finder that is asked first and hides the package."""
 
     def __init__(self, package: str, thread: int) -> None:
         self.package, self.thread = package, thread

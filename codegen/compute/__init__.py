@@ -1,1 +1,1 @@
-"""Primitives as TIR expressions: what an element of a value is, at given indices."""
+"""Primitives as TIR expressions for an element of a value at given indices."""

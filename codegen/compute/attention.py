@@ -1,4 +1,4 @@
-"""What lies between the two GEMMs of attention, element by element, for kernels of any target.
+"""Element-wise work between the two GEMMs of attention, for kernels of any target.
 
 Values there hold [heads, queries, keys] in row-major order; kernels count them as [batch, rows, keys], where the rows
 of a batch element may be those of several heads.
@@ -23,7 +23,7 @@ from .indexing import unravel
 
 @dataclass(frozen=True)
 class Between:
-    """Scores and weights of an attention group. rows: of a batch element; acc_dtype: of sums and statistics."""
+    """Scores and weights of an attention group. `rows`: of a batch element; `acc_dtype`: of sums and statistics."""
 
     roles: Roles
     rows: int
@@ -41,7 +41,7 @@ class Between:
         return self.roles.anchor.inputs[0]
 
     def index(self, shape: tuple[int, ...], batch: Expr, row: Expr, key: Expr) -> tuple[Expr, ...]:
-        """Where a value of `shape`, which holds [heads, queries, keys], has an element."""
+        """Return the index of an element in a value of `shape`, which holds [heads, queries, keys]."""
         keys, queries = self.softmax.keys, self.softmax.queries
         if shape[-1] == keys and self.rows == queries and len(shape) > 1 and shape[-2] == queries:
             return (*unravel(batch, shape[:-2]), 0 if queries == 1 else row, 0 if keys == 1 else key)
@@ -63,17 +63,17 @@ class Between:
         return is_weighed(self.roles)
 
     def score(self, evaluator: Evaluator, batch: Expr, row: Expr, key: Expr, dot: Expr) -> Expr:
-        """The score whose dot product of query and key is given. To be called in a scope of its own."""
+        """Return the score for the dot product of query and key. To be called in a scope of its own."""
         source, scores = self.softmax.matmul.output, self.softmax.scores
         evaluator.sources[source] = lambda _: as_dtype(dot, compute_dtype(source.dtype))
         return as_dtype(evaluator.value(scores, self.index(scores.shape, batch, row, key)), self.acc_dtype)
 
     def weight(self, evaluator: Evaluator, batch: Expr, row: Expr, key: Expr, exponential: Expr) -> Expr:
-        """What multiplies a value, but for the division by the row's sum. To be called in a scope of its own."""
+        """Return the factor of a value, before the division by the row's sum. To be called in a scope of its own."""
         return self._weighed(evaluator, batch, row, key, exponential, T.bool(False), T.bool(False))
 
     def flawed(self, evaluator: Evaluator, batch: Expr, row: Expr, total: Expr) -> Expr:
-        """What the weights of a row become whose sum of exponentials is NaN or 0: NaN or, where mended, zero."""
+        """Return the weights of a row whose sum of exponentials is NaN or 0: NaN, or zero if the graph masks it so."""
         dead = evaluator.bind(tirx.EQ(total, immediate(0.0, self.acc_dtype)))
         nan = immediate(math.nan, self.acc_dtype)
         return self._weighed(evaluator, batch, row, 0, nan, T.bool(True), dead)
@@ -90,5 +90,5 @@ class Between:
 
 
 def as_dtype(value: Expr, dtype: str) -> Expr:
-    """`value` cast to `dtype` if it is of another."""
+    """Return `value`, cast to `dtype` if it has another."""
     return value if dtype_of(value) == dtype else T.cast(value, dtype)

@@ -1,5 +1,5 @@
-"""Boxes of NonMaxSuppression: their corners, and whether two share too much. In the order of the operations, and so in
-the last bit, as the reference computes them.
+"""Boxes of NonMaxSuppression: their corners, and whether two overlap too much; bit-exact to the reference, by the same
+order of operations.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ SIDES = 4
 
 
 def corners(boxes: Any, number: Expr, centers: bool) -> list[Expr]:
-    """Of box `number` of a flat buffer [N * SIDES]: both ends along two axes, the lower ones first, and the area."""
+    """Return both ends along two axes, the lower ones first, and the area, for box `number` of a flat buffer [N *
+    SIDES].
+    """
     a, b, c, d = (named(boxes[number * SIDES + side]) for side in range(SIDES))
     if centers:
         half = T.float32(0.5)
@@ -28,7 +30,7 @@ def corners(boxes: Any, number: Expr, centers: bool) -> list[Expr]:
 
 
 def share_too_much(box: Sequence[Expr], other: Sequence[Expr], overlap: Expr) -> Expr:
-    """Whether the intersection over the union of two boxes, as `corners` gives them, is larger than `overlap`."""
+    """Return whether the intersection over the union of two boxes, from `corners`, exceeds `overlap`."""
     low_a, low_b, high_a, high_b, area = box
     zero = T.float32(0)
     along = named(T.max(T.min(high_a, other[2]) - T.max(low_a, other[0]), zero))

@@ -1,4 +1,4 @@
-"""How elements lie in memory, and in which dtype kernels compute with them.
+"""Storage dtypes of elements, and the dtypes in which kernels compute with them.
 
 bool is stored as bytes 0 and 1, bfloat16 as the upper half of a float32; half floats and those of 8 bits are computed
 in float32 and rounded to nearest-even where they are stored.
@@ -23,54 +23,54 @@ Expr = Any
 """A TIR expression or a Python number. TVM builds expressions by overloaded operators, which mypy cannot follow."""
 
 Bind = Callable[[Expr], Expr]
-"""Gives an expression a name, so that it is computed once."""
+"""Function that binds an expression to a variable, so that it is computed once."""
 
 DATA_VARIABLE = "data"
-"""The name of variables that hold elements, as opposed to loop bounds."""
+"""Name of variables that hold elements, as opposed to loop bounds."""
 
 
 def named(expr: Expr) -> Expr:
-    """A variable that holds an element. What it is must not change when memory that `expr` reads is written later:
-    TVM's passes look through other variables; see `codegen.variables`.
+    """Return a variable that holds an element. Its value must not change when memory that `expr` reads is written
+    later: TVM's passes substitute other variables; see `codegen.variables`.
     """
     return T.bind(expr, var=tirx.Var(DATA_VARIABLE, expr.ty))
 
 
 HIDDEN = "tilestitch_hidden"
-"""Calls of this name stand for their operand until `codegen.variables.show` takes them away."""
+"""Name of calls that stand for their operand until `codegen.variables.show` removes them."""
 
 
 def literal(number: Any, dtype: str) -> Expr:
-    """The element `number` of dtype `dtype`, as `immediate` gives it, but hidden from TVM's arithmetic.
+    """Return the element `number` of dtype `dtype`, as `immediate` gives it, but hidden from TVM's arithmetic.
 
-    TVM folds where an expression is built: x * 0.0 to 0.0 whatever x is, 0.0 / x likewise, x + 0.0 to x; and it refuses
-    integers that overflow when both operands are constants. The compilers that get the finished text or LLVM code fold
-    as IEEE 754 and two's complement say.
+    TVM folds expressions as they are built: x * 0.0 to 0.0 for any x, 0.0 / x likewise, x + 0.0 to x; and it refuses
+    constant integer arithmetic that overflows. The compilers of the generated text or LLVM code fold by IEEE 754 and
+    two's complement.
     """
     return opaque(immediate(number, dtype))
 
 
 def opaque(expr: Expr) -> Expr:
-    """An element that TVM folds into nothing: a constant as a call that is taken away at last; any other as it is."""
+    """Return an element that TVM does not fold: a constant as a call that is removed in the end; others unchanged."""
     if not isinstance(expr, (tirx.IntImm, tirx.FloatImm)) or dtype_of(expr) == "bool":
         return expr
     return tirx.call_pure_extern(dtype_of(expr), HIDDEN, expr)
 
 
 def revealed(expr: Expr) -> Expr:
-    """The constant that `opaque` hides, or `expr` itself."""
+    """Return the constant that `opaque` hides, or `expr` itself."""
     return hidden_operand(expr) if is_hidden(expr) else expr
 
 
 def is_hidden(expr: Expr, name: str = HIDDEN) -> bool:
-    """Whether an expression is a call of `name`, which stands for its operand."""
+    """Return whether an expression is a call of `name`, which stands for its operand."""
     if getattr(getattr(expr, "op", None), "name", "") not in ("tirx.call_extern", "tirx.call_pure_extern"):
         return False
     return isinstance(expr.args[0], StringImm) and expr.args[0].value == name
 
 
 def hidden_operand(call: Expr) -> Expr:
-    """What a call that `is_hidden` stands for."""
+    """Return the operand of a call that `is_hidden`."""
     return call.args[1]
 
 
@@ -97,12 +97,12 @@ _STORAGE = {"bool": "uint8", "bfloat16": "uint16", **dict.fromkeys(SMALL, "uint8
 
 
 def storage_dtype(dtype: str) -> str:
-    """The dtype of the TIR buffer that holds values of `dtype`."""
+    """Return the dtype of the TIR buffer for values of `dtype`."""
     return _STORAGE.get(dtype, dtype)
 
 
 def from_storage(element: Expr, dtype: str) -> Expr:
-    """An element as read from a buffer of `storage_dtype(dtype)`, in `compute_dtype(dtype)`."""
+    """Return an element as read from a buffer of `storage_dtype(dtype)`, in `compute_dtype(dtype)`."""
     if dtype == "bool":
         return tirx.NE(element, T.uint8(0))
     if dtype == "bfloat16":
@@ -113,7 +113,7 @@ def from_storage(element: Expr, dtype: str) -> Expr:
 
 
 def to_storage(value: Expr, dtype: str) -> Expr:
-    """What to store into a buffer of `storage_dtype(dtype)` for a value in `compute_dtype(dtype)`."""
+    """Return what to store into a buffer of `storage_dtype(dtype)` for a value in `compute_dtype(dtype)`."""
     if dtype == "bool":
         return T.cast(value, "uint8")
     if dtype == "float16":
@@ -125,14 +125,14 @@ def to_storage(value: Expr, dtype: str) -> Expr:
 
 def _small_bits(value: Expr, dtype: str) -> Expr:
     known = revealed(value)
-    if isinstance(known, tirx.FloatImm):  # C has no address of a constant to reinterpret
+    if isinstance(known, tirx.FloatImm):  # C cannot take the address of a constant to reinterpret it
         return T.uint8(int(np.float32(known.value).astype(to_numpy_dtype(dtype)).view(np.uint8)))
     return float8.to_bits(value, dtype)
 
 
 def _bfloat16_bits(value: Expr) -> Expr:
     known = revealed(value)
-    if isinstance(known, tirx.FloatImm):  # finite; C has no address of a constant to reinterpret
+    if isinstance(known, tirx.FloatImm):  # finite; C cannot take the address of a constant to reinterpret it
         whole = int(np.float32(known.value).view(np.uint32))
         return T.uint16((whole + 0x7FFF + (whole >> 16 & 1)) >> 16)
     bits = T.reinterpret("uint32", value)
@@ -143,22 +143,22 @@ def _bfloat16_bits(value: Expr) -> Expr:
 
 
 def round_half(value: Expr, dtype: str) -> Expr:
-    """`value` as a reader sees it after it was stored as `dtype`; itself for all but floats below float32."""
+    """Return `value` after a round trip through storage as `dtype`; unchanged except for floats below float32."""
     return from_storage(to_storage(value, dtype), dtype) if dtype in HALVES or dtype in SMALL else value
 
 
 def not_equal(a: Expr, b: Expr) -> Expr:
-    """a != b, true if either is NaN. TVM's own NE of floats is false then."""
+    """Return a != b, true if either is NaN, unlike TVM's own NE of floats."""
     return tirx.Not(tirx.EQ(a, b))
 
 
 def is_nan(x: Expr) -> Expr:
-    """Whether a float is NaN."""
+    """Return whether a float is NaN."""
     return not_equal(x, x)
 
 
 def immediate(number: Any, dtype: str) -> Expr:
-    """The constant `number` (a numpy or Python scalar) in `compute_dtype(dtype)`."""
+    """Return the constant `number` (a numpy or Python scalar) in `compute_dtype(dtype)`."""
     compute = compute_dtype(dtype)
     if compute == "bool":
         return T.bool(bool(number))
@@ -168,7 +168,7 @@ def immediate(number: Any, dtype: str) -> Expr:
 
 
 def _float_immediate(number: float, dtype: str) -> Expr:
-    # TIR's printer and simplifier are at home with finite numbers only.
+    # TIR's printer and simplifier handle finite numbers only.
     if number != number:
         bits = 0x7FC00000 if dtype == "float32" else 0x7FF8000000000000
         return T.reinterpret(dtype, _integer_immediate(bits, "uint32" if dtype == "float32" else "uint64"))
@@ -188,10 +188,10 @@ def _integer_immediate(number: int, dtype: str) -> Expr:
 
 
 def dtype_of(value: Expr) -> str:
-    """The scalar dtype of a TIR expression."""
+    """Return the scalar dtype of a TIR expression."""
     return str(value.ty.dtype)
 
 
 def storage_bits(dtype: str) -> int:
-    """Width in bits of an element in memory."""
+    """Return the width in bits of an element in memory."""
     return int("".join(c for c in storage_dtype(dtype) if c.isdigit()))

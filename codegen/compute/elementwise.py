@@ -1,8 +1,8 @@
 """Element-wise primitives: operand expressions to a result expression.
 
 Operands and results are in `compute_dtype` of their values. A function takes the node, its operands and `bind`, which
-names an expression that is used more than once. Signed arithmetic goes through unsigned integers: it wraps, and LLVM is
-given no licence to assume that it does not.
+names an expression that is used more than once. Signed arithmetic goes through unsigned integers, so that it wraps, and
+LLVM cannot assume that it does not.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .tables import looked_up
 
 @dataclass(frozen=True)
 class Operation:
-    """What a rule gets: the node, its operands as expressions, `bind`."""
+    """Arguments of a rule: the node, its operands as expressions, `bind`."""
 
     node: Node
     operands: Sequence[Expr]
@@ -47,7 +47,7 @@ class Operation:
 
     @property
     def dtype(self) -> str:
-        """dtype of the (first) operand as the graph says."""
+        """The dtype of the (first) operand in the graph."""
         return self.node.inputs[0].dtype
 
     @property
@@ -65,14 +65,14 @@ Rule = Callable[[Operation], Expr]
 
 
 def _wrapping(dtype: str, function: Callable[..., Expr], *operands: Expr) -> Expr:
-    """`function` of integers modulo 2**bits."""
+    """Return `function` of integers modulo 2**bits."""
     if dtype_kind(dtype) != "int":
         return function(*operands)
     return T.cast(function(*(_unsigned(o, f"u{dtype}") for o in operands)), dtype)
 
 
 def _unsigned(x: Expr, dtype: str) -> Expr:
-    """The bits of an integer as `dtype`. TVM refuses to convert a negative constant."""
+    """Return the bits of an integer as `dtype`. TVM refuses to convert a negative constant."""
     known = _constant_integer(x)
     return T.cast(x, dtype) if known is None else literal(known % (1 << storage_bits(dtype)), dtype)
 
@@ -82,7 +82,7 @@ def _arithmetic(function: Callable[[Expr, Expr], Expr]) -> Rule:
 
 
 def _exact(op: Operation) -> list[Expr]:
-    """Operands rounded to their dtype, for operators that jump where their operand changes a little."""
+    """Return operands rounded to their dtype, for operators that are discontinuous."""
     return [op.bind(round_half(x, op.dtype)) for x in op.operands]
 
 
@@ -95,12 +95,12 @@ def _jumping_map(function: Callable[[Expr], Expr]) -> Rule:
 
 
 def is_rounded(op: Operation) -> bool:
-    """Whether the compiler must not make one instruction of this product and a sum."""
+    """Return whether the compiler must not fuse this product with a sum."""
     return is_float(op.dtype) and bool(op.node.attrs.get("rounded"))
 
 
 def product(a: Expr, b: Expr) -> Expr:
-    """Of two floats, rounded before it is added to: LLVM makes one instruction of both otherwise."""
+    """Return the product of two floats, rounded: otherwise LLVM contracts it with a following addition."""
     return T.call_llvm_pure_intrin(dtype_of(a), "llvm.arithmetic.fence", a * b)
 
 
@@ -112,7 +112,7 @@ def _mul(op: Operation) -> Expr:
 
 
 def _negate_unsigned(u: Expr) -> Expr:
-    # TVM takes 0 - u of unsigned numbers for an error.
+    # TVM treats 0 - u of unsigned numbers as an error.
     return T.bitwise_not(u) + tirx.IntImm(dtype_of(u), 1)
 
 
@@ -141,12 +141,12 @@ def _sign(op: Operation) -> Expr:
 
 
 def _libm(name: str) -> Callable[[Expr], Expr]:
-    """A function that LLVM knows as an intrinsic; it calls libm for each lane."""
+    """Return a function that is an LLVM intrinsic, which calls libm for each lane."""
     return lambda x: T.call_llvm_pure_intrin(dtype_of(x), f"llvm.{name}", x)
 
 
 def _transcendental(name: str) -> Rule:
-    """The polynomial where there is one for the dtype, else LLVM's intrinsic."""
+    """Return the polynomial if there is one for the dtype, else LLVM's intrinsic."""
     single = _POLYNOMIALS_32.get(name)
     double = _POLYNOMIALS_64.get(name)
 
@@ -162,7 +162,7 @@ def _transcendental(name: str) -> Rule:
 
 
 def _through_float64(function: Callable[[Expr, Bind], Expr]) -> Rule:
-    """A formula in float64, also for float32 operands."""
+    """Return a formula in float64, also for float32 operands."""
 
     def rule(op: Operation) -> Expr:
         (x,) = op.operands
@@ -231,7 +231,9 @@ def _cast(op: Operation) -> Expr:
 
 
 def convert(x: Expr, source: str, target: str, bind: Bind) -> Expr:
-    """`x` of dtype `source` as dtype `target`, both in compute form. Out-of-range floats give some integer, no trap."""
+    """Return `x` of dtype `source` as dtype `target`, both in compute form. Out-of-range floats give some integer, no
+    trap.
+    """
     if source == target:
         return x
     to = compute_dtype(target)
@@ -240,7 +242,7 @@ def convert(x: Expr, source: str, target: str, bind: Bind) -> Expr:
     if source == "bool":
         return tirx.Select(x, immediate(1, target), immediate(0, target))
     if is_float(source) and dtype_kind(target) in ("int", "uint"):
-        # As C compilers do, and numpy with them: through a wider signed integer, then modulo 2**bits.
+        # As C compilers and numpy do: through a wider signed integer, then modulo 2**bits.
         wide = {"int64": "int64", "uint64": "uint64", "uint32": "int64"}.get(target, "int32")
         integer = _to_uint64(x, bind) if wide == "uint64" else T.cast(x, wide)
         return integer if wide == to else T.cast(integer, to)
@@ -251,7 +253,7 @@ def convert(x: Expr, source: str, target: str, bind: Bind) -> Expr:
 
 
 def _to_uint64(x: Expr, bind: Bind) -> Expr:
-    """Negative numbers wrap; those of 2**63 and more keep their value."""
+    """Return a float as uint64. Negative numbers wrap; those from 2**63 on keep their value."""
     limit = immediate(float(1 << 63), "float64" if dtype_of(x) == "float64" else "float32")
     big = bind(T.cast(T.cast(x - limit, "int64"), "uint64"))
     top = immediate(1 << 63, "uint64")
@@ -279,7 +281,7 @@ def _constant_integer(x: Expr) -> int | None:
 
 
 def _integer_division(op: Operation, whole: Callable[[Expr, Expr], Expr], by_minus_one: Callable[[Expr], Expr]) -> Expr:
-    """`whole(x, y)` with 0 for y = 0 and `by_minus_one(x)` for y = -1, where the hardware would trap."""
+    """Return `whole(x, y)`, but 0 for y = 0 and `by_minus_one(x)` for y = -1, where the hardware would trap."""
     x, y = op.operands
     known = _constant_integer(y)
     if known is not None and known not in (0, -1):
@@ -355,7 +357,7 @@ def _small_power(op: Operation, exponent: int) -> Expr:
 
 
 def _root_or_inverse(op: Operation, exponent: float) -> Expr:
-    """x**-1, x**0.5 or x**-0.5. Unlike the square root, the power of -0.0 is 0.0 and that of -inf is inf."""
+    """Return x**-1, x**0.5 or x**-0.5. Unlike the square root, the power of -0.0 is 0.0 and that of -inf is inf."""
     x = op.operands[0]
     if exponent != -1:
         infinite = tirx.EQ(x, op.constant(float("-inf")))
@@ -365,7 +367,7 @@ def _root_or_inverse(op: Operation, exponent: float) -> Expr:
 
 
 def _integer_power(op: Operation, base: Expr, exponent: Expr, exponent_dtype: str) -> Expr:
-    """Square and multiply, modulo 2**bits. Exponents that are no integers go through float64, like numpy's."""
+    """Return an integer power by squaring, modulo 2**bits. Non-integer exponents go through float64, as in numpy."""
     bind = op.bind
     if is_float(exponent_dtype):
         wide = bind(T.cast(base, "float64"))
@@ -388,7 +390,7 @@ def _integer_power(op: Operation, base: Expr, exponent: Expr, exponent_dtype: st
 
 
 def _negative_power(base: Expr, power: Expr, op: Operation, zero: Expr, one: Expr) -> Expr:
-    """1 / base**|e| towards zero: only 1 and -1 have a result other than 0."""
+    """Return 1 / base**|e| rounded towards zero: nonzero only for bases 1 and -1."""
     odd = tirx.NE(T.bitwise_and(power, immediate(1, "int64")), immediate(0, "int64"))
     minus_one = tirx.Select(odd, T.bitwise_not(zero), one) if dtype_kind(op.dtype) == "int" else zero
     is_minus_one = tirx.EQ(base, op.constant(-1)) if dtype_kind(op.dtype) == "int" else T.bool(False)
@@ -396,8 +398,8 @@ def _negative_power(base: Expr, power: Expr, op: Operation, zero: Expr, one: Exp
 
 
 def extreme(a: Expr, b: Expr, dtype: str, largest: bool) -> Expr:
-    """The larger or smaller of two; NaN if either is NaN. Both are used several times: bind them first."""
-    chosen = tirx.Select(a < b if largest else b < a, b, a)  # a when it is NaN
+    """Return the maximum or minimum of two; NaN if either is NaN. Both are used several times: bind them first."""
+    chosen = tirx.Select(a < b if largest else b < a, b, a)  # a if it is NaN
     if not is_float(dtype) or isinstance(revealed(b), tirx.FloatImm):
         return chosen
     if isinstance(revealed(a), tirx.FloatImm):
@@ -406,7 +408,7 @@ def extreme(a: Expr, b: Expr, dtype: str, largest: bool) -> Expr:
 
 
 def between(x: Expr, low: int | Expr, high: int | Expr, bind: Bind) -> Expr:
-    """A float32, and no NaN, or what is nearest to it from `low` to `high`, of int32."""
+    """Return a float32 that is not NaN clamped to int32 `low` to `high`."""
 
     def limit(number: int | Expr) -> Expr:
         return immediate(float(number), "float32") if isinstance(number, int) else bind(T.cast(number, "float32"))

@@ -1,4 +1,4 @@
-"""Pull: the TIR expression of any value of a group at given indices, by recursion over its nodes."""
+"""Pull-style evaluation: the TIR expression of any value of a group at given indices, by recursion over its nodes."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ from .indexing import Index, broadcast_index, pull_view
 from .requantised import is_kept, rounded_by_addition
 
 Source = Callable[[Sequence[Expr]], Any]
-"""Gives an element of a value at an index, in the value's compute dtype; None if the value must be computed instead."""
+"""Reader of an element of a value at an index, in the value's compute dtype; None if the value must be computed
+instead.
+"""
 
 _ATOMS = (tirx.Var, tirx.IntImm, tirx.FloatImm)
 
 
 class Evaluator:
-    """Expressions of values inside one kernel; statements that name them go to the innermost open IRBuilder frame.
+    """Builder of expressions of values inside one kernel; bindings go to the innermost open IRBuilder frame.
 
-    `sources` says how to read values that are not computed here: inputs, results of reductions and contractions, rows
-    in the workspace. Constants of one element become literals. An expression named in one loop must not be used in
-    another: enter a `scope` for every loop or branch. `rules` are those of the element-wise primitives: a target with
-    elementary functions of its own puts them there.
+    `sources` reads values that are not computed here: inputs, results of reductions and contractions, rows in the
+    workspace. Constants of one element become literals. An expression bound in one loop must not be used in another:
+    enter a `scope` for every loop or branch. `rules` are those of the element-wise primitives: a target may replace
+    elementary functions.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class Evaluator:
 
     @contextmanager
     def scope(self, *ranges: tuple[Expr, int | Expr, int | Expr]) -> Iterator[None]:
-        """What is named inside is forgotten at the end. `ranges`: (variable, first, end) of loop variables."""
+        """Open a scope at whose end bindings are forgotten. `ranges`: (variable, first, end) of loop variables."""
         for variable, first, end in ranges:
             self.assume(variable, first, end)
         self._memo.append({})
@@ -60,18 +62,18 @@ class Evaluator:
             self._memo.pop()
 
     def assume(self, variable: Expr, first: int | Expr, end: int | Expr) -> None:
-        """Let index simplification know that `variable` lies in [first, end)."""
+        """Tell index simplification that `variable` lies in [first, end)."""
         self.analyzer.bind(variable, Range(first, end))
 
     def simplify(self, expr: Expr) -> Expr:
-        """An index expression (never a float) made simpler by what is assumed."""
+        """Return an index expression (never a float) simplified by the assumptions."""
         return expr if isinstance(expr, int) else self.analyzer.simplify(expr)
 
     def cut(self, position: Expr, limit: int) -> None:
-        """Called where an expression depends on `position < limit`; for dry runs, which collect such places."""
+        """Note that an expression depends on `position < limit`; for dry runs, which collect such positions."""
 
     def bind(self, expr: Expr) -> Expr:
-        """A variable that holds `expr`; `expr` itself if it is trivial."""
+        """Return a variable that holds `expr`; `expr` itself if it is trivial."""
         if isinstance(expr, (int, *_ATOMS)) or is_hidden(expr):
             return expr
         if dtype_of(expr) == "bool":
@@ -80,7 +82,9 @@ class Evaluator:
         return named(expr)
 
     def value(self, value: Value, index: Sequence[Expr]) -> Expr:
-        """`value` at `index`, in its compute dtype. KernelError if it depends on something that cannot be pulled."""
+        """Return `value` at `index`, in its compute dtype. KernelError if it depends on a value that cannot be
+        pulled.
+        """
         index = tuple(index)
         known = self._known(value, index)
         if known is not None:
@@ -93,7 +97,7 @@ class Evaluator:
         return next((memo[key] for memo in reversed(self._memo) if key in memo), None)
 
     def once(self, key: object, make: Callable[[], Expr]) -> Expr:
-        """What `make` gives, or gave when it was called for the same key in this scope or one around it."""
+        """Return the result of `make`, memoised by key within this scope and outer ones."""
         known = next((memo[key] for memo in reversed(self._memo) if key in memo), None)
         if known is None:
             known = self._memo[-1][key] = make()
@@ -105,7 +109,9 @@ class Evaluator:
         return result
 
     def _operands_first(self, value: Value, index: Index) -> None:
-        """Compute what `value` reads through element-wise operators and views, bottom up: groups may nest deeply."""
+        """Compute the operands of `value` through element-wise operators and views, bottom up without recursion: groups
+        may nest deeply.
+        """
         stack = [(operand, True) for operand in self._operands(value, index)]
         while stack:
             (operand, at), fresh = stack.pop()
@@ -118,7 +124,7 @@ class Evaluator:
             stack.extend((inner, True) for inner in self._operands(operand, at))
 
     def _operands(self, value: Value, index: Index) -> list[tuple[Value, Index]]:
-        """What is read, and where, to compute an element of `value`; nothing if it is not known beforehand."""
+        """Return the operands, with indices, for an element of `value`; none if they are not known beforehand."""
         node = value.producer
         if value in self.sources or value.data is not None or node is None:
             return []
@@ -162,16 +168,18 @@ class Evaluator:
         raise KernelError(f"{node.op} cannot be evaluated element by element inside a kernel", node.origins)
 
     def _rounded_between(self, kept: KeptFloat, index: Index) -> Expr:
-        """A rounded float32, and no NaN, kept in a range. A product is multiplied and rounded by one instruction."""
+        """Return a rounded float32, not NaN, clamped to a range. A product is multiplied and rounded in one
+        instruction.
+        """
         low, high = (self._less_zero(limit, kept.zero, index) for limit in (kept.low, kept.high))
         product = self._rounded_product(kept.rounded)
         if product is not None:
             return rounded_by_addition(self.value(product, index), low, high, self.bind)
-        whole = self.value(kept.rounded, index) + literal(0.0, "float32")  # integers have no zero below 0
+        whole = self.value(kept.rounded, index) + literal(0.0, "float32")  # integers have no negative zero
         return elementwise.between(self.bind(whole), low, high, self.bind)
 
     def _less_zero(self, limit: Value, zero: Value | None, index: Index) -> int | Expr:
-        """A limit of integers, less their zero point: a number, where no argument of the kernel gives either."""
+        """Return an integer limit minus its zero point, as a number where neither is a kernel argument."""
         numbers = [v.data for v in (limit, zero) if v is not None]
         if all(data is not None for data in numbers):
             first, *rest = (int(data.reshape(())) for data in numbers if data is not None)
@@ -180,21 +188,21 @@ class Evaluator:
         return self.bind(first - rest[0]) if rest else first
 
     def _rounded_product(self, rounded: Value) -> Value | None:
-        """The product that is rounded, if only for this."""
+        """Return the product that is rounded, if it has no other use."""
         if rounded in self.sources or rounded.producer is None or len(rounded.uses) > 1:
             return None
         x = rounded.producer.inputs[0]
         return x if x not in self.sources and x.producer is not None and x.producer.op == "mul" else None
 
     def _kept_as_float(self, node: Node) -> KeptFloat | None:
-        """What is kept as a float instead of the only result of `node`, where no integers on the way lie in memory."""
+        """Return how the only result of `node` is kept as a float, if no integers in between are in memory."""
         kept = kept_float(node.output) if node.op == "cast" and is_kept(node.output) else None
         if kept is None or any(v in self.sources for v in (*kept.between, kept.rounded)):
             return None
         return kept
 
     def _element(self, expr: Expr) -> Expr:
-        """An element for others to compute with: named, and nothing that TVM could fold."""
+        """Return an element for further computation: bound, and opaque to TVM's folding."""
         return self.bind(opaque(expr))
 
 

@@ -1,4 +1,4 @@
-"""Run-time indices that are out of range: how kernels find them, and what is said of them."""
+"""Run-time indices out of range: how kernels detect them, and their messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def fault_message(node: Node) -> str:
 
 
 def is_out_of_range(check: IndexCheck, number: Expr, evaluator: Evaluator) -> Expr:
-    """Whether index number `number` is wrong."""
+    """Return whether index number `number` is out of range."""
     shape = check.indices.shape
     index = unravel(number, shape) if check.column is None else (*unravel(number, shape[:-1]), check.column)
     value = evaluator.bind(T.cast(evaluator.value(check.indices, index), "int64"))

@@ -1,6 +1,6 @@
-"""Floats of 8 bits, e4m3fn and e5m2, made of float32 and made float32 by arithmetic on bits, on every target alike.
+"""8-bit floats, e4m3fn and e5m2, converted from and to float32 by bit arithmetic, alike on every target.
 
-e4m3fn has no infinities: what is beyond its range is NaN. Rounding is to the nearest, ties to even.
+e4m3fn has no infinities: out of range is NaN. Rounding is to nearest, ties to even.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from tvm.script.ir_builder import tirx as T
 
 Expr = Any
 MANTISSA, BIAS = 23, 127
-"""Of float32."""
+"""Mantissa bits and exponent bias of float32."""
 INFINITY = 0x7F800000
-"""The bits of float32's."""
+"""Bits of float32's infinity."""
 
 
 @dataclass(frozen=True)
 class Small:
-    """mantissa: its bits. bias: of the exponent. largest: the bits of the largest finite number; limit: that number.
-    beyond: the bits of what is larger; nan: those of NaN.
+    """An 8-bit float format. `mantissa`: its bits. `bias`: of the exponent. `largest`: the bits of the largest finite
+    number; `limit`: that number. `beyond`: the bits of larger numbers; `nan`: those of NaN.
     """
 
     mantissa: int
@@ -44,13 +44,13 @@ SMALL: Mapping[str, Small] = {
 
 
 def clamped(value: Expr, dtype: str) -> Expr:
-    """A float32 within the finite numbers of `dtype`, infinities too; NaN stays."""
+    """Return a float32 clamped to the finite range of `dtype`, infinities too; NaN stays."""
     limit = tirx.FloatImm("float32", SMALL[dtype].limit)
     return tirx.Select(value > limit, limit, tirx.Select(value < -limit, -limit, value))
 
 
 def to_bits(value: Expr, dtype: str) -> Expr:
-    """The uint8 that is nearest to a float32."""
+    """Return the uint8 that is nearest to a float32."""
     small = SMALL[dtype]
     bits = T.reinterpret("uint32", value)
     size = T.bitwise_and(bits, T.uint32(0x7FFFFFFF))
@@ -58,7 +58,7 @@ def to_bits(value: Expr, dtype: str) -> Expr:
     odd = T.bitwise_and(T.shift_right(size, T.uint32(small.shift)), T.uint32(1))
     normal = T.shift_right(size + odd + T.uint32((1 << (small.shift - 1)) - 1), T.uint32(small.shift))
     normal = normal - T.uint32((BIAS - small.bias) << small.mantissa)
-    # The sum with a number whose last bit is that of the subnormal ones is rounded to these.
+    # Adding a number whose last bit is that of the subnormal ones rounds to these.
     unit = (BIAS + 1 - small.bias + small.shift) << MANTISSA
     sum_ = T.reinterpret("float32", size) + T.reinterpret("float32", T.uint32(unit))
     subnormal = T.reinterpret("uint32", sum_) - T.uint32(unit)
@@ -70,7 +70,7 @@ def to_bits(value: Expr, dtype: str) -> Expr:
 
 
 def from_bits(bits: Expr, dtype: str) -> Expr:
-    """The float32 that a uint8 stands for."""
+    """Return the float32 value of a uint8."""
     small = SMALL[dtype]
     wide = T.cast(bits, "uint32")
     size = T.bitwise_and(wide, T.uint32(0x7F))

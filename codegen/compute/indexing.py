@@ -35,7 +35,7 @@ __all__ = [
 
 
 def ravel(index: Sequence[Expr], shape: Sequence[int]) -> Expr:
-    """Row-major position of an index."""
+    """Return the row-major position of an index."""
     entries: list[tuple[Expr, int]] = []
     for i, size in zip(index, shape, strict=True):
         entry, extent = i, size
@@ -49,11 +49,12 @@ def ravel(index: Sequence[Expr], shape: Sequence[int]) -> Expr:
 
 
 def _dividend(quotient: Expr, remainder: Expr, size: Size) -> Expr | None:
-    """What was divided by `size` to give both, the quotient perhaps reduced to a remainder itself; None if nothing was.
+    """Return the dividend x of quotient x // size and remainder x % size, the quotient possibly reduced to a remainder
+    itself; None if there is none.
 
-    The simplifier knows that x // 28 * 28 + x % 28 is x. But it reduces what is divided for a remainder only, (x + 32)
-    % 28 to (x + 4) % 28, and then does not see any more that both belong together. Nor where it took a multiple out of
-    what is divided: n * 28 - 1 - x, the places of an open size backwards.
+    The simplifier knows that x // 28 * 28 + x % 28 is x. But it reduces the dividend of a remainder only, (x + 32) % 28
+    to (x + 4) % 28, and then misses that both belong together; likewise where it factored a multiple out of the
+    dividend: n * 28 - 1 - x, backward positions of an open size.
     """
     if isinstance(quotient, tirx.Add):
         for divided, taken in ((quotient.a, quotient.b), (quotient.b, quotient.a)):
@@ -94,7 +95,7 @@ def _is_size(expr: Expr, size: Size) -> bool:
 
 
 def _factors(expr: Expr) -> tuple[int, list[Expr]]:
-    """What is multiplied in an expression: a number, and what is none. The simplifier leaves them in any order."""
+    """Return the constant factor of an expression, and the others, which the simplifier leaves in any order."""
     if isinstance(expr, tirx.IntImm):
         return int(expr.value), []
     if not isinstance(expr, tirx.Mul):
@@ -104,18 +105,18 @@ def _factors(expr: Expr) -> tuple[int, list[Expr]]:
 
 
 def reshape_index(index: Sequence[Expr], source: Sequence[int], target: Sequence[int], simplify: Simplify) -> Index:
-    """As `compiler.ir.indexing.reshape_index`."""
+    """Map an index as `compiler.ir.indexing.reshape_index` does."""
     return indexing.reshape_index(index, source, target, simplify, ravel)
 
 
 def forward_index(view: Node, index: Sequence[Expr], simplify: Simplify = indexing.same) -> Index:
-    """As `compiler.ir.indexing.forward_index`."""
+    """Map an index as `compiler.ir.indexing.forward_index` does."""
     return indexing.forward_index(view, index, simplify, ravel)
 
 
 def pull_view(view: Node, index: Sequence[Expr], simplify: Simplify) -> Index:
-    """As `compiler.ir.indexing.pull_view`. A slice that has no elements in some runs may be asked for one all the same,
-    by a concat, which does not use it: it gets one that there is in the operand.
+    """Map an index as `compiler.ir.indexing.pull_view` does. A concat may ask for an element of an empty slice, which
+    it does not use: it gets a valid one of the operand.
     """
     pulled = indexing.pull_view(view, index, simplify, ravel)
     if view.op != "slice":
@@ -125,7 +126,7 @@ def pull_view(view: Node, index: Sequence[Expr], simplify: Simplify) -> Index:
 
 
 def _inside(i: Expr, place: Expr, size: Size, extent: Size, simplify: Simplify) -> Expr:
-    """The place along an axis that a slice shows at `i`, moved into [0, extent) unless `i` is surely below `size`."""
+    """Return the operand's position of a slice at `i`, clamped to [0, extent) unless `i` is surely below `size`."""
     if not is_open(size) or not may_be_0(size):
         return place
     is_size = isinstance(i, int) or is_open(i)
@@ -140,5 +141,5 @@ def _inside(i: Expr, place: Expr, size: Size, extent: Size, simplify: Simplify) 
 def domain_indices(
     outputs: Sequence[Value], extents: Sequence[int], index: Sequence[Expr], simplify: Simplify
 ) -> list[Index]:
-    """The index of each output, all of which have as many elements, at a point of the iteration space."""
+    """Return the index of each output, which have equal numbers of elements, at a point of the iteration space."""
     return [reshape_index(index, extents, output.shape, simplify) for output in outputs]

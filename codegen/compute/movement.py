@@ -1,7 +1,7 @@
 """Injective data movement: which element of which operand, by the indices of the result.
 
-No rule reads outside its operands, whatever run-time indices say: those are clamped. That they are in range is checked
-apart (`index_checks`), so that reading needs no branch.
+No rule reads outside its operands, whatever the run-time indices: those are clamped. Whether they are in range is
+checked separately (`index_checks`), so that reading needs no branch.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Read = Callable[[Value, Sequence[Expr]], Expr]
 
 @dataclass(frozen=True)
 class Access:
-    """What a rule gets: the node, the index in its result, and how to read, name and simplify.
+    """Arguments of a rule: the node, the index in its result, and functions to read, bind and simplify.
 
-    `cut(position, limit)` tells that below `limit` something else is read than from there on. `once(key, make)` gives
-    what was made for this key before, where that is still in scope.
+    `cut(position, limit)` notes that different memory is read below `limit` and from there on. `once(key, make)`
+    memoises by key within the scope.
     """
 
     node: Node
@@ -47,7 +47,7 @@ class Access:
     once: Callable[[object, Callable[[], Expr]], Expr]
 
     def is_inside(self, i: Expr, size: int) -> bool:
-        """Whether `i` is known to lie in [0, size)."""
+        """Return whether `i` is known to lie in [0, size)."""
         if isinstance(i, int):
             return 0 <= i < size
         return _known(self.simplify(tirx.all(i >= 0, i < size))) is True
@@ -57,14 +57,14 @@ Rule = Callable[[Access], Expr]
 
 
 def choose(condition: Expr, a: Expr, b: Expr, dtype: str) -> Expr:
-    """Select that also works on bools."""
+    """Select, also for bools."""
     if dtype == "bool":
         return tirx.Or(tirx.And(condition, a), tirx.And(tirx.Not(condition), b))
     return tirx.Select(condition, a, b)
 
 
 def clamp(i: Expr, size: int) -> Expr:
-    """`i` moved into [0, size)."""
+    """Return `i` clamped to [0, size)."""
     if isinstance(i, int) and not is_open(size):
         return min(max(i, 0), size - 1)
     dtype = "int64" if isinstance(i, int) else str(i.ty.dtype)
@@ -72,7 +72,7 @@ def clamp(i: Expr, size: int) -> Expr:
 
 
 def _known(condition: Expr) -> bool | None:
-    """The truth of a condition that is known while kernels are generated."""
+    """Return the truth of a condition that is decided at code generation, else None."""
     if isinstance(condition, bool):
         return condition
     return bool(condition.value) if isinstance(condition, tirx.IntImm) else None
@@ -90,9 +90,8 @@ def _concat(access: Access) -> Expr:
 
 
 def _place(access: Access, axis: int, sizes: Sequence[Size], first: Size = 0) -> Expr:
-    """The place along an axis of a result that is put together from these sizes, after `first` others. Where one of
-    them may be 0, or it is open on which side of one a number or a size lies, that is an expression of the kernel: only
-    a run knows what lies there.
+    """Return the position along an axis of a concatenation of these sizes, after `first` others. Where a size may be 0,
+    or its order to a number or size is open, it is a run-time expression.
     """
     i = access.index[axis]
     if not (isinstance(i, int) or is_open(i)):
@@ -103,12 +102,14 @@ def _place(access: Access, axis: int, sizes: Sequence[Size], first: Size = 0) ->
 
 
 def _is_decided(i: Size, border: Size) -> bool:
-    """Whether a place is certainly before a border, or certainly not."""
+    """Return whether a position is certainly before a border, or certainly not."""
     return surely(lambda: i < border) or surely(lambda: i >= border)
 
 
 def _pick(access: Access, parts: list[tuple[int, Value]], position: Expr, axis: int) -> Expr:
-    """The element from the part that holds `position`; halving keeps the chain of selects short."""
+    """Return the element from the part that contains `position`, by bisection, which keeps the chain of selects
+    short.
+    """
     if len(parts) == 1:
         start, operand = parts[0]
         local = access.simplify(position - start)
@@ -140,7 +141,9 @@ def _pad(access: Access) -> Expr:
 
 
 def _one_place(access: Access, i: Expr) -> Expr:
-    """A variable for an index that was mirrored or wrapped before: what it is made of would double with each pad."""
+    """Return a variable for an index that was mirrored or wrapped before: substituted, it would double with each
+    pad.
+    """
     if isinstance(i, int):
         return i
     bends: list[Expr] = []
@@ -156,7 +159,7 @@ def _mirrored(i: Expr, before: int, size: int, mode: str) -> Expr:
         return 0
     period = size if mode == "wrap" else largest(1, 2 * (size - 1))
     if is_open(size):
-        position = position + before * period  # quotients by open sizes are of natural numbers
+        position = position + before * period  # quotients by open sizes must have non-negative dividends
     position = position % period
     if mode == "wrap":
         return position
@@ -199,7 +202,7 @@ def _iota(access: Access) -> Expr:
 
 
 def _sizes(access: Access) -> Expr:
-    """The size at the index; one after the other is asked for where that is known only at run time."""
+    """Return the size at the index; by a chain of selects where the index is known only at run time."""
     attrs = access.node.attrs
     position = access.simplify(ravel(access.index, attrs["shape"]))
     values = [_size(value, attrs["dtype"]) for value in attrs["values"]]
@@ -216,10 +219,10 @@ def _size(value: Size | bool, dtype: str) -> Expr:
 
 
 def _wrapped(access: Access, raw: Expr, check: IndexCheck) -> Expr:
-    """An index as a position in [0, size): negative ones count from the end, others are clamped, where that is not
-    known to change nothing.
+    """Return an index as a position in [0, size): negative ones count from the end, others are clamped, unless that is
+    known to have no effect.
 
-    Made once for all that read there, so that neighbours can be seen to be neighbours.
+    Computed once for all reads there, so that adjacent reads can be recognised.
     """
     raw, size = revealed(raw), check.size
     raw = access.bind(raw if bounds_of(size)[1] < INT32_ELEMENTS else T.cast(raw, "int64"))
@@ -235,13 +238,13 @@ def _wrapped(access: Access, raw: Expr, check: IndexCheck) -> Expr:
 
 
 def _position(access: Access, at: Sequence[Expr]) -> Expr:
-    """The position that the only index at a place says."""
+    """Return the position given by the only index at `at`."""
     (check,) = index_checks(access.node)
     return _wrapped(access, access.read(check.indices, at), check)
 
 
 def _empty(access: Access, sizes: Sequence[int]) -> Expr | None:
-    """What to show where run-time indices address nothing at all; None if there is something."""
+    """Return the result where run-time indices address an empty operand; None if it is not empty."""
     return immediate(0, access.node.output.dtype) if 0 in sizes else None
 
 

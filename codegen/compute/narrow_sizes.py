@@ -1,4 +1,4 @@
-"""Expressions over the values of symbols inside of kernels: in 64 bits, or in 32 where nothing in them is larger."""
+"""Expressions over symbols' values inside kernels: in 64 bits, or in 32 if no intermediate value is larger."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tilestitch.passes.plan.access.positions import BEYOND
 from .dtypes import Expr
 
 Read = Mapping[Symbol, Expr]
-"""The variable that has the value of each symbol."""
+"""The variable with the value of each symbol."""
 INT32 = 2**31
 
 
 def in_int64(size: Integer, read: Read) -> Expr:
-    """The value of a size; the variables are int64."""
+    """Return the value of a size; the variables are int64."""
     return _Lowering(read, "int64").sum(size)
 
 
@@ -37,7 +37,7 @@ def in_int64(size: Integer, read: Read) -> Expr:
 class NarrowSizes:
     """Sizes over int32 variables, in a kernel where each of `counts` is less than `INT32_ELEMENTS`.
 
-    present: symbols that are not 0 where the kernel is launched.
+    `present`: symbols that are nonzero whenever the kernel is launched.
     """
 
     read: Read
@@ -46,7 +46,7 @@ class NarrowSizes:
     _fitting: dict[Integer, bool] = field(default_factory=dict)
 
     def lowered(self, size: Integer) -> Expr:
-        """The value of a size: int32 where it certainly is, int64 elsewhere."""
+        """Return the value of a size: int32 where it certainly is, int64 elsewhere."""
         if not self.fits(size):
             return self._wide(size)
         if all(map(self.fits, _steps(size))):
@@ -57,7 +57,7 @@ class NarrowSizes:
         return in_int64(size, {symbol: T.cast(value, "int64") for symbol, value in self.read.items()})
 
     def fits(self, size: Integer) -> bool:
-        """Whether a size certainly is an int32: its range is, or it is no larger than a count."""
+        """Return whether a size certainly fits an int32: by its range, or as at most a count."""
         if size not in self._fitting:
             self._fitting[size] = self._fits(size)
         return self._fitting[size]
@@ -73,7 +73,7 @@ class NarrowSizes:
         return any(_is_at_most(self._perhaps_0(one), most) for one in (size, _undivided(size)))
 
     def _perhaps_0(self, size: Integer) -> Integer:
-        """The size over ranges that begin with 0 where a symbol may be that: proofs leave it out elsewhere."""
+        """Return the size over ranges that include 0 for symbols that may be 0, which proofs ignore otherwise."""
         empty = [s for s in symbols_of(size) if s.or_empty and s not in self.present]
         return over(size, {s.name: replace(s, low=0) for s in empty}) if empty else size
 
@@ -83,7 +83,7 @@ def _is_at_most(size: Integer, most: Integer) -> bool:
 
 
 def _undivided(size: Integer) -> Integer:
-    """What is no less than a size: how many parts of a number cover something is no more than there is of it."""
+    """Return an upper bound of a size without quotients: the number of parts is at most what they cover."""
     if not isinstance(size, Polynomial):
         return size
     total: Integer = 0
@@ -97,7 +97,7 @@ def _undivided(size: Integer) -> Integer:
 
 
 def _covered(atom: Symbol | Quotient | Extreme) -> Integer:
-    """Of `(x + 63) // 64`, x."""
+    """Return x for `(x + 63) // 64`."""
     itself = Polynomial({(atom,): 1})
     if not isinstance(atom, Quotient) or not isinstance(atom.divisor, int) or not isinstance(atom.dividend, Polynomial):
         return itself
@@ -106,7 +106,7 @@ def _covered(atom: Symbol | Quotient | Extreme) -> Integer:
 
 
 def _steps(size: Integer) -> Iterable[Integer]:
-    """All that is computed on the way to a size."""
+    """Yield all intermediate results of a size."""
     if not isinstance(size, Polynomial):
         yield size
         return
@@ -127,7 +127,7 @@ def _steps(size: Integer) -> Iterable[Integer]:
 
 @dataclass(frozen=True)
 class _Lowering:
-    """Arithmetic of one dtype, as `_steps` has it."""
+    """Arithmetic in one dtype, in the order of `_steps`."""
 
     read: Read
     dtype: str
@@ -151,7 +151,7 @@ class _Lowering:
                 return tirx.truncdiv(dividend, divisor)
             if isinstance(atom.divisor, int):
                 return tirx.floordiv(dividend, divisor)
-            # Floor quotients of variables are taken for those of natural numbers in the end.
+            # Floor quotients of variables are later taken to have non-negative dividends.
             return tirx.truncdiv(tirx.Select(dividend < 0, dividend - divisor + 1, dividend), divisor)
         first, second = map(self.sum, atom.operands)
         return T.max(first, second) if atom.name == "max" else T.min(first, second)

@@ -1,4 +1,4 @@
-"""Rows as dictionaries order them: by the first element that differs."""
+"""Lexicographic order of rows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .dtypes import Expr, from_storage, is_nan, named
 
 
 def comes_first(rows: Any, dtype: str, starts: tuple[Expr, Expr], length: Expr) -> tuple[Expr, Expr]:
-    """Whether the row that begins at the first of two places comes before the other one, and whether they are equal.
-    NaN is above all numbers, and like any other NaN.
+    """Return whether the row at the first of two positions precedes the other one, and whether they are equal. NaN is
+    above all numbers, and equal to NaN.
     """
     differs = T.alloc_buffer((1,), "int32", scope="local")
     place = T.alloc_buffer((1,), str(length.ty.dtype), scope="local")

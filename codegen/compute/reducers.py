@@ -1,4 +1,4 @@
-"""What reductions do with one element after the other, and how partial results are joined."""
+"""Reduction steps, and the combination of partial results."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ ARG_REDUCTIONS = ("arg_max", "arg_min")
 
 
 def accumulator_dtype(dtype: str) -> str:
-    """What an accumulator of elements of `dtype` is kept in; bools as bytes."""
+    """Return the dtype of an accumulator for elements of `dtype`; bytes for bools."""
     return "uint8" if dtype == "bool" else compute_dtype(dtype)
 
 
 def reducer_of(op: str) -> str:
-    """sum, prod, max, min or and of `reduce_*`; the extreme that `arg_*` looks for."""
+    """Return sum, prod, max, min or and of `reduce_*`; max or min of `arg_*`."""
     return op.removeprefix("reduce_").removeprefix("arg_")
 
 
 def identity(reducer: str, dtype: str) -> Expr:
-    """The accumulator before the first element."""
+    """Return the accumulator before the first element."""
     if dtype == "bool":
         return tirx.IntImm("uint8", 1 if reducer in ("prod", "min") else 0)
     if reducer in ("sum", "prod"):
@@ -42,7 +42,7 @@ def identity(reducer: str, dtype: str) -> Expr:
 
 
 def combine(reducer: str, dtype: str, a: Expr, b: Expr) -> Expr:
-    """Joins two accumulators (or an accumulator and an element), scalars or vectors. Bind both first."""
+    """Combine two accumulators (or an accumulator and an element), scalars or vectors. Bind both first."""
     if dtype == "bool":
         return T.min(a, b) if reducer in ("prod", "min") else T.max(a, b)
     if reducer in ("max", "min"):
@@ -58,7 +58,7 @@ def combine(reducer: str, dtype: str, a: Expr, b: Expr) -> Expr:
 
 
 def to_accumulator(value: Expr, dtype: str, exact: bool = False) -> Expr:
-    """An element as accumulators hold it. `exact`: rounded to its dtype, so that elements that become equal tie."""
+    """Return an element in accumulator form. `exact`: rounded to its dtype, so that elements that become equal tie."""
     if dtype == "bool":
         return T.cast(value, "uint8")
     return round_half(value, dtype) if exact else value
@@ -69,7 +69,7 @@ def from_accumulator(value: Expr, dtype: str) -> Expr:
 
 
 def fold_lanes(reducer: str, dtype: str, accumulator: object, vectors: int, lanes: int, bind: Bind) -> Expr:
-    """One accumulator of the `vectors * lanes` in a local buffer, joined in halves."""
+    """Combine the `vectors * lanes` accumulators in a local buffer to one, in halves."""
     if lanes == 1:
         result = bind(accumulator[0])  # type: ignore[index]
         for i in range(1, vectors):
@@ -89,7 +89,7 @@ def fold_lanes(reducer: str, dtype: str, accumulator: object, vectors: int, lane
 
 
 def is_better(reducer: str, dtype: str, value: Expr, best: Expr, last: bool) -> Expr:
-    """Whether `value`, which comes later, takes the place of `best`; NaN beats all numbers, `last` settles ties."""
+    """Return whether `value`, which comes later, replaces `best`; NaN beats all numbers, `last` decides ties."""
     beats = value > best if reducer == "max" else value < best
     if last:
         beats = tirx.Or(beats, tirx.EQ(value, best))

@@ -1,4 +1,4 @@
-"""Bins of RoiAlign: where samples of a region lie along an axis of an image, and the weights of their neighbours."""
+"""Bins of RoiAlign: sample positions of a region along an axis of an image, and the weights of their neighbours."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from .sizes import integer
 CORNERS = 4
 Product = Callable[[Expr, Expr], Expr]
 Neighbours = list[tuple[Expr, Expr]]
-"""Place and weight of the two neighbours of a sample along an axis."""
+"""Position and weight of the two neighbours of a sample along an axis."""
 
 
 def sides_of(node: Node) -> tuple[Size, Size, Size]:
-    """Height, width and channels of the images of a roi_align node."""
+    """Return height, width and channels of the images of a roi_align node."""
     first, second, third = node.inputs[0].shape[1:]
     return (first, second, third) if node.attrs["layout"] == "NXC" else (second, third, first)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Bins of `width` from `start` on, of so many samples each, in an image of so many elements. product: multiplies,
-    and rounds, so that all targets have the same samples.
+    """Bins of `width` from `start` on, with this number of samples each, along an image axis of `size`. `product`: a
+    rounded multiplication, so that all targets have the same samples.
     """
 
     start: Expr
@@ -41,9 +41,10 @@ class Axis:
 
     @staticmethod
     def of(node: Node, regions: Any, region: Expr, side: int, product: Product) -> Axis:
-        """Of a region of a roi_align node in a flat buffer [R * CORNERS]; side: 0 for its columns, 1 for its rows.
+        """Return the axis for a region of a roi_align node in a flat buffer [R * CORNERS]; `side`: 0 for its columns, 1
+        for its rows.
 
-        Nothing is sampled of images without elements.
+        Empty images have no samples.
         """
         attrs, x = node.attrs, node.inputs[0]
         bins, ratio = attrs["size"][1 - side], attrs["ratio"]
@@ -57,8 +58,8 @@ class Axis:
         return Axis(start, width, T.bind(some), sides_of(node)[1 - side], product)
 
     def neighbours(self, number: Expr, sample: Expr) -> Neighbours:
-        """Of a sample of bin `number`. More than an element outside of the image it counts as 0, nearer to it, it is
-        moved to its border.
+        """Return the neighbours of a sample of bin `number`. More than one element outside the image it counts as 0;
+        nearer, it is moved to the border.
         """
         size, half = named(T.cast(integer(self.size, "int64"), "float32")), T.float32(0.5)
         before = named(self.product(T.cast(number, "float32"), self.width))

@@ -1,4 +1,4 @@
-"""Values that a kernel quantises and dequantises again and keeps as floats, as its plan says: rounded and in range."""
+"""Values that a kernel quantises and dequantises again but keeps as rounded, clamped floats, by its plan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FLOATS: ContextVar[frozenset[str]] = ContextVar("_FLOATS", default=frozenset())
 
 @contextmanager
 def keeping(floats: frozenset[str]) -> Iterator[None]:
-    """Kernels that are emitted while this lasts keep the values of these names as floats."""
+    """Keep the values of these names as floats in kernels emitted within the context."""
     token = _FLOATS.set(floats)
     try:
         yield
@@ -27,19 +27,19 @@ def keeping(floats: frozenset[str]) -> Iterator[None]:
 
 
 def is_kept(value: Value) -> bool:
-    """Whether the kernel that is emitted keeps `value` as a float."""
+    """Return whether the kernel that is emitted keeps `value` as a float."""
     return value.name in _FLOATS.get()
 
 
 WHOLE = 1.5 * 2.0**23
-"""Added to a float32 of less than 2^22 it leaves no bits for fractions: the sum is rounded to the nearest integer."""
+"""Added to a float32 below 2^22 it leaves no fraction bits: the sum is rounded to the nearest integer."""
 
 
 def rounded_by_addition(x: Expr, low: int | Expr, high: int | Expr, bind: Bind) -> Expr:
-    """A float32, rounded and kept from `low` to `high`, of int32, by a sum whose bits count its integers.
+    """Return a float32 rounded and clamped to int32 `low` to `high`, by a sum whose bits count its integers.
 
-    What is too large for that stays beyond the range, as sums and bits of positive floats grow with the number, and
-    those of negative floats are integers below 0. The result is never -0.
+    Larger numbers stay out of range, as the bits of positive floats grow with the number, and those of negative floats
+    are negative integers. The result is never -0.
     """
     (bits_of_whole,) = np.array([WHOLE], np.float32).view(np.int32)
     first = int(bits_of_whole)

@@ -1,4 +1,4 @@
-"""What scatters are on any target: where updates go, and what becomes of the element there."""
+"""Semantics of scatters on any target: where updates go, and how they change the element there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .sizes import integer
 
 
 def wrapped(raw: Expr, size: Size) -> Expr:
-    """A possibly negative index counted from the front, int64."""
+    """Return a possibly negative index counted from the front, int64."""
     wide = T.bind(T.cast(raw, "int64"))
     return T.bind(tirx.Select(wide < T.int64(0), wide + integer(size, "int64"), wide))
 
@@ -28,7 +28,7 @@ def in_range(index: Expr, size: Size) -> Expr:
 
 
 def offset_of(node: Node) -> Callable[[Expr, range], Expr]:
-    """For scatter_elements: `offset(flat, dims)` is the position in the data of the flat index `flat` into the
+    """Return, for scatter_elements, `offset(flat, dims)`: the position in the data of the flat index `flat` into the
     dimensions `dims` of the updates.
     """
     x, shape = node.inputs[0], node.inputs[1].shape
@@ -46,7 +46,7 @@ def offset_of(node: Node) -> Callable[[Expr, range], Expr]:
 
 
 def slice_of(node: Node, indices: Any, number: Expr) -> tuple[Expr, Expr]:
-    """For scatter_nd: the number of the slice that update `number` goes to, and whether there is one."""
+    """Return, for scatter_nd, the number of the slice that update `number` goes to, and whether there is one."""
     x, depth = node.inputs[0], node.inputs[1].shape[-1]
     place, inside = T.int64(0), T.bool(True)
     for d in range(depth):

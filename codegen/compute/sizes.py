@@ -1,4 +1,4 @@
-"""Open sizes inside of kernels: expressions over the values of the graph's symbols, which are an argument."""
+"""Open sizes inside kernels: expressions over the values of the graph's symbols, which are an argument."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SYMBOLS: ContextVar[tuple[Symbol, ...]] = ContextVar("symbols", default=())
 
 @contextmanager
 def kernels_over(symbols: Sequence[Symbol]) -> Iterator[None]:
-    """Kernels that are emitted while this lasts take the values of these symbols as their last argument."""
+    """Give kernels emitted within the context the values of these symbols as their last argument."""
     token = _SYMBOLS.set(tuple(symbols))
     try:
         yield
@@ -36,14 +36,14 @@ def kernels_over(symbols: Sequence[Symbol]) -> Iterator[None]:
 
 
 def symbols_in_force() -> tuple[Symbol, ...]:
-    """The symbols whose values kernels take."""
+    """Return the symbols whose values kernels take."""
     return _SYMBOLS.get()
 
 
 @contextmanager
 def counting_in_32_bits(counts: Sequence[Size]) -> Iterator[None]:
-    """Kernels that are emitted while this lasts have 32-bit positions, and sizes where these are certainly no larger:
-    each of `counts` is below `INT32_ELEMENTS` whenever they are launched.
+    """Emit kernels within the context with 32-bit positions, and sizes where these are certainly no larger: each of
+    `counts` is below `INT32_ELEMENTS` whenever they are launched.
     """
     token = _COUNTS.set(tuple(counts))
     try:
@@ -53,13 +53,13 @@ def counting_in_32_bits(counts: Sequence[Size]) -> Iterator[None]:
 
 
 def counts_in_32_bits() -> bool:
-    """Whether that is so of the kernel that is emitted."""
+    """Return whether the kernel being emitted counts in 32 bits."""
     return _COUNTS.get() is not None
 
 
 @contextmanager
 def where_present(symbols: frozenset[Symbol]) -> Iterator[None]:
-    """Kernels that are emitted while this lasts are launched only where none of these symbols is 0."""
+    """Emit kernels within the context that are launched only where none of these symbols is 0."""
     token = _PRESENT.set(symbols)
     try:
         yield
@@ -68,7 +68,7 @@ def where_present(symbols: frozenset[Symbol]) -> Iterator[None]:
 
 
 def loaded(buffer: Any, position: Expr, type_: TensorType) -> Expr:
-    """An element of a tensor. One that may have none, in a kernel that is launched nevertheless, gives zeros then."""
+    """Return an element of a tensor, or zero if it may be empty while its kernel is launched."""
     sizes = _perhaps_none(type_)
     if not sizes:
         return buffer[position]
@@ -77,7 +77,7 @@ def loaded(buffer: Any, position: Expr, type_: TensorType) -> Expr:
 
 
 def may_be_empty(type_: TensorType) -> bool:
-    """Whether a tensor may have no elements in a kernel that is launched nevertheless."""
+    """Return whether a tensor may be empty while its kernel is launched."""
     return bool(_perhaps_none(type_))
 
 
@@ -86,13 +86,13 @@ def _perhaps_none(type_: TensorType) -> list[Size]:
 
 
 def may_be_0(size: Size) -> bool:
-    """Whether a size may be 0 where the kernel is launched, which proofs about open sizes leave out."""
+    """Return whether a size may be 0 when the kernel is launched, which proofs about open sizes ignore."""
     lacking = (s for s in symbols_of([size]) if s.or_empty and s not in _PRESENT.get())
     return bounds_of(size)[0] <= 0 or any(is_empty_without(size, s) for s in lacking)
 
 
 def symbols_among(nodes: Sequence[Node]) -> bool:
-    """Whether nodes have operands, results or attributes of open size."""
+    """Return whether nodes have operands, results or attributes of open size."""
     sizes = [d for n in nodes for v in (*n.inputs, *n.outputs) for d in v.tensor_type.shape]
     sizes += [d for n in nodes for a in n.attrs.values() if isinstance(a, tuple) for d in a]
     return bool(symbols_of(sizes))
@@ -100,8 +100,8 @@ def symbols_among(nodes: Sequence[Node]) -> bool:
 
 @contextmanager
 def reading(symbols: Sequence[Symbol], values: Any) -> Iterator[frozenset[Any]]:
-    """Inside of a kernel, sizes stand for expressions over `values`, a buffer with one int64 for each symbol. Gives the
-    variables that they are made of.
+    """Let sizes inside a kernel be expressions over `values`, a buffer with one int64 for each symbol. Yields the
+    variables in them.
     """
     counts = _COUNTS.get()
     if counts is None:
@@ -115,8 +115,8 @@ def reading(symbols: Sequence[Symbol], values: Any) -> Iterator[frozenset[Any]]:
 
 
 def with_natural_quotients(func: Any, sizes: frozenset[Any]) -> Any:
-    """The function with quotients by open sizes as of natural numbers, which places and sizes are: TVM would write down
-    what to do with negative ones.
+    """Return the function with quotients by open sizes as of non-negative numbers, which positions and sizes are:
+    otherwise TVM emits code for negative ones.
     """
 
     def rewritten(operation: Callable[[Expr, Expr], Expr]) -> Callable[[Any], Any]:
@@ -127,14 +127,14 @@ def with_natural_quotients(func: Any, sizes: frozenset[Any]) -> Any:
 
 
 def _only(expr: Expr, variables: frozenset[Any]) -> bool:
-    """Whether an expression has some of these variables, and no others."""
+    """Return whether an expression contains some of these variables, and no others."""
     found: list[Any] = []
     tvm_ffi.structural_walk(expr, [(tirx.Var, found.append)])
     return bool(found) and all(any(v.same_as(size) for size in variables) for v in found)
 
 
 def integer(size: Size, dtype: str) -> Expr:
-    """A size, which may be open, as an integer of `dtype`."""
+    """Return a size, which may be open, as an integer of `dtype`."""
     if not is_open(size):
         return tirx.IntImm(dtype, size)
     value = in_kernel(size)

@@ -1,7 +1,7 @@
-"""Looking up 8-bit integers in tables of 256 entries: a load from a buffer that stands for the table.
+"""Lookups of 8-bit integers in tables of 256 entries: a load from a pseudo-buffer for the table.
 
-There is no such memory. The name of the buffer says what the table holds, and the target's lowering puts an instruction
-or a function in place of the load (`codegen/cpu/toolchain/tables.py`).
+There is no such memory. The name of the buffer encodes the table, and the target's lowering replaces the load by an
+instruction or a function (`codegen/cpu/toolchain/tables.py`).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ ENTRIES = 256
 
 
 def looked_up(x: Expr, dtype: str, table: str, to: str, bind: Bind) -> Expr:
-    """The entry, as `to`, at the bits of an integer of `dtype`."""
+    """Return the table's entry, as `to`, at the bits of an integer of `dtype`."""
     place = x if dtype == "uint8" else T.reinterpret("uint8", x)
     entry = tirx.BufferLoad(_buffer(table), [T.cast(bind(place), "int32")])
     return entry if to == "uint8" else T.reinterpret(to, bind(entry))
 
 
 def table_of(load: Any) -> bytes | None:
-    """The entries of the table that a load is from; None of other loads."""
+    """Return the table of a load; None for other loads."""
     name = str(getattr(load.source, "name", ""))
     return bytes.fromhex(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else None
 

@@ -1,8 +1,8 @@
 """Elementary functions as branch-free expressions that LLVM vectorises: polynomials, selects, and bit operations.
 
 float32 results are within about 2 units in the last place (4 for erf, 3 for angles from 2**24 on), float64 ones within
-3 (8 for erf). Infinities, NaN, signed zeros and denormals come out as in libm. `bind` names a subexpression that is
-used more than once. The polynomials are weighted least-maximum fits made for these intervals;
+3 (8 for erf). Infinities, NaN, signed zeros and denormals give the results of libm. `bind` binds a subexpression that
+is used more than once. The polynomials are weighted least-maximum fits made for these intervals;
 tests/codegen/test_vecmath.py measures the errors.
 """
 
@@ -114,7 +114,7 @@ def _format(x: Expr) -> _Format:
 
 
 def _polynomial(coefficients: Sequence[float], x: Expr, bind: Bind) -> Expr:
-    """Horner's scheme, lowest coefficient first."""
+    """Return the polynomial by Horner's scheme, lowest coefficient first."""
     dtype = dtype_of(x)
     result = immediate(coefficients[-1], dtype)
     for coefficient in reversed(coefficients[:-1]):
@@ -123,13 +123,13 @@ def _polynomial(coefficients: Sequence[float], x: Expr, bind: Bind) -> Expr:
 
 
 def _is_negative(x: Expr) -> Expr:
-    """Sign bit set (also of -0.0)."""
+    """Return whether the sign bit is set (also of -0.0)."""
     fmt = _format(x)
     return T.reinterpret(fmt.integer, x) < immediate(0, fmt.integer)
 
 
 def copy_sign(magnitude: Expr, sign: Expr) -> Expr:
-    """`magnitude` >= 0 with the sign of `sign`."""
+    """Return `magnitude` >= 0 with the sign of `sign`."""
     fmt = _format(sign)
     top = immediate(-(1 << 31) if fmt is _FLOAT32 else -(1 << 63), fmt.integer)
     bits = T.bitwise_and(T.reinterpret(fmt.integer, sign), top)
@@ -137,12 +137,12 @@ def copy_sign(magnitude: Expr, sign: Expr) -> Expr:
 
 
 def exp(x: Expr, bind: Bind) -> Expr:
-    """e**x for float32 and float64."""
+    """Return e**x for float32 and float64."""
     return _exp_sum(x, None, bind)
 
 
 def exp_of_negative(x: Expr, bind: Bind) -> Expr:
-    """e**x for x <= 0, as a softmax needs it, in half the time: what is below the smallest normal number is 0.
+    """Return e**x for x <= 0, as in a softmax, in half the time: results below the smallest normal number are 0.
 
     NaN stays NaN.
     """
@@ -154,7 +154,7 @@ def exp_of_negative(x: Expr, bind: Bind) -> Expr:
     least = c(fmt.least_normal_log)
     vanishes = bind(x < least)
     x = bind(tirx.Select(vanishes, least, x))
-    # The bias is part of the magic number: the low bits of the sum are the exponent as a number of this format has it.
+    # The bias is part of the magic number: the low bits of the sum are the exponent in this format's encoding.
     magic = c(fmt.round_magic + fmt.bias)
     shifted = bind(x * c(1.4426950408889634) + magic)
     n = bind(shifted - magic)
@@ -166,7 +166,7 @@ def exp_of_negative(x: Expr, bind: Bind) -> Expr:
 
 
 def _exp_sum(x: Expr, correction: Expr | None, bind: Bind) -> Expr:
-    """e**(x + correction), where the correction is tiny against x."""
+    """Return e**(x + correction), where the correction is tiny relative to x."""
     fmt = _format(x)
 
     def c(number: float) -> Expr:
@@ -184,10 +184,10 @@ def _exp_sum(x: Expr, correction: Expr | None, bind: Bind) -> Expr:
     if correction is not None:
         r = bind(r + correction)
     value = bind(_polynomial(fmt.exp_coefficients, r, bind) * (r * r) + r + c(1.0))
-    # Exactly zero where the result rounds to zero: a product that underflows costs the processor about 100 cycles, and
-    # masked scores in attention are nearly all of that kind.
+    # Exactly zero where the result rounds to zero: a product that underflows costs about 100 cycles, and nearly all
+    # masked scores in attention would.
     value = bind(tirx.Select(vanishes, c(0.0), value))
-    # 2**n in two factors: a single one leaves the range of normal numbers for results that do not.
+    # 2**n in two factors: a single one overflows or underflows for results that do not.
     exponent = bind(T.reinterpret(fmt.integer, shifted) - T.reinterpret(fmt.integer, c(fmt.round_magic)))
     half = bind(T.shift_right(exponent, immediate(1, fmt.integer)))
     return bind(value * _power_of_two(half, fmt) * _power_of_two(exponent - half, fmt))
@@ -199,7 +199,7 @@ def _power_of_two(exponent: Expr, fmt: _Format) -> Expr:
 
 
 def _split_mantissa(x: Expr, fmt: _Format, bind: Bind) -> tuple[Expr, Expr]:
-    """(m, e) with x = m * 2**e and m in [sqrt(1/2), sqrt(2)), for positive finite x, denormals included."""
+    """Return (m, e) with x = m * 2**e and m in [sqrt(1/2), sqrt(2)), for positive finite x, denormals included."""
     tiny = x < immediate(2.0 ** (1 - fmt.bias), fmt.name)
     scaled = bind(tirx.Select(tiny, x * immediate(2.0 ** (fmt.mantissa_bits + 2), fmt.name), x))
     offset = 0x3F3504F3 if fmt is _FLOAT32 else 0x3FE6A09E667F3BCD
@@ -212,7 +212,7 @@ def _split_mantissa(x: Expr, fmt: _Format, bind: Bind) -> tuple[Expr, Expr]:
 
 
 def log(x: Expr, bind: Bind) -> Expr:
-    """Natural logarithm for float32 and float64."""
+    """Return the natural logarithm for float32 and float64."""
     fmt = _format(x)
     mantissa, exponent = _split_mantissa(x, fmt, bind)
     f = bind(mantissa - immediate(1.0, fmt.name))
@@ -239,7 +239,7 @@ def _log_special(x: Expr, result: Expr, fmt: _Format, bind: Bind) -> Expr:
 
 
 def log1p(x: Expr, bind: Bind) -> Expr:
-    """log(1 + x) for float64, accurate near 0: the rounding error of 1 + x is divided out again."""
+    """Return log(1 + x) for float64, accurate near 0: the rounding error of 1 + x is divided out again."""
     one, infinity = immediate(1.0, "float64"), immediate(float("inf"), "float64")
     u = bind(one + x)
     accurate = bind(log(u, bind) * (x / (u - one)))
@@ -247,19 +247,19 @@ def log1p(x: Expr, bind: Bind) -> Expr:
 
 
 def tanh(x: Expr, bind: Bind) -> Expr:
-    """Hyperbolic tangent for float32."""
+    """Return the hyperbolic tangent for float32."""
     magnitude = bind(T.fabs(x))
     square = bind(x * x)
     small = bind(_polynomial(_TANH, square, bind) * (square * magnitude) + magnitude)
     one, minus_two = immediate(1.0, "float32"), immediate(-2.0, "float32")
-    # Past 9.1 the result rounds to 1; the exponential becomes 0, which gives 1 as well. NaN takes this way.
+    # Past 9.1 the result rounds to 1; the exponential becomes 0, which gives 1 as well. NaN takes this path.
     decayed = bind(exp_of_negative(bind(magnitude * minus_two), bind))
     large = bind((one - decayed) / (one + decayed))
     return bind(copy_sign(bind(tirx.Select(magnitude < immediate(0.625, "float32"), small, large)), x))
 
 
 def erf(x: Expr, bind: Bind) -> Expr:
-    """Error function for float32 and float64."""
+    """Return the error function for float32 and float64."""
     return _erf32(x, bind) if dtype_of(x) == "float32" else _erf64(x, bind)
 
 
@@ -285,31 +285,31 @@ def _erf64(x: Expr, bind: Bind) -> Expr:
 
 
 def sin(x: Expr, bind: Bind) -> Expr:
-    """Sine of a float32, computed in float64."""
+    """Return the sine of a float32, computed in float64."""
     sine, cosine, quadrant = _sin_cos(x, bind)
     return _quadrant_value(sine, cosine, quadrant, bind)
 
 
 def cos(x: Expr, bind: Bind) -> Expr:
-    """Cosine of a float32, computed in float64."""
+    """Return the cosine of a float32, computed in float64."""
     sine, cosine, quadrant = _sin_cos(x, bind)
     return _quadrant_value(sine, cosine, bind(quadrant + immediate(1, "int64")), bind)
 
 
 def tan(x: Expr, bind: Bind) -> Expr:
-    """Tangent of a float32, computed in float64."""
+    """Return the tangent of a float32, computed in float64."""
     sine, cosine, quadrant = _sin_cos(x, bind)
     odd = tirx.NE(T.bitwise_and(quadrant, immediate(1, "int64")), immediate(0, "int64"))
     return bind(T.cast(tirx.Select(odd, -cosine / sine, sine / cosine), "float32"))
 
 
 def _sin_cos(x: Expr, bind: Bind) -> tuple[Expr, Expr, Expr]:
-    """Sine and cosine of x minus the nearest multiple of pi/2, and that multiple."""
+    """Return sine and cosine of x minus the nearest multiple of pi/2, and that multiple."""
 
     def c(number: float) -> Expr:
         return immediate(number, "float64")
 
-    # Right where |x| < 2**24. The fence, which says so, brings others near 0 first (cpu/toolchain/angles.py).
+    # Correct where |x| < 2**24. The fence marks where others are first reduced (cpu/toolchain/angles.py).
     wide = bind(T.call_llvm_pure_intrin("float64", "llvm.arithmetic.fence", T.cast(x, "float64")))
     magic = c(_FLOAT64.round_magic)
     shifted = bind(wide * c(0.6366197723675814) + magic)
@@ -331,7 +331,7 @@ def _quadrant_value(sine: Expr, cosine: Expr, quadrant: Expr, bind: Bind) -> Exp
 
 
 def power(x: Expr, y: Expr, bind: Bind) -> Expr:
-    """x**y for float32, computed as exp(y * log|x|) in float64; special cases as in IEEE 754."""
+    """Return x**y for float32, computed as exp(y * log|x|) in float64; special cases as in IEEE 754."""
     zero, one, infinity = (immediate(v, "float32") for v in (0.0, 1.0, float("inf")))
     exponent = bind(T.cast(y, "float64"))
     logarithm = log(bind(T.cast(T.fabs(x), "float64")), bind)
@@ -348,7 +348,7 @@ def power(x: Expr, y: Expr, bind: Bind) -> Expr:
 
 
 def fmod(x: Expr, y: Expr, bind: Bind) -> Expr:
-    """Remainder of a float32 or float64 division with the sign of x, exact."""
+    """Return the exact remainder of a float32 or float64 division, with the sign of x."""
     dtype = dtype_of(x)
     zero, infinity = immediate(0.0, dtype), immediate(float("inf"), dtype)
     dividend, divisor = bind(T.fabs(x)), bind(T.fabs(y))
@@ -360,8 +360,8 @@ def fmod(x: Expr, y: Expr, bind: Bind) -> Expr:
 
 
 def _fmod32(dividend: Expr, divisor: Expr, bind: Bind) -> Expr:
-    """In float64, quotients below 2**29 times a 24-bit divisor are exact. Ten steps with the divisor scaled by
-    2**(29 i) cover the largest quotient of two float32 numbers, which is below 2**278.
+    """Return the remainder in float64, where quotients below 2**29 times a 24-bit divisor are exact. Ten steps with the
+    divisor scaled by 2**(29 i) cover the largest quotient of two float32 numbers, which is below 2**278.
     """
     rest, wide = bind(T.cast(dividend, "float64")), bind(T.cast(divisor, "float64"))
     zero = immediate(0.0, "float64")
@@ -374,7 +374,9 @@ def _fmod32(dividend: Expr, divisor: Expr, bind: Bind) -> Expr:
 
 
 def _fmod64(dividend: Expr, divisor: Expr, bind: Bind) -> Expr:
-    """Quotients below 2**50 are exact integers, and then so are the remainders that a fused multiply-add leaves."""
+    """Return the remainder. Quotients below 2**50 are exact integers, and then so are the remainders that a fused
+    multiply-add leaves.
+    """
     rest = dividend
     zero = immediate(0.0, "float64")
     for step in reversed(range(42)):

@@ -1,4 +1,4 @@
-"""The calling convention of kernels: their arguments, and how a kernel function is opened and closed.
+"""The calling convention of kernels: their arguments, and the frame of a kernel function.
 
 A kernel is `void NAME(const Arg *args, int64_t task, void *scratch)`; an `Arg` is 16 bytes with the pointer at byte 8.
 """
@@ -31,11 +31,11 @@ ARGUMENT_POINTER = 15  # TVM's number of the field of `Arg` that holds the point
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """One launch: the kernel as TIR, or as `ctext.CText`, how many tasks it has, its arguments, and what it needs.
+    """One launch: the kernel as TIR, or as `ctext.CText`, the number of its tasks, its arguments, and its resources.
 
     `kind` begins the symbol's name. `faults` are the messages of the faults that the kernel may store in its status
-    word: fault number i is stored as i + 1. `packed`: its tasks and those of the launch before are one list.
-    owner: the plug-in that brought the kernel.
+    word: fault number i is stored as i + 1. `packed`: its tasks and those of the previous launch form one list.
+    `owner`: the plug-in of the kernel.
     """
 
     kind: str
@@ -54,7 +54,7 @@ Body = Callable[[list[Any], Expr, Expr], None]
 
 
 def kernel_function(parameters: Sequence[Parameter], body: Body) -> Any:
-    """The PrimFunc whose task is what `body` emits."""
+    """Return the PrimFunc whose task `body` emits."""
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("kernel")
         T.func_attr({"calling_conv": 2, "tirx.noalias": True})

@@ -1,9 +1,10 @@
 """Attention groups on CPUs: a task computes some queries of one head, from scores to results.
 
-A task packs keys and values of its head into its workspace, and then takes a few queries at a time, a block. Both
-GEMMs are those of `gemm.py`: the first leaves the block's scores in the workspace, where they stay in the nearest
-caches, then every row becomes exponentials and their sum, and the second reads these as its left operand. Results are
-divided by the sums as they are stored. Keys that no row of the block sees are left out of all three.
+A task packs keys and values of its head into its workspace, and then takes a few queries at a time, a block. Both GEMMs
+are those of `gemm.py`: the first leaves the block's scores in the workspace, where they stay in the nearest caches,
+then every row is replaced by exponentials and reduced to their sum, and the second GEMM reads these as its left
+operand. Results are divided by the sums as they are stored. Keys that no row of the block attends to are skipped in all
+three.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from .surroundings import Operands, Surroundings
 
 
 def lower_attention(group: Operands, plan: AttentionPlan) -> KernelLaunch:
-    """The launch of an attention group."""
+    """Return the launch of an attention group."""
 
     def emit(around: Surroundings, task: Expr, scratch: Expr) -> None:
         tiles = any(gemm.multiplies_tiles for gemm in (plan.first, plan.second))
@@ -56,11 +57,11 @@ def _no_matrix(data: np.ndarray) -> np.ndarray:
 
 
 _Range = tuple[tuple[Expr, Expr], Mapping[Value, float]]
-"""Keys, from a first one to after the last, and the numbers that some masks are for all of them."""
+"""Keys from a first one to an end, and the constants that some masks are for all of them."""
 
 
 def _steps(gemm: GemmPlan, keys: tuple[Expr, Expr]) -> tuple[Expr, Expr]:
-    """The steps of the reduction over keys from a first one, which begins a step, to after the last."""
+    """Return the reduction steps over keys from a first one, at the beginning of a step, to an end."""
     group = gemm.neighbours
     if gemm.multiplies_tiles:
         whole = group * TILE_ROWS
@@ -73,7 +74,7 @@ def _emitter(gemm: GemmPlan) -> type[GemmEmitter]:
 
 
 class _Task:
-    """Emits one task: the pieces share its indices and buffers."""
+    """Emitter of one task: its parts share indices and buffers."""
 
     def __init__(self, group: Operands, plan: AttentionPlan, around: Surroundings, scratch: Expr) -> None:
         self.group, self.plan, self.around = group, plan, around
@@ -109,7 +110,7 @@ class _Task:
         plan = self.plan
         task = T.bind(T.cast(task, "int64"))
         self.head = T.bind(task // plan.parts)
-        # The last queries of a causal head see the most keys: they come first.
+        # The last queries of a causal head attend to the most keys: they come first.
         part = plan.parts - 1 - task % plan.parts
         first = T.bind(part * plan.per_task)
         last = T.bind(T.min(first + plan.per_task, plan.blocks.parts))
@@ -120,7 +121,7 @@ class _Task:
         )
 
     def _pack(self, seen: tuple[Expr, Expr]) -> None:
-        """Packs the keys and values that the task's queries see."""
+        """Pack the keys and values that the task's queries attend to."""
         plan = self.plan
         _, key, value = plan.shape.transposed
         columns = plan.columns
@@ -135,7 +136,7 @@ class _Task:
         self, gemm: GemmPlan, operand: LoadedOperand, buffer: Expr, k: Size, some: tuple[Expr, Expr],
         steps: tuple[Expr, Expr],
     ) -> None:  # fmt: skip
-        """Some steps of some panels of a right operand of `k` elements along the reduction."""
+        """Pack some steps of some panels of a right operand of `k` elements along the reduction."""
         if gemm.dot is not None:
             pack_words(operand, gemm.dot, k, gemm.shape.n, gemm.tile, some, steps, buffer)
             return
@@ -160,7 +161,7 @@ class _Task:
         )  # fmt: skip
 
     def _weight(self, row: Expr, key: Expr) -> Expr:
-        """The left operand of the second GEMM."""
+        """Return the left operand of the second GEMM."""
         if self.weights is None:
             return self.scores[row, key]
         if self.plan.second.multiplies_tiles:
@@ -168,7 +169,9 @@ class _Task:
         return from_storage(self.weights[row, key], self.plan.shape.weights_dtype)
 
     def _seen(self, row: Expr, count: Expr) -> tuple[Expr, Expr]:
-        """The keys that `count` rows from `row` see, at least one: from a multiple of `columns` to after the last."""
+        """Return the keys that `count` rows from `row` attend to, at least one: from a multiple of `columns` to an
+        end.
+        """
         band, keys, columns = self.band, self.softmax.keys, self.plan.columns
         first: Expr = 0
         last: Expr = keys
@@ -180,7 +183,9 @@ class _Task:
         return first, last
 
     def _ranges(self, seen: tuple[Expr, Expr], count: int) -> list[_Range]:
-        """The keys that a block sees, as ranges of whole panels: masks are read at the borders of the band only."""
+        """Return the keys that a block attends to, as ranges of whole panels: masks are read only at the borders of the
+        band.
+        """
         band, columns = self.band, self.plan.columns
         if band is None or not self.same:
             return [(seen, {})]
@@ -203,7 +208,7 @@ class _Task:
         return self.around.load(source.value, source.index(self.head, row, column, transposed))
 
     def _keeping(self, known: Mapping[Value, float]) -> Epilogue:
-        """Keeps a score; `known`: the numbers that some masks are for it."""
+        """Return an epilogue that stores a score; `known`: the constants that some masks are for it."""
         evaluator = self.around.evaluator
         sources: dict[Value, ReadElement] = {
             value: lambda _, value=value, number=number: immediate(number, value.dtype)  # type: ignore[misc]
@@ -231,9 +236,9 @@ class _Task:
     # -- softmax of one row ------------------------------------------------------------------------------------------
 
     def _softmax(self, row: Expr, first: Expr, last: Expr) -> None:
-        """Scores of keys from first to last become exponentials; the row's factor the inverse of their sum.
+        """Turn the scores of keys from first to last into exponentials; the row's factor is the inverse of their sum.
 
-        Where that sum is 0 or NaN, the weights are what the group makes of NaN, and the factor is 1.
+        Where that sum is 0 or NaN, the weights are what the group computes for NaN, and the factor is 1.
         """
         keys, padded, bind = self.softmax.keys, self.plan.padded_keys, self.around.evaluator.bind
         columns = self.plan.columns
@@ -262,7 +267,7 @@ class _Task:
             self._round(row, runs)
 
     def _round(self, row: Expr, runs: tuple[Expr, Expr]) -> None:
-        """Weights as they are multiplied; statistics were those of the unrounded ones."""
+        """Round the weights for the multiplication; statistics are of unrounded ones."""
         columns, lanes, dtype = self.plan.columns, self.lanes, self.plan.shape.weights_dtype
         with mk.serial(runs[0], runs[1]) as run, mk.serial(0, columns // lanes) as number:
             first = T.bind(run * columns + number * lanes)
@@ -274,7 +279,7 @@ class _Task:
             mk.vector(lanes, store)
 
     def _fill(self, row: Expr, keys: Size, padded: Size) -> None:
-        """What lies after the last score, up to a whole panel, has no weight."""
+        """Give the elements after the last score, up to a whole panel, weight zero."""
         none = -immediate(float("inf"), self.dtype)
         if is_open(keys):
             with mk.serial(keys, padded) as at:
@@ -292,7 +297,7 @@ class _Task:
             )
 
     def _for_each_key(self, runs: tuple[Expr, Expr], emit: Callable[[Expr], None]) -> None:
-        """`emit(key)` for the keys of some runs of `columns`; keys after the last one are taken for the last."""
+        """Emit `emit(key)` for the keys of some runs of `columns`; indices past the last key are clamped to it."""
         keys, columns, lanes = self.softmax.keys, self.plan.columns, self.lanes
         whole = keys // columns
         with mk.serial(runs[0], T.min(runs[1], whole)) as run, mk.serial(0, columns // lanes) as number:
@@ -304,10 +309,10 @@ class _Task:
                 mk.for_each_column(rest, lanes, lambda key: emit(whole * columns + key))
 
     def _fold(self, runs: tuple[Expr, Expr], reducer: str, element: Callable[[Expr, Expr], Expr]) -> Expr:
-        """`element(first, lane)` of all vectors of some runs of `columns`, joined."""
+        """Reduce `element(first, lane)` over all vectors of some runs of `columns`."""
         bind, lanes = self.around.evaluator.bind, self.lanes
         count = self.plan.columns // lanes
-        # So many partial results that one does not wait for the other; a power of two.
+        # Enough partial results to hide their latency; a power of two.
         vectors = count & -count if count % 4 else 4
         wide = vectors * lanes
         partial = T.alloc_buffer((wide,), self.dtype, scope="local")

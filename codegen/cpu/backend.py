@@ -30,9 +30,7 @@ from .target import CpuTarget, features_of_tiles
 
 @dataclass(frozen=True)
 class CpuBackend:
-    """`threads`: how many tasks are sized for, and how many kernels are compiled at a time. `cache`: where compiled
-    kernels are kept.
-    """
+    """`threads`: for which tasks are sized, and number of concurrent compilations. `cache`: of compiled kernels."""
 
     target: CpuTarget
     threads: int
@@ -70,12 +68,12 @@ class CpuBackend:
         return lower_group(graph, group, packed)
 
     def limited(self, launch: KernelLaunch) -> tuple[Size, ...]:
-        return ()  # positions are 64-bit where ranges do not show that they are less
+        return ()  # positions are 64-bit unless ranges show that they fit 32
 
     def compile(
         self, launches: Sequence[KernelLaunch], digests: Sequence[str], *, keep_source: bool, progress: Progress
     ) -> Compiled:
-        """Raises LinkError for a missing symbol, besides KernelError."""
+        """Compile the kernels. Raises LinkError for a missing symbol, besides KernelError."""
         progress("compile kernels", 0, len(launches))
         compiled = compile_kernels(
             launches, self.target, digests, jobs=self.threads, keep_source=keep_source, cache=self.cache
@@ -103,7 +101,7 @@ class CpuBackend:
         )
 
     def step(self, launches: Sequence[PlacedLaunch], edges: Sequence[Edge]) -> rt.NativeStep:
-        """Launches follow each other, whatever the edges."""
+        """Return a step whose launches run in sequence, whatever the edges."""
         return rt.NativeStep(tuple(map(self._with_cases, launches)))
 
     def _with_cases(self, one: PlacedLaunch) -> rt.Launch:

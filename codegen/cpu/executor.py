@@ -32,7 +32,7 @@ _AARCH64_PAUSE = 'asm sideeffect "yield", ""()'
 
 @cache
 def executor_object(triple: str) -> bytes:
-    """A relocatable ELF object of the executor for an LLVM target triple of x86-64 or aarch64 Linux.
+    """Return a relocatable ELF object of the executor for an LLVM target triple of x86-64 or aarch64 Linux.
 
     Raises `ValueError` for another architecture.
     """

@@ -68,8 +68,8 @@ Packed: TypeAlias = Mapping[str, PackedArg]
 
 
 def lower_group(graph: Graph, group: Group, packed: Packed | None = None) -> tuple[KernelLaunch, ...]:
-    """The launches of a group, in order; none if its outputs have no elements. Element-wise and row-wise kernels read
-    constants as they are `packed` for others, where that is given.
+    """Return the launches of a group, in order; none if its outputs have no elements. Element-wise and row-wise kernels
+    read constants as they are `packed` for others, where that is given.
 
     Raises KernelError, naming the ONNX nodes, for a group that no template fits.
     """
@@ -88,7 +88,7 @@ def _checked(graph: Graph, group: Group, launches: tuple[KernelLaunch, ...]) -> 
 
 
 def _described(graph: Graph, group: Group, launch: KernelLaunch) -> Launch:
-    """What is emitted, as plans describe it."""
+    """Return what is emitted, as plans describe it."""
     plain = Launch(launch.kind, (launch.tasks, 1, 1), scratch_bytes=launch.scratch_bytes, beside=launch.packed)
     return touched(graph, group, launch.args, plain)
 
@@ -112,7 +112,9 @@ def _lowered(graph: Graph, group: Group, packed: Packed) -> tuple[KernelLaunch, 
 
 
 def _side_by_side(parts: Sequence[Sequence[KernelLaunch]]) -> tuple[KernelLaunch, ...]:
-    """Launches of independent groups: all first ones are packed together, then all second ones, and so on."""
+    """Return the launches of independent groups: all first ones are packed together, then all second ones, and so
+    on.
+    """
     launches: list[KernelLaunch] = []
     for number in range(max(map(len, parts), default=0)):
         together = [part[number] for part in parts if number < len(part)]

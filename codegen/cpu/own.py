@@ -15,7 +15,9 @@ from .abi import ARGUMENT_POINTER, KernelLaunch
 
 
 def own_launch(owned: OwnedKernel) -> KernelLaunch:
-    """The launch of a CKernel or a TirKernel. Raises KernelError, naming the plug-in, for TIR that does not fit."""
+    """Return the launch of a CKernel or a TirKernel. Raises KernelError, naming the plug-in, for TIR that does not
+    fit.
+    """
     kernel = owned.kernel
     assert not isinstance(kernel, CudaKernel)
     func: Any
@@ -29,7 +31,7 @@ def own_launch(owned: OwnedKernel) -> KernelLaunch:
 
 
 def _tir(owned: OwnedKernel) -> Any:
-    """The plug-in's function with the parameters that `abi` says: it keeps its body and its `task`."""
+    """Return the plug-in's function with the parameters that `abi` says: it keeps its body and its `task`."""
     args, scratch = (tirx.Var(name, "handle") for name in ("args", "scratch"))
     head: list[Any] = []
     for number, buffer in enumerate(buffers_of(owned, scalars=1)):

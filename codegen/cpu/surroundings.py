@@ -38,8 +38,8 @@ class Operands(AnchoredGroup):
         self, kind: str, tasks: int, scratch_bytes: int, packing: Packing | None, matrix: Matrix, emit: Emit,
         places: Places | None = None,
     ) -> KernelLaunch:  # fmt: skip
-        """The launch whose task is `emit(body, task, scratch)`; `packing` is the layout of a constant right operand,
-        and `places` where its elements lie in that.
+        """Return the launch whose task is `emit(body, task, scratch)`; `packing` is the layout of a constant right
+        operand, and `places` where its elements lie in that.
         """
         right = self.right if packing is not None else None
         # A packed operand may also be read as it is, by the epilogue: then it is an argument twice.
@@ -81,7 +81,7 @@ class Surroundings:
             self.packed = T.decl_buffer(packing.shape, dtype, data=buffers[-1].data)
 
     def load(self, value: Value, index: Sequence[Expr]) -> Expr:
-        """An element of an operand, in its compute dtype; axes of one element are those that are broadcast."""
+        """Return an element of an operand, in its compute dtype; axes of one element are those that are broadcast."""
         place = broadcast_index(index, value.shape)
         if value in self.flat:
             return from_storage(self.flat[value][ravel(place, value.shape)], value.dtype)
@@ -89,9 +89,9 @@ class Surroundings:
             return self.evaluator.value(value, place)
 
     def begin(self, along: Sequence[bool]) -> Callable[[Sequence[Expr]], Expr] | None:
-        """What sums of integers begin with, by the index of a result: what the only reader of the anchor's result adds
-        to it, if that differs at most `along` some axes. `finish` is to be given sums that have it. None where
-        nothing is added so.
+        """Return what sums of integers begin with, by the index of a result: what the only reader of the anchor's
+        result adds to it, if that differs at most `along` some axes. `finish` is to be given sums that have it. None
+        where nothing is added so.
         """
         added = _added(self.group, along)
         if added is None:
@@ -121,7 +121,7 @@ class Surroundings:
 
 
 def _added(group: Operands, along: Sequence[bool]) -> tuple[Value, Value] | None:
-    """What is added to the anchor's integers before anything else reads them, and the sum."""
+    """Return what is added to the anchor's integers before anything else reads them, and the sum."""
     result = group.result
     if result.dtype != "int32" or result in group.outputs or len(result.uses) != 1:
         return None

@@ -125,7 +125,7 @@ class CpuTarget:
         return self.isa is AVX512 and not self.mcpu.startswith("znver")
 
     def has(self, feature: str) -> bool:
-        """Whether LLVM may use a feature, in its own spelling."""
+        """Return whether LLVM may use a feature, in its own spelling."""
         return _has(self, feature)
 
     @property
@@ -157,20 +157,20 @@ def _isa(target: CpuTarget) -> Isa:
 
 
 def features_of_tiles(instructions: Collection[str]) -> tuple[str, ...]:
-    """What LLVM calls the features that those of the instructions need that multiply tiles."""
+    """Return what LLVM calls the features that those of the instructions need that multiply tiles."""
     found = tuple(feature for name, feature in TILE_FEATURES.items() if name in instructions)
     return (TILES, *found) if found else ()
 
 
 def host_target() -> CpuTarget:
-    """The machine that this process runs on, with exactly the features it has."""
+    """Return the machine that this process runs on, with exactly the features it has."""
     triple = str(target_codegen.llvm_get_system_triple())
     mcpu = str(target_codegen.llvm_get_system_cpu())
     return CpuTarget(mcpu, triple, _corrections(CpuTarget(mcpu, triple)))
 
 
 def _corrections(named: CpuTarget) -> tuple[str, ...]:
-    """A virtual machine may hide features that the processor's name stands for: those are switched off."""
+    """Return a virtual machine may hide features that the processor's name stands for: those are switched off."""
     present = cpu_flags()
     if not present:
         return ()
@@ -179,8 +179,8 @@ def _corrections(named: CpuTarget) -> tuple[str, ...]:
 
 
 def parse_target(text: str) -> CpuTarget:
-    """`cpu` is this machine; `cpu:MCPU` names a processor as LLVM does; `cpu:TRIPLE/MCPU` one of another architecture;
-    `,+feature` and `,-feature` may follow.
+    """Return `cpu` is this machine; `cpu:MCPU` names a processor as LLVM does; `cpu:TRIPLE/MCPU` one of another
+    architecture; `,+feature` and `,-feature` may follow.
 
     Raises TargetError if the name is not understood.
     """

@@ -129,7 +129,7 @@ def kernel_function(
     parameters: Sequence[Parameter], grid: Dim3, block: Dim3, body: Body, blocks_per_sm: int | None = None,
     changing: Collection[KernelArg] = (),
 ) -> Any:  # fmt: skip
-    """The PrimFunc of a kernel; threads of one block are at most 1024.
+    """Return the PrimFunc of a kernel; threads of one block are at most 1024.
 
     blocks_per_sm: how many blocks an SM must hold, which bounds the registers of a thread. changing: arguments that
     other kernels write while this one runs.
@@ -159,7 +159,7 @@ def kernel_function(
 
 
 def _buffer(parameter: Parameter, pointer: Any) -> Any:
-    """What the body gets for an argument."""
+    """Return what the body gets for an argument."""
     if isinstance(parameter.arg, TensorMapArg):
         return T.address_of(pointer)
     return T.decl_buffer((largest(1, parameter.size),), storage_dtype(parameter.dtype), data=pointer)
@@ -231,7 +231,7 @@ def _counting() -> Iterator[_Declared]:
 
 
 def declared_bytes() -> int:
-    """The static shared memory that the kernel under way has declared so far."""
+    """Return the static shared memory that the kernel under way has declared so far."""
     declared = _DECLARED.get()
     assert declared is not None, "no kernel is being emitted"
     return declared.nbytes
@@ -259,7 +259,7 @@ def within(threads: int, block_threads: int) -> Iterator[None]:
 
 
 def part_of_block() -> Within | None:
-    """Which threads of a block a kernel is emitted for, if they are not all."""
+    """Return which threads of a block a kernel is emitted for, if they are not all."""
     scope = _WITHIN.get()
     return None if scope is None or scope.threads == scope.block_threads else scope
 

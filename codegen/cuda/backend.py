@@ -67,15 +67,15 @@ class CudaBackend:
     def compile(
         self, launches: Sequence[CudaLaunch], digests: Sequence[str], *, keep_source: bool, progress: Progress
     ) -> Compiled:
-        """Raises TargetError, besides KernelError, if there is no compiler for the architectures."""
+        """Raise TargetError, besides KernelError, if there is no compiler for the architectures."""
         kernels = compile_kernels(launches, self.target, self.options, progress, digests)
         keeps = keep_source or self.options.text_only
         sources = kernels.source_members() if keeps else {}
         return Compiled(kernels.symbols, kernels.members, sources, _resources(kernels.members))
 
     def describe(self, symbol: str, launch: CudaLaunch, compiled: Compiled) -> dict[str, Any]:
-        """`blocks_per_sm` is of the device that is planned for, whatever the architecture. `widest_access`: to global
-        memory, that the template asks for.
+        """Return `blocks_per_sm` is of the device that is planned for, whatever the architecture. `widest_access`: to
+        global memory, that the template asks for.
         """
         device, needs = self.target.device, compiled.facts.get(symbol, {})
         return {
@@ -132,7 +132,7 @@ def _grid(launch: CudaLaunch) -> tuple[rt.Size, rt.Size, rt.Size]:
 
 
 def _resources(members: Mapping[str, bytes]) -> dict[str, dict[str, KernelResources]]:
-    """What kernels need, by symbol and architecture."""
+    """Return what kernels need, by symbol and architecture."""
     found: dict[str, dict[str, KernelResources]] = {}
     for name, data in members.items():
         if name.endswith(".cubin"):

@@ -113,8 +113,8 @@ def begin() -> None:
 
 
 def is_early(operand: OperandLayout) -> bool:
-    """Whether pieces of an operand may, and should, be asked for before `begin`: nothing stores to the memory that it
-    lies in meanwhile. Never where there is nothing to wait for.
+    """Return whether pieces of an operand may, and should, be asked for before `begin`: nothing stores to the memory
+    that it lies in meanwhile. Never where there is nothing to wait for.
     """
     state = _WAITING.get()
     if state is None or state.begun or operand.memory is None:

@@ -35,7 +35,7 @@ from tilestitch.passes.plan.schedules import BlockSchedule, ElementwiseSchedule,
 
 
 def lower_blocks(blocking: Blocking, schedule: BlockSchedule, origins: tuple[str, ...]) -> CudaLaunch:
-    """The launch of a group tied by blocks, whose parts have schedules for a slab."""
+    """Return the launch of a group tied by blocks, whose parts have schedules for a slab."""
     return _Blocks(blocking, schedule).launch(origins)
 
 

@@ -9,7 +9,7 @@ from tilestitch.compiler.ir.sizes import surely
 
 
 def both(*conditions: Expr | None) -> Expr | None:
-    """All of the conditions; None stands for true."""
+    """Return all of the conditions; None stands for true."""
     result: Expr | None = None
     for condition in conditions:
         if condition is not None:
@@ -18,5 +18,5 @@ def both(*conditions: Expr | None) -> Expr | None:
 
 
 def below(index: Expr, end: int, reached: int) -> Expr | None:
-    """Whether `index < end`; None if indices stay below `reached <= end` anyway."""
+    """Return whether `index < end`; None if indices stay below `reached <= end` anyway."""
     return None if surely(lambda: reached <= end) else index < end

@@ -27,7 +27,7 @@ def _function(name: str) -> Rule:
 
 
 def _exactly(name: str) -> Rule:
-    """A function that jumps where its operand changes a little: of the operand as it is stored."""
+    """Return a function that jumps where its operand changes a little: of the operand as it is stored."""
     return lambda op: call(name, *(op.bind(round_half(x, op.dtype)) for x in op.operands))
 
 
@@ -36,7 +36,7 @@ def _fmod(op: Operation) -> Expr:
 
 
 def _mod(op: Operation) -> Expr:
-    """The remainder with the divisor's sign, also where it is zero."""
+    """Return the remainder with the divisor's sign, also where it is zero."""
     if not is_float(op.dtype):
         return elementwise.RULES["mod"](op)
     y, zero = op.bind(round_half(op.operands[1], op.dtype)), op.constant(0)

@@ -74,7 +74,7 @@ from tilestitch.passes.plan.sync.grid import grids_of, walks
 
 
 def lower_group(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
-    """The launches of a group, in order; none if its outputs have no elements.
+    """Return the launches of a group, in order; none if its outputs have no elements.
 
     Raises KernelError, naming the ONNX nodes, for a group that no template fits.
     """
@@ -124,7 +124,7 @@ def _lowered(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch
 
 
 def _described(graph: Graph, group: Group, launch: CudaLaunch) -> Launch:
-    """What is emitted, as plans describe it."""
+    """Return what is emitted, as plans describe it."""
     plain = Launch(
         launch.kind, launch.grid, launch.block, cluster=launch.cluster, shared_bytes=launch.shared_bytes,
         static_shared_bytes=launch.static_shared_bytes, cooperative=launch.cooperative, elastic=launch.elastic,
@@ -226,7 +226,7 @@ def _banded(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch,
 
 
 def _template(view: GroupView, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
-    """The launches of a group of one part, as its schedule says."""
+    """Return the launches of a group of one part, as its schedule says."""
     outputs, schedule = view.stored, group.schedule
     if isinstance(schedule, GemmSchedule | DirectSchedule):
         from tilestitch.codegen.cuda.gemm.contraction import lower_contraction

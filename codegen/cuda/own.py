@@ -13,7 +13,9 @@ from tilestitch.passes.plan.own_kernels import CKernel, CudaKernel
 
 
 def own_launch(owned: OwnedKernel) -> CudaLaunch:
-    """The launch of a CudaKernel or a TirKernel. Raises KernelError, naming the plug-in, for TIR that does not fit."""
+    """Return the launch of a CudaKernel or a TirKernel. Raises KernelError, naming the plug-in, for TIR that does not
+    fit.
+    """
     kernel = owned.kernel
     assert not isinstance(kernel, CKernel)
     func: Any
@@ -28,7 +30,7 @@ def own_launch(owned: OwnedKernel) -> CudaLaunch:
 
 
 def _tir(owned: OwnedKernel) -> Any:
-    """The plug-in's function with a pointer in the place of each buffer."""
+    """Return the plug-in's function with a pointer in the place of each buffer."""
     buffers = buffers_of(owned, scalars=0)
     pointers = [tirx.Var(f"p{number}", pointer_kind(buffer)) for number, buffer in enumerate(buffers)]
     head = [tirx.DeclBuffer(buffer, data=pointer) for buffer, pointer in zip(buffers, pointers, strict=True)]

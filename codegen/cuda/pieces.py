@@ -13,7 +13,7 @@ from tilestitch.codegen.compute.dtypes import Expr, storage_bits
 
 
 def named(index: Expr) -> Expr:
-    """A variable that holds an index."""
+    """Return a variable that holds an index."""
     return index if isinstance(index, (int, tirx.Var, tirx.IntImm)) else T.bind(index)
 
 
@@ -55,7 +55,7 @@ def zero(dtype: str) -> Expr:
 
 
 def registers(count: int, dtype: str) -> Any:
-    """An array of one thread; it must be indexed by constants and unrolled loops only."""
+    """Return an array of one thread; it must be indexed by constants and unrolled loops only."""
     return T.alloc_buffer((count,), dtype, scope="local")
 
 

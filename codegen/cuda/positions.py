@@ -10,15 +10,19 @@ from tilestitch.passes.plan.access import positions
 
 
 def index_dtype(values: Iterable[Value]) -> str:
-    """The dtype that holds every position in every one of `values`, some of those of the group that is lowered."""
+    """Return the dtype that holds every position in every one of `values`, some of those of the group that is
+    lowered.
+    """
     return "int32" if counts_in_32_bits() else positions.index_dtype(values)
 
 
 def index_dtype_of(nodes: Iterable[Node]) -> str:
-    """The dtype that holds every position in every value of the group that is lowered."""
+    """Return the dtype that holds every position in every value of the group that is lowered."""
     return "int32" if counts_in_32_bits() else positions.index_dtype_of(nodes)
 
 
 def places_dtype() -> str:
-    """The dtype of positions in the kernel that is emitted, for templates with 64-bit ones wherever sizes are known."""
+    """Return the dtype of positions in the kernel that is emitted, for templates with 64-bit ones wherever sizes are
+    known.
+    """
     return "int32" if counts_in_32_bits() else "int64"

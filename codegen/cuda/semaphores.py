@@ -60,7 +60,7 @@ def post(groupings: Sequence[Grouping], place: Sequence[Expr], memory: Any, star
 
 
 def located(grid: Grid, block: Expr) -> tuple[Expr, ...]:
-    """Which tile a block computes, as `Grid.place` says."""
+    """Return which tile a block computes, as `Grid.place` says."""
     if not grid.tile_rows:
         *lead, last = unravel(block, grid.dims)
         last = grid.dims[-1] - 1 - last if grid.falling else last
@@ -70,8 +70,8 @@ def located(grid: Grid, block: Expr) -> tuple[Expr, ...]:
 
 
 def _inside(bound: Bound, place: Sequence[Expr], count: int) -> Expr:
-    """A bound, inside of a dimension of so many semaphores: what lies below 0 is 0, so that nothing negative is divided
-    and no floor is needed.
+    """Return a bound, inside of a dimension of so many semaphores: what lies below 0 is 0, so that nothing negative is
+    divided and no floor is needed.
     """
     if bound.constant is not None:
         return min(max(bound.constant, 0), count - 1)
@@ -96,7 +96,7 @@ def _most(edge: TileEdge) -> int:
 
 
 def _unraveled(number: Expr, extents: Sequence[Expr]) -> list[Expr]:
-    """The index of a number in extents that may be known at run time only."""
+    """Return the index of a number in extents that may be known at run time only."""
     index: list[Expr] = []
     for extent in reversed(extents):
         if isinstance(extent, int) and extent == 1:
@@ -108,7 +108,7 @@ def _unraveled(number: Expr, extents: Sequence[Expr]) -> list[Expr]:
 
 
 def _posts(groupings: Sequence[Grouping], at: Sequence[Expr]) -> Expr:
-    """How many posts a semaphore gets in a run."""
+    """Return how many posts a semaphore gets in a run."""
     posts: Expr = 1
     for grouping, own in zip(groupings, at, strict=True):
         usual, last = grouping.posts(0), grouping.posts(grouping.count - 1)

@@ -29,15 +29,17 @@ def lower_stitched(
     stages: Sequence[Sequence[CudaLaunch]], inner: Mapping[str, int], origins: tuple[str, ...],
     target: CudaTarget,
 ) -> CudaLaunch:  # fmt: skip
-    """The launch of a stitched group: `stages` has the launches of each part of each stage, one each. `inner`: values
-    that only the parts need, and their bytes.
+    """Return the launch of a stitched group: `stages` has the launches of each part of each stage, one each. `inner`:
+    values that only the parts need, and their bytes.
     """
     own = [[private(apart(part, f"{i}.{j}"), inner) for j, part in enumerate(stage)] for i, stage in enumerate(stages)]
     return _Whole(own, target).launch(origins)
 
 
 def private(launch: CudaLaunch, inner: Mapping[str, int], read: Collection[str] = ()) -> CudaLaunch:
-    """The launch with temporary memory for the values `inner`, by name and bytes. It does not store those of `read`."""
+    """Return the launch with temporary memory for the values `inner`, by name and bytes. It does not store those of
+    `read`.
+    """
 
     def argument(arg: KernelArg) -> KernelArg:
         if isinstance(arg, ValueArg) and arg.value in inner:
@@ -50,7 +52,7 @@ def private(launch: CudaLaunch, inner: Mapping[str, int], read: Collection[str] 
 
 
 def apart(launch: CudaLaunch, part: str) -> CudaLaunch:
-    """The launch with temporary memory and counters that no other part has."""
+    """Return the launch with temporary memory and counters that no other part has."""
 
     def argument(arg: KernelArg) -> KernelArg:
         match arg:

@@ -57,7 +57,7 @@ class Anchored(AnchoredGroup):
         return index_dtype_of(self.nodes)
 
     def argument(self, value: Value) -> ValueArg | PackedArg:
-        """What a kernel is given for an input or output."""
+        """Return what a kernel is given for an input or output."""
         return self.packed[value][0] if value in self.packed else ValueArg(value.name)
 
     def _parameter(self, value: Value) -> Parameter:
@@ -82,7 +82,7 @@ class Anchored(AnchoredGroup):
         portable: bool = True,
         cluster: tuple[int, int, int] = (1, 1, 1),
     ) -> CudaLaunch:
-        """A launch of `blocks` blocks of `threads` threads that run `emit(surroundings, thread)`.
+        """Return a launch of `blocks` blocks of `threads` threads that run `emit(surroundings, thread)`.
 
         inputs, outputs: what this launch reads and writes, if not all of the group. extra, counters: further arguments,
         whose buffers the surroundings call so. maps: tensor maps, whose addresses they call `maps`. blocks_per_sm: as
@@ -114,7 +114,7 @@ class Anchored(AnchoredGroup):
 
 
 def missing(values: Iterable[Value], known: Iterable[Value]) -> tuple[Value, ...]:
-    """Those of `values` that are not known, without repetition."""
+    """Return those of `values` that are not known, without repetition."""
     there = set(known)
     return tuple(dict.fromkeys(v for v in values if v not in there))
 
@@ -140,13 +140,13 @@ class Surroundings:
         self.after.update(further or {})
 
     def wide(self, index: Expr) -> Expr:
-        """A thread or block index in the group's index dtype."""
+        """Return a thread or block index in the group's index dtype."""
         wanted = self.group.index_dtype
         return index if isinstance(index, int) or wanted == "int32" else T.cast(index, wanted)
 
     def load(self, value: Value, index: Sequence[Expr]) -> Expr:
-        """An element of an operand, in its compute dtype; axes of one element are those that are broadcast. To be
-        called in a branch or loop of its own.
+        """Return an element of an operand, in its compute dtype; axes of one element are those that are broadcast. To
+        be called in a branch or loop of its own.
         """
         if value in self.group.packed:
             return from_storage(self.flat[value][self.group.packed[value][1].position(tuple(index))], value.dtype)

@@ -86,7 +86,8 @@ def _number(architecture: str) -> int:
 
 
 def parse_cuda_target(text: str) -> CudaTarget:
-    """`cuda:` and architectures (`sm_80`) or names of GPUs (`h200`, `rtx 4090`), in any case, with commas between them.
+    """Return `cuda:` and architectures (`sm_80`) or names of GPUs (`h200`, `rtx 4090`), in any case, with commas
+    between them.
 
     `emulator:` may stand in place of `cuda:`; `emulator` alone is `emulator:sm_80`. Code is planned for the first GPU
     named, or else for the usual GPU of the newest architecture. Raises TargetError, which lists what may be named.
@@ -116,7 +117,8 @@ def parse_cuda_target(text: str) -> CudaTarget:
 
 
 def _architecture(name: str, text: str) -> str | None:
-    """The architecture of this name; None if the name is of another form. Raises TargetError for one that no GPU has.
+    """Return the architecture of this name; None if the name is of another form. Raises TargetError for one that no GPU
+    has.
 
     text: the whole target, for the message.
     """
@@ -136,7 +138,7 @@ def _architecture(name: str, text: str) -> str | None:
 
 
 def _named_device(name: str, text: str) -> Device:
-    """The GPU of this name. Raises TargetError, with all of `text`, the target."""
+    """Return the GPU of this name. Raises TargetError, with all of `text`, the target."""
     try:
         return find_device(name)
     except DeviceError as error:

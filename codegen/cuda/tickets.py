@@ -83,8 +83,8 @@ class _Step:
 def lower_tickets(
     parts: Sequence[TicketPart], schedule: TicketSchedule, inner: Mapping[str, int], origins: tuple[str, ...]
 ) -> CudaLaunch:
-    """The launch of parts, in an order in which none needs a later one. `inner`: values that only the parts need, and
-    their bytes.
+    """Return the launch of parts, in an order in which none needs a later one. `inner`: values that only the parts
+    need, and their bytes.
     """
 
     def own(launch: CudaLaunch, number: int) -> CudaLaunch:

@@ -63,8 +63,8 @@ class TiedPart:
 def lower_tied(
     parts: Sequence[TiedPart], schedule: LaunchesSchedule, inner: Mapping[str, int]
 ) -> tuple[CudaLaunch, ...]:
-    """The launches of parts, each after those that it waits for. `inner`: values that only the parts need, and their
-    bytes.
+    """Return the launches of parts, each after those that it waits for. `inner`: values that only the parts need, and
+    their bytes.
     """
     words = words_of(schedule, len(parts))
     memory = Parameter(CountersArg(COUNTER_BYTES * words, "tied", shared=True), "uint32", words)
@@ -149,7 +149,7 @@ class _Tied:
 
 
 def _value(arg: KernelArg) -> str:
-    """The value that an argument stands for; "" for none."""
+    """Return the value that an argument stands for; "" for none."""
     match arg:
         case ValueArg(value):
             return value

@@ -1,1 +1,1 @@
-"""GEMMs on CPUs: by panels, and of few rows."""
+"""GEMMs on CPUs: with panels, and those with few rows."""

@@ -1,8 +1,8 @@
-"""GEMMs by weights in blocks whose left operand is rounded to 8 bits: sums of a block are integers.
+"""GEMMs with blockwise-quantised weights and a left operand rounded to 8 bits: the sums of a block are integers.
 
-A task rounds its rows as it copies them, each block by a scale of its own. Codes become bytes in registers, mostly
-unsigned ones, larger by a middle than what they stand for; so from each sum of a block, middle (or zero point) times
-the sum of the rounded row has to be taken.
+A task rounds its rows as it copies them, with a scale per block. Codes become bytes in registers, mostly unsigned ones,
+offset by a midpoint; so the midpoint (or zero point) times the sum of the rounded row is subtracted from each sum of a
+block.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tilestitch.passes.plan.cpu.schedules import CpuBlockDotGemmSchedule
 from tilestitch.passes.plan.cpu.tiling import RegisterTile, align
 
 MAGNITUDE = 0x7FFFFFFF
-"""Bits of a float32 without its sign; as integers, those of NaN are the largest, and after them those of infinity."""
+"""Mask of a float32 without its sign; as integers, NaN is largest, followed by infinity."""
 ROUNDING = 1.5 * 2.0**23
 """Added to a small float32, it leaves the nearest integer in the lowest bits."""
 LOW_HALVES = 0x0F0F0F0F
 SIGNS = -0x7F7F7F80
-"""The highest bit of each of four bytes, as int32."""
+"""The sign bits of four bytes, as int32."""
 
 
 class BlockDotEmitter(BlockEmitter):
-    """A GEMM by weights in blocks, of rounded rows."""
+    """A GEMM with blockwise weights and rounded rows."""
 
     def __init__(self, plan: Any, load_a: Any, b: Any, epilogue: Any, scratch: Expr, window: Any) -> None:
         super().__init__(plan, load_a, b, epilogue, scratch, window)
@@ -73,7 +73,7 @@ class BlockDotEmitter(BlockEmitter):
                 self._round(row, block)
 
     def _round(self, row: Expr, block: Expr) -> None:
-        """One block of a row: its bytes, scale, and what is taken from sums of it."""
+        """Round one block of a row: its bytes, scale, and what is subtracted from its sums."""
         form = self._form
         lanes = next(n for n in (self.plan.tile.lanes, 8, 4) if form.block % n == 0)
         most, total = (T.alloc_buffer((lanes,), "int32", scope="local") for _ in range(2))
@@ -103,11 +103,13 @@ class BlockDotEmitter(BlockEmitter):
 
     @property
     def _shift(self) -> int:
-        """What bytes are less than codes: codes of 8 bits, where signed bytes are multiplied."""
+        """Offset of bytes from codes: for 8-bit codes where signed bytes are multiplied."""
         return 128 if self._form.bits == 8 and self._dot.left == "int8" else 0
 
     def _taken(self, total: Expr) -> Expr:
-        """Of the sum of a block: itself, for zero points, or what bytes of codes without them are larger by."""
+        """Return what is derived from the sum of a block: itself, for zero points, or times the offset of codes without
+        them.
+        """
         return total if self._form.zeros else total * T.int32(self._shift - (1 << (self._form.bits - 1)))
 
     def _multiply(
@@ -134,7 +136,7 @@ class BlockDotEmitter(BlockEmitter):
         return total, tile, row0
 
     def _start_block(self, sums: Any, tile: RegisterTile, local: Expr, block: Expr) -> None:
-        """Codes without zero points are larger by the same number: what that makes is taken in advance."""
+        """Start the sums of a block: for codes without zero points, with the common offset subtracted in advance."""
         for row in range(tile.rows):
             first = T.int32(0) if self._form.zeros else T.bind(self.taken[local + row, block])
             for vector in range(tile.vectors):
@@ -173,7 +175,7 @@ class BlockDotEmitter(BlockEmitter):
 
 
 def _bytes(codes: Expr, bits: int, lanes: int) -> list[Expr]:
-    """Vectors of four bytes each, of a vector of words, in the order of the reduction."""
+    """Return the vectors of four bytes each from a vector of words, in the order of the reduction."""
     if bits == 8:
         return [codes]
     low = _all(T.int32(LOW_HALVES), lanes)
@@ -184,7 +186,7 @@ def _bytes(codes: Expr, bits: int, lanes: int) -> list[Expr]:
 
 
 def reduced(buffer: Any, lanes: int, combine: Any) -> Expr:
-    """Of all elements, by halves."""
+    """Reduce all elements, in halves."""
     parts = [buffer[T.int64(lane)] for lane in range(lanes)]
     while len(parts) > 1:
         parts = [T.bind(combine(a, b)) for a, b in zip(parts[::2], parts[1::2], strict=True)]

@@ -1,12 +1,11 @@
-"""GEMMs of one row of floats by weights in blocks, in integers: the row becomes four rows of bytes.
+"""GEMMs of one float row with blockwise-quantised weights, in integers: the row becomes four rows of bytes.
 
-Times a power of two, which the largest element of a block gives, an element is an integer of 31 bits; its digits to the
-base 256, from -128 to 127, are the planes. The sums of a block are exact for each plane, also as float32, and their sum
-is rounded three times, where a sum of floats is at every element. What is lost is what elements have below 2^-30 of the
-largest, so less than float32 loses of sums with that one. A row is odd, and is multiplied as floats, where that may
-not be so: where few elements are so large that beside them most others of their block would be inexact, since weights
-of 0 may hide these few; where a block has NaN or an infinity; and where it is so small that powers of two would be none
-that float32 has.
+Scaled by a power of two, from the largest element of a block, an element is a 31-bit integer; its digits to base 256,
+from -128 to 127, are the planes. The sums of a block are exact for each plane, also as float32, and their sum is
+rounded three times, whereas a float sum is rounded at every element. Only parts of elements below 2^-30 of the largest
+are lost, less than float32 loses in sums with that one. A row is odd, and is multiplied as floats, where that may not
+hold: where few elements are so large that most others of their block would be inexact, since zero weights may hide
+these few; where a block has NaN or infinity; and where it is so small that its powers of two are not float32 numbers.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ DIGIT_BITS = 8
 LARGEST_BITS = 30
 """Magnitudes of the integers are below two to this power."""
 LEAST_EXPONENT = 64
-"""Of the largest element of a block, as float32 stores it: with it, both powers of two are normal numbers, and so are
-their products with scales of weights.
+"""Least exponent, as float32 stores it, of the largest element of a block: from there on, both powers of two are normal
+numbers, and so are their products with scales of weights.
 """
 BESIDE = 128.0
-"""The largest element of a block may be so many times the sum of the others where some of these are not exact, or of
-those that are not exact where these are many.
+"""Largest ratio of a block's largest element to the sum of the others if some are inexact, or to that of the inexact
+ones if these are many.
 """
 MANY = 4
-"""Elements that are not exact are many where at most so many times as many are not 0: then it is the large ones that
-are few, and weights of 0 may hide them.
+"""Inexact elements are many if at most this many times as many are nonzero: then the large ones are few, and zero
+weights may hide them.
 """
 
 
 class BlockPlaneEmitter(BlockDotEmitter):
-    """A GEMM of one row by weights in blocks, in integers without rounding it to 8 bits."""
+    """A GEMM of one row with blockwise weights, in integers without rounding the row to 8 bits."""
 
     as_floats = False
-    """Whether what is emitted now multiplies floats, since the row is odd."""
+    """Whether the code being emitted multiplies floats, for an odd row."""
 
     def __init__(self, plan: Any, load_a: Any, b: Any, epilogue: Any, scratch: Expr, window: Any) -> None:
         super().__init__(plan, load_a, b, epilogue, scratch, window)
@@ -55,7 +54,7 @@ class BlockPlaneEmitter(BlockDotEmitter):
         super()._stage_rows()
 
     def _round(self, row: Expr, block: Expr) -> None:
-        """One block of the row: its digits, its power of two, and what is taken from sums of it."""
+        """Convert one block of the row: its digits, its power of two, and what is subtracted from its sums."""
         form, planes = self._form, self.plan.planes
         lanes = next(n for n in (self.plan.tile.lanes, 8, 4) if form.block % n == 0)
         vector = T.ramp(T.int64(0), T.int64(1), lanes)
@@ -103,8 +102,8 @@ class BlockPlaneEmitter(BlockDotEmitter):
         self._mark_odd(largest, *(reduced(each, lanes, lambda a, b: a + b) for each in (total, lossy, some, missed)))
 
     def _mark_odd(self, largest: Expr, total: Expr, lossy: Expr, some: Expr, missed: Expr) -> None:
-        """largest: bits of a magnitude. total: the sum of magnitudes; lossy: of those that were rounded. some: how many
-        are not 0; missed: how many were rounded.
+        """Mark the row as odd if need be. `largest`: bits of a magnitude. `total`: the sum of magnitudes; `lossy`: of
+        the rounded ones. `some`: the number of nonzero ones; `missed`: of rounded ones.
         """
         most, beside = T.reinterpret("float32", largest), mk.constant(BESIDE, "float32")
         alone = tirx.And(missed > T.int32(0), (total - most) * beside < most)
@@ -149,7 +148,7 @@ class BlockPlaneEmitter(BlockDotEmitter):
         return total, tile, T.bind(mk.start_of(self.plan.rows, index))
 
     def _add_floats(self, sums: Any, vector: int, taken: Expr, panel: Expr, block: Expr, word: Expr) -> None:
-        """One word of each column, whose codes lie as they are multiplied as bytes."""
+        """Add one word of each column, in the code layout for byte multiplication."""
         panels, form, lanes = self.panels, self._form, self.plan.tile.lanes
         assert isinstance(panels, BlockPanels)
         words, place = panels.word(panel, block * form.words + word, vector), _place(self.plan.tile, vector)
@@ -161,7 +160,7 @@ class BlockPlaneEmitter(BlockDotEmitter):
             T.buffer_store(sums, sums[0, place] + factor * (code - taken), [0, place])
 
     def _scale_block(self, total: Any, sums: Any, tile: RegisterTile, panel: Expr, block: Expr, local: Expr) -> None:
-        """The sums of digits, the highest first, each 256 times as much as the next."""
+        """Combine the sums of digits, the highest first, each weighted 256 times the next."""
         panels, form, lanes, planes = self.panels, self._form, tile.lanes, self.plan.planes
         assert isinstance(panels, BlockPanels)
         base = _all(mk.constant(1 << DIGIT_BITS, "float32"), lanes)
@@ -179,12 +178,14 @@ class BlockPlaneEmitter(BlockDotEmitter):
 
 
 def _place_of_code(number: int, bits: int) -> int:
-    """In a word: codes of 4 bits are first the low halves of its bytes, then the high ones."""
+    """Return the position of a code in a word: 4-bit codes are first the low halves of its bytes, then the high
+    ones.
+    """
     return number if bits == 8 else number % 4 * 2 + number // 4
 
 
 def _power(exponent: Expr) -> Expr:
-    """Two to a power, as float32, by its exponent as that is stored."""
+    """Return two to a power, as float32, from its exponent as that is stored."""
     return T.bind(T.reinterpret("float32", T.shift_left(exponent, T.int32(MANTISSA_BITS))))
 
 

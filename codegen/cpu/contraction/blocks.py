@@ -1,11 +1,12 @@
-"""GEMMs by weights in blocks: codes of 4 or 8 bits become floats in registers, or panels in the workspace of a task.
+"""GEMMs with blockwise-quantised weights: 4- or 8-bit codes become floats in registers, or panels in a task's
+workspace.
 
-A word of 32 bits has neighbouring codes of one column, and a vector of words those of as many columns.
+A 32-bit word has adjacent codes of one column, and a vector of words those of as many columns.
 
-Integers become floats where they stand: with the exponent by which the lowest of their bits counts 1, the bits of a
-code are the end of the mantissa of 2^n + code, from which 2^n and the zero point are taken at once. Or codes of 4 bits
-are brought to the lowest bits, by which a table of 16 floats is looked up, where there is an instruction for that. Of
-integers, those that need no shift are converted, and the others looked up: both together keep all units busy.
+Integers become floats in place: with an exponent for which their lowest bit counts 1, the bits of a code end the
+mantissa of 2^n + code, from which 2^n and the zero point are subtracted at once. Or 4-bit codes are shifted to the
+lowest bits and index a table of 16 floats, where there is an instruction for that. Integers that need no shift are
+converted, and the others looked up: both together keep all units busy.
 """
 
 from __future__ import annotations
@@ -32,21 +33,23 @@ from tilestitch.runtime.host.blocks import CODES
 MANTISSA_BITS, EXPONENT_BIAS = 23, 127
 WORD_BYTES = 4
 MOST_LINES = 64
-"""Of a block, to ask for all of them at once, in code that has no loop: a block may be as long as the reduction."""
+"""Most cache lines of a block to prefetch at once, in unrolled code: a block may be as long as the reduction."""
 LOOK_UP = {16: "llvm.x86.avx512.permvar.sf.512"}
-"""By lanes, LLVM's name of what looks up floats by the lowest bits of integers; the table is a vector."""
+"""By lanes, LLVM's name of the instruction that looks up floats by the lowest bits of integers; the table is a
+vector.
+"""
 
 
 @dataclass(frozen=True)
 class BlockPanels(Panels):
-    """Panels of codes, scales and zero points; the workspace has whole blocks of floats."""
+    """Panels of codes, scales and zero points; the workspace holds whole blocks of floats."""
 
     packing: BlockPacking | None = None
     table: Any = None
-    """A buffer of the floats that codes stand for, where they are looked up."""
+    """A buffer of the float values of codes, where they are looked up."""
 
     def prepare(self, batch: Expr, panel: Expr, width: Expr, steps: tuple[Expr, Expr] | None = None) -> None:
-        """Dequantises one panel, all of its steps."""
+        """Dequantise all steps of one panel."""
         if self.workspace is None:
             return
         form, lanes = self._form, self.tile.lanes
@@ -71,22 +74,24 @@ class BlockPanels(Panels):
 
     @property
     def _places(self) -> int:
-        """Codes that find room in a mantissa."""
+        """Number of codes in a mantissa."""
         return MANTISSA_BITS // self._form.bits
 
     def words(self, panel: Expr, step: Expr, vector: int) -> list[Expr]:
-        """int32: a word of each column of a vector; and, to be converted, the same with later codes at its end."""
+        """Return int32 words of each column of a vector; and, for conversion, the same with later codes at their
+        end.
+        """
         lanes, bits = self.tile.lanes, self._form.bits
         first = self.word(panel, step, vector)
         shifts = () if self.table is not None else range(self._places, self.per_word, self._places)
         return [first, *(T.bind(T.shift_right(first, _all(T.int32(each * bits), lanes))) for each in shifts)]
 
     def word(self, panel: Expr, step: Expr, vector: int) -> Expr:
-        """int32: a word of each column of a vector."""
+        """Return an int32 word of each column of a vector."""
         return T.bind(self._read(panel, (step * self.tile.columns + vector * self.tile.lanes) * 4, "int32", 4))
 
     def scale(self, panel: Expr, block: Expr, vector: int) -> Expr:
-        """float32: the scales of a block."""
+        """Return the float32 scales of a block."""
         assert self.packing is not None
         form, lanes = self._form, self.tile.lanes
         at = (block * self.tile.columns + vector * lanes) * form.scale_bytes + self.packing.scales_at
@@ -97,8 +102,9 @@ class BlockPanels(Panels):
         return T.bind(raw if form.scales == "float32" else T.cast(raw, f"float32x{lanes}"))
 
     def taken(self, panel: Expr, block: Expr, vector: int) -> list[Expr | None]:
-        """float32: what is taken from codes of a block that are converted, for each place in a mantissa, and last from
-        those that are looked up, if anything is."""
+        """Return float32 offsets that are subtracted from converted codes of a block, one per position in a mantissa,
+        and last the one for looked-up codes, if any.
+        """
         form, lanes = self._form, self.tile.lanes
         zero = self.zero(panel, block, vector) if form.zeros else None
         if not form.integers:
@@ -110,7 +116,7 @@ class BlockPanels(Panels):
         return [*(T.bind(zero + _all(mk.constant(power, "float32"), lanes)) for power in powers), zero]
 
     def zero(self, panel: Expr, block: Expr, vector: int) -> Expr:
-        """float32: the zero points of a block."""
+        """Return the float32 zero points of a block."""
         assert self.packing is not None
         form, lanes = self._form, self.tile.lanes
         place = vector if form.bits == 8 else vector // 2
@@ -121,7 +127,7 @@ class BlockPanels(Panels):
         return T.bind(T.cast(wide, f"float32x{lanes}"))
 
     def value(self, words: Sequence[Expr], number: int, taken: Sequence[Expr | None]) -> Expr:
-        """float32: one code of each word, less its zero point."""
+        """Return float32: one code of each word, less its zero point."""
         converts = self.table is None or (self._form.integers and 0 < number < self._places)
         return self._converted(words, number, taken) if converts else self._looked_up(words[0], number, taken[-1])
 
@@ -140,18 +146,20 @@ class BlockPanels(Panels):
         return T.reinterpret(f"float32x{lanes}", bits) - taken[place]
 
     def ask(self, panel: Expr, block: Expr, ahead_bytes: int) -> None:
-        """Asks for the codes that come so long after those of a block, all at once; long blocks ask for each word."""
+        """Prefetch the codes that lie `ahead_bytes` after those of a block, all at once; long blocks prefetch per
+        word.
+        """
         if self._lines <= MOST_LINES:
             self._ask(panel, block, self._form.code_bytes, ahead_bytes)
 
     def ask_within(self, panel: Expr, step: Expr, ahead_bytes: int) -> None:
-        """Asks for what comes so long after a word of all columns, in a long block."""
+        """Prefetch what lies `ahead_bytes` after a word of all columns, in a long block."""
         if self._lines > MOST_LINES:
             self._ask(panel, step, WORD_BYTES, ahead_bytes)
 
     @property
     def _lines(self) -> int:
-        """Of the codes of a block."""
+        """Cache lines of the codes of a block."""
         return self._form.code_bytes * self.tile.columns // LINE_BYTES
 
     def _ask(self, panel: Expr, part: Expr, part_bytes: int, ahead_bytes: int) -> None:
@@ -164,7 +172,7 @@ class BlockPanels(Panels):
         mk.prefetch(T.address_of(self.operand.buffer[0, panel, 0, at]))
 
     def _read(self, panel: Expr, at: Expr, dtype: str, size: int) -> Expr:
-        """A vector of `dtype` from some byte of a panel on."""
+        """Return a vector of `dtype` at a byte offset of a panel."""
         assert isinstance(self.operand, PackedOperand)
         lanes = self.tile.lanes
         raw = self.operand.buffer[0, panel, 0, T.ramp(mk.as_index(at), T.int64(1), lanes * size)]
@@ -176,7 +184,7 @@ def _all(value: Expr, lanes: int) -> Expr:
 
 
 class BlockEmitter(GemmEmitter):
-    """A GEMM by weights in blocks."""
+    """A GEMM with blockwise-quantised weights."""
 
     def _panels(self, b: Operand, panel: Any) -> Panels:
         plan, shape, packing = self.plan, self.plan.shape, self.plan.packing()
@@ -194,10 +202,10 @@ class BlockEmitter(GemmEmitter):
         )
 
     in_registers = False
-    """Whether what is emitted now dequantises in registers, though panels are widened for more rows."""
+    """Whether the code being emitted dequantises in registers, though panels are widened for more rows."""
 
     def _panel(self, panel: Expr, width: Expr) -> None:
-        """A task of few rows reads the panel once for each few of them, as it lies."""
+        """Process a panel; a task of few rows reads the packed panel once for each few of them."""
         if not self.plan.few:
             super()._panel(panel, width)
             return
@@ -211,7 +219,7 @@ class BlockEmitter(GemmEmitter):
                 super()._panel(panel, width)
 
     def _few_rows(self, panel: Expr, width: Expr, rows: Expr) -> None:
-        """Tiles of `FEW_ROWS` rows, then of half as many, down to one."""
+        """Process tiles of `FEW_ROWS` rows, then of half as many, down to one."""
         size = FEW_ROWS
         while size > self.plan.rows.largest:
             size //= 2
@@ -230,7 +238,7 @@ class BlockEmitter(GemmEmitter):
     def _multiply(
         self, panel: Expr, width: Expr, index: Expr, rows: int, first_k: Expr, last_k: Expr, gate: Expr | None = None
     ) -> tuple[Any, RegisterTile, Expr]:
-        """In registers: sums of a block wait for its scale."""
+        """Multiply in registers: sums of a block are kept until they are scaled."""
         if self.schedule.widen_right and not self.in_registers:
             return super()._multiply(panel, width, index, rows, first_k, last_k, gate)
         plan, panels = self.plan, self.panels
@@ -244,7 +252,7 @@ class BlockEmitter(GemmEmitter):
         parts = split_at_most(plan.shape.blocks.words, LONGEST_SUM // panels.per_word)
 
         def add(block: Expr, begin: Expr, end: Expr) -> None:
-            """What some words of a block give."""
+            """Add the contribution of some words of a block."""
             mk.fill(sums, tile, zero)
             self._add_words(sums, tile, panels, panel, block, (begin, end), row0)
             for vector in range(tile.vectors):
@@ -265,7 +273,7 @@ class BlockEmitter(GemmEmitter):
 
     @property
     def _asks(self) -> bool:
-        """Whether weights are asked for ahead."""
+        """Whether weights are prefetched."""
         return bool(self.schedule.prefetch_ahead) or self.in_registers
 
     def _add_words(
@@ -278,7 +286,7 @@ class BlockEmitter(GemmEmitter):
         of: tuple[Expr, Expr],
         row0: Expr,
     ) -> None:
-        """Adds what these words of a block give."""
+        """Add the products of these words of a block."""
         left, form = self._left(row0), self.plan.shape.blocks
         assert form is not None
         taken = [panels.taken(panel, block, vector) for vector in range(tile.vectors)]
@@ -298,7 +306,7 @@ class BlockEmitter(GemmEmitter):
 
 
 def _looked_up(form: BlockFormat) -> Sequence[float]:
-    """What codes stand for as they are packed, before zero points are taken from them."""
+    """Return the values of codes as they are packed, before zero points are subtracted."""
     if not form.integers:
         return CODES[form.codes]
     return range(16) if form.zeros else range(-8, 8)

@@ -1,5 +1,5 @@
-"""Register tiles of sums of 32 bits over groups of 8-bit integers, or of half floats, by instructions that multiply a
-group at once.
+"""Register tiles of 32-bit sums over groups of 8-bit integers, or of half floats, by instructions that multiply a group
+at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _INTRINSICS: Mapping[tuple[str, int], str] = {
 
 LANES = 16
 MULTIPLY, ROUND = "tilestitch_vdpbf16ps", "tilestitch_vcvtneps2bf16"
-"""Functions that kernels on bfloat16 may call: sums and two vectors of pairs; a vector of float32."""
+"""Functions that bfloat16 kernels may call: on sums and two vectors of pairs; on a vector of float32."""
 
 _ROUNDS = """
 declare <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float>)
@@ -65,30 +65,32 @@ define linkonce_odr hidden <4 x float> @tilestitch_bfdot(<4 x float> %s, <8 x i1
 }
 """,
 }
-"""LLVM's text of functions for instructions on bfloat16, which TVM cannot name: it holds them as integers."""
+"""LLVM text of functions for bfloat16 instructions, which TVM cannot express: it holds bfloat16 as integers."""
 
 
 def imported(dot: Dot | None) -> Any:
-    """A context for code that uses the instruction: what it calls is part of the kernel's module."""
+    """Return a context for code that uses the instruction, which adds the called functions to the kernel's module."""
     if dot is None or dot.name not in _WRAPPED:
         return nullcontext()
     return T.attr(T.int32(0), "pragma_import_llvm", _WRAPPED[dot.name])
 
 
 def rounds(body: Any) -> Any:
-    """`body` where `ROUND` is part of the module."""
+    """Return `body` with `ROUND` as part of the module."""
     return tirx.AttrStmt(T.int32(0), "pragma_import_llvm", StringImm(_ROUNDS), body)
 
 
 def staged(value: Expr, dtype: str, kept: str) -> Expr:
-    """An element of `dtype` in its compute dtype as a copy of the left operand holds it: bfloat16 by its bits."""
+    """Return an element of `dtype` in its compute dtype as a copy of the left operand holds it: bfloat16 by its
+    bits.
+    """
     if kept not in HALVES:
         return mk.widen(value, dtype, kept)
     return T.cast(T.shift_right(T.reinterpret("uint32", value), T.uint32(16)), "uint16")
 
 
 def group_of(dot: Dot, places: Expr, load: Callable[[Expr], Expr]) -> Expr:
-    """32 bits: a group of neighbours, where `places` is a ramp over them; two of bfloat16 are put together."""
+    """Return 32 bits: a group of neighbours, where `places` is a ramp over them; two bfloat16 are combined."""
     if dot.left not in HALVES:
         return load(places)
     first, second = (T.reinterpret("uint32", load(places.base + place)) for place in range(dot.group))
@@ -103,7 +105,7 @@ def dot_add(
     right: Callable[[Expr], Expr],
     rows: Sequence[int] | None = None,
 ) -> None:
-    """One step: ``acc[row, column] +=`` the sum over a group of ``left(row)`` times that of ``right(column)``.
+    """Emit one step: ``acc[row, column] +=`` the sum over a group of ``left(row)`` times that of ``right(column)``.
 
     ``left`` gives the elements of a group, ``right`` those of all groups of a vector of columns. For all rows or the
     given ones.
@@ -127,7 +129,7 @@ def dot_add(
 
 
 def added(dot: Dot, lanes: int, sums: Expr, left: Expr, right: Expr) -> Expr:
-    """Sums of 32 bits, `lanes` of them, and those of the groups of two vectors besides."""
+    """Return `lanes` 32-bit sums plus the products of the groups of two vectors."""
     if dot.name in _WRAPPED:
         return T.call_pure_extern(f"{dot.sums}x{lanes}", f"tilestitch_{dot.name}", sums, left, right)
     intrinsic, result = _INTRINSICS[dot.name, lanes], f"int32x{lanes}"

@@ -1,6 +1,6 @@
 """Matrix multiplication with register tiles: ``result[b, m, n] = sum over k of left(b, m, k) * right(b, k, n)``.
 
-``emit_gemm`` writes the TIR of one task, as scheduled, inside an open IRBuilder. See docs/cpu_kernels.md.
+``emit_gemm`` emits the TIR of one task, as scheduled, inside an open IRBuilder. See docs/cpu_kernels.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Load = Callable[[Expr, Expr, Expr], Expr]
 """``load(batch, m, k)`` gives one element of the left operand in its compute dtype; k may be a lane of a vector."""
 
 Epilogue = Callable[..., None]
-"""``epilogue(batch, m, n, *values)`` emits the store of one result; there is one value a gate (without gates, one).
+"""``epilogue(batch, m, n, *values)`` emits the store of one result; there is one value per gate (without gates, one).
 
 ``n`` may be a lane of a vectorised loop.
 """
@@ -33,9 +33,9 @@ Epilogue = Callable[..., None]
 
 @dataclass(frozen=True)
 class Window:
-    """A part of a GEMM: its columns and its steps of the reduction, each from a first one to after the last.
+    """A part of a GEMM: its columns and its reduction steps, each from a first one to an end.
 
-    Whole panels of columns are computed, as far as they overlap.
+    Whole panels of columns are computed wherever they overlap it.
     """
 
     columns: tuple[Expr, Expr]
@@ -46,7 +46,7 @@ def emit_gemm(
     plan: GemmPlan, load_a: Load, b: Operand, epilogue: Epilogue, task: Expr, scratch: Expr,
     window: Window | None = None, emitter: type[GemmEmitter] | None = None,
 ) -> None:  # fmt: skip
-    """Emits the body of one task, or of what of it lies in a window.
+    """Emit the body of one task, or its part in a window.
 
     ``scratch`` is the workspace handle, at least ``plan.scratch_bytes`` long.
     """
@@ -103,14 +103,14 @@ class GemmEmitter:
         self._walk(first_panel, last_panel)
 
     def _piece(self) -> Expr:
-        """Elements of a step of the next panel that each tile of rows asks for."""
+        """Return the elements of a step of the next panel that each row tile prefetches."""
         parts = self.plan.rows.parts
         if is_open(parts):
             return T.bind(self.panels.piece_of(self.last_tile - self.first_tile))
         return self.panels.piece_of(min(self.schedule.block_tiles, parts))
 
     def _walk(self, first_panel: Expr, last_panel: Expr) -> None:
-        """All tiles of rows of the task by these panels."""
+        """Multiply all row tiles of the task by these panels."""
         if self.schedule.stage_left:
             self._stage_rows()
         if self.schedule.rows_outer:
@@ -148,7 +148,7 @@ class GemmEmitter:
                 T.buffer_store(self.staged, zero, [row, k])
 
     def _panel(self, panel: Expr, width: Expr) -> None:
-        """All row tiles of the block by one panel, of which ``width`` columns exist."""
+        """Multiply all row tiles of the block by one panel, of which ``width`` columns exist."""
         plan = self.plan
         self._prepare(panel, width)
         if not plan.splits_k:
@@ -172,7 +172,7 @@ class GemmEmitter:
             mk.for_each_column(columns, lanes, lambda column: T.buffer_store(self.sums, zero, [first + row, column]))
 
     def _prepare(self, panel: Expr, width: Expr) -> None:
-        """Brings a panel into the workspace, if it is packed or widened there."""
+        """Bring a panel into the workspace, if it is packed or widened there."""
         plan, read = self.plan, self.panels
         if plan.dot is None or not isinstance(read.operand, LoadedOperand):
             read.prepare(self.batch, panel, width, self.window.steps)
@@ -184,7 +184,7 @@ class GemmEmitter:
         )  # fmt: skip
 
     def _left(self, row0: Expr) -> Callable[[Expr, Expr], Expr]:
-        """``left(row of the tile, k)`` for the tile whose first row is ``row0``; k may be a ramp."""
+        """Return ``left(row of the tile, k)`` for the tile whose first row is ``row0``; k may be a ramp."""
         shape, dot = self.plan.shape, self.plan.dot
         if self.schedule.stage_left:
             local = row0 - self.first_row
@@ -196,7 +196,7 @@ class GemmEmitter:
     def _multiply(
         self, panel: Expr, width: Expr, index: Expr, rows: int, first_k: Expr, last_k: Expr, gate: Expr | None = None
     ) -> tuple[Any, RegisterTile, Expr]:
-        """Accumulators of one tile after the reduction over [first_k, last_k), their shape and first row."""
+        """Return the accumulators of one tile after the reduction over [first_k, last_k), their shape and first row."""
         plan = self.plan
         operand = self.batch if gate is None else gate
         row0 = T.bind(mk.start_of(plan.rows, index))
@@ -218,13 +218,15 @@ class GemmEmitter:
         return acc, tile, row0
 
     def _ask_for_next(self, operand: Expr, panel: Expr, index: Expr, k: Expr) -> None:
-        """Step k of tile ``index`` of the task asks for a piece of what is read after this panel."""
+        """In step k of tile ``index`` of the task, prefetch a piece of what is read after this panel."""
         self.panels.prefetch_next(operand, panel, index, self.piece, k)
 
     def _multiply_in_chains(
         self, chains: int, tile: RegisterTile, operand: Expr, panel: Expr, row0: Expr, first_k: Expr, last_k: Expr
     ) -> Any:
-        """Accumulators of a low tile: several for each result take turns, so that no step waits for the one before."""
+        """Return the accumulators of a low tile: several per result take turns, to hide the latency of
+        multiply-adds.
+        """
         wide = RegisterTile(tile.rows * chains, tile.vectors, tile.lanes)
         acc = mk.allocate(wide, self.plan.shape.acc_dtype)
         mk.fill(acc, wide, mk.constant(0, self.plan.shape.acc_dtype))
@@ -274,7 +276,7 @@ class GemmEmitter:
         )  # fmt: skip
 
     def _tile(self, panel: Expr, width: Expr, index: Expr, rows: int) -> None:
-        """One register tile from start to end: multiply, then epilogue."""
+        """Emit one register tile: multiply, then epilogue."""
         plan = self.plan
         if plan.shape.gates > 1:
             self._gated_tile(panel, width, index, rows)
@@ -292,7 +294,7 @@ class GemmEmitter:
         self._store_tile(panel, width, row0, rows)
 
     def _gated_tile(self, panel: Expr, width: Expr, index: Expr, rows: int) -> None:
-        """The same tile of every gate's GEMM, one below the other in the workspace; then the epilogue."""
+        """Emit the same tile of every gate's GEMM, stacked in the workspace; then the epilogue."""
         plan = self.plan
         with mk.serial(0, plan.shape.gates) as gate:
             acc, tile, _ = self._multiply(panel, width, index, rows, 0, plan.steps, gate)
@@ -304,14 +306,14 @@ class GemmEmitter:
         self._store_tile(panel, width, row0, rows)
 
     def _partial_tile(self, panel: Expr, width: Expr, index: Expr, rows: int, block: Expr) -> None:
-        """One register tile over one block of the reduction, added to the sums in the workspace."""
+        """Emit one register tile over one block of the reduction, added to the sums in the workspace."""
         first, last = T.bind(block * self.schedule.k_block), self.window.steps[1]
         begin = T.max(first, self.window.steps[0])
         acc, tile, row0 = self._multiply(panel, width, index, rows, begin, T.min(first + self.schedule.k_block, last))
         self._add_to_sums(acc, tile, row0 - self.first_row)
 
     def _add_to_sums(self, acc: Any, tile: RegisterTile, first: Expr) -> None:
-        """Adds accumulators to sums in the workspace, from its row ``first`` on."""
+        """Add accumulators to sums in the workspace, from its row ``first`` on."""
 
         def add(row: Expr, column: Expr) -> None:
             where = [first + row, column]
@@ -320,10 +322,11 @@ class GemmEmitter:
         mk.for_each_vector(tile, add)
 
     def _store_tile(self, panel: Expr, width: Expr, row0: Expr, rows: int) -> None:
-        """Epilogue of a tile whose sums lie in the workspace: one loop over its vectors, less deep than the reduction.
+        """Emit the epilogue of a tile with sums in the workspace: one loop over its vectors, less deep than the
+        reduction.
 
-        In a loop as deep as that, LLVM takes the constants of a cell's exponentials for as important as the
-        accumulators, and spills the latter: GEMMs of 2 to 8 rows with gates were 2 to 6 times slower.
+        In a loop as deep as that, LLVM ranks the constants of a cell's exponentials with the accumulators, and spills
+        the latter: GEMMs of 2 to 8 rows with gates were 2 to 6 times slower.
         """
         lanes = self.plan.tile.lanes
         if not mk.is_number(width):
@@ -342,7 +345,7 @@ class GemmEmitter:
                 )
 
     def _store_row(self, panel: Expr, width: Expr, row: Expr, local: Expr) -> None:
-        """Epilogue of one row whose sums lie in the workspace."""
+        """Emit the epilogue of one row with sums in the workspace."""
         mk.for_each_column(width, self.plan.tile.lanes, lambda column: self._store(panel, row, local, column))
 
     def _store(self, panel: Expr, row: Expr, local: Expr, column: Expr) -> None:

@@ -1,9 +1,9 @@
-"""Matrices times vectors, where the matrix is known at run time only: every element is read once, as it lies.
+"""Matrices times vectors, where the matrix is known at run time only: every element is read once, in place.
 
 ``result[b, r] = sum over k of matrix(b, r, k) * vector(b, k)``: a GEMM of one row or one column, whose large operand
-would cost more to pack than to multiply. A matrix that lies along k is multiplied by rows: a few rows at a time, each
-with a vector of partial sums. One that lies along its rows is multiplied by columns: a few of them at a time are scaled
-and added to the sums in the workspace. Either way a few long streams come from memory at a time.
+would cost more to pack than to multiply. A matrix contiguous along k is multiplied by rows: a few rows at a time, each
+with a vector of partial sums. One contiguous along its rows is multiplied by columns: a few at a time are scaled and
+added to the sums in the workspace. Either way a few long streams are read from memory at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilestitch.compiler.ir.sizes import ceil_div, is_open, largest
 from tilestitch.passes.plan.cpu.gemm import GemvPlan
 
 LoadMatrix = Callable[[Expr, Expr, Expr], Expr]
-"""``load(batch, row, k)``; the index that runs along memory may be a lane of a vector."""
+"""``load(batch, row, k)``; the contiguous index may be a lane of a vector."""
 LoadVector = Callable[[Expr, Expr], Expr]
 Finish = Callable[[Expr, Expr, Expr], None]
 """``finish(batch, row, value)`` emits the store of one result; the row may be a lane."""
@@ -29,7 +29,7 @@ Finish = Callable[[Expr, Expr, Expr], None]
 def emit_gemv(
     plan: GemvPlan, matrix: LoadMatrix, vector: LoadVector, finish: Finish, task: Expr, scratch: Expr
 ) -> None:  # fmt: skip
-    """Emits the body of one task. ``scratch`` is the workspace handle."""
+    """Emit the body of one task. ``scratch`` is the workspace handle."""
     _Emitter(plan, matrix, vector, finish, scratch).run(task)
 
 
@@ -87,7 +87,7 @@ class _Emitter:
                 self._rows(first, row, 1)
 
     def _rows(self, first: Expr, local: Expr, streams: int) -> None:
-        """The sums of a few rows: vectors of partial sums, then their sum and what is left of the row."""
+        """Emit the sums of a few rows: vectors of partial sums, then their reduction and the remainder of the row."""
         lanes, part = self.lanes, self.plan.part
         steps = self.shape.k // lanes
         row0 = T.bind(first + local)
@@ -161,7 +161,7 @@ class _Emitter:
         mk.for_each_column(count, self.lanes, lambda row: T.buffer_store(sums, zero, [row]))
 
     def _part_by_columns(self, first: Expr, count: Expr, begin: Expr, end: Expr) -> None:
-        """Adds these steps of the reduction to the sums."""
+        """Add these steps of the reduction to the sums."""
         whole = (end - begin) // self.streams
         if _may_be(whole):
             with mk.serial(0, whole) as group:
@@ -183,5 +183,5 @@ class _Emitter:
 
 
 def _may_be(count: Expr) -> bool:
-    """Whether something may be that often: code for it is needed."""
+    """Return whether a count may be nonzero, so that code is needed."""
     return not mk.is_number(count) or count > 0

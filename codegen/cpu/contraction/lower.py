@@ -28,10 +28,10 @@ from tilestitch.passes.plan.cpu.operands import Matmul
 
 @dataclass(frozen=True)
 class _Elements(Matmul):
-    """Where the elements of a matmul's operands and results are."""
+    """Positions of the elements of a matmul's operands and results."""
 
     def place(self, batch_index: Expr, row: Expr) -> tuple[Expr, ...]:
-        """Batch indices and row within the result."""
+        """Return batch indices and row within the result."""
         batch, m, *_ = self.extents
         return unravel(row, (*batch, m)) if self.shared else (*unravel(batch_index, batch), row)
 
@@ -57,7 +57,7 @@ def _element(around: Surroundings, value: Value, transposed: bool, at: Sequence[
 
 
 def lower_gemm(group: Operands, plan: GemmPlan) -> KernelLaunch:
-    """The launch of a group around a matmul, in register tiles."""
+    """Return the launch of a matmul group, in register tiles."""
     matmul, shape = _Elements(group), plan.shape
     trans_b = matmul.transposed[1]
     packing = plan.packing(shape.batch * shape.gates) if shape.packed else None
@@ -85,7 +85,9 @@ def lower_gemm(group: Operands, plan: GemmPlan) -> KernelLaunch:
 
 
 def _places(packing: Packing, right: Value, transposed: bool) -> Places | None:
-    """Where the elements of a packed matrix lie, by their index in the constant; None for what is no single matrix."""
+    """Return the positions of a packed matrix's elements by their index in the constant; None for other than single
+    matrices.
+    """
     if isinstance(packing, BlockPacking) or packing.groups > 1 or len(right.shape) > 2:
         return None
     return Places(prod(packing.shape), lambda index: packing.place(*(reversed(index) if transposed else index)))
@@ -102,7 +104,7 @@ def _emitter(plan: GemmPlan) -> type[GemmEmitter]:
 
 
 def lower_gemv(group: Operands, plan: GemvPlan) -> KernelLaunch:
-    """The launch of a matmul of one row, or else of one column, whose large operand is known at run time."""
+    """Return the launch of a matmul of one row, or else of one column, with a large operand known at run time."""
     matmul = _Elements(group)
     by_row = matmul.by_row
 

@@ -1,7 +1,7 @@
-"""Instructions of AMX, which multiply a tile of rows by a tile of columns, and GEMMs by them.
+"""AMX instructions, which multiply a tile of rows by a tile of columns, and GEMMs with them.
 
-Eight registers of 16 rows by 64 bytes: four of sums, two of the left operand below each other, two of the right one
-beside each other. A tile of the right operand is 16 steps of the reduction of a packed panel, each of which has the
+Eight registers of 16 rows by 64 bytes: four of sums, two vertically adjacent ones of the left operand, two horizontally
+adjacent ones of the right. A tile of the right operand is 16 reduction steps of a packed panel, each with the
 neighbours of 16 columns; one of the left operand is 64 bytes of 16 rows. See Intel's Software Developer's Manual,
 volume 1, chapter 18.
 """
@@ -29,14 +29,14 @@ REGISTERS = 8
 SUMS, LEFT, RIGHT = 0, 4, 6
 """The first register of each kind."""
 PALETTE = 1
-"""Of eight registers of 16 rows by 64 bytes."""
+"""Palette of eight registers of 16 rows by 64 bytes."""
 COLUMNS_AT, ROWS_AT = 16, 48
-"""Bytes of the shapes where the lengths of rows begin, two bytes each, and the numbers of rows."""
+"""Byte offsets in the tile configuration of the row lengths, two bytes each, and of the numbers of rows."""
 
 
 def _shapes() -> np.ndarray:
-    """What `ldtilecfg` reads, as bytes: every register is as large as can be. So LLVM may take one for another, as its
-    models of some CPUs make it do; where there are fewer rows, the sums of the others are not read.
+    """Return the operand of `ldtilecfg`: every register has its full size, so that LLVM may exchange them, as its
+    models of some CPUs do; where there are fewer rows, the sums of the others are not read.
     """
     found = np.zeros(SHAPES_BYTES, np.uint8)
     found[0] = PALETTE
@@ -49,7 +49,7 @@ SHAPES = _shapes()
 
 
 class TileEmitter(GemmEmitter):
-    """A GEMM in tile registers that have their shapes already."""
+    """A GEMM in tile registers that are configured already."""
 
     def _tile(self, panel: Expr, width: Expr, index: Expr, rows: int) -> None:
         plan, dot = self.plan, self.plan.dot
@@ -78,7 +78,7 @@ class TileEmitter(GemmEmitter):
         self._store_tile(panel, width, row0, rows)
 
     def _left_tile(self, row: Expr, k: Expr) -> tuple[Expr, Expr]:
-        """Address and stride of 64 bytes of 16 rows."""
+        """Return address and stride of 64 bytes of 16 rows."""
         plan = self.plan
         element = storage_bytes(plan.staged_dtype)
         column = k * (TILE_BYTES // element)
@@ -90,7 +90,7 @@ class TileEmitter(GemmEmitter):
 
 
 class TileTaskEmitter(TileEmitter):
-    """A task that is one such GEMM: it gives registers their shapes, and releases them."""
+    """A task that is one such GEMM: it configures the registers, and releases them."""
 
     def __init__(self, plan: Any, load_a: Any, b: Any, epilogue: Any, scratch: Expr, window: Any) -> None:
         super().__init__(plan, load_a, b, epilogue, scratch, window)
@@ -103,7 +103,7 @@ class TileTaskEmitter(TileEmitter):
 
 @contextmanager
 def configured(scratch: Expr, offset: Size) -> Iterator[None]:
-    """Registers have their shapes within it; these lie `offset` bytes into the workspace."""
+    """Configure the registers within the context; the configuration lies `offset` bytes into the workspace."""
     shapes = mk.scratch_buffer(scratch, offset, (SHAPES_BYTES // 4,), "int32", "shapes")
     for place, word in enumerate(SHAPES.view(np.int32)):
         T.buffer_store(shapes, T.int32(int(word)), [place])
@@ -114,7 +114,7 @@ def configured(scratch: Expr, offset: Size) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Products:
-    """Sums of one or two tiles of rows, `below` each other, by one or two of columns, `beside` each other."""
+    """Products of one or two row tiles, `below` each other, and one or two column tiles, `beside` each other."""
 
     dot: Dot
     below: range
@@ -122,7 +122,7 @@ class Products:
 
     @property
     def _sums(self) -> list[tuple[int, int, int]]:
-        """Register, and its place below and beside others."""
+        """Register of each sum, with its vertical and horizontal position."""
         return [(SUMS + 2 * i + j, i, j) for i in self.below for j in self.beside]
 
     def clear(self) -> None:
@@ -130,7 +130,7 @@ class Products:
             _do("tilezero", T.int8(number))
 
     def add(self, left: Callable[[int], tuple[Expr, Expr]], right: Callable[[int], tuple[Expr, Expr]]) -> None:
-        """16 steps; `left` and `right` give address and stride of a tile by its place."""
+        """Add 16 steps; `left` and `right` give address and stride of a tile by its position."""
         for j in self.beside:
             _do("tileloadd64", T.int8(RIGHT + j), *right(j))
         for i in self.below:
@@ -139,14 +139,14 @@ class Products:
             _do(self.dot.name, T.int8(number), T.int8(LEFT + i), T.int8(RIGHT + j))
 
     def store(self, sums: Any, columns: int, row: Expr = 0) -> None:
-        """Into a buffer of rows of so many sums, from a row on."""
+        """Store the sums into a buffer with rows of `columns` sums, from a row on."""
         stride = T.int64(columns * storage_bytes(self.dot.sums))
         for number, i, j in self._sums:
             _do("tilestored64", T.int8(number), T.address_of(sums[row + i * TILE_ROWS, j * TILE_ROWS]), stride)
 
 
 def right_tile(panels: Panels, batch: Expr, panel: Expr, k: Expr, j: int) -> tuple[Expr, Expr]:
-    """Address and stride of the k-th 16 steps of 16 columns."""
+    """Return address and stride of the k-th 16 steps of 16 columns."""
     operand, tile = panels.operand, panels.tile
     step, column = k * TILE_ROWS, j * TILE_ROWS * panels.neighbours
     if panels.workspace is not None:

@@ -24,26 +24,26 @@ Expr = Any
 
 
 def serial(first: Expr, last: Expr) -> Any:
-    """A loop over [first, last), empty when last <= first.
+    """Return a loop over [first, last), empty when last <= first.
 
-    Loop variables are 64 bits wide: LLVM then sees that the addresses of a tile's rows lie a constant apart, without
-    a proof that 32 bits do not overflow.
+    Loop variables are 64 bits wide, so that LLVM sees constant strides between a tile's rows without proving that 32
+    bits do not overflow.
     """
     return T.serial(as_index(first), as_index(last))
 
 
 def unroll(first: int, last: int) -> Any:
-    """A loop that is written out."""
+    """Return an unrolled loop."""
     return T.unroll(as_index(first), as_index(last))
 
 
 def vectorized(first: int, last: int) -> Any:
-    """A loop whose iterations are the lanes of vectors."""
+    """Return a loop whose iterations are the lanes of vectors."""
     return T.vectorized(as_index(first), as_index(last))
 
 
 def as_index(value: Expr) -> Expr:
-    """A number, a size or an expression as one of 64 bits."""
+    """Return a number, a size or an expression as one of 64 bits."""
     return (
         T.int64(value) if isinstance(value, int) else value + T.int64(0) if is_open(value) else T.cast(value, "int64")
     )
@@ -51,19 +51,19 @@ def as_index(value: Expr) -> Expr:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of an open extent, or some of what is left after its whole parts: its number, and where it begins."""
+    """A part of an open extent, or of the remainder after its whole parts: its number, and its start."""
 
     number: Expr
     start: Expr
 
 
 def number_of(part: Expr) -> Expr:
-    """A part's place among the others."""
+    """Return the number of a part."""
     return part.number if isinstance(part, Piece) else part
 
 
 def start_of(split: Split, part: Expr) -> Expr:
-    """First element of a part; of the one after the last, the end of the extent."""
+    """Return the first element of a part; for the end of the last one, the extent."""
     if isinstance(part, Piece):
         return part.start
     if isinstance(split, OpenSplit):
@@ -76,7 +76,7 @@ def start_of(split: Split, part: Expr) -> Expr:
 
 
 def _for_each_open_part(split: OpenSplit, first: Expr, last: Expr, body: Callable[[Expr, int], None]) -> None:
-    """Whole parts in a loop; what is left as pieces, with code for every size that these may have."""
+    """Emit whole parts in a loop, and the remainder as pieces, with code for every possible size."""
     whole = T.bind(as_index(split.whole_parts))
     with serial(first, T.min(last, whole)) as part:
         body(part, split.limit)
@@ -93,7 +93,7 @@ def _for_each_open_part(split: OpenSplit, first: Expr, last: Expr, body: Callabl
 
 
 def _for_each_low_piece(split: OpenSplit, number: Expr, start: Expr, rest: Expr, body: Callable[..., None]) -> None:
-    """One piece, or two: the larger one comes first."""
+    """Emit one piece, or two, the larger one first."""
     pieces = T.bind((rest + (split.low - 1)) // split.low)
     small = T.bind(rest // T.max(pieces, T.int64(1)))
     larger = T.bind(rest - small * pieces)
@@ -106,7 +106,7 @@ def _for_each_low_piece(split: OpenSplit, number: Expr, start: Expr, rest: Expr,
 
 
 def _for_each_even_part(split: EvenSplit, first: Expr, last: Expr, body: Callable[[Expr, int], None]) -> None:
-    """Code for every size that parts may have, of which two at most occur: the larger parts come first."""
+    """Emit code for every possible part size, of which at most two occur: the larger parts come first."""
     if split.limit == 1:
         with serial(first, last) as part:
             body(part, 1)
@@ -123,27 +123,27 @@ def _for_each_even_part(split: EvenSplit, first: Expr, last: Expr, body: Callabl
 
 
 def allocate(tile: RegisterTile, dtype: str) -> Any:
-    """Accumulators of a tile, uninitialised."""
+    """Return the accumulators of a tile, uninitialised."""
     return T.alloc_buffer((tile.rows, tile.columns), dtype, scope="local")
 
 
 def for_each_vector(tile: RegisterTile, emit: Callable[[Expr, Expr], None]) -> None:
-    """Emits ``emit(row, column)`` for every accumulator; ``column`` runs over a vectorised loop."""
+    """Emit ``emit(row, column)`` for every accumulator; ``column`` runs over a vectorised loop."""
     with unroll(0, tile.rows) as row, unroll(0, tile.vectors) as vector, vectorized(0, tile.lanes) as lane:
         emit(row, vector * tile.lanes + lane)
 
 
 def fill(acc: Any, tile: RegisterTile, value: Expr) -> None:
-    """Sets every accumulator to ``value``."""
+    """Set every accumulator to ``value``."""
     for_each_vector(tile, lambda row, column: T.buffer_store(acc, value, [row, column]))
 
 
 BUSY = 8
-"""Multiply-adds under way that keep both units of a core busy: each takes four cycles."""
+"""Multiply-adds in flight that keep both units of a core busy: each takes four cycles."""
 
 
 def chains(rows: Split, tile: RegisterTile) -> int:
-    """How many accumulators of a result take turns in a low tile, as there are where the number of rows is open."""
+    """Return how many accumulators per result take turns in a low tile, as occurs where the number of rows is open."""
     return max(1, BUSY // (tile.rows * tile.vectors)) if isinstance(rows, OpenSplit) else 1
 
 
@@ -154,7 +154,7 @@ def multiply_add(
     right: Callable[[Expr], Expr],
     rows: Sequence[int] | None = None,
 ) -> None:
-    """One reduction step: ``acc[row, column] += left(row) * right(column)``, for all rows or the given ones."""
+    """Emit one reduction step: ``acc[row, column] += left(row) * right(column)``, for all rows or the given ones."""
 
     def step(row: Expr, column: Expr) -> None:
         T.buffer_store(acc, acc[row, column] + left(row) * right(column), [row, column])
@@ -168,7 +168,7 @@ def multiply_add(
 
 
 def chunks(width: int, lanes: int) -> list[tuple[int, int]]:
-    """``width`` cut into (start, size) runs: whole vectors first, then ever smaller powers of two."""
+    """Return ``width`` cut into (start, size) runs: whole vectors first, then ever smaller powers of two."""
     pieces = []
     start, size = 0, lanes
     while start < width:
@@ -180,7 +180,7 @@ def chunks(width: int, lanes: int) -> list[tuple[int, int]]:
 
 
 def vector(size: int, emit: Callable[[Expr], None]) -> None:
-    """Emits ``emit(lane)`` for ``size`` lanes at once; TVM knows no vectors of one lane."""
+    """Emit ``emit(lane)`` for ``size`` lanes at once; TVM knows no vectors of one lane."""
     if size == 1:
         emit(0)
         return
@@ -189,19 +189,19 @@ def vector(size: int, emit: Callable[[Expr], None]) -> None:
 
 
 def run_of(first: Expr, size: int) -> Expr:
-    """The places of so many neighbours."""
+    """Return the positions of `size` neighbours."""
     return first if size == 1 else T.ramp(first, T.int64(1), size)
 
 
 def is_number(value: Expr) -> bool:
-    """Whether it is known while code is generated."""
+    """Return whether it is known at code generation."""
     return isinstance(value, int)
 
 
 def for_each_column(width: Expr, lanes: int, emit: Callable[[Expr], None]) -> None:
-    """Emits ``emit(column)`` for ``column`` in ``[0, width)``, vectorised over as many lanes as fit.
+    """Emit ``emit(column)`` for ``column`` in ``[0, width)``, vectorised over as many lanes as fit.
 
-    What is left of a width that is known at run time only goes one by one.
+    The remainder of a width known only at run time is processed one by one.
     """
     if not is_number(width):
         whole = T.bind(as_index(width) // lanes)
@@ -221,7 +221,7 @@ def for_each_column(width: Expr, lanes: int, emit: Callable[[Expr], None]) -> No
 
 
 def for_each_run(width: Expr, lanes: int, emit: Callable[[Expr, int], None]) -> None:
-    """Emits `emit(first, size)` for runs that cover `width`: whole vectors in a loop, then smaller ones."""
+    """Emit `emit(first, size)` for runs that cover `width`: whole vectors in a loop, then smaller ones."""
     if is_open(width):
         for_each_open_run(width, lanes, emit)
         return
@@ -234,7 +234,7 @@ def for_each_run(width: Expr, lanes: int, emit: Callable[[Expr, int], None]) -> 
 
 
 def for_each_open_run(width: Expr, lanes: int, emit: Callable[[Expr, int], None]) -> None:
-    """Emits ``emit(first, size)`` for runs that cover ``width``: whole vectors in a loop, then powers of two."""
+    """Emit ``emit(first, size)`` for runs that cover ``width``: whole vectors in a loop, then powers of two."""
     width = T.bind(T.max(as_index(width), T.int64(0)))
     whole = T.bind(width // lanes)
     rest = T.bind(width % lanes)
@@ -248,42 +248,42 @@ def for_each_open_run(width: Expr, lanes: int, emit: Callable[[Expr, int], None]
 
 
 def finish_row(acc: Any, row: Expr, width: int, lanes: int, emit: Callable[[Expr, Expr], None]) -> None:
-    """Emits ``emit(column, value)`` for the first ``width`` accumulators of a row, straight from the registers."""
+    """Emit ``emit(column, value)`` for the first ``width`` accumulators of a row, straight from the registers."""
     for start, size in chunks(width, lanes):
         vector(size, lambda lane, first=start: emit(first + lane, acc[row, first + lane]))  # type: ignore[misc]
 
 
 def finish(acc: Any, rows: int, width: int, lanes: int, emit: Callable[[Expr, Expr, Expr], None]) -> None:
-    """Emits ``emit(row, column, value)`` for the valid accumulators straight from the registers, fully unrolled."""
+    """Emit ``emit(row, column, value)`` for the valid accumulators straight from the registers, fully unrolled."""
     with unroll(0, rows) as row:
         finish_row(acc, row, width, lanes, lambda column, value: emit(row, column, value))
 
 
 def scratch_buffer(scratch: Expr, byte_offset: Size, shape: tuple[Size, ...], dtype: str, name: str) -> Any:
-    """A buffer that lies ``byte_offset`` bytes into the thread's workspace (a multiple of 64 bytes)."""
+    """Return a buffer that lies ``byte_offset`` bytes into the thread's workspace (a multiple of 64 bytes)."""
     pointer = tirx.Var(name, PointerType(PrimType(dtype)))
     T.bind(tirx.call_intrin(pointer.ty, "tirx.handle_add_byte_offset", scratch, byte_offset), var=pointer)
     return T.decl_buffer(shape, dtype, data=pointer)
 
 
 def prefetch(address: Expr) -> None:
-    """Asks for the cache line at ``address`` to be brought into the second-level cache. Any address is allowed."""
+    """Prefetch the cache line at ``address`` to the second-level cache. Any address is allowed."""
     read, into_l2, data = 0, 2, 1
     T.evaluate(T.call_llvm_intrin("void", "llvm.prefetch.p0", address, read, into_l2, data))
 
 
 def widen(value: Expr, dtype: str, acc_dtype: str) -> Expr:
-    """``value``, an element of ``dtype`` in its compute dtype, in the dtype of the sum."""
+    """Return ``value``, an element of ``dtype`` in its compute dtype, in the dtype of the sum."""
     return value if compute_dtype(dtype) == acc_dtype else T.cast(value, acc_dtype)
 
 
 def constant(value: float, dtype: str) -> Expr:
-    """A scalar constant."""
+    """Return a scalar constant."""
     return tirx.const(value, dtype)
 
 
 def for_each_part(split: Split, first: Expr, last: Expr, body: Callable[[Expr, int], None]) -> None:
-    """Emits ``body(part, size)`` for the parts in ``[first, last)``, once per size that occurs."""
+    """Emit ``body(part, size)`` for the parts in ``[first, last)``, once per size that occurs."""
     if isinstance(split, OpenSplit):
         _for_each_open_part(split, first, last, body)
         return

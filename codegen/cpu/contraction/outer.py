@@ -1,9 +1,9 @@
 """A matrix multiplication whose reduction is the outermost loop of a task, as in Goto and van de Geijn, "Anatomy of
-High-Performance Matrix Multiplication" (2008): some steps of it go through all tiles and panels, whose sums wait in the
-workspace for the next ones.
+High-Performance Matrix Multiplication" (2008): a block of its steps is applied to all tiles and panels, whose sums stay
+in the workspace between blocks.
 
-What these steps need of both operands stays in the second-level cache for so long. So a task has rows of a long
-reduction that would not fit there whole, and the right operand is read from memory once, not by task after task.
+The parts of both operands for a block stay in the second-level cache. So a task can have rows of a long reduction that
+would not fit there as a whole, and the right operand is read from memory once, not by task after task.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilestitch.compiler.ir.sizes import ceil_div
 
 
 class OuterEmitter(GemmEmitter):
-    """State besides: the steps that go through all tiles and panels now, ``[first_k, last_k)``, and the panels."""
+    """Emitter with further state: the present block of steps, ``[first_k, last_k)``, and the panels."""
 
     first_k: Expr = 0
     last_k: Expr = 0
@@ -41,7 +41,7 @@ class OuterEmitter(GemmEmitter):
         self._for_each_panel(first_panel, last_panel, self._store_panel)
 
     def _stage_rows(self) -> None:
-        """Copies the rows of the task, of these steps."""
+        """Copy these steps of the task's rows."""
         shape, staged_dtype = self.plan.shape, self.plan.staged_dtype
 
         def copy(row: Expr, step: Expr) -> None:
@@ -71,7 +71,7 @@ class OuterEmitter(GemmEmitter):
             self._store_row(panel, width, self.first_row + row, first + row)
 
     def _sums_of(self, panel: Expr) -> Expr:
-        """The row of the workspace where a panel's sums begin."""
+        """Return the workspace row where a panel's sums begin."""
         return (panel - self.first_panel) * self.plan.block_rows
 
     def _left(self, row0: Expr) -> Callable[[Expr, Expr], Expr]:
@@ -81,7 +81,7 @@ class OuterEmitter(GemmEmitter):
         return lambda row, k: self.staged[local + row, k - first]
 
     def _ask_for_next(self, operand: Expr, panel: Expr, index: Expr, k: Expr) -> None:
-        """The same steps of the panel after this one, or, after the last one, the next steps of the first."""
+        """Prefetch the same steps of the next panel, or, after the last one, the next steps of the first."""
         steps = self.schedule.k_block
         after = mk.as_index(panel) + 1
         last = after >= self.last_panel

@@ -26,9 +26,9 @@ from tilestitch.passes.plan.cpu.tiling import LINE_BYTES, RegisterTile
 
 
 def pack(matrix: npt.NDArray[Any], packing: Packing) -> npt.NDArray[Any]:
-    """Packs [groups, k, n] (or [k, n] when there is one group) into ``packing.shape``; the dtype is kept.
+    """Pack [groups, k, n] (or [k, n] when there is one group) into ``packing.shape``; the dtype is kept.
 
-    Raises ValueError when the matrix is not of the shape that the packing was planned for.
+    Raises ValueError when the matrix does not have the shape of the packing.
     """
     if isinstance(packing, BlockPacking):
         return pack_blocks(matrix, packing)
@@ -40,7 +40,7 @@ def pack(matrix: npt.NDArray[Any], packing: Packing) -> npt.NDArray[Any]:
     if packing.k < steps * together:
         matrix = np.pad(matrix, ((0, 0), (0, steps * together - packing.k), (0, 0)))
     packed = np.zeros((groups, panels, steps, columns, together), matrix.dtype)
-    # Each element is copied once, whole panels at the same time: splits of axes are views.
+    # Each element is copied once, all panels together: splits of axes are views.
     whole = packing.n // columns
     inner = matrix[..., : whole * columns].reshape(groups, steps, together, whole, columns)
     packed[:, :whole] = inner.transpose(0, 3, 1, 4, 2)
@@ -52,14 +52,14 @@ def pack(matrix: npt.NDArray[Any], packing: Packing) -> npt.NDArray[Any]:
 
 
 def pack_blocks(weights: npt.NDArray[np.uint8], packing: BlockPacking) -> npt.NDArray[np.uint8]:
-    """Packs [columns, blocks, bytes of a block] into `packing.shape`."""
+    """Pack [columns, blocks, bytes of a block] into `packing.shape`."""
     form, columns, panels = packing.form, packing.columns, packing.panels
     wanted = (packing.n, form.blocks, form.block_bytes)
     if weights.shape != wanted:
         raise ValueError(f"weights of shape {weights.shape} do not fit the packing of {wanted}; plan the kernel again")
     padded = np.zeros((panels * columns, *wanted[1:]), np.uint8)
     padded[: packing.n] = weights
-    if form.integers:  # from two's complement to what is larger than the least integer by the code
+    if form.integers:  # from two's complement to an offset from the least integer
         sign = np.uint8(0x88 if form.bits == 4 else 0x80)
         padded[..., : form.code_bytes] ^= sign
         padded[..., form.block_bytes - form.zeros :] ^= sign
@@ -86,7 +86,7 @@ def pack_blocks(weights: npt.NDArray[np.uint8], packing: BlockPacking) -> npt.ND
 
 
 def _halved(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Words of 8 codes, of which the first four are the low halves of bytes, and the last four the high ones."""
+    """Return words of 8 codes, of which the first four are the low halves of bytes, and the last four the high ones."""
     words = codes.reshape(*codes.shape[:-1], -1, 4)
     pairs = np.stack([words & 15, words >> 4], -1).reshape(*words.shape[:-1], 8)
     return np.asarray(pairs[..., :4] | (pairs[..., 4:] << np.uint8(4))).reshape(codes.shape)
@@ -96,7 +96,7 @@ def _halved(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 class PackedOperand:
     """A constant right operand: a TIR buffer of ``Packing.shape`` and ``storage_dtype(Packing.dtype)``.
 
-    ``group`` says which group a batch element uses.
+    ``group`` maps a batch element to its group.
     """
 
     buffer: Any
@@ -107,7 +107,7 @@ class PackedOperand:
 class LoadedOperand:
     """A right operand known at run time: ``load(batch, k, n)`` gives an element in its compute dtype.
 
-    ``contiguous`` is the index ("n" or "k") that runs along memory.
+    ``contiguous`` is the contiguous index ("n" or "k").
     """
 
     load: Callable[[Expr, Expr, Expr], Expr]
@@ -121,8 +121,8 @@ Operand = PackedOperand | LoadedOperand
 class Panels:
     """Access to the panels of one operand inside a task.
 
-    ``workspace`` holds one panel [k, columns] in the compute dtype, for what the task packs or widens. ``neighbours``:
-    elements of a column that lie together, which are one of the ``k`` steps.
+    ``workspace`` holds one panel [k, columns] in the compute dtype, if the task packs or widens it. ``neighbours``:
+    adjacent elements of a column that form one of the ``k`` steps.
     """
 
     operand: Operand
@@ -134,9 +134,9 @@ class Panels:
     neighbours: int = 1
 
     def prepare(self, batch: Expr, panel: Expr, width: Expr, steps: tuple[Expr, Expr] | None = None) -> None:
-        """Brings one panel into the workspace, of which ``width`` columns exist; nothing to do where there is none.
+        """Bring one panel, of which ``width`` columns exist, into the workspace, if there is one.
 
-        ``steps``: the first one that is needed, and the one after the last; default: all.
+        ``steps``: the first needed one and an end; default: all.
         """
         if self.workspace is None:
             return
@@ -154,12 +154,12 @@ class Panels:
         )  # fmt: skip
 
     def at(self, batch: Expr, panel: Expr, k: Expr, column: Expr) -> Expr:
-        """One element, widened to the dtype of the sum."""
+        """Return one element, widened to the dtype of the sum."""
         value = self._packed(batch, panel, k, column) if self.workspace is None else self.workspace[k, column]
         return mk.widen(value, self.dtype, self.acc_dtype)
 
     def neighbours_at(self, batch: Expr, panel: Expr, k: Expr, column: Expr, lanes: int) -> Expr:
-        """The vector of all elements of a step of ``lanes`` columns, as they are stored."""
+        """Return the vector of all elements of a step of ``lanes`` columns, as they are stored."""
         where = T.ramp(column * self.neighbours, T.int64(1), lanes * self.neighbours)
         if self.workspace is not None:
             return self.workspace[k, where]
@@ -167,27 +167,29 @@ class Panels:
         return self.operand.buffer[self.operand.group(batch), panel, k, where]
 
     def _packed(self, batch: Expr, panel: Expr, k: Expr, column: Expr) -> Expr:
-        """One element of a constant operand, in its compute dtype."""
+        """Return one element of a constant operand, in its compute dtype."""
         assert isinstance(self.operand, PackedOperand)
         return from_storage(self.operand.buffer[self.operand.group(batch), panel, k, column], self.dtype)
 
     def piece_of(self, tiles: Expr) -> Expr:
-        """Elements of a step that each of so many tiles asks for, so that all of them ask for all of it."""
+        """Return the elements of a step that each of `tiles` tiles prefetches, so that together they prefetch all of
+        it.
+        """
         row = self.tile.columns * self.neighbours
         return -(-row // tiles) if mk.is_number(tiles) else (row + tiles - 1) // tiles
 
     def prefetch_next(self, batch: Expr, panel: Expr, index: Expr, piece: Expr, k: Expr) -> None:
-        """Asks for a ``piece`` of each step of the panel after ``panel``; this is tile ``index``.
+        """Prefetch a ``piece`` of each step of the panel after ``panel``; this is tile ``index``.
 
-        The hardware cannot foresee a stream that starts only after this one; without this the first tile of every
-        panel waits for memory.
+        The hardware cannot foresee a stream that starts only after this one; otherwise the first tile of every panel
+        waits for memory.
         """
         self.prefetch_piece(batch, panel + 1, 0, index, piece, self.k, k)
 
     def prefetch_piece(
         self, batch: Expr, panel: Expr, first: Expr, index: Expr, piece: Expr, steps: Expr, k: Expr
     ) -> None:
-        """Asks for a ``piece`` of each of so many ``steps`` of ``panel`` from step ``first`` on; this is step ``k`` of
+        """Prefetch a ``piece`` of each of ``steps`` steps of ``panel`` from step ``first`` on; this is step ``k`` of
         tile ``index``.
         """
         assert isinstance(self.operand, PackedOperand)
@@ -199,7 +201,7 @@ class Panels:
             mk.prefetch(T.address_of(self.operand.buffer[where]))
 
     def prefetch_ahead(self, batch: Expr, panel: Expr, k: Expr, bytes_ahead: int) -> None:
-        """Asks for what a reduction step reads that comes ``bytes_ahead`` after this one.
+        """Prefetch what a reduction step ``bytes_ahead`` later reads.
 
         For panels that are read once: the hardware alone follows a single stream too slowly.
         """
@@ -219,7 +221,7 @@ def _copy_panel(
     operand: LoadedOperand, batch: Expr, panel: Expr, width: Expr, steps: tuple[Expr, Expr], tile: RegisterTile,
     dtype: str, store: Store,
 ) -> None:  # fmt: skip
-    """Stores some reduction steps of a panel as ``dtype``; columns that do not exist are zero."""
+    """Store some reduction steps of a panel as ``dtype``; missing columns are zero."""
     columns, lanes, first = tile.columns, tile.lanes, panel * tile.columns
 
     def load(k: Expr, column: Expr) -> Expr:
@@ -240,7 +242,7 @@ def _copy_panel(
 def _copy_transposed(
     load: Callable[[Expr, Expr], Expr], width: Expr, steps: tuple[Expr, Expr], lanes: int, dtype: str, store: Store
 ) -> None:
-    """By square tiles, and one by one what is left of the steps and of the columns."""
+    """Copy by square tiles, and the remaining steps and columns one by one."""
     begin, end = steps
     tiles, inside = (end - begin) // lanes, width // lanes * lanes
     with mk.serial(0, tiles) as number, mk.serial(0, width // lanes) as group:
@@ -260,7 +262,7 @@ def pack_at_run_time(
     operand: LoadedOperand, n: Size, tile: RegisterTile, panels: tuple[Expr, Expr], steps: tuple[Expr, Expr],
     buffer: Any, dtype: str,
 ) -> None:  # fmt: skip
-    """Packs some steps of some panels of batch element 0 into ``buffer`` [1, panels, k, columns], widened to ``dtype``.
+    """Pack some steps of some panels of batch element 0 into ``buffer`` [1, panels, k, columns], widened to ``dtype``.
 
     Several GEMMs of a task then read it as a ``PackedOperand``.
     """
@@ -275,12 +277,12 @@ def pack_at_run_time(
 
 
 def workspace(scratch: Expr, byte_offset: Size, k: Size, columns: int, dtype: str) -> Any:
-    """The workspace buffer of one packed panel."""
+    """Return the workspace buffer of one packed panel."""
     return mk.scratch_buffer(scratch, byte_offset, (largest(1, k), columns), compute_dtype(dtype), "panel")
 
 
 def for_each_panel(n: Size, columns: int, first: Expr, last: Expr, body: Callable[[Expr, Expr], None]) -> None:
-    """Emits ``body(panel, width)`` for panels ``[first, last)``: one body for whole panels, one for the partial one.
+    """Emit ``body(panel, width)`` for panels ``[first, last)``: one body for whole panels, one for the partial one.
 
     The width of the latter is a number where ``n`` is one.
     """

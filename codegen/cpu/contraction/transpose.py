@@ -1,4 +1,4 @@
-"""Tiles of a matrix transposed in registers: neighbours along memory are rows before, and columns after."""
+"""Transposition of matrix tiles in registers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tilestitch.codegen.cpu.contraction import microkernel as mk
 def transpose_tile(
     lanes: int, dtype: str, read: Callable[[int, Expr], Expr], write: Callable[[int, Expr], None]
 ) -> None:
-    """`write(i, vector)`: of `lanes` vectors whose element j is `read(j, i)`, where i runs along memory.
+    """Call `write(i, vector)` for the transposed tile: element j of vector i is `read(j, i)`, where i is contiguous in
+    memory.
 
     `lanes` is a power of two.
     """
@@ -26,10 +27,10 @@ def transpose_tile(
 
 
 def transposed(rows: Sequence[Expr]) -> list[Expr]:
-    """As many vectors, named, as they have elements: element j of vector i is element i of vector j of `rows`.
+    """Return the transposed vectors, bound: element j of vector i is element i of vector j of `rows`.
 
-    As many steps as that number, a power of two, has binary digits swap ever smaller blocks off the diagonal, each by
-    two shuffles of two vectors: 64 shuffles for 16 x 16 elements, where scattering them takes five times as long.
+    log2(lanes) steps swap ever smaller blocks off the diagonal, each by two shuffles of two vectors: 64 shuffles for 16
+    x 16 elements, where scattering them takes five times as long.
     """
     vectors, lanes = list(rows), len(rows)
     block = lanes // 2
@@ -46,10 +47,10 @@ def transposed(rows: Sequence[Expr]) -> list[Expr]:
 def interleaved(
     rows: int, lanes: int, dtype: str, read: Callable[[int, Expr], Expr], write: Callable[[int, Expr], None]
 ) -> None:
-    """`write(at, vector)`: the `rows` x `lanes` elements `read(row, lane)` with those of one lane beside each other, as
-    vectors of `lanes` of them from the one `at`.
+    """Call `write(at, vector)` for the `rows` x `lanes` elements `read(row, lane)`, interleaved so that those of one
+    lane are adjacent, as vectors of `lanes` elements from number `at` on.
 
-    A vector takes one shuffle less than there are rows, each of two vectors.
+    Each vector takes one two-vector shuffle fewer than there are rows.
     """
     if lanes == 1:
         for row in range(rows):

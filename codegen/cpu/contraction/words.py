@@ -23,15 +23,15 @@ from tilestitch.passes.plan.cpu.isa import WORD_BYTES, Dot
 from tilestitch.passes.plan.cpu.tiling import RegisterTile
 
 Put = Callable[[Expr, Expr, Expr], None]
-"""``put(step, place, value)`` stores an element, or a vector of them, at a place of a step of a panel."""
+"""``put(step, place, value)`` stores an element, or a vector of them, at a position of a step of a panel."""
 
 
 def pack_words(
     operand: LoadedOperand, dot: Dot, k: Size, n: Size, tile: RegisterTile, some: tuple[Expr, Expr],
     steps: tuple[Expr, Expr], buffer: Any,
 ) -> None:  # fmt: skip
-    """Packs some steps, which are groups along `k`, of some panels of batch element 0 into `buffer`
-    [1, panels, groups of k, columns * group]. What lies after the last of `k`, and columns that do not exist, are zero.
+    """Pack some steps, which are groups along `k`, of some panels of batch element 0 into `buffer` [1, panels, groups
+    of k, columns * group]. Elements beyond `k`, and missing columns, are zero.
     """
     first, room = steps
     words = ceil_div(k, dot.group)
@@ -51,8 +51,8 @@ def pack_panel(
     operand: LoadedOperand, dot: Dot, at: tuple[Expr, Expr], k: Size, width: Expr, tile: RegisterTile,
     steps: tuple[Expr, Expr], put: Put, room: Expr | None = None,
 ) -> None:  # fmt: skip
-    """Packs some steps of a panel, of which `width` columns exist; `at`: its batch element, and its number. Steps from
-    the last one to `room` become zero.
+    """Pack some steps of a panel, of which `width` columns exist; `at`: its batch element, and its number. Steps from
+    the end up to `room` become zero.
     """
     panel = _Panel(operand, dot, at, k, width, tile, put)
     panel.copy(*steps)
@@ -74,7 +74,7 @@ class _Panel:
         (self.batch, self.panel), self.width, self.lanes = at, width, tile.lanes
 
     def copy(self, first: Expr, last: Expr) -> None:
-        """Steps from a first one to after the last."""
+        """Copy steps from a first one to an end."""
         if not mk.is_number(self.width) or self.width < self.tile.columns:
             self.clear(first, last)
         whole = T.bind(T.min(mk.as_index(last), mk.as_index(self.k // self.group)))
@@ -86,26 +86,26 @@ class _Panel:
             self._store_some(step, column)
 
     def clear(self, first: Expr, last: Expr) -> None:
-        """Steps become zero."""
+        """Zero the steps."""
         zero = tirx.Broadcast(tirx.const(0, self.stored), self.group * self.lanes)
         with mk.serial(first, last) as step, mk.serial(0, self.tile.vectors) as vector:
             self._store(step, vector * self.lanes, zero)
 
     def _load(self, k: Expr, column: Expr) -> Expr:
-        """An element as it is stored: bfloat16 by its bits."""
+        """Return an element as it is stored: bfloat16 by its bits."""
         value = self.operand.load(self.batch, k, self.panel * self.tile.columns + column)
         return dots.staged(value, self.dtype, self.dtype)
 
     def _store(self, step: Expr, column: Expr, words: Expr) -> None:
-        """A vector of the groups of neighbouring columns."""
+        """Store a vector of the groups of adjacent columns."""
         self.put(step, T.ramp(mk.as_index(column * self.group), T.int64(1), self.group * self.lanes), words)
 
     def _store_one(self, step: Expr, column: Expr, place: int) -> None:
-        """One element of a group."""
+        """Store one element of a group."""
         self.put(step, column * self.group + place, self._load(self.group * step + place, column))
 
     def _store_some(self, step: Expr, column: Expr) -> None:
-        """A group that the end of `k` cuts off: the first element exists."""
+        """Store a group that the end of `k` cuts off, whose first element exists."""
         self._store_one(step, column, 0)
         for place in range(1, self.group):
             exists = self.group * step + place < mk.as_index(self.k)
@@ -116,7 +116,7 @@ class _Panel:
                     self.put(step, column * self.group + place, tirx.const(0, self.stored))
 
     def _side_by_side(self, first: Expr, last: Expr) -> None:
-        """Neighbouring columns lie together: the rows of a group are dealt out to words."""
+        """Pack a matrix with contiguous columns: the rows of a group are interleaved to words."""
         whole = self.width // self.lanes
         with mk.serial(first, last) as step:
             with mk.serial(0, whole) as number:
@@ -132,17 +132,17 @@ class _Panel:
             self._one_by_one(step, whole * self.lanes)
 
     def _joined(self, elements: list[Expr]) -> Expr:
-        """The word of a group; the first element has its lowest bits."""
+        """Return the word of a group; the first element has its lowest bits."""
         bits = [T.cast(T.reinterpret(f"uint{self.bits}", element), "uint32") for element in elements]
         shifted = [T.shift_left(each, T.uint32(at * self.bits)) if at else each for at, each in enumerate(bits)]
         return reduce(T.bitwise_or, shifted)
 
     def _apart(self, words: Expr) -> Expr:
-        """The elements of a vector of words."""
+        """Return the elements of a vector of words."""
         return T.reinterpret(f"{self.stored}x{self.group * self.lanes}", words)
 
     def _transposed(self, first: Expr, last: Expr) -> None:
-        """Neighbours along the reduction lie together, as words: square tiles of them are transposed in registers."""
+        """Pack a matrix contiguous along the reduction: square tiles of words are transposed in registers."""
         lanes, inside = self.lanes, self.width // self.lanes * self.lanes
         first = T.bind(mk.as_index(first))
         tiles, run = T.bind(T.max(last - first, T.int64(0)) // lanes), self.group * lanes
@@ -167,7 +167,7 @@ class _Panel:
             self._one_by_one(step, 0)
 
     def _one_by_one(self, step: Expr, first: Expr) -> None:
-        """A step of the columns from `first` on."""
+        """Store a step of the columns from `first` on."""
         with mk.serial(first, self.width) as column:
             for place in range(self.group):
                 self._store_one(step, column, place)

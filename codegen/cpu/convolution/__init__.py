@@ -1,1 +1,1 @@
-"""Convolutions, transposed ones, and windows on CPUs."""
+"""Convolutions, transposed convolutions, and windows on CPUs."""

@@ -1,9 +1,9 @@
-"""Convolution as an implicit GEMM over output pixels; ``emit_conv`` writes the TIR of one task.
+"""Convolution as an implicit GEMM over output pixels; ``emit_conv`` emits the TIR of one task.
 
 A register tile covers a few neighbouring output pixels by one panel of output channels. The inner loop never has a
-condition. Padding is met in one of two ways. With many channels, taps that fall outside are left out: rows are clamped
-by the loop's bounds, and tiles at the left and right border have code of their own. Otherwise, or where the input needs
-a conversion or a prologue, the task first copies the rows that it needs into its workspace with the border filled in;
+condition. Padding is handled in one of two ways. With many channels, taps outside are skipped: rows by the loop's
+bounds, while tiles at the left and right border have code of their own. Otherwise, or where the input needs a
+conversion or a prologue, the task first copies the rows that it needs into its workspace with the border filled in;
 kernel column and channel then are one loop.
 The copy is channels-last whatever the layout of the input, which makes channels-first input possible at little cost.
 Depthwise convolution is in window.py, transposed convolution in conv_transpose.py.
@@ -42,18 +42,20 @@ from tilestitch.passes.plan.cpu.images import ConvShape, column_runs
 from tilestitch.passes.plan.cpu.tiling import EvenSplit, RegisterTile
 
 MOST_INTERLEAVED = 4
-"""Channels of an image with channels first that are put beside each other by shuffles."""
+"""Most channels of a channels-first image that are interleaved by shuffles."""
 
 
 def weight_matrix(weights: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
-    """ONNX weights [out, in / groups, *kernel] as [groups, prod(kernel) * in / groups, out / groups] for ``pack``."""
+    """Return ONNX weights [out, in / groups, *kernel] as [groups, prod(kernel) * in / groups, out / groups] for
+    ``pack``.
+    """
     out, group_in, *kernel = weights.shape
     grouped = weights.reshape(groups, out // groups, group_in, math.prod(kernel))
     return np.ascontiguousarray(grouped.transpose(0, 3, 2, 1)).reshape(groups, -1, out // groups)
 
 
 def _inner(shape: ConvShape, dim: int, first: int, size: int, tap: int) -> list[int]:
-    """Which of ``size`` outputs from ``first`` meet the input with a kernel tap."""
+    """Return which of ``size`` outputs from ``first`` read the input with a kernel tap."""
     return [i for i in range(size) if 0 <= shape.source(dim, first + i, tap) < shape.spatial[dim]]
 
 
@@ -61,10 +63,10 @@ def emit_conv(
     plan: ConvPlan, load_x: LoadPixel, weights: Operand, epilogue: PixelEpilogue, task: Expr, scratch: Expr,
     emitter: type[ConvEmitter] | None = None, begin: Callable[[Expr], Expr] | None = None,
 ) -> None:  # fmt: skip
-    """Emits the body of one task. The ``batch`` that ``weights`` is asked for is the group.
+    """Emit the body of one task. The ``batch`` argument of ``weights`` is the group.
 
-    ``k`` of the weights counts (kernel position, channel of the group), channel fastest. Sums begin with what ``begin``
-    gives for an output channel, or with 0.
+    ``k`` of the weights is (kernel position, channel of the group), channel fastest. Sums start from ``begin`` of an
+    output channel, or from 0.
     """
     with dots.imported(plan.dot):
         (emitter or ConvEmitter)(plan, load_x, weights, epilogue, scratch, begin).run(task)
@@ -72,9 +74,9 @@ def emit_conv(
 
 @dataclass(frozen=True)
 class Site:
-    """Where a register tile lies: output rows from ``y0``, columns from ``x0``, ``index`` in the block.
+    """Position of a register tile: output rows from ``y0``, columns from ``x0``, ``index`` in the block.
 
-    ``border``: windows reach over the left or right border; ``x0`` then is an int.
+    ``border``: windows extend over the left or right border; ``x0`` is then an int.
     """
 
     y0: Expr
@@ -151,7 +153,7 @@ class ConvEmitter:
         panels.for_each_panel(self.plan.shape.group_out, self.plan.tile.columns, first, last, body)
 
     def _for_each_tile(self, body: Callable[[Site], None]) -> None:
-        """Emits ``body`` for every register tile of the block, once per kind of tile."""
+        """Emit ``body`` for every register tile of the block, once per kind of tile."""
         y_split = self.plan.y
         if self.plan.skips and y_split.largest > 1:
             row = 0
@@ -195,7 +197,7 @@ class ConvEmitter:
         self._for_each_tile(lambda site: self._tile(panel, width, site))
 
     def _stage(self) -> None:
-        """Copies the rows of the block, with zeros where the window reaches over the border."""
+        """Copy the rows of the block, with zeros where the window extends over the border."""
         shape, kernel = self.plan.shape, self.plan.shape.kernel
         rows = staged_extent(shape, -2, mk.start_of(self.plan.y, self.last_tile) - self.first_row)
 
@@ -253,7 +255,7 @@ class ConvEmitter:
                 clear(last, columns)
                 return
             if some and self.plan.filled != channels and self.plan.staged_dtype in HALVES:
-                clear(first, last)  # weights of zero make nothing of bytes there, but NaN of floats
+                clear(first, last)  # zero weights suffice for bytes there, but floats may be NaN
             if some and self.plan.shape.channels_last:
                 with mk.serial(first, last) as column:
                     mk.for_each_column(channels, lanes, lambda channel: copy(column, channel))
@@ -275,13 +277,13 @@ class ConvEmitter:
 
     @property
     def _copies_runs(self) -> bool:
-        """Whether pixels that are copied follow each other where they lie, too."""
+        """Whether copied pixels are contiguous in the source, too."""
         plan, shape = self.plan, self.plan.shape
         each = shape.strides[-1] == staged_step(shape, -1) and shape.groups == 1 and shape.in_channels > 1
         return plan.joins_taps and shape.plain and shape.channels_last and each
 
     def _copy_run(self, flat: Expr, row: Expr, position: tuple[Expr, ...], first: int, elements: int) -> None:
-        """So many elements from the first channel of a pixel on."""
+        """Copy `elements` from the first channel of a pixel on."""
         shape, plan = self.plan.shape, self.plan
 
         def copy(at: Expr) -> None:
@@ -292,7 +294,7 @@ class ConvEmitter:
             mk.for_each_column(elements, plan.tile.lanes * plan.neighbours, copy)
 
     def _left(self, site: Site) -> Callable[[Expr, list[Expr], Expr], Expr]:
-        """``left(pixel of the tile, kernel taps, channel)``; the channel may be a ramp."""
+        """Return ``left(pixel of the tile, kernel taps, channel)``; the channel may be a ramp."""
         shape, kernel, dot = self.plan.shape, self.plan.shape.kernel, self.plan.dot
         room = self.plan.room
         if not self.schedule.stage:
@@ -318,7 +320,9 @@ class ConvEmitter:
         return staged
 
     def _staged_run(self, site: Site, taps: list[Expr], channel: Expr) -> Callable[[Expr, Expr], Expr]:
-        """Elements of the copied input by row and column of a tile: those of columns are a constant apart."""
+        """Return the elements of the copied input by row and column of a tile, with a constant stride between
+        columns.
+        """
         shape, (_, height, length) = self.plan.shape, self.plan.staged_shape
         step_y, step_x, room = staged_step(shape, -2), staged_step(shape, -1), self.plan.room
         row = (site.y0 - self.first_row) * step_y + taps[-2] * shape.dilations[-2]
@@ -380,11 +384,15 @@ class ConvEmitter:
         return self.group * self.plan.shape.group_out + panel * self.plan.tile.columns
 
     def _leaves_columns_out(self, site: Site) -> bool:
-        """Of tiles that are parts of a wide image, or a narrow one: code for smaller ones would be as much again."""
+        """Return whether border columns are skipped in this tile: only in full tiles of a wide image, or of a narrow
+        one, as each size of tile doubles the code.
+        """
         return self.plan.leaves_columns_out and site.columns >= self.plan.x.largest // 2 and site.columns > 1
 
     def _columns_inside(self, site: Site, channels: int, step: Callable[[Expr, list[int] | None], None]) -> None:
-        """Steps of a row of taps: those that all pixels of a tile meet, then those that all but one meet."""
+        """Emit the steps of a row of taps: those within the image for all pixels of a tile, then those for all but
+        one.
+        """
         taps = self.plan.shape.kernel[-1]
         begins, ends = self._borders(site)
         first = T.bind(T.Select(begins, T.int64(channels), T.int64(0)))
@@ -397,15 +405,17 @@ class ConvEmitter:
             step(at, list(range(site.columns - 1)))
 
     def _borders(self, site: Site) -> tuple[Expr, Expr]:
-        """Whether the first pixel of a tile meets padding with its first column of taps, and the last with the last."""
+        """Return whether the first pixel of a tile reads padding with its first column of taps, and the last with its
+        last.
+        """
         shape = self.plan.shape
         begins = T.bind(shape.source(-1, site.x0, 0) < 0)
         beyond = shape.source(-1, site.x0 + (site.columns - 1), shape.kernel[-1] - 1)
         return begins, T.bind(beyond >= shape.spatial[-1])
 
     def _reduce(self, site: Site, step: Callable[[list[Expr], Expr, Expr, list[int] | None], None]) -> None:
-        """Loops over kernel taps and channels, as many of these as are multiplied at once; the last tap and the channel
-        are one loop where pixels follow each other in memory.
+        """Emit loops over kernel taps and channels, several of these multiplied at once; the last tap and the channel
+        are one loop where pixels are contiguous.
         """
         shape, kernel = self.plan.shape, self.plan.shape.kernel
         merged = self.plan.merges_taps
@@ -433,7 +443,7 @@ class ConvEmitter:
         nest(kernel[:outer], row)
 
     def _reduce_skipping(self, site: Site, step: Callable[[list[Expr], Expr, Expr, list[int]], None]) -> None:
-        """Loops over the kernel taps that meet the input, and over channels."""
+        """Emit loops over the kernel taps within the input, and over channels."""
         shape, kernel = self.plan.shape, self.plan.shape.kernel
 
         def channels(taps: list[Expr], pixels: list[int]) -> None:
@@ -498,7 +508,7 @@ class ConvEmitter:
             mk.for_each_column(width, tile.lanes, lambda column: store(pixel, column, self.sums[pixel, column]))
 
     def _finish_turned(self, acc: Any, tile: RegisterTile, panel: Expr, width: int, site: Site) -> None:
-        """The epilogue in vectors of neighbouring pixels of a channel, from sums that are transposed in registers."""
+        """Emit the epilogue in vectors of adjacent pixels of a channel, from sums transposed in registers."""
         lanes, first_channel = tile.lanes, self._first_channel(panel)
         for first in range(0, tile.rows, lanes):
             rows = [min(first + lane, tile.rows - 1) for lane in range(lanes)]
@@ -520,7 +530,7 @@ class ConvEmitter:
                     )
 
     def _stored(self, panel: Expr, site: Site) -> Callable[[Expr, Expr, Expr], None]:
-        """``store(pixel of a tile, column of a panel, value)``."""
+        """Return ``store(pixel of a tile, column of a panel, value)``."""
         plan, first = self.plan, self._first_channel(panel)
 
         def store(pixel: Expr, column: Expr, value: Expr) -> None:

@@ -35,7 +35,7 @@ def transposed_weight_matrix(weights: npt.NDArray[Any], groups: int) -> npt.NDAr
 def emit_conv_transpose(
     plan: ConvTransposePlan, load_x: LoadPixel, weights: Operand, epilogue: PixelEpilogue, task: Expr, scratch: Expr
 ) -> None:
-    """Emits the body of one task. The ``batch`` that ``weights`` is asked for is the group.
+    """Emit the body of one task. The ``batch`` that ``weights`` is asked for is the group.
 
     ``k`` of the weights counts (kernel position, input channel of the group), channel fastest.
     """
@@ -73,7 +73,7 @@ class _Emitter:
         panels.for_each_panel(shape.group_out, plan.tile.columns, first, last, self._panel)
 
     def _for_each_kernel_row(self, body: Callable[[Expr, list[Expr]], None]) -> None:
-        """Emits ``body(kernel row, input position)`` for the kernel rows that meet an input row."""
+        """Emit ``body(kernel row, input position)`` for the kernel rows that meet an input row."""
         shape = self.plan.shape
 
         def row(taps: list[Expr]) -> None:
@@ -158,7 +158,7 @@ class _Emitter:
         self._finish(acc, tile, width, panel, [phase + (first + row) * stride for row in range(tile.rows)])
 
     def _finish(self, acc: Any, tile: RegisterTile, width: int, panel: Expr, columns: list[Expr]) -> None:
-        """Stores the rows of a tile whose output column exists."""
+        """Store the rows of a tile whose output column exists."""
         shape = self.plan.shape
         first = self.group * shape.group_out + panel * self.plan.tile.columns
         for row, column in enumerate(columns):

@@ -28,12 +28,12 @@ def tap_range(shape: ConvShape, dim: int, at: Expr) -> tuple[Expr, Expr]:
 
 
 def may_be_positive(size: Size) -> bool:
-    """Whether a number of elements, which may be open, is above 0 at some size."""
+    """Return whether a number of elements, which may be open, is above 0 at some size."""
     return bounds_of(size)[1] > 0
 
 
 def nest(extents: Sequence[int], body: Callable[[list[Expr]], None]) -> None:
-    """Emits serial loops over ``extents`` around ``body(indices)``; loops of one iteration are left out."""
+    """Emit serial loops over ``extents`` around ``body(indices)``; loops of one iteration are left out."""
 
     def level(done: list[Expr]) -> None:
         if len(done) == len(extents):
@@ -48,7 +48,7 @@ def nest(extents: Sequence[int], body: Callable[[list[Expr]], None]) -> None:
 
 
 def inside(position: Sequence[Expr], extents: Sequence[int], pads: Sequence[tuple[int, int]]) -> Expr | None:
-    """Whether a position lies inside the input; None when it cannot lie outside."""
+    """Return whether a position lies inside the input; None when it cannot lie outside."""
     condition: Expr | None = None
     for at, extent, pad in zip(position, extents, pads, strict=True):
         if pad == (0, 0):

@@ -46,20 +46,20 @@ class _Images:
         self.around.finish(self.layout.index(image, position, channel), value)
 
     def begin(self) -> Callable[[Expr], Expr] | None:
-        """What sums of an output channel begin with, if that is the same for all positions."""
+        """Return what sums of an output channel begin with, if that is the same for all positions."""
         spatial = [0] * (len(self.source.shape) - 2)
         begin = self.around.begin(self.layout.index(False, [False] * len(spatial), True))
         return None if begin is None else lambda channel: begin(self.layout.index(0, spatial, channel))
 
     def weights(self, load: Load) -> Operand:
-        """The packed weights, or those that `load(group, k, column)` gives."""
+        """Return the packed weights, or those that `load(group, k, column)` gives."""
         if self.around.packed is not None:
             return PackedOperand(self.around.packed, lambda number: number)
         return LoadedOperand(load, "n" if self.layout.channels_last else "k")
 
 
 def lower_conv(group: Operands, plan: ConvPlan) -> KernelLaunch:
-    """The launch of a group around a conv node: implicit GEMM."""
+    """Return the launch of a group around a conv node: implicit GEMM."""
     shape, layout = plan.shape, layout_of(group.anchor)
     x, w = group.anchor.inputs
     packing = plan.packing if shape.packed else None
@@ -103,7 +103,7 @@ def _emitter(plan: ConvPlan) -> type[ConvEmitter]:
 
 
 def lower_depthwise(group: Operands, plan: WindowPlan) -> KernelLaunch:
-    """The launch of a group around a conv node whose channels are convolved each by itself."""
+    """Return the launch of a group around a conv node whose channels are convolved each by itself."""
     shape, layout = plan.shape, layout_of(group.anchor)
     x, w = group.anchor.inputs
     kernel, taps = layout.kernel(w.shape), math.prod(shape.kernel)
@@ -137,7 +137,7 @@ def lower_depthwise(group: Operands, plan: WindowPlan) -> KernelLaunch:
 
 
 def lower_window(group: Operands, plan: WindowPlan) -> KernelLaunch:
-    """The launch of a window_reduce group: pooling with its epilogue."""
+    """Return the launch of a window_reduce group: pooling with its epilogue."""
     shape, layout, attrs = plan.shape, layout_of(group.anchor), group.anchor.attrs
     x = group.anchor.inputs[0]
     reducer = attrs["reducer"]
@@ -158,7 +158,7 @@ def lower_window(group: Operands, plan: WindowPlan) -> KernelLaunch:
 
 
 def lower_conv_transpose(group: Operands, plan: ConvTransposePlan) -> KernelLaunch:
-    """The launch of a group around a conv_transpose node."""
+    """Return the launch of a group around a conv_transpose node."""
     shape, layout = plan.shape, layout_of(group.anchor)
     x, w = group.anchor.inputs
     packing = plan.packing if shape.packed else None

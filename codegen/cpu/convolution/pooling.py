@@ -21,7 +21,7 @@ from tilestitch.passes.plan.cpu.window import Line
 
 
 def line_buffers(line: Line, scratch: Expr, dtype: str) -> tuple[Any, Any]:
-    """The line, and its phases one after the other; the same buffer if there is one phase."""
+    """Return the line, and its phases one after the other; the same buffer if there is one phase."""
     size = line.stride * line.phase
     buffer = mk.scratch_buffer(scratch, 0, (line.elements,), dtype, "line")
     if line.stride == 1:

@@ -55,7 +55,7 @@ def emit_window(
     task: Expr,
     scratch: Expr = None,
 ) -> None:
-    """Emits the body of one task.
+    """Emit the body of one task.
 
     ``load_x(image, position, input channel)`` gives elements already in ``shape.acc_dtype``; the window starts from
     ``initial``. ``scratch`` is the workspace handle, if the plan needs one.
@@ -110,7 +110,7 @@ class _Emitter:
                 self._row_in_loops(row)
 
     def _for_each_channels(self, body: Callable[[Expr, RegisterTile], None]) -> None:
-        """Emits ``body(first channel, registers)`` over the block's channels; ``rows`` of the registers are columns."""
+        """Emit ``body(first channel, registers)`` over the block's channels; ``rows`` of the registers are columns."""
         channels = self.plan.shape.out_channels
         step = self.schedule.vectors * self.schedule.lanes
         whole = channels // step * step
@@ -175,7 +175,7 @@ class _Emitter:
         self._for_each_channels(lambda channel, tile: self._columns(row, start, run.size, channel, tile, run.border))
 
     def _for_each_kernel_row(self, row: Expr, body: Callable[[list[Expr], Expr], None]) -> None:
-        """Emits ``body(input position up to the row, first tap of the row)`` for kernel rows inside the input."""
+        """Emit ``body(input position up to the row, first tap of the row)`` for kernel rows inside the input."""
         shape = self.plan.shape
         bounds = [tap_range(shape, dim, at) for dim, at in enumerate([*self.outer, row])]
 
@@ -335,7 +335,7 @@ class _Emitter:
 
 
 def _for_each_tap(ranges: Sequence[tuple[Expr, Expr]], body: Callable[[int, Expr], None]) -> None:
-    """Emits ``body(window, tap)`` for the taps of neighbouring windows, for each window in order.
+    """Emit ``body(window, tap)`` for the taps of neighbouring windows, for each window in order.
 
     A window has no tap that is less than its neighbour's before it would have: those that all have, which are most, are
     in one loop, others in loops of one window.

@@ -63,7 +63,7 @@ class WinogradEmitter(ConvEmitter):
         self._for_each_panel(first_panel, last_panel, panel)
 
     def _for_each_tile_of_rows(self, tiles: Expr, body: Callable[[Expr, Expr, Expr], None]) -> None:
-        """Emits ``body(tile, row, column)`` for the tiles of the task, in one loop (see ``_finish_tile``)."""
+        """Emit ``body(tile, row, column)`` for the tiles of the task, in one loop (see ``_finish_tile``)."""
         with mk.serial(0, tiles) as tile:
             length = mk.as_index(self.plan.x.parts)
             body(tile, T.bind(tile // length), T.bind(tile % length))
@@ -191,7 +191,7 @@ def _run(first: Expr, lanes: int) -> Expr:
 
 
 def _for_each_run(width: int, lanes: int, emit: Callable[[Expr, int], None]) -> None:
-    """Emits ``emit(first, lanes)`` for runs that cover ``width``: whole vectors in a loop, then powers of two."""
+    """Emit ``emit(first, lanes)`` for runs that cover ``width``: whole vectors in a loop, then powers of two."""
     whole = width // lanes
     if whole:
         with mk.serial(0, whole) as number:

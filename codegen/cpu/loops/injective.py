@@ -30,7 +30,7 @@ _MOVEMENTS = frozenset({"concat", "gather", "gather_elements", "gather_nd"})
 
 
 def _moves(nodes: Sequence[Node]) -> bool:
-    """Whether the kernel only moves elements, none of which it makes itself."""
+    """Return whether the kernel only moves elements, none of which it makes itself."""
     values = {v for node in nodes for v in (*node.inputs, *node.outputs)}
     if any(v.tensor_type.num_elements == 0 or (v.data is not None and v.data.size == 1) for v in values):
         return False
@@ -46,7 +46,7 @@ def emit_injective(
     nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], loops: LoopPlan,
     packed: Mapping[str, PackedArg],
 ) -> Any:  # fmt: skip
-    """The PrimFunc of an injective group. Parameters: inputs, of which some are `packed`, then outputs."""
+    """Return the PrimFunc of an injective group. Parameters: inputs, of which some are `packed`, then outputs."""
     types = {v: _moved_type(v.tensor_type) if _moves(nodes) else v.tensor_type for v in (*inputs, *outputs)}
     parameters = [
         *(operand(v, types[v], packed) for v in inputs), *(Parameter.of(v.name, types[v]) for v in outputs)

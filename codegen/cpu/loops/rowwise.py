@@ -32,7 +32,7 @@ SUM_BLOCK = 8192
 
 
 def emit_rowwise(plan: RowPlan, packed: Mapping[str, PackedArg]) -> Any:
-    """The PrimFunc of a row-wise group. Parameters: inputs, of which some are `packed`, then outputs."""
+    """Return the PrimFunc of a row-wise group. Parameters: inputs, of which some are `packed`, then outputs."""
     inputs, outputs = plan.group.inputs, plan.group.outputs
     parameters = [operand(v, v.tensor_type, packed) for v in inputs]
     parameters += [Parameter.of(v.name, v.tensor_type) for v in outputs]
@@ -85,7 +85,7 @@ class _Emitter:
         self._blocks(first, end, [self, *narrower])
 
     def _with(self, plan: RowPlan) -> _Emitter:
-        """An emitter of the same rows by another plan."""
+        """Return an emitter of the same rows by another plan."""
         return _Emitter(plan, self.evaluator, self.results, self.scratch, self.index_dtype)
 
     def _blocks(self, first: Expr, end: Expr, emitters: Sequence[_Emitter]) -> None:
@@ -234,7 +234,7 @@ class _Emitter:
             self._element(stage, accumulators, [*outer, lane + first], self.row, 0, lane, fresh)
 
     def _first(self, place: Expr) -> Expr:
-        """The first place of a vector. Along dimensions of open size that were joined it is a variable, of which
+        """Return the first place of a vector. Along dimensions of open size that were joined it is a variable, of which
         quotients and remainders by these sizes are seen to belong together again.
         """
         extent = self.loops.extents[-1]
@@ -309,7 +309,7 @@ class _Emitter:
         return self._full_index(row, [0] * len(self.loops.line_extents))
 
     def reduced_source(self, value: Value, read: Callable[[Expr], Expr]) -> Callable[[Sequence[Expr]], Expr]:
-        """Reads a reduced value of the present row; `read(column)` gives it by its place in the block."""
+        """Read a reduced value of the present row; `read(column)` gives it by its place in the block."""
         whole = len(value.shape) == len(self.loops.shape)
 
         def source(index: Sequence[Expr]) -> Expr:
@@ -324,7 +324,7 @@ class _Emitter:
         return source
 
     def _without_reduced(self, value: Value, index: Index) -> Index:
-        """The entries of a row's index that a value of lower rank has."""
+        """Return the entries of a row's index that a value of lower rank has."""
         entries = [i for axis, i in enumerate(index) if axis not in self.loops.axes]
         return tuple(0 if d == 1 else i for i, d in zip(entries, value.shape, strict=True))
 
@@ -477,7 +477,7 @@ class _Accumulator:
         return reducers.from_accumulator(accumulated, self.dtype)
 
     def _fold_positions(self) -> Expr:
-        """The best of all lanes; of equal ones the lowest (highest) position."""
+        """Return the best of all lanes; of equal ones the lowest (highest) position."""
         position, count = self.position, self.size
         assert position is not None
         while count > 1:  # by halves, as a chain from lane to lane takes longer than all of a short row

@@ -66,7 +66,7 @@ def _blocks(plan: FoundPlan, task: Expr) -> Any:
 
 
 def _range_of(plan: FoundPlan, block: Expr) -> tuple[Expr, Expr]:
-    """The first element of a block, and the one after its last."""
+    """Return the first element of a block, and the one after its last."""
     size = plan.node.attrs["block"]
     low = T.bind(block * size)
     return low, T.bind(T.min(low + size, integer(plan.elements, "int64")))
@@ -78,7 +78,7 @@ def _is_true(mask: Any, place: Expr) -> Expr:
 
 
 def _count(mask: Any, low: Expr, high: Expr) -> Expr:
-    """Elements that are true among [low, high), by vectors; then the rest one by one."""
+    """Return the elements that are true among [low, high), by vectors; then the rest one by one."""
     sums, total = T.alloc_buffer((LANES,), "int32", scope="local"), _counter(T.int64(0))
     with T.vectorized(0, LANES) as lane:
         T.buffer_store(sums, T.int32(0), [lane])

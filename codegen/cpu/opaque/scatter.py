@@ -18,7 +18,7 @@ from tilestitch.passes.plan.cpu.opaque import ScatterPlan
 
 
 def lower_scatter(plan: ScatterPlan) -> tuple[KernelLaunch, ...]:
-    """A launch that copies and, if there are updates, one that applies them and checks the indices."""
+    """Return a launch that copies and, if there are updates, one that applies them and checks the indices."""
     copy = _copy(plan)
     if not plan.tasks:
         return (copy,)

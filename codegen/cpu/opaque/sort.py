@@ -59,7 +59,7 @@ def merged(keys: Any, positions: Any, count: Expr, half: Expr, before: Callable[
 
 
 def _levels(count: Expr) -> Expr:
-    """How often sorted pieces are joined in pairs until `count` are sorted."""
+    """Return how often sorted pieces are joined in pairs until `count` are sorted."""
     if isinstance(count, int):
         return (count - 1).bit_length()
     levels = T.alloc_buffer((1,), "int32", scope="local")
@@ -93,7 +93,9 @@ class _TopK:
         self.k, self.size, self.capacity = (T.bind(integer(s, "int32")) if is_open(s) else s for s in sizes)
 
     def before(self, new: Expr, old: Expr) -> Expr:
-        """Whether `new`, which stands later in the line, comes before `old`; NaN counts as the largest number."""
+        """Return whether `new`, which stands later in the line, comes before `old`; NaN counts as the largest
+        number.
+        """
         beats = new > old if self.largest else new < old
         if not is_float(self.dtype):
             return beats

@@ -25,7 +25,8 @@ _QUARTERS = float.fromhex("0x1.921fb54442d18p-62")
 
 
 def angles(func: Any) -> Any:
-    """`func` where `llvm.arithmetic.fence` of a float64, which marks the angles of `vecmath`, keeps its operand x where
+    """Return `func` where `llvm.arithmetic.fence` of a float64, which marks the angles of `vecmath`, keeps its operand
+    x where
     |x| < LEAST, and else gives an angle in [-pi, pi] of the same sine and cosine. x is a float32, or not finite.
     """
     texts: dict[str, str] = {}

@@ -112,7 +112,7 @@ def _hash(text: str) -> str:
 
 
 def calls_dots(text: str) -> bool:
-    """Whether a kernel, as JSON, calls `vpdpbusd`. Of others this may be said that happen to have its number."""
+    """Return whether a kernel, as JSON, calls `vpdpbusd`. Of others this may be said that happen to have its number."""
     return "call_llvm_pure_intrin" in text and any(f'"data":{number}}}' in text for number in _dot_numbers())
 
 
@@ -161,7 +161,7 @@ _SHOW = lowering.prim_func_pass(lambda func, module, context: show(func), opt_le
 
 
 def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
-    """The IRModule that LLVM is given.
+    """Return the IRModule that LLVM is given.
 
     TVM's simplifier is left out: it inlines variables, so that shared subexpressions multiply, and it takes x != x for
     false. Flattening simplifies every index, which takes seconds where sizes are open, and so comes before loops are

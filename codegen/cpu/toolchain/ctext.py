@@ -50,19 +50,21 @@ class CText:
         return self.named(KERNEL_NAME)
 
     def named(self, name: str) -> str:
-        """The whole text of the kernel with the symbol `name`."""
+        """Return the whole text of the kernel with the symbol `name`."""
         arguments = [f"a[{i}].pointer" for i in range(self.pointers)] + ["task"] + ["scratch"] * self.takes_scratch
         body = self.body.replace(KERNEL_NAME, f"{name}_task")
         return _PROLOGUE.format(name=name) + body + _EPILOGUE.format(name=name, arguments=", ".join(arguments))
 
 
 def compiler() -> str | None:
-    """The path of a C compiler, if there is one."""
+    """Return the path of a C compiler, if there is one."""
     return next((path for name in COMPILERS if (path := shutil.which(name))), None)
 
 
 def compile_c(symbol: str, text: str, launch: KernelLaunch, target: CpuTarget) -> bytes:
-    """The relocatable object. Raises KernelError, naming the plug-in, where there is no compiler, or it refuses."""
+    """Return the relocatable object. Raises KernelError, naming the plug-in, where there is no compiler, or it
+    refuses.
+    """
     path = compiler()
     if path is None:
         advice = "install gcc or clang (Debian and Ubuntu: apt-get install gcc), or leave out the plug-in"
@@ -87,7 +89,7 @@ def compile_c(symbol: str, text: str, launch: KernelLaunch, target: CpuTarget) -
 
 
 def _why_no_part(data: bytes, symbol: str) -> str | None:
-    """Why an object cannot be linked with other kernels."""
+    """Return why an object cannot be linked with other kernels."""
     shared = [s for s in read_object(data, symbol).symbols if s.name and s.binding != STB_LOCAL]
     known = {symbol, f"{symbol}_task"}
     defined = sorted({s.name for s in shared if s.section != SHN_UNDEF} - known)
@@ -100,7 +102,7 @@ def _why_no_part(data: bytes, symbol: str) -> str | None:
 
 
 def _features(target: CpuTarget) -> list[str]:
-    """What the code may use of the CPU; on x86 LLVM's names are those of the compilers' options."""
+    """Return what the code may use of the CPU; on x86 LLVM's names are those of the compilers' options."""
     if target.machine != "x86_64":
         return []
     return ["-fcf-protection=none", *(f"-m{feature}" for feature in target.features)]

@@ -18,7 +18,7 @@ _TYPES = {"float32": "float", "int32": "i32", "uint32": "i32", "float64": "doubl
 
 
 def gathers(func: Any) -> Any:
-    """`func` with calls of functions in place of vectors of loads from memory, and these functions' text."""
+    """Return `func` with calls of functions in place of vectors of loads from memory, and these functions' text."""
     texts: dict[str, str] = {}
 
     def gathered(load: Any) -> Any:

@@ -174,7 +174,7 @@ class _Linker:
     # --- layout ---
 
     def _make_parts(self) -> list[list[_Part]]:
-        """The output sections, segment by segment."""
+        """Return the output sections, segment by segment."""
         names = [*self.imports, *self.exports]
         self.strings, self.string_offsets = _string_table([*names, "libc.so.6", "libm.so.6"])
         self.needed = [
@@ -340,7 +340,7 @@ class _Linker:
         yield 0, 0
 
     def _headers(self, section_table: int, section_count: int) -> bytes:
-        """The ELF header and the program headers."""
+        """Return the ELF header and the program headers."""
         read, write, execute = 4, 2, 1
         rights = (read, read | execute, read | write, read | write)
         page = self.architecture.page_bytes
@@ -362,8 +362,8 @@ class _Linker:
         return elf + b"".join(struct.pack("<IIQQQQQQ", *header) for header in headers)
 
     def _section_table(self, file_bytes: int) -> tuple[int, bytes]:
-        """The names and headers of sections, for tools that look at the file (the loader does not need them); and the
-        headers' offset in the file.
+        """Return the names and headers of sections, for tools that look at the file (the loader does not need them);
+        and the headers' offset in the file.
         """
         names, offsets = _string_table([*(part.name for part in self.parts), ".shstrtab"])
         numbers = {part.name: number for number, part in enumerate(self.parts, 1)}
@@ -386,7 +386,7 @@ def _pack_relocation(place: int, info: int, addend: int) -> bytes:
 
 
 def _definitions(files: Sequence[ObjectFile]) -> dict[str, tuple[int, Symbol]]:
-    """Where each global symbol is defined: a strong definition before weak ones, else the first."""
+    """Return where each global symbol is defined: a strong definition before weak ones, else the first."""
     found: dict[str, tuple[int, Symbol]] = {}
     for index, file in enumerate(files):
         for symbol in file.symbols:
@@ -405,7 +405,9 @@ def _definitions(files: Sequence[ObjectFile]) -> dict[str, tuple[int, Symbol]]:
 
 
 def _hash_table(names: Sequence[str]) -> bytes:
-    """The System V hash table of dynamic symbols 1, 2, …: bucket heads, then for each symbol the next in its bucket."""
+    """Return the System V hash table of dynamic symbols 1, 2, …: bucket heads, then for each symbol the next in its
+    bucket.
+    """
     buckets = [0] * max(len(names), 1)
     chain = [0] * (len(names) + 1)
     for symbol, name in enumerate(names, 1):

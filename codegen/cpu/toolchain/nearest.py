@@ -15,7 +15,7 @@ from tvm.target import codegen as target_codegen
 
 
 def nearest(func: Any, fenced: bool) -> Any:
-    """`func` where int32 of `roundeven` of a float32 is LLVM's `lrint`.
+    """Return `func` where int32 of `roundeven` of a float32 is LLVM's `lrint`.
 
     fenced: keep LLVM (22) from letting the conversion itself read memory, where it does not ask how that is aligned.
     """

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def object_bytes(module: Any) -> bytes:
-    """The relocatable object that `module` is compiled to.
+    """Return the relocatable object that `module` is compiled to.
 
     LLVM writes it to memory: where a disk is full, it ends the process.
     """

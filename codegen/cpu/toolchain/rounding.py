@@ -24,8 +24,8 @@ QUIET = 0x40
 
 
 def rounding(func: Any, beside_tiles: bool) -> Any:
-    """`func` where whole vectors are rounded so, if it multiplies pairs of bfloat16, or tiles of them on a CPU that has
-    the instruction `beside_tiles`.
+    """Return `func` where whole vectors are rounded so, if it multiplies pairs of bfloat16, or tiles of them on a CPU
+    that has the instruction `beside_tiles`.
     """
     if _has(func, lambda call: _calls(call, MULTIPLY)):
         return func.with_body(_Rounding().of(func.body))
@@ -35,7 +35,7 @@ def rounding(func: Any, beside_tiles: bool) -> Any:
 
 
 def _has(func: Any, wanted: Callable[[Any], bool]) -> bool:
-    """Whether it has such a call."""
+    """Return whether it has such a call."""
     found = []
 
     def see(call: Any) -> Any:
@@ -71,7 +71,7 @@ class _Rounding:
         return bind
 
     def _rounded(self, cast: Any) -> Any:
-        """The call for `cast`, if that is what `to_storage` writes; what was rounded so before is as it is."""
+        """Return the call for `cast`, if that is what `to_storage` writes; what was rounded so before is as it is."""
         value = _stored(cast)
         if value is None:
             return cast
@@ -80,7 +80,7 @@ class _Rounding:
 
 
 def _stored(cast: Any) -> Any:
-    """The vector whose halves `cast` is: a choice between a NaN's upper half and rounded bits."""
+    """Return the vector whose halves `cast` is: a choice between a NaN's upper half and rounded bits."""
     if str(cast.ty.dtype) != f"uint16x{LANES}" or not isinstance(cast.value, tirx.Select):
         return None
     quiet = cast.value.true_value
@@ -91,7 +91,9 @@ def _stored(cast: Any) -> Any:
 
 
 def _widened(value: Any) -> Any:
-    """The bfloat16 that a float32 was a moment ago, if a variable was rounded to it: memory may have changed since."""
+    """Return the bfloat16 that a float32 was a moment ago, if a variable was rounded to it: memory may have changed
+    since.
+    """
     bits = _reinterpreted(value)
     if not isinstance(bits, LShift) or not isinstance(bits.a, tirx.Cast):
         return None

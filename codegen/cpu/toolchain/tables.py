@@ -41,7 +41,7 @@ class Unit(Enum):
 
 
 def tables(func: Any, unit: Unit) -> Any:
-    """`func` with functions in place of loads from buffers that stand for tables, and their text."""
+    """Return `func` with functions in place of loads from buffers that stand for tables, and their text."""
     texts: dict[str, str] = {}
 
     def look_up(load: Any) -> Any:
@@ -67,7 +67,7 @@ def tables(func: Any, unit: Unit) -> Any:
 
 
 def _narrow(index: Any, dtype: str) -> Any:
-    """The bytes that were made wider to be an index."""
+    """Return the bytes that were made wider to be an index."""
     if isinstance(index, tirx.Cast) and str(index.value.ty.dtype) == dtype:
         return index.value
     return tirx.Cast(dtype, index)

@@ -20,7 +20,7 @@ HALF = 32
 
 
 def wrapping(func: Any) -> Any:
-    """`func` with sums, differences and products of uint32 and uint64, scalars or vectors, that may overflow."""
+    """Return `func` with sums, differences and products of uint32 and uint64, scalars or vectors, that may overflow."""
     rules = [
         (tirx.Add, _rewritten(lambda a, b: a + b, "int64", _sum)),
         (tirx.Sub, _rewritten(lambda a, b: a - b, "int64", lambda a, b: _sum(a, T.bitwise_not(b), 1))),
@@ -60,7 +60,7 @@ def _high(x: Expr) -> Expr:
 
 
 def _joined(high: Expr, low: Expr) -> Expr:
-    """The number of these halves; the upper half of `high` is lost."""
+    """Return the number of these halves; the upper half of `high` is lost."""
     return T.bitwise_or(T.shift_left(high, _constant(HALF, high)), _low(low))
 
 

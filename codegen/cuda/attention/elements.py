@@ -50,12 +50,12 @@ class Elements:
             T.buffer_store(scores, score, [place])
 
     def weight(self, weight: Expr, row: Expr, key: Expr) -> Expr:
-        """What multiplies the value of a key, from an exponential."""
+        """Return what multiplies the value of a key, from an exponential."""
         row, key = self._row(row), self._key(key)
         return self.what.between.weight(self.around.evaluator, self.batch, row, key, weight)
 
     def _row(self, row: Expr) -> Expr:
-        """The last one for rows after it."""
+        """Return the last one for rows after it."""
         return named(below_or_last(row, self.what.rows, self.walk.tiles * self.walk.bm))
 
     def _key(self, key: Expr) -> Expr:

@@ -18,7 +18,7 @@ from tilestitch.passes.plan.schedules import AttentionSchedule
 
 
 def lower_attention(view: GroupView, schedule: AttentionSchedule | None, target: CudaTarget) -> tuple[CudaLaunch, ...]:
-    """The launches of an attention group, in order. Raises KernelError for a schedule that no kernel has."""
+    """Return the launches of an attention group, in order. Raises KernelError for a schedule that no kernel has."""
     group = Anchored(view.nodes, roles_in(view), view.inputs, view.stored, target)
     if schedule is None:
         limit = target.device.shared_bytes_per_block

@@ -42,7 +42,7 @@ PACK = {"float16": "ts_pack_f16", "bfloat16": "ts_pack_bf16"}
 
 
 def emit_mma(what: Attended, tile: AttentionMmaTile, walk: Walk) -> tuple[CudaLaunch, ...]:
-    """The launches for a tile and walk that are given."""
+    """Return the launches for a tile and walk that are given."""
 
     def body(around: Surroundings, thread: Thread, block: Expr, sink: Sink) -> None:
         _Block(what, tile, walk, around, thread.thread[0], sink).run(block)
@@ -134,7 +134,7 @@ class _Block:
             T.evaluate(T.call_extern("void", "ts_cp_async_wait", 0))
 
     def _stage(self, step: Expr) -> Expr:
-        """Where the stage of a step begins in shared memory: keys, then values."""
+        """Return where the stage of a step begins in shared memory: keys, then values."""
         query, key, value = self.pieces
         return query.elements + step % STAGES * (key.elements + value.elements)
 
@@ -165,7 +165,7 @@ class _Block:
                 self._fetch_unit(piece, place, named(first_row + row), named(first_k + k), exists)
 
     def _reached(self, side: int, which: str) -> int:
-        """The most rows or steps that a walk names of an operand."""
+        """Return the most rows or steps that a walk names of an operand."""
         tile, walk = self.tile, self.walk
         keys = walk.steps * walk.bn
         table = {0: (walk.tiles * tile.bm, tile.width), 1: (keys, tile.width), 2: (tile.columns, keys)}
@@ -287,11 +287,11 @@ class _Block:
     # -- softmax -----------------------------------------------------------------------------------------------------
 
     def _local_row(self, half: Expr) -> Expr:
-        """The row that a thread has of a half fragment, within the tile."""
+        """Return the row that a thread has of a half fragment, within the tile."""
         return self.warp * self.tile.warp_rows + self.fragment_row + half * 8
 
     def _row(self, half: Expr) -> Expr:
-        """The same among all rows."""
+        """Return the same among all rows."""
         return self.first_row + self._local_row(half)
 
     def _score(self, step: Expr) -> None:
@@ -362,7 +362,7 @@ class _Block:
 
 
 def _over_quad(values: Any, at: Expr, join: Any) -> None:
-    """Joins a register over the four lanes that share a row."""
+    """Join a register over the four lanes that share a row."""
     for distance in (1, 2):
         other = T.tvm_warp_shuffle_xor(T.uint32(0xFFFFFFFF), values[at], distance, WARP, WARP)
         T.buffer_store(values, join(values[at], other), [at])

@@ -71,7 +71,7 @@ class Attended:
         return self.rows != self.softmax.queries
 
     def place(self, batch: Expr, row: Expr, column: Expr) -> tuple[Expr, ...]:
-        """The index of a result."""
+        """Return the index of a result."""
         return self.shape.place(batch, row, column)
 
     @cached_property
@@ -89,7 +89,7 @@ class Attended:
 
 
 def attended(group: Anchored) -> Attended:
-    """An attention group with its operands as rows and columns."""
+    """Return an attention group with its operands as rows and columns."""
     shape = attention_of(group)
     softmax, merged = shape.softmax, shape.merged
     query, key, value = shape.sources

@@ -34,7 +34,7 @@ WARP = 32
 
 
 def emit_simt(what: Attended, tile: AttentionSimtTile, walk: Walk) -> tuple[CudaLaunch, ...]:
-    """The launches for a tile and walk that are given."""
+    """Return the launches for a tile and walk that are given."""
 
     def body(around: Surroundings, thread: Thread, block: Expr, sink: Sink) -> None:
         _Block(what, tile, walk, around, thread.thread[0], sink).run(block)
@@ -252,7 +252,7 @@ class _Block:
 
 
 def _over_row(values: Any, at: Expr, join: Any) -> None:
-    """Joins a register over the threads that share rows."""
+    """Join a register over the threads that share rows."""
     for distance in (1, 2, 4, 8):
         other = T.tvm_warp_shuffle_xor(T.uint32(0xFFFFFFFF), values[at], distance, WARP, WARP)
         T.buffer_store(values, join(values[at], other), [at])

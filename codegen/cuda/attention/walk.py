@@ -59,7 +59,7 @@ class Walk:
         return named(part), named(batch), named(0 if surely(lambda: self.tiles <= 1) else self.tiles - 1 - tile)
 
     def steps_of(self, attended: Attended, part: Expr, first_row: Expr) -> tuple[Expr, Expr]:
-        """The first step of a block, and the one after its last."""
+        """Return the first step of a block, and the one after its last."""
         begin: Expr = part * self.each if self.parts > 1 else 0
         end: Expr = T.min(begin + self.each, self.steps) if self.parts > 1 else self.steps
         band = attended.band
@@ -78,7 +78,7 @@ def _index(value: Expr) -> Expr:
 
 
 def walk(attended: Attended, bm: int, bn: int, parts: int) -> Walk:
-    """Tiles of bm rows by bn keys, the keys in at most so many parts."""
+    """Return the tiles of bm rows by bn keys, the keys in at most so many parts."""
     tiles, steps = -(-attended.rows // bm), -(-attended.keys // bn)
     each = -(-steps // parts)
     return Walk(bm, bn, tiles, steps, 1 if parts == 1 else -(-steps // each), attended.batch)
@@ -123,7 +123,7 @@ class Sink:
 def launches(
     attended: Attended, kind: str, walk: Walk, threads: int, body: BlockBody, shared_bytes: int
 ) -> tuple[CudaLaunch, ...]:
-    """The launch of `body(around, thread, block, sink)`, and of the joining kernel where keys are in parts."""
+    """Return the launch of `body(around, thread, block, sink)`, and of the joining kernel where keys are in parts."""
     group = attended.group
 
     def emit(around: Surroundings, thread: Thread) -> None:
@@ -145,7 +145,7 @@ THREADS_OF_JOIN = 128
 
 
 def _join(attended: Attended, sums: Parameter, parts: int) -> CudaLaunch:
-    """Adds the parts of every result in a fixed order, each scaled to the largest score of all.
+    """Add the parts of every result in a fixed order, each scaled to the largest score of all.
 
     A thread has as many neighbouring results as both the sums and the results have together in 16 bytes.
     """
@@ -227,7 +227,7 @@ def store_results(
 
 
 def finite(largest: Expr) -> Expr:
-    """The largest score of a row, 0 while all are -inf: so that exponentials are 0 and not NaN."""
+    """Return the largest score of a row, 0 while all are -inf: so that exponentials are 0 and not NaN."""
     dtype = str(largest.ty.dtype)
     return tirx.Select(tirx.EQ(largest, -infinity(dtype)), zero(dtype), largest)
 
@@ -261,12 +261,12 @@ class Reference:
         return Reference(base, T.bind(offset), shift)
 
     def scale(self, before: Expr) -> Expr:
-        """What the weights of an earlier largest score are multiplied by; it was -inf if there were none."""
+        """Return what the weights of an earlier largest score are multiplied by; it was -inf if there were none."""
         apart = times_log2_e(before) - self.offset
         return power_of_2(tirx.Select(self.shift, times_log2_e(before - self.largest), apart))
 
     def shifted(self, score: Expr) -> Expr:
-        """What a score is replaced by where `shift` says so, before its weight is asked for."""
+        """Return what a score is replaced by where `shift` says so, before its weight is asked for."""
         return score - self.largest
 
     def weight(self, score: Expr) -> Expr:
@@ -293,5 +293,5 @@ def inverse(weights: Expr) -> Expr:
 
 
 def divided(total: Expr, weights: Expr, inverse: Expr, flaw: Expr) -> Expr:
-    """A result from its sums; rows that have no positive sum of exponentials are flawed."""
+    """Return a result from its sums; rows that have no positive sum of exponentials are flawed."""
     return tirx.Select(weights > zero(str(weights.ty.dtype)), total * inverse, flaw)

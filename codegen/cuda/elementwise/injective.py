@@ -74,7 +74,7 @@ def lower_injective(
     inputs: Sequence[Value], outputs: Sequence[Value], schedule: ElementwiseSchedule, args: Sequence[Any],
     origins: tuple[str, ...],
 ) -> CudaLaunch:  # fmt: skip
-    """The launch of an injective group. `args`: of the inputs, then of the outputs."""
+    """Return the launch of an injective group. `args`: of the inputs, then of the outputs."""
     extents = (
         schedule.extents if isinstance(schedule, OpenElementwiseSchedule) else elementwise_walk(inputs, outputs)[0]
     )
@@ -126,7 +126,7 @@ class _Emitter:
         return self._computed(index)
 
     def _index(self, number: Expr) -> list[Expr]:
-        """Where vector `number` begins."""
+        """Return where vector `number` begins."""
         index: list[Expr] = []
         for i, extent in zip(unravel(number, self.work.vector_extents), self.work.vector_extents, strict=True):
             entry = i if isinstance(i, int) else T.bind(i)

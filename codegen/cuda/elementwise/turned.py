@@ -77,7 +77,7 @@ def lower_turned(
     schedule: TransposeSchedule, inputs: Sequence[Value], outputs: Sequence[Value], args: Sequence[Any],
     origins: tuple[str, ...],
 ) -> CudaLaunch:  # fmt: skip
-    """The launch of a group in tiles. `args`: of the inputs, then of the outputs."""
+    """Return the launch of a group in tiles. `args`: of the inputs, then of the outputs."""
     extents, walk = elementwise_walk(inputs, outputs)
     turn = Turn(extents, schedule, tuple(accesses_along(schedule.axis, extents, walk, inputs)))
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*inputs, *outputs)]

@@ -24,7 +24,7 @@ from tilestitch.compiler.ir.types import TensorType
 
 
 def _word(dtype: str, lanes: int) -> tuple[str, int]:
-    """Which dtype, and how many of it, move `lanes` elements at once; 0 if that cannot be done."""
+    """Return which dtype, and how many of it, move `lanes` elements at once; 0 if that cannot be done."""
     nbytes = lanes * storage_bits(dtype) // 8
     if storage_bits(dtype) >= 32:
         return storage_dtype(dtype), lanes if nbytes in (8, 16) else 0
@@ -43,13 +43,13 @@ class Window:
     at: tuple[Expr | None, ...]
 
     def position(self, index: Sequence[Expr]) -> Expr:
-        """Where the element of the whole lies that the kernel has at `index`."""
+        """Return where the element of the whole lies that the kernel has at `index`."""
         places = [i if place is None else place for i, place in zip(index, self.at, strict=True)]
         return ravel(places, self.whole.sizes)
 
 
 def _window(buffer: Any, value: Value) -> Window:
-    """A window on a flat buffer that has all of a value, unless it is one already."""
+    """Return a window on a flat buffer that has all of a value, unless it is one already."""
     type_ = value.tensor_type
     return buffer if isinstance(buffer, Window) else Window(buffer, type_, (None,) * len(type_.shape))
 
@@ -62,7 +62,7 @@ class VectorAccess:
         self.loaded: dict[object, tuple[Any, int]] = {}
 
     def source(self, buffer: Any, value: Value) -> Source:
-        """Reads elements of `value` from its flat buffer, or by a window."""
+        """Read elements of `value` from its flat buffer, or by a window."""
         window = _window(buffer, value)
         buffer, type_ = window.memory, window.whole
         simplify = self.evaluator.simplify
@@ -92,7 +92,7 @@ class VectorAccess:
             self.loaded[_key(buffer, self.evaluator.simplify(position + lane))] = local, lane
 
     def _word_index(self, position: Expr, count: int) -> Expr:
-        """The first word of the vector that begins at element `position`."""
+        """Return the first word of the vector that begins at element `position`."""
         if count == self.lanes:
             return position
         return self.evaluator.simplify(tirx.floordiv(_expr(position), self.lanes)) * count
@@ -123,7 +123,7 @@ class VectorAccess:
 
 
 def _local(dtype: str, lanes: int, word: str, count: int) -> tuple[Any, Any]:
-    """Registers for a vector: as elements, and as words."""
+    """Return the registers for a vector: as elements, and as words."""
     words = T.alloc_buffer((count,), word, scope="local")
     stored = storage_dtype(dtype)
     return (words if stored == word else T.decl_buffer((lanes,), stored, data=words.data, scope="local")), words

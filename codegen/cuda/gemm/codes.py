@@ -41,7 +41,7 @@ class Weights:
         return T.decl_buffer((self.codes.nbytes // itemsize,), dtype, data=self.buffer.data)
 
     def _of(self, line: Expr, column: Expr) -> Expr:
-        """The number of an element of [lines, columns]."""
+        """Return the number of an element of [lines, columns]."""
         wide = self.codes.nbytes >= WIDE_FROM and not isinstance(line, int)
         return (T.cast(line, "int64") if wide else line) * self.codes.columns + column
 
@@ -53,7 +53,7 @@ class Weights:
         T.evaluate(T.call_extern("void", "ts_load_16", T.address_of(target[at]), source))
 
     def word(self, column: Expr, k: Expr) -> Expr:
-        """The word that begins with code k."""
+        """Return the word that begins with code k."""
         codes = self.codes
         line = self._of(k // codes.lump, column)
         return self._words[line * (LUMP_BYTES // 4) + k % codes.lump // codes.word]
@@ -63,7 +63,7 @@ class Weights:
         return self._view("uint32", 4)
 
     def block(self, k: Expr) -> Expr:
-        """The block that a code belongs to."""
+        """Return the block that a code belongs to."""
         return 0 if self.codes.blocks == 1 else k // self.form.block
 
     def scale(self, column: Expr, block: Expr) -> Expr:
@@ -72,7 +72,7 @@ class Weights:
         return from_storage(self.scales[first + self._of(block, column)], self.form.scales)
 
     def zero(self, column: Expr, block: Expr) -> Expr:
-        """The zero point, as `value` wants it; None for a table's numbers without any."""
+        """Return the zero point, as `value` wants it; None for a table's numbers without any."""
         if not self.form.zeros:
             return tirx.const(float((1 << 23) + self.codes.middle), "float32") if self.form.integers else None
         code = T.cast(self.buffer[self.codes.zeros_at + self._of(block, column)], "uint32")
@@ -87,14 +87,14 @@ class Weights:
         return found if zero is None else found - zero
 
     def shifted(self, word: Expr, number: Expr) -> Expr:
-        """A word whose lowest bits are those of code `number`. Codes after an even one are where they are after the
-        first one.
+        """Return a word whose lowest bits are those of code `number`. Codes after an even one are where they are after
+        the first one.
         """
         by = number * 8 if self.form.bits == 8 else number // 2 * 4 + number % 2 * 16
         return T.shift_right(word, T.cast(by, "uint32"))
 
     def _float(self, code: Expr) -> Expr:
-        """An integer added to 2 ** 23, or the number of a table."""
+        """Return an integer added to 2 ** 23, or the number of a table."""
         if self.form.integers:
             return T.reinterpret("float32", T.bitwise_or(code, T.uint32(MANTISSA)))
         return self.table[self.codes.table_at // 4 + T.cast(code, "int32")]
@@ -142,7 +142,7 @@ class Waiting:
             T.buffer_store(self.zeros, point, [round_])
 
     def values(self, round_: Expr) -> Any:
-        """The float32 of a round, in registers."""
+        """Return the float32 of a round, in registers."""
         weights, values = self.weights, registers(self.width, "float32")
         point = self.zeros[round_] if self.zeros is not None else weights.zero(0, 0)
         each = min(self.width, weights.codes.word)

@@ -28,7 +28,7 @@ from tilestitch.passes.plan.schedules import DirectSchedule, GemmSchedule
 def lower_contraction(
     view: GroupView, schedule: GemmSchedule | DirectSchedule, target: CudaTarget, after: BandRows | None = None
 ) -> tuple[CudaLaunch, ...]:
-    """The launches of a contraction group whose result has elements, in order.
+    """Return the launches of a contraction group whose result has elements, in order.
 
     after: a row-wise group that follows in the same launch, band by band. Raises KernelError for a schedule that no
     kernel has for this contraction.
@@ -45,12 +45,12 @@ def lower_contraction(
 
 
 def machine_of(target: CudaTarget) -> Machine:
-    """What the kernels of a target may use."""
+    """Return what the kernels of a target may use."""
     return Machine(target.name, target.capability, target.specific, target.device.shared_bytes_per_block)
 
 
 def anchored(view: GroupView, target: CudaTarget) -> Anchored:
-    """A contraction group with its constants in the layout that its kernels want."""
+    """Return a contraction group with its constants in the layout that its kernels want."""
     roles = roles_in(view)
     units = units_of(roles)
     if units is not None and units.gates > MOST_GATES:
@@ -61,7 +61,7 @@ def anchored(view: GroupView, target: CudaTarget) -> Anchored:
 
 
 def indexed_matmul(group: Anchored) -> IndexedGemm:
-    """A matmul node as a GEMM."""
+    """Return a matmul node as a GEMM."""
     left, right = group.anchor.inputs
     trans_a, trans_b = bool(group.anchor.attrs.get("trans_a")), bool(group.anchor.attrs.get("trans_b"))
     *batch, m, _ = group.result.shape

@@ -56,7 +56,7 @@ class Geometry:
 
 
 def lower_conv(group: Anchored, schedule: GemmSchedule | DirectSchedule) -> tuple[CudaLaunch, ...]:
-    """The launches of a group around a conv node, or around a conv_transpose node in gather form."""
+    """Return the launches of a group around a conv node, or around a conv_transpose node in gather form."""
     geometry = conv_geometry(group.anchor)
     if isinstance(schedule, DirectSchedule):
         return (_direct(group, geometry, schedule.threads),)
@@ -64,7 +64,7 @@ def lower_conv(group: Anchored, schedule: GemmSchedule | DirectSchedule) -> tupl
 
 
 def conv_geometry(node: Node) -> Geometry:
-    """The geometry of a conv or conv_transpose node."""
+    """Return the geometry of a conv or conv_transpose node."""
     return Geometry(conv_shape(node), _meets_transposed(node) if node.op == "conv_transpose" else _meets(node))
 
 
@@ -106,7 +106,7 @@ def _within(at: Expr, extent: int) -> Expr:
 
 
 def _weight_index(shape: ConvShape, number: Expr, taps: Sequence[Expr], channel: Expr, out: Expr) -> tuple[Expr, ...]:
-    """Where weights have the element of group `number`, kernel position, and channels within the group."""
+    """Return where weights have the element of group `number`, kernel position, and channels within the group."""
     if shape.transposed:
         pair = (number * shape.group_in + channel, out)
         return (*taps, *pair) if shape.channels_last else (*pair, *taps)
@@ -115,7 +115,7 @@ def _weight_index(shape: ConvShape, number: Expr, taps: Sequence[Expr], channel:
 
 
 def indexed_conv(group: Anchored, geometry: Geometry) -> IndexedGemm:
-    """A convolution as `groups` GEMMs."""
+    """Return a convolution as `groups` GEMMs."""
     shape = geometry.shape
 
     def pixel(row: Expr) -> tuple[Expr, tuple[Expr, ...]]:

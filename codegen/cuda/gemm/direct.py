@@ -25,7 +25,7 @@ def emit_direct(
     group: Anchored, kind: str, operands: tuple[Value, Value], reduction: int, terms: Terms,
     threads: int,
 ) -> CudaLaunch:  # fmt: skip
-    """The launch of a contraction with `reduction` terms a result."""
+    """Return the launch of a contraction with `reduction` terms a result."""
     shape, acc = group.result.shape, group.acc_dtype
     count = group.result.tensor_type.num_elements
     blocks = -(-count // threads)

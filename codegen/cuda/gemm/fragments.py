@@ -64,7 +64,9 @@ INSTRUCTIONS = {
 
 
 def find_instruction(gemm: Gemm) -> Instruction | None:
-    """The instruction that multiplies and adds; None if there is none, or it would round more than was asked for."""
+    """Return the instruction that multiplies and adds; None if there is none, or it would round more than was asked
+    for.
+    """
     found = INSTRUCTIONS.get((gemm.a.dtype, gemm.b.dtype))
     if found is None or found.sums != gemm.acc_dtype or (found.rounding and not gemm.tf32):
         return None
@@ -136,7 +138,7 @@ class Piece:
         return self.offset + across * line + turned * self.chunk + inner
 
     def _turn(self, across: Expr, chunks: int) -> Expr:
-        """What the numbers of a line's chunks are permuted by."""
+        """Return what the numbers of a line's chunks are permuted by."""
         if not self.along_k and self.chunk == 4:
             # Words of four lines and eight rows, thus two chunks, are loaded together.
             return across % 4 * 2

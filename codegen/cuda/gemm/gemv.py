@@ -40,14 +40,14 @@ AHEAD_BYTES = 32 << 10
 
 
 def emit_gemv(group: Anchored, gemm: IndexedGemm, tile: GemvTile, partition: Partition) -> tuple[CudaLaunch, ...]:
-    """The launches for a tile and partition that are given; the large operand is the right one."""
+    """Return the launches for a tile and partition that are given; the large operand is the right one."""
     return launch_gemv(group, gemm, tile, partition, _along_k if tile.along_k else _along_rows)
 
 
 def launch_gemv(
     group: Anchored, gemm: IndexedGemm, tile: GemvTile, partition: Partition, emit: Callable[[Block], None]
 ) -> tuple[CudaLaunch, ...]:
-    """The launches of a kernel whose blocks `emit` emits."""
+    """Return the launches of a kernel whose blocks `emit` emits."""
 
     def kernel(around: Surroundings, thread: Thread, sink: Sink, block: Expr) -> None:
         emit(Block(around, gemm, partition, tile, thread.thread[0], block, sink))
@@ -76,19 +76,19 @@ class Block:
         self.small = shared_buffer(self.rows * self.small_rows.row, self.dtype)
 
     def row(self, number: Expr) -> Expr:
-        """A row of the block as one of the small operand."""
+        """Return a row of the block as one of the small operand."""
         return self._first_row + number if self._many else number
 
     def row_exists(self, number: Expr) -> Expr | None:
-        """Whether the small operand has this row of the block."""
+        """Return whether the small operand has this row of the block."""
         return below(self.row(number), self.gemm.m, self.partition.m_blocks * self.rows) if self._many else None
 
     def column_exists(self, column: Expr) -> Expr | None:
-        """Whether the large operand has this row."""
+        """Return whether the large operand has this row."""
         return below(column, self.gemm.n, self.partition.n_blocks * self.columns)
 
     def k_exists(self, k: Expr) -> Expr | None:
-        """Whether the reduction has this step."""
+        """Return whether the reduction has this step."""
         return below(k, self.gemm.k, self.partition.parts * self.partition.steps * self.chunk)
 
     def bring_rows(self, k0: Expr) -> None:
@@ -153,14 +153,14 @@ class Block:
             T.evaluate(T.call_extern("void", "ts_ticket_prefetch", T.address_of(buffer[position])))
 
     def value(self, loaded: Any, at: Expr, width: int) -> Expr:
-        """An element that was read, in the dtype of the sum."""
+        """Return an element that was read, in the dtype of the sum."""
         operand = self.gemm.b
         if width == 1:
             return loaded[at]
         return widen(from_storage(loaded[at], operand.dtype), operand.dtype, self.dtype)
 
     def loaded(self, count: int, width: int) -> Any:
-        """Registers for elements of the large operand."""
+        """Return the registers for elements of the large operand."""
         return registers(count, storage_dtype(self.gemm.b.dtype) if width > 1 else self.dtype)
 
 
@@ -235,7 +235,7 @@ def _along_rows(block: Block) -> None:
 
 
 def _add_lanes(acc: Any, at: Expr, distances: tuple[int, ...]) -> None:
-    """Adds a register over lanes whose numbers differ in the bits `distances`."""
+    """Add a register over lanes whose numbers differ in the bits `distances`."""
     for distance in distances:
         other = T.tvm_warp_shuffle_xor(T.uint32(FULL), acc[at], distance, WARP, WARP)
         T.buffer_store(acc, acc[at] + other, [at])

@@ -37,7 +37,7 @@ QUAD = 4
 def emit_gemv_of_codes(
     group: Anchored, gemm: IndexedGemm, tile: GemvTile, partition: Partition
 ) -> tuple[CudaLaunch, ...]:  # fmt: skip
-    """The launches for a tile and partition that are given; the weights are the right operand."""
+    """Return the launches for a tile and partition that are given; the weights are the right operand."""
     return launch_gemv(group, gemm, tile, partition, _along_columns)
 
 

@@ -35,7 +35,7 @@ class Operand(OperandLayout):
         return Operand(**own, index=index, inside=inside)
 
     def element(self, around: Surroundings, batch: Expr, row: Expr, k: Expr, dtype: str) -> Expr:
-        """The element as `dtype`. It must be inside."""
+        """Return the element as `dtype`. It must be inside."""
         if self.codes is not None:
             return widen(Weights(around.flat[self.value], self.codes).element(row, k), "float32", dtype)
         if self.memory is None:
@@ -44,7 +44,7 @@ class Operand(OperandLayout):
         return widen(from_storage(buffer[position], self.dtype), self.dtype, dtype)
 
     def cell(self, around: Surroundings, batch: Expr, row: Expr, k: Expr) -> tuple[Any, Expr]:
-        """The flat buffer that an operand in memory lies in, and the position of the element."""
+        """Return the flat buffer that an operand in memory lies in, and the position of the element."""
         assert self.memory is not None
         position = self.memory.position(self.index(batch, row, k))
         return around.flat[self.memory.root], around.evaluator.simplify(position)
@@ -67,7 +67,7 @@ class IndexedGemm(Gemm):
         return IndexedGemm(**{**own, "a": a, "b": b}, place=place)
 
     def swapped(self) -> IndexedGemm:
-        """The same GEMM with the operands in each other's place."""
+        """Return the same GEMM with the operands in each other's place."""
         return replace(self, m=self.n, n=self.m, a=self.b, b=self.a, place=lambda b, m, n: self.place(b, n, m))
 
 
@@ -77,7 +77,8 @@ def widen(value: Expr, dtype: str, acc_dtype: str) -> Expr:
 
 
 def step_of(around: Surroundings, number: Expr, bk: int, within: Expr) -> Expr:
-    """The step of the reduction that is `within` the bk steps with a number, as a sum that the simplifier can divide.
+    """Return the step of the reduction that is `within` the bk steps with a number, as a sum that the simplifier can
+    divide.
 
     So a kernel position, where channels are a multiple of bk, is seen to be the same for all of them.
     """
@@ -88,5 +89,5 @@ def step_of(around: Surroundings, number: Expr, bk: int, within: Expr) -> Expr:
 
 
 def simplified(around: Surroundings, condition: Expr | None) -> Expr | None:
-    """A condition made simpler by what is assumed of the variables in it; None stands for true."""
+    """Return a condition made simpler by what is assumed of the variables in it; None stands for true."""
     return None if condition is None else around.evaluator.simplify(condition)

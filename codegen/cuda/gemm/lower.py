@@ -18,7 +18,7 @@ from tilestitch.passes.plan.schedules import GemmSchedule
 
 
 def lower_gemm(group: Anchored, gemm: IndexedGemm, schedule: GemmSchedule) -> tuple[CudaLaunch, ...]:
-    """The launches of a GEMM as its schedule says."""
+    """Return the launches of a GEMM as its schedule says."""
     tile = schedule.tile
     match tile:
         case GemvTile():

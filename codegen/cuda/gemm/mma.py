@@ -41,7 +41,7 @@ AT_ONCE = 4
 
 
 def emit_mma(group: Anchored, gemm: IndexedGemm, tile: MmaTile, partition: Partition) -> tuple[CudaLaunch, ...]:
-    """The launches for a tile and partition that are given."""
+    """Return the launches for a tile and partition that are given."""
     instruction = find_instruction(gemm)
     assert instruction is not None and instruction.itemsize == tile.itemsize
 
@@ -239,7 +239,7 @@ class _Block:
                 )  # fmt: skip
 
     def _tile_row(self, fragment: Expr) -> Callable[[Expr], Expr]:
-        """The row of the tile of each of the rows that one fragment of every warp has."""
+        """Return the row of the tile of each of the rows that one fragment of every warp has."""
         return lambda row: row // 16 * (self.tile.rows * 16) + fragment * 16 + row % 16
 
 

@@ -42,7 +42,7 @@ class CodesPiece:
         T.buffer_store(self.words, stored[run(0, WORDS)], [run(at, WORDS)])
 
     def _word(self, values: Any, at: Expr) -> Expr:
-        """A float32, or two half floats, from a value on."""
+        """Return a float32, or two half floats, from a value on."""
         packing = PACKING.get(self.to)
         if packing is None:
             return T.reinterpret("uint32", values[at])

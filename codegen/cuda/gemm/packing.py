@@ -14,7 +14,9 @@ from tilestitch.passes.plan.access.strided import Strided
 
 
 def packed_weights(group: Anchored) -> dict[Value, tuple[PackedArg, Strided]]:
-    """The anchor's weights as an argument and where their elements lie then; nothing if they stay as they are."""
+    """Return the anchor's weights as an argument and where their elements lie then; nothing if they stay as they
+    are.
+    """
     trans_b = bool(group.anchor.attrs.get("trans_b"))
     return {
         value: (PackedArg(value.name, layout.key, _Arrange(layout, trans_b)), layout.memory)

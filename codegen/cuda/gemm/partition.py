@@ -75,7 +75,7 @@ def _either(condition: Expr | bool, yes: Expr, no: Expr) -> Expr:
 
 
 def finish(group: Anchored, gemm: IndexedGemm) -> Sink:
-    """The sink that runs the group's epilogue."""
+    """Return the sink that runs the group's epilogue."""
 
     def emit(around: Surroundings, batch: Expr, m: Expr, n: Expr, *sums: Expr) -> None:
         count = len(sums) // gemm.units.gates
@@ -103,7 +103,9 @@ def _lanes(group: Anchored, gemm: IndexedGemm) -> int:
 
 
 def results_lie_along_rows(group: Anchored, gemm: IndexedGemm) -> bool:
-    """Whether rows, and not columns, lie together in the largest output; never with gates, or rows after the GEMM."""
+    """Return whether rows, and not columns, lie together in the largest output; never with gates, or rows after the
+    GEMM.
+    """
     extents = (gemm.batch, gemm.m, gemm.n)
     plain = gemm.gated is None and group.after is None
     return plain and rows_lie_together(group.roles, group.outputs, gemm.place, extents)
@@ -124,7 +126,7 @@ def launch(
     group: Anchored, gemm: IndexedGemm, kind: str, partition: Partition, tile: tuple[int, int], threads: int,
     kernel: Kernel, shared_bytes: int = 0,
 ) -> tuple[CudaLaunch, ...]:  # fmt: skip
-    """The launch of a kernel that gets the number of its block; `tile` is the extents of a tile."""
+    """Return the launch of a kernel that gets the number of its block; `tile` is the extents of a tile."""
     parts, counted = partition.parts, sum(_counters(group, partition, smallest(tile[0], gemm.m), threads))
     tiles = partition.blocks // parts
     size = parts * gemm.elements
@@ -163,7 +165,7 @@ def launch(
 
 
 def _counters(group: Anchored, partition: Partition, rows: int, threads: int) -> tuple[int, int]:
-    """Words that are counted up: of tiles in parts, and after these of bands of rows."""
+    """Return the words that are counted up: of tiles in parts, and after these of bands of rows."""
     tiles = partition.blocks // partition.parts if partition.parts > 1 else 0
     if group.after is None:
         return tiles, 0
@@ -232,7 +234,7 @@ def _join(
 
 
 def kept_at(gemm: IndexedGemm, batch: Expr, m: Expr, n: Expr, along_rows: bool) -> Expr:
-    """Where the partial sums of a part have those of a result."""
+    """Return where the partial sums of a part have those of a result."""
     return (batch * gemm.n + n) * gemm.m + m if along_rows else (batch * gemm.m + m) * gemm.n + n
 
 

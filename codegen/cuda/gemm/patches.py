@@ -54,7 +54,9 @@ class PatchCopies:
         return self.tensor_map.tile_bytes
 
     def box(self, number: int, batch: Expr, row: Expr, k: Expr) -> list[Expr]:
-        """Where the box for the patch that begins at `row`, and for k, begins in the images, innermost index first."""
+        """Return where the box for the patch that begins at `row`, and for k, begins in the images, innermost index
+        first.
+        """
         pictures = self.pictures
         steps = self.tap_steps
         tap, channel = (0, k) if pictures.taps == 1 else (k // steps, k % steps)
@@ -69,7 +71,7 @@ class PatchCopies:
 
 
 def patch_copies(operand: Operand) -> PatchCopies:
-    """How TMA brings the patches of an operand that `why_not_patches` has nothing against."""
+    """Return how TMA brings the patches of an operand that `why_not_patches` has nothing against."""
     pictures, memory = operand.pictures, operand.memory
     assert pictures is not None and memory is not None and pictures.patch
     strides = (1, *pictures.strides)

@@ -39,7 +39,9 @@ class Copies:
         return self.tensor_map.tile_bytes
 
     def box(self, number: int, batch: Expr, row: Expr, k: Expr) -> list[Expr]:
-        """Where box `number` of the piece that begins at (row, k) begins in the tensor, innermost index first."""
+        """Return where box `number` of the piece that begins at (row, k) begins in the tensor, innermost index
+        first.
+        """
         tap, k = (0, k) if self.tap_steps is None else (k // self.tap_steps, k % self.tap_steps)
         first, along = (k, row) if self.contiguous == "k" else (row + number * ROW_BOX, k)
         named, index = {"along": along, "tap": tap}, unravel(batch, self.batch)
@@ -54,7 +56,7 @@ class _Dimension:
 
 
 def copies(operand: Operand, rows: int) -> Copies:
-    """How TMA brings pieces of so many rows of an operand that `refusal` has nothing against."""
+    """Return how TMA brings pieces of so many rows of an operand that `refusal` has nothing against."""
     plane = operand.plane
     assert plane is not None
     in_k = operand.contiguous == "k"

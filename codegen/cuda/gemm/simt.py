@@ -37,7 +37,7 @@ VECTOR_DTYPES = frozenset({"float32", "int32", "uint32", "float64"})
 
 
 def emit_simt(group: Anchored, gemm: IndexedGemm, tile: SimtTile, partition: Partition) -> tuple[CudaLaunch, ...]:
-    """The launches for a tile and partition that are given."""
+    """Return the launches for a tile and partition that are given."""
 
     def kernel(around: Surroundings, thread: Thread, sink: Sink, block: Expr) -> None:
         _Block(around, gemm, tile, partition, thread.thread[0], sink).run(block)
@@ -273,7 +273,7 @@ class _Block:
         return self._sum_of(place, lanes, self.tile.round)
 
     def _sum_of(self, place: Expr, lanes: int, apart: int) -> Expr:
-        """The sum of all slices' sums, which lie so far apart."""
+        """Return the sum of all slices' sums, which lie so far apart."""
         total = self.shared[run(place, lanes)]
         for slice_ in range(1, self.tile.slices):
             total = total + self.shared[run(slice_ * apart + place, lanes)]
@@ -281,7 +281,7 @@ class _Block:
 
 
 def _codes(around: Surroundings, fetch: _Fetch) -> Waiting | None:
-    """Where codes wait, if the operand is weights in blocks."""
+    """Return where codes wait, if the operand is weights in blocks."""
     codes = fetch.operand.codes
     if codes is None:
         return None

@@ -21,7 +21,7 @@ COLUMNS = frozenset(range(8, 257, 8))
 
 
 def multiply(n: int, dtypes: tuple[str, str], along: tuple[str, str]) -> str:
-    """The name of the function ``d += a * b^T``, for a [64, k] and b [n, k] in shared memory; k is 32 bytes.
+    """Return the name of the function ``d += a * b^T``, for a [64, k] and b [n, k] in shared memory; k is 32 bytes.
 
     It takes the address of d, n / 2 float32 (int32 for integers) registers of each of the warpgroup's 128 threads, and
     both operands' `ts_sm90_matrix`. Register 4 j + 2 h + e of a thread is the result in row
@@ -38,7 +38,8 @@ def multiply(n: int, dtypes: tuple[str, str], along: tuple[str, str]) -> str:
 
 
 def copy(rank: int, shared: bool) -> str:
-    """The name of the function that copies the box of a tensor map to shared memory; what is outside is filled in.
+    """Return the name of the function that copies the box of a tensor map to shared memory; what is outside is filled
+    in.
 
     It takes the address in shared memory, the map, the barrier that the bytes count for, and the index where the box
     begins, innermost dimension first. If it is `shared`, all blocks of a cluster get the box, at the same address and
@@ -48,7 +49,7 @@ def copy(rank: int, shared: bool) -> str:
 
 
 def instructions(text: str) -> str:
-    """The definitions of all such functions that `text` calls."""
+    """Return the definitions of all such functions that `text` calls."""
     copies = sorted(set(_COPY.findall(text)))
     gemms = sorted(set(_GEMM.findall(text)))
     return "".join(_copy(*found) for found in copies) + "".join(_gemm(*found) for found in gemms)

@@ -42,7 +42,8 @@ ALIGNMENT_BYTES = 1024
 def emit_wgmma(
     group: Anchored, gemm: IndexedGemm, tile: WgmmaTile, partition: Partition, blocks: int
 ) -> tuple[CudaLaunch, ...]:
-    """The launches for a tile and partition that are given, in `blocks` blocks: whole clusters, which walk over tiles.
+    """Return the launches for a tile and partition that are given, in `blocks` blocks: whole clusters, which walk over
+    tiles.
 
     gemm: what `cut_to_patches` makes of it for the tile.
     """
@@ -130,19 +131,21 @@ class _Block:
         return T.address_of(self.memory[offset])
 
     def _full(self, stage: Expr) -> Expr:
-        """The barrier that completes when a stage's pieces are there."""
+        """Return the barrier that completes when a stage's pieces are there."""
         return self._shared(self.tile.barriers_at + stage * BARRIER_BYTES)
 
     def _free(self, stage: Expr) -> Expr:
-        """The barrier that completes when a stage may be overwritten."""
+        """Return the barrier that completes when a stage may be overwritten."""
         return self._shared(self.tile.barriers_at + (self.tile.stages + stage) * BARRIER_BYTES)
 
     def _turn(self, warpgroup: Expr) -> Expr:
-        """The barrier that completes when a warpgroup may take from the ring: the other one has what came before."""
+        """Return the barrier that completes when a warpgroup may take from the ring: the other one has what came
+        before.
+        """
         return self._shared(self.tile.barriers_at + (2 * self.tile.stages + warpgroup) * BARRIER_BYTES)
 
     def _place(self, position: Expr) -> tuple[Expr, Expr]:
-        """The stage of a position in the ring, and how often the ring was gone through before."""
+        """Return the stage of a position in the ring, and how often the ring was gone through before."""
         return named(position % self.tile.stages), named(position // self.tile.stages)
 
     @contextmanager
@@ -346,13 +349,13 @@ class _Block:
         _call("wgmma_commit")
 
     def _matrix(self, side: int, offset: Expr) -> Expr:
-        """A piece as wgmma reads it."""
+        """Return a piece as wgmma reads it."""
         leading = WGMMA_ROWS * LINE_BYTES if self.sides[side].contiguous == "row" else 16
         return T.bind(T.call_extern("uint64", "ts_sm90_matrix", self._shared(offset), leading, 8 * LINE_BYTES))
 
 
 def _step(contiguous: str, k: int) -> Expr:
-    """What wgmma number `k` of a stage adds to the address in a matrix, in units of 16 bytes."""
+    """Return what wgmma number `k` of a stage adds to the address in a matrix, in units of 16 bytes."""
     # Along rows there are half floats only, 16 lines of them.
     nbytes = k * (STEP_BYTES if contiguous == "k" else 16 * LINE_BYTES)
     return tirx.const(nbytes // 16, "uint64")

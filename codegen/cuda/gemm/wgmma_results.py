@@ -178,7 +178,7 @@ class Results:
             self.group.after.finish(around.after, band, turn)
 
     def _is_last_part(self, around: Surroundings, batch: Expr, first_m: Expr, first_n: Expr) -> Expr:
-        """Whether this warp is the last one that has some of its results."""
+        """Return whether this warp is the last one that has some of its results."""
         bands, n_tiles = self._bands
         number = named((batch * n_tiles + first_n // self.tile[1]) * bands + first_m // WARP_ROWS)
         return last_of(around.counters[number], self.partition.parts, "ts_grid_last_warp")
@@ -222,7 +222,7 @@ class Results:
             T.buffer_store(shared, acc[first + j * 4 + half * 2 + e], [start + at])
 
     def _at(self, row: Expr, eight: Expr, column: Expr) -> Expr:
-        """Where a piece has a sum, of column `column` of the eight from `eight` on."""
+        """Return where a piece has a sum, of column `column` of the eight from `eight` on."""
         if self.along_rows:
             return (eight + column) * TURNED_STRIDE + row
         if self._together == MOST_SUMS:

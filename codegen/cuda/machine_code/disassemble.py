@@ -27,7 +27,7 @@ _TEXT = ".text."
 
 @cache
 def find_disassembler() -> str:
-    """The path of nvdisasm. Raises DisassemblerError if there is none."""
+    """Return the path of nvdisasm. Raises DisassemblerError if there is none."""
     found = next(_of_wheels(), None) or shutil.which(PROGRAM)
     if found is None:
         raise DisassemblerError("nvdisasm is not installed; pip install 'tilestitch[cuda-compiler]'")
@@ -44,7 +44,7 @@ def _of_wheels() -> Iterator[str]:
 
 
 def disassemble(cubins: Iterable[tuple[str, bytes]]) -> list[MachineCode]:
-    """Every kernel of some cubins, which come with their architectures (`sm_90a`).
+    """Return every kernel of some cubins, which come with their architectures (`sm_90a`).
 
     Raises DisassemblerError if there is no disassembler or it does not understand a kernel; CodegenError if something
     is no cubin.
@@ -71,7 +71,7 @@ def _disassembled(architecture: str, kernels: Mapping[str, bytes]) -> list[Machi
 
 
 def _run(architecture: str, text: bytes) -> list[Mapping[str, str]]:
-    """The rows of nvdisasm's JSON for a stretch of instructions."""
+    """Return the rows of nvdisasm's JSON for a stretch of instructions."""
     with tempfile.NamedTemporaryFile(prefix="tilestitch-", suffix=".bin") as file:
         file.write(text)
         file.flush()

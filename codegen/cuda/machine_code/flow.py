@@ -70,7 +70,7 @@ def _successors(
 
 
 def _reconvergence(instructions: Sequence[Instruction]) -> dict[str, list[int]]:
-    """Where threads go on that have met at a barrier register, by its name."""
+    """Return where threads go on that have met at a barrier register, by its name."""
     ends: dict[str, list[int]] = {}
     for instruction in instructions:
         if instruction.name == "BSSY" and instruction.place is not None:
@@ -81,7 +81,7 @@ def _reconvergence(instructions: Sequence[Instruction]) -> dict[str, list[int]]:
 def _after_meeting(
     instructions: Sequence[Instruction], number: int, numbers: Mapping[int, int], ends: Mapping[str, Sequence[int]]
 ) -> tuple[int, ...]:
-    """The nearest place further on that belongs to the barrier register of a BSYNC."""
+    """Return the nearest place further on that belongs to the barrier register of a BSYNC."""
     address = instructions[number].address
     ahead = (place for place in ends.get(instructions[number].operands, ()) if place > address)
     return tuple(numbers[place] for place in islice(ahead, 1) if place in numbers)
@@ -103,7 +103,7 @@ def _loops(successors: Edges, members: frozenset[int], depth: int) -> list[Loop]
 
 
 def _headers(successors: Edges, members: frozenset[int], part: frozenset[int]) -> frozenset[int]:
-    """Where a loop is entered from outside; its first instruction if it is all there is."""
+    """Return where a loop is entered from outside; its first instruction if it is all there is."""
     entered = {after for n in members - part for after in successors[n] if after in part}
     return frozenset(entered or {min(part)})
 
@@ -143,7 +143,7 @@ def _connected(successors: Edges, members: frozenset[int]) -> list[frozenset[int
 
 
 def _popped(stack: list[int], last: int) -> frozenset[int]:
-    """What lies on a stack down to `last`, taken away."""
+    """Return what lies on a stack down to `last`, taken away."""
     found = [stack.pop()]
     while found[-1] != last:
         found.append(stack.pop())

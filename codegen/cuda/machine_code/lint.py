@@ -42,7 +42,7 @@ class Finding:
 
 
 def lint(code: MachineCode, promised: Widths | None = None) -> tuple[Finding, ...]:
-    """What is wrong with a kernel. promised: what its template asked for, if that is known."""
+    """Return what is wrong with a kernel. promised: what its template asked for, if that is known."""
     found = [*_local_memory(code), *_fences(code), *_stale_loads(code)]
     if promised is not None:
         found += _narrow(code, promised)
@@ -50,7 +50,7 @@ def lint(code: MachineCode, promised: Widths | None = None) -> tuple[Finding, ..
 
 
 def widths(code: MachineCode) -> Widths:
-    """The widest accesses of a kernel; copies to shared memory by the copy engine count as 16 bytes."""
+    """Return the widest accesses of a kernel; copies to shared memory by the copy engine count as 16 bytes."""
     return Widths(_widest(code, GLOBAL_LOADS | {"UTMALDG"}), _widest(code, GLOBAL_STORES | {"UTMASTG"}))
 
 
@@ -61,7 +61,7 @@ def _widest(code: MachineCode, names: frozenset[str]) -> int:
 
 
 def main_loops(code: MachineCode) -> tuple[Loop, ...]:
-    """The loops where the time goes: the smallest around matrix instructions, and those with no loop inside."""
+    """Return the loops where the time goes: the smallest around matrix instructions, and those with no loop inside."""
     loops = code.flow.loops
     smallest: dict[int, Loop] = {}
     for loop in loops:  # outer ones come first
@@ -95,8 +95,8 @@ def _fences(code: MachineCode) -> Iterator[Finding]:
 
 
 def _working_part(code: MachineCode, loop: Loop) -> range | frozenset[int]:
-    """A loop that multiplies and stores results, too, is one over tiles whose steps were written out: its results are
-    handed over once a tile. There only what lies between the first and the last matrix instruction counts.
+    """Return a loop that multiplies and stores results, too, is one over tiles whose steps were written out: its
+    results are handed over once a tile. There only what lies between the first and the last matrix instruction counts.
     """
     matrix = [n for n in loop.members if code.instructions[n].is_matrix]
     stores = any(code.instructions[n].name in GLOBAL_STORES for n in loop.members)

@@ -38,7 +38,7 @@ class Mix:
     groups: Mapping[str, int]
 
     def per_byte(self, threads: int, nbytes: int) -> float | None:
-        """Instructions of so many threads for each byte that they move; None where a loop repeats some."""
+        """Return the instructions of so many threads for each byte that they move; None where a loop repeats some."""
         return None if self.in_loop or not nbytes else self.instructions * threads / nbytes
 
 
@@ -69,5 +69,5 @@ def _group(instruction: Instruction) -> str:
 
 
 def _ends_here(code: MachineCode, number: int) -> bool:
-    """The jump to itself that follows a kernel's last instruction."""
+    """Return the jump to itself that follows a kernel's last instruction."""
     return code.flow.successors[number] == (number,)

@@ -62,13 +62,13 @@ def accessed(code: MachineCode) -> Mapping[int, Arguments]:
 
 
 def _first_argument(architecture: str) -> int:
-    """Where arguments begin in constant memory."""
+    """Return where arguments begin in constant memory."""
     capability = int("".join(filter(str.isdigit, architecture)))
     return 0x160 if capability < 90 else 0x210 if capability < 100 else 0x380
 
 
 def _join(known: _State | None, more: _State) -> _State:
-    """`known` itself if nothing is new."""
+    """Return `known` itself if nothing is new."""
     if known is None or known is more:
         return more
     joined = {place: _entry(known, place) | _entry(more, place) for place in {*known, *more}}
@@ -76,7 +76,7 @@ def _join(known: _State | None, more: _State) -> _State:
 
 
 def _entry(state: _State, place: tuple[str, str]) -> Arguments:
-    """What a register holds under a predicate: what it holds anyway, unless it was written under it."""
+    """Return what a register holds under a predicate: what it holds anyway, unless it was written under it."""
     return state.get(place, state.get((place[0], ""), _NOTHING))
 
 
@@ -98,7 +98,7 @@ def _step(state: _State, instruction: Instruction, first: int) -> _State:
 
 
 def _results(instruction: Instruction, target: str) -> Iterator[str]:
-    """The registers that an instruction writes: pairs and more have the name of the first."""
+    """Return the registers that an instruction writes: pairs and more have the name of the first."""
     file, first = target.rstrip("0123456789"), int(target.lstrip("UR"))
     wide = "WIDE" in instruction.modifiers or (instruction.name == "CS2R" and "32" not in instruction.modifiers)
     count = instruction.access_bytes // 4 if instruction.name in _LOADS else 2 if wide else 1
@@ -106,7 +106,7 @@ def _results(instruction: Instruction, target: str) -> Iterator[str]:
 
 
 def _with(state: _State, register: str, predicate: str, found: Arguments) -> _State:
-    """The state when a register has been written."""
+    """Return the state when a register has been written."""
     held = {place for place in state if place[0] == register}
     if not (held or found):
         return state  # registers that hold no address are not mentioned: most of them
@@ -117,7 +117,7 @@ def _with(state: _State, register: str, predicate: str, found: Arguments) -> _St
 
 
 def _forgotten(state: _State, targets: list[str]) -> _State:
-    """What was kept apart for a predicate that is written now holds for all."""
+    """Return what was kept apart for a predicate that is written now holds for all."""
     written = {target for target in targets if _PREDICATE.fullmatch(target)}
     ended = [place for place in state if place[1].lstrip("@!") in written]
     if not ended:
@@ -129,7 +129,7 @@ def _forgotten(state: _State, targets: list[str]) -> _State:
 
 
 def _held(state: _State, registers: list[str], predicate: str) -> Arguments:
-    """What registers may hold where a predicate is true."""
+    """Return what registers may hold where a predicate is true."""
     found = _NOTHING
     for register in registers:
         own = state.get((register, predicate)) if predicate else None
@@ -139,6 +139,6 @@ def _held(state: _State, registers: list[str], predicate: str) -> Arguments:
 
 
 def _address(state: _State, instruction: Instruction) -> Arguments:
-    """The last brackets hold the address; those of a copy to shared memory hold its source."""
+    """Return the last brackets hold the address; those of a copy to shared memory hold its source."""
     places = _BRACKETS.findall(instruction.operands)
     return _held(state, _REGISTER.findall(places[-1]), instruction.predicate) if places else _NOTHING

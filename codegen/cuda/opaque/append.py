@@ -16,7 +16,7 @@ from tilestitch.passes.plan.schedules import AppendSchedule
 
 
 def lower_append(node: Node, schedule: AppendSchedule) -> CudaLaunch:
-    """A thread copies an element as it is stored; all else in the result's memory stays as it is."""
+    """Return a thread copies an element as it is stored; all else in the result's memory stays as it is."""
     x, out, attrs, threads = node.inputs[0], node.output, node.attrs, schedule.threads
     axis, count = attrs["axis"], x.tensor_type.num_elements
     inner = prod(x.shape[axis + 1 :])

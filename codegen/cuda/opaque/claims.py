@@ -46,7 +46,7 @@ class Updates:
     places: int
 
     def place(self, indices: Any, number: Expr) -> tuple[Expr, Expr]:
-        """Which place an update goes to, and whether there is one; int64 and bool."""
+        """Return which place an update goes to, and whether there is one; int64 and bool."""
         if self.node.op == "scatter_nd":
             return slice_of(self.node, indices, number)
         return self._element(indices, number)
@@ -70,7 +70,7 @@ def updates_of(node: Node, threads: int) -> Updates:
 
 
 def lower_claims(node: Node, threads: int) -> tuple[CudaLaunch, ...]:
-    """A launch that copies and leaves every element without an owner, one that claims, and one that stores."""
+    """Return a launch that copies and leaves every element without an owner, one that claims, and one that stores."""
     updates = updates_of(node, threads)
     return _copy(updates), _claim(updates), _store(updates)
 
@@ -126,7 +126,7 @@ def _store(updates: Updates) -> CudaLaunch:
 def _launch(
     updates: Updates, kind: str, count: int, parameters: list[Parameter], emit: Any, faults: tuple[str, ...] = ()
 ) -> CudaLaunch:
-    """A thread for each of `count`: `emit(buffers, number)`."""
+    """Return a thread for each of `count`: `emit(buffers, number)`."""
     threads = updates.threads
     grid, block = (-(-count // threads), 1, 1), (threads, 1, 1)
 

@@ -24,7 +24,7 @@ Body = Callable[[list[Any], Expr, Expr], None]
 
 
 def lower_tally(node: Node, schedule: FoundSchedule) -> CudaLaunch:
-    """The last thread of a block stores its count."""
+    """Return the last thread of a block stores its count."""
 
     def body(buffers: list[Any], block: Expr, lane: Expr) -> None:
         mask, counts = buffers
@@ -37,7 +37,7 @@ def lower_tally(node: Node, schedule: FoundSchedule) -> CudaLaunch:
 
 
 def lower_compact(node: Node, schedule: FoundSchedule) -> CudaLaunch:
-    """A thread stores the places of its elements that are true."""
+    """Return a thread stores the places of its elements that are true."""
     shape, count = node.inputs[0].shape, node.attrs["count"]
 
     def body(buffers: list[Any], block: Expr, lane: Expr) -> None:

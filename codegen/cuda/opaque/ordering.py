@@ -28,7 +28,9 @@ class TopK:
         self.lines = prod(x.shape[:axis]) * self.inner
 
     def before(self, a: Expr, at_a: Expr, b: Expr, at_b: Expr) -> Expr:
-        """Whether `a` comes before `b`: places past the line last, NaN as the largest number, ties by position."""
+        """Return whether `a` comes before `b`: places past the line last, NaN as the largest number, ties by
+        position.
+        """
         better, worse = (a > b, b > a) if self.largest else (a < b, b < a)
         if is_float(self.dtype):
             nan_a, nan_b = is_nan(a), is_nan(b)

@@ -23,7 +23,7 @@ from tilestitch.passes.plan.schedules import RegionSchedule
 
 
 def lower_roi_align(node: Node, schedule: RegionSchedule) -> CudaLaunch:
-    """An image that is not there is a fault, and the first one is read."""
+    """Return an image that is not there is a fault, and the first one is read."""
     threads, count = schedule.threads, node.output.tensor_type.num_elements
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]
     parameters.append(Parameter(StatusArg(), "int32", 1))

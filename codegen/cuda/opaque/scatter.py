@@ -24,7 +24,7 @@ from tilestitch.passes.plan.schedules import ScatterSchedule
 
 
 def lower_scatter(node: Node, schedule: ScatterSchedule) -> tuple[CudaLaunch, ...]:
-    """A launch that copies and, if there are updates, those that apply them and check the indices."""
+    """Return a launch that copies and, if there are updates, those that apply them and check the indices."""
     threads = schedule.threads
     if not node.inputs[2].tensor_type.num_elements:
         return (_copy(node, threads),)

@@ -137,7 +137,7 @@ class _Walk:
             barrier()
 
     def is_kept(self, turn: Expr, has_room: Expr) -> Any:
-        """The same for all threads: nobody drops a box in its own turn."""
+        """Return the same for all threads: nobody drops a box in its own turn."""
         return T.If(tirx.And(tirx.EQ(self.alive[turn], 1), has_room))
 
 

@@ -32,7 +32,7 @@ from tilestitch.passes.plan.schedules import WindowSchedule
 
 
 def lower_window(view: GroupView, roles: Roles, outputs: Sequence[Value], schedule: WindowSchedule) -> CudaLaunch:
-    """The launch of a window_reduce group: pooling with its epilogue."""
+    """Return the launch of a window_reduce group: pooling with its epilogue."""
     anchor, threads = roles.anchor, schedule.threads
     assert anchor is not None
     result = anchor.outputs[0]
@@ -76,7 +76,7 @@ class _Window:
         self.operand = operand
 
     def bounds(self, axis: int, position: Expr) -> tuple[Expr, Expr]:
-        """The taps [first, end) along a spatial axis that lie inside the operand."""
+        """Return the taps [first, end) along a spatial axis that lie inside the operand."""
         size, dilation, taps = self.operand.shape[self.first + axis], self.dilations[axis], self.kernel[axis]
         start = position * self.strides[axis] - self.before[axis]
         if isinstance(start, int):

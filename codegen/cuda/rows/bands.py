@@ -65,13 +65,13 @@ class BandRows(RowsAfter):
         return BandRows(after.nodes, after.roles, after.inputs, after.outputs, columns, schedule, rows)
 
     def work(self, threads: int) -> RowLoops:
-        """How a block, or a warp, of so many threads shares rows."""
+        """Return how a block, or a warp, of so many threads shares rows."""
         loops = self.walk.scheduled(self.row_schedule)
         assert loops.team * loops.rows == threads, (loops, threads)
         return loops
 
     def band(self, rows: int, writers: int, threads: int, warps: bool = False) -> Band:
-        """How the writers of a band share it."""
+        """Return how the writers of a band share it."""
         return Band(rows, writers, threads, self.schedule.share_rows, warps)
 
     # -- code --------------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class BandRows(RowsAfter):
 
 
 def last_of(counter: Any, count: int, function: str = "ts_grid_last") -> Expr:
-    """Whether the block (or warp, by another function) is the last of `count` that come here with a counter."""
+    """Return whether the block (or warp, by another function) is the last of `count` that come here with a counter."""
     scope = part_of_block()
     if function == "ts_grid_last" and scope is not None:
         part = T.call_extern("int32", f"{function}_part", T.address_of(counter), count, scope.threads)

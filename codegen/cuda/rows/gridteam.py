@@ -50,7 +50,7 @@ class GridTeam:
     partials: dict[Node, list[Any]]
 
     def finish(self, accumulators: Sequence[Accumulator]) -> list[Expr]:
-        """The results of the whole rows, in compute form; one barrier serves all of them."""
+        """Return the results of the whole rows, in compute form; one barrier serves all of them."""
         for accumulator in accumulators:
             item = accumulator.in_block(self.team)
             buffers, place = self.partials[accumulator.node], self.part * self.slots + self.slot
@@ -63,7 +63,7 @@ class GridTeam:
         return [accumulator.result(self._joined(accumulator)) for accumulator in accumulators]
 
     def _joined(self, accumulator: Accumulator) -> Item:
-        """Every lane of a row's team, or every thread of its column, folds some parts; then these join."""
+        """Return every lane of a row's team, or every thread of its column, folds some parts; then these join."""
         team, buffers = self.team, self.partials[accumulator.node]
         step = team.size if team.columns else WARP
         first = team.along if team.columns else team.along % WARP
@@ -82,7 +82,7 @@ class GridTeam:
 
 
 def partial_parameters(reductions: Sequence[Node], dtypes: Sequence[Sequence[str]], size: int) -> list[Parameter]:
-    """Memory for the parts' results of each reduction, `size` of them, by the dtypes of its accumulator."""
+    """Return the memory for the parts' results of each reduction, `size` of them, by the dtypes of its accumulator."""
     return [
         Parameter(TemporaryArg(f"partial.{number}.{place}", size * ITEMSIZE.get(dtype, 4)), dtype, size)
         for number, (_, kinds) in enumerate(zip(reductions, dtypes, strict=True))

@@ -39,7 +39,7 @@ from tilestitch.passes.plan.schedules import RowSchedule, SplitRowSchedule
 def lower_rowwise(
     view: GroupView, roles: Roles, outputs: Sequence[Value], schedule: RowSchedule | SplitRowSchedule
 ) -> tuple[CudaLaunch, ...]:
-    """The launches of a row-wise group whose outputs have elements."""
+    """Return the launches of a row-wise group whose outputs have elements."""
     if isinstance(schedule, SplitRowSchedule):
         return tuple(_pieces(view, roles, outputs, schedule))
     args = tuple(ValueArg(v.name) for v in (*view.inputs, *outputs))
@@ -208,7 +208,9 @@ class RowEmitter:
             self._guarded(fresh, lambda v=value, b=buffer, p=places, e=elements: self.access.store(b, v, p, e))
 
     def _place(self, step: Expr) -> tuple[Expr | None, list[Index]]:
-        """Whether this thread has a vector number `step` of its own (None: it has), and the indices of its lanes."""
+        """Return whether this thread has a vector number `step` of its own (None: it has), and the indices of its
+        lanes.
+        """
         work = self.work
         place = step * work.walkers + self.along
         if work.parts > 1:
@@ -224,14 +226,14 @@ class RowEmitter:
         return fresh, [self._index(number * work.lanes + lane) for lane in range(work.lanes)]
 
     def _index(self, position: Expr) -> Index:
-        """The index in the iteration shape of an element of this thread's row."""
+        """Return the index in the iteration shape of an element of this thread's row."""
         line = unravel(position, self.work.line_extents)
         kept, reduced = iter(self.place), iter(line)
         merged = [next(reduced) if r else next(kept) for r in self.work.reduced]
         return reshape_index(merged, self.work.extents, self.work.shape, self.evaluator.simplify)
 
     def _row_index(self, value: Value) -> Index:
-        """Where this thread's row is in a reduced value."""
+        """Return where this thread's row is in a reduced value."""
         kept, rows = iter(self.place), self.roles.rows
         assert rows is not None
         merged = [0 if r else next(kept) for r in self.work.reduced]
@@ -266,7 +268,7 @@ class RowEmitter:
 
 
 def _always(result: Expr) -> Source:
-    """Reads what is the same wherever this thread looks: it computes one row only."""
+    """Read what is the same wherever this thread looks: it computes one row only."""
     return lambda index: result
 
 

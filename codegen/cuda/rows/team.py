@@ -35,7 +35,7 @@ class Team:
 
 
 def shuffle_xor(value: Expr, distance: int) -> Expr:
-    """The value of the lane whose number differs in the bits of `distance`."""
+    """Return the value of the lane whose number differs in the bits of `distance`."""
     dtype = dtype_of(value)
     narrow = storage_bits(dtype) < 32
     wide = T.cast(value, "int32") if narrow else value
@@ -48,7 +48,7 @@ Item = tuple[Expr, ...]
 
 
 def accumulator_dtypes(node: Node, index_dtype: str) -> list[str]:
-    """What the parts of an `Item` are kept in."""
+    """Return what the parts of an `Item` are kept in."""
     place = [index_dtype] if node.op in reducers.ARG_REDUCTIONS else []
     return [reducers.accumulator_dtype(node.inputs[0].dtype), *place]
 
@@ -87,18 +87,18 @@ class Accumulator:
         T.buffer_store(self.buffers[0], tirx.Select(better, element, best), [0])
 
     def finish(self, team: Team) -> Expr:
-        """The result of the whole row, in compute form; every thread of the team gets it."""
+        """Return the result of the whole row, in compute form; every thread of the team gets it."""
         return self.result(self.in_block(team))
 
     def in_block(self, team: Team) -> Item:
-        """What the team of one block has found, joined."""
+        """Return what the team of one block has found, joined."""
         item: Item = tuple(named(buffer[0]) for buffer in self.buffers)
         if team.columns:
             return self.join_columns(item, team)
         return self.join_lanes(item, team.size) if team.size <= WARP else self._join_warps(item, team)
 
     def result(self, item: Item) -> Expr:
-        """The reduction's result, in compute form."""
+        """Return the reduction's result, in compute form."""
         if self.finds_place:
             return named(T.cast(item[1], "int64"))
         return self.evaluator.bind(reducers.from_accumulator(item[0], self.dtype))
@@ -145,7 +145,7 @@ class Accumulator:
             T.buffer_store(buffer, x, [place])
 
     def _fold(self, shared: list[Any], places: list[Any]) -> Item:
-        """All of `places` joined, in halves, so that the order does not depend on the thread."""
+        """Return all of `places` joined, in halves, so that the order does not depend on the thread."""
         items: list[Item] = [tuple(named(buffer[place]) for buffer in shared) for place in places]
         while len(items) > 1:
             pairs = [self.joined(a, b) for a, b in zip(items[::2], items[1::2], strict=False)]

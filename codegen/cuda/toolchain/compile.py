@@ -49,7 +49,7 @@ class CudaKernels:
     sources: Mapping[str, str]
 
     def source_members(self) -> dict[str, bytes]:
-        """The CUDA text of every kernel as members of the artifact."""
+        """Return the CUDA text of every kernel as members of the artifact."""
         return {cuda_source_member(symbol): text.encode() for symbol, text in self.sources.items()}
 
 
@@ -165,7 +165,7 @@ def _compiler_name(options: BuildOptions) -> str:
 
 
 def _nvcc_jobs(nvcc: str) -> Callable[[Sequence[nvrtc.Job], int, Callable[[int], None]], list[str | None]]:
-    """Compiles as `nvrtc.compile_jobs` does, by nvcc."""
+    """Compile as `nvrtc.compile_jobs` does, by nvcc."""
     from concurrent.futures import ThreadPoolExecutor
 
     def by_nvcc(job: nvrtc.Job, source: str, options: tuple[str, ...]) -> bytes:
@@ -208,7 +208,7 @@ def _first_error(log: str) -> str:
 
 
 def _keep(symbol: str, text: str) -> str:
-    """Where the text of a refused kernel was put, for the report."""
+    """Return where the text of a refused kernel was put, for the report."""
     path = Path(tempfile.gettempdir()) / f"tilestitch-{symbol}.cu"
     with atomic_file(path) as file:  # which replaces a link that another user has put there
         file.write(text.encode())

@@ -40,14 +40,14 @@ def version() -> tuple[int, int]:
 
 @cache
 def architectures() -> frozenset[int]:
-    """The compute capabilities (times ten) that NVRTC compiles for."""
+    """Return the compute capabilities (times ten) that NVRTC compiles for."""
     _, numbers = _bindings().nvrtcGetSupportedArchs()
     return frozenset(int(n) for n in numbers)
 
 
 @cache
 def include_folder() -> Path:
-    """The CUDA headers of the wheel nvidia-cuda-runtime."""
+    """Return the CUDA headers of the wheel nvidia-cuda-runtime."""
     try:
         import nvidia
     except ImportError:
@@ -72,7 +72,7 @@ def _bindings() -> Any:
 
 
 def compile_text(source: str, architecture: str) -> bytes:
-    """The cubin for `sm_90a`, without spills where that can be had, or the PTX for `compute_90`.
+    """Return the cubin for `sm_90a`, without spills where that can be had, or the PTX for `compute_90`.
 
     Raises NvrtcError with the compiler's log.
     """
@@ -128,7 +128,7 @@ class _Worker:
         )
 
     def compile(self, job: Job) -> str | None:
-        """The error log, None if there was none."""
+        """Return the error log, None if there was none."""
         assert self.process.stdin is not None and self.process.stdout is not None
         request = {"source": job.source, "architecture": job.architecture, "output": str(job.output)}
         try:

@@ -34,7 +34,7 @@ class KernelResources:
     local_bytes: int
 
     def blocks_per_sm(self, device: Device, threads: int, dynamic_shared_bytes: int) -> int:
-        """How many blocks of `threads` threads one SM holds at a time; 0 if a block does not fit.
+        """Return how many blocks of `threads` threads one SM holds at a time; 0 if a block does not fit.
 
         Allocation units: NVIDIA's occupancy calculator (registers in units of 256 a warp, shared memory of 128 bytes).
         """
@@ -54,7 +54,7 @@ class KernelResources:
 
 
 def kernel_resources(cubin: bytes) -> dict[str, KernelResources]:
-    """The resources of every kernel of a cubin by its symbol. Raises CodegenError if it is not one."""
+    """Return the resources of every kernel of a cubin by its symbol. Raises CodegenError if it is not one."""
     try:
         return _read(cubin)
     except (struct.error, IndexError, ValueError, UnicodeDecodeError) as error:
@@ -94,7 +94,7 @@ def _read(cubin: bytes) -> dict[str, KernelResources]:
 
 
 def sections(elf: bytes) -> list[Section]:
-    """All sections of an ELF file. Raises ValueError, struct.error or IndexError if it is not one."""
+    """Return all sections of an ELF file. Raises ValueError, struct.error or IndexError if it is not one."""
     if elf[:5] != b"\x7fELF\x02":
         raise ValueError("not a 64-bit ELF file")
     (offset,) = struct.unpack_from("<Q", elf, 40)

@@ -26,7 +26,7 @@ _FREE_BOUNDS = re.compile(r"__launch_bounds__\((\d+)\)")
 
 
 def without_spills(source: str, compile_: Compile) -> bytes:
-    """The cubin of a text by the first way that keeps all in registers, or by the one that spills least.
+    """Return the cubin of a text by the first way that keeps all in registers, or by the one that spills least.
 
     Arrays with run-time indices stay in memory whatever the way.
     """

@@ -60,7 +60,7 @@ _HIDE, _RAMPS, _SHOW = (
 
 
 def kernel_text(func: Any, target: CudaTarget) -> str:
-    """The complete CUDA text of a kernel, whose function is called `SYMBOL`.
+    """Return the complete CUDA text of a kernel, whose function is called `SYMBOL`.
 
     TVM's simplifier is left out: it inlines variables, so that shared subexpressions multiply, and it takes x != x for
     false.
@@ -74,7 +74,7 @@ def kernel_text(func: Any, target: CudaTarget) -> str:
 
 @cache
 def device_functions(file: str) -> str:
-    """A file of functions `ts_...` that kernels may call."""
+    """Return a file of functions `ts_...` that kernels may call."""
     return Path(__file__).with_name(file).read_text(encoding="utf-8")
 
 
