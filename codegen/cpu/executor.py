@@ -51,7 +51,7 @@ def executor_object(triple: str) -> bytes:
 
 
 def neutral_ir(ir: str) -> str:
-    """clang's output without what ties it to one target: triple, data layout, target attributes, metadata."""
+    """Return clang's output without target-specific parts: triple, data layout, target attributes, metadata."""
     ir = re.sub(r"^(; ModuleID|source_filename|target (triple|datalayout)|!).*\n", "", ir, flags=re.MULTILINE)
     ir = re.sub(r", ![a-z]+(\.[a-z]+)* ![0-9]+", "", ir)
     ir = re.sub(r'"[^"]*"(="[^"]*")? (?=[^{}]*\}$)', "", ir, flags=re.MULTILINE)

@@ -1,4 +1,4 @@
-"""From a group of the plan to kernel launches: chooses the template and lists the arguments."""
+"""From a group of the plan to kernel launches: selects the template and lists the arguments."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ from .attention import lower_attention
 from .surroundings import Operands
 
 Packed: TypeAlias = Mapping[str, PackedArg]
-"""How other kernels have some constants, by their names."""
+"""Layouts of constants packed for other kernels, by name."""
 
 
 def lower_group(graph: Graph, group: Group, packed: Packed | None = None) -> tuple[KernelLaunch, ...]:
     """Return the launches of a group, in order; none if its outputs have no elements. Element-wise and row-wise kernels
-    read constants as they are `packed` for others, where that is given.
+    read constants in the layouts `packed` for others, if given.
 
     Raises KernelError, naming the ONNX nodes, for a group that no template fits.
     """
@@ -88,7 +88,7 @@ def _checked(graph: Graph, group: Group, launches: tuple[KernelLaunch, ...]) -> 
 
 
 def _described(graph: Graph, group: Group, launch: KernelLaunch) -> Launch:
-    """Return what is emitted, as plans describe it."""
+    """Return the emitted launch in the plan's form."""
     plain = Launch(launch.kind, (launch.tasks, 1, 1), scratch_bytes=launch.scratch_bytes, beside=launch.packed)
     return touched(graph, group, launch.args, plain)
 
@@ -112,9 +112,7 @@ def _lowered(graph: Graph, group: Group, packed: Packed) -> tuple[KernelLaunch, 
 
 
 def _side_by_side(parts: Sequence[Sequence[KernelLaunch]]) -> tuple[KernelLaunch, ...]:
-    """Return the launches of independent groups: all first ones are packed together, then all second ones, and so
-    on.
-    """
+    """Return the launches of independent groups: all first ones packed together, then all second ones, and so on."""
     launches: list[KernelLaunch] = []
     for number in range(max(map(len, parts), default=0)):
         together = [part[number] for part in parts if number < len(part)]

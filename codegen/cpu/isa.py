@@ -9,7 +9,7 @@ from tilestitch.passes.plan.cpu.isa import AVX2, AVX512, NEON, SCALAR, SSE, Isa
 
 
 def isa_of(target: tvm.target.Target) -> Isa:
-    """From the mcpu, mattr and mtriple of `target`."""
+    """Return the vector unit for the mcpu, mattr and mtriple of `target`."""
 
     def has(feature: str) -> bool:
         return bool(target_codegen.llvm_cpu_has_features(feature, target))

@@ -1,4 +1,4 @@
-"""Launches of kernels that plug-ins bring for a CPU."""
+"""Launches of a plug-in's kernels for a CPU."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def own_launch(owned: OwnedKernel) -> KernelLaunch:
 
 
 def _tir(owned: OwnedKernel) -> Any:
-    """Return the plug-in's function with the parameters that `abi` says: it keeps its body and its `task`."""
+    """Return the plug-in's function with the parameters of `abi`, with its body and its `task`."""
     args, scratch = (tirx.Var(name, "handle") for name in ("args", "scratch"))
     head: list[Any] = []
     for number, buffer in enumerate(buffers_of(owned, scalars=1)):

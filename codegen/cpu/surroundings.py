@@ -1,4 +1,4 @@
-"""What lies around the anchor of a group: how its template reads operands, and how results are stored after it."""
+"""The code around the anchor of a group: how its template reads operands, and how results are stored."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from .abi import KernelLaunch, PackedArg, Parameter, buffer_source, kernel_function, store
 
 Matrix = Callable[[np.ndarray], np.ndarray]
-"""Gives a constant right operand as [groups, k, n]."""
+"""Function that returns a constant right operand as [groups, k, n]."""
 
 
 @dataclass(frozen=True)
 class Operands(AnchoredGroup):
-    """A group around an anchor as its template sees it: operands of the anchor and what is computed around it."""
+    """A group around an anchor as its template sees it: the anchor's operands and the computation around it."""
 
     @property
     def right(self) -> Value:
@@ -39,10 +39,10 @@ class Operands(AnchoredGroup):
         places: Places | None = None,
     ) -> KernelLaunch:  # fmt: skip
         """Return the launch whose task is `emit(body, task, scratch)`; `packing` is the layout of a constant right
-        operand, and `places` where its elements lie in that.
+        operand, and `places` the positions of its elements in that.
         """
         right = self.right if packing is not None else None
-        # A packed operand may also be read as it is, by the epilogue: then it is an argument twice.
+        # The epilogue may also read a packed operand in its plain layout: then it is an argument twice.
         read_plainly = {v for n in self.nodes for i, v in enumerate(n.inputs) if not (n is self.anchor and i == 1)}
         plain = tuple(v for v in self.inputs if v is not right or v in read_plainly)
         parameters = [Parameter.of(v.name, v.tensor_type) for v in (*plain, *self.outputs)]
@@ -65,7 +65,7 @@ Emit = Callable[["Surroundings", Expr, Expr], None]
 
 
 class Surroundings:
-    """What lies around the anchor inside one kernel: reading its operands, and storing what follows from its result."""
+    """Readers of the anchor's operands, and the epilogue of its result, inside one kernel."""
 
     def __init__(self, group: Operands, plain: Sequence[Value], buffers: list[Any], packing: Packing | None) -> None:
         self.group = group
@@ -81,7 +81,7 @@ class Surroundings:
             self.packed = T.decl_buffer(packing.shape, dtype, data=buffers[-1].data)
 
     def load(self, value: Value, index: Sequence[Expr]) -> Expr:
-        """Return an element of an operand, in its compute dtype; axes of one element are those that are broadcast."""
+        """Return an element of an operand, in its compute dtype; axes of size one are broadcast."""
         place = broadcast_index(index, value.shape)
         if value in self.flat:
             return from_storage(self.flat[value][ravel(place, value.shape)], value.dtype)
@@ -89,9 +89,9 @@ class Surroundings:
             return self.evaluator.value(value, place)
 
     def begin(self, along: Sequence[bool]) -> Callable[[Sequence[Expr]], Expr] | None:
-        """Return what sums of integers begin with, by the index of a result: what the only reader of the anchor's
-        result adds to it, if that differs at most `along` some axes. `finish` is to be given sums that have it. None
-        where nothing is added so.
+        """Return the initial integer sums, by the index of a result: what the only reader of the anchor's result adds
+        to it, if that varies at most `along` some axes. `finish` must then get sums that include it. None if nothing is
+        added.
         """
         added = _added(self.group, along)
         if added is None:
@@ -105,7 +105,8 @@ class Surroundings:
         return element
 
     def finish(self, index: Sequence[Expr], *results: Expr) -> None:
-        """Store every output of the group, given the anchor's result at `index`; in a group with gates, of each gate.
+        """Store every output of the group from the anchor's result at `index`, or, in a group with gates, from that of
+        each gate.
 
         There `index` counts the columns of a gate.
         """

@@ -1,4 +1,6 @@
-"""CPU targets: what `cpu`, `cpu:znver4` or `cpu:aarch64-linux-gnu/neoverse-v2` mean to LLVM and ask of a machine."""
+"""CPU targets: the meaning of `cpu`, `cpu:znver4` or `cpu:aarch64-linux-gnu/neoverse-v2` to LLVM, and their
+requirements on a machine.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from tilestitch.runtime.cpu.features import cpu_flags, missing_features
 
 from .isa import isa_of
 
-# Features in LLVM's spelling that make a difference to the code, and so are asked of the machine that runs it.
+# Features in LLVM's spelling that affect the code, and so are required of the machine that runs it.
 _X86_FEATURES = [
     "sse2",
     "sse3",
@@ -52,11 +54,11 @@ _X86_FEATURES = [
 ]
 TILES = "amx-tile"
 TILE_FEATURES = {"tdpbusd": "amx-int8", "tdpbf16ps": "amx-bf16"}
-"""What LLVM calls the feature that an instruction on tiles belongs to, besides that of all tiles. LLVM uses them where
-it is told to only, so they are asked of a machine if a kernel does.
+"""LLVM's name of the feature for an instruction on tiles, besides that of all tiles. LLVM uses them only on request, so
+a machine needs them only if a kernel does.
 """
 _ARM_DOTS = {"usdot": "i8mm", "sdot": "dotprod"}
-"""Instructions that multiply bytes by what has them, the better first: the other wants signed bytes from the left."""
+"""Byte multiplication instructions by their feature, the better first: the other requires signed bytes on the left."""
 _VNNI = ("avx512vnni", "avxvnni")
 _ARCHITECTURES = ("x86_64", "aarch64", "arm64")
 _ARM_FEATURES = ["neon", "fullfp16", "dotprod", "bf16", "i8mm", "sve", "sve2", "lse"]
@@ -95,8 +97,8 @@ class CpuTarget:
 
     @cached_property
     def without_dots(self) -> CpuTarget:
-        """The same for kernels that do not call `vpdpbusd`. LLVM (22) makes one of what is a sum over 16 products of
-        bytes, and takes a fourth of the sum for all of it.
+        """The same target for kernels that do not call `vpdpbusd`. LLVM (22) turns a sum over 16 byte products into
+        one, and takes a fourth of the sum for all of it.
         """
         return replace(self, mattr=(*self.mattr, *(f"-{name}" for name in _VNNI if self.has(name))))
 
@@ -116,12 +118,12 @@ class CpuTarget:
 
     @property
     def aligns_operands(self) -> bool:
-        """Whether instructions that read vectors from memory themselves read from multiples of 16 bytes only."""
+        """Whether vector instructions with memory operands require 16-byte alignment."""
         return self.machine == "x86_64" and not self.has("avx")
 
     @property
     def shares_ports(self) -> bool:
-        """Whether vectors of 64 bytes are multiplied by the ports that convert and add, too: on all but AMD's cores."""
+        """Whether 64-byte vectors are multiplied on the ports that convert and add, too: on all but AMD's cores."""
         return self.isa is AVX512 and not self.mcpu.startswith("znver")
 
     def has(self, feature: str) -> bool:
@@ -130,13 +132,13 @@ class CpuTarget:
 
     @property
     def machine(self) -> str:
-        """The architecture, as `platform.machine()` says it: x86_64 or aarch64."""
+        """The architecture, named as `platform.machine()` does: x86_64 or aarch64."""
         first = self.mtriple.partition("-")[0]
         return "aarch64" if first == "arm64" else first
 
     @cached_property
     def features(self) -> tuple[str, ...]:
-        """The features that the code may use, of those that machines of this architecture may lack."""
+        """The features that the code may use, among those that machines of this architecture may lack."""
         names = _ARM_FEATURES if self.mtriple.startswith(("aarch64", "arm64")) else _X86_FEATURES
         return tuple(name for name in names if self.has(name))
 
@@ -146,31 +148,33 @@ class CpuTarget:
 
 @cache
 def _has(target: CpuTarget, feature: str) -> bool:
-    """Kept, for LLVM takes a millisecond to say, and every compilation asks for dozens."""
+    """Return whether LLVM may use a feature. Cached, as LLVM takes a millisecond to tell, and every compilation asks
+    for dozens.
+    """
     return bool(target_codegen.llvm_cpu_has_features(feature, target.tvm_target))
 
 
 @lru_cache(maxsize=64)
 def _isa(target: CpuTarget) -> Isa:
-    """Kept likewise: each compilation has a target of its own."""
+    """Return the vector unit. Cached likewise: each compilation has a target of its own."""
     return isa_of(target.tvm_target)
 
 
 def features_of_tiles(instructions: Collection[str]) -> tuple[str, ...]:
-    """Return what LLVM calls the features that those of the instructions need that multiply tiles."""
+    """Return LLVM's names of the features that tile instructions among these need."""
     found = tuple(feature for name, feature in TILE_FEATURES.items() if name in instructions)
     return (TILES, *found) if found else ()
 
 
 def host_target() -> CpuTarget:
-    """Return the machine that this process runs on, with exactly the features it has."""
+    """Return the target for this machine, with exactly the features it has."""
     triple = str(target_codegen.llvm_get_system_triple())
     mcpu = str(target_codegen.llvm_get_system_cpu())
     return CpuTarget(mcpu, triple, _corrections(CpuTarget(mcpu, triple)))
 
 
 def _corrections(named: CpuTarget) -> tuple[str, ...]:
-    """Return a virtual machine may hide features that the processor's name stands for: those are switched off."""
+    """Return the features to disable: a virtual machine may hide features implied by the processor's name."""
     present = cpu_flags()
     if not present:
         return ()
@@ -179,7 +183,7 @@ def _corrections(named: CpuTarget) -> tuple[str, ...]:
 
 
 def parse_target(text: str) -> CpuTarget:
-    """Return `cpu` is this machine; `cpu:MCPU` names a processor as LLVM does; `cpu:TRIPLE/MCPU` one of another
+    """Parse a target: `cpu` is this machine; `cpu:MCPU` a processor by LLVM's name; `cpu:TRIPLE/MCPU` one of another
     architecture; `,+feature` and `,-feature` may follow.
 
     Raises TargetError if the name is not understood.

@@ -1,1 +1,1 @@
-"""CUDA kernels: one template a kind of group, TVM for the text, NVRTC for the machine code."""
+"""CUDA kernels: one template per kind of group, TVM for the text, NVRTC for the machine code."""

@@ -1,4 +1,4 @@
-"""The calling convention of CUDA kernels, and how a kernel function is opened and closed.
+"""The calling convention of CUDA kernels, and the frame of a kernel function.
 
 A kernel is `extern "C" __global__ void NAME(T0 *p0, T1 *p1, ...)`: one pointer for each argument, or one
 `const __grid_constant__ CUtensorMap`; no scalars. Kernels over open sizes find the values of the symbols in their last
@@ -48,22 +48,22 @@ __all__ = [
 Dim3 = tuple[int, int, int]
 
 EXCHANGED = "tilestitch.exchanged"
-"""The attribute of a kernel whose thread blocks wait for each other: the pointers to what they may exchange."""
+"""Attribute of a kernel whose thread blocks wait for each other: the pointers to memory that they exchange."""
 COPIES = ("ts_load_16", "ts_cp_async_16", "ts_ticket_prefetch", "ts_sm90_copy", "ts_sm90_share")
-"""Functions of device code that read global memory at an address that they are given."""
+"""Functions of device code that read global memory at a given address."""
 _ADDRESS_OF = tvm.ir.Op.get("tirx.address_of")
 BLOCKS_PER_SM = "tirx.launch_bounds_min_blocks_per_sm"
-"""The attribute of a kernel that says how many blocks an SM must hold."""
+"""Attribute of a kernel with the number of blocks that an SM must hold."""
 STATIC_SHARED = "tilestitch.static_shared_bytes"
-"""The attribute of a kernel that says how much static shared memory its arrays take."""
+"""Attribute of a kernel with the static shared memory of its arrays."""
 SYMBOL = KERNEL_NAME
-"""What a kernel given as text calls its function; the build puts the symbol in its place."""
+"""Name of the function in a kernel given as text; the build replaces it by the symbol."""
 
 
 @dataclass(frozen=True)
 class Emission:
-    """How to emit a kernel once more, as a part of another: `parameters` belong to its arguments. begins: it says
-    itself where it waits for what others store (`before.begin`).
+    """How to emit a kernel as a part of another one: `parameters` belong to its arguments. `begins`: it waits for
+    others' stores by itself (`before.begin`).
     """
 
     parameters: tuple[Parameter, ...]
@@ -109,13 +109,13 @@ class CudaLaunch:
 
     @property
     def static_shared_bytes(self) -> int:
-        """Of the arrays that the kernel declares, each rounded up to `SHARED_ALIGNMENT`; 0 of CUDA text."""
+        """Static shared memory of the kernel's arrays, each rounded up to `SHARED_ALIGNMENT`; 0 for CUDA text."""
         return 0 if isinstance(self.func, str) else int(self.func.attrs.get(STATIC_SHARED, 0))
 
 
 @dataclass(frozen=True)
 class Thread:
-    """Where a thread is: indices of its block and its own, int32; indices along axes of size 1 are 0."""
+    """Indices of a thread's block and its own, int32; indices along axes of size 1 are 0."""
 
     block: tuple[Expr, Expr, Expr]
     thread: tuple[Expr, Expr, Expr]
@@ -159,14 +159,14 @@ def kernel_function(
 
 
 def _buffer(parameter: Parameter, pointer: Any) -> Any:
-    """Return what the body gets for an argument."""
+    """Return the body's view of an argument."""
     if isinstance(parameter.arg, TensorMapArg):
         return T.address_of(pointer)
     return T.decl_buffer((largest(1, parameter.size),), storage_dtype(parameter.dtype), data=pointer)
 
 
 def _written(func: Any) -> set[int]:
-    """Hashes of the buffers that a kernel stores to, or whose addresses it gives to functions that may."""
+    """Return hashes of the buffers that a kernel stores to, or whose addresses it passes to functions that may."""
     found: set[int] = set()
 
     def store(node: Any) -> None:
@@ -212,7 +212,7 @@ def _launched(extents: list[tuple[str, Dim3]], buffers: list[Any], body: Body) -
 
 @dataclass
 class _Declared:
-    """The static shared memory that the arrays of a kernel take, while it is emitted."""
+    """Static shared memory of a kernel's arrays while it is emitted."""
 
     nbytes: int = 0
 
@@ -231,7 +231,7 @@ def _counting() -> Iterator[_Declared]:
 
 
 def declared_bytes() -> int:
-    """Return the static shared memory that the kernel under way has declared so far."""
+    """Return the static shared memory declared so far in the current kernel."""
     declared = _DECLARED.get()
     assert declared is not None, "no kernel is being emitted"
     return declared.nbytes
@@ -239,7 +239,7 @@ def declared_bytes() -> int:
 
 @dataclass(frozen=True)
 class Within:
-    """While a kernel is emitted as a part of another: whether its threads are fewer than the block's."""
+    """State while a kernel is emitted as a part of another: whether its threads are fewer than the block's."""
 
     threads: int
     block_threads: int
@@ -250,7 +250,7 @@ _WITHIN: ContextVar[Within | None] = ContextVar("within", default=None)
 
 @contextmanager
 def within(threads: int, block_threads: int) -> Iterator[None]:
-    """What is emitted inside is done by the first `threads` threads of a block."""
+    """Emit code within the context for the first `threads` threads of a block."""
     token = _WITHIN.set(Within(threads, block_threads))
     try:
         yield
@@ -259,7 +259,7 @@ def within(threads: int, block_threads: int) -> Iterator[None]:
 
 
 def part_of_block() -> Within | None:
-    """Return which threads of a block a kernel is emitted for, if they are not all."""
+    """Return the threads of a block for which a kernel is emitted, if they are not all."""
     scope = _WITHIN.get()
     return None if scope is None or scope.threads == scope.block_threads else scope
 
@@ -269,7 +269,7 @@ _FIRST_FAULT: ContextVar[int] = ContextVar("first_fault", default=0)
 
 @contextmanager
 def faults_from(first: int) -> Iterator[None]:
-    """The faults of what is emitted inside are numbered from `first` on: it is part of a kernel that has others."""
+    """Number the faults of code emitted within the context from `first` on: it is part of a kernel that has others."""
     token = _FIRST_FAULT.set(first)
     try:
         yield
@@ -278,12 +278,12 @@ def faults_from(first: int) -> Iterator[None]:
 
 
 def fault(status: Any) -> None:
-    """The kernel has found its fault: the first of `CudaLaunch.faults`."""
+    """Record the kernel's fault: the first of `CudaLaunch.faults`."""
     T.buffer_store(status, T.int32(_FIRST_FAULT.get() + 1), [0])
 
 
 def barrier() -> None:
-    """All threads of the kernel's block wait for each other: `__syncthreads()` unless it is part of another kernel."""
+    """Synchronise all threads of the kernel's block: `__syncthreads()` unless it is part of another kernel."""
     scope = part_of_block()
     if scope is None:
         T.evaluate(T.tvm_storage_sync("shared"))
@@ -293,7 +293,7 @@ def barrier() -> None:
 
 @dataclass
 class _Pool:
-    """Dynamic shared memory that takes the place of static: how much of it is taken."""
+    """Dynamic shared memory used in place of static: the bytes in use."""
 
     nbytes: int
 
@@ -303,8 +303,8 @@ _POOL: ContextVar[_Pool | None] = ContextVar("pool", default=None)
 
 @contextmanager
 def pooled(first_bytes: int) -> Iterator[None]:
-    """What is emitted inside has its arrays in dynamic shared memory, after so many bytes that it has there anyway. So
-    parts of a kernel that never run together take the same memory.
+    """Allocate arrays within the context in dynamic shared memory, after `first_bytes` that are used anyway. So parts
+    of a kernel that never run concurrently share memory.
     """
     token = _POOL.set(_Pool(shared_array(first_bytes, 1)))
     try:
@@ -314,7 +314,7 @@ def pooled(first_bytes: int) -> Iterator[None]:
 
 
 def shared_buffer(elements: int, dtype: str) -> Any:
-    """Static shared memory of one block; all of them together take at most 48 KiB. In a pool, dynamic shared memory."""
+    """Allocate static shared memory of one block, at most 48 KiB in total; in a pool, dynamic shared memory."""
     declared, pool, itemsize = _DECLARED.get(), _POOL.get(), storage_bits(dtype) // 8
     assert declared is not None, "no kernel is being emitted"
     nbytes = shared_array(elements, itemsize)

@@ -1,8 +1,8 @@
-"""Transposed convolution in gather form; ``emit_conv_transpose`` writes the TIR of one task.
+"""Transposed convolution in gather form; ``emit_conv_transpose`` emits the TIR of one task.
 
 Output coordinate ``o`` receives input coordinate ``(o + pad - tap * dilation) / stride`` for every kernel tap where the
-division is exact. Output columns of one phase (``o`` modulo the stride) meet the same taps and neighbouring inputs, so
-a register tile covers a few columns of one phase by one panel of output channels, as in conv.py. Rows and outer
+division is exact. Output columns of one phase (``o`` modulo the stride) use the same taps and neighbouring inputs, so a
+register tile covers a few columns of one phase by one panel of output channels, as in conv.py. Rows and outer
 dimensions test the division once per kernel row.
 """
 
@@ -26,7 +26,9 @@ from tilestitch.passes.plan.cpu.tiling import EvenSplit, RegisterTile
 
 
 def transposed_weight_matrix(weights: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
-    """ONNX weights [in, out / groups, *kernel] as [groups, prod(kernel) * in / groups, out / groups] for ``pack``."""
+    """Return ONNX weights [in, out / groups, *kernel] as [groups, prod(kernel) * in / groups, out / groups] for
+    ``pack``.
+    """
     channels, group_out, *kernel = weights.shape
     grouped = weights.reshape(groups, channels // groups, group_out, math.prod(kernel))
     return np.ascontiguousarray(grouped.transpose(0, 3, 1, 2)).reshape(groups, -1, group_out)
@@ -35,9 +37,9 @@ def transposed_weight_matrix(weights: npt.NDArray[Any], groups: int) -> npt.NDAr
 def emit_conv_transpose(
     plan: ConvTransposePlan, load_x: LoadPixel, weights: Operand, epilogue: PixelEpilogue, task: Expr, scratch: Expr
 ) -> None:
-    """Emit the body of one task. The ``batch`` that ``weights`` is asked for is the group.
+    """Emit the body of one task. The ``batch`` argument of ``weights`` is the group.
 
-    ``k`` of the weights counts (kernel position, input channel of the group), channel fastest.
+    ``k`` of the weights is (kernel position, input channel of the group), channel fastest.
     """
     _Emitter(plan, load_x, weights, epilogue, scratch).run(task)
 
@@ -73,7 +75,7 @@ class _Emitter:
         panels.for_each_panel(shape.group_out, plan.tile.columns, first, last, self._panel)
 
     def _for_each_kernel_row(self, body: Callable[[Expr, list[Expr]], None]) -> None:
-        """Emit ``body(kernel row, input position)`` for the kernel rows that meet an input row."""
+        """Emit ``body(kernel row, input position)`` for the kernel rows that read an input row."""
         shape = self.plan.shape
 
         def row(taps: list[Expr]) -> None:
@@ -132,7 +134,9 @@ class _Emitter:
                 self._tile(panel, width, phase, T.bind(index * plan.tile.rows), plan.tile.rows)
 
     def _tile(self, panel: Expr, width: int, phase: Expr, first: Expr, rows: int) -> None:
-        """Columns ``phase + stride * (first + row)``, row by row of a tile; the last tile may reach past the output."""
+        """Emit columns ``phase + stride * (first + row)``, row by row of a tile; the last tile may extend past the
+        output.
+        """
         plan, shape = self.plan, self.plan.shape
         tile = RegisterTile(rows, -(-width // plan.tile.lanes), plan.tile.lanes)
         stride, channels = shape.strides[-1], shape.group_in

@@ -19,7 +19,9 @@ PixelEpilogue = Callable[[Expr, tuple[Expr, ...], Expr, Expr], None]
 
 
 def tap_range(shape: ConvShape, dim: int, at: Expr) -> tuple[Expr, Expr]:
-    """First and one past the last kernel tap inside the input for output coordinate ``at``; may be empty."""
+    """Return the first kernel tap inside the input for output coordinate ``at``, and one past the last; may be
+    empty.
+    """
     dilation, extent = shape.dilations[dim], shape.spatial[dim]
     begin = at * shape.strides[dim] - shape.pads[dim][0]
     first = T.max((dilation - 1 - begin) // dilation, 0)
@@ -28,7 +30,7 @@ def tap_range(shape: ConvShape, dim: int, at: Expr) -> tuple[Expr, Expr]:
 
 
 def may_be_positive(size: Size) -> bool:
-    """Return whether a number of elements, which may be open, is above 0 at some size."""
+    """Return whether a size, which may be open, can be positive."""
     return bounds_of(size)[1] > 0
 
 
@@ -59,7 +61,7 @@ def inside(position: Sequence[Expr], extents: Sequence[int], pads: Sequence[tupl
 
 
 def flatten(index: Sequence[Expr], extents: Sequence[int]) -> Expr:
-    """Row-major position of ``index`` in an array of ``extents``."""
+    """Return the row-major position of ``index`` in an array of ``extents``."""
     flat: Expr = 0
     for at, extent in zip(index, extents, strict=True):
         flat = flat * extent + at

@@ -1,8 +1,8 @@
 """Convolutions whose epilogues run among the multiplications of the next register tile.
 
-An epilogue after each tile keeps busy the units that convert and add, while those that multiply wait for it. So the
-sums of a tile go to the workspace, and each of the first steps of the next tile's reduction finishes one pixel of them;
-a task finishes its last tile at its end. All the reduction is one loop.
+An epilogue after each tile occupies the units that convert and add while the multipliers idle. So the sums of a tile go
+to the workspace, and each of the first steps of the next tile's reduction finishes one pixel of them; a task finishes
+its last tile at its end. The reduction is a single loop.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Store = Callable[[Expr, Expr, Expr], None]
 
 
 class InterleavedConvEmitter(ConvEmitter):
-    """A convolution as `ConvPlan.interleaves`. Of the tile whose sums wait, variables say which it is: how many pixels
-    it has (0: none waits), its row, its column and its panel.
+    """A convolution with `ConvPlan.interleaves`. Variables describe the tile with pending sums: its number of pixels
+    (0: none), its row, its column and its panel.
     """
 
     def _compute(self, first_panel: Expr, last_panel: Expr) -> None:
@@ -45,7 +45,7 @@ class InterleavedConvEmitter(ConvEmitter):
         return self._stored(panel, Site(y0, self.plan.y.largest, x0, self.plan.x.largest, False, 0))
 
     def _finish_pixel(self, store: Store, pixel: Expr) -> None:
-        """All vectors of a pixel of the panel, beside each other."""
+        """Finish all vectors of a pixel of the panel."""
         lanes = self.plan.tile.lanes
 
         def finish(column: Expr) -> None:

@@ -1,4 +1,4 @@
-"""Convolutions, depthwise and transposed ones, and pooling: joins their templates with a group's epilogue."""
+"""Convolutions, depthwise and transposed ones, and pooling: combines their templates with a group's epilogue."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ class _Images:
         self.around.finish(self.layout.index(image, position, channel), value)
 
     def begin(self) -> Callable[[Expr], Expr] | None:
-        """Return what sums of an output channel begin with, if that is the same for all positions."""
+        """Return the initial sums of an output channel, if they are the same for all positions."""
         spatial = [0] * (len(self.source.shape) - 2)
         begin = self.around.begin(self.layout.index(False, [False] * len(spatial), True))
         return None if begin is None else lambda channel: begin(self.layout.index(0, spatial, channel))
 
     def weights(self, load: Load) -> Operand:
-        """Return the packed weights, or those that `load(group, k, column)` gives."""
+        """Return the packed weights, or those from `load(group, k, column)`."""
         if self.around.packed is not None:
             return PackedOperand(self.around.packed, lambda number: number)
         return LoadedOperand(load, "n" if self.layout.channels_last else "k")
 
 
 def lower_conv(group: Operands, plan: ConvPlan) -> KernelLaunch:
-    """Return the launch of a group around a conv node: implicit GEMM."""
+    """Return the launch of a conv group as an implicit GEMM."""
     shape, layout = plan.shape, layout_of(group.anchor)
     x, w = group.anchor.inputs
     packing = plan.packing if shape.packed else None
@@ -103,7 +103,7 @@ def _emitter(plan: ConvPlan) -> type[ConvEmitter]:
 
 
 def lower_depthwise(group: Operands, plan: WindowPlan) -> KernelLaunch:
-    """Return the launch of a group around a conv node whose channels are convolved each by itself."""
+    """Return the launch of a depthwise conv group."""
     shape, layout = plan.shape, layout_of(group.anchor)
     x, w = group.anchor.inputs
     kernel, taps = layout.kernel(w.shape), math.prod(shape.kernel)
@@ -158,7 +158,7 @@ def lower_window(group: Operands, plan: WindowPlan) -> KernelLaunch:
 
 
 def lower_conv_transpose(group: Operands, plan: ConvTransposePlan) -> KernelLaunch:
-    """Return the launch of a group around a conv_transpose node."""
+    """Return the launch of a conv_transpose group."""
     shape, layout = plan.shape, layout_of(group.anchor)
     x, w = group.anchor.inputs
     packing = plan.packing if shape.packed else None

@@ -1,7 +1,7 @@
-"""Convolutions by instructions of AMX: a tile of the left operand is 64 bytes of neighbouring channels of 16 pixels.
+"""Convolutions with AMX: a tile of the left operand is 64 bytes of neighbouring channels of 16 pixels.
 
-The task copies its rows with room for whole tiles of channels, so that the pixels of a row lie a constant apart, and
-those of a tile that do not exist are read from what comes after them. Their sums are not stored.
+The task copies its rows with room for whole tiles of channels, so that the pixels of a row have a constant stride, and
+missing pixels of a tile are read from the data after them. Their sums are not stored.
 """
 
 from __future__ import annotations

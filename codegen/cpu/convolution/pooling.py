@@ -1,7 +1,7 @@
-"""Pooling along a line: what is left of a window once its rows are folded into one.
+"""Pooling along a line, after the rows of the windows have been reduced to one.
 
-The line lies in the workspace with its padding, so that no column is at a border. With a stride, its elements are first
-dealt out to as many phases as the stride has, by shuffles of whole vectors: all windows then read neighbours.
+The line is in the workspace with its padding, so that no column is at a border. With a stride, its elements are first
+de-interleaved by shuffles of whole vectors into as many phases as the stride: all windows then read neighbours.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def line_buffers(line: Line, scratch: Expr, dtype: str) -> tuple[Any, Any]:
 
 
 def fill_line(line: Line, buffers: tuple[Any, Any], value: Expr) -> None:
-    """Write the padding; it stays for all lines of a task."""
+    """Write the padding, which stays valid for all lines of a task."""
     size = line.stride * line.phase
     mk.for_each_column(size, line.lanes, lambda at: T.buffer_store(buffers[0], value, [at]))
 
 
 def spread_phases(line: Line, buffers: tuple[Any, Any]) -> None:
-    """Deal the elements of the line out to its phases; nothing to do for one phase."""
+    """De-interleave the elements of the line to its phases; nothing to do for one phase."""
     if line.stride == 1:
         return
     source, phases = buffers
@@ -56,7 +56,7 @@ def _one() -> Expr:
 def pool_line(
     line: Line, buffers: tuple[Any, Any], combine: Callable[[Expr, Expr], Expr], store: Callable[[Expr, Expr], None]
 ) -> None:
-    """Fold the taps of every window: `store(output, value)` for a whole vector, as lanes, or less at the end."""
+    """Reduce the taps of every window: `store(output, value)` for a whole vector, as lanes, or fewer at the end."""
     phases = buffers[1]
 
     def window(at: Expr) -> None:

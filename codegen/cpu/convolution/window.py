@@ -1,10 +1,10 @@
-"""Windows over each channel by itself: pooling and depthwise convolution.
+"""Windows over each channel separately: pooling and depthwise convolution.
 
-``emit_window`` folds the elements of every window into one value with the caller's ``combine``. Channels-last input is
-vectorised over channels, a few output columns at a time; channels-first input over columns. Positions outside the input
-are skipped, so that maxima, sums and products need no padding value. Columns near the border are known when the kernel
-is built, rows are clamped by the loop's bounds: the interior has no conditions. Pooling of channels-first input goes
-line by line (`pooling`).
+``emit_window`` reduces the elements of every window into one value with the caller's ``combine``. Channels-last input
+is vectorised over channels, a few output columns at a time; channels-first input over columns. Positions outside the
+input are skipped, so that maxima, sums and products need no padding value. Columns near the border are known at code
+generation, rows are clamped by the loop's bounds: the interior has no conditions. Pooling of channels-first input
+proceeds line by line (`pooling`).
 """
 
 from __future__ import annotations
@@ -26,19 +26,21 @@ from tilestitch.passes.plan.cpu.tiling import RegisterTile, split_at_most
 from tilestitch.passes.plan.cpu.window import Line, WindowPlan
 
 MOST_WRITTEN_TAPS = 12
-"""Of a kernel row, in vectors over columns."""
+"""Most taps of a kernel row that are unrolled, in vectors over columns."""
 
 Combine = Callable[[Expr, Expr, Expr, Expr], Expr]
 """``combine(value so far, element, tap, output channel)``; ``tap`` counts kernel positions, last dimension fastest."""
 
 
 def depthwise_matrix(weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """ONNX depthwise weights [channels, 1, *kernel] as [prod(kernel), channels], channels contiguous."""
+    """Return ONNX depthwise weights [channels, 1, *kernel] as [prod(kernel), channels], channels contiguous."""
     return np.ascontiguousarray(weights.reshape(weights.shape[0], -1).T)
 
 
 def window_count(shape: ConvShape, position: Sequence[Expr]) -> Expr:
-    """Number of window elements inside the input at an output position (for averages that exclude padding)."""
+    """Return the number of window elements inside the input at an output position (for averages that exclude
+    padding).
+    """
     count: Expr = 1
     for dim, at in enumerate(position):
         first, last = tap_range(shape, dim, at)
@@ -110,7 +112,7 @@ class _Emitter:
                 self._row_in_loops(row)
 
     def _for_each_channels(self, body: Callable[[Expr, RegisterTile], None]) -> None:
-        """Emit ``body(first channel, registers)`` over the block's channels; ``rows`` of the registers are columns."""
+        """Emit ``body(first channel, registers)`` over the block's channels; the registers' ``rows`` are columns."""
         channels = self.plan.shape.out_channels
         step = self.schedule.vectors * self.schedule.lanes
         whole = channels // step * step
@@ -137,7 +139,7 @@ class _Emitter:
                 self._column_run(row, T.bind(run.start + index * run.size), run)
 
     def _open_row_unrolled(self, row: Expr) -> None:
-        """Windows at a border in loops; those between them, which are cut evenly, as written out for each size."""
+        """Emit windows at a border in loops, and those in between, which are split evenly, unrolled for each size."""
         between = self.plan.between
         first = T.bind(mk.as_index(self.plan.interior[0]))
         last = T.bind(first + between.extent)
@@ -151,7 +153,7 @@ class _Emitter:
         self._loop_of_windows(row, last, self.plan.shape.output[-1])
 
     def _row_in_loops(self, row: Expr) -> None:
-        """As many windows at a time as are held; of an open number those that are left one at a time."""
+        """Emit as many windows at a time as registers hold; the remainder of an open number one at a time."""
         output, columns = self.plan.shape.output[-1], self.schedule.columns
         split = split_at_most(output, columns)
         if columns == 1 or not is_open(output):
@@ -206,7 +208,9 @@ class _Emitter:
             mk.vector(tile.lanes, step)
 
     def _columns(self, row: Expr, start: Expr, size: int, channel: Expr, tile: RegisterTile, border: bool) -> None:
-        """``size`` output columns from ``start``; at the border ``start`` is an int and taps outside are left out."""
+        """Emit ``size`` output columns from ``start``; at the border ``start`` is an int and taps outside are
+        skipped.
+        """
         shape = self.plan.shape
         tile = RegisterTile(size, tile.vectors, tile.lanes)
         acc = self._start(tile)
@@ -223,7 +227,7 @@ class _Emitter:
         self._finish(acc, tile, row, start, channel)
 
     def _in_loops(self, row: Expr, start: Expr, size: int, channel: Expr, tile: RegisterTile) -> None:
-        """``size`` output columns from ``start``, with loops over all kernel taps."""
+        """Emit ``size`` output columns from ``start``, with loops over all kernel taps."""
         shape = self.plan.shape
         tile = RegisterTile(size, tile.vectors, tile.lanes)
         ranges = [tap_range(shape, shape.rank - 1, start + index) for index in range(size)]
@@ -240,7 +244,9 @@ class _Emitter:
         self._finish(acc, tile, row, start, channel)
 
     def _row_across(self, row: Expr) -> None:
-        """One output row of every channel, vectors over columns; the last vector is moved back so that it fits."""
+        """Emit one output row of every channel in vectors over columns; the last vector is moved back so that it
+        fits.
+        """
         (first, last), lanes = self.plan.interior, self.schedule.lanes
         with mk.serial(self.first_channel, self.last_channel) as channel:
 
@@ -266,7 +272,7 @@ class _Emitter:
                     alone(first, last)
 
     def _window_across(self, row: Expr, start: Expr, channel: Expr) -> None:
-        """One vector of output columns from ``start``, whose windows lie inside the columns of the input."""
+        """Emit one vector of output columns from ``start``, whose windows lie inside the columns of the input."""
         shape, lanes = self.plan.shape, self.schedule.lanes
         acc = self._start(RegisterTile(1, 1, lanes))
 
@@ -289,7 +295,7 @@ class _Emitter:
         mk.vector(lanes, lambda lane: self.store(self.image, [*self.outer, row, start + lane], channel, acc[0, lane]))
 
     def _lines(self, line: Line, first_row: Expr, last_row: Expr) -> None:
-        """Rows and channels one at a time: the windows' rows into a line, then columns of the line."""
+        """Emit rows and channels one at a time: the windows' rows into a line, then columns of the line."""
         shape = self.plan.shape
         buffers = line_buffers(line, self.scratch, shape.acc_dtype)
         fill_line(line, buffers, self.initial)
@@ -337,8 +343,7 @@ class _Emitter:
 def _for_each_tap(ranges: Sequence[tuple[Expr, Expr]], body: Callable[[int, Expr], None]) -> None:
     """Emit ``body(window, tap)`` for the taps of neighbouring windows, for each window in order.
 
-    A window has no tap that is less than its neighbour's before it would have: those that all have, which are most, are
-    in one loop, others in loops of one window.
+    Taps that all windows have, which are most, are in one loop, others in loops of one window.
     """
     if len(ranges) == 1:
         with mk.serial(*ranges[0]) as tap:

@@ -27,8 +27,8 @@ _FILTERS = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 
 
 def transformed_filters(filters: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Filters [groups, 9, channels in, channels out] as the right operands of the GEMMs: [groups, 16 * channels in,
-    channels out]. They are transformed in float64, and rounded once; above 1.5e38 they may overflow.
+    """Return filters [groups, 9, channels in, channels out] as the right operands of the GEMMs: [groups, 16 * channels
+    in, channels out]. Transformed in float64, and rounded once; above 1.5e38 they may overflow.
     """
     groups, taps, channels, out = filters.shape
     wide = filters.reshape(groups, taps, channels * out).astype(np.float64)
@@ -89,8 +89,8 @@ class WinogradEmitter(ConvEmitter):
         _for_each_run(channels, plan.tile.lanes, transform)
 
     def _multiply(self, panel: Expr, width: int, gemm: Expr, part: Expr) -> None:
-        """Register tile number ``part`` of one of the GEMMs. Tiles that do not exist are multiplied, too: what the
-        workspace has there, which goes nowhere.
+        """Emit register tile number ``part`` of one of the GEMMs. Missing tiles are multiplied, too, from whatever the
+        workspace holds, and their results are unused.
         """
         plan, shape, lanes = self.plan, self.plan.shape, self.plan.tile.lanes
         first = T.bind(part * plan.tile.rows)
@@ -139,10 +139,10 @@ class WinogradEmitter(ConvEmitter):
         self._finish_tile(panel, width, T.bind((self.first_tile + y) * OUTPUTS), T.bind(x * OUTPUTS))
 
     def _finish_tile(self, panel: Expr, width: int, top: Expr, start: Expr) -> None:
-        """The epilogue of the pixels of a tile that exist.
+        """Emit the epilogue of the existing pixels of a tile.
 
-        Loops around it are fewer than around the reduction: LLVM weighs values by loops, and would rather keep the
-        constants of exponentials in registers than sums.
+        It is in fewer loops than the reduction: LLVM weighs values by loop depth, and would otherwise keep the
+        constants of exponentials in registers instead of sums.
         """
         plan, shape, columns = self.plan, self.plan.shape, self.plan.tile.columns
         lanes, channel, (height, length) = plan.tile.lanes, self._first_channel(panel), shape.output[-2:]
@@ -176,17 +176,17 @@ class WinogradEmitter(ConvEmitter):
 
 
 def _pixels(d: tuple[Expr, ...] | list[Expr]) -> list[Expr]:
-    """B' times four values."""
+    """Return B' times four values."""
     return [named(each) for each in (d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3])]
 
 
 def _outputs(m: tuple[Expr, ...] | list[Expr]) -> list[Expr]:
-    """A' times four values."""
+    """Return A' times four values."""
     return [named(each) for each in (m[0] + m[1] + m[2], m[1] - m[2] - m[3])]
 
 
 def _run(first: Expr, lanes: int) -> Expr:
-    """So many neighbours; TVM knows no vectors of one lane."""
+    """Return the positions of `lanes` neighbours; TVM knows no vectors of one lane."""
     return first if lanes == 1 else T.ramp(first, T.int64(1), lanes)
 
 

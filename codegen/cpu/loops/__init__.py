@@ -1,1 +1,1 @@
-"""Element-wise work and rows on CPUs."""
+"""Element-wise and row-wise kernels on CPUs."""

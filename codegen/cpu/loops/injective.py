@@ -1,6 +1,6 @@
 """The template of element-wise groups, data movement and views: every output element is computed where it is stored.
 
-The loops are those of the schedule. The last dimension is vectorised; two dimensions may be walked in tiles.
+The loops are those of the schedule. The last dimension is vectorised; two dimensions may be tiled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOVEMENTS = frozenset({"concat", "gather", "gather_elements", "gather_nd"})
 
 
 def _moves(nodes: Sequence[Node]) -> bool:
-    """Return whether the kernel only moves elements, none of which it makes itself."""
+    """Return whether the kernel only moves existing elements."""
     values = {v for node in nodes for v in (*node.inputs, *node.outputs)}
     if any(v.tensor_type.num_elements == 0 or (v.data is not None and v.data.size == 1) for v in values):
         return False
@@ -38,7 +38,9 @@ def _moves(nodes: Sequence[Node]) -> bool:
 
 
 def _moved_type(type_: TensorType) -> TensorType:
-    """Half floats that are only moved are integers: nothing is converted, and LLVM shuffles them better."""
+    """Return the type in which elements are moved: half floats as integers, which need no conversion and which LLVM
+    shuffles better.
+    """
     return TensorType("uint16", type_.shape) if type_.dtype in HALVES else type_
 
 
@@ -109,7 +111,7 @@ class _Emitter:
             self._line([i if d == loops.tiled else o for d, o in enumerate(outer)], start, end)
 
     def _branch(self, outer: Sequence[Expr], d: int, bounds: Sequence[int], start: Expr, end: Expr) -> None:
-        """The row's lines with index `outer[d]` known to lie between two neighbours of `bounds`, found by halving."""
+        """Emit the row's lines with index `outer[d]` between two neighbours of `bounds`, found by bisection."""
         if len(bounds) > 2:
             middle = len(bounds) // 2
             with T.If(outer[d] < bounds[middle]):
@@ -133,7 +135,7 @@ class _Emitter:
             self._line(outer, first, last)
 
     def _line(self, outer: Sequence[Expr], start: Expr, end: Expr) -> None:
-        """All elements [start, end) of the last dimension: whole vectors, the last one moved back so that it fits."""
+        """Emit elements [start, end) of the last dimension: whole vectors, the last one moved back so that it fits."""
         lanes, inner = self.loops.schedule.lanes, self.loops.inner
         length = end - start
         chunk = self.loops.schedule.chunk if self.loops.is_cut else inner
@@ -153,7 +155,7 @@ class _Emitter:
             self._vector(outer, position, lanes)
 
     def _open_line(self, outer: Sequence[Expr], start: Expr, end: Expr) -> None:
-        """As `_line` where the dimension may be shorter than a vector: then its elements are computed one by one."""
+        """Emit elements as `_line` does; where the dimension is shorter than a vector, one by one."""
         lanes, inner = self.loops.schedule.lanes, self.loops.inner
         if lanes == 1:
             self._one_by_one(outer, start, end)

@@ -28,7 +28,7 @@ from tilestitch.compiler.ir.sizes import Size, bounds_of, is_open
 from tilestitch.passes.plan.cpu.rows import RowPass, RowPlan
 
 SUM_BLOCK = 8192
-"""Long sums are kept apart in blocks of this many elements, so that rounding errors do not add up."""
+"""Long sums are accumulated separately in blocks of this many elements, to limit rounding errors."""
 
 
 def emit_rowwise(plan: RowPlan, packed: Mapping[str, PackedArg]) -> Any:
@@ -49,7 +49,7 @@ def emit_rowwise(plan: RowPlan, packed: Mapping[str, PackedArg]) -> Any:
 
 
 class _Emitter:
-    """Emits one task. Rows, or blocks of neighbouring rows, one after the other; all passes over each."""
+    """Emitter of one task: rows, or blocks of neighbouring rows, in sequence; all passes over each."""
 
     def __init__(
         self, plan: RowPlan, evaluator: Evaluator, results: dict[Value, Any], scratch: Expr, index_dtype: str
@@ -57,7 +57,7 @@ class _Emitter:
         self.plan, self.loops, self.evaluator, self.results = plan, plan.loops, evaluator, results
         self.index_dtype, self.scratch = index_dtype, scratch
         self.row: list[Expr] = []  # index in the kept dimensions; of the first row if there are several
-        # What is computed at the moment: index in S, index of the row, place in the row's caches, row of the block.
+        # The current computation: index in S, index of the row, position in the row's caches, row of the block.
         self.at: tuple[Index, Index, Expr, Expr] = ((), (), 0, 0)
         self.caches: dict[Value, Any] = {}
         elements = self.loops.row_elements * self.loops.width
@@ -85,12 +85,12 @@ class _Emitter:
         self._blocks(first, end, [self, *narrower])
 
     def _with(self, plan: RowPlan) -> _Emitter:
-        """Return an emitter of the same rows by another plan."""
+        """Return an emitter of the same rows with another plan."""
         return _Emitter(plan, self.evaluator, self.results, self.scratch, self.index_dtype)
 
     def _blocks(self, first: Expr, end: Expr, emitters: Sequence[_Emitter]) -> None:
-        """Blocks of rows of the first of these emitters that there are enough neighbouring rows for. Where they are too
-        few for the very first one, what it counts as a block is all of these rows.
+        """Emit blocks of rows with the first of these emitters for which there are enough rows. If they are too few
+        even for the first, all of these rows are its block.
         """
         here, *others = emitters
         if not others:
@@ -146,7 +146,7 @@ class _Emitter:
         self._compute_reduced()
 
     def _walk(self, stage: RowPass, accumulators: dict[Node, _Accumulator]) -> None:
-        """All elements of the row: the outer reduced dimensions one by one, the last in vectors."""
+        """Traverse all elements of the row: the outer reduced dimensions one by one, the last in vectors."""
         loops = self.loops
         outer = loops.line_extents if loops.columns else loops.line_extents[:-1]
         with ExitStack() as stack:
@@ -208,7 +208,7 @@ class _Emitter:
         self, stage: RowPass, accumulators: dict[Node, _Accumulator], outer: list[Expr],
         vectors: Callable[[Expr, int], None],
     ) -> None:  # fmt: skip
-        """What is left of a row of open length after its blocks; a row shorter than a vector goes one by one."""
+        """Emit the remainder of a row of open length after its blocks; a row shorter than a vector one by one."""
         extent, lanes, block = self.loops.extents[-1], self.loops.lanes, self.loops.block
         done, whole = extent // block * block, extent // lanes * lanes
         if block == 1:
@@ -225,7 +225,7 @@ class _Emitter:
                 self._element(stage, accumulators, [*outer, i], self.row, 0, 0, None)
 
     def _tail(self, stage: RowPass, accumulators: dict[Node, _Accumulator], outer: list[Expr], done: Size) -> None:
-        """The last, partial vector: moved back so that it fits, without the lanes that were counted already."""
+        """Emit the last, partial vector: moved back so that it fits, without the lanes that were counted already."""
         extent, lanes = self.loops.extents[-1], self.loops.lanes
         first = self._first(extent - lanes)
         with ExitStack() as stack:
@@ -234,8 +234,8 @@ class _Emitter:
             self._element(stage, accumulators, [*outer, lane + first], self.row, 0, lane, fresh)
 
     def _first(self, place: Expr) -> Expr:
-        """Return the first place of a vector. Along dimensions of open size that were joined it is a variable, of which
-        quotients and remainders by these sizes are seen to belong together again.
+        """Return the first position of a vector. Along joined dimensions of open size it is a variable, so that
+        quotients and remainders by these sizes are recognised as belonging together.
         """
         extent = self.loops.extents[-1]
         if not is_open(extent) or extent in self.loops.shape:
@@ -253,7 +253,7 @@ class _Emitter:
     # -- one element -------------------------------------------------------------------------------------------
 
     def _row_at(self, slot: Expr) -> list[Expr]:
-        """Index in the kept dimensions of row number `slot` of the block."""
+        """Return the index in the kept dimensions of row number `slot` of the block."""
         return [*self.row[:-1], self.row[-1] + slot] if self.loops.columns else self.row
 
     def _full_index(self, row: Sequence[Expr], line: Sequence[Expr]) -> Index:
@@ -265,7 +265,9 @@ class _Emitter:
         self, stage: RowPass, accumulators: dict[Node, _Accumulator], line: list[Expr], row: Sequence[Expr],
         column: Expr, slot: Expr, fresh: Expr | None,
     ) -> None:  # fmt: skip
-        """Everything a pass does with one element. `column`: row of the block; `slot`: place in the accumulators."""
+        """Emit all that a pass does with one element. `column`: row of the block; `slot`: position in the
+        accumulators.
+        """
         evaluator = self.evaluator
         index = self._full_index(row, line)
         self.at = (
@@ -305,11 +307,13 @@ class _Emitter:
     # -- reduced values ----------------------------------------------------------------------------------------
 
     def _reduced_index(self, row: Sequence[Expr]) -> Index:
-        """Index of the row in S with the reduced dimensions at 0."""
+        """Return the index of the row in S with the reduced dimensions at 0."""
         return self._full_index(row, [0] * len(self.loops.line_extents))
 
     def reduced_source(self, value: Value, read: Callable[[Expr], Expr]) -> Callable[[Sequence[Expr]], Expr]:
-        """Read a reduced value of the present row; `read(column)` gives it by its place in the block."""
+        """Return a reader of a reduced value of the current row; `read(column)` gives it by its position in the
+        block.
+        """
         whole = len(value.shape) == len(self.loops.shape)
 
         def source(index: Sequence[Expr]) -> Expr:
@@ -329,7 +333,7 @@ class _Emitter:
         return tuple(0 if d == 1 else i for i, d in zip(entries, value.shape, strict=True))
 
     def _compute_reduced(self) -> None:
-        """Values of the row that are now known: computed once, then read by every element."""
+        """Compute the values of the row that are now available, once, for reading by every element."""
         ready = set(self.evaluator.sources)
         loops = self.loops
         for value in self.plan.reduced:
@@ -391,7 +395,7 @@ class _Emitter:
 
 
 class _Accumulator:
-    """The running result of one reduction: a vector of partial results of a row, or one for each row of the block."""
+    """The running result of one reduction: a vector of partial results of a row, or one per row of the block."""
 
     def __init__(self, node: Node, owner: _Emitter) -> None:
         loops = owner.loops
@@ -454,7 +458,7 @@ class _Accumulator:
                 T.buffer_store(self.buffer, start, [slot])
 
     def finish(self) -> None:
-        """Make the result readable."""
+        """Finish the reduction and make the result readable."""
         owner, value = self.owner, self.node.outputs[0]
         if owner.loops.columns:
             buffer = self.buffer if self.position is None else self.position
@@ -477,10 +481,10 @@ class _Accumulator:
         return reducers.from_accumulator(accumulated, self.dtype)
 
     def _fold_positions(self) -> Expr:
-        """Return the best of all lanes; of equal ones the lowest (highest) position."""
+        """Reduce the lanes to the best one; of equal ones the lowest (highest) position."""
         position, count = self.position, self.size
         assert position is not None
-        while count > 1:  # by halves, as a chain from lane to lane takes longer than all of a short row
+        while count > 1:  # in halves, as a chain of lanes takes longer than all of a short row
             half = 1 << (count - 1).bit_length() - 1
             with ExitStack() as stack:
                 self._take_better(position, self.owner._lanes(stack, count - half), half)
@@ -488,7 +492,7 @@ class _Accumulator:
         return named(position[0])
 
     def _take_better(self, position: Any, slot: Expr, distance: int) -> None:
-        """The better one of a slot and another that far away, in the first."""
+        """Replace a slot by the better one of it and the one `distance` further."""
         last, bind = bool(self.node.attrs["select_last"]), self.owner.evaluator.bind
         value, best = bind(self.buffer[slot + distance]), bind(self.buffer[slot])
         here, there = bind(position[slot + distance]), bind(position[slot])

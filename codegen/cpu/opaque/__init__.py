@@ -1,1 +1,1 @@
-"""Sorting, running sums, scatters and index checks on CPUs."""
+"""Sorting, cumulative sums, scatters and index checks on CPUs."""

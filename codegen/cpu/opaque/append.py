@@ -1,4 +1,4 @@
-"""The template of append: rows of a cache, stored where the rows before them end."""
+"""The template of append: new rows of a cache, stored after the existing ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LANES = 16
 
 
 def lower_append(plan: AppendPlan) -> KernelLaunch:
-    """Elements are copied as they are stored; all else in the result's memory stays as it is."""
+    """Return the launch. Elements are copied as they are stored; all else in the result's memory is untouched."""
     node = plan.node
     x, out, attrs = node.inputs[0], node.output, node.attrs
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (x, out)]

@@ -19,7 +19,7 @@ from tilestitch.passes.plan.index_checks import IndexCheck, pending_checks, read
 
 
 def lower_index_checks(nodes: Sequence[Node], inputs: Sequence[Value]) -> tuple[KernelLaunch, ...]:
-    """One launch for each gather of a group whose indices are not known to be in range."""
+    """Return one launch for each gather of a group whose indices are not known to be in range."""
     return tuple(_launch(node, checks, inputs) for node, checks in pending_checks(nodes).items())
 
 

@@ -1,6 +1,6 @@
-"""The templates of tally and compact: how many elements of a mask are true, block by block, and where they are.
+"""The templates of tally and compact: count the true elements of a mask, block by block, and store their positions.
 
-Tasks know from running totals of the counts where their results begin, so that they need nothing of one another.
+Tasks find the start of their results from running totals of the counts, and so are independent.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tilestitch.passes.plan.cpu.opaque import FoundPlan
 LANES = 16
 """Elements that are counted together."""
 WORD = 8
-"""Elements that are looked at together."""
+"""Elements that are tested together."""
 
 
 def lower_tally(plan: FoundPlan) -> KernelLaunch:
-    """One task counts in some blocks."""
+    """Return the launch of a tally: one task counts in some blocks."""
 
     def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
         mask, counts = buffers
@@ -35,7 +35,7 @@ def lower_tally(plan: FoundPlan) -> KernelLaunch:
 
 
 def lower_compact(plan: FoundPlan) -> KernelLaunch:
-    """One task puts together what some blocks have."""
+    """Return the launch of a compact: one task collects the positions of some blocks."""
     node = plan.node
     shape, count = node.inputs[0].shape, node.attrs["count"]
 
@@ -66,19 +66,19 @@ def _blocks(plan: FoundPlan, task: Expr) -> Any:
 
 
 def _range_of(plan: FoundPlan, block: Expr) -> tuple[Expr, Expr]:
-    """Return the first element of a block, and the one after its last."""
+    """Return the first element of a block, and its end."""
     size = plan.node.attrs["block"]
     low = T.bind(block * size)
     return low, T.bind(T.min(low + size, integer(plan.elements, "int64")))
 
 
 def _is_true(mask: Any, place: Expr) -> Expr:
-    """1 or 0. A mask that a caller gives may have any byte for what is true."""
+    """Return 1 or 0. A caller's mask may have any nonzero byte for true."""
     return T.min(mask[place], T.uint8(1))
 
 
 def _count(mask: Any, low: Expr, high: Expr) -> Expr:
-    """Return the elements that are true among [low, high), by vectors; then the rest one by one."""
+    """Return the number of true elements among [low, high), by vectors, and the remainder one by one."""
     sums, total = T.alloc_buffer((LANES,), "int32", scope="local"), _counter(T.int64(0))
     with T.vectorized(0, LANES) as lane:
         T.buffer_store(sums, T.int32(0), [lane])
@@ -93,9 +93,9 @@ def _count(mask: Any, low: Expr, high: Expr) -> Expr:
 
 
 def _store_places(mask: Any, places: Any, elements: tuple[Expr, Expr], results: tuple[Expr, Expr]) -> None:
-    """Numbers of elements, in the first row. Each is stored where the next true one belongs, true or not: what is not
-    is stored over, since the loop ends with the last true one. So nothing is guessed by the processor. Where there are
-    few, words without any are passed over.
+    """Store the numbers of true elements in the first row. Each element's number is stored where the next true one
+    belongs, so that a false one is overwritten, and the loop ends with the last true one: there are no unpredictable
+    branches. Where true elements are rare, words without any are skipped.
     """
     (low, high), (first, last) = elements, results
     at, place = _counter(first), _counter(low)
@@ -119,9 +119,9 @@ def _store_places(mask: Any, places: Any, elements: tuple[Expr, Expr], results: 
 
 
 def _store_coordinates(places: Any, shape: list[Expr], count: Expr, results: tuple[Expr, Expr]) -> None:
-    """Numbers of elements, which ascend, as places along the axes: counted on from those of the element before.
+    """Convert ascending element numbers to positions along the axes, incrementally from the previous element's.
 
-    Divisions are of natural numbers, and say so: LLVM takes minutes for five floor quotients of one another.
+    Divisions are marked as non-negative: LLVM takes minutes for five nested floor quotients.
     """
     sizes = [T.bind(size) for size in shape]
     along = [_counter(T.int64(0)) for _ in sizes]

@@ -1,4 +1,4 @@
-"""The template of order_rows: a merge sort of the numbers of rows."""
+"""The template of order_rows: a merge sort of row numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .sort import merged
 
 
 def lower_order_rows(plan: OrderPlan) -> KernelLaunch:
-    """One task sorts all rows."""
+    """Return the launch, whose only task sorts all rows."""
     node = plan.node
     dtype = node.inputs[0].dtype
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]

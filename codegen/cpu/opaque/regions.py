@@ -20,13 +20,15 @@ from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.passes.plan.cpu.opaque import RegionPlan
 
 MOST_SAMPLES = 4
-"""Of a bin whose terms are written out."""
+"""Most samples of a bin that are unrolled."""
 Tap = tuple[Expr, Expr]
-"""Where an element of the first channel lies, and its weight."""
+"""Position of an element of the first channel, and its weight."""
 
 
 def lower_roi_align(plan: RegionPlan) -> KernelLaunch:
-    """One task has some channels of one region. An image that is not there is a fault, and the first one is read."""
+    """Return the launch; one task has some channels of one region. An image index out of range is a fault, and the
+    first image is read.
+    """
     node = plan.node
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]
     parameters.append(Parameter(StatusArg(), "int32", 1))
@@ -80,7 +82,7 @@ class _Region:
     def bin(
         self, source: Expr, count: Expr, of_rows: tuple[Axis, Expr], of_columns: tuple[Axis, Expr], target: Expr
     ) -> None:
-        """One bin of all channels of the task, by its number along both axes."""
+        """Emit one bin of all channels of the task, by its number along both axes."""
         (y, row_bin), (x, column_bin) = of_rows, of_columns
         known = self.attrs["ratio"]
         if 0 < known * known <= MOST_SAMPLES:
@@ -104,7 +106,7 @@ class _Region:
         self.each(count, lambda c: self.store(target, y, x, c, sums[c]))
 
     def taps(self, source: Expr, above: Neighbours, beside: Neighbours) -> Sequence[Tap]:
-        """Of one sample."""
+        """Return the taps of one sample."""
         width = integer(self.width, "int64")
         return [
             (T.bind(source + (row * width + column) * self.pixel), named(a * b))
@@ -115,13 +117,13 @@ class _Region:
         return reduce(self.join, (self.source[place + channel * self.channel] * weight for place, weight in taps))
 
     def store(self, target: Expr, y: Axis, x: Axis, channel: Expr, total: Expr) -> None:
-        """The result of a bin of one channel, of which this is the sum, or the largest, of all samples."""
+        """Store the result of a bin of one channel from the sum, or the maximum, of its samples."""
         samples = T.bind(y.samples * x.samples)
         value = total if self.attrs["mode"] == "max" else total / T.cast(T.max(samples, 1), "float32")
         T.buffer_store(self.target, tirx.Select(samples > 0, value, T.float32(0)), [target + channel * self.bins])
 
     def each(self, count: Expr, body: Callable[[Expr], None]) -> None:
-        """All channels of the task: whole vectors, then one by one."""
+        """Emit all channels of the task: whole vectors, then one by one."""
         lanes, first = self.plan.schedule.lanes, T.int64(0)
         if lanes > 1:
             first = count // lanes * lanes

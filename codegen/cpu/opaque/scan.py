@@ -1,4 +1,4 @@
-"""The template of running sums and products along an axis."""
+"""The template of cumulative sums and products along an axis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilestitch.passes.plan.cpu.opaque import ScanPlan
 
 
 def lower_cumulative(plan: ScanPlan) -> KernelLaunch:
-    """Lines along the axis are independent; neighbouring lines are the lanes of a vector."""
+    """Return the launch. Lines along the axis are independent; neighbouring lines are the lanes of a vector."""
     node, size, inner = plan.node, plan.size, plan.inner
     x, out = node.inputs[0], node.outputs[0]
     lanes, blocks, lines, per_task = plan.schedule.lanes, plan.blocks, plan.lines, plan.schedule.lines

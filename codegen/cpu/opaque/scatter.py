@@ -1,4 +1,6 @@
-"""The template of scatters: a copy of the data, then the updates in row-major order, whatever the number of threads."""
+"""The template of scatters: a copy of the data, then the updates in row-major order, regardless of the number of
+threads.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def _copy(plan: ScatterPlan) -> KernelLaunch:
 
 
 def _parameters(node: Node) -> list[Parameter]:
-    """indices, updates, result, status."""
+    """Return the parameters: indices, updates, result, status."""
     values: tuple[Value, ...] = (node.inputs[1], node.inputs[2], node.outputs[0])
     return [*(Parameter.of(v.name, v.tensor_type) for v in values), Parameter(StatusArg(), "int32", 1)]
 
@@ -59,7 +61,9 @@ def _launch(node: Node, parameters: list[Parameter], tasks: int, body: Callable[
 
 
 def _elements(plan: ScatterPlan) -> KernelLaunch:
-    """scatter_elements: lines along the axis never meet, so blocks of whole outer indices are tasks."""
+    """Return the launch of scatter_elements: lines along the axis are disjoint, so blocks of whole outer indices are
+    tasks.
+    """
     node, outer, per_task = plan.node, plan.extent, plan.schedule.part
     x, indices = node.inputs[0], node.inputs[1]
     axis, shape = node.attrs["axis"], indices.shape
@@ -87,7 +91,9 @@ def _elements(plan: ScatterPlan) -> KernelLaunch:
 
 
 def _slices(plan: ScatterPlan) -> KernelLaunch:
-    """scatter_nd: any two slices may meet, so each task applies all of them to its own part of a slice."""
+    """Return the launch of scatter_nd: any two slices may coincide, so each task applies all of them to its own part of
+    a slice.
+    """
     node, width, part, lanes = plan.node, plan.extent, plan.schedule.part, plan.schedule.lanes
     count = prod(node.inputs[1].shape[:-1])
 

@@ -1,4 +1,4 @@
-"""The template of top_k: selection by insertion for small k, by merge sorts of what may be among the best otherwise."""
+"""The template of top_k: insertion for small k, otherwise merge sorts of the candidates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tilestitch.passes.plan.cpu.opaque import SortPlan
 
 @dataclass(frozen=True)
 class _Line:
-    """A line along the axis: where it starts in the operand and in the results, and the steps between its elements."""
+    """A line along the axis: its start in the operand and in the results, and the stride of its elements."""
 
     source: Any
     start: Expr
@@ -29,8 +29,8 @@ class _Line:
 
 
 def merged(keys: Any, positions: Any, count: Expr, half: Expr, before: Callable[[Expr, Expr], Expr]) -> Expr:
-    """Sort the first `count` keys, and positions with them; the offset of the result. Two halves of the workspace, the
-    second from `half` on, take turns. before(new, old): whether the one that stands later comes first.
+    """Sort the first `count` keys, with their positions, and return the offset of the result. The two halves of the
+    workspace, the second from `half` on, alternate. `before(new, old)`: whether the later one comes first.
     """
     levels = _levels(count)
     left = T.alloc_buffer((1,), "int32", scope="local")
@@ -59,7 +59,7 @@ def merged(keys: Any, positions: Any, count: Expr, half: Expr, before: Callable[
 
 
 def _levels(count: Expr) -> Expr:
-    """Return how often sorted pieces are joined in pairs until `count` are sorted."""
+    """Return the number of pairwise merge levels until `count` are sorted."""
     if isinstance(count, int):
         return (count - 1).bit_length()
     levels = T.alloc_buffer((1,), "int32", scope="local")
@@ -88,14 +88,12 @@ class _TopK:
         self.inserts = plan.schedule.inserts
 
     def begin(self) -> None:
-        """Once in a task: open sizes are variables of it."""
+        """Bind open sizes to variables, once per task."""
         sizes = (self.plan.k, self.plan.size, self.plan.capacity)
         self.k, self.size, self.capacity = (T.bind(integer(s, "int32")) if is_open(s) else s for s in sizes)
 
     def before(self, new: Expr, old: Expr) -> Expr:
-        """Return whether `new`, which stands later in the line, comes before `old`; NaN counts as the largest
-        number.
-        """
+        """Return whether `new`, later in the line, precedes `old`; NaN counts as the largest number."""
         beats = new > old if self.largest else new < old
         if not is_float(self.dtype):
             return beats
@@ -123,8 +121,8 @@ class _TopK:
                 T.buffer_store(positions, i, [slot[0]])
 
     def select(self, line: _Line, keys: Any, positions: Any) -> Expr:
-        """Gather what may be among the k best, and sort it whenever there is no room for more: the k best of that stay,
-        and from then on only what comes before the last of them is gathered. The offset of the result in the workspace.
+        """Collect candidates for the k best, and sort them whenever the room is full: the k best remain, and from then
+        on only elements that precede the last of them are collected. Returns the offset of the result in the workspace.
         """
         room = self.capacity
         count, last = _counter(), T.alloc_buffer((1,), self.plan.key_dtype, scope="local")
@@ -162,7 +160,7 @@ class _TopK:
 
 
 def lower_top_k(plan: SortPlan) -> KernelLaunch:
-    """One task handles a few lines along the axis."""
+    """Return the launch; one task handles a few lines along the axis."""
     node, per_task, room = plan.node, plan.schedule.lines, largest(1, plan.room)
     top = _TopK(plan)
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]

@@ -1,4 +1,6 @@
-"""The template of suppress: the boxes of a class by falling score, each kept that overlaps none before it too much."""
+"""The template of suppress: the boxes of a class by decreasing score, each kept unless it overlaps an earlier one too
+much.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from .sort import merged
 
 
 def lower_suppress(plan: SuppressPlan) -> KernelLaunch:
-    """One task has one class of one image."""
+    """Return the launch; one task has one class of one image."""
     node = plan.node
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]
 
@@ -32,7 +34,9 @@ def lower_suppress(plan: SuppressPlan) -> KernelLaunch:
 
 
 class _Suppression:
-    """One task. In the workspace lie scores and places, sorted in turns, and the corners and areas of what is kept."""
+    """One task. The workspace holds scores and positions, sorted between two halves, and the corners and areas of kept
+    boxes.
+    """
 
     def __init__(self, plan: SuppressPlan, buffers: list[Any], scratch: Expr) -> None:
         self.plan = plan
@@ -62,7 +66,7 @@ class _Suppression:
         T.buffer_store(self.counts, T.cast(kept[0], "int64"), [line])
 
     def candidates(self, start: Expr, count: Expr) -> Expr:
-        """Put the scores above the least one into the workspace; how many there are."""
+        """Store the scores above the least one in the workspace, and return their number."""
         found = _counter()
         least = T.bind(self.least[0])
         with T.serial(0, count) as i:
@@ -74,7 +78,7 @@ class _Suppression:
         return T.bind(found[0])
 
     def overlapping(self, box: list[Expr], kept: Expr) -> Expr:
-        """1 if a box that is kept shares too much with this one."""
+        """Return 1 if a kept box overlaps this one too much."""
         drop, j = _counter(), _counter()
         with T.While(tirx.And(j[0] < kept, tirx.EQ(drop[0], 0))):
             other = [named(self.kept[j[0], side]) for side in range(SIDES + 1)]

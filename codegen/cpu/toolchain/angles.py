@@ -1,4 +1,4 @@
-"""Large angles, brought near 0 exactly, in LLVM's own text: a vector branches to it where one of its lanes is large.
+"""Exact range reduction of large angles, as LLVM text: a vector branches to it where one of its lanes is large.
 
 M. Payne, R. Hanek: Radian reduction for trigonometric functions. SIGNUM Newsletter 18(1), 1983.
 """
@@ -16,18 +16,18 @@ from tvm.script.ir_builder import tirx as T
 from tvm.target import codegen as target_codegen
 
 LEAST = 2.0**24
-"""Of the angles that are brought near 0."""
+"""Least angle that is reduced."""
 
 _TWO_BY_PI = (0x517CC1B727220A94, 0xFE13ABE8FA9A6EE0, 0x6DB14ACC9E21C820, 0xFF28B1D5EF5DE2B0)
-"""2/pi in words of 64 bits, the first of which is worth 1."""
+"""2/pi in 64-bit words, the first of which has weight 1."""
 _QUARTERS = float.fromhex("0x1.921fb54442d18p-62")
 """pi/2 * 2**-62."""
 
 
 def angles(func: Any) -> Any:
     """Return `func` where `llvm.arithmetic.fence` of a float64, which marks the angles of `vecmath`, keeps its operand
-    x where
-    |x| < LEAST, and else gives an angle in [-pi, pi] of the same sine and cosine. x is a float32, or not finite.
+    x where |x| < LEAST, and is otherwise an angle in [-pi, pi] with the same sine and cosine. x is a float32, or not
+    finite.
     """
     texts: dict[str, str] = {}
 
@@ -54,15 +54,15 @@ def _is_fence(call: Any) -> bool:
 
 @cache
 def _number() -> int:
-    """LLVM's of the intrinsic."""
+    """Return LLVM's number of the intrinsic."""
     return int(target_codegen.llvm_lookup_intrinsic_id("llvm.arithmetic.fence"))
 
 
 def _text(name: str, lanes: int) -> str:
-    """LLVM's text of a function of float64.
+    """Return the LLVM text of a function of float64.
 
-    A float32 x is m * 2**e, m of 24 bits. Of 2/pi, bits that 2**e makes worth 4 and more only add whole turns to
-    m * 2**e * 2/pi: the 96 bits from there on give quarters of turns as a fraction of 64 bits.
+    A float32 x is m * 2**e, m of 24 bits. Bits of 2/pi that 2**e scales to 4 and more only add whole turns to m * 2**e
+    * 2/pi: the 96 bits from there on give quarter turns as a fraction of 64 bits.
     """
     vector = (lambda kind: kind) if lanes == 1 else (lambda kind: f"<{lanes} x {kind}>")
     many = (lambda value: value.split()[1]) if lanes == 1 else (lambda value: f"splat ({value})")

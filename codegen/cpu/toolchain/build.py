@@ -1,4 +1,4 @@
-"""From kernels as TIR to object code: equal kernels once, names that depend on nothing but what the kernel does."""
+"""From kernels as TIR to object code: equal kernels once, with names that depend only on the kernel's semantics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tilestitch.codegen.variables import hide_variables, ramps, show, show_varia
 
 @dataclass(frozen=True)
 class KernelSource:
-    """What was compiled, by the suffix of a file: TVM script (`tir.py`) and LLVM text (`ll`), or C text (`c`)."""
+    """The source of a kernel, by file suffix: TVM script (`tir.py`) and LLVM text (`ll`), or C text (`c`)."""
 
     symbol: str
     texts: Mapping[str, str]
@@ -42,7 +42,7 @@ class KernelSource:
 
 @dataclass(frozen=True)
 class CompiledKernels:
-    """Relocatable objects, the symbol of each launch in the order of the launches, and `sources` if asked for."""
+    """Relocatable objects, the symbol of each launch in order, and `sources` if requested."""
 
     objects: tuple[bytes, ...]
     symbols: tuple[str, ...]
@@ -58,9 +58,8 @@ def compile_kernels(
     keep_source: bool = False,
     cache: KernelCache = NO_CACHE,
 ) -> CompiledKernels:
-    """Compile the kernels of all launches, `jobs` at a time; those that the cache has are not compiled again, unless
-    their source is kept. `digests` of the launches' signatures end the symbols; kernels that go into no artifact need
-    none.
+    """Compile the kernels of all launches, `jobs` at a time; cached ones are not compiled again, unless their source is
+    kept. `digests` of the launches' signatures end the symbols; kernels that go into no artifact need none.
 
     Raises KernelError, naming the kernel and its ONNX nodes, if TVM or LLVM refuses one.
     """
@@ -71,7 +70,7 @@ def compile_kernels(
     unique = {
         symbol: _Kernel(symbol, launch, texts[id(launch.func)], target) for symbol, launch in zip(symbols, launches)
     }
-    # Threads are done at the same time if what takes long is begun first.
+    # Starting the longest compilations first balances the threads.
     kernels = sorted(unique.values(), key=lambda kernel: -len(kernel.text))
     build = partial(_compile, keep_source=True) if keep_source else partial(_compile_once, cache=cache)
     if jobs > 1 and len(kernels) > 1:
@@ -85,7 +84,7 @@ def compile_kernels(
 
 @dataclass(frozen=True)
 class _Kernel:
-    """A kernel to compile to an object of its own: what is compiled depends on nothing else in the model."""
+    """A kernel to compile to an object of its own, independent of the rest of the model."""
 
     symbol: str
     launch: KernelLaunch
@@ -98,12 +97,14 @@ class _Kernel:
 
 
 def content_hash(func: Any) -> str:
-    """Hex digits that are equal for kernels that do the same in the same way, on any machine and in any process."""
+    """Return hexadecimal digits that are equal for kernels that do the same in the same way, on any machine and in any
+    process.
+    """
     return _hash(_text(func))
 
 
 def _text(func: Any) -> str:
-    """C text, or TIR as JSON."""
+    """Return C text, or TIR as JSON."""
     return func.text if isinstance(func, CText) else str(tvm.ir.save_json(func))
 
 
@@ -112,13 +113,13 @@ def _hash(text: str) -> str:
 
 
 def calls_dots(text: str) -> bool:
-    """Return whether a kernel, as JSON, calls `vpdpbusd`. Of others this may be said that happen to have its number."""
+    """Return whether a kernel, as JSON, calls `vpdpbusd`. May be true for others that contain its number."""
     return "call_llvm_pure_intrin" in text and any(f'"data":{number}}}' in text for number in _dot_numbers())
 
 
 @cache
 def _dot_numbers() -> tuple[int, ...]:
-    """LLVM's numbers of the intrinsics."""
+    """Return LLVM's numbers of the intrinsics."""
     names = (f"llvm.x86.avx512.vpdpbusd.{bits}" for bits in (128, 256, 512))
     return tuple(int(target_codegen.llvm_lookup_intrinsic_id(name)) for name in names)
 
@@ -161,9 +162,9 @@ _SHOW = lowering.prim_func_pass(lambda func, module, context: show(func), opt_le
 
 
 def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
-    """Return the IRModule that LLVM is given.
+    """Return the lowered IRModule for LLVM.
 
-    TVM's simplifier is left out: it inlines variables, so that shared subexpressions multiply, and it takes x != x for
+    TVM's simplifier is left out: it inlines variables, so that shared subexpressions multiply, and it folds x != x to
     false. Flattening simplifies every index, which takes seconds where sizes are open, and so comes before loops are
     unrolled.
     """
@@ -191,7 +192,9 @@ def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
 
 
 def _compile_once(kernel: _Kernel, cache: KernelCache) -> tuple[bytes, dict[str, str]]:
-    """From the cache, if it is there. C text is for the compiler of this machine, and compiled each time."""
+    """Compile a kernel, or take it from the cache. C text is compiled each time, as it depends on this machine's
+    compiler.
+    """
     if cache is NO_CACHE or isinstance(kernel.launch.func, CText):
         return _compile(kernel)
     key = key_of("cpu", code_generator(), str(kernel.target.tvm_target), kernel.symbol, kernel.text)
@@ -220,7 +223,7 @@ def _compile(kernel: _Kernel, keep_source: bool = False) -> tuple[bytes, dict[st
 
 
 def _without_addresses(text: str) -> str:
-    """LLVM text whose metadata tells buffers apart by numbers; TVM does by where they lie in this process."""
+    """Return LLVM text with buffers in metadata numbered: TVM distinguishes them by their addresses in this process."""
     numbers: dict[str, int] = {}
     return re.sub(r'(?<=!")0x[0-9a-f]+(?=")', lambda found: str(numbers.setdefault(found[0], len(numbers))), text)
 

@@ -1,4 +1,4 @@
-"""Kernels that plug-ins bring as C text, compiled by the C compiler of the machine that compiles the model."""
+"""Kernels that plug-ins provide as C text, compiled by this machine's C compiler."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ void {name}(const struct tilestitch_argument *a, int64_t task, void *scratch) {{
 
 @dataclass(frozen=True)
 class CText:
-    """The text of a `CKernel` with so many pointers, which takes scratch memory or not."""
+    """The text of a `CKernel` with so many pointers, and whether it takes scratch memory."""
 
     body: str
     pointers: int
@@ -50,7 +50,7 @@ class CText:
         return self.named(KERNEL_NAME)
 
     def named(self, name: str) -> str:
-        """Return the whole text of the kernel with the symbol `name`."""
+        """Return the complete text of the kernel with the symbol `name`."""
         arguments = [f"a[{i}].pointer" for i in range(self.pointers)] + ["task"] + ["scratch"] * self.takes_scratch
         body = self.body.replace(KERNEL_NAME, f"{name}_task")
         return _PROLOGUE.format(name=name) + body + _EPILOGUE.format(name=name, arguments=", ".join(arguments))
@@ -102,7 +102,7 @@ def _why_no_part(data: bytes, symbol: str) -> str | None:
 
 
 def _features(target: CpuTarget) -> list[str]:
-    """Return what the code may use of the CPU; on x86 LLVM's names are those of the compilers' options."""
+    """Return the compiler options for the CPU's features; on x86, options have LLVM's names."""
     if target.machine != "x86_64":
         return []
     return ["-fcf-protection=none", *(f"-m{feature}" for feature in target.features)]

@@ -1,4 +1,4 @@
-"""Reading ELF64 relocatable objects, as LLVM writes them for x86-64 and aarch64: what a linker needs and no more."""
+"""Reader of ELF64 relocatable objects, as LLVM writes them for x86-64 and aarch64, limited to what the linker needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ _RELA = struct.Struct("<QQq")
 
 
 class Relocation(NamedTuple):
-    """At `offset` of its section, put in the address of symbol number `symbol` plus `addend` in the way of `kind`."""
+    """Relocation: at `offset` of its section, insert the address of symbol number `symbol` plus `addend` as `kind`
+    says.
+    """
 
     offset: int
     kind: int
@@ -82,7 +84,7 @@ class _Header(NamedTuple):
 
 
 def read_object(data: bytes, name: str) -> ObjectFile:
-    """Read a relocatable object. Raises `LinkError` when it is none, or has sections that a kernel library cannot
+    """Read a relocatable object. Raises `LinkError` for other data, and for sections that a kernel library cannot
     have.
     """
     try:

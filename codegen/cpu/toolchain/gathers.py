@@ -1,5 +1,5 @@
-"""Loads vectors of elements that lie anywhere by LLVM's gathers, in its own text: TVM loads elements one by one. LLVM
-makes instructions of gathers where those of the processor are fast, and else loads one by one, too.
+"""Vectors of loads at arbitrary positions as LLVM gathers, in LLVM text: TVM loads elements one by one. LLVM uses
+gather instructions where the processor's are fast, and otherwise loads one by one, too.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from tvm.script.ir_builder import tirx as T
 
 LEAST_LANES = 4
 _TYPES = {"float32": "float", "int32": "i32", "uint32": "i32", "float64": "double", "int64": "i64", "uint64": "i64"}
-"""What processors gather, by LLVM's names, too."""
+"""Types that processors gather, with LLVM's names."""
 
 
 def gathers(func: Any) -> Any:
-    """Return `func` with calls of functions in place of vectors of loads from memory, and these functions' text."""
+    """Return `func` with function calls in place of vectors of loads from memory, and these functions' text."""
     texts: dict[str, str] = {}
 
     def gathered(load: Any) -> Any:
@@ -37,7 +37,7 @@ def gathers(func: Any) -> Any:
 
 
 def _vector(expr: Any) -> tuple[str, int]:
-    """LLVM's name of an expression's elements, "" of those that are not gathered, and their number."""
+    """Return LLVM's name of an expression's element type, "" if it cannot be gathered, and the number of lanes."""
     dtype, _, lanes = str(expr.ty.dtype).partition("x")
     return _TYPES.get(dtype, ""), int(lanes or 1)
 
@@ -50,7 +50,7 @@ def _lies_anywhere(load: Any) -> bool:
 
 
 def _text(name: str, kind: str, index: str, lanes: int) -> str:
-    """LLVM's text of a function of an address and places from there on."""
+    """Return the LLVM text of a function of an address and positions relative to it."""
     result, pointers, mask = f"<{lanes} x {kind}>", f"<{lanes} x ptr>", f"<{lanes} x i1>"
     suffix = {"float": "f32", "double": "f64"}.get(kind, kind)
     gather = f"@llvm.masked.gather.v{lanes}{suffix}.v{lanes}p0"

@@ -1,9 +1,8 @@
 """A static linker for kernels: relocatable ELF64 objects in, one shared library out. No system linker is needed.
 
-It does what a kernel library needs and refuses the rest by a `LinkError`: code, read-only data, data and
-zero-initialised data are merged; symbols are resolved among the objects, and else must be functions of libc or libm;
-the dynamic loader is left to fill in pointers, which lie in memory that is read-only afterwards. The same input gives
-the same bytes.
+It supports what a kernel library needs and refuses the rest with a `LinkError`: code, read-only data, data and
+zero-initialised data are merged; symbols are resolved among the objects, or must be functions of libc or libm; the
+dynamic loader relocates pointers, in memory that is read-only afterwards. The same input gives the same bytes.
 
 The file is laid out so that every address is also the offset in the file:
 
@@ -56,7 +55,7 @@ _HEADER_BYTES = 64 + 7 * 56  # the ELF header and at most seven program headers
 _RELRO = 2  # which segment has what only the loader writes
 
 _Reference: TypeAlias = str | tuple[int, int]
-"""A symbol: its name when it is global, else its object's number and its own."""
+"""A symbol: its name when it is global, else its object's number and its own number."""
 
 
 def link(objects: Sequence[bytes], exports: Sequence[str]) -> bytes:
@@ -174,7 +173,7 @@ class _Linker:
     # --- layout ---
 
     def _make_parts(self) -> list[list[_Part]]:
-        """Return the output sections, segment by segment."""
+        """Return the output sections, by segment."""
         names = [*self.imports, *self.exports]
         self.strings, self.string_offsets = _string_table([*names, "libc.so.6", "libm.so.6"])
         self.needed = [
@@ -217,8 +216,8 @@ class _Linker:
     def _place(self, parts: list[list[_Part]]) -> None:
         """Give every part its address. Segments begin on pages of their own, so that each has its own protection.
 
-        What only the loader writes fills its last page: the loader protects all of that, and where the system's pages
-        are smaller than the architecture's largest ones, the rest would not be mapped.
+        The RELRO segment fills its last page: the loader protects all of that, and where the system's pages are smaller
+        than the architecture's largest ones, the rest would not be mapped.
         """
         page = self.architecture.page_bytes
         address = _HEADER_BYTES
@@ -310,7 +309,7 @@ class _Linker:
         return b"".join(entries)
 
     def _dynamic_relocations(self) -> Iterator[tuple[int, int, int]]:
-        """(place, symbol << 32 | kind, addend), relative ones first as loaders like it."""
+        """Yield (place, symbol << 32 | kind, addend), relative ones first as loaders prefer."""
         relocations = []
         places = [(self._slot(reference), reference, 0, self.architecture.dynamic_slot) for reference in self.slots]
         for index, number, relocation, reference in self.pointers:
@@ -362,8 +361,8 @@ class _Linker:
         return elf + b"".join(struct.pack("<IIQQQQQQ", *header) for header in headers)
 
     def _section_table(self, file_bytes: int) -> tuple[int, bytes]:
-        """Return the names and headers of sections, for tools that look at the file (the loader does not need them);
-        and the headers' offset in the file.
+        """Return the names and headers of sections, for tools (the loader does not need them), and the headers' offset
+        in the file.
         """
         names, offsets = _string_table([*(part.name for part in self.parts), ".shstrtab"])
         numbers = {part.name: number for number, part in enumerate(self.parts, 1)}

@@ -1,6 +1,4 @@
-"""Rounds to the nearest integer in the conversion: rounding a float32 and converting it takes two instructions, which
-one does as well.
-"""
+"""Combines rounding and conversion of float32 to integers, two instructions, into one that does both."""
 
 from __future__ import annotations
 
@@ -17,13 +15,13 @@ from tvm.target import codegen as target_codegen
 def nearest(func: Any, fenced: bool) -> Any:
     """Return `func` where int32 of `roundeven` of a float32 is LLVM's `lrint`.
 
-    fenced: keep LLVM (22) from letting the conversion itself read memory, where it does not ask how that is aligned.
+    `fenced`: keep LLVM (22) from folding a load into the conversion, where it ignores the alignment.
     """
     return func.with_body(_Nearest(fenced).of(func.body))
 
 
 class _Nearest:
-    """Rewrites a body. `rounded`: what variables round."""
+    """Rewriter of a body. `rounded`: the operand that each variable rounds."""
 
     def __init__(self, fenced: bool) -> None:
         self.fenced = fenced
@@ -51,7 +49,7 @@ class _Nearest:
 
 
 def _rounds(node: Any) -> Any:
-    """x of roundeven(x), where that is a variable or a constant."""
+    """Return x of roundeven(x), if that is a variable or a constant."""
     if not isinstance(node, Call) or getattr(node.op, "name", "") != "tirx.call_llvm_pure_intrin":
         return None
     number, *operands = node.args
@@ -62,5 +60,5 @@ def _rounds(node: Any) -> Any:
 
 @cache
 def _number() -> int:
-    """LLVM's of the intrinsic."""
+    """Return LLVM's number of the intrinsic."""
     return int(target_codegen.llvm_lookup_intrinsic_id("llvm.roundeven"))

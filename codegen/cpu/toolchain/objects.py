@@ -7,9 +7,9 @@ from typing import Any
 
 
 def object_bytes(module: Any) -> bytes:
-    """Return the relocatable object that `module` is compiled to.
+    """Return the relocatable object compiled from `module`.
 
-    LLVM writes it to memory: where a disk is full, it ends the process.
+    LLVM writes it to memory: on a full disk it would end the process.
     """
     descriptor = os.memfd_create("tilestitch-object", os.MFD_CLOEXEC)
     with open(descriptor, "rb") as file:

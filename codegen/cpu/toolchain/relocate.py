@@ -17,7 +17,7 @@ from tilestitch.codegen.errors import LinkError
 
 
 class Target(Enum):
-    """What a relocation refers to."""
+    """Target of a relocation."""
 
     SYMBOL = "S"  # the symbol itself, which must be in the library
     CALL = "L"  # the symbol, or a stub when it is in another library
@@ -39,7 +39,7 @@ class Formula:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What the linker must know of a machine. `dynamic_*` are the kinds of the relocations left to the dynamic
+    """Architecture-specific parameters of the linker. `dynamic_*` are the kinds of relocations left to the dynamic
     loader.
     """
 
@@ -53,7 +53,7 @@ class Architecture:
 
 
 def _no_patch(image: bytearray, offset: int, target: int, place: int) -> None:
-    """The dynamic loader writes the address; see `Target.POINTER`."""
+    """Do nothing: the dynamic loader writes the address; see `Target.POINTER`."""
 
 
 def _relative32(image: bytearray, offset: int, target: int, place: int) -> None:

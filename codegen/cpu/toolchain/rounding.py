@@ -1,7 +1,7 @@
-"""Rounds to bfloat16 by one instruction, in kernels that multiply by another of the same set.
+"""Rounding to bfloat16 by one instruction, in kernels that use another bfloat16 instruction.
 
-What `dtypes.to_storage` writes takes eleven instructions, as it keeps denormals. `vcvtneps2bf16` makes them 0, as
-`vdpbf16ps` and `tdpbf16ps` do with their operands and sums: kernels that have these lose nothing more by it.
+`dtypes.to_storage` emits eleven instructions, as it keeps denormals. `vcvtneps2bf16` flushes them to 0, as `vdpbf16ps`
+and `tdpbf16ps` do with their operands and sums: kernels with these lose nothing more by it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tvm.target import codegen as target_codegen
 from tilestitch.codegen.cpu.contraction.dots import LANES, MULTIPLY, ROUND, rounds
 
 QUIET = 0x40
-"""The bit of a NaN of bfloat16 that says that it is no signal."""
+"""The quiet bit of a bfloat16 NaN."""
 
 
 def rounding(func: Any, beside_tiles: bool) -> Any:
-    """Return `func` where whole vectors are rounded so, if it multiplies pairs of bfloat16, or tiles of them on a CPU
-    that has the instruction `beside_tiles`.
+    """Return `func` with whole vectors rounded by the instruction, if it multiplies pairs of bfloat16, or tiles of them
+    on a CPU that has the instruction `beside_tiles`.
     """
     if _has(func, lambda call: _calls(call, MULTIPLY)):
         return func.with_body(_Rounding().of(func.body))
@@ -35,7 +35,7 @@ def rounding(func: Any, beside_tiles: bool) -> Any:
 
 
 def _has(func: Any, wanted: Callable[[Any], bool]) -> bool:
-    """Return whether it has such a call."""
+    """Return whether it contains such a call."""
     found = []
 
     def see(call: Any) -> Any:
@@ -53,12 +53,12 @@ def _multiplies_tiles(call: Any) -> bool:
 
 @cache
 def _tiles_of_pairs() -> int:
-    """LLVM's number of the instruction."""
+    """Return LLVM's number of the instruction."""
     return int(target_codegen.llvm_lookup_intrinsic_id("llvm.x86.tdpbf16ps"))
 
 
 class _Rounding:
-    """Rewrites a body. `names`: what variables stand for."""
+    """Rewriter of a body. `names`: the definitions of variables."""
 
     def __init__(self) -> None:
         self.names: dict[Any, Any] = {}
@@ -71,7 +71,9 @@ class _Rounding:
         return bind
 
     def _rounded(self, cast: Any) -> Any:
-        """Return the call for `cast`, if that is what `to_storage` writes; what was rounded so before is as it is."""
+        """Return the call that replaces `cast`, if that is what `to_storage` emits; a value that was just rounded stays
+        unchanged.
+        """
         value = _stored(cast)
         if value is None:
             return cast
@@ -80,7 +82,7 @@ class _Rounding:
 
 
 def _stored(cast: Any) -> Any:
-    """Return the vector whose halves `cast` is: a choice between a NaN's upper half and rounded bits."""
+    """Return the vector that `cast` rounds: it selects between a NaN's upper half and rounded bits."""
     if str(cast.ty.dtype) != f"uint16x{LANES}" or not isinstance(cast.value, tirx.Select):
         return None
     quiet = cast.value.true_value
@@ -91,8 +93,8 @@ def _stored(cast: Any) -> Any:
 
 
 def _widened(value: Any) -> Any:
-    """Return the bfloat16 that a float32 was a moment ago, if a variable was rounded to it: memory may have changed
-    since.
+    """Return the bfloat16 from which a float32 was just widened, if a variable was rounded to it: memory may have
+    changed since.
     """
     bits = _reinterpreted(value)
     if not isinstance(bits, LShift) or not isinstance(bits.a, tirx.Cast):

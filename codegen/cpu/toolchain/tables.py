@@ -1,8 +1,7 @@
-"""Looks up vectors of bytes in tables of 256 entries, in LLVM's own text: TVM has no vectors of loads.
+"""Lookups of byte vectors in tables of 256 entries, as LLVM text: TVM has no vectors of loads.
 
-With AVX512-VBMI two instructions look up 64 bytes in a half of the table each, and the first bit of each byte says
-which half counts. Without it, but with AVX512-BW, the same is done with 32 words of two entries. Other CPUs load
-entries one by one.
+With AVX512-VBMI two instructions look up 64 bytes in half of the table each, and the top bit of each byte selects the
+half. With AVX512-BW alone, the same is done with 32 words of two entries. Other CPUs load entries one by one.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from tilestitch.codegen.compute.tables import ENTRIES, table_of
 from tilestitch.codegen.cpu.target import CpuTarget
 
 MOST_BYTES, MOST_WORDS = 64, 32
-"""That one instruction looks up."""
+"""Most bytes, or words, that one instruction looks up."""
 _VBMI, _BW = "llvm.x86.avx512.vpermi2var.qi.512", "llvm.x86.avx512.vpermi2var.hi.512"
 
 
 class Unit(Enum):
-    """What looks up."""
+    """Way of looking up."""
 
     BYTES = "vpermi2b"
     WORDS = "vpermi2w"
@@ -41,7 +40,7 @@ class Unit(Enum):
 
 
 def tables(func: Any, unit: Unit) -> Any:
-    """Return `func` with functions in place of loads from buffers that stand for tables, and their text."""
+    """Return `func` with function calls in place of loads from table buffers, and the functions' text."""
     texts: dict[str, str] = {}
 
     def look_up(load: Any) -> Any:
@@ -67,7 +66,7 @@ def tables(func: Any, unit: Unit) -> Any:
 
 
 def _narrow(index: Any, dtype: str) -> Any:
-    """Return the bytes that were made wider to be an index."""
+    """Return the bytes that were widened to an index."""
     if isinstance(index, tirx.Cast) and str(index.value.ty.dtype) == dtype:
         return index.value
     return tirx.Cast(dtype, index)
@@ -78,7 +77,7 @@ def _vector(lanes: int, bits: int = 8) -> str:
 
 
 def _text(name: str, table: bytes, lanes: int, unit: Unit) -> str:
-    """LLVM's text of a function of `lanes` bytes."""
+    """Return the LLVM text of a function of `lanes` bytes."""
     if lanes == 1 or unit is Unit.LOADS:
         return _loads(name, table, lanes)
     most = MOST_BYTES if unit is Unit.BYTES else MOST_WORDS
@@ -117,7 +116,7 @@ def _constant(numbers: Sequence[int], bits: int) -> str:
 
 
 def _bytes(table: bytes, part: int) -> list[str]:
-    """r of x: 64 bytes."""
+    """Return instructions that compute r from x: 64 bytes."""
     vector, x = _vector(MOST_BYTES), f"%x{part}"
     quarters = [_constant(list(table[at : at + MOST_BYTES]), 8) for at in range(0, ENTRIES, MOST_BYTES)]
     return [
@@ -129,7 +128,7 @@ def _bytes(table: bytes, part: int) -> list[str]:
 
 
 def _words(table: bytes, part: int) -> list[str]:
-    """r of x: 32 bytes, each in a word of two entries."""
+    """Return instructions that compute r from x: 32 bytes, each in a word of two entries."""
     vector, narrow, x = _vector(MOST_WORDS, 16), _vector(MOST_WORDS), f"%x{part}"
     pairs = [table[at] | table[at + 1] << 8 for at in range(0, ENTRIES, 2)]
     quarters = [_constant(pairs[at : at + MOST_WORDS], 16) for at in range(0, len(pairs), MOST_WORDS)]

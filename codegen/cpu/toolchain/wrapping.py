@@ -1,8 +1,9 @@
 """Makes unsigned arithmetic wrap.
 
-TVM tells LLVM that sums, differences and products of 32 and 64 bits never overflow, of unsigned numbers, too (`nuw`),
-and LLVM draws conclusions: it takes `(x + 7) * -3`, computed modulo 2**32, for -1. Our kernels use unsigned numbers in
-order to wrap. So 32 bits are computed in 64, which LLVM narrows to one plain instruction again, and 64 bits in halves.
+TVM tells LLVM that sums, differences and products of 32 and 64 bits never overflow, including unsigned ones (`nuw`),
+and LLVM exploits that: it folds `(x + 7) * -3`, computed modulo 2**32, to -1. Our kernels use unsigned numbers in order
+to wrap. So 32-bit arithmetic is done in 64 bits, which LLVM narrows to one plain instruction again, and 64-bit
+arithmetic in halves.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _high(x: Expr) -> Expr:
 
 
 def _joined(high: Expr, low: Expr) -> Expr:
-    """Return the number of these halves; the upper half of `high` is lost."""
+    """Return the number with these halves; the upper half of `high` is dropped."""
     return T.bitwise_or(T.shift_left(high, _constant(HALF, high)), _low(low))
 
 
