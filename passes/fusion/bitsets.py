@@ -12,16 +12,19 @@ MANY = 24
 
 def bits(mask: int) -> Iterator[int]:
     """Positions of the ones in `mask`, ascending."""
+    # Most sets are of numbers close together: without the zeros below the first one, few bits are left to look at.
+    first = (mask ^ (mask - 1)).bit_length() - 1 if mask >> MANY else 0
+    mask >>= first
     if mask.bit_count() > MANY:
         packed = np.frombuffer(mask.to_bytes((mask.bit_length() + 7) // 8, "little"), np.uint8)
-        yield from np.flatnonzero(np.unpackbits(packed, bitorder="little")).tolist()
+        yield from (np.flatnonzero(np.unpackbits(packed, bitorder="little")) + first).tolist()
         return
     while mask & (mask - 1):
         low = mask & -mask
-        yield low.bit_length() - 1
+        yield first + low.bit_length() - 1
         mask ^= low
     if mask:  # most sets are of one number: the last one needs no search
-        yield mask.bit_length() - 1
+        yield first + mask.bit_length() - 1
 
 
 def mask_of(positions: Iterable[int]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
@@ -26,12 +27,11 @@ def apply_patterns(graph: Graph, patterns: Mapping[str, Sequence[Pattern]]) -> i
     that existed before and takes the node's place inherits the node's origins.
     """
     everywhere = patterns.get("*", ())
-    work = dict.fromkeys(graph.nodes)
+    work = OrderedDict.fromkeys(graph.nodes)  # to take the first of a dict out, all that went before it is passed
     alive = set(work)
     count, limit = 0, 1000 + 100 * len(work)
     while work:
-        node = next(iter(work))
-        del work[node]
+        node, _ = work.popitem(last=False)
         if node not in alive:
             continue
         for pattern in (*patterns.get(node.op, ()), *everywhere):

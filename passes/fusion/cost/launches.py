@@ -91,6 +91,8 @@ class Launches:
 
     def latency_us(self, a: Launch, b: Launch) -> float | None:
         """What two launches, in the order of their places, are predicted to take as one; None if it is too large."""
+        if a.parts + b.parts > MOST_PARTS:
+            return None
         pair = self._pair(a, b)
         if pair not in self._latencies:
             operands = len(a.cost.values) + len(b.cost.values) - len(pair[2])
@@ -98,7 +100,7 @@ class Launches:
         return self._latencies[pair]
 
     def _find_latency(self, a: Launch, b: Launch, operands: int) -> float | None:
-        if a.parts + b.parts > MOST_PARTS or operands > MOST_OPERANDS:
+        if operands > MOST_OPERANDS:
             return None
         return latency_us(self.model, self._joined_facts(a, b), self.kernels.device)
 
@@ -107,8 +109,8 @@ class Launches:
 
     def _pair(self, a: Launch, b: Launch) -> Pair:
         ours, theirs = a.cost.values, b.cost.values
-        shared = ours.keys() & theirs.keys()
-        return a.cost.form, b.cost.form, tuple(sorted((ours[v], theirs[v]) for v in shared))
+        shared = sorted([(ours[v], theirs[v]) for v in ours.keys() & theirs.keys()])
+        return a.cost.form, b.cost.form, tuple(shared)
 
     def _alone(self, name: str) -> Launch:
         group, reach = self.kernels.groups[name], self.kernels.reach[name]

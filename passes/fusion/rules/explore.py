@@ -5,7 +5,7 @@ Unlike the other rules it does not look for what it knows, but scores whatever l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar, TypeAlias
@@ -101,7 +101,7 @@ class Explore:
             patterns = list(stop.found.values())
         placed = [pattern.mask for pattern in patterns]
         starts = [Cover(space, masks) for masks in beam_search(space, patterns, self.beam)]
-        for start in (*starts, *([first] if self.seeded else ())):
+        for start in _distinct((*starts, *([first] if self.seeded else ()))):
             _note(found, climb(start.copy(), placed, budget))
         return placed
 
@@ -114,8 +114,8 @@ class Explore:
             return best
         further = climb(best.copy(), placed, budget, joining=True)
         judged = self._with_what_follows_us if self.then else _total_us
-        ranked = sorted(found.values(), key=_ranked)
-        return min((*ranked, further), key=lambda cover: (judged(cover), cover.key))
+        options = _distinct((*sorted(found.values(), key=_ranked), further))
+        return min(options, key=lambda cover: (judged(cover), cover.key)) if len(options) > 1 else options[0]
 
     def _with_what_follows_us(self, cover: Cover) -> float:
         """The full estimate of what the rules after this one make of a plan."""
@@ -132,6 +132,11 @@ class Explore:
 
 def _note(found: dict[Key, Cover], cover: Cover) -> None:
     found[cover.key] = cover
+
+
+def _distinct(covers: Iterable[Cover]) -> list[Cover]:
+    """Each of several plans once: what is made of equal ones is equal, too."""
+    return list({cover.key: cover for cover in covers}.values())
 
 
 def _ranked(cover: Cover) -> tuple[float, Key]:

@@ -40,16 +40,18 @@ def climb(cover: Cover, patterns: Sequence[int], budget: Budget, *, joining: boo
 
 def _joined_on(cover: Cover, part: int) -> Cover | None:
     """The fastest plan met while a kernel joins its neighbours, however slow that is, the least bad one first."""
-    trial, best = cover.copy(), None
+    trial, best = cover, None
     change_us = best_us = 0.0
     for _ in range(MOST_JOINED):
         options = [(other, trial.change_us(Move((part, other), (part | other,)))) for other in trial.neighbours(part)]
         possible = sorted((us, other) for other, us in options if us is not None)
         if not possible:
             break
+        if trial is cover:  # most kernels have no neighbour that they can join
+            trial = cover.copy()
         us, other = possible[0]
         trial.change(Move((part, other), (part | other,)), forced=True)
-        part = next(p for p in trial.kernels if p & (part | other))
+        part = trial.home[next(bits((part | other) & trial.stored))]
         change_us += us
         if change_us < best_us - LEAST_GAIN * cover.space.latency_us(trial.kernels[part], part):
             best, best_us = trial.copy(), change_us

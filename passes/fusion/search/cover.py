@@ -56,7 +56,7 @@ class Cover:
         """Atoms of kernels that changes made; for others to reset."""
         self.kernels: dict[int, int] = {}
         self.home: dict[int, int] = {}
-        self.computing: dict[int, set[int]] = {i: set() for i in range(len(space.atoms))}
+        self.computing: dict[int, frozenset[int]] = dict.fromkeys(range(len(space.atoms)), frozenset())
         for part in parts:
             self._add(part, self._computed(part, self.stored))
 
@@ -64,8 +64,7 @@ class Cover:
         """A plan that changes by itself."""
         other = object.__new__(Cover)
         other.space, other.stored, other.touched = self.space, self.stored, self.touched
-        other.kernels, other.home = dict(self.kernels), dict(self.home)
-        other.computing = {i: set(parts) for i, parts in self.computing.items()}
+        other.kernels, other.home, other.computing = dict(self.kernels), dict(self.home), dict(self.computing)
         return other
 
     @property
@@ -127,7 +126,7 @@ class Cover:
             return False
         for part in change.gone:
             for i in bits(self.kernels.pop(part)):
-                self.computing[i].discard(part)
+                self.computing[i] -= {part}
         self.stored = change.stored
         for part, mask in change.made.items():
             self._add(part, mask)
@@ -161,7 +160,7 @@ class Cover:
         for i in bits(part):
             self.home[i] = part
         for i in bits(mask):
-            self.computing[i].add(part)
+            self.computing[i] |= {part}
 
     def _change(self, move: Move) -> _Change | None:
         """What a move would do; None if it is illegal."""
