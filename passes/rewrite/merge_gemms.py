@@ -90,11 +90,13 @@ def _is_read_in_place(graph: Graph, siblings: Siblings, lane: int) -> bool:
 
 def _brought_together(graph: Graph, gemms: list[Node]) -> list[list[Node]]:
     """Sets of `gemms` that element-wise work of their own shape brings together."""
+    by_shape: dict[tuple[int, ...], list[Node]] = {}
+    for node in gemms:
+        by_shape.setdefault(node.output.shape, []).append(node)
     found = []
-    for shape in dict.fromkeys(n.output.shape for n in gemms):
-        lanes = [n for n in gemms if n.output.shape == shape]
+    for shape, lanes in by_shape.items():
         for numbers in meeting([n.output.users for n in lanes], shape):
-            together = [n for i, n in enumerate(lanes) if i in numbers]
+            together = [lanes[number] for number in sorted(numbers)]
             if len(together) > 1 and _only_element_wise(graph, together):
                 found.append(together)
     return found

@@ -168,20 +168,26 @@ def reads_in_place(reader: Node, outputs: Sequence[Value], *, viewed: bool = Fal
 
 def meeting(starts: Sequence[Sequence[Node]], shape: tuple[int, ...]) -> list[set[int]]:
     """Which of `starts` element-wise work of shape `shape` alone leads to one place: sets of their numbers."""
-    groups: list[tuple[set[int], set[Node]]] = []
+    group_of = [{number} for number in range(len(starts))]
+    reached_from: dict[Node, int] = {}
     for number, readers in enumerate(starts):
-        reached: set[Node] = set()
         stack = list(readers)
         while stack:
             node = stack.pop()
-            if node in reached or not is_elementwise(node.op) or node.output.tensor_type.shape != shape:
-                continue
-            reached.add(node)
-            stack.extend(node.output.users)
-        numbers = {number}
-        for other in [g for g in groups if g[1] & reached]:
-            groups.remove(other)
-            numbers |= other[0]
-            reached |= other[1]
-        groups.append((numbers, reached))
-    return [numbers for numbers, _ in groups]
+            if node in reached_from:  # and so is all that it leads to
+                _unite(group_of, number, reached_from[node])
+            elif is_elementwise(node.op) and node.output.tensor_type.shape == shape:
+                reached_from[node] = number
+                stack.extend(node.output.users)
+    groups = {id(group): group for group in group_of}
+    return sorted(groups.values(), key=max)
+
+
+def _unite(group_of: list[set[int]], a: int, b: int) -> None:
+    """Make the sets that two numbers are in one."""
+    small, large = sorted((group_of[a], group_of[b]), key=len)
+    if small is large:
+        return
+    large |= small
+    for number in small:
+        group_of[number] = large

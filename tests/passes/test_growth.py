@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.large_graphs import KINDS
 from tilestitch.compiler.frontend import import_model
+from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.fusion.closure import Closure
@@ -21,6 +22,7 @@ from tilestitch.passes.fusion.search.cover import Cover
 from tilestitch.passes.pipeline import run_pipeline
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.planner import make_plan
+from tilestitch.passes.rewrite.siblings import meeting
 
 NODES = 100
 MORE_NODES = {
@@ -108,6 +110,24 @@ def test_siblings_become_one_without_a_look_at_all_that_all_of_them_need() -> No
         return steps(lambda: [closure.merge([closure.of[2 * n], closure.of[2 * n + 1]]) for n in range(rungs)])
 
     assert merging(2 * NODES) <= MOST_GROWTH * merging(NODES)
+
+
+def test_what_several_gemms_lead_to_is_followed_once() -> None:
+    """A sum of many results, one after the other."""
+
+    def meetings(terms: int) -> int:
+        graph = Graph("sum")
+        shape = (3, 5)
+        results = [graph.add_input(f"x{n}", TensorType("float32", shape)) for n in range(terms)]
+        total = results[0]
+        for result in results[1:]:
+            total = graph.emit("add", total, result)
+        starts, found = [result.users for result in results], list[set[int]]()
+        count = steps(lambda: found.extend(meeting(starts, shape)))
+        assert found == [set(range(terms))]
+        return count
+
+    assert meetings(2 * NODES) <= MOST_GROWTH * meetings(NODES)
 
 
 @pytest.mark.parametrize("kind", ["fan_out", "fan_out_reductions", "gemms"])
