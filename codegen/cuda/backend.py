@@ -29,7 +29,7 @@ from .machine_code.asked import asked
 
 @dataclass(frozen=True)
 class CudaBackend:
-    """`options` say how the machine code is made."""
+    """The CUDA backend. `options` configure the build of machine code."""
 
     target: CudaTarget
     options: BuildOptions
@@ -67,15 +67,15 @@ class CudaBackend:
     def compile(
         self, launches: Sequence[CudaLaunch], digests: Sequence[str], *, keep_source: bool, progress: Progress
     ) -> Compiled:
-        """Raise TargetError, besides KernelError, if there is no compiler for the architectures."""
+        """Compile the kernels. Raises TargetError, besides KernelError, if no compiler supports the architectures."""
         kernels = compile_kernels(launches, self.target, self.options, progress, digests)
         keeps = keep_source or self.options.text_only
         sources = kernels.source_members() if keeps else {}
         return Compiled(kernels.symbols, kernels.members, sources, _resources(kernels.members))
 
     def describe(self, symbol: str, launch: CudaLaunch, compiled: Compiled) -> dict[str, Any]:
-        """Return `blocks_per_sm` is of the device that is planned for, whatever the architecture. `widest_access`: to
-        global memory, that the template asks for.
+        """Describe a launch. `blocks_per_sm` is for the planned device, whatever the architecture. `widest_access`: the
+        template's widest access to global memory.
         """
         device, needs = self.target.device, compiled.facts.get(symbol, {})
         return {
@@ -108,7 +108,7 @@ class CudaBackend:
         )
 
     def step(self, launches: Sequence[PlacedLaunch], edges: Sequence[Edge]) -> rt.DeviceStep:
-        """One CUDA graph, whose branches are the launches that do not depend on each other."""
+        """Return one CUDA graph, whose branches are independent launches."""
         return rt.DeviceStep(
             tuple(map(self._with_cases, launches)),
             tuple(rt.Edge(edge.before, edge.after, edge.kind) for edge in edges),
@@ -132,7 +132,7 @@ def _grid(launch: CudaLaunch) -> tuple[rt.Size, rt.Size, rt.Size]:
 
 
 def _resources(members: Mapping[str, bytes]) -> dict[str, dict[str, KernelResources]]:
-    """Return what kernels need, by symbol and architecture."""
+    """Return the resources of kernels, by symbol and architecture."""
     found: dict[str, dict[str, KernelResources]] = {}
     for name, data in members.items():
         if name.endswith(".cubin"):

@@ -1,8 +1,8 @@
-"""Where a tile waits for the tiles that it reads: after it has asked for what no other kernel stores.
+"""The point where a tile waits for the tiles that it reads: after prefetching what no other kernel stores.
 
-A kernel whose tiles wait can say itself where: by `begin`, before its first access to what others store. So the weights
-of a GEMM are on their way while the tile waits for its rows. Kernels that are launches of their own wait for nothing,
-and `begin` is nothing in them.
+A kernel whose tiles wait can place the wait itself: by `begin`, before its first access to what others store. So the
+weights of a GEMM are on their way while the tile waits for its rows. In kernels that are launches of their own, `begin`
+does nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilestitch.passes.plan.gemm.gemm import OperandLayout
 
 @dataclass
 class _Waiting:
-    """wait: emits the wait. changing: names of the values that others store meanwhile."""
+    """`wait`: emits the wait. `changing`: names of the values that others store meanwhile."""
 
     wait: Callable[[], None]
     changing: Collection[str]
@@ -34,7 +34,7 @@ _WAITING: ContextVar[_Waiting | None] = ContextVar("waiting", default=None)
 
 @contextmanager
 def waiting(wait: Callable[[], None], changing: Collection[str]) -> Iterator[None]:
-    """What is emitted inside calls `begin`, once."""
+    """Require that the code emitted within the context calls `begin` exactly once."""
     state = _Waiting(wait, changing)
     token = _WAITING.set(state)
     try:
@@ -47,8 +47,8 @@ def waiting(wait: Callable[[], None], changing: Collection[str]) -> Iterator[Non
 def emit_waiting(
     emission: Emission, buffers: list[Any], thread: Thread, wait: Callable[[], None] | None, changing: Collection[str]
 ) -> None:
-    """Emit a kernel once more, which waits first, or where it says. wait: emits that, with a barrier of the kernel's
-    threads after it; None for nothing to wait for.
+    """Emit a kernel as a part that waits first, or at its `begin`. `wait`: emits the wait and a barrier of the kernel's
+    threads; None if there is nothing to wait for.
     """
     if wait is not None and emission.begins:
         with waiting(wait, changing):
@@ -61,11 +61,11 @@ def emit_waiting(
 
 @dataclass(frozen=True)
 class Walk:
-    """What a kernel whose blocks walk over tiles emits for each of them.
+    """Code that a kernel whose blocks walk over tiles emits for each tile.
 
-    wait: `wait(place, lane, threads)` has so many threads, which then must meet, wait for the tile; None for nothing to
-    wait for. post: `post(place)`, by one thread when all have stored the tile; None if nothing waits for it. shows:
-    whether those that wait read it by copies of tensors. changing: names of the values that others store meanwhile.
+    `wait(place, lane, threads)`: has so many threads, which must synchronise afterwards, wait for the tile; None for no
+    wait. `post(place)`: by one thread when all have stored the tile; None if nothing waits for it. `shows`: whether
+    waiting tiles read it by tensor copies. `changing`: names of the values that others store meanwhile.
     """
 
     wait: Callable[[Sequence[Expr], Expr, int], None] | None
@@ -74,18 +74,18 @@ class Walk:
     changing: Collection[str]
 
     def is_early(self, operand: OperandLayout) -> bool:
-        """As the function of this name."""
+        """Return what the function `is_early` does, for a walk."""
         early = self.wait is not None and operand.memory is not None
         return early and operand.memory is not None and operand.memory.root.name not in self.changing
 
 
 ALONE = Walk(None, None, False, ())
-"""Of a kernel that is a launch of its own."""
+"""The walk of a kernel that is a launch of its own."""
 _WALK: ContextVar[Walk] = ContextVar("walk", default=ALONE)
 
 
 def emit_walking(emission: Emission, buffers: list[Any], thread: Thread, walk: Walk) -> None:
-    """Emit a kernel once more whose blocks walk over tiles."""
+    """Emit a kernel, whose blocks walk over tiles, as a part."""
     token = _WALK.set(walk)
     try:
         emission.body(buffers, thread)
@@ -94,17 +94,17 @@ def emit_walking(emission: Emission, buffers: list[Any], thread: Thread, walk: W
 
 
 def walk() -> Walk:
-    """Of the kernel that is being emitted."""
+    """Return the walk of the kernel being emitted."""
     return _WALK.get()
 
 
 def show() -> None:
-    """What the thread has written, or has seen of others, is there for copies of tensors."""
+    """Make the thread's writes, and those of others that it has observed, visible to tensor copies."""
     T.evaluate(T.call_extern("void", "ts_ticket_show"))
 
 
 def begin() -> None:
-    """What others store is there from here on. All threads of the kernel come here, and they do once."""
+    """Wait here for what others store. All threads of the kernel come here exactly once."""
     state = _WAITING.get()
     if state is not None:
         assert not state.begun, "a tile would wait twice"
@@ -113,8 +113,8 @@ def begin() -> None:
 
 
 def is_early(operand: OperandLayout) -> bool:
-    """Return whether pieces of an operand may, and should, be asked for before `begin`: nothing stores to the memory
-    that it lies in meanwhile. Never where there is nothing to wait for.
+    """Return whether pieces of an operand may, and should, be prefetched before `begin`: nothing stores to its memory
+    meanwhile. False if there is nothing to wait for.
     """
     state = _WAITING.get()
     if state is None or state.begun or operand.memory is None:

@@ -1,8 +1,8 @@
-"""Stages in one launch of which each block computes a slab: one stage after the other, with barriers of the block.
+"""Stages in one launch, each block of which computes a slab: one stage after the other, with block barriers.
 
-A part is emitted as the kernel that it would be for one slab alone; what were its blocks are turns of the block. What
-only the parts read lies in shared memory, where the plan has a place for it, and else in global memory, which the same
-block reads again: no block waits for another.
+A part is emitted as the kernel for a single slab; its blocks become iterations of the block. Values internal to the
+parts are in shared memory, where the plan gives them a place, and otherwise in global memory, which the same block
+reads again: blocks never wait for each other.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class _Blocks:
         with T.serial(0, turns) as turn:
             emit_part(launch, memory, turn, lane, self.threads)
             if declared_bytes() > before:
-                # The next turn writes the shared memory that slower threads may still read.
+                # The next iteration writes the shared memory that slower threads may still read.
                 barrier()
 
 

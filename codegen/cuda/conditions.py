@@ -9,7 +9,7 @@ from tilestitch.compiler.ir.sizes import surely
 
 
 def both(*conditions: Expr | None) -> Expr | None:
-    """Return all of the conditions; None stands for true."""
+    """Return the conjunction of the conditions; None stands for true."""
     result: Expr | None = None
     for condition in conditions:
         if condition is not None:

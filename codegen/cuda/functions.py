@@ -17,7 +17,7 @@ from tilestitch.compiler.ir.types import dtype_kind, is_float
 
 
 def call(name: str, *operands: Expr) -> Expr:
-    """`name` of C's math library: with an `f` after it for float32."""
+    """Return a call of `name` of C's math library, with the suffix `f` for float32."""
     dtype = dtype_of(operands[0])
     return T.call_pure_extern(dtype, name + ("f" if dtype == "float32" else ""), *operands)
 
@@ -27,7 +27,7 @@ def _function(name: str) -> Rule:
 
 
 def _exactly(name: str) -> Rule:
-    """Return a function that jumps where its operand changes a little: of the operand as it is stored."""
+    """Return the rule of a discontinuous function: it applies to the operand as it is stored."""
     return lambda op: call(name, *(op.bind(round_half(x, op.dtype)) for x in op.operands))
 
 
@@ -52,7 +52,7 @@ def _mul(op: Operation) -> Expr:
 
 
 def product(a: Expr, b: Expr) -> Expr:
-    """Of two floats, rounded before it is added to."""
+    """Return the product of two floats, rounded before anything is added."""
     return T.call_pure_extern(dtype_of(a), "__dmul_rn" if dtype_of(a) == "float64" else "__fmul_rn", a, b)
 
 

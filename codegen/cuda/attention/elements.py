@@ -1,4 +1,4 @@
-"""What becomes of a thread's scores and sums, one at a time: the same on the tensor cores and the ordinary units."""
+"""Element-wise processing of a thread's scores and sums: the same on tensor cores and ordinary units."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilestitch.compiler.ir.sizes import surely
 
 @dataclass(frozen=True)
 class Elements:
-    """Of one batch element, in a block's code. dtype: of scores and sums."""
+    """The scores of one batch element in a block's code. `dtype`: of scores and sums."""
 
     what: Attended
     walk: Walk
@@ -38,7 +38,7 @@ class Elements:
         return not surely(lambda: self.what.keys >= self.walk.steps * self.walk.bn)
 
     def score(self, scores: Any, place: Expr, row: Expr, key: Expr) -> None:
-        """The score of a row and a key from their dot product, in its place; -inf after the last key."""
+        """Replace the dot product of a row and a key by its score; -inf after the last key."""
         row, at = self._row(row), named(key)
         key = self._key(at)
         with self.around.evaluator.scope():
@@ -50,21 +50,21 @@ class Elements:
             T.buffer_store(scores, score, [place])
 
     def weight(self, weight: Expr, row: Expr, key: Expr) -> Expr:
-        """Return what multiplies the value of a key, from an exponential."""
+        """Return the factor of a key's value, from an exponential."""
         row, key = self._row(row), self._key(key)
         return self.what.between.weight(self.around.evaluator, self.batch, row, key, weight)
 
     def _row(self, row: Expr) -> Expr:
-        """Return the last one for rows after it."""
+        """Return the row, clamped to the last one."""
         return named(below_or_last(row, self.what.rows, self.walk.tiles * self.walk.bm))
 
     def _key(self, key: Expr) -> Expr:
         return named(below_or_last(key, self.what.keys, self.walk.steps * self.walk.bn))
 
     def finish(self, sink: Sink, row: Expr, is_first: Expr, largest: Expr, total: Expr) -> Callable[[Expr], Expr]:
-        """Hand over the statistics of a row; returns what makes results of its sums.
+        """Pass the statistics of a row to the sink; returns the function from its sums to results.
 
-        is_first: whether the thread is the first of those that have the row.
+        `is_first`: whether the thread is the first of those that share the row.
         """
         exists = below(row, self.what.rows, self.walk.tiles * self.walk.bm)
         with when(both(is_first, exists)):

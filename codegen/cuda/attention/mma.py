@@ -1,10 +1,10 @@
 """Attention on the tensor cores (sm_80 and up): float16, bfloat16, and float32 as TF32 where that was asked for.
 
 A warp has sixteen or thirty-two query rows. Queries stay in registers as fragments, in shared memory if they are wide.
-Keys and values come through two stages of shared memory, asynchronously where 16 bytes of them lie together. Sums of
-an instruction lie in registers as its left operand wants them, so weights never leave them: two neighbouring fragments
+Keys and values pass through two stages of shared memory, asynchronously where 16 bytes of them are contiguous. The sums
+of an instruction have the register layout of its left operand, so weights stay in registers: two neighbouring fragments
 of scores, packed to half floats, are sixteen steps of the second GEMM. A fragment of TF32 is eight steps if keys 2 t
-and 2 t + 1 are taken for steps t and t + 4, of the values too. Sums and statistics are float32.
+and 2 t + 1, and their values, are steps t and t + 4. Sums and statistics are float32.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from tilestitch.passes.plan.attention.tiles import COLUMNS, STAGES, STEP, WARP, 
 
 AMPERE = 80
 MOST_IN_REGISTERS = 32
-"""Registers for the queries of one fragment of rows; where they take more, they stay in shared memory."""
+"""Most registers for the queries of one fragment of rows; wider queries stay in shared memory."""
 
 PACK = {"float16": "ts_pack_f16", "bfloat16": "ts_pack_bf16"}
 
 
 def emit_mma(what: Attended, tile: AttentionMmaTile, walk: Walk) -> tuple[CudaLaunch, ...]:
-    """Return the launches for a tile and walk that are given."""
+    """Return the launches for a given tile and walk."""
 
     def body(around: Surroundings, thread: Thread, block: Expr, sink: Sink) -> None:
         _Block(what, tile, walk, around, thread.thread[0], sink).run(block)
@@ -52,7 +52,7 @@ def emit_mma(what: Attended, tile: AttentionMmaTile, walk: Walk) -> tuple[CudaLa
 
 
 class _Block:
-    """One block's code: the pieces share its indices and buffers."""
+    """Emitter of one block's code: its methods share indices and buffers."""
 
     def __init__(
         self, what: Attended, tile: AttentionMmaTile, walk: Walk, around: Surroundings, thread: Expr, sink: Sink
@@ -134,7 +134,7 @@ class _Block:
             T.evaluate(T.call_extern("void", "ts_cp_async_wait", 0))
 
     def _stage(self, step: Expr) -> Expr:
-        """Return where the stage of a step begins in shared memory: keys, then values."""
+        """Return the start of a step's stage in shared memory: keys, then values."""
         query, key, value = self.pieces
         return query.elements + step % STAGES * (key.elements + value.elements)
 
@@ -147,7 +147,7 @@ class _Block:
     def _fetch(
         self, side: int, piece: Piece[Operand], start: Expr, first_row: Expr, first_k: Expr, rows: int, depth: int
     ) -> None:  # fmt: skip
-        """A piece from memory on its way to shared memory, zeros after the operand's `rows` and `depth`."""
+        """Bring a piece from memory to shared memory, with zeros beyond the operand's `rows` and `depth`."""
         width = piece.chunk if piece.copied else 1
         units = piece.line // width
         count = piece.lines * units
@@ -165,7 +165,7 @@ class _Block:
                 self._fetch_unit(piece, place, named(first_row + row), named(first_k + k), exists)
 
     def _reached(self, side: int, which: str) -> int:
-        """Return the most rows or steps that a walk names of an operand."""
+        """Return the number of rows or steps of an operand that a walk reaches."""
         tile, walk = self.tile, self.walk
         keys = walk.steps * walk.bn
         table = {0: (walk.tiles * tile.bm, tile.width), 1: (keys, tile.width), 2: (tile.columns, keys)}
@@ -199,10 +199,10 @@ class _Block:
     def _load(
         self, piece: Piece[Operand], start: Expr, target: Any, at: Expr, row: Expr, k: Expr, *, left: bool = False
     ) -> None:  # fmt: skip
-        """Four registers: one fragment of the left operand, or two of the right one, from (row, k) on.
+        """Load four registers: one fragment of the left operand, or two of the right one, from (row, k) on.
 
         They are matrices 0 to 3 of eight lines: left (0, 0), (8, 0), (0, half), (8, half) as (rows, k) beyond the
-        first, right (0, 0), (0, half), (8, 0), (8, half). Lanes 8 i to 8 i + 7 name the lines of matrix i.
+        first, right (0, 0), (0, half), (8, 0), (8, half). Lanes 8 i to 8 i + 7 address the lines of matrix i.
         """
         low, high, within = self.lane // 8 % 2, self.lane // 16, self.lane % 8
         down, on = (low, high) if left else (high, low)
@@ -220,12 +220,12 @@ class _Block:
         self._round(target, at)
 
     def _load_word(self, piece: Piece[Operand], start: Expr, target: Any, at: Expr, row: Expr, k: Expr) -> None:
-        """An element of 32 bits, `lane // 4` rows further on."""
+        """Load a 32-bit element, `lane // 4` rows further on."""
         place = start + piece.at(row + self.lane // 4, k)
         T.buffer_store(target, T.reinterpret("uint32", self.shared[place]), [at])
 
     def _round(self, target: Any, at: Expr) -> None:
-        """Four registers to what the instruction reads."""
+        """Round four registers as the instruction requires."""
         if self.instruction.rounding:
             T.evaluate(T.call_extern("void", self.instruction.rounding, T.address_of(target[at])))
 
@@ -264,7 +264,7 @@ class _Block:
                     self._mma(self.sums, at + 4, weights, f * 4, values, 2)
 
     def _weights_of_step(self, weights: Any, f: Expr, kk: Expr) -> None:
-        """The left operand of a step of the second GEMM, from exponentials."""
+        """Convert exponentials to the left operand of a step of the second GEMM."""
         first = f * self.scores_each
         with unrolled(4) as i:
             if self.instruction.itemsize == 2:
@@ -276,7 +276,7 @@ class _Block:
         self._round(weights, f * 4)
 
     def _load_values(self, start: Expr, values: Any, row: Expr, k: Expr) -> None:
-        """The right operand of a step of the second GEMM, its keys in the order that the weights have."""
+        """Load the right operand of a step of the second GEMM, with keys in the order of the weights."""
         if self.instruction.itemsize == 2:
             self._load(self.pieces[2], start, values, 0, row, k)
             return
@@ -287,15 +287,15 @@ class _Block:
     # -- softmax -----------------------------------------------------------------------------------------------------
 
     def _local_row(self, half: Expr) -> Expr:
-        """Return the row that a thread has of a half fragment, within the tile."""
+        """Return a thread's row of a half fragment, within the tile."""
         return self.warp * self.tile.warp_rows + self.fragment_row + half * 8
 
     def _row(self, half: Expr) -> Expr:
-        """Return the same among all rows."""
+        """Return a thread's row of a half fragment, among all rows."""
         return self.first_row + self._local_row(half)
 
     def _score(self, step: Expr) -> None:
-        """Scores from dot products of queries and keys; -inf after the last key."""
+        """Turn dot products of queries and keys into scores; -inf after the last key."""
         if not self.elements.masked:
             return
         with unrolled(self.tile.fragments) as f, unrolled(self.tile.bn // COLUMNS) as i, unrolled(4) as e:
@@ -304,7 +304,7 @@ class _Block:
             self.elements.score(self.scores, place, self._row(f * 2 + e // 2), key)
 
     def _weigh(self, step: Expr) -> None:
-        """What multiplies the values, from exponentials, where that depends on more than the score."""
+        """Turn exponentials into the factors of the values, where these depend on more than the score."""
         if not self.what.between.is_weighed:
             return
         with unrolled(self.tile.fragments) as f, unrolled(self.tile.bn // COLUMNS) as i, unrolled(4) as e:
@@ -316,7 +316,7 @@ class _Block:
                 T.buffer_store(self.scores, weight, [place])
 
     def _rescale(self) -> None:
-        """Exponentials of this step, and what was summed before as if its largest score had been known then."""
+        """Compute the exponentials of this step, and rescale earlier sums to the new largest score."""
         tile = self.tile
         newest, scale = registers(1, "float32"), registers(1, "float32")
         with unrolled(2 * tile.fragments) as r:
@@ -343,7 +343,7 @@ class _Block:
     # -- results -----------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """Divide, and give results to the sink through shared memory, neighbouring columns by neighbouring threads."""
+        """Divide, and pass results to the sink through shared memory, neighbouring columns by neighbouring threads."""
         tile, stride = self.tile, self.tile.result_stride
         barrier()
         with unrolled(2 * tile.fragments) as r:
@@ -362,7 +362,7 @@ class _Block:
 
 
 def _over_quad(values: Any, at: Expr, join: Any) -> None:
-    """Join a register over the four lanes that share a row."""
+    """Combine a register over the four lanes that share a row."""
     for distance in (1, 2):
         other = T.tvm_warp_shuffle_xor(T.uint32(0xFFFFFFFF), values[at], distance, WARP, WARP)
         T.buffer_store(values, join(values[at], other), [at])

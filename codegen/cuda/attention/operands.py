@@ -18,10 +18,10 @@ from tilestitch.passes.plan.parts import Softmax
 
 @dataclass(frozen=True)
 class Attended:
-    """`batch` times `rows` queries, each with `keys` keys: what a kernel must know of an attention group.
+    """`batch` times `rows` queries, each with `keys` keys: the parameters of an attention group's kernel.
 
-    between: the work between the GEMMs. query: rows are queries, k the width; key: rows are keys, k the width;
-    value: rows are the columns of the result, k the keys. band: which keys a query can see.
+    `between`: the work between the GEMMs. `query`: rows are queries, k the width; `key`: rows are keys, k the width;
+    `value`: rows are the columns of the result, k the keys. `band`: which keys a query can attend to.
     """
 
     group: Anchored
@@ -76,11 +76,11 @@ class Attended:
 
     @cached_property
     def lanes(self) -> int:
-        """Neighbouring results that a thread can store at a time."""
+        """Number of neighbouring results that a thread can store at a time."""
         return result_lanes(self.group, self.shape)
 
     def finish(self, around: Surroundings, batch: Expr, row: Expr, column: Expr, totals: Sequence[Expr]) -> None:
-        """Store what follows from neighbouring results, one or up to `lanes`."""
+        """Apply the epilogue to neighbouring results, up to `lanes`, and store them."""
         results = [as_dtype(total, compute_dtype(self.group.result.dtype)) for total in totals]
         if len(results) == 1:
             around.finish(self.place(batch, row, column), *results)

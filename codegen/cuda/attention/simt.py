@@ -1,7 +1,7 @@
 """Attention on the ordinary arithmetic units: any floats, any layout; fp32 is fp32.
 
 Sixteen neighbouring threads share some query rows: each has every sixteenth key of a tile, then a part of the result's
-columns. Queries, keys, values and weights lie in shared memory; weights pass through it from the threads that have the
+columns. Queries, keys, values and weights are in shared memory; weights pass through it from the threads with the
 scores to those that need whole rows of weights.
 """
 
@@ -34,7 +34,7 @@ WARP = 32
 
 
 def emit_simt(what: Attended, tile: AttentionSimtTile, walk: Walk) -> tuple[CudaLaunch, ...]:
-    """Return the launches for a tile and walk that are given."""
+    """Return the launches for a given tile and walk."""
 
     def body(around: Surroundings, thread: Thread, block: Expr, sink: Sink) -> None:
         _Block(what, tile, walk, around, thread.thread[0], sink).run(block)
@@ -43,7 +43,7 @@ def emit_simt(what: Attended, tile: AttentionSimtTile, walk: Walk) -> tuple[Cuda
 
 
 class _Block:
-    """One block's code: the pieces share its indices and buffers."""
+    """Emitter of one block's code: its methods share indices and buffers."""
 
     def __init__(
         self, what: Attended, tile: AttentionSimtTile, walk: Walk, around: Surroundings, thread: Expr, sink: Sink
@@ -99,7 +99,7 @@ class _Block:
     def _bring(
         self, operand: Operand, start: int, line: int, extents: tuple[int, int], first: Expr, rows: int, reached: int
     ) -> None:  # fmt: skip
-        """Rows of queries or keys into shared memory, zeros after the last one and after their width."""
+        """Bring rows of queries or keys to shared memory, with zeros after the last one and beyond their width."""
         count, width = extents
         padded = -(-width // QUAD) * QUAD
         vector = operand.dtype == "float32" == self.dtype and operand.contiguous == "k" and operand.vector() == QUAD
@@ -125,14 +125,14 @@ class _Block:
                 T.buffer_store(waiting, value, [0])
             else:
                 buffer, position = operand.cell(self.around, self.batch, row, k)
-                # As a multiple of the width: so TVM sees that the address is aligned, and emits one access.
+                # As a multiple of the width, so that TVM recognises the alignment and emits one access.
                 aligned = named(position // width) * width
                 T.buffer_store(waiting, buffer[T.ramp(aligned, 1, width)], [T.ramp(0, 1, width)])
         with unrolled(width) as lane:
             T.buffer_store(self.shared, waiting[lane], [at + lane])
 
     def _bring_values(self, start: int, first: Expr, reached: int) -> None:
-        """A tile of values as [key, column], zeros after the last key and column."""
+        """Bring a tile of values as [key, column], with zeros after the last key and column."""
         what, line, bn = self.what, self.tile.value_line, self.tile.bn
         operand = what.value
         rounds = -(-bn * line // self.tile.threads)
@@ -148,7 +148,7 @@ class _Block:
     # -- GEMMs ----------------------------------------------------------------------------------------------------
 
     def _load(self, target: Any, at: Expr, place: Expr, width: int) -> None:
-        """Neighbours in shared memory into registers."""
+        """Load neighbours in shared memory to registers."""
         if width > 1 and storage_bits(self.dtype) == 32:
             T.buffer_store(target, self.shared[T.ramp(place, 1, width)], [T.ramp(at, 1, width)])
             return
@@ -190,7 +190,7 @@ class _Block:
         return self.first_row + self.first + r
 
     def _score(self, step: Expr) -> None:
-        """Scores from dot products of queries and keys; -inf after the last key."""
+        """Turn dot products of queries and keys into scores; -inf after the last key."""
         if not self.elements.masked:
             return
         with unrolled(self.tile.rows) as r, unrolled(self.keys_each) as j:
@@ -198,9 +198,9 @@ class _Block:
             self.elements.score(self.scores, r * self.keys_each + j, self._row(r), key)
 
     def _rescale(self, step: Expr) -> None:
-        """Exponentials of this step, and what was summed before as if its largest score had been known then.
+        """Compute the exponentials of this step, and rescale earlier sums to the new largest score.
 
-        What multiplies the values goes to shared memory.
+        The factors of the values go to shared memory.
         """
         what, tile, count = self.what, self.tile, self.keys_each
         scale, newest = registers(1, self.dtype), registers(1, self.dtype)
@@ -252,7 +252,7 @@ class _Block:
 
 
 def _over_row(values: Any, at: Expr, join: Any) -> None:
-    """Join a register over the threads that share rows."""
+    """Combine a register over the threads that share rows."""
     for distance in (1, 2, 4, 8):
         other = T.tvm_warp_shuffle_xor(T.uint32(0xFFFFFFFF), values[at], distance, WARP, WARP)
         T.buffer_store(values, join(values[at], other), [at])

@@ -1,12 +1,12 @@
-"""How blocks of attention share the work, what both kernels have in common, and the launch that joins parts.
+"""Partitioning of attention into blocks, code that both kernels share, and the launch that combines parts.
 
 `result[b, r, :] = sum over keys n of weight(b, r, n) * value(b, n, :)`, weights being the softmax of scores. A block
 takes a tile of query rows and walks over the keys a tile at a time; scores live in registers and shared memory only.
-Rows carry the largest score so far and the sum of exponentials; what was summed before a larger score came is scaled
-down (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao, "FlashAttention-2", 2023).
+Rows carry the largest score so far and the sum of exponentials; sums are scaled down when a larger score occurs
+(Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao, "FlashAttention-2", 2023).
 
-Few rows and many keys (decoding) are cut along the keys: each part leaves its sums, its largest scores and its sums of
-exponentials in temporary memory, and a second launch joins them.
+Few rows and many keys (decoding) are split along the keys: each part stores its sums, its largest scores and its sums
+of exponentials in temporary memory, and a second launch combines them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tilestitch.passes.plan.attention.operands import lanes_of_sums
 
 @dataclass(frozen=True)
 class Walk:
-    """How blocks share the work: `tiles` tiles of `bm` rows, the keys in `steps` tiles of `bn`, in `parts` parts."""
+    """Partition of the work: `tiles` tiles of `bm` rows, the keys in `steps` tiles of `bn`, in `parts` parts."""
 
     bm: int
     bn: int
@@ -54,12 +54,14 @@ class Walk:
         return self.batch * self.tiles * self.parts
 
     def locate(self, block: Expr) -> tuple[Expr, Expr, Expr]:
-        """Part, batch and tile of a block. Tiles with most work come first where queries see few keys after them."""
+        """Return part, batch and tile of a block. Tiles with most work come first where queries attend to few later
+        keys.
+        """
         part, batch, tile = unravel(block, (self.parts, self.batch, self.tiles))
         return named(part), named(batch), named(0 if surely(lambda: self.tiles <= 1) else self.tiles - 1 - tile)
 
     def steps_of(self, attended: Attended, part: Expr, first_row: Expr) -> tuple[Expr, Expr]:
-        """Return the first step of a block, and the one after its last."""
+        """Return the first step of a block and the end of its steps."""
         begin: Expr = part * self.each if self.parts > 1 else 0
         end: Expr = T.min(begin + self.each, self.steps) if self.parts > 1 else self.steps
         band = attended.band
@@ -78,7 +80,7 @@ def _index(value: Expr) -> Expr:
 
 
 def walk(attended: Attended, bm: int, bn: int, parts: int) -> Walk:
-    """Return the tiles of bm rows by bn keys, the keys in at most so many parts."""
+    """Return the walk over tiles of bm rows by bn keys, the keys in at most `parts` parts."""
     tiles, steps = -(-attended.rows // bm), -(-attended.keys // bn)
     each = -(-steps // parts)
     return Walk(bm, bn, tiles, steps, 1 if parts == 1 else -(-steps // each), attended.batch)
@@ -88,13 +90,13 @@ BlockBody = Callable[[Surroundings, Thread, Expr, "Sink"], None]
 
 
 class Sink:
-    """Where a block's sums go: to the epilogue, or to the memory that the joining launch reads."""
+    """Destination of a block's sums: the epilogue, or the memory that the combining launch reads."""
 
     def __init__(self, attended: Attended, parts: int, part: Expr) -> None:
         self.attended, self.parts, self.part = attended, parts, part
 
     def keep_statistics(self, around: Surroundings, batch: Expr, row: Expr, largest: Expr, total: Expr) -> None:
-        """The largest score and the sum of exponentials of a row; nothing to do where there are no parts."""
+        """Store the largest score and the sum of exponentials of a row; nothing to do without parts."""
         if self.parts == 1:
             return
         a = self.attended
@@ -103,7 +105,9 @@ class Sink:
         T.buffer_store(around.extra, total, [place + self.parts * a.batch * a.rows])
 
     def keep(self, around: Surroundings, batch: Expr, row: Expr, column: Expr, totals: Sequence[Expr]) -> None:
-        """Neighbouring sums of weighted values, `lanes` at most: divided by the row's sum, or, with parts, not yet."""
+        """Store up to `lanes` neighbouring sums of weighted values: divided by the row's sum, unless there are
+        parts.
+        """
         a = self.attended
         if self.parts == 1:
             a.finish(around, batch, row, column, totals)
@@ -116,14 +120,16 @@ class Sink:
 
     @cached_property
     def lanes(self) -> int:
-        """Neighbouring results that a thread keeps at a time: 16 bytes where they lie so."""
+        """Number of neighbouring results that a thread stores at a time: 16 bytes where they are contiguous."""
         return self.attended.lanes if self.parts == 1 else lanes_of_sums(self.attended.shape)
 
 
 def launches(
     attended: Attended, kind: str, walk: Walk, threads: int, body: BlockBody, shared_bytes: int
 ) -> tuple[CudaLaunch, ...]:
-    """Return the launch of `body(around, thread, block, sink)`, and of the joining kernel where keys are in parts."""
+    """Return the launch of `body(around, thread, block, sink)`, and of the combining kernel if the keys are in
+    parts.
+    """
     group = attended.group
 
     def emit(around: Surroundings, thread: Thread) -> None:
@@ -145,9 +151,9 @@ THREADS_OF_JOIN = 128
 
 
 def _join(attended: Attended, sums: Parameter, parts: int) -> CudaLaunch:
-    """Add the parts of every result in a fixed order, each scaled to the largest score of all.
+    """Return the launch that adds the parts of every result in a fixed order, each scaled to the overall largest score.
 
-    A thread has as many neighbouring results as both the sums and the results have together in 16 bytes.
+    A thread has as many neighbouring results as are contiguous in 16 bytes of both the sums and the results.
     """
     a = attended
     lanes = min(a.lanes, lanes_of_sums(a.shape))
@@ -197,7 +203,7 @@ def infinity(dtype: str) -> Expr:
 
 
 def below_or_last(index: Expr, end: int, reached: int) -> Expr:
-    """`index`, or the last one below `end` in its place; indices stay below `reached`."""
+    """Return `index` clamped below `end`; indices stay below `reached`."""
     return index if surely(lambda: reached <= end) else T.min(index, end - 1)
 
 
@@ -205,7 +211,7 @@ def store_results(
     around: Surroundings, sink: Sink, walk: Walk, batch: Expr, first_row: Expr, thread: Expr, threads: int,
     results: Any, stride: int,
 ) -> None:  # fmt: skip
-    """Give a tile's results, which lie in shared memory, to the sink, neighbouring columns by neighbouring threads."""
+    """Pass a tile's results from shared memory to the sink, neighbouring columns by neighbouring threads."""
     what, lanes = sink.attended, sink.lanes
     while lanes > 1 and walk.bm * what.columns < lanes * threads:
         lanes //= 2
@@ -227,25 +233,26 @@ def store_results(
 
 
 def finite(largest: Expr) -> Expr:
-    """Return the largest score of a row, 0 while all are -inf: so that exponentials are 0 and not NaN."""
+    """Return the largest score of a row, or 0 while all are -inf, so that exponentials are 0 rather than NaN."""
     dtype = str(largest.ty.dtype)
     return tirx.Select(tirx.EQ(largest, -infinity(dtype)), zero(dtype), largest)
 
 
 LOG2_E = 1.4426950408889634
 LARGE = 1024.0
-"""Beyond this, the product of a score and log2(e) is rounded by so much that weights would not be near those of the
-difference of two scores."""
+"""Beyond this, the product of a score and log2(e) is rounded so much that weights differ noticeably from those of the
+difference of two scores.
+"""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What the scores of a row are compared with: `largest`, or 0 while all are -inf.
+    """The reference of a row's scores: `largest`, or 0 while all are -inf.
 
     A score's weight is 2 ** (score * log2(e) - offset), a multiply-add and one instruction more. The offset is rounded,
-    but for all weights of the row alike, so that it cancels when they are divided by their sum. Beside scores like
-    masks of -1e9 that would be too much for a float: `shift` is true there, the offset 0, and the largest score is to
-    be subtracted from the others first (`shifted`).
+    but equally for all weights of the row, so that the error cancels in the division by their sum. With scores like
+    masks of -1e9 that error would be too large: there `shift` is true, the offset 0, and the largest score is
+    subtracted from the others first (`shifted`).
     """
 
     largest: Expr
@@ -261,12 +268,12 @@ class Reference:
         return Reference(base, T.bind(offset), shift)
 
     def scale(self, before: Expr) -> Expr:
-        """Return what the weights of an earlier largest score are multiplied by; it was -inf if there were none."""
+        """Return the factor for weights relative to an earlier largest score, which was -inf if there were none."""
         apart = times_log2_e(before) - self.offset
         return power_of_2(tirx.Select(self.shift, times_log2_e(before - self.largest), apart))
 
     def shifted(self, score: Expr) -> Expr:
-        """Return what a score is replaced by where `shift` says so, before its weight is asked for."""
+        """Return the replacement of a score where `shift` is true, to compute its weight from."""
         return score - self.largest
 
     def weight(self, score: Expr) -> Expr:
@@ -274,24 +281,26 @@ class Reference:
 
 
 def times_log2_e(score: Expr) -> Expr:
-    """Rounded as an offset is: the compiler does not make a multiply-add of it."""
+    """Return the product with log2(e), rounded as an offset is: the compiler must not contract it to a multiply-add."""
     dtype = str(score.ty.dtype)
     function = "__fmul_rn" if dtype == "float32" else "__dmul_rn"
     return T.call_pure_extern(dtype, function, score, immediate(LOG2_E, dtype))
 
 
 def power_of_2(exponent: Expr) -> Expr:
-    """Of a float32 by one instruction, as accurate as the library's; what is below the least normal number is 0."""
+    """Return a power of two; for a float32 by one instruction, as accurate as the library's, with results below the
+    least normal number flushed to 0.
+    """
     if str(exponent.ty.dtype) == "float32":
         return T.call_pure_extern("float32", "ts_exp2", exponent)
     return call("exp2", exponent)
 
 
 def inverse(weights: Expr) -> Expr:
-    """Of a row's sum of exponentials."""
+    """Return the inverse of a row's sum of exponentials."""
     return T.bind(immediate(1.0, str(weights.ty.dtype)) / weights)
 
 
 def divided(total: Expr, weights: Expr, inverse: Expr, flaw: Expr) -> Expr:
-    """Return a result from its sums; rows that have no positive sum of exponentials are flawed."""
+    """Return a result from its sums; rows without a positive sum of exponentials get `flaw`."""
     return tirx.Select(weights > zero(str(weights.ty.dtype)), total * inverse, flaw)

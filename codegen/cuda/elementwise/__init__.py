@@ -1,1 +1,1 @@
-"""Element-wise work, data movement and transposes on CUDA."""
+"""Element-wise kernels, data movement and transposes on CUDA."""

@@ -1,8 +1,8 @@
 """The template of element-wise groups, data movement and views: every output element is computed where it is stored.
 
-The outputs have one number of elements, over which the threads iterate in the shape of the first output. Neighbouring
-dimensions in which all operands lie alike are merged. Each thread computes a few vectors, which lie a block's width
-apart, so that neighbouring threads read neighbouring memory and several loads are in flight.
+The outputs have one number of elements, over which the threads iterate in the shape of the first output. Adjacent
+dimensions that all operands traverse alike are merged. Each thread computes a few vectors, a block's width apart, so
+that neighbouring threads access neighbouring memory and several loads are in flight.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tilestitch.passes.plan.schedules import ElementwiseSchedule, OpenElementwis
 
 @dataclass(frozen=True)
 class Work:
-    """Iteration over `extents` (merged dimensions) as a schedule says."""
+    """Iteration over `extents` (merged dimensions) by a schedule."""
 
     extents: tuple[int, ...]
     schedule: ElementwiseSchedule
@@ -57,12 +57,12 @@ class Work:
 
     @property
     def vector_extents(self) -> tuple[int, ...]:
-        """What vectors are numbered over."""
+        """The iteration space of vectors."""
         return (*self.extents[:-1], self.extents[-1] // self.lanes)
 
     @property
     def count(self) -> int:
-        """All vectors."""
+        """The number of vectors."""
         return prod(self.vector_extents)
 
     @property
@@ -107,7 +107,7 @@ class _Emitter:
         points = []
         for vector in range(work.vectors):
             place = first + vector * work.threads
-            # Threads past the end compute the last vector, too, and do not store it.
+            # Threads past the end recompute the last vector without storing it.
             points.append((place, place if exact else T.min(place, last)))
         stores = [self._vector(T.bind(at) if not isinstance(at, int) else at) for _, at in points]
         for (place, _), store in zip(points, stores, strict=True):
@@ -118,7 +118,9 @@ class _Emitter:
                 store()
 
     def _vector(self, number: Expr) -> Callable[[], None]:
-        """Compute vector `number`; what stores it is returned, so that the loads of all vectors come first."""
+        """Compute vector `number` and return the function that stores it, so that the loads of all vectors come
+        first.
+        """
         self.evaluator.assume(number, 0, self.work.count)
         index = self._index(number)
         if self.work.cuts:
@@ -126,7 +128,7 @@ class _Emitter:
         return self._computed(index)
 
     def _index(self, number: Expr) -> list[Expr]:
-        """Return where vector `number` begins."""
+        """Return the index where vector `number` begins."""
         index: list[Expr] = []
         for i, extent in zip(unravel(number, self.work.vector_extents), self.work.vector_extents, strict=True):
             entry = i if isinstance(i, int) else T.bind(i)
@@ -137,7 +139,7 @@ class _Emitter:
         return index
 
     def _branches(self, index: list[Expr], low: int, high: int, cuts: tuple[int, ...]) -> None:
-        """One branch for each run between cuts; inside it is known what is read."""
+        """Emit one branch for each run between cuts, in which it is known what is read."""
         if not cuts:
             axis = self.work.cut_axis
             step = self.work.lanes if axis == len(index) - 1 else 1

@@ -1,9 +1,10 @@
-"""The template of transposes: element-wise groups that read some operand along another dimension than they store.
+"""The template of transposes: element-wise groups that read some operand contiguously along another dimension than they
+store.
 
-A block takes a square tile of two dimensions: the one that outputs run along, and the one that the operand runs along.
-Threads fetch the operand's tile along its own memory into shared memory, and read it there across while they compute
-along the outputs: memory is accessed in whole lines on both sides. Lines of the tile are one element longer than the
-tile is wide, so that neither way meets bank conflicts.
+A block takes a square tile of two dimensions: the contiguous one of the outputs, and that of the operand. Threads bring
+the operand's tile along its own memory to shared memory, and read it there transposed while they compute along the
+outputs: both sides access memory in whole lines. Lines of the tile are padded by one element to avoid bank conflicts
+both ways.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from tilestitch.passes.plan.schedules import TransposeSchedule
 
 @dataclass(frozen=True)
 class Turn:
-    """Iteration over `extents`: outputs run along the last dimension, the operands `turned` along `axis`."""
+    """Iteration over `extents`: outputs are contiguous along the last dimension, the operands `turned` along `axis`."""
 
     extents: tuple[int, ...]
     schedule: TransposeSchedule
@@ -61,7 +62,7 @@ class Turn:
 
     @property
     def outer(self) -> tuple[int, ...]:
-        """The dimensions that tiles do not extend over."""
+        """The dimensions not covered by tiles."""
         return tuple(d for i, d in enumerate(self.extents[:-1]) if i != self.axis)
 
     @property

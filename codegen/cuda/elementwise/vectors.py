@@ -1,7 +1,7 @@
-"""Reading and writing several neighbouring elements at once: up to 16 bytes a thread in one access.
+"""Vectorised access to neighbouring elements: up to 16 bytes per thread in one access.
 
-The lanes of a vector are computed one after the other by the same thread, written out. The first lane that reads an
-aligned place loads the whole vector into registers; later lanes that read right after it find their element there.
+The lanes of a vector are computed one after the other by the same thread, unrolled. The first lane that reads an
+aligned position loads the whole vector to registers; later lanes that read adjacent elements find them there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tilestitch.compiler.ir.types import TensorType
 
 
 def _word(dtype: str, lanes: int) -> tuple[str, int]:
-    """Return which dtype, and how many of it, move `lanes` elements at once; 0 if that cannot be done."""
+    """Return the dtype, and its number, that move `lanes` elements in one access; 0 if there is none."""
     nbytes = lanes * storage_bits(dtype) // 8
     if storage_bits(dtype) >= 32:
         return storage_dtype(dtype), lanes if nbytes in (8, 16) else 0
@@ -33,9 +33,9 @@ def _word(dtype: str, lanes: int) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Window:
-    """What a kernel sees of a tensor that is larger than what it computes with: one place along some axes (`at`).
+    """A kernel's view of a larger tensor than it computes with: one fixed position along some axes (`at`).
 
-    memory: the flat buffer of the whole tensor, which is of type `whole`.
+    `memory`: the flat buffer of the whole tensor, which is of type `whole`.
     """
 
     memory: Any
@@ -43,32 +43,32 @@ class Window:
     at: tuple[Expr | None, ...]
 
     def position(self, index: Sequence[Expr]) -> Expr:
-        """Return where the element of the whole lies that the kernel has at `index`."""
+        """Return the position in the whole tensor of the element at `index` of the view."""
         places = [i if place is None else place for i, place in zip(index, self.at, strict=True)]
         return ravel(places, self.whole.sizes)
 
 
 def _window(buffer: Any, value: Value) -> Window:
-    """Return a window on a flat buffer that has all of a value, unless it is one already."""
+    """Return a window on the flat buffer of a whole value, unless it is a window already."""
     type_ = value.tensor_type
     return buffer if isinstance(buffer, Window) else Window(buffer, type_, (None,) * len(type_.shape))
 
 
 class VectorAccess:
-    """Loads of vectors inside one straight piece of code; a new one is needed for every loop or branch."""
+    """Vector loads inside one straight piece of code; every loop or branch needs a new one."""
 
     def __init__(self, evaluator: Evaluator, lanes: int) -> None:
         self.evaluator, self.lanes = evaluator, lanes
         self.loaded: dict[object, tuple[Any, int]] = {}
 
     def source(self, buffer: Any, value: Value) -> Source:
-        """Read elements of `value` from its flat buffer, or by a window."""
+        """Return a reader of the elements of `value` from its flat buffer, or through a window."""
         window = _window(buffer, value)
         buffer, type_ = window.memory, window.whole
         simplify = self.evaluator.simplify
         word, count = _word(type_.dtype, self.lanes)
         whole = self.lanes > 1 and count > 0 and divisor_of(type_.num_elements) % self.lanes == 0
-        whole = whole and not may_be_empty(type_)  # a vector is read before it is known whether there is one
+        whole = whole and not may_be_empty(type_)  # a vector is read before it is known whether it exists
 
         def read(index: Sequence[Expr]) -> Expr:
             position = simplify(window.position(index))
@@ -104,7 +104,7 @@ class VectorAccess:
         return int(found.coeff) % self.lanes == 0 and int(found.base) % self.lanes == 0
 
     def store(self, buffer: Any, value: Value, indices: Sequence[Sequence[Expr]], elements: Sequence[Expr]) -> None:
-        """Store the lanes of one vector (in compute form) at their indices; in one access if they are neighbours."""
+        """Store the lanes of one vector (in compute form) at their indices; in one access if they are contiguous."""
         window = _window(buffer, value)
         buffer, type_ = window.memory, window.whole
         simplify = self.evaluator.simplify

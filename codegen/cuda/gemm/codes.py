@@ -1,7 +1,7 @@
-"""Weights in blocks where a kernel reads them: codes, scales and zero points, and the floats that they stand for.
+"""Blockwise-quantised weights where a kernel reads them: codes, scales and zero points, and their float values.
 
-An integer becomes a float without a conversion: as the lowest bits of 2 ** 23, from which the zero point is taken that
-was put there in the same way. That is exact.
+An integer becomes a float without a conversion: as the lowest bits of 2 ** 23, from which the zero point is subtracted
+that was encoded in the same way. That is exact.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tilestitch.codegen.cuda.pieces import named, registers, unrolled, when, zer
 from tilestitch.passes.plan.gemm.codes import LUMP_BYTES, Codes
 
 WIDE_FROM = 1 << 31
-"""Bytes whose numbers take 64 bits."""
+"""Size in bytes from which indices take 64 bits."""
 MANTISSA = 0x4B000000
 """The bits of the float32 2 ** 23."""
 
 
 class Weights:
-    """Packed weights in the memory of a kernel; of columns, codes (k), lumps and blocks as `Codes` numbers them."""
+    """Packed weights in a kernel's memory; columns, codes (k), lumps and blocks are numbered as in `Codes`."""
 
     def __init__(self, buffer: Any, codes: Codes) -> None:
         self.buffer, self.codes, self.form = buffer, codes, codes.form
@@ -34,7 +34,7 @@ class Weights:
 
     @cached_property
     def table(self) -> Any:
-        """The memory as float32, at whose end there is what codes stand for that are no integers."""
+        """The memory as float32, at the end of which is the table of non-integer codes."""
         return self._view("float32", 4)
 
     def _view(self, dtype: str, itemsize: int) -> Any:
@@ -48,7 +48,7 @@ class Weights:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def load_lump(self, target: Any, at: Expr, column: Expr, lump: Expr) -> None:
-        """The four words of a lump into registers from `at` on."""
+        """Load the four words of a lump to registers from `at` on."""
         source = T.address_of(self.buffer[self._of(lump, column) * LUMP_BYTES])
         T.evaluate(T.call_extern("void", "ts_load_16", T.address_of(target[at]), source))
 
@@ -67,12 +67,12 @@ class Weights:
         return 0 if self.codes.blocks == 1 else k // self.form.block
 
     def scale(self, column: Expr, block: Expr) -> Expr:
-        """As float32."""
+        """Return the scale as float32."""
         first = self.codes.scales_at // self.form.scale_bytes
         return from_storage(self.scales[first + self._of(block, column)], self.form.scales)
 
     def zero(self, column: Expr, block: Expr) -> Expr:
-        """Return the zero point, as `value` wants it; None for a table's numbers without any."""
+        """Return the zero point in the form for `value`; None for table codes without one."""
         if not self.form.zeros:
             return tirx.const(float((1 << 23) + self.codes.middle), "float32") if self.form.integers else None
         code = T.cast(self.buffer[self.codes.zeros_at + self._of(block, column)], "uint32")
@@ -87,30 +87,29 @@ class Weights:
         return found if zero is None else found - zero
 
     def shifted(self, word: Expr, number: Expr) -> Expr:
-        """Return a word whose lowest bits are those of code `number`. Codes after an even one are where they are after
-        the first one.
+        """Return a word whose lowest bits are those of code `number`. Codes after an even one have the same positions
+        as after the first one.
         """
         by = number * 8 if self.form.bits == 8 else number // 2 * 4 + number % 2 * 16
         return T.shift_right(word, T.cast(by, "uint32"))
 
     def _float(self, code: Expr) -> Expr:
-        """Return an integer added to 2 ** 23, or the number of a table."""
+        """Return an integer added to 2 ** 23, or an entry of a table."""
         if self.form.integers:
             return T.reinterpret("float32", T.bitwise_or(code, T.uint32(MANTISSA)))
         return self.table[self.codes.table_at // 4 + T.cast(code, "int32")]
 
     def element(self, column: Expr, k: Expr) -> Expr:
-        """One weight as float32."""
+        """Return one weight as float32."""
         block = named(self.block(k))
         word = named(self.word(column, k))
         return self.value(word, named(k % self.codes.word), self.zero(column, block)) * self.scale(column, block)
 
 
 class Waiting:
-    """Codes in the registers of a thread, `width` neighbours of one column a round, on their way to shared memory.
+    """Codes in a thread's registers, `width` neighbours of one column per round, on their way to shared memory.
 
-    They wait as they are packed. A round is a whole number of words, or a part of one, of a power of two; its codes
-    share a scale.
+    They stay packed. A round is a whole number of words, or a power-of-two part of one; its codes share a scale.
     """
 
     def __init__(self, weights: Weights, rounds: int, width: int) -> None:
@@ -121,7 +120,7 @@ class Waiting:
         self.zeros = registers(rounds, "float32") if weights.form.zeros else None
 
     def fetch(self, round_: Expr, column: Expr, k: Expr, there: Expr | None) -> None:
-        """What a thread brings in a round, zeros where it is not there. k: of its first code."""
+        """Fetch a thread's codes of a round, zeros where `there` is false. `k`: of the first code."""
         weights, first = self.weights, round_ * self.words
         if there is not None:
             with unrolled(self.words) as i:
@@ -142,7 +141,7 @@ class Waiting:
             T.buffer_store(self.zeros, point, [round_])
 
     def values(self, round_: Expr) -> Any:
-        """Return the float32 of a round, in registers."""
+        """Return the float32 values of a round, in registers."""
         weights, values = self.weights, registers(self.width, "float32")
         point = self.zeros[round_] if self.zeros is not None else weights.zero(0, 0)
         each = min(self.width, weights.codes.word)

@@ -72,7 +72,7 @@ def indexed_matmul(group: Anchored) -> IndexedGemm:
         return (*own, *((column, row) if transposed else (row, column)))
 
     def place(number: Expr, row: Expr) -> tuple[Expr, ...]:
-        """Batch indices and row within the result."""
+        """Return batch indices and row within the result."""
         return unravel(row, (*batch, m)) if shared else (*unravel(number, batch), row)
 
     def index_a(number: Expr, row: Expr, column: Expr) -> tuple[Expr, ...]:

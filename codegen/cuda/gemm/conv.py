@@ -2,7 +2,7 @@
 
 Channels last: rows are output pixels, columns are output channels, and k runs over kernel positions, then channels.
 Channels first: rows are output channels, columns are pixels, and k runs over channels, then kernel positions: that is
-how weights lie in memory, and neighbouring threads store neighbouring pixels.
+the layout of weights, and neighbouring threads store neighbouring pixels.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Meets = Callable[[int, Expr, Expr], "tuple[Expr, Expr | None]"]
 class Geometry:
     """The index arithmetic of a convolution, transposed or not.
 
-    meets(dimension, output, tap) gives the input coordinate that an output coordinate and a kernel position meet, and
-    the condition that there is one (None: always).
+    `meets(dimension, output, tap)` gives the input coordinate for an output coordinate and a kernel position, and the
+    condition that it exists (None: always).
     """
 
     shape: ConvShape
@@ -42,7 +42,7 @@ class Geometry:
         return (image, *position, channel) if self.shape.channels_last else (image, channel, *position)
 
     def split_k(self, k: Expr) -> tuple[tuple[Expr, ...], Expr]:
-        """Kernel position and channel within the group."""
+        """Return kernel position and channel within the group."""
         if self.shape.channels_last:
             *taps, channel = unravel(k, (*self.shape.kernel, self.shape.group_in))
         else:
@@ -50,7 +50,7 @@ class Geometry:
         return tuple(taps), channel
 
     def source(self, position: Sequence[Expr], taps: Sequence[Expr]) -> tuple[tuple[Expr, ...], Expr | None]:
-        """Input position that an output position and a kernel position meet, and the condition that there is one."""
+        """Return the input position for an output position and a kernel position, and the condition that it exists."""
         met = [self.meets(d, o, t) for d, (o, t) in enumerate(zip(position, taps, strict=True))]
         return tuple(at for at, _ in met), both(*(condition for _, condition in met))
 
@@ -69,7 +69,7 @@ def conv_geometry(node: Node) -> Geometry:
 
 
 def _meets(node: Node) -> Meets:
-    """Output o meets input o * stride + tap * dilation - before."""
+    """Return the map of a convolution: output o reads input o * stride + tap * dilation - before."""
     attrs = node.attrs
 
     def meets(dimension: int, output: Expr, tap: Expr) -> tuple[Expr, Expr | None]:
@@ -82,7 +82,7 @@ def _meets(node: Node) -> Meets:
 
 
 def _meets_transposed(node: Node) -> Meets:
-    """Output o meets input (o + before - tap * dilation) / stride."""
+    """Return the map of a transposed convolution: output o reads input (o + before - tap * dilation) / stride."""
     attrs, kernel = node.attrs, conv_shape(node).kernel
 
     def meets(dimension: int, output: Expr, tap: Expr) -> tuple[Expr, Expr | None]:
@@ -91,7 +91,7 @@ def _meets_transposed(node: Node) -> Meets:
         distance = output + attrs["before"][dimension] - tap * attrs["dilations"][dimension]
         if stride == 1:
             return distance, _within(distance, extent)
-        # Shifted by a multiple of the stride, so that it is never negative and divides exactly as it should.
+        # Shifted by a multiple of the stride, so that it is never negative and divides correctly.
         reach = (kernel[dimension] - 1) * attrs["dilations"][dimension]
         shift = -(-reach // stride)
         distance = T.bind(distance + shift * stride)
@@ -106,7 +106,7 @@ def _within(at: Expr, extent: int) -> Expr:
 
 
 def _weight_index(shape: ConvShape, number: Expr, taps: Sequence[Expr], channel: Expr, out: Expr) -> tuple[Expr, ...]:
-    """Return where weights have the element of group `number`, kernel position, and channels within the group."""
+    """Return the index in the weights for group `number`, kernel position, and channels within the group."""
     if shape.transposed:
         pair = (number * shape.group_in + channel, out)
         return (*taps, *pair) if shape.channels_last else (*pair, *taps)

@@ -1,4 +1,4 @@
-"""Contractions without reuse worth a tile: every thread computes one result, neighbours along memory."""
+"""Contractions with too little reuse for tiles: every thread computes one result, neighbours along memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def emit_direct(
     group: Anchored, kind: str, operands: tuple[Value, Value], reduction: int, terms: Terms,
     threads: int,
 ) -> CudaLaunch:  # fmt: skip
-    """Return the launch of a contraction with `reduction` terms a result."""
+    """Return the launch of a contraction with `reduction` terms per result."""
     shape, acc = group.result.shape, group.acc_dtype
     count = group.result.tensor_type.num_elements
     blocks = -(-count // threads)

@@ -1,9 +1,9 @@
-"""Fragments of the tensor cores' 16 x 8 multiply-adds, and how the operands lie in shared memory for them.
+"""Fragments of the tensor cores' 16 x 8 multiply-adds, and the operands' layout in shared memory for them.
 
 Sixteen bytes are one chunk, whatever the element: an instruction takes two chunks of every row along k, eight half
-floats, four TF32 or sixteen 8-bit integers each. `ldmatrix` moves chunks without asking what is in them, so pieces that
-lie along k are loaded alike for all dtypes. Pieces that lie along their rows are transposed as they are loaded: by
-`ldmatrix.trans` for half floats, word by word for TF32. 8-bit integers always lie along k.
+floats, four TF32 or sixteen 8-bit integers each. `ldmatrix` moves chunks regardless of their contents, so pieces
+contiguous along k are loaded alike for all dtypes. Pieces contiguous along their rows are transposed as they are
+loaded: by `ldmatrix.trans` for half floats, word by word for TF32. 8-bit integers are always contiguous along k.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LINES = 8
 class Instruction:
     """A matrix instruction: the device function that issues it, the dtype of its sums, bytes of an element.
 
-    rounding: the device function that rounds a register of an operand before; none if empty.
+    `rounding`: the device function that rounds a register of an operand beforehand; none if empty.
     """
 
     function: str
@@ -64,9 +64,7 @@ INSTRUCTIONS = {
 
 
 def find_instruction(gemm: Gemm) -> Instruction | None:
-    """Return the instruction that multiplies and adds; None if there is none, or it would round more than was asked
-    for.
-    """
+    """Return the instruction for a GEMM; None if there is none, or it would round more than permitted."""
     found = INSTRUCTIONS.get((gemm.a.dtype, gemm.b.dtype))
     if found is None or found.sums != gemm.acc_dtype or (found.rounding and not gemm.tf32):
         return None
@@ -75,10 +73,10 @@ def find_instruction(gemm: Gemm) -> Instruction | None:
 
 @dataclass(frozen=True)
 class Piece:
-    """One operand's piece [rows, bk] of a stage: how it lies in shared memory, and how threads bring it there.
+    """One operand's piece [rows, bk] of a stage: its layout in shared memory, and how threads bring it there.
 
-    It lies in lines of chunks whose order is permuted (swizzled) from line to line, so that neither `ldmatrix` nor
-    loads of words meet a bank conflict. offset: where it begins, in elements.
+    It consists of lines of chunks, swizzled so that neither `ldmatrix` nor loads of words cause bank conflicts.
+    `offset`: its start, in elements.
     """
 
     operand: Operand
@@ -94,22 +92,24 @@ class Piece:
 
     @property
     def along_k(self) -> bool:
-        """Whether its lines run along k in shared memory; else along rows."""
+        """Whether it is contiguous along k in shared memory, rather than along rows."""
         return self.operand.contiguous == "k" or self.chunk == CHUNK_BYTES
 
     @cached_property
     def copied(self) -> bool:
-        """Whether asynchronous copies bring it."""
+        """Whether it is brought by asynchronous copies."""
         return self.operand.vector() == self.chunk and self.along_k == (self.operand.contiguous == "k")
 
     @property
     def width(self) -> int:
-        """Elements that a thread brings in a round."""
+        """Number of elements that a thread brings per round."""
         return self.chunk if self.copied or self.operand.codes is not None else 1
 
     @property
     def prefetched(self) -> bool:
-        """Whether it waits in registers while the piece before is multiplied: if they are few, and found easily."""
+        """Whether it waits in registers while the previous piece is multiplied: if it is small, and easily
+        addressed.
+        """
         if self.operand.codes is not None:
             return True
         return not self.copied and self.operand.memory is not None and self.rounds <= self.most_waiting
@@ -121,7 +121,9 @@ class Piece:
         return self.rows * self.bk // each
 
     def place(self, thread: Expr, round_: Expr) -> tuple[Expr, Expr]:
-        """Row and k, within the piece, of what a thread brings in a round: neighbours in memory by neighbours."""
+        """Return row and k, within the piece, of a thread's elements of a round: neighbours in memory by neighbouring
+        threads.
+        """
         number = thread + round_ * self.threads
         width = self.width
         by_k = self.operand.contiguous == "k"
@@ -130,7 +132,7 @@ class Piece:
         return (across, along) if by_k else (along, across)
 
     def at(self, row: Expr, k: Expr) -> Expr:
-        """Position of an element within a stage."""
+        """Return the position of an element within a stage."""
         across, along = (row, k) if self.along_k else (k, row)
         line = self.bk if self.along_k else self.rows
         inner = along % self.chunk if not isinstance(along, int) or along % self.chunk else 0
@@ -138,7 +140,7 @@ class Piece:
         return self.offset + across * line + turned * self.chunk + inner
 
     def _turn(self, across: Expr, chunks: int) -> Expr:
-        """Return what the numbers of a line's chunks are permuted by."""
+        """Return what the chunk numbers of a line are permuted by."""
         if not self.along_k and self.chunk == 4:
             # Words of four lines and eight rows, thus two chunks, are loaded together.
             return across % 4 * 2
@@ -149,13 +151,13 @@ def load_fragments(
     instruction: Instruction, piece: Piece, shared: Any, start: Expr, lane: Expr, row: Expr, k: Expr, target: Any,
     number: Expr, left: bool,
 ) -> None:  # fmt: skip
-    """Four registers of a thread, from `number * 4` on: one fragment of the left operand, or two of the right one.
+    """Load four registers of a thread, from `number * 4` on: one fragment of the left operand, or two of the right one.
 
-    shared: the stages, as elements. start: where the stage begins. row, k: of the fragment's first element.
+    `shared`: the stages, as elements. `start`: of the stage. `row`, `k`: of the fragment's first element.
     """
     half = instruction.chunk
-    # Matrices 0 to 3, as (rows, k) beyond the first: left (0, 0), (8, 0), (0, half), (8, half); right (0, 0),
-    # (0, half), (8, 0), (8, half). Lanes 8 i to 8 i + 7 name the lines of matrix i.
+    # Matrices 0 to 3, as (rows, k) beyond the first: left (0, 0), (8, 0), (0, half), (8, half); right (0, 0), (0,
+    # half), (8, 0), (8, half). Lanes 8 i to 8 i + 7 address the lines of matrix i.
     if piece.along_k or instruction.itemsize == 2:
         low, high, within = lane // LINES % 2, lane // (2 * LINES), lane % LINES
         down, on = (low, high) if left else (high, low)

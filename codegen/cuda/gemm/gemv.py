@@ -1,8 +1,9 @@
-"""GEMMs with at most eight rows: what counts is to read the large operand once, as fast as memory gives it.
+"""GEMMs with at most eight rows, bound by reading the large operand once at memory bandwidth.
 
-The rows of the small operand a lie in shared memory, a chunk of k at a time, with the prologue evaluated once a block.
-If the large operand b runs along k, a warp takes COLUMNS of its rows and its lanes share k. If it runs along its rows,
-eight lanes read 128 bytes of one k, and the lanes of a block share k. Lanes add up by shuffles, warps in shared memory.
+The rows of the small operand a are in shared memory, a chunk of k at a time, with the prologue evaluated once per
+block. If the large operand b is contiguous along k, a warp takes COLUMNS of its rows and its lanes share k. If it is
+contiguous along its rows, eight lanes read 128 bytes of one k, and the lanes of a block share k. Lanes are summed by
+shuffles, warps in shared memory.
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ from tilestitch.passes.plan.gemm.tiles import GemvTile, OpenGemvTile
 THREADS = WARP * WARPS
 FULL = 0xFFFFFFFF
 AHEAD_BYTES = 32 << 10
-"""Of the large operand, that a block asks for before it waits: half a GPU's L2 cache is 20 MB, and holds it for all."""
+"""Bytes of the large operand that a block prefetches before it waits: half a GPU's L2 cache is 20 MB, and holds it for
+all blocks.
+"""
 
 
 def emit_gemv(group: Anchored, gemm: IndexedGemm, tile: GemvTile, partition: Partition) -> tuple[CudaLaunch, ...]:
-    """Return the launches for a tile and partition that are given; the large operand is the right one."""
+    """Return the launches for a given tile and partition; the large operand is the right one."""
     return launch_gemv(group, gemm, tile, partition, _along_k if tile.along_k else _along_rows)
 
 
@@ -56,7 +59,7 @@ def launch_gemv(
 
 
 class Block:
-    """What both forms share: the indices of a block, and the small operand in shared memory."""
+    """State shared by both forms: the indices of a block, and the small operand in shared memory."""
 
     def __init__(
         self, around: Surroundings, gemm: IndexedGemm, partition: Partition, tile: GemvTile, thread: Expr, block: Expr,
@@ -92,7 +95,7 @@ class Block:
         return below(k, self.gemm.k, self.partition.parts * self.partition.steps * self.chunk)
 
     def bring_rows(self, k0: Expr) -> None:
-        """A chunk of the small operand into shared memory, zeros where it ends."""
+        """Bring a chunk of the small operand to shared memory, padded with zeros."""
         operand = self.gemm.a
         barrier()
         count, rounds = self.rows * self.chunk, -(-self.rows * self.chunk // THREADS)
@@ -114,7 +117,7 @@ class Block:
         return round_ * THREADS + self.thread
 
     def read(self, target: Any, column: Expr, k: Expr, width: int, at: Expr) -> None:
-        """`width` neighbours of the large operand into registers from `at` on, zeros where there are none."""
+        """Load `width` neighbours of the large operand to registers from `at` on, zeros where there are none."""
         operand = self.gemm.b
         dtype = storage_dtype(operand.dtype)
         there = both(self.column_exists(column), self.k_exists(k), operand.inside(self.batch, column, k))
@@ -129,7 +132,7 @@ class Block:
             T.evaluate(T.call_extern("void", "ts_load_16", T.address_of(target[at]), T.address_of(buffer[position])))
 
     def begin(self) -> None:
-        """Wait for what others store. The first of the large operand are on their way to the L2 cache by then."""
+        """Wait for what others store, after prefetching the beginning of the large operand to the L2 cache."""
         operand = self.gemm.b
         if self.partition.steps and is_early(operand):
             each = self.chunk * self.columns * storage_bits(operand.dtype) // 8
@@ -190,7 +193,7 @@ def _along_k(block: Block) -> None:
 
 
 def _share_out(block: Block, acc: Any, first: Expr, columns: int) -> None:
-    """Every lane has all sums of its warp: lane i finishes the i-th unit."""
+    """Finish the sums of a warp, which every lane has: lane i finishes the i-th unit."""
     units = block.sink.units
     each, count = units.gates, columns // units.gates
     reached = units.within(block.partition.n_blocks * block.columns)
@@ -235,16 +238,18 @@ def _along_rows(block: Block) -> None:
 
 
 def _add_lanes(acc: Any, at: Expr, distances: tuple[int, ...]) -> None:
-    """Add a register over lanes whose numbers differ in the bits `distances`."""
+    """Sum a register over lanes whose numbers differ in the bits `distances`."""
     for distance in distances:
         other = T.tvm_warp_shuffle_xor(T.uint32(FULL), acc[at], distance, WARP, WARP)
         T.buffer_store(acc, acc[at] + other, [at])
 
 
 def add_warps(block: Block, acc: Any, lanes: int, vector: int) -> None:
-    """The sums of all warps, in their order, to the sink. The first lanes of each have a vector of columns."""
+    """Sum over all warps, in order, and pass the results to the sink. The first lanes of each warp have a vector of
+    columns.
+    """
     rows, columns = block.rows, block.columns
-    # The chunk of the small operand is no longer needed where the sums fit in its place.
+    # The chunk of the small operand is no longer needed if the sums fit in its place.
     count = WARPS * rows * columns
     sums = block.small if count <= rows * block.small_rows.row else shared_buffer(count, block.dtype)
     barrier()

@@ -1,8 +1,8 @@
-"""Few rows times weights in blocks: what counts is to read the packed weights once, as fast as memory gives them.
+"""Few rows times blockwise-quantised weights, bound by reading the packed weights once at memory bandwidth.
 
 A lane has a column, a warp 32 neighbouring ones, and the warps of a block share the reduction, lump by lump. Each
-thread asks for a lump of the next chunk, with scales and zero points, as soon as it has multiplied one of this chunk.
-The rows lie in shared memory, a chunk at a time; all lanes of a warp read the same place there. Sums of a block are
+thread prefetches a lump of the next chunk, with scales and zero points, as soon as it has multiplied one of this chunk.
+The rows are in shared memory, a chunk at a time, where all lanes of a warp read the same address. Sums of a block are
 scaled once.
 """
 
@@ -29,7 +29,7 @@ from tilestitch.passes.plan.gemm.partition import Partition
 from tilestitch.passes.plan.gemm.tiles import GemvTile
 
 WORDS = 4
-"""Of a lump."""
+"""Words of a lump."""
 QUAD = 4
 """Elements of a row that are read from shared memory at a time."""
 
@@ -37,13 +37,13 @@ QUAD = 4
 def emit_gemv_of_codes(
     group: Anchored, gemm: IndexedGemm, tile: GemvTile, partition: Partition
 ) -> tuple[CudaLaunch, ...]:  # fmt: skip
-    """Return the launches for a tile and partition that are given; the weights are the right operand."""
+    """Return the launches for a given tile and partition; the weights are the right operand."""
     return launch_gemv(group, gemm, tile, partition, _along_columns)
 
 
 @dataclass(frozen=True)
 class _Lumps:
-    """What a thread has asked for: so many lumps, and for each group of codes a scale and a zero point."""
+    """A thread's prefetched data: several lumps, and a scale and a zero point per group of codes."""
 
     words: Any
     scales: Any
@@ -57,7 +57,7 @@ class _Lumps:
 
 
 class _Reader:
-    """A thread's way through the weights of its column."""
+    """A thread's traversal of the weights of its column."""
 
     def __init__(self, block: Block, codes: Codes) -> None:
         self.block, self.codes = block, codes
@@ -69,11 +69,11 @@ class _Reader:
         self.lumps = _Lumps.of(codes, self.count)
 
     def lump(self, number: Expr) -> Expr:
-        """Within a chunk, of a thread's lumps."""
+        """Return the number, within a chunk, of a thread's lump."""
         return number * WARPS + self.block.warp
 
     def ask(self, number: Expr, step: Expr) -> None:
-        """Read a lump of a chunk; zeros where there is none."""
+        """Load a lump of a chunk; zeros where there is none."""
         block, codes, of_chunk = self.block, self.codes, self.block.chunk // self.codes.lump
         reached = block.partition.parts * block.partition.steps * of_chunk
         lump = named(self.first_lump + step * of_chunk + self.lump(number))
@@ -96,7 +96,7 @@ class _Reader:
             T.buffer_store(self.lumps.zeros, point, [at])
 
     def multiply(self, number: Expr, acc: Any) -> None:
-        """Add what a lump contributes to the sums of all rows."""
+        """Add the products of a lump to the sums of all rows."""
         with unrolled(self.groups) as group:
             self._multiply_group(acc, number, group)
 
@@ -129,7 +129,7 @@ def _along_columns(block: Block) -> None:
         T.buffer_store(acc, zero(block.dtype), [m])
     reader = _Reader(block, codes)
     with unrolled(reader.count) as number:
-        reader.ask(number, 0)  # Weights are constants: nothing is waited for.
+        reader.ask(number, 0)  # Weights are constants, so there is nothing to wait for.
     begin()
     with repeated(steps) as step:
         block.bring_rows(named(block.first_k + step * block.chunk))

@@ -1,4 +1,4 @@
-"""A GEMM (`passes.plan.gemm`) with its index arithmetic: where operands have an element, and where results go."""
+"""A GEMM (`passes.plan.gemm`) with its index arithmetic: positions of operand elements and results."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ Inside = Callable[[Expr, Expr, Expr], "Expr | None"]
 
 @dataclass(frozen=True)
 class Operand(OperandLayout):
-    """One operand, and `index(batch, row, k)`: where its tensor has an element.
+    """One operand, with `index(batch, row, k)`, the index of an element in its tensor.
 
-    inside: whether there is such an element at all; where not (padding) it counts as zero, and None says that there
-    always is.
+    `inside`: whether that element exists; if not (padding) it counts as zero; None if it always does.
     """
 
     index: At = field(kw_only=True)
@@ -44,7 +43,7 @@ class Operand(OperandLayout):
         return widen(from_storage(buffer[position], self.dtype), self.dtype, dtype)
 
     def cell(self, around: Surroundings, batch: Expr, row: Expr, k: Expr) -> tuple[Any, Expr]:
-        """Return the flat buffer that an operand in memory lies in, and the position of the element."""
+        """Return the flat buffer of an operand in memory, and the position of the element."""
         assert self.memory is not None
         position = self.memory.position(self.index(batch, row, k))
         return around.flat[self.memory.root], around.evaluator.simplify(position)
@@ -52,8 +51,8 @@ class Operand(OperandLayout):
 
 @dataclass(frozen=True)
 class IndexedGemm(Gemm):
-    """A GEMM, and `place(batch, m, n)`: the index of a result. there(m): whether there is such a row; None says that
-    there always is. Where columns are gates, `place` is asked for units instead of columns.
+    """A GEMM, with `place(batch, m, n)`, the index of a result. `there(m)`: whether the row exists; None if it always
+    does. If columns are gates, `place` takes units instead of columns.
     """
 
     a: Operand
@@ -67,20 +66,19 @@ class IndexedGemm(Gemm):
         return IndexedGemm(**{**own, "a": a, "b": b}, place=place)
 
     def swapped(self) -> IndexedGemm:
-        """Return the same GEMM with the operands in each other's place."""
+        """Return the GEMM with its operands exchanged."""
         return replace(self, m=self.n, n=self.m, a=self.b, b=self.a, place=lambda b, m, n: self.place(b, n, m))
 
 
 def widen(value: Expr, dtype: str, acc_dtype: str) -> Expr:
-    """`value`, an element of `dtype` in its compute dtype, in the dtype of the sum."""
+    """Return `value`, an element of `dtype` in its compute dtype, in the dtype of the sum."""
     return value if compute_dtype(dtype) == acc_dtype else T.cast(value, acc_dtype)
 
 
 def step_of(around: Surroundings, number: Expr, bk: int, within: Expr) -> Expr:
-    """Return the step of the reduction that is `within` the bk steps with a number, as a sum that the simplifier can
-    divide.
+    """Return the reduction step `within` block `number` of bk steps, as a sum that the simplifier can divide.
 
-    So a kernel position, where channels are a multiple of bk, is seen to be the same for all of them.
+    So a kernel position is recognised as common to all of them if channels are a multiple of bk.
     """
     for variable, end in ((number, 1 << 30), (within, bk)):
         if isinstance(variable, tirx.Var):

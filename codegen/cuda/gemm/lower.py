@@ -1,4 +1,4 @@
-"""The kernel of a GEMM, by the tile of its schedule."""
+"""The kernel of a GEMM for the tile of its schedule."""
 
 from __future__ import annotations
 

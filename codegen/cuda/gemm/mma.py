@@ -1,10 +1,10 @@
-"""GEMMs on the tensor cores (sm_80 and up): float16, bfloat16, TF32 where it was asked for, and 8-bit integers.
+"""GEMMs on the tensor cores (sm_80 and up): float16, bfloat16, TF32 where requested, and 8-bit integers.
 
 A block computes a tile of the result, a warp a part of it as fragments of 16 x 8. Pieces of both operands travel
-through a ring of stages in shared memory: asynchronous copies of 16 bytes where an operand is read as it is and lies
-suitably, else through registers (odd sizes, a prologue). How pieces lie there, and how fragments come from them, is in
-`fragments`. Sums are float32, or int32 for integers. Results leave through shared memory, sixteen rows of every warp at
-a time.
+through a ring of stages in shared memory: asynchronous copies of 16 bytes where an operand is read unchanged in a
+suitable layout, else through registers (odd sizes, a prologue). Layouts of pieces, and loads of fragments from them,
+are in `fragments`. Sums are float32, or int32 for integers. Results leave through shared memory, sixteen rows of every
+warp at a time.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ WARP = 32
 
 
 MOST_WAITING = 16
-"""Registers of a thread in which one operand may wait."""
+"""Most registers of a thread in which one operand may wait."""
 
 AT_ONCE = 4
-"""Elements that a thread fetches together where they do not wait."""
+"""Elements that a thread fetches together if they do not wait."""
 
 
 def emit_mma(group: Anchored, gemm: IndexedGemm, tile: MmaTile, partition: Partition) -> tuple[CudaLaunch, ...]:
-    """Return the launches for a tile and partition that are given."""
+    """Return the launches for a given tile and partition."""
     instruction = find_instruction(gemm)
     assert instruction is not None and instruction.itemsize == tile.itemsize
 
@@ -52,7 +52,7 @@ def emit_mma(group: Anchored, gemm: IndexedGemm, tile: MmaTile, partition: Parti
 
 
 class _Block:
-    """One block's code: the pieces share its indices and buffers."""
+    """Emitter of one block's code: its methods share indices and buffers."""
 
     def __init__(
         self, around: Surroundings, gemm: IndexedGemm, tile: MmaTile, instruction: Instruction, partition: Partition,
@@ -129,7 +129,7 @@ class _Block:
             T.evaluate(T.call_extern("void", "ts_cp_async_wait", pending))
 
     def _fetch(self, step: Expr, stage: Expr, sides: Sequence[int] = (0, 1)) -> None:
-        """The operands' pieces of a step: on their way to a stage, in registers, or there."""
+        """Fetch the operands' pieces of a step: asynchronously to a stage, to registers, or directly."""
         number = named(self.first_step + step)
         for side in sides:
             piece = self.pieces[side]
@@ -144,7 +144,7 @@ class _Block:
                     self._keep_unit(side, piece, some * AT_ONCE + i, i, stage)
 
     def _fetch_unit(self, side: int, piece: Piece, round_: Expr, at: Expr, number: Expr, stage: Expr) -> None:
-        """What a thread brings in a round: on its way, or in the register `at`."""
+        """Fetch a thread's elements of a round, asynchronously or to the register `at`."""
         gemm, operand = self.gemm, piece.operand
         local_row, local_k = piece.place(self.thread, round_)
         row = named(self.first_row[side] + local_row)
@@ -174,7 +174,7 @@ class _Block:
             T.buffer_store(waiting, to_storage(value, operand.dtype), [at])
 
     def _keep(self, stage: Expr) -> None:
-        """Pieces that wait in registers into a stage."""
+        """Store pieces that wait in registers to a stage."""
         for side, piece in enumerate(self.pieces):
             if piece.prefetched:
                 with unrolled(piece.rounds) as round_:
@@ -214,7 +214,7 @@ class _Block:
     # -- results -----------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """Sixteen rows of every warp at a time, through shared memory, to the sink."""
+        """Pass sixteen rows of every warp at a time, through shared memory, to the sink."""
         tile, by_columns = self.tile, self.sink.along_rows
         stride = tile.turned_stride if by_columns else tile.result_stride
         row = named(self.warp_row * 16 + self.lane // 4)
@@ -239,10 +239,10 @@ class _Block:
                 )  # fmt: skip
 
     def _tile_row(self, fragment: Expr) -> Callable[[Expr], Expr]:
-        """Return the row of the tile of each of the rows that one fragment of every warp has."""
+        """Return the map from the rows of one fragment of every warp to rows of the tile."""
         return lambda row: row // 16 * (self.tile.rows * 16) + fragment * 16 + row % 16
 
 
 def _view(memory: Any, elements: int, dtype: str) -> Any:
-    """Dynamic shared memory as elements of another dtype."""
+    """View dynamic shared memory as elements of another dtype."""
     return T.decl_buffer((elements,), dtype, data=memory.data, scope="shared.dyn")

@@ -1,8 +1,8 @@
-"""Weights in blocks as an operand of the tensor cores: a thread reads eight codes and stores eight half floats, or four
-and four TF32.
+"""Blockwise-quantised weights as an operand of the tensor cores: a thread reads eight codes and stores eight half
+floats, or four and four TF32.
 
-While a piece waits in registers it is still packed; it becomes floats on its way to shared memory, where it lies as any
-other operand does.
+A piece stays packed while it waits in registers; it becomes floats on its way to shared memory, where it has the layout
+of any other operand.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tilestitch.codegen.cuda.pieces import named, registers, run, unrolled
 from tilestitch.codegen.cuda.surroundings import Surroundings
 
 PACKING = {"float16": "ts_pack_f16", "bfloat16": "ts_pack_bf16"}
-"""Device functions that round two float32 and put them into a register."""
+"""Device functions that round two float32 and pack them in a register."""
 WORDS = 4
-"""Of 32 bits that are stored in one access."""
+"""Number of 32-bit words stored in one access."""
 
 
 class CodesPiece:
-    """The right operand's piece of a stage. words: shared memory as uint32."""
+    """The right operand's piece of a stage. `words`: shared memory as uint32."""
 
     def __init__(self, around: Surroundings, piece: Piece, words: Any) -> None:
         codes = piece.operand.codes
@@ -34,7 +34,7 @@ class CodesPiece:
         self.waiting = Waiting(Weights(around.flat[piece.operand.value], codes), piece.rounds, piece.width)
 
     def keep(self, round_: Expr, stage: Expr, row: Expr, k: Expr) -> None:
-        """The floats of a round, a chunk of 16 bytes, to the stage that begins at an element."""
+        """Store the floats of a round, a chunk of 16 bytes, to the stage that begins at an element."""
         values, chunk, stored = self.waiting.values(round_), self.piece.chunk, registers(WORDS, "uint32")
         with unrolled(WORDS) as i:
             T.buffer_store(stored, self._word(values, i * (chunk // WORDS)), [i])

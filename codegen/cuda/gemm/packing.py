@@ -1,4 +1,4 @@
-"""Constant operands in a layout of their own, as arguments of kernels."""
+"""Constant operands in kernel-specific layouts, as arguments of kernels."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from tilestitch.passes.plan.access.strided import Strided
 
 
 def packed_weights(group: Anchored) -> dict[Value, tuple[PackedArg, Strided]]:
-    """Return the anchor's weights as an argument and where their elements lie then; nothing if they stay as they
-    are.
-    """
+    """Return the anchor's weights as packed arguments and their layouts; nothing if they stay unpacked."""
     trans_b = bool(group.anchor.attrs.get("trans_b"))
     return {
         value: (PackedArg(value.name, layout.key, _Arrange(layout, trans_b)), layout.memory)
@@ -25,7 +23,7 @@ def packed_weights(group: Anchored) -> dict[Value, tuple[PackedArg, Strided]]:
 
 
 class _Arrange:
-    """Puts a constant into a layout."""
+    """Function that puts a constant into a layout."""
 
     def __init__(self, layout: PackedLayout, trans_b: bool) -> None:
         self.layout, self.trans_b = layout, trans_b

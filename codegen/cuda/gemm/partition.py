@@ -1,8 +1,8 @@
-"""How a GEMM is cut into blocks: tiles of the result, and parts of the reduction where tiles are too few.
+"""Partitioning of a GEMM into blocks: tiles of the result, and split-K parts of the reduction where tiles are too few.
 
-The blocks of a reduction in parts leave partial sums in temporary memory. The last one of a tile adds them, in an order
-that does not depend on which one it is, and runs the epilogue. Results are therefore the same in every run. Of row-wise
-work after the GEMM, the last block of a row of tiles computes the rows.
+The blocks of a split reduction store partial sums in temporary memory. The last block of a tile adds them, in an order
+independent of which one it is, and runs the epilogue. Results are therefore deterministic. With row-wise work after the
+GEMM, the last block of a row of tiles computes the rows.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from tilestitch.passes.plan.gemm.units import Units
 
 @dataclass(frozen=True)
 class Sink:
-    """What becomes of sums: `emit(around, batch, m, n, *sums)` of neighbours from unit n on, one or `lanes` of them.
+    """Consumer of sums: `emit(around, batch, m, n, *sums)` for neighbours from unit n on, one or `lanes` of them.
 
-    It is called inside a branch or loop of its own. sums: of all columns of a unit, unit after unit; a column is a unit
-    unless it is a gate. For several units, n is written as a multiple of their number. along_rows: neighbouring rows
-    lie together where the sums go, and columns apart: neighbouring threads should have neighbouring rows.
+    It is called inside a branch or loop of its own. `sums`: of all columns of a unit, unit after unit; a column is a
+    unit unless it is a gate. For several units, n is written as a multiple of their number. `along_rows`: the
+    destination is contiguous along rows rather than columns, so that neighbouring threads should have neighbouring
+    rows.
     """
 
     emit: Callable[..., None]
@@ -47,7 +48,7 @@ class Sink:
 
 
 def locate(partition: Partition, block: Expr) -> tuple[Expr, Expr, Expr, Expr]:
-    """Part, batch, tile row and tile column of a block."""
+    """Return part, batch, tile row and tile column of a block."""
     tiles, group = partition.m_blocks * partition.n_blocks, partition.tile_rows
     several = not surely(lambda: partition.parts * partition.batch <= 1)
     part, batch = unravel(block // tiles if several else 0, (partition.parts, partition.batch))
@@ -57,9 +58,7 @@ def locate(partition: Partition, block: Expr) -> tuple[Expr, Expr, Expr, Expr]:
     first = named(tile // (group * partition.n_blocks) * group)
     within, left = named(tile % (group * partition.n_blocks)), partition.m_blocks % group
     row, column = named(within % group), named(within // group)
-    if (
-        left
-    ):  # Two divisions by constants, of which the compiler computes again what it needs late, for one that is not.
+    if left:  # Two divisions by constants, which the compiler recomputes where needed, instead of one by a variable.
         last = first == partition.m_blocks - left
         row, column = _either(last, within % left, row), _either(last, within // left, column)
     return named(part), named(batch), named(first + row), column
@@ -92,7 +91,7 @@ MOST_LANES = 4
 
 
 def _lanes(group: Anchored, gemm: IndexedGemm) -> int:
-    """Neighbouring units whose results a thread can store in one access."""
+    """Return the number of neighbouring units whose results a thread can store in one access."""
     units = gemm.units
     if storage_bits(gemm.acc_dtype) != 32 or not units.dense:
         return 1
@@ -103,8 +102,8 @@ def _lanes(group: Anchored, gemm: IndexedGemm) -> int:
 
 
 def results_lie_along_rows(group: Anchored, gemm: IndexedGemm) -> bool:
-    """Return whether rows, and not columns, lie together in the largest output; never with gates, or rows after the
-    GEMM.
+    """Return whether the largest output is contiguous along rows rather than columns; never with gates, or rows after
+    the GEMM.
     """
     extents = (gemm.batch, gemm.m, gemm.n)
     plain = gemm.gated is None and group.after is None
@@ -126,7 +125,7 @@ def launch(
     group: Anchored, gemm: IndexedGemm, kind: str, partition: Partition, tile: tuple[int, int], threads: int,
     kernel: Kernel, shared_bytes: int = 0,
 ) -> tuple[CudaLaunch, ...]:  # fmt: skip
-    """Return the launch of a kernel that gets the number of its block; `tile` is the extents of a tile."""
+    """Return the launch of a kernel that gets its block number; `tile`: extents of a tile."""
     parts, counted = partition.parts, sum(_counters(group, partition, smallest(tile[0], gemm.m), threads))
     tiles = partition.blocks // parts
     size = parts * gemm.elements
@@ -165,7 +164,7 @@ def launch(
 
 
 def _counters(group: Anchored, partition: Partition, rows: int, threads: int) -> tuple[int, int]:
-    """Return the words that are counted up: of tiles in parts, and after these of bands of rows."""
+    """Return the numbers of counter words: for tiles in parts, and for bands of rows."""
     tiles = partition.blocks // partition.parts if partition.parts > 1 else 0
     if group.after is None:
         return tiles, 0
@@ -176,8 +175,8 @@ def _after(
     around: Surroundings, gemm: IndexedGemm, partition: Partition, tile: tuple[int, int], threads: int, thread: Expr,
     block: Expr,
 ) -> None:  # fmt: skip
-    """What lies after the GEMM for a block's rows, if this block is the last one that has stored some of them, or
-    one of the last.
+    """Emit the row-wise work after the GEMM for a block's rows, if this block is the last one, or one of the last, to
+    store some of them.
     """
     after = around.group.after
     if after is None:
@@ -190,7 +189,7 @@ def _after(
     tiles, _ = _counters(around.group, partition, rows, threads)
     word = named(tiles + (batch * partition.m_blocks + m_block) * band.words)
     together, most = after.schedule.resident_blocks, after.schedule.polls
-    # Blocks that others may still want the place of do not wait.
+    # Blocks whose place others may still need do not wait.
     waits = both(
         below(n_block, band.shares, partition.n_blocks),
         None if partition.blocks <= together else block >= partition.blocks - together,
@@ -234,12 +233,12 @@ def _join(
 
 
 def kept_at(gemm: IndexedGemm, batch: Expr, m: Expr, n: Expr, along_rows: bool) -> Expr:
-    """Return where the partial sums of a part have those of a result."""
+    """Return the position of a result's partial sum within a part."""
     return (batch * gemm.n + n) * gemm.m + m if along_rows else (batch * gemm.m + m) * gemm.n + n
 
 
 def _added(around: Surroundings, gemm: IndexedGemm, place: Expr, count: int, parts: int) -> list[Expr]:
-    """Neighbouring sums of all parts."""
+    """Return neighbouring sums over all parts."""
     totals, own = registers(count, gemm.acc_dtype), registers(count, gemm.acc_dtype)
     for i in range(count):
         T.buffer_store(totals, zero(gemm.acc_dtype), [i])
@@ -253,7 +252,7 @@ def _added(around: Surroundings, gemm: IndexedGemm, place: Expr, count: int, par
 
 
 def _lanes_of_sums(gemm: IndexedGemm) -> int:
-    """Neighbouring sums that a thread moves to and from temporary memory in one access."""
+    """Return the number of neighbouring sums that a thread moves to and from temporary memory in one access."""
     lanes = MOST_LANES if storage_bits(gemm.acc_dtype) == 32 else 1
     while divisor_of(gemm.n) % lanes:
         lanes //= 2

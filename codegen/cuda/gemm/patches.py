@@ -1,8 +1,8 @@
-"""Images that a convolution reads, as the copy engine of Hopper GPUs (TMA) brings them.
+"""Images of a convolution, as the copy engine of Hopper GPUs (TMA) brings them.
 
-The rows of a tile are a patch of neighbouring output pixels. For one kernel position, the input pixels that they meet
-are a box of the images, maybe with a stride, which begins where the position says: 128 bytes of channels are one copy.
-Padding lies outside of the tensor, where TMA fills in zeros.
+The rows of a tile are a patch of neighbouring output pixels. For one kernel position, their input pixels are a box of
+the images, possibly with a stride, whose start depends on the position: 128 bytes of channels are one copy. Padding
+lies outside the tensor, where TMA fills in zeros.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tilestitch.runtime.tensor_map import TensorMap
 
 
 def cut_to_patches(gemm: IndexedGemm, rows: int) -> IndexedGemm:
-    """As `passes.plan.patches.cut_to_patches`, with the places of results."""
+    """Cut a GEMM as `passes.plan.patches.cut_to_patches` does, with the positions of results."""
     cut = plan.cut_to_patches(gemm, rows)
     pictures = cut.a.pictures
     if pictures is None or not isinstance(cut, IndexedGemm):
@@ -40,7 +40,7 @@ def cut_to_patches(gemm: IndexedGemm, rows: int) -> IndexedGemm:
 
 @dataclass(frozen=True)
 class PatchCopies:
-    """How patches come to shared memory: one copy each. The same interface as `planes.Copies`."""
+    """TMA copies of patches, one each. The same interface as `planes.Copies`."""
 
     pictures: Pictures
     tensor_map: TensorMap
@@ -54,7 +54,7 @@ class PatchCopies:
         return self.tensor_map.tile_bytes
 
     def box(self, number: int, batch: Expr, row: Expr, k: Expr) -> list[Expr]:
-        """Return where the box for the patch that begins at `row`, and for k, begins in the images, innermost index
+        """Return the start of the box, in the images, for the patch that begins at `row`, and for k, innermost index
         first.
         """
         pictures = self.pictures
@@ -71,7 +71,7 @@ class PatchCopies:
 
 
 def patch_copies(operand: Operand) -> PatchCopies:
-    """Return how TMA brings the patches of an operand that `why_not_patches` has nothing against."""
+    """Return the TMA copies of an operand for which `why_not_patches` has no objection."""
     pictures, memory = operand.pictures, operand.memory
     assert pictures is not None and memory is not None and pictures.patch
     strides = (1, *pictures.strides)

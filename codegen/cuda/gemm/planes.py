@@ -1,8 +1,8 @@
-"""How the copy engine of Hopper GPUs (TMA) brings operands that lie in memory as evenly spaced matrices.
+"""TMA copies, by the copy engine of Hopper GPUs, of operands that are evenly spaced matrices in memory.
 
-TMA copies boxes of a tensor of up to five dimensions to shared memory. One of an operand's rows and k runs along memory
-and is the innermost dimension; lines of 64 half floats, 128 bytes, are swizzled as `wgmma` wants to read them. Where a
-box reaches over an edge of the tensor, TMA fills in zeros, which add nothing to a sum.
+TMA copies boxes of a tensor of up to five dimensions to shared memory. An operand's contiguous one of rows and k is the
+innermost dimension; lines of 64 half floats, 128 bytes, are swizzled as `wgmma` requires. Where a box extends over an
+edge of the tensor, TMA fills in zeros, which add nothing to a sum.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tilestitch.runtime.tensor_map import TensorMap
 
 @dataclass(frozen=True)
 class Copies:
-    """How pieces [rows, 64] of an operand come to shared memory: so many `boxes` side by side, each a copy.
+    """Copies of pieces [rows, 64] of an operand to shared memory: `boxes` adjacent boxes, one copy each.
 
-    order: what the dimensions of the tensor map after the first are: "along" for the other one of rows and k, "tap",
-    or the number of a dimension of `batch`, whose extents the number of the batch unravels to. tap_steps: steps of k
-    from one tap to the next.
+    `order`: the dimensions of the tensor map after the first: "along" for the other one of rows and k, "tap", or the
+    number of a dimension of `batch`, to whose extents the batch number unravels. `tap_steps`: steps of k from one tap
+    to the next.
     """
 
     tensor_map: TensorMap
@@ -39,7 +39,7 @@ class Copies:
         return self.tensor_map.tile_bytes
 
     def box(self, number: int, batch: Expr, row: Expr, k: Expr) -> list[Expr]:
-        """Return where box `number` of the piece that begins at (row, k) begins in the tensor, innermost index
+        """Return the start in the tensor of box `number` of the piece that begins at (row, k), innermost index
         first.
         """
         tap, k = (0, k) if self.tap_steps is None else (k // self.tap_steps, k % self.tap_steps)
@@ -56,14 +56,14 @@ class _Dimension:
 
 
 def copies(operand: Operand, rows: int) -> Copies:
-    """Return how TMA brings pieces of so many rows of an operand that `refusal` has nothing against."""
+    """Return the TMA copies of pieces of `rows` rows of an operand for which `refusal` has no objection."""
     plane = operand.plane
     assert plane is not None
     in_k = operand.contiguous == "k"
     inner, (extent, stride) = (
         (plane.k, (plane.rows, plane.row_stride)) if in_k else (plane.rows, (plane.k, plane.k_stride))
     )
-    # One line has no stride; TMA wants one nevertheless.
+    # One line has no stride; TMA requires one nevertheless.
     along = _Dimension(stride if extent > 1 else padded(inner, operand.dtype), extent, "along")
     kept = [_Dimension(stride, extent, i) for i, (extent, stride) in enumerate(plane.batch) if stride]
     taps, tap_stride = plane.taps

@@ -1,8 +1,8 @@
 """GEMMs on the ordinary arithmetic units: any dtype, any shape, any layout; fp32 is fp32.
 
-A block computes a tile of the result. It walks along k in steps of `bk`: both operands' pieces lie in shared memory as
-[k][row], twice, so that the next piece is fetched into registers while this one is multiplied. A thread holds tm x tn
-sums, as groups of four neighbouring rows and columns. Small tiles are multiplied by several slices of threads, each
+A block computes a tile of the result. It walks along k in steps of `bk`: both operands' pieces are double-buffered in
+shared memory as [k][row], and the next piece is fetched to registers while this one is multiplied. A thread holds tm x
+tn sums, as groups of four neighbouring rows and columns. Small tiles are multiplied by several slices of threads, each
 with its own share of every step's k, so that few tiles still give an SM enough warps; their sums are added at the end.
 Results leave through shared memory, one row of every thread at a time: stores are coalesced, and the code of the
 epilogue appears tm times rather than tm * tn times.
@@ -31,13 +31,13 @@ from tilestitch.passes.plan.gemm.partition import Partition
 from tilestitch.passes.plan.gemm.tiles import QUAD, WARP, SimtTile
 
 BANKS_OF_QUADS = WARP // QUAD
-"""Quads of neighbouring words that a wavefront of shared memory has."""
+"""Quads of neighbouring words in a wavefront of shared memory."""
 VECTOR_DTYPES = frozenset({"float32", "int32", "uint32", "float64"})
 """Storage dtypes that CUDA has vector types for."""
 
 
 def emit_simt(group: Anchored, gemm: IndexedGemm, tile: SimtTile, partition: Partition) -> tuple[CudaLaunch, ...]:
-    """Return the launches for a tile and partition that are given."""
+    """Return the launches for a given tile and partition."""
 
     def kernel(around: Surroundings, thread: Thread, sink: Sink, block: Expr) -> None:
         _Block(around, gemm, tile, partition, thread.thread[0], sink).run(block)
@@ -73,15 +73,15 @@ class _Fetch:
 
     @property
     def dtype(self) -> str:
-        """Of the registers between: as in memory if elements are read in vectors, else as in the sum."""
+        """Dtype of the registers in between: as in memory if elements are read in vectors, else that of the sum."""
         return storage_dtype(self.operand.dtype) if self.vector > 1 else self.acc_dtype
 
     def place(self, thread: Expr, round_: Expr) -> tuple[Expr, Expr]:
-        """Row and k, within the piece, of the first element that a thread brings in a round."""
+        """Return row and k, within the piece, of a thread's first element in a round."""
         number = thread + round_ * self.threads
         vectors, blocks = self._along // self.vector, self._along // self.vector // BANKS_OF_QUADS
         if self.operand.contiguous == "k" and self.vector == QUAD and blocks > 1:
-            # A warp writes as many quads of each of four rows as lie in different banks.
+            # A warp writes as many quads of each of four rows as are in different banks.
             along = number % BANKS_OF_QUADS + number // WARP % blocks * BANKS_OF_QUADS
             return number // BANKS_OF_QUADS % QUAD + number // (WARP * blocks) * QUAD, along * QUAD
         along, across = number % vectors * self.vector, number // vectors
@@ -92,7 +92,7 @@ class _Fetch:
 
 
 class _Block:
-    """One block's code: the pieces share its indices and buffers."""
+    """Emitter of one block's code: its methods share indices and buffers."""
 
     def __init__(
         self, around: Surroundings, gemm: IndexedGemm, tile: SimtTile, partition: Partition, thread: Expr, sink: Sink
@@ -143,7 +143,7 @@ class _Block:
     # -- operands ----------------------------------------------------------------------------------------------------
 
     def _fetch(self, step: Expr, sides: Sequence[int] = (0, 1)) -> None:
-        """The operands' pieces of a step, from memory into registers."""
+        """Fetch the operands' pieces of a step from memory to registers."""
         if not sides:
             return
         number = named(self.first_step + step)
@@ -171,7 +171,7 @@ class _Block:
         with when(there):
             if width > 1:
                 buffer, position = operand.cell(self.around, self.batch, row, k)
-                # As a multiple of the width: so TVM sees that the address is aligned, and emits one access.
+                # As a multiple of the width, so that TVM recognises the alignment and emits one access.
                 start = named(position // width) * width
                 T.buffer_store(waiting, buffer[T.ramp(start, 1, width)], [T.ramp(at, 1, width)])
             else:
@@ -179,7 +179,7 @@ class _Block:
                 T.buffer_store(waiting, value, [at])
 
     def _keep(self, stage: Expr) -> None:
-        """Both operands' pieces from registers into a stage of shared memory."""
+        """Store both operands' pieces from registers to a stage of shared memory."""
         for side, fetch in enumerate(self.fetches):
             with unrolled(fetch.rounds) as round_:
                 local_row, local_k = fetch.place(self.thread, round_)
@@ -213,7 +213,7 @@ class _Block:
                 T.buffer_store(acc, acc[at] + a[i] * b[j], [at])
 
     def _load_quads(self, target: Any, start: Expr, thread: Expr, count: int, extent: int) -> None:
-        """A thread's rows (or columns) of one k."""
+        """Load a thread's rows (or columns) of one k."""
         apart = extent // (count // QUAD)
         with unrolled(count // QUAD) as quad:
             at = start + quad * apart + thread * QUAD
@@ -226,7 +226,7 @@ class _Block:
     # -- results -----------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """One row of every thread at a time, through shared memory, where slices are added, to the sink."""
+        """Pass one row of every thread at a time, through shared memory, where slices are added, to the sink."""
         tile = self.tile
         if self.sink.along_rows and tile.slices * tile.column_round <= tile.shared_elements:
             self._finish_columns()
@@ -248,7 +248,7 @@ class _Block:
             )  # fmt: skip
 
     def _finish_columns(self) -> None:
-        """The same one column at a time, where neighbouring rows lie together."""
+        """Pass one column of every thread at a time, where neighbouring rows are contiguous in the destination."""
         tile = self.tile
         quad_rows, quad_columns = tile.bm // (tile.tm // QUAD), tile.bn // (tile.tn // QUAD)
         with unrolled(tile.tn) as j:
@@ -273,7 +273,7 @@ class _Block:
         return self._sum_of(place, lanes, self.tile.round)
 
     def _sum_of(self, place: Expr, lanes: int, apart: int) -> Expr:
-        """Return the sum of all slices' sums, which lie so far apart."""
+        """Return the sum over all slices, whose sums are `apart` elements apart."""
         total = self.shared[run(place, lanes)]
         for slice_ in range(1, self.tile.slices):
             total = total + self.shared[run(slice_ * apart + place, lanes)]
@@ -281,7 +281,7 @@ class _Block:
 
 
 def _codes(around: Surroundings, fetch: _Fetch) -> Waiting | None:
-    """Return where codes wait, if the operand is weights in blocks."""
+    """Return the waiting codes, if the operand is blockwise-quantised weights."""
     codes = fetch.operand.codes
     if codes is None:
         return None
@@ -293,7 +293,7 @@ def store_rows(
     extents: tuple[int, int], threads: int, thread: Expr, tile: tuple[int, int], tile_row: Callable[[Expr], Expr],
     at: Callable[[Expr, Expr], Expr], read: Callable[[Expr, int], Expr],
 ) -> None:  # fmt: skip
-    """Give sums that lie in shared memory to the sink, neighbouring units by neighbouring threads.
+    """Pass sums from shared memory to the sink, neighbouring units by neighbouring threads.
 
     extents: rows and columns there. first: the tile's first row and column. tile_row(row): the row of the tile that a
     row there is. at(row, column): where its sum lies. read(at, lanes): the sum there, or a vector of neighbours as long
@@ -328,7 +328,7 @@ def store_columns(
     extents: tuple[int, int], threads: int, thread: Expr, tile: tuple[int, int], together: int,
     tile_row: Callable[[Expr], Expr], tile_column: Callable[[Expr], Expr], read: Callable[[Expr, Expr], Expr],
 ) -> None:  # fmt: skip
-    """Give sums that lie in shared memory to the sink, neighbouring rows by neighbouring threads.
+    """Pass sums from shared memory to the sink, neighbouring rows by neighbouring threads.
 
     extents: rows and columns there. together: so many neighbours among these rows are neighbours in the tile, too.
     tile_row(row), tile_column(column): the row and column of the tile. read(row, column): the sum there.
@@ -359,7 +359,7 @@ def _store_vector(
     around.evaluator.assume(vector, 0, sink.units.width // lanes)
     totals = registers(count, gemm.acc_dtype)
     if sink.units.dense and count <= QUAD and storage_bits(gemm.acc_dtype) == 32:
-        # As a multiple of the lanes: so TVM sees that the address is aligned, and emits one access.
+        # As a multiple of the lanes, so that TVM recognises the alignment and emits one access.
         T.buffer_store(totals, read(named(at // count) * count, count), [run(0, count)])
     else:
         start = named(at)

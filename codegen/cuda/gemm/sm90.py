@@ -1,6 +1,6 @@
-"""The text of those instructions of Hopper GPUs that come in many forms: each is written when a kernel calls it.
+"""The text of those Hopper instructions that have many forms: each is generated when a kernel calls it.
 
-`wgmma` names up to 128 registers, and copies by TMA name the indices of up to five dimensions. The others are in
+`wgmma` names up to 128 registers, and TMA copies name the indices of up to five dimensions. The others are in
 `sm90.cuh`.
 """
 
@@ -14,22 +14,21 @@ _KINDS = {
     "float16": "f16", "bfloat16": "bf16", "int8": "s8", "uint8": "u8", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2",
 }  # fmt: skip
 STEP_BYTES = 32
-"""Along k, of one `wgmma`."""
+"""Bytes along k of one `wgmma`."""
 
 COLUMNS = frozenset(range(8, 257, 8))
-"""What n of `wgmma` may be."""
+"""Valid n of `wgmma`."""
 
 
 def multiply(n: int, dtypes: tuple[str, str], along: tuple[str, str]) -> str:
     """Return the name of the function ``d += a * b^T``, for a [64, k] and b [n, k] in shared memory; k is 32 bytes.
 
     It takes the address of d, n / 2 float32 (int32 for integers) registers of each of the warpgroup's 128 threads, and
-    both operands' `ts_sm90_matrix`. Register 4 j + 2 h + e of a thread is the result in row
-    ``16 * warp + lane / 4 + 8 * h``, column ``8 * j + lane % 4 * 2 + e`` (PTX manual, "Register Fragments for
-    wgmma.mma_async.m64nNk16").
+    both operands' `ts_sm90_matrix`. Register 4 j + 2 h + e of a thread is the result in row ``16 * warp + lane / 4 + 8
+    * h``, column ``8 * j + lane % 4 * 2 + e`` (PTX manual, "Register Fragments for wgmma.mma_async.m64nNk16").
 
-    dtypes: of the operands, both float16, both bfloat16, each int8 or uint8, or each a float of 8 bits. along: what
-    runs along memory of them, "k" or "row"; bytes only along k.
+    dtypes: of the operands, both float16, both bfloat16, each int8 or uint8, or each a float of 8 bits. along: their
+    contiguous dimension, "k" or "row"; bytes only along k.
     """
     assert n in COLUMNS, n
     kinds = [_KINDS[dtype] for dtype in dtypes]
@@ -38,10 +37,10 @@ def multiply(n: int, dtypes: tuple[str, str], along: tuple[str, str]) -> str:
 
 
 def copy(rank: int, shared: bool) -> str:
-    """Return the name of the function that copies the box of a tensor map to shared memory; what is outside is filled
+    """Return the name of the function that copies the box of a tensor map to shared memory; elements outside are filled
     in.
 
-    It takes the address in shared memory, the map, the barrier that the bytes count for, and the index where the box
+    It takes the address in shared memory, the map, the barrier that counts the bytes, and the index where the box
     begins, innermost dimension first. If it is `shared`, all blocks of a cluster get the box, at the same address and
     counted by the same barrier, each in its own shared memory; the number of blocks comes before the index.
     """
