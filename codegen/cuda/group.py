@@ -124,7 +124,7 @@ def _lowered(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch
 
 
 def _described(graph: Graph, group: Group, launch: CudaLaunch) -> Launch:
-    """Return what is emitted, as plans describe it."""
+    """Return the emitted launch in the plan's form."""
     plain = Launch(
         launch.kind, launch.grid, launch.block, cluster=launch.cluster, shared_bytes=launch.shared_bytes,
         static_shared_bytes=launch.static_shared_bytes, cooperative=launch.cooperative, elastic=launch.elastic,
@@ -134,7 +134,7 @@ def _described(graph: Graph, group: Group, launch: CudaLaunch) -> Launch:
 
 
 def _stitched(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
-    """Checks of indices run before; they are of the first stage's."""
+    """Return the launches of a stitched group. Index checks run before; they belong to the first stage."""
     checks: list[CudaLaunch] = []
     problem = stitching_of(members(graph, group), group, target.multiprocessors).why_not()
     if problem is not None:
@@ -183,7 +183,7 @@ def _ticketed(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunc
 
 
 def _tied(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
-    """Checks of indices run before; they are of the first stage's."""
+    """Return the launches of a tied group. Index checks run before; they belong to the first stage."""
     schedule = group.schedule
     if not isinstance(schedule, LaunchesSchedule):
         raise KernelError(f"group {group.name} has no schedule of what its tiles wait for; write the plan again")
@@ -226,7 +226,7 @@ def _banded(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch,
 
 
 def _template(view: GroupView, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
-    """Return the launches of a group of one part, as its schedule says."""
+    """Return the launches of a group of one part, by its schedule."""
     outputs, schedule = view.stored, group.schedule
     if isinstance(schedule, GemmSchedule | DirectSchedule):
         from tilestitch.codegen.cuda.gemm.contraction import lower_contraction

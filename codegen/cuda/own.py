@@ -1,4 +1,4 @@
-"""Launches of kernels that plug-ins bring for GPUs."""
+"""Launches of a plug-in's kernels for GPUs."""
 
 from __future__ import annotations
 

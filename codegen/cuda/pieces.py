@@ -1,4 +1,4 @@
-"""Pieces of kernels: names for indices, loops that are written out or not, branches, registers."""
+"""Building blocks of kernels: bound indices, loops unrolled or not, branches, registers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def named(index: Expr) -> Expr:
 
 @contextmanager
 def unrolled(extent: int) -> Iterator[Expr]:
-    """A loop that the CUDA compiler writes out, so that arrays indexed by it stay in registers."""
+    """Open a loop that the CUDA compiler unrolls, so that arrays indexed by it stay in registers."""
     if extent == 1:
         yield 0
         return
@@ -29,7 +29,7 @@ def unrolled(extent: int) -> Iterator[Expr]:
 
 @contextmanager
 def repeated(extent: Expr) -> Iterator[Expr]:
-    """A loop that stays one."""
+    """Open a loop that is not unrolled."""
     if isinstance(extent, int) and extent == 1:
         yield 0
         return
@@ -39,7 +39,7 @@ def repeated(extent: Expr) -> Iterator[Expr]:
 
 @contextmanager
 def when(condition: Expr | None) -> Iterator[None]:
-    """A branch; none for the condition None, which is true."""
+    """Open a branch; none for the condition None, which is true."""
     with nullcontext() if condition is None else _branch(condition):
         yield
 
@@ -60,18 +60,18 @@ def registers(count: int, dtype: str) -> Any:
 
 
 def run(start: Expr, lanes: int) -> Expr:
-    """So many neighbours from `start` on, as an index of a buffer."""
+    """Return `lanes` neighbours from `start` on, as an index of a buffer."""
     return start if lanes == 1 else T.ramp(start, 1, lanes)
 
 
 MOVE_BITS = 128
-"""That one instruction loads or stores."""
+"""Bits that one instruction loads or stores."""
 
 
 def move(source: Any, source_at: Expr, target: Any, target_at: Expr, count: int) -> None:
-    """Copy `count` neighbours from one buffer to another of the same dtype, 16 bytes at a time if they are so many.
+    """Copy `count` neighbours from one buffer to another of the same dtype, 16 bytes at a time if possible.
 
-    Both places are multiples of `count`, or of so many elements as 16 bytes have.
+    Both positions are multiples of `count`, or of the number of elements in 16 bytes.
     """
     lanes = min(count, MOVE_BITS // storage_bits(source.dtype))
     for first in range(0, count, lanes):
@@ -80,7 +80,7 @@ def move(source: Any, source_at: Expr, target: Any, target_at: Expr, count: int)
 
 
 def _aligned(at: Expr, offset: int, lanes: int) -> Expr:
-    """As a multiple of the lanes: so TVM sees that the address is aligned, and emits one access."""
+    """Return a position as a multiple of the lanes, so that TVM recognises the alignment and emits one access."""
     if isinstance(at, int) or lanes == 1:
         return at + offset
     return named(at // lanes + offset // lanes) * lanes

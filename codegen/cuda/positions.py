@@ -10,19 +10,17 @@ from tilestitch.passes.plan.access import positions
 
 
 def index_dtype(values: Iterable[Value]) -> str:
-    """Return the dtype that holds every position in every one of `values`, some of those of the group that is
-    lowered.
-    """
+    """Return the dtype that holds every position in every one of `values`, some of those of the group being lowered."""
     return "int32" if counts_in_32_bits() else positions.index_dtype(values)
 
 
 def index_dtype_of(nodes: Iterable[Node]) -> str:
-    """Return the dtype that holds every position in every value of the group that is lowered."""
+    """Return the dtype that holds every position in every value of the group being lowered."""
     return "int32" if counts_in_32_bits() else positions.index_dtype_of(nodes)
 
 
 def places_dtype() -> str:
-    """Return the dtype of positions in the kernel that is emitted, for templates with 64-bit ones wherever sizes are
+    """Return the dtype of positions in the kernel being emitted, for templates that use 64-bit ones where sizes are
     known.
     """
     return "int32" if counts_in_32_bits() else "int64"

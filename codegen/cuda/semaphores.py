@@ -1,9 +1,8 @@
-"""What blocks wait for before a tile, and what they post after it.
+"""Waits of blocks before a tile, and posts after it.
 
-Before a tile, the threads of its block look at a semaphore each until all posts have come: an acquire, and a barrier
-of the block after it. After a tile, a barrier of the block, and one thread's release. Semaphores count on from run to
-run, and are compared by their difference from where the run began, which is exact however often they have wrapped
-around.
+Before a tile, the threads of its block poll a semaphore each until all posts have arrived: an acquire, followed by a
+barrier of the block. After a tile, a barrier of the block, and one thread's release. Semaphores keep counting from run
+to run, and are compared by their difference from the start of the run, which is exact also when they wrap.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from tilestitch.passes.plan.sync.grid import Grid
 def wait_for(
     edge: TileEdge, place: Sequence[Expr], lane: Expr, threads: int, memory: Any, start: int, runs: Expr
 ) -> None:
-    """The `threads` of a block look at a semaphore each, and at the next ones if there are more. A barrier of the block
-    must follow. start: the word of `memory` with the edge's first semaphore. runs: that have ended.
+    """Let the `threads` of a block poll one semaphore each, and the next ones if there are more. A barrier of the block
+    must follow. `start`: the word of `memory` with the edge's first semaphore. `runs`: number of finished runs.
     """
     firsts, extents = [], []
     for low, high, count in zip(edge.first, edge.last, edge.counts, strict=True):
@@ -49,8 +48,8 @@ def wait_for(
 
 
 def post(groupings: Sequence[Grouping], place: Sequence[Expr], memory: Any, start: int, *, alone: bool = False) -> None:
-    """The block has stored its tile. start: the word of `memory` with the first semaphore. alone: one thread says so,
-    after it has met the others.
+    """Post that the block has stored its tile. `start`: the word of `memory` with the first semaphore. `alone`: one
+    thread posts, after synchronising with the others.
     """
     counts = tuple(grouping.count for grouping in groupings)
     own = ravel([0 if g.count == 1 else g.of(at) for g, at in zip(groupings, place, strict=True)], counts)
@@ -60,7 +59,7 @@ def post(groupings: Sequence[Grouping], place: Sequence[Expr], memory: Any, star
 
 
 def located(grid: Grid, block: Expr) -> tuple[Expr, ...]:
-    """Return which tile a block computes, as `Grid.place` says."""
+    """Return the tile of a block, as `Grid.place` defines it."""
     if not grid.tile_rows:
         *lead, last = unravel(block, grid.dims)
         last = grid.dims[-1] - 1 - last if grid.falling else last
@@ -70,8 +69,8 @@ def located(grid: Grid, block: Expr) -> tuple[Expr, ...]:
 
 
 def _inside(bound: Bound, place: Sequence[Expr], count: int) -> Expr:
-    """Return a bound, inside of a dimension of so many semaphores: what lies below 0 is 0, so that nothing negative is
-    divided and no floor is needed.
+    """Return a bound, clamped to a dimension of `count` semaphores. Negative values become 0 first, so that nothing
+    negative is divided and no floor is needed.
     """
     if bound.constant is not None:
         return min(max(bound.constant, 0), count - 1)
@@ -87,7 +86,7 @@ def _product(extents: Sequence[Expr]) -> Expr:
 
 
 def _most(edge: TileEdge) -> int:
-    """Semaphores that a tile waits for at most, as far as the bounds' constants tell."""
+    """Return the most semaphores that a tile waits for, as far as the bounds' constants tell."""
     most = 1
     for low, high, count in zip(edge.first, edge.last, edge.counts, strict=True):
         first, last = low.constant, high.constant
@@ -96,7 +95,7 @@ def _most(edge: TileEdge) -> int:
 
 
 def _unraveled(number: Expr, extents: Sequence[Expr]) -> list[Expr]:
-    """Return the index of a number in extents that may be known at run time only."""
+    """Return the index of a number in extents that may be known only at run time."""
     index: list[Expr] = []
     for extent in reversed(extents):
         if isinstance(extent, int) and extent == 1:

@@ -1,11 +1,11 @@
 """Stitched groups: the kernels of several groups in one launch.
 
-The parts of a stage lie side by side on ranges of blocks. Stages follow each other after a barrier of the grid, in a
-cooperative launch of no more blocks than are certainly resident together; a block then computes one block of a part
-after the other. What one stage stores for the next is temporary memory.
+The parts of a stage occupy ranges of blocks side by side. Stages are separated by a grid barrier, in a cooperative
+launch of no more blocks than are certainly resident together; a block then computes several blocks of a part in
+sequence. Stages pass values in temporary memory.
 
-Any kernel that says how it is emitted (`abi.Emission`) can be a part: its body is emitted again, with the block and
-thread that it asks for computed from those of the launch.
+Any kernel with an `abi.Emission` can be a part: its body is emitted again, with its block and thread indices computed
+from those of the launch.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def lower_stitched(
     target: CudaTarget,
 ) -> CudaLaunch:  # fmt: skip
     """Return the launch of a stitched group: `stages` has the launches of each part of each stage, one each. `inner`:
-    values that only the parts need, and their bytes.
+    values internal to the parts, and their bytes.
     """
     own = [[private(apart(part, f"{i}.{j}"), inner) for j, part in enumerate(stage)] for i, stage in enumerate(stages)]
     return _Whole(own, target).launch(origins)
 
 
 def private(launch: CudaLaunch, inner: Mapping[str, int], read: Collection[str] = ()) -> CudaLaunch:
-    """Return the launch with temporary memory for the values `inner`, by name and bytes. It does not store those of
+    """Return the launch with temporary memory for the values `inner`, by name and bytes. It does not store those in
     `read`.
     """
 
@@ -52,7 +52,7 @@ def private(launch: CudaLaunch, inner: Mapping[str, int], read: Collection[str] 
 
 
 def apart(launch: CudaLaunch, part: str) -> CudaLaunch:
-    """Return the launch with temporary memory and counters that no other part has."""
+    """Return the launch with temporary memory and counters of its own."""
 
     def argument(arg: KernelArg) -> KernelArg:
         match arg:
@@ -67,7 +67,7 @@ def apart(launch: CudaLaunch, part: str) -> CudaLaunch:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A part as one launch of its own; `emission` is how to emit it, by arguments."""
+    """A part as one launch of its own; `emission`: how to emit it, by arguments."""
 
     launch: CudaLaunch
     emission: Emission
@@ -120,13 +120,13 @@ class _Whole:
             with T.serial(0, (total - block + resident - 1) // resident) as turn:
                 self._side_by_side(stage, 0, T.bind(block + turn * resident), lane, given)
                 if declared_bytes() > before:
-                    # The next turn writes the shared memory that slower threads may still read.
+                    # The next iteration writes the shared memory that slower threads may still read.
                     T.evaluate(T.tvm_storage_sync("shared"))
 
     def _side_by_side(
         self, pieces: Sequence[_Piece], first: int, block: Expr, lane: Expr, given: Mapping[KernelArg, Any]
     ) -> None:
-        """The part of this block, numbered from `first` on."""
+        """Emit the part of this block; blocks are numbered from `first` on."""
         piece, *rest = pieces
         if not rest:
             self._piece(piece, block - first, lane, given)
@@ -143,7 +143,7 @@ class _Whole:
 
 
 def emit_part(launch: CudaLaunch, buffers: list[Any], block: Expr, lane: Expr, block_threads: int) -> None:
-    """Emit once more what block number `block` of a launch does, by thread `lane` of a block of so many threads."""
+    """Emit block number `block` of a launch, by thread `lane` of a block of `block_threads` threads."""
     assert launch.emission is not None, launch.kind
     threads = launch.threads
     with within(threads, block_threads), only(lane, threads, block_threads):
@@ -155,7 +155,7 @@ def emit_part(launch: CudaLaunch, buffers: list[Any], block: Expr, lane: Expr, b
 
 @contextmanager
 def only(lane: Expr, threads: int, all_threads: int) -> Iterator[None]:
-    """Whole warps: the first `threads` threads do what is emitted inside."""
+    """Restrict code emitted within the context to the first `threads` threads, whole warps."""
     if threads == all_threads:
         yield
         return

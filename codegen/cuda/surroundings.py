@@ -1,4 +1,4 @@
-"""What lies around the anchor of a group: how its kernels read operands, and how results are stored after it."""
+"""The code around the anchor of a group: how its kernels read operands, and how results are stored."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 
 @dataclass(frozen=True)
 class Anchored(AnchoredGroup):
-    """A group with an anchor as its template sees it: operands of the anchor and what is computed around it.
+    """A group with an anchor as its template sees it: the anchor's operands and the computation around it.
 
-    packed: constants in another layout, which only the anchor reads: the argument, and where their elements lie.
-    after: row-wise work that follows in the same launch, which only the kernels of GEMMs can have.
+    `packed`: constants in another layout, which only the anchor reads: the argument, and the positions of their
+    elements. `after`: row-wise work that follows in the same launch, only in kernels of GEMMs.
     """
 
     target: CudaTarget
@@ -48,7 +48,7 @@ class Anchored(AnchoredGroup):
 
     @property
     def layouts(self) -> dict[Value, Strided]:
-        """Where the elements of packed constants lie."""
+        """Layouts of packed constants."""
         return {value: memory for value, (_, memory) in self.packed.items()}
 
     @property
@@ -57,7 +57,7 @@ class Anchored(AnchoredGroup):
         return index_dtype_of(self.nodes)
 
     def argument(self, value: Value) -> ValueArg | PackedArg:
-        """Return what a kernel is given for an input or output."""
+        """Return the kernel argument for an input or output."""
         return self.packed[value][0] if value in self.packed else ValueArg(value.name)
 
     def _parameter(self, value: Value) -> Parameter:
@@ -85,8 +85,8 @@ class Anchored(AnchoredGroup):
         """Return a launch of `blocks` blocks of `threads` threads that run `emit(surroundings, thread)`.
 
         inputs, outputs: what this launch reads and writes, if not all of the group. extra, counters: further arguments,
-        whose buffers the surroundings call so. maps: tensor maps, whose addresses they call `maps`. blocks_per_sm: as
-        for `kernel_function`; portable, cluster: as in `CudaLaunch`.
+        with buffers under these names in the surroundings. maps: tensor maps, with addresses there as `maps`.
+        blocks_per_sm: as for `kernel_function`; portable, cluster: as in `CudaLaunch`.
         """
         read = self.inputs if inputs is None else tuple(inputs)
         written = self.outputs if outputs is None else tuple(outputs)
@@ -120,7 +120,7 @@ def missing(values: Iterable[Value], known: Iterable[Value]) -> tuple[Value, ...
 
 
 class Surroundings:
-    """What lies around the anchor inside one kernel: reading its operands, and storing what follows from its result."""
+    """Readers of the anchor's operands, and the epilogue of its result, inside one kernel."""
 
     def __init__(
         self, group: Anchored, read: Sequence[Value], written: Sequence[Value], buffers: Sequence[Any],
@@ -135,7 +135,7 @@ class Surroundings:
         self.extra, self.counters = own
         self.maps = tuple(maps)
         self.after = {v: b for v, b in self.flat.items() if v not in group.packed}
-        """Where what lies after the GEMM reads and writes."""
+        """Buffers that row-wise work after the GEMM reads and writes."""
         self.after.update(self.stores)
         self.after.update(further or {})
 
@@ -145,8 +145,8 @@ class Surroundings:
         return index if isinstance(index, int) or wanted == "int32" else T.cast(index, wanted)
 
     def load(self, value: Value, index: Sequence[Expr]) -> Expr:
-        """Return an element of an operand, in its compute dtype; axes of one element are those that are broadcast. To
-        be called in a branch or loop of its own.
+        """Return an element of an operand, in its compute dtype; axes of size one are broadcast. To be called in a
+        branch or loop of its own.
         """
         if value in self.group.packed:
             return from_storage(self.flat[value][self.group.packed[value][1].position(tuple(index))], value.dtype)
@@ -157,7 +157,8 @@ class Surroundings:
             return self.evaluator.value(value, place)
 
     def finish(self, index: Sequence[Expr], *results: Expr) -> None:
-        """Store every output of the group, given the anchor's result at `index`; in a group with gates, of each gate.
+        """Store every output of the group from the anchor's result at `index`, or, in a group with gates, from that of
+        each gate.
 
         There `index` counts the columns of a gate.
         """
@@ -169,15 +170,16 @@ class Surroundings:
                 store(buffer, value.tensor_type, place, element, self.evaluator.simplify)
 
     def _know(self, index: Sequence[Expr], results: Sequence[Expr]) -> None:
-        """The anchor's result at `index`, or those of all gates there, are these."""
+        """Set the anchor's result at `index`, or those of all gates there."""
         roles, simplify = self.group.roles, self.evaluator.simplify
         named = [self.evaluator.bind(result) for result in results]
         self.evaluator.sources[self.group.result] = lambda at: named[gate_number(roles, index[-1], at[-1], simplify)]
 
     def finish_vector(self, indices: Sequence[Sequence[Expr]], results: Sequence[Expr]) -> None:
-        """As `finish`, for neighbours along the last axis of the anchor's result: memory is accessed in vectors.
+        """Store outputs as `finish` does, for neighbours along the last axis of the anchor's result, with vectorised
+        accesses.
 
-        results: of all gates of one index after the other.
+        `results`: of all gates of one index after the other.
         """
         evaluator, each = self.evaluator, len(results) // len(indices)
         access, single = VectorAccess(evaluator, len(indices)), dict(evaluator.sources)

@@ -1,4 +1,4 @@
-"""CUDA targets: what `cuda:sm_90a`, `cuda:h200` or `cuda:sm_80,sm_90a` mean."""
+"""CUDA targets: the meaning of `cuda:sm_90a`, `cuda:h200` or `cuda:sm_80,sm_90a`."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _ARCHITECTURE = re.compile(r"sm_(\d+)([a-z]?)\Z")
 _SUFFIXES = {"a": 90, "f": 100}
 """The first compute capability with each suffix: `a`, features of this one only; `f`, of its family."""
 DEFAULT_OF_EMULATOR = "sm_80"
-"""What the target `emulator` stands for."""
+"""Architecture that the target `emulator` stands for."""
 
 
 @dataclass(frozen=True)
 class CudaTarget:
-    """Architectures to build machine code for (`sm_90a`), and the device that code is planned for.
+    """Architectures to build machine code for (`sm_90a`), and the device for which code is planned.
 
-    One kernel text serves all architectures, so it may use what the oldest of them has. Architecture-specific features
+    One kernel text serves all architectures, so it may use features of the oldest only. Architecture-specific features
     (the `a` of sm_90a: wgmma, setmaxnreg) may be used if `specific` names their architecture.
     """
 
     architectures: tuple[str, ...]
     device: Device
     fewest_multiprocessors: int | None = None
-    """Of the smallest GPU that the code should run on, if that is not `device`."""
+    """Multiprocessors of the smallest GPU that the code should run on, if that is not `device`."""
 
     @property
     def multiprocessors(self) -> int:
-        """As many blocks can certainly be resident together, whatever they need, if one fits at all."""
+        """Number of blocks that can certainly be resident together if one fits at all, whatever their resources."""
         return self.device.sm_count if self.fewest_multiprocessors is None else self.fewest_multiprocessors
 
     @cached_property
@@ -71,7 +71,7 @@ class CudaTarget:
 
     @property
     def planned_for(self) -> TargetInfo:
-        """What planner and schedulers are told."""
+        """The target as the planner and schedulers see it."""
         return TargetInfo("cuda", 1, self.device.name, self.architectures, self.multiprocessors)
 
     @property
@@ -86,11 +86,11 @@ def _number(architecture: str) -> int:
 
 
 def parse_cuda_target(text: str) -> CudaTarget:
-    """Return `cuda:` and architectures (`sm_80`) or names of GPUs (`h200`, `rtx 4090`), in any case, with commas
-    between them.
+    """Parse `cuda:` followed by architectures (`sm_80`) or names of GPUs (`h200`, `rtx 4090`), case-insensitive,
+    separated by commas.
 
-    `emulator:` may stand in place of `cuda:`; `emulator` alone is `emulator:sm_80`. Code is planned for the first GPU
-    named, or else for the usual GPU of the newest architecture. Raises TargetError, which lists what may be named.
+    `emulator:` may replace `cuda:`; `emulator` alone is `emulator:sm_80`. Code is planned for the first GPU named, or
+    else for the representative GPU of the newest architecture. Raises TargetError, which lists the valid names.
     """
     kind, colon, rest = text.partition(":")
     names = [name.strip() for name in rest.split(",")]

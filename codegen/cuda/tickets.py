@@ -1,18 +1,18 @@
 """Stages in one launch whose blocks draw tiles from a counter, and wait for the tiles that they read.
 
 Tickets are numbers of tiles, stage after stage. A block that waits for a tile waits for one that was drawn earlier, by
-a block that runs: so the launch ends, however few of its blocks are resident, and in whatever order they start.
+a running block: so the launch terminates, however few of its blocks are resident, and in whatever order they start.
 
-Memory of the launch's own holds how many tickets were drawn, how many runs have ended, and the semaphores. Every block
-draws one ticket beyond the last tile. The one that draws the last of these sets the tickets to 0 and counts the run:
-all others have ended their tiles by then. Semaphores count on from run to run, and are compared by their difference
-from where the run began, which is exact however often they have wrapped around.
+The launch's own memory holds the number of drawn tickets, the number of finished runs, and the semaphores. Every block
+draws one ticket beyond the last tile. The one that draws the last of these resets the tickets and counts the run: all
+others have finished their tiles by then. Semaphores keep counting from run to run, and are compared by their difference
+from the start of the run, which is exact also when they wrap.
 
-Where every block has a queue of its own, tiles are those that lie as many apart as there are blocks, and nothing is
-drawn. A block may then wait for one that comes late in the queue of another, so all blocks are resident together.
+If every block has a queue of its own, its tiles are as far apart as there are blocks, and nothing is drawn. A block may
+then wait for a tile late in another's queue, so all blocks must be resident together.
 
-Before a tile, the threads of its block look at a semaphore each until all posts have come: an acquire, and a barrier
-of the block after it. After a tile, a barrier of the block, and one thread's release.
+Before a tile, the threads of its block poll a semaphore each until all posts have arrived: an acquire, followed by a
+barrier of the block. After a tile, a barrier of the block, and one thread's release.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from tilestitch.passes.plan.sync.grid import Grid
 
 @dataclass(frozen=True)
 class TicketPart:
-    """A part as launches of its own, and which tile each of their blocks computes. stored: names of the values that it
-    stores. checks: launches that look at the indices that it reads by.
+    """A part as launches of its own, with the tile of each of their blocks. `stored`: names of the values that it
+    stores. `checks`: launches that check its indices.
     """
 
     launches: tuple[CudaLaunch, ...]
@@ -65,7 +65,7 @@ class TicketPart:
 
 @dataclass(frozen=True)
 class _Step:
-    """A launch of a part. checks: what the block of its first tile looks at before. changing: names of the values that
+    """A launch of a part. `checks`: run by the block of its first tile beforehand. `changing`: names of the values that
     other parts store.
     """
 
@@ -76,16 +76,14 @@ class _Step:
 
     @property
     def begins(self) -> bool:
-        """Whether it says itself where it waits: never before its indices were looked at."""
+        """Whether it places its wait itself: never before its indices are checked."""
         return _emission(self.launch).begins and not self.checks
 
 
 def lower_tickets(
     parts: Sequence[TicketPart], schedule: TicketSchedule, inner: Mapping[str, int], origins: tuple[str, ...]
 ) -> CudaLaunch:
-    """Return the launch of parts, in an order in which none needs a later one. `inner`: values that only the parts
-    need, and their bytes.
-    """
+    """Return the launch of parts, in topological order. `inner`: values internal to the parts, and their bytes."""
 
     def own(launch: CudaLaunch, number: int) -> CudaLaunch:
         return private(apart(launch, str(number)), inner)
@@ -165,7 +163,7 @@ class _Tickets:
     def _tile(
         self, first: int, end: int, ticket: Expr, lane: Expr, given: Mapping[KernelArg, Any], memory: Any, runs: Expr
     ) -> None:
-        """The tile of a ticket: of one of the launches from number `first` up to `end`, which is found by halving."""
+        """Emit the tile of a ticket: of one of the launches from number `first` up to `end`, found by bisection."""
         if end - first == 1:
             self._step(first, ticket - self.firsts[first], lane, given, memory, runs)
             return

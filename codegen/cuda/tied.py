@@ -1,13 +1,13 @@
 """Launches that overlap, whose blocks wait for the tiles of others that they read.
 
-A launch begins when all blocks of those have begun that it waits for: each of these says so first of all
-(`griddepcontrol.launch_dependents`), and the edge to the launch is programmatic. So what a block waits for is computed
-by blocks that are resident or over, however few the device holds, and all launches end.
+A launch begins when all blocks of the launches that it waits for have begun: each of these signals first of all
+(`griddepcontrol.launch_dependents`), and the edge to the launch is programmatic. So a block only waits for blocks that
+are resident or finished, however few the device holds, and all launches terminate.
 
-The launches of a group share memory for semaphores (see `semaphores`), and for each launch two words: how many of its
-blocks have ended, and how many runs. Its last block counts the run: all others have looked at the number of runs by
-then. It then waits until the launches before have ended (`griddepcontrol.wait`), so that whatever waits for
-this launch waits for those too.
+The launches of a group share memory for semaphores (see `semaphores`), and for each launch two words: the numbers of
+its finished blocks, and of finished runs. Its last block counts the run: all others have read the number of runs by
+then. It then waits until the preceding launches have ended (`griddepcontrol.wait`), so that whatever waits for this
+launch waits for those, too.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from tilestitch.passes.plan.sync.grid import Grid
 
 @dataclass(frozen=True)
 class TiedPart:
-    """A part as a launch of its own, its tiles, and the values that it stores. walks: a block computes several of them,
-    and not one.
+    """A part as a launch of its own, its tiles, and the values that it stores. `walks`: a block computes several tiles
+    rather than one.
     """
 
     launch: CudaLaunch
@@ -56,14 +56,14 @@ class TiedPart:
 
     @property
     def copied(self) -> frozenset[str]:
-        """The values that it reads by copies of tensors."""
+        """The values that it reads by tensor copies."""
         return frozenset(_value(arg.over) for arg in self.launch.args if isinstance(arg, TensorMapArg))
 
 
 def lower_tied(
     parts: Sequence[TiedPart], schedule: LaunchesSchedule, inner: Mapping[str, int]
 ) -> tuple[CudaLaunch, ...]:
-    """Return the launches of parts, each after those that it waits for. `inner`: values that only the parts need, and
+    """Return the launches of parts, each after those that it waits for. `inner`: values internal to the parts, and
     their bytes.
     """
     words = words_of(schedule, len(parts))
@@ -81,7 +81,7 @@ def lower_tied(
 
 @dataclass(frozen=True)
 class _Tied:
-    """The launch of part `number` of so many. shows: others read what it stores by copies of tensors."""
+    """The launch of part `number`. `shows`: others read what it stores by tensor copies."""
 
     number: int
     plain: CudaLaunch
@@ -149,7 +149,7 @@ class _Tied:
 
 
 def _value(arg: KernelArg) -> str:
-    """Return the value that an argument stands for; "" for none."""
+    """Return the value of an argument; "" for none."""
     match arg:
         case ValueArg(value):
             return value

@@ -2,10 +2,10 @@
 
 A block's last warps bring pieces of both operands to a ring of stages in shared memory: one thread asks the copy engine
 (TMA), which counts the bytes that came on a barrier of the stage. One or two warpgroups multiply them right from there,
-64 x n results each time, and free the stage by another barrier. Two warpgroups share the rows of a tile, or take turns:
-one multiplies while the other runs the epilogue of its tile. Blocks are persistent: each walks over tiles, and pieces
-of the next one are on their way during the epilogue. Neighbouring blocks share operands in the L2 cache; those of a
-cluster, whose tiles lie above one another, copy each a share of their columns to all.
+64 x n results each time, and free the stage by another barrier. Two warpgroups share the rows of a tile, or alternate:
+one multiplies while the other runs the epilogue of its tile. Blocks are persistent: each walks over tiles, and copies
+for the next one are in flight during the epilogue. Neighbouring blocks share operands in the L2 cache; the blocks of a
+cluster, whose tiles are vertically adjacent, each multicast a share of their columns.
 """
 
 from __future__ import annotations
@@ -36,16 +36,15 @@ from tilestitch.passes.plan.gemm.tiles import BARRIER_BYTES, LINE_BYTES, WARP, W
 
 WARPS = WARPGROUP // WARP
 ALIGNMENT_BYTES = 1024
-"""Of swizzled pieces."""
+"""Alignment of swizzled pieces."""
 
 
 def emit_wgmma(
     group: Anchored, gemm: IndexedGemm, tile: WgmmaTile, partition: Partition, blocks: int
 ) -> tuple[CudaLaunch, ...]:
-    """Return the launches for a tile and partition that are given, in `blocks` blocks: whole clusters, which walk over
-    tiles.
+    """Return the launches for a given tile and partition, in `blocks` blocks: whole clusters, which walk over tiles.
 
-    gemm: what `cut_to_patches` makes of it for the tile.
+    `gemm`: as cut by `cut_to_patches` for the tile.
     """
     a = copies(gemm.a, tile.bm) if gemm.a.pictures is None else patch_copies(gemm.a)
     b = copies(gemm.b, tile.bn // tile.cluster)
@@ -71,8 +70,8 @@ def _map(group: Anchored, operand: Operand, side: Copies | PatchCopies) -> Param
 
 
 class _Block:
-    """One block's code. partition: of clusters of tiles, each a tile for every block of a cluster. there: rows of tiles
-    that there are.
+    """Emitter of one block's code. `partition`: of clusters of tiles, one tile per block of a cluster. `there`: number
+    of existing rows of tiles.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class _Block:
             _call("enter_cluster")
         else:
             barrier()
-        # Registers move only where each role is one branch of one if.
+        # Registers are reallocated only where each role is one branch of one if.
         with T.If(self.thread < tile.consumers):
             with T.Then():
                 if tile.moves_registers:
@@ -114,7 +113,7 @@ class _Block:
             with T.Else():
                 if tile.moves_registers:
                     _call("few_registers")
-                # What there is to wait for, the whole warp looks at.
+                # The whole warp checks what there is to wait for.
                 waits = self.walk.wait is not None
                 copying = (
                     tirx.EQ(self.thread // WARP, tile.consumers // WARP) if waits else self.thread == tile.consumers
@@ -122,7 +121,7 @@ class _Block:
                 with when(copying):
                     self._copy_all()
         if tile.cluster > 1:
-            # No block ends while another one may write to its memory.
+            # A block must not end while another one may write to its memory.
             _call("leave_cluster")
 
     # -- the ring ----------------------------------------------------------------------------------------------------
@@ -131,7 +130,7 @@ class _Block:
         return T.address_of(self.memory[offset])
 
     def _full(self, stage: Expr) -> Expr:
-        """Return the barrier that completes when a stage's pieces are there."""
+        """Return the barrier that completes when a stage's pieces have arrived."""
         return self._shared(self.tile.barriers_at + stage * BARRIER_BYTES)
 
     def _free(self, stage: Expr) -> Expr:
@@ -139,21 +138,19 @@ class _Block:
         return self._shared(self.tile.barriers_at + (self.tile.stages + stage) * BARRIER_BYTES)
 
     def _turn(self, warpgroup: Expr) -> Expr:
-        """Return the barrier that completes when a warpgroup may take from the ring: the other one has what came
-        before.
-        """
+        """Return the barrier that completes when it is a warpgroup's turn to consume from the ring."""
         return self._shared(self.tile.barriers_at + (2 * self.tile.stages + warpgroup) * BARRIER_BYTES)
 
     def _place(self, position: Expr) -> tuple[Expr, Expr]:
-        """Return the stage of a position in the ring, and how often the ring was gone through before."""
+        """Return the stage of a position in the ring, and the number of earlier passes through the ring."""
         return named(position % self.tile.stages), named(position // self.tile.stages)
 
     @contextmanager
     def _tiles(
         self, first: Expr, every: int
     ) -> Iterator[tuple[tuple[Expr, Expr], Expr, tuple[Expr, Expr, Expr, Expr]]]:
-        """Every so many-th tile of this block: how many came before and come later, where the ring is then, where the
-        tile lies.
+        """Iterate over every `every`-th tile of this block: the numbers of earlier and later ones, the ring's position,
+        the tile's position.
         """
         all_, every_block = self.partition.blocks, self.clusters
         count = (
@@ -175,7 +172,7 @@ class _Block:
     # -- copies ------------------------------------------------------------------------------------------------------
 
     def _copy_all(self) -> None:
-        """One thread's work: every piece that this block needs, as soon as there is room for it. Where tiles wait for
+        """Emit the copying thread: every piece that this block needs, as soon as there is room. If tiles wait for
         others, all threads of the warp come here.
         """
         tile, partition, wait = self.tile, self.partition, self.walk.wait
@@ -209,7 +206,7 @@ class _Block:
 
     @property
     def _ahead(self) -> int:
-        """Stages whose pieces of some operands are on their way before the block waits for its first tile."""
+        """Number of stages with pieces in flight before the block waits for its first tile."""
         return min(self.tile.stages, self.partition.steps)
 
     @property
@@ -217,8 +214,8 @@ class _Block:
         return sum(self.tile.piece_bytes[side] for side in self.early)
 
     def _copy_early(self, batch: Expr, rows: tuple[Expr, Expr], first_k: Expr) -> None:
-        """Pieces of what is not stored meanwhile, for the first tile: all stages are free. The thread arrives later, so
-        that those that multiply come after what it waits for.
+        """Copy pieces that are not stored meanwhile, for the first tile: all stages are free. The thread arrives later,
+        so that consumers come after what it waits for.
         """
         with repeated(self._ahead) as stage:
             _call("expect", self._full(stage), self._early_bytes)
@@ -241,7 +238,7 @@ class _Block:
     # -- GEMMs ----------------------------------------------------------------------------------------------------
 
     def _multiply_all(self) -> None:
-        """A warpgroup's work: its rows of every tile, or every other tile."""
+        """Emit a warpgroup: its rows of every tile, or every other tile."""
         tile, steps = self.tile, self.partition.steps
         warp = named(self.thread // WARP)
         warpgroup = named(self.thread // WARPGROUP)
@@ -269,12 +266,12 @@ class _Block:
                 else:
                     self._multiply(stage, own_row, acc)
                 if steps > 1 and not twice:
-                    # The step before is done, this one is under way.
+                    # The previous step is done, this one is in flight.
                     _call("wgmma_wait_1")
                     with when(step > 0):
                         self._give_back(start + step - 1)
             if tile.alternate:
-                # Also where there is one step only, after which no thread has waited for the others of its warp.
+                # Also with a single step, after which no thread has waited for the others of its warp.
                 _call("sync_warp")
                 with when(self.lane == 0):
                     _call("arrive", self._turn(1 - warpgroup))
@@ -291,7 +288,9 @@ class _Block:
                 self._post(place, warpgroup)
 
     def _post(self, place: tuple[Expr, Expr, Expr, Expr], warpgroup: Expr) -> None:
-        """The threads that have stored a tile meet, and one says so. A cluster may have tiles that are not there."""
+        """Synchronise the threads that have stored a tile, and post it from one of them. A cluster may include tiles
+        that do not exist.
+        """
         tile = self.tile
         if self.walk.shows:
             show()
@@ -305,7 +304,7 @@ class _Block:
             self.walk.post(place)
 
     def _give_back(self, position: Expr) -> None:
-        """A warp no longer needs a stage: every block that copies to it gets to know."""
+        """Release a stage of a warp: notify every block that copies to it."""
         free = self._free(named(position % self.tile.stages))
         with when(self.lane < self.tile.cluster):
             if self.tile.cluster == 1:
@@ -314,14 +313,14 @@ class _Block:
                 _call("arrive_at", free, self.lane)
 
     def _finish(self, acc: Any) -> None:
-        """All wgmma are done."""
+        """Wait for all wgmma."""
         _call("wgmma_wait_0")
         with unrolled(acc.shape[0]) as i:
             _call("settle", T.address_of(acc[i]))
 
     def _multiply_apart(self, stage: Expr, position: Expr, own_row: Expr, acc: Any, totals: Any) -> None:
-        """The sums of a stage alone, which ordinary arithmetic adds to those before. The other warpgroup, and other
-        blocks, multiply meanwhile.
+        """Compute the sums of a stage separately, and add them to earlier ones by ordinary arithmetic. The other
+        warpgroup, and other blocks, multiply meanwhile.
         """
         with unrolled(acc.shape[0]) as i:
             T.buffer_store(acc, zero(acc.dtype), [i])
@@ -333,7 +332,7 @@ class _Block:
             T.buffer_store(totals, totals[i] + acc[i], [i])
 
     def _multiply(self, stage: Expr, own_row: Expr, acc: Any) -> None:
-        """The multiply-adds of a stage, as one group of wgmma that is under way at the end."""
+        """Issue the multiply-adds of a stage, as one group of wgmma that is still in flight on return."""
         tile = self.tile
         start = named(stage * tile.stage_bytes)
         a = [self._matrix(0, start + (own_row + i * WGMMA_ROWS) * LINE_BYTES) for i in range(tile.rows)]
@@ -349,14 +348,14 @@ class _Block:
         _call("wgmma_commit")
 
     def _matrix(self, side: int, offset: Expr) -> Expr:
-        """Return a piece as wgmma reads it."""
+        """Return the wgmma descriptor of a piece."""
         leading = WGMMA_ROWS * LINE_BYTES if self.sides[side].contiguous == "row" else 16
         return T.bind(T.call_extern("uint64", "ts_sm90_matrix", self._shared(offset), leading, 8 * LINE_BYTES))
 
 
 def _step(contiguous: str, k: int) -> Expr:
-    """Return what wgmma number `k` of a stage adds to the address in a matrix, in units of 16 bytes."""
-    # Along rows there are half floats only, 16 lines of them.
+    """Return the increment of a matrix descriptor's address for wgmma number `k` of a stage, in units of 16 bytes."""
+    # Pieces contiguous along rows have half floats only, 16 lines of them.
     nbytes = k * (STEP_BYTES if contiguous == "k" else 16 * LINE_BYTES)
     return tirx.const(nbytes // 16, "uint64")
 

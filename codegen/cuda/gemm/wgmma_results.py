@@ -1,12 +1,12 @@
-"""What becomes of a warpgroup's sums: a few rows at a time through shared memory, to the epilogue or to partial sums.
+"""Output of a warpgroup's sums: a few rows at a time through shared memory, to the epilogue or to partial sums.
 
 A warp has 16 rows of every 64. It writes 8 rows x 64 columns to shared memory of its own and reads them back as vectors
 along the columns: residuals are read and results are written in whole lines of memory, up to 16 bytes a thread. Where
-neighbouring rows lie together in memory instead, it writes 16 rows x 16 columns and reads them back along the rows.
+neighbouring rows are contiguous in memory instead, it writes 16 rows x 16 columns and reads them back along the rows.
 
-Where the reduction is in parts, warps leave partial sums in temporary memory; the last one that has the same rows of a
-tile adds all parts in their order, and runs the epilogue. Warps do not wait for each other. What lies after the GEMM is
-done by warps, too: their rows are a band, which those warps share that have the same rows of the tiles beside.
+Where the reduction is in parts, warps leave partial sums in temporary memory; the last one with the same rows of a tile
+adds all parts in order, and runs the epilogue. Warps do not wait for each other. Row-wise work after the GEMM is done
+by warps, too: their rows are a band, shared by the warps with the same rows of the tiles beside.
 """
 
 from __future__ import annotations
@@ -36,25 +36,27 @@ WARP = 32
 ROWS = 8
 COLUMNS = 64
 STRIDE = COLUMNS + 8
-"""Sums from one row to the next: so neither writing nor reading meets bank conflicts."""
+"""Row stride of sums, so that neither writes nor reads cause bank conflicts."""
 PLANE = COLUMNS // 2 + 4
-"""From the first quads of vectors of eight sums to the second ones: else lanes that read quads would meet in a bank."""
+"""Offset from the first to the second quads of vectors of eight sums, so that lanes reading quads use different
+banks.
+"""
 TURNED = WARP_ROWS
-"""Columns that are written at a time where rows lie together."""
+"""Columns written at a time if rows are contiguous."""
 TURNED_STRIDE = WARP_ROWS + 4
-"""Sums from one of these columns to the next."""
+"""Column stride of sums in that case."""
 CHUNK_BYTES = 4 * ROWS * STRIDE
 BLOCK_ROWS = 64
-"""From one of a warp's 16 rows to the same of the next wgmma."""
+"""Offset from a warp's 16 rows to those of the next wgmma."""
 QUAD = 4
 MOST_SUMS = 8
-"""Neighbouring ones that a thread has at a time."""
+"""Most neighbouring sums that a thread has at a time."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """Where a GEMM's sums go. tile: the extents of a tile, or of a cluster's tiles together. blocks: how many times
-    64 rows a warpgroup has of a tile, of which each of its warps has 16.
+    """Destination of a GEMM's sums. `tile`: the extents of a tile, or of a cluster's tiles together. `blocks`: number
+    of 64-row blocks of a tile that a warpgroup has, 16 rows per warp each.
     """
 
     group: Anchored
@@ -65,7 +67,7 @@ class Results:
 
     @property
     def inputs(self) -> tuple[Value, ...]:
-        """What the launch reads beside the operands."""
+        """What the launch reads besides the operands."""
         return self.group.read_after()
 
     @property
@@ -82,7 +84,7 @@ class Results:
 
     @cached_property
     def counters(self) -> Parameter | None:
-        """How many parts of a warp's rows of each tile are there; then the words of the bands of rows."""
+        """Number of finished parts for a warp's rows of each tile; followed by the words of the bands of rows."""
         batch, (bands, _) = self.gemm.batch, self._bands
         count = self._parts_counted + batch * bands * (self.band.words if self.band is not None else 0)
         return Parameter(CountersArg(COUNTER_BYTES * count), "uint32", count) if count else None
@@ -94,13 +96,13 @@ class Results:
 
     @cached_property
     def band(self) -> Band | None:
-        """A warp's rows, and how the warps share them that have the same rows of the tiles beside."""
+        """A warp's rows, and how they are shared with the warps of the same rows in adjacent tiles."""
         after = self.group.after
         return after.band(WARP_ROWS * self.blocks, self._bands[1], WARP, warps=True) if after is not None else None
 
     @property
     def _bands(self) -> tuple[int, int]:
-        """How many times a warp's 16 rows, and how many tiles along the columns."""
+        """Number of 16-row bands, and of tiles along the columns."""
         bm, bn = self.tile
         return -(-self.gemm.m // bm) * bm // WARP_ROWS, -(-self.gemm.n // bn)
 
@@ -130,9 +132,9 @@ class Results:
         self, around: Surroundings, memory: Any, start: Expr, lane: Expr, acc: Any,
         place: tuple[Expr, Expr, Expr, Expr], last: Expr,
     ) -> None:  # fmt: skip
-        """Give a warp's sums away.
+        """Output a warp's sums.
 
-        start: the word in `memory` where the warp may leave 8 x 64 of them. acc: registers as `wgmma.multiply`
+        start: the word in `memory` where the warp may store 8 x 64 of them. acc: registers as `wgmma.multiply`
         describes them, block after block. place: part, batch, and the row and column of the warp's first result. last:
         whether the warp has nothing to do afterwards.
         """
@@ -159,7 +161,7 @@ class Results:
     def _after(
         self, around: Surroundings, band: Band, lane: Expr, batch: Expr, first_m: Expr, first_n: Expr, last: Expr
     ) -> None:  # fmt: skip
-        """What lies after the GEMM for a warp's rows."""
+        """Emit the row-wise work after the GEMM for a warp's rows."""
         assert self.group.after is not None
         (bands, n_tiles), gemm = self._bands, self.gemm
         column = named(first_n // self.tile[1])
@@ -178,7 +180,7 @@ class Results:
             self.group.after.finish(around.after, band, turn)
 
     def _is_last_part(self, around: Surroundings, batch: Expr, first_m: Expr, first_n: Expr) -> Expr:
-        """Return whether this warp is the last one that has some of its results."""
+        """Return whether this warp is the last one with a part of its results."""
         bands, n_tiles = self._bands
         number = named((batch * n_tiles + first_n // self.tile[1]) * bands + first_m // WARP_ROWS)
         return last_of(around.counters[number], self.partition.parts, "ts_grid_last_warp")
@@ -205,7 +207,9 @@ class Results:
 
     @contextmanager
     def _pieces(self, loop: Callable[[int], Any]) -> Iterator[tuple[Expr, Expr, Expr]]:
-        """A warp's sums piece by piece: the number of the 64 rows, and the first row and column of the piece there."""
+        """Iterate over a warp's sums by pieces: the number of the 64 rows, and the first row and column of the
+        piece.
+        """
         rows, columns = self._piece
         with loop(self.blocks) as block, loop(self.tile[1] // columns) as across, loop(WARP_ROWS // rows) as down:
             yield block, down * rows, across * columns
@@ -213,7 +217,7 @@ class Results:
     def _write(
         self, shared: Any, start: Expr, lane: Expr, acc: Any, block: Expr, first_row: Expr, first_column: Expr
     ) -> None:  # fmt: skip
-        """A piece to shared memory. Of every 8 columns a lane has two of a row, and two of the row 8 below."""
+        """Write a piece to shared memory. Of every 8 columns a lane has two of a row, and two of the row 8 below."""
         rows, columns = self._piece
         first = block * (self.tile[1] // 2) + first_column // 2 + first_row // ROWS * 2
         row, column = named(lane // 4), named(lane % 4 * 2)
@@ -222,7 +226,7 @@ class Results:
             T.buffer_store(shared, acc[first + j * 4 + half * 2 + e], [start + at])
 
     def _at(self, row: Expr, eight: Expr, column: Expr) -> Expr:
-        """Return where a piece has a sum, of column `column` of the eight from `eight` on."""
+        """Return the position of a sum in a piece: column `column` of the eight from `eight` on."""
         if self.along_rows:
             return (eight + column) * TURNED_STRIDE + row
         if self._together == MOST_SUMS:
@@ -230,7 +234,7 @@ class Results:
         return row * STRIDE + eight + column
 
     def _read(self, shared: Any, start: Expr, row: Expr, column: Expr) -> Any:
-        """Neighbouring sums of a piece, from a column on."""
+        """Return neighbouring sums of a piece, from a column on."""
         if self.along_rows or self._together != MOST_SUMS:
             return self._load(shared, named(start + self._at(row, column, 0)))
         totals = registers(MOST_SUMS, self.gemm.acc_dtype)
@@ -244,14 +248,14 @@ class Results:
     def _vectors(
         self, around: Surroundings, lane: Expr, first_m: Expr, first_n: Expr
     ) -> Iterator[tuple[Expr, Expr, Expr, Expr]]:
-        """Each vector of units that a thread has of a piece: row and column in it, row and unit of all."""
+        """Iterate over a thread's vectors of units in a piece: row and column in it, overall row and unit."""
         gemm, lanes, units = self.gemm, self.lanes, self.gemm.units
         bm, bn = self.tile
         rows, columns = self._piece
         across = units.within(columns) // lanes
         with repeated(rows * across // WARP) as round_:
             if self.along_rows:
-                # The halves of a warp have columns four apart, which lie in other banks.
+                # The halves of a warp have columns four apart, which are in other banks.
                 column = round_ // QUAD * (2 * QUAD) + round_ % QUAD + lane // rows * QUAD
                 row, vector = named(lane % rows), named(column)
             else:
@@ -274,7 +278,7 @@ class Results:
         around.finish_vector(places, [totals[i] for i in range(self._together)])
 
     def _load(self, buffer: Any, at: Expr) -> Any:
-        """Neighbouring sums in registers."""
+        """Load neighbouring sums to registers."""
         count = self._together
         totals = registers(count, self.gemm.acc_dtype)
         if count % QUAD:
@@ -303,7 +307,7 @@ class Results:
 
 
 def _place(round_: Expr, lane: Expr, across: int) -> tuple[Expr, Expr]:
-    """Row and number in it of the vector that a lane has in a round, where a row has so many."""
+    """Return the row, and the number in it, of a lane's vector in a round, with `across` vectors per row."""
     if across % WARP == 0:
         return named(round_ * WARP // across), named(round_ * WARP % across + lane)
     if WARP % across == 0:
@@ -313,7 +317,9 @@ def _place(round_: Expr, lane: Expr, across: int) -> tuple[Expr, Expr]:
 
 
 def _quad(at: Expr, quad: int) -> Expr:
-    """Four neighbours, as a multiple of four: so TVM sees that the address is aligned, and emits one access."""
+    """Return four neighbours' positions, as a multiple of four, so that TVM recognises the alignment and emits one
+    access.
+    """
     return T.ramp(named(at // QUAD + quad // QUAD) * QUAD, 1, QUAD)
 
 

@@ -1,1 +1,1 @@
-"""What the assembler made of kernels: their machine code read back, and what in it would be slow or wrong on a GPU."""
+"""Analysis of the kernels' machine code: what in it would be slow or wrong on a GPU."""

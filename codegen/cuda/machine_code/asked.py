@@ -1,4 +1,4 @@
-"""The widest accesses to global memory that a kernel asks for, as its template wrote them, before any compiler did."""
+"""The widest accesses to global memory that a kernel's template emits, before compilation."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tvm.ir import Call, StringImm, TensorLoad
 from .lint import Widths
 
 _COPIES = ("ts_load_16", "ts_cp_async_16", "ts_sm90_copy", "ts_sm90_share")
-"""Functions of device code that load 16 bytes at a time, or have the copy engine do it."""
+"""Functions of device code that load 16 bytes at a time, or make the copy engine do it."""
 
 
 def asked(func: Any) -> Widths:
-    """Of a PrimFunc; nothing is known of a kernel that is given as text."""
+    """Return the widest accesses of a PrimFunc; nothing is known of a kernel that is given as text."""
     if isinstance(func, str):
         return Widths()
     loads, stores = [0], [0]
@@ -37,7 +37,7 @@ def asked(func: Any) -> Widths:
 
 
 def _bytes(buffer: Any, indices: Any) -> int:
-    """Of one access to global memory; 0 to other memory."""
+    """Return the bytes of one access to global memory; 0 for other memory."""
     if buffer.scope() not in ("", "global"):
         return 0
     lanes = max((int(index.lanes) for index in indices if isinstance(index, tirx.Ramp)), default=1)

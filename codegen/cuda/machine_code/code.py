@@ -1,4 +1,4 @@
-"""Machine code of a kernel as data: its instructions, one after the other, and the order in which they may run."""
+"""Machine code of a kernel as data: its instructions, in order, and its control flow."""
 
 from __future__ import annotations
 

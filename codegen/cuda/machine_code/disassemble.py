@@ -1,6 +1,6 @@
 """Machine code of cubins by nvdisasm, from its wheel or from a CUDA installation.
 
-Kernels are disassembled together, as one stretch of instructions an architecture: starting the program takes longer
+Kernels are disassembled together, as one sequence of instructions per architecture: starting the program takes longer
 than reading many kernels.
 """
 
@@ -71,7 +71,7 @@ def _disassembled(architecture: str, kernels: Mapping[str, bytes]) -> list[Machi
 
 
 def _run(architecture: str, text: bytes) -> list[Mapping[str, str]]:
-    """Return the rows of nvdisasm's JSON for a stretch of instructions."""
+    """Return the rows of nvdisasm's JSON for a sequence of instructions."""
     with tempfile.NamedTemporaryFile(prefix="tilestitch-", suffix=".bin") as file:
         file.write(text)
         file.flush()
@@ -92,7 +92,7 @@ def _run(architecture: str, text: bytes) -> list[Mapping[str, str]]:
 
 
 def _instruction(row: Mapping[str, str], number: int, start: int) -> Instruction:
-    """Addresses count from the kernel's start, in jumps too."""
+    """Return an instruction with addresses, also in jumps, relative to the kernel's start."""
     found = Instruction(number * INSTRUCTION_BYTES, row["opcode"], row.get("operands", ""), row.get("predicate", ""))
     place = found.place
     if place is None or found.name not in ("BRA", "JMP", "BSSY", "WARPSYNC", "CALL"):

@@ -1,8 +1,7 @@
-"""Which instruction may follow which, and the loops of a kernel.
+"""Control flow and loops of a kernel.
 
-A loop is what can be left and come back to: a strongly connected part of the instructions. Loops inside it are found by
-taking away the ways back to where it is entered. So code that lies after a kernel's end and jumps back into its middle
-makes no loop of what is between.
+A loop is a strongly connected component of the instructions. Nested loops are found by removing the edges back to its
+entry. So code after a kernel's end that jumps back into its middle does not make a loop of what is in between.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from .instructions import Instruction
 _JUMPS = frozenset({"BRA", "JMP"})
 _ENDS = frozenset({"EXIT", "RET", "BRX", "JMX", "KILL"})
 _MAYBE = frozenset({"BRA.DIV", "BRA.CONV"})
-"""Jumps that have no predicate and do not always jump."""
+"""Jumps without a predicate that are conditional nevertheless."""
 
 Edges = Mapping[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Loop:
-    """members: numbers of its instructions. depth: 1 for a loop in no other. leaf: no other loop is inside."""
+    """`members`: numbers of its instructions. `depth`: 1 for an outermost loop. `leaf`: it contains no other loop."""
 
     members: frozenset[int]
     depth: int
@@ -33,7 +32,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Flow:
-    """successors: of every instruction by number."""
+    """`successors`: of every instruction, by number."""
 
     successors: Edges
 
@@ -70,7 +69,7 @@ def _successors(
 
 
 def _reconvergence(instructions: Sequence[Instruction]) -> dict[str, list[int]]:
-    """Return where threads go on that have met at a barrier register, by its name."""
+    """Return where threads continue after reconverging at a barrier register, by its name."""
     ends: dict[str, list[int]] = {}
     for instruction in instructions:
         if instruction.name == "BSSY" and instruction.place is not None:
@@ -81,7 +80,7 @@ def _reconvergence(instructions: Sequence[Instruction]) -> dict[str, list[int]]:
 def _after_meeting(
     instructions: Sequence[Instruction], number: int, numbers: Mapping[int, int], ends: Mapping[str, Sequence[int]]
 ) -> tuple[int, ...]:
-    """Return the nearest place further on that belongs to the barrier register of a BSYNC."""
+    """Return the next address for the barrier register of a BSYNC."""
     address = instructions[number].address
     ahead = (place for place in ends.get(instructions[number].operands, ()) if place > address)
     return tuple(numbers[place] for place in islice(ahead, 1) if place in numbers)
@@ -103,13 +102,15 @@ def _loops(successors: Edges, members: frozenset[int], depth: int) -> list[Loop]
 
 
 def _headers(successors: Edges, members: frozenset[int], part: frozenset[int]) -> frozenset[int]:
-    """Return where a loop is entered from outside; its first instruction if it is all there is."""
+    """Return the entries of a loop from outside; its first instruction if it is all there is."""
     entered = {after for n in members - part for after in successors[n] if after in part}
     return frozenset(entered or {min(part)})
 
 
 def _connected(successors: Edges, members: frozenset[int]) -> list[frozenset[int]]:
-    """Strongly connected parts (Tarjan), without recursion: kernels have tens of thousands of instructions."""
+    """Return the strongly connected components (Tarjan), without recursion: kernels have tens of thousands of
+    instructions.
+    """
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     stack: list[int] = []
@@ -143,7 +144,7 @@ def _connected(successors: Edges, members: frozenset[int]) -> list[frozenset[int
 
 
 def _popped(stack: list[int], last: int) -> frozenset[int]:
-    """Return what lies on a stack down to `last`, taken away."""
+    """Pop the elements of a stack down to `last` and return them."""
     found = [stack.pop()]
     while found[-1] != last:
         found.append(stack.pop())

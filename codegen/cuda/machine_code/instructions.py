@@ -1,4 +1,4 @@
-"""One instruction of machine code as data, as nvdisasm spells it."""
+"""One instruction of machine code as data, in nvdisasm's notation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 INSTRUCTION_BYTES = 16
-"""Since compute capability 7.0."""
+"""Size of an instruction since compute capability 7.0."""
 
 _ADDRESS = re.compile(r"(?:^|,)(0x[0-9a-f]+)$")
 _WIDTH = re.compile(r"\.(64|96|128|256|[US](?:8|16))\b")
@@ -41,7 +41,7 @@ class Instruction:
 
     @property
     def access_bytes(self) -> int:
-        """Bytes that a load or store moves a thread."""
+        """Bytes that a load or store moves per thread."""
         match = _WIDTH.search(self.opcode)
         bits = match[1].lstrip("US") if match else "32"
         return int(bits) // 8

@@ -1,4 +1,4 @@
-"""What machine code must not have, as findings: data, with the kernel, the place and what to look at.
+"""Checks of machine code. Findings are data, with the kernel, the address and the reason.
 
 * `local_memory`: registers that did not fit, or arrays with run-time indices, in a thread's memory.
 * `fence_in_loop`: a memory barrier of the whole GPU, or an L1 cache thrown away, in a loop that multiplies or moves
@@ -20,7 +20,7 @@ from .parameters import accessed
 
 @dataclass(frozen=True)
 class Widths:
-    """Bytes of the widest access to global memory that a thread makes at a time; 0: none."""
+    """Bytes of a thread's widest access to global memory; 0: none."""
 
     load_bytes: int = 0
     store_bytes: int = 0
@@ -28,7 +28,7 @@ class Widths:
 
 @dataclass(frozen=True)
 class Finding:
-    """address: of the instruction in the kernel; None where it is about the whole."""
+    """`address`: of the instruction in the kernel; None if the finding concerns the whole kernel."""
 
     rule: str
     symbol: str
@@ -42,7 +42,7 @@ class Finding:
 
 
 def lint(code: MachineCode, promised: Widths | None = None) -> tuple[Finding, ...]:
-    """Return what is wrong with a kernel. promised: what its template asked for, if that is known."""
+    """Return the findings for a kernel. `promised`: the accesses that its template emits, if known."""
     found = [*_local_memory(code), *_fences(code), *_stale_loads(code)]
     if promised is not None:
         found += _narrow(code, promised)
@@ -61,7 +61,7 @@ def _widest(code: MachineCode, names: frozenset[str]) -> int:
 
 
 def main_loops(code: MachineCode) -> tuple[Loop, ...]:
-    """Return the loops where the time goes: the smallest around matrix instructions, and those with no loop inside."""
+    """Return the loops that dominate the time: the smallest around matrix instructions, and the innermost ones."""
     loops = code.flow.loops
     smallest: dict[int, Loop] = {}
     for loop in loops:  # outer ones come first
@@ -95,8 +95,9 @@ def _fences(code: MachineCode) -> Iterator[Finding]:
 
 
 def _working_part(code: MachineCode, loop: Loop) -> range | frozenset[int]:
-    """Return a loop that multiplies and stores results, too, is one over tiles whose steps were written out: its
-    results are handed over once a tile. There only what lies between the first and the last matrix instruction counts.
+    """Return the part of a loop to check. A loop that both multiplies and stores results iterates over tiles, with its
+    steps unrolled: then only the part from the first to the last matrix instruction counts, as results are stored once
+    per tile.
     """
     matrix = [n for n in loop.members if code.instructions[n].is_matrix]
     stores = any(code.instructions[n].name in GLOBAL_STORES for n in loop.members)
@@ -106,7 +107,7 @@ def _working_part(code: MachineCode, loop: Loop) -> range | frozenset[int]:
 def _stale_loads(code: MachineCode) -> Iterator[Finding]:
     suspects = [n for n, i in enumerate(code.instructions) if i.name in GLOBAL_LOADS and "CONSTANT" in i.modifiers]
     if not suspects or not any(_is_gpu_fence(i) for i in code.instructions):
-        return  # no other block's results are waited for
+        return  # no results of other blocks are waited for
     places = accessed(code)
     written = {p for n, i in enumerate(code.instructions) if i.name in _WRITES for p in places.get(n, ())}
     for number in suspects:

@@ -1,7 +1,7 @@
-"""What a kernel spends its issue slots on: of its busiest loop, or of all its instructions if it has none.
+"""Instruction mix of a kernel: of its busiest loop, or of all its instructions if it has none.
 
-A warp scheduler issues one instruction a cycle. So a kernel without loops takes at least its instructions times its
-warps over the schedulers, and in a loop that multiplies, what is not a multiplication takes slots beside it.
+A warp scheduler issues one instruction per cycle. So a kernel without loops takes at least its instructions times its
+warps over the schedulers, and in a loop that multiplies, other instructions compete for issue slots.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ GROUPS: Mapping[str, frozenset[str]] = {
     "global": frozenset({"LDG", "LDGSTS", "STG", "RED", "REDG", "ATOMG", "ATOM", "UTMALDG", "UTMASTG"}),
     "shared": frozenset({"LDS", "LDSM", "STS", "STSM", "ATOMS"}),
 }
-"""Every other instruction is one of indices, of control, or moves and converts values."""
+"""Groups of instructions. All others compute indices, control the flow, or move and convert values."""
 
 OTHER = "other"
 
 
 @dataclass(frozen=True)
 class Mix:
-    """instructions: of the whole kernel. in_loop: of its busiest loop; 0: it has none. groups: how many of each of
-    GROUPS, and others, there are in that loop, or in the whole kernel if there is none.
+    """`instructions`: of the whole kernel. `in_loop`: of its busiest loop; 0: it has none. `groups`: number of
+    instructions of each of GROUPS, and others, in that loop, or in the whole kernel if there is none.
     """
 
     instructions: int
@@ -38,12 +38,12 @@ class Mix:
     groups: Mapping[str, int]
 
     def per_byte(self, threads: int, nbytes: int) -> float | None:
-        """Return the instructions of so many threads for each byte that they move; None where a loop repeats some."""
+        """Return the instructions per moved byte for so many threads; None if there is a loop."""
         return None if self.in_loop or not nbytes else self.instructions * threads / nbytes
 
 
 def mix_of(code: MachineCode) -> Mix:
-    """Padding is not counted."""
+    """Return the instruction mix, without padding."""
     there = [n for n, i in enumerate(code.instructions) if i.name != "NOP" and not _ends_here(code, n)]
     loop = busiest_loop(code)
     counted = there if loop is None else sorted(loop.members)
@@ -52,7 +52,7 @@ def mix_of(code: MachineCode) -> Mix:
 
 
 def busiest_loop(code: MachineCode) -> Loop | None:
-    """Of the main loops the one with most matrix instructions, then most work; None if all only wait."""
+    """Return the main loop with most matrix instructions, then most work; None if all only wait."""
 
     def work(loop: Loop) -> tuple[int, int]:
         groups = Counter(_group(code.instructions[n]) for n in loop.members)
@@ -64,10 +64,10 @@ def busiest_loop(code: MachineCode) -> Loop | None:
 
 def _group(instruction: Instruction) -> str:
     if instruction.name == "HFMA2" and "-RZ,RZ" in instruction.operands:
-        return OTHER  # nothing is multiplied: that is how a constant comes to a register
+        return OTHER  # no multiplication: this is how a constant is loaded to a register
     return next((group for group, names in GROUPS.items() if instruction.name in names), OTHER)
 
 
 def _ends_here(code: MachineCode, number: int) -> bool:
-    """Return the jump to itself that follows a kernel's last instruction."""
+    """Return whether it is the jump to itself that follows a kernel's last instruction."""
     return code.flow.successors[number] == (number,)

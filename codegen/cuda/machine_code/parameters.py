@@ -1,9 +1,9 @@
-"""Which of a kernel's arguments an access to global memory goes to, followed through the registers.
+"""Data-flow analysis of which kernel arguments an access to global memory may address.
 
-Registers carry the set of arguments that their address may come from. A value that was loaded is no address; every
-other result may be one of what its operands are. Ways that join join their sets, so what comes out is never too small.
-What was written under a predicate is kept apart as long as the predicate lives: the compiler likes to use one register
-for two addresses so.
+Registers carry the set of arguments that their address may derive from. A loaded value is not an address; every other
+result may derive from its operands. Joins take unions, so the result is conservative. Values written under a predicate
+are tracked separately while the predicate lives, since the compiler likes to use one register for two addresses that
+way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Arguments = frozenset[int]
 """Offsets of arguments in constant memory."""
 
 _State = Mapping[tuple[str, str], Arguments]
-"""By register, and the predicate under which it was written; `""`: by an instruction without one."""
+"""By register, and the predicate under which it was written; `""`: unpredicated."""
 _REGISTER = re.compile(r"\bU?R\d+\b")
 _PREDICATE = re.compile(r"U?P\d")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
@@ -43,7 +43,7 @@ _NO_RESULTS = GLOBAL_STORES | {
 
 
 def accessed(code: MachineCode) -> Mapping[int, Arguments]:
-    """For each access to global memory, by its number: the arguments that it may go to."""
+    """Return, for each access to global memory, by its number, the arguments that it may address."""
     states: dict[int, _State] = {0: {}}
     pending, first = [0], _first_argument(code.architecture)
     while pending:
@@ -76,7 +76,7 @@ def _join(known: _State | None, more: _State) -> _State:
 
 
 def _entry(state: _State, place: tuple[str, str]) -> Arguments:
-    """Return what a register holds under a predicate: what it holds anyway, unless it was written under it."""
+    """Return what a register holds under a predicate: its unpredicated value, unless it was written under it."""
     return state.get(place, state.get((place[0], ""), _NOTHING))
 
 
@@ -106,10 +106,10 @@ def _results(instruction: Instruction, target: str) -> Iterator[str]:
 
 
 def _with(state: _State, register: str, predicate: str, found: Arguments) -> _State:
-    """Return the state when a register has been written."""
+    """Return the state after a write to a register."""
     held = {place for place in state if place[0] == register}
     if not (held or found):
-        return state  # registers that hold no address are not mentioned: most of them
+        return state  # registers without an address, most of them, are not in the state
     if predicate:
         return {**state, (register, predicate): found}
     kept = {place: arguments for place, arguments in state.items() if place not in held}
@@ -117,7 +117,7 @@ def _with(state: _State, register: str, predicate: str, found: Arguments) -> _St
 
 
 def _forgotten(state: _State, targets: list[str]) -> _State:
-    """Return what was kept apart for a predicate that is written now holds for all."""
+    """Return the state after a write to predicates: values tracked separately for them hold for all."""
     written = {target for target in targets if _PREDICATE.fullmatch(target)}
     ended = [place for place in state if place[1].lstrip("@!") in written]
     if not ended:
@@ -139,6 +139,8 @@ def _held(state: _State, registers: list[str], predicate: str) -> Arguments:
 
 
 def _address(state: _State, instruction: Instruction) -> Arguments:
-    """Return the last brackets hold the address; those of a copy to shared memory hold its source."""
+    """Return the possible arguments of an access's address, which is in the last brackets; for a copy to shared memory
+    that is its source.
+    """
     places = _BRACKETS.findall(instruction.operands)
     return _held(state, _REGISTER.findall(places[-1]), instruction.predicate) if places else _NOTHING

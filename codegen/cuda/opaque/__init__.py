@@ -1,1 +1,1 @@
-"""Pooling, running sums, sorting, scatters and index checks on CUDA."""
+"""Pooling, cumulative sums, sorting, scatters and index checks on CUDA."""

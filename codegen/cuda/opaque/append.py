@@ -1,4 +1,4 @@
-"""The template of append: rows of a cache, stored where the rows before them end."""
+"""The template of append: new rows of a cache, stored after the existing ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilestitch.passes.plan.schedules import AppendSchedule
 
 
 def lower_append(node: Node, schedule: AppendSchedule) -> CudaLaunch:
-    """Return a thread copies an element as it is stored; all else in the result's memory stays as it is."""
+    """Return the launch. A thread copies an element as it is stored; all else in the result's memory is untouched."""
     x, out, attrs, threads = node.inputs[0], node.output, node.attrs, schedule.threads
     axis, count = attrs["axis"], x.tensor_type.num_elements
     inner = prod(x.shape[axis + 1 :])

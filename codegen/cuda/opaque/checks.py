@@ -30,7 +30,7 @@ THREADS = 256
 
 
 def lower_index_checks(nodes: Sequence[Node], inputs: Sequence[Value]) -> tuple[CudaLaunch, ...]:
-    """One launch for each gather of a group whose indices are not known to be in range."""
+    """Return one launch for each gather of a group whose indices are not known to be in range."""
     return tuple(_launch(node, checks, inputs) for node, checks in pending_checks(nodes).items())
 
 

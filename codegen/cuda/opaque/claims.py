@@ -1,7 +1,7 @@
-"""Scatters that replace elements, by a thread for each update: every place belongs to the last update that names it.
+"""Scatters that replace elements, by a thread for each update: every position belongs to the last update for it.
 
-The updates first claim their places, by an atomic maximum over the numbers of updates, and then the owner of each place
-stores. Maxima do not depend on the order of threads, so that results are the same bits every time.
+The updates first claim their positions, by an atomic maximum over update numbers, and then the owner of each position
+stores. Maxima do not depend on the order of threads, so results are deterministic.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ NO_OWNER = -1
 
 @dataclass(frozen=True)
 class Updates:
-    """The updates of a scatter: `count` of `width` elements each, for `places` places of as many in the data.
+    """The updates of a scatter: `count` of `width` elements each, for `places` positions of the same width in the data.
 
-    threads: of a block.
+    `threads`: of a block.
     """
 
     node: Node
@@ -46,7 +46,7 @@ class Updates:
     places: int
 
     def place(self, indices: Any, number: Expr) -> tuple[Expr, Expr]:
-        """Return which place an update goes to, and whether there is one; int64 and bool."""
+        """Return the position of an update, and whether it exists; int64 and bool."""
         if self.node.op == "scatter_nd":
             return slice_of(self.node, indices, number)
         return self._element(indices, number)
@@ -70,7 +70,7 @@ def updates_of(node: Node, threads: int) -> Updates:
 
 
 def lower_claims(node: Node, threads: int) -> tuple[CudaLaunch, ...]:
-    """Return a launch that copies and leaves every element without an owner, one that claims, and one that stores."""
+    """Return a launch that copies and clears the owners of all elements, one that claims, and one that stores."""
     updates = updates_of(node, threads)
     return _copy(updates), _claim(updates), _store(updates)
 
@@ -126,7 +126,7 @@ def _store(updates: Updates) -> CudaLaunch:
 def _launch(
     updates: Updates, kind: str, count: int, parameters: list[Parameter], emit: Any, faults: tuple[str, ...] = ()
 ) -> CudaLaunch:
-    """Return a thread for each of `count`: `emit(buffers, number)`."""
+    """Return a launch with a thread for each of `count`: `emit(buffers, number)`."""
     threads = updates.threads
     grid, block = (-(-count // threads), 1, 1), (threads, 1, 1)
 

@@ -1,7 +1,7 @@
-"""The templates of tally and compact: how many elements of a mask are true, block by block, and where they are.
+"""The templates of tally and compact: count the true elements of a mask, block by block, and store their positions.
 
-A block of threads has one block of elements, a thread some neighbours of it. Running totals of the counts say where
-each block's results begin, so that blocks need nothing of one another.
+A thread block has one block of elements, a thread some neighbours of it. Running totals of the counts give the start of
+each block's results, so that blocks are independent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Body = Callable[[list[Any], Expr, Expr], None]
 
 
 def lower_tally(node: Node, schedule: FoundSchedule) -> CudaLaunch:
-    """Return the last thread of a block stores its count."""
+    """Return the launch of a tally, in which the last thread of a block stores its count."""
 
     def body(buffers: list[Any], block: Expr, lane: Expr) -> None:
         mask, counts = buffers
@@ -37,7 +37,7 @@ def lower_tally(node: Node, schedule: FoundSchedule) -> CudaLaunch:
 
 
 def lower_compact(node: Node, schedule: FoundSchedule) -> CudaLaunch:
-    """Return a thread stores the places of its elements that are true."""
+    """Return the launch of a compact, in which a thread stores the positions of its true elements."""
     shape, count = node.inputs[0].shape, node.attrs["count"]
 
     def body(buffers: list[Any], block: Expr, lane: Expr) -> None:
@@ -83,7 +83,7 @@ class _Share:
         return tirx.NE(element, T.uint8(0))
 
     def running_total(self) -> Expr:
-        """True elements of this thread and those before it: neighbours are added at distances 1, 2, 4 and so on."""
+        """Return the true elements of this thread and earlier ones, by a scan over distances 1, 2, 4 and so on."""
         totals = shared_buffer(self.threads, "int32")
         T.buffer_store(totals, self.own, [self.lane])
         distance = 1

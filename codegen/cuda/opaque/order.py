@@ -1,4 +1,6 @@
-"""The template of order_rows: a thread counts how many rows come before its own, which is where its number goes."""
+"""The template of order_rows: a thread counts the rows that precede its own, which gives the position for its
+number.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from tilestitch.passes.plan.schedules import OrderSchedule
 
 
 def lower_order_rows(node: Node, schedule: OrderSchedule) -> CudaLaunch:
-    """No memory is needed besides, and nothing is exchanged between threads."""
+    """Return the launch, which needs no further memory and no exchange between threads."""
     x, threads = node.inputs[0], schedule.threads
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]
     grid, block = (ceil_div(x.shape[0], threads), 1, 1), (threads, 1, 1)

@@ -15,7 +15,7 @@ from tilestitch.compiler.ir.types import is_float
 
 
 class TopK:
-    """Lines along the axis: their length, how many are there, and how many elements lie between neighbours of one."""
+    """Lines along the axis: their length, their number, and the stride of their elements."""
 
     def __init__(self, node: Node) -> None:
         x = node.inputs[0]
@@ -28,7 +28,7 @@ class TopK:
         self.lines = prod(x.shape[:axis]) * self.inner
 
     def before(self, a: Expr, at_a: Expr, b: Expr, at_b: Expr) -> Expr:
-        """Return whether `a` comes before `b`: places past the line last, NaN as the largest number, ties by
+        """Return whether `a` precedes `b`: positions past the line last, NaN as the largest number, ties by
         position.
         """
         better, worse = (a > b, b > a) if self.largest else (a < b, b < a)

@@ -1,8 +1,8 @@
-"""The template of top_k for lines of any length: a thread counts how many elements come before its own, and stores it
-in that place if it is one of the best.
+"""The template of top_k for lines of any length: a thread counts the elements that precede its own, and stores it at
+that position if it is among the best.
 
-A block's threads have neighbours of one line; they read the line piece by piece through shared memory. Nothing is
-exchanged between blocks, and no memory is needed, however long a line is.
+A block's threads have neighbours of one line, and read the line piece by piece through shared memory. Blocks exchange
+nothing, and no memory is needed, however long a line is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .ordering import TopK
 
 
 def lower_ranks(node: Node, schedule: RankSchedule) -> CudaLaunch:
-    """As many blocks a line as have a thread for each element."""
+    """Return the launch, with enough blocks per line for a thread per element."""
     top, threads = TopK(node), schedule.threads
     pieces = ceil_div(top.size, threads)
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]
@@ -49,7 +49,7 @@ def _emit(top: TopK, buffers: list[Any], number: Expr, lane: Expr, threads: int)
     start = T.bind(outer * (size * inner) + within)
 
     def key(place: Expr) -> Expr:
-        """Of an element of the line; past its end, of the last one, which is not counted there."""
+        """Return an element of the line; past its end the last one, which does not count there."""
         element = from_storage(source[start + T.min(place, size - 1) * inner], top.dtype)
         return reducers.to_accumulator(element, top.dtype)
 

@@ -23,7 +23,7 @@ from tilestitch.passes.plan.schedules import RegionSchedule
 
 
 def lower_roi_align(node: Node, schedule: RegionSchedule) -> CudaLaunch:
-    """Return an image that is not there is a fault, and the first one is read."""
+    """Return the launch. An image index out of range is a fault, and the first image is read."""
     threads, count = schedule.threads, node.output.tensor_type.num_elements
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]
     parameters.append(Parameter(StatusArg(), "int32", 1))
@@ -41,8 +41,8 @@ def lower_roi_align(node: Node, schedule: RegionSchedule) -> CudaLaunch:
 
 
 def _element(node: Node, buffers: list[Any], number: Expr) -> None:
-    """One element of the result. Neighbouring threads read near each other: they have neighbouring bins of a row or,
-    where channels are next to each other, channels.
+    """Emit one element of the result. Neighbouring threads read near each other: they have neighbouring bins of a row
+    or, if channels are contiguous, channels.
     """
     source, regions, images, target, status = buffers
     images_count = node.inputs[0].shape[0]

@@ -1,4 +1,4 @@
-"""The template of running sums and products along an axis."""
+"""The template of cumulative sums and products along an axis."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tilestitch.passes.plan.schedules import ScanSchedule
 
 
 def lower_cumulative(node: Node, schedule: ScanSchedule) -> CudaLaunch:
-    """Lines along the axis are independent. A block cuts its line into a part for each thread and adds what comes
-    before the part in a second walk.
+    """Return the launch. Lines along the axis are independent. A block splits its line into a part per thread, and adds
+    the total of earlier parts in a second pass.
     """
     x, out = node.inputs[0], node.outputs[0]
     axis = node.attrs["axis"]
@@ -77,7 +77,7 @@ class _Scan:
         self.walk(buffers, line, first, end, named(before[0]), store=True)
 
     def walk(self, buffers: list[Any], line: Expr, first: Expr, end: Expr, start: Expr, store: bool) -> Expr:
-        """Run over places [first, end) of a line; the total, `start` included."""
+        """Scan positions [first, end) of a line; returns the total, including `start`."""
         source, target = buffers
         base = T.bind((line // self.inner) * (self.size * self.inner) + line % self.inner)
         running = T.alloc_buffer((1,), reducers.accumulator_dtype(self.dtype), scope="local")

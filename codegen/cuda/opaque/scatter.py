@@ -1,7 +1,8 @@
-"""The template of scatters: a copy of the data, then the updates in row-major order, whatever the order of threads.
+"""The template of scatters: a copy of the data, then the updates in row-major order, regardless of the order of
+threads.
 
-A thread applies one update after the other to its own places: a line along the axis, or an element of every slice.
-Where that leaves few threads, updates that replace elements claim their places instead (`claims`).
+A thread applies one update after the other to its own positions: a line along the axis, or an element of every slice.
+Where that leaves few threads, replacing updates claim their positions instead (`claims`).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _copy(node: Node, threads: int) -> CudaLaunch:
 
 
 def _launch(node: Node, count: int, threads: int, body: Body) -> CudaLaunch:
-    """Parameters: indices, updates, result, status."""
+    """Return a launch with parameters indices, updates, result, status."""
     values = (node.inputs[1], node.inputs[2], node.outputs[0])
     parameters = [*(Parameter.of(v.name, v.tensor_type) for v in values), Parameter(StatusArg(), "int32", 1)]
     grid, block = _threads(count, threads)
@@ -66,7 +67,9 @@ def _launch(node: Node, count: int, threads: int, body: Body) -> CudaLaunch:
 
 
 def _elements(node: Node, threads: int) -> CudaLaunch:
-    """scatter_elements: updates meet only along the axis, so a thread applies all of one line along it."""
+    """Return the launch of scatter_elements: updates coincide only along the axis, so a thread applies all of one line
+    along it.
+    """
     x, indices = node.inputs[0], node.inputs[1]
     axis, shape = node.attrs["axis"], indices.shape
     outer, size, inner = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
@@ -93,7 +96,9 @@ def _elements(node: Node, threads: int) -> CudaLaunch:
 
 
 def _slices(node: Node, threads: int) -> CudaLaunch:
-    """scatter_nd: any two slices may meet, so a thread applies all of them to its own element of a slice."""
+    """Return the launch of scatter_nd: any two slices may coincide, so a thread applies all of them to its own element
+    of a slice.
+    """
     x, indices = node.inputs[0], node.inputs[1]
     depth = indices.shape[-1]
     count, width = prod(indices.shape[:-1]), prod(x.shape[depth:])

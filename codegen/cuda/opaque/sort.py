@@ -29,7 +29,7 @@ from .ordering import TopK
 
 
 def lower_top_k(node: Node, schedule: SortSchedule) -> CudaLaunch:
-    """One block a line along the axis."""
+    """Return the launch, with one block per line along the axis."""
     top = _Sorting(node, schedule.in_shared)
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]
     if not top.in_shared:
@@ -52,7 +52,9 @@ def lower_top_k(node: Node, schedule: SortSchedule) -> CudaLaunch:
 
 
 class _Sorting(TopK):
-    """`room`: elements that are sorted, a power of two; those past the line have position >= size."""
+    """A sort by a bitonic network. `room`: elements that are sorted, a power of two; those past the line have position
+    >= size.
+    """
 
     def __init__(self, node: Node, in_shared: bool) -> None:
         super().__init__(node)
@@ -86,7 +88,7 @@ class _Sorting(TopK):
                 T.buffer_store(indices, T.cast(positions[base + i], "int64"), [first + i * self.inner])
 
     def _sort(self, keys: Any, positions: Any, base: Expr, lane: Expr, threads: int) -> None:
-        """Batcher's bitonic sort: runs of doubling length, merged with halving distance."""
+        """Emit Batcher's bitonic sort: runs of doubling length, merged with halving distance."""
         levels = self.room.bit_length() - 1
         pairs = self.room // 2
         with T.serial(0, levels) as level, T.serial(0, level + 1) as sub:

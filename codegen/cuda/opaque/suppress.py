@@ -1,8 +1,8 @@
-"""The template of suppress: one kernel puts the boxes of each class in the order of their scores, a second one walks
-through them, a block for each class of each image.
+"""The template of suppress: one kernel sorts the boxes of each class by score, a second one walks through them, a block
+for each class of each image.
 
-The order lies where the numbers of the kept boxes come: these overwrite what has been walked through, and no further
-memory is needed, however many boxes there are. Results do not depend on the order of threads.
+The sorted order is stored where the numbers of the kept boxes go: these overwrite what has been walked through, so that
+no further memory is needed, however many boxes there are. Results do not depend on the order of threads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PLACES = "int64"
 
 
 def lower_suppress(node: Node, schedule: SuppressSchedule) -> tuple[CudaLaunch, ...]:
-    """As many blocks a line as have a thread for each box, if there are boxes; then one a line."""
+    """Return the launches: enough blocks per line for a thread per box, if there are boxes; then one block per line."""
     boxes, scores, most, overlap, least = node.inputs
     places, counts = node.outputs
     threads, lines = schedule.threads, scores.shape[0] * scores.shape[1]
@@ -51,8 +51,8 @@ def _launch(node: Node, kind: str, values: tuple[Value, ...], blocks: Any, threa
 
 
 def _order(node: Node, buffers: list[Any], number: Expr, lane: Expr, threads: int) -> None:
-    """A thread counts the boxes before its own: those of higher score, and earlier ones of the same. Boxes whose score
-    is not above the least one, or NaN, come last.
+    """Count, in each thread, the boxes before its own: those of higher score, and earlier ones of equal score. Boxes
+    whose score is not above the least one, or NaN, come last.
     """
     scores, least, places = buffers
     size = integer(node.inputs[0].shape[1], places_dtype())
@@ -61,7 +61,7 @@ def _order(node: Node, buffers: list[Any], number: Expr, lane: Expr, threads: in
     start, limit = T.bind(line * size), named(least[0])
 
     def key(place: Expr) -> Expr:
-        """Of a box of the line; past its end, of the last one, which is not counted there."""
+        """Return the score of a box of the line; past its end that of the last one, which does not count there."""
         return scores[start + T.min(place, size - 1)]
 
     at = T.bind(piece * threads + T.cast(lane, PLACES))
@@ -84,8 +84,8 @@ def _order(node: Node, buffers: list[Any], number: Expr, lane: Expr, threads: in
 
 
 class _Walk:
-    """A block takes as many boxes as it has threads at a time, in the order of their scores. A thread drops its box if
-    one that was kept before overlaps it; then, one after the other, what is left is kept, and drops others after it.
+    """A block takes as many boxes as it has threads at a time, by score. A thread drops its box if a kept one overlaps
+    it; then the remaining ones are kept one after the other, and drop later ones.
     """
 
     def __init__(self, node: Node, buffers: list[Any], line: Expr, lane: Expr, threads: int) -> None:
@@ -109,7 +109,7 @@ class _Walk:
                 T.buffer_store(self.sides, value, [self.lane * (SIDES + 1) + side])
             T.buffer_store(self.alive, T.cast(is_real, "int32"), [self.lane])
             self.drop_by_kept(box, kept[0], overlap)
-            barrier()  # all have read their numbers: what is kept may stand in their place
+            barrier()  # all have read their numbers: kept ones may replace them
             self.keep(place, box, kept, limit, overlap)
             barrier()
             T.buffer_store(at, at[0] + self.threads, [0])
@@ -117,7 +117,7 @@ class _Walk:
             T.buffer_store(self.counts, kept[0], [self.line])
 
     def drop_by_kept(self, box: list[Expr], kept: Expr, overlap: Expr) -> None:
-        """The thread's own box, if it overlaps one that was kept in an earlier turn."""
+        """Drop the thread's own box if it overlaps one kept in an earlier iteration."""
         j = _counter()
         with T.While(tirx.And(j[0] < kept, tirx.EQ(self.alive[self.lane], 1))):
             other = corners(self.boxes, self.first + T.bind(self.places[self.start + j[0]]), self.centers)
@@ -126,7 +126,7 @@ class _Walk:
             T.buffer_store(j, j[0] + 1, [0])
 
     def keep(self, place: Expr, box: list[Expr], kept: Any, limit: Expr, overlap: Expr) -> None:
-        """All threads count what is kept alike."""
+        """Keep the remaining boxes; all threads count them alike."""
         with T.serial(0, self.threads) as turn, self.is_kept(turn, kept[0] < limit), T.Then():
             with T.If(tirx.EQ(self.lane, turn)), T.Then():
                 T.buffer_store(self.places, place, [self.start + kept[0]])
@@ -137,7 +137,7 @@ class _Walk:
             barrier()
 
     def is_kept(self, turn: Expr, has_room: Expr) -> Any:
-        """Return the same for all threads: nobody drops a box in its own turn."""
+        """Return whether a box is kept, the same for all threads: no box is dropped in its own iteration."""
         return T.If(tirx.And(tirx.EQ(self.alive[turn], 1), has_room))
 
 

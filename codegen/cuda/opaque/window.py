@@ -1,4 +1,4 @@
-"""The template of sliding-window reductions (pooling): one thread an output element, with the epilogue after it."""
+"""The template of sliding-window reductions (pooling): one thread per output element, followed by the epilogue."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Row-wise work after a GEMM, in its launch: the block that stores the last of a band of rows computes the band.
+"""Row-wise work after a GEMM, in its launch: the block that stores the last part of a band of rows computes the band.
 
-Blocks (or warps) that have stored their part of a band count up the band's word, and the last one finds what the others
-have stored in the L2 cache. It need not be alone: some that came before look at the word a few times more, and if the
-last one comes meanwhile, each takes a share of the band. Taking a share is atomic, and the last one goes through all of
-them, so no block is relied upon, and none waits for one that may not have begun.
+Blocks (or warps) that have stored their part of a band increment the band's word, and the last one finds the others'
+results in the L2 cache. It may get help: some earlier ones poll the word a few times, and if the last one arrives
+meanwhile, each takes a share of the band. Taking a share is atomic, and the last one goes through all of them, so
+progress depends on no other block, and none waits for one that may not have begun.
 
 The words are 0 when the model is loaded. A run flips the top bit of the band's word, and sets the words of its shares
 to that bit, so that nothing needs clearing between runs.
@@ -35,11 +35,11 @@ from tilestitch.passes.plan.schedules import BandSchedule, RowSchedule
 
 @dataclass(frozen=True)
 class Turn:
-    """Where a writer stands that has stored its part of a band.
+    """State of a writer that has stored its part of a band.
 
-    row: the row of the GEMM that a row of the band is; rows from `end` on are not there. column: its number among
-    the writers. polls: how often it may look whether the others have come. lane: of a thread among the writer's.
-    memory, word: where the words of the band begin. exact: all rows of every band are there.
+    `row`: the row of the GEMM for a row of the band; rows from `end` on do not exist. `column`: its number among the
+    writers. `polls`: how often it may poll whether the others have arrived. `lane`: of a thread among the writer's.
+    `memory`, `word`: start of the band's words. `exact`: all rows of every band exist.
     """
 
     row: Callable[[Expr], Expr]
@@ -54,7 +54,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class BandRows(RowsAfter):
-    """The code of a row-wise group that follows a GEMM in its launch, as its schedules say."""
+    """The code of a row-wise group that follows a GEMM in its launch, by their schedules."""
 
     schedule: BandSchedule
     row_schedule: RowSchedule
@@ -65,7 +65,7 @@ class BandRows(RowsAfter):
         return BandRows(after.nodes, after.roles, after.inputs, after.outputs, columns, schedule, rows)
 
     def work(self, threads: int) -> RowLoops:
-        """Return how a block, or a warp, of so many threads shares rows."""
+        """Return how a block, or a warp, of `threads` threads shares rows."""
         loops = self.walk.scheduled(self.row_schedule)
         assert loops.team * loops.rows == threads, (loops, threads)
         return loops
@@ -77,7 +77,7 @@ class BandRows(RowsAfter):
     # -- code --------------------------------------------------------------------------------------------------------
 
     def finish(self, buffers: Mapping[Value, Any], band: Band, turn: Turn) -> None:
-        """What a writer does when it has stored its part; all its threads come here."""
+        """Emit what a writer does when it has stored its part; all its threads come here."""
         suffix = "_warp" if band.warps else ""
         if band.writers == 1:
             if band.warps:
@@ -103,7 +103,7 @@ class BandRows(RowsAfter):
                 self._rows(buffers, band, turn, share)
 
     def _rows(self, buffers: Mapping[Value, Any], band: Band, turn: Turn, share: Expr) -> None:
-        """Compute what belongs to a share of a band."""
+        """Compute a share of a band."""
         work, each = self.work(band.threads), self.rows_each
         dtype = index_dtype(self.values)
         across = 0 if work.rows == 1 else T.bind(turn.lane // work.team)
@@ -126,16 +126,16 @@ class BandRows(RowsAfter):
                     None if turn.exact or work.rows == 1 else row < turn.end,
                 )
                 if active is not None:
-                    # A thread that has no row computes the band's first one, too, and does not store it.
+                    # A thread without a row recomputes the band's first one without storing it.
                     place = T.bind(T.Select(active, place, T.cast(turn.row(0), dtype) * each))
                 RowEmitter(work, self.nodes, self.roles, self.inputs, self.outputs, own, dtype).row(team, place, active)
                 if work.team > WARP:
-                    # The next turn writes the shared memory that slower threads may still read.
+                    # The next iteration writes the shared memory that slower threads may still read.
                     barrier()
 
 
 def last_of(counter: Any, count: int, function: str = "ts_grid_last") -> Expr:
-    """Return whether the block (or warp, by another function) is the last of `count` that come here with a counter."""
+    """Return whether the block (or warp, by another function) is the last of `count` that arrive at a counter."""
     scope = part_of_block()
     if function == "ts_grid_last" and scope is not None:
         part = T.call_extern("int32", f"{function}_part", T.address_of(counter), count, scope.threads)

@@ -1,7 +1,7 @@
 """Reductions by teams of several blocks: partial results go through global memory, after a barrier of the grid.
 
-Every block stores the result of its part of a row; after the barrier every block joins all parts of its row itself, in
-an order that does not depend on it, so that all blocks of a row know the same bits.
+Every block stores the result of its part of a row; after the barrier every block combines all parts of its row itself,
+in a fixed order, so that all blocks of a row get the same bits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COUNTER_BYTES = 4
 
 
 def grid_barrier(counter: Any) -> None:
-    """All threads of the grid wait for each other; `counter` is memory of the launch's own (`CountersArg`)."""
+    """Synchronise all threads of the grid; `counter` is memory of the launch's own (`CountersArg`)."""
     T.evaluate(T.call_extern("void", "ts_grid_barrier", T.address_of(counter[0])))
 
 
@@ -35,10 +35,10 @@ def counter_parameter() -> Parameter:
 
 @dataclass(frozen=True)
 class GridTeam:
-    """The blocks of a launch, `parts` of which share a row; `part` says which of them this one is.
+    """The blocks of a launch, `parts` of which share a row; `part` is the number of this one.
 
-    `slots` places for rows a part, `slot` the one of this thread's row. `counter` and `partials` are global memory: one
-    buffer for each dtype that an accumulator of a reduction has, `[part, slot]`.
+    There are `slots` positions for rows per part; `slot` is that of this thread's row. `counter` and `partials` are
+    global memory: one buffer for each dtype of a reduction's accumulator, `[part, slot]`.
     """
 
     team: Team
@@ -63,7 +63,9 @@ class GridTeam:
         return [accumulator.result(self._joined(accumulator)) for accumulator in accumulators]
 
     def _joined(self, accumulator: Accumulator) -> Item:
-        """Return every lane of a row's team, or every thread of its column, folds some parts; then these join."""
+        """Combine the parts: every lane of a row's team, or every thread of its column, folds some; then these are
+        combined.
+        """
         team, buffers = self.team, self.partials[accumulator.node]
         step = team.size if team.columns else WARP
         first = team.along if team.columns else team.along % WARP
@@ -82,7 +84,7 @@ class GridTeam:
 
 
 def partial_parameters(reductions: Sequence[Node], dtypes: Sequence[Sequence[str]], size: int) -> list[Parameter]:
-    """Return the memory for the parts' results of each reduction, `size` of them, by the dtypes of its accumulator."""
+    """Return the memory for `size` partial results of each reduction, by the dtypes of its accumulator."""
     return [
         Parameter(TemporaryArg(f"partial.{number}.{place}", size * ITEMSIZE.get(dtype, 4)), dtype, size)
         for number, (_, kinds) in enumerate(zip(reductions, dtypes, strict=True))

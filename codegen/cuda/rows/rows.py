@@ -1,10 +1,11 @@
 """The template of row-wise groups: reductions over one set of axes with element-wise work before, between and after.
 
 A team of threads computes a row: some lanes of a warp, or all warps of a block. If the last dimension is reduced, the
-team walks along it in vectors; if it is kept, neighbouring threads compute neighbouring rows, and the team lies across
-them. Where a thread's part of the row is short, its elements stay in registers from one reduction to the next; else
-each pass reads them again. A team may have threads of several blocks, which exchange what they found through global
-memory (`gridteam`); few long rows that are not read again are cut into parts, in launches of their own.
+team walks along it in vectors; if it is kept, neighbouring threads compute neighbouring rows, and the team is
+orthogonal to them. If a thread's part of the row is short, its elements stay in registers from one reduction to the
+next; otherwise each pass reads them again. A team may have threads of several blocks, which exchange partial results
+through global memory (`gridteam`); few long rows that are not read again are split into parts, in launches of their
+own.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def _launch(
 
 
 class RowEmitter:
-    """Emits what one thread does: all passes over its part of one row."""
+    """Emitter of one thread: all passes over its part of one row."""
 
     def __init__(
         self, work: RowLoops, nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value],
@@ -112,10 +113,10 @@ class RowEmitter:
         self.reduced = [v for n, part in roles.parts.items() if part in small for v in n.outputs]
         self.full = full_outputs(roles, outputs)
         self.exchange: tuple[Any, dict[Node, list[Any]]] | None = None
-        """The counter of the grid's barrier and the memory of partial results, where several blocks share a row."""
+        """The counter of the grid barrier and the memory of partial results, if several blocks share a row."""
 
     def run(self, thread: Thread) -> None:
-        """What one thread of a launch does."""
+        """Emit one thread of a launch."""
         work = self.work
         across, along = (thread.thread[0], thread.thread[1]) if work.columns else (thread.thread[1], thread.thread[0])
         if work.team == 1 or isinstance(along, int):
@@ -129,7 +130,7 @@ class RowEmitter:
         grid: GridTeam | None = None
         if self.exchange is not None:
             grid = GridTeam(team, work.parts, part, work.row_blocks * work.rows, place, *self.exchange)
-        # Threads past the last row compute it, too, and do not store it.
+        # Threads past the last row recompute it without storing it.
         exact = work.row_count % work.rows == 0
         number = place if exact else T.bind(T.min(place, _size(work.row_count - 1, self.dtype)))
         self.row(team, number, None if exact else place < work.row_count, part, grid)
@@ -137,9 +138,9 @@ class RowEmitter:
     def row(
         self, team: Team, number: Expr, active: Expr | None, part: Expr = 0, grid: GridTeam | None = None
     ) -> None:  # fmt: skip
-        """What one thread of a team does for the row of a number, which it stores if `active` (None: it does).
+        """Emit one thread of a team for row `number`, which it stores if `active` (None: it does).
 
-        part, grid: which part of the row, where blocks share it.
+        `part`, `grid`: the part of the row, if blocks share it.
         """
         work, evaluator = self.work, self.evaluator
         self.team, self.along, self.part, self.grid, self.active = team, team.along, part, grid, active
@@ -162,7 +163,7 @@ class RowEmitter:
         return access
 
     def _stage(self, stage: int) -> None:
-        """One walk over the row: what needs `stage` walks before it is reduced or stored."""
+        """Emit one pass over the row: whatever needs `stage` passes before it is reduced or stored."""
         work = self.work
         finished = [n for n in self.reductions if self.level[n.outputs[0]] == stage + 1]
         stored = [v for v in self.full if self.level[v] == stage]
@@ -192,7 +193,7 @@ class RowEmitter:
         if not isinstance(step, int):
             fresh, indices = self._place(step)
         else:
-            # The same names in every pass: what was computed for a place is found again.
+            # The same names in every pass, so that memoised values of a position are found again.
             if step not in self.places:
                 self.places[step] = self._place(step)
             fresh, indices = self.places[step]
@@ -208,9 +209,7 @@ class RowEmitter:
             self._guarded(fresh, lambda v=value, b=buffer, p=places, e=elements: self.access.store(b, v, p, e))
 
     def _place(self, step: Expr) -> tuple[Expr | None, list[Index]]:
-        """Return whether this thread has a vector number `step` of its own (None: it has), and the indices of its
-        lanes.
-        """
+        """Return whether this thread has a vector number `step` (None: it has), and the indices of its lanes."""
         work = self.work
         place = step * work.walkers + self.along
         if work.parts > 1:
@@ -233,7 +232,7 @@ class RowEmitter:
         return reshape_index(merged, self.work.extents, self.work.shape, self.evaluator.simplify)
 
     def _row_index(self, value: Value) -> Index:
-        """Return where this thread's row is in a reduced value."""
+        """Return the position of this thread's row in a reduced value."""
         kept, rows = iter(self.place), self.roles.rows
         assert rows is not None
         merged = [0 if r else next(kept) for r in self.work.reduced]
@@ -268,7 +267,7 @@ class RowEmitter:
 
 
 def _always(result: Expr) -> Source:
-    """Read what is the same wherever this thread looks: it computes one row only."""
+    """Return a reader that ignores the index: the thread computes one row only."""
     return lambda index: result
 
 

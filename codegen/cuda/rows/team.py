@@ -1,4 +1,4 @@
-"""Reductions by several threads: each folds its own elements, then the team joins the results."""
+"""Reductions by several threads: each folds its own elements, then the team combines the results."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ FULL_MASK = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class Team:
-    """The threads that share a row: `size` of them, `rows` teams a block.
+    """The threads that share a row: `size` of them, `rows` teams per block.
 
-    columns: neighbouring threads belong to neighbouring rows; else a team is neighbouring threads. `along` is a
-    thread's place in its team, `across` its team's place in the block.
+    `columns`: neighbouring threads belong to neighbouring rows; otherwise a team is neighbouring threads. `along` is a
+    thread's position in its team, `across` its team's position in the block.
     """
 
     size: int
@@ -48,7 +48,7 @@ Item = tuple[Expr, ...]
 
 
 def accumulator_dtypes(node: Node, index_dtype: str) -> list[str]:
-    """Return what the parts of an `Item` are kept in."""
+    """Return the dtypes of the parts of an `Item`."""
     place = [index_dtype] if node.op in reducers.ARG_REDUCTIONS else []
     return [reducers.accumulator_dtype(node.inputs[0].dtype), *place]
 
@@ -91,7 +91,7 @@ class Accumulator:
         return self.result(self.in_block(team))
 
     def in_block(self, team: Team) -> Item:
-        """Return what the team of one block has found, joined."""
+        """Return the combined result of the team within one block."""
         item: Item = tuple(named(buffer[0]) for buffer in self.buffers)
         if team.columns:
             return self.join_columns(item, team)
@@ -115,7 +115,7 @@ class Accumulator:
         return tuple(named(tirx.Select(better, y, x)) for x, y in zip(a, b, strict=True))
 
     def join_lanes(self, item: Item, size: int) -> Item:
-        """Within a warp, teams of a power of two of lanes."""
+        """Combine lanes within a warp, for teams of a power of two of lanes."""
         distance = size // 2
         while distance:
             item = self.joined(item, tuple(named(shuffle_xor(x, distance)) for x in item))
@@ -123,7 +123,7 @@ class Accumulator:
         return item
 
     def _join_warps(self, item: Item, team: Team) -> Item:
-        """Across the warps of a block: one result a warp goes through shared memory."""
+        """Combine the warps of a block: one result per warp goes through shared memory."""
         item = self.join_lanes(item, WARP)
         warps = team.size // WARP
         shared = [shared_buffer(warps, dtype) for dtype in self.dtypes]
@@ -145,7 +145,7 @@ class Accumulator:
             T.buffer_store(buffer, x, [place])
 
     def _fold(self, shared: list[Any], places: list[Any]) -> Item:
-        """Return all of `places` joined, in halves, so that the order does not depend on the thread."""
+        """Combine all of `places`, in halves, so that the order does not depend on the thread."""
         items: list[Item] = [tuple(named(buffer[place]) for buffer in shared) for place in places]
         while len(items) > 1:
             pairs = [self.joined(a, b) for a, b in zip(items[::2], items[1::2], strict=False)]

@@ -1,4 +1,4 @@
-"""From launches to machine code: CUDA text by TVM, cubin and PTX by NVRTC; equal kernels once, and kept in a cache."""
+"""From launches to machine code: CUDA text by TVM, cubin and PTX by NVRTC; equal kernels once, and cached."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """processes: how many compile at a time. cache: where compiled kernels are kept. nvcc: path of the CUDA compiler
-    to use instead of NVRTC; None for NVRTC. text_only: compile nothing, for the emulated device, which reads the text.
+    """`processes`: number of concurrent compilations. `cache`: of compiled kernels. `nvcc`: path of the CUDA compiler
+    to use instead of NVRTC; None for NVRTC. `text_only`: compile nothing, for the emulated device, which uses the text.
     """
 
     processes: int = 1
@@ -63,7 +63,7 @@ def compile_kernels(
     """Compile the kernels of all launches for all architectures of the target, and PTX for newer GPUs. `digests` of the
     launches' signatures end the symbols; kernels that go into no artifact need none.
 
-    Raises KernelError, naming the kernel, its ONNX nodes and where its text lies, if a compiler refuses one;
+    Raises KernelError, naming the kernel, its ONNX nodes and the path of its text, if a compiler refuses one;
     TargetError if the compiler is missing or does not know an architecture.
     """
     if not options.text_only:
@@ -208,8 +208,8 @@ def _first_error(log: str) -> str:
 
 
 def _keep(symbol: str, text: str) -> str:
-    """Return where the text of a refused kernel was put, for the report."""
+    """Store the text of a refused kernel for the report, and return its path."""
     path = Path(tempfile.gettempdir()) / f"tilestitch-{symbol}.cu"
-    with atomic_file(path) as file:  # which replaces a link that another user has put there
+    with atomic_file(path) as file:  # replaces a link that another user may have put there
         file.write(text.encode())
     return str(path)

@@ -1,4 +1,4 @@
-"""CUDA text to machine code by NVRTC, in processes of its own: NVRTC compiles one program at a time in a process.
+"""CUDA text to machine code by NVRTC, in separate processes: NVRTC compiles one program at a time per process.
 
 Run as a module it is such a process: it reads one JSON object a line, `{"source", "architecture", "output"}`, writes
 the cubin or PTX to `output` and answers with one line, `{"error": null or the log}`.
@@ -28,12 +28,12 @@ class NvrtcError(Exception):
 
 
 class NvrtcMissingError(Exception):
-    """NVRTC or its headers are not installed, or too new or too old for an architecture."""
+    """NVRTC or its headers are not installed, or do not support an architecture."""
 
 
 @cache
 def version() -> tuple[int, int]:
-    """NVRTC's version. Raises NvrtcMissingError if it is not installed."""
+    """Return NVRTC's version. Raises NvrtcMissingError if it is not installed."""
     _, major, minor = _bindings().nvrtcVersion()
     return int(major), int(minor)
 
@@ -72,7 +72,7 @@ def _bindings() -> Any:
 
 
 def compile_text(source: str, architecture: str) -> bytes:
-    """Return the cubin for `sm_90a`, without spills where that can be had, or the PTX for `compute_90`.
+    """Return the cubin for `sm_90a`, without spills if possible, or the PTX for `compute_90`.
 
     Raises NvrtcError with the compiler's log.
     """
@@ -117,8 +117,8 @@ class Job:
 
 class _Worker:
     def __init__(self) -> None:
-        # The package is found as this process found it, also where it is not installed. TVM has no part in this, and
-        # takes a second to import.
+        # The package is found as in this process, even if it is not installed. TVM, which takes a second to import, is
+        # not needed.
         path = f"import sys; sys.path[:] = {sys.path!r}; sys.modules['tvm'] = None"
         self.process = subprocess.Popen(
             [sys.executable, "-c", f"{path}; from {__name__} import serve; serve()"],
@@ -149,7 +149,9 @@ class _Worker:
 
 
 def compile_jobs(jobs: Sequence[Job], processes: int, done: Callable[[int], None]) -> list[str | None]:
-    """Compile all jobs; for each the compiler's log if it failed. `done(n)` is told how many are finished."""
+    """Compile all jobs; returns the compiler's log for each that failed. `done(n)`: called with the number of finished
+    ones.
+    """
     if not jobs:
         return []
     workers = [_Worker() for _ in range(max(1, min(processes, len(jobs))))]

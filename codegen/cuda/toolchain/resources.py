@@ -1,4 +1,4 @@
-"""What a compiled kernel needs of a GPU, read from its machine code.
+"""Resources of a compiled kernel, read from its cubin.
 
 A cubin is an ELF file. For each kernel `NAME` it has a section `.nv.info.NAME`, `.nv.shared.NAME` if there is static
 shared memory, and in `.nv.info` the registers and the frame of every function. An attribute there is its format (byte),
@@ -20,13 +20,13 @@ _HAS_PAYLOAD = 4
 _FRAME_SIZE, _REGISTER_COUNT = 0x11, 0x2F
 _REGISTER_UNIT, _SHARED_UNIT, _WARP = 256, 128, 32
 _SYSTEM_SHARED_BYTES = 1024
-"""Shared memory of each block that CUDA keeps for itself, from compute capability 8.0 on."""
+"""Shared memory of each block that CUDA reserves, from compute capability 8.0 on."""
 
 
 @dataclass(frozen=True)
 class KernelResources:
-    """registers: of a thread. shared_bytes: static shared memory of a block. local_bytes: a thread's stack, which holds
-    registers that did not fit and arrays with run-time indices.
+    """`registers`: of a thread. `shared_bytes`: static shared memory of a block. `local_bytes`: a thread's stack, for
+    spilled registers and arrays with run-time indices.
     """
 
     registers: int
@@ -81,7 +81,7 @@ def _read(cubin: bytes) -> dict[str, KernelResources]:
         if number in (_REGISTER_COUNT, _FRAME_SIZE):
             symbol, value = struct.unpack("<II", payload)
             (registers if number == _REGISTER_COUNT else frames)[symbols[symbol]] = value
-    # From sm_90 on the section counts what CUDA keeps for itself.
+    # From sm_90 on the section includes what CUDA reserves.
     kept = _SYSTEM_SHARED_BYTES if ".nv.shared.reserved.0" in by_name else 0
     found = {}
     for section in found_sections:

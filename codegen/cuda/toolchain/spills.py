@@ -1,9 +1,9 @@
-"""Compiles kernels again whose registers went to memory although there were more.
+"""Recompiles kernels that spill registers needlessly.
 
-The assembler weighs the registers of a thread against the blocks that an SM holds by the shared memory that it sees.
-About one kernel of tiles in a hundred comes out a register short of the next number of blocks, and the assembler then
-keeps a value in memory for it. The same text under a bound that binds nothing is weighed in another way; and a kernel
-of which an SM need hold only one block has no reason to save.
+The assembler weighs the registers of a thread against the number of blocks that an SM holds by their shared memory. For
+about one tiled kernel in a hundred it targets the next number of blocks, is a register short, and spills. The same text
+with launch bounds that do not bind is weighed differently; and a kernel of which an SM need hold only one block has no
+reason to save registers.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from collections.abc import Callable
 from tilestitch.codegen.cuda.toolchain.resources import kernel_resources
 
 Compile = Callable[[str, tuple[str, ...]], bytes]
-"""The cubin of a text, by the compiler with further options."""
+"""Function that returns the cubin of a text, compiled with further options."""
 
 MOST_REGISTERS = 255
-"""Of a thread, on every GPU."""
+"""Most registers of a thread, on every GPU."""
 WAYS = (("", f"--maxrregcount={MOST_REGISTERS}"), (", 1", ""))
-"""To compile again, one after the other: what comes into launch bounds that say nothing of blocks, and an option.
-Where blocks must be resident together their number is said, and stays as it is.
+"""Alternatives, in order: text added to launch bounds without a number of blocks, and an option. Where blocks must be
+resident together their number is fixed.
 """
 _FREE_BOUNDS = re.compile(r"__launch_bounds__\((\d+)\)")
 
 
 def without_spills(source: str, compile_: Compile) -> bytes:
-    """Return the cubin of a text by the first way that keeps all in registers, or by the one that spills least.
+    """Return the cubin of a text by the first way without spills, or by the one that spills least.
 
-    Arrays with run-time indices stay in memory whatever the way.
+    Arrays with run-time indices stay in local memory in any case.
     """
     best = compile_(source, ())
     for blocks, option in WAYS:

@@ -38,7 +38,7 @@ typedef unsigned long long uint64_t;
 #define uchar unsigned char
 #define ushort unsigned short
 """
-"""What comes before every kernel. The includes of half floats come before it where a kernel needs them."""
+"""Text before every kernel. The includes for half floats precede it if a kernel needs them."""
 
 _END_OF_PREAMBLE = "#define ushort unsigned short\n#endif\n"
 _OUR_INCLUDES = {"cuda_fp16.h": re.compile(r"\bhalf|__half"), "cuda_bf16.h": re.compile(r"bfloat16")}
@@ -62,7 +62,7 @@ _HIDE, _RAMPS, _SHOW = (
 def kernel_text(func: Any, target: CudaTarget) -> str:
     """Return the complete CUDA text of a kernel, whose function is called `SYMBOL`.
 
-    TVM's simplifier is left out: it inlines variables, so that shared subexpressions multiply, and it takes x != x for
+    TVM's simplifier is left out: it inlines variables, so that shared subexpressions multiply, and it folds x != x to
     false.
     """
     body, includes = (func, []) if isinstance(func, str) else _generated(func, target)
@@ -101,7 +101,7 @@ def _generated(func: Any, target: CudaTarget) -> tuple[str, list[str]]:
 
 
 def _exchanging(body: str, func: Any) -> str:
-    """No pointer to what thread blocks exchange promises that only this thread changes it."""
+    """Remove `__restrict__` from pointers to memory that thread blocks exchange, which other threads change, too."""
     for name in func.attrs.get(EXCHANGED, ()):
         body = re.sub(rf"__restrict__ (?={name}\b)", "", body)
     return body
@@ -113,7 +113,7 @@ _compile_lock = threading.Lock()
 
 @contextmanager
 def _text_only() -> Iterator[None]:
-    """Where there is a CUDA driver, TVM has NVRTC compile each text at once, for the GPU that it finds; not in here."""
+    """Prevent TVM, within the context, from compiling each text with NVRTC for the GPU that it finds."""
     with _compile_lock:
         known = tvm_ffi.get_global_func(_COMPILE)
         tvm_ffi.register_global_func(_COMPILE, lambda *_: b"", override=True)
@@ -124,5 +124,5 @@ def _text_only() -> Iterator[None]:
 
 
 def _without_declaration(body: str) -> str:
-    """TVM declares each kernel before it defines it."""
+    """Remove TVM's declaration of each kernel before its definition."""
     return re.sub(r'^extern "C" __global__ [^{};]*;\n', "", body, flags=re.MULTILINE)
