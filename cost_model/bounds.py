@@ -12,14 +12,15 @@ from .protocol import AnyDevice, LatencyModel
 
 
 def least_us(model: LatencyModel, device: AnyDevice) -> float:
-    """What `model` never says less of any kernel; nothing where that is not known."""
+    """Return what `model` never says less of any kernel; nothing where that is not known."""
     if not isinstance(model, AnalyticalModel):
         return 0.0
     return c.GPU_LAUNCH_US if isinstance(device, Device) else device.launch_us
 
 
 def most_operations_again(bytes_saved: int, results: int, device: AnyDevice) -> int:
-    """Operations that may be done again where one kernel takes the place of several, and so many bytes stay put.
+    """Return the operations that may be done again where one kernel takes the place of several, and so many bytes stay
+    put.
 
     results: elements that are computed side by side at most; a GPU has a lane for each of many.
     """
@@ -30,12 +31,12 @@ def most_operations_again(bytes_saved: int, results: int, device: AnyDevice) -> 
 
 
 def most_bytes_gained(bytes_saved: int, launches_saved: int, operations_again: int, device: AnyDevice) -> float:
-    """What one kernel gains over several, everything as bytes that move to memory and back."""
+    """Return what one kernel gains over several, everything as bytes that move to memory and back."""
     return bytes_saved + launch_bytes(device) * launches_saved - operations_again / _operations_per_byte(device)
 
 
 def launch_bytes(device: AnyDevice) -> float:
-    """Bytes that move to memory and back in the time of a launch."""
+    """Return the bytes that move to memory and back in the time of a launch."""
     if not isinstance(device, Device):
         return c.LAUNCH_BYTES
     return c.GPU_LAUNCH_US / 1e6 / _moving_s(1, device)
@@ -49,5 +50,7 @@ def _operations_per_byte(device: AnyDevice) -> float:
 
 
 def _moving_s(nbytes: int, gpu: Device) -> float:
-    """Seconds in which a GPU stores so many bytes and loads them again: from its L2 cache, where they are at best."""
+    """Return the seconds in which a GPU stores so many bytes and loads them again: from its L2 cache, where they are at
+    best.
+    """
     return 2 * nbytes / (gpu.sm_count * c.rates_of(gpu).l2_bytes_per_cycle * gpu.clock_hz)

@@ -11,7 +11,7 @@ EXPENSIVE_OPERATIONS = 16
 
 
 def bytes_of(values: Iterable[Value]) -> int:
-    """Bytes of the tensors given, each counted once. The tensors must be static."""
+    """Return the bytes of the tensors given, each counted once. The tensors must be static."""
     return sum(v.tensor_type.nbytes for v in dict.fromkeys(values))
 
 
@@ -20,7 +20,8 @@ _REARRANGING = frozenset({"reshape", "transpose"})
 
 
 def footprint_bytes(value: Value, nodes: Iterable[Node]) -> int:
-    """Bytes of `value` that `nodes` read: all of them, or what gathers and slices pick if only these read it.
+    """Return the bytes of `value` that `nodes` read: all of them, or what gathers and slices pick if only these read
+    it.
 
     It counts as read through reshapes and transposes among `nodes`, too.
     """
@@ -62,7 +63,7 @@ def operations(node: Node) -> int:
 
 
 def _window_elements(node: Node) -> int:
-    """Elements that all windows of a window_reduce look at; what lies in the padding is not looked at."""
+    """Return the elements that all windows of a window_reduce look at; what lies in the padding is not looked at."""
     x, result, attrs = node.inputs[0], node.outputs[0], node.attrs
     first = 1 if attrs["layout"] == "NXC" else 2
     count = 1

@@ -38,5 +38,5 @@ class CpuDevice:
             raise ValueError(f"{self.name}: a CPU has at least one core, lane, cycle and multiply-add; check its row")
 
     def lanes(self, itemsize: int) -> int:
-        """Elements of `itemsize` bytes in a register."""
+        """Return the elements of `itemsize` bytes in a register."""
         return max(1, self.vector_bytes // itemsize)

@@ -66,13 +66,13 @@ class Device:
 
 @cache
 def devices() -> tuple[Device, ...]:
-    """All devices, in the table's order."""
+    """Return all devices, in the table's order."""
     rows = json.loads(Path(__file__).with_name("devices.json").read_text(encoding="utf-8"))
     return tuple(Device(**{**row, "aliases": tuple(row["aliases"])}) for row in rows)
 
 
 def find_device(name: str) -> Device:
-    """The device called `name`; case, spaces, dashes and underscores do not matter.
+    """Return the device called `name`; case, spaces, dashes and underscores do not matter.
 
     Raises DeviceError, with the names that are known.
     """
@@ -84,7 +84,7 @@ def find_device(name: str) -> Device:
 
 
 def representative(capability: int) -> Device:
-    """The first device in the table of this compute capability (times ten), or else of the next smaller one."""
+    """Return the first device in the table of this compute capability (times ten), or else of the next smaller one."""
     fitting = [d for d in devices() if d.capability <= capability]
     if not fitting:
         raise DeviceError(f"no GPU of compute capability {capability / 10} or less is known")
@@ -93,7 +93,7 @@ def representative(capability: int) -> Device:
 
 
 def with_limits_of(device: Device, architectures: Iterable[str]) -> Device:
-    """`device` with no more shared memory for a block than every one of `architectures` allows.
+    """Return `device` with no more shared memory for a block than every one of `architectures` allows.
 
     Code that is made for several architectures is planned for one device: a kernel for an H200 may take 227 KiB, which
     no GPU of sm_86 can launch.

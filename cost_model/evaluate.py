@@ -33,7 +33,7 @@ from tilestitch.cost_model.library.scoring import (
 
 
 def evaluate(model: LibraryModel, folder: Folder, calibrate: int = 0) -> dict[str, Any]:
-    """Errors in percent of all GPUs that the folder has measurements of."""
+    """Return the errors in percent of all GPUs that the folder has measurements of."""
     gpus = {str(gpu) for table in folder.kernels.values() for gpu in table.gpu}
     gpus |= {row["gpu"] for row in folder.models}
     kernels, taken = score_kernels(model, folder, sorted(gpus), calibrate)

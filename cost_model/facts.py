@@ -282,7 +282,7 @@ class KernelFacts:
         return sum(part.bytes_requested for part in self.parts)
 
     def renamed(self, name: Callable[[str], str]) -> KernelFacts:
-        """The same with other names of tensors."""
+        """Return the same with other names of tensors."""
 
         def named(traffic: Iterable[Traffic]) -> tuple[Traffic, ...]:
             return tuple(replace(t, value=name(t.value)) for t in traffic)
@@ -297,12 +297,12 @@ class KernelFacts:
 
 
 def kernel_of(*parts: Part) -> KernelFacts:
-    """A kernel of one launch for each part."""
+    """Return a kernel of one launch for each part."""
     return KernelFacts(tuple(Launch(((part,),)) for part in parts))
 
 
 def merged(traffic: Iterable[Traffic]) -> tuple[Traffic, ...]:
-    """What is done to each tensor altogether: its bytes lie in memory once."""
+    """Return what is done to each tensor altogether: its bytes lie in memory once."""
     traffic = tuple(traffic)
     if len({t.value for t in traffic}) == len(traffic):
         return traffic

@@ -21,7 +21,7 @@ DEFAULTS = {field.name: field.default for field in fields(Part)}
 
 
 def facts_to_json(kernel: KernelFacts) -> list[dict[str, Any]]:
-    """The launches of a kernel."""
+    """Return the launches of a kernel."""
     return [
         {"stages": [[_part(part) for part in stage] for stage in launch.stages], "tie": launch.tie,
          "blocks": launch.blocks}
@@ -30,7 +30,7 @@ def facts_to_json(kernel: KernelFacts) -> list[dict[str, Any]]:
 
 
 def facts_from_json(data: Any) -> KernelFacts:
-    """Raises MeasurementError unless `data` is what `facts_to_json` writes."""
+    """Raise MeasurementError unless `data` is what `facts_to_json` writes."""
     try:
         launches = tuple(
             Launch(tuple(tuple(map(_part_of, stage)) for stage in one["stages"]), one["tie"], one["blocks"])

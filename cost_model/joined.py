@@ -9,7 +9,7 @@ from .facts import KernelFacts, Launch, Part, Tail
 
 
 def joined_facts(stages: Sequence[Sequence[KernelFacts]]) -> KernelFacts:
-    """The facts of a kernel that computes `stages` one after the other, and the kernels of each side by side.
+    """Return the facts of a kernel that computes `stages` one after the other, and the kernels of each side by side.
 
     Of kernels of several launches, the last ones are joined, and those before come first. A kernel that has stages
     itself has them before those that follow it; side by side with others, its first stage is beside theirs.
@@ -25,7 +25,8 @@ def joined_facts(stages: Sequence[Sequence[KernelFacts]]) -> KernelFacts:
 
 
 def listed_facts(kernels: Sequence[KernelFacts]) -> KernelFacts:
-    """The facts of kernels of a CPU side by side: their first launches are one list of tasks, then their second ones.
+    """Return the facts of kernels of a CPU side by side: their first launches are one list of tasks, then their second
+    ones.
 
     No launch of a CPU has stages.
     """
@@ -35,7 +36,7 @@ def listed_facts(kernels: Sequence[KernelFacts]) -> KernelFacts:
 
 
 def banded_facts(gemm: KernelFacts, rows: KernelFacts, tail: Tail) -> KernelFacts:
-    """The facts of a GEMM whose last blocks compute the rows after it, band by band.
+    """Return the facts of a GEMM whose last blocks compute the rows after it, band by band.
 
     What every row reads, a block finds in its own cache from the second row on; what the GEMM has stored just before is
     read from caches altogether.

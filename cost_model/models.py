@@ -19,7 +19,7 @@ a search owes to its model.
 
 
 def model_named(name: str) -> LatencyModel:
-    """The model of this name, or of a file that training wrote.
+    """Return the model of this name, or of a file that training wrote.
 
     Raises MeasurementError for a name of no model, and for a file that is none.
     """

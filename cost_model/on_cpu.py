@@ -83,12 +83,12 @@ def predict_on_cpu(kernel: KernelFacts, cpu: CpuDevice) -> Prediction:
 
 @lru_cache(64)
 def one_core(cpu: CpuDevice) -> CpuDevice:
-    """The same with one core."""
+    """Return the same with one core."""
     return replace(cpu, cores=1)
 
 
 def _launch(launch: Launch, stages: Sequence[_Stage], cpu: CpuDevice) -> tuple[dict[Bound, float], float]:
-    """Microseconds by what takes them, and of all if nothing overlaps.
+    """Return the microseconds by what takes them, and of all if nothing overlaps.
 
     The thread that launches has done what is little before others take part.
     """
@@ -112,7 +112,9 @@ def _stages(stages: Sequence[_Stage], cpu: CpuDevice, launch_us: float) -> tuple
 
 
 def floor_us(kernel: KernelFacts, cpu: CpuDevice) -> float:
-    """What no kernel with these facts can beat: launches, bytes beyond the last cache, all cores at nominal rates."""
+    """Return what no kernel with these facts can beat: launches, bytes beyond the last cache, all cores at nominal
+    rates.
+    """
     return _floor_us([[_Stage.of(stage, cpu) for stage in launch.stages] for launch in kernel.sequence], cpu)
 
 
@@ -126,7 +128,9 @@ def _floor_us(sequence: Sequence[Sequence[_Stage]], cpu: CpuDevice) -> float:
 
 
 def _slowest(stage: _Stage, cpu: CpuDevice) -> tuple[float, float]:
-    """Microseconds of memory and arithmetic of parts side by side: together, or of the slowest one if it was alone."""
+    """Return the microseconds of memory and arithmetic of parts side by side: together, or of the slowest one if it was
+    alone.
+    """
     options = [_times(load, cpu) for load in (stage.together, *stage.alone)]
     return max(options, key=lambda us: max(us) + (1 - c.OVERLAP) * min(us))
 
@@ -138,7 +142,7 @@ def _times(load: _Load, cpu: CpuDevice) -> tuple[float, float]:
 
 
 def _spent(part: Part, cpu: CpuDevice) -> dict[Unit, tuple[float, float]]:
-    """Cycles of one core by unit, as they are expected and at nominal rates."""
+    """Return the cycles of one core by unit, as they are expected and at nominal rates."""
     found: dict[Unit, tuple[float, float]] = {}
     for work in part.arithmetic:
         least = _cycles_of(work, part.lanes, cpu)

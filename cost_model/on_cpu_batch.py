@@ -109,12 +109,12 @@ class Laws:
 
 
 def numbers(rows: Sequence[float], width: int) -> np.ndarray:
-    """Rows of so many numbers, one after the other, as columns: shape (width, rows)."""
+    """Return the rows of so many numbers, one after the other, as columns: shape (width, rows)."""
     return np.array(rows, float).reshape(-1, width).T
 
 
 def owners(counts: np.ndarray) -> np.ndarray:
-    """Which part each entry is of, where parts have so many."""
+    """Return which part each entry is of, where parts have so many."""
     return np.repeat(np.arange(len(counts)), counts.astype(np.intp))
 
 
@@ -141,7 +141,7 @@ def _touches_one_twice(reads: Sequence[Traffic], writes: Sequence[Traffic]) -> b
 
 
 def laws_of(columns: Columns, cpu: CpuDevice) -> Laws:
-    """What `predict_on_cpu` says of each part as a kernel of one launch of its own."""
+    """Return what `predict_on_cpu` says of each part as a kernel of one launch of its own."""
     latency_us, high_us, bound = _launched(columns, one_core(cpu), cpu.launch_us)
     if cpu.cores > 1:
         shared = _launched(columns, cpu, cpu.launch_us + cpu.hand_over_us)
@@ -157,7 +157,7 @@ def laws_of(columns: Columns, cpu: CpuDevice) -> Laws:
 
 
 def _launched(columns: Columns, cpu: CpuDevice, launch_us: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Microseconds on `cpu`, those if nothing overlapped, and what bounds it."""
+    """Return the microseconds on `cpu`, those if nothing overlapped, and what bounds it."""
     tasks = np.maximum(1.0, columns.tasks)
     busy = tasks / np.ceil(tasks / cpu.cores)
     cycles = _cycles(columns, cpu, c.CPU_CONTRACTION_SHARE)

@@ -42,7 +42,7 @@ def predict_on_gpu(kernel: KernelFacts, gpu: Device) -> Prediction:
 
 
 def floor_us(kernel: KernelFacts, gpu: Device) -> float:
-    """What no kernel with these facts can beat: its launches, and DRAM and arithmetic at nominal rates.
+    """Return what no kernel with these facts can beat: its launches, and DRAM and arithmetic at nominal rates.
 
     Weights come from DRAM once, and of what a launch reads and writes else what no L2 cache holds.
     """
@@ -64,7 +64,7 @@ def floor_us(kernel: KernelFacts, gpu: Device) -> float:
 
 
 def resident_blocks(launch: Launch, gpu: Device) -> int:
-    """Blocks of the launch that one SM holds at a time; 0 if a block does not fit at all."""
+    """Return the blocks of the launch that one SM holds at a time; 0 if a block does not fit at all."""
     if launch.shared_bytes + launch.static_shared_bytes > gpu.shared_bytes_per_block:
         return 0
     room = min(there // needed for needed, there in room_of_block(launch, gpu) if needed)
@@ -72,7 +72,7 @@ def resident_blocks(launch: Launch, gpu: Device) -> int:
 
 
 def room_of_block(launch: Launch, gpu: Device) -> tuple[tuple[int, int], ...]:
-    """What limits the blocks of an SM: what one block needs, and what the SM has, of places for blocks, threads,
+    """Return what limits the blocks of an SM: what one block needs, and what the SM has, of places for blocks, threads,
     registers and shared memory.
     """
     warps = ceil(max(1, launch.threads) / c.WARP)
@@ -87,7 +87,7 @@ def room_of_block(launch: Launch, gpu: Device) -> tuple[tuple[int, int], ...]:
 
 
 def _launch(launch: Launch, gpu: Device) -> tuple[Mapping[Bound, float], float]:
-    """Microseconds by what they are spent on, and their sum if nothing overlapped."""
+    """Return the microseconds by what they are spent on, and their sum if nothing overlapped."""
     spent = defaultdict[Bound, float](float)
     spent["launch"] += 0.0 if launch.tie == "beside" else c.GPU_LAUNCH_US
     spent["barrier"] += launch.grid_barriers * c.GPU_GRID_BARRIER_US
@@ -106,7 +106,9 @@ def _machine(launch: Launch, gpu: Device) -> _Machine:
 
 
 def _banded(launch: Launch, gpu: Device) -> _Stage:
-    """The blocks of the first stage do the work of the second, as if it were theirs; no faster than either is alone."""
+    """Return the blocks of the first stage do the work of the second, as if it were theirs; no faster than either is
+    alone.
+    """
     (first,), (second,) = launch.stages
     tail, share = second.tail, 1.0
     if tail is not None and second.bytes_requested:
@@ -129,12 +131,12 @@ def _banded(launch: Launch, gpu: Device) -> _Stage:
 
 
 def _asking(traffic: Sequence[Traffic], share: float) -> tuple[Traffic, ...]:
-    """The same tensors, of which loads and stores ask for a share."""
+    """Return the same tensors, of which loads and stores ask for a share."""
     return tuple(replace(t, bytes_requested=int(t.bytes_requested * share)) for t in traffic)
 
 
 def _is_cold(launch: Launch, gpu: Device) -> bool:
-    """Whether what kernels hand each other is too much for the L2 cache."""
+    """Return whether what kernels hand each other is too much for the L2 cache."""
     distinct = merged(t for part in launch.parts for t in part.traffic if t.role != "weight")
     return sum(t.footprint_bytes for t in distinct) > c.RESIDENT_L2_SHARE * gpu.l2_bytes
 
@@ -152,7 +154,7 @@ class _Stage:
     bound: Bound
 
     def after(self, wait_us: float) -> _Stage:
-        """The same with a wait before what it ends with."""
+        """Return the same with a wait before what it ends with."""
         return _Stage(self.latency_us + wait_us, self.barriers_us + wait_us, self.added_us + wait_us, self.bound)
 
 
@@ -214,7 +216,7 @@ class _Machine:
         )
 
     def _barriers_us(self, parts: Sequence[Part]) -> float:
-        """What threads of a block wait for each other, and all for the last blocks."""
+        """Return what threads of a block wait for each other, and all for the last blocks."""
         blocks = sum(max(1, part.tasks) for part in parts)
         rounds = ceil(blocks / (self.gpu.sm_count * self.resident))
         tail_us = max(self.tail_us(part.tail, blocks) for part in parts)
@@ -252,12 +254,12 @@ class _Machine:
         return traffic.footprint_bytes if self.cold or traffic.role == "weight" else 0
 
     def _l2_bytes(self, part: Part) -> int:
-        """All that loads and stores ask for, and a row that finds no room on the SM."""
+        """Return all that loads and stores ask for, and a row that finds no room on the SM."""
         kept = part.shared_bytes + part.static_shared_bytes
         return part.bytes_requested + (2 * kept * part.tasks if self.spilled else 0)
 
     def _l2_us(self, parts: Sequence[Part], blocks: int) -> float:
-        """All SMs at the rate that they share, or the fullest one at its own."""
+        """Return all SMs at the rate that they share, or the fullest one at its own."""
         nbytes = sum(map(self._l2_bytes, parts))
         fullest = nbytes / blocks * ceil(blocks / self.gpu.sm_count)
         return self._cycles_us(max(nbytes / self._l2_bytes_per_cycle, fullest / c.GPU_SM_L2_BYTES_PER_CYCLE))
@@ -270,8 +272,8 @@ class _Machine:
         return self._cycles_us(c.GPU_START_CYCLES) * rounds
 
     def _latency_us(self, part: Part, blocks: int) -> float:
-        """Blocks that start, and trips to memory that wait for each other, of which each thread has two on their way
-        (Little's law), or a tile those of its steps that are fetched ahead.
+        """Return the blocks that start, and trips to memory that wait for each other, of which each thread has two on
+        their way (Little's law), or a tile those of its steps that are fetched ahead.
         """
         tasks, nbytes = max(1, part.tasks), part.bytes_requested
         if not nbytes:
@@ -291,7 +293,7 @@ class _Machine:
         return cycles / self.gpu.clock_hz * 1e6
 
     def _arithmetic_us(self, parts: Sequence[Part], blocks: int) -> dict[Unit, float]:
-        """The SMs that the fullest one keeps waiting: 133 blocks on 132 SMs take as long as 264."""
+        """Return the SMs that the fullest one keeps waiting: 133 blocks on 132 SMs take as long as 264."""
         on_one = ceil(blocks / self.gpu.sm_count)
         balance = blocks / (on_one * self.gpu.sm_count)
         spent: dict[Unit, float] = {"alu": 0.0}
@@ -304,8 +306,8 @@ class _Machine:
 
 
 def _occupied(warps: float) -> float:
-    """The share of its rate that an SM reaches with so many warps, which hide each other's latencies. Each of its
-    schedulers has a share of the units, and of the warps: few warps leave some of them idle.
+    """Return the share of its rate that an SM reaches with so many warps, which hide each other's latencies. Each of
+    its schedulers has a share of the units, and of the warps: few warps leave some of them idle.
     """
     full = c.GPU_FULL_RATE_WARPS / (c.GPU_FULL_RATE_WARPS + c.GPU_HALF_RATE_WARPS)
     return min(1.0, warps / (max(warps, c.GPU_SCHEDULERS) + c.GPU_HALF_RATE_WARPS) / full)
@@ -315,7 +317,7 @@ def _occupied(warps: float) -> float:
 
 
 def nominal_per_second(work: Arithmetic, gpu: Device) -> float:
-    """Operations of a kind that the whole GPU does in a second, by its data sheet."""
+    """Return the operations of a kind that the whole GPU does in a second, by its data sheet."""
     if work.unit in TENSOR_UNITS and work.dtype in gpu.peak_flops:
         return gpu.peak_flops[work.dtype] / 2
     if work.unit in CONTRACTING:
@@ -335,7 +337,7 @@ def _ordinary(dtype: str, gpu: Device) -> float:
 
 
 def rate_per_second(work: Arithmetic, gpu: Device) -> float:
-    """The same, as far as code reaches it."""
+    """Return the same, as far as code reaches it."""
     nominal, rates = nominal_per_second(work, gpu), c.rates_of(gpu)
     if work.unit not in CONTRACTING:
         return nominal * work.share

@@ -49,7 +49,7 @@ class LatencyModel(Protocol):
         ...
 
     def predict(self, batch: Sequence[KernelFacts], device: AnyDevice) -> Sequence[Prediction]:
-        """A prediction for each kernel, finite and not negative.
+        """Return a prediction for each kernel, finite and not negative.
 
         Raises ValueError for a kind of device that the model knows nothing of.
         """
@@ -57,11 +57,11 @@ class LatencyModel(Protocol):
 
 
 def hardly_slower(one_us: float, other_us: float) -> bool:
-    """Whether the first of two predictions is at most so little longer that what is simpler about it decides."""
+    """Return whether the first of two predictions is at most so little longer that what is simpler about it decides."""
     return one_us <= NEARLY * other_us
 
 
 def latency_us(model: LatencyModel, kernel: KernelFacts, device: AnyDevice) -> float:
-    """What `model` predicts for one kernel, where one number is wanted."""
+    """Return what `model` predicts for one kernel, where one number is wanted."""
     (prediction,) = model.predict((kernel,), device)
     return prediction.latency_us

@@ -69,7 +69,7 @@ class Record:
 
     @staticmethod
     def from_json(data: Any) -> Record:
-        """Raises MeasurementError unless `data` is what `to_json` writes."""
+        """Raise MeasurementError unless `data` is what `to_json` writes."""
         wanted = {*(f.name for f in fields(Machine)), *(f.name for f in fields(Record))} - {"machine"}
         if not isinstance(data, dict) or set(data) != wanted:
             raise MeasurementError(f"a record has the fields {', '.join(sorted(wanted))}; export the records again")
@@ -173,7 +173,9 @@ def _record(
     rounds: Any,
     model: str,
 ) -> Record:
-    """A row of the file. Raises ValueError and its like for what is none: SQLite holds any type in any column."""
+    """Return a row of the file. Raises ValueError and its like for what is none: SQLite holds any type in any
+    column.
+    """
     machine = Machine(device, driver, versions)
     return Record(machine, structure, schedule, facts_from_json(json.loads(kernel)), float(us), int(rounds), model)
 
@@ -197,7 +199,7 @@ INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE 
 
 
 def export_records(records: Iterable[Record], path: str | Path) -> int:
-    """Writes one JSON object a line, compressed where the name ends with .gz; returns how many."""
+    """Write one JSON object a line, compressed where the name ends with .gz; returns how many."""
     lines = [json.dumps(record.to_json(), separators=(",", ":"), sort_keys=True) + "\n" for record in records]
     data = "".join(lines).encode()
     Path(path).write_bytes(gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
@@ -205,7 +207,7 @@ def export_records(records: Iterable[Record], path: str | Path) -> int:
 
 
 def import_records(path: str | Path) -> Iterator[Record]:
-    """Raises MeasurementError, naming the line, for what is no record."""
+    """Raise MeasurementError, naming the line, for what is no record."""
     try:
         data = Path(path).read_bytes()
         text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
@@ -221,7 +223,7 @@ def import_records(path: str | Path) -> Iterator[Record]:
 
 
 def read_records(path: str | Path) -> list[Record]:
-    """The records of a file of either form."""
+    """Return the records of a file of either form."""
     with open(path, "rb") as file:
         is_database = file.read(6) == b"SQLite"
     if not is_database:

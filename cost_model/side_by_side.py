@@ -16,8 +16,8 @@ from .on_gpu import TENSOR_UNITS, rate_per_second, resident_blocks, room_of_bloc
 def works_of(
     kernels: Mapping[str, KernelFacts], latencies_us: Mapping[str, float], gpu: Device
 ) -> dict[str, tuple[Work, ...]]:
-    """The launches of each kernel, by name. Those of one kernel take together what is given for it, each the part of
-    it that the analytical model sees. Raises ValueError for a latency that is negative or not finite.
+    """Return the launches of each kernel, by name. Those of one kernel take together what is given for it, each the
+    part of it that the analytical model sees. Raises ValueError for a latency that is negative or not finite.
     """
     found = {}
     for name, kernel in kernels.items():
@@ -35,7 +35,7 @@ def works_of(
 
 
 def work_of(launch: Launch, latency_us: float, gpu: Device) -> Work:
-    """A launch that takes so long alone, from the end of what it waits for."""
+    """Return a launch that takes so long alone, from the end of what it waits for."""
     gap_us = min(c.GPU_LAUNCH_US, latency_us)
     body_us = latency_us - gap_us
     distinct = merged(t for part in launch.parts for t in part.traffic)

@@ -50,7 +50,7 @@ Scores = dict[str, tuple[list[KernelScore], list[ModelScore]]]
 
 
 def fit(folder: Folder, without: str | None, seed: int) -> LibraryModel:
-    """The model of all GPUs of the folder but one."""
+    """Return the model of all GPUs of the folder but one."""
     classes: dict[str, model.ClassModel] = {}
     for name, table in folder.kernels.items():
         rows = table if without is None else table.take(np.flatnonzero(table.gpu != without))
@@ -78,7 +78,7 @@ def with_sheets(folder: Folder) -> Folder:
 
 
 def validate(folder: Folder, seed: int) -> Scores:
-    """Scores of each GPU by the model of the others, by mode."""
+    """Return the scores of each GPU by the model of the others, by mode."""
     scores: Scores = {mode: ([], []) for mode in MODES}
     for gpu in sorted({str(gpu) for table in folder.kernels.values() for gpu in table.gpu}):
         print(f"leaving out {gpu}", file=sys.stderr, flush=True)
@@ -148,7 +148,7 @@ def _spread(ratios: Sequence[np.ndarray]) -> Spread:
 
 
 def train(folder: Folder, seed: int) -> tuple[LibraryModel, Scores]:
-    """The model of all GPUs, with the validation of those that leave one out, and its intervals by them."""
+    """Return the model of all GPUs, with the validation of those that leave one out, and its intervals by them."""
     scores = validate(folder, seed)
     devices = folder.path / "devices.csv"
     measured = [*sorted((folder.path / "kernels").glob("*.csv.gz")), *([devices] if devices.is_file() else [])]
@@ -165,7 +165,9 @@ def train(folder: Folder, seed: int) -> tuple[LibraryModel, Scores]:
 
 
 def validation(scores: Scores) -> dict[str, Any]:
-    """Errors in percent by mode and GPU, and their means over the GPUs that count; and by whole model, left out."""
+    """Return the errors in percent by mode and GPU, and their means over the GPUs that count; and by whole model, left
+    out.
+    """
     return {
         mode: {"kernels": _classes(kernels), "models": _models(models), "left_out_models": _left_out_models(models)}
         for mode, (kernels, models) in scores.items()
@@ -230,7 +232,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """The validation as Markdown."""
+    """Return the validation as Markdown."""
     return "\n".join(line for mode, scores in found.items() for line in _section(mode, scores))
 
 

@@ -21,8 +21,8 @@ LEAST_GAIN = 0.1
 
 
 def plan_in_images(graph: Graph, plan: StitchPlan, context: PassContext) -> tuple[Graph, StitchPlan]:
-    """A graph and its plan: the given ones, or with slices of a batch, where memory would move so much less by them
-    that it pays. Kernels of plug-ins and schedules that were measured are for the sizes that the model has.
+    """Return a graph and its plan: the given ones, or with slices of a batch, where memory would move so much less by
+    them that it pays. Kernels of plug-ins and schedules that were measured are for the sizes that the model has.
     """
     device = device_of(context.target)
     if graph.symbols or not isinstance(device, CpuDevice) or _most_bytes(graph, plan) <= LAST_CACHE_BYTES:
@@ -43,7 +43,7 @@ def plan_in_images(graph: Graph, plan: StitchPlan, context: PassContext) -> tupl
 
 
 def _most_bytes(graph: Graph, plan: StitchPlan) -> int:
-    """What a kernel of the plan reads and stores at most, weights left out."""
+    """Return what a kernel of the plan reads and stores at most, weights left out."""
     values = {value.name: value for value in (*graph.inputs, *(v for node in graph.nodes for v in node.outputs))}
     sized = {name: value.tensor_type.nbytes for name, value in values.items() if is_static_tensor(value.type)}
     touched = (sum(sized.get(name, 0) for name in (*g.inputs, *g.outputs)) for g in plan.groups)
@@ -51,7 +51,7 @@ def _most_bytes(graph: Graph, plan: StitchPlan) -> int:
 
 
 def _saved_bytes(call: Node, plan: StitchPlan, batch: int) -> float:
-    """What memory moves less if the kernels of the plan go through the images a few at a time."""
+    """Return what memory moves less if the kernels of the plan go through the images a few at a time."""
     body = call.attrs["body"]
     (symbol,) = body.symbols
     sizes = {symbol.name: batch}
@@ -60,8 +60,8 @@ def _saved_bytes(call: Node, plan: StitchPlan, batch: int) -> float:
 
 
 def _has_slices(planned: StitchPlan, known: StitchPlan, call: Node, batch: int, threads: int) -> bool:
-    """Whether the body of a call has slices, each with tasks for all threads where all images have as many, and no more
-    is left to the host than in a plan of known sizes.
+    """Return whether the body of a call has slices, each with tasks for all threads where all images have as many, and
+    no more is left to the host than in a plan of known sizes.
     """
     body = planned.bodies[f"{call.name}.body"]
     hosts = {group.name for plan in (planned, body) for group in plan.host_groups} - {call.name}
@@ -77,7 +77,7 @@ def _has_slices(planned: StitchPlan, known: StitchPlan, call: Node, batch: int, 
 
 
 def as_planned(graph: Graph, plan: StitchPlan) -> Graph:
-    """The graph that a plan to be replayed is for: with the batch that it goes through, if there is one."""
+    """Return the graph that a plan to be replayed is for: with the batch that it goes through, if there is one."""
     counted = [s.high for body in plan.bodies.values() if body.graph == body_name(graph) for s in body.symbols]
     if graph.symbols or len(counted) != 1:
         return graph

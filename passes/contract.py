@@ -41,7 +41,7 @@ class Pass(Protocol):
     name: ClassVar[str]
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
-        """Raises PassError if the pass cannot do its work; never for a graph where there is nothing to do."""
+        """Raise PassError if the pass cannot do its work; never for a graph where there is nothing to do."""
         ...
 
 
@@ -98,12 +98,12 @@ class PassContext:
 
 
 def interface_of(graph: Graph) -> tuple[list[tuple[str, Type]], list[Type]]:
-    """What passes keep: names and types of the inputs, types of the outputs."""
+    """Return what passes keep: names and types of the inputs, types of the outputs."""
     return [(v.name, v.type) for v in graph.inputs], [v.type for v in graph.outputs]
 
 
 def broken_interface(before: tuple[list[tuple[str, Type]], list[Type]], graph: Graph) -> str | None:
-    """What a pass did that it must not, where `graph` no longer has the interface that was there before."""
+    """Return what a pass did that it must not, where `graph` no longer has the interface that was there before."""
     inputs, outputs = before
     if inputs != [(v.name, v.type) for v in graph.inputs]:
         changed = "inputs"

@@ -55,11 +55,12 @@ def explain_plan(
     is_body: bool = False,
     given_sizes: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """The decisions of `plan` for `graph` as JSON data; `launches` gives the launches of its groups, if they are known.
+    """Return the decisions of `plan` for `graph` as JSON data; `launches` gives the launches of its groups, if they are
+    known.
 
-    `kernels` is in launch order (`number`) and holds native groups only; `host_steps` holds the others, each with
-    the reason, and `host` sums these up (`is_body`: of a loop or branch). What a call computes is told where it is
-    called (`body`), at the sizes that it is called with (`given_sizes`). `origins` gives
+    `kernels` is in launch order (`number`) and holds native groups only; `host_steps` holds the others, each with the
+    reason, and `host` sums these up (`is_body`: of a loop or branch). What a call computes is told where it is called
+    (`body`), at the sizes that it is called with (`given_sizes`). `origins` gives
     the nodes of the model that each node of the graph stems from. Bytes are counted once for each tensor; `unfused` is
     what a kernel's nodes would be as a kernel each; `sync` says what it waits for. `predicted_us` is what
     `model` says of each kernel on the device of `target` (default: the plan's target, one thread); `prediction` names
@@ -167,7 +168,7 @@ class _Told:
 
 
 def _sizes_of_call(graph: Graph, key: str, body: Graph) -> dict[str, int]:
-    """What the symbols of a call's body are, as far as the types of its operands tell."""
+    """Return what the symbols of a call's body are, as far as the types of its operands tell."""
     node = graph.node(key.rpartition(".")[0])
     shapes = [v.type.shape if isinstance(v.type, TensorType) else None for v in node.inputs]
     return sizes_given(body, shapes) if node.op == CALL else {}
@@ -185,7 +186,9 @@ def _tiles(
     nodes: Mapping[str, Node], group: Group, facts: KernelFacts, target: TargetInfo, model: LatencyModel,
     device: AnyDevice,
 ) -> dict[str, Any]:  # fmt: skip
-    """Which tiles of a kernel wait for which, and what that saves; nothing of kernels whose tiles do not wait."""
+    """Return which tiles of a kernel wait for which, and what that saves; nothing of kernels whose tiles do not
+    wait.
+    """
     if isinstance(group.schedule, TicketSchedule | LaunchesSchedule) and isinstance(device, Device):
         launched = zip(group.parts, ticketing_of(nodes, group).parts, strict=True)
         drawn = [part for part, launches in launched for _ in launches]
@@ -201,8 +204,8 @@ def _tiles(
 
 
 def _launched(given: StitchPlan, group: Group, launches: LaunchesOf | None) -> dict[str, Any]:
-    """The launches of a group, if they are known, and its decision table, if it has one. `given` is the plan before
-    typical sizes took the place of open ones.
+    """Return the launches of a group, if they are known, and its decision table, if it has one. `given` is the plan
+    before typical sizes took the place of open ones.
     """
     told = None if launches is None else launches(given, group.name)
     usual = 0 if group.cases is None else _place(group, group.cases)
@@ -213,13 +216,13 @@ def _launched(given: StitchPlan, group: Group, launches: LaunchesOf | None) -> d
 
 
 def _place(group: Group, cases: Cases) -> int:
-    """Which case the group's own schedule is."""
+    """Return which case the group's own schedule is."""
     return next(number for number, case in enumerate(cases.cases) if case.schedule == group.schedule)
 
 
 def _cases(group: Group, launches: Sequence[Sequence[Mapping[str, Any]]] | None) -> dict[str, Any]:
-    """The decision table of a group: its expression, and for each region the schedule, its launches, and what was
-    predicted (`alone_us`: with one schedule for all sizes).
+    """Return the decision table of a group: its expression, and for each region the schedule, its launches, and what
+    was predicted (`alone_us`: with one schedule for all sizes).
     """
     assert group.cases is not None
     rows = [
@@ -239,7 +242,9 @@ def _cases(group: Group, launches: Sequence[Sequence[Mapping[str, Any]]] | None)
 
 
 def _apart(parts: Sequence[KernelFacts], together: KernelFacts, model: LatencyModel, device: Device) -> dict[str, Any]:
-    """What the parts of a kernel whose blocks draw tiles would be as launches of their own, in waves of blocks, too."""
+    """Return what the parts of a kernel whose blocks draw tiles would be as launches of their own, in waves of blocks,
+    too.
+    """
     tiles, launches = [part.tasks for part in parts], [part.sequence[-1] for part in parts]
     tied = [one for one in together.sequence if one.pace != 1.0] or together.sequence[-1:]
     return {
@@ -273,7 +278,7 @@ def _schedule(
     plan: StitchPlan, graph: Graph, facts: Mapping[str, KernelFacts], durations_us: Mapping[str, float],
     device: AnyDevice,
 ) -> dict[str, Any] | None:  # fmt: skip
-    """The predicted timeline of launches, and the price of running them side by side; None on a CPU."""
+    """Return the predicted timeline of launches, and the price of running them side by side; None on a CPU."""
     if not isinstance(device, Device):
         return None
     timeline = timeline_of(plan, works_of(facts, durations_us, device))
@@ -292,7 +297,9 @@ def _all_kernels(
 
 
 def _prediction(model: LatencyModel, device: AnyDevice) -> dict[str, Any]:
-    """What predicted, and for which device in place of the target: a generic CPU, or one GPU of an architecture."""
+    """Return what predicted, and for which device in place of the target: a generic CPU, or one GPU of an
+    architecture.
+    """
     cores = {"cores": device.cores} if isinstance(device, CpuDevice) else {}
     return {"model": model.name, "device": device.name, **cores, "estimate": True}
 
@@ -332,7 +339,7 @@ def _kernel(graph: Graph, group: Group, values: Mapping[str, Value], segment: in
 
 
 def _multiplied(node: Node) -> dict[str, Any]:
-    """Which data types a contraction multiplies, and which one it gives."""
+    """Return which data types a contraction multiplies, and which one it gives."""
     lowered = node.attrs.get("precision")
     operands = [lowered if lowered and value.dtype == "float32" else value.dtype for value in node.inputs[:2]]
     if node.op == "block_matmul":
@@ -342,13 +349,13 @@ def _multiplied(node: Node) -> dict[str, Any]:
 
 
 def _traffic(group: Group, nodes: Sequence[Node], values: Mapping[str, Value]) -> tuple[int, int]:
-    """Bytes that `nodes` of a group read and store, each once."""
+    """Return the bytes that `nodes` of a group read and store, each once."""
     read = sum(footprint_bytes(values[v], nodes) for v in (*group.inputs, *group.constants))
     return read, bytes_of(values[v] for v in group.outputs)
 
 
 def _unfused(nodes: Sequence[Node]) -> dict[str, int]:
-    """What the nodes would be as a kernel each; a reshape is none."""
+    """Return what the nodes would be as a kernel each; a reshape is none."""
     alone = [n for n in nodes if n.op != "reshape"]
     read = sum(footprint_bytes(v, [n]) for n in alone for v in dict.fromkeys(n.inputs))
     written = bytes_of(o for n in alone for o in n.outputs)
@@ -375,7 +382,7 @@ def _why(reason: WhyNot) -> dict[str, Any]:
 
 
 def _slices(plan: StitchPlan) -> dict[str, Any] | None:
-    """Kernels that go through the images of a batch a few at a time; 0: all of them."""
+    """Return the kernels that go through the images of a batch a few at a time; 0: all of them."""
     if plan.slices is None:
         return None
     runs = [{"kernels": list(run.groups), "images": str(run.most)} for run in plan.slices.runs]

@@ -11,7 +11,9 @@ _BETWEEN = re.compile(r" -> | \+ ")
 
 
 def explain_node(explanation: Mapping[str, Any], node: str) -> dict[str, Any]:
-    """What an explanation says of one node of the model or the graph: kernels, host steps, refusals that name it."""
+    """Return what an explanation says of one node of the model or the graph: kernels, host steps, refusals that name
+    it.
+    """
     kernels = [k for k in explanation["kernels"] if node in k["onnx_nodes"] or node in k["nodes"]]
     host_steps = [h for h in explanation["host_steps"] if node in h["onnx_nodes"] or node == h["name"]]
     names = {node, *(n for k in kernels for n in k["nodes"] if node in k["onnx_nodes"])}
@@ -20,7 +22,7 @@ def explain_node(explanation: Mapping[str, Any], node: str) -> dict[str, Any]:
 
 
 def explain_edge(explanation: Mapping[str, Any], producer: str, consumer: str) -> dict[str, Any]:
-    """Why two nodes of the model or the graph are, or are not, in one kernel.
+    """Return why two nodes of the model or the graph are, or are not, in one kernel.
 
     `kernels`: those that compute both. `stitches`: how values get from a node of the first to one of the second in
     there, and by which rule. `refusals`: those between the two, or between their kernels. `remark`: what there is to
@@ -40,17 +42,17 @@ def explain_edge(explanation: Mapping[str, Any], producer: str, consumer: str) -
 
 
 def knows(explanation: Mapping[str, Any], node: str) -> bool:
-    """Whether any kernel or host step computes something of `node`."""
+    """Return whether any kernel or host step computes something of `node`."""
     return bool(_primitives(explanation, node))
 
 
 def subjects(refusal: Mapping[str, Any]) -> set[str]:
-    """The nodes or kernels that a refusal is about."""
+    """Return the nodes or kernels that a refusal is about."""
     return set(_BETWEEN.split(refusal["subject"]))
 
 
 def with_origins(explanation: Mapping[str, Any], subject: str) -> str:
-    """The subject of a refusal, each node with the node of the model that it stems from after it."""
+    """Return the subject of a refusal, each node with the node of the model that it stems from after it."""
     origins: Mapping[str, list[str]] = explanation["origins"]
 
     def named(name: str) -> str:
@@ -71,7 +73,7 @@ def _between(explanation: Mapping[str, Any], first: set[str], second: set[str]) 
 
 
 def _neighbours(explanation: Mapping[str, Any], nodes: set[str]) -> set[str]:
-    """All nodes of the kernels that compute `nodes`, and the names of these kernels."""
+    """Return all nodes of the kernels that compute `nodes`, and the names of these kernels."""
     kernels = [k for k in explanation["kernels"] if nodes & set(k["nodes"])]
     return nodes.union(*({k["name"], *k["nodes"]} for k in kernels))
 

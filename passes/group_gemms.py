@@ -61,7 +61,7 @@ def _note(family: Names, is_one: bool) -> str:
 
 
 def _grouped(graph: Graph, wanted: Collection[Names] | None, context: PassContext) -> tuple[Graph, list[Names]]:
-    """A copy in which the wanted families (None: all) are a GEMM each, and which these are."""
+    """Return a copy in which the wanted families (None: all) are a GEMM each, and which these are."""
     other = graph.clone()
     found = group_gemms(other, lambda names: wanted is None or names in wanted)
     for pass_ in (DeadCode(), Canonicalise(), DeadCode()):

@@ -34,13 +34,13 @@ REMEDIES = {
 
 
 def refused_kernels(plan: StitchPlan) -> dict[str, WhyNot]:
-    """Nodes that are left to the host since their kernels do not hold for all sizes, by name."""
+    """Return the nodes that are left to the host since their kernels do not hold for all sizes, by name."""
     return {refusal.subject: refusal for refusal in plan.refusals if refusal.rule == OPEN_KERNEL}
 
 
 def why_on_host(graph: Graph, refused: Mapping[str, WhyNot] = _NONE, *, is_body: bool = False) -> dict[Node, WhyNot]:
-    """Why each node that is no part of a kernel is none, in order. `is_body`: of a loop or branch, whose inputs are no
-    inputs of the model. refused: nodes whose kernels are none at all sizes, by name.
+    """Return why each node that is no part of a kernel is none, in order. `is_body`: of a loop or branch, whose inputs
+    are no inputs of the model. refused: nodes whose kernels are none at all sizes, by name.
     """
     sources: dict[Value, WhyNot] = {v: _IN_BODY if is_body else _open_input(v) for v in graph.inputs if _is_open(v)}
     reasons: dict[Node, WhyNot] = {}
@@ -74,7 +74,7 @@ def _data_dependent(node: Node) -> WhyNot:
 
 
 def _coarsest(reasons: Iterable[WhyNot]) -> WhyNot | None:
-    """An open dimension before everything else: it is what a user can change."""
+    """Return an open dimension before everything else: it is what a user can change."""
     return min(reasons, key=lambda why: why.rule != "host.open_dimension", default=None)
 
 
@@ -107,7 +107,7 @@ def _named(node: Node) -> str:
 
 
 def open_inputs(graph: Graph) -> list[str]:
-    """Inputs with dimensions that have no size, as `--shape` options that leave these to fill in."""
+    """Return the inputs with dimensions that have no size, as `--shape` options that leave these to fill in."""
     return [
         f"--shape {v.name}={'x'.join(str(d) if isinstance(d, int) else f'<{d}>' for d in v.type.shape)}"
         for v in graph.inputs
@@ -116,7 +116,9 @@ def open_inputs(graph: Graph) -> list[str]:
 
 
 def _everywhere(graph: Graph, plan: StitchPlan, is_body: bool) -> Iterator[tuple[Node, WhyNot]]:
-    """Nodes that are in no kernel and why, those of nested graphs among them; loops of kernels alone are none."""
+    """Yield the nodes that are in no kernel and why, those of nested graphs among them; loops of kernels alone are
+    none.
+    """
     for node, why in why_on_host(graph, refused_kernels(plan), is_body=is_body).items():
         if not takes_native_turns(node, plan):
             yield node, why
@@ -125,8 +127,8 @@ def _everywhere(graph: Graph, plan: StitchPlan, is_body: bool) -> Iterator[tuple
 
 
 def takes_native_turns(node: Node, plan: StitchPlan) -> bool:
-    """Whether native code goes from turn to turn of a loop: its body is one segment of kernels, and what a turn hands
-    on is of one type and computed by them (`runtime/turns.py` asks the same of a program).
+    """Return whether native code goes from turn to turn of a loop: its body is one segment of kernels, and what a turn
+    hands on is of one type and computed by them (`runtime/turns.py` asks the same of a program).
     """
     if node.op not in ("scan", "loop") or plan.target.is_gpu:
         return False
@@ -159,7 +161,7 @@ def host_summary(
     given: Graph | None = None,
     is_body: bool = False,
 ) -> dict[str, Any]:
-    """How much of a planned model runs on the host, bodies of loops and branches included.
+    """Return how much of a planned model runs on the host, bodies of loops and branches included.
 
     `steps`; `onnx_nodes` that have a part in them, `of_onnx_nodes` in all; `predicted_us_at_least`, and its share
     beside what is predicted of the kernels; `reasons`, each with `rule`, `reason`, `steps`, `operators`, `remedy`.
@@ -208,7 +210,7 @@ TRACE = 0.01
 
 
 def describe_host(host: Mapping[str, Any]) -> str:
-    """What `host_summary` found as text; "" if everything is in kernels."""
+    """Return what `host_summary` found as text; "" if everything is in kernels."""
     if not host["steps"]:
         return ""
     steps = "1 step runs" if host["steps"] == 1 else f"{host['steps']} steps run"
@@ -228,6 +230,6 @@ def describe_host(host: Mapping[str, Any]) -> str:
 
 
 def describe_share(host: Mapping[str, Any]) -> str:
-    """What of the predicted time steps on the host take."""
+    """Return what of the predicted time steps on the host take."""
     least_us, share = host["predicted_us_at_least"], host["predicted_share_at_least"]
     return f"predicted of these: at least {least_us:.0f} µs, {100 * share:.0f} % of all"

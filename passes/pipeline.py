@@ -61,12 +61,16 @@ class Fixpoint:
 
 
 def pass_table(extra: Mapping[str, type] | None = None) -> dict[str, type]:
-    """All passes by name: the built-in ones and `extra` (plug-ins, whose names were checked when they were loaded)."""
+    """Return all passes by name: the built-in ones and `extra` (plug-ins, whose names were checked when they were
+    loaded).
+    """
     return {Fixpoint.name: Fixpoint, GroupGemms.name: GroupGemms, **REWRITES, **(extra or {})}
 
 
 def default_pipeline(target: str, precision: str = "fp32") -> str:
-    """The text of the default pipeline for `target`. The precision is lowered once weights and layouts are settled."""
+    """Return the text of the default pipeline for `target`. The precision is lowered once weights and layouts are
+    settled.
+    """
     lowered = CPU_PIPELINE if precision == "fp32" else f"{CPU_PIPELINE},precision{{to={precision}}},{CLEAN_UP}"
     rounded = f"{lowered},{RoundedProducts.name}"
     return rounded if target == "cpu" else f"{rounded},{GroupGemms.name}"
@@ -97,7 +101,7 @@ def run_pipeline(
 
 
 def _placed(extra: Sequence[Any], place: str) -> tuple[Any, ...]:
-    """Those of `extra` that run at `place`, and the clean-up after them."""
+    """Return those of `extra` that run at `place`, and the clean-up after them."""
     found = [pass_ for pass_ in extra if getattr(pass_, "place", PLACES[-1]) == place]
     return (*found, *parse_pipeline(CLEAN_UP, pass_table())) if found else ()
 

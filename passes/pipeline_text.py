@@ -33,24 +33,24 @@ class PassText:
 
 
 def parse_pipeline(text: str, table: Mapping[str, type]) -> tuple[Any, ...]:
-    """The passes that `text` describes, looked up in `table`. Raises PipelineError, which says where."""
+    """Return the passes that `text` describes, looked up in `table`. Raises PipelineError, which says where."""
     return tuple(build(entry, table) for entry in parse_text(text))
 
 
 def print_pipeline(passes: Sequence[Any]) -> str:
-    """The text of `passes`, which parses back to equal passes."""
+    """Return the text of `passes`, which parses back to equal passes."""
     return ",".join(_print(p) for p in passes)
 
 
 def build(entry: PassText, table: Mapping[str, type]) -> Any:
-    """The pass of one entry. Raises PipelineError for an unknown pass, field, or a value of the wrong type."""
+    """Return the pass of one entry. Raises PipelineError for an unknown pass, field, or a value of the wrong type."""
     if entry.name not in table:
         raise PipelineError(f"there is no pass {entry.name!r}; known: {', '.join(sorted(table))}")
     return build_from_class(table[entry.name], entry, table)
 
 
 def build_from_class(cls: type, entry: PassText, table: Mapping[str, type]) -> Any:
-    """An instance of `cls` with the arguments of `entry`. Raises PipelineError as `build` does."""
+    """Return an instance of `cls` with the arguments of `entry`. Raises PipelineError as `build` does."""
     # To find out types takes as long as all the rest, and most passes have no arguments.
     hints = get_type_hints(cls) if entry.arguments else {}
     fields = {f.name: f for f in dataclasses.fields(cls) if f.name != "body"}
@@ -77,13 +77,13 @@ def build_from_class(cls: type, entry: PassText, table: Mapping[str, type]) -> A
 
 
 def required_fields(cls: type) -> list[str]:
-    """The fields of a dataclass that have no default."""
+    """Return the fields of a dataclass that have no default."""
     missing = dataclasses.MISSING
     return [f.name for f in dataclasses.fields(cls) if f.init and f.default is missing and f.default_factory is missing]
 
 
 def arguments_text(pass_: Any) -> str:
-    """The arguments of a pass that differ from their defaults, as `{field=value}`; "" if there are none.
+    """Return the arguments of a pass that differ from their defaults, as `{field=value}`; "" if there are none.
 
     Raises TypeError for a value that has no text.
     """
@@ -92,7 +92,7 @@ def arguments_text(pass_: Any) -> str:
 
 @lru_cache(maxsize=64)
 def parse_text(text: str) -> tuple[PassText, ...]:
-    """The entries of `text`, not looked up. Raises PipelineError with the column where it does not parse."""
+    """Return the entries of `text`, not looked up. Raises PipelineError with the column where it does not parse."""
     parser = _Parser(text)
     entries = parser.entries()
     if parser.peek():
@@ -117,7 +117,7 @@ class _Parser:
         return match.group(1) if match else ""
 
     def take(self, expected: str = "", what: str = "") -> str:
-        """The next token, which is EXPECTED, or anything; WHAT says in a message what that would be."""
+        """Return the next token, which is EXPECTED, or anything; WHAT says in a message what that would be."""
         token = self.peek()
         if not token or (expected and token != expected):
             self.fail(f"expected {what or repr(expected)}, found {_shown(token)}")
@@ -183,7 +183,7 @@ class _Parser:
 
 
 def _converted(value: Any, hint: Any, where: str) -> Any:
-    """`value` if it fits the annotation `hint`; ints are taken for floats. Raises PipelineError."""
+    """Return `value` if it fits the annotation `hint`; ints are taken for floats. Raises PipelineError."""
     if get_origin(hint) in (Union, types.UnionType):
         for option in get_args(hint):
             try:

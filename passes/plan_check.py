@@ -122,7 +122,7 @@ class _Checker:
         self._check_launches()
 
     def _is_own(self, group: Group) -> bool:
-        """Whether a plug-in brings the kernels of a group, which has no schedule then."""
+        """Return whether a plug-in brings the kernels of a group, which has no schedule then."""
         own = self.kernels_of(self.graph, group)
         if own is None:
             return False
@@ -405,7 +405,7 @@ class _Checker:
 
 
 def _exceeds(size: Size, most: int) -> bool:
-    """Whether it does at all sizes; where it does at some only, runs refuse these."""
+    """Return whether it does at all sizes; where it does at some only, runs refuse these."""
     return surely(lambda: size > most)
 
 

@@ -93,9 +93,9 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
 
 
 def _is_one_kernel(plan: StitchPlan, graph: Graph, context: PassContext) -> bool:
-    """Whether all is one kernel, of one node, or so short that it takes no longer than two launches: a search would
-    find nothing better, for another plan has two kernels at least. Views may belong to none, and where several values
-    are asked for, kernels of some of them may be one launch.
+    """Return whether all is one kernel, of one node, or so short that it takes no longer than two launches: a search
+    would find nothing better, for another plan has two kernels at least. Views may belong to none, and where several
+    values are asked for, kernels of some of them may be one launch.
     """
     if context.rules or context.judged_schedules or plan.host_groups or len(plan.groups) != 1:
         return False
@@ -113,15 +113,15 @@ def _is_one_kernel(plan: StitchPlan, graph: Graph, context: PassContext) -> bool
 def _rules(
     rules: Sequence[FusionRule], context: PassContext, budget_s: float | None, work: int | None = None
 ) -> tuple[FusionRule, ...]:
-    """Those of plug-ins, and then `rules`, which ask the model of the compilation."""
+    """Return those of plug-ins, and then `rules`, which ask the model of the compilation."""
     return (*context.rules, *asking(rules, context.cost_model, budget_s, work))
 
 
 def is_better(
     one: StitchPlan, rules: StitchPlan, graph: Graph, laws: PassContext, context: PassContext, gain: float = 0.0
 ) -> bool:
-    """Whether a searched plan takes the place of that of the rules. None does that leaves more to the host, whose steps
-    no model predicts.
+    """Return whether a searched plan takes the place of that of the rules. None does that leaves more to the host,
+    whose steps no model predicts.
 
     It must be predicted to be faster by more than a hundredth, and by this `gain`, by the model and by the laws, where
     these are not the same. A search looks for the best of thousands of predictions, which is where these err most: of
@@ -137,13 +137,13 @@ def is_better(
 
 
 def _at_sizes_us(plan: StitchPlan, graph: Graph, context: PassContext) -> float:
-    """The full estimate, of an open graph at typical sizes."""
+    """Return the full estimate, of an open graph at typical sizes."""
     sizes = typical_sizes(graph)
     return predicted_us(data_at(plan, sizes) if sizes else plan, graph_at(graph, sizes) if sizes else graph, context)
 
 
 def predicted_us(plan: StitchPlan, graph: Graph, context: PassContext) -> float:
-    """The full estimate: of all launches, side by side as the plan has them."""
+    """Return the full estimate: of all launches, side by side as the plan has them."""
     nodes, device = nodes_by_name(graph), device_of(context.target)
     facts = {group.name: group_facts(nodes, group, context.target, context.cost_model) for group in plan.groups}
     found = context.cost_model.predict(list(facts.values()), device)
@@ -159,7 +159,7 @@ def _planned(
     bodies: Mapping[str, StitchPlan],
     made: PlansMade,
 ) -> StitchPlan:
-    """The plan that `rules` make, or that was `made` of what they join; `bodies` are those of nested graphs."""
+    """Return the plan that `rules` make, or that was `made` of what they join; `bodies` are those of nested graphs."""
     fused = fuse(graph, rules, context.target)
     known = made.of(fused)
     return known or made.keep(fused, _plan_of(fused, graph, context, planner, bodies))
@@ -229,7 +229,7 @@ def _plan_of(
 
 
 def _unless_slower(tied: StitchPlan, apart: StitchPlan, graph: Graph, context: PassContext) -> StitchPlan:
-    """The plan with chains of kernels, and that without where it is predicted to be faster, with a remark."""
+    """Return the plan with chains of kernels, and that without where it is predicted to be faster, with a remark."""
     tied_us, apart_us = (predicted_us(plan, graph, context) for plan in (tied, apart))
     if tied_us <= apart_us:
         return tied
@@ -239,8 +239,8 @@ def _unless_slower(tied: StitchPlan, apart: StitchPlan, graph: Graph, context: P
 
 
 def storing(plan: StitchPlan, graph: Graph, names: Sequence[str], kernels_of: KernelsOf = no_kernels) -> StitchPlan:
-    """The plan with the same kernels and launches for `graph` with these values as further outputs, which it is given.
-    Edges that were added by hand stay.
+    """Return the plan with the same kernels and launches for `graph` with these values as further outputs, which it is
+    given. Edges that were added by hand stay.
 
     Raises PlanError for a value that no kernel stores in memory of its own.
     """

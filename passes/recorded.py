@@ -26,7 +26,9 @@ OF_GROUPS: Mapping[str, Callable[[Json], Any]] = {
 
 
 def without_plans(explained: Json, plans: Sequence[Json]) -> dict[str, Any]:
-    """What `explain_plan` gave, for several specialisations under `specialisations`, without what their plans say."""
+    """Return what `explain_plan` gave, for several specialisations under `specialisations`, without what their plans
+    say.
+    """
     first, *others = plans
     short = _without_plan(explained, first)
     if "specialisations" in explained:
@@ -36,7 +38,7 @@ def without_plans(explained: Json, plans: Sequence[Json]) -> dict[str, Any]:
 
 
 def with_plans(short: Json, plans: Sequence[Json]) -> dict[str, Any]:
-    """The explanation of which `without_plans` left this, and which said more of these plans."""
+    """Return the explanation of which `without_plans` left this, and which said more of these plans."""
     first, *others = plans
     explained = _with_plan(short, first)
     if "specialisations" in short:
@@ -62,7 +64,7 @@ def _with_plan(short: Json, plan: Json) -> dict[str, Any]:
 
 
 def _refusals(explained: Json, plan: Json) -> list[Any]:
-    """Those of a plan, and of what it calls."""
+    """Return those of a plan, and of what it calls."""
     called = explained["calls"].items()
     return [*plan["refusals"], *(r for key, one in called for r in _refusals(one, plan["bodies"][key]))]
 

@@ -68,7 +68,9 @@ def _from_before(
 
 
 def described_edge(parts: Sequence[Group], edge: TileEdge) -> dict[str, Any]:
-    """What tiles of one part of a kernel wait for, as `explain` shows it. parts: that of each launch among them."""
+    """Return what tiles of one part of a kernel wait for, as `explain` shows it. parts: that of each launch among
+    them.
+    """
     producer, consumer = parts[edge.producer], parts[edge.consumer]
     values = [v for v in producer.outputs if producer is consumer or v in consumer.inputs]
     return {

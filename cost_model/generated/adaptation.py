@@ -29,7 +29,7 @@ class Adaptation:
     centre: float = 0.0
 
     def of(self, templates: Sequence[str], logs: np.ndarray) -> np.ndarray:
-        """What is to be added to logarithms of predicted microseconds."""
+        """Return what is to be added to logarithms of predicted microseconds."""
         base = self.lines.get("", (0.0, 0.0))
         own = np.array([self.lines.get(name, (0.0, 0.0)) for name in templates]).reshape(-1, 2)
         return base[0] + own[:, 0] + (base[1] + own[:, 1]) * (logs - self.centre)
@@ -39,7 +39,7 @@ class Adaptation:
 
     @staticmethod
     def from_json(data: Any) -> Adaptation:
-        """Raises ValueError and its like unless `data` is what `to_json` writes."""
+        """Raise ValueError and its like unless `data` is what `to_json` writes."""
         lines = {str(name): (float(offset), float(slope)) for name, (offset, slope) in data["lines"].items()}
         centre = float(data["centre"])
         if not all(map(isfinite, (centre, *chain(*lines.values())))):
@@ -48,7 +48,9 @@ class Adaptation:
 
 
 def adapted(templates: Sequence[str], logs: np.ndarray, measured: np.ndarray) -> Adaptation:
-    """The lines that bring logarithms of predictions to those of measurements, as far as these suffice to tell."""
+    """Return the lines that bring logarithms of predictions to those of measurements, as far as these suffice to
+    tell.
+    """
     if not len(logs):
         return Adaptation()
     centre = float(np.median(logs))

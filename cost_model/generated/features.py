@@ -56,8 +56,8 @@ def described(parts: Sequence[Part], core: CpuDevice) -> Described:
 
 
 def matrix(common: np.ndarray, parts: Sequence[Part], names: Sequence[str]) -> np.ndarray:
-    """What trees see of parts: the numbers that all have, and those of these choices; -1 where a part has none. Shape
-    (parts, numbers).
+    """Return what trees see of parts: the numbers that all have, and those of these choices; -1 where a part has none.
+    Shape (parts, numbers).
     """
     found = np.full((len(common) + len(names), len(parts)), -1.0, np.float32)
     found[: len(common)] = common
@@ -70,7 +70,7 @@ def matrix(common: np.ndarray, parts: Sequence[Part], names: Sequence[str]) -> n
 
 
 def seen(features: np.ndarray, template: str) -> np.ndarray:
-    """The matrix with nothing in the columns that trees of `template` are not to see."""
+    """Return the matrix with nothing in the columns that trees of `template` are not to see."""
     if template not in BODIES:
         return features
     hidden = [at for at, name in enumerate(COMMON) if name not in OF_BODIES]
@@ -85,7 +85,7 @@ def choice_names(parts: Sequence[Part]) -> tuple[str, ...]:
 
 
 def _choices(parts: Sequence[Part]) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
-    """Parts with the same choices, and the numbers of these by name, with what follows from them."""
+    """Yield the parts with the same choices, and the numbers of these by name, with what follows from them."""
     alike: dict[tuple[str, ...], tuple[list[int], list[int]]] = {}
     for at, part in enumerate(parts):
         names, own = part.choices
@@ -129,7 +129,9 @@ def _log(counts: np.ndarray) -> np.ndarray:
 
 
 def derived(choices: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What register tiles and tasks come to: sums in registers, work beyond the edges, bytes that are to stay near."""
+    """Return what register tiles and tasks come to: sums in registers, work beyond the edges, bytes that are to stay
+    near.
+    """
     found: dict[str, np.ndarray] = {}
     for schedule, extents in (("schedule", _extents(choices)), ("schedule.scores", None), ("schedule.weighed", None)):
         if f"{schedule}.vectors" in choices and f"{schedule}.rows" in choices:
@@ -150,14 +152,16 @@ def _extents(choices: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray,
 
 
 def _distance(choices: Mapping[str, np.ndarray], k: np.ndarray) -> np.ndarray:
-    """Elements from a row of the left operand to the next; of a convolution, from a pixel to the next that is read."""
+    """Return the elements from a row of the left operand to the next; of a convolution, from a pixel to the next that
+    is read.
+    """
     if "shape.in_channels" not in choices:
         return k
     return choices["shape.in_channels"] * _of(choices, "shape.strides.0")
 
 
 def _of(choices: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """A number that is at least 1, and is so where it is not given."""
+    """Return a number that is at least 1, and is so where it is not given."""
     return np.maximum(1.0, choices.get(name, np.array(1.0)))
 
 

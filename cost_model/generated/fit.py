@@ -60,14 +60,14 @@ def family_of(model: str) -> str:
 
 
 def samples_of(records: Iterable[Record], cpu: CpuDevice) -> list[Sample]:
-    """Those of kernels of one launch of one part, of a template."""
+    """Return those of kernels of one launch of one part, of a template."""
     single = [r for r in records if len(r.kernel.parts) == 1 and r.kernel.parts[0].template]
     rows = described([record.kernel.parts[0] for record in single], cpu)
     return [Sample(*one) for one in zip(single, rows.laws.latency_us.tolist(), rows.common.T, strict=True)]
 
 
 def fit(samples: Sequence[Sample], seed: int, spreads: Mapping[str, tuple[float, float]] | None = None) -> LearnedModel:
-    """Raises ImportError without xgboost, and MeasurementError where there is too little to learn from."""
+    """Raise ImportError without xgboost, and MeasurementError where there is too little to learn from."""
     templates = {}
     for name in sorted({sample.template for sample in samples}):
         mine = [sample for sample in samples if sample.template == name]
@@ -111,7 +111,9 @@ class Judged:
 
 
 def judge(samples: Sequence[Sample], cpu: CpuDevice, seed: int) -> dict[str, Judged]:
-    """Every kernel is predicted by trees that have seen neither a model of its family nor a kernel of its structure."""
+    """Return every kernel is predicted by trees that have seen neither a model of its family nor a kernel of its
+    structure.
+    """
     fold = folds_of(samples, seed)
     learned = np.zeros(len(samples))
     for number in range(FOLDS):
@@ -131,7 +133,7 @@ def judge(samples: Sequence[Sample], cpu: CpuDevice, seed: int) -> dict[str, Jud
 
 
 def folds_of(samples: Sequence[Sample], seed: int) -> dict[str, int]:
-    """The fold of each family, at random, but that families of one template are spread over the folds."""
+    """Return the fold of each family, at random, but that families of one template are spread over the folds."""
     templates: dict[str, Counter[str]] = {}
     for sample in samples:
         templates.setdefault(sample.family, Counter())[sample.template] += 1
@@ -146,7 +148,7 @@ def _predicted(model: LatencyModel, samples: Sequence[Sample], cpu: CpuDevice) -
 
 
 def spreads_of(judged: Mapping[str, Judged]) -> dict[str, tuple[float, float]]:
-    """Factors on predictions between which what was measured lies, but for a tenth on either side."""
+    """Return the factors on predictions between which what was measured lies, but for a tenth on either side."""
     ends = (1 - INSIDE) / 2, (1 + INSIDE) / 2
     found = {}
     for name, one in judged.items():
@@ -177,7 +179,7 @@ def schedule_gains_of(judged: Mapping[str, Judged]) -> dict[str, float]:
 
 
 def least_gain(pairs: Iterable[tuple[float, float]]) -> float | None:
-    """The least share of the predicted time from which on choices that promise as much are hardly ever slower.
+    """Return the least share of the predicted time from which on choices that promise as much are hardly ever slower.
 
     pairs: what each of some choices promised, and how many times as long it took. None: no such share is known.
     """
@@ -216,7 +218,7 @@ def validation(judged: Mapping[str, Judged]) -> dict[str, dict[str, float]]:
 
 
 def _by_structure(one: Judged) -> list[np.ndarray]:
-    """Places of the schedules of each structure of which three or more were measured."""
+    """Return the places of the schedules of each structure of which three or more were measured."""
     places: dict[str, list[int]] = {}
     for at, sample in enumerate(one.samples):
         places.setdefault(sample.record.structure, []).append(at)
@@ -242,7 +244,7 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 
 def fine_tune(model: LearnedModel, samples: Sequence[Sample], cpu: CpuDevice) -> LearnedModel:
-    """The model with what measurements of another machine say of it; trees stay as they are."""
+    """Return the model with what measurements of another machine say of it; trees stay as they are."""
     bare = replace(model, adaptation=type(model.adaptation)())
     predicted = _predicted(bare, samples, cpu)
     measured = np.array([sample.record.latency_us for sample in samples])

@@ -132,7 +132,7 @@ class LearnedModel:
         return Prediction(latency_us, *ends, law.bound)
 
     def _spread(self, parts: Sequence[Part]) -> tuple[float, float]:
-        """Factors on a prediction of parts that give the ends of its interval."""
+        """Return the factors on a prediction of parts that give the ends of its interval."""
         spreads = [self.templates[part.template] for part in parts if part.template in self.templates]
         return min((t.low for t in spreads), default=1.0), max((t.high for t in spreads), default=1.0)
 
@@ -152,7 +152,7 @@ def _in_turn(launches: Sequence[Prediction]) -> Prediction:
 
 
 def learned_from_json(data: Any, where: str) -> LearnedModel:
-    """Raises MeasurementError unless `data` is what `to_json` writes."""
+    """Raise MeasurementError unless `data` is what `to_json` writes."""
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise MeasurementError(f"{where} is no learned model of format {FORMAT}; train it again")
     try:
@@ -168,7 +168,7 @@ def learned_from_json(data: Any, where: str) -> LearnedModel:
 
 
 def _template(data: Mapping[str, Any]) -> Template:
-    """Raises ValueError and its like for what is none."""
+    """Raise ValueError and its like for what is none."""
     found = Template(
         forest_from_json(data["forest"]), tuple(map(str, data["names"])), float(data["low"]), float(data["high"])
     )
@@ -180,7 +180,7 @@ def _template(data: Mapping[str, Any]) -> Template:
 
 
 def load_learned(path: str | Path) -> LearnedModel:
-    """Raises MeasurementError for a file that is no learned model."""
+    """Raise MeasurementError for a file that is no learned model."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -37,7 +37,9 @@ CPUS = {
 
 
 def cpu_of(records: Sequence[Record]) -> CpuDevice:
-    """The CPU as laws see it. Raises MeasurementError for records of several machines, or of none that is known."""
+    """Return the CPU as laws see it. Raises MeasurementError for records of several machines, or of none that is
+    known.
+    """
     devices = sorted({record.machine.device for record in records})
     if len(devices) != 1:
         raise MeasurementError(f"records of {len(devices)} devices ({'; '.join(devices)}); train on those of one")
@@ -65,7 +67,7 @@ def train(records: Sequence[Record], seed: int, plans: Path | None = None) -> Le
 
 
 def plan_gain_of(path: Path) -> float:
-    """The share of the predicted time from which on plans that promised as much were hardly ever slower.
+    """Return the share of the predicted time from which on plans that promised as much were hardly ever slower.
 
     Raises MeasurementError for a file that `benchmarks.plan_gains` has not written, or of too few or too bad plans.
     """
@@ -81,7 +83,7 @@ def plan_gain_of(path: Path) -> float:
 
 
 def table(validation: Mapping[str, Mapping[str, float]]) -> str:
-    """A Markdown table: a row for each template."""
+    """Return a Markdown table: a row for each template."""
     models = ("learned", "analytical", "random")
     lines = [
         "| template | kernels | structures | rank: learned | analytical | random | error: learned | analytical |"

@@ -65,7 +65,7 @@ class Branching(Simulation):
             self.now_us = self._next(self.now_us)
 
     def choices(self) -> list[int]:
-        """Kernels that are ready and for which there is room."""
+        """Return the kernels that are ready and for which there is room."""
         return [number for number in self._waiting if self._fitting(number)]
 
     def start(self, number: int) -> None:
@@ -89,7 +89,7 @@ class Branching(Simulation):
         self._arrivals = arrivals
 
     def state(self) -> tuple[object, ...]:
-        """What the rest of a schedule depends on, besides the time that has passed."""
+        """Return what the rest of a schedule depends on, besides the time that has passed."""
         shares, left_us = (round(share, 9) for share in self._lot_shares), (round(left, 6) for left in self._left_us)
         lots = sorted(zip(self._lots, self._lot_blocks, shares, left_us))
         arrivals = sorted((number, round(at - self.now_us, 6)) for at, number in self._arrivals)
@@ -119,7 +119,7 @@ class Branching(Simulation):
         return self.now_us + max([longest_us, *used_us])
 
     def _rest(self, number: int, unplaced: int, used_us: list[float]) -> float:
-        """Adds what blocks that are not placed use; returns how long they take at least."""
+        """Add what blocks that are not placed use; returns how long they take at least."""
         work, rounds = self._works[number], self._rounds[number]
         if unplaced == rounds.blocks:
             part_us, used = work.body_us, self._used_us[number]

@@ -34,7 +34,7 @@ def lanes_per_sm(gflops: Any, sm_count: Any, clock_mhz: Any) -> Any:
 
 
 def issued_per_us(capability: Any, gflops: Any, sm_count: Any, clock_mhz: Any) -> Any:
-    """Instructions of single threads that the chip issues per microsecond.
+    """Return the instructions of single threads that the chip issues per microsecond.
 
     Until Volta, integer and float32 instructions share their lanes; since, four schedulers issue a warp each per cycle.
     """
@@ -43,8 +43,9 @@ def issued_per_us(capability: Any, gflops: Any, sm_count: Any, clock_mhz: Any) -
 
 
 def issue_slowdown(capability: Any, lanes: Any, loads: Any, others: Any) -> Any:
-    """How many times longer multiply-adds take because of instructions between them, which issue or load units of an SM
-    have no room for. loads, others: instructions for each multiply-add that load or store, and that do anything else.
+    """Return how many times longer multiply-adds take because of instructions between them, which issue or load units
+    of an SM have no room for. loads, others: instructions for each multiply-add that load or store, and that do
+    anything else.
     """
     slots = np.where(np.less(capability, SEPARATE_INTEGER_PIPE), DUAL_ISSUE, 4.0 * WARP_LANES / lanes)
     loaded = np.where(_is_large(capability), 1.0, 0.5)
@@ -56,15 +57,15 @@ def _is_large(capability: Any) -> Any:
 
 
 def threads_per_sm(capability: Any) -> Any:
-    """Threads that an SM holds at a time."""
+    """Return the threads that an SM holds at a time."""
     return np.where(np.equal(capability, TURING), 1024.0, np.where(_is_large(capability), 2048.0, 1536.0))
 
 
 def tiles(extent: Any, tile: Any) -> Any:
-    """Tiles that cover an extent."""
+    """Return the tiles that cover an extent."""
     return np.ceil(np.divide(extent, tile))
 
 
 def blocks_of_fullest_sm(blocks: Any, sm_count: Any) -> Any:
-    """Blocks that the SM with the most of them computes; what the others wait for."""
+    """Return the blocks that the SM with the most of them computes; what the others wait for."""
     return np.ceil(np.divide(blocks, sm_count))

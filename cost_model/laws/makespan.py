@@ -223,7 +223,7 @@ class Simulation:
             heapq.heappop(self._queue)
 
     def _fitting(self, number: int) -> int:
-        """Blocks of a kernel for which there is room now."""
+        """Return the blocks of a kernel for which there is room now."""
         work, free, unplaced = self._works[number], self._free, self._unplaced[number]
         running = self._unended[number] - unplaced
         count = min(unplaced, self._together[number] - running)
@@ -246,7 +246,7 @@ class Simulation:
         self._cached += work.cache * count / self._together[number]
 
     def _paces(self) -> list[float] | None:
-        """How fast each lot goes on, 1 being as fast as alone; None if all go as fast."""
+        """Return how fast each lot goes on, 1 being as fast as alone; None if all go as fast."""
         crowded = self._cached > 1.0 + NOTHING
         busy = [self._busy_uncached, *self._busy[1:]] if crowded else self._busy
         if not busy or max(busy) <= 1.0 + NOTHING:

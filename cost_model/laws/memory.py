@@ -20,13 +20,15 @@ PARTED_L2 = 8.0
 
 
 def is_large(capability: Any) -> Any:
-    """Whether a chip is a large one of its generation: compute capability x.0 or 10.x, but not 12.0 (GeForce)."""
+    """Return whether a chip is a large one of its generation: compute capability x.0 or 10.x, but not 12.0
+    (GeForce).
+    """
     whole = np.mod(np.round(np.multiply(capability, 10.0)), 10) == 0
     return np.less(capability, GEFORCE) & (whole | np.equal(np.floor(capability), 10.0))
 
 
 def has_inline_ecc(capability: Any) -> Any:
-    """Whether check bits travel with the data: on all but the large chips of a generation."""
+    """Return whether check bits travel with the data: on all but the large chips of a generation."""
     return ~is_large(capability)
 
 
@@ -36,13 +38,13 @@ def dram_bytes_per_us(gb_per_second: Any, capability: Any) -> Any:
 
 
 def near_l2_bytes(l2_bytes: Any, capability: Any) -> Any:
-    """Bytes of different data that the L2 cache holds for SMs: where it has two partitions, each holds what its own SMs
-    access.
+    """Return the bytes of different data that the L2 cache holds for SMs: where it has two partitions, each holds what
+    its own SMs access.
     """
     parted = np.greater_equal(capability, PARTED_L2) & is_large(capability)
     return l2_bytes * np.where(parted, 0.5, 1.0)
 
 
 def least_dram_us(nbytes: Any, l2_bytes: Any, gb_per_second: Any) -> Any:
-    """What moving `nbytes` takes at the very least: what fits the L2 cache need not move at all."""
+    """Return what moving `nbytes` takes at the very least: what fits the L2 cache need not move at all."""
     return np.maximum(0.0, np.subtract(nbytes, l2_bytes)) / (gb_per_second * 1e3)

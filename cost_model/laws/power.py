@@ -26,7 +26,7 @@ def energy_scale(process_nm: Any) -> Any:
 
 
 def slowdown(picojoules: Any, flops_per_us: Any, tdp_w: Any, process_nm: Any) -> Any:
-    """How many times longer arithmetic takes than at the boost clock; below 1 where power is no limit.
+    """Return how many times longer arithmetic takes than at the boost clock; below 1 where power is no limit.
 
     picojoules: of an operation, at 16 nm, with what its operands' way to it costs.
     """
@@ -35,5 +35,5 @@ def slowdown(picojoules: Any, flops_per_us: Any, tdp_w: Any, process_nm: Any) ->
 
 
 def throttled(duration_us: Any, reaction_us: Any) -> Any:
-    """The share of a kernel's time in which power limits it: short ones are over before the board reacts."""
+    """Return the share of a kernel's time in which power limits it: short ones are over before the board reacts."""
     return duration_us / (duration_us + reaction_us)

@@ -80,7 +80,7 @@ class GemmModel:
         return expected(gemm.FAMILY, self.seen, sheet)
 
     def latency_us(self, kernels: Gemms, to: Adapted) -> np.ndarray:
-        """Microseconds of each launched alone."""
+        """Return the microseconds of each launched alone."""
         return hierarchy.alone_us(self.body_us(kernels, to), to.traits)
 
     def body_us(self, kernels: Gemms, to: Adapted) -> np.ndarray:
@@ -89,7 +89,7 @@ class GemmModel:
         return np.exp((likely * np.log(times.T)).sum(axis=1))
 
     def tile(self, kernels: Gemms, to: Adapted) -> np.ndarray:
-        """The likeliest tile of each, as positions in TILES."""
+        """Return the likeliest tile of each, as positions in TILES."""
         return self._choices(kernels, to)[1].argmax(axis=1)
 
     def least_us(self, kernels: Gemms, sheet: DataSheet) -> np.ndarray:
@@ -105,7 +105,9 @@ class GemmModel:
         return replace(there, traits=hierarchy.adapted_traits(gemm.FAMILY, to.traits, log_ratios, PRIOR_WORTH))
 
     def _with_tiles(self, to: Adapted, kernels: Gemms, tile: np.ndarray) -> Adapted:
-        """Tiles as often as they were seen: until expected frequencies are those seen, but for one more of each."""
+        """Return the tiles as often as they were seen: until expected frequencies are those seen, but for one more of
+        each.
+        """
         known = np.flatnonzero(tile >= 0)
         count = np.bincount(tile[known], minlength=len(gemm.TILES))
         there = to
@@ -137,7 +139,7 @@ def gemm_from_json(found: Mapping[str, Any], sheets: Mapping[str, DataSheet]) ->
 
 
 def choice_features(kernels: Gemms, chip: Chips, times: np.ndarray) -> np.ndarray:
-    """What a library's choice of a tile is predicted from: times of all relative to the best, and the shape."""
+    """Return what a library's choice of a tile is predicted from: times of all relative to the best, and the shape."""
     relative = np.log2(times / times.min(axis=0)).T
     work = kernels.batch * kernels.m * kernels.k / (chip.sm_count * 8192.0)
     shape = np.stack([work, kernels.n, kernels.m, kernels.k, kernels.batch], axis=1)
@@ -165,7 +167,7 @@ class RowModel:
         return expected(rows.FAMILIES[self.kind], self.seen, sheet)
 
     def latency_us(self, kernels: RowKernels, to: Adapted) -> np.ndarray:
-        """Microseconds of each launched alone."""
+        """Return the microseconds of each launched alone."""
         return hierarchy.alone_us(self.body_us(kernels, to), to.traits)
 
     def body_us(self, kernels: RowKernels, to: Adapted) -> np.ndarray:
@@ -217,7 +219,7 @@ class ConvModel:
         return expected(convolution.FAMILY, self.seen, sheet)
 
     def latency_us(self, kernels: Convs, to: Adapted) -> np.ndarray:
-        """Microseconds of each launched alone."""
+        """Return the microseconds of each launched alone."""
         return hierarchy.alone_us(self.body_us(kernels, to), to.traits)
 
     def body_us(self, kernels: Convs, to: Adapted) -> np.ndarray:

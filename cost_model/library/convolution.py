@@ -82,7 +82,7 @@ class Convs:
         return 4.0 * self.batch * self.height * self.width * (self.channels_in + self.channels_out)
 
     def tiles(self, side: int) -> np.ndarray:
-        """How many squares of `side` x `side` pixels cover the results."""
+        """Return how many squares of `side` x `side` pixels cover the results."""
         return self.batch * np.ceil(self.height / side) * np.ceil(self.width / side)
 
 
@@ -106,18 +106,18 @@ def transform_us(convs: Convs, chip: Chips) -> np.ndarray:
 
 
 def filter_us(convs: Convs, multiplications: float, chip: Chips) -> np.ndarray:
-    """A filter read, and written and read in the form that Winograd's algorithms multiply."""
+    """Return a filter read, and written and read in the form that Winograd's algorithms multiply."""
     return 4.0 * (2.0 * multiplications + 9.0) * convs.channels_in * convs.channels_out / chip.dram_bytes_per_us
 
 
 def least_us(convs: Convs, chip: Chips) -> np.ndarray:
-    """What no kernel can beat: bytes at the nominal bandwidth, arithmetic less what Winograd saves at best."""
+    """Return what no kernel can beat: bytes at the nominal bandwidth, arithmetic less what Winograd saves at best."""
     arithmetic = convs.flops / np.where(convs.winograd, LEAST_WORK, 1.0) / chip.flops_per_us
     return np.maximum(arithmetic, memory.least_dram_us(convs.pixels_nbytes, chip.l2_bytes, chip.dram_gb_s))
 
 
 def algorithms_us(convs: Convs, gemm_us: np.ndarray, chip: Chips, shared: np.ndarray) -> np.ndarray:
-    """Microseconds by algorithm without the launch, shape (3, convs). gemm_us: of the GEMMs of each."""
+    """Return the microseconds by algorithm without the launch, shape (3, convs). gemm_us: of the GEMMs of each."""
     implicit_cost, fused_cost, split_cost, transform_cost, filter_cost = np.exp(shared)
     by_fused = fused_cost * gemm_us[1] + filter_cost * filter_us(convs, FUSED, chip)
     by_split = split_cost * gemm_us[2] + filter_cost * filter_us(convs, SPLIT, chip)
@@ -129,7 +129,9 @@ def algorithms_us(convs: Convs, gemm_us: np.ndarray, chip: Chips, shared: np.nda
 
 
 def body_us(convs: Convs, gemm_us: np.ndarray, chip: Chips, shared: np.ndarray, traits: np.ndarray) -> np.ndarray:
-    """Microseconds by the law, without launches. traits: those of the GPU, an array (traits,) or (traits, convs)."""
+    """Return the microseconds by the law, without launches. traits: those of the GPU, an array (traits,) or (traits,
+    convs).
+    """
     log_scale = traits[len(ALONE)]
     times = algorithms_us(convs, gemm_us, chip, shared)
     best = times.min(axis=0)
@@ -138,12 +140,12 @@ def body_us(convs: Convs, gemm_us: np.ndarray, chip: Chips, shared: np.ndarray, 
 
 
 def latency_us(convs: Convs, gemm_us: np.ndarray, chip: Chips, shared: np.ndarray, traits: np.ndarray) -> np.ndarray:
-    """Microseconds by the law of each convolution launched alone."""
+    """Return the microseconds by the law of each convolution launched alone."""
     return alone_us(body_us(convs, gemm_us, chip, shared, traits), traits)
 
 
 def features(convs: Convs, gemm_us: np.ndarray, chip: Chips, shared: np.ndarray) -> np.ndarray:
-    """What the correction is predicted from: shape (convs, features)."""
+    """Return what the correction is predicted from: shape (convs, features)."""
     times = algorithms_us(convs, gemm_us, chip, shared)
     best = times.min(axis=0)
     tiles, outputs = convs.tiles(2), convs.channels_out

@@ -76,8 +76,8 @@ class KernelTable:
 
 
 def read_kernels(folder: Path, name: str) -> tuple[KernelTable | None, dict[str, int]]:
-    """The class's two files in `folder`/kernels as one table, None if nothing was measured; and by file how many rows
-    were left out, for they have no latency, or no kernel that could be predicted.
+    """Return the class's two files in `folder`/kernels as one table, None if nothing was measured; and by file how many
+    rows were left out, for they have no latency, or no kernel that could be predicted.
     """
     tables: list[KernelTable] = []
     left_out: dict[str, int] = {}
@@ -144,7 +144,9 @@ def _is_known(op: str | None, name: str) -> bool:
 
 
 def _tile_and_split(row: Mapping[str, str], sizes: np.ndarray, name: str) -> tuple[int, int]:
-    """The tile that a kernel's name tells, if its grid confirms it, and how often the grid splits the contraction."""
+    """Return the tile that a kernel's name tells, if its grid confirms it, and how often the grid splits the
+    contraction.
+    """
     match = _TILE.search(row.get("kernel") or "") if name in GEMM_CLASSES else None
     if match is None or (tile := (int(match[1]), int(match[2]))) not in TILES:
         return -1, 1

@@ -128,8 +128,8 @@ def _correction(
 
 
 def _share(measured_us: np.ndarray, gpu: np.ndarray) -> np.ndarray:
-    """How much each row counts of its GPU's, 1 in the mean: what bounds a kernel changes with its size, so that octaves
-    of time of which few rows were measured count more than by their number.
+    """Return how much each row counts of its GPU's, 1 in the mean: what bounds a kernel changes with its size, so that
+    octaves of time of which few rows were measured count more than by their number.
     """
     octave = np.floor(np.log2(measured_us)).astype(np.intp)
     _, of, count = np.unique(np.stack([gpu, octave]), axis=1, return_inverse=True, return_counts=True)

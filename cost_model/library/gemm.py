@@ -98,7 +98,7 @@ class Gemms:
 
 
 def least_us(gemms: Gemms, chip: Chips) -> np.ndarray:
-    """What no kernel can beat: arithmetic at the boost clock, bytes at the nominal bandwidth."""
+    """Return what no kernel can beat: arithmetic at the boost clock, bytes at the nominal bandwidth."""
     return np.maximum(
         gemms.flops / chip.flops_per_us, memory.least_dram_us(gemms.nbytes, chip.l2_bytes, chip.dram_gb_s)
     )
@@ -107,7 +107,7 @@ def least_us(gemms: Gemms, chip: Chips) -> np.ndarray:
 def body_us(
     gemms: Gemms, tile: np.ndarray, split: np.ndarray, chip: Chips, shared: np.ndarray, traits: np.ndarray
 ) -> np.ndarray:
-    """Microseconds of each GEMM with TILES[tile] and its contraction in `split` parts, without its launch.
+    """Return the microseconds of each GEMM with TILES[tile] and its contraction in `split` parts, without its launch.
 
     shared: FAMILY's parameters; traits: those of the GPU, an array (traits,) or (traits, rows).
     """
@@ -139,12 +139,14 @@ def body_us(
 def latency_us(
     gemms: Gemms, tile: np.ndarray, split: np.ndarray, chip: Chips, shared: np.ndarray, traits: np.ndarray
 ) -> np.ndarray:
-    """Microseconds of each GEMM launched alone."""
+    """Return the microseconds of each GEMM launched alone."""
     return alone_us(body_us(gemms, tile, split, chip, shared, traits), traits)
 
 
 def candidates(gemms: Gemms, chip: Chips, shared: np.ndarray, traits: np.ndarray) -> np.ndarray:
-    """Microseconds by tile without the launch, shape (TILES, rows), each with the split that suits it best."""
+    """Return the microseconds by tile without the launch, shape (TILES, rows), each with the split that suits it
+    best.
+    """
     found = []
     for number in range(len(TILES)):
         tile = np.array([number])
@@ -161,6 +163,6 @@ def candidates(gemms: Gemms, chip: Chips, shared: np.ndarray, traits: np.ndarray
 
 
 def _leaves_sms_idle(gemms: Gemms, tile: int, split: int, chip: Chips) -> np.ndarray:
-    """Whether there are so few blocks that splitting may pay: a dozen rounds leave little to balance."""
+    """Return whether there are so few blocks that splitting may pay: a dozen rounds leave little to balance."""
     blocks = gemms.batch * compute.tiles(gemms.k, _WIDTH[tile]) * compute.tiles(gemms.m, _HEIGHT[tile])
     return blocks <= 12 * chip.sm_count

@@ -38,7 +38,9 @@ class Kernel:
 
 
 def read_graph(path: Path, model: str) -> list[Kernel]:
-    """The kernels of one run of a model. Raises MeasurementError for operators that are not of one GPU, or unknown."""
+    """Return the kernels of one run of a model. Raises MeasurementError for operators that are not of one GPU, or
+    unknown.
+    """
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             nodes = [json.loads(line) for line in file]
@@ -81,8 +83,8 @@ def _backward(node: Any, times: int, where: str) -> Iterable[Kernel]:
 
 
 def _unwritten(node: Any, times: int, model: str) -> Iterable[Kernel]:
-    """What PyTorch launches besides and graphs do not hold: copies of operands that torch.matmul finds permuted, and
-    the clamping of scores in OPT.
+    """Yield what PyTorch launches besides and graphs do not hold: copies of operands that torch.matmul finds permuted,
+    and the clamping of scores in OPT.
     """
     name, steps = str(node["name"]), node["forward"]
     if name.startswith("matmul") and steps and steps[0][0] == "BMM":
@@ -95,8 +97,8 @@ def _unwritten(node: Any, times: int, model: str) -> Iterable[Kernel]:
 
 
 def _one_layer(nodes: Sequence[Any]) -> range:
-    """The nodes of the layer that stands for all: from the first that is named for it to the last before the next
-    module of the model that is not.
+    """Return the nodes of the layer that stands for all: from the first that is named for it to the last before the
+    next module of the model that is not.
     """
     names = [str(node["name"]) for node in nodes]
     marked = [any(mark in name for mark in _LAYER_MARKS) for name in names]
@@ -109,7 +111,7 @@ def _one_layer(nodes: Sequence[Any]) -> range:
 
 
 def _steps(node: Any, times: int, where: str) -> Iterable[Kernel]:
-    """What a node computes; slices are views."""
+    """Yield what a node computes; slices are views."""
     if node["op"] != "getitem":
         yield from (k for step in node["forward"] for k in _kernels(step, times, where))
 
@@ -139,8 +141,8 @@ def _arithmetic(name: str, sizes: Sequence[int], times: int, where: str) -> Kern
 
 
 def _copied_bytes(shapes: Sequence[Sequence[int]]) -> tuple[int, int] | None:
-    """Bytes that a movement of data reads and writes: its last shape is what it writes, and no more is read of the
-    others than that; None for views, of which no data are moved.
+    """Return the bytes that a movement of data reads and writes: its last shape is what it writes, and no more is read
+    of the others than that; None for views, of which no data are moved.
     """
     counts = [_count(shape) for shape in shapes]
     written = counts[-1]
@@ -161,9 +163,9 @@ def _count(shape: Sequence[int]) -> int:
 
 
 def _compiled(nodes: Sequence[Any], where: str) -> Iterable[Kernel]:
-    """Kernels of a graph that a compiler fused. Graphs tell of less than PyTorch's compiler merges: a softmax or layer
-    normalisation computes the element-wise operators and selections right before it from the values that it reads, too,
-    and attention whose scores are scaled, masked by addition and normalised becomes one kernel.
+    """Yield the kernels of a graph that a compiler fused. Graphs tell of less than PyTorch's compiler merges: a softmax
+    or layer normalisation computes the element-wise operators and selections right before it from the values that it
+    reads, too, and attention whose scores are scaled, masked by addition and normalised becomes one kernel.
     """
     computing = [(node, kernel) for node in nodes if (kernel := _one(node, where)) is not None]
     linear = {_as_linear(kernel): kernel for _, kernel in computing if kernel.kernel_class == "bmm"}
@@ -215,7 +217,7 @@ def _one(node: Any, where: str) -> Kernel | None:
 
 
 def _like(ops: Sequence[str]) -> str:
-    """The operator that takes as long as all of them in one kernel."""
+    """Return the operator that takes as long as all of them in one kernel."""
     scalar = "u" if OPERANDS[ops[0]] == 1 else ""
     if any(op in POWERS for op in ops):
         return "pow" + scalar
@@ -232,6 +234,6 @@ def _elements(kernel: Kernel) -> int:
 
 
 def _as_linear(bmm: Kernel) -> tuple[int, ...]:
-    """How graphs name some GEMMs of batches: as one with the rows of all of them, and one right operand."""
+    """Return how graphs name some GEMMs of batches: as one with the rows of all of them, and one right operand."""
     batch, m, n, k = bmm.sizes
     return 1, batch * m, n, k

@@ -98,18 +98,20 @@ def _jacobian(
 
 
 def alone_us(body_us: np.ndarray, traits: np.ndarray) -> np.ndarray:
-    """Microseconds that are measured of kernels which are launched one at a time, one right after the other."""
+    """Return the microseconds that are measured of kernels which are launched one at a time, one right after the
+    other.
+    """
     return np.maximum(np.exp(traits[0]), np.exp(traits[1]) + body_us)
 
 
 def likeness(generation: int, other: int) -> float:
-    """How much a GPU of one generation says about one of another."""
+    """Return how much a GPU of one generation says about one of another."""
     return NEIGHBOUR ** abs(generation - other)
 
 
 def expected_traits(family: Family, traits: Mapping[str, np.ndarray], trust: Mapping[str, float]) -> np.ndarray:
-    """What is usual among the GPUs that were measured: the mean by `trust`; of what launches take, which is no matter
-    of generations, the median, and of what few GPUs have at all, the median by `trust`.
+    """Return what is usual among the GPUs that were measured: the mean by `trust`; of what launches take, which is no
+    matter of generations, the median, and of what few GPUs have at all, the median by `trust`.
     """
     if not traits:
         return family.usual

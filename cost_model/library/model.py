@@ -80,15 +80,15 @@ class LibraryModel:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def expected(self, sheet: DataSheet) -> dict[str, Adapted]:
-        """What is taken for each class's traits of a GPU, by its data sheet alone."""
+        """Return what is taken for each class's traits of a GPU, by its data sheet alone."""
         return {name: model.expected(sheet) for name, model in self.classes.items()}
 
     def predict_table(self, table: KernelTable, to: Adapted) -> np.ndarray:
-        """Microseconds of each row of a table, all of the GPU that `to` is of."""
+        """Return the microseconds of each row of a table, all of the GPU that `to` is of."""
         return alone_us(self._body_us(table.name, _of_table(table), to), to.traits)
 
     def adapted(self, table: KernelTable, to: Adapted) -> Adapted:
-        """What is taken for traits of the class after the measurements in `table`."""
+        """Return what is taken for traits of the class after the measurements in `table`."""
         model = self.classes[table.name]
         if isinstance(model, GemmModel):
             return model.adapted(to, table.gemms(), table.tile, table.us)
@@ -152,12 +152,12 @@ class LibraryModel:
 
 
 def total_us(times: Timed, counts: np.ndarray) -> float:
-    """Microseconds of a model whose kernels run one after the other, launched eagerly."""
+    """Return the microseconds of a model whose kernels run one after the other, launched eagerly."""
     return float(np.sum(counts * in_sequence_us(times)))
 
 
 def in_sequence_us(times: Timed) -> np.ndarray:
-    """Microseconds of each kernel where it is one of many that follow each other, with the gap before it."""
+    """Return the microseconds of each kernel where it is one of many that follow each other, with the gap before it."""
     return np.maximum(IN_SEQUENCE * times.body_us, times.least_us) + EAGER_GAP_SHARE * times.gap_us
 
 
@@ -184,7 +184,7 @@ def _as_table(name: str, kernels: Sequence[Kernel]) -> Kernels:
 
 
 def read_model(path: Path = SHIPPED) -> LibraryModel:
-    """The model in a file; by default the one that comes with tilestitch."""
+    """Return the model in a file; by default the one that comes with tilestitch."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["format"] != FORMAT:

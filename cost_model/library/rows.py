@@ -101,7 +101,9 @@ class RowKernels:
 
 
 def row_kernels(kind: Kind, ops: np.ndarray, rows: np.ndarray, width: np.ndarray) -> RowKernels:
-    """Kernels of the operators named. Raises MeasurementError for element-wise ones that nothing is known of."""
+    """Return the kernels of the operators named. Raises MeasurementError for element-wise ones that nothing is known
+    of.
+    """
     names = np.asarray(ops)
     distinct, at = np.unique(names, return_inverse=True)
     unknown = [str(name) for name in distinct if kind == "elementwise" and str(name) not in OPERANDS]
@@ -113,7 +115,9 @@ def row_kernels(kind: Kind, ops: np.ndarray, rows: np.ndarray, width: np.ndarray
 
 
 def least_us(kernels: RowKernels, chip: Chips) -> np.ndarray:
-    """What no kernel can beat: the bytes that no L2 cache holds, at the nominal bandwidth less what check bits take."""
+    """Return what no kernel can beat: the bytes that no L2 cache holds, at the nominal bandwidth less what check bits
+    take.
+    """
     return memory.least_dram_us(kernels.nbytes, chip.l2_bytes, chip.dram_bytes_per_us / 1e3)
 
 
@@ -163,8 +167,8 @@ def terms(kernels: RowKernels, chip: Chips) -> np.ndarray:
 
 
 def body_us(kernels: RowKernels, chip: Chips, shared: np.ndarray, traits: np.ndarray) -> np.ndarray:
-    """Microseconds by the law, without the launch. shared: logarithms of the terms' coefficients, and of p; traits:
-    (traits,) or (traits, rows).
+    """Return the microseconds by the law, without the launch. shared: logarithms of the terms' coefficients, and of p;
+    traits: (traits,) or (traits, rows).
     """
     return np.maximum(
         smooth_max(*_apart_us(kernels, chip, shared, traits), np.exp(shared[-1])), least_us(kernels, chip)
@@ -174,19 +178,19 @@ def body_us(kernels: RowKernels, chip: Chips, shared: np.ndarray, traits: np.nda
 def _apart_us(
     kernels: RowKernels, chip: Chips, shared: np.ndarray, traits: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Microseconds of memory, and of all else."""
+    """Return the microseconds of memory, and of all else."""
     log_dram, log_work = traits[len(ALONE) : len(ALONE) + 2]
     other_us = np.exp(log_work) * (np.exp(shared[:-1]) @ terms(kernels, chip))
     return np.exp(log_dram) * moved_us(kernels, chip, traits), other_us
 
 
 def latency_us(kernels: RowKernels, chip: Chips, shared: np.ndarray, traits: np.ndarray) -> np.ndarray:
-    """Microseconds by the law of each kernel launched alone."""
+    """Return the microseconds by the law of each kernel launched alone."""
     return alone_us(body_us(kernels, chip, shared, traits), traits)
 
 
 def features(kernels: RowKernels, chip: Chips, shared: np.ndarray, traits: np.ndarray) -> np.ndarray:
-    """Ratios that the correction is predicted from: shape (kernels, features)."""
+    """Return the ratios that the correction is predicted from: shape (kernels, features)."""
     memory_us, other_us = _apart_us(kernels, chip, shared, traits)
     width = np.maximum(1.0, kernels.width)
     return np.stack([

@@ -84,7 +84,7 @@ class ModelScore:
 
 
 def read_folder(path: Path) -> Folder:
-    """Raises MeasurementError for files that cannot be read. GPUs are looked up in devices.csv when they are needed."""
+    """Raise MeasurementError for files that cannot be read. GPUs are looked up in devices.csv when they are needed."""
     tables: dict[str, KernelTable] = {}
     left_out: dict[str, int] = {}
     for name in CLASSES:
@@ -101,7 +101,7 @@ def read_folder(path: Path) -> Folder:
 
 
 def _read_models(path: Path) -> tuple[list[dict[str, str]], dict[str, int]]:
-    """Rows of one GPU, and by file how many have no latency, or sizes that are none."""
+    """Return the rows of one GPU, and by file how many have no latency, or sizes that are none."""
     if not path.is_file():
         return [], {}
     try:
@@ -140,8 +140,8 @@ def sheet_for(folder: Folder, gpu: str, known: Mapping[str, DataSheet]) -> DataS
 
 
 def calibration_rows(table: KernelTable, predicted_us: np.ndarray, host_us: float, count: int, seed: int) -> np.ndarray:
-    """Rows to measure first on a new GPU, chosen without looking at measurements: the smallest, which shows what
-    the host needs; others spread evenly over what is predicted for them, clear of that where there are enough.
+    """Return the rows to measure first on a new GPU, chosen without looking at measurements: the smallest, which shows
+    what the host needs; others spread evenly over what is predicted for them, clear of that where there are enough.
     Some are large shapes where there are any.
     """
     random = np.random.default_rng(seed)
@@ -164,7 +164,7 @@ def calibration_rows(table: KernelTable, predicted_us: np.ndarray, host_us: floa
 def score_kernels(
     model: LibraryModel, folder: Folder, gpus: Iterable[str], calibrate: int
 ) -> tuple[list[KernelScore], dict[str, dict[str, Adapted]]]:
-    """Scores by class and GPU, and what each GPU's traits are taken for: after `calibrate` rows a class."""
+    """Return the scores by class and GPU, and what each GPU's traits are taken for: after `calibrate` rows a class."""
     scores = []
     taken = {gpu: model.expected(sheet_for(folder, gpu, model.sheets)) for gpu in gpus}
     for name, whole in folder.kernels.items():
@@ -221,7 +221,7 @@ def score_models(
 
 
 def has_every_class(folder: Folder, gpu: str) -> bool:
-    """Whether kernels of all classes that whole models consist of were measured on a GPU."""
+    """Return whether kernels of all classes that whole models consist of were measured on a GPU."""
     return all(name in folder.kernels and (folder.kernels[name].gpu == gpu).any() for name in GRAPH_CLASSES)
 
 

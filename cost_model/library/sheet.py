@@ -66,7 +66,7 @@ class Chips:
 
 
 def chips(sheets: Sequence[DataSheet], index: np.ndarray | None = None) -> Chips:
-    """The figures of `sheets`; with `index`, those of sheets[i] for each i of it."""
+    """Return the figures of `sheets`; with `index`, those of sheets[i] for each i of it."""
     at = np.zeros(1, int) if index is None else index
     column = {name: np.array([getattr(s, name) for s in sheets], float)[at] for name in FIELDS if name != "gpu"}
     capability, gflops = column["compute_capability"], column["fp32_gflops"]
@@ -89,7 +89,9 @@ def chips(sheets: Sequence[DataSheet], index: np.ndarray | None = None) -> Chips
 
 
 def read_sheets(path: Path, gpus: Collection[str] | None = None) -> dict[str, DataSheet]:
-    """The GPUs of a devices.csv, by name; with `gpus`, those only, however spelled: rows of others may have faults."""
+    """Return the GPUs of a devices.csv, by name; with `gpus`, those only, however spelled: rows of others may have
+    faults.
+    """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file))
@@ -101,12 +103,12 @@ def read_sheets(path: Path, gpus: Collection[str] | None = None) -> dict[str, Da
 
 
 def spelling(gpu: str) -> str:
-    """A GPU's name without what people write differently."""
+    """Return a GPU's name without what people write differently."""
     return "".join(letter for letter in gpu.casefold() if letter.isalnum())
 
 
 def sheet_of_device(device: Device) -> DataSheet:
-    """What the table of devices says of a GPU."""
+    """Return what the table of devices says of a GPU."""
     return DataSheet(
         device.name,
         device.capability / 10,
@@ -122,7 +124,7 @@ def sheet_of_device(device: Device) -> DataSheet:
 
 
 def read_sheet(path: Path) -> DataSheet:
-    """The GPU of a JSON file, an object with the columns of devices.csv as keys."""
+    """Return the GPU of a JSON file, an object with the columns of devices.csv as keys."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -132,7 +134,9 @@ def read_sheet(path: Path) -> DataSheet:
 
 
 def sheet_of(found: Any, where: str) -> DataSheet:
-    """A data sheet of texts or numbers. Raises MeasurementError for what is missing, or not a positive number."""
+    """Return a data sheet of texts or numbers. Raises MeasurementError for what is missing, or not a positive
+    number.
+    """
     missing = [name for name in FIELDS if name not in found] if isinstance(found, Mapping) else list(FIELDS)
     if missing:
         raise MeasurementError(f"{where}: a GPU lacks {', '.join(missing)}; give each of {', '.join(FIELDS)}")

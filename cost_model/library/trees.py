@@ -42,7 +42,7 @@ class Forest:
         return scores.reshape(len(features), -1, self.outputs).sum(axis=1)
 
     def _leaves(self, rows: np.ndarray) -> np.ndarray:
-        """What each tree adds to each row, shape (rows, trees)."""
+        """Return what each tree adds to each row, shape (rows, trees)."""
         inner, width = self.feature.shape[1], rows.shape[1]
         first = inner * np.arange(len(self.leaf))[:, None]  # where a tree's inner nodes begin among those of all
         begin = width * np.arange(len(rows))
@@ -65,7 +65,7 @@ class Forest:
 
 
 def forest_from_json(found: Mapping[str, Any]) -> Forest:
-    """Raises MeasurementError where arrays do not fit together, or hold what is no number of a feature or a score."""
+    """Raise MeasurementError where arrays do not fit together, or hold what is no number of a feature or a score."""
     feature, threshold = np.array(found["feature"], np.intp), np.array(found["threshold"], np.float32)
     leaf, outputs = np.array(found["leaf"], float), int(found["outputs"])
     fits = feature.ndim == 2 and feature.shape == threshold.shape and leaf.shape == (len(feature), feature.shape[1] + 1)
@@ -78,7 +78,7 @@ def forest_from_json(found: Mapping[str, Any]) -> Forest:
 
 
 def forest_from_dump(dump: Sequence[Mapping[str, Any]], depth: int, outputs: int) -> Forest:
-    """The trees that xgboost dumps as JSON, with features named f0, f1, …; none may be deeper than `depth`."""
+    """Return the trees that xgboost dumps as JSON, with features named f0, f1, …; none may be deeper than `depth`."""
     inner = 2**depth - 1
     feature = np.zeros((len(dump), inner), np.intp)
     threshold = np.zeros((len(dump), inner), np.float32)

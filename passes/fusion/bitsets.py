@@ -11,7 +11,7 @@ MANY = 24
 
 
 def bits(mask: int) -> Iterator[int]:
-    """Positions of the ones in `mask`, ascending."""
+    """Yield the positions of the ones in `mask`, ascending."""
     # Most sets are of numbers close together: without the zeros below the first one, few bits are left to look at.
     first = (mask ^ (mask - 1)).bit_length() - 1 if mask >> MANY else 0
     mask >>= first
@@ -28,7 +28,7 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def mask_of(positions: Iterable[int]) -> int:
-    """The set of `positions`."""
+    """Return the set of `positions`."""
     mask = 0
     for position in positions:
         mask |= 1 << position

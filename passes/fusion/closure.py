@@ -30,7 +30,7 @@ class Closure:
                 self.of[number].below |= reach.below | reach.mask
 
     def between(self, merged: Iterable[Reach]) -> int:
-        """The nodes outside `merged` that would depend on these, and these on them, were they one."""
+        """Return the nodes outside `merged` that would depend on these, and these on them, were they one."""
         mask = above = below = 0
         for reach in merged:
             mask |= reach.mask
@@ -54,7 +54,8 @@ class Closure:
         return whole
 
     def _lacking(self, around: int, parts: Sequence[tuple[int, int]], everything: int) -> Iterable[Reach]:
-        """What is `around` a merged node, but on this side of no part on whose other side `everything` was before.
+        """Yield what is `around` a merged node, but on this side of no part on whose other side `everything` was
+        before.
 
         parts: of each, the nodes on this side, and on the other side with itself. What is on this side of all parts has
         everything on the other.

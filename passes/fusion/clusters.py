@@ -117,7 +117,7 @@ class Fusion:
         return [self.position[v.producer] for v in node.inputs if v.producer is not None]
 
     def fork(self) -> Fusion:
-        """A state with the same clusters, to try things on."""
+        """Return a state with the same clusters, to try things on."""
         other = Fusion(self.graph, self.target, self.rules)
         for cluster in self.clusters():
             if len(cluster.members) > 1:
@@ -135,11 +135,11 @@ class Fusion:
         return min(self.position[n] for n in cluster.owned)
 
     def cluster_of(self, node: Node) -> Cluster:
-        """The cluster that owns `node`."""
+        """Return the cluster that owns `node`."""
         return self._home[node]
 
     def computing(self, node: Node) -> list[Cluster]:
-        """The clusters that compute `node`, for others or as a copy of their own, by position."""
+        """Return the clusters that compute `node`, for others or as a copy of their own, by position."""
         return sorted(self._computed_in[node], key=self.first_position)
 
     def is_live(self, cluster: Cluster) -> bool:
@@ -152,11 +152,13 @@ class Fusion:
         return cluster.owned <= self.native
 
     def stored(self, owned: Iterable[Node], members: set[Node]) -> list[Value]:
-        """Values of `owned` that a cluster outside `members`, or the caller, needs, were `members` one cluster."""
+        """Return the values of `owned` that a cluster outside `members`, or the caller, needs, were `members` one
+        cluster.
+        """
         return [out for n in self.in_order(owned) for out in n.outputs if self.is_needed(out, members)]
 
     def is_needed(self, value: Value, members: set[Node]) -> bool:
-        """Whether a cluster outside `members`, were they one, or the caller needs `value`."""
+        """Return whether a cluster outside `members`, were they one, or the caller needs `value`."""
         if value in self._outputs:
             return True
         known = set[Cluster]()
@@ -171,19 +173,21 @@ class Fusion:
         return False
 
     def outputs_of(self, cluster: Cluster) -> list[Value]:
-        """The values that a cluster stores, in order."""
+        """Return the values that a cluster stores, in order."""
         if cluster not in self._stored:
             self._stored[cluster] = self.stored(cluster.owned, cluster.members)
         return self._stored[cluster]
 
     def read_apart(self, node: Node) -> tuple[Value, ...]:
-        """The operands whose elements it asks for more than once, or at indices other than its own."""
+        """Return the operands whose elements it asks for more than once, or at indices other than its own."""
         if node not in self._read_apart:
             self._read_apart[node] = read_apart(node)
         return self._read_apart[node]
 
     def union(self, clusters: Sequence[Cluster], copies: Iterable[Node] = ()) -> Union:
-        """What `clusters` and `copies` would be as one. The last answer is kept: it is asked for several times."""
+        """Return what `clusters` and `copies` would be as one. The last answer is kept: it is asked for several
+        times.
+        """
         wanted, last = frozenset(copies), self._union
         if last is None or last.clusters != tuple(clusters) or last.copies != wanted:
             self._union = Union(self, clusters, wanted)
@@ -191,7 +195,7 @@ class Fusion:
         return self._union
 
     def readers(self, cluster: Cluster) -> list[Cluster]:
-        """Clusters that read a value stored by `cluster`, by position."""
+        """Return the clusters that read a value stored by `cluster`, by position."""
         found = {
             reader: None
             for node in cluster.owned
@@ -203,7 +207,7 @@ class Fusion:
         return sorted(found, key=self.first_position)
 
     def producers(self, cluster: Cluster) -> list[Cluster]:
-        """Clusters whose stored values `cluster` reads, by position."""
+        """Return the clusters whose stored values `cluster` reads, by position."""
         members = cluster.members
         found = {
             self._home[value.producer]: None
@@ -214,7 +218,7 @@ class Fusion:
         return sorted(found, key=self.first_position)
 
     def roles(self, cluster: Cluster) -> Roles | WhyNot:
-        """The roles of a cluster as it is; a WhyNot for a host or control node."""
+        """Return the roles of a cluster as it is; a WhyNot for a host or control node."""
         if cluster not in self._roles:
             native = cluster.members <= self.native
             self._roles[cluster] = roles_of(self.in_order(cluster.members), self.outputs_of(cluster), are_native=native)
@@ -239,7 +243,9 @@ class Fusion:
     # -- joining -------------------------------------------------------------------------------------------------
 
     def cycle(self, clusters: Sequence[Cluster], copies: Iterable[Node] = ()) -> Node | None:
-        """A node outside on a path from one of `clusters`, which compute `copies` as well, to another, or None."""
+        """Return a node outside on a path from one of `clusters`, which compute `copies` as well, to another, or
+        None.
+        """
         between = self._closure.between(c.reach for c in clusters)
         copies = set(copies)
         if between and (copies or self._copied):
@@ -247,7 +253,7 @@ class Fusion:
         return self.nodes[(between & -between).bit_length() - 1] if between else None
 
     def _waits_for(self, clusters: Sequence[Cluster], copies: set[Node]) -> Node | None:
-        """`cycle` by what each cluster reads, copies left out, which do away with dependences."""
+        """Return `cycle` by what each cluster reads, copies left out, which do away with dependences."""
         members = copies.union(*(c.members for c in clusters))
         stack = [c for c in self._read_by(members) if c not in clusters]
         seen = set(stack)
@@ -262,7 +268,7 @@ class Fusion:
         return None
 
     def _read_by(self, members: set[Node]) -> list[Cluster]:
-        """The clusters whose values `members` read from outside."""
+        """Return the clusters whose values `members` read from outside."""
         producers = (v.producer for n in self.in_order(members) for v in n.inputs)
         return list(dict.fromkeys(self._home[p] for p in producers if p is not None and p not in members))
 

@@ -53,7 +53,7 @@ def why_not_on(target: TargetInfo, roles: Roles, subject: str) -> WhyNot | None:
 
 
 def roles_of_union(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> Roles | WhyNot:
-    """The roles that the nodes of `clusters` and `copies` would have as one group."""
+    """Return the roles that the nodes of `clusters` and `copies` would have as one group."""
     found = state.union(clusters, copies).roles
     return replace(found, subject=subject or found.subject) if isinstance(found, WhyNot) else found
 
@@ -128,7 +128,7 @@ def check_stitched(by_name: Mapping[str, Node], position: Mapping[str, int], gro
 
 
 def operands(nodes: Sequence[Node]) -> tuple[list[Value], list[Value]]:
-    """The non-constant values and the constants that `nodes` read from outside, in order of first use."""
+    """Return the non-constant values and the constants that `nodes` read from outside, in order of first use."""
     members = set(nodes)
     read = dict.fromkeys(v for n in nodes for v in n.inputs if v.producer not in members)
     return [v for v in read if not v.is_constant], [v for v in read if v.is_constant]

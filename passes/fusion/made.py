@@ -17,11 +17,11 @@ class PlansMade:
     _plans: dict[Partition, tuple[list[FusionRule], StitchPlan]] = field(default_factory=dict)
 
     def of(self, fused: Fused) -> StitchPlan | None:
-        """The plan that was made of the same partition by the same rules."""
+        """Return the plan that was made of the same partition by the same rules."""
         rules, plan = self._plans.get(fused.partition, ([], None))
         return plan if rules == fused.combining else None
 
     def keep(self, fused: Fused, plan: StitchPlan) -> StitchPlan:
-        """Returns `plan`."""
+        """Return `plan`."""
         self._plans.setdefault(fused.partition, (fused.combining, plan))
         return plan

@@ -149,11 +149,11 @@ class Kernels:
         return max(self.position[n] for n in self.groups[name].nodes) if name in self.groups else self.position[name]
 
     def holder(self, name: str) -> str:
-        """The group that group `name`, one of the first ones, is now or is a part of."""
+        """Return the group that group `name`, one of the first ones, is now or is a part of."""
         return self._holders[name]
 
     def slack(self) -> dict[str, tuple[int, int]]:
-        """The first and the last step in which each group can run if all groups take one step and none waits."""
+        """Return the first and the last step in which each group can run if all groups take one step and none waits."""
         earliest: dict[str, int] = {}
         for name in self.order:
             earliest[name] = max((earliest[p] + 1 for p in self.producers[name]), default=0)
@@ -166,14 +166,16 @@ class Kernels:
     # -- cost ----------------------------------------------------------------------------------------------------
 
     def facts(self, group: Group, model: LatencyModel) -> KernelFacts:
-        """The facts of a group of this graph by the schedule that it will have by `model`, which lives as long."""
+        """Return the facts of a group of this graph by the schedule that it will have by `model`, which lives as
+        long.
+        """
         key = group.name, id(model)
         if key not in self._facts:
             self._facts[key] = group_facts(self.nodes, group, self.target, model)
         return self._facts[key]
 
     def latency_us(self, group: Group, model: LatencyModel) -> float:
-        """What `model` predicts for a group of this graph."""
+        """Return what `model` predicts for a group of this graph."""
         key = group.name, id(model)
         if key not in self._latencies:
             self._latencies[key] = latency_us(model, self.facts(group, model), self.device)
@@ -182,7 +184,7 @@ class Kernels:
     # -- legality ------------------------------------------------------------------------------------------------
 
     def combined(self, proposal: Combine, rule: str) -> Group | WhyNot:
-        """The group that a proposal makes, or why it would be no kernel."""
+        """Return the group that a proposal makes, or why it would be no kernel."""
         named = [name for stage in proposal.stages for name in stage]
         if not all(n in self.groups for n in named) or len(set(named)) != len(named) or len(named) < 2:
             return WhyNot(proposal.subject, rule, "it names something that is no group, or names one twice")
@@ -190,7 +192,7 @@ class Kernels:
         return refusal or self._stitched(proposal, rule)
 
     def why_no_part(self, group: Group, *, first: bool = True) -> str | None:
-        """Why no stitched kernel can contain `group` (in a later stage than the first), in words."""
+        """Return why no stitched kernel can contain `group` (in a later stage than the first), in words."""
         if self.target.name == "cpu":
             return None
         if group.tie == "block":
@@ -229,7 +231,7 @@ class Kernels:
         return None
 
     def _unfit(self, proposal: Combine) -> WhyNot | None:
-        """A group that no stitched kernel can contain."""
+        """Return a group that no stitched kernel can contain."""
         subject = proposal.subject
         if len(proposal.stages) > 1 and self.target.name == "cpu":
             reason = "on a CPU a barrier in a kernel is what lies between launches"
@@ -256,15 +258,15 @@ class Kernels:
         return None
 
     def _read_and_written(self, groups: Sequence[Group]) -> str | None:
-        """A value of which one of `groups` writes a part in place, and another reads the whole; kernels are promised
-        that what they write overlaps nothing else that they are given.
+        """Return a value of which one of `groups` writes a part in place, and another reads the whole; kernels are
+        promised that what they write overlaps nothing else that they are given.
         """
         into = {self.places[v].whole for group in groups for v in group.outputs if v in self.places}
         read = {self.aliases.get(v, v) for group in groups for v in group.inputs}
         return min(into & read, default=None)
 
     def _unfit_for_bands(self, proposal: Combine) -> WhyNot | None:
-        """What the groups themselves must be; how one reads the other is looked at when they are parts."""
+        """Return what the groups themselves must be; how one reads the other is looked at when they are parts."""
         if [len(stage) for stage in proposal.stages] != [1, 1]:
             return WhyNot(proposal.subject, "legality.band_kinds", "bands tie one GEMM and what comes after it")
         after = self.groups[proposal.stages[1][0]]
@@ -274,7 +276,9 @@ class Kernels:
         return None
 
     def _unfit_for_blocks(self, proposal: Combine) -> WhyNot | None:
-        """Groups whose templates take a slab; what slabs they have in common is looked at when they are parts."""
+        """Return the groups whose templates take a slab; what slabs they have in common is looked at when they are
+        parts.
+        """
         for group in (self.groups[name] for stage in proposal.stages for name in stage):
             if group.stages and group.tie != "block":
                 return WhyNot(proposal.subject, "legality.part", f"{group.name} has parts of its own")
@@ -288,13 +292,15 @@ class Kernels:
         return None
 
     def _unfit_for_tickets(self, proposal: Combine) -> WhyNot | None:
-        """Which kernels can draw tiles their schedules say."""
+        """Return which kernels can draw tiles their schedules say."""
         if all(len(stage) == 1 for stage in proposal.stages):
             return None
         return WhyNot(proposal.subject, "sync.part", "kernels draw tiles one after the other, none beside another")
 
     def _unfit_for_launches(self, proposal: Combine) -> WhyNot | None:
-        """Groups of one part, which are launches of their own; what their blocks compute their schedules say."""
+        """Return the groups of one part, which are launches of their own; what their blocks compute their schedules
+        say.
+        """
         for number, group in enumerate(self.groups[name] for stage in proposal.stages for name in stage):
             if group.stages:
                 return WhyNot(proposal.subject, "sync.part", f"{group.name} has parts of its own")
@@ -405,7 +411,7 @@ class Kernels:
     def _stitches(
         self, groups: Sequence[Sequence[Group]], stages: Sequence[Sequence[Group]], rule: str, tie: str
     ) -> list[Stitch]:
-        """Those between parts: what was there before, and new ones through memory and side by side."""
+        """Return those between parts: what was there before, and new ones through memory and side by side."""
         between = ("global", "packing", "block")
         old = [s for stage in groups for g in stage if g.parts for s in g.stitches if s.scheme in between]
         known = {(s.producer, s.consumer) for s in old}
@@ -421,7 +427,9 @@ class Kernels:
         return name
 
     def _own(self, part: Group, made: set[str]) -> Group | WhyNot:
-        """A part that computes itself the reshapes of what other parts store: between kernels they were aliases."""
+        """Return a part that computes itself the reshapes of what other parts store: between kernels they were
+        aliases.
+        """
         chain: list[str] = []
         for name in part.inputs:
             value = self.values.get(name)
@@ -447,7 +455,7 @@ class Kernels:
         )
 
     def _needed(self, value: str, members: set[str]) -> bool:
-        """Whether a kernel besides the groups `members` reads a value, or an alias of it."""
+        """Return whether a kernel besides the groups `members` reads a value, or an alias of it."""
         if self.graph.is_output(self.values[value]) or value in self.places:
             return True
         names = (value, *self._names_of.get(value, ()))
@@ -455,7 +463,9 @@ class Kernels:
 
 
 def _stages_of(groups: Sequence[Sequence[Group]], tie: str) -> list[list[Group]]:
-    """The parts of a combined group: those of groups that have parts, which are stages where there is room for them."""
+    """Return the parts of a combined group: those of groups that have parts, which are stages where there is room for
+    them.
+    """
     if tie == "tickets":
         return [list(stage) for (group,) in groups for stage in group.stages or ((group,),)]
     if tie == "block":
@@ -472,7 +482,7 @@ def _mask(reaches: Iterable[Reach]) -> int:
 
 
 def _between(nodes: Mapping[str, Node], stages: Sequence[Sequence[Group]], rule: str, tie: str) -> Iterator[Stitch]:
-    """The stitches between parts: through global memory, and side by side."""
+    """Yield the stitches between parts: through global memory, and side by side."""
     scheme = {"band": "band", "tickets": "tile", "launches": "tile", "block": "block"}.get(tie, "global")
     makers = {o.name: n for stage in stages for part in stage for n in part.nodes for o in nodes[n].outputs}
     stored = {v for stage in stages for part in stage for v in part.outputs}

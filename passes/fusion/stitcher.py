@@ -95,7 +95,7 @@ def _key(refusal: WhyNot) -> tuple[str, str, str]:
 
 
 def combined(state: Fusion, rules: Sequence[FusionRule], *, aliases: bool = True) -> tuple[Kernels, list[WhyNot]]:
-    """The kernels of a state, combined as `rules` want, and what these were refused."""
+    """Return the kernels of a state, combined as `rules` want, and what these were refused."""
     alias_of = _aliases(state) if aliases else {}
     places = places_in(state, alias_of) if any(isinstance(rule, InPlace) for rule in rules) else {}
     groups, host_groups = _groups(state, alias_of, {place.whole for place in places.values()})
@@ -205,7 +205,7 @@ def _aliases(state: Fusion) -> dict[Value, Value]:
 def _groups(
     state: Fusion, aliases: dict[Value, Value], wholes: set[str]
 ) -> tuple[tuple[Group, ...], tuple[HostGroup, ...]]:
-    """The groups of all clusters but those that are aliases, or put `wholes` together."""
+    """Return the groups of all clusters but those that are aliases, or put `wholes` together."""
     groups: list[Group] = []
     host: list[HostGroup] = []
     taken = {n.name: 1 for n in state.nodes if not is_native(n)}
@@ -223,7 +223,7 @@ def _groups(
 
 
 def _stored(state: Fusion, cluster: Cluster) -> list[Value]:
-    """What the group stores; an operator with several results stores all of them if any is needed."""
+    """Return what the group stores; an operator with several results stores all of them if any is needed."""
     stored = state.outputs_of(cluster)
     whole = {o for v in stored if v.producer is not None and len(v.producer.outputs) > 1 for o in v.producer.outputs}
     return stored + [o for n in state.in_order(cluster.owned) for o in n.outputs if o in whole and o not in stored]
@@ -250,8 +250,8 @@ def _group(
 
 
 def _group_name(nodes: Sequence[Node], roles: Roles, taken: dict[str, int]) -> str:
-    """A C identifier that says what the kernel does: its first operators, the anchor's first. `taken`: names, and the
-    last number that was added to each.
+    """Return a C identifier that says what the kernel does: its first operators, the anchor's first. `taken`: names,
+    and the last number that was added to each.
     """
     ops = [n.op for n in nodes if roles.parts[n] is not Part.PULLED or roles.kind is GroupKind.INJECTIVE]
     short = list(dict.fromkeys(op.removeprefix("reduce_") for op in ops))

@@ -26,7 +26,7 @@ IMAGES = "images"
 
 
 def batches_of(graph: Graph) -> list[int]:
-    """What may be a batch: first dimensions of inputs, those with most data first, at most `MOST_TRIED`."""
+    """Return what may be a batch: first dimensions of inputs, those with most data first, at most `MOST_TRIED`."""
     found: dict[int, int] = {}
     for value in graph.inputs:
         if is_static_tensor(value.type) and value.tensor_type.rank:
@@ -36,13 +36,13 @@ def batches_of(graph: Graph) -> list[int]:
 
 
 def body_name(graph: Graph) -> str:
-    """The name of a graph that goes through the images of a batch of another one."""
+    """Return the name of a graph that goes through the images of a batch of another one."""
     return f"{graph.name}.{IMAGES}"
 
 
 def in_images(graph: Graph, batch: int) -> tuple[Graph, Node] | None:
-    """A copy in which what computes each of so many images by itself is the body of a call, and this call; None where
-    nothing does.
+    """Return a copy in which what computes each of so many images by itself is the body of a call, and this call; None
+    where nothing does.
 
     graph: without symbols. Those of its inputs that are `batch` long have images.
     """
@@ -69,7 +69,9 @@ def _values(graph: Graph) -> Iterator[Value]:
 
 
 def _by_image(graph: Graph, symbol: Symbol, batch: int) -> Iterator[Node]:
-    """Nodes that compute each image by itself, from the inputs on; their results get types with the symbol."""
+    """Yield the nodes that compute each image by itself, from the inputs on; their results get types with the
+    symbol.
+    """
     beyond: set[Value] = set()  # what depends on images, but is not computed image by image
     for node in graph.nodes:
         if not any(v in beyond or images_of(v, symbol) != SAME for v in node.inputs):
@@ -81,7 +83,7 @@ def _by_image(graph: Graph, symbol: Symbol, batch: int) -> Iterator[Node]:
 
 
 def _opened(node: Node, symbol: Symbol, batch: int) -> bool:
-    """Whether the node computes each image by itself; if so, it has types and attributes with the symbol now."""
+    """Return whether the node computes each image by itself; if so, it has types and attributes with the symbol now."""
     if kind_of(node.op) in (Kind.HOST, Kind.CONTROL):
         return False
     known, attrs = [value.type for value in node.outputs], dict(node.attrs)

@@ -104,9 +104,9 @@ def with_cases(
     groups: Sequence[Group], graph: Graph, typical: Sizes, target: TargetInfo, model: LatencyModel,
     most: int | None = None,
 ) -> tuple[Group, ...]:  # fmt: skip
-    """The groups of an open graph, scheduled for all sizes, with cases, or with another schedule for all of them, where
-    these are predicted to gain: at most so many, MOST_REGIONS where nothing is said. typical: the sizes that they were
-    scheduled at.
+    """Return the groups of an open graph, scheduled for all sizes, with cases, or with another schedule for all of
+    them, where these are predicted to gain: at most so many, MOST_REGIONS where nothing is said. typical: the sizes
+    that they were scheduled at.
     """
     most = MOST_REGIONS if most is None else most
     if most < 2:
@@ -138,7 +138,7 @@ def _cased(group: Group, found: Found, typical: Sizes) -> Group:
 
 
 def deciding_size(view: GroupView, group: Group, target: TargetInfo) -> Size | None:
-    """The expression that tells the regions of a group apart; None for one that has no regions."""
+    """Return the expression that tells the regions of a group apart; None for one that has no regions."""
     if group.kind is not GroupKind.CONTRACTION or group.stages or group.schedule is None:
         return None
     anchored = AnchoredGroup.of(view)
@@ -243,8 +243,8 @@ class _Chooser:
                 yield group.schedule
 
     def _judged(self, schedule: Schedule, point: Point) -> tuple[float, float]:
-        """The microseconds predicted, and what counts of them: the logarithm, of GEMMs on CPUs of what it takes with
-        the wait for the last thread.
+        """Return the microseconds predicted, and what counts of them: the logarithm, of GEMMs on CPUs of what it takes
+        with the wait for the last thread.
         """
         facts = self._facts(schedule, point)
         if facts is None:
@@ -281,22 +281,22 @@ class _Chooser:
         return min(uneven_us, self._latency_us(facts, one_core(device)))
 
     def _computes(self, schedule: Schedule, point: Point) -> bool:
-        """Whether the group could have the schedule, which is one at these sizes, if it had no others, so that it can
-        be predicted. Where a row is a column as well, say, it would have another kernel.
+        """Return whether the group could have the schedule, which is one at these sizes, if it had no others, so that
+        it can be predicted. Where a row is a column as well, say, it would have another kernel.
         """
         if not isinstance(schedule, AnchoredSchedule):
             return True
         return not isinstance(plan_of(self._view(point), schedule), str)
 
     def _view(self, point: Point) -> AnchoredGroup:
-        """The group at these sizes: the same for all schedules."""
+        """Return the group at these sizes: the same for all schedules."""
         key = tuple(point.sizes.items())
         if key not in self._views:
             self._views[key] = AnchoredGroup.of(look_up(self._sized.at(point.sizes), self._group))
         return self._views[key]
 
     def _border(self, size: Size, low: Point, high: Point, before: Schedule, after: Schedule) -> int:
-        """The value from which on `after` is faster than `before`; at `low` it is not, at `high` it is."""
+        """Return the value from which on `after` is faster than `before`; at `low` it is not, at `high` it is."""
         for _ in range(HALVINGS):
             middle = {name: (low.sizes[name] + high.sizes[name]) // 2 for name in low.sizes}
             sizes = self._sized.near(middle)
@@ -316,8 +316,8 @@ class _Chooser:
 
 
 def sweep(graph: Graph, size: Size) -> Iterator[Sizes]:
-    """Values of the symbols in an expression: powers of two between the ends of their ranges, of one after the other,
-    the last one first.
+    """Yield the values of the symbols in an expression: powers of two between the ends of their ranges, of one after
+    the other, the last one first.
     """
     inside = [symbol for symbol in graph.symbols if symbol in symbols_of([size])]
     held = {symbol.name: symbol.low for symbol in inside}
@@ -334,9 +334,9 @@ def sweep(graph: Graph, size: Size) -> Iterator[Sizes]:
 
 
 def regions(costs: Sequence[Sequence[float]], most: int = MOST_REGIONS) -> list[int]:
-    """The candidate for each point, with the least sum of `costs[point][candidate]` and LEAST_GAIN for each change from
-    one point to the next, of which there are fewer than `most`. The first candidate, that for all sizes, where there is
-    no difference; another one nowhere where it costs more by MOST_LOSS.
+    """Return the candidate for each point, with the least sum of `costs[point][candidate]` and LEAST_GAIN for each
+    change from one point to the next, of which there are fewer than `most`. The first candidate, that for all sizes,
+    where there is no difference; another one nowhere where it costs more by MOST_LOSS.
     """
     count = len(costs[0])
     costs = [[cost if cost <= row[0] + MOST_LOSS else inf for cost in row] for row in costs]

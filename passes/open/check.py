@@ -66,7 +66,7 @@ _ON_GPUS = (
 
 
 def why_not_template(schedule: Schedule | None) -> str | None:
-    """Why a schedule is none for a group of open size, whatever that computes."""
+    """Return why a schedule is none for a group of open size, whatever that computes."""
     match schedule:
         case None:
             return None
@@ -90,8 +90,8 @@ def why_not_template(schedule: Schedule | None) -> str | None:
 
 
 def why_not_open(view: GroupView, schedule: Schedule | None) -> str | None:
-    """Why a group of open size is no kernel for all sizes with a schedule; what is asked of all kernels, and of their
-    launches, is not looked at. Raises UndecidedError where that depends on sizes.
+    """Return why a group of open size is no kernel for all sizes with a schedule; what is asked of all kernels, and of
+    their launches, is not looked at. Raises UndecidedError where that depends on sizes.
     """
     problem = why_not_template(schedule) or _uneven(view.nodes) or _made_of_nothing(view.nodes, schedule)
     if problem is None and isinstance(schedule, _IMAGES):
@@ -100,7 +100,9 @@ def why_not_open(view: GroupView, schedule: Schedule | None) -> str | None:
 
 
 def why_not_launched(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> str | None:
-    """Why the launches of a group of open size, which is a kernel otherwise, are none. nodes: of the graph, by name."""
+    """Return why the launches of a group of open size, which is a kernel otherwise, are none. nodes: of the graph, by
+    name.
+    """
     if any(launch.temporaries for launch in _launches(nodes, group, target)):
         return "its launches exchange memory of open size"
     return None
@@ -111,8 +113,8 @@ def _launches(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> tu
 
 
 def why_not_images(view: GroupView) -> str | None:
-    """Why an image's kernel of a CPU is none: a batch of open size is so many tasks more, height and width are cut at
-    run time, but nothing else is open.
+    """Return why an image's kernel of a CPU is none: a batch of open size is so many tasks more, height and width are
+    cut at run time, but nothing else is open.
     """
     group = AnchoredGroup.of(view)
     layout = layout_of(group.anchor)
@@ -124,7 +126,9 @@ def why_not_images(view: GroupView) -> str | None:
 
 
 def _uneven(nodes: Sequence[Node]) -> str | None:
-    """Why a group is none whose indices cannot be computed: a reshape between sizes that are equal by a claim only."""
+    """Return why a group is none whose indices cannot be computed: a reshape between sizes that are equal by a claim
+    only.
+    """
     for node in (node for node in nodes if node.op == "reshape"):
         before, after = node.inputs[0].tensor_type.num_elements, node.output.tensor_type.num_elements
         if before != after:
@@ -168,8 +172,8 @@ _ASKING = (
 
 
 def _made_of_nothing(nodes: Sequence[Node], schedule: Schedule | None) -> str | None:
-    """Why a group is none where a size is 0 that may be: proofs leave that out, since there is nothing to compute. So
-    there must be nothing, or only operators that know what to make of it.
+    """Return why a group is none where a size is 0 that may be: proofs leave that out, since there is nothing to
+    compute. So there must be nothing, or only operators that know what to make of it.
     """
     for node in nodes:
         if node.op == "top_k":

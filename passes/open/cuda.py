@@ -60,7 +60,9 @@ OPEN_LAUNCH = "launch.open"
 
 
 def launched_apart(stitched: Stitched, nodes: Mapping[str, Node]) -> Stitched:
-    """The groups with those over open sizes that are one launch of several parts taken apart. nodes: the open ones."""
+    """Return the groups with those over open sizes that are one launch of several parts taken apart. nodes: the open
+    ones.
+    """
     reason = "kernels of several parts are for known sizes only; favour sizes (--favour) to have them there"
 
     def several(group: Group) -> bool:
@@ -74,7 +76,9 @@ def launched_apart(stitched: Stitched, nodes: Mapping[str, Node]) -> Stitched:
 def lifted_schedule(
     schedule: Schedule, before: GroupView, view: GroupView, target: TargetInfo, model: LatencyModel
 ) -> Schedule | str:
-    """The schedule of a group at typical sizes, `before`, for the same group at all sizes; or why there is none."""
+    """Return the schedule of a group at typical sizes, `before`, for the same group at all sizes; or why there is
+    none.
+    """
     gpu = Gpu.of(target)
     match schedule:
         case TransposeSchedule():
@@ -117,7 +121,7 @@ def _lanes(lanes: int, extent: Size) -> int:
 
 
 def _rows(schedule: RowSchedule | SplitRowSchedule, before: GroupView, view: GroupView, gpu: Gpu) -> Schedule | str:
-    """Rows of open length have one block at most."""
+    """Return the rows of open length have one block at most."""
     roles, known = _roles(view), _roles(before)
     assert roles.rows is not None and known.rows is not None
     if isinstance(schedule, SplitRowSchedule) or schedule.blocks_per_row > 1:
@@ -139,7 +143,9 @@ def _roles(view: GroupView) -> Roles:
 
 
 def _few_rows(before: Gemm, view: GroupView) -> GemmSchedule | None:
-    """Blocks with as few rows as there are; None where they would read the other operand, or no known steps of it."""
+    """Return the blocks with as few rows as there are; None where they would read the other operand, or no known steps
+    of it.
+    """
     gemm = gemm_of(AnchoredGroup.of(view))
     rows = next((rows for rows in ROWS_AT_A_TIME if before.m <= rows), None)
     if gemm is None or rows is None or before.m > before.n or is_open(gemm.k):
@@ -148,7 +154,7 @@ def _few_rows(before: Gemm, view: GroupView) -> GemmSchedule | None:
 
 
 def _gemm(schedule: GemmSchedule, before: GroupView, view: GroupView, gpu: Gpu, model: LatencyModel) -> GemmSchedule:
-    """Tiles whose last ones are masked, row of tiles after row, each with the whole reduction."""
+    """Return the tiles whose last ones are masked, row of tiles after row, each with the whole reduction."""
     gemm = gemm_of(AnchoredGroup.of(before))
     assert gemm is not None
     if isinstance(schedule.tile, GemvTile) and (few := _few_rows(gemm, view)) is not None:

@@ -10,7 +10,7 @@ from tilestitch.passes.plan import Group
 
 
 def is_of_open_size(group: Group, nodes: Mapping[str, Node]) -> bool:
-    """Whether values of a group are, as the open graph, whose nodes are given by name, has them."""
+    """Return whether values of a group are, as the open graph, whose nodes are given by name, has them."""
     values = (v for name in group.nodes for v in (*nodes[name].inputs, *nodes[name].outputs))
     return not all(v.tensor_type.is_static for v in values)
 

@@ -19,7 +19,9 @@ SAME = 0
 
 
 def images_of(value: Value, symbol: Symbol) -> Size | None:
-    """Rows of the first dimension for each image; `SAME` for a value without images; None for one that is neither."""
+    """Return the rows of the first dimension for each image; `SAME` for a value without images; None for one that is
+    neither.
+    """
     if not is_sized_tensor(value.type):
         return None
     sizes = value.tensor_type.sizes
@@ -30,7 +32,7 @@ def images_of(value: Value, symbol: Symbol) -> Size | None:
 
 
 def why_not_by_image(node: Node, symbol: Symbol) -> str | None:
-    """Why an image of what the node gives may depend on other images; None if it does not."""
+    """Return why an image of what the node gives may depend on other images; None if it does not."""
     values = (*node.inputs, *node.outputs)
     tangled = next((v for v in values if images_of(v, symbol) is None), None)
     if tangled is not None:
@@ -111,7 +113,7 @@ def _gathered(node: Node, symbol: Symbol) -> bool:
 
 
 def _along_one(node: Node, symbol: Symbol) -> bool:
-    """Each line along another axis than the first by itself."""
+    """Return each line along another axis than the first by itself."""
     return not _has(node.inputs[0], symbol) or node.attrs["axis"] != 0
 
 
@@ -128,7 +130,9 @@ def _reduced(node: Node, symbol: Symbol) -> bool:
 
 
 def _multiplied(node: Node, symbol: Symbol) -> bool:
-    """Rows of the left operand, or matrices of either, are of images; a right operand has no rows of them."""
+    """Return the rows of the left operand, or matrices of either, are of images; a right operand has no rows of
+    them.
+    """
     left, right = node.inputs
     if not _has(node.output, symbol):
         return not _has(left, symbol) and not _has(right, symbol)
@@ -139,7 +143,7 @@ def _multiplied(node: Node, symbol: Symbol) -> bool:
 
 
 def _weighted(node: Node, symbol: Symbol) -> bool:
-    """A first operand with images; all others are the same for all of them."""
+    """Return a first operand with images; all others are the same for all of them."""
     return not any(_has(value, symbol) for value in node.inputs[1:])
 
 

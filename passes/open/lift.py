@@ -74,7 +74,9 @@ MOVED = 16384
 def lifted(
     group: Group, typical: Mapping[str, Node], nodes: Mapping[str, Node], target: TargetInfo, model: LatencyModel
 ) -> Group | str:
-    """A group that was scheduled among the `typical` nodes, for the open ones of the same names; or why it is none."""
+    """Return a group that was scheduled among the `typical` nodes, for the open ones of the same names; or why it is
+    none.
+    """
     if not is_of_open_size(group, nodes):
         return group
     try:
@@ -162,7 +164,7 @@ def _schedule(
 
 
 def _loops(schedule: CpuLoopSchedule, typical: Sequence[int], shape: Sequence[Size]) -> CpuLoopSchedule | str:
-    """Cuts and branches, which spare loads where operands differ, stay along dimensions of known size. Loops that have
+    """Cut and branches, which spare loads where operands differ, stay along dimensions of known size. Loops that have
     an order of their own become one over all elements.
     """
     if schedule.order:
@@ -181,7 +183,7 @@ def _loops(schedule: CpuLoopSchedule, typical: Sequence[int], shape: Sequence[Si
 
 
 def _stays_in_place(view: GroupView) -> bool:
-    """Whether every element comes from where it goes, but for single ones."""
+    """Return whether every element comes from where it goes, but for single ones."""
     shape = view.stored[0].shape
     return all(
         is_elementwise(node.op) and all(v.shape == shape or v.tensor_type.num_elements == 1 for v in node.inputs)
@@ -190,10 +192,10 @@ def _stays_in_place(view: GroupView) -> bool:
 
 
 def _in_known_lines(schedule: CpuLoopSchedule, view: GroupView) -> CpuLoopSchedule:
-    """Loops whose last dimension is of known size, where that of the schedule is open, but ends with ones that are
-    known and not too short: the place in the others is found once a line then. It takes quotients by open sizes; those
-    by numbers, with which the schedule was chosen, cost little. Where they are too short, lines have one open dimension
-    more, and no other one.
+    """Return the loops whose last dimension is of known size, where that of the schedule is open, but ends with ones
+    that are known and not too short: the place in the others is found once a line then. It takes quotients by open
+    sizes; those by numbers, with which the schedule was chosen, cost little. Where they are too short, lines have one
+    open dimension more, and no other one.
     """
     *outer, inner = schedule.extents
     if not is_open(inner) or schedule.edge:
@@ -255,7 +257,7 @@ def _anchor(view: GroupView) -> Node:
 
 
 def _sort(schedule: CpuSortSchedule, plan: SortPlan) -> CpuSortSchedule:
-    """A list of the best is for few; for any number of them, lines are sorted whole."""
+    """Return a list of the best is for few; for any number of them, lines are sorted whole."""
     return replace(schedule, inserts=schedule.inserts and bounds_of(plan.k)[1] <= MOST_INSERTED)
 
 
@@ -274,7 +276,7 @@ Images: TypeAlias = CpuConvSchedule | CpuWindowSchedule | CpuConvTransposeSchedu
 
 
 def _images(schedule: Images, view: GroupView, target: TargetInfo) -> Images | str:
-    """A batch of open size is so many tasks more; height and width are cut at run time."""
+    """Return a batch of open size is so many tasks more; height and width are cut at run time."""
     problem = why_not_images(view)
     if problem is not None:
         return problem

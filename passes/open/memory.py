@@ -51,8 +51,8 @@ def place_open(
 def lifetimes_over(
     slices: Slices, lifetimes: Mapping[str, Lifetime], segments: Sequence[Segment]
 ) -> dict[str, Lifetime]:  # fmt: skip
-    """Where launches go through slices together, what enters or leaves them is needed from the first to the last one,
-    as it is not all there, or not all read, before.
+    """Return where launches go through slices together, what enters or leaves them is needed from the first to the last
+    one, as it is not all there, or not all read, before.
     """
     spans = slices.spans([name for segment in segments for name in segment.groups])
     return {
@@ -78,7 +78,7 @@ def _put(slots: list[_Slot], value: Value, nbytes: Size, alive: Lifetime) -> Non
 
 
 def _alike(a: Size, b: Size) -> bool:
-    """Whether one of two open sizes is the larger for certain."""
+    """Return whether one of two open sizes is the larger for certain."""
     return largest(a, b) in (a, b)
 
 

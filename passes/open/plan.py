@@ -49,8 +49,8 @@ def make_open_plan(
     bodies: Mapping[str, StitchPlan],
     made: PlansMade,
 ) -> StitchPlan:
-    """The plan of an open graph by `rules`, or that was `made` of what they join; `bodies` are the plans of those
-    nested in it.
+    """Return the plan of an open graph by `rules`, or that was `made` of what they join; `bodies` are the plans of
+    those nested in it.
     """
     found = _kernels(graph, context, rules, made)
     if isinstance(found, StitchPlan):
@@ -96,8 +96,8 @@ def _not_tied(graph: Graph, context: PassContext) -> tuple[WhyNot, ...]:
 def _kernels(
     graph: Graph, context: PassContext, rules: Sequence[FusionRule], made: PlansMade
 ) -> StitchPlan | tuple[Fused, Stitched, tuple[Group, ...], tuple[WhyNot, ...]]:
-    """What is fused at typical sizes, with the groups as they are at all sizes; or the plan that was `made` of it. What
-    keeps a group from being one there is taken out, its anchor if it has one, and the rest is fused anew.
+    """Return what is fused at typical sizes, with the groups as they are at all sizes; or the plan that was `made` of
+    it. What keeps a group from being one there is taken out, its anchor if it has one, and the rest is fused anew.
     """
     rules = [rule for rule in rules if not isinstance(rule, InPlace)]  # slots hold whole values
     nodes = {node.name: node for node in graph.nodes}

@@ -32,7 +32,9 @@ CALL = "call"
 
 
 def with_regions(graph: Graph) -> Graph:
-    """The graph, changed in place: it and all that is nested in it have the symbols that their inputs determine."""
+    """Return the graph, changed in place: it and all that is nested in it have the symbols that their inputs
+    determine.
+    """
     known = symbols_of_values(graph.inputs)
     levels = _Levels.of(graph, known)
     calls = _moved(graph, levels)
@@ -86,7 +88,7 @@ class _Levels:
 
 
 def _own_symbols(node: Node) -> Symbols:
-    """The symbols that only bodies of the node have."""
+    """Return the symbols that only bodies of the node have."""
     return frozenset(symbol for body in bodies_of(node) for symbol in body.symbols)
 
 
@@ -145,7 +147,7 @@ def _close(graph: Graph, node: Node, known: Symbols) -> None:
 
 
 def _determining(graph: Graph, node: Node, missing: Symbols) -> Iterator[Value]:
-    """Values that are there before the node, and whose shapes determine some symbols."""
+    """Yield the values that are there before the node, and whose shapes determine some symbols."""
     open_ = sorted(missing, key=lambda symbol: symbol.name)
     while open_:
         symbol = open_.pop()

@@ -58,7 +58,7 @@ def sliced(
     graph: Graph, groups: Sequence[Group], segments: Sequence[Segment], aliases: Mapping[str, str],
     sizes: Mapping[str, int],
 ) -> Slices | WhyNot | None:  # fmt: skip
-    """How launches are best divided; None where nothing has images. `sizes`: of the symbols, typical ones."""
+    """Return how launches are best divided; None where nothing has images. `sizes`: of the symbols, typical ones."""
     found = [divided(graph, symbol, groups, segments, aliases, sizes) for symbol in _batches(graph)]
     refused = next((one for one in found if isinstance(one, WhyNot)), None)
     best = max((one for one in found if isinstance(one, Divided)), key=lambda one: len(one.slices.runs), default=None)
@@ -77,8 +77,8 @@ def divided(
     graph: Graph, symbol: Symbol, groups: Sequence[Group], segments: Sequence[Segment],
     aliases: Mapping[str, str], sizes: Mapping[str, int], count: int | None = None,
 ) -> Divided | WhyNot | None:  # fmt: skip
-    """The best division by what `symbol` counts; None where nothing is computed. Groups of other nodes are ends of
-    runs, as what the host computes. count: how many images there are; None: more than the cache holds.
+    """Return the best division by what `symbol` counts; None where nothing is computed. Groups of other nodes are ends
+    of runs, as what the host computes. count: how many images there are; None: more than the cache holds.
     """
     division = _Division(graph, symbol, aliases, sizes, count)
     refused = division.refusal(graph)
@@ -89,14 +89,14 @@ def divided(
 
 
 def _batches(graph: Graph) -> Iterator[Symbol]:
-    """Symbols that some input has as its first dimension."""
+    """Yield the symbols that some input has as its first dimension."""
     for symbol in graph.symbols:
         if any(images_of(value, symbol) not in (None, SAME) for value in graph.inputs):
             yield symbol
 
 
 def why_not_sliced(plan: StitchPlan, graph: Graph, slices: Slices) -> str | None:
-    """Why launches cannot go through the images of a batch as a plan says; None if they can."""
+    """Return why launches cannot go through the images of a batch as a plan says; None if they can."""
     symbol = next((symbol for symbol in graph.symbols if symbol.name == slices.symbol), None)
     if symbol is None:
         return f"its slices are of {slices.symbol!r}, which is no symbol of the graph"
@@ -145,11 +145,11 @@ class _Division:
         self.granules: dict[str, int] = {}
 
     def has(self, group: Group) -> bool:
-        """Whether it is of the graph's nodes."""
+        """Return whether it is of the graph's nodes."""
         return all(name in self.nodes for name in group.nodes)
 
     def refusal(self, graph: Graph) -> WhyNot | None:
-        """Why some of the images are no batch."""
+        """Return why some of the images are no batch."""
         symbol = self.symbol
         if symbol.low > 1 and not symbol.or_empty:
             return WhyNot(graph.name, "slices", f"{symbol} is never 1, so some images could be left in the end")
@@ -186,7 +186,9 @@ class _Division:
         return self.image_bytes[name]
 
     def best(self, graph: str) -> Divided | WhyNot | None:
-        """The division with the fewest bytes moved for an image: from each stage on, the cheapest way to the end."""
+        """Return the division with the fewest bytes moved for an image: from each stage on, the cheapest way to the
+        end.
+        """
         count = len(self.stages)
         cheapest: list[tuple[float, int, _Room | None]] = [(0.0, 0, None), *[(math.inf, 0, None)] * count]
         for begin in range(count):
@@ -209,7 +211,7 @@ class _Division:
         return Divided(Slices(self.symbol.name, tuple(reversed(runs))), whole - least)
 
     def moved_alone(self, stage: _Stage | None) -> int:
-        """Bytes that memory moves for an image where a stage goes through all images."""
+        """Return the bytes that memory moves for an image where a stage goes through all images."""
         if stage is None:
             return 0
         read, stored = (sum(map(self.bytes_of, names)) for names in (stage.reads, stage.stores))
@@ -217,8 +219,8 @@ class _Division:
         return 0 if stays else read + STORED * stored
 
     def parts_from(self, begin: int) -> Iterator[tuple[int, float, _Room | None]]:
-        """Parts that begin at a stage: where each ends, bytes that memory moves for an image, and for how many images
-        there is room at a time; None for all, as of a part of one stage.
+        """Yield the parts that begin at a stage: where each ends, bytes that memory moves for an image, and for how
+        many images there is room at a time; None for all, as of a part of one stage.
         """
         yield begin + 1, self.moved_alone(self.stages[begin]), None
         moved = same_bytes = peak = 0

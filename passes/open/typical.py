@@ -31,12 +31,12 @@ MOST_ORDERS = 24
 
 
 def typical_sizes(graph: Graph, given: Mapping[str, int] | None = None) -> dict[str, int]:
-    """A size for each symbol, in its range if that allows: what is given, else primes that the graph has not already,
-    so that nothing holds at these sizes that does not hold at others; or multiples of these, of what claims divide
-    sizes by in the end, if they keep what the graph claims; or primes alone, some of them raised to what sums of others
-    make them. Of a few such, those at which most results have different numbers of elements: results that have equally
-    many at these sizes alone would be stored by one kernel, which has no open form. Raises PassError where none is
-    found that does.
+    """Return a size for each symbol, in its range if that allows: what is given, else primes that the graph has not
+    already, so that nothing holds at these sizes that does not hold at others; or multiples of these, of what claims
+    divide sizes by in the end, if they keep what the graph claims; or primes alone, some of them raised to what sums of
+    others make them. Of a few such, those at which most results have different numbers of elements: results that have
+    equally many at these sizes alone would be stored by one kernel, which has no open form. Raises PassError where none
+    is found that does.
     """
     counts = {t.num_elements for t in _types(graph) if t.is_sized and not t.is_static}
     first, best, most = None, None, 0
@@ -64,7 +64,7 @@ def _types(graph: Graph) -> list[TensorType]:
 
 
 def _candidates(graph: Graph, given: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Sizes for which all claims hold, the best ones first."""
+    """Yield the sizes for which all claims hold, the best ones first."""
     leaders = _leaders(graph)
     only = {leaders[name]: size for name, size in _only_sizes(graph)}
     taken: set[Any] = {d for type_ in _types(graph) for d in type_.shape}
@@ -93,8 +93,8 @@ def _candidates(graph: Graph, given: Mapping[str, int]) -> Iterator[dict[str, in
 
 
 def _pairs(graph: Graph) -> Iterator[dict[str, int]]:
-    """Sizes of two symbols that a claim leaves few of, as of images with so many patches: those that differ first, and
-    of these the more alike ones.
+    """Yield the sizes of two symbols that a claim leaves few of, as of images with so many patches: those that differ
+    first, and of these the more alike ones.
     """
     for claim in graph.claims:
         pair = [symbol for symbol in graph.symbols if symbol in symbols_of([claim.size])]
@@ -127,7 +127,7 @@ def _raised(graph: Graph, sizes: dict[str, int]) -> dict[str, int]:
 
 
 def _with_work(symbol: Symbol, made: Iterable[Size], size: int) -> int:
-    """A size, or a larger one if something else that is made of it would be a single element there."""
+    """Return a size, or a larger one if something else that is made of it would be a single element there."""
     for other in made:
         tried = max(size, symbol.low)
         if typical(other, {symbol.name: tried}) > 1:
@@ -151,7 +151,9 @@ def _leaders(graph: Graph) -> dict[str, str]:
 
 
 def _only_sizes(graph: Graph) -> Iterator[tuple[str, int]]:
-    """Symbols to which a claim leaves a single size: it says that a multiple of the symbol, and a number, is 0."""
+    """Yield the symbols to which a claim leaves a single size: it says that a multiple of the symbol, and a number, is
+    0.
+    """
     for claim in graph.claims:
         symbol, *others = symbols_of([claim.size]) or [None]
         if symbol is None or others or not claim.exact:
@@ -169,7 +171,7 @@ def _differences(a: Symbol, b: Symbol) -> tuple[Size, Size]:
 
 
 def _divided(graph: Graph, symbol: Symbol) -> int:
-    """A number that all divide which claims divide a symbol by."""
+    """Return a number that all divide which claims divide a symbol by."""
     sizes = [claim.size for claim in graph.claims if symbol in symbols_of([claim.size])]
     return lcm(*divisors_of(sizes, symbol))
 
@@ -182,7 +184,7 @@ def _orders(taken: Set[object], length: int, firsts: Sequence[int] = FIRSTS) -> 
 
 
 def _in_range(symbol: Symbol, size: int, factor: int) -> int:
-    """A multiple of `factor` in the range, `size` of them if that allows; one of its ends if there is none."""
+    """Return a multiple of `factor` in the range, `size` of them if that allows; one of its ends if there is none."""
     if size * factor > symbol.high:
         size = symbol.high // factor
     return max(size * factor, symbol.low)

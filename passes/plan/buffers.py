@@ -134,7 +134,7 @@ class BufferPlan:
                 raise PlanError(f"temporaries of {name} overlap, or have one name")
 
     def offset_of(self, value: str) -> int | None:
-        """Where `value` lies in the arena, None if it does not."""
+        """Return where `value` lies in the arena, None if it does not."""
         return next((b.offset_bytes for b in self.buffers if b.value == value), None)
 
     def to_json(self) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def _place_from_json(data: Any, where: str) -> Place:
 
 
 def wholes_of(places: Mapping[str, Place]) -> dict[str, tuple[str, ...]]:
-    """The parts of each whole, in the order of their places."""
+    """Return the parts of each whole, in the order of their places."""
     found: dict[str, list[str]] = {}
     for part in sorted(places, key=lambda name: (places[name].whole, places[name].offset_bytes)):
         found.setdefault(places[part].whole, []).append(part)

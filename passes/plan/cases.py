@@ -89,14 +89,14 @@ class Cases:
         return tuple(case.low for case in self.cases[1:])
 
     def at(self, value: int) -> Case:
-        """The case for a value of the expression. Raises PlanError if there is none."""
+        """Return the case for a value of the expression. Raises PlanError if there is none."""
         for case in self.cases:
             if case.low <= value and (case.high is None or value < case.high):
                 return case
         raise PlanError(f"no case is for {self.size} = {value}; write the plan again")
 
     def why_not(self) -> str | None:
-        """Why this is no table: gaps, overlaps, cases that no size reaches; None if it is one."""
+        """Return why this is no table: gaps, overlaps, cases that no size reaches; None if it is one."""
         if not is_open(self.size):
             return f"its cases depend on {self.size}, which is no open size"
         if not 2 <= len(self.cases) <= MOST_CASES + 1:

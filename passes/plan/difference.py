@@ -25,7 +25,7 @@ def differences(before: StitchPlan | None, after: StitchPlan | None) -> Iterator
 
 
 def _told_apart(plan: StitchPlan) -> dict[str, Any]:
-    """A plan as JSON data, with launches by the name of their group, and edges by the names of launches."""
+    """Return a plan as JSON data, with launches by the name of their group, and edges by the names of launches."""
     data = plan.to_json()
     counts: Counter[str] = Counter()
     names: list[str] = []
@@ -42,7 +42,7 @@ def _told_apart(plan: StitchPlan) -> dict[str, Any]:
 
 
 def _launch(names: Sequence[str], number: int) -> str:
-    """A launch by its name; by its number where an edited plan has none of that number."""
+    """Return a launch by its name; by its number where an edited plan has none of that number."""
     return names[number] if number < len(names) else f"launch {number}"
 
 
@@ -63,7 +63,7 @@ def _between(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any
 
 
 def _named(data: Any) -> dict[str, Any] | None:
-    """A list of objects with names, or of buffers, by name; None if it is none."""
+    """Return a list of objects with names, or of buffers, by name; None if it is none."""
     if not isinstance(data, Sequence) or isinstance(data, str):
         return None
     if all(isinstance(item, Mapping) and "name" in item for item in data):

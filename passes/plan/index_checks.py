@@ -33,7 +33,7 @@ class IndexCheck:
 
 
 def index_checks(node: Node) -> list[IndexCheck]:
-    """What must hold of a gather's or scatter's run-time indices."""
+    """Return what must hold of a gather's or scatter's run-time indices."""
     if node.op in ("gather", "gather_elements", "scatter_elements"):
         return [IndexCheck(node.inputs[1], node.inputs[0].shape[node.attrs["axis"]])]
     if node.op in ("gather_nd", "scatter_nd"):
@@ -44,7 +44,7 @@ def index_checks(node: Node) -> list[IndexCheck]:
 
 
 def pending_checks(nodes: Sequence[Node]) -> dict[Node, list[IndexCheck]]:
-    """The checks of each node whose indices are not known to be in range."""
+    """Return the checks of each node whose indices are not known to be in range."""
     pending: dict[Node, list[IndexCheck]] = {}
     for node in nodes:
         for check in index_checks(node):
@@ -54,7 +54,7 @@ def pending_checks(nodes: Sequence[Node]) -> dict[Node, list[IndexCheck]]:
 
 
 def are_places(check: IndexCheck) -> bool:
-    """Whether indices are known to be in range, and none to count from the end."""
+    """Return whether indices are known to be in range, and none to count from the end."""
     data, least = check.indices.data, bounds_of(perhaps_empty(check.size))[0]
     if data is None:
         found = range_of(check.indices)
@@ -64,7 +64,7 @@ def are_places(check: IndexCheck) -> bool:
 
 
 def checked(nodes: Iterable[Node]) -> frozenset[str]:
-    """The names of the nodes whose indices are not known to be in range."""
+    """Return the names of the nodes whose indices are not known to be in range."""
     return frozenset(node.name for node in pending_checks(tuple(nodes)))
 
 
@@ -83,8 +83,8 @@ def _is_within(indices: Value, size: int) -> bool:
 
 
 def _limit(indices: Value, part: tuple[int, int] | None) -> Size | None:
-    """What indices are below, and not negative, as what computes them says: places in a mask, of sorted elements and of
-    the largest one. None if it says nothing.
+    """Return what indices are below, and not negative, as what computes them says: places in a mask, of sorted elements
+    and of the largest one. None if it says nothing.
 
     part: an axis and the place along it of the indices that are meant; else all are.
     """
@@ -113,7 +113,7 @@ def _limit(indices: Value, part: tuple[int, int] | None) -> Size | None:
 
 
 def _before_slice(node: Node, part: tuple[int, int] | None) -> tuple[int, int] | None:
-    """The part of a slice's operand that has a part of the slice; where all is meant, the first single place."""
+    """Return the part of a slice's operand that has a part of the slice; where all is meant, the first single place."""
     starts, steps, sizes = (node.attrs[name] for name in ("starts", "steps", "sizes"))
     if part is not None:
         axis, place = part
@@ -123,6 +123,6 @@ def _before_slice(node: Node, part: tuple[int, int] | None) -> tuple[int, int] |
 
 
 def read_for(checks: Sequence[IndexCheck], inputs: Sequence[Value]) -> list[Value]:
-    """The inputs that the indices are computed from."""
+    """Return the inputs that the indices are computed from."""
     found = values_between((check.indices for check in checks), inputs)
     return [v for v in inputs if v in found]

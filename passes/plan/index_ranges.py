@@ -18,7 +18,7 @@ Range = tuple[int, int]
 
 
 def range_of(value: Value) -> Range | None:
-    """What the elements of integers or bools lie between; None of others."""
+    """Return what the elements of integers or bools lie between; None of others."""
     return _range(value, DEEPEST, {})
 
 

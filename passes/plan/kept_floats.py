@@ -36,7 +36,7 @@ class KeptFloat:
 
 
 def kept_float(value: Value) -> KeptFloat | None:
-    """What `value` is kept as if it stays a float; None if it is made otherwise.
+    """Return what `value` is kept as if it stays a float; None if it is made otherwise.
 
     These are, from `value` back: a cast, perhaps less a zero point, of an 8-bit integer, a cast of what was kept in its
     range, perhaps with the zero point, of int32, cast from a rounded float32.
@@ -75,7 +75,7 @@ class _Way:
         return True
 
     def back_from_constant(self, op: str) -> Value | None:
-        """The other operand, of one int32, if `op` makes this value."""
+        """Return the other operand, of one int32, if `op` makes this value."""
         node = self.here.producer
         other = None if node is None or node.op != op else node.inputs[1]
         if other is None or other.dtype != "int32" or other.tensor_type.num_elements != 1:
@@ -84,7 +84,7 @@ class _Way:
 
 
 def with_floats(nodes: Mapping[str, Node], group: Group) -> Group:
-    """The group, which keeps all values as floats that it may."""
+    """Return the group, which keeps all values as floats that it may."""
     floats = [
         value.name for name in group.nodes for value in nodes[name].outputs if why_not_kept(value, group.nodes) is None
     ]
@@ -92,7 +92,7 @@ def with_floats(nodes: Mapping[str, Node], group: Group) -> Group:
 
 
 def why_not_kept(value: Value, members: Collection[str]) -> str | None:
-    """Why a kernel of these nodes cannot keep `value` as a float; None if it can."""
+    """Return why a kernel of these nodes cannot keep `value` as a float; None if it can."""
     kept = kept_float(value)
     if kept is None:
         return "it is not what was rounded to 8-bit integers and dequantised again"
@@ -115,7 +115,7 @@ def why_not_kept(value: Value, members: Collection[str]) -> str | None:
 
 
 def why_not_floats(nodes: Mapping[str, Node], group: Group) -> WhyNot | None:
-    """Why a group cannot keep the floats that it names; None if it can."""
+    """Return why a group cannot keep the floats that it names; None if it can."""
     made = {value.name: value for value in _made(nodes, group)}
     for name in group.floats:
         problem = "none of its nodes makes it" if name not in made else why_not_kept(made[name], group.nodes)
@@ -130,7 +130,7 @@ def _made(nodes: Mapping[str, Node], group: Group) -> Iterable[Value]:
 
 
 def _number(value: Value | None) -> int | None:
-    """The integer that a constant is, 0 of none; None if a run gives it."""
+    """Return the integer that a constant is, 0 of none; None if a run gives it."""
     if value is None:
         return 0
     return None if value.data is None else int(value.data.reshape(()))

@@ -18,8 +18,8 @@ SHORT, LONG = 3, 1 << 16
 
 
 def why_not_apart(buffers: BufferPlan, symbols: Sequence[Symbol]) -> str | None:
-    """Why values may overlap, or reach over the end of the arena, at some sizes of these symbols; None if they never
-    do.
+    """Return why values may overlap, or reach over the end of the arena, at some sizes of these symbols; None if they
+    never do.
     """
     return next(_reasons(buffers, symbols), None)
 
@@ -28,7 +28,7 @@ def _reasons(buffers: BufferPlan, symbols: Sequence[Symbol]) -> Iterator[str]:
     empty, points = with_empty(symbols), _points(symbols)
 
     def typical(size: Size) -> list[int]:
-        """What never begins before another comes after it in the order of these."""
+        """Return what never begins before another comes after it in the order of these."""
         return [int(at(size, point)) for point in points]
 
     slots: dict[Size, list[Buffer]] = {}
@@ -53,7 +53,7 @@ def _reasons(buffers: BufferPlan, symbols: Sequence[Symbol]) -> Iterator[str]:
 
 
 def _points(symbols: Sequence[Symbol]) -> list[dict[str, int]]:
-    """Sizes of all symbols, long ones first."""
+    """Return the sizes of all symbols, long ones first."""
     return [
         {s.name: max(s.low, min(wanted + number, s.high)) for number, s in enumerate(symbols)}
         for wanted in (LONG, SHORT, 1)

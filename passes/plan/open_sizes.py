@@ -28,13 +28,13 @@ def reading(symbols: Iterable[Symbol]) -> Iterator[None]:
 
 
 def with_empty(symbols: Iterable[Symbol]) -> dict[str, Symbol]:
-    """Symbols that may be 0, by name, with ranges that say so: memory is planned for these."""
+    """Return the symbols that may be 0, by name, with ranges that say so: memory is planned for these."""
     return {symbol.name: replace(symbol, low=0) for symbol in symbols if symbol.or_empty}
 
 
 def open_size(data: Any, where: str, minimum: int = 0, *, may_be_empty: bool = False) -> Size:
-    """A number, or the text of an expression. may_be_empty: over the ranges of `with_empty`. Raises PlanError for a
-    text that is none, or has symbols that the plan has not.
+    """Return a number, or the text of an expression. may_be_empty: over the ranges of `with_empty`. Raises PlanError
+    for a text that is none, or has symbols that the plan has not.
     """
     if not isinstance(data, str):
         return integer(data, where, minimum)
@@ -74,7 +74,7 @@ def with_texts(data: Any) -> Any:
 
 
 def symbol_to_json(symbol: Symbol) -> dict[str, Any]:
-    """`high` is null where there is no end."""
+    """Return `high` is null where there is no end."""
     high = None if symbol.high == FAR else symbol.high
     return {
         "name": symbol.name, "low": symbol.low, "high": high, "or_empty": symbol.or_empty, "given": symbol.given,

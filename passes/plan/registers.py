@@ -161,7 +161,7 @@ def _waiting(operand: OperandLayout, elements: int) -> int:
 
 
 def _gemv(gemm: Gemm, tile: GemvTile) -> float:
-    """Sums of all rows for the columns of a thread, and what it has read of the large operand."""
+    """Return the sums of all rows for the columns of a thread, and what it has read of the large operand."""
     codes, rows = gemm.b.codes, rows_of(gemm, tile)
     if codes is not None:
         parameters = (1 + codes.form.zeros) * codes.lump // codes.group
@@ -253,12 +253,14 @@ def _split_rows(view: GroupView, schedule: SplitRowSchedule) -> int:
 
 
 def words(dtype: str) -> int:
-    """Registers of a value of its own."""
+    """Return the registers of a value of its own."""
     return ceil(storage_bytes(dtype) / 4)
 
 
 def most_alive(nodes: Iterable[Node], stored: Iterable[Value] = ()) -> int:
-    """Registers of the values that are needed at the same time for one element, if nodes are computed in order."""
+    """Return the registers of the values that are needed at the same time for one element, if nodes are computed in
+    order.
+    """
     order, kept = list(nodes), set(stored)
     number = {node: i for i, node in enumerate(order)}
     change = [0] * (len(order) + 2)

@@ -30,7 +30,7 @@ _OF_SMALL_FLOATS = frozenset({"cast", "concat", "gather", "pad", "select", "matm
 
 
 def is_native(node: Node) -> bool:
-    """Whether a node can be compiled: a primitive on static tensors of native dtypes."""
+    """Return whether a node can be compiled: a primitive on static tensors of native dtypes."""
     kind = kind_of(node.op)
     if kind in (Kind.HOST, Kind.CONTROL):
         return False
@@ -43,7 +43,7 @@ def is_native(node: Node) -> bool:
 
 
 def is_native_type(type_: object, small: bool = False) -> bool:
-    """Whether kernels hold tensors of a type. small: where they may be floats of 8 bits."""
+    """Return whether kernels hold tensors of a type. small: where they may be floats of 8 bits."""
     # To look this up by the type takes longer: its hash is computed in Python.
     if not isinstance(type_, TensorType) or not type_.is_sized:
         return False
@@ -53,7 +53,7 @@ def is_native_type(type_: object, small: bool = False) -> bool:
 def roles_of(
     nodes: Sequence[Node], stored: Iterable[Value], subject: str = "", *, are_native: bool = False
 ) -> Roles | WhyNot:
-    """The roles of `nodes` (in topological order) as one group that stores `stored`, or why that is no group.
+    """Return the roles of `nodes` (in topological order) as one group that stores `stored`, or why that is no group.
 
     are_native: that all nodes can be compiled is known.
     """
@@ -283,7 +283,7 @@ def _ancestors(values: Sequence[Value], parts: dict[Node, Part]) -> list[Node]:
 
 
 def reduced_axes(node: Node) -> tuple[int, ...]:
-    """The axes that a REDUCTION node folds, ascending."""
+    """Return the axes that a REDUCTION node folds, ascending."""
     return tuple(sorted(node.attrs["axes"])) if "axes" in node.attrs else (node.attrs["axis"],)
 
 
@@ -356,7 +356,7 @@ def _check_row_views(parts: dict[Node, Part], stored: list[Value]) -> None:
 
 
 def _readable_in_row(value: Value, rows: RowSpace, parts: dict[Node, Part]) -> bool:
-    """Whether a full node finds the element of `value` that it needs in its own row."""
+    """Return whether a full node finds the element of `value` that it needs in its own row."""
     assert value.producer is not None
     if parts[value.producer] is Part.FULL:
         return value.shape == rows.shape

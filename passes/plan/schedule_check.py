@@ -57,7 +57,7 @@ OPAQUE = {
 
 
 def why_not(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule) -> str | None:
-    """Why a group with elements cannot be computed as the schedule says; None if it can."""
+    """Return why a group with elements cannot be computed as the schedule says; None if it can."""
     return next(_reasons(view, kind, roles, schedule), None)
 
 
@@ -102,7 +102,7 @@ def _reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule)
 
 
 def block_size(threads: int) -> Iterator[str]:
-    """Complaints of a number of threads that no block has."""
+    """Yield the complaints of a number of threads that no block has."""
     if not 1 <= threads <= MOST_THREADS:
         yield f"a block has 1 to {MOST_THREADS} threads, not {threads}"
 
@@ -149,7 +149,7 @@ def _transpose(schedule: TransposeSchedule, inputs: Sequence[Value], outputs: Se
 
 
 def row_reasons(schedule: RowSchedule, loops: RowLoops) -> Iterator[str]:
-    """Why rows with these loops cannot be computed as the schedule says."""
+    """Yield why rows with these loops cannot be computed as the schedule says."""
     yield from block_size(schedule.threads)
     if schedule.blocks_per_row != 1 and not 1 <= schedule.blocks_per_row <= max(1, prod(loops.line_extents)):
         yield f"rows of {prod(loops.line_extents)} elements are not shared by {schedule.blocks_per_row} blocks"
@@ -168,7 +168,7 @@ def row_reasons(schedule: RowSchedule, loops: RowLoops) -> Iterator[str]:
 
 
 def _open_rows(schedule: OpenRowSchedule, roles: Roles) -> Iterator[str]:
-    """Complaints of extents that are not those of the rows."""
+    """Yield the complaints of extents that are not those of the rows."""
     assert roles.rows is not None
     shape, axes = roles.rows.shape, roles.rows.axes
     length = prod(shape[axis] for axis in axes)

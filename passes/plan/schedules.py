@@ -294,7 +294,7 @@ TEMPLATES: dict[str, type] = {kind.template: kind for kind in (*get_args(Schedul
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
-    """`template` and all fields."""
+    """Return `template` and all fields."""
     data: dict[str, Any] = {"template": schedule.template}
     for field in fields(schedule):
         data[field.name] = _to_json(getattr(schedule, field.name))
@@ -308,7 +308,7 @@ def _to_json(value: Any) -> Any:
 
 
 def schedule_from_json(data: Any, where: str = "schedule") -> Schedule:
-    """A field that is not there has its default: plans that were made before it was added mean that.
+    """Return a field that is not there has its default: plans that were made before it was added mean that.
 
     Raises PlanError, naming the field, unless `data` is else what `schedule_to_json` writes.
     """

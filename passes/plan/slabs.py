@@ -35,12 +35,12 @@ class Axes:
         self._fixed = {self._root(axis) for axis in self._fixed}
 
     def of(self, value: Value) -> dict[Axis, int]:
-        """The axes of a value that can be cut: a representative of each, and its number."""
+        """Return the axes of a value that can be cut: a representative of each, and its number."""
         found = {self._root((value, i)): i for i, size in enumerate(value.shape) if size > 1}
         return {axis: number for axis, number in found.items() if axis not in self._fixed}
 
     def common(self, values: Iterable[Value]) -> list[Axis]:
-        """The axes that can be cut and that all of `values` have, in the order of the first one's."""
+        """Return the axes that can be cut and that all of `values` have, in the order of the first one's."""
         first, *rest = values
         others = [self.of(value) for value in rest]
         return [axis for axis in self.of(first) if all(axis in other for other in others)]
@@ -78,7 +78,7 @@ class Axes:
             self._fix(other, set(range(len(other.shape))) - {b for _, b in pairs})
 
     def _repeated(self) -> list[Axis]:
-        """Axes that a value has twice."""
+        """Return the axes that a value has twice."""
         found = []
         for value in self._values:
             roots = [self._root((value, i)) for i, size in enumerate(value.shape) if size > 1]
@@ -95,7 +95,7 @@ class Axes:
 
 
 def _kept_by_reshape(source: Sequence[int], target: Sequence[int]) -> list[tuple[int, int]]:
-    """The axes that a reshape leaves as they are."""
+    """Return the axes that a reshape leaves as they are."""
     before = {prod(source[:i]): i for i, size in enumerate(source) if size != 1}
     pairs = [(before.get(prod(target[:j])), j) for j, size in enumerate(target) if size != 1]
     return [(i, j) for i, j in pairs if i is not None and source[i] == target[j]]
@@ -126,8 +126,8 @@ class Slabs:
 
 
 def slabs_of(views: Sequence[GroupView], axes: Sequence[int]) -> Slabs | str:
-    """What groups have in common when cut along `axes` of the first value that the first of them stores; or why they
-    cannot be cut there. Every value that is stored must be cut, so that no two slabs store the same.
+    """Return what groups have in common when cut along `axes` of the first value that the first of them stores; or why
+    they cannot be cut there. Every value that is stored must be cut, so that no two slabs store the same.
     """
     stored = [value for view in views for value in view.stored]
     related = Axes([node for view in views for node in view.nodes])
@@ -145,7 +145,7 @@ def slabs_of(views: Sequence[GroupView], axes: Sequence[int]) -> Slabs | str:
 
 
 def slab_view(view: GroupView, slabs: Slabs) -> GroupView:
-    """A group as it is for one slab: inputs and outputs in the same order, of the same names."""
+    """Return a group as it is for one slab: inputs and outputs in the same order, of the same names."""
     graph = Graph("slab")
     new = {v: graph.add_input(v.name, TensorType(v.dtype, slabs.shape(v))) for v in view.inputs}
     anchor: Node | None = None

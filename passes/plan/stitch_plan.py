@@ -120,7 +120,7 @@ class StitchPlan:
             raise PlanError(f"plan of {self.graph}: two groups store {', '.join(twice)}")
 
     def group(self, name: str) -> Group:
-        """The native group of that name; PlanError if there is none."""
+        """Return the native group of that name; PlanError if there is none."""
         for g in self.groups:
             if g.name == name:
                 return g
@@ -165,7 +165,7 @@ class StitchPlan:
 
     @staticmethod
     def from_json(data: Any, where: str = "plan") -> StitchPlan:
-        """Raises PlanError if `data` is not what `to_json` writes."""
+        """Raise PlanError if `data` is not what `to_json` writes."""
         try:
             return _plan_from_json(data, where)
         except ArtifactSchemaError as error:

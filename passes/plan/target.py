@@ -91,7 +91,7 @@ class TargetInfo:
         return self.is_gpu and all(_number(each) >= SMALL_FLOAT_MMA for each in self.architectures)
 
     def why_not_on(self, machine: TargetInfo) -> str | None:
-        """Why a plan that was made for this target is none for `machine`; None if it is one.
+        """Return why a plan that was made for this target is none for `machine`; None if it is one.
 
         A CPU's plan suits any number of threads and one vector unit, which must have the instruction that it needs. A
         GPU's is made for one device, and blocks that wait for each other must all be resident on the smallest one, of
@@ -115,7 +115,7 @@ class TargetInfo:
         return None
 
     def needed_by(self, groups: Iterable[Group]) -> TargetInfo:
-        """The target without instructions for integers or half floats that no group needs."""
+        """Return the target without instructions for integers or half floats that no group needs."""
         needed = frozenset().union(*(group.instructions for group in groups))
         dot, half = (name if name in needed else "" for name in (self.dot, self.half_dot))
         return replace(self, dot=dot, half_dot=half, tile_dots=tuple(n for n in self.tile_dots if n in needed))
@@ -137,7 +137,7 @@ class TargetInfo:
 
     @staticmethod
     def from_json(data: Any, where: str = "target") -> TargetInfo:
-        """Raises ArtifactSchemaError, naming the field, if `data` is not what `to_json` writes."""
+        """Raise ArtifactSchemaError, naming the field, if `data` is not what `to_json` writes."""
         fields = Fields(data, where)
         multiprocessors = fields.take("multiprocessors")
         target = TargetInfo(

@@ -42,7 +42,7 @@ def look_up(by_name: Mapping[str, Node], group: Group) -> GroupView:
 
 
 def read_by(nodes: Iterable[Node]) -> tuple[Value, ...]:
-    """What nodes read from memory, in order of first use."""
+    """Return what nodes read from memory, in order of first use."""
     members = tuple(nodes)
     made = {value for node in members for value in node.outputs}
     read = dict.fromkeys(value for node in members for value in node.inputs if value not in made)

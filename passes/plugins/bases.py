@@ -63,7 +63,7 @@ class Schedule(Plugin):
 
     @abstractmethod
     def schedule(self, graph: Graph, group: Group, target: KernelTarget) -> Sequence[OwnKernel] | None:
-        """The kernels that compute `group`, in launch order; None: tilestitch's own template does it.
+        """Return the kernels that compute `group`, in launch order; None: tilestitch's own template does it.
 
         Asked once for groups that are equal but for names, so the answer depends on nothing but the group's nodes.
         """
@@ -78,4 +78,4 @@ class CostModel(Plugin):
 
     @abstractmethod
     def latency_us(self, kernel: KernelFacts, device: AnyDevice) -> float:
-        """Microseconds of `kernel` on an idle `device`, its launches included; finite and not negative."""
+        """Return the microseconds of `kernel` on an idle `device`, its launches included; finite and not negative."""

@@ -47,7 +47,7 @@ class Identity:
         return f"repair the plug-in, or {leave_out}"
 
     def fault(self, method: str, problem: str, nodes: Iterable[Node] = (), where: str = "") -> PluginFault:
-        """The error that says that `method` broke its promise."""
+        """Return the error that says that `method` broke its promise."""
         lines = [f"{self}: {problem}", f"  at {where or self._definition(method)}", *_nodes_line(nodes)]
         lines += [f"  the rule: {PROMISES[method]}", f"{self.remedy}; --verbose shows the plug-in's own traceback"]
         return PluginFault("\n".join(lines))
@@ -67,7 +67,9 @@ class Identity:
             raise fault from error
 
     def _own_part(self, error: BaseException) -> list[TracebackType]:
-        """The plug-in's own frames, the innermost first; the error's traceback is cut to begin at the outermost."""
+        """Return the plug-in's own frames, the innermost first; the error's traceback is cut to begin at the
+        outermost.
+        """
         own = [t for t in _entries(error.__traceback__) if belongs_to(self.cls, _module(t.tb_frame))]
         if own:
             error.__traceback__ = own[0]
@@ -84,12 +86,12 @@ class Identity:
 
 
 def import_fault(owner: str, target: str, error: BaseException) -> PluginError:
-    """The error for a plug-in's module that cannot be imported."""
+    """Return the error for a plug-in's module that cannot be imported."""
     return PluginError(f"{owner}: {target} cannot be loaded: {told(error)}")
 
 
 def told(error: BaseException) -> str:
-    """An error in a line: its kind, what it says, and the line that raised it."""
+    """Return an error in a line: its kind, what it says, and the line that raised it."""
     where = [t for t in _entries(error.__traceback__) if not _imports(t.tb_frame)]
     place = f" at {_place(where[-1])}" if where else ""
     if isinstance(error, SyntaxError):
@@ -98,7 +100,7 @@ def told(error: BaseException) -> str:
 
 
 def _imports(frame: FrameType) -> bool:
-    """Whether it is one of those that import a plug-in, which say nothing of where a fault is."""
+    """Return whether it is one of those that import a plug-in, which say nothing of where a fault is."""
     module = _module(frame)
     return module.startswith(("importlib", "_frozen_importlib", "tilestitch.passes.plugins."))
 

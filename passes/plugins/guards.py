@@ -110,7 +110,7 @@ class GuardedRule(Guard):
             yield combine
 
     def _proposals(self, method: str, view: object, kind: Callable[..., T], graph: Graph) -> Iterator[T]:
-        """What `method` yields, each looked at; `graph` must be the same after all of them."""
+        """Yield what `method` yields, each looked at; `graph` must be the same after all of them."""
         if not self.has(method):
             return
         before = _structure(graph)
@@ -157,7 +157,7 @@ class GuardedModel(Guard):
     """A cost model."""
 
     def predict(self, batch: Sequence[KernelFacts], device: AnyDevice) -> list[Prediction]:
-        """What it says of each kernel; a class that derives from no base of ours may say `latency_us` only."""
+        """Return what it says of each kernel; a class that derives from no base of ours may say `latency_us` only."""
         if not self.has("predict"):
             return [self._alone(kernel, device) for kernel in batch]
         answer = self.call("predict", tuple(batch), device)
@@ -187,7 +187,7 @@ def _is_time(us: object) -> bool:
 
 
 def _why_not_kernels(answer: Any, group: Group, target: KernelTarget) -> str | None:
-    """What is wrong with the kernels that a schedule returned."""
+    """Return what is wrong with the kernels that a schedule returned."""
     fitting = KINDS[target.kind]
     if not isinstance(answer, list | tuple) or not answer:
         return f"returned {_kind(answer)}"
@@ -209,7 +209,7 @@ def _why_not_kernels(answer: Any, group: Group, target: KernelTarget) -> str | N
 
 
 def _is_refusal(answer: object) -> bool:
-    """Whether `answer` is a WhyNot that a plan can hold."""
+    """Return whether `answer` is a WhyNot that a plan can hold."""
     if not isinstance(answer, WhyNot) or not all(
         isinstance(w, str) for w in (answer.subject, answer.rule, answer.reason)
     ):
@@ -223,7 +223,7 @@ def _nodes(names: Any) -> tuple[Any, ...]:
 
 
 def _kind(value: object) -> str:
-    """A value of the wrong type, in words."""
+    """Return a value of the wrong type, in words."""
     shown = repr(value)
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
     return "None" if value is None else f"{type(value).__name__} {shown}"

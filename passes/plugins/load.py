@@ -74,7 +74,7 @@ class _Member:
 
 
 def entry_points() -> tuple[importlib.metadata.EntryPoint, ...]:
-    """The entry points of installed packages, none of them imported."""
+    """Return the entry points of installed packages, none of them imported."""
     return _entry_points(tuple((folder, _state(folder)) for folder in sys.path))
 
 
@@ -87,7 +87,7 @@ def _entry_points(folders: tuple[tuple[str, object], ...]) -> tuple[importlib.me
 
 
 def _state(folder: str) -> object:
-    """Changes when a package is installed in a folder, or removed from it."""
+    """Change when a package is installed in a folder, or removed from it."""
     try:
         found = os.stat(folder or ".")
     except OSError:
@@ -149,7 +149,8 @@ def _built_in_names() -> set[str]:
 
 
 def load_plugins(given: Sequence[Named] | Named | None = (), installed: Installed | None = None) -> LoadedPlugins:
-    """What takes part: what is `given`, several, one or None, then all of `installed` (default: of what is installed).
+    """Return what takes part: what is `given`, several, one or None, then all of `installed` (default: of what is
+    installed).
 
     What is given more than once runs more than once. Raises PipelineError for a text that does not parse or arguments
     that fit no field, and PluginError for what is no plug-in, cannot be loaded, or has a name that is taken.
@@ -170,7 +171,7 @@ def load_plugins(given: Sequence[Named] | Named | None = (), installed: Installe
 
 
 def as_texts(given: Sequence[Named] | Named | None) -> list[str]:
-    """What was given to `load_plugins`, as `--pass` options would say it."""
+    """Return what was given to `load_plugins`, as `--pass` options would say it."""
     return [_as_text(item) for item in _several(given)]
 
 
@@ -223,7 +224,7 @@ def _record(instance: Any, identity: Identity) -> PluginRecord:
 
 
 def _given(item: object, available: dict[str, Identity]) -> _Member:
-    """A class, or an instance of one."""
+    """Return a class, or an instance of one."""
     cls = item if inspect.isclass(item) else type(item)
     identity = Identity(cls, IN_PYTHON)
     if isinstance(item, bytes | bytearray) or cls.__module__ == "builtins":
@@ -259,7 +260,7 @@ def _member(entry: PassText, available: dict[str, Identity], broken: Mapping[str
 
 
 def _built(identity: Identity, entry: PassText) -> Any:
-    """An instance with the arguments of `entry`; whatever its class makes of them is blamed on it."""
+    """Return an instance with the arguments of `entry`; whatever its class makes of them is blamed on it."""
     try:
         return build_from_class(identity.cls, entry, pass_table())
     except PipelineError:
@@ -275,8 +276,8 @@ def _from_module(name: str, text: str) -> Identity:
 
 
 def load_policy(text: str) -> tuple[Policy, PluginRecord]:
-    """The policy of synchronisation that `MODULE:CLASS{field=value}` names, and its record. Raises PluginError for what
-    is none, or cannot be made.
+    """Return the policy of synchronisation that `MODULE:CLASS{field=value}` names, and its record. Raises PluginError
+    for what is none, or cannot be made.
     """
     owner = f"--sync {text}"
     entries = parse_text(text)
@@ -311,7 +312,7 @@ def _class_named(name: str, owner: str) -> Any:
 
 
 def _imported(name: str) -> Any:
-    """The module of that name, which may lie in the working folder."""
+    """Return the module of that name, which may lie in the working folder."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -31,7 +31,7 @@ def qualified(cls: type) -> str:
 
 
 def belongs_to(cls: type, module: str) -> bool:
-    """Whether a module is in the package that defines `cls`, or is the module that does."""
+    """Return whether a module is in the package that defines `cls`, or is the module that does."""
     return module.partition(".")[0] == cls.__module__.partition(".")[0]
 
 

@@ -46,7 +46,8 @@ def plan_of(
     shapes: Mapping[str, Sequence[int]] | None = None,
     sync: str = "off",
 ) -> StitchPlan:
-    """The plan for a model, or for a graph, with the plug-ins `passes` and no installed ones; nothing is compiled.
+    """Return the plan for a model, or for a graph, with the plug-ins `passes` and no installed ones; nothing is
+    compiled.
 
     target: cpu or cuda. sync: how dependent kernels wait for each other, as for `compile_model`.
     """
@@ -61,7 +62,9 @@ def kernels_of(
     planner: str = "stitch",
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> list[list[str]]:
-    """The operators of each kernel of `plan_of`, by name, in launch order: `[["reduce_max", "sub"], ["exp"]]`."""
+    """Return the operators of each kernel of `plan_of`, by name, in launch order: `[["reduce_max", "sub"],
+    ["exp"]]`.
+    """
     graph, plan = _planned(model, passes, target, planner, shapes)
     ops = {node.name: node.op for node in graph.nodes}
     groups = {group.name: group for group in plan.groups}
@@ -82,7 +85,7 @@ def _planned(
 
 
 def run(artifact: Artifact | bytes, inputs: Mapping[str, Any], *, device: str = "cpu") -> dict[str, Any]:
-    """Results of an artifact by name. device: `cpu`, or `emulator` for what was compiled for it."""
+    """Return the results of an artifact by name. device: `cpu`, or `emulator` for what was compiled for it."""
     data = artifact if isinstance(artifact, bytes) else artifact.to_bytes()
     with load(data, device=device) as module:
         return dict(module.run(dict(inputs)))
@@ -96,7 +99,7 @@ def assert_same_values(
     device: str = "cpu",
     seed: int = 0,
 ) -> None:
-    """Raises AssertionError unless an artifact computes what its model says, evaluated with numpy operator by operator.
+    """Raise AssertionError unless an artifact computes what its model says, evaluated with numpy operator by operator.
 
     inputs: those that are missing are drawn at random from `seed`: floats from a normal distribution, integers 0 or 1.
     """

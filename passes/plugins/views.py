@@ -50,23 +50,23 @@ class PlannerView:
         return tuple(self._fusion.nodes)
 
     def kernels(self) -> tuple[KernelView, ...]:
-        """All kernels, and the steps of numpy, by their first node's position."""
+        """Return all kernels, and the steps of numpy, by their first node's position."""
         return tuple(map(self._view, self._fusion.clusters()))
 
     def kernel_of(self, node: Node) -> KernelView:
-        """The kernel that `node` belongs to."""
+        """Return the kernel that `node` belongs to."""
         return self._view(self._fusion.cluster_of(node))
 
     def readers(self, kernel: KernelView) -> tuple[KernelView, ...]:
-        """Kernels that read what `kernel` stores, by position."""
+        """Return the kernels that read what `kernel` stores, by position."""
         return tuple(map(self._view, self._fusion.readers(self._cluster(kernel))))
 
     def producers(self, kernel: KernelView) -> tuple[KernelView, ...]:
-        """Kernels whose values `kernel` reads, by position."""
+        """Return the kernels whose values `kernel` reads, by position."""
         return tuple(map(self._view, self._fusion.producers(self._cluster(kernel))))
 
     def why_not(self, nodes: Iterable[Node], copies: Iterable[Node] = ()) -> WhyNot | None:
-        """Why the kernels of `nodes` cannot be one, whatever rules and profit say; None if they can."""
+        """Return why the kernels of `nodes` cannot be one, whatever rules and profit say; None if they can."""
         clusters = list(dict.fromkeys(map(self._fusion.cluster_of, nodes)))
         return why_not(self._fusion, clusters, copies, " + ".join(n.name for c in clusters for n in c.owned))
 
@@ -116,14 +116,14 @@ class KernelsView:
         return tuple(self._kernels.order)
 
     def readers(self, name: str) -> frozenset[str]:
-        """Names of the kernels and host steps that read what `name` stores."""
+        """Return the names of the kernels and host steps that read what `name` stores."""
         return frozenset(self._kernels.readers[name])
 
     def producers(self, name: str) -> frozenset[str]:
-        """Names of the kernels and host steps whose values `name` reads."""
+        """Return the names of the kernels and host steps whose values `name` reads."""
         return frozenset(self._kernels.producers[name])
 
     def independent(self, first: str, second: str) -> bool:
-        """Whether neither kernel depends on the other."""
+        """Return whether neither kernel depends on the other."""
         one, other = self._kernels.reach[first], self._kernels.reach[second]
         return not (one.above & other.mask or other.above & one.mask)

@@ -108,7 +108,7 @@ def power_of_constant(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _is_positive_or_nan(x: Value) -> bool:
-    """Whether no element can have a negative sign: a square root of -0.0 or -inf is no power of 0.5."""
+    """Return whether no element can have a negative sign: a square root of -0.0 or -inf is no power of 0.5."""
     if x.data is not None:
         return is_float(x.dtype) and not bool(np.signbit(x.data.astype(np.float64)).any())
     node = x.producer
@@ -234,7 +234,7 @@ def _combined(graph: Graph, op: str, a: Value, b: Value) -> Value | None:
 
 
 def no_nan(graph: Graph, node: Node) -> Replacement | None:
-    """What stems from integers is no NaN that would be replaced."""
+    """Return what stems from integers is no NaN that would be replaced."""
     condition, _, x = node.inputs
     asked = produced_by(condition, "is_nan")
     if asked is None or asked.inputs[0] is not x or x.type != node.output.type:
@@ -243,7 +243,7 @@ def no_nan(graph: Graph, node: Node) -> Replacement | None:
 
 
 def outer_product(graph: Graph, node: Node) -> Replacement | None:
-    """Sums of one product each are the products, which may be part of any kernel."""
+    """Return the sums of one product each are the products, which may be part of any kernel."""
     left, right = node.inputs
     sized = all(is_sized(value) and value.dtype == node.output.dtype for value in node.inputs)
     if not sized or min(len(left.shape), len(right.shape)) < 2:
@@ -257,7 +257,7 @@ def outer_product(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _swapped(graph: Graph, node: Node, value: Value) -> Value:
-    """A matrix of one row as one of one column, or the other way round."""
+    """Return a matrix of one row as one of one column, or the other way round."""
     *others, first, second = range(len(value.shape))
     return transposed(graph, node, value, (*others, second, first))
 

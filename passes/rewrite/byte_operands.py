@@ -13,7 +13,7 @@ SHIFT = 128
 
 
 def reduced(node: Node) -> tuple[int, ...]:
-    """Axes of the right operand that are summed over."""
+    """Return the axes of the right operand that are summed over."""
     rank = len(node.inputs[1].shape)
     if node.op == "conv":
         return tuple(range(1, rank)) if node.attrs["layout"] == "NCX" else tuple(range(rank - 1))
@@ -25,7 +25,7 @@ def padded_shape(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def of_columns(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape against the result of what has `shape` against the right operand, with 1 along the reduction."""
+    """Return the shape against the result of what has `shape` against the right operand, with 1 along the reduction."""
     shape = padded_shape(node, shape)
     if node.op == "matmul":
         return (*shape[:-2], 1, shape[-2]) if node.attrs.get("trans_b") else shape
@@ -34,13 +34,13 @@ def of_columns(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def of_rows(graph: Graph, node: Node, wide: Value) -> Value:
-    """The sum of each row of a left operand, shaped against the result."""
+    """Return the sum of each row of a left operand, shaped against the result."""
     axis = len(wide.shape) - (2 if node.attrs.get("trans_a") else 1)
     return _shaped_against(graph, node, wide, axis, turned=bool(node.attrs.get("trans_a")))
 
 
 def of_right_columns(graph: Graph, node: Node, wide: Value) -> Value:
-    """The sum of each column of a right operand, shaped against the result."""
+    """Return the sum of each column of a right operand, shaped against the result."""
     axis = len(wide.shape) - (1 if node.attrs.get("trans_b") else 2)
     return _shaped_against(graph, node, wide, axis, turned=bool(node.attrs.get("trans_b")))
 
@@ -53,8 +53,8 @@ def _shaped_against(graph: Graph, node: Node, wide: Value, axis: int, turned: bo
 
 
 def as_left(graph: Graph, node: Node, x: Value, zero: Value | None, dtypes: tuple[str, ...]) -> tuple[Value, Value]:
-    """A left operand as one of `dtypes` (`TargetInfo.left_bytes`), and its zero point as a scalar of int32. Where it
-    may be either, it is shifted if that makes its zero point 0.
+    """Return a left operand as one of `dtypes` (`TargetInfo.left_bytes`), and its zero point as a scalar of int32.
+    Where it may be either, it is shifted if that makes its zero point 0.
     """
     plain = _scalar(graph, node, zero)
     other, shift = ("int8", -SHIFT) if x.dtype == "uint8" else ("uint8", SHIFT)
@@ -65,7 +65,7 @@ def as_left(graph: Graph, node: Node, x: Value, zero: Value | None, dtypes: tupl
 
 
 def as_signed(graph: Graph, node: Node, w: Value, zero: Value | None) -> tuple[Value, Value]:
-    """A right operand as int8, and its zero point as a scalar of int32."""
+    """Return a right operand as int8, and its zero point as a scalar of int32."""
     plain = _scalar(graph, node, zero)
     if w.dtype == "int8":
         return w, plain
@@ -78,7 +78,9 @@ def _scalar(graph: Graph, node: Node, zero: Value | None) -> Value:
 
 
 def _turned(graph: Graph, node: Node, x: Value, dtype: str) -> Value:
-    """Bytes of the other sign, 128 more or less. What else reads `x` reads these, so that they alone are stored."""
+    """Return the bytes of the other sign, 128 more or less. What else reads `x` reads these, so that they alone are
+    stored.
+    """
     of_other_sign = _turned_before(x)
     if of_other_sign is not None:
         return of_other_sign
@@ -96,7 +98,7 @@ def _bytes_of_other_sign(graph: Graph, node: Node, x: Value, dtype: str) -> Valu
 
 
 def _turned_before(x: Value) -> Value | None:
-    """The bytes that `x` was turned from."""
+    """Return the bytes that `x` was turned from."""
     cast = produced_by(x, "bit_cast")
     turn = None if cast is None else produced_by(cast.inputs[0], "bitwise_xor")
     if turn is None or turn.inputs[0].dtype not in ("int8", "uint8") or turn.inputs[0].dtype == x.dtype:

@@ -163,7 +163,7 @@ def _first_elements(data: np.ndarray) -> np.ndarray:
 
 
 def reduce_of_nothing(graph: Graph, node: Node) -> Replacement | None:
-    """A fold over no axes, or over axes of size 1, is the operand in another shape."""
+    """Return a fold over no axes, or over axes of size 1, is the operand in another shape."""
     (x,) = node.inputs
     if not is_sized(x) or any(x.shape[a] != 1 for a in node.attrs["axes"]):
         return None
@@ -214,7 +214,7 @@ def gather_of_constant_range(graph: Graph, node: Node) -> Replacement | None:
 
 
 def empty_result(graph: Graph, node: Node) -> Replacement | None:
-    """A tensor without elements needs no computation."""
+    """Return a tensor without elements needs no computation."""
     if len(node.outputs) != 1 or not (is_elementwise(node.op) or node.op in _ANY_SIZE) or not is_sized(node.output):
         return None
     shape = node.output.shape
@@ -229,7 +229,7 @@ def empty_result(graph: Graph, node: Node) -> Replacement | None:
 
 
 def sum_of_no_products(graph: Graph, node: Node) -> Replacement | None:
-    """A matmul over no elements is zeros."""
+    """Return a matmul over no elements is zeros."""
     x = node.inputs[0]
     if not is_sized(x) or not is_sized(node.output) or x.shape[-2 if node.attrs.get("trans_a") else -1] != 0:
         return None
@@ -237,7 +237,7 @@ def sum_of_no_products(graph: Graph, node: Node) -> Replacement | None:
 
 
 def windows_of_nothing(graph: Graph, node: Node) -> Replacement | None:
-    """A convolution of an image, or with filters, of no elements is zeros."""
+    """Return a convolution of an image, or with filters, of no elements is zeros."""
     if not all(map(is_sized, (*node.inputs, node.output))) or not any(_has_none(v.shape) for v in node.inputs):
         return None
     return [_zeros(graph, node)]
@@ -256,7 +256,7 @@ def _zeros(graph: Graph, node: Node) -> Value:
 
 
 def _has_none(shape: Sequence[Size]) -> bool:
-    """Whether an extent is 0, whatever those are that are open."""
+    """Return whether an extent is 0, whatever those are that are open."""
     return any(not is_open(extent) and extent == 0 for extent in shape)
 
 

@@ -28,12 +28,12 @@ class ChannelsLast:
 
 
 def to_nxc(rank: int) -> tuple[int, ...]:
-    """The permutation from N, C, spatial.. to N, spatial.., C."""
+    """Return the permutation from N, C, spatial.. to N, spatial.., C."""
     return (0, *range(2, rank), 1)
 
 
 def to_ncx(rank: int) -> tuple[int, ...]:
-    """The permutation from N, spatial.., C to N, C, spatial.."""
+    """Return the permutation from N, spatial.., C to N, C, spatial.."""
     return (0, rank - 1, *range(1, rank - 1))
 
 

@@ -55,20 +55,20 @@ def _merge_constants(graph: Graph) -> int:
 
 
 def _start(value: Value) -> Hashable:
-    """The first elements of a constant."""
+    """Return the first elements of a constant."""
     assert value.data is not None
     sample = value.data.flat[:16]  # to give it another shape would copy what is transposed
     return sample.tobytes() if value.data.dtype != object else repr(sample)
 
 
 def _rest(value: Value) -> str:
-    """What tells apart constants that begin alike; hashing all large weights would take seconds."""
+    """Return what tells apart constants that begin alike; hashing all large weights would take seconds."""
     assert value.data is not None
     return repr(value.data.tolist()) if value.data.dtype == object else digest(value.data)
 
 
 def _frozen(value: Any) -> Hashable:
-    """A hashable stand-in; True and 1 are kept apart."""
+    """Return a hashable stand-in; True and 1 are kept apart."""
     if isinstance(value, dict):
         return tuple(sorted((k, _frozen(v)) for k, v in value.items()))
     if isinstance(value, (list, tuple)):

@@ -50,7 +50,7 @@ def _resolved(graph: Graph, node: Node) -> Sequence[Value] | None:
 
 
 def _loop(graph: Graph, node: Node) -> Sequence[Value] | None:
-    """What is carried by a loop without turns, or the body of one turn of a loop that carries something:
+    """Return what is carried by a loop without turns, or the body of one turn of a loop that carries something:
     `independent_turns` makes more of others.
     """
     trips, condition, *operands = node.inputs
@@ -73,7 +73,7 @@ def _loop(graph: Graph, node: Node) -> Sequence[Value] | None:
 
 
 def _scan_of_one(graph: Graph, node: Node) -> Sequence[Value] | None:
-    """The body of a scan over operands of one element each."""
+    """Return the body of a scan over operands of one element each."""
     attrs, state = node.attrs, node.attrs["num_state"]
     scanned = list(zip(node.inputs[state : state + attrs["num_scanned"]], attrs["input_axes"], strict=True))
     once = bool(scanned) and all(is_sized(value) and value.shape[axis] == 1 for value, axis in scanned)
@@ -93,8 +93,8 @@ def _turn(
     graph: Graph, node: Node, given: Callable[[], Sequence[Value]], axes: Sequence[int], carried: int,
     first_result: int = 0,
 ) -> list[Value] | None:  # fmt: skip
-    """The results of one turn of the body with what is `given`: what is carried, then what is collected along `axes`.
-    None, and nothing changed, if they are not what readers of `node` were promised.
+    """Return the results of one turn of the body with what is `given`: what is carried, then what is collected along
+    `axes`. None, and nothing changed, if they are not what readers of `node` were promised.
     """
     body = node.attrs["body"]
     results = body.outputs[first_result:]

@@ -102,7 +102,9 @@ def remove_dead(graph: Graph, value: Value, alive: set[Node]) -> list[str]:
 
 
 def _makes_sizes(node: Node) -> bool:
-    """Whether sizes may come to be by the node, which others need though they read none of its results: `dce` knows."""
+    """Return whether sizes may come to be by the node, which others need though they read none of its results: `dce`
+    knows.
+    """
     return bool(made_by(node, NO_SYMBOLS))
 
 
@@ -125,7 +127,9 @@ def is_sized(value: Value) -> bool:
 
 
 def splat(value: Value) -> float | int | bool | None:
-    """The number that all elements of a constant have; None if they differ, or there are none, or it is no number."""
+    """Return the number that all elements of a constant have; None if they differ, or there are none, or it is no
+    number.
+    """
     data = value.data
     if data is None or data.size == 0 or data.dtype == object or data.dtype.kind == "c":
         return None
@@ -137,7 +141,7 @@ def splat(value: Value) -> float | int | bool | None:
 
 
 def _all_equal(data: np.ndarray, number: np.ndarray) -> bool:
-    """Whether all elements are `number`, with its sign if it is zero."""
+    """Return whether all elements are `number`, with its sign if it is zero."""
     if not bool((data == number).all()):
         return False
     return number != 0 or data.dtype.kind in "biu" or len(np.unique(np.signbit(data.astype(np.float64)))) == 1
@@ -149,18 +153,18 @@ def is_splat(value: Value, number: float) -> bool:
 
 
 def produced_by(value: Value, *ops: str) -> Node | None:
-    """The producer of `value` if its operator is one of `ops`."""
+    """Return the producer of `value` if its operator is one of `ops`."""
     node = value.producer
     return node if node is not None and node.op in ops else None
 
 
 def single_reader(graph: Graph, value: Value) -> bool:
-    """Whether exactly one operand position reads `value`, and it is no graph output."""
+    """Return whether exactly one operand position reads `value`, and it is no graph output."""
     return len(value.uses) == 1 and not graph.is_output(value)
 
 
 def emit_like(graph: Graph, node: Node, op: str, *inputs: Value, **attrs: object) -> Value:
-    """A new node before `node` with its origins."""
+    """Return a new node before `node` with its origins."""
     return graph.emit(op, *inputs, origins=node.origins, insert_before=node, **attrs)
 
 
@@ -195,12 +199,12 @@ def transposed(graph: Graph, node: Node, value: Value, perm: Sequence[int], orig
 
 
 def constant_like(graph: Graph, value: Value, data: np.ndarray) -> Value:
-    """A constant with the data given, named after `value`."""
+    """Return a constant with the data given, named after `value`."""
     return graph.constant(data, name=value.name)
 
 
 def result_fits(values: Sequence[Value], shape: Shape) -> bool:
-    """Whether element-wise operation on `values` has exactly the result shape `shape`."""
+    """Return whether element-wise operation on `values` has exactly the result shape `shape`."""
     return all(is_tensor(v) for v in values) and broadcast_shapes(*(v.tensor_type.shape for v in values)) == tuple(
         shape
     )

@@ -48,7 +48,7 @@ class Float8:
 
 
 def _multiplied(graph: Graph, node: Node, context: PassContext) -> Value | str | None:
-    """The contraction of floats of 8 bits; why it stays; None of any other."""
+    """Return the contraction of floats of 8 bits; why it stays; None of any other."""
     if not all(is_sized(v) for v in (*node.inputs, node.output)):
         return None
     operands = [_of_small(graph, node, value) for value in node.inputs]
@@ -78,7 +78,7 @@ def _multiplied(graph: Graph, node: Node, context: PassContext) -> Value | str |
 
 
 def _of_small(graph: Graph, node: Node, value: Value) -> Quantised | None:
-    """What an operand was dequantised from, if that is floats of 8 bits. Half floats are what float32 became."""
+    """Return what an operand was dequantised from, if that is floats of 8 bits. Half floats are what float32 became."""
     if value.dtype in HALVES:
         cast = produced_by(value, "cast")
         value = value if cast is None else cast.inputs[0]

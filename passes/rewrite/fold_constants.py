@@ -63,7 +63,7 @@ class FoldConstants:
         return arrays if fits else None
 
     def _multiplications(self, node: Node) -> int:
-        """An upper bound: every output element sums at most the elements of the smaller operand."""
+        """Return an upper bound: every output element sums at most the elements of the smaller operand."""
         return node.outputs[0].tensor_type.num_elements * min(v.tensor_type.num_elements for v in node.inputs)
 
 
@@ -72,8 +72,9 @@ MOST_STEPS = 32
 
 
 def is_weight(value: Value, steps: int = MOST_STEPS) -> bool:
-    """Whether all that a value is used for is to be the right operand of contractions, perhaps after views and after
-    arithmetic with constants, of which weights are made that are stored as integers."""
+    """Return whether all that a value is used for is to be the right operand of contractions, perhaps after views and
+    after arithmetic with constants, of which weights are made that are stored as integers.
+    """
     if not steps:
         return False
     return bool(value.users) and all(
@@ -84,7 +85,7 @@ def is_weight(value: Value, steps: int = MOST_STEPS) -> bool:
 
 
 def _keeps_constants(node: Node, value: Value) -> bool:
-    """Whether the node views the value, or computes element by element from it and from constants alone."""
+    """Return whether the node views the value, or computes element by element from it and from constants alone."""
     if kind_of(node.op) is Kind.VIEW:
         return True
     return is_elementwise(node.op) and all(operand is value or operand.is_constant for operand in node.inputs)

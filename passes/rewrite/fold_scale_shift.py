@@ -35,7 +35,7 @@ class FoldScaleShift:
 
 
 def _channel_axes(node: Node) -> tuple[int, int] | None:
-    """The axes of output channels in the result and in the weights, or None if the weights cannot be scaled."""
+    """Return the axes of output channels in the result and in the weights, or None if the weights cannot be scaled."""
     weight, rank = node.inputs[1], len(node.output.shape)
     if weight.data is None or weight.dtype not in FLOATS or node.output.dtype not in FLOATS:
         return None
@@ -78,7 +78,9 @@ def _fold(graph: Graph, node: Node) -> bool:
 
 
 def _next_step(graph: Graph, value: Value, axis: int, channels: int, rank: int) -> tuple[Node, np.ndarray] | None:
-    """The single reader of `value` if it is arithmetic with a per-channel constant, and that constant by channel."""
+    """Return the single reader of `value` if it is arithmetic with a per-channel constant, and that constant by
+    channel.
+    """
     if not single_reader(graph, value):
         return None
     reader, position = next(iter(value.uses))

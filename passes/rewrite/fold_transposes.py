@@ -70,7 +70,7 @@ def _gathered_first(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _chooses_matrices(value: Value) -> bool:
-    """Whether a gather takes whole matrices for it, those of the last two axes."""
+    """Return whether a gather takes whole matrices for it, those of the last two axes."""
     node = produced_by(value, "gather", "gather_nd")
     if node is None or not is_sized(node.inputs[0]) or not is_sized(node.inputs[1]):
         return False

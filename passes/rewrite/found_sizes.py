@@ -13,8 +13,8 @@ from tilestitch.compiler.ir.types import Type, types_compatible
 
 
 def found_sizes(graph: Graph, node: Node, results: Sequence[Type]) -> dict[str, Size] | None:
-    """What the symbols are that the node makes, where values of these types take the place of its outputs; None where
-    readers of the outputs were promised other types.
+    """Return what the symbols are that the node makes, where values of these types take the place of its outputs; None
+    where readers of the outputs were promised other types.
     """
     made, found = made_by(node, symbols_of_values(graph.inputs)) & set(graph.symbols), dict[str, Size]()
     for result, output in zip(results, node.outputs, strict=True):

@@ -20,10 +20,10 @@ Lanes = tuple[Node, ...]
 
 
 def group_gemms(graph: Graph, wanted: Callable[[tuple[str, ...]], bool] = lambda names: True) -> list[tuple[str, ...]]:
-    """Makes one batched GEMM of each family that is wanted, by the names of its nodes; returns these names.
+    """Make one batched GEMM of each family that is wanted, by the names of its nodes; returns these names.
 
-    Later families are found in what the earlier ones have left: the second layers of experts read the batched result
-    of the first ones.
+    Later families are found in what the earlier ones have left: the second layers of experts read the batched result of
+    the first ones.
     """
     found: list[tuple[str, ...]] = []
     stacker = _Stacker(graph)
@@ -39,7 +39,7 @@ def group_gemms(graph: Graph, wanted: Callable[[tuple[str, ...]], bool] = lambda
 
 
 def _next_family(graph: Graph, seen: set[Node]) -> Lanes | None:
-    """The first GEMMs that could be one, besides those that were looked at."""
+    """Return the first GEMMs that could be one, besides those that were looked at."""
     families: dict[Hashable, list[Node]] = {}
     for node in graph.nodes:
         if node not in seen and (key := _key(node)) is not None:
@@ -53,7 +53,7 @@ def _next_family(graph: Graph, seen: set[Node]) -> Lanes | None:
 
 
 def _key(node: Node) -> Hashable | None:
-    """What is equal in all lanes; None for what is no GEMM by a matrix of its own."""
+    """Return what is equal in all lanes; None for what is no GEMM by a matrix of its own."""
     if node.op != "matmul" or not is_sized(node.output):
         return None
     left, weight = node.inputs
@@ -63,7 +63,9 @@ def _key(node: Node) -> Hashable | None:
 
 
 def _independent(graph: Graph, gemms: Sequence[Node]) -> list[Lanes]:
-    """The GEMMs by how many others of them are before each, on the longest way: those of one number are independent."""
+    """Return the GEMMs by how many others of them are before each, on the longest way: those of one number are
+    independent.
+    """
     members = set(gemms)
     depth: dict[Node, int] = {}
     by_depth: dict[int, list[Node]] = {}
@@ -117,7 +119,7 @@ class _Stacker:
     # -- what lanes read -----------------------------------------------------------------------------------------------
 
     def _joined(self, values: tuple[Value, ...], rank: int) -> Value:
-        """The values of all lanes along a new first axis, with ones before their axes up to so many."""
+        """Return the values of all lanes along a new first axis, with ones before their axes up to so many."""
         first = values[0]
         if all(v is first for v in values) and first.tensor_type.rank <= rank:
             return first
@@ -132,7 +134,7 @@ class _Stacker:
         return whole or self._computed(values, rank) or self._copied(values, rank)
 
     def _whole(self, values: tuple[Value, ...], rank: int) -> Value | None:
-        """The batched value whose lanes these are, in order."""
+        """Return the batched value whose lanes these are, in order."""
         found = [self.known.get(v) for v in values]
         if found[0] is None or found != [(found[0][0], lane) for lane in range(len(values))]:
             return None
@@ -158,7 +160,7 @@ class _Stacker:
         return self.graph.emit("transpose", split, origins=origins, insert_before=self.last, perm=perm)
 
     def _computed(self, values: tuple[Value, ...], rank: int) -> Value | None:
-        """The same element-wise operation of all lanes, which nothing else reads, done once."""
+        """Return the same element-wise operation of all lanes, which nothing else reads, done once."""
         nodes = [v.producer for v in values]
         first = nodes[0]
         if first is None or len(set(nodes)) < len(nodes) or not is_elementwise(first.op) or len(first.outputs) != 1:

@@ -76,7 +76,7 @@ class _Batch:
         self.added: list[Node] = []
 
     def put_in_place(self) -> bool:
-        """Whether the loop was replaced; if not, the graph is as before."""
+        """Return whether the loop was replaced; if not, the graph is as before."""
         try:
             if bounds_of(self.turns)[0] < 1:
                 raise _NoBatch
@@ -97,7 +97,7 @@ class _Batch:
         return True
 
     def _claims(self) -> Iterator[Claim]:
-        """What must hold of sizes outside, as a turn, of which there is one at least, takes it for granted."""
+        """Yield what must hold of sizes outside, as a turn, of which there is one at least, takes it for granted."""
         for claim in self.claims:
             outside = replace(claim, size=at(claim.size, self.sizes))
             if symbols_of([outside.size]) & set(self.body.symbols):
@@ -157,7 +157,7 @@ class _Batch:
             self.outside[name] = shared
 
     def _same_in_all(self, node: Node | None) -> bool | None:
-        """Whether two integers are equal in each turn, if that is the same in all."""
+        """Return whether two integers are equal in each turn, if that is the same in all."""
         if node is None or node.op != "equal" or not all(_is_int(v) for v in node.inputs):
             return None
         one, other = (self._run(v) for v in node.inputs)
@@ -174,7 +174,7 @@ class _Batch:
         self.outside[node.output] = self.add(node.op, *(v for v in operands if v is not None), **node.attrs)
 
     def _run_after(self, node: Node) -> Run | None:
-        """What a small integer of the body is, turn by turn."""
+        """Return what a small integer of the body is, turn by turn."""
         if not _is_int(node.outputs[0]):
             return None
         if node.op in ("cast", "reshape") and node.inputs[0] in self.runs:
@@ -190,7 +190,7 @@ class _Batch:
         return combined(node.op, [self._run(v) for v in node.inputs])
 
     def _element(self, numbers: Value, place: Value) -> Run | None:
-        """An element of a line of integers, at a place that moves by one from turn to turn."""
+        """Return an element of a line of integers, at a place that moves by one from turn to turn."""
         line, index = self.one(numbers), self.runs.get(place)
         run = run_of(line) if line is not None and len(line.shape) == 1 else None
         if line is None or run is None or index is None or index.slope != self.turn.slope:
@@ -213,13 +213,13 @@ class _Batch:
         return node.output
 
     def one(self, value: Value) -> Value | None:
-        """A value that all turns share; None of another."""
+        """Return a value that all turns share; None of another."""
         if value.data is not None:
             return self.outside.setdefault(value, self.graph.constant(value.data, name=value.name))
         return self.outside.get(value)
 
     def _all_turns(self, value: Value) -> Value:
-        """A value of the body for all turns, with them as its first dimension."""
+        """Return a value of the body for all turns, with them as its first dimension."""
         if value in self.runs:
             return self.numbers(self.runs[value], value)
         if value in self.whole:
@@ -230,7 +230,7 @@ class _Batch:
         return self.add("broadcast_to", shared, shape=(self.turns, *shared.shape))
 
     def numbers(self, run: Run, like: Value) -> Value:
-        """Integers that lie evenly apart, of the dtype and shape of `like` each."""
+        """Return the integers that lie evenly apart, of the dtype and shape of `like` each."""
         place = self.add("iota", shape=(self.turns,), axis=0, dtype=like.dtype)
         factor = self.graph.constant(np.asarray(run.slope), like.dtype)
         scaled = place if run.slope == 1 else self.add("mul", place, factor)
@@ -243,7 +243,7 @@ class _Batch:
         return self.add("reshape", moved, shape=(self.turns, *like.shape)) if like.shape else moved
 
     def aligned(self, value: Value, rank: int) -> Value:
-        """An operand of an element-wise operator whose result has so many dimensions in each turn."""
+        """Return an operand of an element-wise operator whose result has so many dimensions in each turn."""
         shared = None if value in self.runs or value in self.whole else self.one(value)
         if shared is not None:
             return shared
@@ -252,11 +252,11 @@ class _Batch:
         return self.add("reshape", batch, shape=(self.turns, *(1,) * missing, *batch.shape[1:])) if missing else batch
 
     def rows(self, value: Value) -> Value:
-        """An operand that is another one in each turn."""
+        """Return an operand that is another one in each turn."""
         return self._all_turns(value)
 
     def sized(self, shape: Sequence[Size]) -> tuple[Size, ...]:
-        """A shape of the body, where sizes that the body's data decides are known by now."""
+        """Return a shape of the body, where sizes that the body's data decides are known by now."""
         return (self.turns, *(at(size, self.sizes) for size in shape))
 
 
@@ -273,7 +273,7 @@ def _is_natural(size: Size) -> bool:
 
 
 def _alone(size: Size | str) -> list[Any]:
-    """The symbol that a size is by itself."""
+    """Return the symbol that a size is by itself."""
     return list(symbols_of([size])) if is_open(size) and str(size).isidentifier() else []
 
 
@@ -327,7 +327,7 @@ def _gather(batch: _Batch, node: Node) -> Value:
 
 
 def _first(batch: _Batch, value: Value, axis: int) -> Value:
-    """A value whose turns are dimension `axis`, with them in front."""
+    """Return a value whose turns are dimension `axis`, with them in front."""
     rest = [a for a in range(len(value.shape)) if a != axis]
     return batch.add("transpose", value, perm=(axis, *rest)) if axis else value
 

@@ -10,7 +10,7 @@ from tilestitch.compiler.ir.symbol_uses import symbols_of_type
 
 
 def knows_sizes_of(operands: Sequence[Value], body: Graph) -> bool:
-    """Whether the body knows its inputs by the sizes that the operands have; others are those of any turn."""
+    """Return whether the body knows its inputs by the sizes that the operands have; others are those of any turn."""
     pairs = zip(operands, body.inputs, strict=True)
     return all(symbols_of_type(formal.type) <= symbols_of_type(given.type) for given, formal in pairs)
 
@@ -23,7 +23,7 @@ class Inlining:
         self._constants: dict[Value, Value] = {}
 
     def turn(self, operands: Sequence[Value]) -> list[Value]:
-        """The values of the body's outputs where its inputs are `operands`."""
+        """Return the values of the body's outputs where its inputs are `operands`."""
         mapping = dict(zip(self.body.inputs, operands, strict=True))
 
         def mapped(value: Value) -> Value:

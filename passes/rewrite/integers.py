@@ -99,8 +99,8 @@ class _Weights:
 
 
 def _in_integers(graph: Graph, node: Node, target: TargetInfo) -> Value | str | None:
-    """A contraction of bytes, or of what was bytes, by int8 and uint8 (on GPUs by int8 too); or why it stays; None of
-    any other.
+    """Return a contraction of bytes, or of what was bytes, by int8 and uint8 (on GPUs by int8 too); or why it stays;
+    None of any other.
     """
     left, right = node.inputs
     if not all(is_sized(v) for v in (left, right, node.output)):
@@ -125,7 +125,7 @@ def _in_integers(graph: Graph, node: Node, target: TargetInfo) -> Value | str | 
 
 
 def _narrow(x: Value) -> tuple[Value, Value | None]:
-    """Bytes and their zero point, if x is these as int32; else x."""
+    """Return the bytes and their zero point, if x is these as int32; else x."""
     less = produced_by(x, "sub")
     wide = produced_by(x if less is None else less.inputs[0], "cast")
     if x.dtype != "int32" or wide is None or wide.inputs[0].dtype not in BYTES:
@@ -137,8 +137,8 @@ def _narrow(x: Value) -> tuple[Value, Value | None]:
 
 
 def _is_of_bytes(node: Node) -> bool:
-    """Whether the right operand is bytes, or constants that are bytes of either sign less one number for each column:
-    those of a column are no further apart than bytes are.
+    """Return whether the right operand is bytes, or constants that are bytes of either sign less one number for each
+    column: those of a column are no further apart than bytes are.
     """
     w = node.inputs[1]
     if w.data is None or w.dtype in BYTES:
@@ -175,8 +175,8 @@ def _dequantised(graph: Graph, node: Node, target: TargetInfo) -> Value | str | 
 
 
 def _counted(graph: Graph, node: Node, x: Quantised, plain: np.ndarray) -> Value:
-    """The windows over each channel by itself of integers that are float32, whose sums are exact. So the scales of the
-    weights follow the sums, too, and weights take no more in an artifact than bytes do.
+    """Return the windows over each channel by itself of integers that are float32, whose sums are exact. So the scales
+    of the weights follow the sums, too, and weights take no more in an artifact than bytes do.
     """
     whole = x.q
     if x.zero is not None and not is_zero(x.zero):
@@ -189,7 +189,7 @@ def _counted(graph: Graph, node: Node, x: Quantised, plain: np.ndarray) -> Value
 
 
 def _dequantised_both(graph: Graph, node: Node, x: Quantised, w: Quantised, target: TargetInfo) -> Value | str:
-    """The same of two operands that are known at run time only."""
+    """Return the same of two operands that are known at run time only."""
     rows = node.output.shape[-2] if node.op == "matmul" and len(node.output.shape) > 1 else 1
     if not w.per_tensor:
         return "its right operand, known at run time only, has several scales"
@@ -202,14 +202,14 @@ def _dequantised_both(graph: Graph, node: Node, x: Quantised, w: Quantised, targ
 
 
 def _why_not_scaled(x: Quantised, w: Quantised) -> str | None:
-    """Why scales do not follow sums."""
+    """Return why scales do not follow sums."""
     if not all(_keeps_bytes_finite(scale) for scale in (x.scale, w.scale)):
         return "some of its scales are NaN, infinite, or make infinities of bytes"
     return None if _keep_finite(x.scale, w.scale) else "a product of its scales is more than float32 holds"
 
 
 def _why_not_packed(node: Node, target: TargetInfo) -> str | None:
-    """Why a right operand known at run time only is not packed as bytes."""
+    """Return why a right operand known at run time only is not packed as bytes."""
     if node.op != "matmul" or not target.packs_bytes:
         return "both operands are known at run time only"
     return _why_not(node)
@@ -218,7 +218,7 @@ def _why_not_packed(node: Node, target: TargetInfo) -> str | None:
 def _sums_of_two(
     graph: Graph, node: Node, left: tuple[Value, Value | None], right: tuple[Value, Value | None], target: TargetInfo
 ) -> Value:
-    """The matmul of bytes less their zero points, none of them constant, in int32."""
+    """Return the matmul of bytes less their zero points, none of them constant, in int32."""
     x, of_left = as_left(graph, node, *left, target.left_bytes)
     w, of_right = as_signed(graph, node, *right)
     attrs = {k: v for k, v in node.attrs.items() if k != "precision"} | {"out_dtype": "int32"}
@@ -257,7 +257,7 @@ def _keep_finite(left: Value, right: Value) -> bool:
 
 
 def _why_not(node: Node) -> str | None:
-    """Why the sums of a contraction are not of 32 bits."""
+    """Return why the sums of a contraction are not of 32 bits."""
     if is_depthwise(node):
         return "windows over each channel by itself are no GEMM"
     depth = prod(node.inputs[1].shape[axis] for axis in reduced(node))
@@ -272,13 +272,13 @@ def is_depthwise(node: Node) -> bool:
 
 
 def by_column(node: Node, shape: tuple[int, ...]) -> bool:
-    """Whether parameters of a shape against the right operand do not differ along the reduction."""
+    """Return whether parameters of a shape against the right operand do not differ along the reduction."""
     padded = padded_shape(node, shape)
     return all(padded[axis] == 1 for axis in reduced(node))
 
 
 def _why_not_less(node: Node, w: _Weights, target: TargetInfo) -> str | None:
-    """Why what zero points of weights take is not taken from the sums of a contraction."""
+    """Return why what zero points of weights take is not taken from the sums of a contraction."""
     if not w.zero.any() or node.op != "conv" or not (target.is_gpu or node.attrs["groups"] > 1):
         return None
     where = "GPUs" if target.is_gpu else "groups of channels"
@@ -286,7 +286,7 @@ def _why_not_less(node: Node, w: _Weights, target: TargetInfo) -> str | None:
 
 
 def _sums(graph: Graph, node: Node, x: Value, zero: Value, w: _Weights) -> Value:
-    """The contraction of x - zero and w.data - w.zero in int32, where `node` is."""
+    """Return the contraction of x - zero and w.data - w.zero in int32, where `node` is."""
     if w.zero.any() and node.op == "conv" and node.attrs["layout"] == "NCX":
         return _sums_of_channels_last(graph, node, x, zero, w)
     taken = _taken_by_weights(graph, node, x, zero, w.zero) if w.zero.any() else None
@@ -304,8 +304,8 @@ def _sums(graph: Graph, node: Node, x: Value, zero: Value, w: _Weights) -> Value
 
 
 def _sums_of_channels_last(graph: Graph, node: Node, x: Value, zero: Value, w: _Weights) -> Value:
-    """The same of images with channels last, as all convolutions will have them (`channels_last`). What is taken from
-    the sums has no part with channels first then, which the transpose after them could not move past.
+    """Return the same of images with channels last, as all convolutions will have them (`channels_last`). What is taken
+    from the sums has no part with channels first then, which the transpose after them could not move past.
     """
     rank = len(x.shape)
     perm = weight_perm(node.op, rank)

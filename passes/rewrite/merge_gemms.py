@@ -68,7 +68,7 @@ def _chosen(graph: Graph, gemms: list[Node], gpu: bool) -> list[list[Node]]:
 
 
 def _read_in_place(graph: Graph, gemms: list[Node]) -> list[list[Node]]:
-    """Those of `gemms` whose ranges need no copy."""
+    """Return those of `gemms` whose ranges need no copy."""
     while len(gemms) > 1:
         siblings = Siblings.of(gemms, graph.outputs)
         kept = [n for lane, n in enumerate(gemms) if _is_aligned(n) and _is_read_in_place(graph, siblings, lane)]
@@ -183,7 +183,7 @@ def _constant(graph: Graph, nodes: Sequence[Node | None], position: int, widths:
 
 
 def _range(graph: Graph, whole: Value, lane: int, widths: Sequence[int], old: Value, before: Node) -> Value:
-    """The columns of a lane."""
+    """Return the columns of a lane."""
     rank = len(whole.shape)
     assert old.producer is not None
     return graph.emit(

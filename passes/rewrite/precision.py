@@ -87,7 +87,7 @@ class Precision:
 
 
 def is_named(names: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Whether one of the names of ONNX nodes is among `patterns`, or fits one."""
+    """Return whether one of the names of ONNX nodes is among `patterns`, or fits one."""
     return any(name == pattern or fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
@@ -141,7 +141,7 @@ class _Narrowing:
         return PassResult(self.graph, bool(found), tuple(notes))
 
     def _fits(self, node: Node) -> bool:
-        """Whether the half dtype holds every constant operand: no finite weight becomes infinite."""
+        """Return whether the half dtype holds every constant operand: no finite weight becomes infinite."""
         constants = [v.data for v in node.inputs if v.data is not None]
         if node.op == "block_matmul":
             constants = [bounds(BlockFormat.of(node.attrs), data) for data in constants if data.dtype == np.uint8]
@@ -219,7 +219,9 @@ def _data_operands(node: Node) -> tuple[Value, ...]:
 
 
 def _only_moves(node: Node) -> bool:
-    """Whether rounding what the node reads is rounding its result, and no more work: inputs are rounded in full."""
+    """Return whether rounding what the node reads is rounding its result, and no more work: inputs are rounded in
+    full.
+    """
     if node.op not in DATA_OPERANDS or not is_sized(node.outputs[0]) or node.attrs.get("reducer") == "sum":
         return False
     return all(v.producer is not None or v.is_constant for v in _data_operands(node))

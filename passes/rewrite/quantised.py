@@ -39,7 +39,7 @@ class Quantised:
         return (self.scale,) if self.zero is None else (self.scale, self.zero)
 
     def seen_through(self, graph: Graph, node: Node, view: Node) -> Quantised | None:
-        """The same after a view, made before `node`; None if its parameters are no longer by an axis."""
+        """Return the same after a view, made before `node`; None if its parameters are no longer by an axis."""
 
         def viewed(value: Value) -> Value:
             return computed_like(graph, node, view.op, value, **view.attrs)
@@ -58,8 +58,8 @@ class Quantised:
 
 
 def dequantised(graph: Graph, node: Node, value: Value) -> Quantised | None:
-    """What a float32 value is, if it is dequantised, perhaps seen through views; these are made of the integers then,
-    before `node`.
+    """Return what a float32 value is, if it is dequantised, perhaps seen through views; these are made of the integers
+    then, before `node`.
     """
     views = []
     while value.producer is not None and kind_of(value.producer.op) is Kind.VIEW:
@@ -98,13 +98,15 @@ def _dequantised(graph: Graph, node: Node, value: Value) -> Quantised | None:
 
 
 def _integral(graph: Graph, node: Node, zero: Value, dtype: str) -> Value | None:
-    """A zero point as int32: numbers of `dtype`, or what was that and was made wider. Others may be too large."""
+    """Return a zero point as int32: numbers of `dtype`, or what was that and was made wider. Others may be too
+    large.
+    """
     found = integral(zero, dtype)
     return None if found is None else computed_like(graph, node, "cast", found, to="int32")
 
 
 def counts_bytes(node: Node) -> bool:
-    """Whether a contraction of float32 multiplies nothing but integers, and so few that its sums are exact."""
+    """Return whether a contraction of float32 multiplies nothing but integers, and so few that its sums are exact."""
     x, w = node.inputs[:2]
     cast = produced_by(x, "cast")
     if cast is None or cast.inputs[0].dtype not in (*BYTES, "int32") or w.data is None or w.dtype != "float32":
@@ -113,7 +115,7 @@ def counts_bytes(node: Node) -> bool:
 
 
 def integral(zero: Value, dtype: str) -> Value | None:
-    """`zero` itself, if it is numbers of `dtype`, or was that and was made wider."""
+    """Return `zero` itself, if it is numbers of `dtype`, or was that and was made wider."""
     if zero.data is not None:
         info = np.iinfo(dtype)
         fits = (zero.data == np.round(zero.data)) & (zero.data >= info.min) & (zero.data <= info.max)

@@ -9,7 +9,7 @@ SMALLEST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-
 
 
 def sum_in_any_order(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether x + a + b is x + (a + b) up to rounding.
+    """Return whether x + a + b is x + (a + b) up to rounding.
 
     Constants of opposite signs are kept apart: adding a large number and taking it away again rounds on purpose.
     """
@@ -17,7 +17,7 @@ def sum_in_any_order(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def product_in_any_order(a: np.ndarray, b: np.ndarray, dtype: str) -> bool:
-    """Whether x * a * b, in that order and in `dtype`, is x * (a * b) up to rounding. `a` and `b` are float64.
+    """Return whether x * a * b, in that order and in `dtype`, is x * (a * b) up to rounding. `a` and `b` are float64.
 
     It is not where x * a overflows, or loses digits to underflow, and x * (a * b) does not; nor where a * b itself
     loses digits.

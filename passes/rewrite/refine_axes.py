@@ -56,7 +56,7 @@ def _reduces(node: Node) -> bool:
 
 
 def strides_of(shape: Sequence[int]) -> list[int]:
-    """How many elements lie between neighbours along each axis; before them, the number of all elements."""
+    """Return how many elements lie between neighbours along each axis; before them, the number of all elements."""
     strides = [1]
     for size in reversed(shape):
         strides.insert(0, strides[0] * size)
@@ -64,7 +64,9 @@ def strides_of(shape: Sequence[int]) -> list[int]:
 
 
 def reduced_runs(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int]]:
-    """What a reduction folds, whatever the shape: (stride, end) of axes, neighbours merged; from the last axis on."""
+    """Return what a reduction folds, whatever the shape: (stride, end) of axes, neighbours merged; from the last axis
+    on.
+    """
     strides = strides_of(shape)
     runs: list[tuple[int, int]] = []
     for axis in sorted(axes, reverse=True):
@@ -136,7 +138,7 @@ class _Region:
         return found
 
     def _takes(self, node: Node) -> bool:
-        """Whether a node belongs here; the marks then have those of its shape."""
+        """Return whether a node belongs here; the marks then have those of its shape."""
         if not all(map(is_sized, (*node.inputs, *node.outputs))):
             return False
         if node.op in REDUCTIONS:
@@ -158,7 +160,7 @@ class _Region:
         return marks is not None
 
     def _is_epilogue(self, node: Node) -> bool:
-        """Whether `node` can be computed as a later contraction or pooling stores its result."""
+        """Return whether `node` can be computed as a later contraction or pooling stores its result."""
         stack = [v for v in node.inputs if elements(v.shape) == self.count and v.producer not in self.nodes]
         seen: set[Node] = set()
         while stack:
@@ -235,7 +237,7 @@ class _Refined:
         return emit_like(self.graph, node, node.op, *operands, **attrs)
 
     def _operand(self, node: Node, value: Value) -> Value:
-        """What `node` reads, in the common axes."""
+        """Return what `node` reads, in the common axes."""
         walked = node.inputs[0].shape if node.op in REDUCTIONS else node.output.shape
         source, shape = self.values.get(value, value), self._shape_of(value.shape, walked)
         if (source, shape) not in self.views:
@@ -243,7 +245,9 @@ class _Refined:
         return self.views[source, shape]
 
     def _shape_of(self, shape: Sequence[int], walked: Sequence[int]) -> tuple[int, ...]:
-        """The shape in the common axes of what has `shape` and broadcasts to `walked`, which is full or reduced."""
+        """Return the shape in the common axes of what has `shape` and broadcasts to `walked`, which is full or
+        reduced.
+        """
         strides = self.strides if elements(walked) == self.region.count else self.row_strides
         padded = (1,) * (len(walked) - len(shape)) + tuple(shape)
         spans = zip(pairwise(strides_of(walked)), padded, strict=True)
@@ -255,7 +259,7 @@ class _Refined:
 
 
 def _lies_in(stride: Size, low: Size, high: Size) -> bool:
-    """Whether a stride is from `low` on and before `high`, where each of them divides the next. Of open sizes that is
-    known, and often not which is larger.
+    """Return whether a stride is from `low` on and before `high`, where each of them divides the next. Of open sizes
+    that is known, and often not which is larger.
     """
     return stride != 0 and stride != high and stride % low == 0 and high % stride == 0

@@ -63,7 +63,7 @@ class _Clamped:
 
     @staticmethod
     def of(graph: Graph, value: Value) -> _Clamped | None:
-        """What `value` is, where only this reads what lies between."""
+        """Return what `value` is, where only this reads what lies between."""
         minimum = produced_by(value, "minimum")
         maximum = None if minimum is None else _read_once(graph, minimum.inputs[0], "maximum")
         if minimum is None or maximum is None or value.dtype != "float32":
@@ -82,7 +82,7 @@ class _Clamped:
         return _Clamped(rounded.inputs[0], zero, low, high)
 
     def fits(self, dtype: str) -> bool:
-        """Whether these are numbers of an integer dtype."""
+        """Return whether these are numbers of an integer dtype."""
         info = np.iinfo(dtype)
         return info.min <= self.low and self.high <= info.max
 
@@ -92,12 +92,12 @@ class _Clamped:
 
 
 def _read_once(graph: Graph, value: Value, op: str) -> Node | None:
-    """The producer of a value that has one reader, if it is `op`."""
+    """Return the producer of a value that has one reader, if it is `op`."""
     return produced_by(value, op) if single_reader(graph, value) else None
 
 
 def _whole(value: Value) -> int | None:
-    """The integer that a constant is, small enough for float32 to count on."""
+    """Return the integer that a constant is, small enough for float32 to count on."""
     number = splat(value)
     if number is None or isinstance(number, bool) or not abs(number) < 1 << 16 or number != int(number):
         return None
@@ -130,7 +130,7 @@ def _integers_of(value: Value) -> tuple[Value, int] | None:
 
 
 def pool_of_bytes(graph: Graph, node: Node) -> Replacement | None:
-    """The largest of dequantised bytes is the largest byte, dequantised: scales are positive."""
+    """Return the largest of dequantised bytes is the largest byte, dequantised: scales are positive."""
     product = produced_by(node.inputs[0], "mul")
     if node.attrs["reducer"] != "max" or product is None or not is_sized(product.output):
         return None
@@ -154,14 +154,14 @@ def _dequantised(graph: Graph, node: Node, q: Value, zero: int) -> Value:
 
 
 def _meets_all(node: Node) -> bool:
-    """Whether every window meets an element, so that none is of padding only."""
+    """Return whether every window meets an element, so that none is of padding only."""
     attrs = node.attrs
     sides = zip(attrs["before"], attrs["after"], attrs["kernel"], strict=True)
     return all(d == 1 for d in attrs["dilations"]) and all(0 <= b < k and 0 <= a < k for b, a, k in sides)
 
 
 def the_same_bytes(graph: Graph, node: Node) -> Replacement | None:
-    """Bytes that are dequantised and quantised by the same scale and zero point are what they were."""
+    """Return the bytes that are dequantised and quantised by the same scale and zero point are what they were."""
     to = node.output.dtype
     clamped = _Clamped.of(graph, node.inputs[0]) if to in BYTES else None
     if clamped is None or not clamped.covers(to):
@@ -181,7 +181,9 @@ def the_same_bytes(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _is_one(scales: list[float]) -> bool:
-    """Whether the product of some scales is 1, and what integers become on the way neither too large nor too small."""
+    """Return whether the product of some scales is 1, and what integers become on the way neither too large nor too
+    small.
+    """
     steps = np.cumprod(scales) if scales else np.ones(1)
     ordinary = (np.abs(steps) > 1 / MOST_SCALED) & (np.abs(steps) < MOST_SCALED)
     return bool(ordinary.all() and abs(steps[-1] - 1) <= NEAR)
@@ -271,7 +273,7 @@ def _whole_multiples(bias: np.ndarray, scale: np.ndarray) -> np.ndarray | None:
 
 
 def _most_of_sums(conv: Node) -> float:
-    """What no sum of a convolution of integers exceeds."""
+    """Return what no sum of a convolution of integers exceeds."""
     x, w = conv.inputs
     terms = prod(w.shape) // max(1, w.shape[0 if conv.attrs["layout"] == "NCX" else -1])
     return magnitude(x) * magnitude(w) * terms
@@ -291,7 +293,7 @@ def scaled_first(graph: Graph, node: Node) -> Replacement | None:
 
 
 def in_range_already(graph: Graph, node: Node) -> Replacement | None:
-    """What is kept above the zero point anyway need not be made positive before it is rounded."""
+    """Return what is kept above the zero point anyway need not be made positive before it is rounded."""
     clamped = _Clamped.of(graph, node.output)
     if clamped is None or clamped.low < clamped.zero:
         return None
@@ -305,8 +307,8 @@ def in_range_already(graph: Graph, node: Node) -> Replacement | None:
 
 
 def rounded_last(graph: Graph, node: Node) -> Replacement | None:
-    """The conversion to an integer rounds by itself: what comes between, zero points and ranges, is applied to integers
-    where all numbers are known to fit into 32 bits, and else ranges before.
+    """Return the conversion to an integer rounds by itself: what comes between, zero points and ranges, is applied to
+    integers where all numbers are known to fit into 32 bits, and else ranges before.
     """
     to = node.output.dtype
     clamped = _Clamped.of(graph, node.inputs[0]) if to in SMALL else None
@@ -327,7 +329,7 @@ def rounded_last(graph: Graph, node: Node) -> Replacement | None:
 
 
 def whole_difference(graph: Graph, node: Node) -> Replacement | None:
-    """A zero point is taken from integers, not from floats that are integers."""
+    """Return a zero point is taken from integers, not from floats that are integers."""
     x, zero = node.inputs
     found, number = _integers_of(x), _whole(zero)
     if found is None or number is None or found[1] or node.output.type != x.type:

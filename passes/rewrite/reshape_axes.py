@@ -8,7 +8,7 @@ from .driver import elements
 
 
 def axis_groups(source: Sequence[int], target: Sequence[int]) -> list[tuple[range, range]] | None:
-    """The finest pairs of neighbouring source axes and target axes with equal numbers of elements, in order.
+    """Return the finest pairs of neighbouring source axes and target axes with equal numbers of elements, in order.
 
     None for shapes without elements, where the pairs would not be unique. Axes of size 1 go with the group before them.
     """

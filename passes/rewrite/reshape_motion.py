@@ -56,7 +56,7 @@ def through_elementwise(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _readers_follow(graph: Graph, value: Value) -> bool:
-    """Whether the reshape goes away: a softmax, half in one shape and half in another, would fall apart."""
+    """Return whether the reshape goes away: a softmax, half in one shape and half in another, would fall apart."""
     return not graph.is_output(value) and all(is_elementwise(n.op) or n.op == "matmul" for n in value.users)
 
 
@@ -76,7 +76,7 @@ def through_matmul(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _shape_before(value: Value, source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape in which `value` broadcasts to `source` as it did to `target`; None if there is none."""
+    """Return the shape in which `value` broadcasts to `source` as it did to `target`; None if there is none."""
     inner = produced_by(value, "reshape")
     if inner is not None and value.shape == target and is_sized(inner.inputs[0]) and inner.inputs[0].shape == source:
         return source

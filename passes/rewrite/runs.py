@@ -18,14 +18,14 @@ class Run:
     slope: int = 0
 
     def at(self, index: Run) -> Run:
-        """The elements at places that lie evenly apart themselves."""
+        """Return the elements at places that lie evenly apart themselves."""
         return Run(self.first + self.slope * index.first, self.slope * index.slope)
 
     def sum(self, other: Run, sign: int = 1) -> Run:
         return Run(self.first + sign * other.first, self.slope + sign * other.slope)
 
     def product(self, other: Run) -> Run | None:
-        """A multiple by a number; None for any other."""
+        """Return a multiple by a number; None for any other."""
         if self.slope == other.slope == 0:
             return Run(self.first * other.first)
         line, factor = (self, other) if self.slope else (other, self)
@@ -34,7 +34,7 @@ class Run:
 
 
 def run_of(value: Value) -> Run | None:
-    """What the elements of a tensor of integers with at most one dimension are; None if that is not known.
+    """Return what the elements of a tensor of integers with at most one dimension are; None if that is not known.
 
     Values of few elements that are computed in other ways than by primitives of shape arithmetic are unknown.
     """
@@ -65,7 +65,7 @@ def _run_made_by(node: Node | None) -> Run | None:
 
 
 def combined(op: str, operands: Sequence[Run | None]) -> Run | None:
-    """What the sum, difference or multiple of two is."""
+    """Return what the sum, difference or multiple of two is."""
     a, b = operands if len(operands) == 2 else (None, None)
     if a is None or b is None:
         return None
@@ -83,7 +83,7 @@ def _of_numbers(numbers: Sequence[Size]) -> Run | None:
 
 
 def _joined(parts: Sequence[Value]) -> Run | None:
-    """Parts of which each goes on as the ones before it."""
+    """Return the parts of which each goes on as the ones before it."""
     whole: Run | None = None
     count: Size = 0
     for part in parts:

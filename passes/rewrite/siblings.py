@@ -46,7 +46,7 @@ class Siblings:
 
     @staticmethod
     def of(gemms: Sequence[Node], outputs: Sequence[Value]) -> Siblings:
-        """`gemms` with as much work after them as is the same in all lanes; `outputs` are the graph's."""
+        """Return `gemms` with as much work after them as is the same in all lanes; `outputs` are the graph's."""
         found = Siblings(tuple(gemms), [tuple(n.output for n in gemms)])
         found.lanes = [{n.output: 0} for n in gemms]
         while (step := found._common() or found._padded(outputs)) is not None:
@@ -69,13 +69,13 @@ class Siblings:
         return {n for step in self.steps for n in step.nodes if n is not None}
 
     def border(self, lane: int) -> Iterator[tuple[Value, Node]]:
-        """The values of a lane, and what else reads them."""
+        """Yield the values of a lane, and what else reads them."""
         taken = self.taken
         for value in self.lanes[lane]:
             yield from ((value, reader) for reader in value.users if reader not in taken)
 
     def _common(self) -> Step | None:
-        """An operation that all lanes have."""
+        """Return an operation that all lanes have."""
         taken = self.taken
         for node in dict.fromkeys(u for value in self.lanes[0] for u in value.users if u not in taken):
             key = self._key(node, 0)
@@ -93,7 +93,9 @@ class Siblings:
         return (n for n in readers if n not in taken and self._key(n, lane) == key)
 
     def _padded(self, outputs: Sequence[Value]) -> Step | None:
-        """A sum or product with a constant that at least half of the lanes have: in the others it changes nothing."""
+        """Return a sum or product with a constant that at least half of the lanes have: in the others it changes
+        nothing.
+        """
         for row in range(len(self.rows)):
             for op in NEUTRAL:
                 nodes = [self._only(row, lane, op, outputs) for lane in range(len(self.lanes))]
@@ -102,7 +104,7 @@ class Siblings:
         return None
 
     def _only(self, row: int, lane: int, op: str, outputs: Sequence[Value]) -> Node | None:
-        """The only reader of a lane's value, if it is `op` with a constant."""
+        """Return the only reader of a lane's value, if it is `op` with a constant."""
         value = self.rows[row][lane]
         if self.lanes[lane].get(value) != row or len(value.uses) != 1 or any(value is v for v in outputs):
             return None
@@ -114,7 +116,7 @@ class Siblings:
         return tuple(None if v.is_constant else self.lanes[lane][v] for v in node.inputs)
 
     def _key(self, node: Node, lane: int) -> Hashable | None:
-        """What must be equal in all lanes for `node` to be one operation; None if it can be none."""
+        """Return what must be equal in all lanes for `node` to be one operation; None if it can be none."""
         if not is_elementwise(node.op) or len(node.outputs) != 1:
             return None
         known = self.lanes[lane]
@@ -154,10 +156,10 @@ _PULLING = (Kind.VIEW, Kind.INJECTIVE, Kind.REDUCTION)
 
 
 def reads_in_place(reader: Node, outputs: Sequence[Value], *, viewed: bool = False) -> bool:
-    """Whether `reader` reads a range of columns where it lies, by strides, in a kernel that there is anyway.
+    """Return whether `reader` reads a range of columns where it lies, by strides, in a kernel that there is anyway.
 
-    GEMMs do, and whatever is computed after a view, since that is in no GEMM's epilogue. `viewed`: a view is
-    between the range and the reader.
+    GEMMs do, and whatever is computed after a view, since that is in no GEMM's epilogue. `viewed`: a view is between
+    the range and the reader.
     """
     if reader.op not in _RANGES:
         return reader.op == "matmul" or (viewed and kind_of(reader.op) in _PULLING)
@@ -167,7 +169,7 @@ def reads_in_place(reader: Node, outputs: Sequence[Value], *, viewed: bool = Fal
 
 
 def meeting(starts: Sequence[Sequence[Node]], shape: tuple[int, ...]) -> list[set[int]]:
-    """Which of `starts` element-wise work of shape `shape` alone leads to one place: sets of their numbers."""
+    """Return which of `starts` element-wise work of shape `shape` alone leads to one place: sets of their numbers."""
     group_of = [{number} for number in range(len(starts))]
     reached_from: dict[Node, int] = {}
     for number, readers in enumerate(starts):

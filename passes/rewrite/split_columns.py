@@ -67,7 +67,7 @@ class SplitColumns:
 
 
 def _constant_arithmetic(graph: Graph, node: Node) -> list[Node]:
-    """The single readers after `node` that only add or multiply constants of its shape or smaller."""
+    """Return the single readers after `node` that only add or multiply constants of its shape or smaller."""
     chain: list[Node] = []
     value = node.output
     while single_reader(graph, value):
@@ -82,7 +82,7 @@ def _constant_arithmetic(graph: Graph, node: Node) -> list[Node]:
 
 
 def _meet(slices: list[Node]) -> bool:
-    """Whether element-wise work alone leads from two of `slices`, which are of one shape, to one place."""
+    """Return whether element-wise work alone leads from two of `slices`, which are of one shape, to one place."""
     shape = slices[0].output.shape
     alike = all(s.output.shape == shape for s in slices)
     return alike and len(meeting([s.output.users for s in slices], shape)) < len(slices)
@@ -94,7 +94,7 @@ def _is_read_in_place(graph: Graph, node: Node) -> bool:
 
 
 def _column_range(node: Node) -> tuple[int, int] | None:
-    """The columns [first, end) that a slice takes of all rows; None if it is no such slice."""
+    """Return the columns [first, end) that a slice takes of all rows; None if it is no such slice."""
     if node.op != "slice" or not is_sized(node.inputs[0]):
         return None
     starts, steps, sizes = node.attrs["starts"], node.attrs["steps"], node.attrs["sizes"]

@@ -74,7 +74,7 @@ class SplitPools:
 
 
 def _source(graph: Graph, pool: Node) -> tuple[list[Node], Node | None]:
-    """What lies between a convolution and `pool`, if it keeps the order of the elements, and the convolution."""
+    """Return what lies between a convolution and `pool`, if it keeps the order of the elements, and the convolution."""
     chain: list[Node] = []
     value = pool.inputs[0]
     while single_reader(graph, value) and is_sized(value) and is_float(value.dtype):
@@ -93,14 +93,14 @@ def _source(graph: Graph, pool: Node) -> tuple[list[Node], Node | None]:
 
 
 def _by_channel(constant: Value, value: Value, layout: str) -> bool:
-    """Whether a constant that broadcasts to `value` is the same at all places of a channel."""
+    """Return whether a constant that broadcasts to `value` is the same at all places of a channel."""
     channel = 1 if layout == "NCX" else len(value.shape) - 1
     first = len(value.shape) - len(constant.shape)
     return all(size == 1 or first + axis == channel for axis, size in enumerate(constant.shape))
 
 
 def _separate(pool: Node) -> bool:
-    """Whether the windows of a max pooling do not overlap and lie inside."""
+    """Return whether the windows of a max pooling do not overlap and lie inside."""
     attrs = pool.attrs
     apart = all(s >= k for s, k in zip(attrs["strides"], attrs["kernel"], strict=True))
     plain = all(d == 1 for d in attrs["dilations"]) and all(p == 0 for p in (*attrs["before"], *attrs["after"]))
@@ -108,7 +108,9 @@ def _separate(pool: Node) -> bool:
 
 
 def _strided(conv: Node, pool: Node, place: tuple[int, ...]) -> dict[str, object] | None:
-    """The attributes of the convolution whose results are those at `place` of every window; None if there is none."""
+    """Return the attributes of the convolution whose results are those at `place` of every window; None if there is
+    none.
+    """
     attrs, first = conv.attrs, 2 if conv.attrs["layout"] == "NCX" else 1
     weight_first = 2 if first == 2 else 0
     strides, before, after = [], [], []

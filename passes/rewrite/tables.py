@@ -72,7 +72,7 @@ class _Function:
             (self.source,) = leaves
 
     def _opened(self, node: Node) -> set[Value] | None:
-        """Operands of a node that vary, if it is element-wise and all others are numbers."""
+        """Return the operands of a node that vary, if it is element-wise and all others are numbers."""
         if not is_elementwise(node.op) or len(node.outputs) != 1 or len(self.nodes) == MOST_NODES:
             return None
         if not is_sized(node.output) or node.output.tensor_type.shape != self.end.output.tensor_type.shape:
@@ -88,7 +88,7 @@ class _Function:
         return sum(operations_per_element(node.op) for node in self.nodes)
 
     def table(self, source: Value) -> str:
-        """The entries, as hexadecimal digits of bytes."""
+        """Return the entries, as hexadecimal digits of bytes."""
         known = {source: np.arange(256, dtype=np.uint8).view(to_numpy_dtype(source.dtype))}
         for node in sorted(self.nodes, key=self.places.__getitem__):
             operands = [known[v] if v.data is None else v.data.reshape(()) for v in node.inputs]

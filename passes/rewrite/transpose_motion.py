@@ -60,7 +60,7 @@ def through_elementwise(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _worth_moving(graph: Graph, node: Node, found: Sequence[Node]) -> Node | None:
-    """The transpose to move after a node: the largest, if all other operands are ready to follow.
+    """Return the transpose to move after a node: the largest, if all other operands are ready to follow.
 
     It must be large itself: else a larger one would come of it, or, where others would need transposes of their own,
     those could be moved back again.
@@ -81,7 +81,7 @@ def _worth_moving(graph: Graph, node: Node, found: Sequence[Node]) -> Node | Non
 
 
 def _follows_freely(value: Value, perm: Sequence[int]) -> bool:
-    """Whether the inverse of `perm` on this operand moves no data at run time."""
+    """Return whether the inverse of `perm` on this operand moves no data at run time."""
     if value.is_constant or sum(d != 1 for d in value.shape) <= 1:
         return True
     node = produced_by(value, "transpose")
@@ -89,19 +89,23 @@ def _follows_freely(value: Value, perm: Sequence[int]) -> bool:
 
 
 def _has_twin(value: Value, perm: Sequence[int]) -> bool:
-    """Whether others read the inverse of `perm` on this operand already: CSE makes one of that and what is emitted."""
+    """Return whether others read the inverse of `perm` on this operand already: CSE makes one of that and what is
+    emitted.
+    """
     back = inverse(perm)
     return any(user.op == "transpose" and tuple(user.attrs["perm"]) == back for user in value.users)
 
 
 def _goes_away_after(graph: Graph, node: Node, moved: Node) -> bool:
-    """Whether nothing but `node` needs a transpose: else it would stay, be one more, and a twin to move back for."""
+    """Return whether nothing but `node` needs a transpose: else it would stay, be one more, and a twin to move back
+    for.
+    """
     result = moved.output
     return len(moved.inputs[0].uses) == 1 and all(u is node for u in result.users) and not graph.is_output(result)
 
 
 def _permuted_operand(graph: Graph, node: Node, value: Value, perm: Sequence[int]) -> Value:
-    """The operand x with T(x) = value, of full rank or a scalar."""
+    """Return the operand x with T(x) = value, of full rank or a scalar."""
     producer = produced_by(value, "transpose")
     if producer is not None and tuple(producer.attrs["perm"]) == tuple(perm):
         return producer.inputs[0]
@@ -215,7 +219,7 @@ def through_broadcast(graph: Graph, node: Node) -> Replacement | None:
 
 
 def through_window(graph: Graph, node: Node) -> Replacement | None:
-    """A window over NCX whose operand was just transposed from NXC works on NXC."""
+    """Return a window over NCX whose operand was just transposed from NXC works on NXC."""
     inner = produced_by(node.inputs[0], "transpose")
     if inner is None or node.attrs["layout"] != "NCX":
         return None
@@ -228,7 +232,9 @@ def through_window(graph: Graph, node: Node) -> Replacement | None:
 
 
 def into_regions(graph: Graph, node: Node) -> Replacement | None:
-    """Regions of NCX whose operand was just transposed from NXC are read from NXC: the result is the same."""
+    """Return the regions of NCX whose operand was just transposed from NXC are read from NXC: the result is the
+    same.
+    """
     inner = produced_by(node.inputs[0], "transpose")
     if inner is None or node.attrs["layout"] != "NCX" or tuple(inner.attrs["perm"]) != (0, 3, 1, 2):
         return None

@@ -56,7 +56,7 @@ class _Turns:
     collected: Sequence[tuple[int, bool]]
 
     def results(self) -> list[Value]:
-        """The last states, and what all turns collect."""
+        """Return the last states, and what all turns collect."""
         is_loop, body = self.node.op == "loop", Inlining(self.graph, self.node, self.node.attrs["body"])
         states, rows = list(self.states), list[list[Value]]()
         for turn in range(self.count):
@@ -70,7 +70,7 @@ class _Turns:
         return [*states, *stacks]
 
     def fits(self) -> bool:
-        """Whether all turns are alike, few and small, and their results those that readers were promised."""
+        """Return whether all turns are alike, few and small, and their results those that readers were promised."""
         body, first = self.node.attrs["body"], 1 if self.node.op == "loop" else 0
         results, carried = body.outputs[first:], len(self.states)
         states, rows = results[:carried], results[carried:]
@@ -110,7 +110,7 @@ def _is_small(body: Graph, turns: int) -> bool:
 
 
 def _turns_of(graph: Graph, node: Node) -> _Turns | None:
-    """The turns of a loop or a scan that is to be unrolled."""
+    """Return the turns of a loop or a scan that is to be unrolled."""
     turns = _of_loop(graph, node) if node.op == "loop" else _of_scan(graph, node) if node.op == "scan" else None
     return turns if turns is not None and turns.fits() else None
 

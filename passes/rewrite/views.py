@@ -29,7 +29,7 @@ def reshape_chain(graph: Graph, node: Node) -> Replacement | None:
 
 
 def reshape_of_broadcast(graph: Graph, node: Node) -> Replacement | None:
-    """A reshape that only adds or drops axes of size 1 goes before a broadcast_to."""
+    """Return a reshape that only adds or drops axes of size 1 goes before a broadcast_to."""
     inner = produced_by(node.inputs[0], "broadcast_to")
     if inner is None or not is_sized(inner.inputs[0]) or not is_sized(node.output):
         return None
@@ -56,7 +56,7 @@ def transpose_chain(graph: Graph, node: Node) -> Replacement | None:
 
 
 def transpose_of_unit_axes(graph: Graph, node: Node) -> Replacement | None:
-    """A transpose that only moves axes of size 1 moves no data: it is a reshape."""
+    """Return a transpose that only moves axes of size 1 moves no data: it is a reshape."""
     (x,) = node.inputs
     if not is_sized(x):
         return None
@@ -96,7 +96,7 @@ def slice_chain(graph: Graph, node: Node) -> Replacement | None:
 
 
 def slice_of_concat(graph: Graph, node: Node) -> Replacement | None:
-    """A slice that lies inside one operand of a concat is a slice of that operand."""
+    """Return a slice that lies inside one operand of a concat is a slice of that operand."""
     inner = produced_by(node.inputs[0], "concat")
     if inner is None or not all(map(is_sized, inner.inputs)) or 0 in node.attrs["sizes"]:
         return None
@@ -132,7 +132,7 @@ def concat_of_few(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _flattened(graph: Graph, part: Value, axis: int) -> Sequence[Value]:
-    """What a concat puts together that need not be there as a whole for others; else the value itself."""
+    """Return what a concat puts together that need not be there as a whole for others; else the value itself."""
     inner = produced_by(part, "concat")
     if inner is None or inner.attrs["axis"] != axis or graph.is_output(part):
         return [part]
@@ -142,12 +142,12 @@ def _flattened(graph: Graph, part: Value, axis: int) -> Sequence[Value]:
 
 
 def _reads_parts(node: Node, axis: int) -> bool:
-    """Whether a reader of a concat computes element by element, or is a concat along the same axis itself."""
+    """Return whether a reader of a concat computes element by element, or is a concat along the same axis itself."""
     return node.attrs["axis"] == axis if node.op == "concat" else kind_of(node.op) is Kind.INJECTIVE
 
 
 def concat_of_many(graph: Graph, node: Node) -> Replacement | None:
-    """A concat of very many is one of concats: a kernel has code for each of its operands."""
+    """Return a concat of very many is one of concats: a kernel has code for each of its operands."""
     count = len(node.inputs)
     if count <= MOST_CONCATENATED:
         return None

@@ -53,7 +53,7 @@ class WeightOnly:
 
 
 def _kept(graph: Graph, node: Node, context: PassContext) -> Value | str | None:
-    """The matmul with weights in blocks; why it is none; None of another."""
+    """Return the matmul with weights in blocks; why it is none; None of another."""
     left, right = node.inputs
     if not is_float(node.output.dtype) or node.attrs.get("out_dtype") or not is_sized(node.output):
         return None
@@ -80,7 +80,9 @@ def _why_not_on_cpu(form: BlockFormat, context: PassContext) -> str | None:
 
 
 def _rounds(node: Node, form: BlockFormat, context: PassContext) -> bool:
-    """Whether the model allows to round the left operand to 8 bits, and an instruction multiplies those by codes."""
+    """Return whether the model allows to round the left operand to 8 bits, and an instruction multiplies those by
+    codes.
+    """
     source = _source(node.inputs[1])[0]
     allowed = source is not None and bool(source.attrs.get("rounds"))
     dot = DOTS.get(context.target.dot)
@@ -88,7 +90,7 @@ def _rounds(node: Node, form: BlockFormat, context: PassContext) -> bool:
 
 
 def _is_finite(form: BlockFormat, weights: Value) -> bool:
-    """Sums of codes are scaled afterwards, where 0 times infinity is 0."""
+    """Return the sums of codes are scaled afterwards, where 0 times infinity is 0."""
     assert weights.data is not None
     return bool(np.isfinite(bounds(form, weights.data)).all())
 
@@ -112,7 +114,7 @@ def _of_blocks(node: Node, right: Value) -> tuple[BlockFormat, Value] | str | No
 
 
 def _source(right: Value) -> tuple[Node | None, bool]:
-    """What dequantises an operand, if anything does, and whether that is transposed."""
+    """Return what dequantises an operand, if anything does, and whether that is transposed."""
     view = produced_by(right, "transpose")
     turned = view is not None and tuple(view.attrs["perm"]) == (1, 0)
     return produced_by(view.inputs[0] if view is not None and turned else right, DEQUANTISE), turned

@@ -22,8 +22,8 @@ from .cuda.gpu import Gpu
 
 
 def why_not_cases(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> str | None:
-    """Why the cases of a group of the `nodes` are no decision table; None if they are one. Each of their schedules must
-    be one that the group can have.
+    """Return why the cases of a group of the `nodes` are no decision table; None if they are one. Each of their
+    schedules must be one that the group can have.
     """
     cases = group.cases
     assert cases is not None
@@ -57,8 +57,8 @@ class Shared:
 
 
 def why_not_shared(one: Shared, other: Shared) -> str | None:
-    """Why two schedules of a group are not cases of one another: they launch other numbers of kernels, or these take
-    other arguments; None if they may be.
+    """Return why two schedules of a group are not cases of one another: they launch other numbers of kernels, or these
+    take other arguments; None if they may be.
     """
     if len(one.launches) != len(other.launches):
         return f"its cases have {len(one.launches)} launches and {len(other.launches)}"
@@ -77,7 +77,7 @@ def _launches(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> tu
 
 
 def _touched(launch: Launch) -> Launch:
-    """What must be equal of two launches: graphs of launches keep it, and so does the order of launches."""
+    """Return what must be equal of two launches: graphs of launches keep it, and so does the order of launches."""
     kept = Launch("", (1, 1, 1))
     return replace(
         launch, kind=kept.kind, grid=kept.grid, block=kept.block, shared_bytes=0, static_shared_bytes=0, scratch_bytes=0

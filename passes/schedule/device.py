@@ -14,7 +14,7 @@ DEFAULT_CAPABILITY = 90
 
 
 def device_of(target: TargetInfo) -> AnyDevice:
-    """The device that a target is planned for: a CPU with its threads and vector unit, or a GPU of the table.
+    """Return the device that a target is planned for: a CPU with its threads and vector unit, or a GPU of the table.
 
     A bare `cuda` stands for Hopper, `cuda:sm_80` for the usual GPU of an architecture, `cuda:h200` for that one. A
     block may have as much shared memory as all architectures allow. Raises DeviceError for a device that is not in the

@@ -10,7 +10,7 @@ from tilestitch.passes.plan.roles import Part, Roles
 
 
 def evaluations(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) -> dict[Value, float]:
-    """How often elements of each value are computed in a group.
+    """Return how often elements of each value are computed in a group.
 
     Readers at the same index share one evaluation; readers at other indices (through views, broadcasts, gathers) add
     theirs. Values of the iteration shape of a row-wise group are computed once, since the row is kept.
@@ -34,7 +34,7 @@ def evaluations(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) ->
 
 
 def read_apart(node: Node) -> tuple[Value, ...]:
-    """The operands whose elements `node` asks for more than once, or at indices other than its own."""
+    """Return the operands whose elements `node` asks for more than once, or at indices other than its own."""
     mine = float(node.outputs[0].tensor_type.num_elements)
     alike = all(o.tensor_type.num_elements == mine for o in node.outputs)
     return tuple(
@@ -45,13 +45,13 @@ def read_apart(node: Node) -> tuple[Value, ...]:
 
 
 def kept_by_row(value: Value, roles: Roles) -> bool:
-    """Whether a row-wise group computes each element of `value` once: it is a whole row, or one value a row."""
+    """Return whether a row-wise group computes each element of `value` once: it is a whole row, or one value a row."""
     assert roles.rows is not None and value.producer is not None
     return value.shape == roles.rows.shape or roles.parts[value.producer] in (Part.REDUCTION, Part.REDUCED)
 
 
 def _reads(node: Node, index: int, value: Value, mine: float) -> tuple[float, bool]:
-    """How often `node`, evaluated `mine` times, evaluates its operand, and whether that is at its own index."""
+    """Return how often `node`, evaluated `mine` times, evaluates its operand, and whether that is at its own index."""
     kind = kind_of(node.op)
     size = value.tensor_type.num_elements
     if kind is Kind.REDUCTION:

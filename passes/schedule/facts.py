@@ -33,7 +33,8 @@ def group_facts(
     model: LatencyModel | None = None,
     roles: Roles | None = None,
 ) -> KernelFacts:
-    """The facts of a planned group; `nodes` are the graph's by name. The group must be legal (`legality.check_group`).
+    """Return the facts of a planned group; `nodes` are the graph's by name. The group must be legal
+    (`legality.check_group`).
 
     They are those of its schedule; a group that has none yet gets the one that it will have by `model`. roles: of a
     group of one part, where they are known. Raises ValueError for a group that is none.
@@ -94,12 +95,12 @@ def _roles(nodes: Mapping[str, Node], group: Group) -> Roles:
 
 
 def _launches(nodes: Mapping[str, Node], part: Group) -> bool:
-    """Whether a part of a kernel stores anything that has elements."""
+    """Return whether a part of a kernel stores anything that has elements."""
     return any(v.name in part.outputs and v.tensor_type.num_elements for n in part.nodes for v in nodes[n].outputs)
 
 
 def joined(stages: Sequence[Sequence[KernelFacts]], target: TargetInfo) -> KernelFacts:
-    """The facts of kernels as one kernel: stage after stage, on a CPU one stage only."""
+    """Return the facts of kernels as one kernel: stage after stage, on a CPU one stage only."""
     if target.is_gpu:
         return joined_facts(stages)
     (stage,) = stages

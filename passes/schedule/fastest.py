@@ -14,7 +14,9 @@ Candidate = TypeVar("Candidate")
 def fastest(
     candidates: Sequence[Candidate], facts: Sequence[KernelFacts], device: AnyDevice, model: LatencyModel
 ) -> Candidate:
-    """The candidate whose facts `model` predicts to take the least time; the first of those that are hardly slower."""
+    """Return the candidate whose facts `model` predicts to take the least time; the first of those that are hardly
+    slower.
+    """
     if len(candidates) == 1:
         return candidates[0]
     predicted = [found.latency_us for found in model.predict(facts, device)]

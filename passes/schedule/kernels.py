@@ -35,8 +35,8 @@ _KNOWN: Known[Schedules] = Known()
 def schedule_groups(
     graph: Graph, groups: Sequence[Group], target: TargetInfo, model: LatencyModel
 ) -> tuple[Group, ...]:
-    """The groups with schedules for `target`, by `model`, and how their threads exchange what they find in a row. Parts
-    of a stitched group have schedules of their own.
+    """Return the groups with schedules for `target`, by `model`, and how their threads exchange what they find in a
+    row. Parts of a stitched group have schedules of their own.
     """
     by_name = {node.name: node for node in graph.nodes}
     scheduled = (schedule_group(by_name, group, target, model) for group in groups)
@@ -44,7 +44,7 @@ def schedule_groups(
 
 
 def without_schedule(group: Group) -> Group:
-    """A group whose kernels a plug-in brings."""
+    """Return a group whose kernels a plug-in brings."""
     stages = tuple(tuple(without_schedule(part) for part in stage) for stage in group.stages)
     return replace(group, stages=stages, schedule=None)
 
@@ -74,8 +74,8 @@ def schedule_group(
     model: LatencyModel,
     structure: Structure | None = None,
 ) -> Group:
-    """A group with the schedule that `model` predicts to be fastest; `by_name` are the nodes of its graph. structure:
-    that of the group, where it is known.
+    """Return a group with the schedule that `model` predicts to be fastest; `by_name` are the nodes of its graph.
+    structure: that of the group, where it is known.
     """
     structure = structure or structure_of(by_name, group, target)
     if structure is None:
@@ -121,7 +121,7 @@ def _scheduled(by_name: Mapping[str, Node], group: Group, target: TargetInfo, mo
 
 
 def _banded(by_name: Mapping[str, Node], group: Group, gpu: Gpu, model: LatencyModel) -> Group:
-    """A GEMM and the rows after it in its launch."""
+    """Return a GEMM and the rows after it in its launch."""
     first, rows = group.parts
     contraction, view = AnchoredGroup.of(look_up(by_name, first)), look_up(by_name, rows)
     after = RowsAfter.of(view, contraction.result.shape[-1], contraction.outputs)

@@ -24,15 +24,15 @@ TEMPORARY_BYTES = 16 << 20
 
 
 def completed(plan: StitchPlan, graph: Graph, kernels_of: KernelsOf = no_kernels) -> StitchPlan:
-    """The plan, and those of nested graphs, with the launches of its groups and their edges where these are still to be
-    written. kernels_of: the kernels that plug-ins bring.
+    """Return the plan, and those of nested graphs, with the launches of its groups and their edges where these are
+    still to be written. kernels_of: the kernels that plug-ins bring.
     """
     bodies = {key: completed(plan.bodies[key], body, kernels_of) for key, body in nested_graphs(graph).items()}
     return replace(completed_alone(plan, graph, kernels_of), bodies=bodies)
 
 
 def completed_alone(plan: StitchPlan, graph: Graph, kernels_of: KernelsOf = no_kernels) -> StitchPlan:
-    """The plan as `completed` has it, those of nested graphs left as they are."""
+    """Return the plan as `completed` has it, those of nested graphs left as they are."""
     launches, buffers = plan.launches, plan.buffers
     if launches is None:
         launches = launches_of(graph, plan.groups, plan.segments, plan.target, kernels_of)
@@ -56,13 +56,13 @@ def lanes_of(launches: Sequence[Launch], segments: Sequence[Segment], edges: Seq
 
 
 def with_priorities(plan: StitchPlan, priorities: Iterable[int]) -> StitchPlan:
-    """The plan with priorities of its launches."""
+    """Return the plan with priorities of its launches."""
     pairs = zip(plan.lanes or (), priorities, strict=True)
     return replace(plan, lanes=tuple(replace(lane, priority=priority) for lane, priority in pairs))
 
 
 def edges_by_hand(plan: StitchPlan, graph: Graph) -> list[Edge]:
-    """The edges of a plan that its launches do not need."""
+    """Return the edges of a plan that its launches do not need."""
     if not plan.edges or plan.launches is None:
         return []
     needed = {(e.before, e.after) for e in edges_of(graph, plan.launches, plan.segments, plan.buffers)}
@@ -70,7 +70,7 @@ def edges_by_hand(plan: StitchPlan, graph: Graph) -> list[Edge]:
 
 
 def with_edges(plan: StitchPlan, added: Iterable[Edge]) -> StitchPlan:
-    """The plan with further edges between the same launches."""
+    """Return the plan with further edges between the same launches."""
     edges = {(e.after, e.before): e for e in (*added, *(plan.edges or ()))}
     return replace(plan, edges=tuple(edges[key] for key in sorted(edges)))
 
@@ -83,7 +83,7 @@ def nested_graphs(graph: Graph) -> dict[str, Graph]:
 def launches_of(
     graph: Graph, groups: Iterable[Group], segments: Iterable[Segment], target: TargetInfo, kernels_of: KernelsOf
 ) -> tuple[Launch, ...]:
-    """The launches of all groups in the order of the segments."""
+    """Return the launches of all groups in the order of the segments."""
     nodes = {node.name: node for node in graph.nodes}
     by_name = {group.name: group for group in groups}
     ordered = [by_name[name] for segment in segments if segment.native for name in segment.groups]
@@ -105,8 +105,8 @@ def _of_group(
 
 
 def place_temporaries(launches: Sequence[Launch], buffers: BufferPlan, *, concurrent: bool) -> BufferPlan:
-    """The buffers with room for the launches' temporaries after them. Those of different groups share it where groups
-    never run together, and where they would take more than TEMPORARY_BYTES.
+    """Return the buffers with room for the launches' temporaries after them. Those of different groups share it where
+    groups never run together, and where they would take more than TEMPORARY_BYTES.
     """
     if not any(launch.temporaries for launch in launches):
         return buffers

@@ -20,7 +20,7 @@ NOTHING = Work(0.0, 0.0)
 def plan_us(
     plan: StitchPlan, facts: Mapping[str, KernelFacts], latencies_us: Mapping[str, float], device: AnyDevice
 ) -> float:
-    """Microseconds of all kernels of a plan, by the name of their groups; host steps between them take none.
+    """Return the microseconds of all kernels of a plan, by the name of their groups; host steps between them take none.
 
     On a CPU kernels follow each other; segments do anywhere.
     """

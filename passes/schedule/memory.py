@@ -88,7 +88,7 @@ def _unordered(
     groups: Sequence[Group], segments: Sequence[Segment], aliases: Mapping[str, str], places: Mapping[str, Place],
     window: int,
 ) -> Together:  # fmt: skip
-    """Whether the launches that use one value may run beside the launch that writes the other."""
+    """Return whether the launches that use one value may run beside the launch that writes the other."""
     wholes = wholes_of(places)
     by_name = {g.name: g for g in groups}
     writer: dict[str, int] = {}
@@ -147,13 +147,13 @@ class _Neighbours:
             self._spans[span].append(number)
 
     def of(self, alive: Lifetime) -> set[int]:
-        """The lifetimes that are at most WINDOW launches from this one, and some that are further."""
+        """Return the lifetimes that are at most WINDOW launches from this one, and some that are further."""
         spans = range(alive[0] // WINDOW - 1, alive[1] // WINDOW + 2)
         return {number for span in spans for number in self._spans.get(span, ())}
 
 
 def _best_offset(taken: Sequence[tuple[int, int]], size: int) -> int:
-    """The start of the smallest gap of at least `size` between the intervals `taken` (sorted by start)."""
+    """Return the start of the smallest gap of at least `size` between the intervals `taken` (sorted by start)."""
     end = 0
     best: tuple[int, int] | None = None
     for low, high in taken:

@@ -10,7 +10,7 @@ from tilestitch.passes.plan import Group, HostGroup, Segment
 
 
 def written(values: Iterable[str], aliases: Mapping[str, str], wholes: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """The values that groups write and whose bytes `values` have."""
+    """Yield the values that groups write and whose bytes `values` have."""
     for value in values:
         root = aliases.get(value, value)
         yield from wholes.get(root, (root,))

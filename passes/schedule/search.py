@@ -61,7 +61,7 @@ def search_schedules(
     judged: Mapping[str, float],
     budget_s: float | None = None,
 ) -> Searched:
-    """Each step takes the schedule that is predicted to be fastest among those that differ in one choice.
+    """Return each step takes the schedule that is predicted to be fastest among those that differ in one choice.
 
     judged: templates whose schedules `model` knows to compare, and what share of the predicted time another schedule
     must promise to take the place of the rules'; other templates' stay. Kernels that take longest
@@ -106,7 +106,7 @@ def _ended(graph: Graph, budget: _Budget, done: int) -> WhyNot:
 def _alike(
     nodes: Mapping[str, Node], groups: Sequence[Group], latencies: Sequence[float], target: TargetInfo
 ) -> list[tuple[float, list[Group]]]:
-    """Groups of one structure, and what they take together."""
+    """Return the groups of one structure, and what they take together."""
     found: dict[object, tuple[float, list[Group]]] = {}
     for group, us in zip(groups, latencies, strict=True):
         structure = structure_of(nodes, group, target)

@@ -39,7 +39,7 @@ class Structure:
     parts: int
 
     def renaming(self, other: Structure) -> Callable[[str], str]:
-        """Names of this one's values to those of `other`, whose key is the same."""
+        """Return the names of this one's values to those of `other`, whose key is the same."""
         same = dict(zip(self.names, other.names, strict=True))
         prefixes = [(f"{name}.", f"{same[name]}.") for name in self.names[-self.parts :]]
 
@@ -76,7 +76,7 @@ class Known(Generic[T]):
 
 
 def structure_of(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> Structure | None:
-    """The structure of a group; None if it has something that cannot be compared."""
+    """Return the structure of a group; None if it has something that cannot be compared."""
     numbers: dict[Value, int] = {}
     parts = group.parts if group.stages else (group,)
     members = [[nodes[name] for name in part.nodes] for part in parts]

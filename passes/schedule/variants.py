@@ -21,7 +21,7 @@ FEW = 16
 
 
 def variants(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule) -> list[Schedule]:
-    """The schedules one step from `schedule` that the templates can emit, in a fixed order."""
+    """Return the schedules one step from `schedule` that the templates can emit, in a fixed order."""
     return [other for other in dict.fromkeys(_steps(schedule)) if why_not(view, kind, roles, other) is None]
 
 

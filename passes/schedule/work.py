@@ -20,7 +20,7 @@ def work_of(
     nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, passes: Mapping[Value, int] = NOTHING,
     counts: Mapping[Value, float] | None = None,
 ) -> Part:  # fmt: skip
-    """What a kernel of `nodes` that stores `stored` reads, writes and computes.
+    """Return what a kernel of `nodes` that stores `stored` reads, writes and computes.
 
     passes: in how many walks over its rows a row-wise kernel computes or reads a value, if not in one. counts: the
     `evaluations`, where they are known.
@@ -44,7 +44,9 @@ def work_of(
 
 
 def arithmetic_of(nodes: Sequence[Node], counts: Mapping[Value, float], dtype: str) -> Iterator[Arithmetic]:
-    """What is computed, by unit; what multiplies and adds, and what no vector holds, is for the schedule to say."""
+    """Return what is computed, by unit; what multiplies and adds, and what no vector holds, is for the schedule to
+    say.
+    """
     fma = cheap = transcendental = 0.0
     for node in nodes:
         kind = kind_of(node.op)
@@ -63,7 +65,7 @@ def arithmetic_of(nodes: Sequence[Node], counts: Mapping[Value, float], dtype: s
 
 
 def before(nodes: Sequence[Node], anchor: Node) -> list[Node]:
-    """What is computed before the operands of a contraction, the last of it first."""
+    """Return what is computed before the operands of a contraction, the last of it first."""
     wanted, found = set(anchor.inputs), []
     for node in reversed(nodes):
         if node is not anchor and any(o in wanted for o in node.outputs):
@@ -115,7 +117,9 @@ def _elements_read(node: Node, value: Value, times: float) -> float:
 
 
 def read_again(reads: Sequence[Traffic], sides: Mapping[str, int], times: tuple[float, float]) -> tuple[Traffic, ...]:
-    """The reads of a contraction each of whose operands is asked for so often; `sides`: which one a value feeds."""
+    """Return the reads of a contraction each of whose operands is asked for so often; `sides`: which one a value
+    feeds.
+    """
 
     def asked(t: Traffic) -> Traffic:
         side = sides.get(t.value)

@@ -28,8 +28,8 @@ class Beside:
     model: LatencyModel
 
     def fastest(self, group: Group) -> tuple[Group, float] | None:
-        """The group with a schedule, and its predicted microseconds: one policy after the other for each edge, later
-        edges waiting for whole kernels. None where no policy fits a dependence.
+        """Return the group with a schedule, and its predicted microseconds: one policy after the other for each edge,
+        later edges waiting for whole kernels. None where no policy fits a dependence.
         """
         edges: list[TileEdge] = []
         best_us = float("inf")

@@ -20,8 +20,8 @@ DENOMINATORS = (64, 8, 1)
 
 
 def hulls(needs: Needs, producer: Grid, groupings: Sequence[Grouping]) -> tuple[np.ndarray, np.ndarray]:
-    """The first and the last semaphore along each dimension that a block needs: [block, dimension]. Of a block that
-    needs none, the first comes after the last.
+    """Return the first and the last semaphore along each dimension that a block needs: [block, dimension]. Of a block
+    that needs none, the first comes after the last.
     """
     places = np.array(list(producer.places()), np.int64).reshape(producer.blocks, len(producer.dims))
     own = np.stack([np.asarray(g.of(places[:, axis])) for axis, g in enumerate(groupings)], axis=1)
@@ -49,7 +49,7 @@ def bounds_of(
 def _bound(
     places: np.ndarray, wanted: np.ndarray, wanting: np.ndarray, dims: Sequence[int], count: int, *, upper: bool
 ) -> Bound:
-    """A line below (or above) what is wanted. At the ends of a dimension a line may go beyond."""
+    """Return a line below (or above) what is wanted. At the ends of a dimension a line may go beyond."""
     if not wanting.any():
         return Bound((0,) * len(dims), 0, 0, 1)
     values = np.zeros(tuple(dims), np.int64)
@@ -76,14 +76,14 @@ def _natural(scales: Sequence[int], offset: int, divisor: int) -> Bound:
 
 
 def _line(values: np.ndarray, known: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """The values along an axis, through the middle of the others; which of them are known."""
+    """Return the values along an axis, through the middle of the others; which of them are known."""
     index: list[int | slice] = [size // 2 for size in values.shape]
     index[axis] = slice(None)
     return values[tuple(index)], known[tuple(index)]
 
 
 def _slope(values: np.ndarray, known: np.ndarray, count: int, upper: bool) -> Fraction:
-    """The simplest slope of a line whose floors are `values`; one from end to end if no line's are."""
+    """Return the simplest slope of a line whose floors are `values`; one from end to end if no line's are."""
     at = np.flatnonzero(known)
     if len(at) < 2:
         return Fraction(0)
@@ -107,13 +107,13 @@ def _slope(values: np.ndarray, known: np.ndarray, count: int, upper: bool) -> Fr
 
 
 def _ends_of_runs(values: np.ndarray) -> np.ndarray:
-    """Which are the first or the last of a run of equal values: no steeper or flatter line is between others."""
+    """Return which are the first or the last of a run of equal values: no steeper or flatter line is between others."""
     other = values[1:] != values[:-1]
     return np.concatenate([[True], other]) | np.concatenate([other, [True]])
 
 
 def _simplest(least: float, most: float) -> Fraction:
-    """The fraction with the smallest denominator that lies strictly between two numbers."""
+    """Return the fraction with the smallest denominator that lies strictly between two numbers."""
     whole = floor(least)
     if whole + 1 < most:
         return Fraction(whole + 1)

@@ -42,7 +42,7 @@ def interval_boxes(interval: Range, sizes: Sequence[int]) -> Iterator[Ranges]:
 
 
 def positions(expr: Integer, ranges: Mapping[Variable, Range], size: int) -> np.ndarray:
-    """Which positions along an axis of `size` an index takes; those outside do not exist."""
+    """Return which positions along an axis of `size` an index takes; those outside do not exist."""
     found = np.zeros(size, np.bool_)
     if isinstance(expr, int):
         if 0 <= expr < size:
@@ -60,7 +60,9 @@ def positions(expr: Integer, ranges: Mapping[Variable, Range], size: int) -> np.
 
 
 def pieces(place: Sequence[Integer], ranges: Mapping[Variable, Range]) -> list[Mapping[Variable, Range]]:
-    """Ranges of the variables, cut where it takes several boxes to say which elements `place` goes through."""
+    """Return the ranges of the variables, cut where it takes several boxes to say which elements `place` goes
+    through.
+    """
     seen: dict[Variable, int] = {}
     for expr in place:
         for variable in variables_of(expr):
@@ -73,7 +75,7 @@ def pieces(place: Sequence[Integer], ranges: Mapping[Variable, Range]) -> list[M
 
 
 def _cuts(variable: Variable, place: Sequence[Integer], span: Range) -> list[Range]:
-    """Ranges in which no quotient of the variable changes."""
+    """Return the ranges in which no quotient of the variable changes."""
     first, end = span
     values = np.arange(first, end)
     changes = np.zeros(max(0, end - first - 1), np.bool_)
@@ -92,7 +94,7 @@ def _quotients(expr: Integer) -> Iterator[Quotient]:
 
 
 def _axes(variables: Sequence[Variable], spans: Sequence[Range]) -> dict[Variable, np.ndarray]:
-    """The values of each variable, along an axis of its own."""
+    """Return the values of each variable, along an axis of its own."""
     count = len(variables)
     return {
         v: np.arange(*span, dtype=np.int64).reshape([-1 if i == axis else 1 for i in range(count)])

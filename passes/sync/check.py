@@ -88,7 +88,9 @@ class Parts:
 
     @staticmethod
     def of(nodes: Mapping[str, Node], groups: Sequence[Group], known: Known | None = None) -> Parts | str:
-        """Why it is not known what the tiles of the parts touch, if it is not. known: what was found of them before."""
+        """Return why it is not known what the tiles of the parts touch, if it is not. known: what was found of them
+        before.
+        """
         known = Known() if known is None else known
         found = [(group, relation) for group in groups for relation in known.relations(nodes, group)]
         values = {v.name: v for group in groups for name in group.nodes for v in nodes[name].outputs}
@@ -134,13 +136,13 @@ class Parts:
         return Pair((producer, consumer), names, *grids, self.needs[producer, consumer])
 
     def edge(self, producer: int, consumer: int, policy: Policy) -> TileEdge | None:
-        """The edge of a policy between two launches; None, and raises, as `edge_of`."""
+        """Return the edge of a policy between two launches; None, and raises, as `edge_of`."""
         relations = self.relations[producer], self.relations[consumer]
         return self.known.edge(self.pair(producer, consumer), relations, policy)
 
 
 def why_not_tickets(nodes: Mapping[str, Node], group: Group) -> str | None:
-    """Why the launch of a group tied by tickets might race or wait for ever; None if it cannot."""
+    """Return why the launch of a group tied by tickets might race or wait for ever; None if it cannot."""
     if not isinstance(group.schedule, TicketSchedule):
         return "it has no schedule of its tickets"
     parts = Parts.of(nodes, group.parts)
@@ -148,7 +150,7 @@ def why_not_tickets(nodes: Mapping[str, Node], group: Group) -> str | None:
 
 
 def why_not_tied(nodes: Mapping[str, Node], group: Group) -> str | None:
-    """Why launches whose blocks wait for tiles of others might race or wait for ever; None if they cannot."""
+    """Return why launches whose blocks wait for tiles of others might race or wait for ever; None if they cannot."""
     if not isinstance(group.schedule, LaunchesSchedule):
         return "it has no schedule of what its tiles wait for"
     parts = Parts.of(nodes, group.parts)
@@ -156,7 +158,7 @@ def why_not_tied(nodes: Mapping[str, Node], group: Group) -> str | None:
 
 
 def why_not_beside(parts: Parts, schedule: LaunchesSchedule) -> str | None:
-    """Why parts in launches that overlap so might race or wait for ever; None if they cannot."""
+    """Return why parts in launches that overlap so might race or wait for ever; None if they cannot."""
     problem = next((p for e in schedule.edges if (p := why_no_edge(parts, e)) is not None), None)
     late = next((e for e in schedule.edges if e.producer >= e.consumer), None)
     if problem is None and late is not None:
@@ -165,7 +167,7 @@ def why_not_beside(parts: Parts, schedule: LaunchesSchedule) -> str | None:
 
 
 def why_not_drawn(parts: Parts, schedule: TicketSchedule) -> str | None:
-    """Why parts whose tiles are drawn so might race or wait for ever; None if they cannot."""
+    """Return why parts whose tiles are drawn so might race or wait for ever; None if they cannot."""
     if schedule.blocks < 1:
         return "its launch has no blocks"
     if not 1 <= schedule.blocks_per_sm <= MOST_BLOCKS_PER_SM:
@@ -175,7 +177,7 @@ def why_not_drawn(parts: Parts, schedule: TicketSchedule) -> str | None:
 
 
 def why_no_edge(parts: Linked, edge: TileEdge) -> str | None:
-    """What of an edge is no number of a part, or does not fit the grids."""
+    """Return what of an edge is no number of a part, or does not fit the grids."""
     count = len(parts.groups)
     if not (0 <= edge.producer < count and 0 <= edge.consumer < count):
         return f"an edge leads from part {edge.producer} to {edge.consumer}, and there are {count}"
@@ -189,8 +191,8 @@ def why_no_edge(parts: Linked, edge: TileEdge) -> str | None:
 
 
 def program_of(parts: Linked, edges: Sequence[TileEdge], *, apart: bool = False) -> Program:
-    """The tiles of all parts as tasks, in the order of their tickets. apart: in launches of their own, each of which
-    begins when all blocks of those have begun that it waits for; the blocks of one start in any order.
+    """Return the tiles of all parts as tasks, in the order of their tickets. apart: in launches of their own, each of
+    which begins when all blocks of those have begun that it waits for; the blocks of one start in any order.
     """
     starts, words = semaphores_at(edges)
     first = [0]

@@ -71,7 +71,7 @@ class Chooser:
         self.known = Known()
 
     def grow(self, first: str) -> tuple[Chain | None, list[WhyNot]]:
-        """The longest chain from a kernel on that pays, and what does not."""
+        """Return the longest chain from a kernel on that pays, and what does not."""
         names, best, refusals = [first], None, list[WhyNot]()
         while True:
             further, more = self._further(names, best)
@@ -85,7 +85,7 @@ class Chooser:
         return Chain(tuple(names), best, apart_us - best.latency_us), refusals
 
     def fits(self, chain: Chain) -> bool:
-        """Whether it still can be what it is, others being tied by now."""
+        """Return whether it still can be what it is, others being tied by now."""
         proposal = Combine(tuple((name,) for name in chain.names), tie=chain.drawn.group.tie)
         return not isinstance(self.kernels.combined(proposal, RULE), WhyNot)
 
@@ -119,13 +119,15 @@ class Chooser:
         return self.kernels.latency_us(self.kernels.groups[name], self.model)
 
     def _with_parts(self, name: str) -> WhyNot | None:
-        """Kernels of several parts are no links of chains: one edge does not say whether these are better apart."""
+        """Return the kernels of several parts are no links of chains: one edge does not say whether these are better
+        apart.
+        """
         if not self.kernels.groups[name].stages:
             return None
         return WhyNot(name, "sync.part", f"{name} has parts of its own")
 
     def _tied(self, chain: Sequence[str]) -> tuple[Drawn | None, list[WhyNot]]:
-        """The chain in the form that is predicted to be fastest; and why not, where no form can be had."""
+        """Return the chain in the form that is predicted to be fastest; and why not, where no form can be had."""
         found = [self.drawn(chain, form) for form in self.wanted.forms]
         tied = [each for each in found if isinstance(each, Drawn)]
         refusals = [each for n, each in enumerate(found) if isinstance(each, WhyNot) and each not in found[:n]]
@@ -150,7 +152,7 @@ class Chooser:
         return found
 
     def _sooner(self, group: Group) -> Group:
-        """The group with rows of tiles complete sooner in all kernels that others wait for."""
+        """Return the group with rows of tiles complete sooner in all kernels that others wait for."""
         if self.wanted.whole:
             return group
         *stages, last = group.stages
@@ -164,7 +166,7 @@ class Chooser:
         return self.kernels.latency_us(part, self.model)
 
     def _scheduled(self, group: Group, subject: str) -> Drawn | WhyNot:
-        """Kernels that have schedules, with the policies predicted to be fastest."""
+        """Return the kernels that have schedules, with the policies predicted to be fastest."""
         problem = self._unfit(group)
         if problem is not None:
             return WhyNot(subject, "sync.part", problem)
@@ -187,7 +189,7 @@ class Chooser:
         return found
 
     def _unfit(self, group: Group) -> str | None:
-        """Why kernels cannot be tied as the group says."""
+        """Return why kernels cannot be tied as the group says."""
         nodes = self.kernels.nodes
         if group.tie == "tickets":
             return ticketing_of(nodes, group).why_not(self.device.shared_bytes_per_block)
@@ -199,8 +201,8 @@ class Chooser:
         return None if found is None else Drawn(*found)
 
     def _rescheduled(self, group: Group) -> Group:
-        """Parts that compute a reshape themselves which was none of theirs have a schedule for what they are now, and
-        so have those of bands.
+        """Return the parts that compute a reshape themselves which was none of theirs have a schedule for what they are
+        now, and so have those of bands.
         """
         holders = (self.kernels.groups[name] for name in {self.kernels.holder(part.name) for part in group.parts})
         known = {part.name: (part, holder.tie) for holder in holders for part in holder.parts or (holder,)}
@@ -212,7 +214,9 @@ class Chooser:
         return replace(group, stages=tuple(tuple(map(scheduled, stage)) for stage in group.stages))
 
     def drawable(self, part: Group, afresh: bool) -> Group:
-        """A part with a schedule by which its own blocks can draw tiles. afresh: the one that it has is for another."""
+        """Return a part with a schedule by which its own blocks can draw tiles. afresh: the one that it has is for
+        another.
+        """
         kernels = self.kernels
         if afresh:
             part = schedule_group(kernels.nodes, replace(part, schedule=None), kernels.target, self.model)
@@ -271,7 +275,7 @@ class Chooser:
         return [group_facts(self.kernels.nodes, part, self.kernels.target, self.model) for part in group.parts]
 
     def _has_waves(self, group: Group, parts: Parts) -> bool:
-        """Whether any part has more tiles than the device holds blocks of it."""
+        """Return whether any part has more tiles than the device holds blocks of it."""
         steps = launches_of(parts, self._facts(group))
         pairs = zip(parts.relations, steps, strict=True)
         return any(relation.grid.blocks > slots(step.sequence[-1], self.device) for relation, step in pairs)

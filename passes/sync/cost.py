@@ -29,7 +29,7 @@ TICKET_REGISTERS = 16
 def facts_of_tickets(
     nodes: Mapping[str, Node], group: Group, kernels: Sequence[KernelFacts], device: Device
 ) -> KernelFacts:
-    """The facts of a group tied by tickets, given those of its parts."""
+    """Return the facts of a group tied by tickets, given those of its parts."""
     schedule, parts = group.schedule, Parts.of(nodes, group.parts)
     if not isinstance(schedule, TicketSchedule) or isinstance(parts, str):
         raise ValueError(f"group {group.name} is no launch whose blocks draw tiles: {parts}; plan the graph again")
@@ -40,7 +40,7 @@ def drawn_facts(
     parts: Parts, edges: Sequence[TileEdge], blocks: int, kernels: Sequence[KernelFacts], device: Device, *,
     queues: bool = False,
 ) -> KernelFacts:  # fmt: skip
-    """The facts of parts, which are `kernels` as launches of their own, in one launch of so many blocks."""
+    """Return the facts of parts, which are `kernels` as launches of their own, in one launch of so many blocks."""
     steps = launches_of(parts, kernels)
     launch = one_launch(steps, blocks)
     apart_us = latency_us(ANALYTICAL, KernelFacts((launch,)), device) - c.GPU_LAUNCH_US
@@ -53,7 +53,7 @@ def drawn_facts(
 def facts_of_launches(
     nodes: Mapping[str, Node], group: Group, kernels: Sequence[KernelFacts], device: Device
 ) -> KernelFacts:
-    """The facts of a group whose launches overlap, given those of its parts."""
+    """Return the facts of a group whose launches overlap, given those of its parts."""
     schedule, parts = group.schedule, Parts.of(nodes, group.parts)
     if not isinstance(schedule, LaunchesSchedule) or isinstance(parts, str):
         raise ValueError(f"group {group.name} has no launches that overlap: {parts}; plan the graph again")
@@ -63,7 +63,7 @@ def facts_of_launches(
 def beside_facts(
     parts: Parts, edges: Sequence[TileEdge], kernels: Sequence[KernelFacts], device: Device
 ) -> KernelFacts:
-    """The facts of parts in launches of their own that overlap."""
+    """Return the facts of parts in launches of their own that overlap."""
     steps = launches_of(parts, kernels)
     apart_us = sum(latency_us(ANALYTICAL, step, device) - c.GPU_LAUNCH_US for step in steps)
     together_us = last_of(_beside(parts, edges, steps, device))
@@ -117,7 +117,7 @@ class Gain:
 
 
 def gains(nodes: Mapping[str, Node], group: Group, kernels: Sequence[KernelFacts], device: Device) -> list[Gain]:
-    """What each edge of a group brings whose tiles wait for tiles, given the facts of its parts."""
+    """Return what each edge of a group brings whose tiles wait for tiles, given the facts of its parts."""
     schedule, parts = group.schedule, Parts.of(nodes, group.parts)
     assert isinstance(schedule, TicketSchedule | LaunchesSchedule) and not isinstance(parts, str), parts
     steps = launches_of(parts, kernels)
@@ -146,7 +146,7 @@ def _pair(
 
 
 def launches_of(parts: Parts, kernels: Sequence[KernelFacts]) -> list[KernelFacts]:
-    """Each launch of the parts as a kernel; those that only look at indices are left out."""
+    """Return each launch of the parts as a kernel; those that only look at indices are left out."""
     counts: dict[str, int] = {}
     for group in parts.groups:
         counts[group.name] = counts.get(group.name, 0) + 1
@@ -157,21 +157,22 @@ def launches_of(parts: Parts, kernels: Sequence[KernelFacts]) -> list[KernelFact
 
 
 def one_launch(steps: Sequence[KernelFacts], blocks: int = 0, pace: float = 1.0) -> Launch:
-    """Launches as one."""
+    """Return the launches as one."""
     return Launch(tuple(step.sequence[-1].stages[0] for step in steps), "tickets", blocks, pace)
 
 
 def crowded(steps: Sequence[KernelFacts], launch: Launch, device: Device) -> list[KernelFacts]:
-    """Launches with as few blocks on a multiprocessor as `launch` has, which is one of all of them: a tile is faster
-    where it shares its multiprocessor with fewer, by as much as the units are left to it.
+    """Return the launches with as few blocks on a multiprocessor as `launch` has, which is one of all of them: a tile
+    is faster where it shares its multiprocessor with fewer, by as much as the units are left to it.
     """
     held = max(1, resident_blocks(launch, device))
     return [KernelFacts((replace(step.sequence[-1], resident=held),)) for step in steps]
 
 
 def roomy_blocks(steps: Sequence[KernelFacts], device: Device) -> int:
-    """Blocks of launches as one that a multiprocessor holds if a thread has some registers more than the largest takes
-    alone. Without a bound a compiler keeps what it has computed of one part while others run, and takes all there are.
+    """Return the blocks of launches as one that a multiprocessor holds if a thread has some registers more than the
+    largest takes alone. Without a bound a compiler keeps what it has computed of one part while others run, and takes
+    all there are.
     """
     launch = one_launch(steps)
     wider = tuple(
@@ -181,12 +182,12 @@ def roomy_blocks(steps: Sequence[KernelFacts], device: Device) -> int:
 
 
 def slots(launch: Launch, device: Device) -> int:
-    """Blocks that the device holds at a time."""
+    """Return the blocks that the device holds at a time."""
     return device.sm_count * max(1, resident_blocks(launch, device))
 
 
 def tile_times_us(parts: Parts, steps: Sequence[KernelFacts], device: Device) -> list[float]:
-    """Microseconds of a tile of each launch, as if all of a round of blocks took as long."""
+    """Return the microseconds of a tile of each launch, as if all of a round of blocks took as long."""
     found = []
     for relation, kernel in zip(parts.relations, steps, strict=True):
         launch = kernel.sequence[-1]

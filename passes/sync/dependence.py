@@ -29,12 +29,14 @@ class Needs:
 
 
 def all_of(producers: int, consumers: int) -> Needs:
-    """Every block of one kernel needs all of another's."""
+    """Return every block of one kernel needs all of another's."""
     return Needs((np.arange(producers),), (0,) * consumers)
 
 
 def needs_of(producer: Relation, consumer: Relation, values: Sequence[Value]) -> Needs:
-    """What the consumer needs of the producer for the sake of `values`, which the one stores and the other reads."""
+    """Return what the consumer needs of the producer for the sake of `values`, which the one stores and the other
+    reads.
+    """
     each = [_needs(producer, consumer, value) for value in values]
     if len(each) == 1:
         return each[0]
@@ -68,7 +70,7 @@ class _Boxes:
         self.axes = [_Sets.of(list(axis)) for axis in sets]
 
     def meeting(self, boxes: frozenset[Box]) -> np.ndarray:
-        """The blocks that store any element of `boxes`."""
+        """Return the blocks that store any element of `boxes`."""
         found = np.zeros(len(self.owners), np.bool_)
         for box in boxes:
             hit = np.ones(len(self.owners), np.bool_)
@@ -99,7 +101,7 @@ class _Sets:
         return _Sets(len(sets), positions, holders, starts)
 
     def meeting(self, taken: bytes) -> np.ndarray:
-        """Whether each set has any of the positions taken."""
+        """Return whether each set has any of the positions taken."""
         wanted = np.frombuffer(taken, np.bool_)
         found, at = np.zeros(self.count, np.bool_), np.flatnonzero(wanted)
         if not len(at):

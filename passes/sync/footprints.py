@@ -58,11 +58,11 @@ class Relation:
         self.writes.setdefault(value, {})[index] = None
 
     def read_by(self, place: Coordinates, value: Value) -> frozenset[Box]:
-        """The elements of `value` that a tile reads."""
+        """Return the elements of `value` that a tile reads."""
         return self._touched(place, value, self.reads.get(value))
 
     def written_by(self, place: Coordinates, value: Value) -> frozenset[Box]:
-        """The elements of `value` that a tile stores."""
+        """Return the elements of `value` that a tile stores."""
         return self._touched(place, value, self.writes.get(value))
 
     def _touched(self, place: Coordinates, value: Value, known: Mapping[Place, None] | None) -> frozenset[Box]:
@@ -98,7 +98,7 @@ class Relation:
 
 
 def _variable(expr: Integer) -> Variable | None:
-    """The variable of a dimension; None of one that has a single index."""
+    """Return the variable of a dimension; None of one that has a single index."""
     if isinstance(expr, Affine):
         (found,) = expr.terms
         assert isinstance(found, Variable)
@@ -112,6 +112,6 @@ def domain(sizes: Sequence[int]) -> tuple[Integer, ...]:
 
 
 def combined(*parts: Iterator[Ranges] | Sequence[Ranges]) -> Iterator[Ranges]:
-    """All combinations of boxes of some dimensions with boxes of the next ones."""
+    """Yield all combinations of boxes of some dimensions with boxes of the next ones."""
     for chosen in product(*map(list, parts)):
         yield tuple(span for ranges in chosen for span in ranges)

@@ -52,14 +52,14 @@ class Joined:
 
 
 def why_not_joined(joined: Joined) -> str | None:
-    """Why the last block of some might begin too early, or never; None if it cannot."""
+    """Return why the last block of some might begin too early, or never; None if it cannot."""
     problem = next((p for edge in joined.edges if (p := why_no_edge(joined, edge)) is not None), None)
     return problem or why_not(program_of(joined, joined.edges))
 
 
 def joined_of(nodes: Mapping[str, Node], group: Group) -> Joined | None:
-    """What the last blocks of a kernel do; None of a kernel none of whose blocks does more for being the last, and of
-    bands with so many tiles that the sets of what they store would fill memory.
+    """Return what the last blocks of a kernel do; None of a kernel none of whose blocks does more for being the last,
+    and of bands with so many tiles that the sets of what they store would fill memory.
     """
     banded = group.tie == "band"
     first = group.parts[0] if banded else group
@@ -98,7 +98,7 @@ def _everything(place: Coordinates) -> Iterator[tuple[Range, ...]]:
 
 
 def _read(nodes: Mapping[str, Node], group: Group) -> list[Value]:
-    """What the rows of a band read of what its GEMM stores."""
+    """Return what the rows of a band read of what its GEMM stores."""
     stored, after = group.parts
     values = {v.name: v for name in stored.nodes for v in nodes[name].outputs}
     return [values[name] for name in stored.outputs if name in after.inputs]
@@ -145,7 +145,7 @@ class _Tiles:
         return WARP_ROWS * tile.rows if isinstance(tile, WgmmaTile) else min(tile.bm, self.gemm.m)
 
     def runs(self, band: int, start: int, end: int) -> Iterator[Range]:
-        """The rows of the GEMM that are rows [start, end) of a band, those that are not there left out."""
+        """Yield the rows of the GEMM that are rows [start, end) of a band, those that are not there left out."""
         tile, most = self.schedule.tile, self.gemm.m
         if not isinstance(tile, WgmmaTile):
             yield min(band * self.rows + start, most), min(band * self.rows + end, most)
@@ -168,14 +168,14 @@ class _Tiles:
 
 
 def _of_parts(tiles: _Tiles) -> Needs:
-    """The sum of a tile needs all its parts."""
+    """Return the sum of a tile needs all its parts."""
     grid = tiles.grid(1)
     numbers = np.arange(tiles.parts) * grid.blocks
     return Needs(tuple(numbers + block for block in range(grid.blocks)), tuple(range(grid.blocks)))
 
 
 def _rows(nodes: Mapping[str, Node], group: Group, tiles: _Tiles, columns: int) -> Relation:
-    """The shares of the bands."""
+    """Return the shares of the bands."""
     schedule, view = group.schedule, look_up(nodes, group.parts[1])
     assert isinstance(schedule, BandSchedule), "a band has a schedule"
     band = Band(tiles.rows, tiles.columns, WARP, schedule.share_rows, tiles.warps)
@@ -194,14 +194,14 @@ def _rows(nodes: Mapping[str, Node], group: Group, tiles: _Tiles, columns: int) 
 
 
 def _join(tiles: _Tiles) -> TileEdge:
-    """All parts of a tile post the tile's semaphore."""
+    """Return all parts of a tile post the tile's semaphore."""
     parts, *dims = tiles.grid(tiles.parts).dims
     bounds = _bounds(4, (None, 1, 2, 3))
     return TileEdge(0, 1, "join", (Grouping(parts, parts), *map(Grouping, dims)), bounds, bounds)
 
 
 def _band(tiles: _Tiles, producer: int) -> TileEdge:
-    """All tiles of a band's rows post the band's semaphore, and each of its shares begins by it."""
+    """Return all tiles of a band's rows post the band's semaphore, and each of its shares begins by it."""
     _, batch, bands, columns = tiles.grid(1).dims
     semaphores = Grouping(1), Grouping(batch), Grouping(bands), Grouping(columns, columns)
     bounds = _bounds(3, (None, 0, 1, None))

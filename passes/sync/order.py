@@ -26,7 +26,7 @@ ROWS = (1, 2, 4)
 
 
 def rows_sooner(nodes: Mapping[str, Node], part: Group, device: Device, latency_us: float) -> Group:
-    """The part with as few rows of tiles together as that allows; as it is where it is no GEMM of many rows.
+    """Return the part with as few rows of tiles together as that allows; as it is where it is no GEMM of many rows.
     latency_us: what it is predicted to take.
     """
     schedule = part.schedule

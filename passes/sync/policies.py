@@ -34,8 +34,8 @@ class Policy(Protocol):
     name: ClassVar[str]
 
     def semaphores(self, producer: Grid, needs: Needs) -> tuple[Grouping, ...] | None:
-        """How tiles share semaphores, along each dimension of the producer's grid; None where the policy is none for
-        this dependence.
+        """Return how tiles share semaphores, along each dimension of the producer's grid; None where the policy is none
+        for this dependence.
         """
         ...
 
@@ -83,7 +83,7 @@ class StridedTileSync:
 
 
 def _repeats(wanted: np.ndarray, modulus: int, size: int) -> bool:
-    """Whether of tiles that lie multiples of `modulus` apart all are wanted or none."""
+    """Return whether of tiles that lie multiples of `modulus` apart all are wanted or none."""
     return len(np.unique(wanted % modulus)) * (size // modulus) == len(wanted)
 
 
@@ -101,7 +101,7 @@ POLICIES: tuple[Policy, ...] = (TileSync(), RowSync(), StridedTileSync(), Kernel
 
 
 def policy_named(name: str) -> Policy:
-    """A built-in policy. Raises SyncPolicyError for a name that none has."""
+    """Return a built-in policy. Raises SyncPolicyError for a name that none has."""
     for policy in POLICIES:
         if policy.name == name:
             return policy
@@ -123,8 +123,8 @@ class Wanted:
 
 
 def wanted_sync(option: object) -> Wanted | None:
-    """What `sync` says: off (None), auto, model, a policy or the name of one; `/tickets` or `/launches` after a name
-    says which form chains take, `/queues` after model that blocks draw nothing. Raises SyncPolicyError otherwise.
+    """Return what `sync` says: off (None), auto, model, a policy or the name of one; `/tickets` or `/launches` after a
+    name says which form chains take, `/queues` after model that blocks draw nothing. Raises SyncPolicyError otherwise.
     """
     if option in (None, "off"):
         return None
@@ -142,7 +142,7 @@ def wanted_sync(option: object) -> Wanted | None:
 
 
 def form_of(option: str) -> tuple[str, str]:
-    """The text before the form that chains are to take, and the form; "" for none."""
+    """Return the text before the form that chains are to take, and the form; "" for none."""
     name, slash, form = option.rpartition("/") if "/" in option.rpartition("}")[2] else (option, "", "")
     if slash and name in ("off", "model"):
         raise SyncPolicyError(f"sync is {option!r}, but {name} has no form {form!r}; give off, model or model/queues")
@@ -152,12 +152,12 @@ def form_of(option: str) -> tuple[str, str]:
 
 
 def wanted_policy(policy: Policy, form: str = "") -> Wanted:
-    """A user's own policy, and the form that chains are to take."""
+    """Return a user's own policy, and the form that chains are to take."""
     return Wanted((policy,), forced=True, forms=(form or TIES_OF_TILES[0],))
 
 
 def _of_tiles(producer: Grid) -> tuple[Grouping, ...]:
-    """A semaphore for every tile; for all parts of one together."""
+    """Return a semaphore for every tile; for all parts of one together."""
     sums = producer.tile_rows != 0
     return tuple(Grouping(size, size if sums and axis == PARTS else 1) for axis, size in enumerate(producer.dims))
 
@@ -177,7 +177,7 @@ class Pair:
 
 
 def edge_of(pair: Pair, policy: Policy) -> TileEdge | None:
-    """The edge of a policy; None where the policy is none for this dependence.
+    """Return the edge of a policy; None where the policy is none for this dependence.
 
     Raises SyncPolicyError, naming the tile that would race, for a policy that waits for too little.
     """
@@ -209,7 +209,7 @@ def _edge(pair: Pair, policy: Policy, groupings: tuple[Grouping, ...]) -> TileEd
 
 
 def _all_are(kind: type, found: object) -> bool:
-    """Whether it is a sequence of such objects only."""
+    """Return whether it is a sequence of such objects only."""
     return isinstance(found, tuple | list) and all(isinstance(each, kind) for each in found)
 
 
@@ -222,14 +222,14 @@ def _check_groupings(pair: Pair, policy: Policy, groupings: Sequence[Grouping]) 
 
 
 def why_no_groupings(producer: Grid, groupings: Sequence[Grouping]) -> str | None:
-    """Why these are no semaphores of a grid; None if they are."""
+    """Return why these are no semaphores of a grid; None if they are."""
     if tuple(g.size for g in groupings) != producer.dims:
         return f"they are for {tuple(g.size for g in groupings)} tiles, and there are {producer.dims}"
     return next((reason for g in groupings if (reason := g.why_not()) is not None), None)
 
 
 def why_no_bounds(edge: TileEdge, consumer: Grid) -> str | None:
-    """Why the bounds of an edge are none of its semaphores by the tiles of a grid; None if they are."""
+    """Return why the bounds of an edge are none of its semaphores by the tiles of a grid; None if they are."""
     if not len(edge.first) == len(edge.last) == len(edge.semaphores):
         return f"there are bounds for {len(edge.first)} and {len(edge.last)} dimensions, not {len(edge.semaphores)}"
     odd = next((p for b in (*edge.first, *edge.last) if (p := b.why_not(consumer.dims)) is not None), None)
@@ -239,7 +239,7 @@ def why_no_bounds(edge: TileEdge, consumer: Grid) -> str | None:
 
 
 def why_not_enough(pair: Pair, edge: TileEdge) -> str | None:
-    """The first tile that would not wait for one that it reads; None if all do."""
+    """Return the first tile that would not wait for one that it reads; None if all do."""
     first, last = hulls(pair.needs, pair.producer, edge.semaphores)
     for block, place in enumerate(pair.consumer.places()):
         needed = pair.needs.of(block)

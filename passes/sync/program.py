@@ -62,7 +62,7 @@ class Program:
 
 
 def why_not(program: Program) -> str | None:
-    """What may go wrong; None if nothing can."""
+    """Return what may go wrong; None if nothing can."""
     checks = (_why_incomplete, _why_no_memory, _why_out_of_order, _why_stuck, _why_racing)
     return next((reason for check in checks if (reason := check(program)) is not None), None)
 
@@ -159,7 +159,7 @@ def _why_racing(program: Program) -> str | None:
 
 
 def _awaited(program: Program, task: Task, needed: int) -> bool:
-    """Whether a wait of the task cannot be over without the posts of the one that it needs."""
+    """Return whether a wait of the task cannot be over without the posts of the one that it needs."""
     waits = dict(sorted(task.waits, key=lambda wait: wait[1]))
     return any(
         program.totals[semaphore] - number < waits.get(semaphore, 0)
@@ -168,8 +168,8 @@ def _awaited(program: Program, task: Task, needed: int) -> bool:
 
 
 def held_by(program: Program, task: int, ended: Sequence[set[int]]) -> set[int]:
-    """The tasks that cannot end as long as `task` has not, however many blocks are resident: `task`, and those that
-    wait for it, or for others that do.
+    """Return the tasks that cannot end as long as `task` has not, however many blocks are resident: `task`, and those
+    that wait for it, or for others that do.
     """
     left = set(range(len(program.tasks))) - {task}
     posted: dict[int, int] = {}

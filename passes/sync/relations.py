@@ -37,7 +37,7 @@ Spans = Callable[[Coordinates], Iterator[tuple[int, Range, Range, Range]]]
 
 
 def relations_of(view: GroupView, schedule: Schedule | None, blocks: Sequence[int]) -> tuple[Relation, ...]:
-    """The relations of the launches of a kernel, which have so many blocks.
+    """Return the relations of the launches of a kernel, which have so many blocks.
 
     Where it is not known which tile a block computes, or there are several launches, every block reads and stores
     everything. Indices that are looked at before anything is read by them are read by every block, too.
@@ -57,7 +57,7 @@ def _everything(place: Coordinates) -> Iterator[Ranges]:
 
 
 def relation_of(view: GroupView, schedule: Schedule | None) -> Relation | None:
-    """The relation of a kernel; None of one whose blocks are not one tile each."""
+    """Return the relation of a kernel; None of one whose blocks are not one tile each."""
     grid = grid_of(view, schedule)
     if grid is None:
         return None
@@ -106,7 +106,7 @@ def _gemm(view: GroupView, schedule: GemmSchedule, grid: Grid) -> Relation:
 
 
 def contraction_relation(view: GroupView, grid: Grid, spans: Spans) -> Relation:
-    """The relation of a contraction by the rows, columns and steps of its tiles."""
+    """Return the relation of a contraction by the rows, columns and steps of its tiles."""
     group = AnchoredGroup.of(view)
     return (_matmul if group.is_matmul else _conv)(view, group, grid, spans)
 
@@ -165,7 +165,7 @@ def _taps_last(ranges: Ranges, shape: ConvShape) -> Ranges:
 
 
 def _of_conv(view: GroupView, group: AnchoredGroup, grid: Grid, tiles: Tiles) -> Relation:
-    """The domain is pixels, output channel, channel within the group, kernel positions, group."""
+    """Return the domain is pixels, output channel, channel within the group, kernel positions, group."""
     shape, attrs = conv_shape(group.anchor), group.anchor.attrs
     x, w = group.anchor.inputs
     rank = len(shape.kernel)
@@ -217,7 +217,7 @@ def _with_epilogue(relation: Relation, group: AnchoredGroup, index: Place) -> Re
 
 
 def before_views(roles: Roles, value: Value) -> tuple[Value, list[Node]]:
-    """The value before the chain of views that makes a stored one, and that chain."""
+    """Return the value before the chain of views that makes a stored one, and that chain."""
     views: list[Node] = []
     while value.producer is not None and roles.parts.get(value.producer) is Part.VIEW:
         views.insert(0, value.producer)
@@ -235,7 +235,7 @@ def through(views: Sequence[Node], index: Place) -> Place:
 
 
 def _attention(view: GroupView, schedule: AttentionSchedule, grid: Grid) -> Relation:
-    """Every tile of queries reads all keys: that a mask leaves some out is not made use of."""
+    """Return every tile of queries reads all keys: that a mask leaves some out is not made use of."""
     group, rows_each = AnchoredGroup.of(view), schedule.tile.bm
     what = attention_of(group)
     softmax, attrs = what.softmax, what.softmax.matmul.attrs
@@ -266,7 +266,7 @@ def _attention(view: GroupView, schedule: AttentionSchedule, grid: Grid) -> Rela
 
 
 def _read_for_scores(group: AnchoredGroup) -> list[Value]:
-    """Inputs that masks, scales and the like read at places that are not looked at."""
+    """Return the inputs that masks, scales and the like read at places that are not looked at."""
     softmax = group.roles.softmax
     assert softmax is not None
     seen, stack = {softmax.matmul.output}, [group.anchor.inputs[0]]
@@ -312,7 +312,9 @@ def _rows(view: GroupView, each: int, grid: Grid) -> Relation:
 
 
 def rows_relation(view: GroupView, grid: Grid, intervals: Callable[[Coordinates], Iterator[Range]]) -> Relation:
-    """The relation of row-wise work by the numbers of the rows of its tiles; there may be none of the last ones."""
+    """Return the relation of row-wise work by the numbers of the rows of its tiles; there may be none of the last
+    ones.
+    """
     roles = roles_of(view.nodes, view.outputs, view.name)
     assert isinstance(roles, Roles) and roles.rows is not None, roles
     space = roles.rows

@@ -24,7 +24,7 @@ def synchronise(graph: Graph, kernels: Kernels, wanted: Wanted, model: LatencyMo
 
 
 def _in_order(chooser: Chooser) -> Iterator[WhyNot]:
-    """Every chain that can be, from the first kernel on."""
+    """Yield every chain that can be, from the first kernel on."""
     kernels = chooser.kernels
     for name in list(kernels.order):
         if name not in kernels.groups:

@@ -113,7 +113,7 @@ def beside_spans(
 
 
 def _box(edge: TileEdge, place: Sequence[int]) -> tuple[slice, ...]:
-    """The semaphores that a tile waits for."""
+    """Return the semaphores that a tile waits for."""
     found = []
     for first, last, count in zip(edge.first, edge.last, edge.counts, strict=True):
         low = min(max(0, first.at(place)), count - 1)

@@ -30,7 +30,7 @@ def synchronise_whole(chooser: Chooser) -> Iterator[WhyNot]:
 
 
 def _why_alone(chooser: Chooser, name: str) -> WhyNot | None:
-    """Why a kernel is no part of any launch whose blocks draw tiles; None if it can be."""
+    """Return why a kernel is no part of any launch whose blocks draw tiles; None if it can be."""
     kernels = chooser.kernels
     group = kernels.groups[name]
     if not any(part.schedule for part in (group, *group.parts)):
@@ -62,7 +62,7 @@ def _levels(chooser: Chooser, refused: set[str]) -> dict[str, int]:
 
 
 def _between(chooser: Chooser, levels: Mapping[str, int]) -> Iterator[WhyNot]:
-    """Steps of the host that come after a launch and before another one."""
+    """Yield the steps of the host that come after a launch and before another one."""
     kernels = chooser.kernels
     reason = "it is computed on the host; kernels that need it are launched after it"
     for host in kernels.host_groups:
@@ -71,7 +71,7 @@ def _between(chooser: Chooser, levels: Mapping[str, int]) -> Iterator[WhyNot]:
 
 
 def _losing(chooser: Chooser, names: Sequence[str], found: Drawn) -> Iterator[WhyNot]:
-    """What speaks against a launch that was asked for, if anything does."""
+    """Yield what speaks against a launch that was asked for, if anything does."""
     apart_us = sum(chooser.kernels.latency_us(chooser.kernels.groups[name], chooser.model) for name in names)
     if found.latency_us > apart_us:
         numbers = {"apart_us": round(apart_us, 3), "together_us": round(found.latency_us, 3)}
@@ -79,7 +79,7 @@ def _losing(chooser: Chooser, names: Sequence[str], found: Drawn) -> Iterator[Wh
 
 
 def _tied(chooser: Chooser, names: Sequence[str]) -> Iterator[WhyNot]:
-    """Kernels in one launch, or in two where one cannot be, and so on."""
+    """Yield the kernels in one launch, or in two where one cannot be, and so on."""
     group = chooser.kernels.groups[names[0]] if len(names) == 1 else None
     if not names or (group is not None and not group.stages):
         return

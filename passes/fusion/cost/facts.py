@@ -17,12 +17,12 @@ from tilestitch.passes.schedule.facts import group_facts
 def facts_of(
     nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, target: TargetInfo, model: LatencyModel
 ) -> KernelFacts:
-    """The facts of `nodes` (in topological order) as one kernel that stores `stored`, scheduled by `model`."""
+    """Return the facts of `nodes` (in topological order) as one kernel that stores `stored`, scheduled by `model`."""
     return group_facts({node.name: node for node in nodes}, _group(nodes, stored, roles), target, model, roles)
 
 
 def _group(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) -> Group:
-    """A candidate as the group that it would be."""
+    """Return a candidate as the group that it would be."""
     inputs, constants = operands(nodes)
     return Group(
         "candidate", roles.kind, tuple(n.name for n in nodes), roles.anchor.name if roles.anchor else None,

@@ -70,7 +70,7 @@ class Launches:
         self._latencies: dict[Pair, float | None] = {}
 
     def of(self, names: Iterable[str]) -> Launch:
-        """The launch of kernels that can meet and are not too many."""
+        """Return the launch of kernels that can meet and are not too many."""
         ordered = tuple(sorted(names, key=self.place.__getitem__))
         if ordered not in self._known and len(ordered) > 1:
             return self.joined(self.of(ordered[:-1]), self.of(ordered[-1:]))
@@ -86,11 +86,13 @@ class Launches:
         return self._known[names]
 
     def can_meet(self, a: Launch, b: Launch) -> bool:
-        """Whether there is a step in which both could run, and none depends on the other."""
+        """Return whether there is a step in which both could run, and none depends on the other."""
         return max(a.first, b.first) <= min(a.last, b.last) and not (a.above & b.mask or b.above & a.mask)
 
     def latency_us(self, a: Launch, b: Launch) -> float | None:
-        """What two launches, in the order of their places, are predicted to take as one; None if it is too large."""
+        """Return what two launches, in the order of their places, are predicted to take as one; None if it is too
+        large.
+        """
         if a.parts + b.parts > MOST_PARTS:
             return None
         pair = self._pair(a, b)
@@ -141,5 +143,5 @@ class Launches:
 
 
 def _unnamed(facts: KernelFacts, values: Mapping[str, int]) -> KernelFacts:
-    """The facts with numbers in the place of values' names."""
+    """Return the facts with numbers in the place of values' names."""
     return facts.renamed(lambda name: str(values.get(name, "")))

@@ -63,7 +63,9 @@ def _too_much_work(
 
 
 def _copied_work(state: Fusion, copies: set[Node]) -> int:
-    """Operations of one evaluation of `copies`, less this reader's share if every reader has copies of its own."""
+    """Return the operations of one evaluation of `copies`, less this reader's share if every reader has copies of its
+    own.
+    """
     users = {u for n in copies for o in n.outputs for u in o.users} - copies
     readers = len({state.cluster_of(u).number for u in users})
     work = sum(n.outputs[0].tensor_type.num_elements * operations_per_element(n.op) for n in copies)
@@ -88,19 +90,19 @@ def recomputation(state: Fusion, nodes: Sequence[Node], stored: Sequence[Value],
 
 
 def _any_again(state: Fusion, nodes: Sequence[Node], roles: Roles) -> bool:
-    """Whether any reader asks for elements at indices of its own, and what it reads is not kept."""
+    """Return whether any reader asks for elements at indices of its own, and what it reads is not kept."""
     members = set(nodes)
     read = (value for node in nodes for value in state.read_apart(node) if value.producer in members)
     return any(roles.rows is None or not kept_by_row(value, roles) for value in read)
 
 
 def _moves_last_axis(node: Node) -> bool:
-    """Whether neighbours in the result of a transpose do not lie next to each other."""
+    """Return whether neighbours in the result of a transpose do not lie next to each other."""
     return node.op == "transpose" and node.attrs["perm"][-1] != len(node.attrs["perm"]) - 1
 
 
 def _row_too_long(state: Fusion, roles: Roles, subject: str) -> WhyNot | None:
-    """Where a row is read again after its reduction, a task keeps it: it should stay in the cache."""
+    """Return where a row is read again after its reduction, a task keeps it: it should stay in the cache."""
     rows = roles.rows
     if rows is None or state.target.name != "cpu" or not roles.looks_again:
         return None  # on a GPU a long row lies in the registers of many blocks, or is read again
@@ -114,7 +116,7 @@ def _row_too_long(state: Fusion, roles: Roles, subject: str) -> WhyNot | None:
 
 
 def _too_few_rows(state: Fusion, clusters: Sequence[Cluster], roles: Roles, subject: str) -> WhyNot | None:
-    """A large element-wise part must not be bound to a handful of rows, each of which one task computes."""
+    """Return a large element-wise part must not be bound to a handful of rows, each of which one task computes."""
     rows = roles.rows
     if rows is None or state.target.name != "cpu" or len(clusters) < 2:
         return None  # on a GPU few long rows are spread over blocks

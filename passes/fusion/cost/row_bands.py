@@ -19,7 +19,7 @@ from tilestitch.passes.plan.roles import Part, Roles, roles_of
 
 
 def why_no_band(nodes: Mapping[str, Node], gemm: Group, after: Group, subject: str) -> WhyNot | None:
-    """Why `after` cannot be computed band by band after `gemm`, which stores what it reads; None if it can."""
+    """Return why `after` cannot be computed band by band after `gemm`, which stores what it reads; None if it can."""
     if gemm.kind is not GroupKind.CONTRACTION or after.kind is not GroupKind.ROWWISE:
         reason = f"{gemm.name} is {gemm.kind.value} and {after.name} {after.kind.value}, not a contraction and rows"
         return WhyNot(subject, "legality.band_kinds", reason)
@@ -58,7 +58,7 @@ def _why_no_rows(gemm: Roles, after: Roles) -> _Refusal | None:
 
 
 def _why_not_in_place(gemm: Roles, after: Roles, stored: Collection[str]) -> _Refusal | None:
-    """Whether an element after the GEMM may depend on other rows of it: shapes and places say that none does."""
+    """Return whether an element after the GEMM may depend on other rows of it: shapes and places say that none does."""
     assert gemm.anchor is not None
     elements = gemm.anchor.output.tensor_type.num_elements
     moved: set[Value] = set()
@@ -80,7 +80,7 @@ def _why_not_in_place(gemm: Roles, after: Roles, stored: Collection[str]) -> _Re
 
 
 def _turned(gemm: Roles, value: Value) -> Node | None:
-    """The view between the GEMM and a stored value that does more than reshape."""
+    """Return the view between the GEMM and a stored value that does more than reshape."""
     producer = value.producer
     while producer is not None and gemm.parts[producer] is Part.VIEW:
         if producer.op != "reshape":

@@ -95,7 +95,7 @@ class Attention:
         return masks if computed_us([*nodes, *masks]) <= computed_us(nodes) + stored_us else ()
 
     def _profit(self, state: Fusion, union: Union, roles: Roles, subject: str) -> WhyNot | None:
-        """Refuses what is predicted to be slower than three kernels; hardly slower, one kernel has fewer launches."""
+        """Refuse what is predicted to be slower than three kernels; hardly slower, one kernel has fewer launches."""
         device, target = device_of(state.target), state.target
         assert roles.softmax is not None
         if target.name == "cpu" and roles.softmax.queries < LEAST_QUERIES:
@@ -119,13 +119,13 @@ class Attention:
 
 
 def _scores_bytes(roles: Roles) -> int:
-    """Bytes of scores and weights that three kernels would write."""
+    """Return the bytes of scores and weights that three kernels would write."""
     assert roles.softmax is not None
     return bytes_of((roles.softmax.scores, roles.softmax.weights))
 
 
 def _apart(roles: Roles) -> Iterator[tuple[list[Node], list[Value]]]:
-    """The kernels that hold the same nodes otherwise: nodes and what they store."""
+    """Yield the kernels that hold the same nodes otherwise: nodes and what they store."""
     assert roles.softmax is not None and roles.anchor is not None
     before = [n for n, part in roles.parts.items() if part in (Part.SCORES, Part.SCORED)]
     yield before, [roles.softmax.scores]
@@ -167,7 +167,7 @@ def _before(anchor: Node) -> dict[Node, None]:
 
 
 def _between(first: Node, before: Mapping[Node, None]) -> list[Node]:
-    """The nodes of `before` that depend on `first`."""
+    """Return the nodes of `before` that depend on `first`."""
     found: dict[Node, None] = {}
     stack = [first]
     while stack:
@@ -194,7 +194,7 @@ def _scales(state: Fusion, first: Node, nodes: Sequence[Node]) -> list[Node]:
 
 
 def _own_masks(state: Fusion, nodes: Sequence[Node]) -> list[Node]:
-    """What masks are computed from, as far as nothing outside reads it: evaluated where a score is masked."""
+    """Return what masks are computed from, as far as nothing outside reads it: evaluated where a score is masked."""
     members = dict.fromkeys(nodes)
     added: list[Node] = []
     queue = [v for n in nodes if n.op != "matmul" for v in n.inputs]
@@ -228,7 +228,7 @@ def _static_masks(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def _static_tree(value: Value, members: Iterable[Node]) -> list[Node] | None:
-    """The nodes that compute a value from constants alone; None if something varies, or is not cheap."""
+    """Return the nodes that compute a value from constants alone; None if something varies, or is not cheap."""
     found: dict[Node, None] = {}
     stack = [value]
     while stack:

@@ -54,7 +54,9 @@ class Bands:
                 yield Combine(((name,), (best[1],)), forced=True, tie="band")
 
     def _gain_us(self, kernels: Kernels, gemm: Group, after: Group) -> float | None:
-        """Microseconds that one launch saves, or hardly costs; None where it costs more, or is illegal (a remark)."""
+        """Return the microseconds that one launch saves, or hardly costs; None where it costs more, or is illegal (a
+        remark).
+        """
         subject = f"{gemm.nodes[-1]} -> {after.nodes[0]}"
         whole = kernels.combined(Combine(((gemm.name,), (after.name,)), tie="band"), self.name)
         if isinstance(whole, WhyNot):

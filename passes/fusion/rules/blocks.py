@@ -64,7 +64,7 @@ class BlockStitching:
         return best[1] if best else None
 
     def _gain_us(self, kernels: Kernels, group: Group, reader: Group) -> float | None:
-        """Microseconds that one launch saves; None where it saves none, or is illegal (a remark)."""
+        """Return the microseconds that one launch saves; None where it saves none, or is illegal (a remark)."""
         subject = f"{group.nodes[-1]} -> {reader.nodes[0]}"
         whole = kernels.combined(Combine(((group.name,), (reader.name,)), tie="block"), self.name)
         if isinstance(whole, WhyNot):

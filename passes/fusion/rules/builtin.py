@@ -86,13 +86,13 @@ def _elementwise_readers(state: Fusion, anchor: Node) -> list[Node]:
 
 
 def _widens_what_is_stored(state: Fusion, node: Node) -> bool:
-    """Whether a node makes 8-bit integers wider that others want as they are."""
+    """Return whether a node makes 8-bit integers wider that others want as they are."""
     source = node.inputs[0] if _widens(node) else None
     return source is not None and (state.graph.is_output(source) or len(source.users) > 1)
 
 
 def _widens(node: Node) -> bool:
-    """Whether a node makes computed 8-bit integers wider."""
+    """Return whether a node makes computed 8-bit integers wider."""
     if node.op != "cast" or node.inputs[0].dtype not in BYTES or node.output.dtype in BYTES:
         return False
     return node.inputs[0].producer is not None
@@ -109,7 +109,7 @@ def _with_widened(state: Fusion, anchor: Node) -> Iterator[Fuse]:
 
 
 def _widening(value: Value) -> list[Node]:
-    """The element-wise nodes that make a value of bytes and of constants; none if it is not so made."""
+    """Return the element-wise nodes that make a value of bytes and of constants; none if it is not so made."""
     chain: list[Node] = []
     while value.producer is not None and is_elementwise(value.producer.op) and len(chain) < MOST_WIDENING:
         node = value.producer
@@ -124,7 +124,7 @@ def _widening(value: Value) -> list[Node]:
 
 
 def moving_views(state: Fusion, anchor: Node) -> list[Node]:
-    """The single-reader reshapes and transposes after the anchor's cluster, unless an alias would do instead."""
+    """Return the single-reader reshapes and transposes after the anchor's cluster, unless an alias would do instead."""
     stored = state.outputs_of(state.cluster_of(anchor))
     if len(stored) != 1:
         return []
@@ -173,14 +173,14 @@ def _row_neighbours(state: Fusion, reduction: Node) -> list[Node]:
 
 
 def _puts_together(state: Fusion, cluster: Cluster) -> bool:
-    """Whether several readers want a concat, which may need no kernel (`inplace`)."""
+    """Return whether several readers want a concat, which may need no kernel (`inplace`)."""
     if not any(n.op == "concat" for n in cluster.owned):  # before readers, of which there may be thousands
         return False
     return len(state.readers(cluster)) > 1 or any(map(state.graph.is_output, state.outputs_of(cluster)))
 
 
 def _is_alias(state: Fusion, cluster: Cluster, shape: tuple[int, ...]) -> bool:
-    """Whether a cluster is a reshape of whole rows that costs nothing by itself."""
+    """Return whether a cluster is a reshape of whole rows that costs nothing by itself."""
     nodes = list(cluster.owned)
     alone = len(nodes) == 1 and nodes[0].op == "reshape" and nodes[0].inputs[0].shape == shape
     return alone and not state.graph.is_output(nodes[0].output)
@@ -216,7 +216,7 @@ def _takes(state: Fusion, cluster: Cluster, reader: Cluster, readers: int) -> bo
 
 
 def _same_order(state: Fusion, a: Cluster, b: Cluster) -> bool:
-    """Whether both store elements in the same row-major order, so that one loop serves both."""
+    """Return whether both store elements in the same row-major order, so that one loop serves both."""
     values = [*state.outputs_of(a), *state.outputs_of(b)]
     return len({v.shape for v in values}) == 1
 
@@ -272,7 +272,7 @@ class Views(AllowsAll):
 
 
 def _fetches_once(anchor: Node, target: str) -> bool:
-    """Whether a tile of results asks once for an element of the first operand."""
+    """Return whether a tile of results asks once for an element of the first operand."""
     if anchor.op in ("matmul", "block_matmul"):
         return True
     if anchor.op != "conv" or target == "cpu" or anchor.attrs["groups"] != 1 or anchor.attrs["layout"] != "NXC":
@@ -282,7 +282,7 @@ def _fetches_once(anchor: Node, target: str) -> bool:
 
 
 def _copies_image(anchor: Node) -> bool:
-    """Whether the template of a convolution copies its image, padding included, before it multiplies."""
+    """Return whether the template of a convolution copies its image, padding included, before it multiplies."""
     return _has_few_channels(anchor, FEW_CHANNELS) and any((*anchor.attrs["before"], *anchor.attrs["after"]))
 
 

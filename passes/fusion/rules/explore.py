@@ -79,7 +79,7 @@ class Explore:
         return None
 
     def search(self, space: Space) -> Found:
-        """The best partition found in `space`."""
+        """Return the best partition found in `space`."""
         budget = Budget.of(space, self.work or None, self.budget_s)
         first = Cover(space, seed(space) if self.seeded else ())
         found = {first.key: first}
@@ -106,8 +106,8 @@ class Explore:
         return placed
 
     def _best(self, placed: Sequence[int], budget: Budget, found: dict[Key, Cover]) -> Cover:
-        """The best of `found`. If patterns were looked for, what becomes of it by several steps at a time, too, and by
-        what later rules make of each.
+        """Return the best of `found`. If patterns were looked for, what becomes of it by several steps at a time, too,
+        and by what later rules make of each.
         """
         best = min(found.values(), key=_ranked)
         if budget.is_spent or not placed:
@@ -118,7 +118,7 @@ class Explore:
         return min(options, key=lambda cover: (judged(cover), cover.key)) if len(options) > 1 else options[0]
 
     def _with_what_follows_us(self, cover: Cover) -> float:
-        """The full estimate of what the rules after this one make of a plan."""
+        """Return the full estimate of what the rules after this one make of a plan."""
         space = cover.space
         state, rules = space.state.fork(), (*space.state.rules, *self.then)
         for proposal in _proposals(state, cover):
@@ -135,7 +135,7 @@ def _note(found: dict[Key, Cover], cover: Cover) -> None:
 
 
 def _distinct(covers: Iterable[Cover]) -> list[Cover]:
-    """Each of several plans once: what is made of equal ones is equal, too."""
+    """Return each of several plans once: what is made of equal ones is equal, too."""
     return list({cover.key: cover for cover in covers}.values())
 
 
@@ -148,7 +148,7 @@ def _total_us(cover: Cover) -> float:
 
 
 def _proposals(state: Fusion, cover: Cover) -> list[Fuse]:
-    """The kernels of several atoms. What is not stored belongs to the kernel that alone computes it."""
+    """Return the kernels of several atoms. What is not stored belongs to the kernel that alone computes it."""
     atoms, found = cover.space.atoms, list[Fuse]()
     for part, mask in cover.kernels.items():
         owned = {n for i in bits(mask) if part >> i & 1 or len(cover.computing[i]) == 1 for n in atoms[i].owned}
@@ -159,7 +159,9 @@ def _proposals(state: Fusion, cover: Cover) -> list[Fuse]:
 
 
 def seed(space: Space) -> list[int]:
-    """The partition that the rules of the default planner make, without copies, as far as it consists of patterns."""
+    """Return the partition that the rules of the default planner make, without copies, as far as it consists of
+    patterns.
+    """
     state = space.state.fork()
     for rule in SEEDS:
         for proposal in rule.propose(state):

@@ -22,7 +22,7 @@ MOST_CHUNK = 512
 
 
 def rows_of(roles: Roles) -> int | None:
-    """Rows of a GEMM that is computed column by column, or columns of one computed row by row."""
+    """Return the rows of a GEMM that is computed column by column, or columns of one computed row by row."""
     anchor = roles.anchor
     if roles.kind is not GroupKind.CONTRACTION or anchor is None or anchor.op != "matmul":
         return None

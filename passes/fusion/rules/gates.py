@@ -90,7 +90,9 @@ class OperandViews(AllowsAll):
 
 
 def _only_views(cluster: Cluster) -> bool:
-    """Whether the members only rearrange. Reshapes by themselves are left: they are aliases of what they read."""
+    """Return whether the members only rearrange. Reshapes by themselves are left: they are aliases of what they
+    read.
+    """
     return all(kind_of(n.op) is Kind.VIEW for n in cluster.members) and any(n.op != "reshape" for n in cluster.members)
 
 

@@ -30,7 +30,7 @@ class InPlace(AllowsAll):
 
 
 def places_in(state: Fusion, aliases: Mapping[Value, Value]) -> dict[str, Place]:
-    """Values that are written into a part of another one, by name, and where there."""
+    """Return the values that are written into a part of another one, by name, and where there."""
     found: dict[str, Place] = {}
     for cluster in state.clusters():
         whole = _concatenated(state, cluster)
@@ -47,7 +47,7 @@ def places_in(state: Fusion, aliases: Mapping[Value, Value]) -> dict[str, Place]
 
 
 def _concatenated(state: Fusion, cluster: Cluster) -> Value | None:
-    """What a cluster of views and concats stores, if only kernels read it."""
+    """Return what a cluster of views and concats stores, if only kernels read it."""
     nodes = cluster.members
     if not any(n.op == "concat" for n in nodes) or not state.is_native(cluster) or cluster.copies:
         return None
@@ -60,7 +60,7 @@ def _concatenated(state: Fusion, cluster: Cluster) -> Value | None:
 
 
 def _may_move(state: Fusion, value: Value, taken: Mapping[str, Place]) -> bool:
-    """Whether a kernel writes `value`, only kernels read it, and its memory is no other value's."""
+    """Return whether a kernel writes `value`, only kernels read it, and its memory is no other value's."""
     if value.producer is None or value.name in taken or state.graph.is_output(value):
         return False
     if value.name in {place.whole for place in taken.values()}:
@@ -70,7 +70,8 @@ def _may_move(state: Fusion, value: Value, taken: Mapping[str, Place]) -> bool:
 
 
 def offsets_of(whole: Value, parts: Sequence[Value]) -> dict[Value, int] | None:
-    """Where each of `parts` begins in `whole`, in bytes, if each lies there in one piece and they fill it; else None.
+    """Return where each of `parts` begins in `whole`, in bytes, if each lies there in one piece and they fill it; else
+    None.
 
     What lies between them must be views and concats; it is computed with the elements' numbers.
     """

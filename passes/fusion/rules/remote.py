@@ -39,7 +39,7 @@ class _Remote:
         return None
 
     def gain_us(self, kernels: Kernels, stages: tuple[tuple[Group, ...], ...]) -> float:
-        """Microseconds that the groups of `stages` take longer apart than as one kernel."""
+        """Return the microseconds that the groups of `stages` take longer apart than as one kernel."""
         apart = sum(kernels.latency_us(g, self.model) for stage in stages for g in stage)
         facts = joined_facts([[kernels.facts(g, self.model) for g in stage] for stage in stages])
         return apart - latency_us(self.model, facts, kernels.device)

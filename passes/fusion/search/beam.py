@@ -16,7 +16,7 @@ class _Choice:
 
 
 def beam_search(space: Space, patterns: Iterable[Pattern], width: int) -> list[tuple[int, ...]]:
-    """The best `width` sets of disjoint patterns by the sum of their quick scores, best first.
+    """Return the best `width` sets of disjoint patterns by the sum of their quick scores, best first.
 
     Atoms are visited from producers to consumers; at each, every set may take one pattern whose first atom it is.
     """

@@ -24,7 +24,7 @@ class OutOfBudget(Exception):
 
 
 def candidates(space: Space, k: int, budget: Budget) -> list[Pattern]:
-    """The patterns of more than one atom that PatternReduction finds, each once, the same in every run.
+    """Return the patterns of more than one atom that PatternReduction finds, each once, the same in every run.
 
     Raises OutOfBudget when `budget` is spent.
     """
@@ -51,7 +51,7 @@ def _reduce(
 
 
 def _combine(space: Space, start: int, options: Sequence[Sequence[int]], k: int) -> list[int]:
-    """The best k patterns of `start` with at most one of each of `options`: pairs first, then pairs of pairs."""
+    """Return the best k patterns of `start` with at most one of each of `options`: pairs first, then pairs of pairs."""
     if not options:
         return []
     level = [list(o) for o in options]

@@ -39,7 +39,9 @@ def climb(cover: Cover, patterns: Sequence[int], budget: Budget, *, joining: boo
 
 
 def _joined_on(cover: Cover, part: int) -> Cover | None:
-    """The fastest plan met while a kernel joins its neighbours, however slow that is, the least bad one first."""
+    """Return the fastest plan met while a kernel joins its neighbours, however slow that is, the least bad one
+    first.
+    """
     trial, best = cover, None
     change_us = best_us = 0.0
     for _ in range(MOST_JOINED):
@@ -77,7 +79,7 @@ def _made_one(cover: Cover, atom: int, budget: Budget, tried: set[Move]) -> bool
 
 
 def moves(cover: Cover, atom: int) -> Iterator[Move]:
-    """What may become of an atom, and of the kernels that compute it."""
+    """Yield what may become of an atom, and of the kernels that compute it."""
     if cover.stored >> atom & 1:
         yield from _moves_of_stored(cover, atom)
     else:
@@ -116,5 +118,5 @@ def _moves_of_inner(cover: Cover, atom: int) -> Iterator[Move]:
 
 
 def _inner(cover: Cover, atom: int) -> int:
-    """What an atom reads that is not stored."""
+    """Return what an atom reads that is not stored."""
     return cover.space.before[atom] & ~cover.stored

@@ -61,7 +61,7 @@ class Cover:
             self._add(part, self._computed(part, self.stored))
 
     def copy(self) -> Cover:
-        """A plan that changes by itself."""
+        """Return a plan that changes by itself."""
         other = object.__new__(Cover)
         other.space, other.stored, other.touched = self.space, self.stored, self.touched
         other.kernels, other.home, other.computing = dict(self.kernels), dict(self.home), dict(self.computing)
@@ -80,17 +80,19 @@ class Cover:
     # -- looking -------------------------------------------------------------------------------------------------
 
     def readers(self, atom: int) -> list[int]:
-        """Kernels that compute a reader of an atom, but not the atom."""
+        """Return the kernels that compute a reader of an atom, but not the atom."""
         found = {part for r in bits(self.space.after[atom]) for part in self.computing[r]}
         return sorted(found - self.computing[atom])
 
     def beside(self, atom: int) -> list[int]:
-        """Kernels that store what an atom reads, or compute a reader of it, but not the atom."""
+        """Return the kernels that store what an atom reads, or compute a reader of it, but not the atom."""
         near = {self.home[i] for i in bits(self.space.before[atom] & self.stored)} | set(self.readers(atom))
         return sorted(near - self.computing[atom])
 
     def neighbours(self, part: int) -> list[int]:
-        """Kernels that store what a kernel reads, read what it stores, or compute something that it computes, too."""
+        """Return the kernels that store what a kernel reads, read what it stores, or compute something that it
+        computes, too.
+        """
         mask = self.kernels[part]
         near = {self.home[i] for i in bits(self._reads(mask))}
         near.update(other for i in bits(mask & ~self.stored) for other in self.computing[i])
@@ -98,7 +100,7 @@ class Cover:
         return sorted(near - {part})
 
     def _computed(self, part: int, stored: int) -> int:
-        """The atoms of `part` and all that these need and is not `stored`."""
+        """Return the atoms of `part` and all that these need and is not `stored`."""
         before, missing = self.space.before, ~stored
         mask = frontier = part
         while frontier:
@@ -134,12 +136,12 @@ class Cover:
         return True
 
     def change_us(self, move: Move) -> float | None:
-        """Microseconds that a move would add; None if it is illegal."""
+        """Return the microseconds that a move would add; None if it is illegal."""
         change = self._change(move)
         return -self._saved_us(change) if change is not None and self._is_ordered(change) else None
 
     def _is_faster(self, change: _Change) -> bool:
-        """Whether a change gains anything. Schedules are looked for where it might."""
+        """Return whether a change gains anything. Schedules are looked for where it might."""
         before, least = self._before_us(change), self.space.at_least_us
         if sum(least(mask, part) for part, mask in sorted(change.made.items())) >= before:
             return False
@@ -163,7 +165,7 @@ class Cover:
             self.computing[i] |= {part}
 
     def _change(self, move: Move) -> _Change | None:
-        """What a move would do; None if it is illegal."""
+        """Return what a move would do; None if it is illegal."""
         space, old, new = self.space, set(move.old), [part for part in move.new if part]
         before, after = sum(old), sum(new)
         if before & ~after & (space.results | ~space.native) or not old <= self.kernels.keys():
@@ -191,17 +193,17 @@ class Cover:
         return _Change(gone, made, needed)
 
     def _may_be_kernel(self, mask: int, part: int) -> bool:
-        """Whether a kernel may compute `mask` and store what others need of `part`."""
+        """Return whether a kernel may compute `mask` and store what others need of `part`."""
         kept = self._kept(mask, part)
         return not kept or not mask & (mask - 1) or self.space.is_kernel(mask, kept)
 
     def _kept(self, mask: int, part: int) -> int:
-        """The atoms of `part` that are results, or have readers that a kernel which computes `mask` does not."""
+        """Return the atoms of `part` that are results, or have readers that a kernel which computes `mask` does not."""
         after, kept = self.space.after, part & (self.space.results | ~self.space.native)
         return kept | mask_of(i for i in bits(part & ~kept) if after[i] & ~mask)
 
     def _repeated(self, gone: set[int], made: Mapping[int, int]) -> int:
-        """The atoms of `made` that several kernels compute after a change."""
+        """Return the atoms of `made` that several kernels compute after a change."""
         once = twice = 0
         for mask in made.values():
             twice |= once & mask
@@ -209,7 +211,7 @@ class Cover:
         return twice | mask_of(i for i in bits(once & ~twice) if not self.computing[i] <= gone)
 
     def _computed_elsewhere(self, atom: int, gone: set[int], made: Mapping[int, int]) -> bool:
-        """Whether a kernel that stays, or one of `made`, computes an atom."""
+        """Return whether a kernel that stays, or one of `made`, computes an atom."""
         return not self.computing[atom] <= gone or any(mask >> atom & 1 for mask in made.values())
 
     def _needed(self, gone: set[int], made: dict[int, int], stored: int) -> int | None:
@@ -231,7 +233,7 @@ class Cover:
         return stored
 
     def _is_ordered(self, change: _Change) -> bool:
-        """Whether no new kernel waits for itself."""
+        """Return whether no new kernel waits for itself."""
         home = {i: part for part in change.made for i in bits(part)}
         for part, mask in change.made.items():
             seen, frontier = 0, self._reads(mask)
@@ -247,7 +249,7 @@ class Cover:
 
 
 def placing(cover: Cover, pattern: int) -> Move:
-    """The move that makes a pattern a kernel: others store what it reads, and compute what it leaves them."""
+    """Return the move that makes a pattern a kernel: others store what it reads, and compute what it leaves them."""
     space, read = cover.space, 0
     for i in bits(pattern):
         read |= space.before[i]

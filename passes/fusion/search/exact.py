@@ -26,7 +26,7 @@ class TooLargeError(PassError):
 
 
 def exact(space: Space) -> tuple[list[Kernel], float]:
-    """The plan with the least full estimate: its kernels in the order of launches, and its microseconds.
+    """Return the plan with the least full estimate: its kernels in the order of launches, and its microseconds.
 
     Every plan is considered whose kernels are connected and can be put in an order: what several kernels read is stored
     once, or computed again by each of them (`space.copyable`).

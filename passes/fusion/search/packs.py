@@ -65,7 +65,7 @@ class Packs:
                 yield self.home[first], self.home[second]
 
     def _near(self, launch: Launch) -> list[Launch]:
-        """The launches with a kernel that is near one of `launch`."""
+        """Return the launches with a kernel that is near one of `launch`."""
         found = dict.fromkeys(self.home[n] for name in launch.names for n in self._around(self.place[name], NEAR - 1))
         return [other for other in found if other is not launch]
 
@@ -88,7 +88,7 @@ class Packs:
     # -- moves ---------------------------------------------------------------------------------------------------
 
     def _move(self, name: str) -> bool:
-        """The best of: a kernel alone, or in another launch."""
+        """Return the best of: a kernel alone, or in another launch."""
         if name in self._idle:
             return False
         options = sorted(self._moves(name), key=lambda option: option[:2])
@@ -140,7 +140,7 @@ class Packs:
         return True
 
     def _pieces(self, new: Sequence[Launch], before: dict[str, Launch]) -> list[Launch]:
-        """The parts of the launches that `new` tears apart."""
+        """Return the parts of the launches that `new` tears apart."""
         found = []
         for launch in new:
             by_home: dict[Launch, list[str]] = {}
@@ -159,7 +159,7 @@ class Packs:
         return fits and self.after.settle(names, self._names_at)
 
     def _names_at(self, name: str) -> Sequence[str]:
-        """The kernels of the launch of a kernel, or of a host step."""
+        """Return the kernels of the launch of a kernel, or of a host step."""
         return self.home[name].names if name in self.home else (name,)
 
 

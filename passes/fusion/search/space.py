@@ -84,7 +84,7 @@ class Space:
     # -- legality ------------------------------------------------------------------------------------------------
 
     def is_convex(self, mask: int) -> bool:
-        """Whether no path leaves `mask` and comes back."""
+        """Return whether no path leaves `mask` and comes back."""
         above = below = 0
         for i in bits(mask):
             above |= self.ancestors[i]
@@ -107,19 +107,21 @@ class Space:
         return reached == mask
 
     def border(self, mask: int) -> int:
-        """The atoms of `mask` that others read, or that are results of the graph."""
+        """Return the atoms of `mask` that others read, or that are results of the graph."""
         return self.results & mask | mask_of(i for i in bits(mask) if self.after[i] & ~mask)
 
     def is_pattern(self, mask: int) -> bool:
-        """Whether the atoms of `mask` (connected) may be one kernel, and no other computes them."""
+        """Return whether the atoms of `mask` (connected) may be one kernel, and no other computes them."""
         return self.is_convex(mask) and self.shape(mask, self.border(mask)) is not None
 
     def is_kernel(self, mask: int, stored: int) -> bool:
-        """Whether one kernel may compute `mask` and store `stored`, others computing some of these atoms, too."""
+        """Return whether one kernel may compute `mask` and store `stored`, others computing some of these atoms,
+        too.
+        """
         return self.shape(mask, stored) is not None and self.is_connected(mask)
 
     def shape(self, mask: int, stored: int) -> Shape | None:
-        """The kernel that computes `mask` and stores `stored`; None if there can be none."""
+        """Return the kernel that computes `mask` and stores `stored`; None if there can be none."""
         key = mask, stored
         if key not in self._shapes:
             self._shapes[key] = self._find_shape(mask, stored)
@@ -155,7 +157,9 @@ class Space:
         return self.state.graph.is_output(value)
 
     def is_acyclic(self, masks: Sequence[int], newest: int) -> bool:
-        """Whether kernels `masks` and `newest` (disjoint, each convex) can be put in an order, if `masks` can."""
+        """Return whether kernels `masks` and `newest` (disjoint, each convex) can be put in an order, if `masks`
+        can.
+        """
         reached = self._below(newest) & ~newest
         waiting = list(masks)
         while not reached & newest:
@@ -178,14 +182,14 @@ class Space:
     # -- cost ----------------------------------------------------------------------------------------------------
 
     def latency_us(self, mask: int, stored: int | None = None) -> float:
-        """The full estimate of a pattern, a kernel, or an atom alone; 0 for what needs no kernel of its own."""
+        """Return the full estimate of a pattern, a kernel, or an atom alone; 0 for what needs no kernel of its own."""
         key = mask, self.border(mask) if stored is None else stored
         if key not in self.known_us:
             self.known_us[key] = self._find_latency(*key)
         return self.known_us[key]
 
     def at_least_us(self, mask: int, stored: int) -> float:
-        """What `latency_us` is not below: itself where it is known, else what each kernel takes."""
+        """Return what `latency_us` is not below: itself where it is known, else what each kernel takes."""
         known = self.known_us.get((mask, stored))
         if known is None:
             return 0.0 if self._needs_no_kernel(mask) else self._least_us
@@ -200,14 +204,14 @@ class Space:
         return latency_us(self.model, self.facts(mask, stored), self.device)
 
     def facts(self, mask: int, stored: int) -> KernelFacts:
-        """The facts of a kernel."""
+        """Return the facts of a kernel."""
         shape = self.shape(mask, stored)
         if shape is None:
             raise ValueError(f"the atoms {list(bits(mask))} are no kernel; ask is_kernel first")
         return facts_of(shape.nodes, shape.stored, shape.roles, self.state.target, self.model)
 
     def _is_alias(self, mask: int) -> bool:
-        """A reshape between kernels costs nothing: its readers read its operand."""
+        """Return a reshape between kernels costs nothing: its readers read its operand."""
         members = self.atoms[mask.bit_length() - 1].members
         node = next(iter(members))
         if len(members) > 1 or node.op != "reshape" or self.state.graph.is_output(node.output):
@@ -215,7 +219,7 @@ class Space:
         return not node.inputs[0].is_constant
 
     def total_us(self, patterns: Iterable[int]) -> float:
-        """The full estimate of a partition; atoms in no pattern are alone."""
+        """Return the full estimate of a partition; atoms in no pattern are alone."""
         total, covered = 0.0, 0
         for mask in sorted(patterns):
             total += self.latency_us(mask)
@@ -223,7 +227,7 @@ class Space:
         return total + sum(self.latency_us(1 << i) for i in bits(self.everything & ~covered))
 
     def gain(self, mask: int) -> float:
-        """The quick score, by which the search looks at patterns first; the latency model decides."""
+        """Return the quick score, by which the search looks at patterns first; the latency model decides."""
         if mask not in self._gains:
             self._gains[mask] = self._find_gain(mask)
         return self._gains[mask]
@@ -252,7 +256,9 @@ class Space:
         return near & self.native & ~mask
 
     def partition_of(self, state: Fusion) -> list[int]:
-        """The clusters of another state of the same graph as masks over these atoms; single atoms are left out."""
+        """Return the clusters of another state of the same graph as masks over these atoms; single atoms are left
+        out.
+        """
         home = {n: i for i, c in enumerate(self.atoms) for n in c.owned}
         masks = [mask_of(home[n] for n in c.owned if n in home) for c in state.clusters()]
         return [m for m in masks if m & (m - 1)]

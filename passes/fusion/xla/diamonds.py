@@ -43,7 +43,7 @@ class Normalisations(AllowsAll):
 
 
 def has_diamond(nodes: Sequence[Node]) -> bool:
-    """Whether the kernel of `nodes` is one that XLA lets Triton compile."""
+    """Return whether the kernel of `nodes` is one that XLA lets Triton compile."""
     members = set(nodes)
     if not any(map(is_reduction, nodes)):
         return False
@@ -52,7 +52,7 @@ def has_diamond(nodes: Sequence[Node]) -> bool:
 
 
 def diamond_at(root: Node) -> Diamond | None:
-    """The diamond whose last operator is `root`."""
+    """Return the diamond whose last operator is `root`."""
     if not is_elementwise(root.op) or len(root.inputs) != 2 or root.inputs[0] is root.inputs[1]:
         return None
     sides = (1, 0) if root.op in COMMUTATIVE else (1,)
@@ -85,7 +85,7 @@ def _folds_rows(reduction: Node, root: Node) -> bool:
 
 
 def _trivial_chain(value: Value, until: Value | None = None) -> tuple[list[Node], Value]:
-    """The trivial operators that lead to `value`, and the value that they start from."""
+    """Return the trivial operators that lead to `value`, and the value that they start from."""
     chain: list[Node] = []
     while value is not until and value.producer is not None and _is_trivial(value.producer):
         chain.append(value.producer)
@@ -94,7 +94,7 @@ def _trivial_chain(value: Value, until: Value | None = None) -> tuple[list[Node]
 
 
 def _is_trivial(node: Node) -> bool:
-    """Whether a node has one reader, and moves no more bytes than the one tensor that passes through it."""
+    """Return whether a node has one reader, and moves no more bytes than the one tensor that passes through it."""
     if len(node.outputs) != 1 or len(node.output.users) != 1:
         return False
     if node.op in ("reshape", "broadcast_to"):
@@ -109,7 +109,7 @@ def _passed_on(node: Node) -> Value:
 
 
 def _is_splat(value: Value) -> bool:
-    """A constant or an argument is broadcast from where it lies."""
+    """Return a constant or an argument is broadcast from where it lies."""
     return value.producer is None and (value.is_constant or not value.shape)
 
 

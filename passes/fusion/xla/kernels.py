@@ -42,7 +42,7 @@ class KernelLimits:
 
 
 def fits(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node] = ()) -> bool:
-    """Whether XLA emits `clusters`, with `copies` computed again, as one kernel, and we can, too."""
+    """Return whether XLA emits `clusters`, with `copies` computed again, as one kernel, and we can, too."""
     copies = tuple(copies)
     union = state.union(clusters, copies)
     if len(union.nodes) > MOST_NODES_AGAIN and any(n.op != "reshape" for n in copies):
@@ -87,7 +87,7 @@ def _why_no_triton_kernel(nodes: Sequence[Node], stored: Sequence[Value]) -> str
 
 
 def _why_no_reduction_kernel(reductions: Sequence[Node], members: set[Node]) -> str | None:
-    """A reduction is the root of its kernel; a chain of operators with one operand may follow."""
+    """Return a reduction is the root of its kernel; a chain of operators with one operand may follow."""
     for reduction in reductions:
         value = reduction.outputs[0]
         while not members.isdisjoint(value.users):

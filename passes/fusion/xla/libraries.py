@@ -53,7 +53,9 @@ class LibraryCalls(AllowsAll):
 
 
 def _operand_views(state: Fusion, anchor: Node) -> list[list[Node]]:
-    """Parts of tensors that an epilogue adds are read where they lie (dynamic_slice_fusion, and Triton's epilogues)."""
+    """Return the parts of tensors that an epilogue adds are read where they lie (dynamic_slice_fusion, and Triton's
+    epilogues).
+    """
     members = state.cluster_of(anchor).members
     chains = []
     for value in dict.fromkeys(v for n in state.in_order(members) if n is not anchor for v in n.inputs):
@@ -90,12 +92,12 @@ class DotMerger(AllowsAll):
 
 
 def are_merged(anchors: Sequence[Node]) -> bool:
-    """Whether these are GEMMs of one operand."""
+    """Return whether these are GEMMs of one operand."""
     return all(a.op == "matmul" and a.inputs[0] is anchors[0].inputs[0] for a in anchors)
 
 
 def _next(value: Value) -> tuple[Node, ...] | None:
-    """What an epilogue could take next of `value`: its one reader, or all of GELU."""
+    """Return what an epilogue could take next of `value`: its one reader, or all of GELU."""
     if len(value.users) == 1:
         reader = value.users[0]
         return (reader,) if is_elementwise(reader.op) and is_native(reader) else None
@@ -115,7 +117,7 @@ def why_no_call(anchor: Node, nodes: Sequence[Node], stored: Sequence[Value]) ->
 
 
 def _around(anchor: Node, nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
-    """The nodes that do not depend on `anchor`, and those that do."""
+    """Return the nodes that do not depend on `anchor`, and those that do."""
     after = {anchor}
     for node in nodes:
         if any(v.producer in after for v in node.inputs):
@@ -143,7 +145,7 @@ def _why_no_gemm(anchor: Node, before: Sequence[Node], after: Sequence[Node], st
 
 
 def gelu_of(value: Value) -> tuple[Node, ...] | None:
-    """The operators of GELU by tanh, where only they read `value`; its result is that of the last one."""
+    """Return the operators of GELU by tanh, where only they read `value`; its result is that of the last one."""
     found: dict[Node, None] = {}
     known = {value: None}
     while len(found) < MOST_GELU_NODES:

@@ -49,7 +49,7 @@ def _siblings(state: Fusion, value: Value) -> Iterator[Fuse]:
 
 
 def _candidates(state: Fusion, value: Value) -> list[Cluster]:
-    """Kernels that read `value` from memory, those with most operators first."""
+    """Return the kernels that read `value` from memory, those with most operators first."""
     readers = dict.fromkeys(c for user in value.users for c in state.computing(user) if value.producer not in c.members)
     found = [c for c in readers if _may_have_outputs(state, c)]
     return sorted(found, key=lambda c: (-len(state.outputs_of(c)), -len(c.members), state.first_position(c)))
@@ -94,7 +94,7 @@ def _share_a_loop(a: Cluster, b: Cluster) -> bool:
 
 
 def _loop(cluster: Cluster) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shape of a kernel's loop, and the axes that it folds."""
+    """Return the shape of a kernel's loop, and the axes that it folds."""
     reduction = next((n for n in cluster.members if is_reduction(n)), None)
     if reduction is not None:
         return reduction.inputs[0].shape, reduced_axes(reduction)
@@ -110,7 +110,7 @@ def _elements(shape: tuple[int, ...]) -> int:
 
 
 def _disjoint(value: Value, a: Cluster, b: Cluster) -> bool:
-    """Whether the two read parts of `value` that do not overlap, so that one kernel would save no traffic."""
+    """Return whether the two read parts of `value` that do not overlap, so that one kernel would save no traffic."""
     if value.tensor_type.nbytes < SMALL_BYTES:
         return False
     parts = [[n for n in value.users if n in c.members] for c in (a, b)]

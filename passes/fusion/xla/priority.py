@@ -28,7 +28,7 @@ class PriorityFusion(AllowsAll):
 
 
 def _reshapes(state: Fusion) -> Iterator[Fuse]:
-    """A reshape moves nothing: it joins every reader that can take it, and is none to the others."""
+    """Yield a reshape moves nothing: it joins every reader that can take it, and is none to the others."""
     for node in reversed(state.nodes):
         cluster = state.cluster_of(node)
         if node.op != "reshape" or not state.is_live(cluster) or len(cluster.members) > 1:
@@ -43,7 +43,9 @@ def _reshapes(state: Fusion) -> Iterator[Fuse]:
 
 
 def is_fusible(state: Fusion, cluster: Cluster) -> bool:
-    """Whether XLA's emitters or Triton make the kernel of a cluster: it calls no library, and numpy does not run it."""
+    """Return whether XLA's emitters or Triton make the kernel of a cluster: it calls no library, and numpy does not run
+    it.
+    """
     anchors = (Kind.CONTRACTION, Kind.OPAQUE)
     return state.is_native(cluster) and not any(kind_of(n.op) in anchors for n in cluster.members)
 
@@ -111,7 +113,7 @@ class _Queue:
         return sum(LAUNCH_US + self.alone_us(c) for c in (producer, *consumers)) - fused_us
 
     def fused_us(self, producer: Cluster, consumer: Cluster, copies: tuple[Node, ...]) -> float | None:
-        """Microseconds of a consumer that computes the producer, too; None if no kernel can."""
+        """Return the microseconds of a consumer that computes the producer, too; None if no kernel can."""
         parts = (producer, consumer)
         key = (bool(copies), *((c.number, len(c.members)) for c in parts))
         if key not in self.pairs_us:

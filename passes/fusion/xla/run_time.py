@@ -27,7 +27,7 @@ DEVICE = find_device("H200")
 
 
 def kernel_us(nodes: Sequence[Node], stored: Sequence[Value]) -> float:
-    """Microseconds that XLA expects of a kernel of `nodes`, its launch left out."""
+    """Return the microseconds that XLA expects of a kernel of `nodes`, its launch left out."""
     members = set(nodes)
     counts = once_each(nodes) if has_diamond(nodes) else evaluations(nodes, stored)
     operations = sum(_operations(n, counts.get(n.output, 0.0)) for n in nodes if n.outputs)
@@ -45,12 +45,12 @@ def kernel_us(nodes: Sequence[Node], stored: Sequence[Value]) -> float:
 
 
 def once_each(nodes: Sequence[Node]) -> dict[Value, float]:
-    """A Triton kernel computes each element of a tile of rows once."""
+    """Return a Triton kernel computes each element of a tile of rows once."""
     return {v: float(v.tensor_type.num_elements) for n in nodes for v in n.outputs}
 
 
 def evaluations(nodes: Sequence[Node], stored: Sequence[Value]) -> dict[Value, float]:
-    """How often elements of each value are computed: readers at the same index share, others add theirs."""
+    """Return how often elements of each value are computed: readers at the same index share, others add theirs."""
     members = set(nodes)
     shared = {v: float(v.tensor_type.num_elements) for v in stored}
     apart: dict[Value, float] = {}
@@ -71,7 +71,7 @@ def evaluations(nodes: Sequence[Node], stored: Sequence[Value]) -> dict[Value, f
 
 
 def _fetched(node: Node, index: int, counts: dict[Value, float]) -> float:
-    """How often `node` fetches an element of its operand from memory."""
+    """Return how often `node` fetches an element of its operand from memory."""
     mine = max((counts.get(o, 0.0) for o in node.outputs), default=0.0)
     if kind_of(node.op) is Kind.REDUCTION:
         size = node.inputs[index].tensor_type.num_elements

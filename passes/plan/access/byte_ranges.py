@@ -18,7 +18,9 @@ a contraction multiplies is read in other ways: slices of that are none.
 
 
 def byte_ranges(group: Group, nodes: Sequence[Node]) -> dict[Node, tuple[Size, Size]]:
-    """The slices among the group's nodes that are a range of what it reads: where each begins, and how long it is."""
+    """Return the slices among the group's nodes that are a range of what it reads: where each begins, and how long it
+    is.
+    """
     if any(part.kind not in TEMPLATES for part in group.parts or (group,)):
         return {}
     made = {value for node in nodes for value in node.outputs}
@@ -29,7 +31,7 @@ def byte_ranges(group: Group, nodes: Sequence[Node]) -> dict[Node, tuple[Size, S
 
 
 def _before_anchors(group: Group, nodes: Collection[Node]) -> set[Node]:
-    """What the operands of a group's contractions are computed by."""
+    """Return what the operands of a group's contractions are computed by."""
     inside, before = set(nodes), set[Node]()
     anchors = {part.anchor for part in group.parts or (group,) if part.kind is GroupKind.CONTRACTION}
     stack = [node for node in nodes if node.name in anchors]
@@ -42,7 +44,7 @@ def _before_anchors(group: Group, nodes: Collection[Node]) -> set[Node]:
 
 
 def _range(node: Node) -> tuple[Size, Size] | None:
-    """What a slice reads, if that is an aligned range of bytes in memory, and not all of a value."""
+    """Return what a slice reads, if that is an aligned range of bytes in memory, and not all of a value."""
     source, result = node.inputs[0].tensor_type, node.output.tensor_type
     if not source.is_sized or node.inputs[0].is_constant or source.shape == result.shape or result.num_elements == 0:
         return None

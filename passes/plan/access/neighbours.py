@@ -19,7 +19,7 @@ Place = Callable[[Any, Any, Any], Sequence[Any]]
 def lie_together(
     roles: Roles, outputs: Sequence[Value], place: Place, extents: tuple[int, int, int], lanes: int
 ) -> bool:
-    """Whether every output has `lanes` neighbouring results next to each other, from a multiple of as many on.
+    """Return whether every output has `lanes` neighbouring results next to each other, from a multiple of as many on.
 
     extents: of batch, row and column; `lanes` divides the last.
     """
@@ -36,7 +36,7 @@ def lie_together(
 
 
 def rows_lie_together(roles: Roles, outputs: Sequence[Value], place: Place, extents: tuple[int, int, int]) -> bool:
-    """Whether the largest output has neighbouring rows next to each other, and columns apart.
+    """Return whether the largest output has neighbouring rows next to each other, and columns apart.
 
     extents: of batch, row and column. False where it depends on open sizes.
     """
@@ -71,7 +71,7 @@ def _open_run(roles: Roles, value: Value) -> int:
 
 
 def _views_before(roles: Roles, value: Value) -> list[Node]:
-    """The chain of views that makes a stored value."""
+    """Return the chain of views that makes a stored value."""
     views: list[Node] = []
     while value.producer is not None and roles.parts.get(value.producer) is Part.VIEW:
         views.insert(0, value.producer)

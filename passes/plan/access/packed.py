@@ -33,13 +33,13 @@ class PackedLayout:
 
 
 def codes_of(group: AnchoredGroup) -> Codes | None:
-    """How the weights of a matmul lie, if they are in blocks. Tensor cores multiply what its left operand is."""
+    """Return how the weights of a matmul lie, if they are in blocks. Tensor cores multiply what its left operand is."""
     form, result = group.blocks, group.result
     return None if form is None else Codes(form, result.shape[-1], group.anchor.inputs[0].dtype)
 
 
 def packed_layouts(group: AnchoredGroup) -> dict[Value, PackedLayout]:
-    """The anchor's weights that only it reads, and their layout; nothing if they stay as they are."""
+    """Return the anchor's weights that only it reads, and their layout; nothing if they stay as they are."""
     units = units_of(group.roles)
     weights, codes = group.anchor.inputs[1], codes_of(group)
     if codes is not None:
@@ -61,14 +61,16 @@ def packed_layouts(group: AnchoredGroup) -> dict[Value, PackedLayout]:
 
 
 def _axis_of_rows(node: Node) -> int | None:
-    """Where the last axis of the second operand goes for the reduction to come last; None if it does already."""
+    """Return where the last axis of the second operand goes for the reduction to come last; None if it does already."""
     if node.op == "matmul":
         return None if node.attrs.get("trans_b") else -2
     return 0 if node.attrs["layout"] == "NXC" else None
 
 
 def _of_units(anchor: Node, units: Units) -> PackedLayout:
-    """The matrix of a GEMM with gates: it runs along k as it did, or where whole units of few rows can be had so."""
+    """Return the matrix of a GEMM with gates: it runs along k as it did, or where whole units of few rows can be had
+    so.
+    """
     weights, trans_b = anchor.inputs[1], bool(anchor.attrs.get("trans_b"))
     depth, columns = weights.shape[1 if trans_b else 0], units.columns
     uneven = bool(units.gates & (units.gates - 1))

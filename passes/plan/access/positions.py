@@ -15,18 +15,18 @@ INT32_ELEMENTS = 2**31 - BEYOND
 
 
 def index_dtype(values: Iterable[Value]) -> str:
-    """The dtype that holds every position in every one of `values`."""
+    """Return the dtype that holds every position in every one of `values`."""
     return "int32" if all(bounds_of(v.tensor_type.num_elements)[1] < INT32_ELEMENTS for v in values) else "int64"
 
 
 def index_dtype_of(nodes: Iterable[Node]) -> str:
-    """The dtype that holds every position in every value of a group, those included that are never stored."""
+    """Return the dtype that holds every position in every value of a group, those included that are never stored."""
     return index_dtype(v for node in nodes for v in (*node.inputs, *node.outputs))
 
 
 def counted(nodes: Iterable[Node], inputs: Iterable[Value], outputs: Iterable[Value], scores: bool) -> tuple[Size, ...]:
-    """What positions in the kernels of a group stay below: the elements of its values. scores: it is attention, whose
-    scores have an index but no position, but for views that join some of their dimensions.
+    """Return what positions in the kernels of a group stay below: the elements of its values. scores: it is attention,
+    whose scores have an index but no position, but for views that join some of their dimensions.
     """
     members = tuple(nodes)
     if not scores:
@@ -37,7 +37,7 @@ def counted(nodes: Iterable[Node], inputs: Iterable[Value], outputs: Iterable[Va
 
 
 def _multiplied(members: Iterable[Node], inputs: Iterable[Value]) -> list[Value]:
-    """What the contractions of attention multiply, but for the scores, and what that is made of."""
+    """Return what the contractions of attention multiply, but for the scores, and what that is made of."""
     nodes = tuple(members)
     contractions = [node for node in nodes if kind_of(node.op) is Kind.CONTRACTION]
     derived = {value for node in contractions for value in node.outputs}
@@ -58,19 +58,19 @@ def _joined(node: Node) -> Iterator[Size]:
 
 
 def gpu_index_dtype_of(nodes: Iterable[Node]) -> str:
-    """The dtype that holds every position in every value of a group on a GPU that is no attention."""
+    """Return the dtype that holds every position in every value of a group on a GPU that is no attention."""
     return "int32" if are_narrow(counted(nodes, (), (), scores=False)) else "int64"
 
 
 def are_narrow(counts: Iterable[Size]) -> bool:
-    """Whether positions below each of these counts are 32-bit integers on a GPU: their ranges say so, or a dimension
-    among theirs was given none. Then a run checks it (`to_check`).
+    """Return whether positions below each of these counts are 32-bit integers on a GPU: their ranges say so, or a
+    dimension among theirs was given none. Then a run checks it (`to_check`).
     """
     return all(_is_small(count) or _lacks_range(count) for count in counts)
 
 
 def to_check(counts: Iterable[Size]) -> tuple[Size, ...]:
-    """Those that are below `INT32_ELEMENTS` only if a run finds them so."""
+    """Return those that are below `INT32_ELEMENTS` only if a run finds them so."""
     return tuple(dict.fromkeys(count for count in counts if not _is_small(count)))
 
 

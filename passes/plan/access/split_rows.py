@@ -27,7 +27,7 @@ class Piece:
 
 
 def why_not_cut(rows: RowSpace, parts: int) -> str | None:
-    """Why rows are not cut into so many equal parts; None if they are."""
+    """Return why rows are not cut into so many equal parts; None if they are."""
     if parts < 2 or rows.length % parts or not rows.trailing:
         return f"rows of {rows.length} elements over axes {rows.axes} are not cut into {parts} equal parts"
     return None
@@ -36,7 +36,8 @@ def why_not_cut(rows: RowSpace, parts: int) -> str | None:
 def split_rows(
     nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], rows: RowSpace, parts: int
 ) -> tuple[list[Piece], dict[Value, Value]]:
-    """The pieces of a group whose rows are cut into `parts`, in order, and which of their values are the group's own.
+    """Return the pieces of a group whose rows are cut into `parts`, in order, and which of their values are the group's
+    own.
 
     All reductions must be `reduce_*`.
     """
@@ -58,7 +59,9 @@ def split_rows(
 def pieces_of(
     view: GroupView, outputs: Sequence[Value], rows: RowSpace, parts: int
 ) -> tuple[list[tuple[Piece, Roles]], dict[Value, Value]]:
-    """The pieces of a row-wise group whose rows are cut, each with its roles, and which values are the group's own."""
+    """Return the pieces of a row-wise group whose rows are cut, each with its roles, and which values are the group's
+    own.
+    """
     pieces, own = split_rows(view.nodes, view.inputs, outputs, rows, parts)
     found = []
     for piece in pieces:
@@ -93,7 +96,7 @@ def _pieces(graph: Graph, outputs: Sequence[Value]) -> list[Piece]:
 
 
 def _pulled(value: Value, known: set[Value]) -> tuple[list[Node], list[Value]]:
-    """The nodes that compute `value` from inputs and `known` values, and those they read."""
+    """Return the nodes that compute `value` from inputs and `known` values, and those they read."""
     nodes: dict[Node, None] = {}
     reads: dict[Value, None] = {}
     stack = [value]

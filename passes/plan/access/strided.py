@@ -22,7 +22,7 @@ class Strided:
     offset: int = 0
 
     def position(self, index: tuple[Any, ...]) -> Any:
-        """Where in the root's flat buffer an element lies."""
+        """Return where in the root's flat buffer an element lies."""
         position: Any = self.offset
         for i, size, stride in zip(index, self.shape, self.strides, strict=True):
             if size != 1 and stride:
@@ -31,7 +31,7 @@ class Strided:
         return position
 
     def runs_along(self, axis: int) -> bool:
-        """Whether neighbours along an axis are neighbours in memory."""
+        """Return whether neighbours along an axis are neighbours in memory."""
         return self.strides[axis] == 1 and not surely(lambda: self.shape[axis] <= 1)
 
     def run(self, axis: int, extent: int) -> int:
@@ -52,7 +52,9 @@ class Strided:
 
 
 def strided(nodes: Iterable[Node], inputs: Collection[Value], value: Value) -> Strided | None:
-    """How an operand lies in an input of its group; None if a prologue computes it, or strides cannot express it."""
+    """Return how an operand lies in an input of its group; None if a prologue computes it, or strides cannot express
+    it.
+    """
     views: list[Node] = []
     members = {v: node for node in nodes for v in node.outputs}
     while value not in inputs:
@@ -71,7 +73,7 @@ def strided(nodes: Iterable[Node], inputs: Collection[Value], value: Value) -> S
 
 
 def _seen(layout: Strided, view: Node) -> Strided | None:
-    """The result of a view of a tensor that lies so."""
+    """Return the result of a view of a tensor that lies so."""
     attrs, shape, strides = view.attrs, layout.shape, layout.strides
     if view.op == "transpose":
         turned = [(shape[d], strides[d]) for d in attrs["perm"]]
@@ -94,7 +96,7 @@ def _seen(layout: Strided, view: Node) -> Strided | None:
 
 
 def _reshaped(shape: Sequence[int], strides: Sequence[int], target: Sequence[int]) -> tuple[int, ...] | None:
-    """The strides of a tensor in another shape; None if it would have to be copied.
+    """Return the strides of a tensor in another shape; None if it would have to be copied.
 
     Runs of dimensions become runs of as many elements, each of which must lie evenly.
     """
@@ -127,5 +129,5 @@ def _reshaped(shape: Sequence[int], strides: Sequence[int], target: Sequence[int
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """Elements from one index to the next along each axis."""
+    """Return the elements from one index to the next along each axis."""
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))

@@ -12,6 +12,6 @@ VECTOR_BYTES = 16
 
 
 def lanes_of(values: Sequence[Value], limit: int = 8) -> int:
-    """Elements of a vector such that the widest of `values` fills 16 bytes, at most `limit`."""
+    """Return the elements of a vector such that the widest of `values` fills 16 bytes, at most `limit`."""
     widest = max([storage_bytes(v.dtype) for v in values], default=4)
     return max(1, min(limit, VECTOR_BYTES // widest))

@@ -33,7 +33,7 @@ ROWS = (2, 4, 8)
 
 
 def fits_mma(what: AttentionShape, capability: int) -> bool:
-    """Whether the tensor cores compute this attention."""
+    """Return whether the tensor cores compute this attention."""
     dtype = what.query.dtype
     same = {what.key.dtype, what.value.dtype, what.weights} == {dtype}
     allowed = dtype in HALVES or (dtype == "float32" and what.tf32)
@@ -41,7 +41,7 @@ def fits_mma(what: AttentionShape, capability: int) -> bool:
 
 
 def why_not_attention(group: AnchoredGroup, schedule: AttentionSchedule, machine: Machine) -> str | None:
-    """Why no kernel computes attention as the schedule says; None if one does."""
+    """Return why no kernel computes attention as the schedule says; None if one does."""
     what = attention_of(group)
     if not schedule.split_keys:
         return "the keys are cut into 0 parts; there is at least one"
@@ -51,14 +51,14 @@ def why_not_attention(group: AnchoredGroup, schedule: AttentionSchedule, machine
 
 
 def _parts(schedule: AttentionSchedule, what: AttentionShape) -> Iterator[str]:
-    """Complaints of parts of the keys that there are not."""
+    """Yield the complaints of parts of the keys that there are not."""
     steps, parts = ceil_div(what.keys, schedule.tile.bn), what.parts(schedule.tile.bn, schedule.split_keys)
     if parts != schedule.split_keys:
         yield f"split_keys is {schedule.split_keys}: {steps} tiles of keys are cut into {parts} parts by that"
 
 
 def shared(tile: AttentionMmaTile | AttentionSimtTile, what: AttentionShape, limit: int) -> Iterator[str]:
-    """Complaints of a tile that does not fit shared memory."""
+    """Yield the complaints of a tile that does not fit shared memory."""
     if isinstance(tile, AttentionMmaTile):
         nbytes = stage_bytes(tile, pieces_of(what.query, what.key, what.value, tile))
     else:
@@ -92,5 +92,5 @@ def _simt(tile: AttentionSimtTile, what: AttentionShape) -> Iterator[str]:
 
 
 def doubles(tile: AttentionSimtTile) -> bool:
-    """Whether the sums of eight rows fit the registers of a thread."""
+    """Return whether the sums of eight rows fit the registers of a thread."""
     return tile.itemsize == 4 and tile.columns <= MOST_DOUBLED_COLUMNS and tile.bn == DOUBLED_KEYS

@@ -75,7 +75,7 @@ _NOWHERE = np.zeros((), bool)
 
 
 def band_of(softmax: Softmax) -> Band | None:
-    """The band of keys that queries see; None if nothing restricts it, or nothing is known."""
+    """Return the band of keys that queries see; None if nothing restricts it, or nothing is known."""
     if is_open(softmax.queries) or is_open(softmax.keys) or softmax.queries < 2 or softmax.keys < 2:
         return None
     hidden = _Walk(softmax).look(softmax.scores).hidden
@@ -98,7 +98,7 @@ def band_of(softmax: Softmax) -> Band | None:
 
 
 def same_inside(softmax: Softmax, band: Band) -> dict[Value, float]:
-    """What depends on constants between matmul and softmax, and is one number wherever a query sees a key.
+    """Return what depends on constants between matmul and softmax, and is one number wherever a query sees a key.
 
     So a causal mask, which is zero (or true) there, need not be read. In an order that names do not matter for.
     """
@@ -137,7 +137,7 @@ class _Walk:
         return self.known[value]
 
     def varying(self, value: Value) -> Iterator[Node]:
-        """The nodes that compute a value from the matmul, as far as they were looked at."""
+        """Yield the nodes that compute a value from the matmul, as far as they were looked at."""
         stack, seen = [value], {value}
         while stack:
             node = stack.pop().producer
@@ -212,7 +212,7 @@ def _sub(node: Node, operands: list[_Known]) -> _Known:
 
 
 def _scale(node: Node, operands: list[_Known]) -> _Known:
-    """A product or quotient by positive numbers keeps -inf."""
+    """Return a product or quotient by positive numbers keeps -inf."""
     join = np.multiply if node.op == "mul" else np.divide
     for this, other in (operands, operands[::-1]) if node.op == "mul" else (operands,):
         if other.exact is not None and (other.exact > 0).all() and np.isfinite(other.exact).all():

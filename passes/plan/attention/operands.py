@@ -66,7 +66,7 @@ class AttentionShape:
         return -(-steps // -(-steps // most))
 
     def place(self, batch: Any, row: Any, column: Any) -> tuple[Any, ...]:
-        """The index of a result."""
+        """Return the index of a result."""
         *lead, queries, _ = self.result.shape
         if self.merged == 1:
             return (*unravel(batch, lead), 0 if queries == 1 else row, column)
@@ -74,7 +74,7 @@ class AttentionShape:
 
 
 def attention_of(group: AnchoredGroup) -> AttentionShape:
-    """The shape of an attention group on a GPU."""
+    """Return the shape of an attention group on a GPU."""
     softmax = group.roles.softmax
     assert softmax is not None
     matmul, anchor = softmax.matmul, group.anchor
@@ -112,7 +112,7 @@ def result_lanes(group: AnchoredGroup, shape: AttentionShape) -> int:
 
 
 def lanes_of_sums(shape: AttentionShape) -> int:
-    """Sums of 16 bytes that neighbour in temporary memory."""
+    """Return the sums of 16 bytes that neighbour in temporary memory."""
     lanes = VECTOR_BYTES // storage_bytes(shape.acc_dtype)
     while shape.columns % lanes:
         lanes //= 2
@@ -120,7 +120,7 @@ def lanes_of_sums(shape: AttentionShape) -> int:
 
 
 def along(softmax: Softmax, second: bool) -> str:
-    """Which of "row" and "k" is the last axis of the first matmul's first or second operand."""
+    """Return which of "row" and "k" is the last axis of the first matmul's first or second operand."""
     attrs = softmax.matmul.attrs
     if second:
         return "k" if attrs.get("trans_b") else "row"
@@ -128,7 +128,7 @@ def along(softmax: Softmax, second: bool) -> str:
 
 
 def sum_dtype(roles: Roles) -> str:
-    """The dtype of sums and statistics: float64 where a value of the group is, else float32."""
+    """Return the dtype of sums and statistics: float64 where a value of the group is, else float32."""
     assert roles.softmax is not None and roles.anchor is not None
     values = (roles.softmax.matmul.output, roles.softmax.scores, roles.softmax.weights, roles.anchor.output)
     return "float64" if any(v.dtype == "float64" for v in values) else "float32"
@@ -167,20 +167,22 @@ class Source:
         return count
 
     def index(self, head: Any, row: Any, column: Any, transposed: bool) -> tuple[Any, ...]:
-        """Where the tensor has the element (row, column) of the matrix of a head; if `transposed`, column by row."""
+        """Return where the tensor has the element (row, column) of the matrix of a head; if `transposed`, column by
+        row.
+        """
         lead = [0 if d == 1 else i for i, d in zip(unravel(head, self.lead), self.sizes, strict=True)]
         own = lead[len(lead) - len(self.value.shape) + 2 :]
         return (*own, *((column, row) if transposed else (row, column)))
 
 
 def is_weighed(roles: Roles) -> bool:
-    """Whether a weight depends on more than its score and its row."""
+    """Return whether a weight depends on more than its score and its row."""
     return any(n.op not in ("cast", "reshape") for n in _weighing(roles))
 
 
 def of_each_key(roles: Roles) -> list[Node]:
-    """The nodes that a kernel computes for each key, rather than for a row or a result: results are divided by the sum
-    of their row, and rows of which all keys are hidden are mended whole, unless weights differ besides.
+    """Return the nodes that a kernel computes for each key, rather than for a row or a result: results are divided by
+    the sum of their row, and rows of which all keys are hidden are mended whole, unless weights differ besides.
     """
     softmax, weighing = roles.softmax, _weighing(roles)
     assert softmax is not None
@@ -194,7 +196,7 @@ def of_each_key(roles: Roles) -> list[Node]:
 
 
 def _weighing(roles: Roles) -> list[Node]:
-    """What is done to weights besides mending rows of which all keys are hidden."""
+    """Return what is done to weights besides mending rows of which all keys are hidden."""
     assert roles.softmax is not None
     mends = {*roles.softmax.flaws, *roles.softmax.dead}
     weighed = [n for n, part in roles.parts.items() if part is Part.WEIGHED]

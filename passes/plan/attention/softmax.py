@@ -58,11 +58,11 @@ class Inside:
         self.heads = prod(lead)
 
     def reads(self, node: Node) -> bool:
-        """Whether a node depends on the scores, but not on the second matmul."""
+        """Return whether a node depends on the scores, but not on the second matmul."""
         return node is not self.anchor and any(v in self.known for v in node.inputs)
 
     def part(self, node: Node) -> Part:
-        """The part of the next node: the first matmul, or one that reads what was classified."""
+        """Return the part of the next node: the first matmul, or one that reads what was classified."""
         kind = _Is.SCORE if node is self.first else self._kind(node)
         self.known[node.output] = kind
         if node is self.first:
@@ -72,7 +72,7 @@ class Inside:
         return Part.WEIGHED if kind in (_Is.WEIGHT, _Is.FLAW) and node.output is not self.weights else Part.SOFTMAX
 
     def finish(self) -> Softmax:
-        """What was found when the second matmul comes."""
+        """Return what was found when the second matmul comes."""
         if self.weights is None or self.scores is None or self.known.get(self.anchor.inputs[0]) is not _Is.WEIGHT:
             raise Illegal("attention_softmax", f"{self.anchor.name} does not multiply the softmax of scores")
         if self.anchor.inputs[1] in self.known:
@@ -184,7 +184,7 @@ class Inside:
         return self._row_read(node, position, _Is.WEIGHT)
 
     def _row_read(self, node: Node, position: int, kind: _Is, row: Value | None = None) -> _Is:
-        """A value of every key meets one of its row: they must belong to the same row."""
+        """Return a value of every key meets one of its row: they must belong to the same row."""
         full, row = node.inputs[position], row or node.inputs[1 - position]
         shape = node.output.shape
         last = len(shape) - 1 if shape[-1] == self.keys else len(shape) - 2

@@ -52,7 +52,7 @@ class AttentionShape:
         return storage_bytes(self.acc_dtype)
 
     def scores(self, rows: int, narrow: bool) -> GemmShape:
-        """The GEMM of so many queries by keys. narrow: these are packed as they lie, else as wide as sums."""
+        """Return the GEMM of so many queries by keys. narrow: these are packed as they lie, else as wide as sums."""
         acc = self.acc_dtype
         return GemmShape(
             rows, self.keys, self.width, 1, self.query_dtype, self.key_dtype if narrow else acc, acc, plain=self.plain,
@@ -60,8 +60,8 @@ class AttentionShape:
         )  # fmt: skip
 
     def weighed(self, rows: int, narrow: bool, stride: Size = 0) -> GemmShape:
-        """The GEMM of weights by values. narrow: both are as in the model, and keys come in pairs, the last one with
-        weights of zero; else as wide as sums. stride: elements between rows of weights that lie in whole tiles.
+        """Return the GEMM of weights by values. narrow: both are as in the model, and keys come in pairs, the last one
+        with weights of zero; else as wide as sums. stride: elements between rows of weights that lie in whole tiles.
         """
         acc, left, right = self.acc_dtype, self.weights_dtype, self.value_dtype
         if not narrow:
@@ -72,7 +72,7 @@ class AttentionShape:
 
 
 def attention_of(group: AnchoredGroup) -> AttentionShape:
-    """The shape of an attention group."""
+    """Return the shape of an attention group."""
     softmax = group.roles.softmax
     assert softmax is not None
     node = softmax.matmul
@@ -201,7 +201,7 @@ class AttentionPlan:
         return sum(self.pieces_bytes) + self.shapes_bytes
 
     def reasons(self) -> Iterator[str]:
-        """Why no kernel computes attention as scheduled."""
+        """Yield why no kernel computes attention as scheduled."""
         if not self.schedule.queries or not self.schedule.block:
             yield f"a task has {self.schedule.queries} queries in blocks of {self.schedule.block}; it has at least one"
             return

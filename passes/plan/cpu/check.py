@@ -22,7 +22,7 @@ ARG_REDUCTIONS = frozenset({"arg_max", "arg_min"})
 
 
 def cpu_reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: CpuSchedule) -> Iterator[str]:
-    """Why a group with elements cannot be computed as the schedule says."""
+    """Yield why a group with elements cannot be computed as the schedule says."""
     beyond = [reason for one in _with_pieces(schedule) for reason in size_reasons(one)]
     if beyond:
         yield from beyond

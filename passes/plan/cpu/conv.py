@@ -245,7 +245,7 @@ class ConvPlan:
         return self.y.largest * self.row_sums(self.x.largest) if self.multiplies_tiles else self.tile.rows
 
     def row_sums(self, columns: int) -> int:
-        """Rows of sums of so many neighbours in a row of the output."""
+        """Return the rows of sums of so many neighbours in a row of the output."""
         return ceil_div(columns, TILE_ROWS) * TILE_ROWS if self.multiplies_tiles else columns
 
     @property
@@ -266,7 +266,7 @@ class ConvPlan:
         return Packing(*matrix) if self.dot is None else DotPacking(*matrix, self.dot.group)
 
     def reasons(self) -> Iterator[str]:
-        """Why no kernel computes the convolution as scheduled."""
+        """Yield why no kernel computes the convolution as scheduled."""
         schedule = self.schedule
         odd = next(task_reasons(schedule), None)
         if odd is not None:
@@ -296,7 +296,7 @@ class ConvPlan:
             )
 
     def prefetch_reasons(self) -> Iterator[str]:
-        """Why tiles ask for no other weights."""
+        """Yield why tiles ask for no other weights."""
         if self.schedule.prefetch_next and any(map(is_open, (*self.shape.output, self.schedule.block_tiles))):
             yield "tiles each ask for a piece of the weights to come: of images of fixed size, where they are so many"
 
@@ -446,7 +446,7 @@ class ConvTransposePlan:
         return Packing(shape.groups, shape.reduction, shape.group_out, self.tile.columns, shape.w_dtype)
 
     def reasons(self) -> Iterator[str]:
-        """Why no kernel computes it as scheduled."""
+        """Yield why no kernel computes it as scheduled."""
         yield from tile_reasons(self.schedule.rows, self.schedule.vectors, self.schedule.lanes)
         if not self.schedule.block_panels:
             yield "a task has 0 panels; it has at least one"

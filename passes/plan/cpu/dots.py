@@ -16,7 +16,7 @@ class Grouped(Multiplied, Protocol):
 
 
 def dot_reasons(shape: Grouped, schedule: DotSchedule, staged: bool) -> Iterator[str]:
-    """Why there is no such kernel. staged: the left operand is copied first."""
+    """Yield why there is no such kernel. staged: the left operand is copied first."""
     known = TILE_DOTS if isinstance(schedule, CpuTileGemmSchedule | CpuTileConvSchedule) else {**DOTS, **HALF_DOTS}
     dot = known.get(schedule.dot)
     if dot is None:

@@ -53,12 +53,12 @@ and 24 with 8 KiB); of narrow ones it fetches too little (8 rows by 3 vectors: 2
 
 
 def sums_fit(form: BlockFormat) -> bool:
-    """Whether 32 bits hold the sum of a block of any codes times rounded elements of a row."""
+    """Return whether 32 bits hold the sum of a block of any codes times rounded elements of a row."""
     return form.block * ROUNDED_LARGEST * ((1 << form.bits) - 1) <= LARGEST
 
 
 def planes_fit(form: BlockFormat) -> bool:
-    """Whether sums of a block of any codes times digits are exact as float32, too."""
+    """Return whether sums of a block of any codes times digits are exact as float32, too."""
     return form.integers and form.block * (ROUNDED_LARGEST + 1) * ((1 << form.bits) - 1) <= EXACT_SUM
 
 
@@ -86,7 +86,7 @@ class Packing:
         return (self.groups, self.panels, -(-self.k // self.neighbours), self.columns * self.neighbours)
 
     def place(self, row: Any, column: Any) -> Any:
-        """Where an element of the first group lies; numbers or expressions."""
+        """Return where an element of the first group lies; numbers or expressions."""
         steps, together = self.shape[2], self.neighbours
         step = (column // self.columns * steps + row // together) * self.columns + column % self.columns
         return step if together == 1 else step * together + row % together
@@ -194,7 +194,7 @@ class GemmShape:
         return self.gates * self.k * self.n * storage_bytes(self.b_dtype)
 
     def multiplied_by(self, dot: Dot) -> bool:
-        """Whether an instruction for groups of 8-bit integers, or of half floats, computes it."""
+        """Return whether an instruction for groups of 8-bit integers, or of half floats, computes it."""
         fits = (self.a_dtype, self.b_dtype, self.acc_dtype) == (*dot.operands, dot.sums)
         return fits and (self.packed or dot.packs_at_run_time)
 
@@ -204,11 +204,11 @@ class GemmShape:
         return self.plain and self.left_runs == "k" and self.a_dtype == self.acc_dtype
 
     def reads_blocks(self, form: BlockFormat) -> bool:
-        """Whether they are whole blocks besides."""
+        """Return whether they are whole blocks besides."""
         return self.reads_floats and self.k % form.block == 0
 
     def reads_in_place(self, dot: Dot) -> bool:
-        """Whether whole groups of the left operand's elements are read where they lie."""
+        """Return whether whole groups of the left operand's elements are read where they lie."""
         lies = self.plain and self.left_runs == "k" and self.a_dtype == dot.left
         return lies and self.k % dot.group == 0
 
@@ -405,7 +405,7 @@ class GemmPlan:
         return DotPacking(*matrix, self.dot.group, TILE_ROWS if self.multiplies_tiles else 1)
 
     def reasons(self) -> Iterator[str]:
-        """Why no kernel computes the GEMM as scheduled."""
+        """Yield why no kernel computes the GEMM as scheduled."""
         schedule, shape = self.schedule, self.shape
         odd = next(task_reasons(schedule), None)
         if odd is not None:
@@ -435,7 +435,7 @@ class GemmPlan:
             yield "panels of several gates are not widened: one has the place of the other"
 
     def _outer_reasons(self) -> Iterator[str]:
-        """Why the reduction is not outermost."""
+        """Yield why the reduction is not outermost."""
         schedule, shape = self.schedule, self.shape
         if self.dot is not None or shape.blocks is not None or schedule.widen_right or not shape.packed:
             yield "a reduction is outermost over packed panels of floats that are read as they lie"
@@ -559,7 +559,7 @@ class GemvPlan:
         return self.vector_bytes + self.sums_bytes + totals
 
     def reasons(self) -> Iterator[str]:
-        """Why no kernel computes it as scheduled."""
+        """Yield why no kernel computes it as scheduled."""
         yield from tile_reasons(self.schedule.streams, 1, self.schedule.lanes)
         if not self.schedule.block:
             yield "a task has 0 results; it has at least one"

@@ -76,11 +76,13 @@ class ConvShape:
         return self.group_in * math.prod(self.kernel)
 
     def multiplied_by(self, dot: Dot) -> bool:
-        """Whether an instruction for groups of 8-bit integers, or of half floats, computes it, from constant panels."""
+        """Return whether an instruction for groups of 8-bit integers, or of half floats, computes it, from constant
+        panels.
+        """
         return (self.x_dtype, self.w_dtype, self.acc_dtype) == (*dot.operands, dot.sums) and self.packed
 
     def reads_in_place(self, dot: Dot) -> bool:
-        """Whether whole groups of channels are read where they lie."""
+        """Return whether whole groups of channels are read where they lie."""
         return self.plain and self.channels_last and self.x_dtype == dot.left and self.group_in % dot.group == 0
 
     @property
@@ -92,7 +94,9 @@ class ConvShape:
         return output * self.strides[dim] - self.pads[dim][0] + tap * self.dilations[dim]
 
     def in_planes(self) -> ConvShape:
-        """The same with at least two spatial dimensions: with one more of extent 1 before it, if there is one."""
+        """Return the same with at least two spatial dimensions: with one more of extent 1 before it, if there is
+        one.
+        """
         if self.rank > 1:
             return self
         return replace(
@@ -112,7 +116,7 @@ class ColumnRun:
 
 
 def column_runs(shape: ConvShape, split: Split) -> list[ColumnRun]:
-    """The parts of the output columns: border tiles one by one, equal interior neighbours as one run."""
+    """Return the parts of the output columns: border tiles one by one, equal interior neighbours as one run."""
     stride, pad, extent = shape.strides[-1], shape.pads[-1][0], shape.spatial[-1]
     reach = shape.dilations[-1] * (shape.kernel[-1] - 1)
     runs: list[ColumnRun] = []

@@ -109,11 +109,11 @@ class Isa:
     """Whether convolutions may be computed by Winograd's algorithm."""
 
     def dot_of(self, shape: Multiplied) -> Dot | None:
-        """The instruction for groups that computes a contraction of that shape, if there is one."""
+        """Return the instruction for groups that computes a contraction of that shape, if there is one."""
         return next((dot for dot in (self.dot, self.half_dot) if dot is not None and shape.multiplied_by(dot)), None)
 
     def lanes(self, dtype: str) -> int:
-        """Elements of `dtype` in one vector register."""
+        """Return the elements of `dtype` in one vector register."""
         return max(1, self.vector_bytes // storage_bytes(dtype))
 
 
@@ -129,7 +129,9 @@ USUAL = AVX2
 
 
 def isa_named(name: str, dot: str = "", half_dot: str = "", tile_dots: Collection[str] = ()) -> Isa:
-    """The vector unit of that name, the usual one for "", with those instructions; PlanError if there is none such."""
+    """Return the vector unit of that name, the usual one for "", with those instructions; PlanError if there is none
+    such.
+    """
     if name and name not in ISAS:
         raise PlanError(f"no CPU has the vector unit {name!r}; known are {', '.join(ISAS)}")
     if dot and dot not in DOTS:

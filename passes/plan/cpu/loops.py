@@ -33,7 +33,7 @@ class LoopPlan:
         return self.schedule.tiled if self.schedule.edge else None
 
     def in_place(self, walked: Sequence[T]) -> Sequence[T]:
-        """What there is of each dimension, in the order of loops, in that of the output."""
+        """Return what there is of each dimension, in the order of loops, in that of the output."""
         order = self.schedule.order
         return [walked[order.index(d)] for d in range(len(order))] if order else walked
 
@@ -57,7 +57,7 @@ class LoopPlan:
         return -(-prod(self.outer_extents) // self.schedule.rows) * self.chunks
 
     def reasons(self) -> Iterator[str]:
-        """Why no kernel has these loops."""
+        """Yield why no kernel has these loops."""
         schedule = self.schedule
         if not schedule.extents or prod(schedule.extents) != self.elements:
             yield f"loops over {schedule.extents} have not {self.elements} elements"

@@ -93,7 +93,7 @@ class SortPlan:
         return self.key_bytes + align(self.room * POSITION_BYTES)
 
     def reasons(self) -> Iterator[str]:
-        """Why no kernel sorts as scheduled."""
+        """Yield why no kernel sorts as scheduled."""
         if not self.schedule.lines:
             yield "a task has 0 lines; it has at least one"
         if self.schedule.inserts and self.k > MOST_INSERTED:
@@ -132,7 +132,7 @@ class ScanPlan:
         return ceil_div(self.lines, self.schedule.lines)
 
     def reasons(self) -> Iterator[str]:
-        """Why no kernel sums as scheduled."""
+        """Yield why no kernel sums as scheduled."""
         odd = next(lane_reasons(self.schedule.lanes, 1), None)
         if odd is not None:
             yield odd
@@ -172,7 +172,7 @@ class ScatterPlan:
         return ceil_div(self.extent, self.schedule.part) if self.node.inputs[2].tensor_type.num_elements else 0
 
     def reasons(self) -> Iterator[str]:
-        """Why no kernel scatters as scheduled."""
+        """Yield why no kernel scatters as scheduled."""
         schedule = self.schedule
         odd = next(lane_reasons(schedule.copy_lanes, 1), None) or next(lane_reasons(schedule.lanes, 1), None)
         if odd is not None:
@@ -260,7 +260,7 @@ class RegionPlan:
         return self.node.inputs[1].shape[0] * self.parts
 
     def reasons(self) -> Iterator[str]:
-        """Why no kernel pools as scheduled."""
+        """Yield why no kernel pools as scheduled."""
         if not self.schedule.channels:
             yield "a task has 0 channels; it has at least one"
         elif self.schedule.lanes > 1 and not self.channels_last:
@@ -291,7 +291,7 @@ class AppendPlan:
         return ceil_div(self.outer, self.schedule.parts)
 
     def reasons(self) -> Iterator[str]:
-        """Why no kernel appends as scheduled."""
+        """Yield why no kernel appends as scheduled."""
         if not self.schedule.parts:
             yield "a task has 0 parts; it has at least one"
 
@@ -317,7 +317,7 @@ class FoundPlan:
         return ceil_div(self.blocks, self.schedule.blocks)
 
     def reasons(self) -> Iterator[str]:
-        """Why no kernel counts, or puts together, as scheduled."""
+        """Yield why no kernel counts, or puts together, as scheduled."""
         if not self.schedule.blocks:
             yield "a task has 0 blocks; it has at least one"
 
@@ -362,7 +362,7 @@ OpaquePlan: TypeAlias = (
 
 
 def opaque_plan(node: Node, schedule: OpaqueSchedule) -> OpaquePlan | str:
-    """What follows from a schedule, or why no kernel computes the node so."""
+    """Return what follows from a schedule, or why no kernel computes the node so."""
     plan = _plan_of(node, schedule)
     return plan if isinstance(plan, str) else next(plan.reasons(), None) or plan
 

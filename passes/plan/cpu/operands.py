@@ -30,7 +30,7 @@ def has_long_epilogue(group: AnchoredGroup) -> bool:
 
 
 def is_plain(group: AnchoredGroup, value: Value) -> bool:
-    """Whether an operand is read from memory as it is, without a prologue."""
+    """Return whether an operand is read from memory as it is, without a prologue."""
     return value in group.inputs
 
 
@@ -135,7 +135,9 @@ class ImageLayout:
         return tuple(weights[:-2] if self.channels_last else weights[2:])
 
     def weight_index(self, taps: Sequence[Any], group_in: Any, out: Any) -> tuple[Any, ...]:
-        """Where conv's weights have the element of a kernel position, input channel of the group, output channel."""
+        """Return where conv's weights have the element of a kernel position, input channel of the group, output
+        channel.
+        """
         return (*taps, group_in, out) if self.channels_last else (out, group_in, *taps)
 
 
@@ -144,7 +146,7 @@ def layout_of(node: Node) -> ImageLayout:
 
 
 def conv_of(group: AnchoredGroup) -> ConvShape:
-    """The shape of a group around a conv node."""
+    """Return the shape of a group around a conv node."""
     x, w = group.anchor.inputs
     attrs, layout = group.anchor.attrs, layout_of(group.anchor)
     batch, spatial, channels = layout.split(x.shape)
@@ -159,7 +161,7 @@ def conv_of(group: AnchoredGroup) -> ConvShape:
 
 
 def pool_of(group: AnchoredGroup) -> ConvShape:
-    """The shape of a group around a window_reduce node."""
+    """Return the shape of a group around a window_reduce node."""
     x, attrs, layout = group.anchor.inputs[0], group.anchor.attrs, layout_of(group.anchor)
     batch, spatial, channels = layout.split(x.shape)
     pads = tuple(zip(attrs["before"], attrs["after"], strict=True))
@@ -170,7 +172,7 @@ def pool_of(group: AnchoredGroup) -> ConvShape:
 
 
 def conv_transpose_of(group: AnchoredGroup) -> ConvTransposeShape:
-    """The shape of a group around a conv_transpose node."""
+    """Return the shape of a group around a conv_transpose node."""
     x, w = group.anchor.inputs
     attrs, layout = group.anchor.attrs, layout_of(group.anchor)
     batch, spatial, channels = layout.split(x.shape)
@@ -189,7 +191,7 @@ def _stores_channels_first(group: AnchoredGroup, layout: ImageLayout) -> bool:
 
 
 def _is_turned_back(result: Value) -> bool:
-    """Whether a result is the transpose to channels first of a channels-last image, in any shape."""
+    """Return whether a result is the transpose to channels first of a channels-last image, in any shape."""
     node = result.producer
     while node is not None and node.op == "reshape":
         node = node.inputs[0].producer
@@ -200,7 +202,7 @@ def _is_turned_back(result: Value) -> bool:
 
 
 def _is_turned(x: Value) -> bool:
-    """Whether a channels-last image is the transpose of one with channels first."""
+    """Return whether a channels-last image is the transpose of one with channels first."""
     node = x.producer
     if node is None or node.op != "transpose":
         return False

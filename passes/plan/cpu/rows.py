@@ -93,7 +93,7 @@ class RowGroup:
         return {value: len(where) for value, where in self._walk(kept.__contains__)[1].items() if where}
 
     def _walk(self, wanted: Callable[[Value], bool]) -> tuple[dict[Value, int], dict[Value, set[int]]]:
-        """What is kept, and the passes that compute or read each value."""
+        """Return what is kept, and the passes that compute or read each value."""
         demanded = self._demanded()
         kept: dict[Value, int] = {}
         for node in reversed(self.nodes):
@@ -117,7 +117,7 @@ class RowGroup:
         return tuple(at for at, node in enumerate(self.nodes) if not wanted.isdisjoint(node.outputs))
 
     def _demanded(self) -> dict[Value, set[int]]:
-        """What each pass computes along the row."""
+        """Return what each pass computes along the row."""
         demanded: dict[Value, set[int]] = {}
         for node in self.reductions:
             demanded.setdefault(node.inputs[0], set()).add(self.level[node.outputs[0]] - 1)
@@ -126,7 +126,7 @@ class RowGroup:
         return demanded
 
     def passes(self, kept: Mapping[Value, int]) -> tuple[RowPass, ...]:
-        """The walks over a row, in order, with the values that each keeps."""
+        """Return the walks over a row, in order, with the values that each keeps."""
         passes = []
         for number in range(max(self.level[n.outputs[0]] for n in self.reductions) + 1):
             finished = tuple(n for n in self.reductions if self.level[n.outputs[0]] == number + 1)
@@ -202,7 +202,7 @@ class RowLoops:
         return align(elements * storage_bytes(compute_dtype(value.dtype)))
 
     def reasons(self) -> Iterator[str]:
-        """Why no kernel has these loops."""
+        """Yield why no kernel has these loops."""
         schedule, last = self.schedule, largest(1, (self.extents or (1,))[-1])
         if len(self.extents) != len(self.reduced) or not self._covers():
             yield (
@@ -222,7 +222,7 @@ class RowLoops:
             yield "a task has 0 rows; it has at least one"
 
     def _covers(self) -> bool:
-        """Whether the loops are the dimensions of the rows, some neighbours of one kind joined."""
+        """Return whether the loops are the dimensions of the rows, some neighbours of one kind joined."""
         dims = [(size, axis in self.axes) for axis, size in enumerate(self.shape) if size != 1] or [(1, False)]
         for extent, reduced in zip(self.extents, self.reduced, strict=True):
             size = None
@@ -278,7 +278,7 @@ class RowPlan:
         return self.loops.tasks
 
     def cache_offset(self, value: Value) -> int:
-        """Where the row of a kept value begins in the workspace, in bytes."""
+        """Return where the row of a kept value begins in the workspace, in bytes."""
         offset = 0
         for kept in (v for p in self.passes for v in p.cached):
             if kept is value:
@@ -291,7 +291,7 @@ class RowPlan:
         return sum(self.loops.cache_bytes(v) for p in self.passes for v in p.cached)
 
     def reasons(self) -> Iterator[str]:
-        """Why no kernel computes the rows as scheduled."""
+        """Yield why no kernel computes the rows as scheduled."""
         yield from self.loops.reasons()
         odd = sorted(set(self.schedule.kept) - set(self.group.places(self.kept)))
         if odd:

@@ -53,7 +53,7 @@ class Split:
         return [(size, count) for size, count in both if count]
 
     def all_sizes(self) -> list[int]:
-        """Sizes of the parts in order."""
+        """Return the sizes of the parts in order."""
         return [self.small + (part < self.larger_parts) for part in range(self.parts)]
 
 
@@ -142,17 +142,19 @@ def split_evenly(extent: Size, limit: int) -> Split:
 
 
 def split_at_most(extent: int, limit: int, low: int = LOW) -> Split:
-    """Cuts `extent` into as few nearly equal parts as possible, none above `limit`."""
+    """Cut `extent` into as few nearly equal parts as possible, none above `limit`."""
     if is_open(extent):
         return OpenSplit(extent, ceil_div(extent, limit), limit, low)
     return Split(extent, max(1, -(-extent // limit)))
 
 
 def meet_in_a_set(streams: int, stride_bytes: Size) -> bool:
-    """Whether streams so far apart, and what else is read, are more than a set of the first-level cache holds."""
+    """Return whether streams so far apart, and what else is read, are more than a set of the first-level cache
+    holds.
+    """
     return streams > SET_LINES and not is_open(stride_bytes) and stride_bytes % SAME_SET_BYTES == 0
 
 
 def align(size_bytes: Size) -> Size:
-    """Rounds up to whole cache lines."""
+    """Round up to whole cache lines."""
     return ceil_div(size_bytes, LINE_BYTES) * LINE_BYTES

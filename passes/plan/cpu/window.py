@@ -52,7 +52,7 @@ class Line:
 
 
 def why_no_line(shape: ConvShape, lanes: int) -> str | None:
-    """Why windows are not pooled line by line; None if they are."""
+    """Return why windows are not pooled line by line; None if they are."""
     if not shape.pools or shape.channels_last:
         return "only pooling of images with channels first goes line by line"
     if lanes < 2:
@@ -132,7 +132,7 @@ class WindowPlan:
         return 0 if self.line is None else self.line.elements * storage_bytes(self.shape.acc_dtype)
 
     def reasons(self) -> Iterator[str]:
-        """Why no kernel computes the windows as scheduled."""
+        """Yield why no kernel computes the windows as scheduled."""
         schedule = self.schedule
         if schedule.form not in FORMS:
             yield f"there are no windows of form {schedule.form!r}; there are {', '.join(FORMS)}"

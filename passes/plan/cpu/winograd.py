@@ -120,7 +120,7 @@ class WinogradPlan(ConvPlan):
 
 
 def why_not_winograd(shape: ConvShape, spatial_rank: int) -> str | None:
-    """Why Winograd's F(2x2, 3x3) does not compute a convolution; None if it does."""
+    """Return why Winograd's F(2x2, 3x3) does not compute a convolution; None if it does."""
     ones = (1, 1)
     if spatial_rank != 2 or (shape.kernel, shape.strides, shape.dilations) != ((3, 3), ones, ones):
         return "Winograd's F(2x2, 3x3) is of 3 x 3 taps in two dimensions, without strides or dilations"

@@ -24,7 +24,7 @@ class AnchoredGroup:
 
     @staticmethod
     def of(view: GroupView, roles: Roles | None = None) -> AnchoredGroup:
-        """The view of a legal group; `roles` are its own, if they are known."""
+        """Return the view of a legal group; `roles` are its own, if they are known."""
         found = roles or roles_of(view.nodes, view.outputs, view.name)
         assert isinstance(found, Roles), found
         return AnchoredGroup(view.nodes, found, view.inputs, view.stored)
@@ -58,11 +58,11 @@ class AnchoredGroup:
         return self.anchor.attrs.get("precision") == "tf32"
 
     def read_before(self) -> tuple[Value, ...]:
-        """Inputs of the group that the anchor's operands are made of."""
+        """Return the inputs of the group that the anchor's operands are made of."""
         return self._read(self.anchor.inputs)
 
     def read_after(self) -> tuple[Value, ...]:
-        """Inputs of the group that are read to make its outputs from the anchor's result."""
+        """Return the inputs of the group that are read to make its outputs from the anchor's result."""
         return self._read(self.outputs)
 
     def _read(self, roots: Sequence[Value]) -> tuple[Value, ...]:

@@ -60,12 +60,12 @@ class Machine:
 
 
 def why_not_scheduled(group: AnchoredGroup, schedule: GemmSchedule | DirectSchedule, machine: Machine) -> str | None:
-    """Why no kernel computes a contraction as the schedule says on a machine; None if one does."""
+    """Return why no kernel computes a contraction as the schedule says on a machine; None if one does."""
     return next(_reasons(group, schedule, machine), None)
 
 
 def why_no_band(after: RowsAfter, gemm: GemmSchedule, rows: RowSchedule, band: BandSchedule) -> str | None:
-    """Why the rows after a GEMM cannot be computed in its launch as scheduled; None if they can."""
+    """Return why the rows after a GEMM cannot be computed in its launch as scheduled; None if they can."""
     if isinstance(gemm.tile, GemvTile):
         return "blocks of gemv have no bands of rows"
     threads = WARP if isinstance(gemm.tile, WgmmaTile) else gemm.tile.threads
@@ -127,7 +127,7 @@ def _reasons(group: AnchoredGroup, schedule: GemmSchedule | DirectSchedule, mach
 
 
 def _cuts(schedule: GemmSchedule, gemm: Gemm) -> Iterator[str]:
-    """Complaints of parts and of rows of tiles that there are not."""
+    """Yield the complaints of parts and of rows of tiles that there are not."""
     match schedule.tile:
         case GemvTile():
             gemm = seen_by(gemm, schedule.tile)

@@ -30,7 +30,7 @@ _ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 def why_not_codes(form: BlockFormat, dtype: str) -> str | None:
-    """Why kernels of GPUs do not multiply floats of a dtype by weights in blocks; None if they do."""
+    """Return why kernels of GPUs do not multiply floats of a dtype by weights in blocks; None if they do."""
     if dtype not in ("float32", *HALVES):
         return f"weights in blocks are multiplied by float32 and half floats, not {dtype}"
     if form.blocks > 1 and form.block % UNIT:
@@ -94,7 +94,7 @@ class Codes:
         return self.table_at + (0 if self.form.integers else 4 * len(CODES[self.form.codes]))
 
     def arrange(self, encoded: np.ndarray) -> np.ndarray:
-        """uint8 [nbytes] of weights as `BlockFormat` encodes them."""
+        """Return uint8 [nbytes] of weights as `BlockFormat` encodes them."""
         form, result = self.form, np.zeros(self.nbytes, np.uint8)
         raw = encoded[..., : form.code_bytes].reshape(self.columns, -1)
         codes = raw if form.bits == 8 else np.stack([raw & 15, raw >> 4], -1).reshape(self.columns, -1)
@@ -111,7 +111,7 @@ class Codes:
         return result
 
     def _lumps(self, codes: np.ndarray) -> np.ndarray:
-        """uint8 [lumps, columns, 16]."""
+        """Return uint8 [lumps, columns, 16]."""
         if self.form.bits == 4:
             words = codes.reshape(-1, self.word)[:, _ORDER]
             codes = (words[:, 0::2] | words[:, 1::2] << np.uint8(4)).reshape(self.columns, -1)

@@ -24,7 +24,7 @@ NARROW = 8
 
 
 def gemm_of(group: AnchoredGroup) -> Gemm | None:
-    """The GEMM of a contraction; None of a convolution whose groups are too narrow for tiles."""
+    """Return the GEMM of a contraction; None of a convolution whose groups are too narrow for tiles."""
     packed = {value: layout.memory for value, layout in packed_layouts(group).items()}
     if group.is_matmul:
         return matmul_gemm(group, packed)
@@ -33,7 +33,7 @@ def gemm_of(group: AnchoredGroup) -> Gemm | None:
 
 
 def memory_of(group: AnchoredGroup, packed: Mapping[Value, Strided], value: Value) -> Strided | None:
-    """How an operand of the anchor lies in an input of the group; None if strides cannot express it."""
+    """Return how an operand of the anchor lies in an input of the group; None if strides cannot express it."""
     return packed.get(value) or strided(group.nodes, group.inputs, value)
 
 
@@ -41,7 +41,7 @@ def memory_of(group: AnchoredGroup, packed: Mapping[Value, Strided], value: Valu
 
 
 def matmul_gemm(group: AnchoredGroup, packed: Mapping[Value, Strided]) -> Gemm:
-    """The GEMM of a matmul, also with weights in blocks."""
+    """Return the GEMM of a matmul, also with weights in blocks."""
     left, right = group.anchor.inputs
     trans_a, trans_b = bool(group.anchor.attrs.get("trans_a")), bool(group.anchor.attrs.get("trans_b"))
     *batch, m, n = group.result.shape
@@ -63,12 +63,12 @@ def matmul_gemm(group: AnchoredGroup, packed: Mapping[Value, Strided]) -> Gemm:
 
 
 def shares_right(node: Node) -> bool:
-    """Whether all batch elements of a matmul have one right operand: their rows are then rows of one GEMM."""
+    """Return whether all batch elements of a matmul have one right operand: their rows are then rows of one GEMM."""
     return node.op == "block_matmul" or prod(node.inputs[1].shape[:-2]) == 1
 
 
 def operand_layout(value: Value, memory: Strided | None, rows: int, last: str) -> OperandLayout:
-    """An operand whose last axis is `last` of its rows and k."""
+    """Return an operand whose last axis is `last` of its rows and k."""
     contiguous, axis = last, -1
     if memory is not None and memory.runs_along(-2):
         contiguous, axis = "k" if last == "row" else "row", -2
@@ -77,7 +77,9 @@ def operand_layout(value: Value, memory: Strided | None, rows: int, last: str) -
 
 
 def _spaced(operand: OperandLayout, k_first: bool, batch: Sequence[int]) -> OperandLayout:
-    """The operand with its plane. k_first: whether k is the last but one axis; batch: what leading axes spread to."""
+    """Return the operand with its plane. k_first: whether k is the last but one axis; batch: what leading axes spread
+    to.
+    """
     if operand.memory is None:
         return operand
     return replace(operand, plane=matmul_plane(operand.memory, operand.rows, "row" if k_first else "k", batch))
@@ -119,7 +121,7 @@ class ConvShape:
 
 
 def conv_shape(node: Node) -> ConvShape:
-    """The shape of a conv or conv_transpose node."""
+    """Return the shape of a conv or conv_transpose node."""
     last, groups = node.attrs["layout"] == "NXC", node.attrs["groups"]
     source, weights, result = node.inputs[0].shape, node.inputs[1].shape, node.outputs[0].shape
     channel, spatial = (-1, slice(1, -1)) if last else (1, slice(2, None))
@@ -131,7 +133,7 @@ def conv_shape(node: Node) -> ConvShape:
 
 
 def conv_gemm(group: AnchoredGroup, shape: ConvShape, packed: Mapping[Value, Strided]) -> Gemm:
-    """The GEMM of a convolution, one for each group of channels."""
+    """Return the GEMM of a convolution, one for each group of channels."""
     x, w = group.anchor.inputs
     pixels, filters = memory_of(group, packed, x), memory_of(group, packed, w)
     if shape.channels_last:

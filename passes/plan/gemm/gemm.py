@@ -112,7 +112,7 @@ class OperandLayout:
         return self.value.tensor_type.num_elements
 
     def vector(self, most_bytes: int = 16) -> int:
-        """Elements that one load may read: a power of two."""
+        """Return the elements that one load may read: a power of two."""
         width = 1
         while (
             self.memory is not None
@@ -154,5 +154,5 @@ class Gemm:
         return self.batch * self.m * self.n
 
     def swapped(self: AnyGemm) -> AnyGemm:
-        """The same GEMM with the operands in each other's place."""
+        """Return the same GEMM with the operands in each other's place."""
         return replace(self, m=self.n, n=self.m, a=self.b, b=self.a)

@@ -26,17 +26,17 @@ COLUMNS = 2
 
 
 def has_few_rows(gemm: Gemm) -> bool:
-    """Whether one operand has so few rows that this kernel is for it. Gates must be columns of the large one."""
+    """Return whether one operand has so few rows that this kernel is for it. Gates must be columns of the large one."""
     return (gemm.m if gemm.gated else min(gemm.m, gemm.n)) <= FEW_ROWS
 
 
 def with_large_right(gemm: AnyGemm) -> AnyGemm:
-    """The same GEMM with the large operand as b."""
+    """Return the same GEMM with the large operand as b."""
     return _packed_along_k(gemm.swapped() if gemm.m > gemm.n and not gemm.gated else gemm)
 
 
 def seen_by(gemm: AnyGemm, tile: GemvTile) -> AnyGemm:
-    """The GEMM as the kernel of a tile sees it."""
+    """Return the GEMM as the kernel of a tile sees it."""
     return _packed_along_k(gemm) if isinstance(tile, OpenGemvTile) else with_large_right(gemm)
 
 
@@ -46,7 +46,7 @@ def rows_of(gemm: Gemm, tile: GemvTile) -> int:
 
 
 def open_gemv_tile(gemm: Gemm, rows: int) -> OpenGemvTile:
-    """The tile of any number of rows, so many at a time, of a GEMM whose right operand is the large one."""
+    """Return the tile of any number of rows, so many at a time, of a GEMM whose right operand is the large one."""
     tile = gemv_tile(_packed_along_k(gemm))
     return OpenGemvTile(rows, tile.bn, tile.bk, tile.along_k, tile.threads)
 
@@ -59,13 +59,13 @@ def _packed_along_k(gemm: AnyGemm) -> AnyGemm:
 
 
 def load_width(operand: OperandLayout) -> int:
-    """Elements of one load along k: 16 bytes of them, or one."""
+    """Return the elements of one load along k: 16 bytes of them, or one."""
     width = operand.vector()
     return width if width * storage_bytes(operand.dtype) == LOAD_BYTES else 1
 
 
 def warp_columns(gemm: Gemm) -> int:
-    """Rows of the large operand that a warp takes, where it runs along k."""
+    """Return the rows of the large operand that a warp takes, where it runs along k."""
     return COLUMNS if gemm.gated is None else gemm.gated.gates
 
 
@@ -99,13 +99,13 @@ class SmallRows:
         return self.chunk + planes + self.gap
 
     def at(self, row: Any, k: Any) -> Any:
-        """The place of an element."""
+        """Return the place of an element."""
         if self.planes == 1:
             return row * self.row + k
         return self.of_lane(row, k // (WARP * self.width), k // self.width % WARP, k % self.width)
 
     def of_lane(self, row: Any, round_: Any, lane: Any, neighbour: Any) -> Any:
-        """The place of a neighbour that a lane reads in a round."""
+        """Return the place of a neighbour that a lane reads in a round."""
         if self.planes == 1:
             return row * self.row + (round_ * WARP + lane) * self.width + neighbour
         plane = WARP * QUAD + WARP // self.planes
@@ -114,7 +114,7 @@ class SmallRows:
 
 
 def gemv_tile(gemm: Gemm) -> GemvTile:
-    """The tile of a GEMM whose large operand is b."""
+    """Return the tile of a GEMM whose large operand is b."""
     large = gemm.b
     if large.codes is not None:
         steps = WARPS * large.codes.lump

@@ -24,7 +24,7 @@ MOST_SUMS_TWICE = 96
 
 
 def why_not_mma(gemm: Gemm, capability: int) -> str | None:
-    """Why mma.sync does not compute a GEMM on GPUs of a compute capability (times ten); None if it does."""
+    """Return why mma.sync does not compute a GEMM on GPUs of a compute capability (times ten); None if it does."""
     if capability < AMPERE:
         return f"the GPU has compute capability {capability / 10}, less than {AMPERE / 10}"
     dtypes = (gemm.a.dtype, gemm.b.dtype)
@@ -40,7 +40,9 @@ def why_not_mma(gemm: Gemm, capability: int) -> str | None:
 
 
 def why_not_wgmma(gemm: Gemm, name: str, specific: str | None) -> str | None:
-    """Why wgmma does not compute a GEMM for a target; None if it does. specific: its one architecture with a suffix."""
+    """Return why wgmma does not compute a GEMM for a target; None if it does. specific: its one architecture with a
+    suffix.
+    """
     if specific != WGMMA_ARCHITECTURE:
         return f"the target is {name}, not {WGMMA_ARCHITECTURE} alone"
     dtypes = (gemm.a.dtype, gemm.b.dtype)
@@ -58,14 +60,14 @@ def why_not_wgmma(gemm: Gemm, name: str, specific: str | None) -> str | None:
 
 
 def sums_twice(gemm: Gemm) -> bool:
-    """Whether wgmma's sums of a stage are added to sums of float32 by ordinary arithmetic: of products of floats of 8
-    bits, it keeps 13 bits of the fraction, and cuts the others off (docs/cuda_hopper.md says where that is from).
+    """Return whether wgmma's sums of a stage are added to sums of float32 by ordinary arithmetic: of products of floats
+    of 8 bits, it keeps 13 bits of the fraction, and cuts the others off (docs/cuda_hopper.md says where that is from).
     """
     return gemm.a.dtype in SMALL_FLOATS
 
 
 def why_not_wgmma_tile(gemm: Gemm, tile: WgmmaTile) -> str | None:
-    """Why no kernel computes such a GEMM in a tile; None if one does."""
+    """Return why no kernel computes such a GEMM in a tile; None if one does."""
     sums = tile.rows * tile.bn // 2
     if sums_twice(gemm) and sums > MOST_SUMS_TWICE:
         return f"a thread would hold {sums} sums of {gemm.a.dtype} twice; it may hold {MOST_SUMS_TWICE} so"

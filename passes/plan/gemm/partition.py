@@ -33,8 +33,8 @@ TILE_ROWS = 8
 
 
 def cut(gemm: Gemm, tile: tuple[int, int, int], parts: int, tile_rows: int = TILE_ROWS) -> Partition:
-    """Tiles of the extents (m, n, k), with the reduction in at most `parts` parts and at most `tile_rows` rows of tiles
-    together.
+    """Return the tiles of the extents (m, n, k), with the reduction in at most `parts` parts and at most `tile_rows`
+    rows of tiles together.
     """
     steps = -(-gemm.k // tile[2])
     each = -(-steps // parts)

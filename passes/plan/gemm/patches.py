@@ -22,7 +22,7 @@ MOST_PADDING = 1.5
 
 
 def why_not_patches(operand: OperandLayout) -> str | None:
-    """Why TMA cannot bring the images of a convolution; None if it can."""
+    """Return why TMA cannot bring the images of a convolution; None if it can."""
     pictures, name = operand.pictures, operand.value.name
     assert pictures is not None
     if operand.dtype not in TMA_DTYPES:
@@ -48,8 +48,8 @@ def why_not_patches(operand: OperandLayout) -> str | None:
 
 
 def cut_to_patches(gemm: Gemm, rows: int) -> Gemm:
-    """The GEMM of a convolution with patches for the tiles' rows: `rows` numbers each, whether there is a pixel or not.
-    Others stay as they are.
+    """Return the GEMM of a convolution with patches for the tiles' rows: `rows` numbers each, whether there is a pixel
+    or not. Others stay as they are.
     """
     pictures = gemm.a.pictures
     if pictures is None:
@@ -61,7 +61,7 @@ def cut_to_patches(gemm: Gemm, rows: int) -> Gemm:
 
 
 def _best_patch(pictures: Pictures, rows: int) -> tuple[int, ...]:
-    """The patch of so many pixels that takes the fewest to cover all; the widest of these."""
+    """Return the patch of so many pixels that takes the fewest to cover all; the widest of these."""
     strides = (1, *pictures.strides)
     fitting = [
         patch
@@ -77,7 +77,7 @@ def _best_patch(pictures: Pictures, rows: int) -> tuple[int, ...]:
 
 
 def _factors(number: int, count: int) -> Iterator[tuple[int, ...]]:
-    """All ways to write a number as a product of so many, of which all but the last are powers of two."""
+    """Yield all ways to write a number as a product of so many, of which all but the last are powers of two."""
     if count == 1:
         yield (number,)
         return

@@ -29,7 +29,8 @@ Dimensions = Sequence[tuple[int, int]]
 
 
 def matmul_plane(memory: Strided, rows: int, last: str, batch: Sequence[int]) -> Plane | None:
-    """The plane of a matmul operand [*lead, x, y] whose last axis y is its `last` ("k" or "row"), if there is one.
+    """Return the plane of a matmul operand [*lead, x, y] whose last axis y is its `last` ("k" or "row"), if there is
+    one.
 
     batch: what the leading axes are broadcast to; without any, they are rows too.
     """
@@ -47,7 +48,7 @@ def matmul_plane(memory: Strided, rows: int, last: str, batch: Sequence[int]) ->
 
 
 def merged(dimensions: Dimensions) -> list[tuple[int, int]]:
-    """The same places with as few dimensions as possible; none of extent 1."""
+    """Return the same places with as few dimensions as possible; none of extent 1."""
     found: list[tuple[int, int]] = []
     for extent, stride in dimensions:
         if extent == 1:
@@ -64,7 +65,7 @@ def item_bytes(dtype: str) -> int:
 
 
 def line(dtype: str) -> int:
-    """Elements of a line."""
+    """Return the elements of a line."""
     return LINE_BYTES // item_bytes(dtype)
 
 
@@ -74,7 +75,7 @@ def padded(steps: int, dtype: str) -> int:
 
 
 def refusal(operand: OperandLayout) -> str | None:
-    """Why TMA cannot bring an operand; None if it can."""
+    """Return why TMA cannot bring an operand; None if it can."""
     name, plane = operand.value.name, operand.plane
     if operand.dtype not in TMA_DTYPES:
         return f"{name} is {operand.dtype}, none of {', '.join(TMA_DTYPES)}"

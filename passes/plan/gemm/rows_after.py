@@ -55,7 +55,7 @@ class RowsAfter:
 
     @classmethod
     def of(cls, view: GroupView, columns: int, made: tuple[Value, ...] = ()) -> RowsAfter:
-        """The view of a legal group. All its results have elements."""
+        """Return the view of a legal group. All its results have elements."""
         roles = roles_of(view.nodes, view.outputs, view.name)
         assert isinstance(roles, Roles), roles
         return cls(view.nodes, roles, view.inputs, view.outputs, columns, made=made)
@@ -76,8 +76,8 @@ class RowsAfter:
         return self.columns // prod(self.walk.line_extents)
 
     def work(self, threads: int) -> RowLoops:
-        """How a block, or a warp, of so many threads shares rows: as few threads a row as can keep it in registers, and
-        all of them where more than a warp are needed: only one row of a block may have several warps.
+        """Return how a block, or a warp, of so many threads shares rows: as few threads a row as can keep it in
+        registers, and all of them where more than a warp are needed: only one row of a block may have several warps.
         """
         vectors, length = self.walk.vectors, prod(self.walk.line_extents)
         team = min(WARP, threads, 1 << max(0, vectors - 1).bit_length())
@@ -86,8 +86,8 @@ class RowsAfter:
         return replace(self.walk, team=team, rows=threads // team)
 
     def band(self, rows: int, writers: int, threads: int, warps: bool = False) -> Band:
-        """How the writers of a band share it: as evenly as whole turns of their threads allow. A turn of more rows than
-        the band has leaves threads idle.
+        """Return how the writers of a band share it: as evenly as whole turns of their threads allow. A turn of more
+        rows than the band has leaves threads idle.
         """
         turn = max(1, self.work(threads).rows // self.rows_each)
         return Band(rows, writers, threads, min(rows, ceil(ceil(rows / writers) / turn) * turn), warps)

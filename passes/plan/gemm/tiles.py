@@ -87,11 +87,11 @@ class SimtTile:
         return max(QUAD, WARP * QUAD // self.bk)
 
     def place(self, extent: int, k: Any) -> Any:
-        """Where step k of an operand's piece of so many rows or columns begins in shared memory."""
+        """Return where step k of an operand's piece of so many rows or columns begins in shared memory."""
         return k * extent + k // QUAD * self.gap
 
     def piece(self, extent: int) -> int:
-        """Elements of an operand's piece."""
+        """Return the elements of an operand's piece."""
         return int(self.place(extent, -(-self.bk // QUAD) * QUAD))
 
     @property
@@ -267,7 +267,7 @@ class WgmmaTile:
         return self.stages - 1
 
     def why_not(self) -> str | None:
-        """Why no kernel has this tile; None if one has."""
+        """Return why no kernel has this tile; None if one has."""
         if self.sharing > (1 if self.alternate else MOST_WARPGROUPS):
             return f"{self.sharing} warpgroups share a tile; at most {MOST_WARPGROUPS} multiply, of one tile or of two"
         if not self.sharing or not self.bm or self.bm % (WGMMA_ROWS * self.sharing):

@@ -59,17 +59,17 @@ class Units:
         return columns // self.period * self.together
 
     def first(self, column: Any) -> Any:
-        """The unit that begins a period, which begins at a column."""
+        """Return the unit that begins a period, which begins at a column."""
         return column if self.gates == 1 else column // self.period * self.together
 
     def column(self, unit: Any) -> Any:
-        """The first column of a unit."""
+        """Return the first column of a unit."""
         if self.dense:
             return unit if self.gates == 1 else unit * self.gates
         return unit // self.together * self.period + unit % self.together * self.gates
 
     def arrange(self, matrix: np.ndarray) -> np.ndarray:
-        """The columns of `matrix` [k, gates * width] in their new order, [k, columns]."""
+        """Return the columns of `matrix` [k, gates * width] in their new order, [k, columns]."""
         depth, periods = matrix.shape[0], self.columns // self.period
         units = np.zeros((depth, periods * self.together, self.gates), matrix.dtype)
         units[:, : self.width] = matrix.reshape(depth, self.gates, self.width).swapaxes(1, 2)
@@ -80,7 +80,7 @@ class Units:
 
 
 def units_of(roles: Roles) -> Units | None:
-    """How the columns of a contraction's result are ordered anew; None if it has no gates."""
+    """Return how the columns of a contraction's result are ordered anew; None if it has no gates."""
     width = roles.gate_width
     if width is None:
         return None

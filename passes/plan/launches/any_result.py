@@ -14,7 +14,7 @@ def if_any_result(view: GroupView) -> Size:
 
 
 def needed_for_any(view: GroupView) -> frozenset[Symbol]:
-    """The symbols that may be 0, and where one is, what a group stores has no elements."""
+    """Return the symbols that may be 0, and where one is, what a group stores has no elements."""
     stored = [v.tensor_type.num_elements for v in view.stored]
     empty = (s for s in symbols_of(stored) if s.or_empty)
     return frozenset(s for s in empty if all(is_empty_without(count, s) for count in stored))

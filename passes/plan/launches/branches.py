@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 
 def branches(count: int, edges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
-    """The branch of each of `count` launches, numbered from 0. Each launch comes after the one before in its branch.
+    """Return the branch of each of `count` launches, numbered from 0. Each launch comes after the one before in its
+    branch.
 
     edges: (before, after), the second being later.
     """

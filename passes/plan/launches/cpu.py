@@ -34,7 +34,7 @@ from tilestitch.passes.plan.view import GroupView, look_up
 
 
 def cpu_launches(nodes: Mapping[str, Node], group: Group, roles: Roles | None = None) -> tuple[Launch, ...]:
-    """The launches of a scheduled group, in order; none if its outputs have no elements.
+    """Return the launches of a scheduled group, in order; none if its outputs have no elements.
 
     nodes: those of the graph by name. roles: those of a group of one part, if they are known. The schedule is one that
     `schedule_check.why_not` has no objection to.
@@ -55,7 +55,9 @@ def _of_group(nodes: Mapping[str, Node], group: Group, roles: Roles | None = Non
 
 
 def _side_by_side(parts: Sequence[Sequence[Emitted]]) -> list[Emitted]:
-    """Launches of independent groups: all first ones are one list of tasks, then all second ones, and so on."""
+    """Return the launches of independent groups: all first ones are one list of tasks, then all second ones, and so
+    on.
+    """
     launches: list[Emitted] = []
     for number in range(max(map(len, parts), default=0)):
         together = [part[number] for part in parts if number < len(part)]

@@ -45,7 +45,7 @@ class Memory:
         """Whether memory is slots, each for whole values: where they lie has no order."""
 
     def accesses(self, launch: Launch) -> Accesses:
-        """Where a launch reads and writes."""
+        """Return where a launch reads and writes."""
         reads = [(name, self._region(name)) for name in launch.reads]
         writes = [(name, self._region(name)) for name in launch.writes]
         for temporary in launch.temporaries:
@@ -86,7 +86,7 @@ class _Contents:
         self.pieces: list[_Piece] = []
 
     def covered(self, start: int, end: int) -> list[_Piece]:
-        """The pieces of exactly these bytes, cut out and filled up where there are none."""
+        """Return the pieces of exactly these bytes, cut out and filled up where there are none."""
         self._cut(start)
         self._cut(end)
         first = bisect_left(self.pieces, start, key=lambda p: p.start)
@@ -165,7 +165,7 @@ class Ended:
 
 
 def _before(memories: dict[str, _Contents], accesses: Accesses) -> dict[int, str]:
-    """The launches to wait for, and for whose sake: to read what one has written, or to use its memory again."""
+    """Return the launches to wait for, and for whose sake: to read what one has written, or to use its memory again."""
     found: dict[int, str] = {}
     for name, region in accesses.reads:
         for piece in memories.setdefault(region.memory, _Contents()).covered(region.start, region.end):
@@ -180,7 +180,7 @@ def _before(memories: dict[str, _Contents], accesses: Accesses) -> dict[int, str
 
 
 def _nearest(before: Iterable[int], ended: Ended) -> list[int]:
-    """Those of `before` that have not ended anyway when others of them have, in order."""
+    """Return those of `before` that have not ended anyway when others of them have, in order."""
     above = 0
     nearest = []
     for other in sorted(before, reverse=True):
@@ -199,7 +199,7 @@ def _remember(memories: dict[str, _Contents], accesses: Accesses, number: int) -
 
 
 def unordered(launches: Sequence[Accesses], edges: Sequence[Edge]) -> Edge | None:
-    """A dependence of launches that `edges` (all of them, by numbers) do not keep; None if they keep all."""
+    """Return a dependence of launches that `edges` (all of them, by numbers) do not keep; None if they keep all."""
     incoming: dict[int, list[Edge]] = {}
     for edge in edges:
         incoming.setdefault(edge.after, []).append(edge)
@@ -231,7 +231,7 @@ def shared_memory(launches: Sequence[Accesses]) -> tuple[int, int, str] | None:
 def edges_of(
     graph: Graph, launches: Sequence[Launch], segments: Sequence[Segment], buffers: BufferPlan
 ) -> tuple[Edge, ...]:
-    """The edges of the launch graph of a plan. Segments follow each other anyway."""
+    """Return the edges of the launch graph of a plan. Segments follow each other anyway."""
     memory = Memory(graph, buffers)
     return tuple(
         replace(edge, before=edge.before + first, after=edge.after + first)
@@ -241,7 +241,7 @@ def edges_of(
 
 
 def segment_ranges(launches: Sequence[Launch], segments: Sequence[Segment]) -> Iterator[tuple[int, int]]:
-    """The numbers of the launches of each native segment: the first, and the one after the last."""
+    """Yield the numbers of the launches of each native segment: the first, and the one after the last."""
     first = 0
     for groups in (set(segment.groups) for segment in segments if segment.native):
         end = first

@@ -60,7 +60,7 @@ class Launch:
         return replace(self, group=name)
 
     def to_json(self) -> dict[str, Any]:
-        """What differs from the defaults, and always the group, the kind and the grid."""
+        """Return what differs from the defaults, and always the group, the kind and the grid."""
         data: dict[str, Any] = {"group": self.group, "kind": self.kind, "grid": list(self.grid)}
         for name in ("block", "cluster"):
             if getattr(self, name) != ONE:

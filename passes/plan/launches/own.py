@@ -14,7 +14,7 @@ from tilestitch.passes.plan.own_kernels import CudaKernel, OwnKernel, Temporary,
 
 
 def kind_of_plugin(name: str) -> str:
-    """What begins the names of a plug-in's kernels."""
+    """Return what begins the names of a plug-in's kernels."""
     return re.sub(r"\W", "_", name)
 
 
@@ -36,7 +36,7 @@ def no_kernels(graph: Graph, group: Group) -> None:
 
 
 def own_launches(nodes: Mapping[str, Node], group: Group, own: OwnKernels, *, on_gpu: bool) -> tuple[Launch, ...]:
-    """The launches of a group whose kernels a plug-in brings, in order."""
+    """Return the launches of a group whose kernels a plug-in brings, in order."""
     members = [nodes[name] for name in group.nodes]
     made = {v.name for n in members for v in n.outputs} - set(group.inputs)
     constants = {v.name for n in members for v in n.inputs if v.is_constant}

@@ -32,12 +32,12 @@ class Grouping:
         return ceil(min(self.size, self.modulus or self.size) / self.group)
 
     def of(self, tile: Any) -> Any:
-        """The semaphore of a tile."""
+        """Return the semaphore of a tile."""
         within = tile % self.modulus if self.modulus else tile
         return within // self.group if self.group > 1 else within
 
     def posts(self, semaphore: int) -> int:
-        """Tiles that share a semaphore."""
+        """Return the tiles that share a semaphore."""
         if self.modulus:
             return self.group * (self.size // self.modulus)
         return min(self.group, self.size - semaphore * self.group)
@@ -48,7 +48,7 @@ class Grouping:
         return self.size % (self.modulus or self.group) == 0 and (self.modulus or self.size) % self.group == 0
 
     def why_not(self) -> str | None:
-        """Why it is no grouping; None if it is one."""
+        """Return why it is no grouping; None if it is one."""
         if not all(isinstance(number, int) for number in (self.size, self.group, self.modulus)):
             return f"{self.size} tiles, {self.modulus} apart, in groups of {self.group} are no whole numbers"
         if self.size < 1 or self.group < 1:
@@ -80,7 +80,7 @@ class Bound:
         return sum(terms, self.first - self.before)
 
     def why_not(self, place: Sequence[int]) -> str | None:
-        """Why a kernel cannot compute it for tiles of a grid of these extents; None if it can."""
+        """Return why a kernel cannot compute it for tiles of a grid of these extents; None if it can."""
         if len(self.scales) != len(place):
             return f"a bound has {len(self.scales)} scales for {len(place)} coordinates"
         if self.divisor < 1:
@@ -121,16 +121,16 @@ class TileEdge:
         return prod(self.counts)
 
     def post(self, place: Sequence[int]) -> int:
-        """The number of the semaphore that a tile of the producer posts."""
+        """Return the number of the semaphore that a tile of the producer posts."""
         found: int = ravel([g.of(at) for g, at in zip(self.semaphores, place, strict=True)], self.counts)
         return found
 
     def posts(self, semaphore: Sequence[int]) -> int:
-        """How many posts a semaphore gets in a run."""
+        """Return how many posts a semaphore gets in a run."""
         return prod(g.posts(at) for g, at in zip(self.semaphores, semaphore, strict=True))
 
     def waits(self, place: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        """The semaphores that a tile of the consumer waits for, by their place along each dimension."""
+        """Return the semaphores that a tile of the consumer waits for, by their place along each dimension."""
         ends = zip(self.first, self.last, self.counts, strict=True)
         return product(*(range(_inside(f.at(place), n), _inside(e.at(place), n) + 1) for f, e, n in ends))
 
@@ -153,8 +153,8 @@ def _inside(at: int, count: int) -> int:
 
 
 def semaphores_at(edges: Sequence[TileEdge]) -> tuple[dict[tuple[int, tuple[Grouping, ...]], int], int]:
-    """Where the semaphores of each (producer, groupings) begin, and how many there are: edges with equal ones share
-    them.
+    """Return where the semaphores of each (producer, groupings) begin, and how many there are: edges with equal ones
+    share them.
     """
     starts: dict[tuple[int, tuple[Grouping, ...]], int] = {}
     total = 0

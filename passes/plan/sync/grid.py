@@ -47,7 +47,7 @@ class Grid:
         return prod(self.dims)
 
     def place(self, block: int) -> Coordinates:
-        """Which tile a block computes."""
+        """Return which tile a block computes."""
         if not self.tile_rows:
             *outer, last = unravel(block, self.dims)
             return (*outer, self.dims[-1] - 1 - last if self.falling else last)
@@ -59,7 +59,7 @@ class Grid:
         return (*lead, first + within % together, within // together)
 
     def places(self) -> Iterator[Coordinates]:
-        """The tiles in the order of the blocks' numbers."""
+        """Return the tiles in the order of the blocks' numbers."""
         return iter(self._places)
 
     @cached_property
@@ -68,8 +68,8 @@ class Grid:
 
 
 def grid_of(view: GroupView, schedule: Schedule | None) -> Grid | None:
-    """The tiles of a kernel, of which a block computes one, or walks over several (`walks`); None of one whose tiles
-    are not known, or that takes several launches.
+    """Return the tiles of a kernel, of which a block computes one, or walks over several (`walks`); None of one whose
+    tiles are not known, or that takes several launches.
 
     Of a GEMM: parts of the reduction, batch, rows and columns of tiles. Of attention: the matrices of the result's
     leading dimensions, and tiles of queries.
@@ -102,7 +102,7 @@ def grid_of(view: GroupView, schedule: Schedule | None) -> Grid | None:
 
 
 def grids_of(view: GroupView, schedule: Schedule | None, blocks: Sequence[int]) -> tuple[Grid, ...]:
-    """The grid of each launch of a kernel, which have so many blocks. Where it is not known which tile a block
+    """Return the grid of each launch of a kernel, which have so many blocks. Where it is not known which tile a block
     computes, or there are several launches, blocks are numbers only.
     """
     known = grid_of(view, schedule) if len(blocks) == 1 else None
@@ -112,7 +112,7 @@ def grids_of(view: GroupView, schedule: Schedule | None, blocks: Sequence[int]) 
 
 
 def walks(schedule: Schedule | None) -> bool:
-    """Whether the blocks of a kernel walk over its tiles: they wait before each, and post after it."""
+    """Return whether the blocks of a kernel walk over its tiles: they wait before each, and post after it."""
     return isinstance(schedule, GemmSchedule) and isinstance(schedule.tile, WgmmaTile)
 
 

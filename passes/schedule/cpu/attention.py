@@ -26,7 +26,8 @@ LEAST_BLOCK = 8
 
 @lru_cache(SHAPES)
 def choose_attention(shape: AttentionShape, isa: Isa, threads: int) -> CpuAttentionSchedule:
-    """Blocks of one register tile of queries where keys and values of a head stay in half of the second-level cache.
+    """Return the blocks of one register tile of queries where keys and values of a head stay in half of the
+    second-level cache.
 
     Else of more, which are multiplied by each panel while it is there, and whose scores have that half.
     """
@@ -67,7 +68,7 @@ _ONE = CpuGemmSchedule(1, 1, 2, 1, 1, 1)
 
 
 def _cut(shape: AttentionShape, threads: int) -> tuple[int, int]:
-    """Queries of a task as scheduled, and the most that one has."""
+    """Return the queries of a task as scheduled, and the most that one has."""
     queries = attention_rows(shape.heads, max(1, shape.queries), threads)
     return queries, ceil(shape.queries / ceil(shape.queries / queries))
 
@@ -87,14 +88,14 @@ def _block(shape: AttentionShape, height: int, isa: Isa) -> int:
 
 
 def _gemm(shape: GemmShape, isa: Isa) -> CpuGemmSchedule:
-    """The GEMM of a block in one task, panel after panel."""
+    """Return the GEMM of a block in one task, panel after panel."""
     chosen = in_one_task(choose_gemm(shape, isa, 1), shape)
     prefetch = chosen.block_panels > 1 and chosen.block_tiles >= chosen.vectors
     return replace(chosen, rows_outer=False, k_outer=False, prefetch_next=prefetch)
 
 
 def attention_rows(heads: int, queries: int, threads: int) -> int:
-    """Queries of a task: those with which the slowest thread is done first.
+    """Return the queries of a task: those with which the slowest thread is done first.
 
     Every task packs the keys and values of its head.
     """

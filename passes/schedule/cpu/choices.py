@@ -44,17 +44,19 @@ def _add(names: list[str], numbers: list[int], name: str, data: Any) -> None:
 
 @cache
 def _within(name: str, part: str) -> str:
-    """The same string each time: a model that looks names up by the thousand compares what is equal at a glance."""
+    """Return the same string each time: a model that looks names up by the thousand compares what is equal at a
+    glance.
+    """
     return f"{name}.{part}"
 
 
 @cache
 def _flags(name: str) -> tuple[tuple[str, str], ...]:
-    """Words of a field, and the names of their flags."""
+    """Return the words of a field, and the names of their flags."""
     return tuple((word, _within(name, word)) for word in WORDS.get(name.rpartition(".")[2], ()))
 
 
 @cache
 def _fields(name: str, kind: Any) -> tuple[tuple[str, str], ...]:
-    """Fields of a kind of dataclass, and the names of their numbers."""
+    """Return the fields of a kind of dataclass, and the names of their numbers."""
     return tuple((field.name, _within(name, field.name)) for field in fields(kind))

@@ -26,7 +26,7 @@ from .rows import row_schedules
 
 
 def choose(nodes: Mapping[str, Node], group: Group, target: TargetInfo, model: LatencyModel) -> Schedule | None:
-    """The schedule of a group of one part; None if it stores no elements, so that nothing is launched.
+    """Return the schedule of a group of one part; None if it stores no elements, so that nothing is launched.
 
     `nodes` are those of its graph by name. `model` says whether few long rows are worth being cut into parts.
     """

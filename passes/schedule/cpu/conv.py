@@ -56,16 +56,16 @@ def choose_conv(shape: ConvShape, isa: Isa, threads: int) -> CpuConvSchedule:
 
 
 def _cycles_with_filters(plan: ConvPlan, isa: Isa) -> float:
-    """Cycles of all tasks and of reading the filters: models have more weights than caches hold, so that these come
-    from memory in every run. That they are asked for ahead hides little of it (Emerald Rapids: 512 channels at 7 x 7
-    take 0.72 of the time as written, at 28 x 28 with 128 channels 1.67).
+    """Return the cycles of all tasks and of reading the filters: models have more weights than caches hold, so that
+    these come from memory in every run. That they are asked for ahead hides little of it (Emerald Rapids: 512 channels
+    at 7 x 7 take 0.72 of the time as written, at 28 x 28 with 128 channels 1.67).
     """
     shape = plan.shape
     return conv_cycles(plan, isa) + shape.groups * plan.steps * plan.neighbours * shape.group_out * STREAM_CYCLES
 
 
 def choose_direct(shape: ConvShape, isa: Isa, threads: int) -> CpuConvSchedule:
-    """The same without Winograd's algorithm."""
+    """Return the same without Winograd's algorithm."""
     whole = shape.in_planes()
     if min(whole.batch, whole.group_out, *whole.output) < 1:
         raise ValueError(f"convolution with an empty result {shape}; skip the launch")
@@ -116,7 +116,8 @@ def _in_vectors(shape: ConvShape, whole: ConvShape, isa: Isa, threads: int) -> C
 
 
 def _interleaved(draft: ConvPlan, isa: Isa) -> ConvPlan | None:
-    """The same with lower tiles, whose epilogues run among the steps of the next ones, where there is such a kernel.
+    """Return the same with lower tiles, whose epilogues run among the steps of the next ones, where there is such a
+    kernel.
 
     Not with pairs (`vpmaddwd`): those take four times as many instructions, and epilogues beside them no less time. Nor
     where both need the same ports: tiles are lower for nothing, and sums are stored and read again.
@@ -133,12 +134,14 @@ def _interleaved(draft: ConvPlan, isa: Isa) -> ConvPlan | None:
 
 
 def _can_skip(plan: ConvPlan) -> bool:
-    """Whether leaving out taps pays: enough work per tap, and few tiles that need code of their own."""
+    """Return whether leaving out taps pays: enough work per tap, and few tiles that need code of their own."""
     return plan.shape.group_in >= LEAST_CHANNELS and plan.border_taps <= MAX_BORDER_TAPS
 
 
 def _copies_sooner(shape: ConvShape) -> bool:
-    """Whether copying pixels that meet in a set of the cache pays, though taps that fall outside are multiplied."""
+    """Return whether copying pixels that meet in a set of the cache pays, though taps that fall outside are
+    multiplied.
+    """
     if not shape.padded:
         return True
     met = math.prod(
@@ -150,7 +153,9 @@ def _copies_sooner(shape: ConvShape) -> bool:
 
 
 def _pixel_split(shape: ConvShape, limit: int) -> tuple[Split, Split]:
-    """Rows and columns cut so that a tile has at most `limit` pixels: part of a row, or several short rows."""
+    """Return the rows and columns cut so that a tile has at most `limit` pixels: part of a row, or several short
+    rows.
+    """
     height, width = shape.output[-2:]
     if width >= limit:
         return Split(height, height), split_at_most(width, limit)
@@ -158,8 +163,8 @@ def _pixel_split(shape: ConvShape, limit: int) -> tuple[Split, Split]:
 
 
 def _choose_tile(shape: ConvShape, isa: Isa, interleaved: bool = False) -> CpuConvSchedule | None:
-    """The register tile with the fewest estimated cycles for one image (compare `choose_tile`), in one task; None where
-    no panels are whole, of those whose epilogue is to be interleaved.
+    """Return the register tile with the fewest estimated cycles for one image (compare `choose_tile`), in one task;
+    None where no panels are whole, of those whose epilogue is to be interleaved.
     """
     taken = EPILOGUE_REGISTERS if interleaved else 0
     lanes = lanes_of(shape.group_out, shape.acc_dtype, isa, isa.dot_of(shape))
@@ -184,7 +189,9 @@ def _choose_tile(shape: ConvShape, isa: Isa, interleaved: bool = False) -> CpuCo
 
 
 def _blocks(plan: ConvPlan, isa: Isa, threads: int) -> tuple[int, int]:
-    """Parts of rows and panels of one task; the copied rows of a task stay in half of the second-level cache."""
+    """Return the parts of rows and panels of one task; the copied rows of a task stay in half of the second-level
+    cache.
+    """
     shape, task = plan.shape, conv_task(plan, isa)
     element = storage_bytes(plan.staged_dtype)
 
@@ -200,7 +207,7 @@ def _blocks(plan: ConvPlan, isa: Isa, threads: int) -> tuple[int, int]:
 
 
 def choose_conv_transpose(shape: ConvTransposeShape, isa: Isa, threads: int) -> CpuConvTransposeSchedule:
-    """Tiles and tasks. Raises ValueError for an empty output."""
+    """Return the tiles and tasks. Raises ValueError for an empty output."""
     if min(shape.batch, shape.group_out, *shape.output) < 1:
         raise ValueError(f"transposed convolution with an empty result {shape}; skip the launch")
     lanes = lanes_of(shape.group_out, shape.acc_dtype, isa)

@@ -58,8 +58,9 @@ TaskCycles: TypeAlias = Callable[[int, int], float]
 
 
 def gemm_task(plan: GemmPlan, isa: Isa) -> TaskCycles:
-    """Every task reads its panels and its rows from further away once. Tasks of other rows and the same panels come
-    next, and read these again. Sums that wait for the next steps of a reduction that is outermost are added each time.
+    """Return every task reads its panels and its rows from further away once. Tasks of other rows and the same panels
+    come next, and read these again. Sums that wait for the next steps of a reduction that is outermost are added each
+    time.
     """
     shape, (tile, row) = plan.shape, _tile_and_row(plan, isa)
     elements, right = plan.tile.columns * max(1, plan.steps), _right_cycles(plan, isa)
@@ -148,7 +149,7 @@ def winograd_task(plan: WinogradPlan, isa: Isa) -> TaskCycles:
 
 
 def conv_transpose_task(plan: ConvTransposePlan, isa: Isa) -> TaskCycles:
-    """A task has one row."""
+    """Return a task has one row."""
     shape = plan.shape
     taps = math.prod(-(-kernel // stride) for kernel, stride in zip(shape.kernel, shape.strides, strict=True))
     steps = plan.column_tiles * shape.strides[-1] * taps * max(1, shape.group_in)
@@ -196,7 +197,7 @@ def window_cycles(plan: WindowPlan, isa: Isa) -> float:
 
 
 def attention_cycles(plan: AttentionPlan, isa: Isa) -> float:
-    """Every task packs the keys and values of its head, where the GEMMs of its blocks find them."""
+    """Return every task packs the keys and values of its head, where the GEMMs of its blocks find them."""
     shape = plan.shape
     packing = shape.keys * (shape.width + shape.columns) * PACK_CYCLES
     gemms = 0.0

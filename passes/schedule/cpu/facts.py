@@ -68,7 +68,7 @@ COUNTED = {
 
 
 def cpu_facts(nodes: Mapping[str, Node], group: Group, roles: Roles, isa: Isa) -> KernelFacts:
-    """The facts of a scheduled group of one part; `nodes` are those of its graph by name."""
+    """Return the facts of a scheduled group of one part; `nodes` are those of its graph by name."""
     view = look_up(nodes, group)
     launches = () if group.schedule is None else cpu_launches(nodes, group, roles)
     if not launches:
@@ -119,7 +119,7 @@ def _scheduled(view: GroupView, group: Group, roles: Roles, isa: Isa) -> Sequenc
 def _loops(
     nodes: Sequence[Node], inputs: Sequence[Value], stored: Sequence[Value], roles: Roles, schedule: CpuLoopSchedule
 ) -> Part:
-    """A concat costs nothing where there is a loop for each of its operands."""
+    """Return a concat costs nothing where there is a loop for each of its operands."""
     counts = evaluations(nodes, stored, roles)
     work = work_of(nodes, stored, roles, counts=counts)
     cut = bool(schedule.cuts or schedule.branches)
@@ -131,8 +131,8 @@ def _loops(
 
 
 def _chosen(nodes: Sequence[Node], part: Part, schedule: CpuSchedule, **shape: Any) -> Part:
-    """The part with what a model may learn from: its template, what was chosen for which shape, and how many nodes of
-    some kinds it computes.
+    """Return the part with what a model may learn from: its template, what was chosen for which shape, and how many
+    nodes of some kinds it computes.
     """
     counts = {name: sum(node.op in ops for node in nodes) for name, ops in COUNTED.items()}
     counts["views"] = sum(kind_of(node.op) is Kind.VIEW for node in nodes)
@@ -144,7 +144,7 @@ def _chosen(nodes: Sequence[Node], part: Part, schedule: CpuSchedule, **shape: A
 
 
 def _rows(group: RowGroup, schedule: CpuRowSchedule) -> Part:
-    """What several walks over a row need is computed, or read, by each of them, unless it is kept."""
+    """Return what several walks over a row need is computed, or read, by each of them, unless it is kept."""
     computed = RowPlan(group, schedule).computed
     work = work_of(group.nodes, group.outputs, group.roles, computed)
     counts = {o: o.tensor_type.num_elements * computed.get(o, 1) for node in group.nodes for o in node.outputs}
@@ -195,7 +195,7 @@ def _attention(view: GroupView, roles: Roles, plan: AttentionPlan, isa: Isa) -> 
 
 
 def _again(plan: AnchoredPlan) -> tuple[int, int]:
-    """How many tasks ask for the same of each operand."""
+    """Return how many tasks ask for the same of each operand."""
     match plan:
         case GemmPlan():
             return plan.n_blocks, plan.m_blocks
@@ -223,7 +223,7 @@ def _cycles(plan: AnchoredPlan, isa: Isa) -> float:
 
 
 def _multiplied(plan: AnchoredPlan | AttentionPlan) -> str:
-    """The dtype of what is multiplied: sums of groups of integers are wider."""
+    """Return the dtype of what is multiplied: sums of groups of integers are wider."""
     plan = plan.second if isinstance(plan, AttentionPlan) else plan
     dot = plan.dot if isinstance(plan, GemmPlan | ConvPlan) else None
     return plan.shape.acc_dtype if dot is None else dot.right
@@ -281,9 +281,9 @@ def _tiled(
 
 
 def _prologue(view: GroupView, roles: Roles, plan: GemmPlan, dtype: str) -> Iterator[Arithmetic]:
-    """What is computed before the left operand of a GEMM, beyond the first time: each task that copies its rows does it
-    anew; and what of it is no vector. Where rows are not copied, each tile computes the elements that it multiplies by,
-    one by one.
+    """Yield what is computed before the left operand of a GEMM, beyond the first time: each task that copies its rows
+    does it anew; and what of it is no vector. Where rows are not copied, each tile computes the elements that it
+    multiplies by, one by one.
     """
     assert roles.anchor is not None
     if roles.anchor.inputs[0].producer not in view.nodes:
@@ -300,7 +300,9 @@ def _prologue(view: GroupView, roles: Roles, plan: GemmPlan, dtype: str) -> Iter
 
 
 def _matrix_prologue(view: GroupView, roles: Roles, dtype: str) -> Iterator[Arithmetic]:
-    """What is no vector of what is computed before the matrix of a GEMV: each element once, in vectors along memory."""
+    """Yield what is no vector of what is computed before the matrix of a GEMV: each element once, in vectors along
+    memory.
+    """
     assert roles.anchor is not None
     matmul = Matmul(AnchoredGroup.of(view, roles))
     matrix = matmul.operands[1 if matmul.by_row else 0]
@@ -314,7 +316,9 @@ def _matrix_prologue(view: GroupView, roles: Roles, dtype: str) -> Iterator[Arit
 
 
 def _image_prologue(view: GroupView, roles: Roles, plan: WindowPlan | ConvPlan, dtype: str) -> Iterator[Arithmetic]:
-    """What is no vector of what is computed before an image: anew for each tap of each window that does not copy it."""
+    """Yield what is no vector of what is computed before an image: anew for each tap of each window that does not copy
+    it.
+    """
     assert roles.anchor is not None
     x = roles.anchor.inputs[0]
     if x.producer not in view.nodes:
@@ -378,7 +382,7 @@ def _comparisons(plan: SortPlan) -> int:
 
 
 def _scatter(work: Part, plan: ScatterPlan) -> Sequence[Part]:
-    """A launch copies, and one applies the updates, if there are any."""
+    """Return a launch copies, and one applies the updates, if there are any."""
     x, _, updates = (value.name for value in plan.node.inputs)
     copied, applied = (plan.node.inputs[place].tensor_type for place in (0, 2))
     copy = replace(

@@ -55,7 +55,9 @@ takes to wake up.
 
 @lru_cache(SHAPES)
 def choose_gemm(shape: GemmShape, isa: Isa, threads: int) -> CpuGemmSchedule:
-    """Tiles and tasks. Raises ValueError for an empty result (m, n or batch is 0): there is nothing to launch."""
+    """Return the tiles and tasks. Raises ValueError for an empty result (m, n or batch is 0): there is nothing to
+    launch.
+    """
     if shape.gates > 1 and (shape.batch > 1 or not shape.packed):
         raise ValueError(f"gates of {shape} need one packed right operand; leave the slices out of the kernel")
     if min(shape.m, shape.n, shape.batch) < 1 or shape.k < 0:
@@ -92,21 +94,21 @@ _Schedule = TypeVar("_Schedule", bound=CpuGemmSchedule)
 
 
 def in_one_task(schedule: _Schedule, shape: GemmShape) -> _Schedule:
-    """All tiles and panels."""
+    """Return all tiles and panels."""
     tiles, panels = split_at_most(shape.m, schedule.rows).parts, ceil_div(shape.n, schedule.vectors * schedule.lanes)
     return replace(schedule, block_tiles=tiles, block_panels=panels)
 
 
 @lru_cache(SHAPES)
 def choose_gemm_of_panels(shape: GemmShape, vectors: int, isa: Isa, threads: int) -> CpuGemmSchedule:
-    """Tiles and tasks where the panels of the right operand are so many vectors wide, if that is possible: constants
-    lie in memory in these.
+    """Return the tiles and tasks where the panels of the right operand are so many vectors wide, if that is possible:
+    constants lie in memory in these.
     """
     return _in_vectors(shape, isa, threads, vectors)
 
 
 def _in_vectors(shape: GemmShape, isa: Isa, threads: int, vectors: int | None = None) -> CpuGemmSchedule:
-    """The best register tile, of so many vectors if that is given."""
+    """Return the best register tile, of so many vectors if that is given."""
     blocks, lanes = shape.blocks is not None, isa.lanes(shape.acc_dtype)
     if not blocks:
         lanes = lanes_of(shape.n, shape.acc_dtype, isa, isa.dot_of(shape))
@@ -134,9 +136,9 @@ def _in_vectors(shape: GemmShape, isa: Isa, threads: int, vectors: int | None = 
 
 
 def _with_k_outer(inner: CpuGemmSchedule, shape: GemmShape, isa: Isa, threads: int) -> CpuGemmSchedule | None:
-    """The reduction as the outermost loop, where that is faster: a task has more rows of so many steps than whole ones,
-    and the right operand is read by fewer tasks. What they read of both, and the sums, stay in three quarters of the
-    second-level cache.
+    """Return the reduction as the outermost loop, where that is faster: a task has more rows of so many steps than
+    whole ones, and the right operand is read by fewer tasks. What they read of both, and the sums, stay in three
+    quarters of the second-level cache.
     """
     whole = _cheapest(GemmPlan(shape, inner), isa, threads)
     least, best = math.inf if whole is None else whole[0], None
@@ -168,7 +170,7 @@ def _streamed(shape: GemmShape, form: BlockFormat, isa: Isa, threads: int) -> Cp
 
 
 def with_few_rows(schedule: CpuBlockGemmSchedule, shape: GemmShape) -> CpuBlockGemmSchedule:
-    """Where panels are widened for an open number of rows: few of them, as when tokens come one by one, wait for
+    """Return where panels are widened for an open number of rows: few of them, as when tokens come one by one, wait for
     memory, and widening would take longer than that.
     """
     if not schedule.widen_right or shape.blocks is None:
@@ -219,14 +221,14 @@ def _draft(shape: GemmShape, tile: RegisterTile, isa: Isa) -> CpuGemmSchedule:
 
 
 def _meet(shape: GemmShape, tile: RegisterTile) -> bool:
-    """Whether rows read where they lie drive each other out of the first-level cache (Zen 4: 196 rows by 1024 by 256
-    made 90 GFLOP/s, and 115 with copied rows).
+    """Return whether rows read where they lie drive each other out of the first-level cache (Zen 4: 196 rows by 1024 by
+    256 made 90 GFLOP/s, and 115 with copied rows).
     """
     return meet_in_a_set(tile.rows, shape.k * storage_bytes(shape.a_dtype))
 
 
 def _looks_up(form: BlockFormat, isa: Isa) -> bool:
-    """A look-up takes one instruction after a shift, a conversion two."""
+    """Return a look-up takes one instruction after a shift, a conversion two."""
     return form.bits == 4 and isa.looks_up
 
 

@@ -28,7 +28,7 @@ LEAST_INNER = 8
 
 
 def choose_loops(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], isa: Isa) -> CpuLoopSchedule:
-    """The loops of a kernel with at least one element."""
+    """Return the loops of a kernel with at least one element."""
     extents, walk = elementwise_walk(inputs, outputs)
     accesses = walk.accesses
     cuts = tuple(sorted(at for d, at in walk.cuts if d == len(extents) - 1 and 0 < at < extents[-1]))
@@ -71,7 +71,7 @@ def _across(inputs: Sequence[Value], outputs: Sequence[Value], lanes: int, grain
 
 
 def _branches(extents: Sequence[int], cuts: Collection[tuple[int, int]]) -> tuple[int, tuple[int, ...]]:
-    """The dimension before the last along which most operands lie one after the other, if they are many."""
+    """Return the dimension before the last along which most operands lie one after the other, if they are many."""
     found = [(d, (0, *sorted(at for e, at in cuts if e == d and 0 < at < extents[d]), extents[d]))
              for d in range(len(extents) - 1)]  # fmt: skip
     most = max(found, key=lambda one: len(one[1]), default=None)
@@ -79,13 +79,15 @@ def _branches(extents: Sequence[int], cuts: Collection[tuple[int, int]]) -> tupl
 
 
 def _lanes(nodes: Sequence[Node], isa: Isa) -> int:
-    """Elements of one vectorised step: a register of the widest dtype that is computed with, at most of 32 bits."""
+    """Return the elements of one vectorised step: a register of the widest dtype that is computed with, at most of 32
+    bits.
+    """
     widest = max([storage_bytes(v.dtype) for node in nodes for v in (*node.inputs, *node.outputs)] + [1])
     return isa.vector_bytes // max(1, min(4, widest))
 
 
 def _tiled_dimension(extents: tuple[int, ...], accesses: Sequence[Access]) -> int | None:
-    """The dimension along which some operand is contiguous that is not contiguous along the last."""
+    """Return the dimension along which some operand is contiguous that is not contiguous along the last."""
     for access in accesses:
         strides = access.strides
         if strides is None or abs(strides[-1]) <= 1:
@@ -97,5 +99,5 @@ def _tiled_dimension(extents: tuple[int, ...], accesses: Sequence[Access]) -> in
 
 
 def _weight(nodes: Sequence[Node]) -> int:
-    """How many times the work of one cheap operation an element is, roughly."""
+    """Return how many times the work of one cheap operation an element is, roughly."""
     return 1 + sum(8 if op_spec(node.op).expensive else 0 for node in nodes) // 8 + len(nodes) // 8

@@ -35,7 +35,7 @@ BY_ELEMENT = frozenset({"bool", "bfloat16"})
 
 
 def choose_opaque(node: Node, isa: Isa) -> OpaqueSchedule | None:
-    """The schedule of a node alone in its group; None for an operator that has no template."""
+    """Return the schedule of a node alone in its group; None for an operator that has no template."""
     if node.op == "top_k":
         size = node.inputs[0].shape[node.attrs["axis"]]
         return CpuSortSchedule(max(1, SORT_ELEMENTS // max(1, size)), node.attrs["k"] <= MAX_INSERTION)

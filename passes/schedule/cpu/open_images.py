@@ -33,7 +33,7 @@ TASKS_A_THREAD = 4
 
 
 def open_conv(shape: ConvShape, chosen: CpuConvSchedule, isa: Isa, threads: int) -> CpuConvSchedule:
-    """The schedule for images of open height or width; `chosen` is the one at typical sizes."""
+    """Return the schedule for images of open height or width; `chosen` is the one at typical sizes."""
     shape = shape.in_planes()
     if isinstance(chosen, CpuDotConvSchedule) and chosen.interleave:  # which takes a reduction of fixed size
         chosen = replace(chosen, interleave=False, spill=shape.long_epilogue or shape.turned)
@@ -67,7 +67,9 @@ def open_conv(shape: ConvShape, chosen: CpuConvSchedule, isa: Isa, threads: int)
 
 
 def open_winograd(shape: ConvShape, chosen: CpuWinogradSchedule, isa: Isa, threads: int) -> CpuWinogradSchedule:
-    """The same by Winograd's algorithm: a register tile goes over the end of a row of tiles, so that all are whole."""
+    """Return the same by Winograd's algorithm: a register tile goes over the end of a row of tiles, so that all are
+    whole.
+    """
     vectors, tiles = _wide_tile(shape.group_out, chosen.lanes, isa)
     draft = replace(chosen, vectors=vectors, tiles=tiles, block_tiles=1, prefetch_next=False)
     plan = WinogradPlan.of(shape, draft)
@@ -82,14 +84,14 @@ def open_winograd(shape: ConvShape, chosen: CpuWinogradSchedule, isa: Isa, threa
 
 
 def _wide_tile(channels: int, lanes: int, isa: Isa) -> tuple[int, int]:
-    """Vectors and pixels of the register tile with the fewest estimated cycles a pixel."""
+    """Return the vectors and pixels of the register tile with the fewest estimated cycles a pixel."""
     candidates = ((panel_cycles(n, channels, v, lanes, isa) / n, v, n) for v, n in tile_limits(channels, lanes, isa))
     _, vectors, pixels = min(candidates)
     return vectors, pixels
 
 
 def _tiles_that_fit(plan: ConvPlan, limit_bytes: int) -> Size:
-    """Tiles of rows whose copied input has at most `limit_bytes`, or 0 and less."""
+    """Return the tiles of rows whose copied input has at most `limit_bytes`, or 0 and less."""
     shape = plan.shape
     columns = staged_extent(shape, -1, shape.output[-1])
     row_bytes = math.prod(shape.kernel[:-2]) * columns * shape.group_in * storage_bytes(shape.acc_dtype)
@@ -98,7 +100,7 @@ def _tiles_that_fit(plan: ConvPlan, limit_bytes: int) -> Size:
 
 
 def open_window(shape: ConvShape, chosen: CpuWindowSchedule, isa: Isa, threads: int) -> CpuWindowSchedule:
-    """The schedule of windows of open height or width; `chosen` is the one at typical sizes."""
+    """Return the schedule of windows of open height or width; `chosen` is the one at typical sizes."""
     shape = shape.in_planes()
     form, columns, lanes = chosen.form, chosen.columns, chosen.lanes
     if is_open(shape.output[-1]):
@@ -112,7 +114,9 @@ def open_window(shape: ConvShape, chosen: CpuWindowSchedule, isa: Isa, threads: 
 
 
 def _open_form(shape: ConvShape, chosen: CpuWindowSchedule, isa: Isa) -> tuple[str, int]:
-    """The form and its lanes: whether there is a vector of columns beside each other is known at run time only."""
+    """Return the form and its lanes: whether there is a vector of columns beside each other is known at run time
+    only.
+    """
     if shape.channels_last:
         return chosen.form, chosen.lanes
     lanes = isa.lanes(shape.acc_dtype)
@@ -126,5 +130,5 @@ def _tasks_wanted(threads: int) -> int:
 
 
 def _share(rows: Size, repeats: Size, tasks: int) -> Size:
-    """Rows of one of at least so many tasks, if there are rows enough."""
+    """Return the rows of one of at least so many tasks, if there are rows enough."""
     return rows if tasks == 1 else ceil_div(rows * repeats, tasks)

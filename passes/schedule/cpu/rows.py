@@ -35,7 +35,7 @@ MOST_VECTORS, MOST_DEAR_VECTORS = 4, 2
 
 
 def row_schedules(view: GroupView, roles: Roles, isa: Isa) -> list[CpuRowSchedule | CpuSplitRowSchedule]:
-    """Schedules to choose among for a row-wise group with at least one row: rows whole, and in parts."""
+    """Return the schedules to choose among for a row-wise group with at least one row: rows whole, and in parts."""
     assert roles.rows is not None
     whole = whole_rows(view, roles, isa)
     parts = 1 if any(node.op in ARG_REDUCTIONS for node in view.nodes) else parts_of(roles.rows)
@@ -46,7 +46,7 @@ def row_schedules(view: GroupView, roles: Roles, isa: Isa) -> list[CpuRowSchedul
 
 
 def whole_rows(view: GroupView, roles: Roles, isa: Isa) -> CpuRowSchedule:
-    """The schedule that takes rows whole."""
+    """Return the schedule that takes rows whole."""
     return _one_launch(RowGroup(view.nodes, roles, view.inputs, view.stored), isa)
 
 
@@ -73,7 +73,7 @@ def _one_launch(group: RowGroup, isa: Isa) -> CpuRowSchedule:
 
 
 def _cost(value: Value, members: frozenset[Node]) -> int:
-    """Operations to compute an element of `value` from what lies in memory or is reduced."""
+    """Return the operations to compute an element of `value` from what lies in memory or is reduced."""
     cost = 0
     seen: set[Node] = set()
     stack = [value.producer]
@@ -103,8 +103,8 @@ def _loops(group: RowGroup, isa: Isa) -> CpuRowSchedule:
 
 
 def _joined(group: RowGroup) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    """The dimensions of the rows, neighbours joined in which all that is read and stored lies alike, and which are
-    reduced. The walk along a row reads inputs, and results of reductions, which lie in registers.
+    """Return the dimensions of the rows, neighbours joined in which all that is read and stored lies alike, and which
+    are reduced. The walk along a row reads inputs, and results of reductions, which lie in registers.
     """
     shape = group.shape
     dims = [d for d in range(len(shape)) if shape[d] != 1]
@@ -115,7 +115,7 @@ def _joined(group: RowGroup) -> tuple[tuple[int, ...], tuple[bool, ...]]:
 
 
 def row_walk(group: RowGroup, extents: Sequence[int]) -> Walk:
-    """The accesses along rows, in loops over these extents."""
+    """Return the accesses along rows, in loops over these extents."""
     walked = group.walked
     known = [*group.inputs, *(v for n in group.nodes if kind_of(n.op) is Kind.REDUCTION for v in n.outputs)]
     return walk_of(walked, known, extents, lambda i: [reshape_index(i, extents, v.shape) for v in walked])

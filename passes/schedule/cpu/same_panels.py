@@ -31,7 +31,7 @@ MOST_SLOWER = 2.0
 
 
 def panels_of(graph: Graph, groups: Sequence[Group]) -> dict[str, int]:
-    """Those of a plan."""
+    """Return those of a plan."""
     by_name = {node.name: node for node in graph.nodes}
     parts = (part for group in groups for part in (group.parts if group.stages else (group,)))
     found = (packed for part in parts if (packed := _packed(by_name, part)) is not None)
@@ -64,7 +64,7 @@ def _with_panels(by_name: Mapping[str, Node], group: Group, panels: Panels, targ
 
 
 def _packed(by_name: Mapping[str, Node], group: Group) -> tuple[str, GemmShape, CpuGemmSchedule] | None:
-    """The weights that a group has packed, by their name, its GEMM, and the schedule of that."""
+    """Return the weights that a group has packed, by their name, its GEMM, and the schedule of that."""
     schedule = group.schedule
     # Those of instructions that take several steps at once are packed otherwise, by more than the width of a panel.
     if type(schedule) is not CpuGemmSchedule:

@@ -42,12 +42,12 @@ def scalar_steps(node: Node) -> int:
 
 
 def apart(inputs: Sequence[Value], outputs: Sequence[Value], schedule: CpuLoopSchedule) -> tuple[float, float]:
-    """How many of what an element reads and stores does not lie together in memory with what its neighbours do in the
-    vectors of these loops: what lies anywhere, and what lies at equal distances.
+    """Return how many of what an element reads and stores does not lie together in memory with what its neighbours do
+    in the vectors of these loops: what lies anywhere, and what lies at equal distances.
 
-    Anywhere are elements after an index that depends on the place in the vector, whichever dimension it was of before
-    a transpose, and after a quotient, where the loops join dimensions that do not lie alike. Of the operands of a
-    concat that has loops, or branches, of their own an element reads one.
+    Anywhere are elements after an index that depends on the place in the vector, whichever dimension it was of before a
+    transpose, and after a quotient, where the loops join dimensions that do not lie alike. Of the operands of a concat
+    that has loops, or branches, of their own an element reads one.
     """
     order = schedule.order or range(len(schedule.extents))
     extents = [extent for _, extent in sorted(zip(order, schedule.extents, strict=True))]
@@ -56,7 +56,7 @@ def apart(inputs: Sequence[Value], outputs: Sequence[Value], schedule: CpuLoopSc
 
 
 def apart_along(axis: int, accesses: Iterable[Access], one: bool = False) -> tuple[float, float]:
-    """The same of these accesses in vectors along an axis; `one`: an element reads one operand of a concat."""
+    """Return the same of these accesses in vectors along an axis; `one`: an element reads one operand of a concat."""
     picked = strided = 0.0
     for access in accesses:
         step, share = access.steps[axis], access.share if one else 1.0
@@ -69,7 +69,7 @@ def apart_steps(
     picked: float, strided: float, nodes: Iterable[Node], counts: Mapping[Value, float],
     schedule: CpuLoopSchedule | CpuRowSchedule, dtype: str,
 ) -> Iterator[Arithmetic]:  # fmt: skip
-    """The scalar steps of `apart`, beyond those that `scalars` counts of the same nodes."""
+    """Yield the scalar steps of `apart`, beyond those that `scalars` counts of the same nodes."""
     elements = prod(schedule.extents)
     if not elements:
         return
@@ -86,7 +86,7 @@ def _picks(node: Node) -> bool:
 
 
 def scalars(nodes: Iterable[Node], counts: Mapping[Value, float], dtype: str) -> Iterator[Arithmetic]:
-    """The steps of `nodes`, whose results are evaluated so often."""
+    """Yield the steps of `nodes`, whose results are evaluated so often."""
     steps = int(sum(counts.get(node.outputs[0], 0.0) * steps for node in nodes if (steps := scalar_steps(node))))
     if steps:
         yield Arithmetic("scalar", dtype, steps)

@@ -30,7 +30,7 @@ def makespan(tasks: float, task_cycles: float, threads: int) -> float:
 
 
 def unevenness(tasks: int, threads: int) -> float:
-    """How much longer the last of several threads is expected to take than so many equal tasks do: at most by
+    """Return how much longer the last of several threads is expected to take than so many equal tasks do: at most by
     UNEVENNESS, with one task for each.
     """
     if threads == 1 or tasks <= 1:
@@ -39,7 +39,9 @@ def unevenness(tasks: int, threads: int) -> float:
 
 
 def block_sizes(extent: int) -> list[int]:
-    """Sizes of blocks, the largest first: those that cut `extent` as evenly as possible, and powers of two below."""
+    """Return the sizes of blocks, the largest first: those that cut `extent` as evenly as possible, and powers of two
+    below.
+    """
     even = {-(-extent // parts) for parts in range(1, min(extent, MAX_PARTS) + 1)}
     return sorted(even | {1 << bit for bit in range(min(even, default=1).bit_length() - 1)}, reverse=True)
 
@@ -47,7 +49,7 @@ def block_sizes(extent: int) -> list[int]:
 def choose_blocks(
     rows: int, columns: int, repeats: int, threads: int, cycles: Callable[[int, int], float | None]
 ) -> tuple[int, int]:
-    """Rows and columns of one task in a grid of `rows` x `columns` tiles that occurs `repeats` times.
+    """Return the rows and columns of one task in a grid of `rows` x `columns` tiles that occurs `repeats` times.
 
     `cycles(block rows, block columns)` is the cost of one task, None where the block is not allowed.
     """
@@ -58,7 +60,7 @@ def choose_blocks(
 def cheapest_blocks(
     rows: int, columns: int, repeats: int, threads: int, cycles: Callable[[int, int], float | None]
 ) -> tuple[float, int, int] | None:
-    """The same after cycles until all tasks are done; None where no block is allowed."""
+    """Return the same after cycles until all tasks are done; None where no block is allowed."""
     best: tuple[float, int, int] | None = None
     for height in block_sizes(rows):
         for width in block_sizes(columns):
@@ -76,7 +78,9 @@ def cheapest_blocks(
 def _one_after_the_other(
     rows: int, columns: int, height: int, width: int, cycles: Callable[[int, int], float | None]
 ) -> float:
-    """Cycles of all tasks of a grid in one thread; the last ones of a row or column of the grid may be smaller."""
+    """Return the cycles of all tasks of a grid in one thread; the last ones of a row or column of the grid may be
+    smaller.
+    """
     total = 0.0
     for tall, below in ((height, rows // height), (rows % height, 1)):
         for wide, beside in ((width, columns // width), (columns % width, 1)):

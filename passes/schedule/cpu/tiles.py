@@ -23,8 +23,8 @@ LAST_CACHE_BYTES = 16 << 20
 
 
 def lanes_of(columns: int, dtype: str, isa: Isa, dot: Dot | None = None) -> int:
-    """Elements of `dtype` in a vector of a tile for so many columns: half of a register of 64 bytes where they fit it,
-    and `dot`, by which they are multiplied.
+    """Return the elements of `dtype` in a vector of a tile for so many columns: half of a register of 64 bytes where
+    they fit it, and `dot`, by which they are multiplied.
 
     Of these CPUs some multiply a register in two halves, and take half to three quarters of the time for one (Zen 4);
     none takes longer.
@@ -36,7 +36,7 @@ def lanes_of(columns: int, dtype: str, isa: Isa, dot: Dot | None = None) -> int:
 
 
 def step_cycles(rows: int, vectors: int, isa: Isa) -> float:
-    """Cycles of one reduction step of a register tile.
+    """Return the cycles of one reduction step of a register tile.
 
     The right operand streams from the second-level cache at about 48 bytes a cycle, partly hidden; the factor is
     measured on AVX-512.
@@ -57,14 +57,14 @@ def tile_limits(n: int, lanes: int, isa: Isa, taken: int = 0) -> list[tuple[int,
 
 
 def panel_cycles(rows: int, n: int, vectors: int, lanes: int, isa: Isa) -> float:
-    """Cycles of one reduction step of `rows` rows by all panels of `n` columns; the last may be partial."""
+    """Return the cycles of one reduction step of `rows` rows by all panels of `n` columns; the last may be partial."""
     full, tail = divmod(n, vectors * lanes)
     narrow = step_cycles(rows, -(-tail // lanes), isa) if tail else 0.0
     return full * step_cycles(rows, vectors, isa) + narrow
 
 
 def choose_tile(m: int, n: int, lanes: int, isa: Isa, wide: int | None = None) -> tuple[RegisterTile, Split]:
-    """The register tile with the fewest estimated cycles for an `m` x `n` result, and the split of the rows.
+    """Return the register tile with the fewest estimated cycles for an `m` x `n` result, and the split of the rows.
 
     Padding of the last panel and the uneven last rows are part of the estimate. wide: how many vectors it has.
     """
@@ -83,15 +83,15 @@ def choose_tile(m: int, n: int, lanes: int, isa: Isa, wide: int | None = None) -
 
 
 def right_cycles(packed: bool, right_bytes: int, isa: Isa) -> float:
-    """Cycles for each element of a panel that a task packs, or reads from further away."""
+    """Return the cycles for each element of a panel that a task packs, or reads from further away."""
     if not packed:
         return PACK_CYCLES
     return NEAR_CYCLES if right_bytes <= isa.l2_bytes // 4 else FAR_CYCLES
 
 
 def again_cycles(read_bytes: int, isa: Isa) -> float:
-    """Cycles to read an element again after so much else, besides what `right_cycles` says: none where all of it stays
-    in the second-level cache.
+    """Return the cycles to read an element again after so much else, besides what `right_cycles` says: none where all
+    of it stays in the second-level cache.
     """
     if read_bytes <= isa.l2_bytes // 2:
         return 0.0
@@ -99,5 +99,5 @@ def again_cycles(read_bytes: int, isa: Isa) -> float:
 
 
 def widens(dtype: str, tiles: int) -> bool:
-    """Whether a task should convert a packed panel of `dtype` that `tiles` register tiles read."""
+    """Return whether a task should convert a packed panel of `dtype` that `tiles` register tiles read."""
     return compute_dtype(dtype) != dtype and tiles > 1

@@ -26,7 +26,7 @@ MOST_COLUMNS, MOST_VECTORS = 8, 8
 
 @lru_cache(SHAPES)
 def choose_window(shape: ConvShape, isa: Isa, threads: int) -> CpuWindowSchedule:
-    """Registers and tasks.
+    """Return the registers and tasks.
 
     Channels-last images are computed in vectors of channels; others in vectors of output columns, if there are enough.
     Raises ValueError for an empty output or for channels that are mixed.
@@ -49,8 +49,8 @@ def choose_window(shape: ConvShape, isa: Isa, threads: int) -> CpuWindowSchedule
 
 
 def _form(shape: ConvShape, isa: Isa) -> tuple[str, int]:
-    """The form, and the lanes of its vectors: of a row of few columns narrower ones than a register has, but no channel
-    by itself if there are enough for these.
+    """Return the form, and the lanes of its vectors: of a row of few columns narrower ones than a register has, but no
+    channel by itself if there are enough for these.
     """
     widest = isa.lanes(shape.acc_dtype)
     if shape.channels_last:
@@ -64,7 +64,7 @@ def _form(shape: ConvShape, isa: Isa) -> tuple[str, int]:
 
 
 def _registers(shape: ConvShape, isa: Isa, form: str) -> tuple[int, int]:
-    """Vectors of channels, and columns, that are held at a time."""
+    """Return the vectors of channels, and columns, that are held at a time."""
     if not shape.channels_last:
         return 1, 1
     whole = max(1, shape.out_channels // isa.lanes(shape.acc_dtype))
@@ -82,7 +82,7 @@ def most_columns(shape: ConvShape, vectors: int, isa: Isa) -> int:
 
 
 def _blocks(plan: WindowPlan, threads: int) -> tuple[int, int]:
-    """Rows and channels of a task."""
+    """Return the rows and channels of a task."""
     shape = plan.shape
     steps = -(-shape.out_channels // plan.step)
     repeats = shape.batch * math.prod(shape.output[:-2])

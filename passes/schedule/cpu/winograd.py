@@ -19,8 +19,8 @@ LEAST_CHANNELS = 8
 
 
 def choose_winograd(shape: ConvShape, isa: Isa, threads: int) -> CpuWinogradSchedule | None:
-    """The best one for a convolution; None where there is none, where transforms cost more than they save, or where
-    a row of tiles is more than the last cache holds: a task has all of its columns.
+    """Return the best one for a convolution; None where there is none, where transforms cost more than they save, or
+    where a row of tiles is more than the last cache holds: a task has all of its columns.
     """
     if why_not_winograd(shape, shape.rank) is not None or min(shape.group_in, shape.group_out) < LEAST_CHANNELS:
         return None
@@ -48,7 +48,7 @@ def choose_winograd(shape: ConvShape, isa: Isa, threads: int) -> CpuWinogradSche
 
 
 def _tile(shape: ConvShape, draft: CpuWinogradSchedule, isa: Isa) -> CpuWinogradSchedule:
-    """The register tile with the fewest estimated cycles for the tiles of a task."""
+    """Return the register tile with the fewest estimated cycles for the tiles of a task."""
     tiles = draft.block_tiles * WinogradPlan.of(shape, draft).x.parts
     best: tuple[float, int, int] | None = None
     for vectors, limit in tile_limits(shape.group_out, draft.lanes, isa):

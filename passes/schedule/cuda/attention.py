@@ -30,7 +30,9 @@ SPLIT_KEYS = 512
 
 
 def choose_attention(view: GroupView, gpu: Gpu, model: LatencyModel) -> AttentionSchedule | None:
-    """The schedule that `model` predicts to be fastest for an attention group; None if no tile fits shared memory."""
+    """Return the schedule that `model` predicts to be fastest for an attention group; None if no tile fits shared
+    memory.
+    """
     group = AnchoredGroup.of(view)
     what = attention_of(group)
     tiles: Iterator[AttentionTile]
@@ -50,7 +52,7 @@ def _fits(tile: AttentionTile, what: AttentionShape, gpu: Gpu) -> bool:
 
 
 def _mma_tiles(what: AttentionShape, gpu: Gpu) -> Iterator[AttentionTile]:
-    """Tiles to try, the first those that read keys and values least often for the rows that there are.
+    """Yield the tiles to try, the first those that read keys and values least often for the rows that there are.
 
     Each warp has a tensor core of its own: fewer warps in more blocks multiply no faster.
     """

@@ -28,12 +28,12 @@ def multiplied(what: AttentionShape, tile: AttentionMmaTile | AttentionSimtTile,
 
 
 def useful_rows(what: AttentionShape, tile: AttentionMmaTile | AttentionSimtTile) -> float:
-    """The share of the rows of tiles that are queries."""
+    """Return the share of the rows of tiles that are queries."""
     return what.rows / (ceil(what.rows / tile.bm) * tile.bm)
 
 
 def _fed(tile: AttentionSimtTile) -> float:
-    """The share of their rate at which shared memory feeds the ordinary units.
+    """Return the share of their rate at which shared memory feeds the ordinary units.
 
     Of four steps of the width, a warp takes 2 cycles of shared memory for each of its threads' keys (16 keys of 16
     bytes, by 128 bytes a cycle), and one for each row; multiply-adds take one for each pair of them.
@@ -43,14 +43,14 @@ def _fed(tile: AttentionSimtTile) -> float:
 
 
 def trips(what: AttentionShape, schedule: AttentionSchedule) -> tuple[int, int]:
-    """Tiles of keys that a block fetches one after the other, and how many are on their way at a time."""
+    """Return the tiles of keys that a block fetches one after the other, and how many are on their way at a time."""
     return ceil(ceil(what.keys / schedule.tile.bn) / schedule.split_keys), STAGES
 
 
 def candidate_facts(
     view: GroupView, group: AnchoredGroup, what: AttentionShape, schedule: AttentionSchedule
 ) -> KernelFacts:
-    """The facts of attention without what is fused with it, which is the same however it is scheduled."""
+    """Return the facts of attention without what is fused with it, which is the same however it is scheduled."""
     first, *joining = attention(group, schedule)
     tiles, scores = ceil(what.rows / schedule.tile.bm), what.batch * what.rows * what.keys
     query, key, value = (source.value for source in what.sources)

@@ -32,7 +32,9 @@ ROW_COST = 4
 
 
 def choose_blocks(nodes: Mapping[str, Node], group: Group, gpu: Gpu, model: LatencyModel) -> Group:
-    """The group, whose parts share axes (`axes_of_slabs`), with the schedule that `model` predicts to be fastest."""
+    """Return the group, whose parts share axes (`axes_of_slabs`), with the schedule that `model` predicts to be
+    fastest.
+    """
     found: list[tuple[Group, KernelFacts]] = []
     for axes in axes_of_slabs(nodes, group):
         bare = Blocking.of(nodes, group, axes)
@@ -101,7 +103,8 @@ def _schedule(part: SlabPart, threads: int) -> ElementwiseSchedule | RowSchedule
 
 
 def shared_places(blocking: Blocking, room: int) -> tuple[SharedPlace, ...]:
-    """Places for what only the parts need, as far as there is room. Values that no stage has both take the same bytes.
+    """Return the places for what only the parts need, as far as there is room. Values that no stage has both take the
+    same bytes.
 
     Stages follow each other, so that each dominates all later ones: which values can share bytes their first and last
     stages tell. What is read more often, and is smaller, has its place first; what finds none stays in global memory.
@@ -121,7 +124,7 @@ def shared_places(blocking: Blocking, room: int) -> tuple[SharedPlace, ...]:
 def _first_gap(
     number: int, places: Mapping[int, int], lifetimes: Mapping[int, tuple[int, int]], nbytes: Mapping[int, int]
 ) -> int:
-    """The lowest place for a value beside those that live at the same time."""
+    """Return the lowest place for a value beside those that live at the same time."""
     first, last = lifetimes[number]
     beside = [n for n in places if lifetimes[n][0] <= last and first <= lifetimes[n][1]]
     at = 0

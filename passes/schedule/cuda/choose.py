@@ -24,8 +24,8 @@ from .rows import row_schedules
 
 
 def choose(nodes: Mapping[str, Node], group: Group, gpu: Gpu, model: LatencyModel) -> Schedule | None:
-    """The schedule of a group of one part, where several are possible the one that `model` predicts to be fastest; None
-    if it stores no elements, so that nothing is launched. `nodes` are those of its graph by name.
+    """Return the schedule of a group of one part, where several are possible the one that `model` predicts to be
+    fastest; None if it stores no elements, so that nothing is launched. `nodes` are those of its graph by name.
     """
     view = look_up(nodes, group)
     outputs = view.stored

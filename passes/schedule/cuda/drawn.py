@@ -24,8 +24,8 @@ from .rows import row_schedules
 
 
 def drawable(nodes: Mapping[str, Node], group: Group, gpu: Gpu, model: LatencyModel) -> Group:
-    """A scheduled group of one part with the fastest schedule by which its blocks can draw tiles, where it has another:
-    clusters that walk over tiles themselves, and rows whose blocks must be resident together, are none.
+    """Return a scheduled group of one part with the fastest schedule by which its blocks can draw tiles, where it has
+    another: clusters that walk over tiles themselves, and rows whose blocks must be resident together, are none.
     """
     match group.schedule:
         case GemmSchedule(tile=WgmmaTile()):

@@ -26,7 +26,7 @@ MOST_TILE_BYTES = 48 * 1024
 def elementwise_schedules(
     nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], sm_count: int
 ) -> list[ElementwiseSchedule | TransposeSchedule]:
-    """Schedules to choose among for a group whose outputs have elements.
+    """Return the schedules to choose among for a group whose outputs have elements.
 
     Where tiles in shared memory turn what is read across, there is nothing to choose: latency models are told how many
     bytes loads ask for, not that each of them takes a sector of its own.
@@ -39,7 +39,7 @@ def elementwise_schedules(
 def choose_vectors(
     nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], sm_count: int
 ) -> ElementwiseSchedule:
-    """The usual schedule without tiles in shared memory."""
+    """Return the usual schedule without tiles in shared memory."""
     return next(_vectors(nodes, *elementwise_walk(inputs, outputs), sm_count))
 
 
@@ -63,7 +63,7 @@ def _vectors(
 
 
 def _cuts(found: frozenset[tuple[int, int]], extents: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-    """The axis with most cuts and the cuts inside it; none if they are too many."""
+    """Return the axis with most cuts and the cuts inside it; none if they are too many."""
     by_axis = {d: sorted(at for axis, at in found if axis == d and 0 < at < extents[d]) for d, _ in found}
     axis = max(by_axis, key=lambda d: len(by_axis[d]), default=0)
     cuts = by_axis.get(axis, [])
@@ -73,7 +73,7 @@ def _cuts(found: frozenset[tuple[int, int]], extents: Sequence[int]) -> tuple[in
 def _transpose(
     nodes: Sequence[Node], inputs: Sequence[Value], extents: tuple[int, ...], walk: Walk
 ) -> TransposeSchedule | None:
-    """Tiles of a group, or None if none of its operands calls for them.
+    """Return the tiles of a group, or None if none of its operands calls for them.
 
     An operand must be read at one place for each element, whatever the values: moved data may not be there at all.
     """

@@ -30,7 +30,7 @@ CHECK = "check"
 
 
 def gpu_facts(nodes: Mapping[str, Node], group: Group, roles: Roles, multiprocessors: int) -> KernelFacts:
-    """The facts of a scheduled group of one part; `nodes` are those of its graph by name."""
+    """Return the facts of a scheduled group of one part; `nodes` are those of its graph by name."""
     launches, view = cuda_launches(nodes, group, multiprocessors), look_up(nodes, group)
     work = work_of(view.nodes, view.outputs, roles)
     if roles.kind is GroupKind.CONTRACTION:
@@ -73,7 +73,7 @@ def _staged(view: GroupView, roles: Roles, dtype: str) -> Iterator[Arithmetic]:
 def _by_launch(
     work: Part, name: str, launches: Sequence[Launch], main: int
 ) -> Iterator[tuple[tuple[Traffic, ...], tuple[Traffic, ...]]]:
-    """What each launch reads and writes: results in the last one that mentions them, all else in the first."""
+    """Yield what each launch reads and writes: results in the last one that mentions them, all else in the first."""
     first = {value: i for i in range(len(launches) - 1, main - 1, -1) for value in launches[i].reads}
     last = {value: i for i, launch in enumerate(launches) for value in launch.writes}
     for number, launch in enumerate(launches):

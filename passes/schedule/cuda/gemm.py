@@ -39,21 +39,23 @@ Tiled: TypeAlias = SimtTile | MmaTile
 
 
 def choose_contraction(group: AnchoredGroup, gpu: Gpu, model: LatencyModel) -> GemmSchedule | DirectSchedule:
-    """The schedule of a contraction whose result has elements."""
+    """Return the schedule of a contraction whose result has elements."""
     gemm = gemm_of(group)
     return DirectSchedule(DIRECT_THREADS) if gemm is None else choose_gemm(gemm, gpu, model)
 
 
 def choose_gemm(gemm: Gemm, gpu: Gpu, model: LatencyModel, after: RowsAfter | None = None) -> GemmSchedule:
-    """The kernel and tile that `model` predicts to be fastest. after: row-wise work that follows in its launch."""
+    """Return the kernel and tile that `model` predicts to be fastest. after: row-wise work that follows in its
+    launch.
+    """
     return choose_among(gemm, gemm_schedules(gemm, gpu, after), gpu.device, model, after)
 
 
 def choose_among(
     gemm: Gemm, candidates: Iterable[GemmSchedule], device: Device, model: LatencyModel, after: RowsAfter | None = None
 ) -> GemmSchedule:
-    """The candidate that `model` predicts to be fastest, with few parts of the reduction, whose sums take memory, if
-    that is hardly slower. There is one at least.
+    """Return the candidate that `model` predicts to be fastest, with few parts of the reduction, whose sums take
+    memory, if that is hardly slower. There is one at least.
     """
     schedules = sorted(dict.fromkeys(candidates), key=lambda schedule: schedule.split_k)
     facts = (candidate_facts(gemm, schedule) for schedule in schedules)
@@ -66,7 +68,7 @@ def choose_among(
 
 
 def gemm_schedules(gemm: Gemm, gpu: Gpu, after: RowsAfter | None = None) -> Iterator[GemmSchedule]:
-    """Schedules to choose among. Ordinary units are for what tensor cores do not multiply."""
+    """Yield the schedules to choose among. Ordinary units are for what tensor cores do not multiply."""
     if has_few_rows(gemm) and after is None:
         yield from gemv_schedules(gemm, gpu.device)
         return
@@ -121,19 +123,21 @@ def wgmma_schedules(gemm: Gemm, device: Device) -> Iterator[GemmSchedule]:
 
 
 def suits(tile: WgmmaTile, gemm: Gemm) -> bool:
-    """Whether most blocks of a cluster have rows."""
+    """Return whether most blocks of a cluster have rows."""
     m_blocks = ceil(gemm.m / tile.bm)
     return m_blocks % tile.cluster == 0 or m_blocks >= MANY_BLOCKS
 
 
 def persistent_blocks(tile: WgmmaTile, partition: Partition, device: Device) -> int:
-    """Blocks of a launch of wgmma, which walk over clusters of tiles: as many as the device holds, or fewer."""
+    """Return the blocks of a launch of wgmma, which walk over clusters of tiles: as many as the device holds, or
+    fewer.
+    """
     clusters = partition.batch * ceil(partition.m_blocks / tile.cluster) * partition.n_blocks * partition.parts
     return tile.cluster * min(clusters, tile.resident * device.sm_count // tile.cluster)
 
 
 def _partitions(gemm: Gemm, tile: Tile, device: Device) -> Iterator[Partition]:
-    """The reduction whole, and in parts where tiles leave SMs with a block or none."""
+    """Yield the reduction whole, and in parts where tiles leave SMs with a block or none."""
     whole = _cut(gemm, tile, 1)
     yield whole
     if whole.blocks < 2 * device.sm_count:
@@ -152,7 +156,7 @@ def _cut(gemm: Gemm, tile: Tile, parts: int) -> Partition:
 
 
 def band_schedule(gemm: Gemm, schedule: GemmSchedule, after: RowsAfter, device: Device) -> BandSchedule:
-    """How the bands of a scheduled GEMM are shared."""
+    """Return how the bands of a scheduled GEMM are shared."""
     tile = schedule.tile
     assert not isinstance(tile, GemvTile)
     band = band_of(gemm, schedule, after)

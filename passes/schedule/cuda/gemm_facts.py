@@ -45,20 +45,20 @@ class Tiling:
 
 
 def partition_of(gemm: Gemm, schedule: GemmSchedule) -> Partition:
-    """How a scheduled GEMM is cut."""
+    """Return how a scheduled GEMM is cut."""
     tile = schedule.tile
     return cut(_of_kernel(gemm, tile), (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)
 
 
 def _of_kernel(gemm: Gemm, tile: Tile) -> Gemm:
-    """The GEMM as its kernel sees it: with the large operand right, or with rows of patches."""
+    """Return the GEMM as its kernel sees it: with the large operand right, or with rows of patches."""
     if isinstance(tile, GemvTile):
         return seen_by(gemm, tile)
     return cut_to_patches(gemm, tile.bm) if isinstance(tile, WgmmaTile) else gemm
 
 
 def tiling_of(gemm: Gemm, schedule: GemmSchedule) -> Tiling:
-    """How the tiles of a schedule do a GEMM."""
+    """Return how the tiles of a schedule do a GEMM."""
     tile, partition = schedule.tile, partition_of(gemm, schedule)
     again, tail = _again(gemm, tile, partition), _joining(gemm, tile, partition)
     if isinstance(tile, GemvTile):
@@ -77,8 +77,8 @@ def tiling_of(gemm: Gemm, schedule: GemmSchedule) -> Tiling:
 
 
 def _widening(gemm: Gemm, times: int) -> tuple[Arithmetic, ...]:
-    """What makes floats of weights in blocks: for each code, every time that it is read, a mask, a shift, a difference
-    and a multiplication by its scale, as long as two multiply-adds take.
+    """Return what makes floats of weights in blocks: for each code, every time that it is read, a mask, a shift, a
+    difference and a multiplication by its scale, as long as two multiply-adds take.
     """
     if gemm.b.codes is None:
         return ()
@@ -86,8 +86,8 @@ def _widening(gemm: Gemm, times: int) -> tuple[Arithmetic, ...]:
 
 
 def _multiplied(unit: Unit, dtype: str) -> str:
-    """What the table of devices calls what tensor cores multiply: mma.sync makes half floats of those of 8 bits on
-    sm_90a, where the other unit multiplies them as they are (seen in machine code).
+    """Return what the table of devices calls what tensor cores multiply: mma.sync makes half floats of those of 8 bits
+    on sm_90a, where the other unit multiplies them as they are (seen in machine code).
     """
     if dtype in SMALL_FLOATS:
         return "float8" if unit == "wgmma" else "float16"
@@ -95,8 +95,8 @@ def _multiplied(unit: Unit, dtype: str) -> str:
 
 
 def _again(gemm: Gemm, tile: Tile, partition: Partition) -> tuple[float, float]:
-    """How often the elements of a and b are asked for: by every column, or row, of tiles; by every kernel position of a
-    convolution. Blocks of a cluster ask once.
+    """Return how often the elements of a and b are asked for: by every column, or row, of tiles; by every kernel
+    position of a convolution. Blocks of a cluster ask once.
     """
     if isinstance(tile, GemvTile):
         again = float(partition.n_blocks), float(partition.m_blocks)
@@ -110,7 +110,7 @@ def _again(gemm: Gemm, tile: Tile, partition: Partition) -> tuple[float, float]:
 
 
 def _joining(gemm: Gemm, tile: Tile, partition: Partition) -> Tail | None:
-    """What the last block of a tile does where the reduction is in parts: it adds what all have left."""
+    """Return what the last block of a tile does where the reduction is in parts: it adds what all have left."""
     if partition.parts == 1:
         return None
     results = min(tile.bm, max(gemm.m, 1)) * tile.bn
@@ -122,7 +122,7 @@ def _joining(gemm: Gemm, tile: Tile, partition: Partition) -> Tail | None:
 
 
 def candidate_facts(gemm: Gemm, schedule: GemmSchedule) -> KernelFacts:
-    """The facts of a GEMM without what is fused with it, which is the same however it is scheduled."""
+    """Return the facts of a GEMM without what is fused with it, which is the same however it is scheduled."""
     tile, tiling, partition = schedule.tile, tiling_of(gemm, schedule), partition_of(gemm, schedule)
     own = _of_kernel(gemm, tile)
     dynamic, static = shared_bytes_of(own, tile)
@@ -155,7 +155,7 @@ def _asked(name: str, operand: OperandLayout, blocks: int, again: float) -> Traf
 
 
 def from_l2(traffic: Traffic, blocks: int) -> Traffic:
-    """What `blocks` blocks ask the L2 cache for: what a block has read once, its first cache has."""
+    """Return what `blocks` blocks ask the L2 cache for: what a block has read once, its first cache has."""
     return replace(traffic, bytes_requested=min(traffic.bytes_requested, traffic.footprint_bytes * blocks))
 
 

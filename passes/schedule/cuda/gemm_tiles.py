@@ -65,25 +65,25 @@ _SPEEDS: dict[Tile, float] = {**dict(_WIDE), **dict(_SIMT), **dict(_MMA), **dict
 
 
 def mma_tiles(itemsize: int) -> tuple[MmaTile, ...]:
-    """The tiles for elements of so many bytes."""
+    """Return the tiles for elements of so many bytes."""
     return tuple(replace(tile, bk=2 * tile.bk // itemsize, itemsize=itemsize) for tile in MMA_TILES)
 
 
 def wgmma_tiles(gemm: Gemm) -> tuple[WgmmaTile, ...]:
-    """The tiles for a GEMM's elements."""
+    """Return the tiles for a GEMM's elements."""
     tiles = (replace(tile, bk=line(gemm.a.dtype)) for tile in WGMMA_TILES)
     return tuple(tile for tile in tiles if why_not_wgmma_tile(gemm, tile) is None)
 
 
 def resident_blocks(tile: SimtTile | MmaTile | WgmmaTile, device: Device) -> int:
-    """Blocks that a multiprocessor holds, registers aside."""
+    """Return the blocks that a multiprocessor holds, registers aside."""
     fits = device.shared_bytes_per_sm // (tile.shared_bytes + GPU_RESERVED_SHARED_BYTES)
     return max(1, min(device.blocks_per_sm, device.threads_per_sm // tile.threads, fits))
 
 
 def speed_of(tile: Tile) -> float:
-    """The share of the arithmetic rate, whatever the elements. A tile that nothing chooses, of an edited plan, is taken
-    to be as fast as the slowest of its kind.
+    """Return the share of the arithmetic rate, whatever the elements. A tile that nothing chooses, of an edited plan,
+    is taken to be as fast as the slowest of its kind.
     """
     alike: Tile = tile
     match tile:

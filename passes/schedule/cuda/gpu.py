@@ -22,7 +22,7 @@ class Gpu:
 
     @staticmethod
     def of(target: TargetInfo) -> Gpu:
-        """The GPU of a target; DeviceError for a device that is not in the table."""
+        """Return the GPU of a target; DeviceError for a device that is not in the table."""
         device = device_of(target)
         assert isinstance(device, Device), target
         return Gpu(device, multiprocessors_of(target), target.architectures or (device.architecture,))

@@ -32,7 +32,7 @@ MANY_THREADS = 4096
 
 
 def choose_opaque(anchor: Node) -> Schedule | None:
-    """The schedule of a group around `anchor`; None for an operator that has no template."""
+    """Return the schedule of a group around `anchor`; None for an operator that has no template."""
     if anchor.op == "window_reduce":
         return WindowSchedule(THREADS)
     if anchor.op == "cumulative":
@@ -78,5 +78,5 @@ def _sort(node: Node) -> SortSchedule:
 
 
 def sorting_room(size: int) -> int:
-    """Elements that a bitonic network sorts: a power of two."""
+    """Return the elements that a bitonic network sorts: a power of two."""
     return max(2, 1 << (size - 1).bit_length())

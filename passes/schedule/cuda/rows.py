@@ -28,8 +28,8 @@ MANY_TEAMS = 16
 
 
 def row_schedules(view: GroupView, roles: Roles, gpu: Gpu) -> list[RowSchedule | SplitRowSchedule]:
-    """Schedules to choose among for a row-wise group whose outputs have elements: a row in one block or less, in
-    several blocks of two launches, in several of one.
+    """Return the schedules to choose among for a row-wise group whose outputs have elements: a row in one block or
+    less, in several blocks of two launches, in several of one.
     """
     loops = row_loops(view.nodes, roles, view.inputs, view.stored)
     found: list[RowSchedule | SplitRowSchedule] = [each.schedule for each in _in_blocks(loops, gpu.multiprocessors)]
@@ -43,7 +43,9 @@ def row_schedules(view: GroupView, roles: Roles, gpu: Gpu) -> list[RowSchedule |
 
 
 def row_scheme(rows: RowSpace, schedule: RowSchedule | SplitRowSchedule) -> str:
-    """How the threads of a row exchange what they find: global, block, warp, or inline where a thread has a row."""
+    """Return how the threads of a row exchange what they find: global, block, warp, or inline where a thread has a
+    row.
+    """
     if isinstance(schedule, SplitRowSchedule) or schedule.blocks_per_row > 1:
         return "global"
     if schedule.team == 1:
@@ -55,7 +57,9 @@ def row_scheme(rows: RowSpace, schedule: RowSchedule | SplitRowSchedule) -> str:
 
 
 def _in_blocks(loops: RowLoops, multiprocessors: int) -> Iterator[RowLoops]:
-    """The usual team of threads, and others: of columns, and of rows that lie in registers as with the usual one."""
+    """Yield the usual team of threads, and others: of columns, and of rows that lie in registers as with the usual
+    one.
+    """
     if loops.columns:
         yield replace(loops, team=_columns(loops, loops.vectors, multiprocessors), rows=WARP)
         teams = (1 << doublings for doublings in range(6))
@@ -74,8 +78,8 @@ def _in_team(loops: RowLoops, team: int) -> RowLoops:
 
 
 def row_team(rows: int, vectors: int, lanes: int, multiprocessors: int) -> int:
-    """Threads that share a row of so many vectors of `lanes` elements: lanes of a warp, or whole warps where rows are
-    long or few.
+    """Return the threads that share a row of so many vectors of `lanes` elements: lanes of a warp, or whole warps where
+    rows are long or few.
     """
     vectors = max(1, vectors)
     per_thread = max(1, REGISTER_ELEMENTS // lanes)
@@ -107,7 +111,7 @@ def _spread(loops: RowLoops, parts: int, multiprocessors: int) -> RowLoops:
 
 
 def _split(view: GroupView, roles: Roles, parts: int, gpu: Gpu) -> SplitRowSchedule:
-    """Each piece as usual."""
+    """Return each piece as usual."""
     assert roles.rows is not None
     pieces, _ = pieces_of(view, view.stored, roles.rows, parts)
     return SplitRowSchedule(parts, tuple(

@@ -27,7 +27,7 @@ ARG_REDUCTIONS = frozenset({"arg_max", "arg_min"})
 
 
 def may_spread(roles: Roles, multiprocessors: int) -> bool:
-    """Whether several blocks may share a row of a row-wise group that has a launch of its own."""
+    """Return whether several blocks may share a row of a row-wise group that has a launch of its own."""
     return max(blocks_of_row(roles, multiprocessors), in_launches(roles, multiprocessors)) > 1
 
 

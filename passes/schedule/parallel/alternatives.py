@@ -57,7 +57,7 @@ class Alternatives:
     _narrow: dict[tuple[object, int], Schedule | None] = field(default_factory=dict)
 
     def best(self, groups: State) -> State:
-        """The groups with those of least predicted makespan; the given ones where no others are predicted to be
+        """Return the groups with those of least predicted makespan; the given ones where no others are predicted to be
         faster, or where there are too many to try anything.
         """
         self.nodes: dict[str, Node] = nodes_by_name(self.graph)
@@ -106,7 +106,7 @@ class Alternatives:
         return group.name if structure is None else structure.key
 
     def _narrower(self, group: Group, share: int) -> Group:
-        """The group as it is scheduled for a part of the multiprocessors."""
+        """Return the group as it is scheduled for a part of the multiprocessors."""
         key = self._key(group), share
         if key not in self._narrow:
             gpu = Gpu.of(self.target)
@@ -128,7 +128,7 @@ class Alternatives:
         return found
 
     def _launches(self, groups: State) -> tuple[LaunchGraph, list[int]]:
-        """The launches of groups, by data alone, and the place of the group of each."""
+        """Return the launches of groups, by data alone, and the place of the group of each."""
         self._learn([group for group in groups if (group.name, group.schedule) not in self._works])
         ordered = self._in_order(groups)
         works: list[Work] = []
@@ -146,7 +146,7 @@ class Alternatives:
         return LaunchGraph(tuple(works), tuple(edges)), owner
 
     def _in_order(self, groups: State) -> list[tuple[int, set[int]]]:
-        """Places of groups, each after those that it reads, and which those are."""
+        """Return the places of groups, each after those that it reads, and which those are."""
         maker = {value: place for place, group in enumerate(groups) for value in group.outputs}
         before = [
             {maker[v] for v in written(group.inputs, self.aliases, self.wholes) if v in maker} - {place}

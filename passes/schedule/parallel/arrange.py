@@ -43,7 +43,7 @@ class Arrangement:
 
 
 def arranged(plan: StitchPlan, graph: Graph, model: LatencyModel, most_bytes: int | None = None) -> StitchPlan:
-    """The plan with the groups of each segment in the order, and its launches with the priorities, of the least
+    """Return the plan with the groups of each segment in the order, and its launches with the priorities, of the least
     predicted makespan. The given order is kept where no other is predicted to be faster.
 
     most_bytes: how many bytes more than one launch at a time needs the arena may have, for launches side by side.
@@ -72,8 +72,8 @@ def arranged(plan: StitchPlan, graph: Graph, model: LatencyModel, most_bytes: in
 
 
 def sooner(plan: StitchPlan, other: StitchPlan, graph: Graph, model: LatencyModel) -> StitchPlan:
-    """The plan whose last launch is predicted to end sooner, the first of equals; if it is the other, with what of the
-    first it has in another form among its refusals.
+    """Return the plan whose last launch is predicted to end sooner, the first of equals; if it is the other, with what
+    of the first it has in another form among its refusals.
     """
     us, other_us = (last_us(spans_of(one, works_of_plan(one, graph, model))) for one in (plan, other))
     if other_us >= us * (1 - LEAST_GAIN):
@@ -88,13 +88,13 @@ def sooner(plan: StitchPlan, other: StitchPlan, graph: Graph, model: LatencyMode
 
 
 def one_at_a_time_bytes(plan: StitchPlan, graph: Graph) -> int:
-    """The arena of the same kernels in the same order, if each had ended before the next began."""
+    """Return the arena of the same kernels in the same order, if each had ended before the next began."""
     return _buffers(plan, graph, plan.segments, 0)[0].arena_bytes
 
 
 def _widest(plan: StitchPlan, graph: Graph, order: Arrangement, most_bytes: int) -> int | None:
-    """The most launches side by side for which the arena is not larger; None if it is even one at a time. By halves:
-    fewer launches need no more memory.
+    """Return the most launches side by side for which the arena is not larger; None if it is even one at a time. By
+    halves: fewer launches need no more memory.
     """
     first, last = 0, len(WINDOWS)
     while first < last:
@@ -118,7 +118,7 @@ def works_of_plan(plan: StitchPlan, graph: Graph, model: LatencyModel) -> dict[s
 
 
 def _best_arrangement(plan: StitchPlan, graph: Graph, works: Mapping[str, tuple[Work, ...]]) -> Arrangement:
-    """The best by data flow alone."""
+    """Return the best by data flow alone."""
     launches = plan.launches or ()
     native = iter(segment_ranges(launches, plan.segments))
     graphs = iter(graphs_by_data(plan, graph, works))
@@ -140,7 +140,7 @@ def _best_arrangement(plan: StitchPlan, graph: Graph, works: Mapping[str, tuple[
 
 
 def graphs_by_data(plan: StitchPlan, graph: Graph, works: Mapping[str, tuple[Work, ...]]) -> Iterator[LaunchGraph]:
-    """The launches of each native segment, of which none waits for another for the sake of memory."""
+    """Yield the launches of each native segment, of which none waits for another for the sake of memory."""
     launches = plan.launches or ()
     edges = edges_of(graph, launches, plan.segments, _apart(plan.buffers))
     needs = launch_works(launches, works)
@@ -160,7 +160,7 @@ def _keys(launches: tuple[Launch, ...]) -> Iterator[Key]:
 def _groups_in_order(
     segment: Segment, launches: tuple[Launch, ...], edges: tuple[tuple[int, int], ...], order: tuple[int, ...]
 ) -> tuple[str, ...]:
-    """Those of a segment by the places of their first launches, as far as data flow allows."""
+    """Return those of a segment by the places of their first launches, as far as data flow allows."""
     number = {name: at for at, name in enumerate(segment.groups)}
     group = [number[launch.group] for launch in launches]
     between = {(group[before], group[after]) for before, after in edges}
@@ -172,7 +172,7 @@ def _groups_in_order(
 
 
 def _apart(buffers: BufferPlan) -> BufferPlan:
-    """The same values and temporaries, none of which shares memory with another."""
+    """Return the same values and temporaries, none of which shares memory with another."""
     end = 0
     moved, temporaries = [], []
     for buffer in buffers.buffers:
@@ -192,7 +192,7 @@ def _rounded(nbytes: int) -> int:
 
 
 def placed(plan: StitchPlan, graph: Graph, arrangement: Arrangement, window: int = WINDOW) -> StitchPlan:
-    """The plan in another order, with memory, edges, branches and priorities that fit it."""
+    """Return the plan in another order, with memory, edges, branches and priorities that fit it."""
     segments = arrangement.segments
     buffers, launches = _buffers(plan, graph, segments, window)
     edges = edges_of(graph, launches, segments, buffers)
@@ -208,7 +208,7 @@ def placed(plan: StitchPlan, graph: Graph, arrangement: Arrangement, window: int
 def _buffers(
     plan: StitchPlan, graph: Graph, segments: tuple[Segment, ...], window: int
 ) -> tuple[BufferPlan, tuple[Launch, ...]]:
-    """Memory for an order, and the launches in it."""
+    """Return the memory for an order, and the launches in it."""
     by_group: dict[str, list[Launch]] = {}
     for launch in plan.launches or ():
         by_group.setdefault(launch.group, []).append(launch)

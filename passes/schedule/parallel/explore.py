@@ -93,9 +93,9 @@ def _alike(graph: LaunchGraph) -> list[int]:
 
 
 def orders_of(graph: LaunchGraph, schedule: Branching) -> tuple[Order, ...]:
-    """Launches in the order in which they were chosen; one that went before another that had been ready sooner has a
-    higher priority. One that was left waiting waits for what ended last so that it is ready no later, or not much
-    later (its gap comes after that), or for nothing more.
+    """Return the launches in the order in which they were chosen; one that went before another that had been ready
+    sooner has a higher priority. One that was left waiting waits for what ended last so that it is ready no later, or
+    not much later (its gap comes after that), or for nothing more.
     """
     level = LEVELS - 1
     levels, sooner, later = [0] * len(graph.works), list[tuple[int, int]](), list[tuple[int, int]]()
@@ -113,7 +113,7 @@ def orders_of(graph: LaunchGraph, schedule: Branching) -> tuple[Order, ...]:
 
 
 def _last_ended(graph: LaunchGraph, schedule: Branching, number: int, by_us: float) -> list[tuple[int, int]]:
-    """An edge from the launch that ended last of those that had by then, unless that is waited for anyway."""
+    """Return an edge from the launch that ended last of those that had by then, unless that is waited for anyway."""
     ended = [(end_us, other) for other, end_us in enumerate(schedule.end_us) if end_us <= by_us + NOTHING]
     last = max(ended, default=(0.0, number))[1]
     return [] if last == number or graph.above[number] >> last & 1 else [(last, number)]

@@ -62,7 +62,7 @@ class LaunchGraph:
         return [longest_us - start - rest for start, rest in zip(start_us, self.rest_us)]
 
     def ordered(self, key: Callable[[int], Any]) -> tuple[int, ...]:
-        """The launches in an order that the edges allow, always the ready one with the least key next."""
+        """Return the launches in an order that the edges allow, always the ready one with the least key next."""
         waits = [len(before) for before in self.before]
         ready = [(key(number), number) for number, count in enumerate(waits) if not count]
         heapq.heapify(ready)
@@ -106,7 +106,7 @@ class LaunchGraph:
         return [*found, tuple(between)] if between else found
 
     def part(self, numbers: Sequence[int]) -> LaunchGraph:
-        """The graph of some launches, in that order, and the edges between them."""
+        """Return the graph of some launches, in that order, and the edges between them."""
         place = {number: at for at, number in enumerate(numbers)}
         edges = tuple((place[i], place[j]) for j in numbers for i in self.before[j] if i in place)
         return LaunchGraph(tuple(self.works[number] for number in numbers), edges)

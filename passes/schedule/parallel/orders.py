@@ -20,19 +20,19 @@ def as_given(graph: LaunchGraph) -> Order:
 
 
 def by_longest_path(graph: LaunchGraph) -> Order:
-    """Those first from which the way to the end is longest, without priorities."""
+    """Return those first from which the way to the end is longest, without priorities."""
     return Order(graph.ordered(lambda number: -graph.rest_us[number]), (0,) * len(graph.works))
 
 
 def by_slack(graph: LaunchGraph) -> Order:
-    """The same with priorities: the less slack, the higher."""
+    """Return the same with priorities: the less slack, the higher."""
     longest_us = max(graph.rest_us, default=0.0) or 1.0
     levels = [LEVELS - 1 - sum(slack > share * longest_us for share in SLACKS) for slack in graph.slack_us]
     return Order(by_longest_path(graph).order, tuple(levels))
 
 
 def in_order(graph: LaunchGraph) -> Order:
-    """The same, with priorities that fall from the first launch to the last."""
+    """Return the same, with priorities that fall from the first launch to the last."""
     order = by_longest_path(graph).order
     levels = [0] * len(order)
     for place, number in enumerate(order):

@@ -26,7 +26,7 @@ LEAST_GAIN = 1e-3
 
 
 def best_order(graph: LaunchGraph) -> Order:
-    """The best of the candidates, improved part by part. Equal questions have equal answers."""
+    """Return the best of the candidates, improved part by part. Equal questions have equal answers."""
     numbers_of = graph.parts()
     parts = [_Part(graph.part(numbers)) for numbers in numbers_of]
     _improve(parts, EFFORT)
@@ -182,7 +182,7 @@ def _raised(chosen: Order, number: int, by: int) -> Order:
 
 
 def critical_path(graph: LaunchGraph, spans: Sequence[Span]) -> list[int]:
-    """The launches that the end waited for, first to last."""
+    """Return the launches that the end waited for, first to last."""
     if not spans:
         return []
     number = max(range(len(spans)), key=lambda n: (spans[n].end_us, -n))

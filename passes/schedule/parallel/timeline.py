@@ -15,7 +15,8 @@ _NEAR_US = 1e-6
 
 
 def timeline_of(plan: StitchPlan, works: Mapping[str, Sequence[Work]]) -> dict[str, Any]:
-    """`launches` in order, `critical_path` as numbers of launches, how long all take, and how long one at a time would.
+    """Return `launches` in order, `critical_path` as numbers of launches, how long all take, and how long one at a time
+    would.
 
     Of a launch: its `kernel`, `branch` and `priority`, `ready_us`, `start_us`, `end_us`, what it takes `alone_us`,
     whether it is `critical`, which kernels run `beside` it (some of them), which it waits for last (`after`), and why.
@@ -49,7 +50,7 @@ def timeline_of(plan: StitchPlan, works: Mapping[str, Sequence[Work]]) -> dict[s
 
 
 def _why(span: Span, work: Work, last: Edge | None) -> str:
-    """Why a launch did not run earlier, or as fast as alone."""
+    """Return why a launch did not run earlier, or as fast as alone."""
     reasons = [f"waits for {last.reason}"] if last is not None else []
     if span.start_us > span.ready_us + _NEAR_US:
         reasons.append(f"{span.start_us - span.ready_us:.1f} us for room")

@@ -18,7 +18,7 @@ JOIN_THREADS = 128
 
 
 def attention(group: AnchoredGroup, schedule: AttentionSchedule) -> tuple[Emitted, ...]:
-    """Blocks of queries, and the joining launch if there is one."""
+    """Return the blocks of queries, and the joining launch if there is one."""
     what, tile = attention_of(group), schedule.tile
     if isinstance(tile, AttentionMmaTile):
         shared_bytes = stage_bytes(tile, pieces_of(what.query, what.key, what.value, tile))

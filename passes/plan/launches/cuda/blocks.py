@@ -43,7 +43,7 @@ class SlabPart:
         return rowwise(view.nodes, self.roles, view.inputs, view.stored, (*view.inputs, *view.stored), schedule)
 
     def why_not(self) -> str | None:
-        """Why the part cannot be computed as scheduled; None if it can."""
+        """Return why the part cannot be computed as scheduled; None if it can."""
         schedule = self.group.schedule
         if not isinstance(schedule, ElementwiseSchedule | RowSchedule):
             return f"{self.group.name} has no schedule for the slab of a block"
@@ -63,7 +63,7 @@ class Blocking:
 
     @staticmethod
     def of(nodes: Mapping[str, Node], group: Group, axes: Sequence[int]) -> Blocking | str:
-        """The parts of a group with slabs along `axes`, or why there are none."""
+        """Return the parts of a group with slabs along `axes`, or why there are none."""
         views = [look_up(nodes, part) for part in group.parts]
         if any(view.stored != view.outputs for view in views):
             return "a part stores a value without elements"
@@ -97,7 +97,7 @@ class Blocking:
         return {number: found[number] for number, v in enumerate(self.stored) if v.name not in self.outputs}
 
     def shared(self, schedule: BlockSchedule) -> dict[Value, int]:
-        """The values that lie in shared memory, and where."""
+        """Return the values that lie in shared memory, and where."""
         return {self.stored[place.value]: place.offset_bytes for place in schedule.places}
 
     def shared_bytes(self, schedule: BlockSchedule) -> int:
@@ -110,7 +110,7 @@ class Blocking:
         return sum(part.launch.static_shared_bytes for part in self.parts)
 
     def why_not(self, schedule: BlockSchedule, most_shared_bytes: int) -> str | None:
-        """Why it is no launch on a GPU whose blocks have so much shared memory; None if it is one."""
+        """Return why it is no launch on a GPU whose blocks have so much shared memory; None if it is one."""
         problem = next((p for p in (part.why_not() for part in self.parts) if p), None) or self._misplaced(schedule)
         if problem is not None:
             return problem
@@ -121,7 +121,7 @@ class Blocking:
         return None
 
     def _misplaced(self, schedule: BlockSchedule) -> str | None:
-        """A value in shared memory that others need, or that meets another one there."""
+        """Return a value in shared memory that others need, or that meets another one there."""
         ranges: list[tuple[int, int, int, int]] = []
         for place in schedule.places:
             if place.value not in self.lifetimes or place.offset_bytes % PLACE_BYTES:
@@ -150,8 +150,8 @@ class Blocking:
 
 
 def axes_of_slabs(nodes: Mapping[str, Node], group: Group) -> list[tuple[int, ...]]:
-    """Axes of the first value that a group stores along which slabs of all its parts can lie: as many as possible, and
-    then fewer. Not along those in which memory is contiguous.
+    """Return the axes of the first value that a group stores along which slabs of all its parts can lie: as many as
+    possible, and then fewer. Not along those in which memory is contiguous.
     """
     views = [look_up(nodes, part) for part in group.parts]
     stored = [value for view in views for value in view.stored]
@@ -173,5 +173,5 @@ def _innermost(related: Axes, value: Value) -> Axis | None:
 
 
 def _meet(a: tuple[int, int, int, int], b: tuple[int, int, int, int]) -> bool:
-    """Whether two ranges of stages, and of bytes, have one in common."""
+    """Return whether two ranges of stages, and of bytes, have one in common."""
     return a[0] <= b[1] and b[0] <= a[1] and a[2] < b[3] and b[2] < a[3]

@@ -45,7 +45,7 @@ class Emitted:
 
     @staticmethod
     def of(kind: str, blocks: int, threads: int, arguments: Iterable[Argument], *, part: bool = False) -> Emitted:
-        """A launch without shared memory, whose blocks and threads lie along one axis."""
+        """Return a launch without shared memory, whose blocks and threads lie along one axis."""
         return Emitted(kind, (blocks, 1, 1), (threads, 1, 1), tuple(arguments), part=part)
 
     @property
@@ -54,7 +54,7 @@ class Emitted:
 
 
 def shared_array(elements: int, itemsize: int) -> int:
-    """Bytes that an array in static shared memory counts for."""
+    """Return the bytes that an array in static shared memory counts for."""
     return -(-elements * itemsize // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
 
 
@@ -64,13 +64,13 @@ def accumulator_bytes(dtype: str) -> int:
 
 
 def results_of(nodes: Mapping[str, Node], group: Group) -> frozenset[Value]:
-    """What kernels of a group may write: its outputs, and results of its nodes that nothing reads."""
+    """Return what kernels of a group may write: its outputs, and results of its nodes that nothing reads."""
     made = (v for name in group.nodes for v in nodes[name].outputs)
     return frozenset(v for v in made if v.name not in group.inputs)
 
 
 def classified(launch: Emitted, results: frozenset[Value], group: str) -> Launch:
-    """A launch of a group. What mentions a result of the group may write all of it."""
+    """Return a launch of a group. What mentions a result of the group may write all of it."""
     values = list(dict.fromkeys(arg for arg in launch.arguments if isinstance(arg, Value)))
     return Launch(
         kind=launch.kind, grid=launch.grid, block=launch.block,

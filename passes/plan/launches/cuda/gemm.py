@@ -26,7 +26,7 @@ from tilestitch.passes.plan.schedules import BandSchedule, DirectSchedule, GemmS
 def contraction(
     group: AnchoredGroup, schedule: GemmSchedule | DirectSchedule, after: Rows | None = None
 ) -> Emitted:  # fmt: skip
-    """The launch of a contraction, and of rows after it."""
+    """Return the launch of a contraction, and of rows after it."""
     if isinstance(schedule, DirectSchedule):
         blocks = ceil_div(group.result.tensor_type.num_elements, schedule.threads)
         return Emitted.of("conv_direct", blocks, schedule.threads, (*group.inputs, *group.outputs), part=True)
@@ -58,7 +58,7 @@ class Rows:
         return Band(rows, writers, threads, self.schedule.share_rows, warps).words
 
     def further(self, known: Sequence[Argument]) -> tuple[Value, ...]:
-        """What it touches besides."""
+        """Return what it touches besides."""
         return tuple(v for v in dict.fromkeys(self.after.values) if v not in known)
 
 
@@ -93,7 +93,7 @@ def shared_bytes_of(gemm: Gemm, tile: Tile) -> tuple[int, int]:
 
 
 def _gemv_shared_bytes(gemm: Gemm, tile: GemvTile, itemsize: int) -> int:
-    """A chunk of the small operand; the sums of all warps take its place where they fit."""
+    """Return a chunk of the small operand; the sums of all warps take its place where they fit."""
     rows = rows_of(gemm, tile)
     chunk, sums = rows * SmallRows.of(gemm, tile).row, 0 if tile.along_k else WARPS * rows * tile.bn
     return shared_array(chunk, itemsize) + (shared_array(sums, itemsize) if sums > chunk else 0)
@@ -119,7 +119,7 @@ def _wgmma(
 
 
 def _root(operand: OperandLayout) -> Value:
-    """The value whose memory a tensor map is over."""
+    """Return the value whose memory a tensor map is over."""
     assert operand.memory is not None
     return operand.memory.root
 

@@ -66,7 +66,7 @@ Nodes: TypeAlias = Mapping[str, Node]
 
 
 def cuda_launches(nodes: Nodes, group: Group, multiprocessors: int) -> tuple[Launch, ...]:
-    """The launches of a scheduled group, in order; none if its outputs have no elements.
+    """Return the launches of a scheduled group, in order; none if its outputs have no elements.
 
     nodes: those of the graph by name. multiprocessors: of the smallest GPU that must run them. Raises PlanError for a
     stitched group that is no single launch.
@@ -94,12 +94,12 @@ def _checks(view: GroupView, group: Group) -> tuple[Emitted, ...]:
 
 
 def grid_if_any(view: GroupView, grid: Dim3) -> Dim3:
-    """A grid of a group of one part: without blocks where what the group stores has no elements."""
+    """Return a grid of a group of one part: without blocks where what the group stores has no elements."""
     return grid[0] * if_any_result(view), grid[1], grid[2]
 
 
 def stitching_of(nodes: Nodes, group: Group, multiprocessors: int) -> Stitching:
-    """The parts of a stitched group as launches of their own."""
+    """Return the parts of a stitched group as launches of their own."""
     views = {part.name: look_up(nodes, part) for part in group.parts}
     stages = [[of_part(views[part.name], part) for part in stage if views[part.name].stored] for stage in group.stages]
     stored = {v for view in views.values() for v in view.stored}
@@ -120,13 +120,13 @@ def _stitched(nodes: Nodes, group: Group, multiprocessors: int) -> tuple[Emitted
 
 
 def ticketing_of(nodes: Nodes, group: Group) -> Ticketing:
-    """The parts of a group whose blocks draw tiles, as launches of their own."""
+    """Return the parts of a group whose blocks draw tiles, as launches of their own."""
     parts, inner = _parts_and_inner(nodes, group)
     return Ticketing(parts, [_checks(look_up(nodes, part), part) for part in group.parts], inner)
 
 
 def tying_of(nodes: Nodes, group: Group) -> Tying:
-    """The parts of a group in launches whose blocks wait for tiles of others."""
+    """Return the parts of a group in launches whose blocks wait for tiles of others."""
     return Tying(*_parts_and_inner(nodes, group))
 
 
@@ -151,7 +151,7 @@ def _ticketed(nodes: Nodes, group: Group) -> tuple[Emitted, ...]:
 
 
 def blocking_of(nodes: Nodes, group: Group) -> tuple[Blocking, BlockSchedule] | str:
-    """The parts of a group tied by blocks, cut to slabs as its schedule says; or why they cannot be."""
+    """Return the parts of a group tied by blocks, cut to slabs as its schedule says; or why they cannot be."""
     if not isinstance(group.schedule, BlockSchedule):
         return "it has no schedule of its slabs"
     found = Blocking.of(nodes, group, group.schedule.axes)
@@ -182,7 +182,7 @@ def _banded(nodes: Nodes, group: Group) -> tuple[Emitted, ...]:
 
 
 def of_part(view: GroupView, group: Group) -> tuple[Emitted, ...]:
-    """The launches of a group of one part whose outputs have elements, but for checks of its indices."""
+    """Return the launches of a group of one part whose outputs have elements, but for checks of its indices."""
     schedule, outputs, anchor = group.schedule, view.stored, view.anchor
     if schedule is None and group.kind is GroupKind.ATTENTION:
         raise PlanError(f"group {group.name}: no tile of attention fits this GPU; compile with --planner injective")

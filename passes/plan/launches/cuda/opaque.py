@@ -99,7 +99,7 @@ def append(node: Node, schedule: AppendSchedule) -> Emitted:
 
 
 def found(node: Node, schedule: FoundSchedule) -> Emitted:
-    """A counter for each thread lies in shared memory."""
+    """Return a counter for each thread lies in shared memory."""
     blocks = ceil_div(node.inputs[0].tensor_type.num_elements, node.attrs["block"])
     launch = Emitted.of(node.op, blocks, schedule.threads, (*node.inputs, *node.outputs))
     return replace(launch, static_shared_bytes=shared_array(schedule.threads, 4))
@@ -111,7 +111,7 @@ def order(node: Node, schedule: OrderSchedule) -> Emitted:
 
 
 def scatter(node: Node, schedule: ScatterSchedule) -> tuple[Emitted, ...]:
-    """A copy and, if there are updates, what applies them."""
+    """Return a copy and, if there are updates, what applies them."""
     (x, indices, updates), out, threads = node.inputs, node.outputs[0], schedule.threads
     blocks = ceil_div(x.tensor_type.num_elements, threads)
     copy = Emitted.of("copy", blocks, threads, (x, out), part=True)

@@ -56,7 +56,7 @@ def rows_shared_bytes(nodes: Sequence[Node], roles: Roles, loops: RowLoops) -> i
 
 
 def _accumulators(nodes: Sequence[Node], roles: Roles) -> list[list[int]]:
-    """Bytes of what each reduction keeps: a result and, where places are looked for, a place."""
+    """Return the bytes of what each reduction keeps: a result and, where places are looked for, a place."""
     place = storage_bytes(gpu_index_dtype_of(nodes))
     reductions = [n for n, part in roles.parts.items() if part is Part.REDUCTION]
     return [
@@ -75,7 +75,7 @@ def _partials(nodes: Sequence[Node], roles: Roles, count: int) -> list[Temporary
 def split_rows(
     view: GroupView, roles: Roles, outputs: Sequence[Value], schedule: SplitRowSchedule
 ) -> tuple[Emitted, ...]:
-    """A launch for each piece, in order."""
+    """Return a launch for each piece, in order."""
     assert roles.rows is not None
     pieces, own = pieces_of(view, outputs, roles.rows, schedule.parts)
 

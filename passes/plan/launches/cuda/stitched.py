@@ -23,7 +23,7 @@ class Stitching:
     multiprocessors: int
 
     def why_not(self) -> str | None:
-        """Why it is no single launch; None if it is one."""
+        """Return why it is no single launch; None if it is one."""
         for part in (part for stage in self.stages for part in stage):
             if len(part) != 1:
                 return f"a part takes {len(part)} launches"
@@ -36,7 +36,7 @@ class Stitching:
         return None
 
     def launch(self) -> Emitted:
-        """The one launch of all parts."""
+        """Return the one launch of all parts."""
         own = [[apart(part[0], f"{i}.{j}") for j, part in enumerate(stage)] for i, stage in enumerate(self.stages)]
         flat = [launch for stage in own for launch in stage]
         synchronises = len(own) > 1
@@ -57,19 +57,19 @@ class Stitching:
 
 
 def blocks_per_sm(threads: int) -> int:
-    """Blocks of so many threads that a multiprocessor certainly holds together."""
+    """Return the blocks of so many threads that a multiprocessor certainly holds together."""
     return max(1, RESIDENT_THREADS // threads)
 
 
 def private(argument: Argument, inner: frozenset[Value]) -> Argument:
-    """Values that only the parts need are temporary memory."""
+    """Return the values that only the parts need are temporary memory."""
     if isinstance(argument, Value) and argument in inner:
         return Temporary(argument.name, argument.tensor_type.nbytes)
     return argument
 
 
 def apart(launch: Emitted, part: str) -> Emitted:
-    """The launch with temporary memory that no other part has."""
+    """Return the launch with temporary memory that no other part has."""
     arguments = tuple(
         replace(arg, name=f"{arg.name} of {part}") if isinstance(arg, Temporary) else arg for arg in launch.arguments
     )

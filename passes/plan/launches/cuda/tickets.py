@@ -38,7 +38,7 @@ class Ticketing:
     inner: frozenset[Value]
 
     def why_not(self, most_shared_bytes: int) -> str | None:
-        """Why it is no single launch on a GPU whose blocks have so much shared memory; None if it is one."""
+        """Return why it is no single launch on a GPU whose blocks have so much shared memory; None if it is one."""
         if not all(self.parts):
             return "a part stores nothing"
         for odd in self.steps:

@@ -25,7 +25,7 @@ class Tying:
     inner: frozenset[Value]
 
     def why_not(self, capability: int) -> str | None:
-        """Why their blocks cannot wait for each other on GPUs of this capability, times 10; None if they can."""
+        """Return why their blocks cannot wait for each other on GPUs of this capability, times 10; None if they can."""
         if capability < LEAST_CAPABILITY:
             return f"launches that overlap need sm_{LEAST_CAPABILITY}, and sm_{capability} is among the architectures"
         for part in self.parts:
@@ -57,10 +57,10 @@ class Tying:
 
 
 def words_of(schedule: LaunchesSchedule, parts: int) -> int:
-    """Words of the memory that the launches of so many parts share."""
+    """Return the words of the memory that the launches of so many parts share."""
     return PART_WORDS * parts + semaphores_at(schedule.edges)[1]
 
 
 def overlaps_of(schedule: LaunchesSchedule, number: int) -> tuple[int, ...]:
-    """How many places before part `number` those are whose tiles it waits for."""
+    """Return how many places before part `number` those are whose tiles it waits for."""
     return tuple(sorted({number - edge.producer for edge in schedule.edges if edge.consumer == number}))
