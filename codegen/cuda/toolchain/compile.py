@@ -76,6 +76,7 @@ def compile_kernels(
     for number, (launch, end) in enumerate(zip(launches, ends, strict=True)):
         progress("write CUDA", number, len(launches))
         if id(launch.func) not in texts:
+            _check_shared(launch, target)
             texts[id(launch.func)] = _text(launch, target)
         text = texts[id(launch.func)]
         symbol = f"{launch.kind}_{hashlib.sha256(text.encode()).hexdigest()[:16]}{end}"
@@ -114,6 +115,14 @@ def _check(target: CudaTarget, options: BuildOptions) -> None:
             f"target {target.name}: NVRTC {major}.{minor} does not compile for {', '.join(missing)}, only for "
             f"{', '.join(f'sm_{n}' for n in sorted(known))}; install another version of nvidia-cuda-nvrtc"
         )
+
+
+def _check_shared(launch: CudaLaunch, target: CudaTarget) -> None:
+    """What the assembler does not see: only the driver of the GPU would refuse the launch."""
+    needed, most = launch.shared_bytes + launch.static_shared_bytes, target.device.shared_bytes_per_block
+    if needed > most:
+        reason = f"a block takes {needed} bytes of shared memory, and {target.name} allows {most}"
+        raise KernelError.refused(launch.kind, reason, launch.owner, launch.origins)
 
 
 def _text(launch: CudaLaunch, target: CudaTarget) -> str:

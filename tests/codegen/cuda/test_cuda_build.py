@@ -158,6 +158,18 @@ def test_the_text_of_a_refused_kernel_is_never_written_through_a_link(
     assert (kept.read_text(), mine.read_text()) == ("text", "precious")
 
 
+@pytest.mark.parametrize(("architectures", "refused"), [("sm_90", False), ("sm_80,sm_90", True), ("sm_120", True)])
+def test_more_shared_memory_than_an_architecture_has_is_refused(architectures: str, refused: bool) -> None:
+    text = f'extern "C" __global__ void {SYMBOL}(float *p0) {{ p0[0] = 0; }}'
+    launch = CudaLaunch("wide", text, (1, 1, 1), (1, 1, 1), (), ("Conv_7",), shared_bytes=200 * 1024)
+    options, on = BuildOptions(text_only=True), parse_cuda_target(f"cuda:{architectures}")
+    if refused:
+        with pytest.raises(KernelError, match=r"a block takes 204800 bytes.* allows \d+;.*Conv_7"):
+            compile_kernels([launch], on, options, quiet)
+    else:
+        compile_kernels([launch], on, options, quiet)
+
+
 def test_a_refused_kernel_is_named_with_its_nodes_and_text() -> None:
     text = f'extern "C" __global__ void {SYMBOL}(float *p0) {{ p0[0] = nonsense; }}'
     launch = CudaLaunch("bad", text, (1, 1, 1), (1, 1, 1), (), ("Conv_7",))
