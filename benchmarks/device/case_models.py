@@ -173,6 +173,18 @@ def conv_relu(dtype: str, groups: int = 1) -> onnx.ModelProto:
     return model_of(nodes, {"x": (2, 32, 29, 31)}, (2, 64, 15, 16), dtype, w=(64, 32 // groups, 3, 3), b=(64,))
 
 
+def depthwise(dtype: str, side: int = 3) -> onnx.ModelProto:
+    """Channels last; large enough for several results a thread."""
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2]),
+        helper.make_node("Conv", ["t", "w", "b"], ["c"], pads=[side // 2] * 4, group=64),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Transpose", ["r"], ["y"], perm=[0, 2, 3, 1]),
+    ]
+    shape = (4, 58, 60, 64)
+    return model_of(nodes, {"x": shape}, shape, dtype, w=(64, 1, side, side), b=(64,))
+
+
 def turned(dtype: str, rows: int = 517, columns: int = 333) -> onnx.ModelProto:
     """A transpose through shared memory, with tiles that are not full."""
     node = helper.make_node("Transpose", ["x"], ["y"], perm=[0, 2, 1])

@@ -18,6 +18,7 @@ from tilestitch.passes.plan import Group, WhyNot
 from tilestitch.passes.plan.access.row_loops import row_loops
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
+from tilestitch.passes.plan.gemm.direct import why_not_vectors
 from tilestitch.passes.plan.gemm.gemm import Gemm
 from tilestitch.passes.plan.gemm.gemv import ROWS_AT_A_TIME, open_gemv_tile
 from tilestitch.passes.plan.gemm.kernels import why_not_mma
@@ -96,7 +97,9 @@ def lifted_schedule(
             return replace(schedule, by_claims=False)  # claims are memory of open size
         case SortSchedule():
             return RankSchedule(RANK_THREADS)
-        case DirectSchedule() | WindowSchedule() | ScanSchedule():
+        case DirectSchedule():
+            return _direct(schedule, view)
+        case WindowSchedule() | ScanSchedule():
             return schedule
         case SuppressSchedule() | RegionSchedule() | AppendSchedule() | FoundSchedule() | OrderSchedule():
             return schedule
@@ -111,6 +114,15 @@ def _elementwise(schedule: ElementwiseSchedule, before: GroupView, view: GroupVi
         return f"loops over {known} are no dimensions of {before.stored[0].shape}, joined"
     lanes = _lanes(schedule.lanes, extents[-1])
     return OpenElementwiseSchedule(schedule.threads, lanes, schedule.vectors, extents=extents)
+
+
+def _direct(schedule: DirectSchedule, view: GroupView) -> DirectSchedule:
+    """As many of the results of a thread as there certainly are."""
+    group, pixels = AnchoredGroup.of(view), schedule.pixels
+    while pixels > 1 and why_not_vectors(group, replace(schedule, pixels=pixels)) is not None:
+        pixels //= 2
+    fewer = replace(schedule, pixels=pixels)
+    return fewer if why_not_vectors(group, fewer) is None else DirectSchedule(schedule.threads)
 
 
 def _lanes(lanes: int, extent: Size) -> int:

@@ -19,7 +19,7 @@ from tilestitch.passes.plan.access.split_rows import pieces_of
 from tilestitch.passes.plan.attention.tiles import ACROSS, COLUMNS, QUAD, STEP, AttentionMmaTile, AttentionSimtTile
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.codes import LUMP_BYTES
-from tilestitch.passes.plan.gemm.contractions import gemm_of
+from tilestitch.passes.plan.gemm.contractions import conv_shape, gemm_of
 from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout
 from tilestitch.passes.plan.gemm.gemv import WARPS, load_width, rows_of, seen_by, warp_columns
 from tilestitch.passes.plan.gemm.kernels import sums_twice
@@ -64,7 +64,7 @@ def registers_of(view: GroupView, kind: GroupKind, schedule: Schedule) -> int:
         case GemmSchedule():
             return _gemm(view, schedule.tile)
         case DirectSchedule():
-            return _bounded(DIRECT + 7 * most_alive(view.nodes, view.outputs), schedule.threads)
+            return _bounded(_direct(view, schedule), schedule.threads)
         case AttentionSchedule():
             return _bounded(_attention(view, schedule.tile), schedule.tile.threads)
         case ElementwiseSchedule() | RowSchedule():
@@ -111,6 +111,15 @@ def _bounded(wanted: float, threads: int) -> int:
 # -- GEMMs -------------------------------------------------------------------------------------------------------------
 
 SIMT, MMA, WGMMA, GEMV, DIRECT = 8, 12, 28, 20, 11
+
+
+def _direct(view: GroupView, schedule: DirectSchedule) -> float:
+    """With several results, also their sums, a column of the image, and half of the weights of a row."""
+    single = DIRECT + 7 * most_alive(view.nodes, view.outputs)
+    if schedule.lanes * schedule.pixels == 1:
+        return single
+    kernel = conv_shape(AnchoredGroup.of(view).anchor).kernel
+    return single + schedule.lanes * (schedule.pixels + 1 + kernel[-1] / 2)
 
 
 def _gemm(view: GroupView, tile: Tile) -> int:

@@ -119,10 +119,12 @@ class AttentionSchedule:
 
 @dataclass(frozen=True)
 class DirectSchedule:
-    """A convolution whose every result is computed by a thread."""
+    """A convolution of narrow groups: a thread computes `lanes` channels of `pixels` pixels, neighbours all of them."""
 
     template: ClassVar[str] = "direct"
     threads: int
+    lanes: int = 1
+    pixels: int = 1
 
 
 @dataclass(frozen=True)

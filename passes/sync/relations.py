@@ -13,6 +13,7 @@ from tilestitch.passes.plan.access.row_loops import full_outputs
 from tilestitch.passes.plan.attention.operands import attention_of
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import ConvShape, conv_shape, gemm_of, shares_right
+from tilestitch.passes.plan.gemm.direct import direct_extents
 from tilestitch.passes.plan.gemm.gemv import with_large_right
 from tilestitch.passes.plan.gemm.tiles import GemvTile, WgmmaTile
 from tilestitch.passes.plan.index_checks import pending_checks, read_for
@@ -68,8 +69,8 @@ def relation_of(view: GroupView, schedule: Schedule | None) -> Relation | None:
             return _gemm(view, schedule, grid)
         case AttentionSchedule():
             return _attention(view, schedule, grid)
-        case DirectSchedule(threads=threads):
-            return _direct(view, threads, grid)
+        case DirectSchedule():
+            return _direct(view, schedule, grid)
         case ElementwiseSchedule(threads=threads, lanes=lanes, vectors=vectors):
             return _elementwise(view, threads * lanes * vectors, grid)
         case RowSchedule(rows=rows):
@@ -190,14 +191,16 @@ def _pixel(shape: ConvShape, image: Integer, position: Sequence[Integer], channe
     return (image, *position, channel) if shape.channels_last else (image, channel, *position)
 
 
-def _direct(view: GroupView, threads: int, grid: Grid) -> Relation:
+def _direct(view: GroupView, schedule: DirectSchedule, grid: Grid) -> Relation:
     group = AnchoredGroup.of(view)
-    shape, sizes = conv_shape(group.anchor), group.result.shape
+    shape, sizes = conv_shape(group.anchor), direct_extents(group, schedule)
     total = prod(sizes)
+    each = (*(1 for _ in sizes[:-2]), schedule.pixels, schedule.lanes)
 
     def tiles(place: Coordinates) -> Iterator[Ranges]:
         (block,) = place
-        for image, *rest in interval_boxes(_run(block, threads, total), sizes):
+        for box in interval_boxes(_run(block, schedule.threads, total), sizes):
+            image, *rest = [(first * size, end * size) for (first, end), size in zip(box, each, strict=True)]
             *position, channels = rest if shape.channels_last else (*rest[1:], rest[0])
             whole = ((0, shape.group_in), *((0, size) for size in shape.kernel))
             groups = (channels[0] // shape.group_out, (channels[1] - 1) // shape.group_out + 1)

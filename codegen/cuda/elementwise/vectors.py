@@ -122,6 +122,42 @@ class VectorAccess:
         T.buffer_store(_as_words(buffer, type_, word), words[_run(0, count)], [_run(start, count)])
 
 
+def filled_vector(
+    evaluator: Evaluator, buffer: Any, value: Value, index: Sequence[Expr], lanes: int, there: Expr | None
+) -> list[Expr]:
+    """`lanes` neighbours from `index` on, a multiple of them, read in one access; zeros unless they are `there`.
+
+    Where that is not known, nothing but the access hangs on it: several of them are under way at a time.
+    """
+    type_ = value.tensor_type
+    word, count = _word(type_.dtype, lanes)
+    words = T.alloc_buffer((count,), word, scope="local")
+    position = evaluator.simplify(ravel(index, type_.sizes))
+    start = position if count == lanes else evaluator.simplify(tirx.floordiv(_expr(position), lanes)) * count
+    source = _as_words(buffer, type_, word)
+    if there is None:
+        T.buffer_store(words, source[_run(start, count)], [_run(0, count)])
+    else:
+        zero = tirx.const(0, word)
+        T.buffer_store(words, zero if count == 1 else tirx.Broadcast(zero, count), [_run(0, count)])
+        with T.If(there), T.Then():
+            T.buffer_store(words, source[_run(start, count)], [_run(0, count)])
+    return [from_storage(_part_of(words, lane, type_.dtype), type_.dtype) for lane in range(lanes)]
+
+
+def _part_of(words: Any, lane: int, dtype: str) -> Expr:
+    """An element of words in registers, by shifts: they stay whole where the compiler would take them apart, and then
+    choose between read and filled elements one by one.
+    """
+    stored, bits = storage_dtype(dtype), storage_bits(dtype)
+    if bits >= 32:
+        return words[lane]
+    word, part = divmod(lane, 32 // bits)
+    shifted = T.shift_right(words[word], tirx.const(part * bits, "uint32")) if part else words[word]
+    narrow = T.cast(shifted, f"uint{bits}")
+    return narrow if stored == f"uint{bits}" else T.reinterpret(stored, T.bind(narrow))
+
+
 def _local(dtype: str, lanes: int, word: str, count: int) -> tuple[Any, Any]:
     """Return the registers for a vector: as elements, and as words."""
     words = T.alloc_buffer((count,), word, scope="local")

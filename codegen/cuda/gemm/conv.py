@@ -17,6 +17,7 @@ from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.conditions import both
 from tilestitch.codegen.cuda.gemm.direct import emit_direct
+from tilestitch.codegen.cuda.gemm.direct_vectors import emit_direct_vectors
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, Operand
 from tilestitch.codegen.cuda.gemm.lower import lower_gemm
 from tilestitch.codegen.cuda.surroundings import Anchored
@@ -59,6 +60,8 @@ def lower_conv(group: Anchored, schedule: GemmSchedule | DirectSchedule) -> tupl
     """Return the launches of a group around a conv node, or around a conv_transpose node in gather form."""
     geometry = conv_geometry(group.anchor)
     if isinstance(schedule, DirectSchedule):
+        if schedule.lanes * schedule.pixels > 1:
+            return (emit_direct_vectors(group, geometry.shape, schedule),)
         return (_direct(group, geometry, schedule.threads),)
     return lower_gemm(group, indexed_conv(group, geometry), schedule)
 

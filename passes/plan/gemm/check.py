@@ -11,6 +11,7 @@ from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.codes import why_not_codes
 from tilestitch.passes.plan.gemm.contractions import gemm_of
+from tilestitch.passes.plan.gemm.direct import why_not_vectors
 from tilestitch.passes.plan.gemm.gemm import Gemm
 from tilestitch.passes.plan.gemm.gemv import (
     ROWS_AT_A_TIME,
@@ -86,6 +87,10 @@ def _reasons(group: AnchoredGroup, schedule: GemmSchedule | DirectSchedule, mach
         yield from block_size(schedule.threads)
         if group.is_matmul:
             yield "a matmul is not computed directly; it wants tiles"
+            return
+        problem = why_not_vectors(group, schedule)
+        if problem is not None:
+            yield problem
         return
     form = group.blocks
     if form is not None:

@@ -12,6 +12,7 @@ from tilestitch.passes.plan.access.row_loops import row_loops
 from tilestitch.passes.plan.attention.operands import attention_of
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
+from tilestitch.passes.plan.gemm.direct import direct_threads
 from tilestitch.passes.plan.gemm.gemv import with_large_right
 from tilestitch.passes.plan.gemm.partition import cut
 from tilestitch.passes.plan.gemm.patches import cut_to_patches
@@ -91,8 +92,8 @@ def grid_of(view: GroupView, schedule: Schedule | None) -> Grid | None:
                 return None
             lead = what.result.shape[:-2] if what.merged == 1 else (what.batch,)
             return Grid((*lead, ceil(what.rows / tile.bm)), falling=True)
-        case DirectSchedule(threads=threads):
-            return Grid((ceil(AnchoredGroup.of(view).result.tensor_type.num_elements / threads),))
+        case DirectSchedule():
+            return Grid((ceil(direct_threads(AnchoredGroup.of(view), schedule) / schedule.threads),))
         case ElementwiseSchedule(threads=threads, lanes=lanes, vectors=vectors):
             count = view.stored[0].tensor_type.num_elements // lanes
             return Grid((ceil(count / (threads * vectors)),))

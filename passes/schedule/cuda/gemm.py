@@ -11,6 +11,7 @@ from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
+from tilestitch.passes.plan.gemm.direct import direct_schedules, direct_threads
 from tilestitch.passes.plan.gemm.gemm import Gemm
 from tilestitch.passes.plan.gemm.gemv import gemv_tile, has_few_rows, with_large_right
 from tilestitch.passes.plan.gemm.kernels import why_not_mma, why_not_wgmma
@@ -27,6 +28,8 @@ from .gemm_tiles import SIMT_TILES, WIDE_TILES, mma_tiles, resident_blocks, wgmm
 from .gpu import Gpu
 
 DIRECT_THREADS = 128
+DIRECT_THREADS_OF_SM = 256
+"""That have results of convolutions of narrow groups: each may have several results where there are so many of them."""
 LEAST_PART = 128
 """Steps of the reduction that are worth a part of their own."""
 PARTS = (1, 2, 4, 8, 16, 32)
@@ -41,7 +44,14 @@ Tiled: TypeAlias = SimtTile | MmaTile
 def choose_contraction(group: AnchoredGroup, gpu: Gpu, model: LatencyModel) -> GemmSchedule | DirectSchedule:
     """Return the schedule of a contraction whose result has elements."""
     gemm = gemm_of(group)
-    return DirectSchedule(DIRECT_THREADS) if gemm is None else choose_gemm(gemm, gpu, model)
+    return _direct(group, gpu) if gemm is None else choose_gemm(gemm, gpu, model)
+
+
+def _direct(group: AnchoredGroup, gpu: Gpu) -> DirectSchedule:
+    """As many results a thread as leave threads enough: they read, and convert, operands once for all of them."""
+    enough = gpu.device.sm_count * DIRECT_THREADS_OF_SM
+    *several, single = direct_schedules(group, DIRECT_THREADS)
+    return next((one for one in several if direct_threads(group, one) >= enough), single)
 
 
 def choose_gemm(gemm: Gemm, gpu: Gpu, model: LatencyModel, after: RowsAfter | None = None) -> GemmSchedule:

@@ -11,6 +11,7 @@ from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.access.packed import packed_layouts
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
+from tilestitch.passes.plan.gemm.direct import direct_threads
 from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout
 from tilestitch.passes.plan.gemm.gemv import WARPS, SmallRows, rows_of, seen_by
 from tilestitch.passes.plan.gemm.partition import Partition, cut
@@ -28,7 +29,7 @@ def contraction(
 ) -> Emitted:  # fmt: skip
     """Return the launch of a contraction, and of rows after it."""
     if isinstance(schedule, DirectSchedule):
-        blocks = ceil_div(group.result.tensor_type.num_elements, schedule.threads)
+        blocks = ceil_div(direct_threads(group, schedule), schedule.threads)
         return Emitted.of("conv_direct", blocks, schedule.threads, (*group.inputs, *group.outputs), part=True)
     gemm = gemm_of(group)
     assert gemm is not None, "a convolution without tiles has a direct schedule"
