@@ -1,4 +1,4 @@
-"""Graph to graph, and graph to StitchPlan.
+"""Transformations of graphs, and planning: from a graph to its StitchPlan.
 
 plugins = load_plugins(texts_of_pass_options)
 context = PassContext(target, {"planner": "stitch"}, rules=plugins.rules, plugins=plugins.records)

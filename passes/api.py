@@ -1,8 +1,8 @@
-"""The door for authors of plug-ins: all names that a package outside of tilestitch may use, and nothing else.
+"""The public interface for authors of plug-ins: all names that a package outside tilestitch may use.
 
-The modules that these names come from may change; the names stay. `API_VERSION` grows when a plug-in that worked could
-stop working, and a plug-in that states another `api_version` is refused. `docs/plugins.md` explains them,
-`docs/first_pass.md` is a tutorial, `docs/primitives.md` lists the operators of the graph.
+The modules behind these names may change; the names stay. `API_VERSION` is incremented when a working plug-in could
+break, and a plug-in that states another `api_version` is refused. `docs/plugins.md` explains them, `docs/first_pass.md`
+is a tutorial, `docs/primitives.md` lists the operators of the graph.
 """
 
 from tilestitch.compiler.ir import Graph, IRError, Kind, Node, TensorType, Value, kind_of
@@ -23,7 +23,7 @@ from .plugins.testing import assert_same_values, kernels_of, plan_of, run
 from .plugins.views import KernelsView, KernelView, PlannerView
 
 __all__ = [
-    # what a plug-in derives from
+    # base classes of plug-ins
     "API_VERSION",
     "GraphPass",
     "Rule",

@@ -1,4 +1,4 @@
-"""Plans of models with a batch of known size: whether its images go through the launches a few at a time."""
+"""Plans of models with a batch of known size: whether the launches process a few of its images at a time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from .schedule.cpu.tiles import LAST_CACHE_BYTES
 from .schedule.device import device_of
 
 LEAST_GAIN = 0.1
-"""Of the predicted time: kernels for any number of images may take so much longer than those for a known one."""
+"""Least gain, relative to the predicted time: kernels for any number of images may be slower by so much than those for
+a known one.
+"""
 
 
 def plan_in_images(graph: Graph, plan: StitchPlan, context: PassContext) -> tuple[Graph, StitchPlan]:
-    """Return a graph and its plan: the given ones, or with slices of a batch, where memory would move so much less by
-    them that it pays. Kernels of plug-ins and schedules that were measured are for the sizes that the model has.
+    """Return a graph and its plan: the given ones, or with slices of a batch, if the reduction in memory traffic pays.
+    Kernels of plug-ins and measured schedules are for the model's own sizes.
     """
     device = device_of(context.target)
     if graph.symbols or not isinstance(device, CpuDevice) or _most_bytes(graph, plan) <= LAST_CACHE_BYTES:
@@ -43,7 +45,7 @@ def plan_in_images(graph: Graph, plan: StitchPlan, context: PassContext) -> tupl
 
 
 def _most_bytes(graph: Graph, plan: StitchPlan) -> int:
-    """Return what a kernel of the plan reads and stores at most, weights left out."""
+    """Return the most bytes that a kernel of the plan reads and stores, without weights."""
     values = {value.name: value for value in (*graph.inputs, *(v for node in graph.nodes for v in node.outputs))}
     sized = {name: value.tensor_type.nbytes for name, value in values.items() if is_static_tensor(value.type)}
     touched = (sum(sized.get(name, 0) for name in (*g.inputs, *g.outputs)) for g in plan.groups)
@@ -51,7 +53,7 @@ def _most_bytes(graph: Graph, plan: StitchPlan) -> int:
 
 
 def _saved_bytes(call: Node, plan: StitchPlan, batch: int) -> float:
-    """Return what memory moves less if the kernels of the plan go through the images a few at a time."""
+    """Return the memory traffic saved if the plan's kernels process a few images at a time."""
     body = call.attrs["body"]
     (symbol,) = body.symbols
     sizes = {symbol.name: batch}
@@ -60,8 +62,8 @@ def _saved_bytes(call: Node, plan: StitchPlan, batch: int) -> float:
 
 
 def _has_slices(planned: StitchPlan, known: StitchPlan, call: Node, batch: int, threads: int) -> bool:
-    """Return whether the body of a call has slices, each with tasks for all threads where all images have as many, and
-    no more is left to the host than in a plan of known sizes.
+    """Return whether the body of a call has slices, each with tasks for all threads if all images together have as
+    many, and leaves no more to the host than a plan of known sizes.
     """
     body = planned.bodies[f"{call.name}.body"]
     hosts = {group.name for plan in (planned, body) for group in plan.host_groups} - {call.name}
@@ -77,7 +79,7 @@ def _has_slices(planned: StitchPlan, known: StitchPlan, call: Node, batch: int, 
 
 
 def as_planned(graph: Graph, plan: StitchPlan) -> Graph:
-    """Return the graph that a plan to be replayed is for: with the batch that it goes through, if there is one."""
+    """Return the graph that a plan to be replayed is for: with its batch sliced, if it is."""
     counted = [s.high for body in plan.bodies.values() if body.graph == body_name(graph) for s in body.symbols]
     if graph.symbols or len(counted) != 1:
         return graph

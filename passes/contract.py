@@ -1,4 +1,4 @@
-"""What a pass is, what it is told, and what it gives back.
+"""The contract of passes: protocol, context and result.
 
 A pass is a frozen dataclass with a class variable `name` and a method `run(graph, context) -> PassResult`. Its fields
 are its command-line arguments, so a pass is written `name{field=value}` (see `pipeline_text`). `run` may change the
@@ -21,13 +21,14 @@ from tilestitch.passes.plan.launches.own import KernelsOf, no_kernels
 from .plan.target import TargetInfo
 
 PLACES = ("imported", "canonical", "final")
-"""Where a pass of a plug-in runs. imported: on the graph as it was imported; canonical: once that is simplified, before
-layouts and precision are chosen; final: after all others. A clean-up follows each of them."""
+"""Positions of a plug-in's pass in the pipeline. `imported`: on the graph as imported; `canonical`: after
+simplification, before layouts and precision are chosen; `final`: after all others. A clean-up follows each of them.
+"""
 
 
 @dataclass(frozen=True)
 class PassResult:
-    """What `run` returns: the graph, whether anything changed, and notes for people (one line each)."""
+    """Result of `run`: the graph, whether anything changed, and notes for users (one line each)."""
 
     graph: Graph
     modified: bool
@@ -36,17 +37,17 @@ class PassResult:
 
 @runtime_checkable
 class Pass(Protocol):
-    """Graph to graph. Implementations are frozen dataclasses; see the module's docstring."""
+    """A graph transformation. Implementations are frozen dataclasses; see the module's docstring."""
 
     name: ClassVar[str]
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
-        """Raise PassError if the pass cannot do its work; never for a graph where there is nothing to do."""
+        """Run the pass. Raises PassError if it cannot do its work; never for a graph where there is nothing to do."""
         ...
 
 
 class Listener(Protocol):
-    """Watches passes run: dumps the IR, takes times, verifies. It must not change the graph."""
+    """An observer of passes: dumps the IR, takes times, verifies. It must not change the graph."""
 
     def before(self, pass_: Pass, graph: Graph) -> None: ...
 
@@ -57,36 +58,36 @@ class Listener(Protocol):
 class PassContext:
     """One compilation as the passes see it. The only mutable part is the bisection counter.
 
-    `bisect_limit` (None: no limit) is the number of pass executions that are allowed; later ones are left out, so that
-    the first pass that spoils a result is found by halving. `passes_run` counts them.
+    `bisect_limit` (None: no limit) is the number of pass executions to perform; later ones are skipped, so that
+    bisection finds the first pass that breaks a result. `passes_run` counts them.
     """
 
     target: TargetInfo = field(default_factory=TargetInfo)
     options: Mapping[str, Any] = field(default_factory=dict)
     listeners: Sequence[Listener] = ()
     rules: Sequence[Any] = ()
-    """Fusion rules of plug-ins (`plugins.guards.GuardedRule`), asked before the built-in ones."""
+    """Fusion rules of plug-ins (`plugins.guards.GuardedRule`), which precede the built-in ones."""
     plugins: Sequence[Any] = ()
-    """What was loaded (`plan.PluginRecord`); recorded in the plan."""
+    """The loaded plug-ins (`plan.PluginRecord`), recorded in the plan."""
     cost_model: LatencyModel = ANALYTICAL
-    """What rules ask how long kernels take."""
+    """The latency model that rules consult."""
     kernels_of: KernelsOf = no_kernels
-    """The kernels that plug-ins bring for a group of a graph, if any does."""
+    """The kernels of plug-ins for a group of a graph, if there are any."""
     bisect_limit: int | None = None
     passes_run: int = 0
 
     @property
     def judged_schedules(self) -> Mapping[str, float]:
-        """Templates of which the model has learned what choices are worth, and the share of the predicted time that
-        another choice than the rules' must promise; other models know bytes and operations.
+        """Templates for which the model has learned to rank schedules, with the least predicted relative gain for
+        deviating from the rules' choice; other models only know bytes and operations.
         """
         found: Mapping[str, float] = getattr(self.cost_model, "judges_schedules", {})
         return found
 
     @property
     def least_gain(self) -> float | None:
-        """The share of the predicted time that another plan than the rules' must promise, by a model that knows its
-        own errors; None: it does not, or knows nothing of the target.
+        """Least relative gain of predicted time for deviating from the rules' plan, from a model that knows its own
+        errors; None if it does not, or does not cover the target.
         """
         found: float | None = None if self.target.is_gpu else getattr(self.cost_model, "least_gain", None)
         return found
@@ -98,12 +99,12 @@ class PassContext:
 
 
 def interface_of(graph: Graph) -> tuple[list[tuple[str, Type]], list[Type]]:
-    """Return what passes keep: names and types of the inputs, types of the outputs."""
+    """Return the interface that passes preserve: names and types of the inputs, types of the outputs."""
     return [(v.name, v.type) for v in graph.inputs], [v.type for v in graph.outputs]
 
 
 def broken_interface(before: tuple[list[tuple[str, Type]], list[Type]], graph: Graph) -> str | None:
-    """Return what a pass did that it must not, where `graph` no longer has the interface that was there before."""
+    """Return how a pass changed the interface `before` of `graph`, or None."""
     inputs, outputs = before
     if inputs != [(v.name, v.type) for v in graph.inputs]:
         changed = "inputs"

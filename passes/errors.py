@@ -4,13 +4,13 @@ from __future__ import annotations
 
 
 class PassError(Exception):
-    """Base of everything the passes raise on purpose. `exit_code` is what the command line returns for it."""
+    """Base class of the passes' errors. `exit_code` is what the command line returns for it."""
 
     exit_code = 1
 
 
 class PipelineError(PassError):
-    """A textual pipeline does not parse, or names a pass, field or value that does not exist."""
+    """A textual pipeline does not parse, or has an unknown pass, field or value."""
 
 
 class PassContractError(PassError):
@@ -18,7 +18,7 @@ class PassContractError(PassError):
 
 
 class PlanError(PassError):
-    """A StitchPlan is not well formed."""
+    """A StitchPlan is malformed."""
 
 
 class PlanMismatchError(PlanError):
@@ -26,12 +26,12 @@ class PlanMismatchError(PlanError):
 
 
 class PluginError(PassError):
-    """A plug-in cannot be loaded, is no pass or rule, or its name is taken."""
+    """A plug-in cannot be loaded, is neither pass nor rule, or its name is taken."""
 
 
 class PluginFault(PluginError):
-    """A plug-in raised, or gave back something that it must not. Its own error, if any, is the `__cause__`."""
+    """A plug-in raised an error, or returned an invalid result. Its own error, if any, is the `__cause__`."""
 
 
 class PluginWarning(UserWarning):
-    """An installed plug-in cannot take part; everything else goes on without it."""
+    """An installed plug-in cannot be used; compilation continues without it."""

@@ -1,4 +1,4 @@
-"""Every decision of a plan as plain data: what `tilestitch explain --json` prints."""
+"""Explanation of all decisions of a plan as plain data, for `tilestitch explain --json`."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from .sync.waves import Span
 from .waits import described_edge, waits_of
 
 OPERATIONS_PER_BYTE = 16
-"""Kernels with less arithmetic for each byte moved wait for memory on any machine of today."""
+"""Kernels with fewer operations per byte moved are memory-bound on any present machine."""
 OF_CALLS = ("buffers", "slices", "prediction", "calls", "bodies")
-"""What is told of a call apart from its kernels, which are among those of the graph."""
+"""Fields of a call's explanation that are kept separate; its kernels are listed among those of the graph."""
 LaunchesOf = Callable[[StitchPlan, str], Sequence[Sequence[Mapping[str, Any]]]]
-"""The launches of a group of a plan as JSON data, for each of its cases."""
+"""Function that returns the launches of a group of a plan as JSON data, for each of its cases."""
 
 
 def explain_plan(
@@ -55,17 +55,15 @@ def explain_plan(
     is_body: bool = False,
     given_sizes: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """Return the decisions of `plan` for `graph` as JSON data; `launches` gives the launches of its groups, if they are
-    known.
+    """Return the decisions of `plan` for `graph` as JSON data; `launches` gives the launches of its groups, if known.
 
-    `kernels` is in launch order (`number`) and holds native groups only; `host_steps` holds the others, each with the
-    reason, and `host` sums these up (`is_body`: of a loop or branch). What a call computes is told where it is called
-    (`body`), at the sizes that it is called with (`given_sizes`). `origins` gives
-    the nodes of the model that each node of the graph stems from. Bytes are counted once for each tensor; `unfused` is
-    what a kernel's nodes would be as a kernel each; `sync` says what it waits for. `predicted_us` is what
-    `model` says of each kernel on the device of `target` (default: the plan's target, one thread); `prediction` names
-    both, and says how long all take together (`total_us`): side by side where edges and the device allow it, as
-    `schedule` shows for a GPU.
+    `kernels` is in launch order (`number`) and has native groups only; `host_steps` has the others, each with the
+    reason, and `host` summarises them (`is_body`: of a loop or branch). Kernels of a call are listed at the call
+    (`body`), for its sizes (`given_sizes`). `origins` maps each node of the graph to the model's nodes from which it
+    stems. Bytes are counted once per tensor; `unfused` describes a kernel's nodes as one kernel each; `sync` is what it
+    waits for. `predicted_us` is the prediction of `model` for each kernel on the device of `target` (default: the
+    plan's target, one thread); `prediction` names both, and has the total time (`total_us`), with concurrency where
+    edges and the device allow it, as `schedule` shows for a GPU.
     """
     given, given_graph, nested = plan, graph, nested_graphs(graph)
     sizes = typical_sizes(graph, given_sizes)
@@ -110,10 +108,10 @@ def explain_plan(
 
 @dataclass
 class _Told:
-    """What is told of the groups of a plan, filled in group by group.
+    """Explanation of the groups of a plan, filled in group by group.
 
-    graph, plan: at typical sizes. given: the plan with open sizes. called: explanations of what calls compute, by key.
-    facts, durations_us: of each kernel by the name of its group, and its predicted time.
+    `graph`, `plan`: at typical sizes. `given`: the plan with open sizes. `called`: explanations of calls, by key.
+    `facts`, `durations_us`: of each kernel by the name of its group, and its predicted time.
     """
 
     graph: Graph
@@ -129,7 +127,9 @@ class _Told:
     durations_us: dict[str, float] = field(default_factory=dict)
 
     def tell_groups(self, bodies: dict[str, dict[str, Any]], is_body: bool) -> None:
-        """All groups in launch order. bodies: explanations of nested graphs, of which those of calls are taken out."""
+        """Explain all groups in launch order. `bodies`: explanations of nested graphs, from which those of calls are
+        removed.
+        """
         graph, plan = self.graph, self.plan
         reasons = {n.name: why for n, why in why_on_host(graph, refused_kernels(plan), is_body=is_body).items()}
         by_name: dict[str, Group | HostGroup] = {g.name: g for g in plan.groups}
@@ -168,7 +168,7 @@ class _Told:
 
 
 def _sizes_of_call(graph: Graph, key: str, body: Graph) -> dict[str, int]:
-    """Return what the symbols of a call's body are, as far as the types of its operands tell."""
+    """Return the values of the symbols of a call's body, as far as the types of its operands determine them."""
     node = graph.node(key.rpartition(".")[0])
     shapes = [v.type.shape if isinstance(v.type, TensorType) else None for v in node.inputs]
     return sizes_given(body, shapes) if node.op == CALL else {}
@@ -186,7 +186,7 @@ def _tiles(
     nodes: Mapping[str, Node], group: Group, facts: KernelFacts, target: TargetInfo, model: LatencyModel,
     device: AnyDevice,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return which tiles of a kernel wait for which, and what that saves; nothing of kernels whose tiles do not
+    """Return the tile dependences of a kernel, and the predicted saving; nothing for kernels whose tiles do not
     wait.
     """
     if isinstance(group.schedule, TicketSchedule | LaunchesSchedule) and isinstance(device, Device):
@@ -204,8 +204,8 @@ def _tiles(
 
 
 def _launched(given: StitchPlan, group: Group, launches: LaunchesOf | None) -> dict[str, Any]:
-    """Return the launches of a group, if they are known, and its decision table, if it has one. `given` is the plan
-    before typical sizes took the place of open ones.
+    """Return the launches of a group, if known, and its decision table, if it has one. `given`: the plan with open
+    sizes.
     """
     told = None if launches is None else launches(given, group.name)
     usual = 0 if group.cases is None else _place(group, group.cases)
@@ -216,7 +216,7 @@ def _launched(given: StitchPlan, group: Group, launches: LaunchesOf | None) -> d
 
 
 def _place(group: Group, cases: Cases) -> int:
-    """Return which case the group's own schedule is."""
+    """Return the number of the case with the group's own schedule."""
     return next(number for number, case in enumerate(cases.cases) if case.schedule == group.schedule)
 
 
@@ -242,8 +242,8 @@ def _cases(group: Group, launches: Sequence[Sequence[Mapping[str, Any]]] | None)
 
 
 def _apart(parts: Sequence[KernelFacts], together: KernelFacts, model: LatencyModel, device: Device) -> dict[str, Any]:
-    """Return what the parts of a kernel whose blocks draw tiles would be as launches of their own, in waves of blocks,
-    too.
+    """Return the parts of a kernel whose blocks draw tiles as launches of their own, including their waves of
+    blocks.
     """
     tiles, launches = [part.tasks for part in parts], [part.sequence[-1] for part in parts]
     tied = [one for one in together.sequence if one.pace != 1.0] or together.sequence[-1:]
@@ -263,7 +263,7 @@ def _gained(gain: Gain) -> dict[str, Any]:
 
 
 def _spans(parts: Sequence[Group], tied: Sequence[Span], apart: Sequence[Span]) -> list[dict[str, Any]]:
-    """When each launch of a kernel whose tiles wait for tiles runs, and would run after the one before."""
+    """Return when each launch of a kernel with tile dependences runs, and when it would run without them."""
 
     def rounded(span: Span) -> list[float]:
         return [round(us, 3) for us in span]
@@ -278,7 +278,7 @@ def _schedule(
     plan: StitchPlan, graph: Graph, facts: Mapping[str, KernelFacts], durations_us: Mapping[str, float],
     device: AnyDevice,
 ) -> dict[str, Any] | None:  # fmt: skip
-    """Return the predicted timeline of launches, and the price of running them side by side; None on a CPU."""
+    """Return the predicted timeline of launches, and the memory price of concurrency; None on a CPU."""
     if not isinstance(device, Device):
         return None
     timeline = timeline_of(plan, works_of(facts, durations_us, device))
@@ -292,12 +292,12 @@ def _schedule(
 def _all_kernels(
     kernels: Sequence[Mapping[str, Any]], bodies: Mapping[str, Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
-    """Of a graph and of those nested in it."""
+    """Return the kernels of a graph and of those nested in it."""
     return [*kernels, *(kernel for body in bodies.values() for kernel in _all_kernels(body["kernels"], body["bodies"]))]
 
 
 def _prediction(model: LatencyModel, device: AnyDevice) -> dict[str, Any]:
-    """Return what predicted, and for which device in place of the target: a generic CPU, or one GPU of an
+    """Return the model that predicted, and the device that represents the target: a generic CPU, or one GPU of an
     architecture.
     """
     cores = {"cores": device.cores} if isinstance(device, CpuDevice) else {}
@@ -339,7 +339,7 @@ def _kernel(graph: Graph, group: Group, values: Mapping[str, Value], segment: in
 
 
 def _multiplied(node: Node) -> dict[str, Any]:
-    """Return which data types a contraction multiplies, and which one it gives."""
+    """Return the data types that a contraction multiplies, and that of its result."""
     lowered = node.attrs.get("precision")
     operands = [lowered if lowered and value.dtype == "float32" else value.dtype for value in node.inputs[:2]]
     if node.op == "block_matmul":
@@ -355,7 +355,7 @@ def _traffic(group: Group, nodes: Sequence[Node], values: Mapping[str, Value]) -
 
 
 def _unfused(nodes: Sequence[Node]) -> dict[str, int]:
-    """Return what the nodes would be as a kernel each; a reshape is none."""
+    """Return the nodes' statistics as one kernel each; a reshape needs none."""
     alone = [n for n in nodes if n.op != "reshape"]
     read = sum(footprint_bytes(v, [n]) for n in alone for v in dict.fromkeys(n.inputs))
     written = bytes_of(o for n in alone for o in n.outputs)
@@ -382,7 +382,7 @@ def _why(reason: WhyNot) -> dict[str, Any]:
 
 
 def _slices(plan: StitchPlan) -> dict[str, Any] | None:
-    """Return the kernels that go through the images of a batch a few at a time; 0: all of them."""
+    """Return the kernels that process a few images of a batch at a time; 0: all of them."""
     if plan.slices is None:
         return None
     runs = [{"kernels": list(run.groups), "images": str(run.most)} for run in plan.slices.runs]

@@ -1,4 +1,4 @@
-"""Questions to an explanation (`explain_plan`'s): what became of a node of the model, and of an edge between two."""
+"""Queries on an explanation (of `explain_plan`): what became of a node of the model, and of an edge between two."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-# A refusal is about one node, or about several: `producer -> consumer`, `a + b`.
+# A refusal concerns one node, or several: `producer -> consumer`, `a + b`.
 _BETWEEN = re.compile(r" -> | \+ ")
 
 
 def explain_node(explanation: Mapping[str, Any], node: str) -> dict[str, Any]:
-    """Return what an explanation says of one node of the model or the graph: kernels, host steps, refusals that name
-    it.
+    """Return the parts of an explanation about one node of the model or the graph: kernels, host steps, refusals that
+    name it.
     """
     kernels = [k for k in explanation["kernels"] if node in k["onnx_nodes"] or node in k["nodes"]]
     host_steps = [h for h in explanation["host_steps"] if node in h["onnx_nodes"] or node == h["name"]]
@@ -24,9 +24,8 @@ def explain_node(explanation: Mapping[str, Any], node: str) -> dict[str, Any]:
 def explain_edge(explanation: Mapping[str, Any], producer: str, consumer: str) -> dict[str, Any]:
     """Return why two nodes of the model or the graph are, or are not, in one kernel.
 
-    `kernels`: those that compute both. `stitches`: how values get from a node of the first to one of the second in
-    there, and by which rule. `refusals`: those between the two, or between their kernels. `remark`: what there is to
-    say besides.
+    `kernels`: those that compute both. `stitches`: the scheme by which they pass values from the first to the second,
+    and the rule. `refusals`: those between the two, or between their kernels. `remark`: any further remark.
     """
     first, second = (_primitives(explanation, node) for node in (producer, consumer))
     kernels = [k for k in explanation["kernels"] if first & set(k["nodes"]) and second & set(k["nodes"])]
@@ -52,11 +51,11 @@ def subjects(refusal: Mapping[str, Any]) -> set[str]:
 
 
 def with_origins(explanation: Mapping[str, Any], subject: str) -> str:
-    """Return the subject of a refusal, each node with the node of the model that it stems from after it."""
+    """Return the subject of a refusal, with each node followed by the model's node from which it stems."""
     origins: Mapping[str, list[str]] = explanation["origins"]
 
     def named(name: str) -> str:
-        first, *more = origins.get(name) or [name]  # what a rewrite made of constants stems from no node
+        first, *more = origins.get(name) or [name]  # results of rewriting constants stem from no node
         return name if first == name else f"{name} ({first}{', …' if more else ''})"
 
     parts = _BETWEEN.split(subject)

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 MANY = 24
-"""Numbers from which on a set is unpacked as a whole: to take them out one by one looks at all bits for each."""
+"""Highest set bit from which on a set is unpacked as a whole: removing single bits scans all of them each time."""
 
 
 def bits(mask: int) -> Iterator[int]:
     """Yield the positions of the ones in `mask`, ascending."""
-    # Most sets are of numbers close together: without the zeros below the first one, few bits are left to look at.
+    # Most sets contain adjacent numbers: shifted by the first one, few bits remain.
     first = (mask ^ (mask - 1)).bit_length() - 1 if mask >> MANY else 0
     mask >>= first
     if mask.bit_count() > MANY:
@@ -23,7 +23,7 @@ def bits(mask: int) -> Iterator[int]:
         low = mask & -mask
         yield first + low.bit_length() - 1
         mask ^= low
-    if mask:  # most sets are of one number: the last one needs no search
+    if mask:  # most sets are singletons: the last number needs no search
         yield first + mask.bit_length() - 1
 
 

@@ -1,4 +1,4 @@
-"""Which node reaches which in a graph whose nodes are merged little by little: sets of node numbers as bit masks."""
+"""Transitive closure of a graph whose nodes are merged incrementally: sets of node numbers as bit masks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(eq=False)
 class Reach:
-    """Nodes that are one (`mask`), all that these depend on (`above`), and all that depends on them (`below`)."""
+    """A merged set of nodes (`mask`), all that it depends on (`above`), and all that depends on it (`below`)."""
 
     mask: int
     above: int = 0
@@ -19,7 +19,7 @@ class Closure:
     """The reach of every node by its number; numbers are a topological order."""
 
     def __init__(self, before: Sequence[Iterable[int]]) -> None:
-        """before: of each node, the nodes that it reads."""
+        """Compute the closure. `before`: the operands of each node."""
         self.of = [Reach(1 << number) for number in range(len(before))]
         direct = [list(numbers) for numbers in before]
         for reach, numbers in zip(self.of, direct, strict=True):
@@ -30,7 +30,7 @@ class Closure:
                 self.of[number].below |= reach.below | reach.mask
 
     def between(self, merged: Iterable[Reach]) -> int:
-        """Return the nodes outside `merged` that would depend on these, and these on them, were they one."""
+        """Return the nodes outside `merged` that would both depend on it and be needed by it if it were one node."""
         mask = above = below = 0
         for reach in merged:
             mask |= reach.mask
@@ -39,7 +39,7 @@ class Closure:
         return above & below & ~mask
 
     def merge(self, parts: Sequence[Reach]) -> Reach:
-        """Make `parts` one. Nothing may be between them."""
+        """Merge `parts`. Nothing may be between them."""
         mask = above = below = 0
         for part in parts:
             mask |= part.mask
@@ -55,10 +55,10 @@ class Closure:
 
     def _lacking(self, around: int, parts: Sequence[tuple[int, int]], everything: int) -> Iterable[Reach]:
         """Yield what is `around` a merged node, but on this side of no part on whose other side `everything` was
-        before.
+        already.
 
-        parts: of each, the nodes on this side, and on the other side with itself. What is on this side of all parts has
-        everything on the other.
+        `parts`: for each, the nodes on this side, and on the other side with itself. Whatever is on this side of all
+        parts has everything on the other.
         """
         beside_all = around
         for near, far in parts:

@@ -1,5 +1,5 @@
-"""The planner's state, and the protocol of the rules that change it: which nodes are together, what each cluster must
-store, which unions would be cyclic.
+"""State of the planner, and the protocol of the fusion rules that change it: clusters, what each must store, and which
+unions would be cyclic.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from .closure import Closure, Reach
 
 @dataclass(eq=False)
 class Cluster:
-    """Nodes that will be one kernel. `copies` are computed here too, but belong to another cluster, or to none."""
+    """Nodes to become one kernel. `copies` are computed here as well, but owned by another cluster, or by none."""
 
     number: int
     owned: set[Node]
     reach: Reach
-    """Of the nodes that it owns."""
+    """Reach of the nodes that it owns."""
     copies: set[Node] = field(default_factory=set)
     rules: dict[tuple[Node, Node], str] = field(default_factory=dict)
-    """By edge (producer, consumer) inside: the name of the rule that brought the two together."""
+    """By edge (producer, consumer) inside: the name of the rule that fused them."""
 
     @property
     def members(self) -> set[Node]:
@@ -36,7 +36,9 @@ class Cluster:
 
 
 class Union:
-    """Clusters, and copies of other nodes, as if they were one: its nodes in order, what it would store and be."""
+    """The union of clusters and copied nodes, as a hypothetical cluster: its nodes in order, its stored values and its
+    roles.
+    """
 
     def __init__(self, state: Fusion, clusters: Sequence[Cluster], copies: frozenset[Node]) -> None:
         self.clusters, self.copies = tuple(clusters), copies
@@ -56,9 +58,9 @@ class Union:
 
 @dataclass(frozen=True)
 class Fuse:
-    """Wanted: the clusters of `nodes` become one, and compute `copies` (owned elsewhere) as well.
+    """Proposal to merge the clusters of `nodes`, with `copies` (owned elsewhere) computed as well.
 
-    `forced`: do it wherever legal, without asking whether it pays.
+    `forced`: wherever legal, regardless of profit.
     """
 
     nodes: tuple[Node, ...]
@@ -72,10 +74,10 @@ class Fuse:
 
 @runtime_checkable
 class FusionRule(Protocol):
-    """A frozen dataclass that says what may be proposed and forbidden.
+    """A frozen dataclass that proposes and forbids unions.
 
-    `propose(state)` yields `Fuse` objects one by one; the planner tries each at once, so the next look at `state` sees
-    the result. `forbid(state, nodes)` is asked before any union, also those of other rules: a `WhyNot` prevents it.
+    `propose(state)` yields `Fuse` objects one by one; the planner tries each immediately, so that `state` then reflects
+    the result. `forbid(state, nodes)` is called before any union, also of other rules: a `WhyNot` prevents it.
     """
 
     name: ClassVar[str]
@@ -88,14 +90,14 @@ class FusionRule(Protocol):
 class Fusion:
     """Clusters over all nodes of a graph. Reachability between clusters is kept as bit sets over node numbers.
 
-    After copies have made a dependence superfluous the bit sets may still hold it, so that then they are only the
-    first, quick look for a cycle.
+    Where copies have removed a dependence the bit sets may still contain it, so that they are then only a quick first
+    check for cycles.
     """
 
     def __init__(self, graph: Graph, target: TargetInfo, rules: Sequence[FusionRule] = ()) -> None:
         self.graph, self.target, self.rules = graph, target, tuple(rules)
         self.remarks: list[WhyNot] = []
-        """What a rule has to say that concerns no single proposal; the plan keeps it among the refusals."""
+        """Remarks of rules that concern no single proposal; the plan keeps them among the refusals."""
         self.nodes = graph.nodes
         self.position = {node: i for i, node in enumerate(self.nodes)}
         self.native = {node for node in self.nodes if is_native(node)}
@@ -111,13 +113,13 @@ class Fusion:
         self._union: Union | None = None
         self._read_apart: dict[Node, tuple[Value, ...]] = {}
         self.joins = 0
-        """How often clusters were joined: while it stays the same, so do they."""
+        """Number of joins: while it is unchanged, so are the clusters."""
 
     def _producers_of(self, node: Node) -> list[int]:
         return [self.position[v.producer] for v in node.inputs if v.producer is not None]
 
     def fork(self) -> Fusion:
-        """Return a state with the same clusters, to try things on."""
+        """Return a copy of the state for trials."""
         other = Fusion(self.graph, self.target, self.rules)
         for cluster in self.clusters():
             if len(cluster.members) > 1:
@@ -128,7 +130,7 @@ class Fusion:
     # -- looking -------------------------------------------------------------------------------------------------
 
     def clusters(self) -> list[Cluster]:
-        """Live clusters by their first node's position. Clusters that nothing needs any more are not among them."""
+        """Return live clusters by their first node's position, without those that nothing needs any more."""
         return sorted(self._clusters.values(), key=self.first_position)
 
     def first_position(self, cluster: Cluster) -> int:
@@ -139,7 +141,7 @@ class Fusion:
         return self._home[node]
 
     def computing(self, node: Node) -> list[Cluster]:
-        """Return the clusters that compute `node`, for others or as a copy of their own, by position."""
+        """Return the clusters that compute `node`, as its owner or as a copy, by position."""
         return sorted(self._computed_in[node], key=self.first_position)
 
     def is_live(self, cluster: Cluster) -> bool:
@@ -152,13 +154,13 @@ class Fusion:
         return cluster.owned <= self.native
 
     def stored(self, owned: Iterable[Node], members: set[Node]) -> list[Value]:
-        """Return the values of `owned` that a cluster outside `members`, or the caller, needs, were `members` one
-        cluster.
+        """Return the values of `owned` that must be stored if `members` were one cluster: those needed by other
+        clusters or the caller.
         """
         return [out for n in self.in_order(owned) for out in n.outputs if self.is_needed(out, members)]
 
     def is_needed(self, value: Value, members: set[Node]) -> bool:
-        """Return whether a cluster outside `members`, were they one, or the caller needs `value`."""
+        """Return whether another cluster, if `members` were one, or the caller needs `value`."""
         if value in self._outputs:
             return True
         known = set[Cluster]()
@@ -179,15 +181,13 @@ class Fusion:
         return self._stored[cluster]
 
     def read_apart(self, node: Node) -> tuple[Value, ...]:
-        """Return the operands whose elements it asks for more than once, or at indices other than its own."""
+        """Return the operands of which it reads elements more than once, or at indices other than its own."""
         if node not in self._read_apart:
             self._read_apart[node] = read_apart(node)
         return self._read_apart[node]
 
     def union(self, clusters: Sequence[Cluster], copies: Iterable[Node] = ()) -> Union:
-        """Return what `clusters` and `copies` would be as one. The last answer is kept: it is asked for several
-        times.
-        """
+        """Return the union of `clusters` and `copies`. The last one is cached, as it is requested several times."""
         wanted, last = frozenset(copies), self._union
         if last is None or last.clusters != tuple(clusters) or last.copies != wanted:
             self._union = Union(self, clusters, wanted)
@@ -218,14 +218,16 @@ class Fusion:
         return sorted(found, key=self.first_position)
 
     def roles(self, cluster: Cluster) -> Roles | WhyNot:
-        """Return the roles of a cluster as it is; a WhyNot for a host or control node."""
+        """Return the roles of a cluster; a WhyNot for a host or control node."""
         if cluster not in self._roles:
             native = cluster.members <= self.native
             self._roles[cluster] = roles_of(self.in_order(cluster.members), self.outputs_of(cluster), are_native=native)
         return self._roles[cluster]
 
     def _forget(self, head: Cluster, union: Union) -> None:
-        """After a join that made `head`: without copies, all others still store and are what they did."""
+        """Invalidate cached facts after a join that made `head`: without copies, those of all other clusters remain
+        valid.
+        """
         self._union = None
         if self._copied:
             self._forget_all()
@@ -243,9 +245,7 @@ class Fusion:
     # -- joining -------------------------------------------------------------------------------------------------
 
     def cycle(self, clusters: Sequence[Cluster], copies: Iterable[Node] = ()) -> Node | None:
-        """Return a node outside on a path from one of `clusters`, which compute `copies` as well, to another, or
-        None.
-        """
+        """Return an outside node on a path from one of `clusters`, with `copies`, to another, or None."""
         between = self._closure.between(c.reach for c in clusters)
         copies = set(copies)
         if between and (copies or self._copied):
@@ -253,7 +253,7 @@ class Fusion:
         return self.nodes[(between & -between).bit_length() - 1] if between else None
 
     def _waits_for(self, clusters: Sequence[Cluster], copies: set[Node]) -> Node | None:
-        """Return `cycle` by what each cluster reads, copies left out, which do away with dependences."""
+        """Return `cycle` by following reads of clusters, excluding copies, which remove dependences."""
         members = copies.union(*(c.members for c in clusters))
         stack = [c for c in self._read_by(members) if c not in clusters]
         seen = set(stack)
@@ -273,7 +273,7 @@ class Fusion:
         return list(dict.fromkeys(self._home[p] for p in producers if p is not None and p not in members))
 
     def join(self, clusters: Sequence[Cluster], copies: Iterable[Node], rule: str) -> Cluster:
-        """Make `clusters` one, computing `copies` as well. The caller has checked that this is legal and not cyclic."""
+        """Merge `clusters`, with `copies` computed as well. The caller has checked that this is legal and acyclic."""
         self.joins += 1
         union = self.union(clusters, copies)
         parts = [c.members for c in clusters]
@@ -311,7 +311,7 @@ class Fusion:
                     cluster.rules.setdefault((producer, node), rule)
 
     def _drop_unneeded(self) -> bool:
-        """Clusters all of whose readers have copies compute nothing that is needed. Returns whether there are any."""
+        """Drop clusters all of whose readers have copies. Returns whether there were any."""
         dropped = changed = bool(self._copied)
         while changed:
             changed = False
@@ -325,7 +325,7 @@ class Fusion:
         return dropped
 
     def cross_edges(self) -> Iterator[tuple[Node, Node]]:
-        """Edges (producer, consumer) between different live clusters, one a pair of clusters."""
+        """Yield edges (producer, consumer) between different live clusters, one per pair of clusters."""
         seen: set[tuple[int, int]] = set()
         for cluster in self.clusters():
             for node in self.in_order(cluster.members):

@@ -1,4 +1,4 @@
-"""Whether a union is correct. Only this module may refuse for correctness; it knows nothing of speed."""
+"""Legality of unions. Only this module may refuse for correctness; it does not consider speed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .clusters import Cluster, Fusion
 
 
 def why_not(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> WhyNot | None:
-    """None if `clusters`, with `copies` computed inside as well, may be one group of some kind."""
+    """Return None if `clusters`, with `copies` computed inside as well, may be one group of some kind."""
     return why_cyclic(state, clusters, copies, subject) or why_no_group(state, clusters, copies, subject)
 
 
 def why_cyclic(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> WhyNot | None:
-    """None if nothing outside the union needs some of it, and is needed by another part."""
+    """Return None if no outside node both depends on the union and is needed by it."""
     between = state.cycle(clusters, copies)
     if between is None:
         return None
@@ -30,7 +30,7 @@ def why_cyclic(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node
 
 
 def why_no_group(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> WhyNot | None:
-    """None if the target has kernels that compute and store what the union must."""
+    """Return None if the target has kernels that compute and store what the union must."""
     found = roles_of_union(state, clusters, copies, subject)
     if isinstance(found, WhyNot):
         return found
@@ -38,7 +38,7 @@ def why_no_group(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[No
 
 
 def why_not_on(target: TargetInfo, roles: Roles, subject: str) -> WhyNot | None:
-    """None if kernels for `target` can be what `roles` says."""
+    """Return None if kernels for `target` support `roles`."""
     if roles.gate_width is None or target.name == "cpu":
         return None
     assert roles.anchor is not None
@@ -53,15 +53,16 @@ def why_not_on(target: TargetInfo, roles: Roles, subject: str) -> WhyNot | None:
 
 
 def roles_of_union(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> Roles | WhyNot:
-    """Return the roles that the nodes of `clusters` and `copies` would have as one group."""
+    """Return the roles of the nodes of `clusters` and `copies` as one group."""
     found = state.union(clusters, copies).roles
     return replace(found, subject=subject or found.subject) if isinstance(found, WhyNot) else found
 
 
 def check_group(by_name: Mapping[str, Node], position: Mapping[str, int], group: Group) -> WhyNot | None:
-    """None if `group` keeps every promise of `tilestitch.passes.plan` for its kind and names its operands rightly.
+    """Return None if `group` satisfies the invariants of `tilestitch.passes.plan` for its kind and lists its operands
+    correctly.
 
-    by_name: the nodes of its graph; position: their places in it.
+    `by_name`: the nodes of its graph; `position`: their positions in it.
     """
     missing = [n for n in group.nodes if n not in by_name]
     if missing:
@@ -93,7 +94,9 @@ def check_group(by_name: Mapping[str, Node], position: Mapping[str, int], group:
 
 
 def check_stitched(by_name: Mapping[str, Node], position: Mapping[str, int], group: Group) -> WhyNot | None:
-    """`check_group` for a stitched group: its parts, and that they only read what earlier stages have stored."""
+    """Check a stitched group as `check_group` does: its parts, and that they only read what earlier stages have
+    stored.
+    """
     for part in group.parts:
         refusal = check_group(by_name, position, part)
         if refusal is not None:
@@ -107,7 +110,7 @@ def check_stitched(by_name: Mapping[str, Node], position: Mapping[str, int], gro
         if late:
             return WhyNot(group.name, "legality.stages", f"a part reads {late[0]} before a barrier has made it known")
         known.update(v for part in stage for v in part.outputs)
-    # Where tiles are drawn, the block of a part's first tile looks at its indices itself.
+    # With drawn tiles, the block of a part's first tile checks its indices itself.
     for part in (part for stage in group.stages[1:] for part in stage if group.tie != "tickets"):
         if pending_checks([by_name[name] for name in part.nodes]):
             return WhyNot(

@@ -1,4 +1,4 @@
-"""Plans of one graph by what was joined: a search that joins what rules have joined already has found their plan."""
+"""Cache of plans of one graph by partition, for searches that arrive at a partition that rules have made already."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .stitcher import Fused, Partition
 
 @dataclass
 class PlansMade:
-    """Of the same graph, for the same target, in one context."""
+    """Plans of the same graph, for the same target, in one context."""
 
     _plans: dict[Partition, tuple[list[FusionRule], StitchPlan]] = field(default_factory=dict)
 
     def of(self, fused: Fused) -> StitchPlan | None:
-        """Return the plan that was made of the same partition by the same rules."""
+        """Return the cached plan of the same partition by the same rules."""
         rules, plan = self._plans.get(fused.partition, ([], None))
         return plan if rules == fused.combining else None
 
     def keep(self, fused: Fused, plan: StitchPlan) -> StitchPlan:
-        """Return `plan`."""
+        """Add a plan to the cache and return it."""
         self._plans.setdefault(fused.partition, (fused.combining, plan))
         return plan

@@ -1,4 +1,4 @@
-"""The built-in planners: which fusion rules propose and forbid, in which order."""
+"""The built-in planners: their fusion rules, in order."""
 
 from __future__ import annotations
 
@@ -36,28 +36,31 @@ PLANNERS: dict[str, tuple[FusionRule, ...]] = {
     "stitch": (Attention(), Epilogue(), Gates(), Rows(), Inline(), *AFTER),
     "explore": (Attention(), Explore(then=(*VIEWED, *REMOTE)), *VIEWED, *REMOTE),
 }
-"""`none` gives every operator a kernel, `injective` fuses element-wise chains, `xla` is a baseline to compare with,
-`stitch` is the default, `explore` searches by predicted latency."""
+"""Planners by name: `none` gives every operator a kernel, `injective` fuses element-wise chains, `xla` is a baseline to
+compare with, `stitch` is the default, `explore` searches by predicted latency.
+"""
 
 SEARCHES: dict[str, tuple[FusionRule, ...]] = {"stitch": (Attention(), Explore(then=AFTER), *AFTER)}
-"""What looks for a better plan than the rules of a planner have made: climbs from that, and from patterns where the
-graph is small."""
+"""Searches for better plans than a planner's rules make: they climb from that plan, and from patterns if the graph is
+small.
+"""
 
 LEAST_WORK, WORK_A_NODE = 4000, 4
-"""What this search may spend where no seconds are given, in kernels looked at: on a small graph, and on a large one for
-each of its nodes; about as long as the rules take, twice."""
+"""Budget of this search where no seconds are given, in kernels evaluated: on a small graph, and on a large one per
+node; about twice as long as the rules take.
+"""
 
 
 def default_work(nodes: int) -> int:
-    """Of a graph with so many nodes."""
+    """Return the budget for a graph with so many nodes."""
     return max(LEAST_WORK, WORK_A_NODE * nodes)
 
 
 def asking(
     rules: Sequence[FusionRule], model: LatencyModel, budget_s: float | None = None, work: int | None = None
 ) -> tuple[FusionRule, ...]:
-    """Built-in rules that ask `model` how long kernels take, and let the rules that they try ask it. budget_s: of those
-    that search, in seconds, in place of a limit of work; work: that limit, in kernels, if it is not their own.
+    """Return built-in rules that use `model`, also in the rules that they try. `budget_s`: of those that search, in
+    seconds, instead of a limit of work; `work`: that limit, in kernels, if it is not their own.
     """
     return tuple(_asking(rule, model, budget_s, work) for rule in rules)
 

@@ -1,1 +1,1 @@
-"""What groups cost: facts for the latency models, and quick estimates of what a union saves."""
+"""Cost of groups: facts for the latency models, and quick estimates of the gain of a union."""

@@ -1,4 +1,4 @@
-"""Candidates of fusion as numbers for the latency models."""
+"""Facts about fusion candidates for the latency models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def facts_of(
 
 
 def _group(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) -> Group:
-    """Return a candidate as the group that it would be."""
+    """Return the group that a candidate would become."""
     inputs, constants = operands(nodes)
     return Group(
         "candidate", roles.kind, tuple(n.name for n in nodes), roles.anchor.name if roles.anchor else None,

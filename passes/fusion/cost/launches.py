@@ -1,4 +1,4 @@
-"""Kernels side by side in a launch, and what that is predicted to take. Equal questions are answered once."""
+"""Independent kernels in one launch, and their predicted time, memoised."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tilestitch.passes.schedule.facts import joined
 
 @dataclass(frozen=True)
 class Cost:
-    """values: what a launch reads and writes, numbered. form: launches have the same if their facts differ in nothing
-    but the names of values.
+    """`values`: what a launch reads and writes, numbered. `form`: equal for launches whose facts differ only in the
+    names of values.
     """
 
     values: Mapping[str, int]
@@ -28,10 +28,10 @@ class Cost:
 
 @dataclass(eq=False)
 class Launch:
-    """Kernels, in the order of their places, none of which depends on another.
+    """Kernels in the order of their positions, none of which depends on another.
 
-    first, last: the steps in which all could run. mask: their numbers among all kernels; above: those of what they
-    depend on. find_cost: asked once, and only if it matters: most kernels can meet no other.
+    `first`, `last`: the steps in which all could run. `mask`: their numbers among all kernels; `above`: those of their
+    dependences. `find_cost`: evaluated once, and lazily, as most kernels can be paired with no other.
     """
 
     names: tuple[str, ...]
@@ -56,11 +56,11 @@ class Launch:
 
 
 Pair = tuple[int, int, tuple[tuple[int, int], ...]]
-"""The forms of two launches, and which values they share."""
+"""The forms of two launches, and the values they share."""
 
 
 class Launches:
-    """Launches of kernels that have a place, each made once."""
+    """Launches of positioned kernels, each created once."""
 
     def __init__(self, kernels: Kernels, place: Mapping[str, int], model: LatencyModel) -> None:
         self.kernels, self.place, self.model = kernels, place, model
@@ -70,7 +70,7 @@ class Launches:
         self._latencies: dict[Pair, float | None] = {}
 
     def of(self, names: Iterable[str]) -> Launch:
-        """Return the launch of kernels that can meet and are not too many."""
+        """Return the launch of kernels that can run together and are not too many."""
         ordered = tuple(sorted(names, key=self.place.__getitem__))
         if ordered not in self._known and len(ordered) > 1:
             return self.joined(self.of(ordered[:-1]), self.of(ordered[-1:]))
@@ -79,18 +79,20 @@ class Launches:
         return self._known[ordered]
 
     def joined(self, a: Launch, b: Launch) -> Launch:
-        """Two launches that can meet, in the order of their places, as one that is not too large."""
+        """Return the union of two launches that can run together, in the order of their positions, and is not too
+        large.
+        """
         names = tuple(sorted(a.names + b.names, key=self.place.__getitem__))
         if names not in self._known:
             self._known[names] = self._join(a, b, names)
         return self._known[names]
 
     def can_meet(self, a: Launch, b: Launch) -> bool:
-        """Return whether there is a step in which both could run, and none depends on the other."""
+        """Return whether there is a step in which both could run, and neither depends on the other."""
         return max(a.first, b.first) <= min(a.last, b.last) and not (a.above & b.mask or b.above & a.mask)
 
     def latency_us(self, a: Launch, b: Launch) -> float | None:
-        """Return what two launches, in the order of their places, are predicted to take as one; None if it is too
+        """Return the predicted time of two launches, in the order of their positions, as one; None if it is too
         large.
         """
         if a.parts + b.parts > MOST_PARTS:
@@ -143,5 +145,5 @@ class Launches:
 
 
 def _unnamed(facts: KernelFacts, values: Mapping[str, int]) -> KernelFacts:
-    """Return the facts with numbers in the place of values' names."""
+    """Return the facts with numbers in place of values' names."""
     return facts.renamed(lambda name: str(values.get(name, "")))

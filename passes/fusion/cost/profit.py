@@ -1,4 +1,4 @@
-"""Whether a legal union is worth it, by simple counting: bytes no longer moved against arithmetic done again."""
+"""Profitability of a legal union, by simple counting: bytes no longer moved against arithmetic repeated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VECTOR_ELEMENTS = 16
 
 
 def why_not(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> WhyNot | None:
-    """None if the union is expected to be at least as fast as its parts. It must be legal, and not too large."""
+    """Return None if the union is expected to be at least as fast as its parts. It must be legal, and not too large."""
     copies = set(copies)
     union = state.union(clusters, copies)
     nodes, stored = union.nodes, union.stored
@@ -36,7 +36,7 @@ def why_not(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], 
 
 
 def too_large(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> WhyNot | None:
-    """None if compilers cope with the union as one kernel. This is found out faster than whether it is legal."""
+    """Return None if compilers can handle the union as one kernel. This check is faster than that of legality."""
     union = state.union(clusters, copies)
     operands = {v for n in union.nodes for v in n.inputs if v.producer not in union.members}
     if len(union.nodes) <= MOST_NODES and len(operands) + len(union.stored) <= MOST_OPERANDS:
@@ -73,9 +73,9 @@ def _copied_work(state: Fusion, copies: set[Node]) -> int:
 
 
 def recomputation(state: Fusion, nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) -> int:
-    """Operations beyond one evaluation of every element, where readers ask for elements at indices of their own.
+    """Return the operations beyond one evaluation of every element, where readers use indices of their own.
 
-    On a CPU, what reads through a transpose more than once what lies apart in memory loads element by element.
+    On a CPU, a reader through a transpose that reads strided elements repeatedly loads element by element.
     """
     if not _any_again(state, nodes, roles):
         return 0
@@ -90,22 +90,24 @@ def recomputation(state: Fusion, nodes: Sequence[Node], stored: Sequence[Value],
 
 
 def _any_again(state: Fusion, nodes: Sequence[Node], roles: Roles) -> bool:
-    """Return whether any reader asks for elements at indices of its own, and what it reads is not kept."""
+    """Return whether any reader uses indices of its own on values that are not kept."""
     members = set(nodes)
     read = (value for node in nodes for value in state.read_apart(node) if value.producer in members)
     return any(roles.rows is None or not kept_by_row(value, roles) for value in read)
 
 
 def _moves_last_axis(node: Node) -> bool:
-    """Return whether neighbours in the result of a transpose do not lie next to each other."""
+    """Return whether a transpose changes the contiguous axis."""
     return node.op == "transpose" and node.attrs["perm"][-1] != len(node.attrs["perm"]) - 1
 
 
 def _row_too_long(state: Fusion, roles: Roles, subject: str) -> WhyNot | None:
-    """Return where a row is read again after its reduction, a task keeps it: it should stay in the cache."""
+    """Return why a row is too long to be read again after its reduction: a task keeps it, so it should fit its
+    cache.
+    """
     rows = roles.rows
     if rows is None or state.target.name != "cpu" or not roles.looks_again:
-        return None  # on a GPU a long row lies in the registers of many blocks, or is read again
+        return None  # on a GPU a long row is in the registers of many blocks, or is read again
     lanes = 1 if len(rows.shape) - 1 in rows.axes else VECTOR_ELEMENTS
     width = max(o.tensor_type.nbytes // max(1, o.tensor_type.num_elements) for n in roles.parts for o in n.outputs)
     row_bytes = rows.length * width * lanes
@@ -116,7 +118,7 @@ def _row_too_long(state: Fusion, roles: Roles, subject: str) -> WhyNot | None:
 
 
 def _too_few_rows(state: Fusion, clusters: Sequence[Cluster], roles: Roles, subject: str) -> WhyNot | None:
-    """Return a large element-wise part must not be bound to a handful of rows, each of which one task computes."""
+    """Return why a large element-wise part must not be tied to few rows, each of which one task computes."""
     rows = roles.rows
     if rows is None or state.target.name != "cpu" or len(clusters) < 2:
         return None  # on a GPU few long rows are spread over blocks

@@ -1,10 +1,10 @@
-"""Row statistics after a GEMM in one launch: the last block that stores some of a band of rows computes them.
+"""Row statistics after a GEMM in one launch: the last block that stores part of a band of rows computes them.
 
-A LayerNorm or softmax after a GEMM needs whole rows, and a block of the GEMM has some columns only. Waiting for
-the others would need blocks that are resident together; here no block has to wait. Blocks count up a word of their band
-of rows when they have stored their tile, and the last one reads the band back, which the L2 cache has, helped by those
-that have come shortly before. A launch is saved; what it costs is the tail: the rows of the last bands are computed
-while the GPU has nothing else to do.
+A LayerNorm or softmax after a GEMM needs whole rows, while a block of the GEMM has only some columns. Waiting for the
+others would require co-resident blocks; here no block waits. Blocks increment a word of their band of rows when they
+have stored their tile, and the last one reads the band back from the L2 cache, helped by those that arrived shortly
+before. That saves a launch, at the cost of the tail: the rows of the last bands are computed while the GPU is otherwise
+idle.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tilestitch.passes.plan.roles import Part, Roles, roles_of
 
 
 def why_no_band(nodes: Mapping[str, Node], gemm: Group, after: Group, subject: str) -> WhyNot | None:
-    """Return why `after` cannot be computed band by band after `gemm`, which stores what it reads; None if it can."""
+    """Return why `after` cannot be computed band by band after `gemm`, which stores its operand; None if it can."""
     if gemm.kind is not GroupKind.CONTRACTION or after.kind is not GroupKind.ROWWISE:
         reason = f"{gemm.name} is {gemm.kind.value} and {after.name} {after.kind.value}, not a contraction and rows"
         return WhyNot(subject, "legality.band_kinds", reason)
@@ -58,7 +58,7 @@ def _why_no_rows(gemm: Roles, after: Roles) -> _Refusal | None:
 
 
 def _why_not_in_place(gemm: Roles, after: Roles, stored: Collection[str]) -> _Refusal | None:
-    """Return whether an element after the GEMM may depend on other rows of it: shapes and places say that none does."""
+    """Return why an element after the GEMM may depend on other rows of it; None if shapes and indices rule that out."""
     assert gemm.anchor is not None
     elements = gemm.anchor.output.tensor_type.num_elements
     moved: set[Value] = set()
@@ -80,7 +80,7 @@ def _why_not_in_place(gemm: Roles, after: Roles, stored: Collection[str]) -> _Re
 
 
 def _turned(gemm: Roles, value: Value) -> Node | None:
-    """Return the view between the GEMM and a stored value that does more than reshape."""
+    """Return a view between the GEMM and a stored value that is not a reshape."""
     producer = value.producer
     while producer is not None and gemm.parts[producer] is Part.VIEW:
         if producer.op != "reshape":

@@ -1,6 +1,6 @@
-"""The rule that makes attention one kernel: of scores, softmax and weighted values nothing but the result is stored.
+"""The rule that fuses attention to one kernel, which stores only the result, neither scores nor weights.
 
-Whether it pays is asked of the latency model: the one kernel against the three that hold the same nodes otherwise.
+The latency model decides whether it pays, by comparing it with the three separate kernels.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.schedule.device import device_of
 
 MOST_BETWEEN = 48
-"""Nodes between the two GEMMs, and before each mask, that are looked at."""
+"""Most nodes between the two GEMMs, and before each mask, that are examined."""
 
 
 LEAST_QUERIES = 2
-"""On CPUs, queries of a head for which one kernel was measured to be as fast as three."""
+"""On CPUs, least number of queries per head for which one kernel was measured to be as fast as three."""
 
 
 @dataclass(frozen=True)
 class Attention:
-    """Proposes every pair of GEMMs with a softmax between them, with the masks and scales that nothing else reads.
+    """Proposes every pair of GEMMs with a softmax in between, with the masks and scales that nothing else reads.
 
-    model: what predicts whether one kernel is faster.
+    `model`: predicts whether one kernel is faster.
     """
 
     model: LatencyModel = ANALYTICAL
@@ -71,12 +71,12 @@ class Attention:
         refusal = legality.why_not(state, clusters, (), subject)
         if refusal is not None:
             return refusal
-        union = state.union(clusters, set())  # another rule may have joined a node with what follows it
+        union = state.union(clusters, set())  # another rule may have fused a node with its reader
         assert isinstance(union.roles, Roles), union.roles
         return self._profit(state, union, union.roles, subject)
 
     def _inside(self, state: Fusion, nodes: Sequence[Node], masks: Sequence[Node]) -> Sequence[Node]:
-        """`masks`, if evaluating them for every head is predicted to be faster than storing them; else none."""
+        """Return `masks` if evaluating them for every head is predicted to be faster than storing them; else none."""
         ordered = state.in_order(masks)
         border = [o for n in ordered for o in n.outputs if any(u not in masks for u in o.users)]
         alone = roles_of(ordered, border)
@@ -95,7 +95,9 @@ class Attention:
         return masks if computed_us([*nodes, *masks]) <= computed_us(nodes) + stored_us else ()
 
     def _profit(self, state: Fusion, union: Union, roles: Roles, subject: str) -> WhyNot | None:
-        """Refuse what is predicted to be slower than three kernels; hardly slower, one kernel has fewer launches."""
+        """Refuse fusion that is predicted to be slower than three kernels; if hardly slower, one kernel still saves
+        launches.
+        """
         device, target = device_of(state.target), state.target
         assert roles.softmax is not None
         if target.name == "cpu" and roles.softmax.queries < LEAST_QUERIES:
@@ -110,7 +112,7 @@ class Attention:
         return WhyNot(subject, "attention.profit", "three kernels are predicted to be faster than one", numbers)
 
     def _apart_us(self, target: TargetInfo, nodes: Sequence[Node], stored: Sequence[Value]) -> float:
-        """Of nodes outside of attention: as one kernel, or one by one where legality allows no such kernel."""
+        """Return the time of nodes outside of attention: as one kernel, or one by one where no such kernel is legal."""
         roles = roles_of(nodes, stored)
         if isinstance(roles, Roles):
             return latency_us(self.model, facts_of(nodes, stored, roles, target, self.model), device_of(target))
@@ -119,13 +121,13 @@ class Attention:
 
 
 def _scores_bytes(roles: Roles) -> int:
-    """Return the bytes of scores and weights that three kernels would write."""
+    """Return the bytes of scores and weights that three kernels would store."""
     assert roles.softmax is not None
     return bytes_of((roles.softmax.scores, roles.softmax.weights))
 
 
 def _apart(roles: Roles) -> Iterator[tuple[list[Node], list[Value]]]:
-    """Yield the kernels that hold the same nodes otherwise: nodes and what they store."""
+    """Yield the kernels without this fusion: their nodes and what they store."""
     assert roles.softmax is not None and roles.anchor is not None
     before = [n for n, part in roles.parts.items() if part in (Part.SCORES, Part.SCORED)]
     yield before, [roles.softmax.scores]
@@ -138,7 +140,7 @@ def _apart(roles: Roles) -> Iterator[tuple[list[Node], list[Value]]]:
 
 
 def _gemms_before(anchor: Node) -> list[Node]:
-    """GEMMs that the first operand of a GEMM is computed from, with no other GEMM between; nearest first."""
+    """Return the GEMMs on which the first operand of a GEMM depends without another GEMM in between; nearest first."""
     found: dict[Node, None] = {}
     seen: set[Node] = set()
     queue = [anchor.inputs[0].producer]
@@ -155,7 +157,7 @@ def _gemms_before(anchor: Node) -> list[Node]:
 
 
 def _before(anchor: Node) -> dict[Node, None]:
-    """Nodes near `anchor` that its first operand depends on."""
+    """Return nodes near `anchor` on which its first operand depends."""
     before: dict[Node, None] = {}
     stack = [anchor.inputs[0].producer]
     while stack and len(before) < 4 * MOST_BETWEEN:
@@ -179,7 +181,7 @@ def _between(first: Node, before: Mapping[Node, None]) -> list[Node]:
 
 
 def _scales(state: Fusion, first: Node, nodes: Sequence[Node]) -> list[Node]:
-    """Cheap element-wise work by constants on the queries, that only this GEMM reads."""
+    """Return cheap element-wise scalings by constants of the queries, which only this GEMM reads."""
     found = []
     value = first.inputs[0]
     while value.producer is not None and len(value.users) == 1 and not state.graph.is_output(value):
@@ -194,7 +196,7 @@ def _scales(state: Fusion, first: Node, nodes: Sequence[Node]) -> list[Node]:
 
 
 def _own_masks(state: Fusion, nodes: Sequence[Node]) -> list[Node]:
-    """Return what masks are computed from, as far as nothing outside reads it: evaluated where a score is masked."""
+    """Return the nodes that compute masks and have no other readers, to be evaluated where a score is masked."""
     members = dict.fromkeys(nodes)
     added: list[Node] = []
     queue = [v for n in nodes if n.op != "matmul" for v in n.inputs]
@@ -218,7 +220,7 @@ def _is_cheap(node: Node) -> bool:
 
 
 def _static_masks(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Masks by position, which depend on constants only: computed again wherever they are needed rather than read."""
+    """Return masks by position, which depend only on constants: recomputed wherever they are needed."""
     members = set(nodes)
     copies: dict[Node, None] = {}
     for value in (v for n in nodes if n.op != "matmul" for v in n.inputs):
@@ -228,7 +230,7 @@ def _static_masks(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def _static_tree(value: Value, members: Iterable[Node]) -> list[Node] | None:
-    """Return the nodes that compute a value from constants alone; None if something varies, or is not cheap."""
+    """Return the nodes that compute a value from constants alone; None if something varies, or is expensive."""
     found: dict[Node, None] = {}
     stack = [value]
     while stack:

@@ -1,4 +1,4 @@
-"""The rule that computes row statistics in the launch of the GEMM that they follow, band by band (`row_bands`)."""
+"""The rule that computes row statistics in the launch of the preceding GEMM, band by band (`row_bands`)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tilestitch.passes.schedule.cuda.band_facts import band_extents
 
 @dataclass(frozen=True)
 class Bands:
-    """A GEMM and the row-wise kernel that reads it become one launch, where the latency model says that it pays.
+    """Fuses a GEMM with the row-wise kernel that reads it, if the latency model predicts a gain.
 
-    model: what predicts. forced: wherever it is legal. GPUs only.
+    `model`: the latency model. `forced`: wherever legal. GPUs only.
     """
 
     model: LatencyModel = ANALYTICAL
@@ -29,7 +29,7 @@ class Bands:
     name: ClassVar[str] = "bands"
 
     def propose(self, state: Fusion) -> Iterator[Fuse]:
-        """Nothing: this rule combines what others have made."""
+        """Propose nothing: this rule combines what others have made."""
         return iter(())
 
     def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None:
@@ -54,8 +54,8 @@ class Bands:
                 yield Combine(((name,), (best[1],)), forced=True, tie="band")
 
     def _gain_us(self, kernels: Kernels, gemm: Group, after: Group) -> float | None:
-        """Return the microseconds that one launch saves, or hardly costs; None where it costs more, or is illegal (a
-        remark).
+        """Return the microseconds that one launch saves (slightly negative is accepted); None where it costs more, or
+        is illegal (a remark).
         """
         subject = f"{gemm.nodes[-1]} -> {after.nodes[0]}"
         whole = kernels.combined(Combine(((gemm.name,), (after.name,)), tie="band"), self.name)

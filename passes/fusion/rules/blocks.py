@@ -1,8 +1,8 @@
-"""The rule that composes kernels block by block: each block computes a slab of them, one after the other.
+"""The rule that composes kernels block by block: each block computes a slab of them, in sequence.
 
 FusionStitching's *block composition* (arXiv 2009.10924, section 4) and AStitch's *regional* scheme (ASPLOS 2022):
-kernels of unlike parallelism, such as a softmax over one axis and a sum over another, are one launch without a barrier
-of the grid.
+kernels of different parallelism, such as a softmax over one axis and a sum over another, are one launch without a grid
+barrier.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tilestitch.passes.schedule.facts import group_facts
 
 @dataclass(frozen=True)
 class BlockStitching:
-    """A kernel and its reader become stages of one launch whose blocks have a slab each, where the model says it pays.
+    """Makes a kernel and its reader stages of one launch with a slab per block, if the model predicts a gain.
 
-    model: what predicts. forced: wherever it is legal. GPUs only.
+    `model`: the latency model. `forced`: wherever legal. GPUs only.
     """
 
     model: LatencyModel = ANALYTICAL
@@ -33,7 +33,7 @@ class BlockStitching:
     name: ClassVar[str] = "block"
 
     def propose(self, state: Fusion) -> Iterator[Fuse]:
-        """Nothing: this rule combines what others have made."""
+        """Propose nothing: this rule combines what others have made."""
         return iter(())
 
     def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None:

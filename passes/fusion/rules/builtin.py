@@ -1,4 +1,4 @@
-"""The fusion rules that are built in; `clusters` has the protocol by which plug-ins add their own."""
+"""The built-in fusion rules; `clusters` has the protocol by which plug-ins add their own."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from tilestitch.passes.plan import GroupKind, WhyNot
 from tilestitch.passes.plan.roles import Roles, is_native
 
 FEW_CHANNELS = 16
-"""A padded convolution of fewer channels copies its image on a CPU."""
+"""On a CPU, a padded convolution of fewer channels copies its image."""
 UNALIGNED_CHANNELS = 4
 """A GPU fetches the pixels of images with fewer channels element by element."""
 BYTES = ("int8", "uint8")
 MOST_WIDENING = 4
-"""Operators from bytes to what is dequantised: wider, less the zero point, as float, times the scale."""
+"""Most operators from bytes to dequantised values: widening, subtraction of the zero point, conversion to float,
+scaling.
+"""
 DUPLICATE_ELEMENTS = 4096
-"""Values up to this size may be computed again by each of their readers, if that takes no transcendental function."""
+"""Largest value that each of its readers may recompute, if that takes no transcendental function."""
 
 
 class AllowsAll:
-    """Built-in rules forbid nothing; some propose nothing either."""
+    """Base class of built-in rules, which forbid nothing; some propose nothing either."""
 
     def propose(self, state: Fusion) -> Iterator[Fuse]:
         return iter(())
@@ -38,7 +40,7 @@ class AllowsAll:
 class Epilogue(AllowsAll):
     """Element-wise readers join a contraction or a window; then a transpose of the result, if nothing else reads it.
 
-    What others read as bytes is stored as bytes, and each reader makes it wider: that is cheaper than to store both.
+    What others read as bytes is stored as bytes, and each reader widens it: that is cheaper than storing both.
     """
 
     name: ClassVar[str] = "epilogue"
@@ -86,20 +88,20 @@ def _elementwise_readers(state: Fusion, anchor: Node) -> list[Node]:
 
 
 def _widens_what_is_stored(state: Fusion, node: Node) -> bool:
-    """Return whether a node makes 8-bit integers wider that others want as they are."""
+    """Return whether a node widens 8-bit integers that others read unwidened."""
     source = node.inputs[0] if _widens(node) else None
     return source is not None and (state.graph.is_output(source) or len(source.users) > 1)
 
 
 def _widens(node: Node) -> bool:
-    """Return whether a node makes computed 8-bit integers wider."""
+    """Return whether a node widens computed 8-bit integers."""
     if node.op != "cast" or node.inputs[0].dtype not in BYTES or node.output.dtype in BYTES:
         return False
     return node.inputs[0].producer is not None
 
 
 def _with_widened(state: Fusion, anchor: Node) -> Iterator[Fuse]:
-    """Proposals to dequantise, in the cluster of an anchor, what lies in memory as bytes."""
+    """Yield proposals to dequantise, in the cluster of an anchor, values stored as bytes."""
     shape, cluster = anchor.outputs[0].shape, state.cluster_of(anchor)
     wanted = dict.fromkeys(v for n in state.in_order(cluster.members) for v in n.inputs if v.shape == shape)
     for value in wanted:
@@ -109,7 +111,7 @@ def _with_widened(state: Fusion, anchor: Node) -> Iterator[Fuse]:
 
 
 def _widening(value: Value) -> list[Node]:
-    """Return the element-wise nodes that make a value of bytes and of constants; none if it is not so made."""
+    """Return the element-wise nodes that compute a value from bytes and constants; none if there are other operands."""
     chain: list[Node] = []
     while value.producer is not None and is_elementwise(value.producer.op) and len(chain) < MOST_WIDENING:
         node = value.producer
@@ -124,7 +126,7 @@ def _widening(value: Value) -> list[Node]:
 
 
 def moving_views(state: Fusion, anchor: Node) -> list[Node]:
-    """Return the single-reader reshapes and transposes after the anchor's cluster, unless an alias would do instead."""
+    """Return the single-reader reshapes and transposes after the anchor's cluster, unless an alias suffices."""
     stored = state.outputs_of(state.cluster_of(anchor))
     if len(stored) != 1:
         return []
@@ -144,7 +146,7 @@ def moving_views(state: Fusion, anchor: Node) -> list[Node]:
 class Rows(AllowsAll):
     """Reductions over the same rows join with the element-wise nodes between, before and after them.
 
-    On a GPU then a transpose of the result, too, if nothing else reads it: stores that lie apart meet in the L2 cache.
+    On a GPU also a transpose of the result, if nothing else reads it: the L2 cache merges strided stores.
     """
 
     name: ClassVar[str] = "rows"
@@ -173,14 +175,14 @@ def _row_neighbours(state: Fusion, reduction: Node) -> list[Node]:
 
 
 def _puts_together(state: Fusion, cluster: Cluster) -> bool:
-    """Return whether several readers want a concat, which may need no kernel (`inplace`)."""
+    """Return whether it is a concat with several readers, which may need no kernel (`inplace`)."""
     if not any(n.op == "concat" for n in cluster.owned):  # before readers, of which there may be thousands
         return False
     return len(state.readers(cluster)) > 1 or any(map(state.graph.is_output, state.outputs_of(cluster)))
 
 
 def _is_alias(state: Fusion, cluster: Cluster, shape: tuple[int, ...]) -> bool:
-    """Return whether a cluster is a reshape of whole rows that costs nothing by itself."""
+    """Return whether a cluster is a reshape of whole rows that is free by itself."""
     nodes = list(cluster.owned)
     alone = len(nodes) == 1 and nodes[0].op == "reshape" and nodes[0].inputs[0].shape == shape
     return alone and not state.graph.is_output(nodes[0].output)
@@ -193,7 +195,9 @@ def _kind(state: Fusion, cluster: Cluster) -> GroupKind | None:
 
 @dataclass(frozen=True)
 class Inline(AllowsAll):
-    """A cluster of views and element-wise nodes joins its reader; with several readers, one that iterates alike."""
+    """A cluster of views and element-wise nodes joins its reader; if it has several readers, one with the same
+    iteration space.
+    """
 
     name: ClassVar[str] = "inline"
 
@@ -223,15 +227,14 @@ def _same_order(state: Fusion, a: Cluster, b: Cluster) -> bool:
 
 @dataclass(frozen=True)
 class Views(AllowsAll):
-    """Views before a contraction are read through: the contraction fetches its operand at the view's index.
+    """Views before a contraction are fused: the contraction fetches its operand at the view's index.
 
     A convolution does so for images of few channels: on a CPU where its template copies the padded image anyway, on a
     GPU where it fetches element by element anyway (the first layer).
-    Cheap arithmetic before the first operand is done as it is fetched, too, where a matmul (on a GPU, or a
-    convolution of single pixels) has at most `narrow` columns, so that few tasks fetch each row; with `compute`, before
-    all. With `gathers`, gathers and concats are put
-    together as they are fetched, too: less traffic, but element by element. With `convolutions`, not only matmul does
-    so: a convolution fetches an element once for each place of its window.
+    Cheap arithmetic before the first operand is done as it is fetched, too, where a matmul (on a GPU, or a convolution
+    of single pixels) has at most `narrow` columns, so that few tasks fetch each row; with `compute`, before all. With
+    `gathers`, gathers and concats are evaluated as they are fetched, too: less traffic, but element by element. With
+    `convolutions`, convolutions do so as well: they fetch an element once for each position of the window.
     """
 
     compute: bool = False
@@ -272,7 +275,7 @@ class Views(AllowsAll):
 
 
 def _fetches_once(anchor: Node, target: str) -> bool:
-    """Return whether a tile of results asks once for an element of the first operand."""
+    """Return whether a tile of results reads an element of the first operand once."""
     if anchor.op in ("matmul", "block_matmul"):
         return True
     if anchor.op != "conv" or target == "cpu" or anchor.attrs["groups"] != 1 or anchor.attrs["layout"] != "NXC":
@@ -282,7 +285,7 @@ def _fetches_once(anchor: Node, target: str) -> bool:
 
 
 def _copies_image(anchor: Node) -> bool:
-    """Return whether the template of a convolution copies its image, padding included, before it multiplies."""
+    """Return whether a convolution's template copies its padded image before it multiplies."""
     return _has_few_channels(anchor, FEW_CHANNELS) and any((*anchor.attrs["before"], *anchor.attrs["after"]))
 
 
@@ -298,7 +301,7 @@ _CHEAP = frozenset({"cast", "add", "sub", "mul", "maximum", "minimum", "neg", "a
 
 @dataclass(frozen=True)
 class Copies(AllowsAll):
-    """Index arithmetic, views and small cheap values are computed again in each reader rather than stored."""
+    """Index arithmetic, views and small cheap values are recomputed in each reader rather than stored."""
 
     name: ClassVar[str] = "copies"
 
@@ -322,7 +325,9 @@ def _possible(state: Fusion, fuse: Fuse) -> bool:
 
 
 def _is_cheap(state: Fusion, cluster: Cluster) -> bool:
-    """Copying must make the original superfluous: every reader takes a copy, and no output of the graph is among it."""
+    """Return whether copies are cheap and make the original superfluous: every reader takes a copy, and no output of
+    the graph is among it.
+    """
     if not all(_is_cheap_node(n) for n in cluster.members):
         return False
     if any(state.graph.is_output(v) for v in state.outputs_of(cluster)):

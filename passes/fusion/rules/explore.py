@@ -1,6 +1,6 @@
 """Exploration as a fusion rule: candidates, beam search, the full estimate for the finalists.
 
-Unlike the other rules it does not look for what it knows, but scores whatever legality allows; see docs/fusion.md.
+Unlike the other rules it does not match known patterns, but scores whatever is legal; see docs/fusion.md.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from tilestitch.passes.plan import WhyNot
 from tilestitch.passes.schedule.device import device_of
 
 Key: TypeAlias = tuple[tuple[int, int], ...]
-"""What tells covers apart."""
+"""Identity of a cover."""
 SEEDS: tuple[FusionRule, ...] = (Epilogue(), Gates(), Rows(), Inline())
-"""What these rules make is one of the finalists."""
+"""Rules whose result is one of the finalists."""
 
 
 MOST_WORK = 400_000
-"""Kernels that are looked at where nothing else is said."""
+"""Default limit of evaluated kernels."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A plan, its full estimate, and whether neither time nor the user ended the search."""
+    """A plan, its full estimate, and whether the search ended by itself."""
 
     cover: Cover
     predicted_us: float
@@ -50,11 +50,11 @@ class Found:
 class Explore:
     """Proposes the partition of the graph with the least predicted latency that it finds.
 
-    k: patterns kept for each node. beam: sets of patterns kept. work: kernels that it looks at before it ends with what
-    it has, the same in every run; 0: no limit. budget_s: seconds after which it ends likewise; the result is the same
-    in every run unless that happens, and then the plan says so. seeded: the partition that the other rules
-    make is a finalist, too, and the first one that is improved. then: the rules that come after this one; each
-    finalist is judged by what they make of it, views and packing included. model: what predicts.
+    `k`: patterns kept for each node. `beam`: sets of patterns kept. `work`: kernels evaluated before it stops,
+    deterministically; 0: no limit. `budget_s`: seconds after which it stops, too; if that happens the result is not
+    reproducible, and the plan says so. `seeded`: the partition of the other rules is a finalist, too, and the first one
+    that is improved. `then`: the rules after this one; each finalist is judged after they have been applied, including
+    views and packing. `model`: the latency model.
     """
 
     k: int = 3
@@ -94,7 +94,9 @@ class Explore:
         return Found(best, best.total_us, in_time=not budget.is_late)
 
     def _from_patterns(self, space: Space, first: Cover, budget: Budget, found: dict[Key, Cover]) -> list[int]:
-        """Climb from what the beam makes of the best patterns, which are returned, and with them from `first`."""
+        """Climb from the beam's combinations of the best patterns, which are returned, and, with these patterns, from
+        `first`.
+        """
         try:
             patterns = candidates(space, self.k, budget)
         except OutOfBudget as stop:
@@ -106,8 +108,8 @@ class Explore:
         return placed
 
     def _best(self, placed: Sequence[int], budget: Budget, found: dict[Key, Cover]) -> Cover:
-        """Return the best of `found`. If patterns were looked for, what becomes of it by several steps at a time, too,
-        and by what later rules make of each.
+        """Return the best of `found`. If patterns were considered, also climb by several steps at a time, and judge
+        each after the later rules.
         """
         best = min(found.values(), key=_ranked)
         if budget.is_spent or not placed:
@@ -118,7 +120,7 @@ class Explore:
         return min(options, key=lambda cover: (judged(cover), cover.key)) if len(options) > 1 else options[0]
 
     def _with_what_follows_us(self, cover: Cover) -> float:
-        """Return the full estimate of what the rules after this one make of a plan."""
+        """Return the full estimate of a plan after the rules that follow this one."""
         space = cover.space
         state, rules = space.state.fork(), (*space.state.rules, *self.then)
         for proposal in _proposals(state, cover):
@@ -135,7 +137,7 @@ def _note(found: dict[Key, Cover], cover: Cover) -> None:
 
 
 def _distinct(covers: Iterable[Cover]) -> list[Cover]:
-    """Return each of several plans once: what is made of equal ones is equal, too."""
+    """Return distinct plans: equal ones lead to equal results."""
     return list({cover.key: cover for cover in covers}.values())
 
 
@@ -148,7 +150,9 @@ def _total_us(cover: Cover) -> float:
 
 
 def _proposals(state: Fusion, cover: Cover) -> list[Fuse]:
-    """Return the kernels of several atoms. What is not stored belongs to the kernel that alone computes it."""
+    """Return the proposals for kernels of several atoms. An atom that is not stored belongs to the kernel that alone
+    computes it.
+    """
     atoms, found = cover.space.atoms, list[Fuse]()
     for part, mask in cover.kernels.items():
         owned = {n for i in bits(mask) if part >> i & 1 or len(cover.computing[i]) == 1 for n in atoms[i].owned}
@@ -159,9 +163,7 @@ def _proposals(state: Fusion, cover: Cover) -> list[Fuse]:
 
 
 def seed(space: Space) -> list[int]:
-    """Return the partition that the rules of the default planner make, without copies, as far as it consists of
-    patterns.
-    """
+    """Return the partition by the default planner's rules, without copies, as far as it consists of patterns."""
     state = space.state.fork()
     for rule in SEEDS:
         for proposal in rule.propose(state):

@@ -1,4 +1,4 @@
-"""GEMMs of few rows on GPUs: which GEMMs these are, and what their blocks keep in shared memory.
+"""GEMMs of few rows on GPUs: their recognition, and the shared memory of their blocks.
 
 Code generation (`codegen/cuda/gemm/gemv.py`) and plans agree on this: such GEMMs can be parts of a larger launch.
 """
@@ -15,14 +15,14 @@ MOST_ROWS = 8
 WARP, WARPS = 32, 8
 """Threads of a warp, and warps of a block."""
 SEGMENT = 8
-"""Neighbouring lanes that read one step of the reduction, where the large operand runs along its rows."""
+"""Neighbouring lanes that read one reduction step, if the large operand is contiguous along its rows."""
 LOAD_BYTES = 16
 MOST_CHUNK = 512
-"""Steps of the reduction whose part of the small operand lies in shared memory, at most."""
+"""Most reduction steps for which the small operand is in shared memory."""
 
 
 def rows_of(roles: Roles) -> int | None:
-    """Return the rows of a GEMM that is computed column by column, or columns of one computed row by row."""
+    """Return the rows of a GEMM that is computed column by column, or the columns of one computed row by row."""
     anchor = roles.anchor
     if roles.kind is not GroupKind.CONTRACTION or anchor is None or anchor.op != "matmul":
         return None
@@ -34,9 +34,10 @@ def rows_of(roles: Roles) -> int | None:
 
 
 def most_shared_bytes(roles: Roles, rows: int) -> int:
-    """Of a block of such a GEMM: a chunk of the small operand, and the sums of all warps where they need more.
+    """Return an upper bound of the shared memory of such a GEMM's block: a chunk of the small operand, or the sums of
+    all warps if larger.
 
-    A bound: a chunk is whole rounds of loads, whose width depends on how the large operand lies.
+    A chunk is whole rounds of loads, whose width depends on the layout of the large operand.
     """
     assert roles.anchor is not None
     left, right = roles.anchor.inputs

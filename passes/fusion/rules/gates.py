@@ -1,7 +1,7 @@
-"""Stitching after GEMMs: gates, and the views that what follows the GEMM reads.
+"""Fusion after GEMMs: gates, and the views that the epilogue reads.
 
-The cell of an LSTM or GRU is one GEMM, whose columns fall into as many ranges as there are gates, and element-wise
-work that reads a column of every range. All of it becomes the GEMM's kernel.
+The cell of an LSTM or GRU is one GEMM, whose columns consist of one range per gate, followed by element-wise work that
+reads a column of every range. All of it becomes the GEMM's kernel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilestitch.passes.plan.roles import Roles, is_native
 
 @dataclass(frozen=True)
 class Gates(AllowsAll):
-    """Slices that cut the columns of a GEMM into ranges, and the element-wise nodes that bring these together."""
+    """Slices that split the columns of a GEMM into ranges, and the element-wise nodes that combine these."""
 
     name: ClassVar[str] = "gates"
 
@@ -37,7 +37,7 @@ class Gates(AllowsAll):
 
 
 def _gated(state: Fusion, anchor: Node, slices: Sequence[Node]) -> list[Node]:
-    """Element-wise nodes after `slices` that need nothing else that comes after the GEMM, in order."""
+    """Return the element-wise nodes after `slices` that depend on nothing else after the GEMM, in order."""
     shape = slices[0].output.shape
     gemm = state.cluster_of(anchor).reach.mask
     found = set(slices)
@@ -67,7 +67,7 @@ def _may_be_gated(state: Fusion, node: Node, shape: tuple[int, ...]) -> bool:
 
 @dataclass(frozen=True)
 class OperandViews(AllowsAll):
-    """Views that the work after a GEMM or a window reads are read through instead of being stored."""
+    """Views that the epilogue of a GEMM or window reads are fused instead of being stored."""
 
     name: ClassVar[str] = "operand_views"
 
@@ -90,9 +90,7 @@ class OperandViews(AllowsAll):
 
 
 def _only_views(cluster: Cluster) -> bool:
-    """Return whether the members only rearrange. Reshapes by themselves are left: they are aliases of what they
-    read.
-    """
+    """Return whether the members only rearrange. Reshapes alone do not count: they are aliases of their operands."""
     return all(kind_of(n.op) is Kind.VIEW for n in cluster.members) and any(n.op != "reshape" for n in cluster.members)
 
 

@@ -1,7 +1,7 @@
-"""Concats that need no kernel: their operands are written where they belong in the result.
+"""Concats without a kernel: their operands are written at their positions in the result.
 
-That is so where each operand lies in one piece of the result, as along the first axis. What is between operand and
-result (concats and views) is then computed by no kernel.
+This requires each operand to be contiguous in the result, as along the first axis. What is between operand and result
+(concats and views) then needs no kernel.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tilestitch.passes.fusion.rules.builtin import AllowsAll
 from tilestitch.passes.plan import ALIGNMENT, Place
 
 MOST_ELEMENTS = 1 << 22
-"""Larger results are not looked at: finding out where their operands lie takes time and memory."""
+"""Largest result that is considered: locating operands takes time and memory."""
 
 
 @dataclass(frozen=True)
 class InPlace(AllowsAll):
-    """Where this rule is among a planner's, concats are left out whose operands can be written in place."""
+    """Enables in-place concats for a planner: those whose operands can be written in place have no kernel."""
 
     name: ClassVar[str] = "in_place"
 
 
 def places_in(state: Fusion, aliases: Mapping[Value, Value]) -> dict[str, Place]:
-    """Return the values that are written into a part of another one, by name, and where there."""
+    """Return the values that are written into a part of another one, by name, with their positions."""
     found: dict[str, Place] = {}
     for cluster in state.clusters():
         whole = _concatenated(state, cluster)
@@ -42,12 +42,12 @@ def places_in(state: Fusion, aliases: Mapping[Value, Value]) -> dict[str, Place]
             continue
         offsets = offsets_of(whole, list(operands))
         if offsets is not None and all(offset % ALIGNMENT == 0 for offset in offsets.values()):
-            found.update((roots[v].name, Place(whole.name, offset)) for v, offset in offsets.items())  # in their order
+            found.update((roots[v].name, Place(whole.name, offset)) for v, offset in offsets.items())  # in order
     return found
 
 
 def _concatenated(state: Fusion, cluster: Cluster) -> Value | None:
-    """Return what a cluster of views and concats stores, if only kernels read it."""
+    """Return the value that a cluster of views and concats stores, if only kernels read it."""
     nodes = cluster.members
     if not any(n.op == "concat" for n in nodes) or not state.is_native(cluster) or cluster.copies:
         return None
@@ -60,7 +60,7 @@ def _concatenated(state: Fusion, cluster: Cluster) -> Value | None:
 
 
 def _may_move(state: Fusion, value: Value, taken: Mapping[str, Place]) -> bool:
-    """Return whether a kernel writes `value`, only kernels read it, and its memory is no other value's."""
+    """Return whether a kernel writes `value`, only kernels read it, and it shares memory with no other value."""
     if value.producer is None or value.name in taken or state.graph.is_output(value):
         return False
     if value.name in {place.whole for place in taken.values()}:
@@ -70,10 +70,9 @@ def _may_move(state: Fusion, value: Value, taken: Mapping[str, Place]) -> bool:
 
 
 def offsets_of(whole: Value, parts: Sequence[Value]) -> dict[Value, int] | None:
-    """Return where each of `parts` begins in `whole`, in bytes, if each lies there in one piece and they fill it; else
-    None.
+    """Return the byte offset of each of `parts` in `whole`, if each is contiguous there and they cover it; else None.
 
-    What lies between them must be views and concats; it is computed with the elements' numbers.
+    What is in between must be views and concats; it is evaluated on element numbers.
     """
     numbers: dict[Value, np.ndarray] = {}
     starts: dict[int, Value] = {}

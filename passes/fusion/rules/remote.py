@@ -1,9 +1,9 @@
-"""Rules that combine whole kernels: packing of independent ones, and stages after a barrier of the grid.
+"""Rules that combine whole kernels: packing of independent ones, and stages separated by a grid barrier.
 
 Packing finds FusionStitching's *remote* patterns (arXiv 2009.10924, section 5.3): kernels that no value connects, but
 that one launch can compute side by side. Global stitching is AStitch's (ASPLOS 2022): a kernel reads what an earlier
-stage of the same launch has stored. Both are chosen by the latency model alone: a launch is saved; what it costs is a
-barrier, and blocks that all need what the neediest part needs.
+stage of the same launch has stored. The latency model alone decides on both: a launch is saved, at the cost of a
+barrier, and of blocks that all have the resources of the most demanding part.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from tilestitch.passes.plan import Group, WhyNot
 
 @dataclass(frozen=True)
 class _Remote:
-    """model: what predicts. forced: combine whatever legality allows, without asking whether it pays."""
+    """`model`: the latency model. `forced`: combine whatever is legal, regardless of profit."""
 
     model: LatencyModel = ANALYTICAL
     forced: bool = False
 
     def propose(self, state: Fusion) -> Iterator[Fuse]:
-        """Nothing: these rules combine what others have made."""
+        """Propose nothing: these rules combine what others have made."""
         return iter(())
 
     def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None:
         return None
 
     def gain_us(self, kernels: Kernels, stages: tuple[tuple[Group, ...], ...]) -> float:
-        """Return the microseconds that the groups of `stages` take longer apart than as one kernel."""
+        """Return the microseconds by which the groups of `stages` are slower apart than as one kernel."""
         apart = sum(kernels.latency_us(g, self.model) for stage in stages for g in stage)
         facts = joined_facts([[kernels.facts(g, self.model) for g in stage] for stage in stages])
         return apart - latency_us(self.model, facts, kernels.device)
@@ -47,7 +47,7 @@ class _Remote:
 
 @dataclass(frozen=True)
 class Packing(_Remote):
-    """Independent kernels that can run in the same step of the critical path go side by side, the best pair first."""
+    """Puts independent kernels of the same step of the critical path side by side, the best pair first."""
 
     name: ClassVar[str] = "packing"
 
@@ -59,7 +59,7 @@ class Packing(_Remote):
 
 @dataclass(frozen=True)
 class GlobalStitching(_Remote):
-    """A kernel and its reader become stages of one cooperative launch. GPUs only."""
+    """Makes a kernel and its reader stages of one cooperative launch. GPUs only."""
 
     name: ClassVar[str] = "global"
 

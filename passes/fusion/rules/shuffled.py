@@ -1,4 +1,4 @@
-"""The control among fusion rules: unions in random order, as legality and profit allow them."""
+"""The control among fusion rules: random unions, as far as legal and profitable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilestitch.passes.plan.roles import is_native
 
 @dataclass(frozen=True)
 class Shuffled(AllowsAll):
-    """Proposes this share of all pairs of producer and reader. forced: also where it does not pay by counting."""
+    """Proposes this share of all pairs of producer and reader. `forced`: also where counting predicts no gain."""
 
     seed: int = 0
     share: float = 0.5

@@ -1,4 +1,4 @@
-"""Beam search for sets of patterns that do not overlap."""
+"""Beam search for sets of disjoint patterns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Choice:
 def beam_search(space: Space, patterns: Iterable[Pattern], width: int) -> list[tuple[int, ...]]:
     """Return the best `width` sets of disjoint patterns by the sum of their quick scores, best first.
 
-    Atoms are visited from producers to consumers; at each, every set may take one pattern whose first atom it is.
+    Atoms are visited from producers to consumers; at each, every set may add one pattern that begins with it.
     """
     by_first: dict[int, list[Pattern]] = {}
     for pattern in patterns:

@@ -1,4 +1,4 @@
-"""When a search ends: after so much work, the same on every machine, or after some time, if that is asked for."""
+"""Budget of a search: an amount of work, the same on every machine, or a time, if requested."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from math import inf
 from tilestitch.passes.fusion.search.space import Space
 
 PATTERNS = 3
-"""As much work as a climb is, all patterns of a graph, and climbs from these, are so many times; roughly."""
+"""Approximate ratio of the work for all patterns of a graph, and climbs from these, to that of one climb."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """work: that may be done in `space`. ends_s: of `time.monotonic`; what a search finds that time ends differs from
-    run to run.
-    """
+    """`work`: limit for `space`. `ends_s`: deadline by `time.monotonic`; a search ended by time is not reproducible."""
 
     space: Space
     work: float = inf
@@ -24,7 +22,7 @@ class Budget:
 
     @staticmethod
     def of(space: Space, work: int | None, seconds: float) -> Budget:
-        """work: None for as much as it takes."""
+        """Return a budget. `work`: None for no limit."""
         return Budget(space, inf if work is None else work, time.monotonic() + seconds)
 
     @property
@@ -33,7 +31,7 @@ class Budget:
 
     @property
     def is_ample(self) -> bool:
-        """Whether it would do for `PATTERNS` times as much work as was done so far."""
+        """Whether it suffices for `PATTERNS` times the work done so far."""
         return self.work - self.space.work >= PATTERNS * self.space.work and not self.is_late
 
     @property

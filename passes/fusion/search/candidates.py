@@ -1,4 +1,4 @@
-"""PatternReduction: for every atom the few most promising patterns that begin, or end, with it.
+"""PatternReduction: for every atom, the few most promising patterns that begin or end with it.
 
 FusionStitching (arXiv 2009.10924, section 5.2). Atoms are visited from the outputs backwards; the patterns of an atom
 are combined from those of its readers. To avoid all combinations of all readers, two readers at a time are combined,
@@ -16,7 +16,7 @@ from tilestitch.passes.fusion.search.space import Pattern, Space
 
 
 class OutOfBudget(Exception):
-    """The budget is used up; what was found until then is in `found`."""
+    """The budget is used up; results so far are in `found`."""
 
     def __init__(self, found: dict[int, Pattern]) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class OutOfBudget(Exception):
 
 
 def candidates(space: Space, k: int, budget: Budget) -> list[Pattern]:
-    """Return the patterns of more than one atom that PatternReduction finds, each once, the same in every run.
+    """Return the patterns of more than one atom that PatternReduction finds, each once, deterministically.
 
     Raises OutOfBudget when `budget` is spent.
     """
@@ -51,7 +51,7 @@ def _reduce(
 
 
 def _combine(space: Space, start: int, options: Sequence[Sequence[int]], k: int) -> list[int]:
-    """Return the best k patterns of `start` with at most one of each of `options`: pairs first, then pairs of pairs."""
+    """Return the best k patterns of `start` with at most one of each of `options`: first pairs, then pairs of pairs."""
     if not options:
         return []
     level = [list(o) for o in options]

@@ -1,4 +1,4 @@
-"""Hill climbing over whole plans by the full estimate, from the plans that the beam search found."""
+"""Hill climbing over whole plans by the full estimate, from the plans of the beam search."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tilestitch.passes.fusion.search.cover import LEAST_GAIN, Cover, Move, placi
 
 MOST_ROUNDS = 20
 MOST_JOINED = 6
-"""Kernels that one joins in a row though each time the plan gets slower."""
+"""Most consecutive joins of a kernel that may each make the plan slower."""
 
 
 def climb(cover: Cover, patterns: Sequence[int], budget: Budget, *, joining: bool = False) -> Cover:
     """Improve a plan until no move of an atom, and none of `patterns` as a kernel, makes anything faster.
 
-    joining: nor several kernels joined in a row, which takes longer to find out. When `budget` is spent the plan is
-    left as far as it got.
+    `joining`: also try joining several kernels in a row, which takes longer. When `budget` is spent the plan stays as
+    it is then.
     """
     open_ = cover.space.native
     for _ in range(MOST_ROUNDS):
@@ -39,8 +39,8 @@ def climb(cover: Cover, patterns: Sequence[int], budget: Budget, *, joining: boo
 
 
 def _joined_on(cover: Cover, part: int) -> Cover | None:
-    """Return the fastest plan met while a kernel joins its neighbours, however slow that is, the least bad one
-    first.
+    """Return the fastest plan encountered while a kernel joins its neighbours, the least bad one first, even if that is
+    slower.
     """
     trial, best = cover, None
     change_us = best_us = 0.0
@@ -79,7 +79,7 @@ def _made_one(cover: Cover, atom: int, budget: Budget, tried: set[Move]) -> bool
 
 
 def moves(cover: Cover, atom: int) -> Iterator[Move]:
-    """Yield what may become of an atom, and of the kernels that compute it."""
+    """Yield the moves of an atom and of the kernels that compute it."""
     if cover.stored >> atom & 1:
         yield from _moves_of_stored(cover, atom)
     else:
@@ -118,5 +118,5 @@ def _moves_of_inner(cover: Cover, atom: int) -> Iterator[Move]:
 
 
 def _inner(cover: Cover, atom: int) -> int:
-    """Return what an atom reads that is not stored."""
+    """Return the operands of an atom that are not stored."""
     return cover.space.before[atom] & ~cover.stored

@@ -1,7 +1,7 @@
-"""A whole plan under way: which atoms are stored, by which kernel, and what each kernel computes therefore.
+"""A complete plan during search: which atoms are stored, by which kernel, and what each kernel computes accordingly.
 
-An atom that is stored is computed by one kernel. One that is not is computed by every kernel with a reader of it; that
-is recomputation, where there are several. So a plan is nothing but the stored atoms, cut into kernels.
+A stored atom is computed by one kernel. One that is not stored is computed by every kernel with a reader of it; several
+such kernels recompute it. So a plan is the set of stored atoms, partitioned into kernels.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from tilestitch.passes.fusion.bitsets import bits, mask_of
 from tilestitch.passes.fusion.search.space import Space
 
 LEAST_GAIN = 1e-9
-"""Part of the latency of what changes: changes that gain less are noise."""
+"""Relative gain, of the latency of what changes, below which a change counts as noise."""
 
 MOVE, KERNEL_OF_MOVE = 1 / 8, 1 / 64
-"""Work of looking at a move, and at each kernel that it changes, where nothing has to be found out about these."""
+"""Work of examining a move, and each kernel that it changes, if these are in the cache."""
 
 
 @dataclass(frozen=True)
 class Move:
-    """Kernels that store `new` in place of those that store `old`.
+    """Kernels that store `new` instead of those that store `old`.
 
-    Atoms of `old` that are in none of `new` are stored no more; atoms of `new` in none of `old` now are.
+    Atoms of `old` in none of `new` are no longer stored; atoms of `new` in none of `old` now are.
     """
 
     old: tuple[int, ...]
@@ -32,7 +32,7 @@ class Move:
 
 @dataclass(frozen=True)
 class _Change:
-    """What a move would do: kernels that go, those that come and what they compute, and all atoms stored then."""
+    """Effect of a move: removed kernels, new ones and what they compute, and all atoms stored afterwards."""
 
     gone: set[int]
     made: dict[int, int]
@@ -40,10 +40,10 @@ class _Change:
 
 
 class Cover:
-    """Kernels by what they store, their *part* (disjoint sets of atoms), and what they compute."""
+    """Kernels by what they store, their *part* (disjoint sets of atoms), with what they compute."""
 
     def __init__(self, space: Space, patterns: Iterable[int]) -> None:
-        """The plan of disjoint `patterns`; atoms in none are alone."""
+        """Initialise with disjoint `patterns`; other atoms are alone."""
         self.space = space
         masks = list(patterns)
         taken = 0
@@ -53,7 +53,7 @@ class Cover:
         parts = [space.border(m) or m for m in masks]
         self.stored = sum(parts)
         self.touched = 0
-        """Atoms of kernels that changes made; for others to reset."""
+        """Atoms of kernels that changes made; for callers to reset."""
         self.kernels: dict[int, int] = {}
         self.home: dict[int, int] = {}
         self.computing: dict[int, frozenset[int]] = dict.fromkeys(range(len(space.atoms)), frozenset())
@@ -61,7 +61,7 @@ class Cover:
             self._add(part, self._computed(part, self.stored))
 
     def copy(self) -> Cover:
-        """Return a plan that changes by itself."""
+        """Return an independent copy."""
         other = object.__new__(Cover)
         other.space, other.stored, other.touched = self.space, self.stored, self.touched
         other.kernels, other.home, other.computing = dict(self.kernels), dict(self.home), dict(self.computing)
@@ -74,7 +74,7 @@ class Cover:
 
     @property
     def key(self) -> tuple[tuple[int, int], ...]:
-        """What tells plans apart."""
+        """Identity of the plan."""
         return tuple(sorted(self.kernels.items()))
 
     # -- looking -------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Cover:
     # -- changing ------------------------------------------------------------------------------------------------
 
     def change(self, move: Move, *, forced: bool = False) -> bool:
-        """Make a move if that is legal and (or `forced`) faster. Returns whether it was made."""
+        """Make a move if it is legal and (unless `forced`) faster. Returns whether it was made."""
         change = self._change(move)
         if change is None:
             return False
@@ -141,7 +141,7 @@ class Cover:
         return -self._saved_us(change) if change is not None and self._is_ordered(change) else None
 
     def _is_faster(self, change: _Change) -> bool:
-        """Return whether a change gains anything. Schedules are looked for where it might."""
+        """Return whether a change gains anything. Schedules are chosen only if it might."""
         before, least = self._before_us(change), self.space.at_least_us
         if sum(least(mask, part) for part, mask in sorted(change.made.items())) >= before:
             return False
@@ -165,7 +165,7 @@ class Cover:
             self.computing[i] |= {part}
 
     def _change(self, move: Move) -> _Change | None:
-        """Return what a move would do; None if it is illegal."""
+        """Return the effect of a move; None if it is illegal."""
         space, old, new = self.space, set(move.old), [part for part in move.new if part]
         before, after = sum(old), sum(new)
         if before & ~after & (space.results | ~space.native) or not old <= self.kernels.keys():
@@ -173,7 +173,7 @@ class Cover:
         stored = self.stored & ~before | after
         made = {part: self._computed(part, stored) for part in new}
         space.work += MOVE + KERNEL_OF_MOVE * len(made)
-        # All kernels that read an atom change with it, and may be many: what makes the move illegal anyway comes first.
+        # All kernels that read an atom change with it, and may be many: other reasons for illegality are checked first.
         if not all(self._may_be_kernel(mask, part) for part, mask in made.items()):
             return None
         gone = set(old)
@@ -211,11 +211,11 @@ class Cover:
         return twice | mask_of(i for i in bits(once & ~twice) if not self.computing[i] <= gone)
 
     def _computed_elsewhere(self, atom: int, gone: set[int], made: Mapping[int, int]) -> bool:
-        """Return whether a kernel that stays, or one of `made`, computes an atom."""
+        """Return whether a remaining kernel, or one of `made`, computes an atom."""
         return not self.computing[atom] <= gone or any(mask >> atom & 1 for mask in made.values())
 
     def _needed(self, gone: set[int], made: dict[int, int], stored: int) -> int | None:
-        """Let the kernels of `made` store nothing that they alone read; returns what is stored then.
+        """Stop the kernels of `made` from storing what they alone read; returns what is stored then.
 
         None where a kernel would store an atom and compute all its readers, which others compute as well.
         """
@@ -233,7 +233,7 @@ class Cover:
         return stored
 
     def _is_ordered(self, change: _Change) -> bool:
-        """Return whether no new kernel waits for itself."""
+        """Return whether no new kernel depends on itself."""
         home = {i: part for part in change.made for i in bits(part)}
         for part, mask in change.made.items():
             seen, frontier = 0, self._reads(mask)
@@ -249,7 +249,7 @@ class Cover:
 
 
 def placing(cover: Cover, pattern: int) -> Move:
-    """Return the move that makes a pattern a kernel: others store what it reads, and compute what it leaves them."""
+    """Return the move that makes a pattern a kernel: others store its operands, and compute what remains to them."""
     space, read = cover.space, 0
     for i in bits(pattern):
         read |= space.before[i]

@@ -1,7 +1,7 @@
 """The best plan of a small graph, by dynamic programming over what has been stored and computed.
 
 Kernels are launched one after another. Which ones may follow depends on which atoms are stored by then, and which have
-been computed at all, not on how that came about. So every plan is a way through such states.
+been computed at all, not on how that came about. So every plan is a path through such states.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tilestitch.passes.fusion.search.space import Space
 MOST_ATOMS = 20
 
 Kernel = tuple[int, int]
-"""What a kernel computes, and what of that it stores."""
+"""What a kernel computes, and what it stores of that."""
 
 
 class TooLargeError(PassError):
-    """A graph has too many nodes to be solved exactly."""
+    """A graph has too many nodes for the exact solution."""
 
 
 def exact(space: Space) -> tuple[list[Kernel], float]:
@@ -37,16 +37,16 @@ def exact(space: Space) -> tuple[list[Kernel], float]:
     if count > MOST_ATOMS:
         raise TooLargeError(f"{count} nodes are too many to solve exactly; give a graph of {MOST_ATOMS}")
     kernels = list(_kernels(space))
-    # A state has a bit for each atom that is stored, and above these one for each that has been computed.
+    # A state has a bit for each stored atom, and above these one for each computed atom.
     once = space.everything & ~space.copyable
     leaves = np.array([stored | mask << count for mask, stored in kernels])
     needs = np.array([_needs(space, mask) for mask, _ in kernels])
-    # What is stored is not computed again; what others have computed is not stored, and some not computed again either.
+    # Stored atoms are not computed again; computed ones are not stored later, and some not computed again either.
     spoils = np.array([mask | (stored | (mask & once)) << count for mask, stored in kernels])
     latencies = np.array([space.latency_us(mask, stored) for mask, stored in kernels])
     best: dict[int, tuple[float, int, int]] = {0: (0.0, -1, 0)}
     waiting = [0]
-    # A kernel only adds to what is there: in the order of numbers, a state is final when its turn comes.
+    # A kernel only adds bits: in numeric order, a state is final when it is reached.
     while waiting:
         state = heapq.heappop(waiting)
         so_far = best[state][0]
@@ -74,7 +74,9 @@ def _needs(space: Space, mask: int) -> int:
 
 
 def _kernels(space: Space) -> Iterator[Kernel]:
-    """Atoms alone, and all connected sets of native atoms with all that each of them might store, as far as legal."""
+    """Yield atoms alone, and all connected sets of native atoms with every set that each might store, as far as
+    legal.
+    """
     connected = {1 << i for i in bits(space.native)}
     frontier = connected
     while frontier:

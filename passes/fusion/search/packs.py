@@ -1,4 +1,4 @@
-"""Which independent kernels go side by side in a launch: hill climbing over whole launches."""
+"""Packing of independent kernels into launches: hill climbing over whole launches."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from tilestitch.passes.fusion.stages import Kernels
 from tilestitch.passes.plan import Group
 
 NEAR = 48
-"""Kernels that are so many places apart in the order of launches are not looked at together."""
+"""Largest distance, in launch order, of kernels that are considered together."""
 LEAST_GAIN_US = 1e-9
 MOST_ROUNDS = 10
 
 Move = tuple[float, list[list[str]], list[Launch]]
-"""What launches cost more than those that they replace, their kernels by name, and they."""
+"""Cost of launches relative to those that they replace, their kernels by name, and the launches."""
 
 
 class Packs:
-    """Kernels as launches. No launch waits for itself, and the longest chain of launches gets no longer."""
+    """Kernels as launches. No launch depends on itself, and the longest chain of launches does not grow."""
 
     def __init__(
         self, kernels: Kernels, fitting: Callable[[Group], bool], model: LatencyModel, *, forced: bool = False
     ) -> None:
-        """fitting: which kernels may go side by side. forced: join launches whether or not that is faster."""
+        """Initialise. `fitting`: which kernels may be packed. `forced`: join launches even if that is not faster."""
         self.kernels, self.forced = kernels, forced
         self.fitting = [n for n in kernels.order if n in kernels.groups and fitting(kernels.groups[n])]
         self.place = {name: i for i, name in enumerate(self.fitting)}
@@ -36,10 +36,12 @@ class Packs:
         self.after = Depths(reversed(kernels.order), kernels.readers, kernels.producers)
         self.steps = max(self.before.of.values(), default=0)
         self._idle: set[str] = set()
-        """Kernels of which it is known that no move saves anything."""
+        """Kernels for which no move saves anything."""
 
     def climb(self) -> list[Launch]:
-        """Join two launches, the best pair first; then move kernels between launches while that helps. The packs."""
+        """Join pairs of launches, the best first; then move kernels between launches while that helps. Returns the
+        packs.
+        """
         options = [option for a, b in self._first_pairs() if (option := self._option(a, b)) is not None]
         heapq.heapify(options)
         while options:
@@ -65,7 +67,7 @@ class Packs:
                 yield self.home[first], self.home[second]
 
     def _near(self, launch: Launch) -> list[Launch]:
-        """Return the launches with a kernel that is near one of `launch`."""
+        """Return the launches with a kernel near one of `launch`."""
         found = dict.fromkeys(self.home[n] for name in launch.names for n in self._around(self.place[name], NEAR - 1))
         return [other for other in found if other is not launch]
 
@@ -73,7 +75,9 @@ class Packs:
         return self.fitting[max(0, place - NEAR + 1) : place + after + 1]
 
     def _option(self, a: Launch, b: Launch) -> tuple[float, list[str], Launch, Launch] | None:
-        """Two launches as one, less is better; None if they cannot meet, or nothing is saved."""
+        """Return the option of joining two launches, smaller is better; None if they cannot be joined, or nothing is
+        saved.
+        """
         if not self.launches.can_meet(a, b):
             return None
         latency_us = self.launches.latency_us(a, b)
@@ -88,7 +92,7 @@ class Packs:
     # -- moves ---------------------------------------------------------------------------------------------------
 
     def _move(self, name: str) -> bool:
-        """Return the best of: a kernel alone, or in another launch."""
+        """Make the best move of a kernel: alone, or to another launch."""
         if name in self._idle:
             return False
         options = sorted(self._moves(name), key=lambda option: option[:2])
@@ -113,7 +117,7 @@ class Packs:
             yield _move_to([*rest, one], gain)
 
     def _gain_us(self, old: Sequence[Launch], new: Sequence[float | None]) -> float:
-        """Microseconds saved by launches of the latencies `new` in place of `old`."""
+        """Return the microseconds saved by launches of latencies `new` in place of `old`."""
         known = [us for us in new if us is not None]
         before = sum(launch.latency_us for launch in sorted(old, key=lambda launch: sorted(launch.names)))
         return before - sum(known) if len(known) == len(new) else 0.0
@@ -121,7 +125,7 @@ class Packs:
     # -- changing ------------------------------------------------------------------------------------------------
 
     def _put(self, new: Sequence[Launch]) -> bool:
-        """Let launches be `new`, if they can be put in an order without a longer chain."""
+        """Replace launches by `new`, if these can be ordered without a longer chain."""
         before = {name: self.home[name] for launch in new for name in launch.names}
         parted = self._pieces(new, before)
         self._enter(parted)
@@ -140,7 +144,7 @@ class Packs:
         return True
 
     def _pieces(self, new: Sequence[Launch], before: dict[str, Launch]) -> list[Launch]:
-        """Return the parts of the launches that `new` tears apart."""
+        """Return the remaining parts of the launches that `new` splits."""
         found = []
         for launch in new:
             by_home: dict[Launch, list[str]] = {}
