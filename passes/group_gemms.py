@@ -1,7 +1,7 @@
-"""Whether GEMMs of different inputs are one launch: by the predicted time of the whole plan, with them and without.
+"""Batching GEMMs of different inputs into one launch, decided by the predicted time of the whole plan with and without.
 
-One batched GEMM competes with launches side by side and with packed ones: each graph is planned with the packs,
-tiles, order and branches that are best for it, and what is predicted to end first stays.
+One batched GEMM competes with concurrent launches and with packed ones: each graph is planned with its best packs,
+tiles, order and branches, and the fastest prediction wins.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from .rewrite.dce import DeadCode
 from .rewrite.grouped_gemms import group_gemms
 
 MOST_PLANS = 8
-"""Plans that are made to compare, at most."""
+"""Most plans that are compared."""
 PLANNERS = ("stitch", "explore")
-"""Those that choose by predicted time."""
+"""Planners that choose by predicted time."""
 Names = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class GroupGemms:
-    """On GPUs: families of GEMMs (`rewrite/grouped_gemms.py`) all at once, then with each left out or by itself."""
+    """On GPUs: tries all families of GEMMs (`rewrite/grouped_gemms.py`) at once, then with each left out or by
+    itself.
+    """
 
     name: ClassVar[str] = "group_gemms"
 
@@ -46,7 +48,7 @@ class GroupGemms:
         for family in families[: MOST_PLANS - 2] if len(families) > 1 else ():
             wanted = chosen ^ {family}
             other, found = _grouped(graph, wanted, context)
-            if set(found) != wanted:  # it is there only where another is
+            if set(found) != wanted:  # it exists only if another one does
                 continue
             other_us = _planned_us(other, context)
             if not hardly_slower(best_us, other_us):
@@ -61,7 +63,7 @@ def _note(family: Names, is_one: bool) -> str:
 
 
 def _grouped(graph: Graph, wanted: Collection[Names] | None, context: PassContext) -> tuple[Graph, list[Names]]:
-    """Return a copy in which the wanted families (None: all) are a GEMM each, and which these are."""
+    """Return a copy in which the wanted families (None: all) are one GEMM each, and the families found."""
     other = graph.clone()
     found = group_gemms(other, lambda names: wanted is None or names in wanted)
     for pass_ in (DeadCode(), Canonicalise(), DeadCode()):
@@ -70,7 +72,7 @@ def _grouped(graph: Graph, wanted: Collection[Names] | None, context: PassContex
 
 
 def _planned_us(graph: Graph, context: PassContext) -> float:
-    """Of the plan that the rules make, without a search."""
+    """Return the predicted time of the plan of the rules, without a search."""
     options = {key: one for key, one in context.options.items() if key not in ("search", "plan_budget_s")}
     plain = replace(context, options=options, listeners=())
     return predicted_us(make_plan(graph, plain), graph, plain)

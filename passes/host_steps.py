@@ -1,4 +1,4 @@
-"""What a plan leaves to the host, why, and what to do about it: a "no" to a kernel is data like any other."""
+"""Nodes that a plan leaves to the host, with reasons and remedies as data."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .schedule.launches import nested_graphs
 
 _NONE: Mapping[str, WhyNot] = {}
 STEP_US = 10.0
-"""What a host step costs at least, before it computes anything: see docs/cpu_runtime.md."""
+"""Least time of a host step, without its computation: see docs/cpu_runtime.md."""
 BYTES_PER_US = 20_000
-"""What numpy moves at most, 20 GB/s: it reads every operand and writes every result to memory of its own."""
+"""Upper bound of numpy's throughput, 20 GB/s: it reads every operand and writes every result to separate memory."""
 
 REMEDIES = {
     "host.open_dimension": "name sizes for them: {shapes}",
@@ -34,13 +34,13 @@ REMEDIES = {
 
 
 def refused_kernels(plan: StitchPlan) -> dict[str, WhyNot]:
-    """Return the nodes that are left to the host since their kernels do not hold for all sizes, by name."""
+    """Return the nodes that are left to the host because their kernels do not hold for all sizes, by name."""
     return {refusal.subject: refusal for refusal in plan.refusals if refusal.rule == OPEN_KERNEL}
 
 
 def why_on_host(graph: Graph, refused: Mapping[str, WhyNot] = _NONE, *, is_body: bool = False) -> dict[Node, WhyNot]:
-    """Return why each node that is no part of a kernel is none, in order. `is_body`: of a loop or branch, whose inputs
-    are no inputs of the model. refused: nodes whose kernels are none at all sizes, by name.
+    """Return why each node outside of kernels is there, in order. `is_body`: of a loop or branch, whose inputs are not
+    the model's. `refused`: nodes whose kernels do not hold for all sizes, by name.
     """
     sources: dict[Value, WhyNot] = {v: _IN_BODY if is_body else _open_input(v) for v in graph.inputs if _is_open(v)}
     reasons: dict[Node, WhyNot] = {}
@@ -74,7 +74,7 @@ def _data_dependent(node: Node) -> WhyNot:
 
 
 def _coarsest(reasons: Iterable[WhyNot]) -> WhyNot | None:
-    """Return an open dimension before everything else: it is what a user can change."""
+    """Return the reason to report: an open dimension before all else, as the user can change that."""
     return min(reasons, key=lambda why: why.rule != "host.open_dimension", default=None)
 
 
@@ -107,7 +107,7 @@ def _named(node: Node) -> str:
 
 
 def open_inputs(graph: Graph) -> list[str]:
-    """Return the inputs with dimensions that have no size, as `--shape` options that leave these to fill in."""
+    """Return the inputs with unsized dimensions, as `--shape` options to be completed."""
     return [
         f"--shape {v.name}={'x'.join(str(d) if isinstance(d, int) else f'<{d}>' for d in v.type.shape)}"
         for v in graph.inputs
@@ -116,8 +116,8 @@ def open_inputs(graph: Graph) -> list[str]:
 
 
 def _everywhere(graph: Graph, plan: StitchPlan, is_body: bool) -> Iterator[tuple[Node, WhyNot]]:
-    """Yield the nodes that are in no kernel and why, those of nested graphs among them; loops of kernels alone are
-    none.
+    """Yield the nodes outside of kernels and why, including nested graphs; loops that native code iterates do not
+    count.
     """
     for node, why in why_on_host(graph, refused_kernels(plan), is_body=is_body).items():
         if not takes_native_turns(node, plan):
@@ -127,8 +127,8 @@ def _everywhere(graph: Graph, plan: StitchPlan, is_body: bool) -> Iterator[tuple
 
 
 def takes_native_turns(node: Node, plan: StitchPlan) -> bool:
-    """Return whether native code goes from turn to turn of a loop: its body is one segment of kernels, and what a turn
-    hands on is of one type and computed by them (`runtime/turns.py` asks the same of a program).
+    """Return whether native code iterates a loop: its body is one segment of kernels, and carried values keep their
+    type and are computed by them (`runtime/turns.py` has the same conditions for programs).
     """
     if node.op not in ("scan", "loop") or plan.target.is_gpu:
         return False
@@ -163,9 +163,9 @@ def host_summary(
 ) -> dict[str, Any]:
     """Return how much of a planned model runs on the host, bodies of loops and branches included.
 
-    `steps`; `onnx_nodes` that have a part in them, `of_onnx_nodes` in all; `predicted_us_at_least`, and its share
-    beside what is predicted of the kernels; `reasons`, each with `rule`, `reason`, `steps`, `operators`, `remedy`.
-    given: the graph as it was given, where `graph` is one at typical sizes.
+    `steps`; `onnx_nodes` involved, `of_onnx_nodes` in total; `predicted_us_at_least`, and its share of the total with
+    the kernels' prediction; `reasons`, each with `rule`, `reason`, `steps`, `operators`, `remedy`. `given`: the
+    original graph, where `graph` is at typical sizes.
     """
     shapes = " ".join(open_inputs(given or graph))
     found = list(_everywhere(graph, plan, is_body))
@@ -186,7 +186,7 @@ def host_summary(
 
 
 def _least_us(node: Node) -> float:
-    """Views are free, whatever their size."""
+    """Return a lower bound of a host step's microseconds. Views are free, whatever their size."""
     if kind_of(node.op) is Kind.VIEW:
         return STEP_US
     types = [v.type for v in (*node.inputs, *node.outputs)]
@@ -206,11 +206,11 @@ def _reason(rule: str, reason: str, nodes: Sequence[Node], shapes: str) -> dict[
 MOST_OPERATORS = 5
 MOST_REASONS = 8
 TRACE = 0.01
-"""The share of the predicted time up to which steps on the host are worth a word, not a warning."""
+"""Share of the predicted time up to which host steps merit a note rather than a warning."""
 
 
 def describe_host(host: Mapping[str, Any]) -> str:
-    """Return what `host_summary` found as text; "" if everything is in kernels."""
+    """Return `host_summary` as text; "" if everything is in kernels."""
     if not host["steps"]:
         return ""
     steps = "1 step runs" if host["steps"] == 1 else f"{host['steps']} steps run"
@@ -230,6 +230,6 @@ def describe_host(host: Mapping[str, Any]) -> str:
 
 
 def describe_share(host: Mapping[str, Any]) -> str:
-    """Return what of the predicted time steps on the host take."""
+    """Return the host steps' share of the predicted time as text."""
     least_us, share = host["predicted_us_at_least"], host["predicted_share_at_least"]
     return f"predicted of these: at least {least_us:.0f} µs, {100 * share:.0f} % of all"

@@ -1,7 +1,7 @@
-"""Kernels made of kernels: groups side by side in one launch, or after each other with a barrier of the grid between.
+"""Kernels composed of kernels: groups side by side in one launch, or in stages separated by a grid barrier.
 
 Rules that combine whole groups run after those that join nodes. A rule of this kind has a class variable `name` and
-`combine(kernels)`, which yields `Combine` objects one by one; each is tried at once, as `Fuse` objects are.
+`combine(kernels)`, which yields `Combine` objects one by one; each is tried immediately, as `Fuse` objects are.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from .closure import Closure, Reach
 from .legality import operands
 
 MOST_PARTS = 8
-"""Parts of a stitched group: more make a kernel that compiles slowly."""
+"""Most parts of a stitched group: more compile slowly."""
 MOST_TICKET_PARTS = 512
-"""Parts of a launch whose blocks draw tiles: a branch for each of them, which is found by halving."""
+"""Most parts of a launch whose blocks draw tiles: each is a branch, found by bisection."""
 MOST_TICKET_OPERANDS = 480
-"""Pointers are the parameters of a kernel, of which 4096 bytes are passed on every GPU."""
+"""Most pointers, which are kernel parameters, of which every GPU accepts 4096 bytes."""
 PART_SHARED_BYTES = (48 << 10) // MOST_PARTS
-"""Of a GEMM in a stitched kernel on a GPU: as much as is there for all parts, in equal shares."""
+"""Shared memory of a GEMM in a stitched kernel on a GPU: an equal share for all parts."""
 RULE_TIES = ("barrier", "band", "block")
-"""What rules may want between stages; tiles are tied after fusion, by the schedules of the parts."""
+"""Ties between stages that rules may request; tiles are tied after fusion, by the schedules of the parts."""
 GATHERS = frozenset({"gather", "gather_nd", "gather_elements"})
 
 
 @dataclass(frozen=True)
 class Combine:
-    """Wanted: the groups of these names become one kernel, stage after stage.
+    """Proposal to make the groups of these names one kernel, stage after stage.
 
-    `forced`: do it wherever legal, without asking whether it pays. `tie`: what lies between stages (`RULE_TIES`).
+    `forced`: wherever legal, regardless of profit. `tie`: between stages (`RULE_TIES`).
     """
 
     stages: tuple[tuple[str, ...], ...]
@@ -61,7 +61,7 @@ class Combine:
 
 @runtime_checkable
 class CombineRule(Protocol):
-    """See the module's docstring."""
+    """Protocol of rules that combine groups; see the module's docstring."""
 
     name: ClassVar[str]
 
@@ -69,7 +69,7 @@ class CombineRule(Protocol):
 
 
 class Kernels:
-    """The groups of a graph, by name, while rules combine them. `aliases`: values by name, and what they are of."""
+    """The groups of a graph, by name, while rules combine them. `aliases`: the root of each aliased value, by name."""
 
     def __init__(
         self, graph: Graph, groups: Sequence[Group], host_groups: Sequence[HostGroup], aliases: Mapping[str, str],
@@ -84,14 +84,14 @@ class Kernels:
         self.position = {n.name: i for i, n in enumerate(graph.nodes)}
         self.values: dict[str, Value] = {o.name: o for n in graph.nodes for o in n.outputs}
         self.remarks: list[WhyNot] = []
-        """What a rule has to say that concerns no single proposal; the plan keeps it among the refusals."""
+        """Remarks of rules that concern no single proposal; the plan keeps them among the refusals."""
         self._facts: dict[tuple[str, int], KernelFacts] = {}
         self._latencies: dict[tuple[str, int], float] = {}
         self._unfit_parts: dict[tuple[str, tuple[str, ...], bool], str | None] = {}
         self._relate()
 
     def _relate(self) -> None:
-        """Which kernels read which, and which values; through whatever lies between by `reach`."""
+        """Compute which kernels read which, and which values; transitively by `reach`."""
         everything = self._everything()
         self._makers = {v: g.name for g in everything for v in g.outputs}
         self._holders = {part.name: g.name for g in self.groups.values() for part in g.parts or (g,)}
@@ -149,11 +149,13 @@ class Kernels:
         return max(self.position[n] for n in self.groups[name].nodes) if name in self.groups else self.position[name]
 
     def holder(self, name: str) -> str:
-        """Return the group that group `name`, one of the first ones, is now or is a part of."""
+        """Return the group that contains the original group `name`."""
         return self._holders[name]
 
     def slack(self) -> dict[str, tuple[int, int]]:
-        """Return the first and the last step in which each group can run if all groups take one step and none waits."""
+        """Return the first and the last step in which each group can run if all groups take one step and resources are
+        unlimited.
+        """
         earliest: dict[str, int] = {}
         for name in self.order:
             earliest[name] = max((earliest[p] + 1 for p in self.producers[name]), default=0)
@@ -166,9 +168,7 @@ class Kernels:
     # -- cost ----------------------------------------------------------------------------------------------------
 
     def facts(self, group: Group, model: LatencyModel) -> KernelFacts:
-        """Return the facts of a group of this graph by the schedule that it will have by `model`, which lives as
-        long.
-        """
+        """Return the facts of a group of this graph with its schedule by `model`, memoised per model."""
         key = group.name, id(model)
         if key not in self._facts:
             self._facts[key] = group_facts(self.nodes, group, self.target, model)
@@ -184,7 +184,7 @@ class Kernels:
     # -- legality ------------------------------------------------------------------------------------------------
 
     def combined(self, proposal: Combine, rule: str) -> Group | WhyNot:
-        """Return the group that a proposal makes, or why it would be no kernel."""
+        """Return the group of a proposal, or why it cannot be a kernel."""
         named = [name for stage in proposal.stages for name in stage]
         if not all(n in self.groups for n in named) or len(set(named)) != len(named) or len(named) < 2:
             return WhyNot(proposal.subject, rule, "it names something that is no group, or names one twice")
@@ -220,7 +220,7 @@ class Kernels:
         return None
 
     def _no_gemm(self, part: Group, nodes: Sequence[Node], first: bool) -> str | None:
-        """GEMMs of few rows may lie side by side: what they keep in shared memory is little."""
+        """Return why a GEMM cannot be a part: only those of few rows may, whose shared memory is small."""
         roles = roles_of(nodes, [self.values[v] for v in part.outputs])
         rows = rows_of(roles) if isinstance(roles, Roles) else None
         if rows is None or not isinstance(roles, Roles) or not first:
@@ -231,7 +231,7 @@ class Kernels:
         return None
 
     def _unfit(self, proposal: Combine) -> WhyNot | None:
-        """Return a group that no stitched kernel can contain."""
+        """Return the refusal for a group that no stitched kernel can contain."""
         subject = proposal.subject
         if len(proposal.stages) > 1 and self.target.name == "cpu":
             reason = "on a CPU a barrier in a kernel is what lies between launches"
@@ -258,15 +258,15 @@ class Kernels:
         return None
 
     def _read_and_written(self, groups: Sequence[Group]) -> str | None:
-        """Return a value of which one of `groups` writes a part in place, and another reads the whole; kernels are
-        promised that what they write overlaps nothing else that they are given.
+        """Return a value that one of `groups` writes in part in place, and another reads as a whole; kernels may assume
+        that what they write overlaps no other argument.
         """
         into = {self.places[v].whole for group in groups for v in group.outputs if v in self.places}
         read = {self.aliases.get(v, v) for group in groups for v in group.inputs}
         return min(into & read, default=None)
 
     def _unfit_for_bands(self, proposal: Combine) -> WhyNot | None:
-        """Return what the groups themselves must be; how one reads the other is looked at when they are parts."""
+        """Check the groups by themselves; how one reads the other is checked when they are parts."""
         if [len(stage) for stage in proposal.stages] != [1, 1]:
             return WhyNot(proposal.subject, "legality.band_kinds", "bands tie one GEMM and what comes after it")
         after = self.groups[proposal.stages[1][0]]
@@ -276,9 +276,7 @@ class Kernels:
         return None
 
     def _unfit_for_blocks(self, proposal: Combine) -> WhyNot | None:
-        """Return the groups whose templates take a slab; what slabs they have in common is looked at when they are
-        parts.
-        """
+        """Check that the groups' templates support slabs; common slabs are checked when they are parts."""
         for group in (self.groups[name] for stage in proposal.stages for name in stage):
             if group.stages and group.tie != "block":
                 return WhyNot(proposal.subject, "legality.part", f"{group.name} has parts of its own")
@@ -292,15 +290,13 @@ class Kernels:
         return None
 
     def _unfit_for_tickets(self, proposal: Combine) -> WhyNot | None:
-        """Return which kernels can draw tiles their schedules say."""
+        """Check the form of the stages; the groups' schedules decide which kernels can draw tiles."""
         if all(len(stage) == 1 for stage in proposal.stages):
             return None
         return WhyNot(proposal.subject, "sync.part", "kernels draw tiles one after the other, none beside another")
 
     def _unfit_for_launches(self, proposal: Combine) -> WhyNot | None:
-        """Return the groups of one part, which are launches of their own; what their blocks compute their schedules
-        say.
-        """
+        """Check that the groups have one part each, as launches of their own; their schedules define their blocks."""
         for number, group in enumerate(self.groups[name] for stage in proposal.stages for name in stage):
             if group.stages:
                 return WhyNot(proposal.subject, "sync.part", f"{group.name} has parts of its own")
@@ -313,7 +309,7 @@ class Kernels:
         return [self.nodes[name] for name in group.nodes]
 
     def _misplaced(self, proposal: Combine) -> WhyNot | None:
-        """Dependences that the stages do not keep, or that lead through other groups."""
+        """Return the refusal for dependences that the stages violate, or that lead through other groups."""
         subject = proposal.subject
         members = [self.reach[name] for stage in proposal.stages for name in stage]
         everyone, before = _mask(members), 0
@@ -337,7 +333,7 @@ class Kernels:
     # -- combining -----------------------------------------------------------------------------------------------
 
     def replace(self, group: Group) -> None:
-        """Put a combined group in the place of the groups that are its parts, or have these as parts."""
+        """Replace the groups that are its parts, or have these as parts, by a combined group."""
         old = list(dict.fromkeys(self._holders[part.name] for part in group.parts))
         inside = [self.groups.pop(name) for name in old]
         self.groups[group.name] = group
@@ -352,7 +348,7 @@ class Kernels:
         self._relate_again(group, old)
 
     def _relate_again(self, group: Group, old: Sequence[str]) -> None:
-        """`group` makes and reads what the groups `old` made and read."""
+        """Give `group` the producers and readers of the groups `old`."""
         readers = set[str]().union(*(self.readers.pop(name) for name in old)) - set(old)
         producers = set[str]().union(*(self.producers.pop(name) for name in old)) - set(old)
         self.readers[group.name], self.producers[group.name] = readers, producers
@@ -411,7 +407,7 @@ class Kernels:
     def _stitches(
         self, groups: Sequence[Sequence[Group]], stages: Sequence[Sequence[Group]], rule: str, tie: str
     ) -> list[Stitch]:
-        """Return those between parts: what was there before, and new ones through memory and side by side."""
+        """Return the stitches between parts: existing ones, and new ones through memory and side by side."""
         between = ("global", "packing", "block")
         old = [s for stage in groups for g in stage if g.parts for s in g.stitches if s.scheme in between]
         known = {(s.producer, s.consumer) for s in old}
@@ -427,7 +423,7 @@ class Kernels:
         return name
 
     def _own(self, part: Group, made: set[str]) -> Group | WhyNot:
-        """Return a part that computes itself the reshapes of what other parts store: between kernels they were
+        """Return a part that computes itself the reshapes of other parts' outputs: between kernels they were
         aliases.
         """
         chain: list[str] = []
@@ -455,7 +451,7 @@ class Kernels:
         )
 
     def _needed(self, value: str, members: set[str]) -> bool:
-        """Return whether a kernel besides the groups `members` reads a value, or an alias of it."""
+        """Return whether a kernel outside the groups `members` reads a value, or an alias of it."""
         if self.graph.is_output(self.values[value]) or value in self.places:
             return True
         names = (value, *self._names_of.get(value, ()))
@@ -463,8 +459,8 @@ class Kernels:
 
 
 def _stages_of(groups: Sequence[Sequence[Group]], tie: str) -> list[list[Group]]:
-    """Return the parts of a combined group: those of groups that have parts, which are stages where there is room for
-    them.
+    """Return the parts of a combined group; groups that have parts already contribute these, as stages where
+    possible.
     """
     if tie == "tickets":
         return [list(stage) for (group,) in groups for stage in group.stages or ((group,),)]

@@ -1,4 +1,6 @@
-"""Runs fusion rules over a graph and turns the resulting clusters into groups, with a reason for every border left."""
+"""Applies fusion rules to a graph and turns the resulting clusters into groups, with a reason for every remaining
+border.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ Named: TypeAlias = tuple[tuple[str, str], ...]
 Partition: TypeAlias = frozenset[tuple[Named, Named]]
 GEMMS = (GroupKind.CONTRACTION, GroupKind.ATTENTION)
 MOST_PROPOSALS = 200_000
-"""A rule that proposes more than this has an endless loop."""
+"""Limit of a rule's proposals, beyond which it is in an endless loop."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Stitched:
 
 @dataclass(frozen=True)
 class Fused:
-    """What `rules` have joined, and what they were refused on the way."""
+    """The result of fusion by `rules`, and the refusals on the way."""
 
     state: Fusion
     rules: tuple[FusionRule, ...]
@@ -49,12 +51,12 @@ class Fused:
 
     @cached_property
     def partition(self) -> Partition:
-        """What each cluster owns and copies, by name and operator: the same for equal graphs that are joined alike."""
+        """What each cluster owns and copies, by name and operator: equal for equal graphs with equal fusion."""
         return frozenset((_named(c.owned), _named(c.copies)) for c in self.state.clusters())
 
     @property
     def combining(self) -> list[FusionRule]:
-        """The rules that make plans of this: where they are the same, so are the plans of one partition."""
+        """The rules that combine kernels: with equal ones, equal partitions have equal plans."""
         return [rule for rule in self.rules if isinstance(rule, CombineRule)]
 
 
@@ -63,7 +65,7 @@ def _named(nodes: Iterable[Node]) -> Named:
 
 
 def fuse(graph: Graph, rules: Sequence[FusionRule], target: TargetInfo) -> Fused:
-    """Let `rules` join nodes, in order. Raises PassContractError if a rule does not follow its protocol."""
+    """Let `rules` fuse nodes, in order. Raises PassContractError if a rule violates its protocol."""
     state = Fusion(graph, target, rules)
     refusals: dict[tuple[str, str, str], WhyNot] = {}
     for rule in rules:
@@ -71,15 +73,14 @@ def fuse(graph: Graph, rules: Sequence[FusionRule], target: TargetInfo) -> Fused
             if not isinstance(proposal, Fuse) or count > MOST_PROPOSALS:
                 raise PassContractError(f"fusion rule {rule.name} proposed {proposal!r}, not a Fuse, or without end")
             refusal = attempt(state, rule, proposal, rules)
-            # What built-in rules were refused is found again at the borders that remain; of others every attempt is
-            # kept.
+            # Refusals of built-in rules are found again at the remaining borders; of other rules every attempt is kept.
             if refusal is not None and (proposal.forced or refusal.rule in {r.name for r in rules}):
                 refusals.setdefault(_key(refusal), refusal)
     return Fused(state, tuple(rules), tuple(refusals.values()))
 
 
 def stitch(fused: Fused, *, aliases: bool = True) -> Stitched:
-    """Combine the kernels of what was joined. Raises PassContractError if a rule does not follow its protocol."""
+    """Combine the kernels of a fused graph. Raises PassContractError if a rule violates its protocol."""
     state, rules = fused.state, fused.rules
     refusals = {_key(refusal): refusal for refusal in fused.refusals}
     kernels, refused = combined(state, rules, aliases=aliases)
@@ -95,7 +96,7 @@ def _key(refusal: WhyNot) -> tuple[str, str, str]:
 
 
 def combined(state: Fusion, rules: Sequence[FusionRule], *, aliases: bool = True) -> tuple[Kernels, list[WhyNot]]:
-    """Return the kernels of a state, combined as `rules` want, and what these were refused."""
+    """Return the kernels of a state, combined by `rules`, and the refusals."""
     alias_of = _aliases(state) if aliases else {}
     places = places_in(state, alias_of) if any(isinstance(rule, InPlace) for rule in rules) else {}
     groups, host_groups = _groups(state, alias_of, {place.whole for place in places.values()})
@@ -105,7 +106,7 @@ def combined(state: Fusion, rules: Sequence[FusionRule], *, aliases: bool = True
 
 
 def _combine(state: Fusion, kernels: Kernels, rules: Sequence[FusionRule]) -> list[WhyNot]:
-    """Let rules combine whole kernels; returns what they were refused, and what they have to say."""
+    """Let rules combine whole kernels; returns refusals and remarks."""
     refusals: list[WhyNot] = []
     for rule in rules:
         if not isinstance(rule, CombineRule):
@@ -127,7 +128,7 @@ def _combine(state: Fusion, kernels: Kernels, rules: Sequence[FusionRule]) -> li
 
 
 def attempt(state: Fusion, rule: FusionRule, proposal: Fuse, rules: Sequence[FusionRule]) -> WhyNot | None:
-    """Do what `proposal` wants, or say why not: forbidden by a rule, illegal, or (unless forced) not worth it."""
+    """Carry out `proposal`, or return why not: forbidden by a rule, illegal, or (unless forced) unprofitable."""
     clusters = list(dict.fromkeys(state.cluster_of(n) for n in proposal.nodes))
     copies = [n for n in proposal.copies if not any(n in c.members for c in clusters)]
     if len(clusters) < 2 and not copies:
@@ -154,7 +155,7 @@ def _refusal(
 
 
 def _borders(state: Fusion, rules: Sequence[FusionRule], aliases: dict[Value, Value]) -> list[WhyNot]:
-    """For each pair of native clusters that stayed apart though one reads the other: the reason."""
+    """Return the reason for each pair of native clusters that stayed apart though one reads the other."""
     refusals = []
     for producer, consumer in state.cross_edges():
         pair = [state.cluster_of(producer), state.cluster_of(consumer)]
@@ -163,13 +164,13 @@ def _borders(state: Fusion, rules: Sequence[FusionRule], aliases: dict[Value, Va
         subject = f"{producer.name} -> {consumer.name}"
         refusal = _refusal(state, pair, (), rules, subject, ask_profit=True)
         refusal = refusal or WhyNot(subject, "planner", "no fusion rule proposes it")
-        # A rule that names an edge has found the one that matters; else the border it is.
+        # If the refusal names an edge, it is the relevant one; otherwise name the border.
         refusals.append(refusal if " -> " in refusal.subject else replace(refusal, subject=subject))
     return refusals
 
 
 def _not_native(graph: Graph) -> list[WhyNot]:
-    """Primitives that numpy executes because their types do not suit kernels."""
+    """Return the refusals of primitives that numpy executes because kernels do not support their types."""
     refusals = []
     for node in graph.nodes:
         if kind_of(node.op) in (Kind.HOST, Kind.CONTROL) or is_native(node):
@@ -184,7 +185,7 @@ def _not_native(graph: Graph) -> list[WhyNot]:
 
 
 def _aliases(state: Fusion) -> dict[Value, Value]:
-    """Reshapes left alone between kernels, by value: their root is the value with the same bytes that exists anyway."""
+    """Return the reshapes that stay alone between kernels, with their root: the stored value with the same bytes."""
     found: dict[Value, Value] = {}
     for cluster in state.clusters():
         nodes = list(cluster.members)
@@ -205,7 +206,7 @@ def _aliases(state: Fusion) -> dict[Value, Value]:
 def _groups(
     state: Fusion, aliases: dict[Value, Value], wholes: set[str]
 ) -> tuple[tuple[Group, ...], tuple[HostGroup, ...]]:
-    """Return the groups of all clusters but those that are aliases, or put `wholes` together."""
+    """Return the groups of all clusters except aliases and concats to `wholes`."""
     groups: list[Group] = []
     host: list[HostGroup] = []
     taken = {n.name: 1 for n in state.nodes if not is_native(n)}
@@ -223,7 +224,7 @@ def _groups(
 
 
 def _stored(state: Fusion, cluster: Cluster) -> list[Value]:
-    """Return what the group stores; an operator with several results stores all of them if any is needed."""
+    """Return the values that the group stores; an operator with several results stores all of them if any is needed."""
     stored = state.outputs_of(cluster)
     whole = {o for v in stored if v.producer is not None and len(v.producer.outputs) > 1 for o in v.producer.outputs}
     return stored + [o for n in state.in_order(cluster.owned) for o in n.outputs if o in whole and o not in stored]
@@ -250,8 +251,8 @@ def _group(
 
 
 def _group_name(nodes: Sequence[Node], roles: Roles, taken: dict[str, int]) -> str:
-    """Return a C identifier that says what the kernel does: its first operators, the anchor's first. `taken`: names,
-    and the last number that was added to each.
+    """Return a C identifier that describes the kernel by its first operators, the anchor's first. `taken`: names, and
+    the last number appended to each.
     """
     ops = [n.op for n in nodes if roles.parts[n] is not Part.PULLED or roles.kind is GroupKind.INJECTIVE]
     short = list(dict.fromkeys(op.removeprefix("reduce_") for op in ops))

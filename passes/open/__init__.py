@@ -1,1 +1,1 @@
-"""Plans of graphs with open dimensions: made at typical sizes, and carried over to all sizes of the range."""
+"""Plans of graphs with open dimensions: made at typical sizes, and lifted to all sizes of the range."""

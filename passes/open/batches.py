@@ -1,7 +1,7 @@
-"""A batch of known size that is more than the last cache holds: its images go through the launches a few at a time.
+"""Batches of known size that exceed the last-level cache: launches process a few of their images at a time.
 
-What computes each image by itself is moved to the body of a `call` in which the number of images is a symbol; the body
-is planned like any other open graph, with slices. The model's own sizes stay known.
+Nodes that compute each image separately are moved to the body of a `call` in which the number of images is a symbol;
+the body is planned like any other open graph, with slices. The model's own sizes stay known.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .images import SAME, images_of, why_not_by_image
 from .regions import moved_to_call
 
 MOST_TRIED = 4
-"""Sizes that are taken for a batch, one after the other."""
+"""Most sizes that are tried as the batch."""
 IMAGES = "images"
-"""The symbol of a body that goes through a batch of known size."""
+"""Symbol of a body that processes a batch of known size."""
 
 
 def batches_of(graph: Graph) -> list[int]:
-    """Return what may be a batch: first dimensions of inputs, those with most data first, at most `MOST_TRIED`."""
+    """Return candidates for the batch: first dimensions of inputs, those with most data first, at most `MOST_TRIED`."""
     found: dict[int, int] = {}
     for value in graph.inputs:
         if is_static_tensor(value.type) and value.tensor_type.rank:
@@ -36,15 +36,15 @@ def batches_of(graph: Graph) -> list[int]:
 
 
 def body_name(graph: Graph) -> str:
-    """Return the name of a graph that goes through the images of a batch of another one."""
+    """Return the name of the body that processes the images of a graph's batch."""
     return f"{graph.name}.{IMAGES}"
 
 
 def in_images(graph: Graph, batch: int) -> tuple[Graph, Node] | None:
-    """Return a copy in which what computes each of so many images by itself is the body of a call, and this call; None
-    where nothing does.
+    """Return a copy in which the nodes that compute each image separately are the body of a call, and this call; None
+    if there are none.
 
-    graph: without symbols. Those of its inputs that are `batch` long have images.
+    `graph`: without symbols. Its inputs whose first dimension is `batch` have images.
     """
     copy, symbol = graph.clone(), Symbol(IMAGES, 1, batch)
     known = {value.name: value.type for value in _values(copy)}
@@ -69,10 +69,10 @@ def _values(graph: Graph) -> Iterator[Value]:
 
 
 def _by_image(graph: Graph, symbol: Symbol, batch: int) -> Iterator[Node]:
-    """Yield the nodes that compute each image by itself, from the inputs on; their results get types with the
+    """Yield the nodes that compute each image separately, from the inputs on; their results get types with the
     symbol.
     """
-    beyond: set[Value] = set()  # what depends on images, but is not computed image by image
+    beyond: set[Value] = set()  # depends on images, but is not computed image by image
     for node in graph.nodes:
         if not any(v in beyond or images_of(v, symbol) != SAME for v in node.inputs):
             continue
@@ -83,7 +83,7 @@ def _by_image(graph: Graph, symbol: Symbol, batch: int) -> Iterator[Node]:
 
 
 def _opened(node: Node, symbol: Symbol, batch: int) -> bool:
-    """Return whether the node computes each image by itself; if so, it has types and attributes with the symbol now."""
+    """Return whether the node computes each image separately; if so, it gets types and attributes with the symbol."""
     if kind_of(node.op) in (Kind.HOST, Kind.CONTROL):
         return False
     known, attrs = [value.type for value in node.outputs], dict(node.attrs)
@@ -106,7 +106,7 @@ def _opened(node: Node, symbol: Symbol, batch: int) -> bool:
 
 
 def _with_images(node: Node, symbol: Symbol, batch: int) -> dict[str, Any]:
-    """Attributes that say how large a result with images is, with the symbol in them."""
+    """Return the attributes for the size of a result with images, with the symbol."""
     found = {}
     for name in {"shape", "sizes"} & node.attrs.keys():
         first, *others = node.attrs[name] or (0,)

@@ -1,8 +1,8 @@
-"""Schedules for regions of a range: which ones a group of open size has, and where one takes over from another.
+"""Schedules for regions of a range: the decision table of a group of open size.
 
-One expression tells the regions of a group apart, the rows of a GEMM, say. The group is scheduled anew at some of its
-values, powers of two from one end of the range to the other; every schedule found is predicted at each of them. Few
-regions are kept, where more would hardly be faster, and their borders are found by halving.
+One expression, such as the rows of a GEMM, determines the region. The group is scheduled anew at some of its values,
+powers of two from one end of the range to the other; every schedule found is predicted at each of them. Few regions are
+kept, as more would hardly be faster, and their borders are found by bisection.
 """
 
 from __future__ import annotations
@@ -47,28 +47,28 @@ from .lift import lifted
 from .typical import typical_sizes
 
 MOST_REGIONS = 4
-"""Of a group: each is a kernel more to compile and to ship."""
+"""Most regions of a group: each is another kernel to compile and to ship."""
 LEAST_GAIN = log(1.1)
-"""What a further region must gain, over all sizes that are looked at: so much at one of them, say."""
+"""Least gain of a further region, summed over all sampled sizes: this much at one of them, for example."""
 LARGEST = 1 << 14
-"""Values beyond this are those of one region: there is work for every core."""
+"""Largest value considered: beyond, there is work for every core, and one region."""
 MANY = 1 << 10
-"""Up to this, each power of two is looked at, beyond it each power of four."""
+"""Up to this, each power of two is sampled, beyond it each power of four."""
 HALVINGS = 5
 MOST_LOSS = log(1.01)
-"""What a case may take longer at one size than the schedule for all sizes would."""
+"""Largest slowdown of a case, at one size, relative to the schedule for all sizes."""
 
 LEAST_US = 1e-3
-"""Of a prediction, whose logarithm counts."""
+"""Least predicted time, as logarithms are compared."""
 
 Sizes: TypeAlias = Mapping[str, int]
 Found: TypeAlias = Cases | Schedule | None
-"""A decision table, or another schedule for all sizes; None where there is nothing better than what the group has."""
+"""A decision table, or another schedule for all sizes; None if nothing is better than the group's own."""
 _KNOWN: Known[Found] = Known()
 
 
 class Sized:
-    """The nodes of an open graph at sizes, by name."""
+    """The nodes of an open graph at given sizes, by name."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -76,7 +76,7 @@ class Sized:
         self._near: dict[tuple[tuple[str, int], ...], dict[str, int] | None] = {}
 
     def near(self, given: Sizes) -> dict[str, int] | None:
-        """Typical sizes with those that are given; None where the graph claims what none near these fulfil."""
+        """Return typical sizes including the given ones; None if the graph's claims admit none."""
         key = tuple(sorted(given.items()))
         if key not in self._near:
             try:
@@ -94,7 +94,7 @@ class Sized:
 
 @dataclass(frozen=True)
 class Point:
-    """Sizes at which schedules are compared, and the value of the expression there."""
+    """Sizes at which schedules are compared, and the value of the deciding expression there."""
 
     value: int
     sizes: Sizes
@@ -105,8 +105,8 @@ def with_cases(
     most: int | None = None,
 ) -> tuple[Group, ...]:  # fmt: skip
     """Return the groups of an open graph, scheduled for all sizes, with cases, or with another schedule for all of
-    them, where these are predicted to gain: at most so many, MOST_REGIONS where nothing is said. typical: the sizes
-    that they were scheduled at.
+    them, if these are predicted to gain. `most`: of cases, by default MOST_REGIONS. `typical`: the sizes at which they
+    were scheduled.
     """
     most = MOST_REGIONS if most is None else most
     if most < 2:
@@ -138,7 +138,7 @@ def _cased(group: Group, found: Found, typical: Sizes) -> Group:
 
 
 def deciding_size(view: GroupView, group: Group, target: TargetInfo) -> Size | None:
-    """Return the expression that tells the regions of a group apart; None for one that has no regions."""
+    """Return the expression that determines a group's region; None if it has no regions."""
     if group.kind is not GroupKind.CONTRACTION or group.stages or group.schedule is None:
         return None
     anchored = AnchoredGroup.of(view)
@@ -156,7 +156,7 @@ def deciding_size(view: GroupView, group: Group, target: TargetInfo) -> Size | N
 
 
 class _Chooser:
-    """The decision table of one group."""
+    """Builder of the decision table of one group."""
 
     def __init__(
         self, group: Group, sized: Sized, nodes: Mapping[str, Node], typical: Sizes, target: TargetInfo,
@@ -203,7 +203,7 @@ class _Chooser:
         return Cases(size, cases)
 
     def _points(self, size: Size) -> list[Point]:
-        """Some sizes with rising values of the expression, the typical ones among them."""
+        """Return sizes with increasing values of the expression, including the typical ones."""
         found: dict[int, Sizes] = {}
         for given in (*sweep(self._sized.graph, size), self._typical):
             sizes = self._sized.near(given)
@@ -216,7 +216,7 @@ class _Chooser:
         return [Point(value, found[value]) for value in sorted(found)]
 
     def _schedules(self, points: Sequence[Point]) -> list[Schedule]:
-        """That for all sizes first, and those that are chosen at some point and may stand in its place."""
+        """Return the schedule for all sizes, followed by those that are chosen at some point and may replace it."""
         group = self._group
         assert group.schedule is not None
         found = {group.schedule: True}
@@ -230,7 +230,7 @@ class _Chooser:
         return Shared.of(self._nodes, replace(self._group, schedule=schedule), self._target)
 
     def _chosen(self, point: Point) -> Iterator[Schedule]:
-        """For all sizes, what is chosen at some of them."""
+        """Yield the schedules, lifted to all sizes, that are chosen at a point."""
         nodes, target = self._sized.at(point.sizes), self._target
         schedules = [schedule_group(nodes, replace(self._group, schedule=None), target, self._model).schedule]
         usual = self._group.schedule
@@ -243,8 +243,8 @@ class _Chooser:
                 yield group.schedule
 
     def _judged(self, schedule: Schedule, point: Point) -> tuple[float, float]:
-        """Return the microseconds predicted, and what counts of them: the logarithm, of GEMMs on CPUs of what it takes
-        with the wait for the last thread.
+        """Return the predicted microseconds, and the logarithm to compare: for GEMMs on CPUs of the time including the
+        wait for the last thread.
         """
         facts = self._facts(schedule, point)
         if facts is None:
@@ -253,8 +253,8 @@ class _Chooser:
         return us, log(self._uneven_us(us, facts) if isinstance(schedule, CpuGemmSchedule) else us)
 
     def _facts(self, schedule: Schedule, point: Point) -> KernelFacts | None:
-        """None where the schedule is for none of these sizes. Tiles for few rows are for no more of them: that they are
-        fast there is no word on their speed.
+        """Return the facts; None if the schedule does not apply at these sizes. Tiles for few rows apply to no more
+        rows: the model does not cover their speed there.
         """
         there = data_at(schedule, point.sizes)
         if not self._computes(there, point):
@@ -270,8 +270,9 @@ class _Chooser:
         return max(latency_us(self._model, facts, device), LEAST_US)
 
     def _uneven_us(self, us: float, facts: KernelFacts) -> float:
-        """Threads wait for the one that is last, the longer, the fewer tasks each has, unless one thread is done sooner
-        by itself. Kernels of convolutions take long to compile: another one must gain more than that.
+        """Return the time including the wait for the last thread, which is longer the fewer tasks each thread has,
+        unless one thread alone is faster. Kernels of convolutions take long to compile: another one must gain more than
+        that.
         """
         threads, device = self._target.threads, self._device
         uneven_us = us * unevenness(facts.tasks, threads)
@@ -281,15 +282,15 @@ class _Chooser:
         return min(uneven_us, self._latency_us(facts, one_core(device)))
 
     def _computes(self, schedule: Schedule, point: Point) -> bool:
-        """Return whether the group could have the schedule, which is one at these sizes, if it had no others, so that
-        it can be predicted. Where a row is a column as well, say, it would have another kernel.
+        """Return whether the group could have the schedule if it had only these sizes, so that it can be predicted. If
+        a row is also a column, for instance, it would have another kernel.
         """
         if not isinstance(schedule, AnchoredSchedule):
             return True
         return not isinstance(plan_of(self._view(point), schedule), str)
 
     def _view(self, point: Point) -> AnchoredGroup:
-        """Return the group at these sizes: the same for all schedules."""
+        """Return the group at these sizes, shared by all schedules."""
         key = tuple(point.sizes.items())
         if key not in self._views:
             self._views[key] = AnchoredGroup.of(look_up(self._sized.at(point.sizes), self._group))
@@ -316,7 +317,7 @@ class _Chooser:
 
 
 def sweep(graph: Graph, size: Size) -> Iterator[Sizes]:
-    """Yield the values of the symbols in an expression: powers of two between the ends of their ranges, of one after
+    """Yield values of the symbols in an expression: powers of two between the ends of their ranges, one symbol after
     the other, the last one first.
     """
     inside = [symbol for symbol in graph.symbols if symbol in symbols_of([size])]
@@ -334,9 +335,9 @@ def sweep(graph: Graph, size: Size) -> Iterator[Sizes]:
 
 
 def regions(costs: Sequence[Sequence[float]], most: int = MOST_REGIONS) -> list[int]:
-    """Return the candidate for each point, with the least sum of `costs[point][candidate]` and LEAST_GAIN for each
-    change from one point to the next, of which there are fewer than `most`. The first candidate, that for all sizes,
-    where there is no difference; another one nowhere where it costs more by MOST_LOSS.
+    """Return the candidate for each point, with the least sum of `costs[point][candidate]` plus LEAST_GAIN for each
+    change between adjacent points, with fewer than `most` changes. Ties go to the first candidate, that for all sizes;
+    another one is never used where it costs more by MOST_LOSS.
     """
     count = len(costs[0])
     costs = [[cost if cost <= row[0] + MOST_LOSS else inf for cost in row] for row in costs]

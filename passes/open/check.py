@@ -1,4 +1,4 @@
-"""What kernels of groups of open size rely on besides what all kernels do: it must hold for all sizes of the ranges."""
+"""Further requirements on kernels of groups of open size, which must hold for all sizes of the ranges."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _ON_GPUS = (
 
 
 def why_not_template(schedule: Schedule | None) -> str | None:
-    """Return why a schedule is none for a group of open size, whatever that computes."""
+    """Return why a schedule does not support open sizes, whatever the group computes."""
     match schedule:
         case None:
             return None
@@ -90,8 +90,8 @@ def why_not_template(schedule: Schedule | None) -> str | None:
 
 
 def why_not_open(view: GroupView, schedule: Schedule | None) -> str | None:
-    """Return why a group of open size is no kernel for all sizes with a schedule; what is asked of all kernels, and of
-    their launches, is not looked at. Raises UndecidedError where that depends on sizes.
+    """Return why a group of open size is not a kernel for all sizes with a schedule; requirements on all kernels, and
+    on their launches, are not checked. Raises UndecidedError if that depends on sizes.
     """
     problem = why_not_template(schedule) or _uneven(view.nodes) or _made_of_nothing(view.nodes, schedule)
     if problem is None and isinstance(schedule, _IMAGES):
@@ -100,8 +100,8 @@ def why_not_open(view: GroupView, schedule: Schedule | None) -> str | None:
 
 
 def why_not_launched(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> str | None:
-    """Return why the launches of a group of open size, which is a kernel otherwise, are none. nodes: of the graph, by
-    name.
+    """Return why the launches of a group of open size, which is a kernel otherwise, are not possible. `nodes`: of the
+    graph, by name.
     """
     if any(launch.temporaries for launch in _launches(nodes, group, target)):
         return "its launches exchange memory of open size"
@@ -113,8 +113,8 @@ def _launches(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> tu
 
 
 def why_not_images(view: GroupView) -> str | None:
-    """Return why an image's kernel of a CPU is none: a batch of open size is so many tasks more, height and width are
-    cut at run time, but nothing else is open.
+    """Return why an image kernel of a CPU is not possible: the batch may be open, which adds tasks, and height and
+    width, which are split at run time, but nothing else.
     """
     group = AnchoredGroup.of(view)
     layout = layout_of(group.anchor)
@@ -126,9 +126,7 @@ def why_not_images(view: GroupView) -> str | None:
 
 
 def _uneven(nodes: Sequence[Node]) -> str | None:
-    """Return why a group is none whose indices cannot be computed: a reshape between sizes that are equal by a claim
-    only.
-    """
+    """Return why a group's indices cannot be computed: a reshape between sizes that are equal only by a claim."""
     for node in (node for node in nodes if node.op == "reshape"):
         before, after = node.inputs[0].tensor_type.num_elements, node.output.tensor_type.num_elements
         if before != after:
@@ -153,9 +151,7 @@ _OF_NOTHING = frozenset(
         "compact",
     }
 )
-"""Operators whose kernels are right where an operand has no elements, but the result has: loads ask whether there are
-any.
-"""
+"""Operators whose kernels handle an empty operand with a non-empty result: loads check for it."""
 _ASKING = (
     CpuLoopSchedule
     | CpuRowSchedule
@@ -172,12 +168,12 @@ _ASKING = (
 
 
 def _made_of_nothing(nodes: Sequence[Node], schedule: Schedule | None) -> str | None:
-    """Return why a group is none where a size is 0 that may be: proofs leave that out, since there is nothing to
-    compute. So there must be nothing, or only operators that know what to make of it.
+    """Return why a group cannot handle a size that may be 0, which proofs ignore as there is then nothing to compute.
+    So either all is empty, or only operators that handle it are affected.
     """
     for node in nodes:
         if node.op == "top_k":
-            continue  # it claims that there are as many elements as it gives
+            continue  # it claims that there are as many elements as it returns
         counts = [v.tensor_type.num_elements for v in node.inputs]
         results = [v.tensor_type.num_elements for v in node.outputs]
         known = isinstance(schedule, _ASKING) and (node.op in _OF_NOTHING or node.attrs.get("mode") == "constant")

@@ -1,6 +1,6 @@
-"""Schedules of GPUs chosen at typical sizes, carried over to all sizes of a range.
+"""GPU schedules chosen at typical sizes, lifted to all sizes of a range.
 
-Grids are expressions; threads, tiles and shared memory are numbers. What reaches over an edge is masked, so that tiles
+Grids are expressions; threads, tiles and shared memory are numbers. Accesses beyond an edge are masked, so that tiles
 need not fit. Vectors are as wide as sizes certainly allow.
 """
 
@@ -57,13 +57,11 @@ from .extents import is_of_open_size, joined
 
 RANK_THREADS = 256
 OPEN_LAUNCH = "launch.open"
-"""The rule by which parts that would be one launch for known sizes are launches of their own."""
+"""Rule by which parts that would be one launch for known sizes are launches of their own."""
 
 
 def launched_apart(stitched: Stitched, nodes: Mapping[str, Node]) -> Stitched:
-    """Return the groups with those over open sizes that are one launch of several parts taken apart. nodes: the open
-    ones.
-    """
+    """Return the groups, with multi-part launches over open sizes split. `nodes`: the open ones."""
     reason = "kernels of several parts are for known sizes only; favour sizes (--favour) to have them there"
 
     def several(group: Group) -> bool:
@@ -77,8 +75,8 @@ def launched_apart(stitched: Stitched, nodes: Mapping[str, Node]) -> Stitched:
 def lifted_schedule(
     schedule: Schedule, before: GroupView, view: GroupView, target: TargetInfo, model: LatencyModel
 ) -> Schedule | str:
-    """Return the schedule of a group at typical sizes, `before`, for the same group at all sizes; or why there is
-    none.
+    """Return the schedule of a group at typical sizes, `before`, lifted to the same group at all sizes; or why that is
+    not possible.
     """
     gpu = Gpu.of(target)
     match schedule:
@@ -107,7 +105,9 @@ def lifted_schedule(
 
 
 def _elementwise(schedule: ElementwiseSchedule, before: GroupView, view: GroupView) -> Schedule | str:
-    """Places where operands of a concat meet are left out: they are places among known sizes."""
+    """Lift an element-wise schedule without the cuts where operands of a concat meet: they are positions at known
+    sizes.
+    """
     known, _ = elementwise_walk(before.inputs, before.stored)
     extents = joined(known, before.stored[0].shape, view.stored[0].shape)
     if extents is None:
@@ -126,14 +126,14 @@ def _direct(schedule: DirectSchedule, view: GroupView) -> DirectSchedule:
 
 
 def _lanes(lanes: int, extent: Size) -> int:
-    """As many of the lanes as certainly divide an extent."""
+    """Return the largest number of lanes, up to `lanes`, that certainly divides an extent."""
     while divisor_of(extent) % lanes:
         lanes //= 2
     return lanes
 
 
 def _rows(schedule: RowSchedule | SplitRowSchedule, before: GroupView, view: GroupView, gpu: Gpu) -> Schedule | str:
-    """Return the rows of open length have one block at most."""
+    """Lift a row schedule; rows of open length have at most one block."""
     roles, known = _roles(view), _roles(before)
     assert roles.rows is not None and known.rows is not None
     if isinstance(schedule, SplitRowSchedule) or schedule.blocks_per_row > 1:
@@ -155,8 +155,8 @@ def _roles(view: GroupView) -> Roles:
 
 
 def _few_rows(before: Gemm, view: GroupView) -> GemmSchedule | None:
-    """Return the blocks with as few rows as there are; None where they would read the other operand, or no known steps
-    of it.
+    """Return a tile for GEMMs of few rows with as few rows as there are; None if it would exchange the operands, or has
+    no known reduction.
     """
     gemm = gemm_of(AnchoredGroup.of(view))
     rows = next((rows for rows in ROWS_AT_A_TIME if before.m <= rows), None)
@@ -166,7 +166,7 @@ def _few_rows(before: Gemm, view: GroupView) -> GemmSchedule | None:
 
 
 def _gemm(schedule: GemmSchedule, before: GroupView, view: GroupView, gpu: Gpu, model: LatencyModel) -> GemmSchedule:
-    """Return the tiles whose last ones are masked, row of tiles after row, each with the whole reduction."""
+    """Lift a GEMM schedule: the last tiles are masked, in row order, each with the whole reduction."""
     gemm = gemm_of(AnchoredGroup.of(before))
     assert gemm is not None
     if isinstance(schedule.tile, GemvTile) and (few := _few_rows(gemm, view)) is not None:

@@ -1,4 +1,4 @@
-"""Which groups are of open size, and dimensions that are joined at typical sizes as they are at all sizes."""
+"""Groups of open size, and dimensions that are joined at typical sizes as they are at all sizes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tilestitch.passes.plan import Group
 
 
 def is_of_open_size(group: Group, nodes: Mapping[str, Node]) -> bool:
-    """Return whether values of a group are, as the open graph, whose nodes are given by name, has them."""
+    """Return whether a group has values of open size in the open graph, whose nodes are given by name."""
     values = (v for name in group.nodes for v in (*nodes[name].inputs, *nodes[name].outputs))
     return not all(v.tensor_type.is_static for v in values)
 
 
 def joined(extents: Sequence[int], typical: Sequence[int], shape: Sequence[Size]) -> tuple[Size, ...] | None:
-    """Products of runs of `shape`, such that those of `typical` are `extents`; None if there are no such runs."""
+    """Return products of runs of `shape` for which those of `typical` are `extents`; None if there are no such runs."""
     pairs = [(a, b) for a, b in zip(typical, shape, strict=True) if a != 1 or is_open(b)]
     result: list[Size] = []
     for extent in extents:

@@ -1,8 +1,8 @@
-"""Whether nodes compute each image of a batch by itself, whatever the batch is: then it makes no difference how many
-of them are computed at a time.
+"""Analysis of whether nodes compute each image of a batch separately, whatever the batch: then any number of images can
+be computed at a time.
 
-A value *has images* where its first dimension is a multiple of what the symbol counts, and no other dimension has to do
-with it: so one image lies after the other. Other values are the same for all images.
+A value *has images* if its first dimension is a multiple of the symbol, and no other dimension depends on it: so the
+images are contiguous, one after the other. Other values are shared by all images.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SAME = 0
 
 
 def images_of(value: Value, symbol: Symbol) -> Size | None:
-    """Return the rows of the first dimension for each image; `SAME` for a value without images; None for one that is
+    """Return the rows of the first dimension per image; `SAME` for a value without images; None for one that is
     neither.
     """
     if not is_sized_tensor(value.type):
@@ -32,7 +32,7 @@ def images_of(value: Value, symbol: Symbol) -> Size | None:
 
 
 def why_not_by_image(node: Node, symbol: Symbol) -> str | None:
-    """Return why an image of what the node gives may depend on other images; None if it does not."""
+    """Return why an image of the node's results may depend on other images; None if it does not."""
     values = (*node.inputs, *node.outputs)
     tangled = next((v for v in values if images_of(v, symbol) is None), None)
     if tangled is not None:
@@ -48,7 +48,7 @@ def why_not_by_image(node: Node, symbol: Symbol) -> str | None:
 
 
 _OF_RESULTS = ("shape", "sizes")
-"""Attributes that say how large a result is."""
+"""Attributes for the size of a result."""
 
 
 def _sizes(data: Any) -> Iterator[Any]:
@@ -64,7 +64,9 @@ def _has(value: Value, symbol: Symbol) -> bool:
 
 
 def _aligned(node: Node, symbol: Symbol) -> bool:
-    """Operands are broadcast to the result: those with images have its first dimension, others have none there."""
+    """Return whether operands are broadcast properly: those with images have the result's first dimension, others have
+    none there.
+    """
     return all(_fits(value, node.output, symbol) for value in node.inputs)
 
 
@@ -75,7 +77,7 @@ def _fits(value: Value, result: Value, symbol: Symbol) -> bool:
 
 
 def _view(node: Node, symbol: Symbol) -> bool:
-    """Elements stay in their order."""
+    """Return whether a view keeps images: elements stay in order."""
     return _has(node.inputs[0], symbol) == _has(node.output, symbol)
 
 
@@ -91,7 +93,7 @@ def _cut(node: Node, symbol: Symbol) -> bool:
 
 
 def _along(node: Node, symbol: Symbol) -> bool:
-    """Along another axis than the first, all operands alike."""
+    """Return whether the operator works along another axis than the first, on all operands alike."""
     if not _has(node.output, symbol):
         return not any(_has(value, symbol) for value in node.inputs)
     first = node.output.shape[0]
@@ -113,7 +115,7 @@ def _gathered(node: Node, symbol: Symbol) -> bool:
 
 
 def _along_one(node: Node, symbol: Symbol) -> bool:
-    """Return each line along another axis than the first by itself."""
+    """Return whether each line along another axis than the first is computed separately."""
     return not _has(node.inputs[0], symbol) or node.attrs["axis"] != 0
 
 
@@ -130,8 +132,8 @@ def _reduced(node: Node, symbol: Symbol) -> bool:
 
 
 def _multiplied(node: Node, symbol: Symbol) -> bool:
-    """Return the rows of the left operand, or matrices of either, are of images; a right operand has no rows of
-    them.
+    """Return whether rows of the left operand, or matrices of either, belong to images; a right operand's rows do
+    not.
     """
     left, right = node.inputs
     if not _has(node.output, symbol):
@@ -143,11 +145,11 @@ def _multiplied(node: Node, symbol: Symbol) -> bool:
 
 
 def _weighted(node: Node, symbol: Symbol) -> bool:
-    """Return a first operand with images; all others are the same for all of them."""
+    """Return whether only the first operand has images; all others are shared."""
     return not any(_has(value, symbol) for value in node.inputs[1:])
 
 
-# Of operators that are not element-wise; others are not known to keep images apart.
+# Operators other than element-wise ones; those not listed may mix images.
 _INDEPENDENT: Mapping[str, Callable[[Node, Symbol], bool]] = {
     "reshape": _view,
     "broadcast_to": _aligned,

@@ -1,4 +1,4 @@
-"""Schedules chosen at typical sizes, carried over to all sizes of a range."""
+"""Schedules chosen at typical sizes, lifted to all sizes of a range."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ from .extents import is_of_open_size, joined
 COPIED = 65536
 """Elements that a task copies one by one."""
 LINES = 16
-"""That a task moves, where it is open how long they are."""
+"""Lines that a task moves, if their length is open."""
 MOVED = 16384
-"""Elements that a task moves in vectors, where few are typical."""
+"""Elements that a task moves in vectors, if few are typical."""
 
 
 def lifted(
     group: Group, typical: Mapping[str, Node], nodes: Mapping[str, Node], target: TargetInfo, model: LatencyModel
 ) -> Group | str:
-    """Return a group that was scheduled among the `typical` nodes, for the open ones of the same names; or why it is
-    none.
+    """Return a group that was scheduled among the `typical` nodes, for the open ones of the same names; or why it
+    cannot be.
     """
     if not is_of_open_size(group, nodes):
         return group
@@ -164,8 +164,8 @@ def _schedule(
 
 
 def _loops(schedule: CpuLoopSchedule, typical: Sequence[int], shape: Sequence[Size]) -> CpuLoopSchedule | str:
-    """Cut and branches, which spare loads where operands differ, stay along dimensions of known size. Loops that have
-    an order of their own become one over all elements.
+    """Lift a loop schedule. Cuts and branches, which save loads where operands differ, stay along dimensions of known
+    size. Loops in an order of their own become one over all elements.
     """
     if schedule.order:
         lanes, every = schedule.lanes, prod(schedule.extents)
@@ -183,7 +183,7 @@ def _loops(schedule: CpuLoopSchedule, typical: Sequence[int], shape: Sequence[Si
 
 
 def _stays_in_place(view: GroupView) -> bool:
-    """Return whether every element comes from where it goes, but for single ones."""
+    """Return whether every result element depends only on elements at its own position, or on scalars."""
     shape = view.stored[0].shape
     return all(
         is_elementwise(node.op) and all(v.shape == shape or v.tensor_type.num_elements == 1 for v in node.inputs)
@@ -192,10 +192,10 @@ def _stays_in_place(view: GroupView) -> bool:
 
 
 def _in_known_lines(schedule: CpuLoopSchedule, view: GroupView) -> CpuLoopSchedule:
-    """Return the loops whose last dimension is of known size, where that of the schedule is open, but ends with ones
-    that are known and not too short: the place in the others is found once a line then. It takes quotients by open
-    sizes; those by numbers, with which the schedule was chosen, cost little. Where they are too short, lines have one
-    open dimension more, and no other one.
+    """Return loops whose last dimension has known size, if the schedule's is open but ends with known ones that are not
+    too short: positions in the others are then computed once per line. That takes quotients by open sizes; those by
+    constants, for which the schedule was chosen, cost little. If they are too short, lines have one open dimension
+    more, and no other one.
     """
     *outer, inner = schedule.extents
     if not is_open(inner) or schedule.edge:
@@ -215,19 +215,19 @@ def _in_known_lines(schedule: CpuLoopSchedule, view: GroupView) -> CpuLoopSchedu
 
 
 def _gemm(schedule: CpuGemmSchedule, before: GroupView, view: GroupView) -> CpuGemmSchedule | str:
-    """Open rows are cut into tiles of the same height, whose last one comes in pieces. A reduction that has one pass at
-    typical sizes has one at all sizes.
+    """Lift a GEMM schedule. Open rows are split into tiles of the same height, the last one in pieces. A reduction with
+    one pass at typical sizes has one at all sizes.
     """
     typical, shape = (Matmul(AnchoredGroup.of(each)).gemm for each in (before, view))
     if isinstance(schedule, CpuTileGemmSchedule) and is_open(shape.m):
-        schedule = replace(schedule, stage_left=True)  # the last tile of rows is not whole
+        schedule = replace(schedule, stage_left=True)  # the last row tile is partial
     if isinstance(schedule, CpuBlockGemmSchedule) and is_open(shape.m):
         schedule = with_few_rows(schedule, shape)
     return _one_pass(schedule, typical) if is_open(shape.k) else schedule
 
 
 def _gemv(schedule: CpuGemvSchedule, view: GroupView) -> CpuGemvSchedule:
-    """Tasks are whole groups of rows, or columns, that are read at the same time."""
+    """Lift a GEMV schedule: tasks are whole groups of rows, or columns, that are read simultaneously."""
     if not is_open(Matmul(AnchoredGroup.of(view)).gemv.rows):
         return schedule
     unit = schedule.lanes * schedule.streams
@@ -235,7 +235,7 @@ def _gemv(schedule: CpuGemvSchedule, view: GroupView) -> CpuGemvSchedule:
 
 
 def _attention(schedule: CpuAttentionSchedule, before: GroupView, view: GroupView) -> CpuAttentionSchedule:
-    """Both GEMMs of a block take all keys at a time, however many there are."""
+    """Lift an attention schedule: both GEMMs of a block take all keys at a time, however many there are."""
     typical, shape = (attention_of(AnchoredGroup.of(each)) for each in (before, view))
     if not is_open(shape.keys):
         return schedule
@@ -257,7 +257,7 @@ def _anchor(view: GroupView) -> Node:
 
 
 def _sort(schedule: CpuSortSchedule, plan: SortPlan) -> CpuSortSchedule:
-    """Return a list of the best is for few; for any number of them, lines are sorted whole."""
+    """Lift a sort schedule: insertion is for a few best elements only; for any number of them, lines are sorted."""
     return replace(schedule, inserts=schedule.inserts and bounds_of(plan.k)[1] <= MOST_INSERTED)
 
 
@@ -266,7 +266,9 @@ def _scan(schedule: CpuScanSchedule, plan: ScanPlan) -> CpuScanSchedule:
 
 
 def _scatter(schedule: CpuScatterSchedule, plan: ScatterPlan) -> CpuScatterSchedule:
-    """Elements are copied, or slices updated, one by one where there may not be a whole vector of them."""
+    """Lift a scatter schedule: elements are copied, or slices updated, one by one where there may be less than a vector
+    of them.
+    """
     copied = bounds_of(plan.node.inputs[0].tensor_type.num_elements)[0] >= schedule.copy_lanes
     vectors = schedule if copied else replace(schedule, copy_lanes=1, copy_vectors=COPIED)
     return replace(vectors, lanes=1) if is_open(plan.extent) else vectors
@@ -276,7 +278,7 @@ Images: TypeAlias = CpuConvSchedule | CpuWindowSchedule | CpuConvTransposeSchedu
 
 
 def _images(schedule: Images, view: GroupView, target: TargetInfo) -> Images | str:
-    """Return a batch of open size is so many tasks more; height and width are cut at run time."""
+    """Lift an image schedule: an open batch adds tasks; height and width are split at run time."""
     problem = why_not_images(view)
     if problem is not None:
         return problem

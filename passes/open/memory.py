@@ -1,7 +1,7 @@
-"""Memory of an open graph: slots, each for values that are not needed at the same time, one after the other.
+"""Memory of an open graph: slots, each shared by values with disjoint lifetimes.
 
-A slot is as large as the largest of its values, whatever the sizes are. So the order of the slots, and that nothing
-overlaps, holds for all of them.
+A slot is as large as the largest of its values at any sizes, so that the order of the slots, and disjointness, hold for
+all sizes.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def place_open(
 def lifetimes_over(
     slices: Slices, lifetimes: Mapping[str, Lifetime], segments: Sequence[Segment]
 ) -> dict[str, Lifetime]:  # fmt: skip
-    """Return where launches go through slices together, what enters or leaves them is needed from the first to the last
-    one, as it is not all there, or not all read, before.
+    """Return lifetimes with slices: what enters or leaves launches that iterate over slices lives from the first to the
+    last of them, as it is complete only before or after.
     """
     spans = slices.spans([name for segment in segments for name in segment.groups])
     return {
@@ -66,7 +66,7 @@ def _dims(value: Value) -> tuple[Size, ...]:
 
 
 def _put(slots: list[_Slot], value: Value, nbytes: Size, alive: Lifetime) -> None:
-    """Into a free slot for values of the same kind of size: the rest of another one would often lie waste."""
+    """Put a value into a free slot for values of comparable size: the rest of another one would often be wasted."""
     free = [slot for slot in slots if slot.is_free(alive)]
     slot = next((s for s in free if s.nbytes == nbytes), None)
     slot = slot or next((s for s in free if not is_open(largest(s.nbytes, nbytes)) or _alike(s.nbytes, nbytes)), None)
@@ -78,7 +78,7 @@ def _put(slots: list[_Slot], value: Value, nbytes: Size, alive: Lifetime) -> Non
 
 
 def _alike(a: Size, b: Size) -> bool:
-    """Return whether one of two open sizes is the larger for certain."""
+    """Return whether one of two open sizes is certainly the larger."""
     return largest(a, b) in (a, b)
 
 

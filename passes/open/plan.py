@@ -1,8 +1,8 @@
 """The plan of a graph with open dimensions.
 
-What is fused, and how kernels are cut, is decided at typical sizes, where everything is a number. Each group is then
-carried over to the open graph (`lift`), where what its kernels rely on must hold for all sizes of the ranges. A group
-for which it does not is computed by the host, with the reason.
+Fusion and schedules are decided at typical sizes, where everything is a number. Each group is then lifted to the open
+graph (`lift`), where its kernels' requirements must hold for all sizes of the ranges. A group for which it does not is
+computed by the host, with the reason.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from .slices import sliced
 from .typical import typical_sizes
 
 OPEN_KERNEL = "host.open_kernel"
-"""The rule by which nodes are left to the host whose kernels do not hold for all sizes."""
+"""Rule by which nodes are left to the host because their kernels do not hold for all sizes."""
 MOST_CASES = "most_cases"
-"""The option that says how many schedules a group may have; with 1, there are no decision tables."""
+"""Option for the most schedules of a group; with 1, there are no decision tables."""
 HOSTED = "host."
-"""Begins the names of operators that the host computes."""
+"""Prefix of operators that the host computes."""
 
 
 def make_open_plan(
@@ -49,8 +49,8 @@ def make_open_plan(
     bodies: Mapping[str, StitchPlan],
     made: PlansMade,
 ) -> StitchPlan:
-    """Return the plan of an open graph by `rules`, or that was `made` of what they join; `bodies` are the plans of
-    those nested in it.
+    """Return the plan of an open graph by `rules`, or an earlier one of the same fusion from `made`; `bodies` are the
+    plans of its nested graphs.
     """
     found = _kernels(graph, context, rules, made)
     if isinstance(found, StitchPlan):
@@ -86,7 +86,7 @@ def make_open_plan(
 
 
 def _not_tied(graph: Graph, context: PassContext) -> tuple[WhyNot, ...]:
-    """That launches over open sizes are not synchronised by tile, where that was wanted."""
+    """Return the refusal of tile synchronisation for open sizes, if it was requested."""
     if not context.target.is_gpu or wanted_sync(context.options.get("sync")) is None:
         return ()
     reason = "which tiles need which is known for fixed sizes only; give these with --shape, or favour some (--favour)"
@@ -96,8 +96,8 @@ def _not_tied(graph: Graph, context: PassContext) -> tuple[WhyNot, ...]:
 def _kernels(
     graph: Graph, context: PassContext, rules: Sequence[FusionRule], made: PlansMade
 ) -> StitchPlan | tuple[Fused, Stitched, tuple[Group, ...], tuple[WhyNot, ...]]:
-    """Return what is fused at typical sizes, with the groups as they are at all sizes; or the plan that was `made` of
-    it. What keeps a group from being one there is taken out, its anchor if it has one, and the rest is fused anew.
+    """Return the fusion at typical sizes, with the groups lifted to all sizes; or an earlier plan of it from `made`.
+    The node that prevents a group, its anchor if it has one, is left to the host, and the rest is fused anew.
     """
     rules = [rule for rule in rules if not isinstance(rule, InPlace)]  # slots hold whole values
     nodes = {node.name: node for node in graph.nodes}

@@ -1,9 +1,9 @@
-"""Graphs cut where sizes come to be: what depends on a size that only a run can tell becomes a graph of its own.
+"""Partitioning of graphs where sizes arise: what depends on a size that only a run can tell becomes a graph of its own.
 
-The results of NonZero and its like are as large as the data says. What is computed with them is moved to the body of a
-`call`, whose inputs such results are: like any program it finds its symbols in the shapes of its inputs. Nodes are cut
-into levels. Those of level 0 need the graph's own symbols only, and what makes a size (its *maker*) is left outside, so
-that a graph is: level 0, its makers, a call for level 1, the makers there, and so on.
+The results of NonZero and the like have data-dependent sizes. What is computed with them is moved to the body of a
+`call` that has such results as inputs: like any program it solves its symbols from the shapes of its inputs. Nodes are
+partitioned by level. Those of level 0 need only the graph's own symbols; a node that makes a size (its *maker*) stays
+outside, so that a graph consists of level 0, its makers, a call for level 1, the makers there, and so on.
 
 The bodies of loops and branches are closed in the same way: each gets the symbols that occur in it, and further inputs
 whose shapes determine those.
@@ -32,9 +32,7 @@ CALL = "call"
 
 
 def with_regions(graph: Graph) -> Graph:
-    """Return the graph, changed in place: it and all that is nested in it have the symbols that their inputs
-    determine.
-    """
+    """Change the graph in place so that it, and all nested graphs, have only symbols that their inputs determine."""
     known = symbols_of_values(graph.inputs)
     levels = _Levels.of(graph, known)
     calls = _moved(graph, levels)
@@ -52,7 +50,7 @@ def with_regions(graph: Graph) -> Graph:
 
 @dataclass
 class _Levels:
-    """Which level nodes and symbols are of; a maker is of the level of its operands, its symbols are of the next."""
+    """Levels of nodes and symbols; a maker has the level of its operands, its symbols the next one."""
 
     of_node: dict[Node, int] = field(default_factory=dict)
     of_symbol: dict[Symbol, int] = field(default_factory=dict)
@@ -62,7 +60,7 @@ class _Levels:
     def of(graph: Graph, known: Symbols) -> _Levels:
         found = _Levels()
         waiting = graph.nodes
-        while waiting:  # nodes without operands may stand before what makes their sizes
+        while waiting:  # nodes without operands may precede what makes their sizes
             rest = [node for node in waiting if not found._settle(node, known)]
             if len(rest) == len(waiting):
                 raise AssertionError(f"nothing makes the sizes of {rest[0].name}: {rest[0].outputs}")
@@ -96,7 +94,7 @@ def _own_symbols(node: Node) -> Symbols:
 
 
 def _moved(graph: Graph, levels: _Levels) -> dict[int, Node]:
-    """Move what is above level 0 into calls, one a level; these by their levels."""
+    """Move nodes above level 0 into calls, one per level; returns these by level."""
     members: dict[int, list[Node]] = {}
     for node in graph.nodes:
         if node not in levels.makers and levels.of_node[node]:
@@ -109,7 +107,7 @@ def _moved(graph: Graph, levels: _Levels) -> dict[int, Node]:
 
 
 def moved_to_call(graph: Graph, nodes: Sequence[Node], name: str) -> Node:
-    """Put a call in the place of some nodes, which may stand anywhere in the graph; it is left to be sorted."""
+    """Replace some nodes, anywhere in the graph, by a call; the graph must be sorted afterwards."""
     inside = set(nodes)
     produced = [output for node in nodes for output in node.outputs]
     results = [v for v in produced if graph.is_output(v) or any(user not in inside for user, _ in v.uses)]
@@ -137,7 +135,7 @@ def moved_to_call(graph: Graph, nodes: Sequence[Node], name: str) -> Node:
 
 
 def _close(graph: Graph, node: Node, known: Symbols) -> None:
-    """Give the bodies of a node inputs that determine the symbols that they have from outside."""
+    """Give the bodies of a node inputs that determine their outer symbols."""
     bodies = bodies_of(node)
     missing = NO_SYMBOLS.union(*((symbols_within(body) & known) - determined_by(body.inputs) for body in bodies))
     for value in list(_determining(graph, node, missing)):
@@ -147,7 +145,7 @@ def _close(graph: Graph, node: Node, known: Symbols) -> None:
 
 
 def _determining(graph: Graph, node: Node, missing: Symbols) -> Iterator[Value]:
-    """Yield the values that are there before the node, and whose shapes determine some symbols."""
+    """Yield values available before the node whose shapes determine some symbols."""
     open_ = sorted(missing, key=lambda symbol: symbol.name)
     while open_:
         symbol = open_.pop()
@@ -174,8 +172,8 @@ def _before(graph: Graph, node: Node) -> Iterator[Value]:
 
 
 def _place_claims(graph: Graph, known: Symbols, calls: Mapping[int, Node], levels: _Levels) -> None:
-    """Claims of sizes that are made on the way are checked where something is computed with them; where nothing is, the
-    host checks for itself.
+    """Move claims on sizes that arise later to the bodies where something is computed with them; otherwise the host
+    checks them itself.
     """
     for claim in graph.claims:
         made = symbols_of([claim.size]) - known
@@ -188,7 +186,7 @@ def _place_claims(graph: Graph, known: Symbols, calls: Mapping[int, Node], level
 
 
 def _forget(graph: Graph, known: Symbols) -> None:
-    """Leave to the run what no input determines."""
+    """Leave sizes that no input determines to the run."""
     graph.symbols = (
         *(s for s in graph.symbols if s in known),
         *sorted(known.difference(graph.symbols), key=lambda symbol: symbol.name),

@@ -1,9 +1,9 @@
-"""Which launches of an open graph go through the images of a batch a few at a time, and how many.
+"""Choice of the launches of an open graph that process a few images of a batch at a time, and of the number of images.
 
-Kernels that follow each other hand all images on through memory once these are more than the last cache holds. Run for
-a few images at a time, they find there what the kernel before has stored; but weights are read again for each few. So
-kernels with large results and few weights, as the first ones of a convolutional network, go together; how the launches
-are best divided is found by comparing the bytes that memory has to move for an image.
+Successive kernels pass all images through memory once these exceed the last-level cache. Run for a few images at a
+time, they find the previous kernel's results in the cache; but weights are read again for each few. So kernels with
+large results and few weights, such as the first ones of a convolutional network, are sliced together; the best division
+of the launches minimises the memory traffic per image.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tilestitch.runtime.launch_check import ARGUMENT_ALIGNMENT
 from .images import SAME, images_of, why_not_by_image
 
 LEAST_SAVED = 0.1
-"""Of the bytes that memory moves."""
+"""Least relative reduction of memory traffic."""
 LAUNCH_BYTES = 20_000
-"""What memory moves in the time that a launch takes besides its work."""
+"""Memory traffic equivalent to the overhead of a launch."""
 LONGEST_RUN = 96
 STORED = 2
-"""Times that memory moves what is stored: it is fetched before it is written, and written back."""
+"""Memory transfers per stored byte: it is fetched before it is written, and written back."""
 
 
 @dataclass(frozen=True)
 class _Stage:
-    """A group in the order of launches. `reads` and `stores` are values with images; `same_bytes`: weights, and other
-    operands without. `keeps_apart`: it computes each image by itself.
+    """A group in launch order. `reads` and `stores` are values with images; `same_bytes`: weights, and other operands
+    without images. `keeps_apart`: it computes each image separately.
     """
 
     name: str
@@ -45,8 +45,8 @@ class _Stage:
 
 @dataclass(frozen=True)
 class _Room:
-    """What says how many images a part goes through at a time: the number of the stage that touches most of an image,
-    the bytes that there are for images, and of how many these are multiples.
+    """Determinants of the number of images at a time: the stage that touches most bytes per image, the bytes available
+    for images, and the multiple to round to.
     """
 
     stage: int
@@ -58,7 +58,7 @@ def sliced(
     graph: Graph, groups: Sequence[Group], segments: Sequence[Segment], aliases: Mapping[str, str],
     sizes: Mapping[str, int],
 ) -> Slices | WhyNot | None:  # fmt: skip
-    """Return how launches are best divided; None where nothing has images. `sizes`: of the symbols, typical ones."""
+    """Return the best division of launches; None where nothing has images. `sizes`: typical ones, of the symbols."""
     found = [divided(graph, symbol, groups, segments, aliases, sizes) for symbol in _batches(graph)]
     refused = next((one for one in found if isinstance(one, WhyNot)), None)
     best = max((one for one in found if isinstance(one, Divided)), key=lambda one: len(one.slices.runs), default=None)
@@ -67,7 +67,7 @@ def sliced(
 
 @dataclass(frozen=True)
 class Divided:
-    """How launches are best divided, and how many bytes for an image memory moves less than without."""
+    """The best division of launches, and the bytes of memory traffic saved per image."""
 
     slices: Slices
     saved_bytes: float
@@ -77,8 +77,8 @@ def divided(
     graph: Graph, symbol: Symbol, groups: Sequence[Group], segments: Sequence[Segment],
     aliases: Mapping[str, str], sizes: Mapping[str, int], count: int | None = None,
 ) -> Divided | WhyNot | None:  # fmt: skip
-    """Return the best division by what `symbol` counts; None where nothing is computed. Groups of other nodes are ends
-    of runs, as what the host computes. count: how many images there are; None: more than the cache holds.
+    """Return the best division by `symbol`; None where nothing is computed. Groups of other nodes end runs, as host
+    steps do. `count`: number of images; None: more than the cache holds.
     """
     division = _Division(graph, symbol, aliases, sizes, count)
     refused = division.refusal(graph)
@@ -89,14 +89,14 @@ def divided(
 
 
 def _batches(graph: Graph) -> Iterator[Symbol]:
-    """Yield the symbols that some input has as its first dimension."""
+    """Yield the symbols that are the first dimension of some input."""
     for symbol in graph.symbols:
         if any(images_of(value, symbol) not in (None, SAME) for value in graph.inputs):
             yield symbol
 
 
 def why_not_sliced(plan: StitchPlan, graph: Graph, slices: Slices) -> str | None:
-    """Return why launches cannot go through the images of a batch as a plan says; None if they can."""
+    """Return why launches cannot be sliced as a plan says; None if they can."""
     symbol = next((symbol for symbol in graph.symbols if symbol.name == slices.symbol), None)
     if symbol is None:
         return f"its slices are of {slices.symbol!r}, which is no symbol of the graph"
@@ -127,7 +127,7 @@ def why_not_sliced(plan: StitchPlan, graph: Graph, slices: Slices) -> str | None
 
 
 class _Division:
-    """Of the launches of one graph, by images of one batch."""
+    """Division of one graph's launches by images of one batch."""
 
     def __init__(
         self, graph: Graph, symbol: Symbol, aliases: Mapping[str, str], sizes: Mapping[str, int],
@@ -139,17 +139,17 @@ class _Division:
         self.inputs = {v.name for v in graph.inputs}
         self.nodes: dict[str, Node] = {node.name: node for node in graph.nodes}
         self.one = {**sizes, symbol.name: 1}
-        self.stages: list[_Stage | None] = []  # None for what the host computes, and between segments
+        self.stages: list[_Stage | None] = []  # None for host steps, and between segments
         self.last_use: dict[str, int] = {v.name: 1 << 62 for v in graph.outputs}
         self.image_bytes: dict[str, int] = {}
         self.granules: dict[str, int] = {}
 
     def has(self, group: Group) -> bool:
-        """Return whether it is of the graph's nodes."""
+        """Return whether a group consists of the graph's nodes."""
         return all(name in self.nodes for name in group.nodes)
 
     def refusal(self, graph: Graph) -> WhyNot | None:
-        """Return why some of the images are no batch."""
+        """Return why the images cannot be processed in parts."""
         symbol = self.symbol
         if symbol.low > 1 and not symbol.or_empty:
             return WhyNot(graph.name, "slices", f"{symbol} is never 1, so some images could be left in the end")
@@ -180,15 +180,13 @@ class _Division:
         return _Stage(group.name, apart, reads, stores, same_bytes)
 
     def bytes_of(self, name: str) -> int:
-        """Of one image of a value."""
+        """Return the bytes of one image of a value."""
         if name not in self.image_bytes:
             self.image_bytes[name] = typical(self.values[name].tensor_type.nbytes, self.one)
         return self.image_bytes[name]
 
     def best(self, graph: str) -> Divided | WhyNot | None:
-        """Return the division with the fewest bytes moved for an image: from each stage on, the cheapest way to the
-        end.
-        """
+        """Return the division with the least memory traffic per image, by dynamic programming from the end."""
         count = len(self.stages)
         cheapest: list[tuple[float, int, _Room | None]] = [(0.0, 0, None), *[(math.inf, 0, None)] * count]
         for begin in range(count):
@@ -211,7 +209,7 @@ class _Division:
         return Divided(Slices(self.symbol.name, tuple(reversed(runs))), whole - least)
 
     def moved_alone(self, stage: _Stage | None) -> int:
-        """Return the bytes that memory moves for an image where a stage goes through all images."""
+        """Return the memory traffic per image of a stage that processes all images at once."""
         if stage is None:
             return 0
         read, stored = (sum(map(self.bytes_of, names)) for names in (stage.reads, stage.stores))
@@ -219,8 +217,8 @@ class _Division:
         return 0 if stays else read + STORED * stored
 
     def parts_from(self, begin: int) -> Iterator[tuple[int, float, _Room | None]]:
-        """Yield the parts that begin at a stage: where each ends, bytes that memory moves for an image, and for how
-        many images there is room at a time; None for all, as of a part of one stage.
+        """Yield the parts that begin at a stage: the end of each, memory traffic per image, and the number of images at
+        a time; None for all, as in a part of one stage.
         """
         yield begin + 1, self.moved_alone(self.stages[begin]), None
         moved = same_bytes = peak = 0
@@ -252,7 +250,7 @@ class _Division:
                 yield number + 1, moved + again / images, _Room(largest_at, room, granule)
 
     def images(self, room: _Room) -> Size:
-        """So many of them as there is room for."""
+        """Return the number of images at a time."""
         stage = self.stages[room.stage]
         assert stage is not None
         values = [self.values[name] for name in (*stage.reads, *stage.stores)]
@@ -260,8 +258,8 @@ class _Division:
         return largest(1, room.room_bytes // largest(1, touched * room.granule)) * room.granule
 
     def granule(self, name: str) -> int:
-        """Slices of a value begin where kernels may take it for granted that values do: at whole multiples of this many
-        images.
+        """Return the multiple of images at which slices of a value must begin, to keep the alignment that kernels
+        assume.
         """
         if name not in self.granules:
             self.granules[name] = 1 if name in self.inputs else self.granule_of(self.values[name])

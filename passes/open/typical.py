@@ -1,4 +1,4 @@
-"""Sizes that a plan of an open graph is made at."""
+"""Typical sizes at which a plan of an open graph is made."""
 
 from __future__ import annotations
 
@@ -12,31 +12,30 @@ from tilestitch.compiler.ir.sizes import Size, Symbol, divisors_of, is_open, siz
 from tilestitch.passes.errors import PassError
 
 FIRSTS = (97, 29, 5, 1)
-"""Where to look for a size that a range says nothing of: kernels then have some work, and no size is special. From the
-others on where it must be no larger than one of a short range.
+"""First candidates of a size that its range does not determine: kernels then have some work, and no size is special.
+The later ones serve where it must not exceed a size of a short range.
 """
 FACTORS = (1, 2, 4, 8, 16, 3, 6, 12, 5, 7, 9, 10)
-"""Sizes are multiplied by the first of these that makes them what the graph claims, as that one is even."""
+"""Factors to try, in order, until a size satisfies the graph's claims, such as being even."""
 FEW = (5,)
-"""Where to look for what is multiplied by all that claims divide a size by, as windows of images do."""
+"""First candidates for sizes that are multiplied by all divisors in claims, as for windows of images."""
 WORK = 16
-"""Elements that a dimension is to have which would have one or none: a kernel for one element is none for several."""
+"""Least elements of a dimension that would otherwise have one or none: a kernel for one element does not generalise."""
 MOST_COMPARED, MOST_TIMES = 12, 4
-"""So many sizes are compared, none of them more than so many times as large as the first ones."""
+"""Most candidate sizes that are compared, and their largest ratio to the first ones."""
 MOST_TRIED = 1 << 24
 MOST_PARTS = 65
-"""Fewer parts of a size, such as patches along an edge of an image, are tried where a claim is of two sizes."""
+"""Most parts of a size, such as patches along an edge of an image, that are tried for a claim on two sizes."""
 MOST_ORDERS = 24
-"""Of the sizes among the symbols that are tried, as one may have to be less than another."""
+"""Most permutations of the sizes among the symbols that are tried, as one may have to be less than another."""
 
 
 def typical_sizes(graph: Graph, given: Mapping[str, int] | None = None) -> dict[str, int]:
-    """Return a size for each symbol, in its range if that allows: what is given, else primes that the graph has not
-    already, so that nothing holds at these sizes that does not hold at others; or multiples of these, of what claims
-    divide sizes by in the end, if they keep what the graph claims; or primes alone, some of them raised to what sums of
-    others make them. Of a few such, those at which most results have different numbers of elements: results that have
-    equally many at these sizes alone would be stored by one kernel, which has no open form. Raises PassError where none
-    is found that does.
+    """Return a size for each symbol, in its range if that allows: a given one, else a prime that does not occur in the
+    graph, so that nothing holds only by coincidence; or multiples of these, finally by the divisors in claims, if they
+    satisfy the claims; or primes alone, some of them increased to sums of others. Among a few such candidates, the one
+    at which most results have different numbers of elements: results that coincide only at these sizes could be fused
+    in a kernel without an open form. Raises PassError if no candidate satisfies the claims.
     """
     counts = {t.num_elements for t in _types(graph) if t.is_sized and not t.is_static}
     first, best, most = None, None, 0
@@ -93,8 +92,8 @@ def _candidates(graph: Graph, given: Mapping[str, int]) -> Iterator[dict[str, in
 
 
 def _pairs(graph: Graph) -> Iterator[dict[str, int]]:
-    """Yield the sizes of two symbols that a claim leaves few of, as of images with so many patches: those that differ
-    first, and of these the more alike ones.
+    """Yield sizes of two symbols that a claim restricts to few, as for images with a number of patches: different ones
+    first, and among these the most similar.
     """
     for claim in graph.claims:
         pair = [symbol for symbol in graph.symbols if symbol in symbols_of([claim.size])]
@@ -115,7 +114,7 @@ def _all_hold(graph: Graph, sizes: Mapping[str, int]) -> bool:
 
 
 def _raised(graph: Graph, sizes: dict[str, int]) -> dict[str, int]:
-    """With larger primes for the sizes that have to be as large as some sum of others."""
+    """Return sizes with larger primes for those that must be at least some sum of others."""
     for claim in graph.claims:
         lacking = 0 if claim.exact or claim.holds(sizes) else -typical(claim.size, sizes)
         for symbol in graph.symbols if lacking > 0 else ():
@@ -127,7 +126,7 @@ def _raised(graph: Graph, sizes: dict[str, int]) -> dict[str, int]:
 
 
 def _with_work(symbol: Symbol, made: Iterable[Size], size: int) -> int:
-    """Return a size, or a larger one if something else that is made of it would be a single element there."""
+    """Return a size, or a larger one if a dimension derived from it would otherwise have a single element."""
     for other in made:
         tried = max(size, symbol.low)
         if typical(other, {symbol.name: tried}) > 1:
@@ -140,7 +139,7 @@ def _with_work(symbol: Symbol, made: Iterable[Size], size: int) -> int:
 
 
 def _leaders(graph: Graph) -> dict[str, str]:
-    """For each symbol the first one that claims say it equals; it has the same size."""
+    """Return, for each symbol, the first one that claims say it equals; both get the same size."""
     leaders = {symbol.name: symbol.name for symbol in graph.symbols}
     for claim in graph.claims:
         pair = [symbol for symbol in graph.symbols if symbol in symbols_of([claim.size])]
@@ -151,7 +150,7 @@ def _leaders(graph: Graph) -> dict[str, str]:
 
 
 def _only_sizes(graph: Graph) -> Iterator[tuple[str, int]]:
-    """Yield the symbols to which a claim leaves a single size: it says that a multiple of the symbol, and a number, is
+    """Yield the symbols to which a claim leaves a single size: it says that a multiple of the symbol plus a constant is
     0.
     """
     for claim in graph.claims:
@@ -171,20 +170,22 @@ def _differences(a: Symbol, b: Symbol) -> tuple[Size, Size]:
 
 
 def _divided(graph: Graph, symbol: Symbol) -> int:
-    """Return a number that all divide which claims divide a symbol by."""
+    """Return the least common multiple of the divisors of a symbol in claims."""
     sizes = [claim.size for claim in graph.claims if symbol in symbols_of([claim.size])]
     return lcm(*divisors_of(sizes, symbol))
 
 
 def _orders(taken: Set[object], length: int, firsts: Sequence[int] = FIRSTS) -> Iterator[tuple[int, ...]]:
-    """Primes that are not taken, in some orders: larger ones first."""
+    """Yield permutations of unused primes, larger ones first."""
     for first in firsts:
         primes = islice((p for p in _primes(first) if p not in taken), length)
         yield from islice(permutations(primes), MOST_ORDERS)
 
 
 def _in_range(symbol: Symbol, size: int, factor: int) -> int:
-    """Return a multiple of `factor` in the range, `size` of them if that allows; one of its ends if there is none."""
+    """Return `size` times `factor` if it is in the range, else the largest multiple that is; an end of the range if
+    there is none.
+    """
     if size * factor > symbol.high:
         size = symbol.high // factor
     return max(size * factor, symbol.low)

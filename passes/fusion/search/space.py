@@ -1,4 +1,4 @@
-"""The space that fusion explores: sets of clusters as bit masks, which may be one kernel, and what each costs."""
+"""The space that fusion explores: sets of clusters as bit masks, their legality as one kernel, and their cost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilestitch.passes.plan import GroupKind, WhyNot
 from tilestitch.passes.plan.roles import Roles, roles_of
 
 NODES_OF_WORK = 8
-"""To look into a kernel of so many more nodes costs as much again as to look into one of few."""
+"""Each further this many nodes of a kernel cost as much to examine as a small kernel does."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a legal set of atoms is as one kernel."""
+    """The single kernel of a legal set of atoms."""
 
     nodes: tuple[Node, ...]
     stored: tuple[Value, ...]
@@ -42,14 +42,14 @@ class Shape:
 class Space:
     """Kernels over the clusters of a fusion state, its *atoms*, numbered in topological order.
 
-    Every question is answered once. A *kernel* is a connected set of native atoms that it computes, and those of them
-    that it stores, which legality allows, no rule of the state forbids, and which is not too large to compile well. A
-    *pattern* is a kernel that stores what others read, so that no other kernel computes its atoms.
+    All results are memoised. A *kernel* is a connected set of native atoms that it computes, with those of them that it
+    stores, which is legal, not forbidden by a rule of the state, and not too large to compile well. A *pattern* is a
+    kernel that stores what others read, so that no other kernel computes its atoms.
     """
 
     def __init__(self, state: Fusion, model: LatencyModel, device: AnyDevice) -> None:
         self.state, self.model, self.device = state, model, device
-        # What an atom depends on depends on less, so counting ancestors sorts topologically.
+        # The ancestors of an atom's ancestors are fewer, so counting ancestors sorts topologically.
         order = sorted(state.clusters(), key=lambda c: (c.reach.above.bit_count(), state.first_position(c)))
         self.atoms: list[Cluster] = order
         self.everything = (1 << len(order)) - 1
@@ -67,15 +67,15 @@ class Space:
         for i in reversed(range(len(order))):
             for r in bits(self.after[i]):
                 self.descendants[i] |= self.descendants[r] | 1 << r
-        # What takes few operations an element may be computed by several kernels, what sums up by one alone.
+        # Cheap element-wise atoms may be computed by several kernels, reductions only by one.
         self.copyable = mask_of(i for i in bits(self.native) if self._is_injective(order[i]))
         self.results = mask_of(i for i, c in enumerate(order) if any(map(self._is_result, state.outputs_of(c))))
         self._least_us = least_us(model, device)
         self.work = 0.0
-        """What the search has done: to find out all about a kernel of few nodes is 1."""
+        """Work done by the search; examining a kernel of few nodes counts 1."""
         self._shapes: dict[tuple[int, int], Shape | None] = {}
         self.known_us: dict[tuple[int, int], float] = {}
-        """What `latency_us` has said, by mask and stored atoms."""
+        """Memoised results of `latency_us`, by mask and stored atoms."""
         self._gains: dict[int, float] = {}
         self._moved: dict[int, int] = {}
         self._reach: dict[int, int] = {}
@@ -111,11 +111,11 @@ class Space:
         return self.results & mask | mask_of(i for i in bits(mask) if self.after[i] & ~mask)
 
     def is_pattern(self, mask: int) -> bool:
-        """Return whether the atoms of `mask` (connected) may be one kernel, and no other computes them."""
+        """Return whether the atoms of `mask` (connected) may be one kernel, while no other computes them."""
         return self.is_convex(mask) and self.shape(mask, self.border(mask)) is not None
 
     def is_kernel(self, mask: int, stored: int) -> bool:
-        """Return whether one kernel may compute `mask` and store `stored`, others computing some of these atoms,
+        """Return whether one kernel may compute `mask` and store `stored`, while others compute some of these atoms,
         too.
         """
         return self.shape(mask, stored) is not None and self.is_connected(mask)
@@ -157,7 +157,7 @@ class Space:
         return self.state.graph.is_output(value)
 
     def is_acyclic(self, masks: Sequence[int], newest: int) -> bool:
-        """Return whether kernels `masks` and `newest` (disjoint, each convex) can be put in an order, if `masks`
+        """Return whether kernels `masks` and `newest` (disjoint, each convex) can be ordered, given that `masks`
         can.
         """
         reached = self._below(newest) & ~newest
@@ -182,14 +182,14 @@ class Space:
     # -- cost ----------------------------------------------------------------------------------------------------
 
     def latency_us(self, mask: int, stored: int | None = None) -> float:
-        """Return the full estimate of a pattern, a kernel, or an atom alone; 0 for what needs no kernel of its own."""
+        """Return the full estimate of a pattern, a kernel, or an atom alone; 0 for one that needs no kernel."""
         key = mask, self.border(mask) if stored is None else stored
         if key not in self.known_us:
             self.known_us[key] = self._find_latency(*key)
         return self.known_us[key]
 
     def at_least_us(self, mask: int, stored: int) -> float:
-        """Return what `latency_us` is not below: itself where it is known, else what each kernel takes."""
+        """Return a lower bound of `latency_us`: itself if known, else the least time of any kernel."""
         known = self.known_us.get((mask, stored))
         if known is None:
             return 0.0 if self._needs_no_kernel(mask) else self._least_us
@@ -211,7 +211,7 @@ class Space:
         return facts_of(shape.nodes, shape.stored, shape.roles, self.state.target, self.model)
 
     def _is_alias(self, mask: int) -> bool:
-        """Return a reshape between kernels costs nothing: its readers read its operand."""
+        """Return whether an atom is a reshape between kernels, which is free: its readers read its operand."""
         members = self.atoms[mask.bit_length() - 1].members
         node = next(iter(members))
         if len(members) > 1 or node.op != "reshape" or self.state.graph.is_output(node.output):
@@ -227,7 +227,7 @@ class Space:
         return total + sum(self.latency_us(1 << i) for i in bits(self.everything & ~covered))
 
     def gain(self, mask: int) -> float:
-        """Return the quick score, by which the search looks at patterns first; the latency model decides."""
+        """Return the quick score, by which the search ranks patterns first; the latency model decides."""
         if mask not in self._gains:
             self._gains[mask] = self._find_gain(mask)
         return self._gains[mask]
@@ -249,7 +249,7 @@ class Space:
         return self._moved[mask]
 
     def neighbours(self, mask: int) -> int:
-        """Native atoms outside `mask` that read from it or that it reads."""
+        """Return native atoms outside `mask` that are adjacent to it."""
         near = 0
         for i in bits(mask):
             near |= self.before[i] | self.after[i]

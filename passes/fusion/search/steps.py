@@ -1,4 +1,4 @@
-"""How many launches lie before and after each kernel, kept while launches are joined and parted."""
+"""Numbers of launches before and after each kernel, maintained while launches are joined and split."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Launch = Sequence[str]
 
 
 class Depths:
-    """The number of launches on the longest way that leads to each kernel; those of one launch have the same.
+    """Length, in launches, of the longest path to each kernel; equal for all kernels of one launch.
 
-    before, after: of each kernel, those that it waits for, and those that wait for it. With the two exchanged, and the
-    order reversed, it is the number of launches on the longest way that leads on.
+    `before`, `after`: for each kernel, those that it waits for, and those that wait for it. With the two exchanged, and
+    the order reversed, it is the length of the longest path from it.
     """
 
     def __init__(self, order: Iterable[str], before: Neighbours, after: Neighbours) -> None:
@@ -28,10 +28,9 @@ class Depths:
         self, launches: Iterable[Launch], launch_of: Callable[[str], Launch],
         beyond: Callable[[str, int], bool] = lambda name, depth: False,
     ) -> bool:  # fmt: skip
-        """Bring the depths up to date after `launches` have become what they are.
+        """Update the depths after `launches` have changed.
 
-        False, at once, if one of these waits for itself, or if a kernel becomes so deep that it is `beyond` what is
-        allowed.
+        Returns False at once if one of these depends on itself, or if a kernel's depth is `beyond` the limit.
         """
         work = [(self.of[launch[0]], launch[0], launch) for launch in launches]
         waiting, settled = {first for _, first, _ in work}, set[str]()
@@ -56,11 +55,11 @@ class Depths:
         return True
 
     def keep(self) -> None:
-        """What was settled stays."""
+        """Commit the changes."""
         self._undo.clear()
 
     def undo(self) -> None:
-        """The depths are again what they were when `keep` was last called."""
+        """Restore the depths of the last `keep`."""
         for name, depth in reversed(self._undo):
             self.of[name] = depth
         self._undo.clear()

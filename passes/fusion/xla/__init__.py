@@ -1,4 +1,4 @@
-"""What XLA:GPU fuses, as fusion rules over our own graph: the baseline that stitching is measured against.
+"""XLA:GPU's fusion as rules over our graph: the baseline for stitching.
 
 The rules follow openxla/xla as of 2026-08-22 (docs/baselines.md names the commit, the files, and what is left out). In
 the order in which XLA runs its passes:
@@ -10,7 +10,7 @@ the order in which XLA runs its passes:
 - `PriorityFusion`: a producer into all of its consumers, the most profitable first (priority_fusion);
 - `MultiOutputFusion`: siblings, and a producer that is stored as well (multi_output_fusion).
 
-`KernelLimits` says what XLA emits as one kernel, and forbids all else.
+`KernelLimits` forbids what XLA does not emit as one kernel.
 """
 
 from .diamonds import Normalisations

@@ -1,7 +1,7 @@
 """Rows that are combined with a reduction of themselves: XLA emits softmax and layer normalisation as Triton kernels.
 
 A *diamond* is `root(x', f(reduce(x'')))`, where x' and x'' are computed from one producer x by trivial operators, and
-the reduction folds the last axis. Diamonds that follow each other meet in one kernel later, by priority fusion.
+the reduction folds the last axis. Consecutive diamonds are fused to one kernel later, by priority fusion.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FOLDS = frozenset({"reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "red
 
 @dataclass(frozen=True)
 class Diamond:
-    """`nodes`: all between the producer, which is not among them, and the root, which is the last."""
+    """`nodes`: all from the producer, exclusive, to the root, which is the last."""
 
     root: Node
     reduction: Node
@@ -31,7 +31,7 @@ class Diamond:
 
 @dataclass(frozen=True)
 class Normalisations(AllowsAll):
-    """Each diamond becomes one kernel, the last one first."""
+    """Fuses each diamond to one kernel, the last one first."""
 
     name: ClassVar[str] = "softmax_rewriter_triton"
 
@@ -109,7 +109,7 @@ def _passed_on(node: Node) -> Value:
 
 
 def _is_splat(value: Value) -> bool:
-    """Return a constant or an argument is broadcast from where it lies."""
+    """Return whether a value is a broadcast constant or argument."""
     return value.producer is None and (value.is_constant or not value.shape)
 
 

@@ -1,4 +1,4 @@
-"""What XLA:GPU emits as one kernel, asked for any set of nodes; and what our code generation can build of it."""
+"""Sets of nodes that XLA:GPU emits as one kernel and that our code generation supports."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from .diamonds import has_diamond, is_reduction
 from .libraries import are_merged, why_no_call
 
 MOST_OPERANDS = 96
-"""gpu_fusible: MaxOperandsAndOutputsPerFusion."""
+"""Most operands and outputs (gpu_fusible: MaxOperandsAndOutputsPerFusion)."""
 MOST_REDUCTIONS = 8
-"""gpu_fusible: kMaxUnnestedReductionOutputsPerFusion."""
+"""Most reductions (gpu_fusible: kMaxUnnestedReductionOutputsPerFusion)."""
 MOST_NODES = 160
-"""Compilers cope with so many in one of our kernels. XLA counts instructions after duplication, at most 10,000."""
+"""Most nodes of one of our kernels, for the sake of compilers. XLA counts instructions after duplication, at most
+10,000.
+"""
 MOST_NODES_AGAIN = 48
-"""A kernel that computes what others compute, too, has no more, so that it has room for what only it needs."""
+"""Most nodes of a kernel that recomputes others' nodes, so that there is room for its own."""
 UNTILED = frozenset({"concat", "pad", "gather", "gather_elements", "gather_nd", "arg_max", "arg_min"})
-"""What symbolic tile analysis does not follow, so that no Triton kernel has it."""
+"""Operators that symbolic tile analysis does not support, so that no Triton kernel has them."""
 
 
 @dataclass(frozen=True)
 class KernelLimits:
-    """Forbids what XLA would not emit as one kernel; proposes nothing."""
+    """Forbids what XLA does not emit as one kernel; proposes nothing."""
 
     name: ClassVar[str] = "xla"
 
@@ -42,7 +44,7 @@ class KernelLimits:
 
 
 def fits(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node] = ()) -> bool:
-    """Return whether XLA emits `clusters`, with `copies` computed again, as one kernel, and we can, too."""
+    """Return whether XLA emits `clusters`, with `copies` recomputed, as one kernel, and we can, too."""
     copies = tuple(copies)
     union = state.union(clusters, copies)
     if len(union.nodes) > MOST_NODES_AGAIN and any(n.op != "reshape" for n in copies):
@@ -51,7 +53,7 @@ def fits(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node] = ()
 
 
 def why_no_kernel(state: Fusion, nodes: Sequence[Node]) -> str | None:
-    """None if XLA emits `nodes`, in topological order, as one kernel or library call."""
+    """Return None if XLA emits `nodes`, in topological order, as one kernel or library call."""
     members = set(nodes)
     operands = {v for n in nodes for v in n.inputs if v.producer not in members}
     stored = _stored(state, nodes, members)
@@ -87,7 +89,7 @@ def _why_no_triton_kernel(nodes: Sequence[Node], stored: Sequence[Value]) -> str
 
 
 def _why_no_reduction_kernel(reductions: Sequence[Node], members: set[Node]) -> str | None:
-    """Return a reduction is the root of its kernel; a chain of operators with one operand may follow."""
+    """Return why a reduction is not the root of its kernel; a chain of operators with one operand may follow it."""
     for reduction in reductions:
         value = reduction.outputs[0]
         while not members.isdisjoint(value.users):

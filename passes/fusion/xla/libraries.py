@@ -1,8 +1,8 @@
-"""GEMMs and convolutions are calls of libraries, which can do some arithmetic on what they have computed.
+"""GEMMs and convolutions as library calls with epilogues.
 
-A GEMM takes what cuBLASLt or XLA's Triton GEMM can (which of the two is tuned on the device, so that the baseline gets
-the better of both): a chain of element-wise operators with one reader each, or a bias and GELU by tanh. A convolution
-takes what cuDNN can: a bias, a side input, and ReLU.
+A GEMM supports the epilogues of cuBLASLt and XLA's Triton GEMM (XLA tunes on the device which of the two to use, so the
+baseline gets the better of both): a chain of element-wise operators with one reader each, or a bias and GELU by tanh. A
+convolution supports cuDNN's: a bias, a side input, and ReLU.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_MERGED_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class LibraryCalls(AllowsAll):
-    """A GEMM, a convolution or a window takes its epilogue; a GEMM also the axes moved around it."""
+    """Fuses the epilogue of a GEMM, a convolution or a window; around a GEMM also axis permutations."""
 
     name: ClassVar[str] = "gemm_rewriter"
 
@@ -53,7 +53,7 @@ class LibraryCalls(AllowsAll):
 
 
 def _operand_views(state: Fusion, anchor: Node) -> list[list[Node]]:
-    """Return the parts of tensors that an epilogue adds are read where they lie (dynamic_slice_fusion, and Triton's
+    """Return the views of tensors that an epilogue adds, which are read in place (dynamic_slice_fusion, and Triton's
     epilogues).
     """
     members = state.cluster_of(anchor).members
@@ -75,9 +75,9 @@ def _is_own_view(state: Fusion, node: Node) -> bool:
 
 @dataclass(frozen=True)
 class DotMerger(AllowsAll):
-    """GEMMs that multiply the same matrix are one, if what they write is small.
+    """Merges GEMMs that multiply the same matrix, if their results are small.
 
-    On CPUs they go side by side in one launch. On GPUs the rewrite `merge_gemms` has made one of them before.
+    On CPUs they go side by side in one launch. On GPUs the rewrite `merge_gemms` has merged them before.
     """
 
     name: ClassVar[str] = "dot_merger"
@@ -97,7 +97,7 @@ def are_merged(anchors: Sequence[Node]) -> bool:
 
 
 def _next(value: Value) -> tuple[Node, ...] | None:
-    """Return what an epilogue could take next of `value`: its one reader, or all of GELU."""
+    """Return the next nodes of an epilogue after `value`: its one reader, or all of GELU."""
     if len(value.users) == 1:
         reader = value.users[0]
         return (reader,) if is_elementwise(reader.op) and is_native(reader) else None
@@ -105,7 +105,7 @@ def _next(value: Value) -> tuple[Node, ...] | None:
 
 
 def why_no_call(anchor: Node, nodes: Sequence[Node], stored: Sequence[Value]) -> str | None:
-    """None if `nodes` around `anchor` are one call of a library, or a window with its epilogue."""
+    """Return None if `nodes` around `anchor` are one library call, or a window with its epilogue."""
     before, after = _around(anchor, nodes)
     if anchor.op == "matmul":
         return _why_no_gemm(anchor, before, after, stored)
@@ -145,7 +145,7 @@ def _why_no_gemm(anchor: Node, before: Sequence[Node], after: Sequence[Node], st
 
 
 def gelu_of(value: Value) -> tuple[Node, ...] | None:
-    """Return the operators of GELU by tanh, where only they read `value`; its result is that of the last one."""
+    """Return the operators of GELU by tanh after `value`, if only they read it; the last one gives its result."""
     found: dict[Node, None] = {}
     known = {value: None}
     while len(found) < MOST_GELU_NODES:
@@ -182,7 +182,9 @@ def _is_scalar(value: Value) -> bool:
 
 
 def _why_no_convolution(anchor: Node, after: Sequence[Node]) -> str | None:
-    """cuDNN adds a bias and a side input, then clamps at zero; of half floats it also clamps at six."""
+    """Return why cuDNN does not support an epilogue: it adds a bias and a side input, then clamps at zero; half floats
+    also at six.
+    """
     if not after:
         return None
     if anchor.op != "conv" or _is_depthwise(anchor):

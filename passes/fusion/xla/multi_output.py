@@ -1,4 +1,6 @@
-"""Multi-output fusion: kernels that read the same tensor, or one the other's, share a loop and store both results."""
+"""Multi-output fusion: kernels that read the same tensor, or one of which reads the other, share a loop and store both
+results.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ from .priority import first_node, is_fusible
 from .run_time import LAUNCH_US, kernel_us
 
 SMALL_BYTES = 1024
-"""Parts of a tensor of fewer bytes may be read by one kernel, though they do not overlap."""
+"""Disjoint parts of a tensor of fewer bytes may be read by one kernel."""
 
 
 @dataclass(frozen=True)
 class MultiOutputFusion(AllowsAll):
-    """From the last tensor to the first: its readers with each other, then the kernel that stores it with a reader."""
+    """From the last tensor to the first: fuses its readers with each other, then its producer with a reader."""
 
     name: ClassVar[str] = "multi_output_fusion"
 
@@ -56,7 +58,7 @@ def _candidates(state: Fusion, value: Value) -> list[Cluster]:
 
 
 def _may_have_outputs(state: Fusion, cluster: Cluster) -> bool:
-    """Triton's kernels and calls of libraries have one result."""
+    """Return whether a kernel may have several outputs; Triton's kernels and library calls have one."""
     return is_fusible(state, cluster) and not has_diamond(state.in_order(cluster.members))
 
 
@@ -86,7 +88,9 @@ def _pays(state: Fusion, producer: Cluster, reader: Cluster) -> bool:
 
 
 def _share_a_loop(a: Cluster, b: Cluster) -> bool:
-    """Reductions fold the same axes of the same shape; all else computes as many elements as the loop has."""
+    """Return whether two kernels share a loop: reductions over the same axes of the same shape, or equal numbers of
+    elements.
+    """
     loops = [_loop(c) for c in (a, b)]
     if all(axes for _, axes in loops):
         return loops[0] == loops[1]
@@ -94,7 +98,7 @@ def _share_a_loop(a: Cluster, b: Cluster) -> bool:
 
 
 def _loop(cluster: Cluster) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shape of a kernel's loop, and the axes that it folds."""
+    """Return the shape of a kernel's loop, and the axes that it reduces."""
     reduction = next((n for n in cluster.members if is_reduction(n)), None)
     if reduction is not None:
         return reduction.inputs[0].shape, reduced_axes(reduction)
@@ -110,7 +114,7 @@ def _elements(shape: tuple[int, ...]) -> int:
 
 
 def _disjoint(value: Value, a: Cluster, b: Cluster) -> bool:
-    """Return whether the two read parts of `value` that do not overlap, so that one kernel would save no traffic."""
+    """Return whether two kernels read disjoint parts of `value`, so that fusing them saves no traffic."""
     if value.tensor_type.nbytes < SMALL_BYTES:
         return False
     parts = [[n for n in value.users if n in c.members] for c in (a, b)]
@@ -121,7 +125,7 @@ def _disjoint(value: Value, a: Cluster, b: Cluster) -> bool:
 
 
 def _ranges(node: Node) -> list[tuple[int, int]]:
-    """Of each axis that a slice reads, the first place and the one after the last."""
+    """Return the range, first and end, that a slice reads along each axis."""
     extents = zip(node.attrs["starts"], node.attrs["steps"], node.output.shape, strict=True)
     ends = [(start, start + (size - 1) * step) for start, step, size in extents]
     return [(min(pair), max(pair) + 1) for pair in ends]

@@ -1,4 +1,6 @@
-"""Priority fusion: a producer is computed in all of its consumers, and stored no more; what saves most goes first."""
+"""Priority fusion: a producer is recomputed in all of its consumers, and no longer stored; the most profitable
+first.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from .run_time import LAUNCH_US, kernel_us
 
 @dataclass(frozen=True)
 class PriorityFusion(AllowsAll):
-    """Each producer into all of its consumers, if every one can take it and XLA expects that to save time."""
+    """Fuses each producer into all of its consumers, if all support it and XLA expects a gain."""
 
     name: ClassVar[str] = "priority_fusion"
 
@@ -28,7 +30,9 @@ class PriorityFusion(AllowsAll):
 
 
 def _reshapes(state: Fusion) -> Iterator[Fuse]:
-    """Yield a reshape moves nothing: it joins every reader that can take it, and is none to the others."""
+    """Yield proposals for reshapes, which move nothing: each joins every reader that supports it, and is free for the
+    others.
+    """
     for node in reversed(state.nodes):
         cluster = state.cluster_of(node)
         if node.op != "reshape" or not state.is_live(cluster) or len(cluster.members) > 1:
@@ -43,15 +47,15 @@ def _reshapes(state: Fusion) -> Iterator[Fuse]:
 
 
 def is_fusible(state: Fusion, cluster: Cluster) -> bool:
-    """Return whether XLA's emitters or Triton make the kernel of a cluster: it calls no library, and numpy does not run
-    it.
+    """Return whether XLA's emitters or Triton generate a cluster's kernel: it is neither a library call nor a host
+    step.
     """
     anchors = (Kind.CONTRACTION, Kind.OPAQUE)
     return state.is_native(cluster) and not any(kind_of(n.op) in anchors for n in cluster.members)
 
 
 class _Queue:
-    """Producers by the microseconds that fusing them would save; looked at again when something near them changes."""
+    """Producers by the microseconds that fusing them would save; updated when something near them changes."""
 
     def __init__(self, state: Fusion) -> None:
         self.state = state
@@ -84,7 +88,7 @@ class _Queue:
                     self.push(cluster)
 
     def push(self, cluster: Cluster) -> None:
-        """Find out anew what fusing `cluster` into its readers would save."""
+        """Recompute what fusing `cluster` into its readers would save."""
         number = cluster.number
         self.by_number[number] = cluster
         self.version[number] = self.version.get(number, 0) + 1
@@ -94,7 +98,7 @@ class _Queue:
             heapq.heappush(self.heap, (-saved_us, -place, number, self.version[number]))
 
     def saved_us(self, producer: Cluster) -> float:
-        """XLA's priority: below zero if it does not pay, or if one consumer cannot take the producer."""
+        """Return XLA's priority: negative if it does not pay, or if one consumer does not support the producer."""
         state = self.state
         if not is_fusible(state, producer):
             return -inf
@@ -113,7 +117,7 @@ class _Queue:
         return sum(LAUNCH_US + self.alone_us(c) for c in (producer, *consumers)) - fused_us
 
     def fused_us(self, producer: Cluster, consumer: Cluster, copies: tuple[Node, ...]) -> float | None:
-        """Return the microseconds of a consumer that computes the producer, too; None if no kernel can."""
+        """Return the microseconds of a consumer that recomputes the producer; None if no kernel can."""
         parts = (producer, consumer)
         key = (bool(copies), *((c.number, len(c.members)) for c in parts))
         if key not in self.pairs_us:
@@ -137,5 +141,5 @@ def _is_reshape(cluster: Cluster) -> bool:
 
 
 def first_node(cluster: Cluster) -> Node:
-    """One node by which a proposal names the cluster that owns it."""
+    """Return a node by which a proposal identifies its cluster."""
     return min(cluster.owned, key=lambda n: n.name)

@@ -1,7 +1,7 @@
-"""XLA's estimate of how long a kernel takes, by which it decides what pays (gpu_performance_model, and its base).
+"""XLA's latency estimate of kernels, by which it decides on fusion (gpu_performance_model, and its base).
 
-Its constants are XLA's own, and its device is one H200: the baseline decides as XLA does, whatever our cost model says.
-Arithmetic is counted by our table of operations, and all reads are taken for coalesced but those of transposes.
+The constants are XLA's own, for one H200: the baseline decides as XLA does, regardless of our cost model. Arithmetic is
+counted by our table of operations, and all reads except those of transposes count as coalesced.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MEMORY_COMPUTE_PARALLELISM = 0.95
 L2_SPEEDUP, L1_SPEEDUP = 2.5, 8.0
 L1_BYTES_PER_SM = 256 << 10
 SECTOR_BYTES = 64
-"""What DRAM moves for one element that is read alone."""
+"""Bytes that DRAM moves for a single element."""
 BLOCK_THREADS, ELEMENTS_PER_THREAD = 128, 4
 LANES_PER_SM = 128
 BYTES_PER_CLOCK_AND_BLOCK = 32
@@ -27,7 +27,7 @@ DEVICE = find_device("H200")
 
 
 def kernel_us(nodes: Sequence[Node], stored: Sequence[Value]) -> float:
-    """Return the microseconds that XLA expects of a kernel of `nodes`, its launch left out."""
+    """Return XLA's estimate for a kernel of `nodes`, in microseconds, without its launch."""
     members = set(nodes)
     counts = once_each(nodes) if has_diamond(nodes) else evaluations(nodes, stored)
     operations = sum(_operations(n, counts.get(n.output, 0.0)) for n in nodes if n.outputs)
@@ -45,12 +45,14 @@ def kernel_us(nodes: Sequence[Node], stored: Sequence[Value]) -> float:
 
 
 def once_each(nodes: Sequence[Node]) -> dict[Value, float]:
-    """Return a Triton kernel computes each element of a tile of rows once."""
+    """Return evaluation counts of a Triton kernel, which computes each element of a tile of rows once."""
     return {v: float(v.tensor_type.num_elements) for n in nodes for v in n.outputs}
 
 
 def evaluations(nodes: Sequence[Node], stored: Sequence[Value]) -> dict[Value, float]:
-    """Return how often elements of each value are computed: readers at the same index share, others add theirs."""
+    """Return how often elements of each value are computed: readers at the same index share evaluations, others add
+    theirs.
+    """
     members = set(nodes)
     shared = {v: float(v.tensor_type.num_elements) for v in stored}
     apart: dict[Value, float] = {}
@@ -102,7 +104,7 @@ def _moves_last_axis(node: Node) -> bool:
 
 
 def _read_us(value: Value, fetched_bytes: float, blocks: int, scattered: bool) -> float:
-    """First reads come from DRAM, others from the caches if the tensor fits there."""
+    """Return the time of reads: first ones from DRAM, others from the caches if the tensor fits there."""
     used = _width(value) / SECTOR_BYTES if scattered else 1.0
     once = min(float(value.tensor_type.nbytes), fetched_bytes)
     again = DEVICE.dram_bytes_per_second * 1.0
