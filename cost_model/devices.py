@@ -57,6 +57,8 @@ class Device:
     tdp_w: float
     process_nm: float
     source: str
+    by_name_only: bool = False
+    """Whether this GPU is so small that code for its architecture is cut to its multiprocessors only if it is named."""
 
     @property
     def capability(self) -> int:

@@ -108,7 +108,8 @@ def parse_cuda_target(text: str) -> CudaTarget:
             architecture = devices[-1].architecture
             smallest.append(devices[-1].sm_count)
         else:
-            smallest += [d.sm_count for d in known_devices() if d.capability == _number(architecture)]
+            usual = [d for d in known_devices() if d.capability == _number(architecture) and not d.by_name_only]
+            smallest += [d.sm_count for d in usual]
         architectures[architecture] = None
     ordered = tuple(sorted(architectures, key=lambda a: (_number(a), a)))
     if not devices:

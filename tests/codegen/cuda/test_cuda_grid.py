@@ -127,11 +127,13 @@ def test_more_blocks_than_are_resident_are_refused() -> None:
 
 
 def test_the_grid_is_within_what_the_smallest_gpu_holds() -> None:
-    """sm_89 is the L4 with 58 multiprocessors as well as larger GPUs; naming the RTX 4090 gives its 128."""
+    """sm_89 is the L4 with 58 multiprocessors as well as larger GPUs; naming the RTX 4090 gives its 128. The RTX
+    4060, with 24, counts if it is named."""
     graph = softmax((1, 1 << 20), 1)
     assert launches_of(graph, name="cuda:sm_89")[0].grid[0] == 58
     assert launches_of(graph, name="cuda:rtx 4090")[0].grid[0] == 128
     assert launches_of(graph, name="cuda:rtx 4090,sm_80")[0].grid[0] == 108
+    assert launches_of(graph, name="cuda:sm_89,rtx 4060")[0].grid[0] == 24
 
 
 def test_compiles_for_real_gpus() -> None:
