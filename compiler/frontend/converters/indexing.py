@@ -10,6 +10,7 @@ from tilestitch.compiler.ir.sizes import Size, is_open
 
 from ..builder import Builder
 from ..context import Context, Versioned
+from .chosen_updates import scatter_chosen
 
 
 def along_axis(b: Builder, vector: Value, axis: int, rank: int) -> Value:
@@ -52,7 +53,9 @@ def convert_scatter_elements(ctx: Context) -> Value:
 
 
 def convert_scatter_nd(ctx: Context) -> Value:
-    return ctx.emit("scatter_nd", ctx.input(0), ctx.input(1), ctx.input(2), reduction=ctx.attr("reduction", "none"))
+    x, indices, updates, reduction = ctx.input(0), ctx.input(1), ctx.input(2), ctx.attr("reduction", "none")
+    chosen = scatter_chosen(ctx, x, indices, updates, reduction)
+    return ctx.emit("scatter_nd", x, indices, updates, reduction=reduction) if chosen is None else chosen
 
 
 def convert_one_hot(ctx: Context) -> Value:
