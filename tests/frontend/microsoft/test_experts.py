@@ -90,6 +90,18 @@ def test_integers(bits: int, blocked: bool, zeros: bool) -> None:
         assert_close(ours[0], theirs[0])
 
 
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize(("bits", "hidden", "inner", "block"), [(4, 48, 8, 32), (4, 8, 24, 16), (2, 40, 104, 16)])
+def test_blocks_that_do_not_divide_a_column(bits: int, hidden: int, inner: int, block: int, zeros: bool) -> None:
+    """ONNX Runtime's kernel takes the weights that are left over as a block of their own."""
+    first = quantised(inner, hidden, bits, -(-hidden // block), zeros, 1)
+    second = quantised(hidden, inner, bits, -(-inner // block), zeros, 2)
+    given = [floats(TOKENS, hidden), ROUTER, *first[:2], None, *second[:2], None]
+    given += [None, None, None, first[2], second[2]]
+    attrs = {"k": 2, "expert_weight_bits": bits, "normalize_routing_weights": 1, "block_size": block}
+    check_node("QMoE", given, attrs, constants=(2, 3, 5, 6, 11, 12))
+
+
 def test_other_weights_for_mixing() -> None:
     first, second = (quantised(w, d, 4, 0, False, s) for w, d, s in ((16, 32, 1), (32, 16, 2)))
     mixing = np.abs(floats(TOKENS, EXPERTS, seed=7))
@@ -120,5 +132,20 @@ def test_refusals(attrs: dict[str, Any], message: str) -> None:
 def test_refusals_of_integers(attrs: dict[str, Any], message: str) -> None:
     first, second = (quantised(w, d, 4, 0, False, s) for w, d, s in ((16, 32, 1), (32, 16, 2)))
     given = [floats(TOKENS, 32), ROUTER, *first[:2], None, *second[:2]]
+    with pytest.raises(ConversionError, match=message):
+        import_model(typed(node_model("QMoE", given, attrs), [floats(TOKENS, 32)]))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "size", "message"),
+    [
+        (2, 0, "fc1_scales has 3 axes and block_size is 0"), (0, 16, "fc1_scales has 2 axes and block_size is 16"),
+        (3, 16, "fc1_scales has 3 scales for a column of 32 weights, but block_size 16 makes 2"),
+    ],
+)  # fmt: skip
+def test_refusals_of_scales(blocks: int, size: int, message: str) -> None:
+    first, second = quantised(16, 32, 4, blocks, False, 1), quantised(32, 16, 4, blocks, False, 2)
+    given = [floats(TOKENS, 32), ROUTER, *first[:2], None, *second[:2]]
+    attrs = {"normalize_routing_weights": 1, "block_size": size}
     with pytest.raises(ConversionError, match=message):
         import_model(typed(node_model("QMoE", given, attrs), [floats(TOKENS, 32)]))

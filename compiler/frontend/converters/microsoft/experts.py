@@ -12,7 +12,7 @@ from ..activations import relu, tanh_gelu
 from ..common import widened
 from ..reductions import softmax
 from .activations import clamped_swiglu, halves
-from .low_bit import checked_bits, unpacked
+from .low_bit import checked_bits, spread, unpacked
 from .operator import Operator
 
 
@@ -46,20 +46,34 @@ def _dequantised(ctx: Context, layer: int, weights: int, scales: int, zeros: int
         return None
     bits = checked_bits(ctx, f"fc{layer}_expert_weight_bits", ctx.attr("expert_weight_bits", 4))
     codes, scale, zero = unpacked(ctx, packed, bits), ctx.input(scales), ctx.optional(zeros)
-    experts, width, depth = ctx.shape(codes)
-    wide = ctx.cast(codes, "float32")
+    width, depth = ctx.shape(codes)[1:]
+    block = _block(ctx, layer, scale, depth)
     if ctx.rank(scale) == 2:
         scale = ctx.expand_dims(scale, (2,))
         zero = None if zero is None else ctx.expand_dims(ctx.slice_axis(unpacked(ctx, zero, bits), 1, 0, width), (2,))
     elif zero is not None:
         zero = ctx.slice_axis(unpacked(ctx, zero, bits), 2, 0, ctx.dim(scale, 2))
-    blocks = ctx.dim(scale, 2)
-    if blocks == 0 or depth % blocks:
-        raise ctx.fail(f"{blocks} scales do not divide a row of {depth} weights; correct the model")
-    wide = ctx.reshape(wide, (experts, width, blocks, depth // blocks))
-    offset = 2.0 ** (bits - 1) if zero is None else ctx.expand_dims(ctx.cast(zero, "float32"), (3,))
-    w = ctx.mul(ctx.sub(wide, offset), ctx.expand_dims(widened(ctx, scale), (3,)))
-    return ctx.cast(ctx.reshape(w, (experts, width, depth)), dtype_of(scale))
+    offset = 2.0 ** (bits - 1) if zero is None else spread(ctx, ctx.cast(zero, "float32"), 2, block, depth)
+    w = ctx.mul(ctx.sub(ctx.cast(codes, "float32"), offset), spread(ctx, widened(ctx, scale), 2, block, depth))
+    return ctx.cast(w, dtype_of(scale))
+
+
+def _block(ctx: Context, layer: int, scale: Value, depth: int) -> int:
+    """Return how many weights of a column share a scale. As in ONNX Runtime's kernel, the last block may be partial."""
+    size = ctx.attr("block_size", 0)
+    if ctx.rank(scale) != (3 if size else 2):
+        raise ctx.fail(
+            f"fc{layer}_scales has {ctx.rank(scale)} axes and block_size is {size}; scales of blocks have three axes, "
+            "those of columns two; correct the model"
+        )
+    if not size:
+        return depth
+    if ctx.dim(scale, 2) != -(-depth // size):
+        raise ctx.fail(
+            f"fc{layer}_scales has {ctx.dim(scale, 2)} scales for a column of {depth} weights, but block_size {size} "
+            f"makes {-(-depth // size)} blocks of it; correct the model"
+        )
+    return int(size)
 
 
 def _shares(ctx: Context, normalised: bool) -> Value:

@@ -211,7 +211,7 @@ class _Table:
         """Return the result of `blocks` expanded to one per code."""
         if self.axis == self.along:
             return found
-        return _spread(self.b, found, self.place, self.block, self.b.dim(codes, self.place))
+        return spread(self.b, found, self.place, self.block, self.b.dim(codes, self.place))
 
     def zero_outside(self, y: Value) -> Value:
         """Return y with zeros where an index was out of range."""
@@ -219,7 +219,7 @@ class _Table:
         return self.b.select(inside, y, 0.0)
 
 
-def _spread(b: Builder, x: Value, axis: int, block: int, size: int) -> Value:
+def spread(b: Builder, x: Value, axis: int, block: int, size: int) -> Value:
     """Return each element along an axis repeated `block` times, `size` elements of that."""
     shape = b.shape(x)
     wide = b.broadcast_to(b.expand_dims(x, (axis + 1,)), (*shape[: axis + 1], block, *shape[axis + 1 :]))
@@ -245,7 +245,7 @@ def matmul_bnb4(ctx: Context) -> Value:
         if kept is not None:
             return matmul_any_rank(ctx, x, ctx.swap_axes(kept, 0, 1))
     values = ctx.gather(ctx.constant(np.array(CODES[name]), "float32"), ctx.cast(codes, "int32"), 0)
-    by_element = _spread(ctx, widened(ctx, scales), 0, block, depth * width)
+    by_element = spread(ctx, widened(ctx, scales), 0, block, depth * width)
     weights = ctx.mul(ctx.slice_axis(values, 0, 0, depth * width), by_element)
     w = ctx.cast(ctx.reshape(weights, (width, depth)), dtype_of(x))
     return matmul_any_rank(ctx, x, ctx.swap_axes(w, 0, 1) if ctx.attr("transB", 1) else w)
