@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import parser
+from onnx.reference import ReferenceEvaluator
 
 from tests.frontend.checks import assert_close, check_node, floats, host_steps, ints, node_model, run
+from tilestitch.compiler import compile_model
+from tilestitch.runtime import load
+from tilestitch.runtime.errors import InputError
 
 
 @pytest.mark.parametrize("length", [None, 5, 7, 10])
@@ -49,6 +54,23 @@ def test_stft(onesided: int, windowed: bool) -> None:
     window = np.hanning(8).astype(np.float32) if windowed else None
     operands = [floats(2, 33, 1), np.array(5), window, np.array(8)]
     check_node("STFT", operands, {"onesided": onesided}, constants={1, 2, 3})
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_stft_of_signals_of_open_length_is_compiled(parts: int) -> None:
+    proto = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 18]> g (float[b, n, {parts}] x) => (float[b, f, 7, 2] y)
+        <int64 step = {{5}}, int64 length = {{7}}> {{ y = STFT<onesided = 0>(x, step, , length) }}"""
+    )
+    compiled = compile_model(proto, num_threads=1)
+    assert compiled.explain()["host"]["steps"] == 0
+    with load(compiled.to_bytes(), num_threads=1) as module:
+        for batch, length in ((1, 7), (2, 11), (3, 12), (1, 101)):
+            x = floats(batch, length, parts)
+            (expected,) = ReferenceEvaluator(proto).run(None, {"x": x})
+            assert_close(module.run({"x": x})["y"], expected)
+        with pytest.raises(InputError, match="must be from 7"):
+            module.run({"x": floats(1, 6, parts)})
 
 
 def test_losses() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.claims import may_be_natural
 from tilestitch.compiler.ir.types import to_numpy_dtype
 
 from ..builder import dtype_of
@@ -130,15 +131,16 @@ def convert_stft(ctx: Context) -> Value:
     else:
         raise ctx.fail("neither window nor frame_length is given")
     size = ctx.dim(signal, 1)
-    frames = (size - length) // step + 1
-    if frames <= 0 or step <= 0:
+    if step <= 0 or not may_be_natural(size - length):
         raise ctx.fail(f"a signal of {size} samples holds no frame of {length} with step {step}")
+    frames = (size - length) // step + 1
     bins = length // 2 + 1 if ctx.attr("onesided", 1) else length
     matrices = transform(ctx, length, length, bins, dtype_of(signal))
     if window is not None:
         column = ctx.reshape(window, (length, 1))
         matrices = Transform(ctx.mul(matrices.cosine, column), ctx.mul(matrices.sine, column))
-    places = ctx.constant(np.arange(frames)[:, None] * step + np.arange(length)[None], "int64")
+    starts = ctx.expand_dims(ctx.mul(ctx.iota(frames), step), (1,))
+    places = ctx.add(starts, ctx.expand_dims(ctx.iota(length), (0,)))
     x = signal if ctx.rank(signal) == 3 else ctx.expand_dims(signal, (2,))
     real, imaginary = (None if p is None else ctx.gather(p, places, 1) for p in _parts(ctx, x))
     assert real is not None
