@@ -28,10 +28,10 @@ MOTION = "fixpoint{limit=16}(transpose_motion,reshape_motion,refine_axes,canonic
 LAYOUT = f"split_columns,fold_scale_shift,channels_last,{MOTION},pointwise,fold_transposes,merge_gemms,split_pools"
 
 CANONICAL = f"integers,float8,weight_only,{CLEAN_UP},tables,requantise,independent_turns,unroll,{MOTION}"
-"""What the default pipeline begins with."""
+"""The beginning of the default pipelines."""
 
 CPU_PIPELINE = f"{CANONICAL},{LAYOUT},{CLEAN_UP}"
-"""The default pipeline, where the precision is not lowered."""
+"""The default CPU pipeline where the precision is not lowered."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Fixpoint:
 
 
 def pass_table(extra: Mapping[str, type] | None = None) -> dict[str, type]:
-    """Return all passes by name: the built-in ones and `extra` (plug-ins, whose names were checked when they were
-    loaded).
+    """Return all passes by name: the built-in ones and `extra` (those of plug-ins, whose names were checked on
+    loading).
     """
     return {Fixpoint.name: Fixpoint, GroupGemms.name: GroupGemms, **REWRITES, **(extra or {})}
 
@@ -81,8 +81,8 @@ def run_pipeline(
 ) -> Graph:
     """Run `passes` (objects or text; default: the target's pipeline) and `extra`, on a copy of `graph`.
 
-    Those of `extra` run at the `place` that they name, else after all others; where `passes` are given, `imported` and
-    `canonical` are both before them. Output values keep the names they had, where the value is not also an input, a
+    Passes of `extra` run at the `place` that they name, else after all others; where `passes` are given, `imported` and
+    `canonical` both lie before them. Output values keep the names they had, where the value is not also an input, a
     constant or another output. Raises PipelineError for a bad text and PassError if a pass fails.
     """
     first: Sequence[Any] = ()
@@ -101,7 +101,7 @@ def run_pipeline(
 
 
 def _placed(extra: Sequence[Any], place: str) -> tuple[Any, ...]:
-    """Return those of `extra` that run at `place`, and the clean-up after them."""
+    """Return the passes of `extra` that run at `place`, followed by the clean-up."""
     found = [pass_ for pass_ in extra if getattr(pass_, "place", PLACES[-1]) == place]
     return (*found, *parse_pipeline(CLEAN_UP, pass_table())) if found else ()
 
@@ -109,7 +109,7 @@ def _placed(extra: Sequence[Any], place: str) -> tuple[Any, ...]:
 def run_pass(pass_: Pass, graph: Graph, context: PassContext) -> PassResult:
     """Run one pass on `graph` and the graphs nested in it, tell the listeners, check the contract.
 
-    Raises PassContractError if the pass returns something else than a PassResult, or changes the graph's interface.
+    Raises PassContractError if the pass returns anything but a PassResult, or changes the graph's interface.
     """
     if isinstance(pass_, Fixpoint):
         return pass_.run(graph, context)
@@ -134,7 +134,7 @@ def run_pass(pass_: Pass, graph: Graph, context: PassContext) -> PassResult:
 
 
 def _run_on_bodies(pass_: Pass, graph: Graph, context: PassContext) -> tuple[bool, list[str]]:
-    """Run a pass on the graphs nested in `graph`: whether any changed, and what the pass has to say of them."""
+    """Run a pass on the graphs nested in `graph`; return whether any changed, and the notes of the pass."""
     modified, notes = False, list[str]()
     for node in graph.nodes:
         for key, attr in list(node.attrs.items()):
@@ -164,7 +164,7 @@ def _restore_names(graph: Graph, names: Sequence[str]) -> None:
 
 @dataclass
 class VerifyListener:
-    """Verifies the graph after every pass: raises PassContractError naming the pass."""
+    """Verifies the graph after every pass; raises PassContractError naming the pass."""
 
     def before(self, pass_: Pass, graph: Graph) -> None:
         pass
@@ -178,7 +178,7 @@ class VerifyListener:
 
 @dataclass
 class NotesListener:
-    """Keeps what passes have to say, each note once: pairs of the pass's name and the note."""
+    """Collects the notes of passes, each once, as pairs of the pass's name and the note."""
 
     notes: dict[tuple[str, str], None] = field(default_factory=dict)
 

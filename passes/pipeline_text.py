@@ -25,7 +25,7 @@ _NUMBER_WORDS = frozenset({"NaN", "Infinity"})
 
 @dataclasses.dataclass(frozen=True)
 class PassText:
-    """An entry of a textual pipeline, not yet looked up: name, arguments, nested entries (None: no parentheses)."""
+    """An unresolved entry of a textual pipeline: name, arguments, nested entries (None: no parentheses)."""
 
     name: str
     arguments: tuple[tuple[str, Any], ...] = ()
@@ -51,7 +51,7 @@ def build(entry: PassText, table: Mapping[str, type]) -> Any:
 
 def build_from_class(cls: type, entry: PassText, table: Mapping[str, type]) -> Any:
     """Return an instance of `cls` with the arguments of `entry`. Raises PipelineError as `build` does."""
-    # To find out types takes as long as all the rest, and most passes have no arguments.
+    # Resolving type hints takes as long as everything else, and most passes have no arguments.
     hints = get_type_hints(cls) if entry.arguments else {}
     fields = {f.name: f for f in dataclasses.fields(cls) if f.name != "body"}
     takes_body = any(f.name == "body" for f in dataclasses.fields(cls))
@@ -117,7 +117,9 @@ class _Parser:
         return match.group(1) if match else ""
 
     def take(self, expected: str = "", what: str = "") -> str:
-        """Return the next token, which is EXPECTED, or anything; WHAT says in a message what that would be."""
+        """Return the next token, which must be EXPECTED if that is given; WHAT describes the expected token in error
+        messages.
+        """
         token = self.peek()
         if not token or (expected and token != expected):
             self.fail(f"expected {what or repr(expected)}, found {_shown(token)}")

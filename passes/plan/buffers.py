@@ -1,4 +1,4 @@
-"""Where values live: one arena, in which values that are not needed at the same time share memory."""
+"""Memory planning: one arena, in which values with disjoint live ranges share memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Place:
-    """A part of the memory of the value `whole`, from `offset_bytes` on."""
+    """A part of the memory of the value `whole`, beginning at `offset_bytes`."""
 
     whole: str
     offset_bytes: int
@@ -56,7 +56,7 @@ class Place:
 
 @dataclass(frozen=True)
 class TemporaryBuffer:
-    """A temporary of a group's launches in the arena, after all values."""
+    """A temporary of a group's launches, placed after all values in the arena."""
 
     group: str
     name: str
@@ -97,7 +97,7 @@ class BufferPlan:
 
     @property
     def is_open(self) -> bool:
-        """Whether memory is slots, each for whole values, whose sizes or places may be expressions."""
+        """Whether the arena consists of slots, each for whole values, whose sizes or offsets may be expressions."""
         return any(is_open(n) for b in self.buffers for n in (b.nbytes, b.offset_bytes)) or is_open(self.arena_bytes)
 
     def __post_init__(self) -> None:
@@ -134,7 +134,7 @@ class BufferPlan:
                 raise PlanError(f"temporaries of {name} overlap, or have one name")
 
     def offset_of(self, value: str) -> int | None:
-        """Return where `value` lies in the arena, None if it does not."""
+        """Return the offset of `value` in the arena; None if it is not there."""
         return next((b.offset_bytes for b in self.buffers if b.value == value), None)
 
     def to_json(self) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def _place_from_json(data: Any, where: str) -> Place:
 
 
 def wholes_of(places: Mapping[str, Place]) -> dict[str, tuple[str, ...]]:
-    """Return the parts of each whole, in the order of their places."""
+    """Return the parts of each whole, ordered by offset."""
     found: dict[str, list[str]] = {}
     for part in sorted(places, key=lambda name: (places[name].whole, places[name].offset_bytes)):
         found.setdefault(places[part].whole, []).append(part)
@@ -174,7 +174,9 @@ def wholes_of(places: Mapping[str, Place]) -> dict[str, tuple[str, ...]]:
 
 
 def _check_no_overlap(buffers: tuple[Buffer, ...]) -> None:
-    """Sweep over launches; only buffers alive together are compared. Raises PlanError on the first clash."""
+    """Check that no buffers overlap, by a sweep over launches that compares those alive together. Raises PlanError on
+    the first overlap.
+    """
     alive: list[Buffer] = []
     for b in sorted(buffers, key=lambda b: b.first):
         alive = [a for a in alive if a.last >= b.first]

@@ -1,8 +1,8 @@
-"""A decision table: schedules of a group for regions of a range of sizes, one of which a run takes.
+"""A decision table: schedules of a group for intervals of sizes, one of which a run selects.
 
-The cases of a group lie one after the other on the values of one expression over the graph's symbols, the rows of a
-GEMM, say. Which schedules there are, and where one takes over from another, is decided when the plan is made; a run
-compares the expression's value with numbers.
+The cases of a group are consecutive intervals of one expression over the graph's symbols, such as the rows of a GEMM.
+The schedules and the crossover points are chosen at planning time; a run only compares the expression's value with
+numbers.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from .schedules import Schedule, schedule_from_json, schedule_to_json
 
 @dataclass(frozen=True)
 class Predicted:
-    """What was predicted where `sizes` are the graph's symbols, and `value` is that of the table's expression.
+    """Predicted times for `sizes` of the graph's symbols, at which the table's expression is `value`.
 
-    alone_us: of the schedule that the group would have for all sizes.
+    alone_us: of the one schedule that the group would have for all sizes.
     """
 
     value: int
@@ -47,8 +47,8 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Case:
-    """The schedule for values from `low` on and below `high`; None: for all from `low` on. `predicted`: for whose sake;
-    it decides nothing.
+    """The schedule for values from `low` up to, but excluding, `high` (None: unbounded). `predicted`: the predictions
+    it was chosen by; for information only.
     """
 
     low: int
@@ -78,14 +78,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Cases:
-    """`size` is the expression whose value tells which of the cases a run takes."""
+    """`size` is the expression whose value selects the case."""
 
     size: Size
     cases: tuple[Case, ...]
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """Where the second case begins, and each after it."""
+        """The values at which the second case and each later one begin."""
         return tuple(case.low for case in self.cases[1:])
 
     def at(self, value: int) -> Case:
@@ -96,7 +96,7 @@ class Cases:
         raise PlanError(f"no case is for {self.size} = {value}; write the plan again")
 
     def why_not(self) -> str | None:
-        """Return why this is no table: gaps, overlaps, cases that no size reaches; None if it is one."""
+        """Return what is wrong with the table (gaps, overlaps, unreachable cases); None if nothing is."""
         if not is_open(self.size):
             return f"its cases depend on {self.size}, which is no open size"
         if not 2 <= len(self.cases) <= MOST_CASES + 1:

@@ -1,4 +1,4 @@
-"""Slices that are one range of bytes of what a group reads: kernels may be given the address where one begins."""
+"""Slices that are one range of bytes of a group's input: kernels may be given the address where the range begins."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from tilestitch.passes.plan.group import Group, GroupKind
 from tilestitch.runtime.launch_check import ARGUMENT_ALIGNMENT
 
 TEMPLATES = (GroupKind.INJECTIVE, GroupKind.ROWWISE, GroupKind.CONTRACTION)
-"""Those that read operands element by element, so that it makes no difference to the schedule what a slice is of. What
-a contraction multiplies is read in other ways: slices of that are none.
+"""Kinds of groups that read operands element by element, so that the schedule does not depend on what a slice is taken
+of. The operands of a contraction itself are read in other ways: slices on the way to them do not count.
 """
 
 
 def byte_ranges(group: Group, nodes: Sequence[Node]) -> dict[Node, tuple[Size, Size]]:
-    """Return the slices among the group's nodes that are a range of what it reads: where each begins, and how long it
-    is.
-    """
+    """Return the slices among the group's nodes that are a byte range of an input: the offset and length of each."""
     if any(part.kind not in TEMPLATES for part in group.parts or (group,)):
         return {}
     made = {value for node in nodes for value in node.outputs}
@@ -31,7 +29,7 @@ def byte_ranges(group: Group, nodes: Sequence[Node]) -> dict[Node, tuple[Size, S
 
 
 def _before_anchors(group: Group, nodes: Collection[Node]) -> set[Node]:
-    """Return what the operands of a group's contractions are computed by."""
+    """Return the nodes that the operands of a group's contractions depend on."""
     inside, before = set(nodes), set[Node]()
     anchors = {part.anchor for part in group.parts or (group,) if part.kind is GroupKind.CONTRACTION}
     stack = [node for node in nodes if node.name in anchors]
@@ -44,7 +42,7 @@ def _before_anchors(group: Group, nodes: Collection[Node]) -> set[Node]:
 
 
 def _range(node: Node) -> tuple[Size, Size] | None:
-    """Return what a slice reads, if that is an aligned range of bytes in memory, and not all of a value."""
+    """Return the byte range that a slice reads; None unless it is aligned, contiguous and less than the whole value."""
     source, result = node.inputs[0].tensor_type, node.output.tensor_type
     if not source.is_sized or node.inputs[0].is_constant or source.shape == result.shape or result.num_elements == 0:
         return None
@@ -58,7 +56,9 @@ def _range(node: Node) -> tuple[Size, Size] | None:
 
 
 def _contiguous(source: TensorType, attrs: Mapping[str, Any]) -> bool:
-    """One element of the first axes, steps of 1 along the next one, and all of those after it."""
+    """Return whether a slice is contiguous: one element of the first axes, steps of 1 along the next, all of the
+    others.
+    """
     axes = list(zip(source.sizes, attrs["sizes"], attrs["steps"], strict=True))
     while axes and axes[0][1] == 1:
         axes.pop(0)

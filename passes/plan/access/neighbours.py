@@ -1,4 +1,4 @@
-"""Which neighbouring results of an anchor lie next to each other in its outputs."""
+"""Which neighbouring results of an anchor are contiguous in its outputs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,13 @@ from tilestitch.compiler.ir.sizes import divisor_of, is_open
 from tilestitch.passes.plan.parts import MATMULS, Part, Roles
 
 Place = Callable[[Any, Any, Any], Sequence[Any]]
-"""`place(batch, row, column)`: where a result is in the anchor's."""
+"""`place(batch, row, column)`: the index of a result in the anchor's output."""
 
 
 def lie_together(
     roles: Roles, outputs: Sequence[Value], place: Place, extents: tuple[int, int, int], lanes: int
 ) -> bool:
-    """Return whether every output has `lanes` neighbouring results next to each other, from a multiple of as many on.
-
-    extents: of batch, row and column; `lanes` divides the last.
-    """
+    """Return whether aligned runs of `lanes` neighbouring results are contiguous in every output."""
     if any(not v.tensor_type.is_static for v in outputs) or any(map(is_open, extents)):
         return lanes == 1 or all(_open_run(roles, value) % lanes == 0 for value in outputs)
     batch, row, run = variable("batch", extents[0]), variable("row", extents[1]), variable("run", extents[2] // lanes)
@@ -36,7 +33,7 @@ def lie_together(
 
 
 def rows_lie_together(roles: Roles, outputs: Sequence[Value], place: Place, extents: tuple[int, int, int]) -> bool:
-    """Return whether the largest output has neighbouring rows next to each other, and columns apart.
+    """Return whether the largest output has neighbouring rows next to each other, and neighbouring columns apart.
 
     extents: of batch, row and column. False where it depends on open sizes.
     """
@@ -54,7 +51,7 @@ def rows_lie_together(roles: Roles, outputs: Sequence[Value], place: Place, exte
 
 
 def _open_run(roles: Roles, value: Value) -> int:
-    """So many results, from a multiple of that number on, lie together in an output, whatever the sizes are."""
+    """Return the length of aligned runs of results that are contiguous in an output, whatever the sizes are."""
     anchor = roles.anchor
     assert anchor is not None
     if anchor.op not in MATMULS and anchor.attrs.get("layout") != "NXC":
@@ -71,7 +68,7 @@ def _open_run(roles: Roles, value: Value) -> int:
 
 
 def _views_before(roles: Roles, value: Value) -> list[Node]:
-    """Return the chain of views that makes a stored value."""
+    """Return the chain of views that ends in a stored value."""
     views: list[Node] = []
     while value.producer is not None and roles.parts.get(value.producer) is Part.VIEW:
         views.insert(0, value.producer)

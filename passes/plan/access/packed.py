@@ -1,8 +1,8 @@
-"""Constant operands that lie in a layout of their own: where their elements are then.
+"""Constant operands in a packed layout: where their elements lie.
 
-8-bit weights lie along the reduction, as the tensor cores read them: half floats and TF32 are transposed on their way
-into registers, but there is no instruction that does so with bytes. Columns of GEMMs with gates are units' columns.
-Weights in blocks lie as `codes` says.
+8-bit weights lie along the reduction, as tensor cores read them: half floats and TF32 are transposed on their way into
+registers, but no instruction transposes bytes. The columns of GEMMs with gates are grouped by unit. The layout of
+blockwise-quantised weights is given by `codes`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tilestitch.passes.plan.gemm.units import Units, units_of
 
 @dataclass(frozen=True)
 class PackedLayout:
-    """`memory` says where an element of the constant is. key: identifies the layout. rows_at: the axis to which its
-    last one goes, or `units`: how its columns are ordered anew, which then lie along k (`along_k`) or not. codes: of
-    weights in blocks, which `memory` has as bytes.
+    """`memory` says where an element of the constant lies. key: identifies the layout. rows_at: the axis to which its
+    last one moves; or `units`: how its columns are reordered, which then lie along k (`along_k`) or not. codes: the
+    layout of blockwise-quantised weights, which `memory` describes as bytes.
     """
 
     memory: Strided
@@ -33,13 +33,15 @@ class PackedLayout:
 
 
 def codes_of(group: AnchoredGroup) -> Codes | None:
-    """Return how the weights of a matmul lie, if they are in blocks. Tensor cores multiply what its left operand is."""
+    """Return the layout of a matmul's weights if they are blockwise quantised. Tensor cores compute in the dtype of the
+    left operand.
+    """
     form, result = group.blocks, group.result
     return None if form is None else Codes(form, result.shape[-1], group.anchor.inputs[0].dtype)
 
 
 def packed_layouts(group: AnchoredGroup) -> dict[Value, PackedLayout]:
-    """Return the anchor's weights that only it reads, and their layout; nothing if they stay as they are."""
+    """Return the layout of the anchor's weights if only the anchor reads them; nothing if they stay as they are."""
     units = units_of(group.roles)
     weights, codes = group.anchor.inputs[1], codes_of(group)
     if codes is not None:
@@ -61,15 +63,17 @@ def packed_layouts(group: AnchoredGroup) -> dict[Value, PackedLayout]:
 
 
 def _axis_of_rows(node: Node) -> int | None:
-    """Return where the last axis of the second operand goes for the reduction to come last; None if it does already."""
+    """Return the axis to which the second operand's last axis moves so that the reduction is last; None if it is
+    already.
+    """
     if node.op == "matmul":
         return None if node.attrs.get("trans_b") else -2
     return 0 if node.attrs["layout"] == "NXC" else None
 
 
 def _of_units(anchor: Node, units: Units) -> PackedLayout:
-    """Return the matrix of a GEMM with gates: it runs along k as it did, or where whole units of few rows can be had
-    so.
+    """Return the layout of the matrix of a GEMM with gates: along k if it was so, or if whole units of few rows require
+    it.
     """
     weights, trans_b = anchor.inputs[1], bool(anchor.attrs.get("trans_b"))
     depth, columns = weights.shape[1 if trans_b else 0], units.columns

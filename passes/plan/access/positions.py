@@ -1,4 +1,4 @@
-"""The dtype of positions in tensors, and which values kernels compute between others."""
+"""The dtype of positions in tensors, and the values that lie between others in a kernel."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from tilestitch.compiler.ir.sizes import Size, bounds_of, symbols_of
 
 BEYOND = 2**20
 INT32_ELEMENTS = 2**31 - BEYOND
-"""From so many elements on positions are 64-bit integers; loops may run a little beyond the last element."""
+"""From this number of elements on, positions are 64-bit integers; loops may run a little beyond the last element."""
 
 
 def index_dtype(values: Iterable[Value]) -> str:
-    """Return the dtype that holds every position in every one of `values`."""
+    """Return a dtype that can hold every position in each of `values`."""
     return "int32" if all(bounds_of(v.tensor_type.num_elements)[1] < INT32_ELEMENTS for v in values) else "int64"
 
 
 def index_dtype_of(nodes: Iterable[Node]) -> str:
-    """Return the dtype that holds every position in every value of a group, those included that are never stored."""
+    """Return a dtype that can hold every position in every value of a group, including those never stored."""
     return index_dtype(v for node in nodes for v in (*node.inputs, *node.outputs))
 
 
 def counted(nodes: Iterable[Node], inputs: Iterable[Value], outputs: Iterable[Value], scores: bool) -> tuple[Size, ...]:
-    """Return what positions in the kernels of a group stay below: the elements of its values. scores: it is attention,
-    whose scores have an index but no position, but for views that join some of their dimensions.
+    """Return upper bounds of the positions in a group's kernels: the element counts of its values. scores: the group is
+    attention, whose scores are indexed but have no position, except for views that merge some of their dimensions.
     """
     members = tuple(nodes)
     if not scores:
@@ -37,7 +37,7 @@ def counted(nodes: Iterable[Node], inputs: Iterable[Value], outputs: Iterable[Va
 
 
 def _multiplied(members: Iterable[Node], inputs: Iterable[Value]) -> list[Value]:
-    """Return what the contractions of attention multiply, but for the scores, and what that is made of."""
+    """Return the operands of attention's contractions except the scores, and what they are computed from."""
     nodes = tuple(members)
     contractions = [node for node in nodes if kind_of(node.op) is Kind.CONTRACTION]
     derived = {value for node in contractions for value in node.outputs}
@@ -48,7 +48,7 @@ def _multiplied(members: Iterable[Node], inputs: Iterable[Value]) -> list[Value]
 
 
 def _joined(node: Node) -> Iterator[Size]:
-    """Of a reshape, the sizes of what it makes of several dimensions, or several of."""
+    """Yield the sizes of the dimensions that a reshape merges or splits."""
     if node.op != "reshape" or 0 in node.output.shape:
         return
     source = node.inputs[0].shape
@@ -58,19 +58,19 @@ def _joined(node: Node) -> Iterator[Size]:
 
 
 def gpu_index_dtype_of(nodes: Iterable[Node]) -> str:
-    """Return the dtype that holds every position in every value of a group on a GPU that is no attention."""
+    """Return a dtype that can hold every position in every value of a non-attention group on a GPU."""
     return "int32" if are_narrow(counted(nodes, (), (), scores=False)) else "int64"
 
 
 def are_narrow(counts: Iterable[Size]) -> bool:
-    """Return whether positions below each of these counts are 32-bit integers on a GPU: their ranges say so, or a
-    dimension among theirs was given none. Then a run checks it (`to_check`).
+    """Return whether positions below these counts are 32-bit integers on a GPU: either their ranges prove it, or one of
+    their dimensions has no declared range. In the latter case a run checks it (`to_check`).
     """
     return all(_is_small(count) or _lacks_range(count) for count in counts)
 
 
 def to_check(counts: Iterable[Size]) -> tuple[Size, ...]:
-    """Return those that are below `INT32_ELEMENTS` only if a run finds them so."""
+    """Return the counts that only a run can show to be below `INT32_ELEMENTS`."""
     return tuple(dict.fromkeys(count for count in counts if not _is_small(count)))
 
 
@@ -83,7 +83,7 @@ def _lacks_range(count: Size) -> bool:
 
 
 def values_between(values: Iterable[Value], inputs: Iterable[Value]) -> set[Value]:
-    """`values`, all that they are computed from as far as `inputs`, and those of `inputs` that are read."""
+    """Return `values`, everything that they are computed from back to `inputs`, and those of `inputs` that are read."""
     found: set[Value] = set()
     ends, stack = set(inputs), list(values)
     while stack:

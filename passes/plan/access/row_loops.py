@@ -1,4 +1,4 @@
-"""The loops of a row-wise kernel on a GPU: merged dimensions, and how threads lie in them."""
+"""The loops of a row-wise kernel on a GPU: merged dimensions, and how threads are laid out over them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class RowLoops:
 
     @property
     def walkers(self) -> int:
-        """Threads of all blocks that share a row."""
+        """Threads that share a row, over all blocks."""
         return self.team * self.parts
 
     @property
@@ -92,7 +92,7 @@ class RowLoops:
 
 
 def row_loops(nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value]) -> RowLoops:
-    """Return the loops of a row-wise kernel in which one thread computes a row, in the widest vectors."""
+    """Return the loops of a row-wise kernel with one thread per row and the widest vectors."""
     assert roles.rows is not None
     shape, axes = roles.rows.shape, roles.rows.axes
     dims = [d for d in range(len(shape)) if shape[d] != 1]
@@ -114,7 +114,7 @@ def row_loops(nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outp
 def scheduled_loops(
     nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value], schedule: RowSchedule
 ) -> RowLoops:
-    """Return the loops of a row-wise kernel as its schedule says."""
+    """Return the loops of a row-wise kernel as its schedule prescribes."""
     if not isinstance(schedule, OpenRowSchedule):
         return row_loops(nodes, roles, inputs, outputs).scheduled(schedule)
     assert roles.rows is not None
@@ -122,5 +122,5 @@ def scheduled_loops(
 
 
 def full_outputs(roles: Roles, outputs: Sequence[Value]) -> list[Value]:
-    """Return the outputs that have every element of the rows."""
+    """Return the outputs that have all elements of the rows."""
     return [v for v in outputs if v.producer is not None and roles.parts[v.producer] in (Part.FULL, Part.VIEW)]

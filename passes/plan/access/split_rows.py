@@ -1,8 +1,8 @@
-"""Row-wise groups with few long rows (split reductions): many threads compute parts of a row, which are joined.
+"""Row-wise groups with few long rows (split reductions): many threads compute parts of a row, which are combined.
 
 The group is rewritten as a small graph of its own, in which each reduction reads its operand as [rows, parts, length]
-and is done twice: over the length, then over the parts. Each piece of that graph is a group that the other templates
-can lower; what lies between the pieces is temporary memory.
+and is computed in two steps: over the length, then over the parts. Each piece of that graph is a group that the other
+templates can lower; values between the pieces are temporaries.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Piece:
 
 
 def why_not_cut(rows: RowSpace, parts: int) -> str | None:
-    """Return why rows are not cut into so many equal parts; None if they are."""
+    """Return why rows cannot be split into `parts` equal parts; None if they can."""
     if parts < 2 or rows.length % parts or not rows.trailing:
         return f"rows of {rows.length} elements over axes {rows.axes} are not cut into {parts} equal parts"
     return None
@@ -36,15 +36,13 @@ def why_not_cut(rows: RowSpace, parts: int) -> str | None:
 def split_rows(
     nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], rows: RowSpace, parts: int
 ) -> tuple[list[Piece], dict[Value, Value]]:
-    """Return the pieces of a group whose rows are cut into `parts`, in order, and which of their values are the group's
-    own.
-
-    All reductions must be `reduce_*`.
+    """Return the pieces of a group whose rows are split into `parts`, in order, and which of their values are the
+    group's own.
     """
     graph = Graph("split")
     new: dict[Value, Value] = {v: graph.add_input(v.name, v.type) for v in inputs}
     for node in nodes:
-        # Constants of one element; a value of their own keeps the uses of the old one as they are.
+        # Constants of one element: copying the value leaves the uses of the old one as they are.
         new.update((v, Value(v.name, v.type, v.data)) for v in node.inputs if v not in new)
         operands = [new[v] for v in node.inputs]
         if kind_of(node.op) is Kind.REDUCTION:
@@ -59,7 +57,7 @@ def split_rows(
 def pieces_of(
     view: GroupView, outputs: Sequence[Value], rows: RowSpace, parts: int
 ) -> tuple[list[tuple[Piece, Roles]], dict[Value, Value]]:
-    """Return the pieces of a row-wise group whose rows are cut, each with its roles, and which values are the group's
+    """Return the pieces of a row-wise group whose rows are split, each with its roles, and which values are the group's
     own.
     """
     pieces, own = split_rows(view.nodes, view.inputs, outputs, rows, parts)
@@ -84,7 +82,7 @@ def _reduce_in_parts(graph: Graph, node: Node, operand: Value, rows: RowSpace, p
 
 
 def _pieces(graph: Graph, outputs: Sequence[Value]) -> list[Piece]:
-    """One piece for each reduction, with what it pulls, and one for each stored value that is left."""
+    """Return one piece for each reduction, with what it pulls, and one for each remaining stored value."""
     order = {node: i for i, node in enumerate(graph.nodes)}
     stored = [v for n in graph.nodes if kind_of(n.op) is Kind.REDUCTION for v in n.outputs]
     stored = list(dict.fromkeys([*stored, *outputs]))
@@ -96,7 +94,7 @@ def _pieces(graph: Graph, outputs: Sequence[Value]) -> list[Piece]:
 
 
 def _pulled(value: Value, known: set[Value]) -> tuple[list[Node], list[Value]]:
-    """Return the nodes that compute `value` from inputs and `known` values, and those they read."""
+    """Return the nodes that compute `value` from inputs and `known` values, and the values that they read."""
     nodes: dict[Node, None] = {}
     reads: dict[Value, None] = {}
     stack = [value]

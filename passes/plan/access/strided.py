@@ -1,4 +1,4 @@
-"""Operands that are views of an input: transposed, sliced or reshaped tensors are read where they lie."""
+"""Operands that are views of an input: transposed, sliced or reshaped tensors are read in place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Strided:
     offset: int = 0
 
     def position(self, index: tuple[Any, ...]) -> Any:
-        """Return where in the root's flat buffer an element lies."""
+        """Return the position of an element in the root's flat buffer."""
         position: Any = self.offset
         for i, size, stride in zip(index, self.shape, self.strides, strict=True):
             if size != 1 and stride:
@@ -31,11 +31,11 @@ class Strided:
         return position
 
     def runs_along(self, axis: int) -> bool:
-        """Return whether neighbours along an axis are neighbours in memory."""
+        """Return whether neighbours along an axis are contiguous in memory."""
         return self.strides[axis] == 1 and not surely(lambda: self.shape[axis] <= 1)
 
     def run(self, axis: int, extent: int) -> int:
-        """So many elements along an axis, from a multiple of that number on, lie together, at a multiple of it.
+        """Return the length of contiguous, aligned runs of elements along an axis.
 
         extent: how much of the axis belongs together (the channels of a group, say).
         """
@@ -47,13 +47,13 @@ class Strided:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the tensor is its root as it lies."""
+        """Whether the tensor is its whole root in row-major order."""
         return self.offset == 0 and self.strides == row_major(self.shape)
 
 
 def strided(nodes: Iterable[Node], inputs: Collection[Value], value: Value) -> Strided | None:
-    """Return how an operand lies in an input of its group; None if a prologue computes it, or strides cannot express
-    it.
+    """Return the strided layout of an operand within an input of its group; None if a prologue computes it, or it has
+    no strides.
     """
     views: list[Node] = []
     members = {v: node for node in nodes for v in node.outputs}
@@ -73,7 +73,7 @@ def strided(nodes: Iterable[Node], inputs: Collection[Value], value: Value) -> S
 
 
 def _seen(layout: Strided, view: Node) -> Strided | None:
-    """Return the result of a view of a tensor that lies so."""
+    """Return the layout of a view of a tensor with `layout`."""
     attrs, shape, strides = view.attrs, layout.shape, layout.strides
     if view.op == "transpose":
         turned = [(shape[d], strides[d]) for d in attrs["perm"]]
@@ -98,7 +98,7 @@ def _seen(layout: Strided, view: Node) -> Strided | None:
 def _reshaped(shape: Sequence[int], strides: Sequence[int], target: Sequence[int]) -> tuple[int, ...] | None:
     """Return the strides of a tensor in another shape; None if it would have to be copied.
 
-    Runs of dimensions become runs of as many elements, each of which must lie evenly.
+    Runs of dimensions map to runs with as many elements, each of which must be evenly strided.
     """
     if math.prod(shape) == 0:
         return row_major(target)
@@ -129,5 +129,5 @@ def _reshaped(shape: Sequence[int], strides: Sequence[int], target: Sequence[int
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the elements from one index to the next along each axis."""
+    """Return the row-major strides of `shape`, in elements."""
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))

@@ -1,4 +1,4 @@
-"""How many neighbouring elements one access moves."""
+"""How many neighbouring elements one memory access moves."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tilestitch.compiler.ir import Value
 from tilestitch.compiler.ir.types import storage_bytes
 
 VECTOR_BYTES = 16
-"""Of the widest access of a thread."""
+"""Bytes of a thread's widest access."""
 
 
 def lanes_of(values: Sequence[Value], limit: int = 8) -> int:
-    """Return the elements of a vector such that the widest of `values` fills 16 bytes, at most `limit`."""
+    """Return the vector length at which the widest of `values` fills 16 bytes, at most `limit`."""
     widest = max([storage_bytes(v.dtype) for v in values], default=4)
     return max(1, min(limit, VECTOR_BYTES // widest))

@@ -1,1 +1,1 @@
-"""Attention on GPUs as plain data: operands, softmax, masks by position, tiles, and which schedules are refused."""
+"""Attention on GPUs as plain data: operands, softmax, masks by position, tiles, and legality of schedules."""

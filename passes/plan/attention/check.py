@@ -1,4 +1,4 @@
-"""Whether attention can be computed on a GPU as its schedule says."""
+"""Whether a GPU kernel can compute attention as scheduled."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from tilestitch.passes.plan.schedule_check import block_size
 from tilestitch.passes.plan.schedules import AttentionSchedule
 
 MOST_DOUBLED_COLUMNS = 128
-"""Columns of results for which a thread on the ordinary units holds the sums of eight rows."""
+"""Most result columns for which a thread on the ordinary units holds the sums of eight rows."""
 DOUBLED_KEYS = 64
-"""Keys of such a tile."""
+"""Keys of a tile with eight rows per thread."""
 ROWS = (2, 4, 8)
-"""That a thread on the ordinary units may have."""
+"""Rows that a thread on the ordinary units may have."""
 
 
 def fits_mma(what: AttentionShape, capability: int) -> bool:
-    """Return whether the tensor cores compute this attention."""
+    """Return whether tensor cores can compute this attention."""
     dtype = what.query.dtype
     same = {what.key.dtype, what.value.dtype, what.weights} == {dtype}
     allowed = dtype in HALVES or (dtype == "float32" and what.tf32)
@@ -41,7 +41,7 @@ def fits_mma(what: AttentionShape, capability: int) -> bool:
 
 
 def why_not_attention(group: AnchoredGroup, schedule: AttentionSchedule, machine: Machine) -> str | None:
-    """Return why no kernel computes attention as the schedule says; None if one does."""
+    """Return why no kernel computes attention as scheduled; None if one does."""
     what = attention_of(group)
     if not schedule.split_keys:
         return "the keys are cut into 0 parts; there is at least one"
@@ -51,14 +51,14 @@ def why_not_attention(group: AnchoredGroup, schedule: AttentionSchedule, machine
 
 
 def _parts(schedule: AttentionSchedule, what: AttentionShape) -> Iterator[str]:
-    """Yield the complaints of parts of the keys that there are not."""
+    """Yield why the keys cannot be split into the scheduled number of parts."""
     steps, parts = ceil_div(what.keys, schedule.tile.bn), what.parts(schedule.tile.bn, schedule.split_keys)
     if parts != schedule.split_keys:
         yield f"split_keys is {schedule.split_keys}: {steps} tiles of keys are cut into {parts} parts by that"
 
 
 def shared(tile: AttentionMmaTile | AttentionSimtTile, what: AttentionShape, limit: int) -> Iterator[str]:
-    """Yield the complaints of a tile that does not fit shared memory."""
+    """Yield why a tile does not fit shared memory."""
     if isinstance(tile, AttentionMmaTile):
         nbytes = stage_bytes(tile, pieces_of(what.query, what.key, what.value, tile))
     else:

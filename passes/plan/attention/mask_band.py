@@ -1,9 +1,9 @@
 """Which keys a query can see, as far as masks by position prove it: causal attention and sliding windows.
 
 A score that is -inf whatever the dot product of query and key is has no weight, and neither has one to which something
-like -3e38 is added, if another score of its row is not treated so. The masks are not recognised by form: what depends
-on constants is computed by numpy, the rest of the chain from them to the softmax is walked with what is known of
-each value. So nothing depends on how an exporter spells a causal mask.
+like -3e38 is added, if another score of its row is not treated so. Masks are not matched by pattern: what depends on
+constants only is evaluated by numpy, and the rest of the chain to the softmax is analysed by abstract interpretation.
+So nothing depends on how an exporter spells a causal mask.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from tilestitch.passes.plan.parts import Softmax
 from tilestitch.runtime.errors import TilestitchRuntimeError
 
 MOST_ELEMENTS = 1 << 25
-"""Masks of more elements are not looked at."""
+"""Masks with more elements are not analysed."""
 MOST_NODES = 64
 FAR = 1e30
-"""A score that lies so far below another has no weight. Dot products of queries and keys are taken to be smaller."""
+"""A score that lies this far below another has no weight. Dot products of queries and keys are assumed to be
+smaller.
+"""
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,8 @@ class Band:
 class _Known:
     """What is known of a value, as arrays that broadcast to it.
 
-    exact: the value itself. masked (of floats): where it is -inf for sure. offset (of floats): the value less what
-    comes from the dot product. may, may_not (of bools): where it may be true, and where false.
+    exact: the value itself. masked (of floats): where it is certainly -inf. offset (of floats): the value minus the
+    contribution of the dot product. may, may_not (of bools): where it may be true, and where false.
     """
 
     exact: np.ndarray | None = None
@@ -61,7 +63,7 @@ class _Known:
 
     @property
     def hidden(self) -> np.ndarray | None:
-        """Which scores have no weight for sure."""
+        """Where scores certainly have no weight."""
         if self.offset is None or self.offset.ndim == 0:
             return self.masked
         far = self.offset < self.offset.max(axis=-1, keepdims=True) - FAR
@@ -75,7 +77,7 @@ _NOWHERE = np.zeros((), bool)
 
 
 def band_of(softmax: Softmax) -> Band | None:
-    """Return the band of keys that queries see; None if nothing restricts it, or nothing is known."""
+    """Return the band of keys that queries see; None if nothing restricts it or nothing is known."""
     if is_open(softmax.queries) or is_open(softmax.keys) or softmax.queries < 2 or softmax.keys < 2:
         return None
     hidden = _Walk(softmax).look(softmax.scores).hidden
@@ -98,9 +100,10 @@ def band_of(softmax: Softmax) -> Band | None:
 
 
 def same_inside(softmax: Softmax, band: Band) -> dict[Value, float]:
-    """Return what depends on constants between matmul and softmax, and is one number wherever a query sees a key.
+    """Return values that depend on constants only, lie between matmul and softmax, and are one number wherever a query
+    sees a key.
 
-    So a causal mask, which is zero (or true) there, need not be read. In an order that names do not matter for.
+    So a causal mask, which is zero (or true) there, need not be read. The order does not depend on names.
     """
     walk = _Walk(softmax)
     walk.look(softmax.scores)
@@ -137,7 +140,7 @@ class _Walk:
         return self.known[value]
 
     def varying(self, value: Value) -> Iterator[Node]:
-        """Yield the nodes that compute a value from the matmul, as far as they were looked at."""
+        """Yield the nodes between the matmul and a value, as far as they were analysed."""
         stack, seen = [value], {value}
         while stack:
             node = stack.pop().producer
@@ -212,7 +215,7 @@ def _sub(node: Node, operands: list[_Known]) -> _Known:
 
 
 def _scale(node: Node, operands: list[_Known]) -> _Known:
-    """Return a product or quotient by positive numbers keeps -inf."""
+    """Return what is known of a product or quotient; positive factors keep -inf."""
     join = np.multiply if node.op == "mul" else np.divide
     for this, other in (operands, operands[::-1]) if node.op == "mul" else (operands,):
         if other.exact is not None and (other.exact > 0).all() and np.isfinite(other.exact).all():
@@ -260,7 +263,7 @@ def _cast(node: Node, operands: list[_Known]) -> _Known:
 
 
 def _view(node: Node, operands: list[_Known]) -> _Known:
-    """Reshapes that regroup the leading dimensions only, where what is known does not depend on these."""
+    """Return what is known of a view: of reshapes that regroup only leading dimensions that it does not depend on."""
     (known,) = operands
     source, target = node.inputs[0].shape, node.output.shape
     if node.op == "reshape" and source[-2:] != target[-2:]:
@@ -281,4 +284,4 @@ _RULES = {
     "maximum": _maximum, "logical_and": _and, "logical_or": _or, "logical_not": _not, "cast": _cast, "reshape": _view,
     "broadcast_to": _view,
 }  # fmt: skip
-"""What is known of a result where an operand varies from run to run."""
+"""What is known of a result where an operand varies between runs, by operator."""

@@ -1,4 +1,4 @@
-"""An attention group as a kernel sees it: rows of queries, keys and values, and how they lie in memory."""
+"""An attention group as a kernel sees it: rows of queries, keys and values, and their memory layouts."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tilestitch.passes.plan.gemm.gemm import OperandLayout
 from tilestitch.passes.plan.parts import Part, Roles, Softmax
 
 MERGED_ROWS = 64
-"""Query heads that share keys are rows of one tile where they have fewer rows than this together."""
+"""Query heads that share keys become rows of one tile where they have fewer rows than this in total."""
 
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """`batch` times `rows` queries, each with `keys` keys; rows are those of `merged` heads that share keys.
+    """`batch` times `rows` queries, each with `keys` keys; the rows come from `merged` heads that share keys.
 
     query: rows are queries, k the width; key: rows are keys, k the width; value: rows are the columns of the result, k
-    the keys. weights: the dtype of what multiplies values. acc_dtype: of sums and statistics. sources: where queries,
-    keys and values come from.
+    the keys. weights: the dtype of the weights when values are multiplied by them. acc_dtype: of sums and statistics.
+    sources: where queries, keys and values come from.
     """
 
     softmax: Softmax
@@ -59,7 +59,9 @@ class AttentionShape:
         return matmul.inputs[0].shape[-2 if matmul.attrs.get("trans_a") else -1]
 
     def parts(self, bn: int, most: int) -> int:
-        """Into how many parts tiles of `bn` keys are cut, at most `most`, all of one size but for the last."""
+        """Return the number of equal parts (the last may be shorter) that tiles of `bn` keys are split into, at most
+        `most`.
+        """
         if most == 1:
             return 1
         steps = -(-self.keys // bn)
@@ -74,7 +76,7 @@ class AttentionShape:
 
 
 def attention_of(group: AnchoredGroup) -> AttentionShape:
-    """Return the shape of an attention group on a GPU."""
+    """Return the attention shape of a group on a GPU."""
     softmax = group.roles.softmax
     assert softmax is not None
     matmul, anchor = softmax.matmul, group.anchor
@@ -112,7 +114,7 @@ def result_lanes(group: AnchoredGroup, shape: AttentionShape) -> int:
 
 
 def lanes_of_sums(shape: AttentionShape) -> int:
-    """Return the sums of 16 bytes that neighbour in temporary memory."""
+    """Return how many sums in temporary memory a 16-byte vector holds."""
     lanes = VECTOR_BYTES // storage_bytes(shape.acc_dtype)
     while shape.columns % lanes:
         lanes //= 2
@@ -135,7 +137,7 @@ def sum_dtype(roles: Roles) -> str:
 
 
 class Source:
-    """An operand before the reshapes and broadcasts that make a matrix for each of `lead` of it."""
+    """An operand before the reshapes and broadcasts that make a batch of matrices of it."""
 
     def __init__(self, nodes: Iterable[Node], value: Value, lead: Sequence[int]) -> None:
         self.lead = tuple(lead)
@@ -158,7 +160,7 @@ class Source:
 
     @property
     def repeated(self) -> int:
-        """So many neighbouring heads read the same matrix."""
+        """Number of neighbouring heads that read the same matrix."""
         count = 1
         for size, extent in zip(reversed(self.sizes), reversed(self.lead), strict=True):
             if size != 1:
@@ -167,8 +169,8 @@ class Source:
         return count
 
     def index(self, head: Any, row: Any, column: Any, transposed: bool) -> tuple[Any, ...]:
-        """Return where the tensor has the element (row, column) of the matrix of a head; if `transposed`, column by
-        row.
+        """Return the tensor index of the element (row, column) of a head's matrix; if `transposed`, of (column,
+        row).
         """
         lead = [0 if d == 1 else i for i, d in zip(unravel(head, self.lead), self.sizes, strict=True)]
         own = lead[len(lead) - len(self.value.shape) + 2 :]
@@ -181,8 +183,8 @@ def is_weighed(roles: Roles) -> bool:
 
 
 def of_each_key(roles: Roles) -> list[Node]:
-    """Return the nodes that a kernel computes for each key, rather than for a row or a result: results are divided by
-    the sum of their row, and rows of which all keys are hidden are mended whole, unless weights differ besides.
+    """Return the nodes that a kernel computes once per key, rather than once per row or result: results are divided by
+    the sum of their row, and fully masked rows are repaired as a whole, unless weights differ otherwise.
     """
     softmax, weighing = roles.softmax, _weighing(roles)
     assert softmax is not None
@@ -196,7 +198,7 @@ def of_each_key(roles: Roles) -> list[Node]:
 
 
 def _weighing(roles: Roles) -> list[Node]:
-    """Return what is done to weights besides mending rows of which all keys are hidden."""
+    """Return the nodes applied to weights, except those that repair fully masked rows."""
     assert roles.softmax is not None
     mends = {*roles.softmax.flaws, *roles.softmax.dead}
     weighed = [n for n, part in roles.parts.items() if part is Part.WEIGHED]

@@ -1,4 +1,4 @@
-"""How the operands of attention lie in shared memory, on the tensor cores."""
+"""How the operands of attention are laid out in shared memory for tensor cores."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Pieces: TypeAlias = "tuple[Piece[AnyOperand], Piece[AnyOperand], Piece[AnyOperan
 
 @dataclass(frozen=True)
 class Piece(Generic[AnyOperand]):
-    """A piece [rows, depth] of an operand in shared memory: lines along k or along rows, as the operand lies.
+    """A tile [rows, depth] of an operand in shared memory: lines along k or along rows, as in the operand.
 
-    Elements of 16 bytes after each line move neighbouring lines apart: `ldmatrix` meets no bank conflict.
+    Each line is padded by 16 bytes, which avoids bank conflicts of `ldmatrix`.
     """
 
     operand: AnyOperand
@@ -26,7 +26,7 @@ class Piece(Generic[AnyOperand]):
 
     @property
     def chunk(self) -> int:
-        """Elements of 16 bytes."""
+        """Elements in 16 bytes."""
         return 16 // storage_bytes(self.operand.dtype)
 
     @property
@@ -47,7 +47,7 @@ class Piece(Generic[AnyOperand]):
 
     @property
     def copied(self) -> bool:
-        """Whether asynchronous copies bring it."""
+        """Whether it is loaded by asynchronous copies."""
         return self.operand.vector() == self.chunk
 
     def at(self, row: Any, k: Any) -> Any:
@@ -56,7 +56,7 @@ class Piece(Generic[AnyOperand]):
 
 
 def pieces_of(query: AnyOperand, key: AnyOperand, value: AnyOperand, tile: AttentionMmaTile) -> Pieces[AnyOperand]:
-    """Queries, keys and values of a tile; rows of values are the columns of the result."""
+    """Return the pieces of a tile: queries, keys and values; the rows of values are the columns of the result."""
     return (
         Piece(query, tile.bm, tile.width),
         Piece(key, tile.bn, tile.width),
@@ -65,6 +65,6 @@ def pieces_of(query: AnyOperand, key: AnyOperand, value: AnyOperand, tile: Atten
 
 
 def stage_bytes(tile: AttentionMmaTile, pieces: Pieces[AnyOperand]) -> int:
-    """Shared memory: queries, the stages of keys and values; or results on their way out."""
+    """Return the shared memory needed: queries and the stages of keys and values, or results on their way out."""
     query, key, value = (16 * piece.elements // piece.chunk for piece in pieces)
     return max(query + STAGES * (key + value), 4 * tile.bm * tile.result_stride)

@@ -1,8 +1,8 @@
-"""What lies between the two matmuls of attention: scores, their softmax, weights.
+"""The nodes between the two matmuls of attention: scores, their softmax, weights.
 
 Nothing is recognised by name: every value that depends on the scores is classified by what it is computed from, and
 whatever an online softmax could not compute tile by tile is refused. A weight is `exp(s - max) / sum`, where the sum is
-known at the end only; so what follows it must be linear in it.
+known only at the end; so whatever follows must be linear in the weight.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilestitch.compiler.ir.types import is_float
 from tilestitch.passes.plan.parts import Illegal, Part, Softmax
 
 MOST_WIDTH = 256
-"""Elements of a query, key or value: a tile of results must stay in registers."""
+"""Most elements of a query, key or value: a tile of results must stay in registers."""
 
 
 class _Is(Enum):
@@ -39,7 +39,9 @@ _ROW_VIEWS = ("reshape", "broadcast_to")
 
 
 class Inside:
-    """Classifies the nodes between the matmuls `first` and `anchor`, in order. Raises Illegal where one is odd."""
+    """Classifies the nodes between the matmuls `first` and `anchor`, in order. Raises Illegal for a node that does not
+    fit.
+    """
 
     def __init__(self, first: Node, anchor: Node) -> None:
         self.first, self.anchor = first, anchor
@@ -62,7 +64,7 @@ class Inside:
         return node is not self.anchor and any(v in self.known for v in node.inputs)
 
     def part(self, node: Node) -> Part:
-        """Return the part of the next node: the first matmul, or one that reads what was classified."""
+        """Return the part of the next node: the first matmul, or a node that reads classified values."""
         kind = _Is.SCORE if node is self.first else self._kind(node)
         self.known[node.output] = kind
         if node is self.first:
@@ -72,7 +74,7 @@ class Inside:
         return Part.WEIGHED if kind in (_Is.WEIGHT, _Is.FLAW) and node.output is not self.weights else Part.SOFTMAX
 
     def finish(self) -> Softmax:
-        """Return what was found when the second matmul comes."""
+        """Return the softmax found; called at the second matmul."""
         if self.weights is None or self.scores is None or self.known.get(self.anchor.inputs[0]) is not _Is.WEIGHT:
             raise Illegal("attention_softmax", f"{self.anchor.name} does not multiply the softmax of scores")
         if self.anchor.inputs[1] in self.known:
@@ -136,7 +138,7 @@ class Inside:
         return Illegal("attention_softmax", f"{node.name} ({node.op}) of {what} is no part of a softmax")
 
     def _check_same_place(self, node: Node, operands: list[Value]) -> None:
-        """Values of [heads, queries, keys] are read at the index that is computed."""
+        """Raise Illegal unless values of [heads, queries, keys] are read at the index that is computed."""
         for value in operands:
             if value.shape != node.output.shape:
                 raise Illegal("attention_index", f"{node.name} reads {value.name} at another index than its own")
@@ -184,7 +186,9 @@ class Inside:
         return self._row_read(node, position, _Is.WEIGHT)
 
     def _row_read(self, node: Node, position: int, kind: _Is, row: Value | None = None) -> _Is:
-        """Return a value of every key meets one of its row: they must belong to the same row."""
+        """Return the kind of a node that combines a value per key with a value per row, which must belong to the same
+        row.
+        """
         full, row = node.inputs[position], row or node.inputs[1 - position]
         shape = node.output.shape
         last = len(shape) - 1 if shape[-1] == self.keys else len(shape) - 2
@@ -194,7 +198,7 @@ class Inside:
         return kind
 
     def _weighed(self, node: Node) -> _Is:
-        """After the softmax: what is linear in the weights, and what puts zeros in place of NaN."""
+        """Return the kind of a node after the softmax: linear in the weights, or replacing NaN by zeros."""
         kinds = [self.known.get(v) for v in node.inputs]
         if node.op == "is_nan" and kinds == [_Is.WEIGHT]:
             self.flaws.append(node.output)

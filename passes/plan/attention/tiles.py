@@ -1,4 +1,4 @@
-"""Tiles of attention on GPUs: how many rows and keys."""
+"""Tiles of attention on GPUs: numbers of rows and keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar
 
 WARP = 32
 STEP = 16
-"""Rows of one instruction, and a multiple of its steps of the reduction."""
+"""Rows of one instruction, and a multiple of its reduction depth."""
 
 COLUMNS = 8
 """Columns of one instruction."""
@@ -26,7 +26,7 @@ def padded(extent: int) -> int:
 class AttentionMmaTile:
     """Query rows by `bn` keys, for operands of the given widths (multiples of 16).
 
-    Each of the `warps` has so many `fragments` of sixteen rows: with two, keys and values are fetched from shared
+    Each of the `warps` has `fragments` fragments of sixteen rows: with two, keys and values are loaded from shared
     memory half as often.
     """
 
@@ -56,10 +56,9 @@ class AttentionMmaTile:
 
 @dataclass(frozen=True)
 class AttentionSimtTile:
-    """`bm` query rows by `bn` keys (a multiple of 16), for operands of the given widths; `itemsize` of a sum.
+    """`bm` query rows by `bn` keys (a multiple of 16), for operands of the given widths; `itemsize`: bytes of a sum.
 
-    rows: of a thread. The more, the more multiply-adds for every key and value that is fetched from shared memory, and
-    the fewer threads.
+    rows: per thread. More rows mean more multiply-adds per key and value loaded from shared memory, and fewer threads.
     """
 
     template: ClassVar[str] = "attention_simt"
@@ -85,7 +84,7 @@ class AttentionSimtTile:
 
     @property
     def vector(self) -> int:
-        """Neighbouring columns of a thread."""
+        """Neighbouring columns that a thread computes."""
         return next(v for v in (4, 2, 1) if self.value_line % (v * ACROSS) == 0) if self.itemsize == 4 else 1
 
     @property
@@ -94,7 +93,7 @@ class AttentionSimtTile:
 
     @property
     def offsets(self) -> tuple[int, int, int, int, int]:
-        """Where queries, keys, values and weights begin in shared memory, and where it ends; in elements."""
+        """Offsets of queries, keys, values and weights in shared memory, and its end, in elements."""
         sizes = (self.bm * self.line, self.bn * self.line, self.bn * self.value_line, self.bm * self.weight_line)
         ends = [0]
         for size in sizes:

@@ -1,1 +1,1 @@
-"""Kernels of CPUs as plain data: schedules, what follows from them (tasks, workspace), and which ones are refused."""
+"""CPU kernels as plain data: schedules, what follows from them (tasks, workspace), and which are refused."""

@@ -1,4 +1,4 @@
-"""Groups around a contraction or a window, as scheduled for a CPU."""
+"""Groups anchored at a contraction or a window, as scheduled for a CPU."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ AnchoredPlan: TypeAlias = GemmPlan | GemvPlan | ConvPlan | ConvTransposePlan | W
 
 
 def window_of(group: AnchoredGroup) -> ConvShape | None:
-    """Return the shape of a depthwise convolution or of a pooling window; None of another group."""
+    """Return the shape of a depthwise convolution or of a pooling window; None for another group."""
     if group.anchor.op == "window_reduce":
         return pool_of(group)
     if group.anchor.op != "conv":
@@ -52,7 +52,7 @@ def window_of(group: AnchoredGroup) -> ConvShape | None:
 
 
 def plan_of(group: AnchoredGroup, schedule: AnchoredSchedule) -> AnchoredPlan | str:
-    """Return what follows from a schedule, or why no kernel computes the group so."""
+    """Return the plan that follows from a schedule, or why no kernel computes the group so."""
     plan = _plan_of(group, schedule)
     if isinstance(plan, str):
         return plan

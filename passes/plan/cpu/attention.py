@@ -20,7 +20,7 @@ from .schedules import CpuAttentionSchedule, CpuDotGemmSchedule, CpuTileGemmSche
 from .tiling import LINE_BYTES, Split, align, split_at_most
 
 PAIR = 2
-"""Neighbours along the reduction that an instruction for half floats multiplies at once."""
+"""Neighbours along the reduction that one half-float instruction multiplies."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class AttentionShape:
     """`heads` times `queries` rows of `keys` scores. width: elements of a query, and of a key; columns: of a value.
 
     The dtypes are those of operands in memory, and of weights as the values are multiplied by them.
-    plain: an element of a query is just a load, without a prologue; transposed: whether queries, keys and values lie
-    the other way round than [queries, width], [keys, width], [keys, columns].
+    plain: an element of a query is just a load, without a prologue; transposed: whether queries, keys and values are
+    transposed relative to [queries, width], [keys, width], [keys, columns].
     """
 
     heads: int
@@ -52,7 +52,9 @@ class AttentionShape:
         return storage_bytes(self.acc_dtype)
 
     def scores(self, rows: int, narrow: bool) -> GemmShape:
-        """Return the GEMM of so many queries by keys. narrow: these are packed as they lie, else as wide as sums."""
+        """Return the GEMM of `rows` queries by the keys. narrow: operands are packed in their own dtype, else in that
+        of the sums.
+        """
         acc = self.acc_dtype
         return GemmShape(
             rows, self.keys, self.width, 1, self.query_dtype, self.key_dtype if narrow else acc, acc, plain=self.plain,
@@ -60,8 +62,9 @@ class AttentionShape:
         )  # fmt: skip
 
     def weighed(self, rows: int, narrow: bool, stride: Size = 0) -> GemmShape:
-        """Return the GEMM of weights by values. narrow: both are as in the model, and keys come in pairs, the last one
-        with weights of zero; else as wide as sums. stride: elements between rows of weights that lie in whole tiles.
+        """Return the GEMM of weights by values. narrow: both have the model's dtypes, and keys come in pairs, padded by
+        weights of zero; else they have that of the sums. stride: elements between rows of weights stored in whole
+        tiles.
         """
         acc, left, right = self.acc_dtype, self.weights_dtype, self.value_dtype
         if not narrow:
@@ -94,8 +97,8 @@ def _transposed(softmax: Softmax, values: bool) -> tuple[bool, bool, bool]:
 class AttentionPlan:
     """Attention and its schedule, and what follows from both: blocks of queries, tasks and workspace.
 
-    Scores are computed by whole panels of keys. Queries of open size are cut into blocks as long as the schedule says,
-    and the last block comes in pieces that have a power of two each, as there is much code for each of them.
+    Scores are computed by whole panels of keys. Queries of open size are split into blocks of the scheduled size; the
+    last block is decomposed into powers of two, as each size costs much code.
     """
 
     shape: AttentionShape
@@ -103,7 +106,7 @@ class AttentionPlan:
 
     @property
     def blocks(self) -> Split:
-        """The queries of a head."""
+        """The split of a head's queries."""
         if is_open(self.shape.queries):
             return split_at_most(self.shape.queries, self.schedule.block, low=1)
         return Split(self.shape.queries, min(self.shape.queries, self._cuts * self.per_task))
@@ -114,23 +117,23 @@ class AttentionPlan:
 
     @property
     def per_task(self) -> int:
-        """Blocks of a task."""
+        """Blocks per task."""
         if is_open(self.shape.queries):
             return max(1, self.schedule.queries // self.schedule.block)
         return split_at_most(-(-self.shape.queries // self._cuts), self.schedule.block).parts
 
     @property
     def first(self) -> GemmPlan:
-        """The GEMM that gives the scores of the largest block."""
+        """The GEMM that computes the scores of the largest block."""
         return self.gemms(self.blocks.largest)[0]
 
     @property
     def second(self) -> GemmPlan:
-        """The GEMM by the values, of the largest block."""
+        """The GEMM of weights by values, for the largest block."""
         return self.gemms(self.blocks.largest)[1]
 
     def gemms(self, rows: int) -> tuple[GemmPlan, GemmPlan]:
-        """Both GEMMs of a block of so many rows: by an instruction for half floats, of narrow operands."""
+        """Return both GEMMs of a block of `rows` queries; with a half-float instruction, on narrow operands."""
         scores, weighed = self.schedule.scores, self.schedule.weighed
         first = GemmPlan(self.shape.scores(rows, isinstance(scores, CpuDotGemmSchedule)), scores)
         tiles = isinstance(weighed, CpuTileGemmSchedule)
@@ -139,7 +142,7 @@ class AttentionPlan:
 
     @property
     def parts(self) -> int:
-        """Tasks of a head."""
+        """Tasks per head."""
         return ceil_div(self.blocks.parts, self.per_task)
 
     @property
@@ -148,7 +151,7 @@ class AttentionPlan:
 
     @property
     def columns(self) -> int:
-        """Keys of a panel."""
+        """Keys per panel."""
         return self.first.tile.columns
 
     @property
@@ -157,22 +160,24 @@ class AttentionPlan:
 
     @property
     def stride(self) -> int:
-        """Elements between rows of scores: an odd number of vectors, so that rows meet no set conflict."""
+        """Elements between rows of scores: an odd number of vectors, so that rows avoid cache-set conflicts."""
         lanes = self.schedule.scores.lanes
         lines = -(-self.padded_keys // lanes)
         return (lines + 1 - lines % 2) * lanes
 
     @property
     def weights_shape(self) -> tuple[int, Size]:
-        """Rows of weights that are narrower than scores, and elements between them: whole tiles, if these are read."""
+        """Rows of weights that are narrower than scores, and the elements between them: whole tiles, if an instruction
+        reads tiles.
+        """
         second = [self.gemms(size)[1] for size, _ in self.blocks.sizes()]
         stride = self.second.shape.left_stride
         return max(plan.shape.m + plan.rows_beyond for plan in second), stride if stride != 0 else self.stride
 
     @property
     def pieces_bytes(self) -> tuple[int, int, int, int, int, int]:
-        """Parts of the workspace: scores, factors of the rows, packed keys and values, workspace of the GEMMs; and
-        weights, if they are narrower than scores.
+        """Bytes of the parts of the workspace: scores, factors of the rows, packed keys and values, the GEMMs'
+        workspace, and weights if they are narrower than scores.
         """
         rows = self.blocks.largest
         scores, factors = (align(number * self.shape.item) for number in (rows * self.stride, rows))
@@ -188,12 +193,12 @@ class AttentionPlan:
 
     @property
     def narrow_weights(self) -> bool:
-        """Whether weights are rounded to half floats, before they are multiplied."""
+        """Whether weights are rounded to half floats before they are multiplied."""
         return self.second.dot is not None
 
     @property
     def shapes_bytes(self) -> int:
-        """What says how large tiles are, at the end of the workspace."""
+        """Bytes of the tile configuration at the end of the workspace."""
         return max(plan.shapes_bytes for plan in self.gemms(self.blocks.largest))
 
     @property
@@ -217,7 +222,9 @@ class AttentionPlan:
 
 
 def _stride(elements: Size, dtype: str) -> Size:
-    """Elements between rows of at least so many: an odd number of cache lines, so that rows meet no set conflict."""
+    """Return the stride of rows with at least `elements`: an odd number of cache lines, to avoid cache-set
+    conflicts.
+    """
     line = LINE_BYTES // storage_bytes(dtype)
     lines = ceil_div(elements, line)
     return (lines + 1 - lines % 2) * line

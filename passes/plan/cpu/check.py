@@ -1,4 +1,4 @@
-"""Whether a kernel of a CPU can be emitted as a schedule says."""
+"""Whether a CPU kernel can be emitted as scheduled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ARG_REDUCTIONS = frozenset({"arg_max", "arg_min"})
 
 
 def cpu_reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: CpuSchedule) -> Iterator[str]:
-    """Yield why a group with elements cannot be computed as the schedule says."""
+    """Yield why a non-empty group cannot be computed as scheduled."""
     beyond = [reason for one in _with_pieces(schedule) for reason in size_reasons(one)]
     if beyond:
         yield from beyond

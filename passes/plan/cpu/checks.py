@@ -1,4 +1,4 @@
-"""Launches on a CPU that check run-time indices: one for each node of a group whose indices may be out of range."""
+"""CPU launches that check run-time indices: one per node of a group whose indices may be out of range."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ TASK_INDICES = 65536
 
 
 def check_tasks(checks: Sequence[IndexCheck]) -> int:
-    """Tasks of the launch that makes these checks of one node."""
+    """Return the tasks of the launch that makes these checks of one node."""
     return largest(1, ceil_div(largest(*(check.count for check in checks)), TASK_INDICES))

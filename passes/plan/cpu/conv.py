@@ -1,4 +1,4 @@
-"""Convolutions on a CPU, transposed ones too, as scheduled: implicit matrix multiplication over output pixels."""
+"""Convolutions on a CPU as scheduled, transposed ones included: implicit matrix multiplication over output pixels."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .schedules import CpuConvSchedule, CpuConvTransposeSchedule, CpuDotConvSche
 from .tiling import LINE_BYTES, EvenSplit, RegisterTile, Split, align, meet_in_a_set, split_evenly
 
 LEAST_CHANNELS = 16
-"""Of a group, where leaving out taps saves more than its loops cost."""
+"""Channels per group from which skipping taps saves more than its loops cost."""
 MOST_BORDER_TAPS = 1024
-"""Kernel taps that are written out, each with a loop of its own, for tiles at the border."""
+"""Most kernel taps written out for border tiles, each with its own loop."""
 
 
 @dataclass(frozen=True)
 class ConvPlan:
     """A convolution and its schedule, and what follows from both: parts, tasks and workspace.
 
-    Output columns are cut into `x` parts and output rows into `y` parts; a register tile is one part of each. A task
+    Output columns are split into `x` parts and output rows into `y` parts; a register tile is one part of each. A task
     computes some parts of rows (all columns) by some panels of one group of one image, for one position in the outer
-    dimensions. shape: with at least two spatial dimensions; spatial_rank: how many the node has.
+    dimensions. shape: has at least two spatial dimensions; spatial_rank: the number that the node has.
     """
 
     shape: ConvShape
@@ -42,7 +42,7 @@ class ConvPlan:
 
     @property
     def dot(self) -> Dot | None:
-        """The instruction that multiplies groups of integers or of half floats, if one does."""
+        """The instruction that multiplies groups of integers or half floats; None if there is none."""
         return ALL_DOTS.get(self.schedule.dot) if isinstance(self.schedule, CpuDotConvSchedule) else None
 
     @property
@@ -52,12 +52,12 @@ class ConvPlan:
 
     @property
     def at_once(self) -> int:
-        """Steps of the reduction that an instruction takes."""
+        """Steps of the reduction per instruction."""
         return TILE_ROWS if self.multiplies_tiles else 1
 
     @property
     def neighbours(self) -> int:
-        """Channels that are one step of the reduction."""
+        """Channels per step of the reduction."""
         return 1 if self.dot is None else self.dot.group
 
     @property
@@ -67,9 +67,8 @@ class ConvPlan:
 
     @property
     def joins_taps(self) -> bool:
-        """Whether a step takes channels of two pixels, which are copied one right after the other, as the channels of
-        one are no whole groups. What lies behind the last of a row of taps meets weights of zero, which makes nothing
-        of integers.
+        """Whether a step covers channels of two pixels, copied back to back, because the channels of one are not a
+        multiple of the group. Beyond the last tap of a row, integer data meet zero weights and contribute nothing.
         """
         shape, element = self.shape, storage_bytes(self.staged_dtype)
         if self.dot is None or self.multiplies_tiles or self.dot.sums != "int32" or not self.schedule.stage:
@@ -81,25 +80,25 @@ class ConvPlan:
 
     @property
     def merges_taps(self) -> bool:
-        """Whether the last tap and the channel are one loop: pixels are copied one right after the other."""
+        """Whether the loops over the last tap and the channel are merged: pixels are copied back to back."""
         return self.schedule.stage and self.shape.dilations[-1] == 1 and self.room == self.filled
 
     @property
     def row_steps(self) -> int:
-        """Steps of a row of taps."""
+        """Steps per row of taps."""
         if self.joins_taps:
             return ceil_div(self.shape.kernel[-1] * self.shape.group_in, self.neighbours)
         return self.channel_steps * self.shape.kernel[-1]
 
     @property
     def filled(self) -> int:
-        """Channels of a copied pixel: whole steps, unless these join taps."""
+        """Channels of a copied pixel: a whole number of steps, unless steps join taps."""
         return self.shape.group_in if self.joins_taps else self.channel_steps * self.neighbours
 
     @property
     def room(self) -> int:
-        """Elements from one copied pixel to the next: its channels, and a line of the cache more where the pixels of a
-        register tile would meet in one set of it.
+        """Elements from one copied pixel to the next: its channels, plus a cache line where the pixels of a register
+        tile would otherwise share a cache set.
         """
         element = storage_bytes(self.staged_dtype)
         meet = meet_in_a_set(self.tile.rows, staged_step(self.shape, -1) * self.filled * element)
@@ -107,13 +106,13 @@ class ConvPlan:
 
     @property
     def pixels_meet(self) -> bool:
-        """Whether pixels that a register tile reads where they lie drive each other out of the first-level cache."""
+        """Whether the pixels that a register tile reads in place conflict in the first-level cache."""
         shape = self.shape
         return meet_in_a_set(self.tile.rows, shape.strides[-1] * shape.in_channels * storage_bytes(shape.x_dtype))
 
     @property
     def steps(self) -> int:
-        """Of the whole reduction."""
+        """Steps of the whole reduction."""
         return self.row_steps * math.prod(self.shape.kernel[:-1])
 
     @property
@@ -134,29 +133,29 @@ class ConvPlan:
 
     @property
     def skips(self) -> bool:
-        """Whether there is padding that is met by leaving out taps."""
+        """Whether padding is handled by skipping taps."""
         return self.shape.padded and not self.schedule.stage
 
     @property
     def leaves_rows_out(self) -> bool:
-        """Whether tiles of one row of an image of open size leave out the taps that meet rows of padding, though they
-        are copied.
+        """Whether one-row tiles of an image of open size skip the taps that meet padding rows, although their input is
+        copied.
         """
         sides_open = any(map(is_open, self.shape.spatial))
         return self.schedule.stage and sides_open and self.shape.pads[-2] != (0, 0) and self.y.largest == 1
 
     @property
     def leaves_columns_out(self) -> bool:
-        """Whether tiles at the left and right border of an image of open width leave out the first pixel of the first
-        column of taps, and the last pixel of the last one, where these meet padding, as no others do.
+        """Whether tiles at the left and right border of an image of open width skip the first pixel of the first column
+        of taps, and the last pixel of the last column, where these, and no others, meet padding.
         """
         many = self.shape.group_in >= LEAST_CHANNELS and not self.multiplies_tiles
         return self.schedule.stage and isinstance(self.x, EvenSplit) and self.near_borders and many
 
     @property
     def near_borders(self) -> bool:
-        """Whether of a row of windows only the first one meets padding at the left, with its first column of taps, and
-        only the last one at the right, with the last column.
+        """Whether in a row of windows only the first meets padding on the left, with its first column of taps, and only
+        the last on the right, with its last column.
         """
         shape = self.shape
         most = min(shape.strides[-1], shape.dilations[-1])
@@ -164,7 +163,7 @@ class ConvPlan:
 
     @property
     def border_taps(self) -> int:
-        """Kernel taps that are written out for tiles at the border, where taps are left out."""
+        """Kernel taps written out for border tiles, where taps are skipped."""
         borders = sum(run.border for run in column_runs(self.shape, self.x))
         if self.y.largest > 1:
             borders *= self.y.parts * self.shape.kernel[-2]
@@ -193,12 +192,12 @@ class ConvPlan:
 
     @property
     def block_rows(self) -> int:
-        """Most output rows of one task."""
+        """Most output rows per task."""
         return smallest(self.shape.output[-2], self.schedule.block_tiles * self.y.largest)
 
     @property
     def staged_shape(self) -> tuple[int, int, int]:
-        """[taps of the outer dimensions, rows, columns * elements of a pixel] of the copied input."""
+        """Shape of the copied input: [taps of the outer dimensions, rows, columns * elements per pixel]."""
         rows = staged_extent(self.shape, -2, self.block_rows)
         columns = staged_extent(self.shape, -1, self.shape.output[-1])
         return (math.prod(self.shape.kernel[:-2]), rows, columns * self.room)
@@ -219,33 +218,33 @@ class ConvPlan:
 
     @property
     def interleaves(self) -> bool:
-        """Whether the epilogue of a register tile runs among the steps of the next one."""
+        """Whether the epilogue of a register tile is interleaved with the steps of the next."""
         return isinstance(self.schedule, CpuDotConvSchedule) and self.schedule.interleave
 
     @property
     def turns(self) -> bool:
-        """Whether sums of a register tile are transposed in the workspace, for results that are stored channels first.
+        """Whether sums of a register tile are transposed in the workspace, for results stored channels first.
 
-        A vector of the channels of a pixel would be scattered over as many pages.
+        Otherwise each element of a pixel's vector of channels would go to another page.
         """
         return self.shape.turned and self.schedule.spill and not self.multiplies_tiles and not self.interleaves
 
     @property
     def sums_shape(self) -> tuple[int, int]:
-        """Of a register tile: pixels and channels, or channels and pixels, in whole vectors."""
+        """Shape of a register tile's sums: pixels and channels, or channels and pixels, in whole vectors."""
         if self.turns:
             return self.tile.columns, ceil_div(self.tile.rows, self.tile.lanes) * self.tile.lanes
         return self.sums_rows, self.tile.columns
 
     @property
     def sums_rows(self) -> int:
-        """Rows of sums of a register tile, if they wait in the workspace."""
+        """Rows of a register tile's sums that wait in the workspace."""
         if not self.schedule.spill:
             return 0
         return self.y.largest * self.row_sums(self.x.largest) if self.multiplies_tiles else self.tile.rows
 
     def row_sums(self, columns: int) -> int:
-        """Return the rows of sums of so many neighbours in a row of the output."""
+        """Return the rows of sums for `columns` neighbouring output pixels of a row."""
         return ceil_div(columns, TILE_ROWS) * TILE_ROWS if self.multiplies_tiles else columns
 
     @property
@@ -255,12 +254,14 @@ class ConvPlan:
 
     @property
     def shapes_bytes(self) -> int:
-        """What says how large the tiles are."""
+        """Bytes of the tile configuration."""
         return SHAPES_BYTES if self.multiplies_tiles else 0
 
     @property
     def packing(self) -> Packing:
-        """Layout of constant weights [groups, rows of taps * taps and channels in of whole steps, channels out]."""
+        """Layout of constant weights: [groups, rows of taps * taps and input channels in whole steps, output
+        channels].
+        """
         shape = self.shape
         matrix = shape.groups, self.steps * self.neighbours, shape.group_out, self.tile.columns, shape.w_dtype
         return Packing(*matrix) if self.dot is None else DotPacking(*matrix, self.dot.group)
@@ -296,7 +297,7 @@ class ConvPlan:
             )
 
     def prefetch_reasons(self) -> Iterator[str]:
-        """Yield why tiles ask for no other weights."""
+        """Yield why tiles cannot prefetch the next weights."""
         if self.schedule.prefetch_next and any(map(is_open, (*self.shape.output, self.schedule.block_tiles))):
             yield "tiles each ask for a piece of the weights to come: of images of fixed size, where they are so many"
 
@@ -325,18 +326,20 @@ class ConvPlan:
 
 
 def staged_step(shape: ConvShape, dim: int) -> int:
-    """Copied coordinates between neighbouring outputs; with a kernel of extent 1 only those that are read."""
+    """Return the copied coordinates between neighbouring outputs; for a kernel of extent 1, only those read are
+    copied.
+    """
     return shape.strides[dim] if shape.kernel[dim] > 1 else 1
 
 
 def staged_extent(shape: ConvShape, dim: int, outputs: int) -> int:
-    """Copied coordinates for `outputs` neighbouring outputs."""
+    """Return the number of copied coordinates for `outputs` neighbouring outputs."""
     return (outputs - 1) * staged_step(shape, dim) + shape.dilations[dim] * (shape.kernel[dim] - 1) + 1
 
 
 @dataclass(frozen=True)
 class ConvTransposeShape:
-    """A transposed convolution; `output`: spatial extents of the result, `pads`: what is cut off before it."""
+    """A transposed convolution; `output`: spatial extents of the result, `pads`: what is cropped before it."""
 
     batch: int
     in_channels: int
@@ -375,7 +378,7 @@ class ConvTransposeShape:
 
     @property
     def phase(self) -> int:
-        """Output columns of the longest phase: those that meet the same taps."""
+        """Output columns of the longest phase, that is of columns that meet the same taps."""
         return ceil_div(self.output[-1], self.strides[-1])
 
 
@@ -383,8 +386,8 @@ class ConvTransposeShape:
 class ConvTransposePlan:
     """A transposed convolution and its schedule, and what follows from both.
 
-    A task first copies the input rows that it needs, one for every kernel position before the last dimension, with
-    zeros around.
+    A task first copies the input rows that it needs, one per kernel position before the last dimension, padded with
+    zeros.
     """
 
     shape: ConvTransposeShape
@@ -392,7 +395,7 @@ class ConvTransposePlan:
 
     @property
     def columns(self) -> Split:
-        """Output columns of the longest phase, cut into register tiles."""
+        """Output columns of the longest phase, split into register tiles."""
         return split_evenly(self.shape.phase, self.schedule.rows)
 
     @property
@@ -425,7 +428,7 @@ class ConvTransposePlan:
 
     @property
     def staged_shape(self) -> tuple[int, int]:
-        """[taps before the last dimension, columns * channels] of the copied input."""
+        """Shape of the copied input: [taps before the last dimension, columns * channels]."""
         shape = self.shape
         last = self.column_tiles * self.tile.rows + (shape.strides[-1] - 1 + shape.pads[-1]) // shape.strides[-1]
         columns = largest(last, shape.spatial[-1]) - self.first_column
@@ -441,7 +444,7 @@ class ConvTransposePlan:
 
     @property
     def packing(self) -> Packing:
-        """Layout of constant weights [groups, kernel positions * channels in, channels out]."""
+        """Layout of constant weights: [groups, kernel positions * input channels, output channels]."""
         shape = self.shape
         return Packing(shape.groups, shape.reduction, shape.group_out, self.tile.columns, shape.w_dtype)
 

@@ -1,4 +1,4 @@
-"""Whether an instruction for groups of 8-bit integers, or of half floats, computes a contraction as scheduled."""
+"""Whether an instruction for groups of 8-bit integers or half floats computes a contraction as scheduled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .schedules import CpuTileConvSchedule, CpuTileGemmSchedule, DotSchedule
 
 
 class Grouped(Multiplied, Protocol):
-    """The shape of a contraction whose left operand may be read where it lies."""
+    """The shape of a contraction whose left operand may be read in place."""
 
     def reads_in_place(self, dot: Dot) -> bool: ...
 

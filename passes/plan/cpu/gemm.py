@@ -28,37 +28,39 @@ from .schedules import (
 from .tiling import LINE_BYTES, RegisterTile, Split, align, meet_in_a_set, split_at_most
 
 LOOKED_UP = 16
-"""Floats of a table of codes."""
+"""Floats in a table of codes."""
 FEW_ROWS = 4
-"""Most rows of a tile whose weights in blocks are dequantised in registers where there are any number of rows."""
+"""Most rows of a tile whose blockwise-quantised weights are dequantised in registers, where the number of rows is
+open.
+"""
 ROUNDED = "int8"
-"""What a left operand is rounded to, symmetrically."""
+"""The dtype to which a left operand is rounded, symmetrically."""
 ROUNDED_LARGEST = 127
 PLANES = 4
-"""Digits of 8 bits with a sign that a row of float32 is split into, rather than rounded."""
+"""Signed 8-bit digits into which a row of float32 is split, instead of being rounded."""
 EXACT_SUM = 1 << 24
-"""Integers up to which float32 has every one."""
+"""The range of integers that float32 represents exactly."""
 LONGEST_SUM = 4096
-"""Floats that are added up one after the other: the error of such a sum grows with its length. Of a million numbers of
-one sign it was 2e-4 of the sum, and is 1e-6 as a sum of sums.
+"""Most floats added sequentially: the error of such a sum grows with its length. For a million numbers of one sign it
+was 2e-4 of the sum, against 1e-6 with a sum of sums.
 """
 SHAPES_BYTES = 64
-"""Of what `ldtilecfg` reads."""
+"""Bytes that `ldtilecfg` reads."""
 
 WIDE_STEP_BYTES, NEAR_BYTES, FAR_BYTES = 320, 2048, 8192
-"""How far ahead of a stream that is read once its lines are asked for: panels with wide steps are followed by the
-hardware, which requests from further away disturb (Zen 4: 4 rows by 6 vectors read 33 GB/s with 2 KiB, as without any,
-and 24 with 8 KiB); of narrow ones it fetches too little (8 rows by 3 vectors: 21 GB/s without, 27 with 8 KiB).
+"""Prefetch distances for a stream that is read once: the hardware prefetcher follows panels with wide steps, and
+requests from further away disturb it (Zen 4: 4 rows by 6 vectors read 33 GB/s with 2 KiB, as without any, and 24 with 8
+KiB); for narrow steps it fetches too little (8 rows by 3 vectors: 21 GB/s without, 27 with 8 KiB).
 """
 
 
 def sums_fit(form: BlockFormat) -> bool:
-    """Return whether 32 bits hold the sum of a block of any codes times rounded elements of a row."""
+    """Return whether 32 bits hold the sum over a block of any codes times rounded row elements."""
     return form.block * ROUNDED_LARGEST * ((1 << form.bits) - 1) <= LARGEST
 
 
 def planes_fit(form: BlockFormat) -> bool:
-    """Return whether sums of a block of any codes times digits are exact as float32, too."""
+    """Return whether sums over a block of any codes times digits are also exact in float32."""
     return form.integers and form.block * (ROUNDED_LARGEST + 1) * ((1 << form.bits) - 1) <= EXACT_SUM
 
 
@@ -74,7 +76,7 @@ class Packing:
 
     @property
     def neighbours(self) -> int:
-        """Steps of the reduction whose elements of a column lie together."""
+        """Steps of the reduction whose elements of a column are contiguous."""
         return 1
 
     @property
@@ -86,24 +88,24 @@ class Packing:
         return (self.groups, self.panels, -(-self.k // self.neighbours), self.columns * self.neighbours)
 
     def place(self, row: Any, column: Any) -> Any:
-        """Return where an element of the first group lies; numbers or expressions."""
+        """Return where an element of the first group lies, as a number or expression."""
         steps, together = self.shape[2], self.neighbours
         step = (column // self.columns * steps + row // together) * self.columns + column % self.columns
         return step if together == 1 else step * together + row % together
 
     @property
     def panel_bytes(self) -> int:
-        """Workspace of one panel, in the dtype that is computed with."""
+        """Workspace of one panel, in the compute dtype."""
         return align(largest(1, self.k) * self.columns * storage_bytes(compute_dtype(self.dtype)))
 
 
 @dataclass(frozen=True)
 class DotPacking(Packing):
-    """The same for an instruction that multiplies `group` steps at once: [groups, panels, steps, columns * group]."""
+    """Packing for an instruction that multiplies `group` steps at once: [groups, panels, steps, columns * group]."""
 
     group: int = 4
     whole: int = 1
-    """Steps come in multiples of so many."""
+    """The number of steps is padded to a multiple of this."""
 
     @property
     def neighbours(self) -> int:
@@ -116,25 +118,25 @@ class DotPacking(Packing):
 
     @property
     def panel_bytes(self) -> int:
-        """As it is stored: an instruction reads it so."""
+        """Bytes of a panel as stored: an instruction reads it in that form."""
         _, _, steps, columns = self.shape
         return align(largest(1, steps) * columns * storage_bytes(self.dtype))
 
 
 @dataclass(frozen=True)
 class BlockPacking(Packing):
-    """Weights in blocks [n, blocks, bytes], as panels of bytes: words [steps, columns] of neighbouring codes, scales
-    [blocks, columns], zero points [blocks, columns], those of 4 bits as two vectors of `lanes` in one of bytes.
+    """Blockwise-quantised weights [n, blocks, bytes] as panels of bytes: words [steps, columns] of neighbouring codes,
+    scales [blocks, columns] and zero points [blocks, columns], two vectors of `lanes` 4-bit ones in one of bytes.
     """
 
     form: BlockFormat = field(kw_only=True)
     lanes: int = field(kw_only=True)
     halved: bool = field(default=False, kw_only=True)
-    """Whether the low halves of a word's bytes are its first codes, and the high ones its last, in order."""
+    """Whether the low nibbles of a word's bytes are its first codes and the high ones its last, in order."""
 
     @property
     def scales_at(self) -> int:
-        """Of a panel."""
+        """Offset of the scales in a panel."""
         return self.form.blocks * self.form.code_bytes * self.columns
 
     @property
@@ -143,7 +145,7 @@ class BlockPacking(Packing):
 
     @property
     def zeros_bytes(self) -> int:
-        """Of a block of all columns."""
+        """Bytes of the zero points of a block, over all columns."""
         if not self.form.zeros:
             return 0
         vectors = self.columns // self.lanes
@@ -162,13 +164,13 @@ class BlockPacking(Packing):
 class GemmShape:
     """`batch` GEMMs of [m, k] by [k, n]; elements are widened to `acc_dtype`, in which the sum is kept.
 
-    `acc_dtype` is float32 for half floats and int32 for small integers. gates: so many constant right operands [k, n]
-    lie side by side as packing groups, and the epilogue gets element (m, n) of all their results together. packed: the
-    right operand is a constant. plain: an element of the left one is just a load, without a prologue; left_runs: the
-    index ("m" or "k") that runs along its memory. long_epilogue: of code too long to be repeated for every register.
-    blocks: how the right operand is stored, if that is in blocks, whose elements are float32 once they are dequantised.
-    rounds: the left operand is rounded to 8 bits by block, as `block_matmul` says. left_stride: elements between rows
-    of a left operand that lies in whole tiles, as instructions read them; else 0.
+    `acc_dtype` is float32 for half floats and int32 for small integers. gates: the number of constant right operands
+    [k, n] stored side by side as packing groups; the epilogue gets element (m, n) of all their results together.
+    packed: the right operand is a constant. plain: an element of the left one is just a load, without a prologue;
+    left_runs: the index ("m" or "k") that runs along its memory. long_epilogue: its code is too long to be repeated for
+    every register. blocks: the format of a blockwise-quantised right operand, whose elements are dequantised to
+    float32. rounds: the left operand is rounded to 8 bits by block, as `block_matmul` says. left_stride: elements
+    between rows of a left operand stored in whole tiles, as instructions read them; else 0.
     """
 
     m: int
@@ -194,21 +196,21 @@ class GemmShape:
         return self.gates * self.k * self.n * storage_bytes(self.b_dtype)
 
     def multiplied_by(self, dot: Dot) -> bool:
-        """Return whether an instruction for groups of 8-bit integers, or of half floats, computes it."""
+        """Return whether an instruction for groups of 8-bit integers or half floats computes it."""
         fits = (self.a_dtype, self.b_dtype, self.acc_dtype) == (*dot.operands, dot.sums)
         return fits and (self.packed or dot.packs_at_run_time)
 
     @property
     def reads_floats(self) -> bool:
-        """Whether rows of the left operand are read where they lie, by whole runs."""
+        """Whether rows of the left operand are contiguous and read in place."""
         return self.plain and self.left_runs == "k" and self.a_dtype == self.acc_dtype
 
     def reads_blocks(self, form: BlockFormat) -> bool:
-        """Return whether they are whole blocks besides."""
+        """Return whether the left operand's rows are read in place and consist of whole blocks."""
         return self.reads_floats and self.k % form.block == 0
 
     def reads_in_place(self, dot: Dot) -> bool:
-        """Return whether whole groups of the left operand's elements are read where they lie."""
+        """Return whether the left operand is read in place, in whole groups of elements."""
         lies = self.plain and self.left_runs == "k" and self.a_dtype == dot.left
         return lies and self.k % dot.group == 0
 
@@ -222,7 +224,7 @@ class GemmPlan:
 
     @property
     def dot(self) -> Dot | None:
-        """The instruction that multiplies groups of integers, if one does."""
+        """The instruction that multiplies groups of integers; None if there is none."""
         return ALL_DOTS.get(self.schedule.dot) if isinstance(self.schedule, CpuDotGemmSchedule) else None
 
     @property
@@ -232,17 +234,17 @@ class GemmPlan:
 
     @property
     def rounds(self) -> bool:
-        """Whether rows of the left operand are rounded to 8 bits, or split into such, as they are copied."""
+        """Whether rows of the left operand are rounded to 8 bits, or split into 8-bit digits, as they are copied."""
         return isinstance(self.schedule, CpuBlockDotGemmSchedule)
 
     @property
     def planes(self) -> int:
-        """Rows that are copied of each row of the left operand."""
+        """Rows copied per row of the left operand."""
         return self.schedule.planes if isinstance(self.schedule, CpuBlockDotGemmSchedule) else 1
 
     @property
     def neighbours(self) -> int:
-        """Elements along the reduction that are one step."""
+        """Elements along the reduction per step."""
         return 1 if self.dot is None else self.dot.group
 
     @property
@@ -254,7 +256,7 @@ class GemmPlan:
 
     @property
     def staged_dtype(self) -> str:
-        """Of the rows that a task copies."""
+        """The dtype of the rows that a task copies."""
         if self.rounds:
             return ROUNDED
         return self.shape.acc_dtype if self.dot is None else self.dot.left
@@ -265,7 +267,7 @@ class GemmPlan:
 
     @property
     def rows_meet(self) -> bool:
-        """Whether rows that a register tile reads where they lie drive each other out of the first-level cache."""
+        """Whether the rows that a register tile reads in place conflict in the first-level cache."""
         return meet_in_a_set(self.rows.largest, self.shape.k * storage_bytes(self.shape.a_dtype))
 
     @property
@@ -295,18 +297,18 @@ class GemmPlan:
 
     @property
     def block_rows(self) -> int:
-        """Most rows of one task."""
+        """Most rows per task."""
         most = self.schedule.block_tiles * self.rows.largest
         return most if is_open(self.shape.m) else min(self.shape.m, most)
 
     @property
     def splits_k(self) -> bool:
-        """Whether sums wait in the workspace for the rest of the reduction, for some size of it."""
+        """Whether, for some size of the reduction, sums wait in the workspace for the rest of it."""
         return self.schedule.k_block < min(bounds_of(self.steps)[1], LARGEST)
 
     @property
     def staged_steps(self) -> Size:
-        """Elements of a row that is copied: whole groups, and whole blocks of weights, meet zeros in the last one."""
+        """Elements of a copied row: whole groups and whole blocks of weights, padded with zeros."""
         form = self.shape.blocks
         if self.schedule.k_outer:
             return min(self.steps, self.schedule.k_block)
@@ -316,12 +318,14 @@ class GemmPlan:
 
     @property
     def few(self) -> int:
-        """Most rows of a task for which it widens no panel of weights in blocks, though for more it does."""
+        """Most rows of a task for which it does not widen panels of blockwise-quantised weights, if it does so for
+        more; else 0.
+        """
         return self.schedule.few if isinstance(self.schedule, CpuBlockGemmSchedule) else 0
 
     @property
     def staged_stride(self) -> int:
-        """Elements between staged rows: an odd number of cache lines, so that rows meet no set conflict."""
+        """Elements between staged rows: an odd number of cache lines, to avoid cache-set conflicts."""
         lanes = LINE_BYTES // storage_bytes(self.staged_dtype)
         lines = -(-self.staged_steps // lanes)
         return (lines + 1 - lines % 2) * lanes
@@ -334,14 +338,14 @@ class GemmPlan:
 
     @property
     def rows_beyond(self) -> int:
-        """Rows after those of a task that tiles read besides: they are whole."""
+        """Rows past those of a task that are read too, because tiles are whole."""
         if not self.multiplies_tiles:
             return 0
         return self.tile_rows - (0 if is_open(self.shape.m) else self.rows.small)
 
     @property
     def tile_rows(self) -> int:
-        """Rows of sums in the registers."""
+        """Rows of sums in registers."""
         return ceil_div(self.rows.largest, TILE_ROWS) * TILE_ROWS if self.multiplies_tiles else self.rows.largest
 
     @property
@@ -351,7 +355,7 @@ class GemmPlan:
 
     @property
     def ahead_bytes(self) -> int:
-        """How far `prefetch_ahead` looks: of a step of the reduction, or a block of weights."""
+        """Distance of `prefetch_ahead`, by the bytes of a step of the reduction or of a block of weights."""
         form, columns = self.shape.blocks, self.tile.columns
         element = self.neighbours * storage_bytes(self.shape.b_dtype)
         step = columns * (element if form is None else form.code_bytes)
@@ -359,10 +363,10 @@ class GemmPlan:
 
     @property
     def sums_rows(self) -> int:
-        """Rows of sums that wait in the workspace: the whole block when the reduction is split, of every panel where
-        it is outermost.
+        """Rows of sums that wait in the workspace: the whole block when the reduction is split, of every panel where it
+        is outermost.
 
-        The columns of a last panel that has any number of them are stored from there.
+        A last panel with an open number of columns is stored from there.
         """
         if self.schedule.k_outer:
             return self.block_rows * min(self.panels, self.schedule.block_panels)
@@ -378,13 +382,13 @@ class GemmPlan:
 
     @property
     def shapes_bytes(self) -> int:
-        """What says how large the tiles are."""
+        """Bytes of the tile configuration."""
         return SHAPES_BYTES if self.multiplies_tiles else 0
 
     @property
     def rounding_bytes(self) -> int:
-        """Of the rows that are rounded: a scale of each block, and a sum, or one of each plane; the floats of one row;
-        and, of planes, whether the row cannot be split.
+        """Workspace for rounded rows: per block a scale and a sum (for digits, one sum per plane); the floats of one
+        row; and, for digits, whether the row cannot be split.
         """
         form = self.shape.blocks
         if form is None or not self.rounds:
@@ -435,7 +439,7 @@ class GemmPlan:
             yield "panels of several gates are not widened: one has the place of the other"
 
     def _outer_reasons(self) -> Iterator[str]:
-        """Yield why the reduction is not outermost."""
+        """Yield why the reduction cannot be the outermost loop."""
         schedule, shape = self.schedule, self.shape
         if self.dot is not None or shape.blocks is not None or schedule.widen_right or not shape.packed:
             yield "a reduction is outermost over packed panels of floats that are read as they lie"
@@ -524,7 +528,7 @@ class GemvPlan:
 
     @property
     def block(self) -> int:
-        """Most results of a task."""
+        """Most results per task."""
         most = self.schedule.block
         return most if is_open(self.shape.rows) else min(self.shape.rows, most)
 
@@ -546,8 +550,8 @@ class GemvPlan:
 
     @property
     def part(self) -> int | None:
-        """Steps of the reduction, whole vectors or streams of them, after which sums of floats are added to others;
-        None: all of them, for every size of it.
+        """Steps of the reduction (whole vectors, or streams of them) after which partial sums of floats are added up;
+        None: all of them, for every size.
         """
         most = LONGEST_SUM * (self.schedule.lanes if self.shape.along_k else 1)
         exact = "int" in self.shape.acc_dtype
