@@ -1,4 +1,4 @@
-"""What differs between two plans: decisions only, by the names of groups and fields."""
+"""Differences between two plans: decisions only, by the names of groups and fields."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ NO_DECISIONS = frozenset({"refusals", "stitches", "origins", "fingerprint", "plu
 
 
 def differences(before: StitchPlan | None, after: StitchPlan | None) -> Iterator[tuple[str, Any, Any]]:
-    """(path, value before, value after) of every decision that differs; None where one has no such value.
+    """Yield (path, value before, value after) of every decision that differs; None where one plan has no such value.
 
-    Groups are told apart by name, so that one more group shows as one line. Where there is but one plan, it is one line
+    Groups are matched by name, so that an additional group is one line. Where there is only one plan, that is one line
     as well: the path `plan`, and its number of kernels.
     """
     if before is None or after is None:
@@ -25,7 +25,7 @@ def differences(before: StitchPlan | None, after: StitchPlan | None) -> Iterator
 
 
 def _told_apart(plan: StitchPlan) -> dict[str, Any]:
-    """Return a plan as JSON data, with launches by the name of their group, and edges by the names of launches."""
+    """Return a plan as JSON data, with launches named after their groups, and edges by the names of launches."""
     data = plan.to_json()
     counts: Counter[str] = Counter()
     names: list[str] = []
@@ -42,7 +42,7 @@ def _told_apart(plan: StitchPlan) -> dict[str, Any]:
 
 
 def _launch(names: Sequence[str], number: int) -> str:
-    """Return a launch by its name; by its number where an edited plan has none of that number."""
+    """Return the name of a launch; its number where an edited plan has no such launch."""
     return names[number] if number < len(names) else f"launch {number}"
 
 
@@ -63,7 +63,7 @@ def _between(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any
 
 
 def _named(data: Any) -> dict[str, Any] | None:
-    """Return a list of objects with names, or of buffers, by name; None if it is none."""
+    """Return a list of named objects, or of buffers, as a mapping by name; None for other data."""
     if not isinstance(data, Sequence) or isinstance(data, str):
         return None
     if all(isinstance(item, Mapping) and "name" in item for item in data):

@@ -17,9 +17,9 @@ class ConvShape:
     """A convolution or pooling window over `spatial` (any rank >= 1) of `batch` images.
 
     pads: (before, after) for each spatial dimension; padding counts as zeros. packed: the weights are a constant.
-    plain: an element of the input is just a load, without a prologue; channels_last: its channels are contiguous, else
-    its columns are. long_epilogue: its code is too long to be repeated for every register. pools: all elements of a
-    window count alike. turned: results are stored with channels first.
+    plain: an input element is a plain load, without a prologue; channels_last: its channels are contiguous, else its
+    columns are. long_epilogue: its code is too long to be repeated for every register. pools: all elements of a window
+    have equal weight. turned: results are stored channels first.
     """
 
     batch: int
@@ -76,13 +76,13 @@ class ConvShape:
         return self.group_in * math.prod(self.kernel)
 
     def multiplied_by(self, dot: Dot) -> bool:
-        """Return whether an instruction for groups of 8-bit integers, or of half floats, computes it, from constant
+        """Return whether an instruction for groups of 8-bit integers or half floats computes it from constant
         panels.
         """
         return (self.x_dtype, self.w_dtype, self.acc_dtype) == (*dot.operands, dot.sums) and self.packed
 
     def reads_in_place(self, dot: Dot) -> bool:
-        """Return whether whole groups of channels are read where they lie."""
+        """Return whether whole groups of channels are read in place."""
         return self.plain and self.channels_last and self.x_dtype == dot.left and self.group_in % dot.group == 0
 
     @property
@@ -90,12 +90,14 @@ class ConvShape:
         return any(pad != (0, 0) for pad in self.pads)
 
     def source(self, dim: int, output: Any, tap: Any) -> Any:
-        """Input coordinate (possibly outside) that output coordinate and kernel tap meet, numbers or expressions."""
+        """Return the input coordinate (possibly outside) of an output coordinate and kernel tap, as a number or
+        expression.
+        """
         return output * self.strides[dim] - self.pads[dim][0] + tap * self.dilations[dim]
 
     def in_planes(self) -> ConvShape:
-        """Return the same with at least two spatial dimensions: with one more of extent 1 before it, if there is
-        one.
+        """Return the same window with at least two spatial dimensions: a single one gets another of extent 1 before
+        it.
         """
         if self.rank > 1:
             return self
@@ -107,7 +109,7 @@ class ConvShape:
 
 @dataclass(frozen=True)
 class ColumnRun:
-    """`count` neighbouring tiles of `size` output columns from `start`; border: windows reach outside."""
+    """`count` neighbouring tiles of `size` output columns from `start`; border: their windows reach outside."""
 
     start: int
     size: int
@@ -116,7 +118,7 @@ class ColumnRun:
 
 
 def column_runs(shape: ConvShape, split: Split) -> list[ColumnRun]:
-    """Return the parts of the output columns: border tiles one by one, equal interior neighbours as one run."""
+    """Return the parts of the output columns: border tiles singly, equal interior neighbours as one run."""
     stride, pad, extent = shape.strides[-1], shape.pads[-1][0], shape.spatial[-1]
     reach = shape.dilations[-1] * (shape.kernel[-1] - 1)
     runs: list[ColumnRun] = []
@@ -134,7 +136,9 @@ def column_runs(shape: ConvShape, split: Split) -> list[ColumnRun]:
 
 
 def interior(shape: ConvShape) -> tuple[int, int]:
-    """First and one past the last output column whose window lies inside the input's columns; may be empty."""
+    """Return the first and one past the last output column whose window lies inside the input's columns; may be
+    empty.
+    """
     stride, pad, width = shape.strides[-1], shape.pads[-1][0], shape.output[-1]
     reach = shape.dilations[-1] * (shape.kernel[-1] - 1)
     first = smallest(width, ceil_div(pad, stride))

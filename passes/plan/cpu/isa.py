@@ -14,11 +14,11 @@ WORD_BYTES = 4
 
 @dataclass(frozen=True)
 class Dot:
-    """An instruction that multiplies 8-bit integers, those of the left operand by signed ones of the right, and adds up
-    those of each `group` of neighbours in 32 bits, without saturation.
+    """An instruction that multiplies 8-bit integers, those of the left operand by signed ones of the right, and
+    accumulates each `group` of neighbours in 32 bits without saturation.
 
-    left, right: the dtypes that it multiplies; operands that are narrower are widened before. sums: the dtype of sums;
-    lanes: how many it adds to. Of half floats, one that adds up in float32.
+    left, right: the dtypes that it multiplies; narrower operands are widened first. sums: the accumulator dtype; lanes:
+    the vector lengths of accumulators. For half floats, it accumulates in float32.
     """
 
     name: str
@@ -30,21 +30,21 @@ class Dot:
 
     @property
     def packs_at_run_time(self) -> bool:
-        """Whether a right operand known at run time is packed for it: where a group is a word. What is made wider as it
-        is read is stored as bytes.
+        """Whether a right operand known only at run time is packed for it: if a group is a word. An operand that is
+        widened on reading is stored as bytes.
         """
         return self.group * storage_bytes(self.operands[1]) == WORD_BYTES
 
     @property
     def operands(self) -> tuple[str, str]:
-        """The dtypes of what it computes a contraction of, as they lie in memory."""
+        """The dtypes in memory of the contractions that it computes."""
         if self.sums != "int32":
             return self.left, self.right
         return ("int8" if self.left == "int8" else "uint8"), "int8"
 
 
 class Multiplied(Protocol):
-    """The shape of a contraction, as these instructions see it."""
+    """The shape of a contraction, as far as these instructions are concerned."""
 
     def multiplied_by(self, dot: Dot) -> bool: ...
 
@@ -55,37 +55,37 @@ DOTS = {
     "usdot": Dot("usdot", 4, "uint8", "int8", lanes=(4,)),
     "sdot": Dot("sdot", 4, "int8", "int8", lanes=(4,)),
 }
-"""Of x86-64, and of aarch64 with FEAT_I8MM and FEAT_DotProd."""
+"""Integer instructions of x86-64, and of aarch64 with FEAT_I8MM and FEAT_DotProd."""
 HALF_DOTS = {
     "vdpbf16ps": Dot("vdpbf16ps", 2, "bfloat16", "bfloat16", "float32", (16,)),
     "bfdot": Dot("bfdot", 2, "bfloat16", "bfloat16", "float32", (4,)),
 }
-"""Of x86-64, and of aarch64 with FEAT_BF16."""
+"""Half-float instructions of x86-64, and of aarch64 with FEAT_BF16."""
 TILE_DOTS = {
     "tdpbusd": Dot("tdpbusd", 4, "uint8", "int8", "int32", (16,)),
     "tdpbf16ps": Dot("tdpbf16ps", 2, "bfloat16", "bfloat16", "float32", (16,)),
 }
-"""Those of AMX, for tiles of up to 16 rows by 64 bytes."""
+"""Tile instructions of AMX, for tiles of up to 16 rows by 64 bytes."""
 ALL_DOTS = {**DOTS, **HALF_DOTS, **TILE_DOTS}
 TILE_ROWS, TILE_BYTES = 16, 64
-"""Most rows of a tile, and bytes of each."""
+"""Most rows of a tile, and bytes of each row."""
 TILE_CYCLES, TILE_LOAD_CYCLES, TILE_STORE_CYCLES = 16, 8, 16
-"""From one multiplication of tiles, load or store of one to the next (Intel's optimisation manual, 248966, chapter on
-AMX).
+"""Reciprocal throughput in cycles of a tile multiplication, load and store (Intel's optimisation manual, 248966,
+chapter on AMX).
 """
 TILE_LATENCY = 52
-"""Cycles from one multiplication of tiles to the next that adds to the same sums (the same)."""
+"""Latency in cycles between tile multiplications that accumulate into the same tile (same source)."""
 TILE_BYTES_A_CYCLE = TILE_ROWS * TILE_ROWS * TILE_BYTES // TILE_CYCLES
-"""Multiply-adds of bytes."""
+"""Multiply-adds of bytes per cycle."""
 
 
 @dataclass(frozen=True)
 class Isa:
     """Vector unit and caches of one core.
 
-    `fma_ports` and `load_ports` are vector operations started per cycle, `fma_latency` is in cycles. They steer the
-    choice of schedules only; a wrong figure costs speed, never correctness. dot: what multiplies groups of 8-bit
-    integers, if anything does.
+    `fma_ports` and `load_ports` are vector operations started per cycle, `fma_latency` is in cycles. They only guide
+    the choice of schedules; a wrong figure costs speed, never correctness. dot: the instruction that multiplies groups
+    of 8-bit integers, if any.
     """
 
     name: str
@@ -98,22 +98,24 @@ class Isa:
     l2_bytes: int = 1024 * 1024
     dot: Dot | None = None
     half_dot: Dot | None = None
-    """What multiplies groups of half floats, if anything does."""
+    """The instruction that multiplies groups of half floats, if any."""
     tile_dots: tuple[Dot, ...] = ()
-    """What multiplies tiles of either."""
+    """The instructions that multiply tiles of either."""
     looks_up: bool = False
     """Whether an instruction looks up 16 floats at once."""
     shares_ports: bool = False
-    """Whether the ports that multiply also convert and add: epilogues gain nothing from running beside products."""
+    """Whether the multiply ports also convert and add, so that epilogues gain nothing from overlapping with
+    products.
+    """
     winograd: bool = True
     """Whether convolutions may be computed by Winograd's algorithm."""
 
     def dot_of(self, shape: Multiplied) -> Dot | None:
-        """Return the instruction for groups that computes a contraction of that shape, if there is one."""
+        """Return the group instruction that computes a contraction of this shape, if there is one."""
         return next((dot for dot in (self.dot, self.half_dot) if dot is not None and shape.multiplied_by(dot)), None)
 
     def lanes(self, dtype: str) -> int:
-        """Return the elements of `dtype` in one vector register."""
+        """Return the elements of `dtype` per vector register."""
         return max(1, self.vector_bytes // storage_bytes(dtype))
 
 
@@ -125,12 +127,12 @@ SCALAR = Isa("generic", 16, 16)
 
 ISAS = {isa.name: isa for isa in (AVX512, AVX2, SSE, NEON, SCALAR)}
 USUAL = AVX2
-"""The vector unit that kernels are scheduled for where a target names none."""
+"""The default vector unit, for targets that name none."""
 
 
 def isa_named(name: str, dot: str = "", half_dot: str = "", tile_dots: Collection[str] = ()) -> Isa:
-    """Return the vector unit of that name, the usual one for "", with those instructions; PlanError if there is none
-    such.
+    """Return the vector unit called `name` (the default for "") with the given instructions. Raises PlanError if there
+    is none.
     """
     if name and name not in ISAS:
         raise PlanError(f"no CPU has the vector unit {name!r}; known are {', '.join(ISAS)}")

@@ -1,4 +1,4 @@
-"""What no kernel of a CPU has, whatever it computes: why a schedule asks for too much or too little."""
+"""Limits common to all CPU kernels: why a schedule asks for too much or too little."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .schedules import (
 )
 
 MOST_ACCUMULATORS = 256
-"""Vectors of sums of a register tile, each of which is written out: more than any CPU has registers."""
+"""Most vector accumulators of a register tile, each written out in code: more than any CPU has registers."""
 MOST_LANES = 64
 LARGEST = (1 << 31) - 1
 LARGEST_IN_32_BITS = 1 << 20
-"""Of a task whose kernel may count with 32 bits, where it is added to a place."""
+"""Limit for task sizes that a kernel may handle in 32 bits where they are added to a position."""
 BOUNDED = frozenset({"chunk"})
-"""Numbers that have a limit of their own."""
+"""Fields that have a limit of their own."""
 
 
 def size_reasons(schedule: CpuSchedule) -> Iterator[str]:
-    """Yield which numbers are beyond what kernels count with."""
+    """Yield which numbers exceed what kernels count with."""
     narrow = CpuLoopSchedule | CpuRowSchedule | CpuSortSchedule | CpuScanSchedule | CpuScatterSchedule
     most = LARGEST_IN_32_BITS if isinstance(schedule, narrow) else LARGEST
     for field in fields(schedule):
@@ -37,7 +37,7 @@ def size_reasons(schedule: CpuSchedule) -> Iterator[str]:
 
 
 def task_reasons(schedule: CpuGemmSchedule | CpuConvSchedule) -> Iterator[str]:
-    """Yield why no task has such tiles."""
+    """Yield why no task can have such tiles."""
     pixels = schedule.rows * (schedule.columns if isinstance(schedule, CpuConvSchedule) else 1)
     yield from tile_reasons(pixels, schedule.vectors, schedule.lanes)
     if not schedule.block_tiles or not schedule.block_panels:
@@ -45,20 +45,20 @@ def task_reasons(schedule: CpuGemmSchedule | CpuConvSchedule) -> Iterator[str]:
 
 
 def tile_reasons(rows: int, vectors: int, lanes: int) -> Iterator[str]:
-    """Yield why there is no register tile of `rows` by `vectors` vectors of `lanes`."""
+    """Yield why there can be no register tile of `rows` by `vectors` vectors of `lanes`."""
     if not 1 <= rows * vectors <= MOST_ACCUMULATORS:
         yield f"a register tile of {rows} x {vectors} vectors has not 1 to {MOST_ACCUMULATORS} of them"
     yield from lane_reasons(lanes)
 
 
 def lane_reasons(lanes: int, least: int = 2) -> Iterator[str]:
-    """Yield why there are no vectors of `lanes`."""
+    """Yield why there can be no vectors of `lanes`."""
     if not least <= lanes <= MOST_LANES or lanes & (lanes - 1):
         yield f"{lanes} lanes are no vector: their number is a power of two, from {least} to {MOST_LANES}"
 
 
 def right_reasons(packed: bool, widens: bool, rows_outer: bool, prefetches: bool) -> Iterator[str]:
-    """Yield why the panels of the right operand are not read so. packed: they are, at compile time."""
+    """Yield why the right operand's panels cannot be read so. packed: they are packed at compile time."""
     if (widens or not packed) and rows_outer:
         yield "a task that makes panels in its workspace has one at a time: it cannot walk through all for each tile"
     if not packed and (widens or prefetches):

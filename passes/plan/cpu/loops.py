@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class LoopPlan:
-    """The loops of a kernel whose outputs have so many elements, and what follows from their schedule."""
+    """The loops of a kernel whose outputs have `elements` elements, and what follows from their schedule."""
 
     elements: int
     schedule: CpuLoopSchedule
@@ -29,17 +29,17 @@ class LoopPlan:
 
     @property
     def tiled(self) -> int | None:
-        """The dimension that is walked in tiles."""
+        """The dimension that is tiled; None if there is none."""
         return self.schedule.tiled if self.schedule.edge else None
 
     def in_place(self, walked: Sequence[T]) -> Sequence[T]:
-        """Return what there is of each dimension, in the order of loops, in that of the output."""
+        """Return per-dimension items given in loop order, in the output's order."""
         order = self.schedule.order
         return [walked[order.index(d)] for d in range(len(order))] if order else walked
 
     @property
     def is_cut(self) -> bool:
-        """Whether the last dimension is shared by several tasks; one of open size, by at least one."""
+        """Whether several tasks share the last dimension; if it is of open size, by at least one."""
         return self.schedule.chunk != self.inner if is_open(self.inner) else self.inner // self.schedule.chunk > 1
 
     @property
@@ -48,7 +48,7 @@ class LoopPlan:
 
     @property
     def outer_extents(self) -> tuple[int, ...]:
-        """What a row is numbered over: all but the last dimension, the tiled one in tiles."""
+        """The extents that rows are numbered over: all but the last dimension, the tiled one in tiles."""
         edge, extents = self.schedule.edge, self.schedule.extents[:-1]
         return tuple(-(-e // edge) if d == self.tiled else e for d, e in enumerate(extents))
 
@@ -57,7 +57,7 @@ class LoopPlan:
         return -(-prod(self.outer_extents) // self.schedule.rows) * self.chunks
 
     def reasons(self) -> Iterator[str]:
-        """Yield why no kernel has these loops."""
+        """Yield why no kernel can have these loops."""
         schedule = self.schedule
         if not schedule.extents or prod(schedule.extents) != self.elements:
             yield f"loops over {schedule.extents} have not {self.elements} elements"

@@ -1,4 +1,4 @@
-"""Sorting, running sums, scatters and what detectors do with boxes on a CPU, as scheduled."""
+"""Sorting, cumulative operators, scatters and the box operators of detectors on a CPU, as scheduled."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ OpaqueSchedule: TypeAlias = (
     | CpuOrderSchedule
 )
 MOST_INSERTED = 1 << 12
-"""Elements of a list that others are inserted into, one place after the other."""
+"""Most elements of a list maintained by insertion, element by element."""
 SPARE = 64
-"""Elements that are sorted with those that are asked for, were they few."""
+"""Extra elements that are sorted along with those requested, in case they are few."""
 POSITION_BYTES = 4
 
 
 @dataclass(frozen=True)
 class SortPlan:
-    """A top_k node and its schedule: keys, in the dtype they are compared in, and positions lie in the workspace."""
+    """A top_k node and its schedule: the workspace holds keys, in the dtype they are compared in, and positions."""
 
     node: Node
     schedule: CpuSortSchedule
@@ -54,12 +54,12 @@ class SortPlan:
 
     @property
     def size(self) -> Size:
-        """Elements of a line."""
+        """Elements per line."""
         return self.node.inputs[0].shape[self.node.attrs["axis"]]
 
     @property
     def inner(self) -> Size:
-        """Elements between neighbours of a line."""
+        """Elements between neighbours on a line."""
         return prod(self.node.inputs[0].shape[self.node.attrs["axis"] + 1 :])
 
     @property
@@ -72,12 +72,12 @@ class SortPlan:
 
     @property
     def capacity(self) -> Size:
-        """Elements that are sorted together: the best so far, and as many that may be better."""
+        """Elements sorted together: the best so far, and as many candidates."""
         return smallest(self.size, 2 * self.k + SPARE)
 
     @property
     def room(self) -> Size:
-        """Elements in the workspace: the best so far, or two halves that take turns."""
+        """Elements in the workspace: the best so far, or two alternating halves."""
         return self.k if self.schedule.inserts else 2 * self.capacity
 
     @property
@@ -119,7 +119,7 @@ class ScanPlan:
 
     @property
     def blocks(self) -> Size:
-        """Vectors of neighbouring lines."""
+        """Vectors across neighbouring lines."""
         return ceil_div(self.inner, self.schedule.lanes)
 
     @property
@@ -132,7 +132,7 @@ class ScanPlan:
         return ceil_div(self.lines, self.schedule.lines)
 
     def reasons(self) -> Iterator[str]:
-        """Yield why no kernel sums as scheduled."""
+        """Yield why no kernel scans as scheduled."""
         odd = next(lane_reasons(self.schedule.lanes, 1), None)
         if odd is not None:
             yield odd
@@ -151,7 +151,7 @@ class ScatterPlan:
 
     @property
     def vectors(self) -> Size:
-        """That are copied."""
+        """Vectors that are copied."""
         return ceil_div(self.node.inputs[0].tensor_type.num_elements, self.schedule.copy_lanes)
 
     @property
@@ -160,7 +160,7 @@ class ScatterPlan:
 
     @property
     def extent(self) -> Size:
-        """What tasks of updates share: lines that never meet, or the elements of a slice."""
+        """What the tasks of updates share: lines that never overlap, or the elements of a slice."""
         indices = self.node.inputs[1].shape
         if self.node.op == "scatter_elements":
             return prod(indices[: self.node.attrs["axis"]])
@@ -168,7 +168,7 @@ class ScatterPlan:
 
     @property
     def tasks(self) -> Size:
-        """Of the updates; 0 if there are none."""
+        """Tasks of the updates; 0 if there are no updates."""
         return ceil_div(self.extent, self.schedule.part) if self.node.inputs[2].tensor_type.num_elements else 0
 
     def reasons(self) -> Iterator[str]:
@@ -202,7 +202,7 @@ class SuppressPlan:
     node: Node
     schedule: CpuSuppressSchedule
     KEPT_BYTES: ClassVar[int] = 20
-    """Of a box that is kept: its corners and its area."""
+    """Bytes per box that is kept: its corners and its area."""
 
     @property
     def boxes(self) -> Size:
@@ -218,7 +218,7 @@ class SuppressPlan:
 
     @property
     def room(self) -> Size:
-        """Scores in the workspace: two halves that take turns."""
+        """Scores in the workspace: two alternating halves."""
         return 2 * self.boxes
 
     @property
@@ -230,7 +230,7 @@ class SuppressPlan:
         return 2 * self.key_bytes + align(self.boxes * self.KEPT_BYTES)
 
     def reasons(self) -> Iterator[str]:
-        """There is one way."""
+        """Yield nothing: there is only one schedule."""
         return iter(())
 
 
@@ -252,7 +252,7 @@ class RegionPlan:
 
     @property
     def parts(self) -> Size:
-        """Tasks of a region."""
+        """Tasks per region."""
         return ceil_div(self.channels, self.schedule.channels)
 
     @property
@@ -279,7 +279,7 @@ class AppendPlan:
 
     @property
     def outer(self) -> Size:
-        """Combinations of places along the axes before."""
+        """Combinations of indices along the preceding axes."""
         return prod(self.node.inputs[0].shape[: self.node.attrs["axis"]])
 
     @property
@@ -317,7 +317,7 @@ class FoundPlan:
         return ceil_div(self.blocks, self.schedule.blocks)
 
     def reasons(self) -> Iterator[str]:
-        """Yield why no kernel counts, or puts together, as scheduled."""
+        """Yield why no kernel counts or compacts as scheduled."""
         if not self.schedule.blocks:
             yield "a task has 0 blocks; it has at least one"
 
@@ -335,7 +335,7 @@ class OrderPlan:
 
     @property
     def length(self) -> Size:
-        """Elements of a row."""
+        """Elements per row."""
         return self.node.inputs[0].shape[1]
 
     @property
@@ -344,7 +344,7 @@ class OrderPlan:
 
     @property
     def room(self) -> Size:
-        """Numbers in the workspace: two halves that take turns."""
+        """Numbers in the workspace: two alternating halves."""
         return 2 * self.rows
 
     @property
@@ -352,7 +352,7 @@ class OrderPlan:
         return align(self.room * POSITION_BYTES)
 
     def reasons(self) -> Iterator[str]:
-        """There is one way."""
+        """Yield nothing: there is only one schedule."""
         return iter(())
 
 
@@ -362,7 +362,7 @@ OpaquePlan: TypeAlias = (
 
 
 def opaque_plan(node: Node, schedule: OpaqueSchedule) -> OpaquePlan | str:
-    """Return what follows from a schedule, or why no kernel computes the node so."""
+    """Return the plan that follows from a schedule, or why no kernel computes the node so."""
     plan = _plan_of(node, schedule)
     return plan if isinstance(plan, str) else next(plan.reasons(), None) or plan
 

@@ -1,4 +1,4 @@
-"""Groups around an anchor as the kernels of a CPU see them: shapes of GEMMs, convolutions and windows."""
+"""Groups around an anchor as CPU kernels see them: shapes of GEMMs, convolutions and windows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONG = frozenset(
     ["exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"]
     + ["erf", "pow", "mod", "fmod"]
 )
-"""Operators whose code is so long that repeating it for every register of a tile is not worth it."""
+"""Operators whose code is too long to be repeated for every register of a tile."""
 
 
 def has_long_epilogue(group: AnchoredGroup) -> bool:
@@ -39,7 +39,9 @@ def is_plain(group: AnchoredGroup, value: Value) -> bool:
 
 @dataclass(frozen=True)
 class Matmul:
-    """A matmul node as GEMMs [rows, k] by [k, n]: one right operand for all batch elements makes one of them."""
+    """A matmul node as GEMMs [rows, k] by [k, n]: a right operand shared by all batch elements makes it a single
+    GEMM.
+    """
 
     group: AnchoredGroup
 
@@ -55,7 +57,7 @@ class Matmul:
 
     @property
     def blocks(self) -> BlockFormat | None:
-        """How the right operand is stored, if that is in blocks."""
+        """The storage format of a blockwise-quantised right operand; None of others."""
         anchor = self.group.anchor
         return BlockFormat.of(anchor.attrs) if anchor.op == "block_matmul" else None
 
@@ -81,12 +83,12 @@ class Matmul:
 
     @property
     def by_row(self) -> bool:
-        """Of a GEMM that is read once, as it lies: whether it has one row, or else one column."""
+        """For a GEMM that is streamed once in place: whether it has one row (else it has one column)."""
         return self.rows == 1
 
     @property
     def streams(self) -> bool:
-        """Whether the larger operand of a single row or column is a run-time value, and can be read as it lies."""
+        """Whether the larger operand of a single row or column is a run-time value that can be read in place."""
         n, group = self.extents[2], self.group
         matrix = self.operands[1] if self.by_row else self.operands[0]
         plain = matrix.data is None and self.blocks is None
@@ -119,7 +121,7 @@ class Matmul:
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """Where batch, spatial and channel axes stand: NXC (channels last) or NCX."""
+    """Order of the batch, spatial and channel axes: NXC (channels last) or NCX."""
 
     channels_last: bool
 
@@ -127,7 +129,7 @@ class ImageLayout:
         return (image, *position, channel) if self.channels_last else (image, channel, *position)
 
     def split(self, shape: Sequence[int]) -> tuple[int, tuple[int, ...], int]:
-        """Batch, spatial extents, channels."""
+        """Return batch, spatial extents and channels of a shape."""
         batch, *rest = shape
         return (batch, tuple(rest[:-1]), rest[-1]) if self.channels_last else (batch, tuple(rest[1:]), rest[0])
 
@@ -135,9 +137,7 @@ class ImageLayout:
         return tuple(weights[:-2] if self.channels_last else weights[2:])
 
     def weight_index(self, taps: Sequence[Any], group_in: Any, out: Any) -> tuple[Any, ...]:
-        """Return where conv's weights have the element of a kernel position, input channel of the group, output
-        channel.
-        """
+        """Return the index into conv's weights of a kernel position, input channel of the group and output channel."""
         return (*taps, group_in, out) if self.channels_last else (out, group_in, *taps)
 
 
@@ -191,7 +191,7 @@ def _stores_channels_first(group: AnchoredGroup, layout: ImageLayout) -> bool:
 
 
 def _is_turned_back(result: Value) -> bool:
-    """Return whether a result is the transpose to channels first of a channels-last image, in any shape."""
+    """Return whether a result is a channels-last image transposed to channels first, possibly reshaped."""
     node = result.producer
     while node is not None and node.op == "reshape":
         node = node.inputs[0].producer
@@ -202,7 +202,7 @@ def _is_turned_back(result: Value) -> bool:
 
 
 def _is_turned(x: Value) -> bool:
-    """Return whether a channels-last image is the transpose of one with channels first."""
+    """Return whether a channels-last image is the transpose of a channels-first one."""
     node = x.producer
     if node is None or node.op != "transpose":
         return False

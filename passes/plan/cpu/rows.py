@@ -1,8 +1,8 @@
 """Row-wise kernels on a CPU as scheduled: loops, passes over a row, and which values a row keeps in the workspace.
 
-The iteration shape falls into kept dimensions (each index of which is a row) and reduced ones. If the last dimension
+The iteration shape consists of kept dimensions (each index of which is a row) and reduced ones. If the last dimension
 is reduced, a pass walks along one row in vectors. If it is kept, a pass handles a vector of neighbouring rows at once.
-A reduction whose operand depends on others runs in a later pass over the row than those.
+A reduction whose operand depends on other reductions runs in a later pass over the row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .schedules import CpuRowSchedule
 from .tiling import align
 
 MOST_VECTORS = 64
-"""Of a step, each of which is written out."""
+"""Most vectors of a step, each written out in code."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class RowPass:
 
 @dataclass(frozen=True)
 class RowGroup:
-    """Row-wise work whose outputs have elements."""
+    """A row-wise group whose outputs are not empty."""
 
     nodes: tuple[Node, ...]
     roles: Roles
@@ -64,7 +64,7 @@ class RowGroup:
 
     @cached_property
     def full(self) -> tuple[Value, ...]:
-        """Outputs that have every element of the rows."""
+        """Outputs with every element of the rows."""
         views, parts = self.roles.viewed, self.roles.parts
         return tuple(
             v for v in self.outputs if v in views or (v.producer is not None and parts[v.producer] is Part.FULL)
@@ -78,22 +78,22 @@ class RowGroup:
 
     @property
     def walked(self) -> list[Value]:
-        """What the walks along a row compute element by element."""
+        """Values that the passes over a row compute element by element."""
         views = self.roles.viewed
         return [*(n.inputs[0] for n in self.reductions), *(views.get(v, v) for v in self.full)]
 
     def kept(self, wanted: Callable[[Value], bool]) -> dict[Value, int]:
-        """Of the values with every element of the rows that several passes need, those that are `wanted` in the
-        workspace, and the pass that computes each. What is kept is not computed again, nor are its operands.
+        """Return which `wanted` values, of those with every element of the rows that several passes need, stay in the
+        workspace, and the pass that computes each. Neither they nor their operands are computed again.
         """
         return self._walk(wanted)[0]
 
     def computed(self, kept: Collection[Value]) -> dict[Value, int]:
-        """In how many passes each value along the row is computed, or read, where those of `kept` are kept."""
+        """Return how many passes compute or read each value along the row, if `kept` are kept."""
         return {value: len(where) for value, where in self._walk(kept.__contains__)[1].items() if where}
 
     def _walk(self, wanted: Callable[[Value], bool]) -> tuple[dict[Value, int], dict[Value, set[int]]]:
-        """Return what is kept, and the passes that compute or read each value."""
+        """Return the kept values, and the passes that compute or read each value."""
         demanded = self._demanded()
         kept: dict[Value, int] = {}
         for node in reversed(self.nodes):
@@ -112,12 +112,12 @@ class RowGroup:
         return kept, demanded
 
     def places(self, values: Iterable[Value]) -> tuple[int, ...]:
-        """Of the nodes that compute these values."""
+        """Return the positions of the nodes that compute these values."""
         wanted = frozenset(values)
         return tuple(at for at, node in enumerate(self.nodes) if not wanted.isdisjoint(node.outputs))
 
     def _demanded(self) -> dict[Value, set[int]]:
-        """Return what each pass computes along the row."""
+        """Return the passes that need each value along the row."""
         demanded: dict[Value, set[int]] = {}
         for node in self.reductions:
             demanded.setdefault(node.inputs[0], set()).add(self.level[node.outputs[0]] - 1)
@@ -126,7 +126,7 @@ class RowGroup:
         return demanded
 
     def passes(self, kept: Mapping[Value, int]) -> tuple[RowPass, ...]:
-        """Return the walks over a row, in order, with the values that each keeps."""
+        """Return the passes over a row, in order, with the values that each keeps."""
         passes = []
         for number in range(max(self.level[n.outputs[0]] for n in self.reductions) + 1):
             finished = tuple(n for n in self.reductions if self.level[n.outputs[0]] == number + 1)
@@ -172,7 +172,7 @@ class RowLoops:
 
     @property
     def row_extents(self) -> tuple[int, ...]:
-        """What rows (blocks of rows) are numbered over."""
+        """The extents that rows (or blocks of rows) are numbered over."""
         kept = [e for e, r in zip(self.extents, self.reduced, strict=True) if not r]
         if self.columns:
             kept[-1] = -(-kept[-1] // self.block)
@@ -197,12 +197,12 @@ class RowLoops:
         return -(-prod(self.row_extents) // self.schedule.rows)
 
     def cache_bytes(self, value: Value) -> int:
-        """Workspace of the rows of a kept value that are computed together."""
+        """Return the workspace of a kept value, for the rows that are computed together."""
         elements = self.row_elements * self.width
         return align(elements * storage_bytes(compute_dtype(value.dtype)))
 
     def reasons(self) -> Iterator[str]:
-        """Yield why no kernel has these loops."""
+        """Yield why no kernel can have these loops."""
         schedule, last = self.schedule, largest(1, (self.extents or (1,))[-1])
         if len(self.extents) != len(self.reduced) or not self._covers():
             yield (
@@ -222,7 +222,7 @@ class RowLoops:
             yield "a task has 0 rows; it has at least one"
 
     def _covers(self) -> bool:
-        """Return whether the loops are the dimensions of the rows, some neighbours of one kind joined."""
+        """Return whether the loops are the dimensions of the rows, possibly with neighbours of one kind merged."""
         dims = [(size, axis in self.axes) for axis, size in enumerate(self.shape) if size != 1] or [(1, False)]
         for extent, reduced in zip(self.extents, self.reduced, strict=True):
             size = None
@@ -246,7 +246,9 @@ class RowPlan:
 
     @cached_property
     def narrower(self) -> tuple[RowPlan, ...]:
-        """Plans for fewer neighbouring rows together, where there may not be as many: for a vector, and for one."""
+        """Plans for fewer neighbouring rows at once, where a whole block may not be there: for one vector, and for one
+        row.
+        """
         if not self.loops.columns or bounds_of(self.loops.extents[-1])[0] >= self.loops.block:
             return ()
         vector = replace(self.schedule, vectors=1)
@@ -266,7 +268,7 @@ class RowPlan:
 
     @property
     def computed(self) -> dict[Value, int]:
-        """In how many passes each value along the row is computed, or read from memory."""
+        """The number of passes that compute each value along the row, or read it from memory."""
         return self.group.computed(self.kept.keys())
 
     @property
@@ -278,7 +280,7 @@ class RowPlan:
         return self.loops.tasks
 
     def cache_offset(self, value: Value) -> int:
-        """Return where the row of a kept value begins in the workspace, in bytes."""
+        """Return the byte offset of a kept value's row in the workspace."""
         offset = 0
         for kept in (v for p in self.passes for v in p.cached):
             if kept is value:

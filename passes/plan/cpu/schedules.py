@@ -1,6 +1,6 @@
-"""Schedules of kernels for CPUs: register tiles, vectors, and what of the work one task has.
+"""Schedules of CPU kernels: register tiles, vectors, and the share of the work per task.
 
-Sizes of tiles and tasks are the most that they have: extents are cut as evenly as these allow.
+Sizes of tiles and tasks are upper bounds: extents are split as evenly as these allow.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tilestitch.compiler.ir.sizes import Size
 class CpuGemmSchedule:
     """A GEMM in register tiles of `rows` rows by a panel of columns: `vectors` vectors of `lanes`.
 
-    A task computes `block_tiles` tiles of rows by `block_panels` panels. k_block: steps of the reduction, after which
-    sums wait in the workspace for the next ones; all of them: nothing waits. stage_left: the task first copies its rows
-    of the left operand into the workspace, converted and with their prologue. widen_right: it converts each packed
-    panel of half floats once, for all its tiles. spill: results go through the workspace before the epilogue.
+    A task computes `block_tiles` tiles of rows by `block_panels` panels. k_block: steps of the reduction after which
+    partial sums are kept in the workspace; if it covers all steps, none are. stage_left: the task first copies its rows
+    of the left operand into the workspace, converted and with the prologue applied. widen_right: it converts each
+    packed panel of half floats once, for all its tiles. spill: results go through the workspace before the epilogue.
     rows_outer: the task walks tile after tile, through all panels; else panel after panel, each through all tiles.
-    k_outer: it walks the reduction, `k_block` steps through all its tiles and panels at a time, and copies rows of so
-    many steps; else each panel goes through the whole reduction. prefetch_next: tiles ask for the next panel;
-    prefetch_ahead: each step of the reduction asks for later ones.
+    k_outer: the reduction is the outermost loop: the task takes `k_block` steps through all its tiles and panels at a
+    time, and copies that many steps of its rows; else each panel goes through the whole reduction. prefetch_next: tiles
+    prefetch the next panel; prefetch_ahead: each step of the reduction prefetches later ones.
     """
 
     template: ClassVar[str] = "cpu_gemm"
@@ -43,8 +43,9 @@ class CpuGemmSchedule:
 
 @dataclass(frozen=True)
 class CpuDotGemmSchedule(CpuGemmSchedule):
-    """A GEMM of 8-bit integers or bfloat16, by the instruction `dot`, which multiplies a group of neighbours along the
-    reduction: a step is such a group. stage_left: as above, in the dtype that the instruction multiplies.
+    """A GEMM of 8-bit integers or bfloat16 by the instruction `dot`, which multiplies a group of neighbours along the
+    reduction; such a group is one step. stage_left: as in `CpuGemmSchedule`, in the dtype that the instruction
+    multiplies.
     """
 
     template: ClassVar[str] = "cpu_dot_gemm"
@@ -53,9 +54,9 @@ class CpuDotGemmSchedule(CpuGemmSchedule):
 
 @dataclass(frozen=True)
 class CpuTileGemmSchedule(CpuDotGemmSchedule):
-    """The same by an instruction that multiplies tiles of up to 16 rows by 64 bytes: `rows` are those of one or two
-    tiles, and `vectors` are one or two tiles of 16 columns. Results go through the workspace. stage_left: else whole
-    tiles are read where they lie.
+    """A GEMM by an instruction that multiplies tiles of up to 16 rows by 64 bytes: `rows` cover one or two tiles, and
+    `vectors` are one or two tiles of 16 columns. Results go through the workspace. stage_left: if not set, whole tiles
+    are read in place.
     """
 
     template: ClassVar[str] = "cpu_tile_gemm"
@@ -64,11 +65,11 @@ class CpuTileGemmSchedule(CpuDotGemmSchedule):
 
 @dataclass(frozen=True)
 class CpuBlockGemmSchedule(CpuGemmSchedule):
-    """A GEMM by constant weights in blocks that share a scale. widen_right: a task dequantises each panel into its
-    workspace, for all its tiles; else each tile does so in registers. stage_left: as above, with zeros up to whole
-    blocks. look_up: codes of 4 bits are looked up in a table of 16 floats, by an instruction of AVX-512; else integers
-    are converted. few: where panels are widened, a task that finds at most so many rows when it runs widens none: it
-    takes them as many at a time as `FEW_ROWS`, in registers, of rows copied as if that were done always.
+    """A GEMM by constant, blockwise-quantised weights. widen_right: a task dequantises each panel into its workspace,
+    for all its tiles; else each tile does so in registers. stage_left: as in `CpuGemmSchedule`, zero-padded to whole
+    blocks. look_up: 4-bit codes are looked up in a table of 16 floats by an AVX-512 instruction; else integers are
+    converted. few: where panels are widened, a task that finds at most this many rows at run time widens none: it
+    computes up to `FEW_ROWS` at a time, dequantising in registers, on rows copied as if that were always done.
     """
 
     template: ClassVar[str] = "cpu_block_gemm"
@@ -78,9 +79,9 @@ class CpuBlockGemmSchedule(CpuGemmSchedule):
 
 @dataclass(frozen=True)
 class CpuBlockDotGemmSchedule(CpuBlockGemmSchedule):
-    """The same where the left operand is rounded to 8 bits, by the instruction `dot`. stage_left: it always is, with a
-    scale and a sum for each block. No panel is widened: codes become bytes in registers. planes: 1, or `PLANES` where
-    the operand is one row that is not to be rounded: it becomes so many rows of 8 bits, which are its digits.
+    """A blockwise-quantised GEMM whose left operand is rounded to 8 bits, by the instruction `dot`. stage_left: always
+    set; each block gets a scale and a sum. No panel is widened: codes become bytes in registers. planes: 1, or `PLANES`
+    where the operand is one row that must not be rounded: it is split into that many rows of 8-bit digits.
     """
 
     template: ClassVar[str] = "cpu_block_dot_gemm"
@@ -90,9 +91,9 @@ class CpuBlockDotGemmSchedule(CpuBlockGemmSchedule):
 
 @dataclass(frozen=True)
 class CpuGemvSchedule:
-    """A matrix that is known at run time only, times a vector: it is read once, as it lies, in vectors of `lanes`.
+    """A matrix known only at run time, times a vector: it is read once, in place, in vectors of `lanes`.
 
-    A task computes `block` results. streams: rows, or columns, of the matrix that are read at the same time.
+    A task computes `block` results. streams: rows or columns of the matrix that are read concurrently.
     """
 
     template: ClassVar[str] = "cpu_gemv"
@@ -107,8 +108,8 @@ class CpuConvSchedule:
     vectors of `lanes`.
 
     A task computes all columns of `block_tiles` tiles of rows, by `block_panels` panels. stage: it first copies the
-    input rows that it needs, with zeros for padding; else taps that meet padding are left out, by code of their own at
-    the borders. The others are as in `CpuGemmSchedule`.
+    input rows that it needs, with zeros for padding; else taps that meet padding are skipped by separate code for the
+    borders. The other fields are as in `CpuGemmSchedule`.
     """
 
     template: ClassVar[str] = "cpu_conv"
@@ -129,8 +130,8 @@ class CpuConvSchedule:
 class CpuDotConvSchedule(CpuConvSchedule):
     """A convolution of 8-bit integers or bfloat16, by the instruction `dot`: groups of neighbouring channels.
 
-    stage: as above, in the dtype that the instruction multiplies, with room for whole groups. interleave: what is
-    spilled is finished among the steps of the next tile, a pixel with each.
+    stage: as in `CpuConvSchedule`, in the dtype that the instruction multiplies, padded to whole groups. interleave:
+    the epilogue of spilled sums is interleaved with the steps of the next tile, one pixel per step.
     """
 
     template: ClassVar[str] = "cpu_dot_conv"
@@ -140,8 +141,9 @@ class CpuDotConvSchedule(CpuConvSchedule):
 
 @dataclass(frozen=True)
 class CpuTileConvSchedule(CpuDotConvSchedule):
-    """The same by an instruction that multiplies tiles, as in `CpuTileGemmSchedule`: the pixels of one or two tiles are
-    neighbours in one row of the output, or in two. Its rows are always copied, and results go through the workspace.
+    """A convolution by an instruction that multiplies tiles, as in `CpuTileGemmSchedule`: the pixels of one or two
+    tiles are neighbours in one or two rows of the output. Its input rows are always copied, and results go through the
+    workspace.
     """
 
     template: ClassVar[str] = "cpu_tile_conv"
@@ -151,8 +153,8 @@ class CpuTileConvSchedule(CpuDotConvSchedule):
 @dataclass(frozen=True)
 class CpuWinogradSchedule(CpuConvSchedule):
     """A convolution of 3 x 3 taps by Winograd's F(2x2, 3x3): 16 GEMMs over tiles of 2 x 2 pixels, in register tiles of
-    `tiles` of these by a panel. A task has `block_tiles` rows of them, all columns, which it copies and transforms; its
-    GEMMs wait in the workspace until all 16 are done. rows, columns: 2.
+    `tiles` of these by a panel. A task has `block_tiles` rows of them, all columns, which it copies and transforms;
+    results of its GEMMs wait in the workspace until all 16 are done. rows, columns: 2.
     """
 
     template: ClassVar[str] = "cpu_winograd"
@@ -175,11 +177,11 @@ class CpuConvTransposeSchedule:
 
 @dataclass(frozen=True)
 class CpuWindowSchedule:
-    """Windows over each channel by itself: a task computes `block_rows` output rows of `block_channels` channels.
+    """Windows over single channels: a task computes `block_rows` output rows of `block_channels` channels.
 
     form: `columns`: `columns` output columns by `vectors` vectors of `lanes` channels at a time, taps written out;
-    `channels`: so, taps in loops; `across`: vectors run over the output columns of one channel;
-    `line`: so, once the rows of a window are folded into a line in the workspace (pooling only).
+    `channels`: the same with taps in loops; `across`: vectors run over the output columns of one channel;
+    `line`: the same, after the rows of a window have been reduced to one line in the workspace (pooling only).
     """
 
     template: ClassVar[str] = "cpu_window"
@@ -193,9 +195,9 @@ class CpuWindowSchedule:
 
 @dataclass(frozen=True)
 class CpuAttentionSchedule:
-    """A task of attention has at most `queries` queries of one head, in blocks of at most `block`.
+    """A task of attention covers at most `queries` queries of one head, in blocks of at most `block`.
 
-    scores, weighed: the GEMMs of a block, queries by keys and weights by values; each is computed by one task.
+    scores, weighed: the GEMMs of a block, queries by keys and weights by values; one task computes each.
     """
 
     template: ClassVar[str] = "cpu_attention"
@@ -209,11 +211,11 @@ class CpuAttentionSchedule:
 class CpuLoopSchedule:
     """Element-wise work, data movement and views: loops over `extents`, the last of them in vectors of `lanes`.
 
-    extents: dimensions of the first output, some joined. A task computes `rows` rows of `chunk` elements of the last
-    dimension. edge: if not 0, rows are walked in tiles of so many along the dimension `tiled`, and a task has `rows`
-    rows of tiles. cuts: places along the last dimension between which runs have code of their own, as operands differ;
-    branches: places, from 0 to its end, along the dimension `branch`, between which rows branch to code of their own.
-    order: the dimensions in the order in which `extents` has them, and loops walk them; empty: as they are.
+    extents: dimensions of the first output, some merged. A task computes `rows` rows of `chunk` elements of the last
+    dimension. edge: if not 0, rows are traversed in tiles of `edge` along the dimension `tiled`, and a task has `rows`
+    rows of tiles. cuts: positions along the last dimension between which operands differ, so that each interval has its
+    own code; branches: positions, from 0 to its end, along the dimension `branch`, between which rows branch to
+    separate code. order: the output's dimensions in the order of `extents` and the loops; empty: unchanged.
     """
 
     template: ClassVar[str] = "cpu_loops"
@@ -233,10 +235,10 @@ class CpuLoopSchedule:
 class CpuRowSchedule:
     """Reductions and the work on their rows: loops over `extents`, of which some are `reduced`.
 
-    extents: dimensions of the rows, some joined. A step computes `vectors` vectors of `lanes` elements of the last
-    dimension: of one row, or, where that is not reduced, of as many rows. A task has `rows` rows (steps of rows).
-    kept: places among the group's nodes, from 0, of those whose values stay in the workspace for later passes over the
-    row; all others are computed again.
+    extents: dimensions of the rows, some merged. A step computes `vectors` vectors of `lanes` elements of the last
+    dimension: of one row if it is reduced, else of as many rows. A task has `rows` rows (or steps of rows). kept:
+    indices of the group's nodes whose values stay in the workspace for later passes over the row; all others are
+    recomputed.
     """
 
     template: ClassVar[str] = "cpu_rows"
@@ -250,7 +252,7 @@ class CpuRowSchedule:
 
 @dataclass(frozen=True)
 class CpuSplitRowSchedule:
-    """Each row is cut into `parts`, whose results further launches join: a schedule for each launch, in order."""
+    """Each row is split into `parts`, whose results further launches combine: a schedule for each launch, in order."""
 
     template: ClassVar[str] = "cpu_split_rows"
     parts: int
@@ -268,7 +270,7 @@ class CpuSortSchedule:
 
 @dataclass(frozen=True)
 class CpuScanSchedule:
-    """Running sums: `lanes` neighbouring lines are computed together, `lines` times in a task."""
+    """Cumulative operators: `lanes` neighbouring lines are computed together, `lines` times per task."""
 
     template: ClassVar[str] = "cpu_scan"
     lanes: int
@@ -277,7 +279,7 @@ class CpuScanSchedule:
 
 @dataclass(frozen=True)
 class CpuScatterSchedule:
-    """A launch copies `copy_vectors` vectors of `copy_lanes` elements a task; another one applies the updates.
+    """One launch copies, in tasks of `copy_vectors` vectors of `copy_lanes` elements; another applies the updates.
 
     Its tasks have `part` lines of scatter_elements, or `part` elements of every slice of scatter_nd, in vectors of
     `lanes`.
@@ -292,7 +294,7 @@ class CpuScatterSchedule:
 
 @dataclass(frozen=True)
 class CpuSuppressSchedule:
-    """A task has one class of one image."""
+    """A task handles one class of one image."""
 
     template: ClassVar[str] = "cpu_suppress"
 
@@ -308,7 +310,7 @@ class CpuRegionSchedule:
 
 @dataclass(frozen=True)
 class CpuAppendSchedule:
-    """A task has `parts` of what lies before the axis, each with all places along it and what lies after it."""
+    """A task handles `parts` indices of the axes before `axis`, each with all positions along it and after it."""
 
     template: ClassVar[str] = "cpu_append"
     parts: int
@@ -316,7 +318,7 @@ class CpuAppendSchedule:
 
 @dataclass(frozen=True)
 class CpuFoundSchedule:
-    """What is true in a mask, counted or put together: a task has `blocks` blocks of elements."""
+    """Counting or compacting the true elements of a mask: a task has `blocks` blocks of elements."""
 
     template: ClassVar[str] = "cpu_found"
     blocks: int
@@ -324,13 +326,13 @@ class CpuFoundSchedule:
 
 @dataclass(frozen=True)
 class CpuOrderSchedule:
-    """Rows in the order of dictionaries: one task sorts their numbers."""
+    """Rows in lexicographic order: one task sorts their numbers."""
 
     template: ClassVar[str] = "cpu_order"
 
 
 DotSchedule: TypeAlias = CpuDotGemmSchedule | CpuDotConvSchedule | CpuBlockDotGemmSchedule
-"""Of kernels that need an instruction for integers."""
+"""Schedules of kernels that need an instruction for integers."""
 
 CpuSchedule: TypeAlias = (
     CpuGemmSchedule | CpuDotGemmSchedule | CpuTileGemmSchedule | CpuBlockGemmSchedule | CpuBlockDotGemmSchedule

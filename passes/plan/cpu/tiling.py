@@ -1,4 +1,4 @@
-"""Register tiles, and extents cut into even parts: what all contractions on CPUs are made of."""
+"""Register tiles and evenly split extents: the building blocks of contractions on CPUs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from tilestitch.compiler.ir.errors import UndecidedError
 from tilestitch.compiler.ir.sizes import Size, bounds_of, ceil_div, is_open, largest
 
 LINE_BYTES = 64
-"""Of a line of the caches."""
+"""Bytes of a cache line."""
 SAME_SET_BYTES = 4096
-"""Lines so far apart meet in one set of a first-level cache of 64 sets, as x86 cores have it."""
+"""Lines this far apart map to the same set of a first-level cache of 64 sets, as on x86 cores."""
 SET_LINES = 8
-"""That a set holds; on some cores it is 12."""
+"""Lines per cache set; 12 on some cores."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class RegisterTile:
 
 @dataclass(frozen=True)
 class Split:
-    """`extent` cut into `parts` runs whose sizes differ by at most one; the larger ones come first."""
+    """`extent` split into `parts` runs whose sizes differ by at most one; the larger ones come first."""
 
     extent: int
     parts: int
@@ -48,7 +48,7 @@ class Split:
         return self.small + (self.larger_parts > 0)
 
     def sizes(self) -> list[tuple[int, int]]:
-        """(size, how many parts have it), for the sizes that occur."""
+        """Return (size, number of parts with that size), for the sizes that occur."""
         both = [(self.small + 1, self.larger_parts), (self.small, self.parts - self.larger_parts)]
         return [(size, count) for size, count in both if count]
 
@@ -58,13 +58,13 @@ class Split:
 
 
 LOW = 8
-"""A tile of so many rows is about as quick, for each of them, as a higher one."""
+"""From this many rows on, a tile's time per row hardly improves."""
 
 
 @dataclass(frozen=True)
 class OpenSplit(Split):
-    """An extent of open size cut into parts of `limit`. What is left comes in `large_pieces`, each of which is there or
-    not, and then, less than twice `low`, in one piece of up to `low` or in two that are as equal as can be.
+    """An extent of open size split into parts of `limit`. The remainder comes in `large_pieces`, each present or not,
+    and then, being less than twice `low`, in one piece of up to `low` or in two that are as equal as possible.
     """
 
     limit: int
@@ -88,7 +88,7 @@ class OpenSplit(Split):
 
     @property
     def large_pieces(self) -> list[int]:
-        """Powers of two, the larger ones first."""
+        """Powers of two, in descending order."""
         return [1 << bit for bit in reversed(range((self.limit - 1).bit_length())) if 1 << bit >= 2 * self.low]
 
     @property
@@ -104,7 +104,7 @@ class OpenSplit(Split):
 
 @dataclass(frozen=True)
 class EvenSplit(Split):
-    """An extent of open size cut as evenly as a known one: parts may have any size up to `limit`."""
+    """An extent of open size split as evenly as a known one: parts may have any size up to `limit`."""
 
     limit: int
 
@@ -125,7 +125,7 @@ class EvenSplit(Split):
 
     @property
     def _least(self) -> int:
-        """The smallest part of any extent in range: of the shortest one, or of the next that has one part more."""
+        """The smallest part over all extents in range: that of the shortest, or of the first that has one part more."""
         shortest = max(1, bounds_of(self.extent)[0])
         parts = -(-shortest // self.limit)
         return min(shortest // parts, (parts * self.limit + 1) // (parts + 1))
@@ -135,22 +135,24 @@ class EvenSplit(Split):
 
 
 def split_evenly(extent: Size, limit: int) -> Split:
-    """As `split_at_most`, but open extents are cut evenly too: there is code for every size of a part."""
+    """Return an extent split as by `split_at_most`, but evenly for open ones too: there is code for every size of a
+    part.
+    """
     if is_open(extent):
         return EvenSplit(extent, largest(1, ceil_div(extent, limit)), limit)
     return split_at_most(extent, limit)
 
 
 def split_at_most(extent: int, limit: int, low: int = LOW) -> Split:
-    """Cut `extent` into as few nearly equal parts as possible, none above `limit`."""
+    """Split `extent` into as few nearly equal parts as possible, none above `limit`."""
     if is_open(extent):
         return OpenSplit(extent, ceil_div(extent, limit), limit, low)
     return Split(extent, max(1, -(-extent // limit)))
 
 
 def meet_in_a_set(streams: int, stride_bytes: Size) -> bool:
-    """Return whether streams so far apart, and what else is read, are more than a set of the first-level cache
-    holds.
+    """Return whether streams this far apart exceed what a set of the first-level cache holds, counting other reads
+    too.
     """
     return streams > SET_LINES and not is_open(stride_bytes) and stride_bytes % SAME_SET_BYTES == 0
 

@@ -1,4 +1,4 @@
-"""Windows over each channel by itself on a CPU, as scheduled: pooling and depthwise convolution."""
+"""Windows over single channels on a CPU, as scheduled: pooling and depthwise convolution."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .tiling import Split, split_at_most, split_evenly
 
 FORMS = ("columns", "channels", "across", "line")
 MOST_TAPS = 16
-"""Of a line, each of which is written out."""
+"""Most taps of a line, each written out in code."""
 MOST_PHASES = 4
 MOST_VECTORS = 64
-"""Of sums that are held at a time."""
+"""Most vector accumulators at a time."""
 MOST_STEPS = 1 << 14
-"""Steps of a row of windows that are written out."""
+"""Most steps of a row of windows that are written out in code."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Line:
 
     @property
     def elements(self) -> int:
-        """Of the workspace: the line, and its phases if it has several."""
+        """Elements of the workspace: the line, and its phases if it has several."""
         return self.stride * self.phase * (2 if self.stride > 1 else 1)
 
 
 def why_no_line(shape: ConvShape, lanes: int) -> str | None:
-    """Return why windows are not pooled line by line; None if they are."""
+    """Return why windows cannot be pooled line by line; None if they can."""
     if not shape.pools or shape.channels_last:
         return "only pooling of images with channels first goes line by line"
     if lanes < 2:
@@ -68,8 +68,8 @@ def why_no_line(shape: ConvShape, lanes: int) -> str | None:
 class WindowPlan:
     """Windows and their schedule, and what follows from both: parts, tasks and workspace.
 
-    A task computes output rows of some channels of one image, for one position in the outer dimensions. shape: with at
-    least two spatial dimensions; spatial_rank: how many the node has.
+    A task computes output rows of some channels of one image, for one position in the outer dimensions. shape: has at
+    least two spatial dimensions; spatial_rank: the number that the node has.
     """
 
     shape: ConvShape
@@ -92,7 +92,7 @@ class WindowPlan:
 
     @property
     def over_channels(self) -> bool:
-        """Whether vectors are of channels, not of columns."""
+        """Whether vectors run over channels, not columns."""
         return self.schedule.form not in ("across", "line")
 
     @property
@@ -123,7 +123,7 @@ class WindowPlan:
 
     @property
     def between(self) -> Split:
-        """The columns of the interior, where their number is open, in parts that are computed together."""
+        """The interior columns, where their number is open, split into parts that are computed together."""
         first, last = self.interior
         return split_evenly(last - first, self.schedule.columns)
 
@@ -169,7 +169,7 @@ class WindowPlan:
 
     @property
     def written_steps(self) -> int:
-        """Steps of a row of windows that are written out, where taps are."""
+        """Steps of a row of windows that are written out, in forms whose taps are."""
         if is_open(self.shape.output[-1]):
             held = sum(size for size, _ in self.between.sizes())
             return held * self.schedule.vectors * self.shape.kernel[-1]

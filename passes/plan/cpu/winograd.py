@@ -1,9 +1,9 @@
 """Winograd's F(2x2, 3x3) on a CPU, as scheduled.
 
-Of 4 x 4 input pixels it makes 2 x 2 output pixels with 16 multiplications instead of 36 (Lavin and Gray, "Fast
+It computes 2 x 2 output pixels from 4 x 4 input pixels with 16 multiplications instead of 36 (Lavin and Gray, "Fast
 Algorithms for Convolutional Neural Networks", 2016, section 4.1): pixels and filters are transformed, multiplied
 element by element, summed over the channels, which is 16 GEMMs over tiles of pixels, and transformed back. Each output
-is computed from the same pixels as without it, so that NaN stays where it was; an infinity becomes one or NaN.
+depends on the same pixels as without it, so that NaN stays where it was; an infinity becomes an infinity or NaN.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from .schedules import CpuWinogradSchedule
 from .tiling import LINE_BYTES, RegisterTile, align, meet_in_a_set
 
 OUTPUTS, PIXELS = 2, 4
-"""Of a tile, along rows and along columns."""
+"""Output and input pixels of a tile, along rows and along columns."""
 GEMMS = PIXELS * PIXELS
 FILTERS = ("float32", "bfloat16")
-"""What filters may be: transformed, they may be more than twice as large, which float16 might not hold."""
+"""Permitted dtypes of filters: transformed filters may be more than twice as large, which float16 might not hold."""
 
 
 @dataclass(frozen=True)
 class WinogradPlan(ConvPlan):
-    """What follows from a shape and a schedule. The workspace of a task has, one after the other, the input pixels of
+    """What follows from a shape and a schedule. The workspace of a task holds, one after the other, the input pixels of
     its tiles, channels last and with zeros around; these transformed [GEMMS, tiles, channels]; the results of a panel
     [GEMMS, tiles, columns]; and those of one tile transformed back [OUTPUTS * OUTPUTS, columns].
     """
@@ -47,17 +47,17 @@ class WinogradPlan(ConvPlan):
 
     @property
     def steps(self) -> int:
-        """Of all GEMMs: panels of their filters lie one after the other."""
+        """Steps of all GEMMs: the panels of their filters are stored one after the other."""
         return GEMMS * self.shape.group_in
 
     @property
     def parts(self) -> int:
-        """Register tiles of a whole task, of an image of fixed size."""
+        """Register tiles of a whole task, for an image of fixed size."""
         return -(-self.schedule.block_tiles * self.x.parts // self.schedule.tiles)
 
     @property
     def block_width(self) -> Size:
-        """Tiles of a task, with room for whole register tiles."""
+        """Tiles of a task, rounded up to whole register tiles."""
         return ceil_div(self.schedule.block_tiles * self.x.parts, self.schedule.tiles) * self.schedule.tiles
 
     @property
@@ -67,8 +67,8 @@ class WinogradPlan(ConvPlan):
 
     @property
     def pitch(self) -> int:
-        """Elements from the channels of one transformed pixel to those of the next tile's: a line of the cache more
-        where those of a register tile would meet in one set of it.
+        """Elements from the channels of one transformed pixel to those of the next tile's: padded by a cache line where
+        those of a register tile would share a cache set.
         """
         element = storage_bytes(self.shape.acc_dtype)
         meet = meet_in_a_set(self.tile.rows, self.shape.group_in * element)
@@ -76,7 +76,7 @@ class WinogradPlan(ConvPlan):
 
     @property
     def transformed(self) -> Size:
-        """Elements of a plane of transformed pixels; planes do not begin in the same set of a cache."""
+        """Elements of a plane of transformed pixels; padded so that planes do not begin in the same cache set."""
         return self.block_width * self.pitch + LINE_BYTES // storage_bytes(self.shape.acc_dtype)
 
     @property
@@ -86,7 +86,7 @@ class WinogradPlan(ConvPlan):
 
     @property
     def offsets(self) -> tuple[Size, Size, Size, Size]:
-        """Bytes before each part of the workspace but the first one, and of all."""
+        """Byte offsets of the parts of the workspace after the first, and its total size."""
         element = storage_bytes(self.shape.acc_dtype)
         transformed = self.staged_bytes
         multiplied = transformed + align(GEMMS * self.transformed * element)
@@ -99,7 +99,7 @@ class WinogradPlan(ConvPlan):
 
     @property
     def saved(self) -> float:
-        """Multiplications of the GEMMs for one without Winograd's algorithm; tiles may reach over the image."""
+        """Multiplications of the GEMMs relative to direct convolution; tiles may extend beyond the image."""
         height, width = self.shape.output[-2:]
         return self.y.parts * self.x.parts * GEMMS / max(1, height * width * 9)
 
@@ -120,7 +120,7 @@ class WinogradPlan(ConvPlan):
 
 
 def why_not_winograd(shape: ConvShape, spatial_rank: int) -> str | None:
-    """Return why Winograd's F(2x2, 3x3) does not compute a convolution; None if it does."""
+    """Return why Winograd's F(2x2, 3x3) cannot compute a convolution; None if it can."""
     ones = (1, 1)
     if spatial_rank != 2 or (shape.kernel, shape.strides, shape.dilations) != ((3, 3), ones, ones):
         return "Winograd's F(2x2, 3x3) is of 3 x 3 taps in two dimensions, without strides or dilations"

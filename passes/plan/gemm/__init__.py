@@ -1,1 +1,3 @@
-"""GEMMs on GPUs as plain data: operands, tiles, cuts, which kernels compute them, and which schedules are refused."""
+"""GEMMs on GPUs as plain data: operands, tiles, partitions, the kernels that compute them, and legality of
+schedules.
+"""

@@ -15,7 +15,7 @@ from tilestitch.passes.plan.view import GroupView
 
 @dataclass(frozen=True)
 class AnchoredGroup:
-    """A group with an anchor: `outputs` are those that have elements."""
+    """A group with an anchor; `outputs` are its non-empty outputs."""
 
     nodes: tuple[Node, ...]
     roles: Roles
@@ -24,7 +24,7 @@ class AnchoredGroup:
 
     @staticmethod
     def of(view: GroupView, roles: Roles | None = None) -> AnchoredGroup:
-        """Return the view of a legal group; `roles` are its own, if they are known."""
+        """Return the view of a legal group; `roles` are its roles, if already known."""
         found = roles or roles_of(view.nodes, view.outputs, view.name)
         assert isinstance(found, Roles), found
         return AnchoredGroup(view.nodes, found, view.inputs, view.stored)
@@ -44,12 +44,12 @@ class AnchoredGroup:
 
     @property
     def blocks(self) -> BlockFormat | None:
-        """How the right operand is stored, if that is in blocks."""
+        """The storage format of a blockwise-quantised right operand; None of others."""
         return BlockFormat.of(self.anchor.attrs) if self.anchor.op == "block_matmul" else None
 
     @property
     def acc_dtype(self) -> str:
-        """Of sums: half floats are added up in float32."""
+        """The accumulator dtype: half floats are accumulated in float32."""
         return "float32" if self.result.dtype in HALVES else self.result.dtype
 
     @property
@@ -58,11 +58,11 @@ class AnchoredGroup:
         return self.anchor.attrs.get("precision") == "tf32"
 
     def read_before(self) -> tuple[Value, ...]:
-        """Return the inputs of the group that the anchor's operands are made of."""
+        """Return the group inputs that the anchor's operands are computed from."""
         return self._read(self.anchor.inputs)
 
     def read_after(self) -> tuple[Value, ...]:
-        """Return the inputs of the group that are read to make its outputs from the anchor's result."""
+        """Return the group inputs that its outputs read besides the anchor's result."""
         return self._read(self.outputs)
 
     def _read(self, roots: Sequence[Value]) -> tuple[Value, ...]:

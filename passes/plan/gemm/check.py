@@ -1,4 +1,4 @@
-"""Whether a contraction can be computed on a GPU as its schedule says."""
+"""Whether a GPU kernel can compute a contraction as scheduled."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ from tilestitch.passes.plan.schedule_check import MOST_STATIC_SHARED_BYTES, WARP
 from tilestitch.passes.plan.schedules import BandSchedule, DirectSchedule, GemmSchedule, RowSchedule
 
 STAGE_LINE_BYTES = 64
-"""Of k in a stage of mma.sync, whatever the elements."""
+"""Bytes of k in a stage of mma.sync, whatever the elements."""
 MOST_SUMS = 128
-"""Registers of a thread that hold sums."""
+"""Most accumulator registers of a thread."""
 MOST_BLOCKS = 2**31 - 1
-"""Of a launch; kernels count them in 32 bits."""
+"""Most blocks of a launch; kernels count them in 32 bits."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What kernels may use: the oldest compute capability (times ten), the only architecture if that has a suffix, and
-    the shared memory that a block may have.
+    """What kernels may use: the oldest compute capability (times ten), the exact architecture if it has a suffix, and
+    the shared memory per block.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Machine:
 
 
 def why_not_scheduled(group: AnchoredGroup, schedule: GemmSchedule | DirectSchedule, machine: Machine) -> str | None:
-    """Return why no kernel computes a contraction as the schedule says on a machine; None if one does."""
+    """Return why no kernel computes a contraction as scheduled on a machine; None if one does."""
     return next(_reasons(group, schedule, machine), None)
 
 
@@ -132,7 +132,7 @@ def _reasons(group: AnchoredGroup, schedule: GemmSchedule | DirectSchedule, mach
 
 
 def _cuts(schedule: GemmSchedule, gemm: Gemm) -> Iterator[str]:
-    """Yield the complaints of parts and of rows of tiles that there are not."""
+    """Yield why there are no such parts or rows of tiles."""
     match schedule.tile:
         case GemvTile():
             gemm = seen_by(gemm, schedule.tile)
@@ -148,7 +148,9 @@ def _cuts(schedule: GemmSchedule, gemm: Gemm) -> Iterator[str]:
 
 
 def _simt(tile: SimtTile, gemm: Gemm) -> Iterator[str]:
-    """Threads have whole groups of rows and columns, and share the fetching of both operands evenly."""
+    """Yield why a SIMT tile is impossible: threads have whole groups of rows and columns, and load equal shares of both
+    operands.
+    """
     cells = (tile.tm, tile.tn)
     fits = tile.bm * tile.bn and all(cell in (QUAD, 2 * QUAD) for cell in cells)
     if not fits or tile.bm % tile.tm or tile.bn % tile.tn:

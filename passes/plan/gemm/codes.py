@@ -1,12 +1,12 @@
-"""Weights in blocks that share a scale as kernels of GPUs read them, packed: codes, scales, zero points, values.
+"""The packed layout of blockwise-quantised weights on GPUs: codes, scales, zero points, tables.
 
 Sixteen bytes are a *lump*: neighbouring codes of one column along the reduction, 32 of 4 bits or 16 of 8. Lumps of
-neighbouring columns lie next to each other, [lumps, columns, 16], so that a warp that reads one lump of 32 columns, and
-a tile that reads a step of the reduction, read one run of memory. Scales [blocks, columns] follow, and zero points in
-bytes, also [blocks, columns], and for codes that are numbers of a table, that table: 16 float32.
+neighbouring columns lie next to each other, [lumps, columns, 16], so that a warp reading one lump of 32 columns, and a
+tile reading a step of the reduction, read contiguous memory. Scales [blocks, columns] follow, and zero points in bytes,
+also [blocks, columns], and, for codes that index a table, that table: 16 float32.
 
-Codes of integers lie without a sign: 8 or 128 is added to them, and to their zero points. In a word of eight codes of
-4 bits, those with even numbers come first: `word >> 4 j & 0x000f000f` is codes 2 j and 2 j + 1.
+Integer codes are stored unsigned: 8 or 128 is added to them, and to their zero points. In a word of eight codes of 4
+bits, those with even numbers come first: `word >> 4 j & 0x000f000f` is codes 2 j and 2 j + 1.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tilestitch.runtime.host.blocks import CODES
 LUMP_BYTES = 16
 ALIGNMENT_BYTES = 16
 UNIT = 8
-"""Neighbouring codes that kernels of tensor cores read at a time, at most; they share a scale."""
+"""Most neighbouring codes that tensor-core kernels read at a time; they share a scale."""
 _ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-"""Numbers of the codes of a word of 4-bit codes, from its low bits on."""
+"""Order of the codes in a word of 4-bit codes, from its low bits on."""
 
 
 def why_not_codes(form: BlockFormat, dtype: str) -> str | None:
-    """Return why kernels of GPUs do not multiply floats of a dtype by weights in blocks; None if they do."""
+    """Return why GPU kernels cannot multiply floats of a dtype by blockwise-quantised weights; None if they can."""
     if dtype not in ("float32", *HALVES):
         return f"weights in blocks are multiplied by float32 and half floats, not {dtype}"
     if form.blocks > 1 and form.block % UNIT:
@@ -40,7 +40,7 @@ def why_not_codes(form: BlockFormat, dtype: str) -> str | None:
 
 @dataclass(frozen=True)
 class Codes:
-    """Weights [columns, depth]. to: the dtype that they have when they are multiplied."""
+    """Weights [columns, depth]. to: the dtype in which they are multiplied."""
 
     form: BlockFormat
     columns: int
@@ -48,37 +48,37 @@ class Codes:
 
     @property
     def lump(self) -> int:
-        """Codes of a lump."""
+        """Codes per lump."""
         return LUMP_BYTES * 8 // self.form.bits
 
     @property
     def word(self) -> int:
-        """Codes of 32 bits."""
+        """Codes per 32 bits."""
         return WORD_BITS // self.form.bits
 
     @property
     def lumps(self) -> int:
-        """Of a column."""
+        """Lumps per column."""
         return -(-self.form.depth // self.lump)
 
     @property
     def group(self) -> int:
-        """Neighbouring codes of a lump that surely share a scale."""
+        """Neighbouring codes of a lump that are certain to share a scale."""
         return self.lump if self.form.blocks == 1 else gcd(self.form.block, self.lump)
 
     @property
     def blocks(self) -> int:
-        """Of a column, up to the end of its last lump."""
+        """Blocks per column, up to the end of its last lump."""
         return 1 if self.form.blocks == 1 else -(-self.lumps * self.lump // self.form.block)
 
     @property
     def middle(self) -> int:
-        """The zero point where none is given, and what is added to codes with a sign; 0 for numbers of a table."""
+        """The zero point where none is given, and the bias of signed codes; 0 for codes that index a table."""
         return 1 << (self.form.bits - 1) if self.form.integers else 0
 
     @property
     def scales_at(self) -> int:
-        """In bytes, as are the following."""
+        """Byte offset of the scales, as are the following."""
         return self.lumps * self.columns * LUMP_BYTES
 
     @property
@@ -94,7 +94,7 @@ class Codes:
         return self.table_at + (0 if self.form.integers else 4 * len(CODES[self.form.codes]))
 
     def arrange(self, encoded: np.ndarray) -> np.ndarray:
-        """Return uint8 [nbytes] of weights as `BlockFormat` encodes them."""
+        """Return uint8 [nbytes] of weights that are encoded as by `BlockFormat`."""
         form, result = self.form, np.zeros(self.nbytes, np.uint8)
         raw = encoded[..., : form.code_bytes].reshape(self.columns, -1)
         codes = raw if form.bits == 8 else np.stack([raw & 15, raw >> 4], -1).reshape(self.columns, -1)
@@ -111,14 +111,14 @@ class Codes:
         return result
 
     def _lumps(self, codes: np.ndarray) -> np.ndarray:
-        """Return uint8 [lumps, columns, 16]."""
+        """Return codes as uint8 [lumps, columns, 16]."""
         if self.form.bits == 4:
             words = codes.reshape(-1, self.word)[:, _ORDER]
             codes = (words[:, 0::2] | words[:, 1::2] << np.uint8(4)).reshape(self.columns, -1)
         return codes.reshape(self.columns, self.lumps, LUMP_BYTES).swapaxes(0, 1)
 
     def _put(self, result: np.ndarray, at: int, data: np.ndarray) -> None:
-        """Parameters of blocks [columns, blocks, bytes] from a byte on, as [blocks, columns, bytes]."""
+        """Store block parameters [columns, blocks, bytes] as [blocks, columns, bytes] from a byte on."""
         turned = np.ascontiguousarray(data.swapaxes(0, 1)).reshape(-1)
         result[at : at + turned.size] = turned
 

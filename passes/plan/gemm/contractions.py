@@ -20,11 +20,11 @@ from tilestitch.passes.plan.gemm.planes import matmul_plane, merged, padded
 from tilestitch.passes.plan.gemm.units import units_of
 
 NARROW = 8
-"""Groups of at most so many output channels, or input channels, would leave most of a tile empty."""
+"""Groups with at most this many output or input channels would leave most of a tile empty."""
 
 
 def gemm_of(group: AnchoredGroup) -> Gemm | None:
-    """Return the GEMM of a contraction; None of a convolution whose groups are too narrow for tiles."""
+    """Return the GEMM of a contraction; None for a convolution whose groups are too narrow for tiles."""
     packed = {value: layout.memory for value, layout in packed_layouts(group).items()}
     if group.is_matmul:
         return matmul_gemm(group, packed)
@@ -33,7 +33,7 @@ def gemm_of(group: AnchoredGroup) -> Gemm | None:
 
 
 def memory_of(group: AnchoredGroup, packed: Mapping[Value, Strided], value: Value) -> Strided | None:
-    """Return how an operand of the anchor lies in an input of the group; None if strides cannot express it."""
+    """Return the layout of an anchor's operand within an input of the group; None if strides cannot express it."""
     return packed.get(value) or strided(group.nodes, group.inputs, value)
 
 
@@ -41,7 +41,7 @@ def memory_of(group: AnchoredGroup, packed: Mapping[Value, Strided], value: Valu
 
 
 def matmul_gemm(group: AnchoredGroup, packed: Mapping[Value, Strided]) -> Gemm:
-    """Return the GEMM of a matmul, also with weights in blocks."""
+    """Return the GEMM of a matmul, including one with blockwise-quantised weights."""
     left, right = group.anchor.inputs
     trans_a, trans_b = bool(group.anchor.attrs.get("trans_a")), bool(group.anchor.attrs.get("trans_b"))
     *batch, m, n = group.result.shape
@@ -63,12 +63,12 @@ def matmul_gemm(group: AnchoredGroup, packed: Mapping[Value, Strided]) -> Gemm:
 
 
 def shares_right(node: Node) -> bool:
-    """Return whether all batch elements of a matmul have one right operand: their rows are then rows of one GEMM."""
+    """Return whether all batch elements of a matmul share one right operand: their rows then form one GEMM."""
     return node.op == "block_matmul" or prod(node.inputs[1].shape[:-2]) == 1
 
 
 def operand_layout(value: Value, memory: Strided | None, rows: int, last: str) -> OperandLayout:
-    """Return an operand whose last axis is `last` of its rows and k."""
+    """Return the layout of an operand; `last` says which of its rows and k is the last axis."""
     contiguous, axis = last, -1
     if memory is not None and memory.runs_along(-2):
         contiguous, axis = "k" if last == "row" else "row", -2
@@ -77,8 +77,8 @@ def operand_layout(value: Value, memory: Strided | None, rows: int, last: str) -
 
 
 def _spaced(operand: OperandLayout, k_first: bool, batch: Sequence[int]) -> OperandLayout:
-    """Return the operand with its plane. k_first: whether k is the last but one axis; batch: what leading axes spread
-    to.
+    """Return the operand with its plane. k_first: whether k is the second-last axis; batch: what leading axes are
+    broadcast to.
     """
     if operand.memory is None:
         return operand
@@ -90,7 +90,9 @@ def _spaced(operand: OperandLayout, k_first: bool, batch: Sequence[int]) -> Oper
 
 @dataclass(frozen=True)
 class ConvShape:
-    """A convolution, transposed or not, over images of any rank >= 1; `groups` of so many channels in and out."""
+    """A convolution, transposed or not, over images of any rank >= 1; channels per group are `group_in` and
+    `group_out`.
+    """
 
     transposed: bool
     channels_last: bool
@@ -116,7 +118,7 @@ class ConvShape:
 
     @property
     def narrow(self) -> bool:
-        """Whether a thread for each result is better than tiles."""
+        """Whether one thread per result is better than tiles."""
         return self.groups > 1 and min(self.group_in, self.group_out) <= NARROW
 
 
@@ -133,12 +135,12 @@ def conv_shape(node: Node) -> ConvShape:
 
 
 def conv_gemm(group: AnchoredGroup, shape: ConvShape, packed: Mapping[Value, Strided]) -> Gemm:
-    """Return the GEMM of a convolution, one for each group of channels."""
+    """Return the GEMM of a convolution, batched over groups of channels."""
     x, w = group.anchor.inputs
     pixels, filters = memory_of(group, packed, x), memory_of(group, packed, w)
     if shape.channels_last:
         run = pixels.run(-1, shape.group_in) if pixels else 1
-        # Images that come with channels first: neighbouring threads read neighbouring pixels.
+        # Channels-first images: neighbouring threads read neighbouring pixels.
         turned = pixels is not None and pixels.runs_along(-2)
         images = OperandLayout(x, shape.pixels, "row" if turned else "k", run, pixels)
         weights = _filters(w, shape, filters)
@@ -155,7 +157,9 @@ def conv_gemm(group: AnchoredGroup, shape: ConvShape, packed: Mapping[Value, Str
 
 
 def _filters(w: Value, shape: ConvShape, memory: Strided | None) -> OperandLayout:
-    """Weights [k.., C/g, O], which run along output channels, or along input channels if they are packed so."""
+    """Return the layout of weights [k.., C/g, O], contiguous along output channels, or along input channels if packed
+    so.
+    """
     if memory is not None and memory.runs_along(-2):
         return OperandLayout(w, shape.group_out, "k", memory.run(-2, shape.group_in), memory)
     run = memory.run(-1, shape.group_out) if memory is not None else 1
@@ -163,7 +167,7 @@ def _filters(w: Value, shape: ConvShape, memory: Strided | None) -> OperandLayou
 
 
 def _filter_plane(weights: OperandLayout, shape: ConvShape) -> Plane | None:
-    """Weights [k.., C/g, O] as matrices of rows O/g and of k.., C/g, one a group."""
+    """Return weights [k.., C/g, O] as matrices of rows O/g by k.., C/g, one per group."""
     if weights.memory is None:
         return None
     *taps, (channels, channel_stride), (_, stride) = zip(weights.memory.shape, weights.memory.strides, strict=True)

@@ -1,7 +1,7 @@
-"""What every contraction is to its kernels: ``result[b, m, n] = sum over k of a(b, m, k) * b(b, n, k)``.
+"""The form in which kernels see every contraction: ``result[b, m, n] = sum over k of a(b, m, k) * b(b, n, k)``.
 
-Matmuls and convolutions differ only in where an operand has the element (batch, row, k), and where the result
-(batch, m, n) goes. Both operands are described alike, row by reduction index, so that they can change places.
+Matmuls and convolutions differ only in where an operand has the element (batch, row, k), and where the result (batch,
+m, n) goes. Both operands are described alike, row by reduction index, so that they can be swapped.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tilestitch.passes.plan.gemm.units import Units
 
 @dataclass(frozen=True)
 class Plane:
-    """Matrices that lie evenly spaced: element (batch, row, k) is at ``offset + row * row_stride + k * k_stride`` and
-    what the batch adds. All counts are of elements.
+    """Evenly strided matrices: element (batch, row, k) is at ``offset + row * row_stride + k * k_stride`` plus the
+    batch's offset. All counts are in elements.
 
-    batch: extent and stride of each dimension that the number of the batch unravels to, the slowest first. taps: extent
-    and stride of one more, for each of which k begins anew.
+    batch: extent and stride of each dimension of the batch index, outermost first. taps: extent and stride of one more
+    dimension, for each index of which k restarts.
     """
 
     offset: int
@@ -40,9 +40,9 @@ class Plane:
 class Pictures:
     """Channels-last images that a convolution reads: rows are output pixels, k is (kernel position, channel).
 
-    Output pixel o and kernel position t meet input pixel ``o * stride + t * dilation - before``. channels: of a group.
-    patch: extents of the patches of (images, output pixels) that rows are cut into, if they are: number after number of
-    a patch, patch after patch.
+    Output pixel o and kernel position t meet input pixel ``o * stride + t * dilation - before``. channels: per group.
+    patch: extents of the patches of (images, output pixels) that rows are tiled into, if they are; rows are numbered
+    patch by patch.
     """
 
     images: int
@@ -61,21 +61,21 @@ class Pictures:
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """Of images and output pixels."""
+        """Extents of images and output pixels."""
         return (self.images, *self.output)
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many patches there are along each."""
+        """Number of patches along each dimension."""
         return tuple(-(-extent // size) for extent, size in zip(self.extents, self.patch, strict=True))
 
     def corner(self, row: Any) -> tuple[Any, ...]:
-        """Image and output pixel where the patch that a row belongs to begins."""
+        """Return the image and output pixel at which a row's patch begins."""
         numbers = unravel(row // prod(self.patch), self.counts)
         return tuple(number * size for number, size in zip(numbers, self.patch, strict=True))
 
     def pixel(self, row: Any) -> tuple[Any, ...]:
-        """Image and output pixel of a row; it may lie outside."""
+        """Return the image and output pixel of a row; it may lie outside."""
         within = unravel(row % prod(self.patch), self.patch)
         return tuple(first + own for first, own in zip(self.corner(row), within, strict=True))
 
@@ -84,10 +84,10 @@ class Pictures:
 class OperandLayout:
     """One operand: how its rows and k lie in memory.
 
-    contiguous: which of "row" and "k" runs along memory. run: so many elements along it, from a multiple of `run` on,
-    lie together in memory and are all inside or all outside. memory: how the tensor lies in an input of the group; None
-    for what a prologue computes, which is never read in vectors. plane: the same if it is evenly spaced; pictures: if
-    it is images that a convolution reads. codes: of weights in blocks, which are made floats as they are read.
+    contiguous: which of "row" and "k" is contiguous in memory. run: the length of aligned runs along it that are
+    contiguous and lie entirely inside or outside. memory: the tensor's layout in an input of the group; None for
+    results of a prologue, which are never read in vectors. plane: the same if it is evenly strided; pictures: if it is
+    the images of a convolution. codes: of blockwise-quantised weights, which are dequantised on reading.
     """
 
     value: Value
@@ -101,18 +101,18 @@ class OperandLayout:
 
     @property
     def dtype(self) -> str:
-        """Of its elements where they are multiplied."""
+        """The dtype in which its elements are multiplied."""
         return self.value.dtype if self.codes is None else self.codes.to
 
     @property
     def elements(self) -> int:
-        """Of the whole tensor."""
+        """Elements of the whole tensor."""
         if self.codes is not None:
             return self.codes.columns * self.codes.form.depth
         return self.value.tensor_type.num_elements
 
     def vector(self, most_bytes: int = 16) -> int:
-        """Return the elements that one load may read: a power of two."""
+        """Return the most elements that one load may read, a power of two."""
         width = 1
         while (
             self.memory is not None
@@ -131,7 +131,7 @@ class Gemm:
     """`batch` GEMMs with the operands a [m, k] and b [n, k].
 
     The sum is kept in acc_dtype: float32 for half floats, int32 for small integers. tf32: float32 operands may be
-    rounded to TF32 (10 bits of mantissa). gated: how the n columns are ordered where they are gates.
+    rounded to TF32 (10 bits of mantissa). gated: the order of the n columns where they are gates.
     """
 
     batch: int
@@ -146,7 +146,7 @@ class Gemm:
 
     @property
     def units(self) -> Units:
-        """What the epilogue is run for."""
+        """The units that the epilogue is run for."""
         return self.gated or Units.plain(self.n)
 
     @property
@@ -154,5 +154,5 @@ class Gemm:
         return self.batch * self.m * self.n
 
     def swapped(self: AnyGemm) -> AnyGemm:
-        """Return the same GEMM with the operands in each other's place."""
+        """Return the same GEMM with the operands swapped."""
         return replace(self, m=self.n, n=self.m, a=self.b, b=self.a)

@@ -13,20 +13,22 @@ from tilestitch.passes.plan.gemm.units import FEW_ROWS
 WARP, WARPS = 32, 8
 """Threads of a warp, and warps of a block."""
 SEGMENT = 8
-"""Neighbouring lanes that read one step of the reduction, where the large operand runs along its rows."""
+"""Neighbouring lanes that read one step of the reduction, where the large operand is contiguous along its rows."""
 MOST_CHUNK = 512
-"""Steps of the reduction whose part of the small operand lies in shared memory, at most."""
+"""Most steps of the reduction for which the small operand is in shared memory."""
 LOAD_BYTES = 16
 MOST_LUMPS = 4
-"""Of weights in blocks, that a thread asks for at the same time."""
+"""Most lumps of blockwise-quantised weights that a thread loads concurrently."""
 ROWS_AT_A_TIME = (1, 2, 4, FEW_ROWS)
-"""Of any number of rows."""
+"""Rows at a time, where the number of rows is open."""
 COLUMNS = 2
-"""Rows of the large operand that a warp reads at the same time, where it runs along k; with gates, a whole unit."""
+"""Rows of the large operand that a warp reads concurrently, where it is contiguous along k; with gates, a whole
+unit.
+"""
 
 
 def has_few_rows(gemm: Gemm) -> bool:
-    """Return whether one operand has so few rows that this kernel is for it. Gates must be columns of the large one."""
+    """Return whether one operand has few enough rows for this kernel. Gates must be columns of the large operand."""
     return (gemm.m if gemm.gated else min(gemm.m, gemm.n)) <= FEW_ROWS
 
 
@@ -36,47 +38,48 @@ def with_large_right(gemm: AnyGemm) -> AnyGemm:
 
 
 def seen_by(gemm: AnyGemm, tile: GemvTile) -> AnyGemm:
-    """Return the GEMM as the kernel of a tile sees it."""
+    """Return the GEMM as seen by the kernel of a tile."""
     return _packed_along_k(gemm) if isinstance(tile, OpenGemvTile) else with_large_right(gemm)
 
 
 def rows_of(gemm: Gemm, tile: GemvTile) -> int:
-    """That a block computes of a GEMM whose large operand is b."""
+    """Return the rows that a block computes of a GEMM whose large operand is b."""
     return tile.bm if isinstance(tile, OpenGemvTile) else gemm.m
 
 
 def open_gemv_tile(gemm: Gemm, rows: int) -> OpenGemvTile:
-    """Return the tile of any number of rows, so many at a time, of a GEMM whose right operand is the large one."""
+    """Return the tile for an open number of rows, `rows` at a time, of a GEMM whose right operand is the large one."""
     tile = gemv_tile(_packed_along_k(gemm))
     return OpenGemvTile(rows, tile.bn, tile.bk, tile.along_k, tile.threads)
 
 
 def _packed_along_k(gemm: AnyGemm) -> AnyGemm:
     if gemm.b.codes is None and gemm.b.contiguous == "row" and SEGMENT * gemm.b.vector() % gemm.units.period:
-        # Packed along k for its units, of which there is one step only.
+        # It counts as packed along k within its units, although there is only one step.
         gemm = replace(gemm, b=replace(gemm.b, contiguous="k", run=1))
     return gemm
 
 
 def load_width(operand: OperandLayout) -> int:
-    """Return the elements of one load along k: 16 bytes of them, or one."""
+    """Return the elements of one load along k: 16 bytes, or one element."""
     width = operand.vector()
     return width if width * storage_bytes(operand.dtype) == LOAD_BYTES else 1
 
 
 def warp_columns(gemm: Gemm) -> int:
-    """Return the rows of the large operand that a warp takes, where it runs along k."""
+    """Return the rows of the large operand that a warp takes, where it is contiguous along k."""
     return COLUMNS if gemm.gated is None else gemm.gated.gates
 
 
 @dataclass(frozen=True)
 class SmallRows:
-    """How `chunk` steps of each row of the small operand lie in shared memory, of which a lane reads `width` together.
+    """The layout of `chunk` steps of each row of the small operand in shared memory, of which a lane reads `width`
+    together.
 
-    A lane that reads more than a quad does so quad by quad. All first quads of a warp are one plane, all second ones
-    the next, `planes` in all: lanes read neighbouring quads, and do not meet in a bank. Planes lie a little apart, so
-    that neighbours do not meet either as they are written. With one plane elements lie in order. gap: words between
-    rows, so that neighbouring rows, which are written together where the operand runs along them, do not meet.
+    A lane that reads more than a quad does so quad by quad. All first quads of a warp form one plane, all second ones
+    the next, `planes` in all: lanes read neighbouring quads without bank conflicts. Planes are padded, so that writes
+    of neighbours do not conflict either. With one plane elements lie in order. gap: words between rows, which avoid
+    conflicts of neighbouring rows that are written together where the operand is contiguous along them.
     """
 
     chunk: int
@@ -86,7 +89,7 @@ class SmallRows:
 
     @staticmethod
     def of(gemm: Gemm, tile: GemvTile) -> SmallRows:
-        """Of a GEMM whose large operand is b."""
+        """Return the layout for a GEMM whose large operand is b."""
         words = storage_bytes(gemm.acc_dtype) == 4
         gap = QUAD if words and gemm.a.contiguous == "row" else 0
         width = load_width(gemm.b) if tile.along_k else 1
@@ -99,13 +102,13 @@ class SmallRows:
         return self.chunk + planes + self.gap
 
     def at(self, row: Any, k: Any) -> Any:
-        """Return the place of an element."""
+        """Return the position of an element."""
         if self.planes == 1:
             return row * self.row + k
         return self.of_lane(row, k // (WARP * self.width), k // self.width % WARP, k % self.width)
 
     def of_lane(self, row: Any, round_: Any, lane: Any, neighbour: Any) -> Any:
-        """Return the place of a neighbour that a lane reads in a round."""
+        """Return the position of the element that a lane reads as its `neighbour`-th in a round."""
         if self.planes == 1:
             return row * self.row + (round_ * WARP + lane) * self.width + neighbour
         plane = WARP * QUAD + WARP // self.planes

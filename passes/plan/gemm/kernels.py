@@ -1,4 +1,4 @@
-"""Which GEMM kernels can compute a GEMM on a GPU."""
+"""Which GPU kernels can compute a GEMM."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ MMA_SUMS = {
     ("int8", "int8"): "int32", ("int8", "uint8"): "int32", ("uint8", "int8"): "int32", ("uint8", "uint8"): "int32",
     **{(a, b): "float32" for a in SMALL_FLOATS for b in SMALL_FLOATS},
 }  # fmt: skip
-"""What mma.sync adds up in, by the dtypes of the operands; float32 operands are rounded to TF32."""
+"""Accumulator dtypes of mma.sync, by the dtypes of the operands; float32 operands are rounded to TF32."""
 AMPERE = 80
 ADA = 89
-"""The oldest compute capability (times ten) whose tensor cores multiply floats of 8 bits."""
+"""The oldest compute capability (times ten) whose tensor cores multiply 8-bit floats."""
 WGMMA_ARCHITECTURE = "sm_90a"
 BYTES = frozenset({"int8", "uint8"})
 MOST_SUMS_TWICE = 96
-"""Sums of a thread that has each twice, beside all else in its registers."""
+"""Most accumulators per thread where each is held twice."""
 
 
 def why_not_mma(gemm: Gemm, capability: int) -> str | None:
-    """Return why mma.sync does not compute a GEMM on GPUs of a compute capability (times ten); None if it does."""
+    """Return why mma.sync cannot compute a GEMM on GPUs of a compute capability (times ten); None if it can."""
     if capability < AMPERE:
         return f"the GPU has compute capability {capability / 10}, less than {AMPERE / 10}"
     dtypes = (gemm.a.dtype, gemm.b.dtype)
@@ -40,8 +40,8 @@ def why_not_mma(gemm: Gemm, capability: int) -> str | None:
 
 
 def why_not_wgmma(gemm: Gemm, name: str, specific: str | None) -> str | None:
-    """Return why wgmma does not compute a GEMM for a target; None if it does. specific: its one architecture with a
-    suffix.
+    """Return why wgmma cannot compute a GEMM for a target; None if it can. specific: the target's one architecture with
+    a suffix.
     """
     if specific != WGMMA_ARCHITECTURE:
         return f"the target is {name}, not {WGMMA_ARCHITECTURE} alone"
@@ -60,8 +60,8 @@ def why_not_wgmma(gemm: Gemm, name: str, specific: str | None) -> str | None:
 
 
 def sums_twice(gemm: Gemm) -> bool:
-    """Return whether wgmma's sums of a stage are added to sums of float32 by ordinary arithmetic: of products of floats
-    of 8 bits, it keeps 13 bits of the fraction, and cuts the others off (docs/cuda_hopper.md says where that is from).
+    """Return whether wgmma's partial sums of each stage are added to float32 sums by ordinary arithmetic: for products
+    of 8-bit floats it keeps only 13 bits of the fraction and truncates the rest (docs/cuda_hopper.md gives the source).
     """
     return gemm.a.dtype in SMALL_FLOATS
 

@@ -1,4 +1,4 @@
-"""Into how many tiles a GEMM is cut, and its reduction into how many parts."""
+"""How a GEMM is partitioned into tiles, and its reduction into parts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tilestitch.passes.plan.gemm.gemm import Gemm
 class Partition:
     """`batch` x `m_blocks` x `n_blocks` tiles, each `parts` times with `steps` steps of the reduction.
 
-    tile_rows: tiles of so many neighbouring rows are computed together, column after column: they share operands in the
-    L2 cache.
+    tile_rows: tiles of this many neighbouring rows are computed together, column by column, so that they share operands
+    in the L2 cache.
     """
 
     batch: int
@@ -29,12 +29,12 @@ class Partition:
 
 
 TILE_ROWS = 8
-"""Rows of tiles that the planner has computed together."""
+"""The planner's default number of rows of tiles that are computed together."""
 
 
 def cut(gemm: Gemm, tile: tuple[int, int, int], parts: int, tile_rows: int = TILE_ROWS) -> Partition:
-    """Return the tiles of the extents (m, n, k), with the reduction in at most `parts` parts and at most `tile_rows`
-    rows of tiles together.
+    """Return the partition into tiles of extents (m, n, k), with the reduction in at most `parts` parts and at most
+    `tile_rows` rows of tiles together.
     """
     steps = -(-gemm.k // tile[2])
     each = -(-steps // parts)

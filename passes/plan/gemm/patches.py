@@ -1,8 +1,8 @@
 """Patches of neighbouring output pixels as the rows of a convolution's tiles.
 
-For one kernel position, the input pixels that they meet are a box of the images, maybe with a stride, which the copy
-engine of Hopper GPUs (TMA) brings: 128 bytes of channels are one copy. Padding lies outside of the tensor, where TMA
-fills in zeros.
+For one kernel position, the input pixels of a patch form a box of the images, possibly strided, which the copy engine
+of Hopper GPUs (TMA) loads: 128 bytes of channels are one copy. Padding lies outside the tensor, where TMA fills in
+zeros.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout, Pictures
 from tilestitch.passes.plan.gemm.planes import ALIGNMENT_BYTES, MOST_DIMENSIONS, TMA_DTYPES, item_bytes, line, padded
 
 MOST_SPAN = 256
-"""Of a box, in elements of the tensor."""
+"""Most extent of a box, in elements of the tensor."""
 MOST_STRIDE = 8
 MOST_PADDING = 1.5
-"""How much longer the reduction may become, so that every kernel position begins with a line of its own."""
+"""Most growth of the reduction when every kernel position is padded to begin with a line of its own."""
 
 
 def why_not_patches(operand: OperandLayout) -> str | None:
-    """Return why TMA cannot bring the images of a convolution; None if it can."""
+    """Return why TMA cannot load the images of a convolution; None if it can."""
     pictures, name = operand.pictures, operand.value.name
     assert pictures is not None
     if operand.dtype not in TMA_DTYPES:
@@ -48,8 +48,8 @@ def why_not_patches(operand: OperandLayout) -> str | None:
 
 
 def cut_to_patches(gemm: Gemm, rows: int) -> Gemm:
-    """Return the GEMM of a convolution with patches for the tiles' rows: `rows` numbers each, whether there is a pixel
-    or not. Others stay as they are.
+    """Return the GEMM of a convolution whose rows are tiled into patches of `rows` numbers, some perhaps without a
+    pixel. Other GEMMs are unchanged.
     """
     pictures = gemm.a.pictures
     if pictures is None:
@@ -61,7 +61,7 @@ def cut_to_patches(gemm: Gemm, rows: int) -> Gemm:
 
 
 def _best_patch(pictures: Pictures, rows: int) -> tuple[int, ...]:
-    """Return the patch of so many pixels that takes the fewest to cover all; the widest of these."""
+    """Return the patch of `rows` pixels with which the fewest patches cover everything; the widest of these."""
     strides = (1, *pictures.strides)
     fitting = [
         patch
@@ -77,7 +77,7 @@ def _best_patch(pictures: Pictures, rows: int) -> tuple[int, ...]:
 
 
 def _factors(number: int, count: int) -> Iterator[tuple[int, ...]]:
-    """Yield all ways to write a number as a product of so many, of which all but the last are powers of two."""
+    """Yield all factorisations of a number into `count` factors, all but the last of them powers of two."""
     if count == 1:
         yield (number,)
         return

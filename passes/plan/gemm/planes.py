@@ -1,8 +1,8 @@
-"""Operands that lie in memory as evenly spaced matrices, which the copy engine of Hopper GPUs (TMA) can bring.
+"""Operands that are evenly strided matrices in memory, which the copy engine of Hopper GPUs (TMA) can load.
 
-TMA copies boxes of a tensor of up to five dimensions to shared memory. One of an operand's rows and k runs along memory
-and is the innermost dimension; lines of 64 half floats, 128 bytes, are swizzled as `wgmma` wants to read them. Where a
-box reaches over an edge of the tensor, TMA fills in zeros, which add nothing to a sum.
+TMA copies boxes of a tensor of up to five dimensions to shared memory. Either an operand's rows or its k is contiguous
+and the innermost dimension; lines of 64 half floats, 128 bytes, are swizzled as `wgmma` requires. Where a box extends
+beyond the tensor, TMA fills in zeros, which do not change a sum.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ TMA_DTYPES = {
     "float16": "float16", "bfloat16": "bfloat16", "int8": "uint8", "uint8": "uint8",
     **dict.fromkeys(sorted(SMALL_FLOATS), "uint8"),
 }  # fmt: skip
-"""What a tensor map calls the types that `wgmma` multiplies here."""
+"""Tensor-map names of the types that `wgmma` multiplies here."""
 MOST_ROWS = 256
-"""Of a box."""
+"""Most rows of a box."""
 ALIGNMENT_BYTES = 16
 MOST_DIMENSIONS = 5
 
 Dimensions = Sequence[tuple[int, int]]
-"""Extent and stride of each, the slowest first."""
+"""Extent and stride of each dimension, outermost first."""
 
 
 def matmul_plane(memory: Strided, rows: int, last: str, batch: Sequence[int]) -> Plane | None:
-    """Return the plane of a matmul operand [*lead, x, y] whose last axis y is its `last` ("k" or "row"), if there is
+    """Return the plane of a matmul operand [*lead, x, y], where `last` ("k" or "row") names the axis y, if there is
     one.
 
     batch: what the leading axes are broadcast to; without any, they are rows too.
@@ -48,7 +48,7 @@ def matmul_plane(memory: Strided, rows: int, last: str, batch: Sequence[int]) ->
 
 
 def merged(dimensions: Dimensions) -> list[tuple[int, int]]:
-    """Return the same places with as few dimensions as possible; none of extent 1."""
+    """Return the same positions with as few dimensions as possible, none of extent 1."""
     found: list[tuple[int, int]] = []
     for extent, stride in dimensions:
         if extent == 1:
@@ -65,17 +65,17 @@ def item_bytes(dtype: str) -> int:
 
 
 def line(dtype: str) -> int:
-    """Return the elements of a line."""
+    """Return the elements per line."""
     return LINE_BYTES // item_bytes(dtype)
 
 
 def padded(steps: int, dtype: str) -> int:
-    """So many steps of k, up to the end of a line."""
+    """Return `steps` of k, rounded up to whole lines."""
     return -(-steps // line(dtype)) * line(dtype)
 
 
 def refusal(operand: OperandLayout) -> str | None:
-    """Return why TMA cannot bring an operand; None if it can."""
+    """Return why TMA cannot load an operand; None if it can."""
     name, plane = operand.value.name, operand.plane
     if operand.dtype not in TMA_DTYPES:
         return f"{name} is {operand.dtype}, none of {', '.join(TMA_DTYPES)}"

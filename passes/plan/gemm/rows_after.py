@@ -1,4 +1,4 @@
-"""Row-wise work after a GEMM in its launch: bands of rows, and how the blocks that store a band share it."""
+"""Row-wise work after a GEMM in the same launch: bands of rows, and how the blocks that store a band share it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tilestitch.passes.plan.view import GroupView
 
 WARP = 32
 WARP_ROWS = 16
-"""Rows that a warp has of every 64 of a tile of wgmma, and that are a band there."""
+"""Rows that a warp has of every 64 rows of a wgmma tile, which form a band there."""
 
 
 @dataclass(frozen=True)
 class Band:
-    """`rows` rows of a GEMM that so many writers store: blocks, or `warps`, of `threads` threads. They share the band
-    if they can, `share_rows` each.
+    """`rows` rows of a GEMM stored by `writers` writers: blocks, or `warps`, of `threads` threads. They share the band
+    if possible, `share_rows` each.
     """
 
     rows: int
@@ -35,15 +35,18 @@ class Band:
 
     @property
     def words(self) -> int:
-        """Of the launch's own memory: the blocks that have come, and which has each share, if there are several."""
+        """Words in the launch's own memory: the count of arrived blocks, and the share of each, if there are
+        several.
+        """
         return 0 if self.writers == 1 else 1 if self.shares == 1 else 1 + self.shares
 
 
 @dataclass(frozen=True)
 class RowsAfter:
-    """A row-wise group that reads what a GEMM stores; a row of the GEMM, `columns` long, has whole rows of it.
+    """A row-wise group that reads what a GEMM stores; a row of the GEMM, `columns` long, contains whole rows of the
+    group.
 
-    made: what the GEMM stores, where that matters.
+    made: the values that the GEMM stores, where that matters.
     """
 
     nodes: tuple[Node, ...]
@@ -55,29 +58,30 @@ class RowsAfter:
 
     @classmethod
     def of(cls, view: GroupView, columns: int, made: tuple[Value, ...] = ()) -> RowsAfter:
-        """Return the view of a legal group. All its results have elements."""
+        """Return the view of a legal group without empty results."""
         roles = roles_of(view.nodes, view.outputs, view.name)
         assert isinstance(roles, Roles), roles
         return cls(view.nodes, roles, view.inputs, view.outputs, columns, made=made)
 
     @property
     def values(self) -> tuple[Value, ...]:
-        """What it reads and writes in memory."""
+        """The values that it reads and writes in memory."""
         return (*self.inputs, *self.outputs)
 
     @cached_property
     def walk(self) -> RowLoops:
-        """The loops, for one thread a row."""
+        """The loops with one thread per row."""
         return row_loops(self.nodes, self.roles, self.inputs, self.outputs)
 
     @property
     def rows_each(self) -> int:
-        """Rows for each row of the GEMM."""
+        """Rows per row of the GEMM."""
         return self.columns // prod(self.walk.line_extents)
 
     def work(self, threads: int) -> RowLoops:
-        """Return how a block, or a warp, of so many threads shares rows: as few threads a row as can keep it in
-        registers, and all of them where more than a warp are needed: only one row of a block may have several warps.
+        """Return how a block (or warp) of `threads` threads shares rows: as few threads per row as can keep it in
+        registers, and all of them where more than a warp is needed: only a block with a single row may give it several
+        warps.
         """
         vectors, length = self.walk.vectors, prod(self.walk.line_extents)
         team = min(WARP, threads, 1 << max(0, vectors - 1).bit_length())
@@ -86,8 +90,8 @@ class RowsAfter:
         return replace(self.walk, team=team, rows=threads // team)
 
     def band(self, rows: int, writers: int, threads: int, warps: bool = False) -> Band:
-        """Return how the writers of a band share it: as evenly as whole turns of their threads allow. A turn of more
-        rows than the band has leaves threads idle.
+        """Return how the writers of a band share it: as evenly as whole iterations of their threads allow. An iteration
+        of more rows than the band has leaves threads idle.
         """
         turn = max(1, self.work(threads).rows // self.rows_each)
         return Band(rows, writers, threads, min(rows, ceil(ceil(rows / writers) / turn) * turn), warps)

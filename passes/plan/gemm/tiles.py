@@ -1,4 +1,4 @@
-"""Tiles of the GEMM kernels on GPUs: what a thread block computes of the result at a time, and with which threads."""
+"""Tiles of the GEMM kernels on GPUs: the part of the result that a thread block computes at a time, and its threads."""
 
 from __future__ import annotations
 
@@ -6,36 +6,38 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 LINE_BYTES = 128
-"""Of a swizzled line of shared memory."""
+"""Bytes of a swizzled line of shared memory."""
 ROW_BOX = 64
-"""Rows of a box that the copy engine brings, where they run along memory: a line of half floats."""
+"""Rows of a box loaded by the copy engine, where rows are contiguous in memory: a line of half floats."""
 WARP = 32
 WARPGROUP = 128
 QUAD = 4
-"""Rows and columns of a thread of `SimtTile` come in groups of so many."""
+"""Rows and columns of a thread of `SimtTile` come in groups of this many."""
 WGMMA_ROWS = 64
-"""Of one wgmma."""
+"""Rows of one wgmma."""
 WGMMA_COLUMNS = 256
-"""Of one wgmma, at most."""
+"""Most columns of one wgmma."""
 MOST_WARPGROUPS = 2
-"""That take the registers which the one that copies gives away: with more, they would wait for registers for ever."""
+"""Most warpgroups that take over registers released by the copying one: with more, they would wait for registers
+forever.
+"""
 MOST_REGISTERS = 255
-"""Of a thread."""
+"""Most registers per thread."""
 HOPPER_SHARED_BYTES = 227 * 1024
-"""That a block may have on Hopper."""
+"""Most shared memory per block on Hopper."""
 BARRIER_BYTES = 8
 RESULT_BYTES = 4 * 8 * (64 + 8)
-"""Shared memory through which a warp's results leave: 8 rows of 64, padded against bank conflicts."""
+"""Shared memory through which a warp stores results: 8 rows of 64, padded against bank conflicts."""
 FRAGMENT_ROWS, FRAGMENT_COLUMNS = 16, 8
-"""Of one mma.sync."""
+"""Rows and columns of one mma.sync."""
 
 
 @dataclass(frozen=True)
 class GemvTile:
     """All rows (at most eight) by `bn` columns, `bk` steps of the reduction at a time in shared memory.
 
-    along_k: the large operand runs along k, so that a warp takes some of its rows and its lanes share k; else eight
-    lanes read neighbouring columns, and the lanes of a block share k.
+    along_k: the large operand is contiguous along k, so that a warp takes some of its rows and its lanes share k; else
+    eight lanes read neighbouring columns, and the lanes of a block share k.
     """
 
     template: ClassVar[str] = "gemv"
@@ -48,8 +50,8 @@ class GemvTile:
 
 @dataclass(frozen=True)
 class OpenGemvTile(GemvTile):
-    """The same of any number of rows, `bm` at a time: those that there are not are computed, and not stored. The large
-    operand is the right one.
+    """A GEMV tile for an open number of rows, `bm` at a time: rows beyond the last are computed, but not stored. The
+    large operand is the right one.
     """
 
     template: ClassVar[str] = "open_gemv"
@@ -59,7 +61,7 @@ class OpenGemvTile(GemvTile):
 class SimtTile:
     """A tile bm x bn on the ordinary arithmetic units, `bk` steps of the reduction at a time.
 
-    A thread of each slice computes tm x tn results over its share of the bk steps.
+    A thread of each slice computes tm x tn results over the slice's share of the bk steps.
     """
 
     template: ClassVar[str] = "simt"
@@ -81,17 +83,17 @@ class SimtTile:
 
     @property
     def gap(self) -> int:
-        """Elements after every four k of an operand in shared memory. A warp that writes quads along k, of 32 * 4 / bk
-        rows, meets fewest bank conflicts so: it takes every fourth k of a row at a time.
+        """Padding elements after every four k of an operand in shared memory. It minimises bank conflicts of a warp
+        that writes quads along k, of 32 * 4 / bk rows: it takes every fourth k of a row at a time.
         """
         return max(QUAD, WARP * QUAD // self.bk)
 
     def place(self, extent: int, k: Any) -> Any:
-        """Return where step k of an operand's piece of so many rows or columns begins in shared memory."""
+        """Return the offset in shared memory of step k of an operand's tile with `extent` rows or columns."""
         return k * extent + k // QUAD * self.gap
 
     def piece(self, extent: int) -> int:
-        """Return the elements of an operand's piece."""
+        """Return the elements of an operand's tile."""
         return int(self.place(extent, -(-self.bk // QUAD) * QUAD))
 
     @property
@@ -101,25 +103,25 @@ class SimtTile:
 
     @property
     def column_stride(self) -> int:
-        """Elements from one column of results to the next, where they leave column by column. A quarter of a warp
+        """Elements from one column of results to the next, where they are stored column by column. A quarter-warp
         writes quads of as many columns as there are threads along them.
         """
         return self.bm + max(QUAD, WARP * self.tn // self.bn)
 
     @property
     def column_round(self) -> int:
-        """Elements of one round of a slice's results, where they leave column by column."""
+        """Elements of one round of a slice's results, where they are stored column by column."""
         return self.bn // self.tn * self.column_stride
 
     @property
     def shared_elements(self) -> int:
-        """Two stages, or the rows of one round of every slice's results."""
+        """Elements of shared memory: two stages, or the rows of one round of every slice's results."""
         return max(2 * self.stage, self.slices * self.round)
 
     @property
     def result_stride(self) -> int:
-        """Elements from one row of results to the next: a quarter of a warp, which writes quads of several rows if a
-        row has few threads, meets no bank conflict.
+        """Elements from one row of results to the next: padded so that a quarter-warp, which writes quads of several
+        rows if a row has few threads, has no bank conflict.
         """
         across = QUAD * self.bn // self.tn
         return self.bn + (across if across < WARP else 0)
@@ -131,7 +133,7 @@ class SimtTile:
 
     @property
     def shared_bytes(self) -> int:
-        """Of sums of four bytes, the usual ones."""
+        """Bytes of shared memory, with the usual sums of four bytes."""
         return 4 * self.shared_elements
 
 
@@ -157,17 +159,17 @@ class MmaTile:
 
     @property
     def ahead(self) -> int:
-        """Steps that are fetched before they are used."""
+        """Steps that are loaded in advance."""
         return self.stages - 1
 
     @property
     def rows(self) -> int:
-        """Fragments of 16 rows of a warp."""
+        """Fragments of 16 rows per warp."""
         return self.bm // self.wm // FRAGMENT_ROWS
 
     @property
     def columns(self) -> int:
-        """Fragments of 8 columns of a warp; an even number."""
+        """Fragments of 8 columns per warp; an even number."""
         return self.bn // self.wn // FRAGMENT_COLUMNS
 
     @property
@@ -177,13 +179,13 @@ class MmaTile:
 
     @property
     def result_stride(self) -> int:
-        """Sums from one row to the next where results wait for the epilogue."""
+        """Sums from one row to the next in results staged for the epilogue."""
         return self.bn + 8
 
     @property
     def turned_stride(self) -> int:
-        """The same where results leave column by column, within the same memory: neighbouring rows do not meet in a
-        bank.
+        """The same where results are stored column by column, within the same memory: neighbouring rows avoid bank
+        conflicts.
         """
         return self.bn + 6
 
@@ -196,8 +198,8 @@ class MmaTile:
 class WgmmaTile:
     """A tile bm x bn by wgmma, `bk` steps of the reduction a stage: 128 bytes. `sharing` warpgroups compute its rows.
 
-    alternate: two such warpgroups, each with a tile of its own, take turns at the ring. cluster: blocks that share the
-    pieces of b.
+    alternate: two such warpgroups, each with a tile of its own, alternate on the ring. cluster: blocks that share the
+    tiles of b.
     """
 
     template: ClassVar[str] = "wgmma"
@@ -211,7 +213,7 @@ class WgmmaTile:
 
     @property
     def warpgroups(self) -> int:
-        """That multiply."""
+        """Warpgroups that multiply."""
         return 2 if self.alternate else self.sharing
 
     @property
@@ -221,22 +223,22 @@ class WgmmaTile:
 
     @property
     def moves_registers(self) -> bool:
-        """Whether those that multiply take registers from those that copy."""
+        """Whether multiplying warpgroups take over registers from the copying ones."""
         return self.warpgroups > 1
 
     @property
     def threads(self) -> int:
-        """Registers are moved between whole warpgroups; else one warp copies."""
+        """Threads of a block: one warp copies, or a warpgroup where registers are moved between warpgroups."""
         return self.consumers + (WARPGROUP if self.moves_registers else WARP)
 
     @property
     def rows(self) -> int:
-        """Times 64 rows of a warpgroup."""
+        """Rows of a warpgroup, in units of 64."""
         return self.bm // self.sharing // WGMMA_ROWS
 
     @property
     def piece_bytes(self) -> tuple[int, int]:
-        """Of a stage of either operand."""
+        """Bytes of a stage of each operand."""
         return self.bm * LINE_BYTES, self.bn * LINE_BYTES
 
     @property
@@ -245,7 +247,7 @@ class WgmmaTile:
 
     @property
     def results_at(self) -> int:
-        """Where results wait for the epilogue, after the ring."""
+        """Offset of the results staged for the epilogue, after the ring."""
         return self.stages * self.stage_bytes
 
     @property
@@ -258,12 +260,12 @@ class WgmmaTile:
 
     @property
     def resident(self) -> int:
-        """Blocks of an SM."""
+        """Blocks resident on an SM."""
         return min(HOPPER_SHARED_BYTES // (self.shared_bytes + 1024), 4 if self.warpgroups == 1 else 1) or 1
 
     @property
     def ahead(self) -> int:
-        """Steps that are on their way."""
+        """Steps in flight."""
         return self.stages - 1
 
     def why_not(self) -> str | None:
