@@ -1,4 +1,4 @@
-"""Groups of nodes that become kernels, of nodes that the host runs, and how values travel inside a kernel."""
+"""Groups of nodes that become kernels or run on the host, and how values are passed inside a kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .schedules import Schedule, schedule_from_json, schedule_to_json
 
 
 class GroupKind(str, Enum):
-    """The template of code generation that a group needs."""
+    """The code generation template that a group needs."""
 
     INJECTIVE = "injective"
     ROWWISE = "rowwise"
@@ -27,30 +27,31 @@ class GroupKind(str, Enum):
 
 SCHEMES = ("inline", "duplicate", "row", "warp", "block", "global", "prologue", "epilogue", "online", "packing",
            "band", "tile")  # fmt: skip
-"""How a value gets from its producer to a reader in the same group.
+"""How a value is passed from its producer to a reader in the same group.
 
-inline: recomputed or kept in a register at the reader's index; duplicate: likewise, and the producer belongs to
-another group too; row: the reader needs the whole row, so it lies in a buffer of the task; warp, block: the same on a
-GPU, where the threads of a row exchange it in registers or through shared memory (block: also between kernels of which
-a block computes a slab each, through global memory where shared memory does not suffice); global: it goes through
-global memory, after a barrier of the whole grid; prologue: computed as the anchor fetches its operand; epilogue:
-computed on the anchor's result before it is stored; online: scores and weights of attention, of which a task holds a
-tile at a time; packing: the one does not read the other, both are computed side by side in one launch; band: through
-global memory, read by the last block that stored some of a band of rows; tile: through global memory, by tiles that
-wait for those they read.
+inline: recomputed or kept in a register at the reader's index; duplicate: likewise, and the producer belongs to another
+group too; row: the reader needs the whole row, which is kept in a buffer of the task; warp, block: the same on a GPU,
+where the threads of a row exchange it through registers or shared memory (block: also between kernels of each of which
+a block computes a slab, through global memory where shared memory does not suffice); global: it goes through global
+memory, after a barrier of the whole grid; prologue: computed as the anchor loads its operand; epilogue: computed on the
+anchor's result before it is stored; online: scores and weights of attention, of which a task holds one tile at a time;
+packing: neither reads the other, both are computed side by side in one launch; band: through global memory, read by the
+last block to store part of a band of rows; tile: through global memory, read by tiles that wait for those they depend
+on.
 """
 
 TIES = ("barrier", "band", "tickets", "launches", "block")
-"""What lies between the stages of a stitched group: a barrier of the grid; nothing, as the blocks that store a band of
-rows go on with it; or nothing, as blocks draw tiles, which wait for tiles of earlier stages; or a barrier of the block,
-as each block computes a slab of all stages."""
+"""What separates the stages of a stitched group: a grid barrier; nothing, as the blocks that store a band of rows
+continue with it; nothing, as blocks draw tiles, or have launches of their own, whose tiles wait for tiles of earlier
+stages; or a block barrier, as each block computes a slab of all stages.
+"""
 
 
 @dataclass(frozen=True)
 class Stitch:
-    """Inside a group the node `consumer` reads the node `producer` by `scheme`, as the fusion rule `rule` wanted.
+    """Within a group, the node `consumer` reads the node `producer` by `scheme`, as chosen by the fusion rule `rule`.
 
-    By packing it reads nothing: the two stand for the parts that they belong to.
+    With packing nothing is read: the two nodes represent the parts that they belong to.
     """
 
     producer: str
@@ -79,10 +80,10 @@ class Stitch:
 class Group:
     """One kernel (or a few launches): `tilestitch.passes.plan` says what each kind promises.
 
-    schedule: how it is cut into threads; None before it is scheduled, and of a group without elements. cases: the
-    schedules of regions of sizes, of which `schedule` is the one at typical sizes; None: it is for all sizes. floats:
-    values that it, or its parts, make of what was rounded, and not of the integers between (`kept_floats`), where these
-    do not lie in memory.
+    schedule: how it is mapped to threads; None before scheduling, and for a group without elements. cases: the
+    schedules for intervals of sizes, of which `schedule` is the one at typical sizes; None: one schedule for all sizes.
+    floats: values that it, or its parts, compute from the rounded floats rather than from the integers between
+    (`kept_floats`), where those are not in memory.
     """
 
     name: str
@@ -137,19 +138,19 @@ class Group:
 
     @property
     def parts(self) -> tuple[Group, ...]:
-        """The parts of all stages, in order; none but for a stitched group."""
+        """The parts of all stages, in order; empty unless it is a stitched group."""
         return tuple(part for stage in self.stages for part in stage)
 
     @property
     def by_case(self) -> tuple[Group, ...]:
-        """The group with the schedule of each of its cases; itself if it has none."""
+        """The group with the schedule of each of its cases; just the group if it has none."""
         if self.cases is None:
             return (self,)
         return tuple(replace(self, schedule=case.schedule, cases=None) for case in self.cases.cases)
 
     @property
     def instructions(self) -> frozenset[str]:
-        """Those for integers, by their names, that its kernels need."""
+        """The names of the integer instructions that its kernels need."""
         schedules = [part.schedule for part in (*self.by_case, *self.parts)]
         inside = [
             each for one in schedules if isinstance(one, CpuAttentionSchedule) for each in (one.scores, one.weighed)
@@ -164,7 +165,7 @@ class Group:
 
     @property
     def schemes(self) -> tuple[str, ...]:
-        """The composition schemes in use, without repetition."""
+        """The composition schemes in use, without duplicates."""
         return tuple(dict.fromkeys(s.scheme for s in self.stitches))
 
     def to_json(self) -> dict[str, Any]:
@@ -206,7 +207,7 @@ class Group:
 
 @dataclass(frozen=True)
 class HostGroup:
-    """One node that numpy or the runtime's control steps execute between segments; its name is the node's."""
+    """A node that numpy or the runtime's control steps execute between segments; the group has the node's name."""
 
     name: str
     inputs: tuple[str, ...]

@@ -1,6 +1,6 @@
-"""Run-time indices that may be out of range: what must be checked of gathers and scatters, whatever the target.
+"""Run-time indices that may be out of range: what must be checked for gathers and scatters, whatever the target.
 
-Reading never leaves a tensor, but wrong indices must be reported.
+Reads never leave a tensor, but wrong indices must be reported.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class IndexCheck:
 
     @property
     def count(self) -> int:
-        """How many indices are checked."""
+        """Number of indices that are checked."""
         shape = self.indices.shape
         return prod(shape if self.column is None else shape[:-1])
 
 
 def index_checks(node: Node) -> list[IndexCheck]:
-    """Return what must hold of a gather's or scatter's run-time indices."""
+    """Return the conditions on a gather's or scatter's run-time indices."""
     if node.op in ("gather", "gather_elements", "scatter_elements"):
         return [IndexCheck(node.inputs[1], node.inputs[0].shape[node.attrs["axis"]])]
     if node.op in ("gather_nd", "scatter_nd"):
@@ -44,7 +44,7 @@ def index_checks(node: Node) -> list[IndexCheck]:
 
 
 def pending_checks(nodes: Sequence[Node]) -> dict[Node, list[IndexCheck]]:
-    """Return the checks of each node whose indices are not known to be in range."""
+    """Return, per node, the checks of indices that are not known to be in range."""
     pending: dict[Node, list[IndexCheck]] = {}
     for node in nodes:
         for check in index_checks(node):
@@ -54,7 +54,7 @@ def pending_checks(nodes: Sequence[Node]) -> dict[Node, list[IndexCheck]]:
 
 
 def are_places(check: IndexCheck) -> bool:
-    """Return whether indices are known to be in range, and none to count from the end."""
+    """Return whether indices are known to be in range and non-negative."""
     data, least = check.indices.data, bounds_of(perhaps_empty(check.size))[0]
     if data is None:
         found = range_of(check.indices)
@@ -83,10 +83,10 @@ def _is_within(indices: Value, size: int) -> bool:
 
 
 def _limit(indices: Value, part: tuple[int, int] | None) -> Size | None:
-    """Return what indices are below, and not negative, as what computes them says: places in a mask, of sorted elements
-    and of the largest one. None if it says nothing.
+    """Return an exclusive upper bound of indices that their producer implies, together with non-negativity: positions
+    in a mask, of sorted elements or of the largest one. None if it implies none.
 
-    part: an axis and the place along it of the indices that are meant; else all are.
+    part: an axis and the position along it of the indices meant; None: all.
     """
     node = indices.producer
     if node is None:
@@ -96,7 +96,7 @@ def _limit(indices: Value, part: tuple[int, int] | None) -> Size | None:
             return node.inputs[0].shape[node.attrs["axis"]]
         case "arg_max" | "arg_min":
             size = node.inputs[0].shape[node.attrs["axis"]]
-            return size if bounds_of(perhaps_empty(size))[0] > 0 else None  # among no elements, the place is 0
+            return size if bounds_of(perhaps_empty(size))[0] > 0 else None  # without elements, the position is 0
         case "order_rows":
             return node.inputs[0].shape[0]
         case "compact" if part is not None and part[0] == 0:
@@ -113,7 +113,9 @@ def _limit(indices: Value, part: tuple[int, int] | None) -> Size | None:
 
 
 def _before_slice(node: Node, part: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Return the part of a slice's operand that has a part of the slice; where all is meant, the first single place."""
+    """Return the part of a slice's operand that a part of the slice covers; without a part, the first axis reduced to a
+    single position.
+    """
     starts, steps, sizes = (node.attrs[name] for name in ("starts", "steps", "sizes"))
     if part is not None:
         axis, place = part

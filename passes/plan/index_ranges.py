@@ -1,4 +1,4 @@
-"""Between which numbers the elements of an integer value lie, whatever the model is given."""
+"""Ranges of the elements of integer values, whatever the model's inputs are."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tilestitch.compiler.ir import Node, TensorType, Value
 from tilestitch.compiler.ir.types import is_integer, to_numpy_dtype
 
 DEEPEST = 64
-"""Operators that are followed back."""
+"""Most operators followed backwards."""
 MOST_READ = 1 << 20
-"""Elements of a constant that are looked at."""
+"""Most elements of a constant that are examined."""
 Range = tuple[int, int]
 """The least and the largest number."""
 
 
 def range_of(value: Value) -> Range | None:
-    """Return what the elements of integers or bools lie between; None of others."""
+    """Return the range of the elements of integers or bools; None for other dtypes."""
     return _range(value, DEEPEST, {})
 
 
@@ -37,7 +37,7 @@ def _found(value: Value, depth: int, known: dict[Value, Range | None]) -> Range 
     if value.producer is None or depth == 0:
         return widest
     found = _computed(value.producer, lambda x: _range(x, depth - 1, known))
-    # What a dtype does not hold wraps to anything.
+    # Values outside the dtype's range wrap around to anything.
     return found if found is not None and widest[0] <= found[0] and found[1] <= widest[1] else widest
 
 
@@ -49,7 +49,7 @@ def _of_dtype(dtype: str) -> Range:
 
 
 def _computed(node: Node, of: Callable[[Value], Range | None]) -> Range | None:
-    """By one operator. None of those that are not known, and of operands that are no integers."""
+    """Return the range of an operator's result; None for unsupported operators and non-integer operands."""
     if node.op in ("arg_max", "arg_min"):
         return _places(node.inputs[0].tensor_type.shape[node.attrs["axis"]])
     if node.op == "iota":
@@ -75,19 +75,19 @@ def _product(operands: Sequence[Range]) -> Range:
 
 
 def _common_bits(operands: Sequence[Range]) -> Range | None:
-    """Of what is not negative; no bit is set that one of them lacks."""
+    """Return the range of a bitwise and of non-negative operands: no bit is set that one of them lacks."""
     most = [high for low, high in operands if low >= 0]
     return (0, min(most)) if most else None
 
 
 def _shifted_right(operands: Sequence[Range]) -> Range | None:
-    """By one number of places."""
+    """Return the range of a right shift by a constant number of bits."""
     (low, high), (least, most) = operands
     return (low >> least, high >> least) if 0 <= least == most < 64 else None
 
 
 _OF_ALL = frozenset({"select", "concat", "add", "sub", "mul", "maximum", "minimum", "bitwise_and", "shift_right"})
-"""Whose results stem from all operands, but those before the one that is named first below."""
+"""Operators whose results stem from all operands from the first relevant one on, which is given below."""
 _RULES: dict[str, tuple[int, Callable[[Sequence[Range]], Range | None]]] = {
     **dict.fromkeys(("cast", "reshape", "transpose", "broadcast_to", "slice"), (0, _any_of)),
     **dict.fromkeys(("gather", "gather_elements", "gather_nd", "concat"), (0, _any_of)),

@@ -1,5 +1,5 @@
-"""Values that are quantised and dequantised again in one kernel: rounded and kept in their range, they may stay floats,
-which takes fewer instructions. What is stored in between is integers all the same.
+"""Values that are quantised and dequantised in one kernel: rounded and clamped, they may stay floats, which saves
+instructions. Values stored in between are integers nevertheless.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from .group import Group
 from .refusal import WhyNot
 
 MOST_INTEGER = 2.0**30
-"""What int32 of it, and a zero point, fit into 32 bits."""
+"""Largest magnitude for which the int32 of it plus a zero point fits 32 bits."""
 
 
 @dataclass(frozen=True)
 class KeptFloat:
-    """A float32 that is `rounded`, between low - zero and high - zero: constants of int32, of one element each.
+    """The float32 `rounded`, clamped to [low - zero, high - zero]: int32 constants of one element each.
 
-    less: what is taken from the integer, `zero` if the float is right. between: the values on the way, of which all but
-    the first are integers.
+    less: what is subtracted from the integer; `zero` if the float is correct. between: the intermediate values, all but
+    the first of them integers.
     """
 
     rounded: Value
@@ -36,10 +36,10 @@ class KeptFloat:
 
 
 def kept_float(value: Value) -> KeptFloat | None:
-    """Return what `value` is kept as if it stays a float; None if it is made otherwise.
+    """Return what must hold of `value` for it to stay a float; None if it is computed in another way.
 
-    These are, from `value` back: a cast, perhaps less a zero point, of an 8-bit integer, a cast of what was kept in its
-    range, perhaps with the zero point, of int32, cast from a rounded float32.
+    The pattern, from `value` backwards: a cast, perhaps minus a zero point, of an 8-bit integer, which is the cast of a
+    clamped int32, perhaps plus the zero point, cast from a rounded float32.
     """
     way = _Way(value)
     if value.dtype != "float32" or not way.back("cast"):
@@ -60,7 +60,7 @@ def kept_float(value: Value) -> KeptFloat | None:
 
 
 class _Way:
-    """From a value back through what makes it."""
+    """Walks from a value back through its producers."""
 
     def __init__(self, value: Value) -> None:
         self.here = value
@@ -75,7 +75,7 @@ class _Way:
         return True
 
     def back_from_constant(self, op: str) -> Value | None:
-        """Return the other operand, of one int32, if `op` makes this value."""
+        """Return the other operand, one int32 element, if `op` computes this value; None otherwise."""
         node = self.here.producer
         other = None if node is None or node.op != op else node.inputs[1]
         if other is None or other.dtype != "int32" or other.tensor_type.num_elements != 1:
@@ -84,7 +84,7 @@ class _Way:
 
 
 def with_floats(nodes: Mapping[str, Node], group: Group) -> Group:
-    """Return the group, which keeps all values as floats that it may."""
+    """Return the group, with all values kept as floats that may be."""
     floats = [
         value.name for name in group.nodes for value in nodes[name].outputs if why_not_kept(value, group.nodes) is None
     ]
@@ -130,7 +130,7 @@ def _made(nodes: Mapping[str, Node], group: Group) -> Iterable[Value]:
 
 
 def _number(value: Value | None) -> int | None:
-    """Return the integer that a constant is, 0 of none; None if a run gives it."""
+    """Return the integer value of a constant, 0 for none; None if it is known only at run time."""
     if value is None:
         return 0
     return None if value.data is None else int(value.data.reshape(()))

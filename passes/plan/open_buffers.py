@@ -1,5 +1,5 @@
-"""Whether memory of open sizes holds whatever the sizes are: values share a place from its first byte on and one after
-the other, or no byte at all.
+"""Whether a memory plan of open sizes is valid for all sizes: values may share memory either from their common first
+byte and at disjoint times, or not at all.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from .buffers import ALIGNMENT, Buffer, BufferPlan
 from .open_sizes import with_empty
 
 SHORT, LONG = 3, 1 << 16
-"""Sizes at which places are put in order, where ranges allow these."""
+"""Sizes at which offsets are ordered, where ranges allow them."""
 
 
 def why_not_apart(buffers: BufferPlan, symbols: Sequence[Symbol]) -> str | None:
-    """Return why values may overlap, or reach over the end of the arena, at some sizes of these symbols; None if they
-    never do.
-    """
+    """Return why values may overlap, or exceed the arena, for some sizes of these symbols; None if they never do."""
     return next(_reasons(buffers, symbols), None)
 
 
@@ -28,7 +26,7 @@ def _reasons(buffers: BufferPlan, symbols: Sequence[Symbol]) -> Iterator[str]:
     empty, points = with_empty(symbols), _points(symbols)
 
     def typical(size: Size) -> list[int]:
-        """Return what never begins before another comes after it in the order of these."""
+        """Return a sort key under which no offset that always begins earlier comes later."""
         return [int(at(size, point)) for point in points]
 
     slots: dict[Size, list[Buffer]] = {}
@@ -53,7 +51,7 @@ def _reasons(buffers: BufferPlan, symbols: Sequence[Symbol]) -> Iterator[str]:
 
 
 def _points(symbols: Sequence[Symbol]) -> list[dict[str, int]]:
-    """Return the sizes of all symbols, long ones first."""
+    """Return sample sizes of all symbols, large ones first."""
     return [
         {s.name: max(s.low, min(wanted + number, s.high)) for number, s in enumerate(symbols)}
         for wanted in (LONG, SHORT, 1)
@@ -61,7 +59,7 @@ def _points(symbols: Sequence[Symbol]) -> list[dict[str, int]]:
 
 
 def _temporaries(buffers: BufferPlan, first: Size) -> Iterator[str]:
-    """They lie after all values, and those of a group apart from each other."""
+    """Yield why temporaries do not lie after all values, or overlap within a group."""
     for t in buffers.temporaries:
         if not is_at_most(first, t.offset_bytes) or not is_at_most(t.end, buffers.arena_bytes):
             yield (

@@ -1,4 +1,4 @@
-"""Open sizes in the JSON form of plans: texts of expressions over the symbols that a plan names."""
+"""Open sizes in the JSON form of plans: text expressions over the symbols that a plan names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KNOWN: ContextVar[Mapping[str, Symbol]] = ContextVar("known", default={})  # no
 
 @contextmanager
 def reading(symbols: Iterable[Symbol]) -> Iterator[None]:
-    """Let the texts of sizes that are read while this lasts be over these symbols."""
+    """Let size texts that are read within the context be over these symbols."""
     token = _KNOWN.set({symbol.name: symbol for symbol in symbols})
     try:
         yield
@@ -28,13 +28,13 @@ def reading(symbols: Iterable[Symbol]) -> Iterator[None]:
 
 
 def with_empty(symbols: Iterable[Symbol]) -> dict[str, Symbol]:
-    """Return the symbols that may be 0, by name, with ranges that say so: memory is planned for these."""
+    """Return the symbols that may be 0, by name, with ranges extended to 0: memory is planned with these."""
     return {symbol.name: replace(symbol, low=0) for symbol in symbols if symbol.or_empty}
 
 
 def open_size(data: Any, where: str, minimum: int = 0, *, may_be_empty: bool = False) -> Size:
-    """Return a number, or the text of an expression. may_be_empty: over the ranges of `with_empty`. Raises PlanError
-    for a text that is none, or has symbols that the plan has not.
+    """Return a number, or the expression that a text denotes. may_be_empty: over the ranges of `with_empty`. Raises
+    PlanError for an invalid text or an unknown symbol.
     """
     if not isinstance(data, str):
         return integer(data, where, minimum)
@@ -58,11 +58,11 @@ def open_size(data: Any, where: str, minimum: int = 0, *, may_be_empty: bool = F
 
 
 _IF_ANY = re.compile(r"\bmin\(1, (\w+)\)")
-"""1 where a symbol that may be 0 is not: `if_any`, since it is 1 by the symbol's own range."""
+"""The form of `if_any`: 1 unless a symbol is 0. Within the symbol's own range it simplifies to 1."""
 
 
 def with_texts(data: Any) -> Any:
-    """JSON data in which open sizes are their texts."""
+    """Return JSON data in which open sizes are replaced by their texts."""
     if is_open(data):
         return str(data)
     if isinstance(data, dict):
@@ -74,7 +74,7 @@ def with_texts(data: Any) -> Any:
 
 
 def symbol_to_json(symbol: Symbol) -> dict[str, Any]:
-    """Return `high` is null where there is no end."""
+    """Return a symbol as JSON data; `high` is null if it is unbounded."""
     high = None if symbol.high == FAR else symbol.high
     return {
         "name": symbol.name, "low": symbol.low, "high": high, "or_empty": symbol.or_empty, "given": symbol.given,
@@ -101,11 +101,11 @@ def symbol_from_json(data: Any, where: str) -> Symbol:
 class Scope:
     """What one specialisation was compiled for, so that its plan can be replayed for the same.
 
-    shapes: of inputs, as they were given. dims: ranges of dimensions that inputs leave open, both ends included; those
-    that are not named have the default range; None: open dimensions are left to the host, `refused` says why. added:
-    dimensions whose size was not given. favoured: whether these are sizes of a range that other specialisations have.
-    whole: whether those are among them at which something in the model has no elements, and for which others have
-    specialisations apart.
+    shapes: of inputs, as given. dims: ranges of dimensions that inputs leave open, both ends included; those not named
+    have the default range; None: open dimensions are left to the host, for the reason `refused`. added: dimensions
+    whose size was not given. favoured: whether these are sizes from a range that other specialisations cover. whole:
+    whether the range includes sizes at which something in the model has no elements, for which there are otherwise
+    separate specialisations.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -116,7 +116,7 @@ class Scope:
     whole: bool = False
 
     def __str__(self) -> str:
-        """`batch 1..8, ids 1x128`."""
+        """Return a text such as `batch 1..8, ids 1x128`."""
         shapes = [f"{name} {'x'.join(map(str, shape))}" for name, shape in self.shapes.items()]
         dims = [f"{name} {_range_text(*range_)}" for name, range_ in (self.dims or {}).items()]
         return ", ".join([*dims, *shapes]) or "all sizes"

@@ -1,4 +1,4 @@
-"""Kernels that plug-ins bring, as plain data: CUDA text, C text, or TIR. Code generation makes launches of them."""
+"""Kernels of plug-ins as plain data: CUDA text, C text, or TIR. Code generation turns them into launches."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any, TypeAlias
 Dim3: TypeAlias = tuple[int, int, int]
 
 KERNEL_NAME = "TILESTITCH_KERNEL"
-"""What a kernel's text calls its function; every kernel gets a name of its own in its place."""
+"""Placeholder for the function name in a kernel's text; it is replaced by a unique name."""
 
 MOST_THREADS = 1024
 MOST_BLOCK: Dim3 = (1024, 1024, 64)
 MOST_BLOCKS: Dim3 = (2**31 - 1, 65535, 65535)
 MOST_SHARED_BYTES = 227 << 10
-"""Of dynamic shared memory that a block of any GPU of today can have."""
+"""Most dynamic shared memory per block of any current GPU."""
 MOST_TASKS = 2**31 - 1
 MOST_BYTES = 1 << 40
-"""Of temporaries and of scratch memory."""
+"""Most bytes of temporaries and of scratch memory."""
 
 
 @dataclass(frozen=True)
 class Temporary:
-    """`nbytes` of memory that live from one kernel of a group to the next; `name` is unique within the group."""
+    """`nbytes` of memory that persist from one kernel of a group to the next; `name` is unique within the group."""
 
     name: str
     nbytes: int
@@ -33,15 +33,15 @@ class Temporary:
 
 
 Argument: TypeAlias = str | Temporary
-"""What a kernel gets a pointer to: an input, a constant or an output of the group by its name, or a temporary."""
+"""A pointer argument of a kernel: an input, constant or output of the group by name, or a temporary."""
 
 
 @dataclass(frozen=True)
 class KernelTarget:
     """The machine that a kernel is for.
 
-    kind: cpu or cuda. architectures: of the machine code, `sm_90a`, or one such as `x86_64`. features: of a CPU, as
-    LLVM spells them. threads: that the plan is made for, on a CPU. device: the GPU that is planned for, by its name.
+    kind: cpu or cuda. architectures: of the machine code, such as `sm_90a` or `x86_64`. features: of a CPU, in LLVM's
+    spelling. threads: for which the plan is made, on a CPU. device: the name of the GPU that is planned for.
     multiprocessors: of the smallest GPU that must run the code.
     """
 
@@ -94,8 +94,8 @@ class CKernel:
 
 @dataclass(frozen=True)
 class TirKernel:
-    """`func`: a `tvm.tirx.PrimFunc` that takes a buffer for each of `args`. For a CPU it takes an int64 `task` besides,
-    as the function of a `CKernel` does; for CUDA it launches the threads of `grid` and `block` itself.
+    """`func`: a `tvm.tirx.PrimFunc` that takes a buffer for each of `args`. For a CPU it also takes an int64 `task`,
+    like the function of a `CKernel`; for CUDA it launches the threads of `grid` and `block` itself.
     """
 
     func: Any
@@ -113,7 +113,7 @@ class TirKernel:
 OwnKernel: TypeAlias = CudaKernel | CKernel | TirKernel
 
 KINDS = {"cpu": (CKernel, TirKernel), "cuda": (CudaKernel, TirKernel)}
-"""Which kernels a target takes, by `KernelTarget.kind`."""
+"""The kernels that a target accepts, by `KernelTarget.kind`."""
 
 
 def _is_count(number: object) -> bool:

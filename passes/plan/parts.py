@@ -1,4 +1,4 @@
-"""What roles are made of: parts of nodes, the rows of a row-wise group, the softmax of an attention group."""
+"""The data that roles consist of: parts of nodes, the rows of a row-wise group, the softmax of an attention group."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .group import GroupKind
 MATMULS = ("matmul", "block_matmul")
 """Anchors whose results are rows of the left operand by columns of the right one."""
 MOST_GATES = 8
-"""Of a GEMM on GPUs, where a thread holds the sums of all gates of a column."""
+"""Most gates of a GEMM on GPUs, where a thread holds the sums of all gates of a column."""
 
 
 class Part(str, Enum):
-    """What a node is to its group; see `tilestitch.passes.plan`."""
+    """The role of a node in its group; see `tilestitch.passes.plan`."""
 
     PULLED = "pulled"
     ANCHOR = "anchor"
@@ -53,17 +53,17 @@ class RowSpace:
 
     @property
     def count(self) -> int:
-        """Of rows."""
+        """Number of rows."""
         return prod(self.dropped)
 
     @property
     def length(self) -> int:
-        """Elements of a row."""
+        """Elements per row."""
         return prod(self.shape[a] for a in self.axes)
 
     @property
     def trailing(self) -> bool:
-        """Whether a row lies along the last dimensions."""
+        """Whether rows extend along the last dimensions."""
         return self.axes == tuple(range(len(self.shape) - len(self.axes), len(self.shape)))
 
     @property
@@ -74,17 +74,17 @@ class RowSpace:
 
     @property
     def axes_lead(self) -> bool:
-        """Whether a value without the reduced axes broadcasts to `shape` by numpy's rule."""
+        """Whether a value without the reduced axes broadcasts to `shape` under numpy's rules."""
         return self.axes == tuple(range(len(self.axes)))
 
 
 @dataclass(frozen=True)
 class Softmax:
-    """The inside of an attention group: `weights = softmax(scores)`, rows of `keys`, for `heads` times `queries` rows.
+    """The softmax of an attention group: `weights = softmax(scores)`, rows of `keys`, for `heads` times `queries` rows.
 
     Values that depend on the scores hold [heads, queries, keys] in row-major order, whatever their shapes. matmul: the
     node that multiplies queries and keys; swapped: its first operand holds the keys (of one query). flaws: values that
-    say where a weight is NaN, which is in whole rows only. dead: values that say in which rows all scores are -inf.
+    tell where a weight is NaN, which affects whole rows only. dead: values that tell in which rows all scores are -inf.
     """
 
     matmul: Node
@@ -108,7 +108,7 @@ class Softmax:
 
 @dataclass(frozen=True)
 class Roles:
-    """A legal group: its kind, its anchor, the part of every node (in order), and what only some kinds have.
+    """A legal group: its kind, its anchor, the part of every node (in order), and data specific to some kinds.
 
     rows: of a row-wise group; softmax: of an attention group.
     """
@@ -121,17 +121,17 @@ class Roles:
 
     @property
     def gate_width(self) -> int | None:
-        """Columns of a gate, in a contraction group that has gates."""
+        """Columns of a gate in a contraction group with gates; None without gates."""
         return next((n.output.shape[-1] for n, part in self.parts.items() if part is Part.GATE), None)
 
     @property
     def looks_again(self) -> bool:
-        """Whether elements of a row are needed again, or stored, besides its reductions."""
+        """Whether elements of a row are needed again, or stored, beyond their reductions."""
         return Part.FULL in self.parts.values()
 
     @property
     def viewed(self) -> dict[Value, Value]:
-        """The value whose elements each stored or read view of a result has."""
+        """Maps each view of a result to the value whose elements it has."""
         found: dict[Value, Value] = {}
         for node, part in self.parts.items():
             if part is Part.VIEW:

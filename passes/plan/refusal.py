@@ -1,4 +1,4 @@
-"""A refusal as data: what was not done, by which rule, and why."""
+"""Refusals as data: what was not done, by which rule, and why."""
 
 from __future__ import annotations
 

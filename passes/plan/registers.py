@@ -1,9 +1,9 @@
 """Registers of a thread, estimated from a group and its schedule, before there is code.
 
-What surely lives in registers is counted: sums, fragments of operands, elements on their way, values of an expression
-that are needed at the same time. To that comes what a compiler adds for addresses, conditions and loops: a few
-constants for each template, which were fitted to machine code for sm_80 and sm_90a of some models and hold for others
-(`python -m benchmarks.cuda_registers` compares).
+Values that certainly occupy registers are counted: sums, operand fragments, elements in flight, simultaneously live
+values of an expression. Added to these is what a compiler needs for addresses, conditions and loops: a few constants
+per template, fitted to machine code of some models for sm_80 and sm_90a, which hold for others (`python -m
+benchmarks.cuda_registers` compares).
 """
 
 from __future__ import annotations
@@ -52,14 +52,16 @@ from .view import GroupView, look_up
 
 WARP = 32
 SM_REGISTERS, STEPS, MOST = 65536, 8, 255
-"""Registers of all threads of an SM; they are given out in such steps, and a thread has at most so many."""
+"""Registers of an SM, their allocation granularity, and the most per thread."""
 CHUNK_BYTES = 16
 MOST_WAITING = 16
-"""Elements of one operand of a tensor core's that may wait in a thread's registers; else four at a time do."""
+"""Most elements of one tensor-core operand that may wait in a thread's registers; beyond that, only four at a time
+do.
+"""
 
 
 def registers_of(view: GroupView, kind: GroupKind, schedule: Schedule) -> int:
-    """Of a thread of the group's kernel on a GPU; of several launches, of the one whose threads have most."""
+    """Return the registers per thread of a group's kernel on a GPU; for several launches, the maximum."""
     match schedule:
         case GemmSchedule():
             return _gemm(view, schedule.tile)
@@ -92,7 +94,9 @@ def registers_of(view: GroupView, kind: GroupKind, schedule: Schedule) -> int:
 
 
 def registers_of_group(by_name: Mapping[str, Node], group: Group) -> int:
-    """Of a scheduled group; of one that is stitched, of the part whose threads have most. `by_name`: the graph's."""
+    """Return the registers per thread of a scheduled group; for a stitched one, the maximum over its parts. `by_name`:
+    the graph's nodes.
+    """
     if group.stages:
         return max(registers_of_group(by_name, part) for part in group.parts)
     assert group.schedule is not None, group.name
@@ -100,7 +104,7 @@ def registers_of_group(by_name: Mapping[str, Node], group: Group) -> int:
 
 
 def most_registers(threads: int, blocks_per_sm: int = 1) -> int:
-    """That a thread may have where an SM holds so many blocks of so many threads."""
+    """Return the most registers per thread at which an SM holds `blocks_per_sm` blocks of `threads` threads."""
     return min(MOST, SM_REGISTERS // (ceil(threads / WARP) * WARP * blocks_per_sm) // STEPS * STEPS)
 
 
@@ -136,7 +140,7 @@ def gemm_registers(gemm: Gemm, tile: Tile) -> int:
         case MmaTile():
             wanted = _mma(gemm, tile)
         case WgmmaTile():
-            # Where warpgroups move registers between them, all begin with as many as there are.
+            # Where warpgroups move registers, all begin with the same number.
             held = (1 + sums_twice(gemm)) * tile.rows * tile.bn // 2
             wanted = MOST if tile.moves_registers else WGMMA + held
         case GemvTile():

@@ -1,8 +1,7 @@
-"""Which part each node plays in a group: the one place where the conditions of `tilestitch.passes.plan` are written as
-code.
+"""The part that each node plays in a group: the only place where the conditions of `tilestitch.passes.plan` are code.
 
-`roles_of` finds the kind of group that a set of nodes can form, or says why it can form none. Planner, replay of a
-saved plan and code generation all ask it.
+`roles_of` finds the kind of group that a set of nodes can form, or why it can form none. The planner, the replay of
+saved plans and code generation all use it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ NATIVE_DTYPES = frozenset({
 
 
 _OF_SMALL_FLOATS = frozenset({"cast", "concat", "gather", "pad", "select", "matmul", "conv"})
-"""Operators besides views that kernels have for floats of 8 bits; ONNX has hardly any others."""
+"""Operators, besides views, that have kernels for 8-bit floats; ONNX supports hardly any others."""
 
 
 def is_native(node: Node) -> bool:
@@ -35,7 +34,7 @@ def is_native(node: Node) -> bool:
     if kind in (Kind.HOST, Kind.CONTROL):
         return False
     small = kind is Kind.VIEW or node.op in _OF_SMALL_FLOATS
-    # A loop: planning asks this millions of times.
+    # A loop: planning calls this millions of times.
     for value in (*node.inputs, *node.outputs):  # noqa: SIM110
         if not is_native_type(value.type, small):
             return False
@@ -43,8 +42,8 @@ def is_native(node: Node) -> bool:
 
 
 def is_native_type(type_: object, small: bool = False) -> bool:
-    """Return whether kernels hold tensors of a type. small: where they may be floats of 8 bits."""
-    # To look this up by the type takes longer: its hash is computed in Python.
+    """Return whether kernels support tensors of a type. small: including 8-bit floats."""
+    # A lookup by type would be slower: its hash is computed in Python.
     if not isinstance(type_, TensorType) or not type_.is_sized:
         return False
     return type_.dtype in NATIVE_DTYPES or (small and type_.dtype in SMALL_FLOATS)
@@ -55,7 +54,7 @@ def roles_of(
 ) -> Roles | WhyNot:
     """Return the roles of `nodes` (in topological order) as one group that stores `stored`, or why that is no group.
 
-    are_native: that all nodes can be compiled is known.
+    are_native: all nodes are known to be compilable.
     """
     outputs = list(dict.fromkeys(stored))
     try:
@@ -283,7 +282,7 @@ def _ancestors(values: Sequence[Value], parts: dict[Node, Part]) -> list[Node]:
 
 
 def reduced_axes(node: Node) -> tuple[int, ...]:
-    """Return the axes that a REDUCTION node folds, ascending."""
+    """Return the axes that a REDUCTION node reduces, ascending."""
     return tuple(sorted(node.attrs["axes"])) if "axes" in node.attrs else (node.attrs["axis"],)
 
 

@@ -1,6 +1,7 @@
-"""Whether a kernel can be emitted as a schedule says: the conditions that templates rely on.
+"""Whether a kernel can be emitted as scheduled: the conditions that templates rely on.
 
-Asked when a plan is read back, and again before code is generated, so that a plan edited by hand is obeyed or refused.
+Checked when a plan is read back, and again before code is generated, so that a hand-edited plan is either obeyed or
+refused.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from .view import GroupView
 WARP = 32
 MOST_THREADS = 1024
 MOST_VECTORS = 64
-"""Of a thread: its code has all of them, one after another."""
+"""Most vectors per thread: its code is unrolled over them."""
 MOST_STATIC_SHARED_BYTES = 48 * 1024
 OPAQUE = {
     "window_reduce": WindowSchedule, "cumulative": ScanSchedule, "top_k": SortSchedule | RankSchedule,
@@ -53,11 +54,11 @@ OPAQUE = {
     "roi_align": RegionSchedule, "append": AppendSchedule, "tally": FoundSchedule, "compact": FoundSchedule,
     "order_rows": OrderSchedule,
 }  # fmt: skip
-"""The schedule that the template of each operator takes."""
+"""The schedule class that the template of each operator takes."""
 
 
 def why_not(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule) -> str | None:
-    """Return why a group with elements cannot be computed as the schedule says; None if it can."""
+    """Return why a non-empty group cannot be computed as scheduled; None if it can."""
     return next(_reasons(view, kind, roles, schedule), None)
 
 
@@ -102,7 +103,7 @@ def _reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule)
 
 
 def block_size(threads: int) -> Iterator[str]:
-    """Yield the complaints of a number of threads that no block has."""
+    """Yield a complaint if no block can have so many threads."""
     if not 1 <= threads <= MOST_THREADS:
         yield f"a block has 1 to {MOST_THREADS} threads, not {threads}"
 
@@ -149,7 +150,7 @@ def _transpose(schedule: TransposeSchedule, inputs: Sequence[Value], outputs: Se
 
 
 def row_reasons(schedule: RowSchedule, loops: RowLoops) -> Iterator[str]:
-    """Yield why rows with these loops cannot be computed as the schedule says."""
+    """Yield why rows with these loops cannot be computed as scheduled."""
     yield from block_size(schedule.threads)
     if schedule.blocks_per_row != 1 and not 1 <= schedule.blocks_per_row <= max(1, prod(loops.line_extents)):
         yield f"rows of {prod(loops.line_extents)} elements are not shared by {schedule.blocks_per_row} blocks"
@@ -168,7 +169,7 @@ def row_reasons(schedule: RowSchedule, loops: RowLoops) -> Iterator[str]:
 
 
 def _open_rows(schedule: OpenRowSchedule, roles: Roles) -> Iterator[str]:
-    """Yield the complaints of extents that are not those of the rows."""
+    """Yield complaints if the extents are not those of the rows."""
     assert roles.rows is not None
     shape, axes = roles.rows.shape, roles.rows.axes
     length = prod(shape[axis] for axis in axes)

@@ -1,7 +1,7 @@
-"""Schedules: how the kernel of a group is cut into thread blocks, threads and steps. Plain data, JSON in and out.
+"""Schedules: how the kernel of a group is mapped to thread blocks, threads and steps. Plain data, JSON in and out.
 
-A group of a plan has one, each part of a stitched group one of its own. Code generation emits what it says, or raises.
-`template` names the kind in JSON. Those of CPUs are in `cpu.schedules`.
+A group of a plan has one, as has each part of a stitched group. Code generation follows it, or raises. `template` names
+the kind in JSON. Those of CPUs are in `cpu.schedules`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .open_sizes import open_size
 class ElementwiseSchedule:
     """Each of `threads` threads of a block computes `vectors` vectors of `lanes` neighbouring elements.
 
-    cuts: places along the dimension `cut_axis` of the merged iteration space where one operand of a concat ends and
-    another begins; threads branch to code of their own there. A space with cuts has one vector a thread.
+    cuts: positions along the dimension `cut_axis` of the merged iteration space where one operand of a concat ends and
+    another begins; threads branch to separate code there. A space with cuts has one vector per thread.
     """
 
     template: ClassVar[str] = "elementwise"
@@ -38,7 +38,7 @@ class ElementwiseSchedule:
 
 @dataclass(frozen=True)
 class OpenElementwiseSchedule(ElementwiseSchedule):
-    """The same over open sizes: the dimensions of the iteration space, joined, are `extents`."""
+    """The same over open sizes; `extents` are the merged dimensions of the iteration space."""
 
     template: ClassVar[str] = "open_elementwise"
     extents: tuple[Size, ...] = ()
@@ -48,7 +48,7 @@ class OpenElementwiseSchedule(ElementwiseSchedule):
 class TransposeSchedule:
     """Tiles of `edge` x `edge` elements of the last dimension and `axis`, in shared memory; `lines` lines at a time.
 
-    A block has edge * lines threads. axis: of the merged iteration space, along which some operands run.
+    A block has edge * lines threads. axis: of the merged iteration space, along which some operands are contiguous.
     """
 
     template: ClassVar[str] = "transpose"
@@ -77,7 +77,7 @@ class RowSchedule:
 
 @dataclass(frozen=True)
 class OpenRowSchedule(RowSchedule):
-    """The same over open sizes: the dimensions, joined, are `extents`; those that `reduced` says make up a row."""
+    """The same over open sizes; `extents` are the merged dimensions, and those marked in `reduced` make up a row."""
 
     template: ClassVar[str] = "open_rows"
     extents: tuple[Size, ...] = ()
@@ -86,7 +86,7 @@ class OpenRowSchedule(RowSchedule):
 
 @dataclass(frozen=True)
 class SplitRowSchedule:
-    """Each row is cut into `parts`, whose results further launches join: a schedule for each launch, in order."""
+    """Each row is split into `parts`, whose results further launches combine: a schedule for each launch, in order."""
 
     template: ClassVar[str] = "split_rows"
     parts: int
@@ -95,10 +95,11 @@ class SplitRowSchedule:
 
 @dataclass(frozen=True)
 class GemmSchedule:
-    """A contraction in tiles. split_k: parts into which the reduction is cut; the last block of a tile joins them.
-    blocks: of a launch whose blocks walk over tiles (wgmma), else one for each part of each tile, and 0.
+    """A tiled contraction. split_k: parts into which the reduction is split; the last block of a tile combines them.
+    blocks: the number of blocks of a persistent launch, which iterate over tiles (wgmma); else 0, with one block per
+    part of each tile.
 
-    tile_rows: tiles of so many neighbouring rows, all rows at most, are computed together, column after column.
+    tile_rows: tiles of this many neighbouring rows, at most all, are computed together, column by column.
     """
 
     template: ClassVar[str] = "gemm"
@@ -110,7 +111,7 @@ class GemmSchedule:
 
 @dataclass(frozen=True)
 class AttentionSchedule:
-    """Attention in tiles of queries by keys. split_keys: parts of the keys, which a second launch joins."""
+    """Attention in tiles of queries by keys. split_keys: parts of the keys, which a second launch combines."""
 
     template: ClassVar[str] = "attention"
     tile: AttentionMmaTile | AttentionSimtTile
@@ -131,8 +132,8 @@ class DirectSchedule:
 class BandSchedule:
     """Row-wise work after a GEMM in its launch: the blocks (or warps) that store a band of rows share it.
 
-    share_rows: rows of the GEMM of one share. polls: how often one that came early looks whether the last has come.
-    resident_blocks: blocks that the device surely holds at a time; only those of the last such wave look.
+    share_rows: rows of the GEMM per share. polls: how often an early arrival polls for the last one. resident_blocks:
+    blocks that the device is certain to hold at a time; only those of the last such wave poll.
     """
 
     template: ClassVar[str] = "band"
@@ -143,12 +144,13 @@ class BandSchedule:
 
 @dataclass(frozen=True)
 class TicketSchedule:
-    """Stages in one launch of so many blocks, which draw tiles from a counter, stage after stage.
+    """Stages in one launch of `blocks` blocks, which draw tiles from a counter, stage by stage.
 
-    edges: what tiles of one part wait for of another. A tile that waits needs earlier ones only, which running blocks
-    hold: the launch ends however few of its blocks are resident. blocks_per_sm: that a multiprocessor shall hold at a
-    time, which bounds the registers of a thread; 1: they are not bound. queues: every block has a queue of its own,
-    the tiles that lie as many apart as there are blocks, and draws nothing; all blocks are resident together then.
+    edges: which tiles of a part wait for which tiles of another. A waiting tile needs only earlier ones, which running
+    blocks hold: the launch terminates however few of its blocks are resident. blocks_per_sm: blocks that a
+    multiprocessor shall hold at a time, which bounds the registers per thread; 1: no bound. queues: every block has its
+    own queue, the tiles at a stride of the number of blocks, and draws nothing; all blocks must then be resident
+    together.
     """
 
     template: ClassVar[str] = "tickets"
@@ -162,8 +164,8 @@ class TicketSchedule:
 class LaunchesSchedule:
     """Parts in launches of their own, each of which begins when all blocks of those before it have begun.
 
-    edges: what tiles of one part wait for of another. Blocks that wait need what other resident blocks compute: so all
-    launches end, however few blocks are resident.
+    edges: which tiles of a part wait for which tiles of another. Waiting blocks need results of other resident blocks
+    only, so all launches terminate, however few blocks are resident.
     """
 
     template: ClassVar[str] = "launches"
@@ -172,7 +174,7 @@ class LaunchesSchedule:
 
 @dataclass(frozen=True)
 class SharedPlace:
-    """Where a block keeps what it has of a value: of value number `value` among those that the parts store."""
+    """The shared-memory location of a value's slab; `value` is its number among those that the parts store."""
 
     template: ClassVar[str] = "shared_place"
     value: int
@@ -181,10 +183,10 @@ class SharedPlace:
 
 @dataclass(frozen=True)
 class BlockSchedule:
-    """Stages in one launch each of whose blocks computes a slab of all of them: one place along `axes` of the first
-    value that the first stage stores, and along what is the same axis of others.
+    """Stages in one launch, each block of which computes a slab of all of them: one position along `axes` of the first
+    value that the first stage stores, and along the same axes of other values.
 
-    places: of values that lie in shared memory; all others go through global memory.
+    places: of values in shared memory; all others go through global memory.
     """
 
     template: ClassVar[str] = "blocks"
@@ -194,7 +196,7 @@ class BlockSchedule:
 
 @dataclass(frozen=True)
 class WindowSchedule:
-    """A thread for each window."""
+    """One thread per window."""
 
     template: ClassVar[str] = "window"
     threads: int
@@ -202,7 +204,7 @@ class WindowSchedule:
 
 @dataclass(frozen=True)
 class ScanSchedule:
-    """Running sums: a thread for each line, or a block (`by_block`), whose threads share the line."""
+    """Cumulative operators: one thread per line, or one block (`by_block`), whose threads share the line."""
 
     template: ClassVar[str] = "scan"
     threads: int
@@ -211,7 +213,7 @@ class ScanSchedule:
 
 @dataclass(frozen=True)
 class SortSchedule:
-    """A block for each line that is sorted, in shared memory or in global memory."""
+    """One block per sorted line, in shared memory or in global memory."""
 
     template: ClassVar[str] = "sort"
     threads: int
@@ -220,7 +222,7 @@ class SortSchedule:
 
 @dataclass(frozen=True)
 class RankSchedule:
-    """Sorted lines of any length: a thread for each element counts those before it."""
+    """Sorted lines of any length: the thread of each element counts the elements before it."""
 
     template: ClassVar[str] = "rank"
     threads: int
@@ -228,10 +230,10 @@ class RankSchedule:
 
 @dataclass(frozen=True)
 class ScatterSchedule:
-    """A thread for each element that is copied, and for each update that meets no other.
+    """One thread per copied element, and per update that conflicts with no other.
 
-    by_claims: updates claim their places first, and then each place's owner stores; else a thread applies all updates
-    that may meet, one after the other.
+    by_claims: updates first claim their positions, and then each position's owner stores; else one thread applies all
+    updates that may conflict, in order.
     """
 
     template: ClassVar[str] = "scatter"
@@ -241,8 +243,8 @@ class ScatterSchedule:
 
 @dataclass(frozen=True)
 class SuppressSchedule:
-    """Overlapping boxes of a class: first a thread for each box, which finds its place in the order of the scores; then
-    a block for each class of each image.
+    """Suppression of overlapping boxes of a class: first one thread per box, which finds its rank by score; then one
+    block per class of each image.
     """
 
     template: ClassVar[str] = "suppress"
@@ -251,7 +253,7 @@ class SuppressSchedule:
 
 @dataclass(frozen=True)
 class RegionSchedule:
-    """Regions of images: a thread for each bin of each channel."""
+    """Regions of images: one thread per bin of each channel."""
 
     template: ClassVar[str] = "regions"
     threads: int
@@ -259,7 +261,7 @@ class RegionSchedule:
 
 @dataclass(frozen=True)
 class AppendSchedule:
-    """Rows of a cache: a thread for each new element."""
+    """Rows of a cache: one thread per new element."""
 
     template: ClassVar[str] = "append"
     threads: int
@@ -267,7 +269,7 @@ class AppendSchedule:
 
 @dataclass(frozen=True)
 class FoundSchedule:
-    """What is true in a mask, counted or put together: a block of threads for each block of elements."""
+    """Counting or compacting the true elements of a mask: one thread block per block of elements."""
 
     template: ClassVar[str] = "found"
     threads: int
@@ -275,7 +277,7 @@ class FoundSchedule:
 
 @dataclass(frozen=True)
 class OrderSchedule:
-    """Rows in the order of dictionaries: a thread for each row counts those before it."""
+    """Rows in lexicographic order: the thread of each row counts the rows before it."""
 
     template: ClassVar[str] = "order"
     threads: int
@@ -292,11 +294,11 @@ Schedule: TypeAlias = (
 
 _INSIDE = (*get_args(Tile), AttentionMmaTile, AttentionSimtTile, TileEdge, Grouping, Bound, SharedPlace)
 TEMPLATES: dict[str, type] = {kind.template: kind for kind in (*get_args(Schedule), *_INSIDE)}
-"""Every kind of schedule, and of tile and edge inside one, by its name in JSON."""
+"""All classes of schedules, and of tiles and edges inside them, by their JSON names."""
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
-    """Return `template` and all fields."""
+    """Return the schedule as JSON data: `template` and all fields."""
     data: dict[str, Any] = {"template": schedule.template}
     for field in fields(schedule):
         data[field.name] = _to_json(getattr(schedule, field.name))
@@ -310,9 +312,10 @@ def _to_json(value: Any) -> Any:
 
 
 def schedule_from_json(data: Any, where: str = "schedule") -> Schedule:
-    """Return a field that is not there has its default: plans that were made before it was added mean that.
+    """Return the schedule that JSON data describe; missing fields have their defaults, as in plans made before they
+    were added.
 
-    Raises PlanError, naming the field, unless `data` is else what `schedule_to_json` writes.
+    Raises PlanError, naming the field, unless `data` is otherwise as `schedule_to_json` writes it.
     """
     name = data.get("template") if isinstance(data, dict) else None
     kind = TEMPLATES.get(name) if isinstance(name, str) else None

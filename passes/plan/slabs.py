@@ -1,9 +1,9 @@
-"""Slabs: what a thread block computes alone of several kernels, one after the other.
+"""Slabs: the parts of several consecutive kernels that one thread block computes alone.
 
-Where kernels hand values on, their axes are the same axes: an element-wise node has those of its operands, a reduction
-those that it keeps. An axis along which nothing is reduced or moved, in no kernel, can be cut: a slab is one place
-along each axis that is cut, and needs no other slab. So kernels of unlike parallelism, that share some axes only,
-become one launch whose blocks have a slab each.
+Axes are identified across kernels: an element-wise node has those of its operands, a reduction those that it keeps. An
+axis along which no kernel reduces or moves anything can be sliced: a slab is one position along each sliced axis, and
+is independent of other slabs. So kernels of different parallelism, which share only some axes, become one launch with a
+slab per block.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Axis: TypeAlias = tuple[Value, int]
 
 
 class Axes:
-    """Which axes of the values of some nodes are one axis, and which of them can be cut."""
+    """The identification of axes between values of some nodes, and which of them can be sliced."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._parent: dict[Axis, Axis] = {}
@@ -35,12 +35,12 @@ class Axes:
         self._fixed = {self._root(axis) for axis in self._fixed}
 
     def of(self, value: Value) -> dict[Axis, int]:
-        """Return the axes of a value that can be cut: a representative of each, and its number."""
+        """Return a value's axes that can be sliced: a representative of each, and its number."""
         found = {self._root((value, i)): i for i, size in enumerate(value.shape) if size > 1}
         return {axis: number for axis, number in found.items() if axis not in self._fixed}
 
     def common(self, values: Iterable[Value]) -> list[Axis]:
-        """Return the axes that can be cut and that all of `values` have, in the order of the first one's."""
+        """Return the sliceable axes that all of `values` have, in the order of the first value's axes."""
         first, *rest = values
         others = [self.of(value) for value in rest]
         return [axis for axis in self.of(first) if all(axis in other for other in others)]
@@ -69,7 +69,7 @@ class Axes:
         self._same(operand, node.output, [(a, a if keepdims else i) for i, a in enumerate(kept)])
 
     def _same(self, value: Value, other: Value, pairs: Sequence[tuple[int, int]], fix: bool = True) -> None:
-        """Axes of two values are the same where they are as long; fix: all others cannot be cut."""
+        """Identify axes of two values where their lengths agree; fix: no others can be sliced."""
         pairs = [(a, b) for a, b in pairs if value.shape[a] == other.shape[b]]
         for a, b in pairs:
             self._parent[self._root((value, a))] = self._root((other, b))
@@ -78,7 +78,7 @@ class Axes:
             self._fix(other, set(range(len(other.shape))) - {b for _, b in pairs})
 
     def _repeated(self) -> list[Axis]:
-        """Return the axes that a value has twice."""
+        """Return the axes that occur twice in a value."""
         found = []
         for value in self._values:
             roots = [self._root((value, i)) for i, size in enumerate(value.shape) if size > 1]
@@ -95,7 +95,7 @@ class Axes:
 
 
 def _kept_by_reshape(source: Sequence[int], target: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the axes that a reshape leaves as they are."""
+    """Return the pairs of axes that a reshape leaves unchanged."""
     before = {prod(source[:i]): i for i, size in enumerate(source) if size != 1}
     pairs = [(before.get(prod(target[:j])), j) for j, size in enumerate(target) if size != 1]
     return [(i, j) for i, j in pairs if i is not None and source[i] == target[j]]
@@ -106,7 +106,9 @@ def _kept_by_reshape(source: Sequence[int], target: Sequence[int]) -> list[tuple
 
 @dataclass(frozen=True)
 class Slabs:
-    """Values of some groups, cut along `extents` places of axes: `axes` says which axis of a value that is, if any."""
+    """Values of some groups, sliced along axes of `extents` positions; `axes` tells which axis of a value that is, if
+    any.
+    """
 
     extents: tuple[int, ...]
     axes: Mapping[Value, tuple[int | None, ...]]
@@ -116,18 +118,18 @@ class Slabs:
         return prod(self.extents)
 
     def shape(self, value: Value) -> tuple[int, ...]:
-        """Of what a slab has of a value."""
+        """Return the shape of a value's slab."""
         cut = self.axes.get(value, ())
         return tuple(1 if i in cut else size for i, size in enumerate(value.shape))
 
     def nbytes(self, value: Value) -> int:
-        """Of what a slab has of a value."""
+        """Return the bytes of a value's slab."""
         return value.tensor_type.nbytes * prod(self.shape(value)) // value.tensor_type.num_elements
 
 
 def slabs_of(views: Sequence[GroupView], axes: Sequence[int]) -> Slabs | str:
-    """Return what groups have in common when cut along `axes` of the first value that the first of them stores; or why
-    they cannot be cut there. Every value that is stored must be cut, so that no two slabs store the same.
+    """Return the slabs of groups that are sliced along `axes` of the first value that the first of them stores; or why
+    they cannot be. Every stored value must be sliced, so that no two slabs store the same element.
     """
     stored = [value for view in views for value in view.stored]
     related = Axes([node for view in views for node in view.nodes])
@@ -145,12 +147,12 @@ def slabs_of(views: Sequence[GroupView], axes: Sequence[int]) -> Slabs | str:
 
 
 def slab_view(view: GroupView, slabs: Slabs) -> GroupView:
-    """Return a group as it is for one slab: inputs and outputs in the same order, of the same names."""
+    """Return the view of a group for one slab: inputs and outputs in the same order and with the same names."""
     graph = Graph("slab")
     new = {v: graph.add_input(v.name, TensorType(v.dtype, slabs.shape(v))) for v in view.inputs}
     anchor: Node | None = None
     for node in view.nodes:
-        # Constants of one element; a value of their own keeps the uses of the old one as they are.
+        # Constants of one element: copying the value leaves the uses of the old one as they are.
         new.update((v, Value(v.name, v.type, v.data)) for v in node.inputs if v not in new)
         operands, names = [new[v] for v in node.inputs], [v.name for v in node.outputs]
         twin = graph.add(node.op, operands, _attrs(node, slabs), origins=node.origins, name=node.name,

@@ -1,4 +1,4 @@
-"""Launches that go through the images of a batch a few at a time, as plan data."""
+"""Batch slicing as plan data: launches that process a batch a few images at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .open_sizes import open_size
 
 @dataclass(frozen=True)
 class Run:
-    """Native groups that follow each other, and for how many images at a time they are run; 0: for all of them."""
+    """Consecutive native groups, and for how many images at a time they run; 0: for all of them."""
 
     groups: tuple[str, ...]
     most: Size
@@ -23,8 +23,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Slices:
-    """What `symbol` counts, and the runs that go through it: they have all native groups of a plan, in their order, and
-    each is of one segment.
+    """The symbol that counts images, and the runs over slices: they cover all native groups of a plan, in order, each
+    within one segment.
     """
 
     symbol: str
@@ -41,7 +41,9 @@ class Slices:
         return slices
 
     def spans(self, order: Sequence[str]) -> list[tuple[int, int]]:
-        """For each launch the first and the last one that are done for all images when it is; `order`: the groups."""
+        """Return for each launch the first and last launch of its run, after which all of them are done for all images;
+        `order`: the groups.
+        """
         place = {name: number for number, name in enumerate(order)}
         spans = [(number, number) for number in range(len(order))]
         for run in self.runs:

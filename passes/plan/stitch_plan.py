@@ -52,7 +52,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class PluginRecord:
-    """A plug-in that took part: its name, its supplier, the hash of its files, its arguments (`{field=value}`)."""
+    """A plug-in that took part: its name, its owner, the hash of its files, its arguments (`{field=value}`)."""
 
     name: str
     owner: str
@@ -76,13 +76,12 @@ class PluginRecord:
 class StitchPlan:
     """The whole plan of one graph. `bodies` holds the plans of nested graphs, by `node.attribute`.
 
-    `segments`, read one after another, are the order of the groups; `launches` are theirs in that order, and `edges`
-    say which wait for which (on a CPU they follow each other); `lanes` are the branch and the priority of each launch
-    (on a CPU there are none). None: what follows from the rest is still to be written. With `slices`, launches of an
-    open graph go through the images of a batch a few at a time.
+    `segments`, concatenated, give the order of the groups; `launches` are in that order, and `edges` tell which wait
+    for which (on a CPU they run in order); `lanes` are the branch and priority of each launch (none on a CPU). None:
+    still to be derived from the rest. With `slices`, launches of an open graph process a batch a few images at a time.
 
-    `symbols` are those of an open graph: sizes may be expressions over them. `scope` says what sizes of a model the
-    graph stands for; None where nothing was said of these, and of nested graphs.
+    `symbols` are those of an open graph: sizes may be expressions over them. `scope` tells which sizes of a model the
+    graph represents; None if unspecified, and for nested graphs.
     """
 
     graph: str
@@ -120,7 +119,7 @@ class StitchPlan:
             raise PlanError(f"plan of {self.graph}: two groups store {', '.join(twice)}")
 
     def group(self, name: str) -> Group:
-        """Return the native group of that name; PlanError if there is none."""
+        """Return the native group with that name. Raises PlanError if there is none."""
         for g in self.groups:
             if g.name == name:
                 return g
@@ -131,18 +130,18 @@ class StitchPlan:
         return tuple(name for s in self.segments for name in s.groups)
 
     def walk(self) -> Iterator[StitchPlan]:
-        """This plan and the plans of all nested graphs."""
+        """Yield this plan and the plans of all nested graphs."""
         yield self
         for body in self.bodies.values():
             yield from body.walk()
 
     @property
     def kernel_count(self) -> int:
-        """Kernels, those of nested graphs among them."""
+        """Number of kernels, including those of nested graphs."""
         return len(self.groups) + sum(body.kernel_count for body in self.bodies.values())
 
     def to_json(self) -> dict[str, Any]:
-        """Symbols, scope and slices are left out where there are none."""
+        """Return the plan as JSON data. Symbols, scope and slices are omitted where there are none."""
         data = {
             "format": FORMAT, "version": VERSION, "graph": self.graph, "fingerprint": self.fingerprint,
             "planner": self.planner, "target": self.target.to_json(), "groups": [g.to_json() for g in self.groups],
@@ -165,14 +164,14 @@ class StitchPlan:
 
     @staticmethod
     def from_json(data: Any, where: str = "plan") -> StitchPlan:
-        """Raise PlanError if `data` is not what `to_json` writes."""
+        """Return the plan in JSON data. Raises PlanError if `data` is not as `to_json` writes it."""
         try:
             return _plan_from_json(data, where)
         except ArtifactSchemaError as error:
             raise PlanError(f"{error.problem}; write the plan again with `tilestitch compile`") from None
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON text, whole or not at all. Raises ArtifactWriteError."""
+        """Write the plan as JSON text, atomically. Raises ArtifactWriteError."""
         with atomic_file(path) as file:
             file.write(f"{json.dumps(self.to_json(), indent=1, ensure_ascii=False)}\n".encode())
 
@@ -211,7 +210,7 @@ class StitchPlan:
 
 
 def _range_of(symbol: Symbol) -> str:
-    """`batch 1..8`."""
+    """Return a text such as `batch 1..8`."""
     high = "" if symbol.high == FAR else symbol.high
     return f"{symbol.name} {'0 or ' if symbol.or_empty else ''}{symbol.low}..{high}"
 

@@ -1,8 +1,8 @@
-"""GEMMs with gates: the columns u, H + u, 2 H + u... of a row are a unit, and are brought together.
+"""GEMMs with gates: the columns u, H + u, 2 H + u... of a row form a unit, and are made adjacent.
 
-The columns of such a GEMM are ordered anew as its constant matrix is packed, gate after gate of a unit, unit after
-unit. A thread that has neighbouring columns in registers or shared memory thus has whole units, and runs the epilogue
-with them; nothing else in a template knows of gates.
+Packing the constant matrix of such a GEMM reorders its columns: gate by gate within a unit, unit by unit. A thread that
+has neighbouring columns in registers or shared memory thus has whole units, and runs the epilogue on them; nothing else
+in a template knows about gates.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from tilestitch.compiler.ir.sizes import surely
 from tilestitch.passes.plan.parts import Roles
 
 FEW_ROWS = 8
-"""Rows of a GEMM that is computed column by column."""
+"""Most rows of a GEMM that is computed column by column."""
 PERIOD = 16
-"""Columns that begin with a unit, whatever the number of gates: every tile is a multiple of so many columns wide."""
+"""Columns per period, which begins with a unit for any number of gates: tile widths are multiples of it."""
 
 
 @dataclass(frozen=True)
 class Units:
-    """`width` units of `gates` columns each. As many as fit in `period` columns lie there; what is left has zeros.
+    """`width` units of `gates` columns each. Every `period` columns hold as many units as fit; the remainder is filled
+    with zeros.
 
     Where there are no gates, every column is a unit.
     """
@@ -35,12 +36,12 @@ class Units:
 
     @staticmethod
     def plain(columns: int) -> Units:
-        """Of a GEMM without gates."""
+        """Return the units of a GEMM without gates."""
         return Units(1, columns, 1)
 
     @property
     def together(self) -> int:
-        """Units of a period."""
+        """Units per period."""
         return self.period // self.gates
 
     @property
@@ -50,16 +51,16 @@ class Units:
 
     @property
     def columns(self) -> int:
-        """Of the whole GEMM, some of which may belong to no unit."""
+        """Columns of the whole GEMM, some of which may belong to no unit."""
         return -(-self.width // self.together) * self.period
 
     def within(self, columns: int) -> int:
-        """Units of so many columns: a multiple of the period."""
+        """Return the units in `columns` columns, a multiple of the period."""
         assert columns % self.period == 0, (self, columns)
         return columns // self.period * self.together
 
     def first(self, column: Any) -> Any:
-        """Return the unit that begins a period, which begins at a column."""
+        """Return the first unit of the period that begins at a column."""
         return column if self.gates == 1 else column // self.period * self.together
 
     def column(self, unit: Any) -> Any:
@@ -69,7 +70,7 @@ class Units:
         return unit // self.together * self.period + unit % self.together * self.gates
 
     def arrange(self, matrix: np.ndarray) -> np.ndarray:
-        """Return the columns of `matrix` [k, gates * width] in their new order, [k, columns]."""
+        """Return the columns of `matrix` [k, gates * width] in unit order, as [k, columns]."""
         depth, periods = matrix.shape[0], self.columns // self.period
         units = np.zeros((depth, periods * self.together, self.gates), matrix.dtype)
         units[:, : self.width] = matrix.reshape(depth, self.gates, self.width).swapaxes(1, 2)
@@ -80,12 +81,12 @@ class Units:
 
 
 def units_of(roles: Roles) -> Units | None:
-    """Return how the columns of a contraction's result are ordered anew; None if it has no gates."""
+    """Return the units of a contraction's result; None if it has no gates."""
     width = roles.gate_width
     if width is None:
         return None
     assert roles.anchor is not None
     *rows, columns = roles.anchor.output.shape
     gates = columns // width
-    # Reading the matrix is what takes the time with few rows: no column may be empty.
+    # With few rows reading the matrix dominates: no column may be empty.
     return Units(gates, width, gates if surely(lambda: prod(rows) <= FEW_ROWS) else PERIOD)

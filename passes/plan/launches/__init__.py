@@ -1,1 +1,1 @@
-"""Launches of kernels: what is launched for a group, and which launches wait for which."""
+"""Kernel launches: which launches a group has, and which launches wait for which."""

@@ -1,4 +1,4 @@
-"""The branches of a graph of launches: chains of which several can be under way at a time."""
+"""The branches of a launch graph: chains, several of which can run concurrently."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 
 def branches(count: int, edges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
-    """Return the branch of each of `count` launches, numbered from 0. Each launch comes after the one before in its
+    """Return the branch of each of `count` launches, numbered from 0. Each launch comes after its predecessor in the
     branch.
 
-    edges: (before, after), the second being later.
+    edges: pairs (before, after).
     """
     waits_for: list[list[int]] = [[] for _ in range(count)]
     for before, after in edges:
         waits_for[after].append(before)
-    earlier: list[int] = []  # for each launch the set, as bits, of those that end before it starts
+    earlier: list[int] = []  # for each launch, the set (as bits) of those that end before it starts
     ends: list[int] = []  # the last launch of each branch
     found = []
     for number in range(count):

@@ -1,4 +1,4 @@
-"""Launches of scheduled groups on a CPU: tasks, workspaces and what each touches, without generating code."""
+"""Launches of scheduled groups on a CPU: tasks, workspaces and accessed values, without generating code."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from tilestitch.passes.plan.view import GroupView, look_up
 def cpu_launches(nodes: Mapping[str, Node], group: Group, roles: Roles | None = None) -> tuple[Launch, ...]:
     """Return the launches of a scheduled group, in order; none if its outputs have no elements.
 
-    nodes: those of the graph by name. roles: those of a group of one part, if they are known. The schedule is one that
-    `schedule_check.why_not` has no objection to.
+    nodes: the graph's nodes by name. roles: of a single-part group, if already known. The schedule must be accepted by
+    `schedule_check.why_not`.
     """
     results = results_of(nodes, group)
     return tuple(classified(launch, results, group.name) for launch in _of_group(nodes, group, roles))
@@ -55,8 +55,8 @@ def _of_group(nodes: Mapping[str, Node], group: Group, roles: Roles | None = Non
 
 
 def _side_by_side(parts: Sequence[Sequence[Emitted]]) -> list[Emitted]:
-    """Return the launches of independent groups: all first ones are one list of tasks, then all second ones, and so
-    on.
+    """Return the launches of independent groups: all their first launches as one list of tasks, then all second ones,
+    and so on.
     """
     launches: list[Emitted] = []
     for number in range(max(map(len, parts), default=0)):
@@ -70,7 +70,7 @@ def _launch(kind: str, tasks: int, arguments: Iterable[Argument], scratch_bytes:
 
 
 def _checks(view: GroupView) -> Iterator[Emitted]:
-    """One for each node whose indices are not known to be in range; scatters check theirs themselves."""
+    """Yield a check for each node whose indices are not known to be in range; scatters check theirs themselves."""
     for pending in pending_checks(view.nodes).values():
         yield _launch("check", check_tasks(pending), read_for(pending, view.inputs))
 

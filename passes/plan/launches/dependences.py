@@ -1,4 +1,4 @@
-"""Which launches must wait for which: those that touch the same memory, unless both only read it."""
+"""Dependences between launches: those that access the same memory are ordered, unless both only read it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilestitch.passes.plan.stitch_plan import Segment
 
 
 class Region(NamedTuple):
-    """Bytes `start` to `end` of a memory of its own, such as the arena or one array on the heap."""
+    """Bytes `start` to `end` of a separate memory, such as the arena or one heap array."""
 
     memory: str
     start: int
@@ -24,8 +24,8 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True)
 class Accesses:
-    """What one launch reads and writes, by the name of the value or temporary; a region may be in both. overlaps: how
-    many launches before it those are that it may run beside, as `Launch` has it.
+    """The reads and writes of one launch, by the name of the value or temporary; a region may be in both. overlaps:
+    distances back to the launches that it may run concurrently with, as in `Launch`.
     """
 
     reads: tuple[tuple[str, Region], ...]
@@ -34,7 +34,7 @@ class Accesses:
 
 
 class Memory:
-    """Where the values and temporaries of a plan lie."""
+    """The memory locations of a plan's values and temporaries."""
 
     def __init__(self, graph: Graph, buffers: BufferPlan) -> None:
         self._values = {v.name: v for v in (*graph.inputs, *(o for n in graph.nodes for o in n.outputs))}
@@ -42,10 +42,10 @@ class Memory:
         self._arena = {b.value: b for b in buffers.buffers}
         self._temporaries = {(t.group, t.name): t for t in buffers.temporaries}
         self._open = buffers.is_open
-        """Whether memory is slots, each for whole values: where they lie has no order."""
+        """Whether memory consists of slots, each for whole values, so that locations have no order."""
 
     def accesses(self, launch: Launch) -> Accesses:
-        """Return where a launch reads and writes."""
+        """Return the regions that a launch reads and writes."""
         reads = [(name, self._region(name)) for name in launch.reads]
         writes = [(name, self._region(name)) for name in launch.writes]
         for temporary in launch.temporaries:
@@ -71,7 +71,7 @@ class Memory:
 
 @dataclass
 class _Piece:
-    """A run of bytes: the launch that wrote it last, and those that have read it since."""
+    """A range of bytes, with the launch that last wrote it and those that have read it since."""
 
     start: int
     end: int
@@ -80,13 +80,13 @@ class _Piece:
 
 
 class _Contents:
-    """One memory, cut into pieces that are in order and touched alike; bytes in no piece were never touched."""
+    """One memory as an ordered list of ranges with uniform access; bytes in no range were never accessed."""
 
     def __init__(self) -> None:
         self.pieces: list[_Piece] = []
 
     def covered(self, start: int, end: int) -> list[_Piece]:
-        """Return the pieces of exactly these bytes, cut out and filled up where there are none."""
+        """Return the ranges covering exactly these bytes, split at the ends and created where missing."""
         self._cut(start)
         self._cut(end)
         first = bisect_left(self.pieces, start, key=lambda p: p.start)
@@ -103,7 +103,7 @@ class _Contents:
         return found
 
     def overwrite(self, start: int, end: int, launch: int) -> None:
-        """What was covered is one piece that `launch` has written."""
+        """Replace the covered ranges with a single one written by `launch`."""
         if start == end:
             return
         self._cut(start)
@@ -123,10 +123,10 @@ class _Contents:
 
 
 def dependences(launches: Sequence[Accesses]) -> Iterator[Edge]:
-    """Edges between launches, by their numbers, without those that follow from others.
+    """Yield the edges between launches, by number, without those implied by others.
 
-    Launches that no chain of edges connects may run in any order, or at the same time, and leave the same memory. Those
-    that overlap by their own account are tied by programmatic edges, and wait for each other's tiles.
+    Launches not connected by a chain of edges may run in any order, or concurrently, with the same effect on memory.
+    Launches that declare that they overlap are connected by programmatic edges, and wait for each other's tiles.
     """
     memories: dict[str, _Contents] = {}
     ended = Ended()
@@ -141,9 +141,9 @@ def dependences(launches: Sequence[Accesses]) -> Iterator[Edge]:
 
 
 class Ended:
-    """Which launches have surely ended, with all that they wrote visible, when each begins, as sets of bits: those at
-    the beginning of a full edge, and what had ended when they did. A launch after a programmatic edge waits at its own
-    end for the one before it; that this had waited for others says nothing of what the later one sees.
+    """For each launch, which launches have certainly ended, with all their writes visible, when it begins, as sets of
+    bits: the sources of its full edges, and what had ended before those did. A launch after a programmatic edge waits
+    for its predecessor only at its own end; what that predecessor had waited for need not be visible to it.
     """
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class Ended:
         self._at_end: list[int] = []
 
     def add(self, incoming: Iterable[Edge]) -> None:
-        """The next launch, by the edges that lead to it."""
+        """Add the next launch, given the edges that lead to it."""
         start = end = 0
         for edge in incoming:
             start |= self.with_(edge.before) if edge.kind == "full" else 0
@@ -160,12 +160,12 @@ class Ended:
         self._at_end.append(end)
 
     def with_(self, number: int) -> int:
-        """Launch `number`, and all that have ended when it has."""
+        """Return the set of launch `number` and all that have ended when it has."""
         return self._at_end[number] | 1 << number
 
 
 def _before(memories: dict[str, _Contents], accesses: Accesses) -> dict[int, str]:
-    """Return the launches to wait for, and for whose sake: to read what one has written, or to use its memory again."""
+    """Return the launches to wait for, each with the reason: to read what it has written, or to reuse its memory."""
     found: dict[int, str] = {}
     for name, region in accesses.reads:
         for piece in memories.setdefault(region.memory, _Contents()).covered(region.start, region.end):
@@ -180,7 +180,7 @@ def _before(memories: dict[str, _Contents], accesses: Accesses) -> dict[int, str
 
 
 def _nearest(before: Iterable[int], ended: Ended) -> list[int]:
-    """Return those of `before` that have not ended anyway when others of them have, in order."""
+    """Return those of `before`, in order, that are not already known to have ended once the others have."""
     above = 0
     nearest = []
     for other in sorted(before, reverse=True):
@@ -199,12 +199,12 @@ def _remember(memories: dict[str, _Contents], accesses: Accesses, number: int) -
 
 
 def unordered(launches: Sequence[Accesses], edges: Sequence[Edge]) -> Edge | None:
-    """Return a dependence of launches that `edges` (all of them, by numbers) do not keep; None if they keep all."""
+    """Return a dependence that `edges` (all of them, by number) do not enforce; None if there is none."""
     incoming: dict[int, list[Edge]] = {}
     for edge in edges:
         incoming.setdefault(edge.after, []).append(edge)
     ended = Ended()
-    begun: list[int] = []  # of each launch, those whose blocks have begun when it does, as a set of bits
+    begun: list[int] = []  # for each launch, the set (as bits) of those whose blocks have begun when it does
     for number in range(len(launches)):
         ended.add(incoming.get(number, ()))
         begun.append(reduce(int.__or__, (begun[e.before] | 1 << e.before for e in incoming.get(number, ())), 0))
@@ -213,8 +213,8 @@ def unordered(launches: Sequence[Accesses], edges: Sequence[Edge]) -> Edge | Non
 
 
 def shared_memory(launches: Sequence[Accesses]) -> tuple[int, int, str] | None:
-    """Two launches that may run side by side, and what the later one would write or read over the other's memory by
-    another name; None if there are none. What has one name, tiles wait for.
+    """Return two launches that may run concurrently, and a name by which the later one would access memory of the other
+    that has another name there; None if there are none. Accesses under the same name are ordered by tiles.
     """
     for number, later in enumerate(launches):
         for earlier in (number - place for place in later.overlaps):
@@ -231,7 +231,7 @@ def shared_memory(launches: Sequence[Accesses]) -> tuple[int, int, str] | None:
 def edges_of(
     graph: Graph, launches: Sequence[Launch], segments: Sequence[Segment], buffers: BufferPlan
 ) -> tuple[Edge, ...]:
-    """Return the edges of the launch graph of a plan. Segments follow each other anyway."""
+    """Return the edges of a plan's launch graph. Segments are ordered anyway."""
     memory = Memory(graph, buffers)
     return tuple(
         replace(edge, before=edge.before + first, after=edge.after + first)
@@ -241,7 +241,7 @@ def edges_of(
 
 
 def segment_ranges(launches: Sequence[Launch], segments: Sequence[Segment]) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of the launches of each native segment: the first, and the one after the last."""
+    """Yield the first and one past the last launch number of each native segment."""
     first = 0
     for groups in (set(segment.groups) for segment in segments if segment.native):
         end = first

@@ -1,4 +1,4 @@
-"""Launches of kernels, and what must be done before each: the graph that the runtime builds."""
+"""Kernel launches and their ordering: the graph that the runtime builds."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ ONE: Dim3 = (1, 1, 1)
 class Launch:
     """One kernel launch of a group: `grid` thread blocks of `block` threads; on a CPU, grid[0] tasks.
 
-    kind: the template, as the kernel's name begins. reads, writes: values of the graph that it touches, constants
-    excepted; what it may write is in `writes` alone. temporaries: memory that lives from one launch of the group to the
-    next, or that blocks exchange. counter_bytes: of the launch's own memory, kept from one run to the next.
-    cluster: blocks of a thread block cluster. shared_bytes: dynamic shared memory of a block; static_shared_bytes: what
-    its kernel declares, each array rounded up to `SHARED_ALIGNMENT`. cooperative: all blocks must be resident together.
-    elastic: it computes the same in fewer blocks. scratch_bytes: on a CPU, workspace of each thread. beside: on a CPU,
-    its tasks and those of the launch before are one list. overlaps: how many places before it in its group those
-    launches are whose tiles its blocks wait for themselves, so that it begins when theirs have begun; its last block
-    waits until they have ended. group: whose it is; "" where that is known.
+    kind: the template, with which the kernel's name begins. reads, writes: the graph's values that it accesses, except
+    constants; values that it may write are only in `writes`. temporaries: memory that lives from one launch of the
+    group to the next, or through which blocks communicate. counter_bytes: of the launch's own memory, which persists
+    between runs. cluster: blocks of a thread block cluster. shared_bytes: dynamic shared memory of a block;
+    static_shared_bytes: what its kernel declares, each array rounded up to `SHARED_ALIGNMENT`. cooperative: all blocks
+    must be resident together. elastic: it computes the same in fewer blocks. scratch_bytes: on a CPU, workspace per
+    thread. beside: on a CPU, its tasks and those of the preceding launch form one list. overlaps: distances back,
+    within its group, to the launches whose tiles its blocks wait for themselves, so that it begins when their blocks
+    have begun; its last block waits until they have ended. group: the group that it belongs to; "" where that is known.
     """
 
     kind: str
@@ -53,14 +53,14 @@ class Launch:
 
     @property
     def threads(self) -> int:
-        """Of a thread block."""
+        """Threads per block."""
         return prod(self.block)
 
     def of_group(self, name: str) -> Launch:
         return replace(self, group=name)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what differs from the defaults, and always the group, the kind and the grid."""
+        """Return the fields that differ from their defaults, and always the group, the kind and the grid."""
         data: dict[str, Any] = {"group": self.group, "kind": self.kind, "grid": list(self.grid)}
         for name in ("block", "cluster"):
             if getattr(self, name) != ONE:
@@ -122,17 +122,17 @@ def _temporary(data: Any, where: str) -> Temporary:
 
 
 EDGE_KINDS = ("full", "programmatic")
-"""full: the launch after begins when the launch before has ended, and sees all that it wrote. programmatic: it begins
-when all blocks of the launch before have begun, and its blocks wait for the tiles that they read.
+"""full: the later launch begins when the earlier one has ended, and sees all its writes. programmatic: it begins when
+all blocks of the earlier launch have begun, and its blocks wait for the tiles that they read.
 """
 
 
 @dataclass(frozen=True)
 class Edge:
-    """The launch number `after` waits for the launch number `before`, both of one segment, as `kind` says.
+    """The launch number `after` waits for the launch number `before`, both of one segment, as specified by `kind`.
 
-    reason: the value or temporary for whose sake, and whether it is read after it was written ("data"), or its memory
-    is used again ("memory").
+    reason: the value or temporary that causes the edge, and whether it is read after being written ("data") or its
+    memory is reused ("memory").
     """
 
     before: int
@@ -157,13 +157,13 @@ class Edge:
 
 
 HIGHEST_PRIORITY = 5
-"""NVIDIA GPUs tell six priorities apart (`cuCtxGetStreamPriorityRange`)."""
+"""NVIDIA GPUs have six priorities (`cuCtxGetStreamPriorityRange`)."""
 
 
 @dataclass(frozen=True)
 class Lane:
-    """Where a launch runs. branch: those of one number follow each other, in each segment; priority: of launches that
-    are ready, blocks of those with the highest start first.
+    """The branch and priority of a launch. branch: launches with the same number run in order, within each segment;
+    priority: among ready launches, blocks of those with the highest priority start first.
     """
 
     branch: int

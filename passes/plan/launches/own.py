@@ -1,4 +1,4 @@
-"""Launches of kernels that plug-ins bring, as plans describe them."""
+"""Launches of plug-ins' kernels, as plans describe them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tilestitch.passes.plan.own_kernels import CudaKernel, OwnKernel, Temporary,
 
 
 def kind_of_plugin(name: str) -> str:
-    """Return what begins the names of a plug-in's kernels."""
+    """Return the prefix of the names of a plug-in's kernels."""
     return re.sub(r"\W", "_", name)
 
 
 @dataclass(frozen=True)
 class OwnKernels:
-    """What the plug-in of a name brings for a group; `identity` says in messages whose it is."""
+    """The kernels that the plug-in `plugin` provides for a group; `identity` names it in messages."""
 
     plugin: str
     identity: str
@@ -28,15 +28,15 @@ class OwnKernels:
 
 
 KernelsOf: TypeAlias = Callable[[Graph, Group], OwnKernels | None]
-"""The kernels that plug-ins bring for a group; None where tilestitch's own templates do it."""
+"""A function that returns the kernels of plug-ins for a group; None where tilestitch's own templates compile it."""
 
 
 def no_kernels(graph: Graph, group: Group) -> None:
-    """Of a compilation without plug-ins that bring kernels."""
+    """Return None: for compilations without plug-ins that provide kernels."""
 
 
 def own_launches(nodes: Mapping[str, Node], group: Group, own: OwnKernels, *, on_gpu: bool) -> tuple[Launch, ...]:
-    """Return the launches of a group whose kernels a plug-in brings, in order."""
+    """Return the launches of a group whose kernels a plug-in provides, in order."""
     members = [nodes[name] for name in group.nodes]
     made = {v.name for n in members for v in n.outputs} - set(group.inputs)
     constants = {v.name for n in members for v in n.inputs if v.is_constant}
@@ -53,7 +53,7 @@ def own_launches(nodes: Mapping[str, Node], group: Group, own: OwnKernels, *, on
 
 
 def _launch(kernel: OwnKernel, kind: str, on_gpu: bool) -> Launch:
-    """With all values that it touches among `reads`."""
+    """Return a launch that lists all accessed values under `reads`."""
     names = tuple(dict.fromkeys(arg for arg in kernel.args if isinstance(arg, str)))
     temporaries = tuple(dict.fromkeys(arg for arg in kernel.args if isinstance(arg, Temporary)))
     if isinstance(kernel, CudaKernel):

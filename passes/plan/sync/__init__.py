@@ -1,1 +1,1 @@
-"""Tile synchronisation as plain data: how a kernel's blocks are numbered, semaphores, and what waits for them."""
+"""Tile synchronisation as plain data: the numbering of a kernel's blocks, semaphores, and who waits for them."""

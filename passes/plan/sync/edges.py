@@ -1,4 +1,4 @@
-"""What the blocks of one kernel wait for of another, tile by tile: semaphores, what posts them, what waits for them."""
+"""How the blocks of one kernel wait for those of another, tile by tile: semaphores, posts and waits."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from typing import Any, ClassVar
 from tilestitch.compiler.ir.indexing import ravel
 
 MOST_POSTS = 1 << 31
-"""Of a semaphore in one run: differences of 32-bit counters are then exact, however often they have wrapped around."""
+"""Limit for the posts of a semaphore per run: below it, differences of 32-bit counters are exact even after
+wrap-around.
+"""
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """`size` tiles along a dimension of the producer, `group` neighbours of which share a semaphore.
+    """`size` tiles along a dimension of the producer, each `group` neighbours of which share a semaphore.
 
-    modulus: if it is not 0, tiles that lie multiples of it apart share theirs, too.
+    modulus: if not 0, tiles a multiple of it apart share theirs, too.
     """
 
     template: ClassVar[str] = "grouping"
@@ -37,18 +39,18 @@ class Grouping:
         return within // self.group if self.group > 1 else within
 
     def posts(self, semaphore: int) -> int:
-        """Return the tiles that share a semaphore."""
+        """Return the number of tiles that share a semaphore."""
         if self.modulus:
             return self.group * (self.size // self.modulus)
         return min(self.group, self.size - semaphore * self.group)
 
     @property
     def even(self) -> bool:
-        """Whether as many tiles share every semaphore."""
+        """Whether every semaphore is shared by the same number of tiles."""
         return self.size % (self.modulus or self.group) == 0 and (self.modulus or self.size) % self.group == 0
 
     def why_not(self) -> str | None:
-        """Return why it is no grouping; None if it is one."""
+        """Return why it is no valid grouping; None if it is one."""
         if not all(isinstance(number, int) for number in (self.size, self.group, self.modulus)):
             return f"{self.size} tiles, {self.modulus} apart, in groups of {self.group} are no whole numbers"
         if self.size < 1 or self.group < 1:
@@ -63,7 +65,7 @@ class Grouping:
 @dataclass(frozen=True)
 class Bound:
     """A semaphore along one dimension, by the coordinates of the consumer's tile:
-    `(sum of scale * coordinate + first - before) // divisor`, and inside of the dimension.
+    `(sum of scale * coordinate + first - before) // divisor`, clamped to the dimension.
     """
 
     template: ClassVar[str] = "bound"
@@ -80,7 +82,7 @@ class Bound:
         return sum(terms, self.first - self.before)
 
     def why_not(self, place: Sequence[int]) -> str | None:
-        """Return why a kernel cannot compute it for tiles of a grid of these extents; None if it can."""
+        """Return why a kernel cannot compute it for tiles of a grid with these extents; None if it can."""
         if len(self.scales) != len(place):
             return f"a bound has {len(self.scales)} scales for {len(place)} coordinates"
         if self.divisor < 1:
@@ -91,7 +93,7 @@ class Bound:
 
     @property
     def constant(self) -> int | None:
-        """The semaphore, where it is the same for all tiles."""
+        """The semaphore, if it is the same for all tiles; else None."""
         return None if any(self.scales) else (self.first - self.before) // self.divisor
 
 
@@ -99,9 +101,9 @@ class Bound:
 class TileEdge:
     """Tiles of part number `consumer` wait for tiles of part number `producer`, which comes before it.
 
-    semaphores: along each dimension of the producer's grid; every block posts one of them when it has stored its tile.
-    first, last: a tile of the consumer waits until all posts have come to these and all between, dimension by
-    dimension. policy: the name of what chose so, for people.
+    semaphores: along each dimension of the producer's grid; every block posts to one of them after storing its tile.
+    first, last: a tile of the consumer waits until these and all between, dimension by dimension, have received all
+    posts. policy: the name of the policy that chose this, for information.
     """
 
     template: ClassVar[str] = "tile_edge"
@@ -126,11 +128,11 @@ class TileEdge:
         return found
 
     def posts(self, semaphore: Sequence[int]) -> int:
-        """Return how many posts a semaphore gets in a run."""
+        """Return the number of posts that a semaphore receives per run."""
         return prod(g.posts(at) for g, at in zip(self.semaphores, semaphore, strict=True))
 
     def waits(self, place: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        """Return the semaphores that a tile of the consumer waits for, by their place along each dimension."""
+        """Return the semaphores that a tile of the consumer waits for, by their position along each dimension."""
         ends = zip(self.first, self.last, self.counts, strict=True)
         return product(*(range(_inside(f.at(place), n), _inside(e.at(place), n) + 1) for f, e, n in ends))
 
@@ -153,7 +155,7 @@ def _inside(at: int, count: int) -> int:
 
 
 def semaphores_at(edges: Sequence[TileEdge]) -> tuple[dict[tuple[int, tuple[Grouping, ...]], int], int]:
-    """Return where the semaphores of each (producer, groupings) begin, and how many there are: edges with equal ones
+    """Return where the semaphores of each (producer, groupings) begin, and their total number; edges with equal keys
     share them.
     """
     starts: dict[tuple[int, tuple[Grouping, ...]], int] = {}

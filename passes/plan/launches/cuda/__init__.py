@@ -1,1 +1,1 @@
-"""Launches of scheduled groups on GPUs: grids, blocks, shared memory and what each touches, without generating code."""
+"""Launches of scheduled groups on GPUs: grids, blocks, shared memory and accessed values, without generating code."""

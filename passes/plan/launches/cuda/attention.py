@@ -1,4 +1,4 @@
-"""Launches of attention: one, or two where the keys are cut into parts, which the second joins."""
+"""Launches of attention: one, or two where the keys are split, of which the second combines the parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JOIN_THREADS = 128
 
 
 def attention(group: AnchoredGroup, schedule: AttentionSchedule) -> tuple[Emitted, ...]:
-    """Return the blocks of queries, and the joining launch if there is one."""
+    """Return the launch of blocks of queries, and the combining launch if there is one."""
     what, tile = attention_of(group), schedule.tile
     if isinstance(tile, AttentionMmaTile):
         shared_bytes = stage_bytes(tile, pieces_of(what.query, what.key, what.value, tile))
@@ -39,6 +39,6 @@ def attention(group: AnchoredGroup, schedule: AttentionSchedule) -> tuple[Emitte
 
 
 def _sums(what: AttentionShape, parts: int) -> Temporary:
-    """Sums, the largest score and the sum of exponentials of every row and part."""
+    """Return the temporary for the sums, the maximum score and the sum of exponentials of every row and part."""
     count = parts * what.batch * what.rows * (what.columns + 2)
     return Temporary("sums", count * storage_bytes(what.acc_dtype))

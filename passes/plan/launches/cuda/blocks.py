@@ -1,4 +1,4 @@
-"""The launch of stages of which each block computes a slab."""
+"""The launch of stages in which each block computes a slab of each."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tilestitch.passes.plan.slabs import Axes, Axis, Slabs, slab_view, slabs_of
 from tilestitch.passes.plan.view import GroupView, look_up
 
 PLACE_BYTES = 64
-"""Places in shared memory begin at multiples of it."""
+"""Alignment of places in shared memory."""
 
 
 @dataclass(frozen=True)
 class SlabPart:
-    """A part of the group, whole and as it is for one slab."""
+    """A part of the group, as a whole and for one slab."""
 
     group: Group
     whole: GroupView
@@ -35,7 +35,7 @@ class SlabPart:
 
     @property
     def launch(self) -> Emitted:
-        """The launch that it would be for one slab alone: its blocks are turns of the one block of the slab."""
+        """The launch of one slab alone: its blocks become iterations of the slab's single block."""
         view, schedule = self.slab, self.group.schedule
         if isinstance(schedule, ElementwiseSchedule):
             return elementwise(view.inputs, view.stored, schedule)
@@ -54,7 +54,7 @@ class SlabPart:
 
 @dataclass(frozen=True)
 class Blocking:
-    """The parts of a group tied by blocks, cut to slabs. Schedules may still be missing."""
+    """The parts of a group tied by blocks, restricted to slabs. Schedules may still be missing."""
 
     name: str
     slabs: Slabs
@@ -83,12 +83,12 @@ class Blocking:
 
     @cached_property
     def stored(self) -> tuple[Value, ...]:
-        """What the parts store, in order."""
+        """The values that the parts store, in order."""
         return tuple(value for part in self.parts for value in part.whole.stored)
 
     @cached_property
     def lifetimes(self) -> dict[int, tuple[int, int]]:
-        """The first and the last stage that have a value, by its number, of those that only the parts need."""
+        """The first and last stage of each value, by its number, that only the parts need."""
         numbers = {value: number for number, value in enumerate(self.stored)}
         found = {numbers[v]: (at, at) for at, part in enumerate(self.parts) for v in part.whole.stored}
         for at, part in enumerate(self.parts):
@@ -97,11 +97,11 @@ class Blocking:
         return {number: found[number] for number, v in enumerate(self.stored) if v.name not in self.outputs}
 
     def shared(self, schedule: BlockSchedule) -> dict[Value, int]:
-        """Return the values that lie in shared memory, and where."""
+        """Return the values in shared memory and their offsets."""
         return {self.stored[place.value]: place.offset_bytes for place in schedule.places}
 
     def shared_bytes(self, schedule: BlockSchedule) -> int:
-        """Dynamic shared memory of a block."""
+        """Return the dynamic shared memory of a block."""
         ends = (at + self.slabs.nbytes(value) for value, at in self.shared(schedule).items())
         return shared_array(max(ends, default=0), 1)
 
@@ -110,7 +110,7 @@ class Blocking:
         return sum(part.launch.static_shared_bytes for part in self.parts)
 
     def why_not(self, schedule: BlockSchedule, most_shared_bytes: int) -> str | None:
-        """Return why it is no launch on a GPU whose blocks have so much shared memory; None if it is one."""
+        """Return why it is no single launch on a GPU with this much shared memory per block; None if it is one."""
         problem = next((p for p in (part.why_not() for part in self.parts) if p), None) or self._misplaced(schedule)
         if problem is not None:
             return problem
@@ -121,7 +121,9 @@ class Blocking:
         return None
 
     def _misplaced(self, schedule: BlockSchedule) -> str | None:
-        """Return a value in shared memory that others need, or that meets another one there."""
+        """Return a complaint about a value in shared memory that is needed elsewhere or overlaps another; None if there
+        is none.
+        """
         ranges: list[tuple[int, int, int, int]] = []
         for place in schedule.places:
             if place.value not in self.lifetimes or place.offset_bytes % PLACE_BYTES:
@@ -150,8 +152,8 @@ class Blocking:
 
 
 def axes_of_slabs(nodes: Mapping[str, Node], group: Group) -> list[tuple[int, ...]]:
-    """Return the axes of the first value that a group stores along which slabs of all its parts can lie: as many as
-    possible, and then fewer. Not along those in which memory is contiguous.
+    """Return axes of the first stored value along which slabs of all parts are possible: as many axes as possible
+    first, then fewer. Axes along which memory is contiguous are excluded.
     """
     views = [look_up(nodes, part) for part in group.parts]
     stored = [value for view in views for value in view.stored]
@@ -173,5 +175,5 @@ def _innermost(related: Axes, value: Value) -> Axis | None:
 
 
 def _meet(a: tuple[int, int, int, int], b: tuple[int, int, int, int]) -> bool:
-    """Return whether two ranges of stages, and of bytes, have one in common."""
+    """Return whether two ranges of stages and bytes intersect."""
     return a[0] <= b[1] and b[0] <= a[1] and a[2] < b[3] and b[2] < a[3]

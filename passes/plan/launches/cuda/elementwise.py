@@ -1,4 +1,4 @@
-"""Launches of element-wise work, and of transposes through shared memory."""
+"""Launches of element-wise work and of transposes through shared memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A launch as its template emits it, before the group says which values are its results."""
+"""A launch as its template emits it, before the group determines which values are its results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilestitch.passes.plan.launches.launch import ONE, Launch
 from tilestitch.passes.plan.own_kernels import Dim3, Temporary
 
 SHARED_ALIGNMENT = 64
-"""Of every array in static shared memory, as it is counted."""
+"""Alignment of arrays in static shared memory, for accounting."""
 
 COUNTER_BYTES = 4
 
@@ -23,7 +23,7 @@ Argument: TypeAlias = Value | Temporary
 
 @dataclass(frozen=True)
 class Emitted:
-    """As `Launch`, but for `arguments`: what it touches, in the order of its parameters.
+    """Like `Launch`, but with `arguments`: what it accesses, in the order of its parameters.
 
     part: whether its code can be emitted again as a part of a stitched launch.
     """
@@ -45,7 +45,7 @@ class Emitted:
 
     @staticmethod
     def of(kind: str, blocks: int, threads: int, arguments: Iterable[Argument], *, part: bool = False) -> Emitted:
-        """Return a launch without shared memory, whose blocks and threads lie along one axis."""
+        """Return a launch without shared memory, with one-dimensional grid and blocks."""
         return Emitted(kind, (blocks, 1, 1), (threads, 1, 1), tuple(arguments), part=part)
 
     @property
@@ -54,23 +54,25 @@ class Emitted:
 
 
 def shared_array(elements: int, itemsize: int) -> int:
-    """Return the bytes that an array in static shared memory counts for."""
+    """Return the bytes that an array in static shared memory is counted as."""
     return -(-elements * itemsize // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
 
 
 def accumulator_bytes(dtype: str) -> int:
-    """Of a running sum, product or extreme of elements of `dtype`: half floats are kept in float32."""
+    """Return the bytes of a running sum, product or extremum of elements of `dtype`: half floats are accumulated in
+    float32.
+    """
     return 4 if dtype in HALVES else storage_bytes(dtype)
 
 
 def results_of(nodes: Mapping[str, Node], group: Group) -> frozenset[Value]:
-    """Return what kernels of a group may write: its outputs, and results of its nodes that nothing reads."""
+    """Return what a group's kernels may write: its outputs and those results of its nodes that nothing reads."""
     made = (v for name in group.nodes for v in nodes[name].outputs)
     return frozenset(v for v in made if v.name not in group.inputs)
 
 
 def classified(launch: Emitted, results: frozenset[Value], group: str) -> Launch:
-    """Return a launch of a group. What mentions a result of the group may write all of it."""
+    """Return the launch of a group. A launch that mentions a result of the group may write all of it."""
     values = list(dict.fromkeys(arg for arg in launch.arguments if isinstance(arg, Value)))
     return Launch(
         kind=launch.kind, grid=launch.grid, block=launch.block,

@@ -27,7 +27,7 @@ from tilestitch.passes.plan.schedules import BandSchedule, DirectSchedule, GemmS
 def contraction(
     group: AnchoredGroup, schedule: GemmSchedule | DirectSchedule, after: Rows | None = None
 ) -> Emitted:  # fmt: skip
-    """Return the launch of a contraction, and of rows after it."""
+    """Return the launch of a contraction, including rows after it."""
     if isinstance(schedule, DirectSchedule):
         blocks = ceil_div(direct_threads(group, schedule), schedule.threads)
         return Emitted.of("conv_direct", blocks, schedule.threads, (*group.inputs, *group.outputs), part=True)
@@ -46,7 +46,7 @@ def contraction(
 
 
 class Rows:
-    """Row-wise work after a GEMM, as its schedules say."""
+    """Row-wise work after a GEMM, as scheduled."""
 
     def __init__(self, after: RowsAfter, schedule: BandSchedule, rows: RowSchedule) -> None:
         self.after, self.schedule, self.loops = after, schedule, after.walk.scheduled(rows)
@@ -59,7 +59,7 @@ class Rows:
         return Band(rows, writers, threads, self.schedule.share_rows, warps).words
 
     def further(self, known: Sequence[Argument]) -> tuple[Value, ...]:
-        """Return what it touches besides."""
+        """Return the further values that it accesses."""
         return tuple(v for v in dict.fromkeys(self.after.values) if v not in known)
 
 
@@ -82,7 +82,9 @@ def _tiled(
 
 
 def shared_bytes_of(gemm: Gemm, tile: Tile) -> tuple[int, int]:
-    """Dynamic and static shared memory of a block that computes a GEMM in such tiles, rows after it left out."""
+    """Return the dynamic and static shared memory of a block that computes a GEMM in such tiles, without rows after
+    it.
+    """
     itemsize = storage_bytes(gemm.acc_dtype)
     match tile:
         case GemvTile():
@@ -94,7 +96,9 @@ def shared_bytes_of(gemm: Gemm, tile: Tile) -> tuple[int, int]:
 
 
 def _gemv_shared_bytes(gemm: Gemm, tile: GemvTile, itemsize: int) -> int:
-    """Return a chunk of the small operand; the sums of all warps take its place where they fit."""
+    """Return the shared memory for a chunk of the small operand; the sums of all warps take its place where they
+    fit.
+    """
     rows = rows_of(gemm, tile)
     chunk, sums = rows * SmallRows.of(gemm, tile).row, 0 if tile.along_k else WARPS * rows * tile.bn
     return shared_array(chunk, itemsize) + (shared_array(sums, itemsize) if sums > chunk else 0)
@@ -120,13 +124,13 @@ def _wgmma(
 
 
 def _root(operand: OperandLayout) -> Value:
-    """Return the value whose memory a tensor map is over."""
+    """Return the value whose memory a tensor map describes."""
     assert operand.memory is not None
     return operand.memory.root
 
 
 def _sums(gemm: Gemm, partition: Partition, itemsize: int) -> Temporary | None:
-    """Partial sums, where the reduction is in parts."""
+    """Return the temporary for partial sums; None if the reduction is not split."""
     return None if partition.parts == 1 else Temporary("sums", partition.parts * gemm.elements * itemsize)
 
 

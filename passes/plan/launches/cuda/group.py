@@ -1,4 +1,4 @@
-"""The launches of a group on a GPU, from its schedule alone: what code generation must emit."""
+"""The launches of a group on a GPU, derived from its schedule alone: what code generation must emit."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ Nodes: TypeAlias = Mapping[str, Node]
 def cuda_launches(nodes: Nodes, group: Group, multiprocessors: int) -> tuple[Launch, ...]:
     """Return the launches of a scheduled group, in order; none if its outputs have no elements.
 
-    nodes: those of the graph by name. multiprocessors: of the smallest GPU that must run them. Raises PlanError for a
+    nodes: the graph's nodes by name. multiprocessors: of the smallest GPU that must run them. Raises PlanError for a
     stitched group that is no single launch.
     """
     if group.tie == "band":
@@ -94,7 +94,7 @@ def _checks(view: GroupView, group: Group) -> tuple[Emitted, ...]:
 
 
 def grid_if_any(view: GroupView, grid: Dim3) -> Dim3:
-    """Return a grid of a group of one part: without blocks where what the group stores has no elements."""
+    """Return the grid of a single-part group: without blocks where the group's stored values have no elements."""
     return grid[0] * if_any_result(view), grid[1], grid[2]
 
 
@@ -126,7 +126,7 @@ def ticketing_of(nodes: Nodes, group: Group) -> Ticketing:
 
 
 def tying_of(nodes: Nodes, group: Group) -> Tying:
-    """Return the parts of a group in launches whose blocks wait for tiles of others."""
+    """Return the parts of a group with launches whose blocks wait for tiles of others."""
     return Tying(*_parts_and_inner(nodes, group))
 
 
@@ -151,7 +151,7 @@ def _ticketed(nodes: Nodes, group: Group) -> tuple[Emitted, ...]:
 
 
 def blocking_of(nodes: Nodes, group: Group) -> tuple[Blocking, BlockSchedule] | str:
-    """Return the parts of a group tied by blocks, cut to slabs as its schedule says; or why they cannot be."""
+    """Return the parts of a group tied by blocks, restricted to slabs as scheduled; or why that is impossible."""
     if not isinstance(group.schedule, BlockSchedule):
         return "it has no schedule of its slabs"
     found = Blocking.of(nodes, group, group.schedule.axes)
@@ -182,7 +182,7 @@ def _banded(nodes: Nodes, group: Group) -> tuple[Emitted, ...]:
 
 
 def of_part(view: GroupView, group: Group) -> tuple[Emitted, ...]:
-    """Return the launches of a group of one part whose outputs have elements, but for checks of its indices."""
+    """Return the launches of a single-part group with non-empty outputs, without its index checks."""
     schedule, outputs, anchor = group.schedule, view.stored, view.anchor
     if schedule is None and group.kind is GroupKind.ATTENTION:
         raise PlanError(f"group {group.name}: no tile of attention fits this GPU; compile with --planner injective")

@@ -1,4 +1,4 @@
-"""Launches of pooling, running sums, sorting, scatters, and of the checks of run-time indices."""
+"""Launches of pooling, cumulative operators, sorting, scatters and run-time index checks."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tilestitch.passes.plan.view import GroupView
 
 CHECK_THREADS = 256
 SIDES_AND_AREA = 5
-"""Numbers that a block has of each box."""
+"""Numbers that a block keeps per box."""
 
 
 def checks(nodes: Sequence[Node], inputs: Sequence[Value]) -> Iterator[Emitted]:
-    """One for each gather whose indices are not known to be in range."""
+    """Yield a launch for each gather whose indices are not known to be in range."""
     for pending in pending_checks(nodes).values():
         count = largest(1, *(check.count for check in pending))
         yield Emitted.of("check", ceil_div(count, CHECK_THREADS), CHECK_THREADS, read_for(pending, inputs), part=True)
@@ -76,7 +76,7 @@ def ranks(node: Node, schedule: RankSchedule) -> Emitted:
 
 
 def suppress(node: Node, schedule: SuppressSchedule) -> tuple[Emitted, ...]:
-    """One that puts the boxes in order, if there are any, and one that walks through them."""
+    """Return a launch that sorts the boxes, if there are any, and one that walks through them."""
     boxes, scores, most, overlap, least = node.inputs
     places, counts = node.outputs
     threads, lines = schedule.threads, scores.shape[0] * scores.shape[1]
@@ -99,7 +99,7 @@ def append(node: Node, schedule: AppendSchedule) -> Emitted:
 
 
 def found(node: Node, schedule: FoundSchedule) -> Emitted:
-    """Return a counter for each thread lies in shared memory."""
+    """Return the launch; each thread has a counter in shared memory."""
     blocks = ceil_div(node.inputs[0].tensor_type.num_elements, node.attrs["block"])
     launch = Emitted.of(node.op, blocks, schedule.threads, (*node.inputs, *node.outputs))
     return replace(launch, static_shared_bytes=shared_array(schedule.threads, 4))
@@ -111,7 +111,7 @@ def order(node: Node, schedule: OrderSchedule) -> Emitted:
 
 
 def scatter(node: Node, schedule: ScatterSchedule) -> tuple[Emitted, ...]:
-    """Return a copy and, if there are updates, what applies them."""
+    """Return a launch that copies and, if there are updates, one that applies them."""
     (x, indices, updates), out, threads = node.inputs, node.outputs[0], schedule.threads
     blocks = ceil_div(x.tensor_type.num_elements, threads)
     copy = Emitted.of("copy", blocks, threads, (x, out), part=True)

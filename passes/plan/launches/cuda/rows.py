@@ -1,4 +1,4 @@
-"""Launches of row-wise work: whole rows, rows shared by blocks, and rows cut into parts."""
+"""Launches of row-wise work: whole rows, rows shared by blocks, and split rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rowwise(
     nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value],
     arguments: Sequence[Argument], schedule: RowSchedule,
 ) -> Emitted:  # fmt: skip
-    """arguments: what stands for the inputs and outputs."""
+    """Return the launch of row-wise work. arguments: substitutes for the inputs and outputs."""
     loops = scheduled_loops(nodes, roles, inputs, outputs, schedule)
     spread = loops.parts > 1
     partials = _partials(nodes, roles, loops.parts * loops.row_blocks * loops.rows) if spread else []
@@ -41,7 +41,7 @@ def rowwise(
 
 
 def rows_shared_bytes(nodes: Sequence[Node], roles: Roles, loops: RowLoops) -> int:
-    """Static shared memory through which the threads of a row join what they have found."""
+    """Return the static shared memory through which the threads of a row combine their results."""
     if loops.columns:
         places = loops.team * loops.rows if loops.team > 1 else 0
         places_of_grid = places if loops.parts > 1 else 0
@@ -56,7 +56,7 @@ def rows_shared_bytes(nodes: Sequence[Node], roles: Roles, loops: RowLoops) -> i
 
 
 def _accumulators(nodes: Sequence[Node], roles: Roles) -> list[list[int]]:
-    """Return the bytes of what each reduction keeps: a result and, where places are looked for, a place."""
+    """Return the bytes of each reduction's accumulators: a result and, for arg reductions, a position."""
     place = storage_bytes(gpu_index_dtype_of(nodes))
     reductions = [n for n, part in roles.parts.items() if part is Part.REDUCTION]
     return [

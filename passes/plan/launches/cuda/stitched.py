@@ -1,4 +1,4 @@
-"""The launch of a stitched group: the launches of its parts as one."""
+"""The launch of a stitched group: the launches of its parts fused into one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tilestitch.passes.plan.own_kernels import Temporary
 
 MOST_STATIC_SHARED_BYTES = 48 * 1024
 RESIDENT_THREADS = 1024
-"""Threads of a cooperative launch on a multiprocessor: 64 registers are left for each."""
+"""Threads per multiprocessor of a cooperative launch: 64 registers remain for each."""
 
 
 @dataclass(frozen=True)
 class Stitching:
-    """`stages` has the launches of each part of each stage. inner: values that only the parts need."""
+    """`stages` holds the launches of each part of each stage. inner: values that only the parts need."""
 
     stages: Sequence[Sequence[Sequence[Emitted]]]
     inner: frozenset[Value]
@@ -36,7 +36,7 @@ class Stitching:
         return None
 
     def launch(self) -> Emitted:
-        """Return the one launch of all parts."""
+        """Return the single launch of all parts."""
         own = [[apart(part[0], f"{i}.{j}") for j, part in enumerate(stage)] for i, stage in enumerate(self.stages)]
         flat = [launch for stage in own for launch in stage]
         synchronises = len(own) > 1
@@ -57,19 +57,19 @@ class Stitching:
 
 
 def blocks_per_sm(threads: int) -> int:
-    """Return the blocks of so many threads that a multiprocessor certainly holds together."""
+    """Return how many blocks of `threads` threads a multiprocessor is certain to hold at once."""
     return max(1, RESIDENT_THREADS // threads)
 
 
 def private(argument: Argument, inner: frozenset[Value]) -> Argument:
-    """Return the values that only the parts need are temporary memory."""
+    """Return the argument, as a temporary if only the parts need the value."""
     if isinstance(argument, Value) and argument in inner:
         return Temporary(argument.name, argument.tensor_type.nbytes)
     return argument
 
 
 def apart(launch: Emitted, part: str) -> Emitted:
-    """Return the launch with temporary memory that no other part has."""
+    """Return the launch with temporaries renamed so that no other part shares them."""
     arguments = tuple(
         replace(arg, name=f"{arg.name} of {part}") if isinstance(arg, Temporary) else arg for arg in launch.arguments
     )

@@ -12,25 +12,25 @@ from tilestitch.passes.plan.schedules import TicketSchedule
 from tilestitch.passes.plan.sync.edges import semaphores_at
 
 OWN_WORDS = 2
-"""Before the semaphores: tickets drawn, and runs ended."""
+"""Words before the semaphores: tickets drawn, and completed runs."""
 TICKET_BYTES = shared_array(1, 4)
-"""Static shared memory: the ticket that a block holds."""
+"""Static shared memory for the ticket that a block holds."""
 NO_TILES = frozenset({"gemm_wgmma"})
-"""Templates whose blocks walk over tiles themselves."""
+"""Templates whose blocks iterate over tiles themselves."""
 
 
 def shared_of(dynamic_bytes: int, static_bytes: int) -> int:
-    """Dynamic shared memory of a part that has so much as a launch of its own."""
+    """Return the dynamic shared memory of a part whose own launch would have this much."""
     return shared_array(dynamic_bytes, 1) + static_bytes
 
 
 @dataclass(frozen=True)
 class Ticketing:
-    """`parts` has the launches of each part, stage after stage, and `checks` those that look at its indices before.
-    inner: values that only the parts need.
+    """`parts` holds the launches of each part, stage by stage, and `checks` its preceding index checks. inner: values
+    that only the parts need.
 
-    Launches of one part follow each other wholly: the tiles of the second wait for all tiles of the first. What looks
-    at indices has no tickets of its own: the block of a part's first tile does it.
+    Launches of one part run one after the other: the tiles of the second wait for all tiles of the first. Index checks
+    have no tickets of their own: the block of a part's first tile runs them.
     """
 
     parts: Sequence[Sequence[Emitted]]
@@ -38,7 +38,7 @@ class Ticketing:
     inner: frozenset[Value]
 
     def why_not(self, most_shared_bytes: int) -> str | None:
-        """Return why it is no single launch on a GPU whose blocks have so much shared memory; None if it is one."""
+        """Return why it is no single launch on a GPU with this much shared memory per block; None if it is one."""
         if not all(self.parts):
             return "a part stores nothing"
         for odd in self.steps:
@@ -52,7 +52,7 @@ class Ticketing:
 
     @property
     def steps(self) -> list[Emitted]:
-        """The launches of all parts, whose tiles are drawn one launch after the other: edges have their numbers."""
+        """The launches of all parts, whose tiles are drawn launch by launch: edges refer to them by number."""
         return [launch for part in self.parts for launch in part]
 
     @property
@@ -61,7 +61,7 @@ class Ticketing:
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic: all that a part has, in one place for all of them, since a block computes one after the other."""
+        """Dynamic shared memory: the maximum over all parts, which share it, since a block computes one at a time."""
         return max(shared_of(launch.shared_bytes, launch.static_shared_bytes) for launch in self.steps)
 
     @property

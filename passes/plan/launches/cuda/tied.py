@@ -12,14 +12,14 @@ from tilestitch.passes.plan.schedules import LaunchesSchedule
 from tilestitch.passes.plan.sync.edges import semaphores_at
 
 PART_WORDS = 2
-"""Of each part, before the semaphores: blocks that have ended in this run, and runs ended."""
+"""Words per part before the semaphores: blocks that have ended in this run, and completed runs."""
 LEAST_CAPABILITY = 90
-"""Of GPUs that know programmatic edges."""
+"""The oldest compute capability (times ten) with programmatic edges."""
 
 
 @dataclass(frozen=True)
 class Tying:
-    """`parts` has the launches of each part, stage after stage. inner: values that only the parts need."""
+    """`parts` holds the launches of each part, stage by stage. inner: values that only the parts need."""
 
     parts: Sequence[Sequence[Emitted]]
     inner: frozenset[Value]
@@ -41,7 +41,7 @@ class Tying:
         return sum(launch.grid[0] for (launch,) in self.parts)
 
     def launches(self, schedule: LaunchesSchedule) -> tuple[Emitted, ...]:
-        """One for each part. All have the memory of the semaphores."""
+        """Return a launch for each part. All share the memory of the semaphores."""
         counter_bytes = COUNTER_BYTES * words_of(schedule, len(self.parts))
         found = []
         for number, (launch,) in enumerate(self.parts):
@@ -57,10 +57,10 @@ class Tying:
 
 
 def words_of(schedule: LaunchesSchedule, parts: int) -> int:
-    """Return the words of the memory that the launches of so many parts share."""
+    """Return the words of the memory that the launches of `parts` parts share."""
     return PART_WORDS * parts + semaphores_at(schedule.edges)[1]
 
 
 def overlaps_of(schedule: LaunchesSchedule, number: int) -> tuple[int, ...]:
-    """Return how many places before part `number` those are whose tiles it waits for."""
+    """Return the distances back from part `number` to the parts whose tiles it waits for."""
     return tuple(sorted({number - edge.producer for edge in schedule.edges if edge.consumer == number}))
