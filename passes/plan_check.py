@@ -1,4 +1,4 @@
-"""The check that a plan, such as one given from outside, fits its graph and machine."""
+"""The check that a plan, such as a user-supplied one, fits its graph and machine."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def check_plan(
     """Check a plan against its graph: fingerprint, legality and schedule of every group, order, aliases, buffers,
     launches and edges; and, if a target is given, that it was made for that.
 
-    kernels_of: the kernels that plug-ins bring. Raises PlanMismatchError or PlanError; a plan that passes computes what
-    the graph says.
+    kernels_of: the kernels of plug-ins. Raises PlanMismatchError or PlanError; a plan that passes computes what the
+    graph specifies.
     """
     plan.check_replay(graph, target)
     bodies = nested_graphs(graph)
@@ -122,7 +122,7 @@ class _Checker:
         self._check_launches()
 
     def _is_own(self, group: Group) -> bool:
-        """Return whether a plug-in brings the kernels of a group, which has no schedule then."""
+        """Return whether a plug-in provides the kernels of a group, which then has no schedule."""
         own = self.kernels_of(self.graph, group)
         if own is None:
             return False
@@ -290,7 +290,7 @@ class _Checker:
                 self.fail(f"%{b.value} has {self.values[b.value].tensor_type.nbytes} bytes, its buffer {b.nbytes}")
 
     def _check_arena(self, buffers: BufferPlan) -> None:
-        """An arena in which nothing shared memory would be as large as an arena ever needs to be."""
+        """Check that the arena is not larger than if nothing shared memory, the most that is ever needed."""
         sizes = [b.nbytes for b in buffers.buffers] + [t.nbytes for t in buffers.temporaries]
         empty = with_empty(self.plan.symbols)
         most = sum(ceil_div(over(nbytes, empty), ALIGNMENT) * ALIGNMENT for nbytes in sizes)
@@ -298,7 +298,7 @@ class _Checker:
             self.fail(f"the arena has {buffers.arena_bytes} bytes, all that lies in it {most}")
 
     def _check_launches(self) -> None:
-        """Launches that are written down are those that the schedules give; edges keep all dependences."""
+        """Check that recorded launches are those that the schedules imply, and that edges enforce all dependences."""
         plan, graph = self.plan, self.graph
         expected = launches_of(graph, plan.groups, plan.segments, plan.target, self.kernels_of)
         if plan.launches is not None and plan.launches != expected:
@@ -353,8 +353,8 @@ class _Checker:
     def _check_overlaps(
         self, expected: Sequence[Launch], first: int, accesses: Sequence[Accesses], edges: Sequence[Edge]
     ) -> None:
-        """Only launches whose blocks wait for tiles may begin before others have ended, and touch no memory of theirs
-        but those.
+        """Check that only launches whose blocks wait for tiles begin before others have ended, and that they access no
+        other memory of those.
         """
         for edge in edges:
             tied = edge.after - edge.before in accesses[edge.after].overlaps
@@ -374,7 +374,7 @@ class _Checker:
             )
 
     def _check_lanes(self, expected: Sequence[Launch], whole: StitchPlan) -> None:
-        """A launch waits for the one before in its branch, through others maybe."""
+        """Check that each launch waits, perhaps indirectly, for its predecessor in the branch."""
         lanes = whole.lanes or ()
         if len(lanes) != len(expected):
             self.fail(
@@ -386,7 +386,7 @@ class _Checker:
                     f"launch {number} is in branch {lane.branch}, of {len(lanes)} launches; put null in the place of "
                     "lanes"
                 )
-        above: list[int] = []  # of each launch, those that end before it starts, as a set of bits
+        above: list[int] = []  # for each launch, the set (as bits) of those that end before it starts
         before: dict[int, list[int]] = {}
         for edge in whole.edges or ():
             before.setdefault(edge.after, []).append(edge.before)
@@ -405,7 +405,7 @@ class _Checker:
 
 
 def _exceeds(size: Size, most: int) -> bool:
-    """Return whether it does at all sizes; where it does at some only, runs refuse these."""
+    """Return whether a size exceeds `most` for all values of its symbols; where it does for some, runs reject those."""
     return surely(lambda: size > most)
 
 

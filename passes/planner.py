@@ -1,4 +1,4 @@
-"""From a canonical graph to its StitchPlan, and the check that a plan given from outside fits."""
+"""Planning: from a canonical graph to its StitchPlan, and loading of saved plans."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ from .sync.synchronise import synchronise
 def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     """Plan `graph` and the graphs nested in it by the planner `context.options["planner"]` (default `stitch`).
 
-    `context.options["sync"]` says whether dependent kernels become launches whose blocks draw tiles (`sync.choose`).
-    The rules of `stitch` make a first plan; with `context.options["search"]`, or `context.options["plan_budget_s"]`,
-    seconds in place of the usual work, a search starts from what they made, and its plan takes the place of theirs if
-    the latency model predicts it to be faster by more than a hundredth, and the host computes nothing more. Where the
-    model knows how much another plan must promise (`least_gain`), the first plan and a second search are by the laws,
-    and each plan must convince both (`is_better`). An open graph is searched at typical sizes. Seconds are also the
-    limit of planners that search by themselves, and of the search for schedules where the model knows what these are
-    worth.
+    `context.options["sync"]` determines whether dependent kernels become launches whose blocks draw tiles
+    (`sync.choose`). The rules of `stitch` make a first plan; with `context.options["search"]`, or
+    `context.options["plan_budget_s"]` (seconds in place of the usual work), a search starts from that plan, and its
+    result replaces it if the latency model predicts it to be faster by more than one percent, and the host computes
+    nothing more. Where the model has a minimum predicted gain (`least_gain`), the first plan and a second search use
+    the analytical laws, and a plan must be better under both (`is_better`). An open graph is searched at typical sizes.
+    The seconds also limit planners that search by themselves, and the search for schedules where the model can judge
+    these.
 
-    On a GPU, kernels packed into one launch are taken apart, and tiles chosen for fewer multiprocessors, where launches
-    side by side are predicted to end sooner; with `context.options["alone"]` they are as they are best alone.
+    On a GPU, kernels packed into one launch are separated, and tiles chosen for fewer multiprocessors, where concurrent
+    launches are predicted to finish sooner; with `context.options["alone"]` kernels are optimised in isolation.
 
-    Rules of plug-ins (`context.rules`) are asked before the planner's own. Raises PassError for an unknown planner, and
-    PassContractError if a rule does not follow its protocol.
+    Rules of plug-ins (`context.rules`) are consulted before the planner's own. Raises PassError for an unknown planner,
+    and PassContractError if a rule does not follow its protocol.
     """
     planner = str(context.options.get("planner", "stitch"))
     if planner not in PLANNERS:
@@ -93,9 +93,9 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
 
 
 def _is_one_kernel(plan: StitchPlan, graph: Graph, context: PassContext) -> bool:
-    """Return whether all is one kernel, of one node, or so short that it takes no longer than two launches: a search
-    would find nothing better, for another plan has two kernels at least. Views may belong to none, and where several
-    values are asked for, kernels of some of them may be one launch.
+    """Return whether the graph is a single kernel, of one node or so short that it takes no longer than two launches: a
+    search could find nothing better, since any other plan has at least two kernels. Views may belong to no kernel, and
+    with several outputs the kernels of some may form one launch.
     """
     if context.rules or context.judged_schedules or plan.host_groups or len(plan.groups) != 1:
         return False
@@ -113,20 +113,20 @@ def _is_one_kernel(plan: StitchPlan, graph: Graph, context: PassContext) -> bool
 def _rules(
     rules: Sequence[FusionRule], context: PassContext, budget_s: float | None, work: int | None = None
 ) -> tuple[FusionRule, ...]:
-    """Return those of plug-ins, and then `rules`, which ask the model of the compilation."""
+    """Return the rules of plug-ins followed by `rules`, which use the latency model of the compilation."""
     return (*context.rules, *asking(rules, context.cost_model, budget_s, work))
 
 
 def is_better(
     one: StitchPlan, rules: StitchPlan, graph: Graph, laws: PassContext, context: PassContext, gain: float = 0.0
 ) -> bool:
-    """Return whether a searched plan takes the place of that of the rules. None does that leaves more to the host,
-    whose steps no model predicts.
+    """Return whether a searched plan replaces that of the rules. It does not if it leaves more to the host, whose steps
+    no model predicts.
 
-    It must be predicted to be faster by more than a hundredth, and by this `gain`, by the model and by the laws, where
-    these are not the same. A search looks for the best of thousands of predictions, which is where these err most: of
-    what it has found itself a model must promise as much as it is known to err by, and one that the search has not
-    asked sees it without that.
+    It must be predicted to be faster by more than one percent, and by `gain`, by the model and by the laws where these
+    differ. A search selects the best of thousands of predictions, which is where predictions err most: the model that
+    guided the search must therefore predict a gain of at least its known error, while one that did not is free of this
+    bias.
     """
     if not {g.name for g in one.host_groups} <= {g.name for g in rules.host_groups}:
         return False
@@ -137,13 +137,13 @@ def is_better(
 
 
 def _at_sizes_us(plan: StitchPlan, graph: Graph, context: PassContext) -> float:
-    """Return the full estimate, of an open graph at typical sizes."""
+    """Return the full estimate, for an open graph at typical sizes."""
     sizes = typical_sizes(graph)
     return predicted_us(data_at(plan, sizes) if sizes else plan, graph_at(graph, sizes) if sizes else graph, context)
 
 
 def predicted_us(plan: StitchPlan, graph: Graph, context: PassContext) -> float:
-    """Return the full estimate: of all launches, side by side as the plan has them."""
+    """Return the full estimate: of all launches, with the plan's concurrency."""
     nodes, device = nodes_by_name(graph), device_of(context.target)
     facts = {group.name: group_facts(nodes, group, context.target, context.cost_model) for group in plan.groups}
     found = context.cost_model.predict(list(facts.values()), device)
@@ -159,7 +159,9 @@ def _planned(
     bodies: Mapping[str, StitchPlan],
     made: PlansMade,
 ) -> StitchPlan:
-    """Return the plan that `rules` make, or that was `made` of what they join; `bodies` are those of nested graphs."""
+    """Return the plan that `rules` make, from `made` if the same fusion was planned before; `bodies` are the plans of
+    nested graphs.
+    """
     fused = fuse(graph, rules, context.target)
     known = made.of(fused)
     return known or made.keep(fused, _plan_of(fused, graph, context, planner, bodies))
@@ -207,7 +209,7 @@ def _plan_of(
         return arranged(plan, graph, context.cost_model, context.options.get("branch_bytes"))
 
     def side_by_side(groups: tuple[Group, ...], aliases: Mapping[str, str], remarks: Sequence[WhyNot]) -> StitchPlan:
-        """With kernels as they are best beside others."""
+        """Return the plan with kernels optimised for running beside others."""
         plan = written_down(groups, aliases, remarks)
         own = any(context.kernels_of(graph, group) for group in groups)
         if own or not context.target.is_gpu or context.options.get("alone"):
@@ -224,12 +226,12 @@ def _plan_of(
     tied = side_by_side(tuple(kernels.groups.values()), kernels.aliases, remarks)
     if wanted.forced or not any(group.tie in TIES_OF_TILES for group in tied.groups):
         return tied
-    # Chains were chosen as if each had the GPU to itself; branches that ran side by side may follow each other in them.
+    # Chains were chosen as if each had the GPU to itself; they may serialise branches that ran concurrently.
     return _unless_slower(tied, side_by_side(groups, result.aliases, remarks), graph, context)
 
 
 def _unless_slower(tied: StitchPlan, apart: StitchPlan, graph: Graph, context: PassContext) -> StitchPlan:
-    """Return the plan with chains of kernels, and that without where it is predicted to be faster, with a remark."""
+    """Return the plan with chains of kernels, or the one without if that is predicted to be faster, with a remark."""
     tied_us, apart_us = (predicted_us(plan, graph, context) for plan in (tied, apart))
     if tied_us <= apart_us:
         return tied
@@ -239,8 +241,8 @@ def _unless_slower(tied: StitchPlan, apart: StitchPlan, graph: Graph, context: P
 
 
 def storing(plan: StitchPlan, graph: Graph, names: Sequence[str], kernels_of: KernelsOf = no_kernels) -> StitchPlan:
-    """Return the plan with the same kernels and launches for `graph` with these values as further outputs, which it is
-    given. Edges that were added by hand stay.
+    """Return the plan with the same kernels and launches for `graph`, to which these values are added as outputs.
+    Manually added edges are kept.
 
     Raises PlanError for a value that no kernel stores in memory of its own.
     """

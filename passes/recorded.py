@@ -1,4 +1,4 @@
-"""Explanations as artifacts hold them: without what the plan beside them says, which is filled in as they are read."""
+"""Explanations as stored in artifacts: without what the accompanying plan contains, which is restored on reading."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ OF_GROUPS: Mapping[str, Callable[[Json], Any]] = {
     "stitches": _stitches,
     "floats": lambda group: group.get("floats", []),
 }
-"""Fields of a kernel that follow from its group in the plan."""
+"""Fields of a kernel that can be derived from its group in the plan."""
 
 
 def without_plans(explained: Json, plans: Sequence[Json]) -> dict[str, Any]:
-    """Return what `explain_plan` gave, for several specialisations under `specialisations`, without what their plans
-    say.
+    """Return the result of `explain_plan` (several specialisations are under `specialisations`) without what their
+    plans contain.
     """
     first, *others = plans
     short = _without_plan(explained, first)
@@ -38,7 +38,7 @@ def without_plans(explained: Json, plans: Sequence[Json]) -> dict[str, Any]:
 
 
 def with_plans(short: Json, plans: Sequence[Json]) -> dict[str, Any]:
-    """Return the explanation of which `without_plans` left this, and which said more of these plans."""
+    """Return the explanation that `without_plans` reduced to `short`, given the same plans."""
     first, *others = plans
     explained = _with_plan(short, first)
     if "specialisations" in short:
@@ -64,13 +64,15 @@ def _with_plan(short: Json, plan: Json) -> dict[str, Any]:
 
 
 def _refusals(explained: Json, plan: Json) -> list[Any]:
-    """Return those of a plan, and of what it calls."""
+    """Return the refusals of a plan and of the plans that it calls."""
     called = explained["calls"].items()
     return [*plan["refusals"], *(r for key, one in called for r in _refusals(one, plan["bodies"][key]))]
 
 
 class _Said:
-    """What a plan says of kernels: its own, and those of what it calls. Of calls within calls it is left in place."""
+    """What a plan contains about kernels: its own, and those of what it calls. Calls within calls are left
+    unchanged.
+    """
 
     def __init__(self, plan: Json) -> None:
         plans = {None: plan, **plan["bodies"]}

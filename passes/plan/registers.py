@@ -118,7 +118,9 @@ SIMT, MMA, WGMMA, GEMV, DIRECT = 8, 12, 28, 20, 11
 
 
 def _direct(view: GroupView, schedule: DirectSchedule) -> float:
-    """With several results, also their sums, a column of the image, and half of the weights of a row."""
+    """Return the registers of a direct convolution: with several results, also for their sums, a column of the
+    image, and half of the weights of a row.
+    """
     single = DIRECT + 7 * most_alive(view.nodes, view.outputs)
     if schedule.lanes * schedule.pixels == 1:
         return single
@@ -133,7 +135,7 @@ def _gemm(view: GroupView, tile: Tile) -> int:
 
 
 def gemm_registers(gemm: Gemm, tile: Tile) -> int:
-    """Of a thread that computes a GEMM in such tiles."""
+    """Return the registers of a thread that computes a GEMM in such tiles."""
     match tile:
         case SimtTile():
             wanted: float = _simt(gemm, tile)
@@ -149,13 +151,15 @@ def gemm_registers(gemm: Gemm, tile: Tile) -> int:
 
 
 def _simt(gemm: Gemm, tile: SimtTile) -> float:
-    """Sums, the next piece of both operands, and two steps' operands."""
+    """Return the registers for sums, the next tile of both operands, and two steps of operands."""
     waiting = (tile.bm + tile.bn) * tile.bk // tile.threads
     return SIMT + words(gemm.acc_dtype) * (tile.tm * tile.tn + waiting + 2 * (tile.tm + tile.tn))
 
 
 def _mma(gemm: Gemm, tile: MmaTile) -> float:
-    """Sums, fragments of both operands, half of them twice, and what waits of operands that no copy brings."""
+    """Return the registers for sums, fragments of both operands (half of them twice), and elements in flight of
+    operands not loaded by asynchronous copies.
+    """
     fragments = 4 * tile.rows + 2 * tile.columns
     waiting = sum(
         _waiting(operand, rows * tile.bk // tile.threads) for operand, rows in ((gemm.a, tile.bm), (gemm.b, tile.bn))
@@ -174,7 +178,7 @@ def _waiting(operand: OperandLayout, elements: int) -> int:
 
 
 def _gemv(gemm: Gemm, tile: GemvTile) -> float:
-    """Return the sums of all rows for the columns of a thread, and what it has read of the large operand."""
+    """Return the registers for the sums of all rows of a thread's columns, and for loads from the large operand."""
     codes, rows = gemm.b.codes, rows_of(gemm, tile)
     if codes is not None:
         parameters = (1 + codes.form.zeros) * codes.lump // codes.group
@@ -193,7 +197,7 @@ ATTENTION = 10
 
 
 def _attention(view: GroupView, tile: AttentionMmaTile | AttentionSimtTile) -> float:
-    """Scores, sums, and the queries of a thread or of a step."""
+    """Return the registers for scores, sums, and the queries of a thread or step."""
     if isinstance(tile, AttentionMmaTile):
         scores, sums = tile.bn // COLUMNS * 4, tile.columns // COLUMNS * 4
         queries = tile.width // STEP * 4
@@ -207,11 +211,11 @@ def _attention(view: GroupView, tile: AttentionMmaTile | AttentionSimtTile) -> f
 
 ELEMENTWISE, ROWS, TRANSPOSE, WINDOW = 6, 13, 13, 6
 AXIS = 10
-"""Of a window: its bounds, its counter, and places."""
+"""Registers per window axis: bounds, counter, and positions."""
 CALL = 7
-"""Of a function that is computed in many steps."""
+"""Registers for a function computed in many steps."""
 EXCHANGE = 8
-"""Of blocks that share a row."""
+"""Registers for blocks that share a row."""
 OPAQUE: Mapping[type, int] = {
     ScanSchedule: 28, SortSchedule: 20, RankSchedule: 28, ScatterSchedule: 16, SuppressSchedule: 48, RegionSchedule: 40,
     AppendSchedule: 16, FoundSchedule: 28, OrderSchedule: 28,
@@ -266,7 +270,7 @@ def _split_rows(view: GroupView, schedule: SplitRowSchedule) -> int:
 
 
 def words(dtype: str) -> int:
-    """Return the registers of a value of its own."""
+    """Return the registers of one value."""
     return ceil(storage_bytes(dtype) / 4)
 
 

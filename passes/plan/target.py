@@ -13,48 +13,49 @@ from .cpu.isa import Isa, isa_named
 from .group import Group
 
 INTEGER_MMA = 80
-"""The oldest architecture whose tensor cores multiply 8-bit integers by `mma.sync.m16n8k32`."""
+"""The oldest architecture whose tensor cores multiply 8-bit integers, by `mma.sync.m16n8k32`."""
 
 SMALL_FLOAT_MMA = 89
-"""The oldest architecture whose tensor cores multiply floats of 8 bits."""
+"""The oldest architecture whose tensor cores multiply 8-bit floats."""
 
 _LEFT_OUT = ("dot", "half_dot", "tile_dots", "shares_ports", "without_winograd")
-"""Fields that are not written where they have nothing."""
+"""Fields that JSON omits where they are empty."""
 
 
 @cache
 def _core(isa: str, dot: str, half_dot: str, tile_dots: tuple[str, ...], shares_ports: bool, winograd: bool) -> Isa:
-    """Kept, for planning asks for it many thousands of times."""
+    """Return the vector unit of a target; cached, as planning calls it many thousands of times."""
     return replace(isa_named(isa, dot, half_dot, tile_dots), shares_ports=shares_ports, winograd=winograd)
 
 
 @dataclass(frozen=True)
 class TargetInfo:
-    """What the passes may know of the machine that will run the model. Sizes in bytes."""
+    """What the passes may know about the machine that will run the model. Sizes in bytes."""
 
     name: str = "cpu"
     threads: int = 1
     device: str = ""
-    """The GPU that code is planned for, by its name in the table of devices; "" for the usual one."""
+    """The GPU that code is planned for, by its name in the table of devices; "" for the default."""
     architectures: tuple[str, ...] = ()
-    """Of GPUs that machine code is made for, such as `sm_90a`; empty for the device's own."""
+    """GPU architectures that machine code is generated for, such as `sm_90a`; empty for the device's own."""
     multiprocessors: int | None = None
-    """Of the smallest GPU that the code must run on, if that is not `device`."""
+    """Multiprocessors of the smallest GPU that the code must run on, if that is not `device`."""
     isa: str = ""
-    """The vector unit of a CPU, by its name in `cpu.isa`; "" for the usual one."""
+    """The vector unit of a CPU, by its name in `cpu.isa`; "" for the default."""
     dot: str = ""
-    """The instruction by which a CPU multiplies 8-bit integers, by its name in `cpu.isa`; "" for none. Of a plan: the
-    one that its kernels need."""
+    """The instruction with which a CPU multiplies 8-bit integers, by its name in `cpu.isa`; "" for none. In a plan: the
+    one that its kernels need.
+    """
     half_dot: str = ""
     """The same for half floats."""
     tile_dots: tuple[str, ...] = ()
     """The same for tiles of either."""
     shares_ports: bool = False
-    """Whether a CPU multiplies vectors by the ports that convert and add, too (see `cpu.isa`)."""
+    """Whether a CPU's vector multiply ports also convert and add (see `cpu.isa`)."""
     without_winograd: bool = False
-    """Whether convolutions on a CPU multiply as they are written (see `cpu.winograd`)."""
+    """Whether CPU convolutions are computed directly, not by Winograd's algorithm (see `cpu.winograd`)."""
     task_buffer_bytes: int = 256 * 1024
-    """Scratch that one task may use and expect to stay in its cache."""
+    """Scratch memory that a task may use and expect to stay in its cache."""
 
     @property
     def is_gpu(self) -> bool:
@@ -62,40 +63,40 @@ class TargetInfo:
 
     @property
     def core(self) -> Isa:
-        """What schedules know of a CPU; PlanError if there is none such."""
+        """The vector unit that schedules are made for. Raises PlanError if there is none with that name."""
         return _core(
             self.isa, self.dot, self.half_dot, tuple(self.tile_dots), self.shares_ports, not self.without_winograd
         )
 
     @property
     def multiplies_bytes(self) -> bool:
-        """Whether some unit multiplies 8-bit integers faster than floats: of GPUs, the tensor cores from sm_80 on."""
+        """Whether some unit multiplies 8-bit integers faster than floats: on GPUs, tensor cores from sm_80 on."""
         return all(_number(each) >= INTEGER_MMA for each in self.architectures) if self.is_gpu else bool(self.dot)
 
     @property
     def left_bytes(self) -> tuple[str, ...]:
-        """The dtypes of bytes that are multiplied from the left by int8, where some unit does."""
+        """The byte dtypes that may be left operands of a product with int8, where some unit computes it."""
         if self.is_gpu:
             return ("int8", "uint8")
         return () if self.core.dot is None else self.core.dot.operands[:1]
 
     @property
     def packs_bytes(self) -> bool:
-        """Whether 8-bit integers known at run time only are packed for an instruction of a CPU, too."""
+        """Whether 8-bit integers known only at run time are packed for a CPU instruction, too."""
         dot = None if self.is_gpu else self.core.dot
         return dot is not None and dot.packs_at_run_time
 
     @property
     def multiplies_small_floats(self) -> bool:
-        """Whether tensor cores multiply floats of 8 bits."""
+        """Whether tensor cores multiply 8-bit floats."""
         return self.is_gpu and all(_number(each) >= SMALL_FLOAT_MMA for each in self.architectures)
 
     def why_not_on(self, machine: TargetInfo) -> str | None:
-        """Return why a plan that was made for this target is none for `machine`; None if it is one.
+        """Return why a plan made for this target does not suit `machine`; None if it does.
 
-        A CPU's plan suits any number of threads and one vector unit, which must have the instruction that it needs. A
-        GPU's is made for one device, and blocks that wait for each other must all be resident on the smallest one, of
-        which launches have as many as fit.
+        A CPU plan suits any number of threads and one vector unit, which must have the instructions that the plan
+        needs. A GPU plan is made for one device, and blocks that wait for each other must all be resident on the
+        smallest GPU, for which launches are sized.
         """
         if self.is_gpu != machine.is_gpu:
             return f"it was made for {self.name}, not for {machine.name}"
@@ -122,7 +123,7 @@ class TargetInfo:
 
     @property
     def instructions(self) -> frozenset[str]:
-        """Those that multiply groups of narrow numbers."""
+        """The instructions that multiply groups of narrow numbers."""
         return frozenset({self.dot, self.half_dot, *self.tile_dots} - {""})
 
     def __str__(self) -> str:
@@ -131,13 +132,17 @@ class TargetInfo:
         return f"{named} ({', '.join(parts)})" if parts else named
 
     def to_json(self) -> dict[str, Any]:
-        """`dot`, `half_dot`, `tile_dots`, `shares_ports` and `without_winograd` are left out where there is none."""
+        """Return the target as JSON data; `dot`, `half_dot`, `tile_dots`, `shares_ports` and `without_winograd` are
+        omitted if empty.
+        """
         data = {**asdict(self), "architectures": list(self.architectures), "tile_dots": list(self.tile_dots)}
         return {key: value for key, value in data.items() if value or key not in _LEFT_OUT}
 
     @staticmethod
     def from_json(data: Any, where: str = "target") -> TargetInfo:
-        """Raise ArtifactSchemaError, naming the field, if `data` is not what `to_json` writes."""
+        """Return the target in JSON data. Raises ArtifactSchemaError, naming the field, if `data` is not as `to_json`
+        writes it.
+        """
         fields = Fields(data, where)
         multiprocessors = fields.take("multiprocessors")
         target = TargetInfo(
@@ -161,5 +166,5 @@ class TargetInfo:
 
 
 def _number(architecture: str) -> int:
-    """80 of sm_80."""
+    """Return the number of an architecture, such as 80 for sm_80."""
     return int("".join(c for c in architecture if c.isdigit()))

@@ -13,7 +13,7 @@ from .parts import Part, Roles
 
 @dataclass(frozen=True)
 class GroupView:
-    """A group with its names looked up: member nodes, values read from memory, values to store, the anchor."""
+    """A group with its names resolved: member nodes, values read from memory, values to store, the anchor."""
 
     name: str
     nodes: tuple[Node, ...]
@@ -27,13 +27,13 @@ class GroupView:
 
     @property
     def stored(self) -> tuple[Value, ...]:
-        """The outputs that have elements."""
+        """The non-empty outputs."""
         return tuple(v for v in self.outputs if v.tensor_type.num_elements)
 
 
 def look_up(by_name: Mapping[str, Node], group: Group) -> GroupView:
-    """Look up a group's names among the nodes of its graph. Constants of one element are no inputs: they become part of
-    the code.
+    """Return a group's view, with names resolved among the graph's nodes. One-element constants are not inputs: they
+    become part of the code.
     """
     nodes = tuple(by_name[name] for name in group.nodes)
     made = {value.name: value for node in nodes for value in node.outputs}
@@ -42,7 +42,7 @@ def look_up(by_name: Mapping[str, Node], group: Group) -> GroupView:
 
 
 def read_by(nodes: Iterable[Node]) -> tuple[Value, ...]:
-    """Return what nodes read from memory, in order of first use."""
+    """Return the values that nodes read from memory, in order of first use."""
     members = tuple(nodes)
     made = {value for node in members for value in node.outputs}
     read = dict.fromkeys(value for node in members for value in node.inputs if value not in made)
@@ -50,7 +50,9 @@ def read_by(nodes: Iterable[Node]) -> tuple[Value, ...]:
 
 
 def levels(nodes: Sequence[Node], roles: Roles) -> dict[Value, int]:
-    """After how many passes over a row a value is known: 0 without reductions before it, one more after each one."""
+    """Return after how many passes over a row each value is known: 0 if it depends on no reduction, one more after
+    each.
+    """
     level: dict[Value, int] = {}
     for node in nodes:
         below = max((level.get(v, 0) for v in node.inputs), default=0)

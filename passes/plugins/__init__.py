@@ -1,4 +1,4 @@
-"""Plug-ins: what they may be, how they are found, and what keeps their faults apart from tilestitch's own.
+"""Plug-ins: their kinds, how they are found, and how their faults are kept apart from tilestitch's own.
 
-Authors of plug-ins import `tilestitch.passes.api`, which has all names that are theirs to use.
+Authors of plug-ins import `tilestitch.passes.api`, which has all public names.
 """

@@ -1,7 +1,7 @@
 """Base classes of plug-ins: every method has a default that changes nothing.
 
 A plug-in is a frozen dataclass that derives from one of these, or from several; its fields are its arguments, and its
-class variable `name` is what `--pass`, `explain` and artifacts call it.
+class variable `name` identifies it for `--pass`, in `explain` and in artifacts.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tilestitch.passes.plan.own_kernels import KernelTarget, OwnKernel
 from .views import KernelsView, PlannerView
 
 API_VERSION = 1
-"""Version of `tilestitch.passes.api`. It grows when a plug-in that worked could stop working."""
+"""Version of `tilestitch.passes.api`. It increases when a plug-in that worked might stop working."""
 
 
 class Plugin(ABC):
-    """What all plug-ins have. `api_version`: the `API_VERSION` that the plug-in was written for."""
+    """Base class of all plug-ins. `api_version`: the `API_VERSION` that the plug-in was written for."""
 
     name: ClassVar[str]
     api_version: ClassVar[int] = 1
@@ -39,43 +39,49 @@ class GraphPass(Plugin):
 
     @abstractmethod
     def run(self, graph: Graph, context: PassContext) -> PassResult:
-        """May change `graph` or return a new one; inputs and outputs stay in number, order and type."""
+        """Return the rewritten graph: `graph` changed in place, or a new one; inputs and outputs keep their number,
+        order and types.
+        """
 
 
 class Rule(Plugin):
-    """Takes part in the decision which nodes become one kernel."""
+    """Influences which nodes become one kernel."""
 
     def propose(self, state: PlannerView) -> Iterator[Fuse]:
-        """Unions that are wanted; each is tried at once, so the next look at `state` sees the result."""
+        """Yield the fusions that are wanted; each is tried at once, so that the next look at `state` shows the
+        result.
+        """
         return iter(())
 
     def forbid(self, state: PlannerView, nodes: Sequence[Node]) -> WhyNot | None:
-        """Asked before any union, other rules' included: why `nodes` must not be one kernel, or None."""
+        """Return why `nodes` must not be one kernel, or None; called before any fusion, including those of other
+        rules.
+        """
         return None
 
     def combine(self, kernels: KernelsView) -> Iterator[Combine]:
-        """Whole kernels that are wanted in one launch, once all nodes have found theirs."""
+        """Yield whole kernels that should share a launch, after all nodes have been assigned to kernels."""
         return iter(())
 
 
 class Schedule(Plugin):
-    """Brings kernels of its own for some groups."""
+    """Provides its own kernels for some groups."""
 
     @abstractmethod
     def schedule(self, graph: Graph, group: Group, target: KernelTarget) -> Sequence[OwnKernel] | None:
-        """Return the kernels that compute `group`, in launch order; None: tilestitch's own template does it.
+        """Return the kernels that compute `group`, in launch order; None leaves it to tilestitch's own template.
 
-        Asked once for groups that are equal but for names, so the answer depends on nothing but the group's nodes.
+        Called once for groups that are equal except for names, so the result must depend only on the group's nodes.
         """
 
 
 class CostModel(Plugin):
-    """Predicts how long kernels take; the planner asks it in place of the analytical model.
+    """Predicts how long kernels take; the planner uses it in place of the analytical model.
 
-    A model that predicts many kernels at once, or knows how sure it is and what bounds them, defines
-    `predict(batch, device) -> Sequence[Prediction]`, too, which is asked instead.
+    A model that predicts many kernels at once, or knows its uncertainty and what bounds them, also defines
+    `predict(batch, device) -> Sequence[Prediction]`, which is then called instead.
     """
 
     @abstractmethod
     def latency_us(self, kernel: KernelFacts, device: AnyDevice) -> float:
-        """Return the microseconds of `kernel` on an idle `device`, its launches included; finite and not negative."""
+        """Return the microseconds of `kernel` on an idle `device`, including its launches; finite and not negative."""

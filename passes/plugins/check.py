@@ -1,4 +1,4 @@
-"""What a class must look like to be a plug-in."""
+"""The requirements for a plug-in class."""
 
 from __future__ import annotations
 
@@ -75,6 +75,6 @@ def _named(cls: Any) -> str:
         return repr(cls)
     try:
         line = f" at {inspect.getsourcefile(cls)}:{inspect.getsourcelines(cls)[1]}"
-    except (OSError, TypeError):  # no source to be found
+    except (OSError, TypeError):  # there is no source
         line = ""
     return f"class {qualified(cls)}{line}"

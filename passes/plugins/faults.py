@@ -1,4 +1,4 @@
-"""What is said when a plug-in fails: its name, its class, the line, the rule that it broke, and the nodes."""
+"""Error messages for failing plug-ins: name, class, line, the violated rule, and the nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ PROMISES = {
 
 @dataclass(frozen=True)
 class Identity:
-    """Whose code it is. `owner`: `distribution version`, or how it was given; `installed`: by an entry point."""
+    """The supplier of a plug-in. `owner`: `distribution version`, or how it was given; `installed`: by an entry
+    point.
+    """
 
     cls: type
     owner: str
@@ -47,14 +49,16 @@ class Identity:
         return f"repair the plug-in, or {leave_out}"
 
     def fault(self, method: str, problem: str, nodes: Iterable[Node] = (), where: str = "") -> PluginFault:
-        """Return the error that says that `method` broke its promise."""
+        """Return the error stating that `method` broke its contract."""
         lines = [f"{self}: {problem}", f"  at {where or self._definition(method)}", *_nodes_line(nodes)]
         lines += [f"  the rule: {PROMISES[method]}", f"{self.remedy}; --verbose shows the plug-in's own traceback"]
         return PluginFault("\n".join(lines))
 
     @contextmanager
     def blamed(self, method: str, nodes: Sequence[Node] = ()) -> Iterator[None]:
-        """What `method` raises inside becomes a PluginFault that says where; `nodes` are those that it was given."""
+        """Turn what `method` raises inside the context into a PluginFault that locates it; `nodes` are those that it
+        was given.
+        """
         try:
             yield
         except PluginFault:
@@ -67,7 +71,7 @@ class Identity:
             raise fault from error
 
     def _own_part(self, error: BaseException) -> list[TracebackType]:
-        """Return the plug-in's own frames, the innermost first; the error's traceback is cut to begin at the
+        """Return the plug-in's own frames, innermost first; the error's traceback is trimmed to begin at the
         outermost.
         """
         own = [t for t in _entries(error.__traceback__) if belongs_to(self.cls, _module(t.tb_frame))]
@@ -91,7 +95,7 @@ def import_fault(owner: str, target: str, error: BaseException) -> PluginError:
 
 
 def told(error: BaseException) -> str:
-    """Return an error in a line: its kind, what it says, and the line that raised it."""
+    """Return an error as one line: its type, its message, and the line that raised it."""
     where = [t for t in _entries(error.__traceback__) if not _imports(t.tb_frame)]
     place = f" at {_place(where[-1])}" if where else ""
     if isinstance(error, SyntaxError):
@@ -100,7 +104,7 @@ def told(error: BaseException) -> str:
 
 
 def _imports(frame: FrameType) -> bool:
-    """Return whether it is one of those that import a plug-in, which say nothing of where a fault is."""
+    """Return whether a frame belongs to the import of a plug-in, and so does not locate a fault."""
     module = _module(frame)
     return module.startswith(("importlib", "_frozen_importlib", "tilestitch.passes.plugins."))
 

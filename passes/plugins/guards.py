@@ -1,7 +1,7 @@
-"""What stands between the compiler and a plug-in: every call is guarded, and every answer is looked at.
+"""Guards between the compiler and plug-ins: every call is guarded, and every result is checked.
 
-A guard does for the compiler what a built-in pass, rule, schedule or cost model does. What a plug-in does wrong becomes
-a PluginFault that names it.
+To the compiler, a guard acts as a built-in pass, rule, schedule or cost model. Errors of a plug-in become a PluginFault
+that names it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _END = object()
 
 @dataclass(frozen=True)
 class Guard:
-    """`instance` is a plug-in that `identity` supplies."""
+    """The base class of guards; `instance` is a plug-in from `identity`."""
 
     instance: Any
     identity: Identity
@@ -51,7 +51,7 @@ class Guard:
 
 
 class GuardedPass(Guard):
-    """A pass; the graph that it leaves is verified."""
+    """Guards a pass; the graph that it returns is verified."""
 
     @property
     def place(self) -> str:
@@ -79,7 +79,7 @@ class GuardedPass(Guard):
 
 
 class GuardedRule(Guard):
-    """A fusion rule, which sees views of the planner's state."""
+    """Guards a fusion rule, which gets views of the planner's state."""
 
     def propose(self, state: Fusion) -> Iterator[Fuse]:
         known = frozenset(state.nodes)
@@ -110,7 +110,7 @@ class GuardedRule(Guard):
             yield combine
 
     def _proposals(self, method: str, view: object, kind: Callable[..., T], graph: Graph) -> Iterator[T]:
-        """Yield what `method` yields, each looked at; `graph` must be the same after all of them."""
+        """Yield the proposals of `method`, each checked; `graph` must be unchanged afterwards."""
         if not self.has(method):
             return
         before = _structure(graph)
@@ -136,10 +136,10 @@ class GuardedRule(Guard):
 
 
 class GuardedSchedule(Guard):
-    """A schedule, whose kernels are looked at before they are compiled."""
+    """Guards a schedule, whose kernels are checked before they are compiled."""
 
     def kernels(self, graph: Graph, group: Group, target: KernelTarget) -> tuple[OwnKernel, ...] | None:
-        """Its kernels for `group`; None where tilestitch's template does it."""
+        """Return its kernels for `group`; None leaves it to tilestitch's template."""
         members = set(group.nodes)
         nodes = [node for node in graph.nodes if node.name in members]
         before = _structure(graph)
@@ -154,10 +154,10 @@ class GuardedSchedule(Guard):
 
 
 class GuardedModel(Guard):
-    """A cost model."""
+    """Guards a cost model."""
 
     def predict(self, batch: Sequence[KernelFacts], device: AnyDevice) -> list[Prediction]:
-        """Return what it says of each kernel; a class that derives from no base of ours may say `latency_us` only."""
+        """Return the prediction for each kernel; a class without our base may define only `latency_us`."""
         if not self.has("predict"):
             return [self._alone(kernel, device) for kernel in batch]
         answer = self.call("predict", tuple(batch), device)
@@ -209,7 +209,7 @@ def _why_not_kernels(answer: Any, group: Group, target: KernelTarget) -> str | N
 
 
 def _is_refusal(answer: object) -> bool:
-    """Return whether `answer` is a WhyNot that a plan can hold."""
+    """Return whether `answer` is a WhyNot that a plan can store."""
     if not isinstance(answer, WhyNot) or not all(
         isinstance(w, str) for w in (answer.subject, answer.rule, answer.reason)
     ):
@@ -223,12 +223,14 @@ def _nodes(names: Any) -> tuple[Any, ...]:
 
 
 def _kind(value: object) -> str:
-    """Return a value of the wrong type, in words."""
+    """Return a description of a value of the wrong type."""
     shown = repr(value)
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
     return "None" if value is None else f"{type(value).__name__} {shown}"
 
 
 def _structure(graph: Graph) -> int:
-    """Differs, almost certainly, after a node was added, removed, moved, or given another operand or an attribute."""
+    """Return a hash that almost certainly changes when a node is added, removed, moved, or given another operand or an
+    attribute.
+    """
     return hash(tuple((node.op, node.name, node.inputs, node.outputs, len(node.attrs)) for node in graph.nodes))

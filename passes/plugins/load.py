@@ -1,12 +1,12 @@
-"""Finding plug-ins: what other packages install, and what a compilation is given.
+"""Loading of plug-ins, both those installed by other packages and those given to a compilation.
 
-A package offers its classes in the entry-point group `tilestitch.passes`; the entry point's name is the class's `name`.
-What is installed takes part in every compilation with its default arguments, unless it is left out; a class without
-defaults for all its arguments only where it is named. `--pass NAME{field=value}` gives an installed or built-in one
-arguments, `--pass MODULE:CLASS{field=value}` brings in a class that is not installed, and in Python a class or an
-instance will do. Names are unique across owners.
+A package registers its classes in the entry-point group `tilestitch.passes`; the entry point's name is the class's
+`name`. Installed plug-ins take part in every compilation with default arguments, unless excluded; classes without
+defaults for all arguments only where they are named. `--pass NAME{field=value}` sets arguments of an installed or
+built-in one, `--pass MODULE:CLASS{field=value}` adds a class that is not installed, and Python callers may pass a class
+or an instance. Names are unique across owners.
 
-Modules of plug-ins are imported by `load_plugins` and by nothing else.
+Only `load_plugins` imports modules of plug-ins.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ BUILT_IN = "tilestitch"
 IN_PYTHON = "given in Python"
 
 Named = str | type | object
-"""What a compilation may be given: the text of a `--pass` option, a class, or an instance."""
+"""A plug-in given to a compilation: the text of a `--pass` option, a class, or an instance."""
 
 
 @dataclass(frozen=True)
 class Installed:
-    """Plug-ins of installed packages by name, and in `broken` the reason why one cannot take part, by its name."""
+    """Plug-ins of installed packages by name; `broken` holds the reasons, by name, why some cannot take part."""
 
     available: Mapping[str, Identity] = field(default_factory=dict)
     broken: Mapping[str, str] = field(default_factory=dict)
@@ -53,8 +53,8 @@ class Installed:
 
 @dataclass(frozen=True)
 class LoadedPlugins:
-    """What takes part in a compilation, for `PassContext(rules=…, plugins=…)`, `run_pipeline(extra=…)` and
-    `assemble(schedules=…)`. `warnings`: what was installed and cannot take part.
+    """The plug-ins of a compilation, for `PassContext(rules=…, plugins=…)`, `run_pipeline(extra=…)` and
+    `assemble(schedules=…)`. `warnings`: installed plug-ins that cannot take part.
     """
 
     passes: tuple[Any, ...] = ()
@@ -67,27 +67,27 @@ class LoadedPlugins:
 
 @dataclass(frozen=True)
 class _Member:
-    """An instance that takes part. `identity` is None for a pass of tilestitch itself."""
+    """A participating instance. `identity` is None for a pass of tilestitch itself."""
 
     instance: Any
     identity: Identity | None
 
 
 def entry_points() -> tuple[importlib.metadata.EntryPoint, ...]:
-    """Return the entry points of installed packages, none of them imported."""
+    """Return the entry points of installed packages, without importing them."""
     return _entry_points(tuple((folder, _state(folder)) for folder in sys.path))
 
 
 @lru_cache(maxsize=1)
 def _entry_points(folders: tuple[tuple[str, object], ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
-    """Of what lies in these folders, in their state: to look through all that is installed takes as long as to plan a
-    small model.
+    """Return the entry points in these folders, in this state; cached, since searching all installed packages takes as
+    long as planning a small model.
     """
     return tuple(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))
 
 
 def _state(folder: str) -> object:
-    """Change when a package is installed in a folder, or removed from it."""
+    """Return a value that changes when a package is installed in a folder or removed from it."""
     try:
         found = os.stat(folder or ".")
     except OSError:
@@ -96,12 +96,12 @@ def _state(folder: str) -> object:
 
 
 def owner_of(entry: importlib.metadata.EntryPoint) -> str:
-    """`distribution version`."""
+    """Return `distribution version` of an entry point."""
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
 
 
 def collect(entries: Iterable[importlib.metadata.EntryPoint]) -> Installed:
-    """Import what `entries` lead to. Raises PluginError if two share a name, or one has a name of tilestitch."""
+    """Import the targets of `entries`. Raises PluginError if two share a name, or one has a name of tilestitch."""
     available: dict[str, Identity] = {}
     broken: dict[str, str] = {}
     for entry in sorted(set(entries), key=lambda e: (e.name, e.value)):
@@ -149,11 +149,11 @@ def _built_in_names() -> set[str]:
 
 
 def load_plugins(given: Sequence[Named] | Named | None = (), installed: Installed | None = None) -> LoadedPlugins:
-    """Return what takes part: what is `given`, several, one or None, then all of `installed` (default: of what is
-    installed).
+    """Return the plug-ins that take part: those `given` (several, one or None), then all `installed` ones (default: of
+    installed packages).
 
-    What is given more than once runs more than once. Raises PipelineError for a text that does not parse or arguments
-    that fit no field, and PluginError for what is no plug-in, cannot be loaded, or has a name that is taken.
+    A plug-in given more than once runs more than once. Raises PipelineError for a text that does not parse or arguments
+    that fit no field, and PluginError for what is no plug-in, cannot be loaded, or has a name already in use.
     """
     installed = collect(entry_points()) if installed is None else installed
     available = dict(installed.available)
@@ -171,7 +171,7 @@ def load_plugins(given: Sequence[Named] | Named | None = (), installed: Installe
 
 
 def as_texts(given: Sequence[Named] | Named | None) -> list[str]:
-    """Return what was given to `load_plugins`, as `--pass` options would say it."""
+    """Return what was given to `load_plugins` in the form of `--pass` options."""
     return [_as_text(item) for item in _several(given)]
 
 
@@ -224,7 +224,7 @@ def _record(instance: Any, identity: Identity) -> PluginRecord:
 
 
 def _given(item: object, available: dict[str, Identity]) -> _Member:
-    """Return a class, or an instance of one."""
+    """Return the member for a class, or for an instance of one."""
     cls = item if inspect.isclass(item) else type(item)
     identity = Identity(cls, IN_PYTHON)
     if isinstance(item, bytes | bytearray) or cls.__module__ == "builtins":
@@ -260,7 +260,7 @@ def _member(entry: PassText, available: dict[str, Identity], broken: Mapping[str
 
 
 def _built(identity: Identity, entry: PassText) -> Any:
-    """Return an instance with the arguments of `entry`; whatever its class makes of them is blamed on it."""
+    """Return an instance with the arguments of `entry`; errors of its class are attributed to it."""
     try:
         return build_from_class(identity.cls, entry, pass_table())
     except PipelineError:
@@ -276,8 +276,8 @@ def _from_module(name: str, text: str) -> Identity:
 
 
 def load_policy(text: str) -> tuple[Policy, PluginRecord]:
-    """Return the policy of synchronisation that `MODULE:CLASS{field=value}` names, and its record. Raises PluginError
-    for what is none, or cannot be made.
+    """Return the synchronisation policy that `MODULE:CLASS{field=value}` names, and its record. Raises PluginError if
+    it is none or cannot be created.
     """
     owner = f"--sync {text}"
     entries = parse_text(text)
@@ -312,7 +312,7 @@ def _class_named(name: str, owner: str) -> Any:
 
 
 def _imported(name: str) -> Any:
-    """Return the module of that name, which may lie in the working folder."""
+    """Return the module with that name, which may be in the working directory."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The files that a plug-in is made of, and the hash of their contents."""
+"""The files that a plug-in consists of, and the hash of their contents."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ IGNORED_SUFFIXES = frozenset({".pyc", ".pyo"})
 
 
 def content_hash(cls: type) -> str:
-    """SHA-256 (hex) of all files of the top-level package that defines `cls` (data files included), or of its module,
-    and the files that this names in `DATA_FILES`, by paths relative to it.
+    """Return the SHA-256 (hex) of all files of the top-level package that defines `cls` (data files included), or of
+    its module and the files that the module lists in `DATA_FILES`, by relative paths.
 
-    Raises PluginError if there are none: then nothing could say later what was run.
+    Raises PluginError if there are none: then nothing could record what was run.
     """
     sha = hashlib.sha256()
     for label, content in _contents(cls):
@@ -26,12 +26,12 @@ def content_hash(cls: type) -> str:
 
 
 def qualified(cls: type) -> str:
-    """`MODULE:CLASS`."""
+    """Return `MODULE:CLASS`."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def belongs_to(cls: type, module: str) -> bool:
-    """Return whether a module is in the package that defines `cls`, or is the module that does."""
+    """Return whether a module is in the package that defines `cls`, or is that module."""
     return module.partition(".")[0] == cls.__module__.partition(".")[0]
 
 
@@ -41,7 +41,7 @@ def _roots(cls: type) -> list[Path]:
 
 
 def _contents(cls: type) -> Iterator[tuple[str, bytes]]:
-    """Labels and contents; of a class without a file, as in a notebook, its own source."""
+    """Yield labels and contents; for a class without a file, as in a notebook, its own source."""
     files = _files(cls)
     for label, path in files:
         try:

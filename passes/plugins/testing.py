@@ -1,4 +1,4 @@
-"""What tests of plug-ins need: plans without code generation, runs on the emulated device, and comparisons.
+"""Helpers for tests of plug-ins: plans without code generation, runs on the emulated device, and comparisons.
 
 compiled = compile_model(model, target="emulator", passes=[MyRule()])
 assert_same_values(compiled, model)
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     import onnx
 
 TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
-"""Of results, by their dtype, relative to the largest magnitude of a tensor; anything else must be equal."""
+"""Tolerances by dtype, relative to the largest magnitude of a tensor; other dtypes must match exactly."""
 
 
 class Artifact(Protocol):
-    """What `compile_model` returns."""
+    """The interface of what `compile_model` returns."""
 
     def to_bytes(self) -> bytes: ...
 
@@ -85,7 +85,7 @@ def _planned(
 
 
 def run(artifact: Artifact | bytes, inputs: Mapping[str, Any], *, device: str = "cpu") -> dict[str, Any]:
-    """Return the results of an artifact by name. device: `cpu`, or `emulator` for what was compiled for it."""
+    """Return the results of an artifact by name. device: `cpu`, or `emulator` for artifacts compiled for it."""
     data = artifact if isinstance(artifact, bytes) else artifact.to_bytes()
     with load(data, device=device) as module:
         return dict(module.run(dict(inputs)))
@@ -99,9 +99,10 @@ def assert_same_values(
     device: str = "cpu",
     seed: int = 0,
 ) -> None:
-    """Raise AssertionError unless an artifact computes what its model says, evaluated with numpy operator by operator.
+    """Raise AssertionError unless an artifact computes the same as its model, evaluated with numpy operator by
+    operator.
 
-    inputs: those that are missing are drawn at random from `seed`: floats from a normal distribution, integers 0 or 1.
+    inputs: missing ones are drawn at random from `seed`: floats from a normal distribution, integers 0 or 1.
     """
     data = artifact if isinstance(artifact, bytes) else artifact.to_bytes()
     with load(data, device=device) as module:
@@ -124,7 +125,7 @@ def _drawn(random: np.random.Generator, spec: Any) -> np.ndarray:
 
 
 def _compare(name: str, actual: np.ndarray, expected: np.ndarray) -> None:
-    """Infinities and NaN must be where they are expected."""
+    """Raise AssertionError unless results agree; infinities and NaN must be where they are expected."""
     same = (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
     assert same, f"{name} is {actual.dtype}{list(actual.shape)}, not {expected.dtype}{list(expected.shape)}"
     tolerance = TOLERANCES.get(str(expected.dtype))

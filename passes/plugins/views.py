@@ -1,4 +1,4 @@
-"""What rules of plug-ins see of the planner: they look, and the planner acts on what they propose."""
+"""Views of the planner for rules of plug-ins: rules look, and the planner acts on their proposals."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tilestitch.passes.plan.target import TargetInfo
 
 @dataclass(frozen=True)
 class KernelView:
-    """Nodes that are one kernel at present. `copies`: nodes of other kernels that this one computes again. `stores`:
-    the values that it writes to memory. `kind`: what it is, None for a step that numpy executes.
+    """Nodes that currently form one kernel. `copies`: nodes of other kernels that this one recomputes. `stores`: the
+    values that it writes to memory. `kind`: its kind; None for a step that numpy executes.
     """
 
     nodes: tuple[Node, ...]
@@ -28,7 +28,7 @@ class KernelView:
 
 
 class PlannerView:
-    """The planner's state between two unions. A `KernelView` is a snapshot: ask again after a proposal."""
+    """The planner's state between two fusions. A `KernelView` is a snapshot: fetch it again after a proposal."""
 
     __slots__ = ("_fusion",)
 
@@ -50,7 +50,7 @@ class PlannerView:
         return tuple(self._fusion.nodes)
 
     def kernels(self) -> tuple[KernelView, ...]:
-        """Return all kernels, and the steps of numpy, by their first node's position."""
+        """Return all kernels and numpy steps, ordered by the position of their first node."""
         return tuple(map(self._view, self._fusion.clusters()))
 
     def kernel_of(self, node: Node) -> KernelView:
@@ -66,7 +66,7 @@ class PlannerView:
         return tuple(map(self._view, self._fusion.producers(self._cluster(kernel))))
 
     def why_not(self, nodes: Iterable[Node], copies: Iterable[Node] = ()) -> WhyNot | None:
-        """Return why the kernels of `nodes` cannot be one, whatever rules and profit say; None if they can."""
+        """Return why the kernels of `nodes` cannot be fused, regardless of rules and profit; None if they can."""
         clusters = list(dict.fromkeys(map(self._fusion.cluster_of, nodes)))
         return why_not(self._fusion, clusters, copies, " + ".join(n.name for c in clusters for n in c.owned))
 
@@ -84,7 +84,7 @@ class PlannerView:
 
 
 class KernelsView:
-    """The kernels of a graph, by name, while rules combine whole ones."""
+    """The kernels of a graph, by name, during the combination of whole kernels."""
 
     __slots__ = ("_kernels",)
 

@@ -1,4 +1,4 @@
-"""Graph to graph: one rewrite a module. `REWRITES` lists them by name."""
+"""Graph rewrites, one per module. `REWRITES` lists them by name."""
 
 from __future__ import annotations
 

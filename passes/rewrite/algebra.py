@@ -31,9 +31,9 @@ from .reassociation import SMALLEST_NORMAL, product_in_any_order, sum_in_any_ord
 
 @dataclass(frozen=True)
 class Algebra:
-    """Simplify by algebra. With `reassociate`, floats may change by rounding (about one unit in the last place).
+    """Simplify algebraically. With `reassociate`, floats may change by rounding (about one unit in the last place).
 
-    Without it only rewrites that are exact are made (signs of zeros and payloads of NaNs aside).
+    Without it, only exact rewrites are applied (apart from signs of zeros and NaN payloads).
     """
 
     reassociate: bool = True
@@ -49,7 +49,7 @@ class Algebra:
 
 
 def _neutral(number: float) -> Pattern:
-    """op(x, number) is x, where the result has x's shape."""
+    """Rewrite op(x, number) to x, where the result has x's shape."""
 
     def pattern(graph: Graph, node: Node) -> Replacement | None:
         x, constant = node.inputs
@@ -61,7 +61,7 @@ def _neutral(number: float) -> Pattern:
 
 
 def _neutral_bool(neutral: bool) -> Pattern:
-    """op(x, neutral) is x; op(x, not neutral) is the constant itself."""
+    """Rewrite op(x, neutral) to x, and op(x, not neutral) to the constant."""
 
     def pattern(graph: Graph, node: Node) -> Replacement | None:
         x, constant = node.inputs
@@ -108,7 +108,9 @@ def power_of_constant(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _is_positive_or_nan(x: Value) -> bool:
-    """Return whether no element can have a negative sign: a square root of -0.0 or -inf is no power of 0.5."""
+    """Return whether no element can have a negative sign: the square root of -0.0 or -inf differs from a power of
+    0.5.
+    """
     if x.data is not None:
         return is_float(x.dtype) and not bool(np.signbit(x.data.astype(np.float64)).any())
     node = x.producer
@@ -138,7 +140,7 @@ def absolute_twice(graph: Graph, node: Node) -> Replacement | None:
 
 
 def idempotent(graph: Graph, node: Node) -> Replacement | None:
-    """maximum(maximum(x, c), c) and the like."""
+    """Rewrite maximum(maximum(x, c), c) to maximum(x, c), and the like."""
     x, c = node.inputs
     if x is c:
         return [x]
@@ -155,7 +157,7 @@ def rounding_twice(graph: Graph, node: Node) -> Replacement | None:
 
 
 def add_of_negative(graph: Graph, node: Node) -> Replacement | None:
-    """x + (-y) is x - y, and x - (-y) is x + y."""
+    """Rewrite x + (-y) to x - y, and x - (-y) to x + y."""
     x, y = node.inputs
     inner = produced_by(y, "neg")
     if inner is not None:
@@ -172,7 +174,7 @@ def divide_by_constant(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _divide_by_constant(graph: Graph, node: Node, *, exact: bool) -> Replacement | None:
-    """x / c is x * (1/c): exact for powers of two, else only for float32 and float64; 1/c must be normal."""
+    """Rewrite x / c to x * (1/c): exact for powers of two, else only for float32 and float64; 1/c must be normal."""
     x, c = node.inputs
     if c.data is None or not is_tensor(x) or x.dtype not in ("float16", "bfloat16", "float32", "float64"):
         return None
@@ -191,10 +193,10 @@ def _divide_by_constant(graph: Graph, node: Node, *, exact: bool) -> Replacement
 
 
 def chain_of_constants(graph: Graph, node: Node) -> Replacement | None:
-    """(x op a) op b is x op (a op b), for add and mul, and (x - a) + b is x + (b - a) for integers, where the combined
-    constant has no more elements than either.
+    """Rewrite (x op a) op b to x op (a op b) for add and mul, and (x - a) + b to x + (b - a) for integers, where the
+    combined constant has no more elements than either.
 
-    Floats only where intermediate results neither overflow nor vanish that did so before: see `reassociation`.
+    For floats only where no overflow or underflow of intermediate results appears or disappears: see `reassociation`.
     """
     x, b = node.inputs
     if not is_tensor(x) or b.data is None or not single_reader(graph, x):
@@ -234,7 +236,7 @@ def _combined(graph: Graph, op: str, a: Value, b: Value) -> Value | None:
 
 
 def no_nan(graph: Graph, node: Node) -> Replacement | None:
-    """Return what stems from integers is no NaN that would be replaced."""
+    """Remove the replacement of NaN in values that stem from integers."""
     condition, _, x = node.inputs
     asked = produced_by(condition, "is_nan")
     if asked is None or asked.inputs[0] is not x or x.type != node.output.type:
@@ -243,7 +245,7 @@ def no_nan(graph: Graph, node: Node) -> Replacement | None:
 
 
 def outer_product(graph: Graph, node: Node) -> Replacement | None:
-    """Return the sums of one product each are the products, which may be part of any kernel."""
+    """Rewrite a matmul with a single product per sum to a multiplication, which can be part of any kernel."""
     left, right = node.inputs
     sized = all(is_sized(value) and value.dtype == node.output.dtype for value in node.inputs)
     if not sized or min(len(left.shape), len(right.shape)) < 2:
@@ -257,7 +259,7 @@ def outer_product(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _swapped(graph: Graph, node: Node, value: Value) -> Value:
-    """Return a matrix of one row as one of one column, or the other way round."""
+    """Return a one-row matrix as a one-column matrix, or vice versa."""
     *others, first, second = range(len(value.shape))
     return transposed(graph, node, value, (*others, second, first))
 

@@ -1,4 +1,6 @@
-"""Operands of contractions of bytes: of the signs that instructions of CPUs want, and sums of rows and columns."""
+"""Operands of byte contractions: conversion to the signedness that CPU instructions require, and sums of rows and
+columns.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from tilestitch.compiler.ir import Graph, Node, Value
 from .driver import computed_like, produced_by
 
 SHIFT = 128
-"""From int8 to uint8."""
+"""The difference between corresponding int8 and uint8 values."""
 
 
 def reduced(node: Node) -> tuple[int, ...]:
@@ -25,7 +27,7 @@ def padded_shape(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def of_columns(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape against the result of what has `shape` against the right operand, with 1 along the reduction."""
+    """Return `shape`, aligned with the right operand, as aligned with the result, with 1 along the reduction."""
     shape = padded_shape(node, shape)
     if node.op == "matmul":
         return (*shape[:-2], 1, shape[-2]) if node.attrs.get("trans_b") else shape
@@ -34,27 +36,27 @@ def of_columns(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def of_rows(graph: Graph, node: Node, wide: Value) -> Value:
-    """Return the sum of each row of a left operand, shaped against the result."""
+    """Return the sum of each row of a left operand, aligned with the result."""
     axis = len(wide.shape) - (2 if node.attrs.get("trans_a") else 1)
     return _shaped_against(graph, node, wide, axis, turned=bool(node.attrs.get("trans_a")))
 
 
 def of_right_columns(graph: Graph, node: Node, wide: Value) -> Value:
-    """Return the sum of each column of a right operand, shaped against the result."""
+    """Return the sum of each column of a right operand, aligned with the result."""
     axis = len(wide.shape) - (1 if node.attrs.get("trans_b") else 2)
     return _shaped_against(graph, node, wide, axis, turned=bool(node.attrs.get("trans_b")))
 
 
 def _shaped_against(graph: Graph, node: Node, wide: Value, axis: int, turned: bool) -> Value:
-    """Sums along an axis, with the last two of a `turned` operand swapped."""
+    """Return sums along an axis, with the last two axes swapped for a `turned` operand."""
     sums = computed_like(graph, node, "reduce_sum", wide, axes=(axis,), keepdims=True)
     last = len(wide.shape) - 2
     return computed_like(graph, node, "transpose", sums, perm=(*range(last), last + 1, last)) if turned else sums
 
 
 def as_left(graph: Graph, node: Node, x: Value, zero: Value | None, dtypes: tuple[str, ...]) -> tuple[Value, Value]:
-    """Return a left operand as one of `dtypes` (`TargetInfo.left_bytes`), and its zero point as a scalar of int32.
-    Where it may be either, it is shifted if that makes its zero point 0.
+    """Return a left operand as one of `dtypes` (`TargetInfo.left_bytes`), and its zero point as an int32 scalar. If
+    both are possible, it is shifted if that makes its zero point 0.
     """
     plain = _scalar(graph, node, zero)
     other, shift = ("int8", -SHIFT) if x.dtype == "uint8" else ("uint8", SHIFT)
@@ -65,7 +67,7 @@ def as_left(graph: Graph, node: Node, x: Value, zero: Value | None, dtypes: tupl
 
 
 def as_signed(graph: Graph, node: Node, w: Value, zero: Value | None) -> tuple[Value, Value]:
-    """Return a right operand as int8, and its zero point as a scalar of int32."""
+    """Return a right operand as int8, and its zero point as an int32 scalar."""
     plain = _scalar(graph, node, zero)
     if w.dtype == "int8":
         return w, plain
@@ -78,8 +80,8 @@ def _scalar(graph: Graph, node: Node, zero: Value | None) -> Value:
 
 
 def _turned(graph: Graph, node: Node, x: Value, dtype: str) -> Value:
-    """Return the bytes of the other sign, 128 more or less. What else reads `x` reads these, so that they alone are
-    stored.
+    """Return the bytes shifted by 128 to the other signedness. Other readers of `x` read these too, so that only they
+    are stored.
     """
     of_other_sign = _turned_before(x)
     if of_other_sign is not None:
@@ -98,7 +100,7 @@ def _bytes_of_other_sign(graph: Graph, node: Node, x: Value, dtype: str) -> Valu
 
 
 def _turned_before(x: Value) -> Value | None:
-    """Return the bytes that `x` was turned from."""
+    """Return the bytes that `x` was shifted from; None if there are none."""
     cast = produced_by(x, "bit_cast")
     turn = None if cast is None else produced_by(cast.inputs[0], "bitwise_xor")
     if turn is None or turn.inputs[0].dtype not in ("int8", "uint8") or turn.inputs[0].dtype == x.dtype:
@@ -108,8 +110,8 @@ def _turned_before(x: Value) -> Value | None:
 
 
 def _read_turned(graph: Graph, reader: Node, place: int, turned: Value, shift: int) -> None:
-    """Let a node read `turned`, which are `shift` more than what it reads: where numbers are made wider the shift goes
-    into their zero point.
+    """Let a node read `turned`, which exceeds its operand by `shift`: where a cast widens it, the shift goes into the
+    zero point.
     """
     to = reader.attrs["to"] if reader.op == "cast" else None
     if to not in ("int32", "float32"):

@@ -1,4 +1,4 @@
-"""One way to write what can be written in several: operand order, no-ops, chains of views and casts."""
+"""Canonical forms of what can be written in several ways: operand order, no-ops, chains of views and casts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ANY_SIZE = frozenset({
     "matmul", "conv", "reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and",
     "reshape", "transpose", "slice", "broadcast_to",
 })  # fmt: skip
-"""Beside element-wise operators, those that may be left out where their results have no elements."""
+"""Operators, besides element-wise ones, that may be dropped where their results have no elements."""
 
 _FOLDS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and")
 
@@ -61,7 +61,7 @@ _EXACT: dict[str, frozenset[str]] = {
 
 @dataclass(frozen=True)
 class Canonicalise:
-    """Bring nodes into the one form that other passes look for. Changes no value."""
+    """Bring nodes into the canonical form that other passes match. Changes no value."""
 
     name: ClassVar[str] = "canonicalise"
 
@@ -91,7 +91,9 @@ def drop_cast(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _plain_cast(node: Node) -> bool:
-    """Casts to 8-bit floats and below follow saturation rules that depend on the source type: leave them."""
+    """Return whether a cast is plain: casts to 8-bit floats and below follow source-dependent saturation rules and are
+    left alone.
+    """
     to = node.attrs["to"]
     return dtype_kind(to) in ("int", "uint", "bool") or (is_float(to) and "float8" not in to and "float4" not in to)
 
@@ -114,13 +116,15 @@ def select_of_known_condition(graph: Graph, node: Node) -> Replacement | None:
     chosen = a if known is None or known else b
     if not is_sized(node.output) or not is_sized(chosen):
         return None
-    if chosen.type == node.output.type:  # a size of 1 is not the open size that it may be
+    if chosen.type == node.output.type:  # a size of 1 differs from an open size that it may equal
         return [chosen]
     return [emit_like(graph, node, "broadcast_to", chosen, shape=node.output.shape)]
 
 
 def implicit_broadcast(graph: Graph, node: Node) -> Replacement | None:
-    """Element-wise operators broadcast by themselves: read the operand of a broadcast_to, or a smaller constant."""
+    """Remove explicit broadcasts before element-wise operators, which broadcast implicitly: read the operand of a
+    broadcast_to, or a smaller constant.
+    """
     if not is_elementwise(node.op) or len(node.inputs) < 2 or not all(map(is_tensor, (*node.inputs, *node.outputs))):
         return None
     for i, value in enumerate(node.inputs):
@@ -134,7 +138,9 @@ def implicit_broadcast(graph: Graph, node: Node) -> Replacement | None:
 
 
 def broadcast_late(graph: Graph, node: Node) -> Replacement | None:
-    """f(broadcast_to(a), b) is broadcast_to(f(a, b)), if that computes fewer elements: keys shared by several heads."""
+    """Rewrite f(broadcast_to(a), b) to broadcast_to(f(a, b)) if that computes fewer elements, as for keys shared by
+    several heads.
+    """
     if not is_elementwise(node.op) or not all(map(is_sized, (*node.inputs, *node.outputs))):
         return None
     found = [produced_by(v, "broadcast_to") for v in node.inputs]
@@ -154,7 +160,7 @@ def _unbroadcast(graph: Graph, value: Value) -> Value | None:
     if node is not None:
         return node.inputs[0]
     if value.data is not None and value.data.ndim > 0 and splat(value) is not None:
-        return Value(value.name, TensorType(value.dtype, ()))  # stands for the scalar until it is known to fit
+        return Value(value.name, TensorType(value.dtype, ()))  # stands in for the scalar until it is known to fit
     return None
 
 
@@ -163,7 +169,7 @@ def _first_elements(data: np.ndarray) -> np.ndarray:
 
 
 def reduce_of_nothing(graph: Graph, node: Node) -> Replacement | None:
-    """Return a fold over no axes, or over axes of size 1, is the operand in another shape."""
+    """Rewrite a reduction over no axes, or over axes of size 1, to a reshape of the operand."""
     (x,) = node.inputs
     if not is_sized(x) or any(x.shape[a] != 1 for a in node.attrs["axes"]):
         return None
@@ -173,7 +179,9 @@ def reduce_of_nothing(graph: Graph, node: Node) -> Replacement | None:
 
 
 def keepdims_by_reshape(graph: Graph, node: Node) -> Replacement | None:
-    """reshape(reduce(x)) that only adds or drops the reduced axes: say it with keepdims."""
+    """Rewrite a reshape of a reduction that only adds or drops the reduced axes to the reduction with other
+    keepdims.
+    """
     inner = produced_by(node.inputs[0], *_FOLDS, "arg_max", "arg_min")
     if inner is None or not is_sized(inner.inputs[0]) or len(inner.output.uses) != 1 or graph.is_output(inner.output):
         return None
@@ -188,7 +196,7 @@ def keepdims_by_reshape(graph: Graph, node: Node) -> Replacement | None:
 
 
 def gather_of_constant_range(graph: Graph, node: Node) -> Replacement | None:
-    """gather with one constant index, or a constant arithmetic sequence of indices, is a slice."""
+    """Rewrite a gather with one constant index, or a constant arithmetic sequence of indices, to a slice."""
     x, indices = node.inputs
     axis = node.attrs["axis"]
     if indices.data is None or indices.data.ndim > 1 or indices.data.size == 0 or not is_sized(x):
@@ -214,7 +222,7 @@ def gather_of_constant_range(graph: Graph, node: Node) -> Replacement | None:
 
 
 def empty_result(graph: Graph, node: Node) -> Replacement | None:
-    """Return a tensor without elements needs no computation."""
+    """Rewrite a result without elements to an empty tensor, which needs no computation."""
     if len(node.outputs) != 1 or not (is_elementwise(node.op) or node.op in _ANY_SIZE) or not is_sized(node.output):
         return None
     shape = node.output.shape
@@ -229,7 +237,7 @@ def empty_result(graph: Graph, node: Node) -> Replacement | None:
 
 
 def sum_of_no_products(graph: Graph, node: Node) -> Replacement | None:
-    """Return a matmul over no elements is zeros."""
+    """Rewrite a matmul over an empty reduction to zeros."""
     x = node.inputs[0]
     if not is_sized(x) or not is_sized(node.output) or x.shape[-2 if node.attrs.get("trans_a") else -1] != 0:
         return None
@@ -237,7 +245,7 @@ def sum_of_no_products(graph: Graph, node: Node) -> Replacement | None:
 
 
 def windows_of_nothing(graph: Graph, node: Node) -> Replacement | None:
-    """Return a convolution of an image, or with filters, of no elements is zeros."""
+    """Rewrite a convolution of an empty image, or with empty filters, to zeros."""
     if not all(map(is_sized, (*node.inputs, node.output))) or not any(_has_none(v.shape) for v in node.inputs):
         return None
     return [_zeros(graph, node)]
@@ -256,7 +264,7 @@ def _zeros(graph: Graph, node: Node) -> Value:
 
 
 def _has_none(shape: Sequence[Size]) -> bool:
-    """Return whether an extent is 0, whatever those are that are open."""
+    """Return whether an extent is 0, whatever the open ones are."""
     return any(not is_open(extent) and extent == 0 for extent in shape)
 
 

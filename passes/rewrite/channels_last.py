@@ -1,4 +1,6 @@
-"""Convolutions compute channels-last (NXC), which vectorises over channels; transposes around them sink and cancel."""
+"""Convolutions compute channels-last (NXC), which vectorises over channels; the transposes around them are moved and
+cancel.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from .driver import Replacement, apply_patterns, emit_like, is_tensor, transpose
 
 @dataclass(frozen=True)
 class ChannelsLast:
-    """Turn conv and conv_transpose from NCX to NXC between transposes. `transpose_motion` then brings the transposes
-    together.
+    """Convert conv and conv_transpose from NCX to NXC between transposes, which `transpose_motion` then moves until
+    they cancel.
 
     Weights become [k.., C/g, O] (conv) and [k.., C, O/g] (conv_transpose). Pooling follows its operand's layout in
     `transpose_motion`; a graph without convolutions stays as it is.
@@ -38,7 +40,9 @@ def to_ncx(rank: int) -> tuple[int, ...]:
 
 
 def weight_perm(op: str, rank: int) -> tuple[int, ...]:
-    """From NCX weights to NXC weights: O, C/g, k.. to k.., C/g, O; for conv_transpose C, O/g, k.. to k.., C, O/g."""
+    """Return the permutation from NCX weights to NXC weights: O, C/g, k.. to k.., C/g, O; for conv_transpose C, O/g,
+    k.. to k.., C, O/g.
+    """
     return (*range(2, rank), 1, 0) if op == "conv" else (*range(2, rank), 0, 1)
 
 

@@ -1,4 +1,4 @@
-"""Common subexpressions and equal constants are computed and stored once."""
+"""Common subexpression elimination, also of equal constants."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilestitch.passes.contract import PassContext, PassResult
 
 @dataclass(frozen=True)
 class CommonSubexpressions:
-    """Let equal nodes (operator, operands, attributes) be one. Host and control nodes are left: they may be random."""
+    """Merge equal nodes (operator, operands, attributes). Host and control nodes are left: they may be random."""
 
     name: ClassVar[str] = "cse"
 
@@ -35,7 +35,7 @@ class CommonSubexpressions:
 
 
 def _merge_constants(graph: Graph) -> int:
-    """Constants are compared by digest only where another of the same type exists."""
+    """Merge equal constants; digests are compared only where another of the same type exists."""
     by_type: dict[str, list[Value]] = {}
     for value in graph.constants:
         by_type.setdefault(str(value.type), []).append(value)
@@ -57,18 +57,20 @@ def _merge_constants(graph: Graph) -> int:
 def _start(value: Value) -> Hashable:
     """Return the first elements of a constant."""
     assert value.data is not None
-    sample = value.data.flat[:16]  # to give it another shape would copy what is transposed
+    sample = value.data.flat[:16]  # reshaping would copy a transposed array
     return sample.tobytes() if value.data.dtype != object else repr(sample)
 
 
 def _rest(value: Value) -> str:
-    """Return what tells apart constants that begin alike; hashing all large weights would take seconds."""
+    """Return a digest that distinguishes constants with equal beginnings; hashing all large weights would take
+    seconds.
+    """
     assert value.data is not None
     return repr(value.data.tolist()) if value.data.dtype == object else digest(value.data)
 
 
 def _frozen(value: Any) -> Hashable:
-    """Return a hashable stand-in; True and 1 are kept apart."""
+    """Return a hashable stand-in; True and 1 remain distinct."""
     if isinstance(value, dict):
         return tuple(sorted((k, _frozen(v)) for k, v in value.items()))
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Dead code: nodes that nothing reads."""
+"""Dead code elimination."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilestitch.passes.contract import PassContext, PassResult
 
 @dataclass(frozen=True)
 class DeadCode:
-    """Remove nodes whose outputs, and their sizes, are used by no node and are no outputs of the graph."""
+    """Remove nodes whose outputs, and sizes they define, no node uses and that are no graph outputs."""
 
     name: ClassVar[str] = "dce"
 

@@ -1,4 +1,6 @@
-"""Control flow whose way is known: `if` with a constant condition, loops that never run, loops of one turn."""
+"""Control flow that is statically known: `if` with a constant condition, loops that never run, loops of one
+iteration.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from .inlining import Inlining, knows_sizes_of
 
 @dataclass(frozen=True)
 class DeadBranches:
-    """Put the taken branch of an `if` with a constant condition in its place, and the body of what turns once; remove
+    """Inline the taken branch of an `if` with a constant condition and the bodies of single-iteration loops; remove
     loops that run zero times.
     """
 
@@ -50,8 +52,8 @@ def _resolved(graph: Graph, node: Node) -> Sequence[Value] | None:
 
 
 def _loop(graph: Graph, node: Node) -> Sequence[Value] | None:
-    """Return what is carried by a loop without turns, or the body of one turn of a loop that carries something:
-    `independent_turns` makes more of others.
+    """Return the carried values of a loop without iterations, or the inlined body of a single-iteration loop with
+    carried values: `independent_turns` handles others better.
     """
     trips, condition, *operands = node.inputs
     count, most, first = node.attrs["num_carried"], splat(trips), splat(condition)
@@ -73,7 +75,7 @@ def _loop(graph: Graph, node: Node) -> Sequence[Value] | None:
 
 
 def _scan_of_one(graph: Graph, node: Node) -> Sequence[Value] | None:
-    """Return the body of a scan over operands of one element each."""
+    """Return the inlined body of a scan over one-element operands."""
     attrs, state = node.attrs, node.attrs["num_state"]
     scanned = list(zip(node.inputs[state : state + attrs["num_scanned"]], attrs["input_axes"], strict=True))
     once = bool(scanned) and all(is_sized(value) and value.shape[axis] == 1 for value, axis in scanned)
@@ -93,8 +95,8 @@ def _turn(
     graph: Graph, node: Node, given: Callable[[], Sequence[Value]], axes: Sequence[int], carried: int,
     first_result: int = 0,
 ) -> list[Value] | None:  # fmt: skip
-    """Return the results of one turn of the body with what is `given`: what is carried, then what is collected along
-    `axes`. None, and nothing changed, if they are not what readers of `node` were promised.
+    """Return the results of one inlined iteration with inputs `given`: the carried values, then those collected along
+    `axes`. None, with nothing changed, if they do not have the types promised to readers of `node`.
     """
     body = node.attrs["body"]
     results = body.outputs[first_result:]
@@ -113,8 +115,8 @@ def _turn(
 def inline(graph: Graph, node: Node, body: Graph, operands: Sequence[Value]) -> list[Value] | None:
     """Copy `body`'s nodes before `node`, reading `operands` for its inputs; returns its outputs' values.
 
-    None, and nothing changed, if a result's type does not fit what readers of `node` were promised, or the body has
-    sizes of its own.
+    None, with nothing changed, if a result's type does not fit that promised to readers of `node`, or the body has its
+    own sizes.
     """
     sizes = found_sizes(graph, node, [v.type for v in body.outputs]) if knows_sizes_of(operands, body) else None
     return None if sizes is None else _copied(graph, node, body, operands, sizes)

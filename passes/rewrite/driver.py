@@ -1,4 +1,4 @@
-"""Greedy application of local patterns until none fits, and the small questions that patterns ask of values."""
+"""Greedy application of local patterns until none matches, and common queries of patterns."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ from tilestitch.passes.errors import PassContractError
 
 Replacement = Sequence[Value]
 Pattern = Callable[[Graph, Node], "Replacement | None"]
-"""Looks at a node; returns values for its outputs (new nodes inserted before it), or None if it does not fit."""
+"""A function of a node that returns values for its outputs (new nodes are inserted before it), or None if it does not
+match.
+"""
 
 
 def apply_patterns(graph: Graph, patterns: Mapping[str, Sequence[Pattern]]) -> int:
-    """Apply the patterns listed for each operator (`*`: for all) until none fits. Returns how often one did.
+    """Apply the patterns listed for each operator (`*`: for all) until none matches. Returns the number of
+    applications.
 
     A node that a replacement leaves without readers is removed at once, so that patterns see true numbers of readers;
-    the replacement inherits its origins. Patterns give the nodes they make the origins of what these compute; a value
-    that existed before and takes the node's place inherits the node's origins.
+    the replacement inherits its origins. Patterns give new nodes the origins of what they compute; an existing value
+    that replaces a node inherits the node's origins.
     """
     everywhere = patterns.get("*", ())
-    work = OrderedDict.fromkeys(graph.nodes)  # to take the first of a dict out, all that went before it is passed
+    work = OrderedDict.fromkeys(graph.nodes)  # removing the first item of a dict skips over all removed before it
     alive = set(work)
     count, limit = 0, 1000 + 100 * len(work)
     while work:
@@ -38,7 +41,7 @@ def apply_patterns(graph: Graph, patterns: Mapping[str, Sequence[Pattern]]) -> i
             known = len(graph)
             try:
                 values = pattern(graph, node)
-            except UndecidedError:  # it fits for some sizes only
+            except UndecidedError:  # it fits only for some sizes
                 values = None
                 _remove_all(graph, [n for n in graph.nodes if n not in alive] if len(graph) != known else ())
             if values is None:
@@ -85,7 +88,7 @@ def _new_nodes(values: Sequence[Value], alive: set[Node]) -> list[Node]:
 
 
 def remove_dead(graph: Graph, value: Value, alive: set[Node]) -> list[str]:
-    """Remove the producer of `value`, and what only it needed, if nothing reads it; returns their origins."""
+    """Remove the producer of `value`, and what only it needed, if nothing reads the value; return their origins."""
     origins: list[str] = []
     stack = [value.producer]
     while stack:
@@ -102,14 +105,14 @@ def remove_dead(graph: Graph, value: Value, alive: set[Node]) -> list[str]:
 
 
 def _makes_sizes(node: Node) -> bool:
-    """Return whether sizes may come to be by the node, which others need though they read none of its results: `dce`
-    knows.
+    """Return whether the node may define sizes, which others need although they read none of its results: `dce` handles
+    these.
     """
     return bool(made_by(node, NO_SYMBOLS))
 
 
 def _inherit(values: Sequence[Value], lost: Sequence[str], replaced: Sequence[str]) -> None:
-    """What now computes `values` stands for the ONNX nodes whose code went away."""
+    """Add the origins of removed ONNX nodes to the producers of `values`."""
     for producer in {v.producer: None for v in values}:
         if producer is not None:
             producer.origins = tuple(dict.fromkeys((*producer.origins, *replaced, *lost)))
@@ -127,7 +130,7 @@ def is_sized(value: Value) -> bool:
 
 
 def splat(value: Value) -> float | int | bool | None:
-    """Return the number that all elements of a constant have; None if they differ, or there are none, or it is no
+    """Return the number that all elements of a constant share; None if they differ, there are none, or it is not a
     number.
     """
     data = value.data
@@ -141,7 +144,7 @@ def splat(value: Value) -> float | int | bool | None:
 
 
 def _all_equal(data: np.ndarray, number: np.ndarray) -> bool:
-    """Return whether all elements are `number`, with its sign if it is zero."""
+    """Return whether all elements equal `number`, including its sign if it is zero."""
     if not bool((data == number).all()):
         return False
     return number != 0 or data.dtype.kind in "biu" or len(np.unique(np.signbit(data.astype(np.float64)))) == 1
@@ -164,12 +167,12 @@ def single_reader(graph: Graph, value: Value) -> bool:
 
 
 def emit_like(graph: Graph, node: Node, op: str, *inputs: Value, **attrs: object) -> Value:
-    """Return a new node before `node` with its origins."""
+    """Return the result of a new node before `node` with its origins."""
     return graph.emit(op, *inputs, origins=node.origins, insert_before=node, **attrs)
 
 
 def computed_like(graph: Graph, node: Node, op: str, *inputs: Value, **attrs: object) -> Value:
-    """`emit_like`, or a constant where all operands are constants."""
+    """Return the result of `emit_like`, or a constant where all operands are constants."""
     if not all(v.is_constant for v in inputs):
         return emit_like(graph, node, op, *inputs, **attrs)
     with np.errstate(all="ignore"):
@@ -178,7 +181,7 @@ def computed_like(graph: Graph, node: Node, op: str, *inputs: Value, **attrs: ob
 
 
 def reshaped(graph: Graph, node: Node, value: Value, shape: Sequence[int]) -> Value:
-    """`value` in another static shape: itself, a reshaped constant, or a reshape before `node`."""
+    """Return `value` in another static shape: itself, a reshaped constant, or a reshape before `node`."""
     if value.data is not None:
         return value if value.shape == tuple(shape) else constant_like(graph, value, value.data.reshape(tuple(shape)))
     if is_sized(value) and value.shape == tuple(shape):
@@ -187,9 +190,9 @@ def reshaped(graph: Graph, node: Node, value: Value, shape: Sequence[int]) -> Va
 
 
 def transposed(graph: Graph, node: Node, value: Value, perm: Sequence[int], origins: Sequence[str] = ()) -> Value:
-    """`value` with permuted axes: itself, a transposed constant, or a transpose before `node`.
+    """Return `value` with permuted axes: itself, a transposed constant, or a transpose before `node`.
 
-    Transposes that only serve a layout stem from no ONNX node, hence no `origins` unless given.
+    Transposes that only serve a layout stem from no ONNX node, hence have no `origins` unless given.
     """
     if tuple(perm) == tuple(range(len(perm))):
         return value
@@ -199,12 +202,12 @@ def transposed(graph: Graph, node: Node, value: Value, perm: Sequence[int], orig
 
 
 def constant_like(graph: Graph, value: Value, data: np.ndarray) -> Value:
-    """Return a constant with the data given, named after `value`."""
+    """Return a constant with the given data, named after `value`."""
     return graph.constant(data, name=value.name)
 
 
 def result_fits(values: Sequence[Value], shape: Shape) -> bool:
-    """Return whether element-wise operation on `values` has exactly the result shape `shape`."""
+    """Return whether element-wise operation on `values` has exactly the shape `shape`."""
     return all(is_tensor(v) for v in values) and broadcast_shapes(*(v.tensor_type.shape for v in values)) == tuple(
         shape
     )

@@ -1,7 +1,7 @@
-"""Contractions of dequantised floats of 8 bits multiply these, where tensor cores do; their sums are float32.
+"""Contractions of dequantised 8-bit floats multiply these directly, where tensor cores can; sums are float32.
 
-For x = sx * qx and w = sw * qw, x @ w is sx * sw * (qx @ qw): the scales follow the sums, as part of the kernel's
-epilogue. There are no zero points, and right operands that a run computes (attention) are multiplied in the same way.
+For x = sx * qx and w = sw * qw, x @ w is sx * sw * (qx @ qw): the scales are applied to the sums, in the kernel's
+epilogue. There are no zero points, and right operands computed at run time (attention) are treated in the same way.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .integers import by_column, is_depthwise
 from .quantised import Quantised, dequantised
 
 LARGEST = np.float32(57344)
-"""Of all floats of 8 bits."""
+"""The largest finite value of any 8-bit float."""
 
 
 @dataclass(frozen=True)
 class Float8:
-    """Multiply floats of 8 bits where tensor cores do (`TargetInfo.multiplies_small_floats`); else say that floats of
-    32 bits, or halves, are multiplied.
+    """Multiply 8-bit floats where tensor cores can (`TargetInfo.multiplies_small_floats`); else record that 32-bit or
+    half floats are multiplied.
     """
 
     name: ClassVar[str] = "float8"
@@ -48,7 +48,7 @@ class Float8:
 
 
 def _multiplied(graph: Graph, node: Node, context: PassContext) -> Value | str | None:
-    """Return the contraction of floats of 8 bits; why it stays; None of any other."""
+    """Return the contraction of 8-bit floats; the reason why a candidate is unchanged; None for other nodes."""
     if not all(is_sized(v) for v in (*node.inputs, node.output)):
         return None
     operands = [_of_small(graph, node, value) for value in node.inputs]
@@ -65,7 +65,7 @@ def _multiplied(graph: Graph, node: Node, context: PassContext) -> Value | str |
         return "windows over each channel by itself are no GEMM"
     if not all(_keeps_finite(scale) for scale in (x.scale, w.scale)):
         return "some of its scales are NaN, infinite, or make infinities of finite numbers"
-    # Where results are half floats, sums need no more bits than these.
+    # Half-float results need no more accurate sums than these.
     coarse = node.output.dtype in HALVES or context.options.get("precision", "fp32") != "fp32"
     attrs = node.attrs | ({"precision": "tf32"} if coarse else {}) | {"out_dtype": "float32"}
     sums = computed_like(graph, node, node.op, x.q, w.q, **attrs)
@@ -78,7 +78,9 @@ def _multiplied(graph: Graph, node: Node, context: PassContext) -> Value | str |
 
 
 def _of_small(graph: Graph, node: Node, value: Value) -> Quantised | None:
-    """Return what an operand was dequantised from, if that is floats of 8 bits. Half floats are what float32 became."""
+    """Return the 8-bit floats that an operand was dequantised from; None if there are none. Half floats were converted
+    from float32.
+    """
     if value.dtype in HALVES:
         cast = produced_by(value, "cast")
         value = value if cast is None else cast.inputs[0]
@@ -87,8 +89,8 @@ def _of_small(graph: Graph, node: Node, value: Value) -> Quantised | None:
 
 
 def _keeps_finite(scale: Value) -> bool:
-    """Else an infinity times 0 is NaN, where a sum that is scaled would be infinite. Scales that are known at run time
-    only are taken to.
+    """Return whether scaling keeps 8-bit floats finite; else infinity times 0 would be NaN where the scaled sum is
+    infinite. Run-time scales are assumed to.
     """
     with np.errstate(over="ignore"):
         return scale.data is None or bool(np.isfinite(scale.data * LARGEST).all())

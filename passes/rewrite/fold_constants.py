@@ -1,4 +1,4 @@
-"""Compute now what depends on constants only."""
+"""Constant folding."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class FoldConstants:
     """Replace nodes whose operands are all constants by their value, computed by the numpy reference.
 
     Guards: a result above `max_growth_bytes` may not be larger than the operands together, so that a broadcast or iota
-    does not become a large constant, unless it is the weights of contractions, which are packed when compiling; work
-    above `max_multiplications` is left to the model. Nodes that fail (an index out of range) are left, so that the
-    error comes when the model runs.
+    does not become a large constant, unless it is a contraction's weight, which is packed at compile time; work above
+    `max_multiplications` is left to run time. Nodes that fail (an index out of range) are left, so that the error
+    occurs when the model runs.
     """
 
     max_growth_bytes: int = 65536
@@ -63,17 +63,19 @@ class FoldConstants:
         return arrays if fits else None
 
     def _multiplications(self, node: Node) -> int:
-        """Return an upper bound: every output element sums at most the elements of the smaller operand."""
+        """Return an upper bound: each output element sums at most as many products as the smaller operand has
+        elements.
+        """
         return node.outputs[0].tensor_type.num_elements * min(v.tensor_type.num_elements for v in node.inputs)
 
 
 MOST_STEPS = 32
-"""From a constant to the contraction that it is a weight of."""
+"""Most nodes between a constant and the contraction that it is a weight of."""
 
 
 def is_weight(value: Value, steps: int = MOST_STEPS) -> bool:
-    """Return whether all that a value is used for is to be the right operand of contractions, perhaps after views and
-    after arithmetic with constants, of which weights are made that are stored as integers.
+    """Return whether a value is used only as the right operand of contractions, perhaps after views and arithmetic with
+    constants that produce weights stored as integers.
     """
     if not steps:
         return False
@@ -85,7 +87,7 @@ def is_weight(value: Value, steps: int = MOST_STEPS) -> bool:
 
 
 def _keeps_constants(node: Node, value: Value) -> bool:
-    """Return whether the node views the value, or computes element by element from it and from constants alone."""
+    """Return whether the node is a view of the value, or computes element-wise from it and constants only."""
     if kind_of(node.op) is Kind.VIEW:
         return True
     return is_elementwise(node.op) and all(operand is value or operand.is_constant for operand in node.inputs)

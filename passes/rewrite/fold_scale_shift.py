@@ -1,4 +1,4 @@
-"""Scales after a convolution or GEMM are multiplied into its constant weights (batch normalisation)."""
+"""Folding of scales after a convolution or GEMM into its constant weights (batch normalisation)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class FoldScaleShift:
     """conv(x, W) followed by per-channel add, sub, mul and div by constants becomes conv(x, W*s) + b.
 
     For conv, conv_transpose without groups, and matmul with a constant second operand; every value in between has one
-    reader. Nothing is done where there is no scale, where a folded weight would not be finite, or where integers are
-    multiplied, whose sums are exact.
+    reader. Not applied where there is no scale, where a folded weight would not be finite, or to integer products,
+    whose sums are exact.
     """
 
     name: ClassVar[str] = "fold_scale_shift"

@@ -1,5 +1,5 @@
-"""Transposes before a matmul become its trans_a or trans_b, as far as they move the innermost axis, and matrices that a
-gather chooses become its first operand, which kernels read where it lies.
+"""Transposes before a matmul become its trans_a or trans_b, as far as they move the innermost axis, and matrices
+selected by a gather become its first operand, which kernels read in place.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from .driver import (
 class FoldTransposes:
     """Let matmul read its operands transposed instead of transposing them before.
 
-    What is left of the transpose keeps the innermost axis where it is; often nothing is left. On CPUs a single row by
-    each of gathered matrices, as by those of a token's experts, becomes the transposed matrices by a column: what
-    computes a second operand is a kernel of its own, which would copy the matrices.
+    The remaining transpose keeps the innermost axis in place; often nothing remains. On CPUs, a single row by each of
+    several gathered matrices, such as a token's experts, becomes the transposed matrices by a column: the producer of a
+    second operand is a separate kernel, which would copy the matrices.
     """
 
     name: ClassVar[str] = "fold_transposes"
@@ -70,7 +70,7 @@ def _gathered_first(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _chooses_matrices(value: Value) -> bool:
-    """Return whether a gather takes whole matrices for it, those of the last two axes."""
+    """Return whether a value is a gather of whole matrices, those of the last two axes."""
     node = produced_by(value, "gather", "gather_nd")
     if node is None or not is_sized(node.inputs[0]) or not is_sized(node.inputs[1]):
         return False

@@ -1,4 +1,4 @@
-"""Sizes of results that only a run could tell, known as soon as other values take the place of the results."""
+"""Run-time sizes of results, which become known once other values replace the results."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tilestitch.compiler.ir.types import Type, types_compatible
 
 
 def found_sizes(graph: Graph, node: Node, results: Sequence[Type]) -> dict[str, Size] | None:
-    """Return what the symbols are that the node makes, where values of these types take the place of its outputs; None
-    where readers of the outputs were promised other types.
+    """Return the values of the symbols that the node defines, if values of these types replace its outputs; None if
+    readers of the outputs were promised other types.
     """
     made, found = made_by(node, symbols_of_values(graph.inputs)) & set(graph.symbols), dict[str, Size]()
     for result, output in zip(results, node.outputs, strict=True):
@@ -24,7 +24,7 @@ def found_sizes(graph: Graph, node: Node, results: Sequence[Type]) -> dict[str, 
 
 
 def _find(made: Symbols, result: Type, promised: Type, found: dict[str, Size]) -> bool:
-    """Add to `found` what symbols of a promised type are; no where that is not known."""
+    """Add the symbols of a promised type to `found`; return False where one is not determined."""
     lacking = (made & symbols_of_type(promised)) - symbols_of_type(result)
     if not isinstance(result, TensorType) or not isinstance(promised, TensorType):
         return not lacking
@@ -41,7 +41,7 @@ def _find(made: Symbols, result: Type, promised: Type, found: dict[str, Size]) -
 
 
 def settle(graph: Graph, sizes: Mapping[str, Size], claims: Iterable[Claim], symbols: Iterable[Symbol] = ()) -> None:
-    """Give the graph what is put into it: the sizes that are known now, what is taken for granted, and the symbols."""
+    """Update the graph with known sizes, assumed claims, and symbols."""
     graph.claims = tuple(dict.fromkeys((*graph.claims, *claims)))
     graph.symbols = tuple(dict.fromkeys((*graph.symbols, *symbols)))
     if sizes:

@@ -1,6 +1,6 @@
-"""GEMMs of one shape with matrices and inputs of their own become one batched GEMM: experts, towers, heads.
+"""GEMMs of equal shape with separate matrices and inputs become one batched GEMM: experts, towers, heads.
 
-What is element-wise before and after all of them is done once as well. `passes/group_gemms.py` decides whether.
+Element-wise work before and after all of them is batched as well. `passes/group_gemms.py` decides whether to.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .driver import is_sized
 from .siblings import NEUTRAL, Siblings
 
 Lanes = tuple[Node, ...]
-"""GEMMs none of which depends on another."""
+"""Mutually independent GEMMs."""
 
 
 def group_gemms(graph: Graph, wanted: Callable[[tuple[str, ...]], bool] = lambda names: True) -> list[tuple[str, ...]]:
-    """Make one batched GEMM of each family that is wanted, by the names of its nodes; returns these names.
+    """Replace each `wanted` family, given by its nodes' names, with one batched GEMM; return these names.
 
-    Later families are found in what the earlier ones have left: the second layers of experts read the batched result of
-    the first ones.
+    Later families are searched after earlier ones were replaced: the second layers of experts read the batched result
+    of the first.
     """
     found: list[tuple[str, ...]] = []
     stacker = _Stacker(graph)
@@ -39,7 +39,7 @@ def group_gemms(graph: Graph, wanted: Callable[[tuple[str, ...]], bool] = lambda
 
 
 def _next_family(graph: Graph, seen: set[Node]) -> Lanes | None:
-    """Return the first GEMMs that could be one, besides those that were looked at."""
+    """Return the first family of GEMMs not yet examined; None if there is none."""
     families: dict[Hashable, list[Node]] = {}
     for node in graph.nodes:
         if node not in seen and (key := _key(node)) is not None:
@@ -53,7 +53,7 @@ def _next_family(graph: Graph, seen: set[Node]) -> Lanes | None:
 
 
 def _key(node: Node) -> Hashable | None:
-    """Return what is equal in all lanes; None for what is no GEMM by a matrix of its own."""
+    """Return what must agree between lanes; None for a node that is no GEMM by its own matrix."""
     if node.op != "matmul" or not is_sized(node.output):
         return None
     left, weight = node.inputs
@@ -63,9 +63,7 @@ def _key(node: Node) -> Hashable | None:
 
 
 def _independent(graph: Graph, gemms: Sequence[Node]) -> list[Lanes]:
-    """Return the GEMMs by how many others of them are before each, on the longest way: those of one number are
-    independent.
-    """
+    """Return the GEMMs grouped by the longest chain of others before each: those of one depth are independent."""
     members = set(gemms)
     depth: dict[Node, int] = {}
     by_depth: dict[int, list[Node]] = {}
@@ -79,8 +77,8 @@ def _independent(graph: Graph, gemms: Sequence[Node]) -> list[Lanes]:
 
 @dataclass
 class _Stacker:
-    """Puts batched operations in the place of those of lanes. known: of a value that is a lane of a batched one, that
-    and the number of the lane.
+    """Replaces the operations of lanes with batched ones. known: maps a value that is a lane of a batched value to that
+    value and the lane's number.
     """
 
     graph: Graph
@@ -119,7 +117,9 @@ class _Stacker:
     # -- what lanes read -----------------------------------------------------------------------------------------------
 
     def _joined(self, values: tuple[Value, ...], rank: int) -> Value:
-        """Return the values of all lanes along a new first axis, with ones before their axes up to so many."""
+        """Return the values of all lanes stacked along a new first axis, each padded with leading ones to rank
+        `rank`.
+        """
         first = values[0]
         if all(v is first for v in values) and first.tensor_type.rank <= rank:
             return first
@@ -134,7 +134,7 @@ class _Stacker:
         return whole or self._computed(values, rank) or self._copied(values, rank)
 
     def _whole(self, values: tuple[Value, ...], rank: int) -> Value | None:
-        """Return the batched value whose lanes these are, in order."""
+        """Return the batched value whose lanes these are, in order; None if there is none."""
         found = [self.known.get(v) for v in values]
         if found[0] is None or found != [(found[0][0], lane) for lane in range(len(values))]:
             return None
@@ -142,7 +142,9 @@ class _Stacker:
         return whole if whole.shape[0] == len(values) and whole.tensor_type.rank == rank + 1 else None
 
     def _columns(self, values: tuple[Value, ...], rank: int) -> Value | None:
-        """Views of equal ranges of columns that are all there is of a value: merged first layers of experts."""
+        """Return the values as one, if they are views of equal column ranges that cover a value: merged first layers of
+        experts.
+        """
         nodes = [v.producer for v in values]
         first = nodes[0]
         if first is None or any(n is None or n.op != "slice" or n.inputs != first.inputs for n in nodes):
@@ -160,7 +162,7 @@ class _Stacker:
         return self.graph.emit("transpose", split, origins=origins, insert_before=self.last, perm=perm)
 
     def _computed(self, values: tuple[Value, ...], rank: int) -> Value | None:
-        """Return the same element-wise operation of all lanes, which nothing else reads, done once."""
+        """Return the batched form of the same element-wise operation of all lanes, if nothing else reads these."""
         nodes = [v.producer for v in values]
         first = nodes[0]
         if first is None or len(set(nodes)) < len(nodes) or not is_elementwise(first.op) or len(first.outputs) != 1:
@@ -184,7 +186,7 @@ class _Stacker:
         return self.graph.emit("concat", *tops, origins=origins, insert_before=self.last, axis=0)
 
     def _constants(self, nodes: Sequence[Node | None], position: int, rank: int) -> Value:
-        """Of all lanes, and what changes nothing where a lane has none."""
+        """Return the stacked constants of all lanes, with the neutral element for lanes without one."""
         sample = next(n for n in nodes if n is not None)
         like = sample.inputs[position]
         neutral = np.full((), NEUTRAL.get(sample.op, 0.0), like.data.dtype if like.data is not None else None)
@@ -192,7 +194,7 @@ class _Stacker:
         return self._stacked([padding if n is None else n.inputs[position] for n in nodes], rank)
 
     def _stacked(self, values: Sequence[Value], rank: int) -> Value:
-        """One constant of all lanes, or the one that they share."""
+        """Return one constant for all lanes, stacked or shared."""
         first = values[0].data
         known = [v.data for v in values if v.data is not None]
         assert first is not None and len(known) == len(values)
@@ -205,7 +207,7 @@ class _Stacker:
     # -- what reads lanes ----------------------------------------------------------------------------------------------
 
     def _hand_over(self, old: Value, whole: Value, lane: int, taken: set[Node]) -> None:
-        """All readers of a lane's value but those in `taken` read it from the batched one."""
+        """Let all readers of a lane's value, except those in `taken`, read it from the batched one."""
         assert old.producer is not None
         origins, rank = old.producer.origins, whole.tensor_type.rank
         starts, sizes = (lane, *(0,) * (rank - 1)), (1, *whole.shape[1:])

@@ -1,6 +1,7 @@
-"""Loops whose turns do not depend on each other become batches: every operator computes all turns at once.
+"""Loops with independent iterations ("turns") become batches: every operator computes all iterations at once.
 
-So exporters write sums of embeddings: a turn for each row, which reads the rows of a table between two offsets.
+Exporters write sums of embeddings in this form: an iteration per row, which reads the rows of a table between two
+offsets.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from .found_sizes import found_sizes, settle
 from .runs import Run, combined, run_of
 
 MOST_TURN_BYTES = 1 << 20
-"""Of a value of one turn: all turns have theirs at the same time."""
+"""Most bytes of a value per iteration: the values of all iterations exist at the same time."""
 
 
 @dataclass(frozen=True)
 class IndependentTurns:
-    """loop(n, body) becomes body over n rows, where no turn reads what another one computes."""
+    """Rewrite loop(n, body) to the body over n rows, where no iteration reads results of another."""
 
     name: ClassVar[str] = "independent_turns"
 
@@ -50,14 +51,14 @@ def _is_independent(node: Node) -> bool:
 
 
 class _NoBatch(Exception):
-    """Something is not known to be the same for all turns at once."""
+    """Raised where something is not known to be the same in all iterations."""
 
 
 class _Batch:
-    """The body of a loop as nodes before it. Values of the body are known in up to three ways.
+    """The batched body of a loop, as nodes before it. Values of the body are represented in up to three ways.
 
-    whole: the value for all turns, with a dimension more at its head; outside: one value for all; runs: small integers
-    that lie evenly apart from turn to turn.
+    whole: the value of all iterations, with an additional leading dimension; outside: one value for all; runs: small
+    integers that form an arithmetic sequence over the iterations.
     """
 
     def __init__(self, graph: Graph, loop: Node) -> None:
@@ -76,7 +77,7 @@ class _Batch:
         self.added: list[Node] = []
 
     def put_in_place(self) -> bool:
-        """Return whether the loop was replaced; if not, the graph is as before."""
+        """Replace the loop and return True; otherwise return False and leave the graph unchanged."""
         try:
             if bounds_of(self.turns)[0] < 1:
                 raise _NoBatch
@@ -97,7 +98,7 @@ class _Batch:
         return True
 
     def _claims(self) -> Iterator[Claim]:
-        """Yield what must hold of sizes outside, as a turn, of which there is one at least, takes it for granted."""
+        """Yield the claims about sizes outside that an iteration, of which there is at least one, assumes."""
         for claim in self.claims:
             outside = replace(claim, size=at(claim.size, self.sizes))
             if symbols_of([outside.size]) & set(self.body.symbols):
@@ -114,7 +115,7 @@ class _Batch:
             self._branch(node)
             return
         if self._same_in_all(node) is not None:
-            return  # a branch asks for it, or nothing that can be computed for all turns at once
+            return  # a branch requests it, or nothing that can be computed for all iterations at once
         run = self._run_after(node)
         if run is not None:
             self.runs[node.output] = run
@@ -134,7 +135,7 @@ class _Batch:
             raise _NoBatch
 
     def _branch(self, node: Node) -> None:
-        """The branch that all turns take."""
+        """Inline the branch that all iterations take."""
         condition, *captured = node.inputs
         taken = self._same_in_all(condition.producer)
         if taken is None:
@@ -157,7 +158,7 @@ class _Batch:
             self.outside[name] = shared
 
     def _same_in_all(self, node: Node | None) -> bool | None:
-        """Return whether two integers are equal in each turn, if that is the same in all."""
+        """Return whether two integers are equal, if that is the same in all iterations; else None."""
         if node is None or node.op != "equal" or not all(_is_int(v) for v in node.inputs):
             return None
         one, other = (self._run(v) for v in node.inputs)
@@ -167,14 +168,14 @@ class _Batch:
         return apart == 0 if isinstance(apart, int) else None
 
     def _shared(self, node: Node) -> None:
-        """What is the same in all turns is computed once, unless it may fail, in a loop that has no turn at all."""
+        """Compute a node once that is the same in all iterations, unless it could fail in a loop without iterations."""
         operands = [self.one(v) for v in node.inputs]
         if node.op in ("gather", "host.Slice") or None in operands:
             raise _NoBatch
         self.outside[node.output] = self.add(node.op, *(v for v in operands if v is not None), **node.attrs)
 
     def _run_after(self, node: Node) -> Run | None:
-        """Return what a small integer of the body is, turn by turn."""
+        """Return the value of a small integer of the body as a function of the iteration."""
         if not _is_int(node.outputs[0]):
             return None
         if node.op in ("cast", "reshape") and node.inputs[0] in self.runs:
@@ -190,7 +191,7 @@ class _Batch:
         return combined(node.op, [self._run(v) for v in node.inputs])
 
     def _element(self, numbers: Value, place: Value) -> Run | None:
-        """Return an element of a line of integers, at a place that moves by one from turn to turn."""
+        """Return an element of a line of integers at a position that advances by one per iteration."""
         line, index = self.one(numbers), self.runs.get(place)
         run = run_of(line) if line is not None and len(line.shape) == 1 else None
         if line is None or run is None or index is None or index.slope != self.turn.slope:
@@ -213,13 +214,13 @@ class _Batch:
         return node.output
 
     def one(self, value: Value) -> Value | None:
-        """Return a value that all turns share; None of another."""
+        """Return a value shared by all iterations; None for others."""
         if value.data is not None:
             return self.outside.setdefault(value, self.graph.constant(value.data, name=value.name))
         return self.outside.get(value)
 
     def _all_turns(self, value: Value) -> Value:
-        """Return a value of the body for all turns, with them as its first dimension."""
+        """Return a value of the body for all iterations, which are its first dimension."""
         if value in self.runs:
             return self.numbers(self.runs[value], value)
         if value in self.whole:
@@ -230,7 +231,7 @@ class _Batch:
         return self.add("broadcast_to", shared, shape=(self.turns, *shared.shape))
 
     def numbers(self, run: Run, like: Value) -> Value:
-        """Return the integers that lie evenly apart, of the dtype and shape of `like` each."""
+        """Return the arithmetic sequence as integers with the dtype and shape of `like` each."""
         place = self.add("iota", shape=(self.turns,), axis=0, dtype=like.dtype)
         factor = self.graph.constant(np.asarray(run.slope), like.dtype)
         scaled = place if run.slope == 1 else self.add("mul", place, factor)
@@ -243,7 +244,7 @@ class _Batch:
         return self.add("reshape", moved, shape=(self.turns, *like.shape)) if like.shape else moved
 
     def aligned(self, value: Value, rank: int) -> Value:
-        """Return an operand of an element-wise operator whose result has so many dimensions in each turn."""
+        """Return an operand of an element-wise operator whose result has rank `rank` in each iteration."""
         shared = None if value in self.runs or value in self.whole else self.one(value)
         if shared is not None:
             return shared
@@ -252,11 +253,11 @@ class _Batch:
         return self.add("reshape", batch, shape=(self.turns, *(1,) * missing, *batch.shape[1:])) if missing else batch
 
     def rows(self, value: Value) -> Value:
-        """Return an operand that is another one in each turn."""
+        """Return an operand that differs between iterations."""
         return self._all_turns(value)
 
     def sized(self, shape: Sequence[Size]) -> tuple[Size, ...]:
-        """Return a shape of the body, where sizes that the body's data decides are known by now."""
+        """Return a shape of the body, with data-dependent sizes of the body substituted."""
         return (self.turns, *(at(size, self.sizes) for size in shape))
 
 
@@ -273,7 +274,7 @@ def _is_natural(size: Size) -> bool:
 
 
 def _alone(size: Size | str) -> list[Any]:
-    """Return the symbol that a size is by itself."""
+    """Return the symbol that a size consists of, in a list that is empty for other sizes."""
     return list(symbols_of([size])) if is_open(size) and str(size).isidentifier() else []
 
 
@@ -327,13 +328,13 @@ def _gather(batch: _Batch, node: Node) -> Value:
 
 
 def _first(batch: _Batch, value: Value, axis: int) -> Value:
-    """Return a value whose turns are dimension `axis`, with them in front."""
+    """Return a value with the iterations moved from dimension `axis` to the front."""
     rest = [a for a in range(len(value.shape)) if a != axis]
     return batch.add("transpose", value, perm=(axis, *rest)) if axis else value
 
 
 def _slice_by_data(batch: _Batch, node: Node) -> Value:
-    """As many elements from place to place as in every other turn."""
+    """Batch a slice with data-dependent bounds, if all iterations take equally many elements."""
     x, starts, ends, *rest = node.inputs
     table, axis = batch.one(x), splat(rest[0]) if rest else 0
     first, last = batch.runs.get(starts), batch.runs.get(ends)

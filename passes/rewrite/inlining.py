@@ -1,4 +1,4 @@
-"""Bodies of control flow as nodes of the graph around it."""
+"""Inlining of control-flow bodies into the surrounding graph."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from tilestitch.compiler.ir.symbol_uses import symbols_of_type
 
 
 def knows_sizes_of(operands: Sequence[Value], body: Graph) -> bool:
-    """Return whether the body knows its inputs by the sizes that the operands have; others are those of any turn."""
+    """Return whether the body's inputs have only sizes that the operands have; others would hold for any iteration."""
     pairs = zip(operands, body.inputs, strict=True)
     return all(symbols_of_type(formal.type) <= symbols_of_type(given.type) for given, formal in pairs)
 
 
 class Inlining:
-    """Copies of `body`'s nodes before `node`, one for each turn; they share the body's constants."""
+    """Copies of `body`'s nodes before `node`, one per iteration, which share the body's constants."""
 
     def __init__(self, graph: Graph, node: Node, body: Graph) -> None:
         self.graph, self.node, self.body = graph, node, body
         self._constants: dict[Value, Value] = {}
 
     def turn(self, operands: Sequence[Value]) -> list[Value]:
-        """Return the values of the body's outputs where its inputs are `operands`."""
+        """Return the body's outputs for inputs `operands`."""
         mapping = dict(zip(self.body.inputs, operands, strict=True))
 
         def mapped(value: Value) -> Value:

@@ -1,18 +1,19 @@
-"""Contractions of dequantised values become contractions of 8-bit integers, with sums of 32 bits.
+"""Contractions of dequantised values become contractions of 8-bit integers with 32-bit sums.
 
 For x = sx * (qx - zx) and constant weights w = sw * (qw - zw), x @ w is sx * sw * (qx - zx) @ (qw - zw): the integers
-are multiplied, and what the zero points add comes out of the sums afterwards, mostly as a constant for each column. The
-scales follow the sums, so that they are part of the kernel's epilogue, as are bias, activation and requantisation.
+are multiplied, and the contribution of the zero points is subtracted from the sums afterwards, mostly as a constant per
+column. The scales are applied to the sums, so that they are part of the kernel's epilogue, as are bias, activation and
+requantisation.
 
-CPUs multiply uint8 by int8, some of aarch64 int8 by int8. So a left operand of the other sign is shifted by 128, and
-its zero point with it; weights are stored less their zero point, and where a column is not in the range of int8 then,
-less what is missing, too: what that takes from the sums follows from the sum of each row, or of each window. GPUs
-multiply bytes of either sign: a left operand is shifted there only where that makes its zero point 0.
+CPUs multiply uint8 by int8, some of aarch64 int8 by int8. So a left operand of the other signedness is shifted by 128,
+and its zero point with it; weights are stored minus their zero point, and where a column then exceeds the range of
+int8, minus a further offset: its contribution to the sums follows from the sum of each row or window. GPUs multiply
+bytes of either signedness: there a left operand is shifted only where that makes its zero point 0.
 
-Where both operands are known at run time only (attention), a right one of uint8 is shifted, and what zero points take
-from the sums follows from the sums of rows and of columns.
+Where both operands are known only at run time (attention), a uint8 right operand is shifted, and the contribution of
+zero points follows from the sums of rows and columns.
 
-Windows over each channel by itself multiply integers that are float32, so that sums are exact and scales follow them.
+Depthwise windows multiply integers stored as float32, so that sums are exact and scales are applied to them.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ from .driver import computed_like, emit_like, is_sized, produced_by, transposed
 from .quantised import BYTES, Quantised, dequantised, integral
 
 MOST_REDUCED = (1 << 31) // 255**2
-"""Products of two differences of bytes whose sum is in the range of int32, whatever they are."""
+"""Most products of two byte differences whose sum always fits int32."""
 MOST_COUNTED = (1 << 24) // 255**2
-"""Products of such differences whose sum is an integer that float32 has."""
+"""Most products of such differences whose sum float32 represents exactly."""
 LEAST_ROWS = 8
-"""For which a dequantised right operand known at run time is packed as bytes: that takes as long as a few rows."""
+"""Rows from which a run-time dequantised right operand is packed as bytes: packing takes as long as a few rows."""
 
 
 @dataclass(frozen=True)
 class Integers:
-    """Multiply 8-bit integers where a CPU has an instruction for groups of them, or a GPU tensor cores for them
+    """Multiply 8-bit integers where a CPU has a group instruction for them, or a GPU tensor cores
     (`TargetInfo.multiplies_bytes`).
     """
 
@@ -79,19 +80,23 @@ class Integers:
 
 @dataclass(frozen=True)
 class _Weights:
-    """Constant weights as int8, and what is still to be taken from each of them; both as the node's operand lies."""
+    """Constant weights as int8, and what remains to be subtracted from each; both in the layout of the node's
+    operand.
+    """
 
     data: np.ndarray
     zero: np.ndarray
 
     @staticmethod
     def of(node: Node, plain: np.ndarray) -> _Weights:
-        """Of weights less their zero points, int32, which are bytes of either sign but for that."""
+        """Return int8 weights from int32 weights minus their zero points, which are bytes of either signedness before
+        that.
+        """
         info, axes = np.iinfo(np.int8), reduced(node)
         if plain.size == 0:
             return _Weights(plain.astype(np.int8), np.zeros((), np.int32))
         high, low = plain.max(axes, keepdims=True), plain.min(axes, keepdims=True)
-        if high.max() - low.min() <= info.max - info.min:  # then one number will do for all
+        if high.max() - low.min() <= info.max - info.min:  # then one number suffices for all
             high, low = high.max(), low.min()
         above, below = np.maximum(high - info.max, 0), np.minimum(low - info.min, 0)
         shift = np.asarray(above + below, np.int32)
@@ -99,8 +104,8 @@ class _Weights:
 
 
 def _in_integers(graph: Graph, node: Node, target: TargetInfo) -> Value | str | None:
-    """Return a contraction of bytes, or of what was bytes, by int8 and uint8 (on GPUs by int8 too); or why it stays;
-    None of any other.
+    """Return a contraction of bytes, or of former bytes, as one of int8 and uint8 (on GPUs also int8 by int8); or why
+    it is unchanged; None for other nodes.
     """
     left, right = node.inputs
     if not all(is_sized(v) for v in (left, right, node.output)):
@@ -125,7 +130,7 @@ def _in_integers(graph: Graph, node: Node, target: TargetInfo) -> Value | str | 
 
 
 def _narrow(x: Value) -> tuple[Value, Value | None]:
-    """Return the bytes and their zero point, if x is these as int32; else x."""
+    """Return the bytes and their zero point, if x is these as int32; else x itself."""
     less = produced_by(x, "sub")
     wide = produced_by(x if less is None else less.inputs[0], "cast")
     if x.dtype != "int32" or wide is None or wide.inputs[0].dtype not in BYTES:
@@ -137,8 +142,8 @@ def _narrow(x: Value) -> tuple[Value, Value | None]:
 
 
 def _is_of_bytes(node: Node) -> bool:
-    """Return whether the right operand is bytes, or constants that are bytes of either sign less one number for each
-    column: those of a column are no further apart than bytes are.
+    """Return whether the right operand is bytes, or constants that are bytes minus one number per column: the range
+    within a column does not exceed that of bytes.
     """
     w = node.inputs[1]
     if w.data is None or w.dtype in BYTES:
@@ -175,8 +180,8 @@ def _dequantised(graph: Graph, node: Node, target: TargetInfo) -> Value | str | 
 
 
 def _counted(graph: Graph, node: Node, x: Quantised, plain: np.ndarray) -> Value:
-    """Return the windows over each channel by itself of integers that are float32, whose sums are exact. So the scales
-    of the weights follow the sums, too, and weights take no more in an artifact than bytes do.
+    """Return a depthwise contraction of integers stored as float32, whose sums are exact. So the scales of the weights
+    are applied to the sums, too, and weights take no more space in an artifact than bytes do.
     """
     whole = x.q
     if x.zero is not None and not is_zero(x.zero):
@@ -189,7 +194,7 @@ def _counted(graph: Graph, node: Node, x: Quantised, plain: np.ndarray) -> Value
 
 
 def _dequantised_both(graph: Graph, node: Node, x: Quantised, w: Quantised, target: TargetInfo) -> Value | str:
-    """Return the same of two operands that are known at run time only."""
+    """Return the integer contraction of two operands known only at run time; or why it is unchanged."""
     rows = node.output.shape[-2] if node.op == "matmul" and len(node.output.shape) > 1 else 1
     if not w.per_tensor:
         return "its right operand, known at run time only, has several scales"
@@ -202,14 +207,14 @@ def _dequantised_both(graph: Graph, node: Node, x: Quantised, w: Quantised, targ
 
 
 def _why_not_scaled(x: Quantised, w: Quantised) -> str | None:
-    """Return why scales do not follow sums."""
+    """Return why scales cannot be applied to sums; None if they can."""
     if not all(_keeps_bytes_finite(scale) for scale in (x.scale, w.scale)):
         return "some of its scales are NaN, infinite, or make infinities of bytes"
     return None if _keep_finite(x.scale, w.scale) else "a product of its scales is more than float32 holds"
 
 
 def _why_not_packed(node: Node, target: TargetInfo) -> str | None:
-    """Return why a right operand known at run time only is not packed as bytes."""
+    """Return why a right operand known only at run time is not packed as bytes; None if it is."""
     if node.op != "matmul" or not target.packs_bytes:
         return "both operands are known at run time only"
     return _why_not(node)
@@ -218,7 +223,7 @@ def _why_not_packed(node: Node, target: TargetInfo) -> str | None:
 def _sums_of_two(
     graph: Graph, node: Node, left: tuple[Value, Value | None], right: tuple[Value, Value | None], target: TargetInfo
 ) -> Value:
-    """Return the matmul of bytes less their zero points, none of them constant, in int32."""
+    """Return the int32 matmul of bytes minus their zero points, neither operand constant."""
     x, of_left = as_left(graph, node, *left, target.left_bytes)
     w, of_right = as_signed(graph, node, *right)
     attrs = {k: v for k, v in node.attrs.items() if k != "precision"} | {"out_dtype": "int32"}
@@ -235,7 +240,7 @@ def _sums_of_two(
 
 
 def _scaled(graph: Graph, node: Node, sums: Value, x: Quantised, w: Quantised) -> Value:
-    """Sums times both scales, as float32."""
+    """Return the sums times both scales, as float32."""
     scale = computed_like(graph, node, "reshape", w.scale, shape=of_columns(node, w.scale.shape))
     factor = computed_like(graph, node, "mul", computed_like(graph, node, "reshape", x.scale, shape=()), scale)
     sums = sums if sums.dtype == "float32" else computed_like(graph, node, "cast", sums, to="float32")
@@ -243,21 +248,23 @@ def _scaled(graph: Graph, node: Node, sums: Value, x: Quantised, w: Quantised) -
 
 
 def _keeps_bytes_finite(scale: Value) -> bool:
-    """Else an infinity times the 0 among bytes is NaN, where a sum that is scaled would be infinite. Scales that are
-    known at run time only are taken to.
+    """Return whether scaling keeps bytes finite; else infinity times a 0 among the bytes would be NaN where the scaled
+    sum is infinite. Run-time scales are assumed to.
     """
     with np.errstate(over="ignore"):
         return scale.data is None or bool(np.isfinite(scale.data * np.float32(255)).all())
 
 
 def _keep_finite(left: Value, right: Value) -> bool:
-    """Else a sum of 0 times an infinite product of scales is NaN. Scales known at run time only are taken to do so."""
+    """Return whether products of scales are finite; else a sum of 0 times an infinite product would be NaN. Run-time
+    scales are assumed to be.
+    """
     with np.errstate(over="ignore"):
         return left.data is None or right.data is None or bool(np.isfinite(left.data * right.data).all())
 
 
 def _why_not(node: Node) -> str | None:
-    """Return why the sums of a contraction are not of 32 bits."""
+    """Return why a contraction cannot have 32-bit sums; None if it can."""
     if is_depthwise(node):
         return "windows over each channel by itself are no GEMM"
     depth = prod(node.inputs[1].shape[axis] for axis in reduced(node))
@@ -267,18 +274,18 @@ def _why_not(node: Node) -> str | None:
 
 
 def is_depthwise(node: Node) -> bool:
-    """Windows over each channel by itself are no GEMM."""
+    """Return whether a node is a depthwise convolution, which is no GEMM."""
     return node.op == "conv" and node.inputs[1].shape[1] == 1 and node.attrs["groups"] > 1
 
 
 def by_column(node: Node, shape: tuple[int, ...]) -> bool:
-    """Return whether parameters of a shape against the right operand do not differ along the reduction."""
+    """Return whether parameters with a shape aligned with the right operand are constant along the reduction."""
     padded = padded_shape(node, shape)
     return all(padded[axis] == 1 for axis in reduced(node))
 
 
 def _why_not_less(node: Node, w: _Weights, target: TargetInfo) -> str | None:
-    """Return why what zero points of weights take is not taken from the sums of a contraction."""
+    """Return why the contribution of the weights' zero points cannot be subtracted from the sums; None if it can."""
     if not w.zero.any() or node.op != "conv" or not (target.is_gpu or node.attrs["groups"] > 1):
         return None
     where = "GPUs" if target.is_gpu else "groups of channels"
@@ -286,7 +293,7 @@ def _why_not_less(node: Node, w: _Weights, target: TargetInfo) -> str | None:
 
 
 def _sums(graph: Graph, node: Node, x: Value, zero: Value, w: _Weights) -> Value:
-    """Return the contraction of x - zero and w.data - w.zero in int32, where `node` is."""
+    """Return the int32 contraction of x - zero and w.data - w.zero, in the place of `node`."""
     if w.zero.any() and node.op == "conv" and node.attrs["layout"] == "NCX":
         return _sums_of_channels_last(graph, node, x, zero, w)
     taken = _taken_by_weights(graph, node, x, zero, w.zero) if w.zero.any() else None
@@ -304,8 +311,8 @@ def _sums(graph: Graph, node: Node, x: Value, zero: Value, w: _Weights) -> Value
 
 
 def _sums_of_channels_last(graph: Graph, node: Node, x: Value, zero: Value, w: _Weights) -> Value:
-    """Return the same of images with channels last, as all convolutions will have them (`channels_last`). What is taken
-    from the sums has no part with channels first then, which the transpose after them could not move past.
+    """Return the same for channels-last images, as all convolutions will have (`channels_last`). Then no part of the
+    correction is channels first, which the following transpose could not be moved past.
     """
     rank = len(x.shape)
     perm = weight_perm(node.op, rank)
@@ -320,7 +327,7 @@ def _sums_of_channels_last(graph: Graph, node: Node, x: Value, zero: Value, w: _
 
 
 def _taken_by_weights(graph: Graph, node: Node, x: Value, zero: Value, of_weights: np.ndarray) -> Value:
-    """Zero point of the weights times the sum of the row, or of the window, of x - zero."""
+    """Return the zero point of the weights times the sum over the row or window of x - zero."""
     wide = computed_like(graph, node, "cast", x, to="int32")
     wide = wide if is_zero(zero) else computed_like(graph, node, "sub", wide, zero)
     rows = _of_windows(graph, node, wide) if node.op == "conv" else of_rows(graph, node, wide)
@@ -329,7 +336,7 @@ def _taken_by_weights(graph: Graph, node: Node, x: Value, zero: Value, of_weight
 
 
 def _of_windows(graph: Graph, node: Node, wide: Value) -> Value:
-    """Sums over the channels of the pixels of each window: of one channel."""
+    """Return the sums over channels and pixels of each window, with one channel."""
     weights, layout = node.inputs[1].shape, node.attrs["layout"]
     kernel = weights[2:] if layout == "NCX" else weights[:-2]
     axis = 1 if layout == "NCX" else len(wide.shape) - 1
@@ -345,7 +352,7 @@ def _of_windows(graph: Graph, node: Node, wide: Value) -> Value:
 def _padded(
     graph: Graph, node: Node, x: Value, zero: Value, attrs: dict[str, object]
 ) -> tuple[Value, dict[str, object]]:
-    """x with its zero point around it, and the window without padding."""
+    """Return x padded with its zero point, and the window without padding."""
     fill = computed_like(graph, node, "cast", zero, to=x.dtype)
     spatial = len(node.attrs["before"])
     around = {side: _around(node, node.attrs[side]) for side in ("before", "after")}

@@ -1,4 +1,4 @@
-"""How the thread blocks of a kernel are numbered: which tile each of them computes."""
+"""The numbering of a kernel's thread blocks: which tile each computes."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ Coordinates = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Grid:
-    """Blocks that are numbered over `dims`, the last one fastest.
+    """Blocks numbered over `dims`, the last dimension fastest.
 
-    tile_rows: if it is not 0, the last two dimensions are rows and columns of tiles, and so many neighbouring rows are
-    numbered together, column after column. falling: the last dimension is numbered downwards.
+    tile_rows: if not 0, the last two dimensions are rows and columns of tiles, and this many neighbouring rows are
+    numbered together, column by column. falling: the last dimension is numbered downwards.
     """
 
     dims: tuple[int, ...]
@@ -48,7 +48,7 @@ class Grid:
         return prod(self.dims)
 
     def place(self, block: int) -> Coordinates:
-        """Return which tile a block computes."""
+        """Return the tile that a block computes."""
         if not self.tile_rows:
             *outer, last = unravel(block, self.dims)
             return (*outer, self.dims[-1] - 1 - last if self.falling else last)
@@ -69,11 +69,11 @@ class Grid:
 
 
 def grid_of(view: GroupView, schedule: Schedule | None) -> Grid | None:
-    """Return the tiles of a kernel, of which a block computes one, or walks over several (`walks`); None of one whose
-    tiles are not known, or that takes several launches.
+    """Return the grid of a kernel's tiles, one per block, or several per persistent block (`walks`); None if the tiles
+    are unknown or there are several launches.
 
-    Of a GEMM: parts of the reduction, batch, rows and columns of tiles. Of attention: the matrices of the result's
-    leading dimensions, and tiles of queries.
+    The grid of a GEMM: parts of the reduction, batch, rows and columns of tiles. That of attention: the matrices of the
+    result's leading dimensions, and tiles of queries.
     """
     match schedule:
         case GemmSchedule(tile=tile):
@@ -103,8 +103,8 @@ def grid_of(view: GroupView, schedule: Schedule | None) -> Grid | None:
 
 
 def grids_of(view: GroupView, schedule: Schedule | None, blocks: Sequence[int]) -> tuple[Grid, ...]:
-    """Return the grid of each launch of a kernel, which have so many blocks. Where it is not known which tile a block
-    computes, or there are several launches, blocks are numbers only.
+    """Return the grids of a kernel's launches, given their numbers of blocks. Where the tile of a block is unknown, or
+    there are several launches, blocks are just numbers.
     """
     known = grid_of(view, schedule) if len(blocks) == 1 else None
     if known is not None and (known.blocks == blocks[0] or walks(schedule)):
@@ -113,7 +113,7 @@ def grids_of(view: GroupView, schedule: Schedule | None, blocks: Sequence[int]) 
 
 
 def walks(schedule: Schedule | None) -> bool:
-    """Return whether the blocks of a kernel walk over its tiles: they wait before each, and post after it."""
+    """Return whether a kernel's blocks iterate over tiles: they wait before each, and post after it."""
     return isinstance(schedule, GemmSchedule) and isinstance(schedule.tile, WgmmaTile)
 
 
