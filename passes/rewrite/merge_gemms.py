@@ -1,4 +1,4 @@
-"""GEMMs that share their left operand become one, whose columns are read in ranges (queries, keys and values)."""
+"""Merging of GEMMs that share their left operand into one, whose column ranges are read (queries, keys and values)."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from .driver import is_sized
 from .siblings import NEUTRAL, Siblings, joined_constant, meeting, reads_in_place
 
 ALIGNMENT = 16
-"""Bytes that GPU kernels copy at once: a range of columns begins at a multiple of them."""
+"""Bytes that GPU kernels copy at once: a column range begins at a multiple of them."""
 
 
 @dataclass(frozen=True)
 class MergeGemms:
-    """x @ V and x @ W with constant V and W become ranges of the columns of x @ [V W], with what follows both.
+    """Rewrite x @ V and x @ W with constant V and W to column ranges of x @ [V W], including the work that follows
+    both.
 
-    Element-wise work that all have after them (biases, casts, an activation) is done once, before the ranges.
-    Done where no range is copied: where element-wise work brings the ranges together again and joins the GEMM
-    (fusion's rule `gates`), as in gated linear units; and on GPUs where GEMMs, or kernels after views, read it
-    where it lies, so that one launch takes the place of several. On CPUs these are one launch anyway.
+    Element-wise work that follows all of them (biases, casts, an activation) is done once, before the ranges.
+    Applied where no range is copied: where element-wise work recombines the ranges and is fused with the GEMM (fusion's
+    rule `gates`), as in gated linear units; and on GPUs where GEMMs, or kernels after views, read the ranges in place,
+    so that one launch replaces several. On CPUs these are one launch anyway.
     """
 
     name: ClassVar[str] = "merge_gemms"
@@ -44,7 +45,7 @@ class MergeGemms:
 
 
 def _families(graph: Graph) -> list[list[Node]]:
-    """GEMMs by constant matrices that could be one GEMM, in order."""
+    """Return the families of GEMMs by constant matrices that could be merged, in order."""
     families: dict[Hashable, list[Node]] = {}
     for node in graph.nodes:
         if node.op != "matmul" or not is_sized(node.output):
@@ -59,7 +60,7 @@ def _families(graph: Graph) -> list[list[Node]]:
 
 
 def _chosen(graph: Graph, gemms: list[Node], gpu: bool) -> list[list[Node]]:
-    """Sets of `gemms` that become one each."""
+    """Return the sets of `gemms` to merge."""
     gates = _brought_together(graph, gemms)
     if not gpu:
         return gates
@@ -89,7 +90,7 @@ def _is_read_in_place(graph: Graph, siblings: Siblings, lane: int) -> bool:
 
 
 def _brought_together(graph: Graph, gemms: list[Node]) -> list[list[Node]]:
-    """Sets of `gemms` that element-wise work of their own shape brings together."""
+    """Return the sets of `gemms` that element-wise work of their own shape recombines."""
     by_shape: dict[tuple[int, ...], list[Node]] = {}
     for node in gemms:
         by_shape.setdefault(node.output.shape, []).append(node)
@@ -114,9 +115,9 @@ def _only_element_wise(graph: Graph, gemms: Sequence[Node]) -> bool:
 
 
 def _without_copies(chosen: list[list[Node]]) -> list[list[Node]]:
-    """Without those whose matrices have other readers: they would be in memory twice.
+    """Return the sets without GEMMs whose matrices have other readers: they would be in memory twice.
 
-    The same matrices may be merged in several places (layers that share them): they are one constant again.
+    The same matrices may be merged in several places (layers that share them), which yields one constant again.
     """
     counts = Counter(tuple(id(n.inputs[1]) for n in gemms) for gemms in chosen)
     return [
@@ -152,7 +153,7 @@ def _merge(graph: Graph, siblings: Siblings) -> None:
 
 
 def _hand_over(graph: Graph, old: Value, new: Value, taken: set[Node]) -> None:
-    """All readers of `old` but those in `taken` read `new`."""
+    """Let all readers of `old`, except those in `taken`, read `new`."""
     for node, position in list(old.uses):
         if node not in taken:
             graph.set_input(node, position, new)
@@ -170,7 +171,9 @@ def _gemm(graph: Graph, gemms: Sequence[Node]) -> Value:
 
 
 def _columns(matrices: Sequence[np.ndarray], turned: Sequence[bool]) -> np.ndarray:
-    """One matrix with the columns of all, those that are `turned` being transposed; it is as the first one is."""
+    """Return one matrix with the columns of all, transposing those that are `turned`; it has the orientation of the
+    first.
+    """
     upright = [m.T if t else m for m, t in zip(matrices, turned, strict=True)]
     return np.concatenate([m.T for m in upright]) if turned[0] else np.concatenate(upright, axis=1)
 
@@ -183,7 +186,7 @@ def _constant(graph: Graph, nodes: Sequence[Node | None], position: int, widths:
 
 
 def _range(graph: Graph, whole: Value, lane: int, widths: Sequence[int], old: Value, before: Node) -> Value:
-    """Return the columns of a lane."""
+    """Return the column range of a lane."""
     rank = len(whole.shape)
     assert old.producer is not None
     return graph.emit(

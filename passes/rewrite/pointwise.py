@@ -1,4 +1,4 @@
-"""Convolutions of one tap over images of open size become matmuls: their rows are the pixels of all images."""
+"""Conversion of one-tap convolutions over images of open size to matmuls, whose rows are the pixels of all images."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .driver import Replacement, apply_patterns, emit_like, is_sized, reshaped
 
 @dataclass(frozen=True)
 class Pointwise:
-    """Turn conv of layout NXC with one tap, stride 1 and no padding into matmul, where height or width is open.
+    """Convert NXC convolutions with one tap, stride 1 and no padding to matmul, where height or width is open.
 
-    Tiles of a convolution end with each row of an image, whose length is known only at run time; those of a matmul do
-    not. A convolution that turns channels-first images on the way stays one.
+    Tiles of a convolution end with each image row, whose length is known only at run time; those of a matmul do not. A
+    convolution that also transposes channels-first images is kept.
     """
 
     name: ClassVar[str] = "pointwise"

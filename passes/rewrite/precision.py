@@ -47,11 +47,12 @@ DATA_OPERANDS = {
     "reshape": (0,), "transpose": (0,), "broadcast_to": (0,), "slice": (0,), "pad": (0, 1), "gather": (0,),
     "gather_elements": (0,), "gather_nd": (0,), "concat": None, "window_reduce": (0,),
 }  # fmt: skip
-"""Operators that only move or choose elements, so that rounding their operands is rounding their result; which of the
-operands are data (None: all). Of `window_reduce` that is the maximum alone."""
+"""Operators that only move or choose elements, so that rounding commutes with them, and which of their operands are
+data (None: all). For `window_reduce`, only the maximum.
+"""
 
 LEAST_MULTIPLIED = 768
-"""Numbers by which contractions multiply each element of a value that is stored as float32, too, if that is read."""
+"""Multiplications per element from which a value read by others is also stored as float32."""
 
 KEEP_FLOAT32 = frozenset({Kind.HOST, Kind.CONTROL, Kind.CONTRACTION})
 """Kinds of readers that get the unrounded value: host steps, nested graphs, and contractions that stay float32."""
@@ -59,7 +60,7 @@ KEEP_FLOAT32 = frozenset({Kind.HOST, Kind.CONTROL, Kind.CONTRACTION})
 
 @dataclass(frozen=True)
 class Precision:
-    """Lower the precision of contractions as the module's table says. to: fp32, tf32, fp16 or bf16."""
+    """Lower the precision of contractions as in the module's table. to: fp32, tf32, fp16 or bf16."""
 
     to: str = "fp32"
     name: ClassVar[str] = "precision"
@@ -87,12 +88,14 @@ class Precision:
 
 
 def is_named(names: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Return whether one of the names of ONNX nodes is among `patterns`, or fits one."""
+    """Return whether one of these names of ONNX nodes is in `patterns` or matches one."""
     return any(name == pattern or fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
 def _contractions(graph: Graph, gpu: bool) -> list[Node]:
-    """Contractions of float32 operands; on GPUs also with weights in blocks, which become floats as they are read."""
+    """Return the contractions of float32 operands; on GPUs also those with blockwise-quantised weights, which are
+    dequantised on reading.
+    """
 
     def floats(node: Node) -> bool:
         operands = node.inputs[:1] if gpu and node.op == "block_matmul" else node.inputs
@@ -114,7 +117,7 @@ def _allow_tf32(graph: Graph, context: PassContext, contractions: Sequence[Node]
 
 
 class _Narrowing:
-    """Rewrites some contractions of one graph for one half dtype. `twins`: the half float that stands for a value;
+    """Rewrites some contractions of a graph to one half dtype. `twins`: the half-float counterpart of a value;
     `multiplied`: by how many numbers contractions multiply each of its elements.
     """
 
@@ -141,7 +144,7 @@ class _Narrowing:
         return PassResult(self.graph, bool(found), tuple(notes))
 
     def _fits(self, node: Node) -> bool:
-        """Return whether the half dtype holds every constant operand: no finite weight becomes infinite."""
+        """Return whether the half dtype can represent every constant operand: no finite weight becomes infinite."""
         constants = [v.data for v in node.inputs if v.data is not None]
         if node.op == "block_matmul":
             constants = [bounds(BlockFormat.of(node.attrs), data) for data in constants if data.dtype == np.uint8]
@@ -155,7 +158,7 @@ class _Narrowing:
             return data.astype(to_numpy_dtype(self.dtype))
 
     def _count(self, contractions: Sequence[Node]) -> None:
-        """Find by how many numbers each value is multiplied, whatever moves its elements before."""
+        """Count by how many numbers each value is multiplied, including through operators that move its elements."""
         for node in contractions:
             for place, value in enumerate(node.inputs):
                 self.multiplied[value] = self.multiplied.get(value, 0) + multiplied_by(node, place)
@@ -166,7 +169,9 @@ class _Narrowing:
                     self.multiplied[value] = self.multiplied.get(value, 0) + often
 
     def _twin(self, value: Value, reader: Node) -> Value:
-        """`value` as half floats: rounded as early as that makes no difference. reader: it is an operand of this."""
+        """Return `value` as half floats, rounded as early as possible without changing results. reader: the node whose
+        operand it is.
+        """
         if value not in self.twins:
             self.twins[value] = self._narrowed(value, reader)
         return self.twins[value]
@@ -184,7 +189,7 @@ class _Narrowing:
 
     def _share(self, value: Value, twin: Value) -> None:
         """Let the other readers of a computed value read its twin, so that nothing needs the value itself, unless it is
-        multiplied so often that storing it twice costs nothing beside that.
+        multiplied so often that the cost of storing it twice is negligible.
         """
         graph, often = self.graph, bounds_of(self.multiplied.get(value, 0))[0]
         if value.producer is None or graph.is_output(value) or often >= LEAST_MULTIPLIED:
@@ -200,7 +205,7 @@ class _Narrowing:
 
 
 def multiplied_by(node: Node, place: int) -> Size:
-    """By how many numbers a contraction multiplies each element of an operand."""
+    """Return by how many numbers a contraction multiplies each element of an operand."""
     if node.op == "matmul":
         output = node.output.shape
         return output[-1] if place == 0 else output[-2]
@@ -219,8 +224,8 @@ def _data_operands(node: Node) -> tuple[Value, ...]:
 
 
 def _only_moves(node: Node) -> bool:
-    """Return whether rounding what the node reads is rounding its result, and no more work: inputs are rounded in
-    full.
+    """Return whether rounding the node's operands is equivalent to rounding its result, and no more work: inputs are
+    rounded in full.
     """
     if node.op not in DATA_OPERANDS or not is_sized(node.outputs[0]) or node.attrs.get("reducer") == "sum":
         return False

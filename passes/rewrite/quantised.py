@@ -1,4 +1,4 @@
-"""What dequantised values are made of: the integers, a scale and a zero point."""
+"""The decomposition of dequantised values: integers, scale and zero point."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from .driver import computed_like, is_sized, produced_by
 
 BYTES = ("int8", "uint8")
 MOST_EXACT = 2.0**24
-"""Up to which float32 has all integers."""
+"""The range of integers that float32 represents exactly."""
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """scale * (q - zero): q of 8 bits, the scale float32, the zero point int32, if there is one; floats have none.
+    """The value scale * (q - zero): q has 8 bits, the scale is float32, the zero point int32, if there is one; 8-bit
+    floats have none.
 
-    Scale and zero point are shaped to broadcast against q.
+    Scale and zero point broadcast against q.
     """
 
     q: Value
@@ -39,7 +40,9 @@ class Quantised:
         return (self.scale,) if self.zero is None else (self.scale, self.zero)
 
     def seen_through(self, graph: Graph, node: Node, view: Node) -> Quantised | None:
-        """Return the same after a view, made before `node`; None if its parameters are no longer by an axis."""
+        """Return the same after a view, which is created before `node`; None if its parameters no longer vary along
+        axes.
+        """
 
         def viewed(value: Value) -> Value:
             return computed_like(graph, node, view.op, value, **view.attrs)
@@ -58,8 +61,8 @@ class Quantised:
 
 
 def dequantised(graph: Graph, node: Node, value: Value) -> Quantised | None:
-    """Return what a float32 value is, if it is dequantised, perhaps seen through views; these are made of the integers
-    then, before `node`.
+    """Return the decomposition of a float32 value that is dequantised, perhaps followed by views, which are then
+    applied to the integers before `node`; None for others.
     """
     views = []
     while value.producer is not None and kind_of(value.producer.op) is Kind.VIEW:
@@ -98,15 +101,15 @@ def _dequantised(graph: Graph, node: Node, value: Value) -> Quantised | None:
 
 
 def _integral(graph: Graph, node: Node, zero: Value, dtype: str) -> Value | None:
-    """Return a zero point as int32: numbers of `dtype`, or what was that and was made wider. Others may be too
-    large.
+    """Return a zero point as int32 if it has values of `dtype`, or was widened from it; None for others, which may be
+    too large.
     """
     found = integral(zero, dtype)
     return None if found is None else computed_like(graph, node, "cast", found, to="int32")
 
 
 def counts_bytes(node: Node) -> bool:
-    """Return whether a contraction of float32 multiplies nothing but integers, and so few that its sums are exact."""
+    """Return whether a float32 contraction multiplies only integers, and few enough for its sums to be exact."""
     x, w = node.inputs[:2]
     cast = produced_by(x, "cast")
     if cast is None or cast.inputs[0].dtype not in (*BYTES, "int32") or w.data is None or w.dtype != "float32":
@@ -115,7 +118,7 @@ def counts_bytes(node: Node) -> bool:
 
 
 def integral(zero: Value, dtype: str) -> Value | None:
-    """Return `zero` itself, if it is numbers of `dtype`, or was that and was made wider."""
+    """Return `zero` itself, if it has values of `dtype`, or was widened from it."""
     if zero.data is not None:
         info = np.iinfo(dtype)
         fits = (zero.data == np.round(zero.data)) & (zero.data >= info.min) & (zero.data <= info.max)

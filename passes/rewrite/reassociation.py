@@ -1,4 +1,4 @@
-"""When two constants of a chain may be combined: (x op a) op b as x op (a op b), up to rounding."""
+"""When two constants of a chain may be combined: (x op a) op b to x op (a op b), up to rounding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SMALLEST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-
 def sum_in_any_order(a: np.ndarray, b: np.ndarray) -> bool:
     """Return whether x + a + b is x + (a + b) up to rounding.
 
-    Constants of opposite signs are kept apart: adding a large number and taking it away again rounds on purpose.
+    Constants of opposite signs are not combined: adding and subtracting a large number rounds on purpose.
     """
     return not bool((a * b < 0).any())
 
@@ -19,14 +19,14 @@ def sum_in_any_order(a: np.ndarray, b: np.ndarray) -> bool:
 def product_in_any_order(a: np.ndarray, b: np.ndarray, dtype: str) -> bool:
     """Return whether x * a * b, in that order and in `dtype`, is x * (a * b) up to rounding. `a` and `b` are float64.
 
-    It is not where x * a overflows, or loses digits to underflow, and x * (a * b) does not; nor where a * b itself
-    loses digits.
+    It is not if x * a overflows, or loses digits to underflow, where x * (a * b) does not; nor if a * b itself loses
+    digits.
     """
     with np.errstate(all="ignore"):
         first, second = np.broadcast_arrays(np.abs(a), np.abs(b))
         combined = first * second
     grows, shrinks = (first >= 1) & (second >= 1), (first <= 1) & (second <= 1)
-    # What underflow takes away is below the smallest normal number also after it was enlarged.
+    # Losses by underflow stay below the smallest normal number even after scaling up.
     recovers = (first <= 1) & (second <= 2.0 ** MANTISSA_BITS[dtype])
     exact_zero = (combined == 0) & ((first == 0) | (second == 0))
     normal = combined >= SMALLEST_NORMAL[dtype]

@@ -1,6 +1,6 @@
-"""Reductions and the element-wise work that depends on them take one set of axes, fine enough for all their shapes.
+"""Reductions and dependent element-wise work are rewritten to one set of axes, fine enough for all their shapes.
 
-GroupNorm as exported normalises [N, G, C/G*H*W] and then scales [N, C, H, W]. In [N, G, C/G, H, W] both walk the same
+GroupNorm as exported normalises [N, G, C/G*H*W] and then scales [N, C, H, W]. In [N, G, C/G, H, W] both have the same
 rows: no reshape lies between, and they fuse.
 """
 
@@ -24,8 +24,8 @@ ANCHORS = ("window_reduce", "conv", "conv_transpose", "matmul")
 
 @dataclass(frozen=True)
 class RefineAxes:
-    """Where a reshape lies between reductions and element-wise work on their rows, all of it moves to axes of which the
-    axes of both shapes are runs. What it reads, and what others read of it, is reshaped, which moves no data.
+    """Where a reshape lies between reductions and element-wise work on their rows, move all of it to axes from which
+    both shapes are merged. Operands and results used elsewhere are reshaped, which moves no data.
     """
 
     name: ClassVar[str] = "refine_axes"
@@ -39,7 +39,7 @@ class RefineAxes:
                 continue
             try:
                 region = _Region(node, position)
-            except UndecidedError:  # its axes divide each other at some sizes only
+            except UndecidedError:  # its axes divide each other only at some sizes
                 continue
             settled.update(region.nodes)
             if region.has_inner_reshape:
@@ -56,7 +56,7 @@ def _reduces(node: Node) -> bool:
 
 
 def strides_of(shape: Sequence[int]) -> list[int]:
-    """Return how many elements lie between neighbours along each axis; before them, the number of all elements."""
+    """Return the row-major strides of each axis, preceded by the number of all elements."""
     strides = [1]
     for size in reversed(shape):
         strides.insert(0, strides[0] * size)
@@ -64,8 +64,8 @@ def strides_of(shape: Sequence[int]) -> list[int]:
 
 
 def reduced_runs(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int]]:
-    """Return what a reduction folds, whatever the shape: (stride, end) of axes, neighbours merged; from the last axis
-    on.
+    """Return what a reduction reduces, independent of the shape: (stride, end) of axes, neighbours merged, beginning
+    with the last axis.
     """
     strides = strides_of(shape)
     runs: list[tuple[int, int]] = []
@@ -81,7 +81,7 @@ def reduced_runs(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, i
 
 
 def _chain(sizes: Iterable[Size]) -> list[Size] | None:
-    """Different sizes in an order in which each divides the next; None if there is no such order."""
+    """Return distinct sizes ordered so that each divides the next; None if there is no such order."""
     left, ordered = list(dict.fromkeys(sizes)), list[Size]()
     while left:
         least = next((size for size in left if all(other % size == 0 for other in left)), None)
@@ -93,9 +93,9 @@ def _chain(sizes: Iterable[Size]) -> list[Size] | None:
 
 
 class _Region:
-    """Reductions that fold the same elements, and the element-wise work that depends on them, in any shapes.
+    """Reductions over the same elements, and the element-wise work that depends on them, in any shapes.
 
-    Each value of it is either full, with all elements, or reduced, with one for each row. `marks`: the strides of all
+    Each of its values is either full, with all elements, or reduced, with one per row. `marks`: the strides of all
     axes, ascending, and the number of elements; each divides the next.
     """
 
@@ -105,7 +105,7 @@ class _Region:
         self.count, self.rows = elements(shape), elements(first.output.shape)
         self.folded = reduced_runs(shape, first.attrs["axes"])
         self.marks = _chain(strides_of(shape)) or []
-        # A batch of one stays an axis, so that transposes which keep it in its place still do.
+        # A batch of one stays an axis, so that transposes which keep it in place still do.
         self.lead = next(axis for axis, size in enumerate(shape) if size != 1)
         self.nodes: dict[Node, None] = {}
         self._grow(first)
@@ -122,7 +122,7 @@ class _Region:
             stack += node.output.users
 
     def _reductions_before(self, value: Value) -> list[Node]:
-        """Reductions that give this value, by element-wise work on rows."""
+        """Return the reductions that a value depends on through element-wise work on rows."""
         found: list[Node] = []
         stack, seen = [value], set[Value]()
         while stack:
@@ -138,7 +138,7 @@ class _Region:
         return found
 
     def _takes(self, node: Node) -> bool:
-        """Return whether a node belongs here; the marks then have those of its shape."""
+        """Return whether a node belongs to the region; if so, its shape's strides are added to the marks."""
         if not all(map(is_sized, (*node.inputs, *node.outputs))):
             return False
         if node.op in REDUCTIONS:
@@ -160,7 +160,7 @@ class _Region:
         return marks is not None
 
     def _is_epilogue(self, node: Node) -> bool:
-        """Return whether `node` can be computed as a later contraction or pooling stores its result."""
+        """Return whether `node` can be an epilogue of a contraction or pooling."""
         stack = [v for v in node.inputs if elements(v.shape) == self.count and v.producer not in self.nodes]
         seen: set[Node] = set()
         while stack:
@@ -176,7 +176,7 @@ class _Region:
 
     @property
     def sizes(self) -> list[int]:
-        """The axes that all shapes are merged from."""
+        """The common axes that all shapes are merged from."""
         return [1] * self.lead + [high // low for low, high in pairwise(self.marks)][::-1]
 
     @property
@@ -192,7 +192,7 @@ class _Region:
 
     @property
     def has_inner_reshape(self) -> bool:
-        """Whether work on full values lies on both sides of a reshape."""
+        """Whether there is work on full values on both sides of a reshape."""
         return any(
             node.op == "reshape" and elements(node.output.shape) == self.count and node.inputs[0].producer in self.nodes
             and any(user in self.nodes and user.op != "reshape" for user in node.output.users)
@@ -201,7 +201,7 @@ class _Region:
 
 
 class _Refined:
-    """Computes a region in its common axes: full values have their sizes, reduced ones 1 in place of folded axes."""
+    """Rewrites a region to its common axes: full values have their sizes, reduced ones 1 in place of reduced axes."""
 
     def __init__(self, graph: Graph, region: _Region) -> None:
         self.graph, self.region = graph, region
@@ -237,7 +237,7 @@ class _Refined:
         return emit_like(self.graph, node, node.op, *operands, **attrs)
 
     def _operand(self, node: Node, value: Value) -> Value:
-        """Return what `node` reads, in the common axes."""
+        """Return an operand of `node` in the common axes."""
         walked = node.inputs[0].shape if node.op in REDUCTIONS else node.output.shape
         source, shape = self.values.get(value, value), self._shape_of(value.shape, walked)
         if (source, shape) not in self.views:
@@ -245,7 +245,7 @@ class _Refined:
         return self.views[source, shape]
 
     def _shape_of(self, shape: Sequence[int], walked: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape in the common axes of what has `shape` and broadcasts to `walked`, which is full or
+        """Return the shape, in the common axes, of a value with `shape` that broadcasts to `walked`, which is full or
         reduced.
         """
         strides = self.strides if elements(walked) == self.region.count else self.row_strides
@@ -259,7 +259,7 @@ class _Refined:
 
 
 def _lies_in(stride: Size, low: Size, high: Size) -> bool:
-    """Return whether a stride is from `low` on and before `high`, where each of them divides the next. Of open sizes
-    that is known, and often not which is larger.
+    """Return whether a stride is at least `low` and less than `high`, where each divides the next. For open sizes
+    divisibility is known, but often not the order.
     """
     return stride != 0 and stride != high and stride % low == 0 and high % stride == 0

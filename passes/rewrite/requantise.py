@@ -1,8 +1,8 @@
-"""What lies between two quantised values takes fewer steps: scales become one, a value that was quantised is not made a
-float to become what it was, and rounding comes last.
+"""Simplification of what lies between two quantised values: scales are merged, redundant dequantise/quantise pairs
+removed, and rounding is moved last.
 
-Zero points and ranges are constants of integers here, so that all but the scales is exact. Where factors change places,
-results change by rounding, and only where no number that occurs can be infinite: they stem from integers.
+Zero points and ranges are integer constants here, so that everything but the scales is exact. Reordering factors
+changes results by rounding, and is done only where no intermediate value can be infinite: they stem from integers.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from .quantised import BYTES
 from .reassociation import product_in_any_order
 
 MOST_COUNTED = 2.0**30
-"""What a float may be whose integer, and a zero point besides, is to fit into 32 bits."""
+"""Largest float whose integer, plus a zero point, fits 32 bits."""
 NEAR = 1e-4
-"""What a factor may be from 1 that leaves bytes what they are, when rounded."""
+"""Largest deviation from 1 of a factor that leaves rounded bytes unchanged."""
 ROUNDED = 2.0**-21
-"""Of a number, what its rounding, and that of a few factors, may make of it."""
+"""Largest relative error from rounding a number and a few factors."""
 MOST_SCALES = 4
-"""Scales one after the other that are taken together."""
+"""Most consecutive scales that are merged."""
 MOST_SCALED = 1e30
-"""What they may multiply an integer by on the way: float32 has such numbers, and keeps all of their digits."""
+"""Largest intermediate factor of an integer: float32 represents such numbers with all digits."""
 MOST_COPIED = 4096
-"""Elements of a constant that is made anew for one of several readers."""
+"""Most elements of a constant that is duplicated for one of several readers."""
 SMALL = ("int8", "uint8", "int16", "uint16")
 
 
 @dataclass(frozen=True)
 class Requantise:
-    """Shorten what requantises sums of integers."""
+    """Shorten the requantisation of integer sums."""
 
     name: ClassVar[str] = "requantise"
 
@@ -54,7 +54,7 @@ class Requantise:
 
 @dataclass(frozen=True)
 class _Clamped:
-    """minimum(maximum(round(x) + zero, low), high), float32; `zero` is 0 if nothing is added."""
+    """The float32 value minimum(maximum(round(x) + zero, low), high); `zero` is 0 if nothing is added."""
 
     x: Value
     zero: int
@@ -63,7 +63,7 @@ class _Clamped:
 
     @staticmethod
     def of(graph: Graph, value: Value) -> _Clamped | None:
-        """Return what `value` is, where only this reads what lies between."""
+        """Return `value` in this form, if its intermediate values have no other readers; else None."""
         minimum = produced_by(value, "minimum")
         maximum = None if minimum is None else _read_once(graph, minimum.inputs[0], "maximum")
         if minimum is None or maximum is None or value.dtype != "float32":
@@ -82,7 +82,7 @@ class _Clamped:
         return _Clamped(rounded.inputs[0], zero, low, high)
 
     def fits(self, dtype: str) -> bool:
-        """Return whether these are numbers of an integer dtype."""
+        """Return whether the range fits an integer dtype."""
         info = np.iinfo(dtype)
         return info.min <= self.low and self.high <= info.max
 
@@ -92,12 +92,12 @@ class _Clamped:
 
 
 def _read_once(graph: Graph, value: Value, op: str) -> Node | None:
-    """Return the producer of a value that has one reader, if it is `op`."""
+    """Return the producer of a value with a single reader, if its operator is `op`."""
     return produced_by(value, op) if single_reader(graph, value) else None
 
 
 def _whole(value: Value) -> int | None:
-    """Return the integer that a constant is, small enough for float32 to count on."""
+    """Return a constant's integer value, if it is small enough for exact float32 arithmetic; else None."""
     number = splat(value)
     if number is None or isinstance(number, bool) or not abs(number) < 1 << 16 or number != int(number):
         return None
@@ -113,7 +113,7 @@ def _number(graph: Graph, number: int, dtype: str) -> Value:
 
 
 def _integers_of(value: Value) -> tuple[Value, int] | None:
-    """(q, zero) of q - zero as float32."""
+    """Return (q, zero) of a value that is q - zero as float32; None for others."""
     cast = produced_by(value, "cast")
     if cast is None or value.dtype != "float32":
         return None
@@ -130,7 +130,7 @@ def _integers_of(value: Value) -> tuple[Value, int] | None:
 
 
 def pool_of_bytes(graph: Graph, node: Node) -> Replacement | None:
-    """Return the largest of dequantised bytes is the largest byte, dequantised: scales are positive."""
+    """Rewrite the maximum of dequantised bytes to the dequantised maximum of the bytes: scales are positive."""
     product = produced_by(node.inputs[0], "mul")
     if node.attrs["reducer"] != "max" or product is None or not is_sized(product.output):
         return None
@@ -146,7 +146,7 @@ def pool_of_bytes(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _dequantised(graph: Graph, node: Node, q: Value, zero: int) -> Value:
-    """q - zero as float32."""
+    """Return q - zero as float32."""
     if zero:
         wide = emit_like(graph, node, "cast", q, to="int32")
         q = emit_like(graph, node, "sub", wide, _number(graph, zero, "int32"))
@@ -154,14 +154,14 @@ def _dequantised(graph: Graph, node: Node, q: Value, zero: int) -> Value:
 
 
 def _meets_all(node: Node) -> bool:
-    """Return whether every window meets an element, so that none is of padding only."""
+    """Return whether every window contains an element that is not padding."""
     attrs = node.attrs
     sides = zip(attrs["before"], attrs["after"], attrs["kernel"], strict=True)
     return all(d == 1 for d in attrs["dilations"]) and all(0 <= b < k and 0 <= a < k for b, a, k in sides)
 
 
 def the_same_bytes(graph: Graph, node: Node) -> Replacement | None:
-    """Return the bytes that are dequantised and quantised by the same scale and zero point are what they were."""
+    """Replace bytes that are dequantised and quantised with the same scale and zero point by the original bytes."""
     to = node.output.dtype
     clamped = _Clamped.of(graph, node.inputs[0]) if to in BYTES else None
     if clamped is None or not clamped.covers(to):
@@ -181,7 +181,7 @@ def the_same_bytes(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _is_one(scales: list[float]) -> bool:
-    """Return whether the product of some scales is 1, and what integers become on the way neither too large nor too
+    """Return whether the product of some scales is 1, and intermediate values become neither too large nor too
     small.
     """
     steps = np.cumprod(scales) if scales else np.ones(1)
@@ -195,7 +195,7 @@ def _within(graph: Graph, node: Node, x: Value, low: int, high: int) -> Value:
 
 
 def distributed(graph: Graph, node: Node) -> Replacement | None:
-    """(a * x + b * y) * c is x * (a * c) + y * (b * c), for constants, of which one may stand for y."""
+    """Rewrite (a * x + b * y) * c to x * (a * c) + y * (b * c), for constants, one of which may take the place of y."""
     total, factor = node.inputs
     number = splat(factor)
     added = _read_once(graph, total, "add")
@@ -214,7 +214,9 @@ def distributed(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _times(graph: Graph, value: Value, number: float) -> tuple[Value | None, Value] | None:
-    """(x, constant) whose product is `value` times a number; no x if that is a constant; None if that takes a step."""
+    """Return (x, constant) whose product is `value` times a number, without x if `value` is constant; None if that
+    would take another operation.
+    """
     if value.data is not None:
         return None if (scaled := _scaled(graph, value, number)) is None else (None, scaled)
     product = _read_once(graph, value, "mul")
@@ -236,8 +238,8 @@ def _scaled(graph: Graph, value: Value, number: float) -> Value | None:
 
 
 def bias_of_integers(graph: Graph, node: Node) -> Replacement | None:
-    """sums * f + bias is (sums + q) * f, where the bias is q scales of the sums up to rounding: a convolution's sums
-    begin with q then, and the scaled number may be rounded as it is scaled.
+    """Rewrite sums * f + bias to (sums + q) * f, where the bias is q times the sums' scale up to rounding: a
+    convolution's accumulators can be initialised with q, and rounding can be combined with scaling.
     """
     product, bias = produced_by(node.inputs[0], "mul"), node.inputs[1]
     if product is None or bias.data is None or product.inputs[1].data is None or not is_sized(node.output):
@@ -261,7 +263,7 @@ def bias_of_integers(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _whole_multiples(bias: np.ndarray, scale: np.ndarray) -> np.ndarray | None:
-    """bias / scale, where these are integers up to the rounding of both; int64."""
+    """Return bias / scale as int64, where these are integers up to the rounding of both; else None."""
     if bias.size == 0 or scale.size == 0 or not (np.isfinite(bias).all() and np.isfinite(scale).all()):
         return None
     wide, step = bias.astype(np.float64), scale.astype(np.float64)
@@ -273,14 +275,14 @@ def _whole_multiples(bias: np.ndarray, scale: np.ndarray) -> np.ndarray | None:
 
 
 def _most_of_sums(conv: Node) -> float:
-    """Return what no sum of a convolution of integers exceeds."""
+    """Return an upper bound on the sums of an integer convolution."""
     x, w = conv.inputs
     terms = prod(w.shape) // max(1, w.shape[0 if conv.attrs["layout"] == "NCX" else -1])
     return magnitude(x) * magnitude(w) * terms
 
 
 def scaled_first(graph: Graph, node: Node) -> Replacement | None:
-    """max(x, 0) * c is max(x * c, 0), for c > 0."""
+    """Rewrite max(x, 0) * c to max(x * c, 0), for c > 0."""
     raised, factor = node.inputs
     number = splat(factor)
     relu = _read_once(graph, raised, "maximum")
@@ -293,7 +295,7 @@ def scaled_first(graph: Graph, node: Node) -> Replacement | None:
 
 
 def in_range_already(graph: Graph, node: Node) -> Replacement | None:
-    """Return what is kept above the zero point anyway need not be made positive before it is rounded."""
+    """Remove a maximum with 0 before rounding, where the value is clamped at the zero point anyway."""
     clamped = _Clamped.of(graph, node.output)
     if clamped is None or clamped.low < clamped.zero:
         return None
@@ -307,8 +309,8 @@ def in_range_already(graph: Graph, node: Node) -> Replacement | None:
 
 
 def rounded_last(graph: Graph, node: Node) -> Replacement | None:
-    """Return the conversion to an integer rounds by itself: what comes between, zero points and ranges, is applied to
-    integers where all numbers are known to fit into 32 bits, and else ranges before.
+    """Rely on the rounding of the conversion to integers: zero points and ranges in between are applied to integers
+    where all values are known to fit 32 bits; otherwise ranges are applied before.
     """
     to = node.output.dtype
     clamped = _Clamped.of(graph, node.inputs[0]) if to in SMALL else None
@@ -323,13 +325,13 @@ def rounded_last(graph: Graph, node: Node) -> Replacement | None:
             wide = emit_like(graph, node, "add", wide, _number(graph, zero, "int32"))
         return [emit_like(graph, node, "cast", _within(graph, node, wide, clamped.low, clamped.high), to=to)]
     if zero:
-        return None  # a NaN becomes 0, to which nothing is added
+        return None  # NaN becomes 0, to which nothing is added
     rounded = emit_like(graph, node, "round", _within(graph, node, x, clamped.low, clamped.high))
     return [emit_like(graph, node, "cast", rounded, to=to)]
 
 
 def whole_difference(graph: Graph, node: Node) -> Replacement | None:
-    """Return a zero point is taken from integers, not from floats that are integers."""
+    """Subtract a zero point from integers, rather than from integral floats."""
     x, zero = node.inputs
     found, number = _integers_of(x), _whole(zero)
     if found is None or number is None or found[1] or node.output.type != x.type:
@@ -345,6 +347,6 @@ PATTERNS: tuple[dict[str, list[Pattern]], ...] = (
     {"minimum": [in_range_already]},
     {"cast": [rounded_last]},
 )
-"""In the order in which they are looked for: each hides what those before it look for."""
+"""The patterns, in the order in which they are applied: each hides what those before it match."""
 CPU_PATTERNS: tuple[dict[str, list[Pattern]], ...] = ({"add": [bias_of_integers]},)
-"""After them, on CPUs, whose convolutions begin with constants."""
+"""Further patterns on CPUs, where the sums of convolutions can be initialised with constants."""

@@ -1,4 +1,4 @@
-"""Arithmetic of reshapes: which axes become which, and how that commutes with a permutation."""
+"""Arithmetic of reshapes: the correspondence of axes, and how reshapes commute with permutations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .driver import elements
 def axis_groups(source: Sequence[int], target: Sequence[int]) -> list[tuple[range, range]] | None:
     """Return the finest pairs of neighbouring source axes and target axes with equal numbers of elements, in order.
 
-    None for shapes without elements, where the pairs would not be unique. Axes of size 1 go with the group before them.
+    None for shapes without elements, where the pairs would not be unique. Axes of size 1 belong to the preceding group.
     """
     if elements(source) != elements(target) or elements(source) == 0:
         return None
@@ -39,14 +39,15 @@ def axis_groups(source: Sequence[int], target: Sequence[int]) -> list[tuple[rang
 def permuted_reshape(
     shape: Sequence[int], perm: Sequence[int], target: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """`(shape2, perm2)` with reshape(transpose(x, perm), target) = transpose(reshape(x, shape2), perm2), x of `shape`.
+    """Return `(shape2, perm2)` with reshape(transpose(x, perm), target) = transpose(reshape(x, shape2), perm2), x of
+    `shape`.
 
-    None if the reshape mixes axes that do not lie together, in the same order, in x.
+    None if the reshape merges axes that are not adjacent, in the same order, in x.
     """
     groups = axis_groups([shape[p] for p in perm], target)
     if groups is None:
         return None
-    blocks: list[tuple[int, range]] = []  # where the group's axes begin in x, and its target axes
+    blocks: list[tuple[int, range]] = []  # start of each run of the group's axes in x, and its target axes
     for sources, targets in groups:
         origin = [perm[i] for i in sources]
         if origin != list(range(origin[0], origin[0] + len(origin))) if origin else False:

@@ -1,4 +1,6 @@
-"""Reshapes move towards the outputs through element-wise operators: arithmetic then stands after what it follows."""
+"""Reshapes move through element-wise operators towards the outputs, so that arithmetic directly follows its
+producer.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,10 @@ from .views import reshape_chain
 
 @dataclass(frozen=True)
 class ReshapeMotion:
-    """f(reshape(a), reshape(b), small) becomes reshape(f(a, b, small')), where a and b have one shape.
+    """Rewrite f(reshape(a), reshape(b), small) to reshape(f(a, b, small')), where a and b have one shape.
 
-    Constants follow where the reshape keeps the axes apart along which they vary. Reshapes that split or merge rows
-    go through matmul by a matrix as well.
+    Constants are reshaped where the reshape does not merge the axes along which they vary. Reshapes that split or merge
+    rows also move through matmul by a matrix.
     """
 
     name: ClassVar[str] = "reshape_motion"
@@ -56,12 +58,14 @@ def through_elementwise(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _readers_follow(graph: Graph, value: Value) -> bool:
-    """Return whether the reshape goes away: a softmax, half in one shape and half in another, would fall apart."""
+    """Return whether the reshape disappears: otherwise a softmax, half in one shape and half in another, would be split
+    up.
+    """
     return not graph.is_output(value) and all(is_elementwise(n.op) or n.op == "matmul" for n in value.users)
 
 
 def through_matmul(graph: Graph, node: Node) -> Replacement | None:
-    """reshape(x) @ W is reshape(x @ W) for a matrix W, if the reshape keeps the last axis."""
+    """Rewrite reshape(x) @ W to reshape(x @ W) for a matrix W, if the reshape keeps the last axis."""
     inner = produced_by(node.inputs[0], "reshape")
     if inner is None or node.attrs.get("trans_a") or not all(map(is_sized, (inner.inputs[0], *node.inputs))):
         return None
@@ -109,6 +113,6 @@ def _operand_before(graph: Graph, node: Node, value: Value, source: tuple[int, .
 
 PATTERNS: dict[str, list[Pattern]] = {
     "matmul": [through_matmul],
-    "reshape": [reshape_chain],  # those that meet become one, before they move on
+    "reshape": [reshape_chain],  # adjacent ones are merged before they move on
     "*": [through_elementwise],
 }

@@ -1,4 +1,4 @@
-"""Products that are rounded before they are added to, where what follows tells numbers apart that differ by a bit."""
+"""Products that must be rounded before an addition, because later operators are discontinuous."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tilestitch.passes.contract import PassContext, PassResult
 JUMPS = frozenset(
     ("floor", "ceil", "round", "trunc", "sign", "mod", "fmod", "equal", "less", "less_equal", "top_k", "roi_align")
 )
-"""Operators whose results jump where floats change by a bit."""
+"""Operators whose results jump where floats change by one bit."""
 CONTINUOUS = frozenset(("neg", "abs", "add", "sub", "mul", "div", "maximum", "minimum", "select", "pad", "concat"))
-"""Operators that hand on what floats are changed by. Others round, or sum up in an order of their own, anyway."""
+"""Operators that propagate small changes of floats. Others round, or sum in their own order, anyway."""
 SUMS = frozenset(("add", "sub"))
 
 
 @dataclass(frozen=True)
 class RoundedProducts:
-    """Give the attribute `rounded` to products that are added to on their way to a jump.
+    """Set the attribute `rounded` on products that are added to before a discontinuous operator.
 
-    Compilers make x * y + z one instruction, which rounds once. ONNX Runtime rounds twice, so that floor, comparisons
-    or casts to integers, as of places in an image that is sampled, may choose another element.
+    Compilers contract x * y + z to one instruction, which rounds once. ONNX Runtime rounds twice, so that floor,
+    comparisons or casts to integers, such as sampling positions in an image, may select another element.
     """
 
     name: ClassVar[str] = "rounded_products"
@@ -37,7 +37,7 @@ class RoundedProducts:
 
 
 def _products(graph: Graph) -> list[Node]:
-    """In two walks back: to the sums that jumps depend on, and from these to their products."""
+    """Return the products, by walking back from discontinuous operators to sums, and from these to their products."""
     jumping = _handed_on(v for node in graph.nodes if _jumps(node) for v in node.inputs)
     sums = [v.producer for v in jumping if v.producer is not None and v.producer.op in SUMS]
     added = _moved(v for node in sums for v in node.inputs)
@@ -49,12 +49,12 @@ def _jumps(node: Node) -> bool:
 
 
 def _handed_on(values: Iterable[Value]) -> list[Value]:
-    """Floats that what is given depends on by continuous operators, and what is given."""
+    """Return the given floats and those that they depend on through continuous operators."""
     return _back(values, CONTINUOUS)
 
 
 def _moved(values: Iterable[Value]) -> list[Value]:
-    """Floats that what is given consists of, and what is given."""
+    """Return the given floats and those that they are copies of, up to sign."""
     return _back(values, frozenset(("neg", "select")))
 
 

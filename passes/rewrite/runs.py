@@ -1,4 +1,4 @@
-"""Integers that lie evenly apart: offsets of rows, as shape arithmetic makes them."""
+"""Integers in arithmetic sequence: offsets of rows, as shape arithmetic computes them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tilestitch.compiler.ir.sizes import Size
 
 @dataclass(frozen=True)
 class Run:
-    """Number i of some integers is `first + slope * i`; of a single one, the slope is 0."""
+    """The sequence `first + slope * i`; the slope of a single integer is 0."""
 
     first: Size
     slope: int = 0
 
     def at(self, index: Run) -> Run:
-        """Return the elements at places that lie evenly apart themselves."""
+        """Return the elements at positions that form an arithmetic sequence themselves."""
         return Run(self.first + self.slope * index.first, self.slope * index.slope)
 
     def sum(self, other: Run, sign: int = 1) -> Run:
         return Run(self.first + sign * other.first, self.slope + sign * other.slope)
 
     def product(self, other: Run) -> Run | None:
-        """Return a multiple by a number; None for any other."""
+        """Return the product if one factor is a fixed number; else None."""
         if self.slope == other.slope == 0:
             return Run(self.first * other.first)
         line, factor = (self, other) if self.slope else (other, self)
@@ -34,14 +34,14 @@ class Run:
 
 
 def run_of(value: Value) -> Run | None:
-    """Return what the elements of a tensor of integers with at most one dimension are; None if that is not known.
+    """Return the elements of an integer tensor with at most one dimension as a sequence; None if that is not known.
 
-    Values of few elements that are computed in other ways than by primitives of shape arithmetic are unknown.
+    Only values computed by the primitives of shape arithmetic are known.
     """
     if not isinstance(value.type, TensorType) or value.dtype not in ("int32", "int64") or len(value.shape) > 1:
         return None
     run = _of_numbers(value.data.reshape(-1).tolist()) if value.data is not None else _run_made_by(value.producer)
-    single = all(size == 1 for size in value.shape)  # broadcasts: the step that it was taken out of says nothing
+    single = all(size == 1 for size in value.shape)  # broadcasts: the step that it was taken from is irrelevant
     return Run(run.first) if run is not None and single else run
 
 
@@ -65,7 +65,7 @@ def _run_made_by(node: Node | None) -> Run | None:
 
 
 def combined(op: str, operands: Sequence[Run | None]) -> Run | None:
-    """Return what the sum, difference or multiple of two is."""
+    """Return the sum, difference or multiple of two sequences; None if it is none."""
     a, b = operands if len(operands) == 2 else (None, None)
     if a is None or b is None:
         return None
@@ -83,7 +83,7 @@ def _of_numbers(numbers: Sequence[Size]) -> Run | None:
 
 
 def _joined(parts: Sequence[Value]) -> Run | None:
-    """Return the parts of which each goes on as the ones before it."""
+    """Return the concatenation of parts as a sequence, if each continues the previous ones; else None."""
     whole: Run | None = None
     count: Size = 0
     for part in parts:

@@ -1,4 +1,4 @@
-"""GEMMs of one left operand, the element-wise work that all of them have after them, and what reads the results."""
+"""GEMMs with one left operand, the element-wise work that follows all of them, and the readers of the results."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from tilestitch.compiler.ir import Kind, Node, Value, is_elementwise, kind_of
 
 NEUTRAL = {"add": -0.0, "mul": 1.0}
-"""What changes no element, whatever it is: -0 + 0 is 0."""
+"""Neutral elements for any operand: -0 + 0 is 0."""
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 @dataclass(frozen=True)
 class Step:
-    """One operation on all lanes: `nodes` computes it, None for a lane that goes without it.
+    """One operation on all lanes: `nodes` has its node per lane, or None for a lane without it.
 
-    rows: by operand position, the number of the row that is read there; None where constants are.
+    rows: by operand position, the number of the row read there; None for constants.
     """
 
     nodes: tuple[Node | None, ...]
@@ -32,21 +32,21 @@ class Step:
 
 @dataclass
 class Siblings:
-    """Several GEMMs, the *lanes*, side by side.
+    """Several parallel GEMMs, the *lanes*.
 
-    A *row* holds one value of each lane, all of one meaning: row 0 the GEMMs' results, row i + 1 what step i
-    computes. Values of a row differ in shape in the last axis at most.
+    A *row* holds corresponding values of all lanes: row 0 the GEMMs' results, row i + 1 the results of step i. Shapes
+    within a row differ at most in the last axis.
     """
 
     gemms: tuple[Node, ...]
     rows: list[tuple[Value, ...]] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     lanes: list[dict[Value, int]] = field(default_factory=list)
-    """By lane: its values and the last row that each is in."""
+    """Per lane: its values, each with the last row that it is in."""
 
     @staticmethod
     def of(gemms: Sequence[Node], outputs: Sequence[Value]) -> Siblings:
-        """Return `gemms` with as much work after them as is the same in all lanes; `outputs` are the graph's."""
+        """Return `gemms` with as much following work as is the same in all lanes; `outputs` are the graph's."""
         found = Siblings(tuple(gemms), [tuple(n.output for n in gemms)])
         found.lanes = [{n.output: 0} for n in gemms]
         while (step := found._common() or found._padded(outputs)) is not None:
@@ -65,17 +65,17 @@ class Siblings:
 
     @property
     def taken(self) -> set[Node]:
-        """Nodes that the steps stand for."""
+        """The nodes that the steps comprise."""
         return {n for step in self.steps for n in step.nodes if n is not None}
 
     def border(self, lane: int) -> Iterator[tuple[Value, Node]]:
-        """Yield the values of a lane, and what else reads them."""
+        """Yield the values of a lane, each with its readers outside the steps."""
         taken = self.taken
         for value in self.lanes[lane]:
             yield from ((value, reader) for reader in value.users if reader not in taken)
 
     def _common(self) -> Step | None:
-        """Return an operation that all lanes have."""
+        """Return an operation common to all lanes; None if there is none."""
         taken = self.taken
         for node in dict.fromkeys(u for value in self.lanes[0] for u in value.users if u not in taken):
             key = self._key(node, 0)
@@ -93,8 +93,8 @@ class Siblings:
         return (n for n in readers if n not in taken and self._key(n, lane) == key)
 
     def _padded(self, outputs: Sequence[Value]) -> Step | None:
-        """Return a sum or product with a constant that at least half of the lanes have: in the others it changes
-        nothing.
+        """Return a sum or product with a constant that at least half of the lanes have; the others get the neutral
+        element.
         """
         for row in range(len(self.rows)):
             for op in NEUTRAL:
@@ -104,7 +104,7 @@ class Siblings:
         return None
 
     def _only(self, row: int, lane: int, op: str, outputs: Sequence[Value]) -> Node | None:
-        """Return the only reader of a lane's value, if it is `op` with a constant."""
+        """Return the only reader of a lane's value, if it is `op` with a constant; else None."""
         value = self.rows[row][lane]
         if self.lanes[lane].get(value) != row or len(value.uses) != 1 or any(value is v for v in outputs):
             return None
@@ -116,7 +116,7 @@ class Siblings:
         return tuple(None if v.is_constant else self.lanes[lane][v] for v in node.inputs)
 
     def _key(self, node: Node, lane: int) -> Hashable | None:
-        """Return what must be equal in all lanes for `node` to be one operation; None if it can be none."""
+        """Return what must agree in all lanes for `node` to be one operation; None if it cannot be one."""
         if not is_elementwise(node.op) or len(node.outputs) != 1:
             return None
         known = self.lanes[lane]
@@ -131,7 +131,7 @@ class Siblings:
 
 
 def joined_constant(values: Sequence[Value | None], widths: Sequence[int], neutral: float) -> np.ndarray:
-    """One constant for all lanes: the lanes' own side by side along the last axis, `neutral` where a lane has none.
+    """Return one constant for all lanes: concatenated along the last axis, with `neutral` where a lane has none.
 
     A number that all lanes share stays a number.
     """
@@ -156,9 +156,9 @@ _PULLING = (Kind.VIEW, Kind.INJECTIVE, Kind.REDUCTION)
 
 
 def reads_in_place(reader: Node, outputs: Sequence[Value], *, viewed: bool = False) -> bool:
-    """Return whether `reader` reads a range of columns where it lies, by strides, in a kernel that there is anyway.
+    """Return whether `reader` reads a column range in place, by strides, in a kernel that exists anyway.
 
-    GEMMs do, and whatever is computed after a view, since that is in no GEMM's epilogue. `viewed`: a view is between
+    GEMMs do, as does anything computed after a view, which cannot be in a GEMM's epilogue. `viewed`: a view is between
     the range and the reader.
     """
     if reader.op not in _RANGES:
@@ -169,14 +169,16 @@ def reads_in_place(reader: Node, outputs: Sequence[Value], *, viewed: bool = Fal
 
 
 def meeting(starts: Sequence[Sequence[Node]], shape: tuple[int, ...]) -> list[set[int]]:
-    """Return which of `starts` element-wise work of shape `shape` alone leads to one place: sets of their numbers."""
+    """Return which of `starts` reach a common node through element-wise work of shape `shape` alone, as sets of their
+    numbers.
+    """
     group_of = [{number} for number in range(len(starts))]
     reached_from: dict[Node, int] = {}
     for number, readers in enumerate(starts):
         stack = list(readers)
         while stack:
             node = stack.pop()
-            if node in reached_from:  # and so is all that it leads to
+            if node in reached_from:  # and so is everything that depends on it
                 _unite(group_of, number, reached_from[node])
             elif is_elementwise(node.op) and node.output.tensor_type.shape == shape:
                 reached_from[node] = number
@@ -186,7 +188,7 @@ def meeting(starts: Sequence[Sequence[Node]], shape: tuple[int, ...]) -> list[se
 
 
 def _unite(group_of: list[set[int]], a: int, b: int) -> None:
-    """Make the sets that two numbers are in one."""
+    """Merge the sets that contain two numbers."""
     small, large = sorted((group_of[a], group_of[b]), key=len)
     if small is large:
         return

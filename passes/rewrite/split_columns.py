@@ -1,4 +1,4 @@
-"""A GEMM of which only ranges of columns are read becomes one GEMM a range (as in attention)."""
+"""Splitting of a GEMM of which only column ranges are read into one GEMM per range (as in attention)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .siblings import meeting, reads_in_place
 
 @dataclass(frozen=True)
 class SplitColumns:
-    """slice_i(x @ W + b) becomes x @ W_i + b_i, so that what follows each slice can join its GEMM.
+    """Rewrite slice_i(x @ W + b) to x @ W_i + b_i, so that what follows each slice can fuse with its GEMM.
 
-    Done where all readers are slices of disjoint column ranges, each at least `least_columns` wide, and each GEMM
-    takes at least `least_multiplications`, so that a launch of its own costs little. Ranges that element-wise operators
-    bring together again stay one GEMM, whose kernel does that work, too (fusion's rule `gates`). So do, on GPUs,
-    ranges that their readers read where they lie.
+    Applied where all readers are slices of disjoint column ranges, each at least `least_columns` wide, and each GEMM
+    takes at least `least_multiplications`, so that the cost of a separate launch is small. Ranges that element-wise
+    operators recombine stay one GEMM, whose kernel includes that work (fusion's rule `gates`). So do, on GPUs, ranges
+    that are read in place.
     """
 
     least_columns: int = 64
@@ -60,14 +60,14 @@ class SplitColumns:
         if len(known) < len(ranges) or any(a[1] > b[0] for a, b in pairwise(known)):
             return False
         shape = node.output.shape
-        rows = bounds_of(prod(shape[:-1]))[1]  # for open rows, the most that there may be
+        rows = bounds_of(prod(shape[:-1]))[1]  # for open rows, the upper bound
         depth = node.inputs[0].shape[-2 if node.attrs.get("trans_a") else -1]
         narrowest = min(b - a for a, b in known)
         return narrowest >= self.least_columns and rows * depth * narrowest >= self.least_multiplications
 
 
 def _constant_arithmetic(graph: Graph, node: Node) -> list[Node]:
-    """Return the single readers after `node` that only add or multiply constants of its shape or smaller."""
+    """Return the chain of single readers after `node` that only add or multiply constants of its shape or smaller."""
     chain: list[Node] = []
     value = node.output
     while single_reader(graph, value):
@@ -82,7 +82,7 @@ def _constant_arithmetic(graph: Graph, node: Node) -> list[Node]:
 
 
 def _meet(slices: list[Node]) -> bool:
-    """Return whether element-wise work alone leads from two of `slices`, which are of one shape, to one place."""
+    """Return whether two of `slices`, all of one shape, are recombined by element-wise work alone."""
     shape = slices[0].output.shape
     alike = all(s.output.shape == shape for s in slices)
     return alike and len(meeting([s.output.users for s in slices], shape)) < len(slices)
@@ -94,7 +94,7 @@ def _is_read_in_place(graph: Graph, node: Node) -> bool:
 
 
 def _column_range(node: Node) -> tuple[int, int] | None:
-    """Return the columns [first, end) that a slice takes of all rows; None if it is no such slice."""
+    """Return the columns [first, end) that a slice takes of all rows; None for other slices."""
     if node.op != "slice" or not is_sized(node.inputs[0]):
         return None
     starts, steps, sizes = node.attrs["starts"], node.attrs["steps"], node.attrs["sizes"]

@@ -1,5 +1,5 @@
-"""The largest of a window of a convolution's results becomes as many strided convolutions, each the epilogue of the
-next: nothing of the size before pooling is stored any more.
+"""Max pooling of a convolution becomes several strided convolutions, each in the epilogue of the next, so that nothing
+of the size before pooling is stored.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from tilestitch.passes.schedule.device import device_of
 from .driver import Replacement, apply_patterns, is_sized, produced_by, single_reader
 
 MONOTONE = ("add", "maximum", "minimum")
-"""With a constant for each channel these keep order, also when rounding: the largest may be found before or after."""
+"""Operators that, with a constant per channel, are monotonic even when rounding, and thus commute with the maximum."""
 BASELINES = frozenset({"none", "injective", "xla"})
 
 
 @dataclass(frozen=True)
 class SplitPools:
-    """max over a window of f(conv(x)) becomes f(max(conv_1(x), conv_2(x), ...)), one strided convolution a place in the
-    window; with the same multiplications, in which each maximum is part of a convolution's kernel.
+    """Rewrite the max over a window of f(conv(x)) to f(max(conv_1(x), conv_2(x), ...)), with one strided convolution
+    per window position; the multiplications are the same, and each maximum is part of a convolution's kernel.
 
-    Done where windows do not overlap and have at most `most` places, and where fewer bytes move: the image is read once
-    for each place, but pooling reads and the convolution writes no larger result. All results keep their bits. The
-    planners that are baselines have no such epilogue.
+    Applied where windows do not overlap and have at most `most` positions, and where memory traffic decreases: the
+    image is read once per position, but the larger result is neither written nor read. Results are bit-identical. The
+    baseline planners do not support such epilogues.
     """
 
     most: int = 4
@@ -52,7 +52,7 @@ class SplitPools:
         if conv is None or not _separate(pool) or not 1 < places <= self.most:
             return None
         image, result = conv.inputs[0].tensor_type, pool.output.tensor_type
-        # Besides the first result, which is stored either way, each place writes and reads one.
+        # Besides the first result, which is stored either way, each position writes and reads one.
         saved = 2 * pool.inputs[0].tensor_type.nbytes - 2 * (places - 1) * result.nbytes
         if saved - (places - 1) * image.nbytes <= (places - 2) * launch:
             return None
@@ -74,7 +74,9 @@ class SplitPools:
 
 
 def _source(graph: Graph, pool: Node) -> tuple[list[Node], Node | None]:
-    """Return what lies between a convolution and `pool`, if it keeps the order of the elements, and the convolution."""
+    """Return the order-preserving nodes between a convolution and `pool`, and the convolution; None if there is
+    none.
+    """
     chain: list[Node] = []
     value = pool.inputs[0]
     while single_reader(graph, value) and is_sized(value) and is_float(value.dtype):
@@ -93,14 +95,14 @@ def _source(graph: Graph, pool: Node) -> tuple[list[Node], Node | None]:
 
 
 def _by_channel(constant: Value, value: Value, layout: str) -> bool:
-    """Return whether a constant that broadcasts to `value` is the same at all places of a channel."""
+    """Return whether a constant that broadcasts to `value` is uniform within each channel."""
     channel = 1 if layout == "NCX" else len(value.shape) - 1
     first = len(value.shape) - len(constant.shape)
     return all(size == 1 or first + axis == channel for axis, size in enumerate(constant.shape))
 
 
 def _separate(pool: Node) -> bool:
-    """Return whether the windows of a max pooling do not overlap and lie inside."""
+    """Return whether the windows of a max pooling do not overlap and lie inside the image."""
     attrs = pool.attrs
     apart = all(s >= k for s, k in zip(attrs["strides"], attrs["kernel"], strict=True))
     plain = all(d == 1 for d in attrs["dilations"]) and all(p == 0 for p in (*attrs["before"], *attrs["after"]))
@@ -108,7 +110,7 @@ def _separate(pool: Node) -> bool:
 
 
 def _strided(conv: Node, pool: Node, place: tuple[int, ...]) -> dict[str, object] | None:
-    """Return the attributes of the convolution whose results are those at `place` of every window; None if there is
+    """Return the attributes of the convolution that computes the results at `place` of every window; None if there is
     none.
     """
     attrs, first = conv.attrs, 2 if conv.attrs["layout"] == "NCX" else 1

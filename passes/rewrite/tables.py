@@ -1,7 +1,7 @@
 """Element-wise functions of one 8-bit integer, with an 8-bit result, become tables of 256 entries.
 
-Between quantised layers, x -> quantise(f(dequantise(x))) is such a function, whatever f is, and however often it is
-quantised on the way. Its table has what these operators give for each of the 256 numbers.
+Between quantised layers, x -> quantise(f(dequantise(x))) is such a function, for any f, and even with further
+quantisation in between. The table holds its results for all 256 inputs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .driver import emit_like, is_sized
 from .quantised import BYTES
 
 LEAST_OPERATIONS = 12
-"""What a function must take more of: requantising, and keeping in a range besides, is as fast as it stands."""
+"""A function must have more operations than this: requantisation, with a clamp, is as fast as it is."""
 MOST_NODES = 200
-"""Of one function."""
+"""Most nodes of one function."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Make tables where a CPU looks up whole vectors."""
+    """Create tables where a CPU looks up whole vectors."""
 
     name: ClassVar[str] = "tables"
 
@@ -55,7 +55,7 @@ class Tables:
 
 @dataclass
 class _Function:
-    """What ends at a node as a function of one byte. source: None if it is none."""
+    """The computation that ends at a node, as a function of one byte. source: None if it is none."""
 
     end: Node
     places: dict[Node, int]
@@ -72,7 +72,9 @@ class _Function:
             (self.source,) = leaves
 
     def _opened(self, node: Node) -> set[Value] | None:
-        """Return the operands of a node that vary, if it is element-wise and all others are numbers."""
+        """Return the non-constant operands of a node that is element-wise and whose other operands are scalars; else
+        None.
+        """
         if not is_elementwise(node.op) or len(node.outputs) != 1 or len(self.nodes) == MOST_NODES:
             return None
         if not is_sized(node.output) or node.output.tensor_type.shape != self.end.output.tensor_type.shape:
@@ -88,7 +90,7 @@ class _Function:
         return sum(operations_per_element(node.op) for node in self.nodes)
 
     def table(self, source: Value) -> str:
-        """Return the entries, as hexadecimal digits of bytes."""
+        """Return the entries as bytes in hexadecimal."""
         known = {source: np.arange(256, dtype=np.uint8).view(to_numpy_dtype(source.dtype))}
         for node in sorted(self.nodes, key=self.places.__getitem__):
             operands = [known[v] if v.data is None else v.data.reshape(()) for v in node.inputs]

@@ -1,7 +1,7 @@
-"""Transposes move towards the outputs, through whatever works on each axis alike, until they meet another and cancel.
+"""Transposes move towards the outputs, through operators that treat axes alike, until they meet another and cancel.
 
-Moving down never adds a transpose of a large tensor. Two that meet become one at once: a long chain of them would else
-move in step, each past all operators. The pass runs together with `canonicalise`, which drops what moves no data.
+Moving down never adds a transpose of a large tensor. Adjacent ones are merged at once: otherwise each of a long chain
+would move past all operators. The pass runs together with `canonicalise`, which drops what moves no data.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .reshape_axes import permuted_reshape
 from .views import transpose_chain
 
 SMALL = 4
-"""An operand that is that many times smaller than the result may get a transpose of its own."""
+"""An operand this many times smaller than the result may get its own transpose."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class TransposeMotion:
 
 
 def through_elementwise(graph: Graph, node: Node) -> Replacement | None:
-    """f(T(a), T(b), small) is T(f(a, b, T'(small)))."""
+    """Rewrite f(T(a), T(b), small) to T(f(a, b, T'(small)))."""
     if not is_elementwise(node.op) or not all(map(is_sized, (*node.inputs, *node.outputs))):
         return None
     shape = node.output.shape
@@ -60,10 +60,10 @@ def through_elementwise(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _worth_moving(graph: Graph, node: Node, found: Sequence[Node]) -> Node | None:
-    """Return the transpose to move after a node: the largest, if all other operands are ready to follow.
+    """Return the transpose to move past a node: the largest, if all other operands can be permuted cheaply.
 
-    It must be large itself: else a larger one would come of it, or, where others would need transposes of their own,
-    those could be moved back again.
+    It must be large itself: otherwise the move would create a larger one, or transposes of other operands that might be
+    moved back again.
     """
     if not found:
         return None
@@ -81,7 +81,7 @@ def _worth_moving(graph: Graph, node: Node, found: Sequence[Node]) -> Node | Non
 
 
 def _follows_freely(value: Value, perm: Sequence[int]) -> bool:
-    """Return whether the inverse of `perm` on this operand moves no data at run time."""
+    """Return whether applying the inverse of `perm` to this operand moves no data at run time."""
     if value.is_constant or sum(d != 1 for d in value.shape) <= 1:
         return True
     node = produced_by(value, "transpose")
@@ -89,7 +89,7 @@ def _follows_freely(value: Value, perm: Sequence[int]) -> bool:
 
 
 def _has_twin(value: Value, perm: Sequence[int]) -> bool:
-    """Return whether others read the inverse of `perm` on this operand already: CSE makes one of that and what is
+    """Return whether the inverse of `perm` is already applied to this operand elsewhere: CSE merges that with what is
     emitted.
     """
     back = inverse(perm)
@@ -97,8 +97,8 @@ def _has_twin(value: Value, perm: Sequence[int]) -> bool:
 
 
 def _goes_away_after(graph: Graph, node: Node, moved: Node) -> bool:
-    """Return whether nothing but `node` needs a transpose: else it would stay, be one more, and a twin to move back
-    for.
+    """Return whether only `node` needs the transpose: otherwise it would remain, the move would add another, and a twin
+    could be moved back for it.
     """
     result = moved.output
     return len(moved.inputs[0].uses) == 1 and all(u is node for u in result.users) and not graph.is_output(result)
@@ -119,7 +119,7 @@ def _permuted_operand(graph: Graph, node: Node, value: Value, perm: Sequence[int
 
 
 def through_reduction(graph: Graph, node: Node) -> Replacement | None:
-    """reduce(T(x)) is T'(reduce(x)) over the axes that T brought there."""
+    """Rewrite reduce(T(x)) to T'(reduce(x)) over the corresponding axes."""
     inner = produced_by(node.inputs[0], "transpose")
     if inner is None or not is_sized(inner.inputs[0]):
         return None
@@ -139,7 +139,7 @@ def through_reduction(graph: Graph, node: Node) -> Replacement | None:
 
 
 def through_axis_operator(graph: Graph, node: Node) -> Replacement | None:
-    """Operators with one `axis` that keep the rank: cumulative."""
+    """Move a transpose past operators with one `axis` that keep the rank, such as cumulative ones."""
     inner = produced_by(node.inputs[0], "transpose")
     if inner is None:
         return None
@@ -149,7 +149,7 @@ def through_axis_operator(graph: Graph, node: Node) -> Replacement | None:
 
 
 def through_gather(graph: Graph, node: Node) -> Replacement | None:
-    """gather of a vector of indices keeps the rank, thus commutes with a transpose."""
+    """Move a transpose past a gather with a vector of indices, which keeps the rank."""
     x, indices = node.inputs
     inner = produced_by(x, "transpose")
     if inner is None or not is_tensor(indices) or indices.tensor_type.rank != 1:
@@ -219,7 +219,7 @@ def through_broadcast(graph: Graph, node: Node) -> Replacement | None:
 
 
 def through_window(graph: Graph, node: Node) -> Replacement | None:
-    """Return a window over NCX whose operand was just transposed from NXC works on NXC."""
+    """Let a window over NCX whose operand was just transposed from NXC work on NXC."""
     inner = produced_by(node.inputs[0], "transpose")
     if inner is None or node.attrs["layout"] != "NCX":
         return None
@@ -232,9 +232,7 @@ def through_window(graph: Graph, node: Node) -> Replacement | None:
 
 
 def into_regions(graph: Graph, node: Node) -> Replacement | None:
-    """Return the regions of NCX whose operand was just transposed from NXC are read from NXC: the result is the
-    same.
-    """
+    """Let region operators over NCX whose operand was just transposed from NXC read NXC: the result is the same."""
     inner = produced_by(node.inputs[0], "transpose")
     if inner is None or node.attrs["layout"] != "NCX" or tuple(inner.attrs["perm"]) != (0, 3, 1, 2):
         return None
@@ -243,7 +241,7 @@ def into_regions(graph: Graph, node: Node) -> Replacement | None:
 
 
 def through_reshape(graph: Graph, node: Node) -> Replacement | None:
-    """reshape(T(x)) is T'(reshape'(x)), where the reshape splits and merges axes that T keeps together."""
+    """Rewrite reshape(T(x)) to T'(reshape'(x)), where the reshape splits and merges only axes that T keeps together."""
     inner = produced_by(node.inputs[0], "transpose")
     if inner is None or not is_sized(inner.inputs[0]) or not is_sized(node.output):
         return None
@@ -255,7 +253,7 @@ def through_reshape(graph: Graph, node: Node) -> Replacement | None:
 
 
 def up_through_reshape(graph: Graph, node: Node) -> Replacement | None:
-    """T(reshape(S(x))) is reshape'(T'(S(x))), so that T' and S become one transpose (channel shuffle)."""
+    """Rewrite T(reshape(S(x))) to reshape'(T'(S(x))), so that T' and S become one transpose (channel shuffle)."""
     middle = produced_by(node.inputs[0], "reshape")
     first = produced_by(middle.inputs[0], "transpose") if middle is not None else None
     if middle is None or first is None or not is_sized(middle.inputs[0]):

@@ -1,4 +1,4 @@
-"""Loops and scans of few turns become the nodes of all turns, so that fusion sees through them."""
+"""Unrolling of loops and scans with few iterations, so that fusion sees their nodes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .found_sizes import found_sizes, settle
 from .inlining import Inlining, knows_sizes_of
 
 MOST_NODES = 32
-"""Of all turns together. So small recurrences take a third to three quarters of the time when they are unrolled, for
-what a loop takes to begin is most of it; larger ones gain less, and take seconds more to compile, as
+"""Most nodes of all iterations together. Unrolling cuts the time of small recurrences to between a third and three
+quarters, as the start of a loop dominates; larger ones gain less, and take seconds more to compile, as
 `benchmarks/unrolled.py` finds.
 """
 
 
 @dataclass(frozen=True)
 class Unroll:
-    """loop(n, body) and scan(…, body) become n copies of a small body of primitives whose states keep their types.
+    """Rewrite loop(n, body) and scan(…, body) to n copies of a small body of primitives whose states keep their types.
 
-    On CPUs: on GPUs, turns that are known are launches of one device step already.
+    On CPUs only: on GPUs, a known number of iterations is a sequence of launches within one device step already.
     """
 
     name: ClassVar[str] = "unroll"
@@ -45,7 +45,9 @@ class Unroll:
 
 @dataclass(frozen=True)
 class _Turns:
-    """What runs a known number of times: its operands and what it collects, each with an axis and a direction."""
+    """A loop or scan with a known number of iterations: its operands and collected results, each with an axis and a
+    direction.
+    """
 
     graph: Graph
     node: Node
@@ -56,7 +58,7 @@ class _Turns:
     collected: Sequence[tuple[int, bool]]
 
     def results(self) -> list[Value]:
-        """Return the last states, and what all turns collect."""
+        """Return the last states and what all iterations collect."""
         is_loop, body = self.node.op == "loop", Inlining(self.graph, self.node, self.node.attrs["body"])
         states, rows = list(self.states), list[list[Value]]()
         for turn in range(self.count):
@@ -70,7 +72,9 @@ class _Turns:
         return [*states, *stacks]
 
     def fits(self) -> bool:
-        """Return whether all turns are alike, few and small, and their results those that readers were promised."""
+        """Return whether all iterations are alike, few and small, and their results have the types promised to
+        readers.
+        """
         body, first = self.node.attrs["body"], 1 if self.node.op == "loop" else 0
         results, carried = body.outputs[first:], len(self.states)
         states, rows = results[:carried], results[carried:]
@@ -110,7 +114,7 @@ def _is_small(body: Graph, turns: int) -> bool:
 
 
 def _turns_of(graph: Graph, node: Node) -> _Turns | None:
-    """Return the turns of a loop or a scan that is to be unrolled."""
+    """Return the iterations of a loop or scan to unroll; None for others."""
     turns = _of_loop(graph, node) if node.op == "loop" else _of_scan(graph, node) if node.op == "scan" else None
     return turns if turns is not None and turns.fits() else None
 

@@ -1,4 +1,4 @@
-"""Canonical form of views and of data movement: no-ops vanish, chains become one."""
+"""Canonical form of views and data movement: no-ops are removed, chains merged."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tilestitch.compiler.ir.sizes import perhaps_empty
 from .driver import Pattern, Replacement, emit_like, is_sized, produced_by
 
 MOST_SHARED = 32
-"""Operands of a concat that several others have among theirs, too."""
+"""Most operands of a concat that several others also include."""
 MOST_CONCATENATED = 128
-"""Operands of a concat."""
+"""Most operands of a concat."""
 
 
 def reshape_chain(graph: Graph, node: Node) -> Replacement | None:
@@ -29,7 +29,7 @@ def reshape_chain(graph: Graph, node: Node) -> Replacement | None:
 
 
 def reshape_of_broadcast(graph: Graph, node: Node) -> Replacement | None:
-    """Return a reshape that only adds or drops axes of size 1 goes before a broadcast_to."""
+    """Move a reshape that only adds or drops axes of size 1 before a broadcast_to."""
     inner = produced_by(node.inputs[0], "broadcast_to")
     if inner is None or not is_sized(inner.inputs[0]) or not is_sized(node.output):
         return None
@@ -56,7 +56,7 @@ def transpose_chain(graph: Graph, node: Node) -> Replacement | None:
 
 
 def transpose_of_unit_axes(graph: Graph, node: Node) -> Replacement | None:
-    """Return a transpose that only moves axes of size 1 moves no data: it is a reshape."""
+    """Rewrite a transpose that only moves axes of size 1 to a reshape."""
     (x,) = node.inputs
     if not is_sized(x):
         return None
@@ -96,7 +96,7 @@ def slice_chain(graph: Graph, node: Node) -> Replacement | None:
 
 
 def slice_of_concat(graph: Graph, node: Node) -> Replacement | None:
-    """Return a slice that lies inside one operand of a concat is a slice of that operand."""
+    """Rewrite a slice within one operand of a concat to a slice of that operand."""
     inner = produced_by(node.inputs[0], "concat")
     if inner is None or not all(map(is_sized, inner.inputs)) or 0 in node.attrs["sizes"]:
         return None
@@ -115,7 +115,7 @@ def slice_of_concat(graph: Graph, node: Node) -> Replacement | None:
 
 
 def concat_of_few(graph: Graph, node: Node) -> Replacement | None:
-    """Drop operands without elements; a concat of one is that one; flatten concats read only here."""
+    """Drop operands without elements; replace a concat of one operand by it; flatten concats read only here."""
     axis = node.attrs["axis"]
     if not all(map(is_sized, node.inputs)):
         return None
@@ -132,7 +132,7 @@ def concat_of_few(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _flattened(graph: Graph, part: Value, axis: int) -> Sequence[Value]:
-    """Return what a concat puts together that need not be there as a whole for others; else the value itself."""
+    """Return the operands of a concat that others do not need as a whole; else the value itself."""
     inner = produced_by(part, "concat")
     if inner is None or inner.attrs["axis"] != axis or graph.is_output(part):
         return [part]
@@ -142,12 +142,12 @@ def _flattened(graph: Graph, part: Value, axis: int) -> Sequence[Value]:
 
 
 def _reads_parts(node: Node, axis: int) -> bool:
-    """Return whether a reader of a concat computes element by element, or is a concat along the same axis itself."""
+    """Return whether a reader of a concat is element-wise, or a concat along the same axis."""
     return node.attrs["axis"] == axis if node.op == "concat" else kind_of(node.op) is Kind.INJECTIVE
 
 
 def concat_of_many(graph: Graph, node: Node) -> Replacement | None:
-    """Return a concat of very many is one of concats: a kernel has code for each of its operands."""
+    """Split a concat of very many operands into nested ones: a kernel has separate code for each operand."""
     count = len(node.inputs)
     if count <= MOST_CONCATENATED:
         return None
@@ -158,7 +158,7 @@ def concat_of_many(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _merge_slices(graph: Graph, node: Node, parts: Sequence[Value], axis: int) -> list[Value]:
-    """Neighbouring slices of one tensor that continue each other along `axis` become one slice."""
+    """Merge neighbouring slices of a tensor that continue each other along `axis`."""
     merged: list[Value] = []
     for part in parts:
         joined = _joined(graph, node, merged[-1], part, axis) if merged else None

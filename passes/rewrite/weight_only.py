@@ -1,8 +1,8 @@
-"""Weights of 4 or 8 bits in blocks stay as they are: matmuls with them become `block_matmul`.
+"""Blockwise-quantised weights of 4 or 8 bits are kept: matmuls with them become `block_matmul`.
 
-Converters emit `host.dequantise_blocks` of constant weights. What is left of those, as an operand of something else or
-for a target without such kernels, is computed now. Weights of 8 bits with a scale for each column, times floats, are
-one block a column.
+Converters emit `host.dequantise_blocks` of constant weights. Remaining ones, read by other operators or for a target
+without such kernels, are folded here. 8-bit weights with a scale per column, multiplied by floats, are treated as one
+block per column.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DEQUANTISE = "host.dequantise_blocks"
 
 @dataclass(frozen=True)
 class WeightOnly:
-    """Keep weights in blocks."""
+    """Keep blockwise-quantised weights."""
 
     name: ClassVar[str] = "weight_only"
 
@@ -44,7 +44,7 @@ class WeightOnly:
             elif found is not None:
                 reasons.append(f"{', '.join(node.origins) or node.name} multiplies floats: {found}")
         if count:
-            remove_dead(graph)  # transposes of weights that are kept, which nothing reads any more
+            remove_dead(graph)  # unused transposes of weights that are kept
         folded = _fold(graph)
         if count or folded:
             graph.sort()
@@ -53,7 +53,7 @@ class WeightOnly:
 
 
 def _kept(graph: Graph, node: Node, context: PassContext) -> Value | str | None:
-    """Return the matmul with weights in blocks; why it is none; None of another."""
+    """Return the matmul with blockwise-quantised weights; why it stays a plain one; None for other nodes."""
     left, right = node.inputs
     if not is_float(node.output.dtype) or node.attrs.get("out_dtype") or not is_sized(node.output):
         return None
@@ -80,7 +80,7 @@ def _why_not_on_cpu(form: BlockFormat, context: PassContext) -> str | None:
 
 
 def _rounds(node: Node, form: BlockFormat, context: PassContext) -> bool:
-    """Return whether the model allows to round the left operand to 8 bits, and an instruction multiplies those by
+    """Return whether the model allows rounding the left operand to 8 bits, and an instruction multiplies that by
     codes.
     """
     source = _source(node.inputs[1])[0]
@@ -90,20 +90,20 @@ def _rounds(node: Node, form: BlockFormat, context: PassContext) -> bool:
 
 
 def _is_finite(form: BlockFormat, weights: Value) -> bool:
-    """Return the sums of codes are scaled afterwards, where 0 times infinity is 0."""
+    """Return whether all weights are finite: sums of codes are scaled afterwards, and 0 times infinity would be NaN."""
     assert weights.data is not None
     return bool(np.isfinite(bounds(form, weights.data)).all())
 
 
 def bounds(form: BlockFormat, weights: np.ndarray) -> np.ndarray:
-    """float32 [columns, blocks]: no weight of a block has a larger magnitude."""
+    """Return float32 [columns, blocks]: upper bounds on the magnitudes of a block's weights."""
     raw = weights[..., form.code_bytes : form.code_bytes + form.scale_bytes]
     with np.errstate(over="ignore", invalid="ignore"):
         return np.abs(scale_values(raw, form.scales)) * np.float32(1 << form.bits if form.integers else 2)
 
 
 def _of_blocks(node: Node, right: Value) -> tuple[BlockFormat, Value] | str | None:
-    """Format and weights of a right operand that is dequantised, and perhaps transposed."""
+    """Return format and weights of a right operand that is dequantised, and perhaps transposed."""
     source, turned = _source(right)
     if source is None:
         return None
@@ -114,14 +114,14 @@ def _of_blocks(node: Node, right: Value) -> tuple[BlockFormat, Value] | str | No
 
 
 def _source(right: Value) -> tuple[Node | None, bool]:
-    """Return what dequantises an operand, if anything does, and whether that is transposed."""
+    """Return the dequantising node of an operand, if there is one, and whether a transpose follows it."""
     view = produced_by(right, "transpose")
     turned = view is not None and tuple(view.attrs["perm"]) == (1, 0)
     return produced_by(view.inputs[0] if view is not None and turned else right, DEQUANTISE), turned
 
 
 def _of_columns(graph: Graph, node: Node) -> tuple[BlockFormat, Value] | str | None:
-    """Constant weights of 8 bits whose scales and zero points are one for each column, as blocks of whole columns."""
+    """Return constant 8-bit weights with one scale and zero point per column as blocks of whole columns."""
     found = dequantised(graph, node, node.inputs[1])
     if found is None or found.q.dtype not in BYTES or found.q.data is None or len(found.q.shape) != 2:
         return None
@@ -141,7 +141,7 @@ def _of_columns(graph: Graph, node: Node) -> tuple[BlockFormat, Value] | str | N
 
 
 def _by_column(found: Quantised, turned: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Codes [columns, depth], and scales and zero points [columns]."""
+    """Return codes [columns, depth], and scales and zero points [columns]; None if they vary within a column."""
     codes = found.q.data
     scale, zero = found.scale.data, np.zeros((), np.int32) if found.zero is None else found.zero.data
     if codes is None or scale is None or zero is None:
@@ -157,7 +157,7 @@ def _by_column(found: Quantised, turned: bool) -> tuple[np.ndarray, np.ndarray, 
 
 
 def _fold(graph: Graph) -> int:
-    """Compute what is still dequantised."""
+    """Fold the remaining dequantisations; return their number."""
     count = 0
     for node in [node for node in graph.nodes if node.op == DEQUANTISE]:
         if node.output.uses or graph.is_output(node.output):

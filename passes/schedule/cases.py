@@ -1,4 +1,4 @@
-"""What the schedules of one group must have in common so that a run can take one or the other."""
+"""What the schedules of a group must have in common so that a run can select one of them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from .cuda.gpu import Gpu
 
 
 def why_not_cases(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> str | None:
-    """Return why the cases of a group of the `nodes` are no decision table; None if they are one. Each of their
-    schedules must be one that the group can have.
+    """Return why the cases of a group of the `nodes` form no decision table; None if they do. Each schedule must be
+    legal for the group.
     """
     cases = group.cases
     assert cases is not None
@@ -44,8 +44,8 @@ def why_not_cases(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -
 
 @dataclass(frozen=True)
 class Shared:
-    """What a group with a schedule is to others. packing: how a constant operand lies in memory, where that depends on
-    the schedule.
+    """The parts of a scheduled group that are visible outside. packing: the layout of a constant operand, where it
+    depends on the schedule.
     """
 
     launches: tuple[Launch, ...]
@@ -57,8 +57,8 @@ class Shared:
 
 
 def why_not_shared(one: Shared, other: Shared) -> str | None:
-    """Return why two schedules of a group are not cases of one another: they launch other numbers of kernels, or these
-    take other arguments; None if they may be.
+    """Return why two schedules of a group cannot be cases of one table: they have different numbers of launches, or
+    different arguments; None if they can.
     """
     if len(one.launches) != len(other.launches):
         return f"its cases have {len(one.launches)} launches and {len(other.launches)}"
@@ -77,7 +77,7 @@ def _launches(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> tu
 
 
 def _touched(launch: Launch) -> Launch:
-    """Return what must be equal of two launches: graphs of launches keep it, and so does the order of launches."""
+    """Return the parts of a launch that must be equal: launch graphs, and the order of launches, depend on them."""
     kept = Launch("", (1, 1, 1))
     return replace(
         launch, kind=kept.kind, grid=kept.grid, block=kept.block, shared_bytes=0, static_shared_bytes=0, scratch_bytes=0

@@ -19,24 +19,24 @@ from .tasks import SHAPES, UNEVENNESS
 from .tiles import choose_tile
 
 LEAST_QUERIES, PACKED_QUERIES = 8, 16
-"""Least queries of a task, and those whose GEMMs take as long as packing keys and values."""
+"""Least queries per task, and those whose GEMMs take as long as packing keys and values."""
 LEAST_BLOCK = 8
 """Queries of a block, however much memory their scores take."""
 
 
 @lru_cache(SHAPES)
 def choose_attention(shape: AttentionShape, isa: Isa, threads: int) -> CpuAttentionSchedule:
-    """Return the blocks of one register tile of queries where keys and values of a head stay in half of the
+    """Return the schedule, with blocks of one register tile of queries if keys and values of a head stay in half of the
     second-level cache.
 
-    Else of more, which are multiplied by each panel while it is there, and whose scores have that half.
+    Otherwise blocks are larger, are multiplied by each panel while it is cached, and their scores take that half.
     """
     candidates = [in_vectors(shape, isa, threads), in_tiles(shape, isa, threads)]
     return min(filter(None, candidates), key=lambda schedule: attention_cycles(AttentionPlan(shape, schedule), isa))
 
 
 def in_vectors(shape: AttentionShape, isa: Isa, threads: int) -> CpuAttentionSchedule:
-    """Both GEMMs in vector registers."""
+    """Return the schedule with both GEMMs in vector registers."""
     isa = replace(isa, tile_dots=())
     queries, most = _cut(shape, threads)
     height = choose_tile(most, shape.keys, isa.lanes(shape.acc_dtype), isa)[0].rows
@@ -48,7 +48,9 @@ def in_vectors(shape: AttentionShape, isa: Isa, threads: int) -> CpuAttentionSch
 
 
 def in_tiles(shape: AttentionShape, isa: Isa, threads: int) -> CpuAttentionSchedule | None:
-    """Both by an instruction for tiles, if one multiplies both. Weights are whole tiles of keys as they are rounded."""
+    """Return the schedule with both GEMMs by a tile instruction, if one computes both. Weights are whole tiles of keys
+    as they are rounded.
+    """
     queries, most = _cut(shape, threads)
     height = TILE_ROWS if most <= TILE_ROWS else 2 * TILE_ROWS
     draft = CpuAttentionSchedule(queries, _block(shape, height, isa), _ONE, _ONE)
@@ -64,23 +66,23 @@ def in_tiles(shape: AttentionShape, isa: Isa, threads: int) -> CpuAttentionSched
 
 
 _ONE = CpuGemmSchedule(1, 1, 2, 1, 1, 1)
-"""Stands for a schedule that is not chosen yet."""
+"""Placeholder for a schedule that is not chosen yet."""
 
 
 def _cut(shape: AttentionShape, threads: int) -> tuple[int, int]:
-    """Return the queries of a task as scheduled, and the most that one has."""
+    """Return the queries of a task as scheduled, and the most that a task gets."""
     queries = attention_rows(shape.heads, max(1, shape.queries), threads)
     return queries, ceil(shape.queries / ceil(shape.queries / queries))
 
 
 def _narrowest(gemm: Callable[[int, bool], GemmShape], rows: int, isa: Isa) -> GemmShape:
-    """Of half floats, if an instruction multiplies these."""
+    """Return the GEMM of half floats, if an instruction multiplies these; else that in the dtype of the sums."""
     narrow = gemm(rows, True)
     return narrow if isa.dot_of(narrow) is not None else gemm(rows, False)
 
 
 def _block(shape: AttentionShape, height: int, isa: Isa) -> int:
-    """Most queries of a block, in register tiles of so many."""
+    """Return the most queries of a block, in register tiles of `height`."""
     near, row_bytes = isa.l2_bytes // 2, shape.keys * shape.item
     if shape.keys * (shape.width + shape.columns) * shape.item > near:
         height *= max(1, near // (height * row_bytes))
@@ -88,14 +90,14 @@ def _block(shape: AttentionShape, height: int, isa: Isa) -> int:
 
 
 def _gemm(shape: GemmShape, isa: Isa) -> CpuGemmSchedule:
-    """Return the GEMM of a block in one task, panel after panel."""
+    """Return the schedule of a block's GEMM in one task, panel by panel."""
     chosen = in_one_task(choose_gemm(shape, isa, 1), shape)
     prefetch = chosen.block_panels > 1 and chosen.block_tiles >= chosen.vectors
     return replace(chosen, rows_outer=False, k_outer=False, prefetch_next=prefetch)
 
 
 def attention_rows(heads: int, queries: int, threads: int) -> int:
-    """Return the queries of a task: those with which the slowest thread is done first.
+    """Return the queries per task that minimise the time of the slowest thread.
 
     Every task packs the keys and values of its head.
     """

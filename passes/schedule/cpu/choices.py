@@ -1,4 +1,4 @@
-"""The numbers of a schedule and of the shape that it is for, by name: what a latency model may learn from."""
+"""The numbers of a schedule and of its shape, by name, as features for latency models."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from tilestitch.cost_model.facts import Choices
 
 WORDS = {"form": ("across", "channels", "columns", "line")}
-"""Fields that are words, and the words that there are: each is a flag, `schedule.form.line`."""
+"""Fields with string values, and these values: each is a flag, such as `schedule.form.line`."""
 MOST_OF_A_LIST = 3
-"""Last entries of a list that have names; extents are counted from the last dimension."""
+"""Number of last entries of a list that are named; extents are counted from the last dimension."""
 
 
 def choices_of(**parts: Any) -> Choices:
-    """Integers, flags and `WORDS` in dataclasses, each named after its field: `schedule.rows`, `shape.kernel.0` (the
-    last).
+    """Return integers, flags and `WORDS` in dataclasses, each named after its field: `schedule.rows`, `shape.kernel.0`
+    (the last).
     """
     names: list[str] = []
     numbers: list[int] = []
@@ -44,19 +44,17 @@ def _add(names: list[str], numbers: list[int], name: str, data: Any) -> None:
 
 @cache
 def _within(name: str, part: str) -> str:
-    """Return the same string each time: a model that looks names up by the thousand compares what is equal at a
-    glance.
-    """
+    """Return the same string object each time: a model that looks up thousands of names compares them by identity."""
     return f"{name}.{part}"
 
 
 @cache
 def _flags(name: str) -> tuple[tuple[str, str], ...]:
-    """Return the words of a field, and the names of their flags."""
+    """Return the values of a string field, and the names of their flags."""
     return tuple((word, _within(name, word)) for word in WORDS.get(name.rpartition(".")[2], ()))
 
 
 @cache
 def _fields(name: str, kind: Any) -> tuple[tuple[str, str], ...]:
-    """Return the fields of a kind of dataclass, and the names of their numbers."""
+    """Return the fields of a dataclass, and the names of their numbers."""
     return tuple((field.name, _within(name, field.name)) for field in fields(kind))

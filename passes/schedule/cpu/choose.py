@@ -1,4 +1,4 @@
-"""The schedule of any group for a CPU."""
+"""The schedule of any group on a CPU."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from .rows import row_schedules
 
 
 def choose(nodes: Mapping[str, Node], group: Group, target: TargetInfo, model: LatencyModel) -> Schedule | None:
-    """Return the schedule of a group of one part; None if it stores no elements, so that nothing is launched.
+    """Return the schedule of a single-part group; None if it stores no elements, so that nothing is launched.
 
-    `nodes` are those of its graph by name. `model` says whether few long rows are worth being cut into parts.
+    `nodes` are the graph's nodes by name. `model` decides whether splitting few long rows pays.
     """
     view, isa, threads = look_up(nodes, group), target.core, target.threads
     outputs, anchor = view.stored, view.anchor

@@ -14,7 +14,7 @@ from .window import choose_window
 
 
 def choose_anchored(group: AnchoredGroup, isa: Isa, threads: int) -> Schedule:
-    """Return the schedule of a group around a matmul, a convolution or a window, whose outputs have elements."""
+    """Return the schedule of a group around a matmul, a convolution or a window, with non-empty outputs."""
     window = window_of(group)
     if window is not None:
         return choose_window(window, isa, threads)

@@ -1,4 +1,4 @@
-"""Schedules of convolutions on a CPU, transposed ones too."""
+"""Schedules of convolutions on a CPU, transposed ones included."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from .tiles import choose_tile, lanes_of, panel_cycles, tile_limits, widens
 from .winograd import choose_winograd
 
 MAX_BORDER_TAPS = 48
-"""Most kernel taps that are written out, each with a loop of its own, for tiles at the border."""
+"""Most kernel taps written out for border tiles, each with its own loop."""
 WORTH = 1.1
-"""How much longer a convolution takes without Winograd's algorithm, where that is taken: its filters are larger."""
+"""How many times longer direct convolution must take for Winograd's algorithm to be chosen: its filters are larger."""
 STREAM_CYCLES = 0.75
-"""To read a filter from memory: a core reads 10 to 20 GB/s of float32. Those of bfloat16 take as long (Emerald Rapids:
-by Winograd's algorithm 512 channels at 7 x 7 take 1.8 times as long as they are written).
+"""Cycles to read a filter element from memory: a core reads 10 to 20 GB/s of float32. Elements of bfloat16 take as long
+(Emerald Rapids: by Winograd's algorithm 512 channels at 7 x 7 take 1.8 times as long as directly).
 """
 EPILOGUE_REGISTERS = 7
-"""For an epilogue that runs among the steps of a reduction."""
+"""Registers for an epilogue interleaved with the steps of a reduction."""
 MEETING = 1.2
-"""How much longer a tile takes whose pixels meet in a set of the first-level cache (Zen 4: 1.1 to 1.4)."""
+"""Slowdown of a tile whose pixels share a set of the first-level cache (Zen 4: 1.1 to 1.4)."""
 
 
 @lru_cache(SHAPES)
 def choose_conv(shape: ConvShape, isa: Isa, threads: int) -> CpuConvSchedule:
-    """Tiles, tasks, whether the input is copied, and whether Winograd's algorithm is used. Raises ValueError for an
-    empty output: nothing is launched.
+    """Return the schedule: tiles, tasks, whether the input is copied, and whether Winograd's algorithm is used. Raises
+    ValueError for an empty output: nothing is launched.
     """
     direct = choose_direct(shape, isa, threads)
     dots = isa.dot_of(shape) is not None or any(shape.multiplied_by(dot) for dot in isa.tile_dots)
@@ -57,15 +57,15 @@ def choose_conv(shape: ConvShape, isa: Isa, threads: int) -> CpuConvSchedule:
 
 def _cycles_with_filters(plan: ConvPlan, isa: Isa) -> float:
     """Return the cycles of all tasks and of reading the filters: models have more weights than caches hold, so that
-    these come from memory in every run. That they are asked for ahead hides little of it (Emerald Rapids: 512 channels
-    at 7 x 7 take 0.72 of the time as written, at 28 x 28 with 128 channels 1.67).
+    these come from memory in every run. Prefetching hides little of it (Emerald Rapids: 512 channels at 7 x 7 take 0.72
+    of the time directly, at 28 x 28 with 128 channels 1.67).
     """
     shape = plan.shape
     return conv_cycles(plan, isa) + shape.groups * plan.steps * plan.neighbours * shape.group_out * STREAM_CYCLES
 
 
 def choose_direct(shape: ConvShape, isa: Isa, threads: int) -> CpuConvSchedule:
-    """Return the same without Winograd's algorithm."""
+    """Return the schedule without Winograd's algorithm."""
     whole = shape.in_planes()
     if min(whole.batch, whole.group_out, *whole.output) < 1:
         raise ValueError(f"convolution with an empty result {shape}; skip the launch")
@@ -78,7 +78,7 @@ def choose_direct(shape: ConvShape, isa: Isa, threads: int) -> CpuConvSchedule:
 
 
 def _in_tiles(shape: ConvShape, whole: ConvShape, dot: Dot, isa: Isa, threads: int) -> Iterator[CpuConvSchedule]:
-    """One or two tiles of pixels, beside or below each other, by as many channels as there are, up to two tiles."""
+    """Yield schedules with one or two tiles of pixels, side by side or stacked, by up to two tiles of channels."""
     height, width = whole.output[-2:]
     beside = min(2, ceil_div(width, TILE_ROWS))
     splits = {(1, TILE_ROWS), (1, beside * TILE_ROWS)} | ({(2, width)} if beside == 1 and height > 1 else set())
@@ -116,11 +116,11 @@ def _in_vectors(shape: ConvShape, whole: ConvShape, isa: Isa, threads: int) -> C
 
 
 def _interleaved(draft: ConvPlan, isa: Isa) -> ConvPlan | None:
-    """Return the same with lower tiles, whose epilogues run among the steps of the next ones, where there is such a
-    kernel.
+    """Return the plan with lower tiles, whose epilogues are interleaved with the steps of the next ones, if there is
+    such a kernel.
 
-    Not with pairs (`vpmaddwd`): those take four times as many instructions, and epilogues beside them no less time. Nor
-    where both need the same ports: tiles are lower for nothing, and sums are stored and read again.
+    Not with pairs (`vpmaddwd`): those take four times as many instructions, and interleaving epilogues saves no time.
+    Nor where both need the same ports: tiles would be lower without benefit, and sums stored and reloaded.
     """
     schedule, few = draft.schedule, isa.vector_registers < 4 * EPILOGUE_REGISTERS
     if isa.shares_ports or few or draft.dot is None or draft.dot.name != "vpdpbusd" or draft.skips or schedule.spill:
@@ -134,14 +134,12 @@ def _interleaved(draft: ConvPlan, isa: Isa) -> ConvPlan | None:
 
 
 def _can_skip(plan: ConvPlan) -> bool:
-    """Return whether leaving out taps pays: enough work per tap, and few tiles that need code of their own."""
+    """Return whether skipping taps pays: enough work per tap, and few tiles that need separate code."""
     return plan.shape.group_in >= LEAST_CHANNELS and plan.border_taps <= MAX_BORDER_TAPS
 
 
 def _copies_sooner(shape: ConvShape) -> bool:
-    """Return whether copying pixels that meet in a set of the cache pays, though taps that fall outside are
-    multiplied.
-    """
+    """Return whether copying pixels that share a cache set pays, although taps in the padding are then multiplied."""
     if not shape.padded:
         return True
     met = math.prod(
@@ -153,7 +151,7 @@ def _copies_sooner(shape: ConvShape) -> bool:
 
 
 def _pixel_split(shape: ConvShape, limit: int) -> tuple[Split, Split]:
-    """Return the rows and columns cut so that a tile has at most `limit` pixels: part of a row, or several short
+    """Return the rows and columns split so that a tile has at most `limit` pixels: part of a row, or several short
     rows.
     """
     height, width = shape.output[-2:]
@@ -164,7 +162,7 @@ def _pixel_split(shape: ConvShape, limit: int) -> tuple[Split, Split]:
 
 def _choose_tile(shape: ConvShape, isa: Isa, interleaved: bool = False) -> CpuConvSchedule | None:
     """Return the register tile with the fewest estimated cycles for one image (compare `choose_tile`), in one task;
-    None where no panels are whole, of those whose epilogue is to be interleaved.
+    None if the epilogue is to be interleaved and no panels are whole.
     """
     taken = EPILOGUE_REGISTERS if interleaved else 0
     lanes = lanes_of(shape.group_out, shape.acc_dtype, isa, isa.dot_of(shape))
@@ -189,9 +187,7 @@ def _choose_tile(shape: ConvShape, isa: Isa, interleaved: bool = False) -> CpuCo
 
 
 def _blocks(plan: ConvPlan, isa: Isa, threads: int) -> tuple[int, int]:
-    """Return the parts of rows and panels of one task; the copied rows of a task stay in half of the second-level
-    cache.
-    """
+    """Return the parts of rows and panels of one task, whose copied rows stay in half of the second-level cache."""
     shape, task = plan.shape, conv_task(plan, isa)
     element = storage_bytes(plan.staged_dtype)
 
@@ -207,7 +203,7 @@ def _blocks(plan: ConvPlan, isa: Isa, threads: int) -> tuple[int, int]:
 
 
 def choose_conv_transpose(shape: ConvTransposeShape, isa: Isa, threads: int) -> CpuConvTransposeSchedule:
-    """Return the tiles and tasks. Raises ValueError for an empty output."""
+    """Return the schedule: tiles and tasks. Raises ValueError for an empty output."""
     if min(shape.batch, shape.group_out, *shape.output) < 1:
         raise ValueError(f"transposed convolution with an empty result {shape}; skip the launch")
     lanes = lanes_of(shape.group_out, shape.acc_dtype, isa)

@@ -1,6 +1,6 @@
-"""Cycles that tasks of contractions and windows take on a core, as estimated from their plans.
+"""Estimated cycles of tasks of contractions and windows on a core, from their plans.
 
-A result is cut into tasks by what a task of some size would take; latency models are told the sum of all tasks.
+These determine how a result is split into tasks; latency models get the sum of all tasks.
 """
 
 from __future__ import annotations
@@ -29,37 +29,41 @@ from tilestitch.passes.plan.cpu.winograd import GEMMS, OUTPUTS, WinogradPlan
 from .tiles import PACK_CYCLES, again_cycles, right_cycles, step_cycles
 
 COPY_CYCLES, TURN_CYCLES, NEAR_CYCLES = 0.5, 1.5, 0.1
-"""Of an element of the left operand: copied as it lies, copied from channels first, and read where it lies."""
+"""Cycles per element of the left operand: copied as it is, copied from channels first, and read in place."""
 MEETING_CYCLES = 2.0
-"""Of each step of a tile whose rows, read where they lie, meet in a set of the first-level cache (Zen 4: 13 rows of k
-of 1024, 2048 and 3072 take 13 to 16 % longer than copied).
+"""Cycles per step of a tile whose rows, read in place, share a set of the first-level cache (Zen 4: 13 rows of k of
+1024, 2048 and 3072 take 13 to 16 % longer than copied).
 """
 BLOCK_CYCLES, IN_REGISTERS_CYCLES = 0.15, 0.03
-"""To dequantise an element of weights in blocks into a panel, and, besides multiplying, in registers."""
+"""Cycles to dequantise an element of blockwise-quantised weights into a panel, or, in addition to the multiplication,
+in registers.
+"""
 BYTES_CYCLES, ROUND_CYCLES, SPLIT_CYCLES = 0.016, 1.0, 4.0
-"""To make bytes of an element of such weights in registers, and to round one of the left operand, or split it."""
+"""Cycles to convert an element of such weights to bytes in registers, and to round an element of the left operand, or
+split it.
+"""
 SCALED_STEPS = 3
-"""Steps that it takes to scale the sums of a block."""
+"""Steps that scaling the sums of a block takes."""
 PIXEL_CYCLES, RESULT_CYCLES = 0.1, 0.1
-"""Of an element that Winograd's algorithm multiplies, to transform it; of one that a GEMM results in, the same."""
+"""Cycles to transform an element that Winograd's algorithm multiplies, and an element that a GEMM results in."""
 SHARED_PORTS = 2.0
-"""How much longer that takes where the ports that multiply also add and shuffle (Emerald Rapids, against Zen 4)."""
+"""Slowdown of that where the multiply ports also add and shuffle (Emerald Rapids, against Zen 4)."""
 SUM_CYCLES = 2.0
-"""To add a vector of sums to those that wait in the workspace."""
+"""Cycles to add a vector of sums to those waiting in the workspace."""
 SUM_STEPS = 6
-"""Steps of a reduction that it takes to begin and to store its sums."""
+"""Steps that beginning a reduction and storing its sums takes."""
 WINDOW_CYCLES, RUN_CYCLES = 4.0, 8.0
-"""Of a window besides its taps; of a short run of channels, which uses memory badly."""
+"""Cycles of a window besides its taps; and of a short run of channels, which uses memory badly."""
 ACROSS_LANES = 4
-"""Windows beside each other that are computed in the time of one."""
+"""Neighbouring windows that are computed in the time of one."""
 
 TaskCycles: TypeAlias = Callable[[int, int], float]
-"""Cycles of a task of so many tiles of rows (rows of windows) by so many panels (steps of channels)."""
+"""Cycles of a task with a number of tiles of rows (rows of windows) and of panels (steps of channels)."""
 
 
 def gemm_task(plan: GemmPlan, isa: Isa) -> TaskCycles:
-    """Return every task reads its panels and its rows from further away once. Tasks of other rows and the same panels
-    come next, and read these again. Sums that wait for the next steps of a reduction that is outermost are added each
+    """Return the cycles of a task of a GEMM: it reads its panels and rows from further away once. Tasks of other rows
+    and the same panels come next, and read these again. With the reduction outermost, waiting sums are added to each
     time.
     """
     shape, (tile, row) = plan.shape, _tile_and_row(plan, isa)
@@ -77,7 +81,7 @@ def gemm_task(plan: GemmPlan, isa: Isa) -> TaskCycles:
 
 
 def _right_cycles(plan: GemmPlan, isa: Isa) -> float:
-    """Of an element of the right operand, each time that a task needs it."""
+    """Return the cycles per element of the right operand, each time that a task needs it."""
     if plan.shape.blocks is None:
         return right_cycles(plan.shape.packed, plan.shape.right_bytes, isa)
     if plan.rounds:
@@ -86,7 +90,9 @@ def _right_cycles(plan: GemmPlan, isa: Isa) -> float:
 
 
 def _tile_and_row(plan: GemmPlan, isa: Isa) -> tuple[float, float]:
-    """Of a register tile through the whole reduction, and to copy or read its rows of the left operand."""
+    """Return the cycles of a register tile through the whole reduction, and those to copy or read its rows of the left
+    operand.
+    """
     form, elements = plan.shape.blocks, plan.rows.largest * max(1, plan.shape.k)
     if plan.multiplies_tiles:
         tiles = _tiles(plan.tile_rows, plan.schedule.vectors, plan.steps)
@@ -101,14 +107,14 @@ def _tile_and_row(plan: GemmPlan, isa: Isa) -> tuple[float, float]:
 
 
 def _tiles(rows: int, beside: int, steps: int) -> float:
-    """Of tiles of sums through the whole reduction, which then wait in memory for the epilogue."""
+    """Return the cycles of tiles of sums through the whole reduction, after which they are stored for the epilogue."""
     below = rows // TILE_ROWS
     step = max(TILE_CYCLES * below * beside, TILE_LOAD_CYCLES * (below + beside), TILE_LATENCY)
     return steps // TILE_ROWS * step + below * beside * 2 * TILE_STORE_CYCLES
 
 
 def conv_task(plan: ConvPlan, isa: Isa) -> TaskCycles:
-    """As that of a GEMM; the rows that neighbouring tasks both need are copied by both."""
+    """Return the cycles of a task, as for a GEMM; rows that neighbouring tasks both need are copied by both."""
     if isinstance(plan, WinogradPlan):
         return winograd_task(plan, isa)
     shape, stage, columns = plan.shape, plan.schedule.stage, plan.x.parts
@@ -130,7 +136,7 @@ def conv_task(plan: ConvPlan, isa: Isa) -> TaskCycles:
 
 
 def winograd_task(plan: WinogradPlan, isa: Isa) -> TaskCycles:
-    """Transforms, and GEMMs whose sums are stored after each."""
+    """Return the cycles of a task: transforms, and GEMMs whose sums are stored after each."""
     shape, columns = plan.shape, plan.tile.columns
     step = step_cycles(plan.tile.rows, plan.tile.vectors, isa) * (shape.group_in + SUM_STEPS)
     right_bytes = GEMMS * shape.group_in * shape.group_out * storage_bytes(shape.w_dtype)
@@ -149,7 +155,7 @@ def winograd_task(plan: WinogradPlan, isa: Isa) -> TaskCycles:
 
 
 def conv_transpose_task(plan: ConvTransposePlan, isa: Isa) -> TaskCycles:
-    """Return a task has one row."""
+    """Return the cycles of a task, which has one row."""
     shape = plan.shape
     taps = math.prod(-(-kernel // stride) for kernel, stride in zip(shape.kernel, shape.strides, strict=True))
     steps = plan.column_tiles * shape.strides[-1] * taps * max(1, shape.group_in)
@@ -188,7 +194,9 @@ def conv_transpose_cycles(plan: ConvTransposePlan, isa: Isa) -> float:
 
 
 def window_cycles(plan: WindowPlan, isa: Isa) -> float:
-    """Multiply-adds of neighbouring channels start on several ports at a time; to compare takes instructions more."""
+    """Return the cycles of all windows: multiply-adds of neighbouring channels start on several ports at once;
+    comparisons take additional instructions.
+    """
     shape, schedule, step = plan.shape, plan.schedule, plan.step
     steps = -(-shape.out_channels // step), max(1, schedule.block_channels // step)
     repeats = shape.batch * math.prod(plan.outer)
@@ -197,7 +205,7 @@ def window_cycles(plan: WindowPlan, isa: Isa) -> float:
 
 
 def attention_cycles(plan: AttentionPlan, isa: Isa) -> float:
-    """Return every task packs the keys and values of its head, where the GEMMs of its blocks find them."""
+    """Return the cycles of attention: every task packs the keys and values of its head for the GEMMs of its blocks."""
     shape = plan.shape
     packing = shape.keys * (shape.width + shape.columns) * PACK_CYCLES
     gemms = 0.0
@@ -209,7 +217,7 @@ def attention_cycles(plan: AttentionPlan, isa: Isa) -> float:
 
 
 def _sum(task: TaskCycles, rows: tuple[int, int], columns: tuple[int, int]) -> float:
-    """Of all tasks of a grid; each pair is an extent and how much of it a task has."""
+    """Return the cycles of all tasks of a grid; each pair is an extent and the part of it per task."""
     return sum(
         row_count * column_count * task(height, width)
         for height, row_count in _sizes(*rows)
@@ -218,6 +226,6 @@ def _sum(task: TaskCycles, rows: tuple[int, int], columns: tuple[int, int]) -> f
 
 
 def _sizes(extent: int, block: int) -> list[tuple[int, int]]:
-    """(size, how many blocks have it)."""
+    """Return (size, number of blocks with that size)."""
     full, rest = divmod(extent, block)
     return [(size, count) for size, count in ((block, full), (rest, 1)) if size and count]

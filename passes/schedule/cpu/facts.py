@@ -1,4 +1,4 @@
-"""What a scheduled group is on a CPU, in numbers: its launches as the plan has them, and what each of them does."""
+"""Facts about a scheduled group on a CPU: its launches as in the plan, and the work of each."""
 
 from __future__ import annotations
 
@@ -58,9 +58,11 @@ from .rows import row_walk
 from .scalars import STRIDED, apart, apart_along, apart_steps, scalars
 
 UNSTAGED: Mapping[Unit, int] = {"fma": 1, "alu": 1, "special": EXPENSIVE_OPERATIONS}
-"""Scalar steps of what is computed in the midst of a tile."""
+"""Scalar steps of operations computed within a tile."""
 INTERLEAVED_CYCLES = 0.7
-"""Of an epilogue, where it runs beside multiplications: those that remain (Zen 4, ResNet-50: 0.55 to 0.8)."""
+"""Fraction of an epilogue's cycles that remains where it is interleaved with multiplications (Zen 4, ResNet-50: 0.55 to
+0.8).
+"""
 COUNTED = {
     "gathers": frozenset({"gather", "gather_nd", "gather_elements"}), "divisions": frozenset({"div", "mod", "fmod"}),
     "selects": frozenset({"select"}), "casts": frozenset({"cast"}), "concats": frozenset({"concat", "pad"}),
@@ -68,7 +70,7 @@ COUNTED = {
 
 
 def cpu_facts(nodes: Mapping[str, Node], group: Group, roles: Roles, isa: Isa) -> KernelFacts:
-    """Return the facts of a scheduled group of one part; `nodes` are those of its graph by name."""
+    """Return the facts of a scheduled single-part group; `nodes` are the graph's nodes by name."""
     view = look_up(nodes, group)
     launches = () if group.schedule is None else cpu_launches(nodes, group, roles)
     if not launches:
@@ -82,7 +84,7 @@ def cpu_facts(nodes: Mapping[str, Node], group: Group, roles: Roles, isa: Isa) -
 
 
 def _checks(view: GroupView, roles: Roles) -> Iterator[Part]:
-    """One for each launch that looks at indices before they are read by."""
+    """Yield a part for each launch that checks indices before use."""
     for pending in pending_checks(view.nodes).values():
         reads = tuple(_whole(value) for value in read_for(pending, view.inputs))
         compared = Arithmetic("alu", "int64", 2 * sum(check.count for check in pending))
@@ -119,7 +121,7 @@ def _scheduled(view: GroupView, group: Group, roles: Roles, isa: Isa) -> Sequenc
 def _loops(
     nodes: Sequence[Node], inputs: Sequence[Value], stored: Sequence[Value], roles: Roles, schedule: CpuLoopSchedule
 ) -> Part:
-    """Return a concat costs nothing where there is a loop for each of its operands."""
+    """Return the part of loops; a concat costs nothing, as each of its operands has its own loop."""
     counts = evaluations(nodes, stored, roles)
     work = work_of(nodes, stored, roles, counts=counts)
     cut = bool(schedule.cuts or schedule.branches)
@@ -131,8 +133,8 @@ def _loops(
 
 
 def _chosen(nodes: Sequence[Node], part: Part, schedule: CpuSchedule, **shape: Any) -> Part:
-    """Return the part with what a model may learn from: its template, what was chosen for which shape, and how many
-    nodes of some kinds it computes.
+    """Return the part with features for models: its template, the choices and their shape, and the number of nodes of
+    some kinds.
     """
     counts = {name: sum(node.op in ops for node in nodes) for name, ops in COUNTED.items()}
     counts["views"] = sum(kind_of(node.op) is Kind.VIEW for node in nodes)
@@ -144,7 +146,9 @@ def _chosen(nodes: Sequence[Node], part: Part, schedule: CpuSchedule, **shape: A
 
 
 def _rows(group: RowGroup, schedule: CpuRowSchedule) -> Part:
-    """Return what several walks over a row need is computed, or read, by each of them, unless it is kept."""
+    """Return the part of row-wise work; what several passes over a row need is computed or read by each, unless
+    kept.
+    """
     computed = RowPlan(group, schedule).computed
     work = work_of(group.nodes, group.outputs, group.roles, computed)
     counts = {o: o.tensor_type.num_elements * computed.get(o, 1) for node in group.nodes for o in node.outputs}
@@ -195,7 +199,7 @@ def _attention(view: GroupView, roles: Roles, plan: AttentionPlan, isa: Isa) -> 
 
 
 def _again(plan: AnchoredPlan) -> tuple[int, int]:
-    """Return how many tasks ask for the same of each operand."""
+    """Return how many tasks read the same part of each operand."""
     match plan:
         case GemmPlan():
             return plan.n_blocks, plan.m_blocks
@@ -209,7 +213,9 @@ def _again(plan: AnchoredPlan) -> tuple[int, int]:
 
 
 def _cycles(plan: AnchoredPlan, isa: Isa) -> float:
-    """Of one core, for all multiply-adds (comparisons, where windows are pooled); 0: those of whole vectors."""
+    """Return the cycles of one core for all multiply-adds (comparisons, where windows are pooled); 0 stands for those
+    of whole vectors.
+    """
     match plan:
         case GemmPlan():
             return gemm_cycles(plan, isa)
@@ -223,7 +229,7 @@ def _cycles(plan: AnchoredPlan, isa: Isa) -> float:
 
 
 def _multiplied(plan: AnchoredPlan | AttentionPlan) -> str:
-    """Return the dtype of what is multiplied: sums of groups of integers are wider."""
+    """Return the dtype that is multiplied: sums of groups of integers are wider."""
     plan = plan.second if isinstance(plan, AttentionPlan) else plan
     dot = plan.dot if isinstance(plan, GemmPlan | ConvPlan) else None
     return plan.shape.acc_dtype if dot is None else dot.right
@@ -240,7 +246,7 @@ def _multiplies_tiles(plan: AnchoredPlan | AttentionPlan) -> bool:
 
 
 def _most_a_cycle(plan: AnchoredPlan | AttentionPlan, lanes: int, isa: Isa) -> float:
-    """Multiply-adds of a core."""
+    """Return the most multiply-adds per cycle of a core."""
     if _multiplies_tiles(plan):
         return TILE_BYTES_A_CYCLE / storage_bytes(_multiplied(plan))
     return min(lanes, isa.lanes(plan.shape.acc_dtype)) * _neighbours(plan) * isa.fma_ports
@@ -281,9 +287,8 @@ def _tiled(
 
 
 def _prologue(view: GroupView, roles: Roles, plan: GemmPlan, dtype: str) -> Iterator[Arithmetic]:
-    """Yield what is computed before the left operand of a GEMM, beyond the first time: each task that copies its rows
-    does it anew; and what of it is no vector. Where rows are not copied, each tile computes the elements that it
-    multiplies by, one by one.
+    """Yield the prologue work on the left operand of a GEMM beyond the first time: each task that copies its rows
+    repeats it; and its non-vectorised part. Where rows are not copied, each tile computes its elements one by one.
     """
     assert roles.anchor is not None
     if roles.anchor.inputs[0].producer not in view.nodes:
@@ -300,9 +305,7 @@ def _prologue(view: GroupView, roles: Roles, plan: GemmPlan, dtype: str) -> Iter
 
 
 def _matrix_prologue(view: GroupView, roles: Roles, dtype: str) -> Iterator[Arithmetic]:
-    """Yield what is no vector of what is computed before the matrix of a GEMV: each element once, in vectors along
-    memory.
-    """
+    """Yield the non-vectorised prologue work on the matrix of a GEMV: each element once, in vectors along memory."""
     assert roles.anchor is not None
     matmul = Matmul(AnchoredGroup.of(view, roles))
     matrix = matmul.operands[1 if matmul.by_row else 0]
@@ -316,7 +319,7 @@ def _matrix_prologue(view: GroupView, roles: Roles, dtype: str) -> Iterator[Arit
 
 
 def _image_prologue(view: GroupView, roles: Roles, plan: WindowPlan | ConvPlan, dtype: str) -> Iterator[Arithmetic]:
-    """Yield what is no vector of what is computed before an image: anew for each tap of each window that does not copy
+    """Yield the non-vectorised prologue work on an image: repeated for each tap of each window that does not copy
     it.
     """
     assert roles.anchor is not None
@@ -344,7 +347,7 @@ def _image_prologue(view: GroupView, roles: Roles, plan: WindowPlan | ConvPlan, 
 
 
 ROW_COMPARED = 4
-"""Elements of two rows that are compared, at most, before they differ."""
+"""Expected elements that a comparison of two rows examines, at most, before they differ."""
 
 
 def _opaque(work: Part, plan: OpaquePlan, isa: Isa) -> Sequence[Part]:
@@ -354,7 +357,7 @@ def _opaque(work: Part, plan: OpaquePlan, isa: Isa) -> Sequence[Part]:
             work = replace(work, arithmetic=sorts, lanes=1)
             return (_chosen((plan.node,), work, plan.schedule, size=plan.size, k=plan.k),)
         case ScanPlan():
-            # Each addition waits for the one before.
+            # Each addition depends on the previous one.
             chained = tuple(replace(a, share=1 / isa.fma_latency) for a in work.arithmetic)
             work = replace(work, arithmetic=chained, lanes=plan.schedule.lanes)
             return (_chosen((plan.node,), work, plan.schedule),)
@@ -373,7 +376,9 @@ def _opaque(work: Part, plan: OpaquePlan, isa: Isa) -> Sequence[Part]:
 
 
 def _comparisons(plan: SortPlan) -> int:
-    """Of lines whose elements are compared with the last of the best, which the better ones are sorted into."""
+    """Return the comparisons: elements of lines are compared with the last of the best, into which better ones are
+    sorted.
+    """
     gathered = 1 + log(max(1.0, plan.size / max(1, plan.k)))
     if plan.schedule.inserts:
         return plan.lines * (plan.size + int(plan.k * gathered * plan.k / 2))
@@ -382,7 +387,7 @@ def _comparisons(plan: SortPlan) -> int:
 
 
 def _scatter(work: Part, plan: ScatterPlan) -> Sequence[Part]:
-    """Return a launch copies, and one applies the updates, if there are any."""
+    """Return a part for the launch that copies, and one for the launch that applies the updates, if there are any."""
     x, _, updates = (value.name for value in plan.node.inputs)
     copied, applied = (plan.node.inputs[place].tensor_type for place in (0, 2))
     copy = replace(

@@ -28,35 +28,37 @@ from .tasks import SHAPES, cheapest_blocks
 from .tiles import choose_tile, lanes_of, widens
 
 OUTER_STEPS = (512, 256)
-"""Of a reduction that is the outermost loop, through all tiles and panels of a task at a time, at most."""
+"""Most steps of a reduction that is the outermost loop, through all tiles and panels of a task at a time."""
 LEAST_TILES = 8
-"""Tiles of rows of a result that leave in long runs rather than panel by panel."""
+"""Tiles of rows from which a result is stored in long runs rather than panel by panel."""
 STREAMS = 8
-"""Rows, or columns, that are read at the same time of a matrix that is read once."""
+"""Rows or columns read concurrently of a matrix that is read once."""
 MOST_SUMS = 4096
-"""Results of one task that multiplies such a matrix: their sums stay in the first-level cache."""
+"""Most results per task that multiplies such a matrix: their sums stay in the first-level cache."""
 MOST_STREAMED = 8
-"""Rows for which weights in blocks are dequantised in registers; more of them are worth a panel in the workspace."""
+"""Most rows for which blockwise-quantised weights are dequantised in registers; more rows justify a panel in the
+workspace.
+"""
 STREAMED_VECTORS = (1, 2, 4)
 MOST_SUMMED = 16
-"""Vectors of sums of such a tile, without those of a block."""
+"""Most vectors of sums of such a tile, without those of a block."""
 MOST_ROUNDED = 8
-"""Rows of a tile of such sums, where the left operand is rounded to 8 bits."""
+"""Most rows of a tile of such sums, where the left operand is rounded to 8 bits."""
 LEAST_SPLIT_COLUMNS = 256
-"""For which a row is split into digits: that takes as long as 50 columns save."""
+"""Columns from which a row is split into digits: splitting takes as long as 50 columns save."""
 LEAST_TASK_COLUMNS = 128
-"""The same of each task, of which every one splits the row, and each thread has at least one."""
+"""The same per task: every task splits the row, and each thread has at least one task."""
 TASKS_A_THREAD = 3
 TASK_ELEMENTS = 16384
-"""The least that a task reads of such a matrix where there are several tasks: a few microseconds, as long as a thread
-takes to wake up.
+"""Least elements that a task reads of such a matrix where there are several tasks: a few microseconds, as long as a
+thread takes to wake up.
 """
 
 
 @lru_cache(SHAPES)
 def choose_gemm(shape: GemmShape, isa: Isa, threads: int) -> CpuGemmSchedule:
-    """Return the tiles and tasks. Raises ValueError for an empty result (m, n or batch is 0): there is nothing to
-    launch.
+    """Return the schedule: tiles and tasks. Raises ValueError for an empty result (m, n or batch is 0): there is
+    nothing to launch.
     """
     if shape.gates > 1 and (shape.batch > 1 or not shape.packed):
         raise ValueError(f"gates of {shape} need one packed right operand; leave the slices out of the kernel")
@@ -74,7 +76,7 @@ def choose_gemm(shape: GemmShape, isa: Isa, threads: int) -> CpuGemmSchedule:
 
 
 def _in_tiles(shape: GemmShape, dot: Dot, isa: Isa, threads: int) -> Iterator[CpuGemmSchedule]:
-    """One or two tiles of rows, where there are so many, by as many columns as there are, up to two."""
+    """Yield schedules with one or two tiles of rows, if there are enough, by up to two tiles of columns."""
     vectors = min(2, ceil_div(shape.n, TILE_ROWS))
     for rows in (TILE_ROWS, 2 * TILE_ROWS)[: ceil_div(shape.m, TILE_ROWS)]:
         draft = tile_gemm(shape, dot, rows, vectors, stage=True)
@@ -85,7 +87,7 @@ def _in_tiles(shape: GemmShape, dot: Dot, isa: Isa, threads: int) -> Iterator[Cp
 
 
 def tile_gemm(shape: GemmShape, dot: Dot, rows: int, vectors: int, *, stage: bool) -> CpuTileGemmSchedule:
-    """In tiles, in one pass, by one task."""
+    """Return the schedule in tiles, in one pass, by one task."""
     draft = CpuTileGemmSchedule(rows, vectors, TILE_ROWS, 1, 1, 1, stage_left=stage, spill=True, dot=dot.name)
     return in_one_task(replace(draft, k_block=GemmPlan(shape, draft).steps), shape)
 
@@ -94,21 +96,21 @@ _Schedule = TypeVar("_Schedule", bound=CpuGemmSchedule)
 
 
 def in_one_task(schedule: _Schedule, shape: GemmShape) -> _Schedule:
-    """Return all tiles and panels."""
+    """Return the schedule with all tiles and panels in one task."""
     tiles, panels = split_at_most(shape.m, schedule.rows).parts, ceil_div(shape.n, schedule.vectors * schedule.lanes)
     return replace(schedule, block_tiles=tiles, block_panels=panels)
 
 
 @lru_cache(SHAPES)
 def choose_gemm_of_panels(shape: GemmShape, vectors: int, isa: Isa, threads: int) -> CpuGemmSchedule:
-    """Return the tiles and tasks where the panels of the right operand are so many vectors wide, if that is possible:
-    constants lie in memory in these.
+    """Return the schedule with panels of the right operand `vectors` wide, if possible: constants are stored in such
+    panels.
     """
     return _in_vectors(shape, isa, threads, vectors)
 
 
 def _in_vectors(shape: GemmShape, isa: Isa, threads: int, vectors: int | None = None) -> CpuGemmSchedule:
-    """Return the best register tile, of so many vectors if that is given."""
+    """Return the schedule with the best register tile, of `vectors` vectors if given."""
     blocks, lanes = shape.blocks is not None, isa.lanes(shape.acc_dtype)
     if not blocks:
         lanes = lanes_of(shape.n, shape.acc_dtype, isa, isa.dot_of(shape))
@@ -136,9 +138,9 @@ def _in_vectors(shape: GemmShape, isa: Isa, threads: int, vectors: int | None = 
 
 
 def _with_k_outer(inner: CpuGemmSchedule, shape: GemmShape, isa: Isa, threads: int) -> CpuGemmSchedule | None:
-    """Return the reduction as the outermost loop, where that is faster: a task has more rows of so many steps than
-    whole ones, and the right operand is read by fewer tasks. What they read of both, and the sums, stay in three
-    quarters of the second-level cache.
+    """Return the schedule with the reduction as the outermost loop, if that is faster: a task can have more rows of a
+    few steps than whole ones, so that fewer tasks read the right operand. What they read of both operands, and the
+    sums, stay in three quarters of the second-level cache.
     """
     whole = _cheapest(GemmPlan(shape, inner), isa, threads)
     least, best = math.inf if whole is None else whole[0], None
@@ -154,8 +156,8 @@ def _with_k_outer(inner: CpuGemmSchedule, shape: GemmShape, isa: Isa, threads: i
 
 
 def _streamed(shape: GemmShape, form: BlockFormat, isa: Isa, threads: int) -> CpuBlockGemmSchedule:
-    """Few rows: each panel is read once, and dequantised in registers. There are two sums for each result: that of a
-    block waits for its scale.
+    """Return the schedule for few rows: each panel is read once and dequantised in registers. Each result has two sums:
+    that of a block waits for its scale.
     """
     lanes = isa.lanes(shape.acc_dtype)
     vectors = max(v for v in STREAMED_VECTORS if v == 1 or (v * lanes <= shape.n and v * shape.m <= MOST_SUMMED))
@@ -170,8 +172,8 @@ def _streamed(shape: GemmShape, form: BlockFormat, isa: Isa, threads: int) -> Cp
 
 
 def with_few_rows(schedule: CpuBlockGemmSchedule, shape: GemmShape) -> CpuBlockGemmSchedule:
-    """Return where panels are widened for an open number of rows: few of them, as when tokens come one by one, wait for
-    memory, and widening would take longer than that.
+    """Return the schedule for an open number of rows where panels are widened: few rows, as when tokens come one by
+    one, are limited by memory, and widening would take longer.
     """
     if not schedule.widen_right or shape.blocks is None:
         return schedule
@@ -179,8 +181,8 @@ def with_few_rows(schedule: CpuBlockGemmSchedule, shape: GemmShape) -> CpuBlockG
 
 
 def _splits(shape: GemmShape, form: BlockFormat, isa: Isa, threads: int) -> bool:
-    """One row by 4-bit codes is split into digits of 8 bits: for 128 codes, 11 instructions of integers rather than 24
-    of floats.
+    """Return whether one row by 4-bit codes is split into 8-bit digits: for 128 codes, 11 integer instructions rather
+    than 24 on floats.
     """
     dots = isa.dot is not None and isa.dot.right == ROUNDED
     one = shape.m == 1 and shape.n >= max(LEAST_SPLIT_COLUMNS, LEAST_TASK_COLUMNS * threads)
@@ -188,8 +190,8 @@ def _splits(shape: GemmShape, form: BlockFormat, isa: Isa, threads: int) -> bool
 
 
 def _rounded(shape: GemmShape, isa: Isa, threads: int) -> CpuBlockDotGemmSchedule:
-    """Rows rounded to 8 bits, or split into such: codes become bytes in registers, of as few rows as there are sums,
-    and as often.
+    """Return the schedule with rows rounded to 8 bits, or split into digits: codes become bytes in registers, once for
+    as few rows as there are sums.
     """
     if isa.dot is None:
         raise ValueError(f"{isa.name} has no instruction that multiplies bytes; leave the operand as it is")
@@ -208,7 +210,7 @@ def _rounded(shape: GemmShape, isa: Isa, threads: int) -> CpuBlockDotGemmSchedul
 
 
 def _draft(shape: GemmShape, tile: RegisterTile, isa: Isa) -> CpuGemmSchedule:
-    """One tile a task, in one pass."""
+    """Return a schedule with one tile per task, in one pass."""
     dot = isa.dot_of(shape)
     if dot is not None:
         stage = not shape.reads_in_place(dot) or _meet(shape, tile)
@@ -221,20 +223,20 @@ def _draft(shape: GemmShape, tile: RegisterTile, isa: Isa) -> CpuGemmSchedule:
 
 
 def _meet(shape: GemmShape, tile: RegisterTile) -> bool:
-    """Return whether rows read where they lie drive each other out of the first-level cache (Zen 4: 196 rows by 1024 by
-    256 made 90 GFLOP/s, and 115 with copied rows).
+    """Return whether rows read in place conflict in the first-level cache (Zen 4: 196 rows by 1024 by 256 made 90
+    GFLOP/s, and 115 with copied rows).
     """
     return meet_in_a_set(tile.rows, shape.k * storage_bytes(shape.a_dtype))
 
 
 def _looks_up(form: BlockFormat, isa: Isa) -> bool:
-    """Return a look-up takes one instruction after a shift, a conversion two."""
+    """Return whether codes are looked up: that takes one instruction after a shift, a conversion two."""
     return form.bits == 4 and isa.looks_up
 
 
 def _reduction_block(plan: GemmPlan, rows: Split, isa: Isa) -> int:
-    """Reduction steps per pass: all of them unless a panel would not stay in half of the second-level cache, or a sum
-    of floats would be too long.
+    """Return the reduction steps per pass: all, unless a panel would exceed half of the second-level cache, or a sum of
+    floats would be too long.
     """
     if plan.shape.gates > 1:
         return plan.steps
@@ -248,13 +250,15 @@ def _reduction_block(plan: GemmPlan, rows: Split, isa: Isa) -> int:
 
 
 def _blocks(plan: GemmPlan, isa: Isa, threads: int) -> tuple[int, int]:
-    """Row tiles and panels of one task; its rows stay in half of the second-level cache while the panels stream by."""
+    """Return the row tiles and panels per task, whose rows stay in half of the second-level cache while panels are
+    streamed.
+    """
     best = _cheapest(plan, isa, threads)
     return (1, 1) if best is None else best[1:]
 
 
 def _cheapest(plan: GemmPlan, isa: Isa, threads: int) -> tuple[float, int, int] | None:
-    """Cycles until all tasks are done, and these row tiles and panels; None where no task is small enough."""
+    """Return the cycles of all tasks, and the row tiles and panels per task; None where no task is small enough."""
     task, stays = gemm_task(plan, isa), _outer_stays(plan, isa) if plan.schedule.k_outer else _rows_stay(plan, isa)
 
     def cycles(tiles: int, panels: int) -> float | None:
@@ -264,7 +268,7 @@ def _cheapest(plan: GemmPlan, isa: Isa, threads: int) -> tuple[float, int, int] 
 
 
 Stays: TypeAlias = Callable[[int, int], bool]
-"""Whether what a task of so many tiles of rows by so many panels uses again stays in the second-level cache."""
+"""Whether the data that a task of some tiles of rows by some panels reuses stay in the second-level cache."""
 
 
 def _rows_stay(plan: GemmPlan, isa: Isa) -> Stays:
@@ -283,7 +287,7 @@ def _outer_stays(plan: GemmPlan, isa: Isa) -> Stays:
 
 
 def choose_gemv(shape: GemvShape, isa: Isa, threads: int) -> CpuGemvSchedule:
-    """Blocks are whole vectors of whole streams."""
+    """Return the schedule; blocks are whole vectors of whole streams."""
     lanes = isa.lanes(shape.acc_dtype)
     unit = lanes * STREAMS
     tasks = max(1, -(-TASKS_A_THREAD * threads // shape.batch))
