@@ -1,4 +1,4 @@
-"""The machine that a target is planned for, as the latency models know it."""
+"""The machine that a target is planned for, as seen by the latency models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT_CAPABILITY = 90
 def device_of(target: TargetInfo) -> AnyDevice:
     """Return the device that a target is planned for: a CPU with its threads and vector unit, or a GPU of the table.
 
-    A bare `cuda` stands for Hopper, `cuda:sm_80` for the usual GPU of an architecture, `cuda:h200` for that one. A
+    A bare `cuda` stands for Hopper, `cuda:sm_80` for the default GPU of an architecture, `cuda:h200` for that one. A
     block may have as much shared memory as all architectures allow. Raises DeviceError for a device that is not in the
     table.
     """
@@ -27,7 +27,7 @@ def device_of(target: TargetInfo) -> AnyDevice:
 
 @cache
 def _gpu(name: str, device: str, architectures: tuple[str, ...]) -> Device:
-    """Kept, for planning asks for it many thousands of times."""
+    """Return the GPU; cached, as planning calls it many thousands of times."""
     if device:
         return with_limits_of(find_device(device), architectures)
     named = [part for part in name.partition(":")[2].split(",") if part]
@@ -47,7 +47,7 @@ def _cpu(isa: Isa, cores: int) -> CpuDevice:
 
 
 def multiprocessors_of(target: TargetInfo) -> int:
-    """Multiprocessors that every GPU has on which code for `target` must run."""
+    """Return the number of multiprocessors that every GPU has on which code for `target` must run."""
     device = device_of(target)
     assert isinstance(device, Device)
     return device.sm_count if target.multiprocessors is None else target.multiprocessors

@@ -1,4 +1,4 @@
-"""How often a kernel computes each of its values, where readers ask for elements at indices of their own."""
+"""How often a kernel computes each of its values, where readers access elements at other indices than their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilestitch.passes.plan.roles import Part, Roles
 
 
 def evaluations(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) -> dict[Value, float]:
-    """Return how often elements of each value are computed in a group.
+    """Return how many element evaluations of each value a group performs.
 
     Readers at the same index share one evaluation; readers at other indices (through views, broadcasts, gathers) add
     theirs. Values of the iteration shape of a row-wise group are computed once, since the row is kept.
@@ -34,7 +34,7 @@ def evaluations(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) ->
 
 
 def read_apart(node: Node) -> tuple[Value, ...]:
-    """Return the operands whose elements `node` asks for more than once, or at indices other than its own."""
+    """Return the operands whose elements `node` reads more than once, or at indices other than its own."""
     mine = float(node.outputs[0].tensor_type.num_elements)
     alike = all(o.tensor_type.num_elements == mine for o in node.outputs)
     return tuple(
@@ -45,7 +45,9 @@ def read_apart(node: Node) -> tuple[Value, ...]:
 
 
 def kept_by_row(value: Value, roles: Roles) -> bool:
-    """Return whether a row-wise group computes each element of `value` once: it is a whole row, or one value a row."""
+    """Return whether a row-wise group computes each element of `value` once: it is a whole row, or one value per
+    row.
+    """
     assert roles.rows is not None and value.producer is not None
     return value.shape == roles.rows.shape or roles.parts[value.producer] in (Part.REDUCTION, Part.REDUCED)
 
@@ -70,7 +72,7 @@ WINDOWED = frozenset({"conv", "conv_transpose"})
 
 
 def windows_of(node: Node) -> float:
-    """In how many windows of a convolution an element of its image lies."""
+    """Return in how many windows of a convolution each image element lies."""
     weight, strides = node.inputs[1].shape, node.attrs["strides"]
     extents = weight[2:] if node.attrs["layout"] == "NCX" else weight[: len(strides)]
     return prod(extents) / (prod(strides) if node.op == "conv" else 1)

@@ -1,4 +1,4 @@
-"""A group as numbers for the latency models: bytes, operations, and launches as its schedule has them."""
+"""A group as numbers for the latency models: bytes, operations, and launches as scheduled."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def group_facts(
     """Return the facts of a planned group; `nodes` are the graph's by name. The group must be legal
     (`legality.check_group`).
 
-    They are those of its schedule; a group that has none yet gets the one that it will have by `model`. roles: of a
-    group of one part, where they are known. Raises ValueError for a group that is none.
+    They follow from its schedule; a group without one gets that which `model` will choose. roles: of a single-part
+    group, if known. Raises ValueError if the nodes form no group.
     """
     structure = structure_of(nodes, group, target)
     if structure is None:
@@ -85,7 +85,7 @@ def _group_facts(
 
 
 def _roles(nodes: Mapping[str, Node], group: Group) -> Roles:
-    """Of a group of one part."""
+    """Return the roles of a single-part group."""
     members = [nodes[name] for name in group.nodes]
     values = {o.name: o for n in members for o in n.outputs}
     found = roles_of(members, [values[name] for name in group.outputs], group.name)
@@ -95,12 +95,12 @@ def _roles(nodes: Mapping[str, Node], group: Group) -> Roles:
 
 
 def _launches(nodes: Mapping[str, Node], part: Group) -> bool:
-    """Return whether a part of a kernel stores anything that has elements."""
+    """Return whether a part of a kernel stores any elements."""
     return any(v.name in part.outputs and v.tensor_type.num_elements for n in part.nodes for v in nodes[n].outputs)
 
 
 def joined(stages: Sequence[Sequence[KernelFacts]], target: TargetInfo) -> KernelFacts:
-    """Return the facts of kernels as one kernel: stage after stage, on a CPU one stage only."""
+    """Return the facts of kernels fused into one: stage by stage, on a CPU only one stage."""
     if target.is_gpu:
         return joined_facts(stages)
     (stage,) = stages

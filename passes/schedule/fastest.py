@@ -1,4 +1,4 @@
-"""The one question that every chooser of schedules asks."""
+"""The selection of the fastest candidate, common to all schedulers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ Candidate = TypeVar("Candidate")
 def fastest(
     candidates: Sequence[Candidate], facts: Sequence[KernelFacts], device: AnyDevice, model: LatencyModel
 ) -> Candidate:
-    """Return the candidate whose facts `model` predicts to take the least time; the first of those that are hardly
-    slower.
-    """
+    """Return the candidate that `model` predicts to be fastest; the first of those that are hardly slower."""
     if len(candidates) == 1:
         return candidates[0]
     predicted = [found.latency_us for found in model.predict(facts, device)]

@@ -1,4 +1,4 @@
-"""A schedule for every kernel of a plan."""
+"""Scheduling of all kernels of a plan."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from .cuda.rows import row_scheme
 from .structure import Known, Structure, structure_of
 
 Schedules: TypeAlias = tuple[Schedule | None, tuple[tuple["Schedules", ...], ...]]
-"""Of a group, and of the parts of its stages."""
+"""The schedules of a group, and of the parts of its stages."""
 _KNOWN: Known[Schedules] = Known()
 
 
 def schedule_groups(
     graph: Graph, groups: Sequence[Group], target: TargetInfo, model: LatencyModel
 ) -> tuple[Group, ...]:
-    """Return the groups with schedules for `target`, by `model`, and how their threads exchange what they find in a
-    row. Parts of a stitched group have schedules of their own.
+    """Return the groups with schedules for `target`, chosen by `model`, and with the schemes by which their threads
+    communicate within rows. Parts of a stitched group have their own schedules.
     """
     by_name = {node.name: node for node in graph.nodes}
     scheduled = (schedule_group(by_name, group, target, model) for group in groups)
@@ -44,7 +44,7 @@ def schedule_groups(
 
 
 def without_schedule(group: Group) -> Group:
-    """Return a group whose kernels a plug-in brings."""
+    """Return the group without schedules, for kernels of a plug-in."""
     stages = tuple(tuple(without_schedule(part) for part in stage) for stage in group.stages)
     return replace(group, stages=stages, schedule=None)
 
@@ -52,7 +52,7 @@ def without_schedule(group: Group) -> Group:
 def apart_where_too_large(
     graph: Graph, groups: Sequence[Group], target: TargetInfo
 ) -> tuple[tuple[Group, ...], tuple[WhyNot, ...]]:
-    """Scheduled groups, with the parts of those that no single launch can be as groups of their own, and why."""
+    """Return the scheduled groups, replacing those that cannot be a single launch with their parts, and the reasons."""
     by_name = {node.name: node for node in graph.nodes}
     kept: list[Group] = []
     refusals: list[WhyNot] = []
@@ -74,8 +74,8 @@ def schedule_group(
     model: LatencyModel,
     structure: Structure | None = None,
 ) -> Group:
-    """Return a group with the schedule that `model` predicts to be fastest; `by_name` are the nodes of its graph.
-    structure: that of the group, where it is known.
+    """Return a group with the schedule that `model` predicts to be fastest; `by_name` are the graph's nodes. structure:
+    of the group, if known.
     """
     structure = structure or structure_of(by_name, group, target)
     if structure is None:
@@ -121,7 +121,7 @@ def _scheduled(by_name: Mapping[str, Node], group: Group, target: TargetInfo, mo
 
 
 def _banded(by_name: Mapping[str, Node], group: Group, gpu: Gpu, model: LatencyModel) -> Group:
-    """Return a GEMM and the rows after it in its launch."""
+    """Return the group of a GEMM and the rows after it in one launch, scheduled."""
     first, rows = group.parts
     contraction, view = AnchoredGroup.of(look_up(by_name, first)), look_up(by_name, rows)
     after = RowsAfter.of(view, contraction.result.shape[-1], contraction.outputs)

@@ -20,19 +20,19 @@ from tilestitch.passes.plan.target import TargetInfo
 from .cuda.gpu import Gpu
 
 TEMPORARY_BYTES = 16 << 20
-"""Temporary memory after which groups that could run together share it, and so wait for each other."""
+"""Temporary memory beyond which groups that could run concurrently share it, and so wait for each other."""
 
 
 def completed(plan: StitchPlan, graph: Graph, kernels_of: KernelsOf = no_kernels) -> StitchPlan:
-    """Return the plan, and those of nested graphs, with the launches of its groups and their edges where these are
-    still to be written. kernels_of: the kernels that plug-ins bring.
+    """Return the plan, and those of nested graphs, with launches and edges added where they are missing. kernels_of:
+    the kernels of plug-ins.
     """
     bodies = {key: completed(plan.bodies[key], body, kernels_of) for key, body in nested_graphs(graph).items()}
     return replace(completed_alone(plan, graph, kernels_of), bodies=bodies)
 
 
 def completed_alone(plan: StitchPlan, graph: Graph, kernels_of: KernelsOf = no_kernels) -> StitchPlan:
-    """Return the plan as `completed` has it, those of nested graphs left as they are."""
+    """Return the plan as by `completed`, leaving those of nested graphs unchanged."""
     launches, buffers = plan.launches, plan.buffers
     if launches is None:
         launches = launches_of(graph, plan.groups, plan.segments, plan.target, kernels_of)
@@ -47,7 +47,7 @@ def completed_alone(plan: StitchPlan, graph: Graph, kernels_of: KernelsOf = no_k
 
 
 def lanes_of(launches: Sequence[Launch], segments: Sequence[Segment], edges: Sequence[Edge]) -> tuple[Lane, ...]:
-    """Branches by the edges, those of each segment numbered from 0; no priorities."""
+    """Return the branches that follow from the edges, numbered from 0 in each segment; without priorities."""
     found: list[Lane] = []
     for first, end in segment_ranges(launches, segments):
         inside = ((e.before - first, e.after - first) for e in edges if first <= e.before < end)
@@ -56,13 +56,13 @@ def lanes_of(launches: Sequence[Launch], segments: Sequence[Segment], edges: Seq
 
 
 def with_priorities(plan: StitchPlan, priorities: Iterable[int]) -> StitchPlan:
-    """Return the plan with priorities of its launches."""
+    """Return the plan with these priorities of its launches."""
     pairs = zip(plan.lanes or (), priorities, strict=True)
     return replace(plan, lanes=tuple(replace(lane, priority=priority) for lane, priority in pairs))
 
 
 def edges_by_hand(plan: StitchPlan, graph: Graph) -> list[Edge]:
-    """Return the edges of a plan that its launches do not need."""
+    """Return the edges of a plan that its launches do not require."""
     if not plan.edges or plan.launches is None:
         return []
     needed = {(e.before, e.after) for e in edges_of(graph, plan.launches, plan.segments, plan.buffers)}
@@ -70,13 +70,13 @@ def edges_by_hand(plan: StitchPlan, graph: Graph) -> list[Edge]:
 
 
 def with_edges(plan: StitchPlan, added: Iterable[Edge]) -> StitchPlan:
-    """Return the plan with further edges between the same launches."""
+    """Return the plan with additional edges between the same launches."""
     edges = {(e.after, e.before): e for e in (*added, *(plan.edges or ()))}
     return replace(plan, edges=tuple(edges[key] for key in sorted(edges)))
 
 
 def nested_graphs(graph: Graph) -> dict[str, Graph]:
-    """Graphs inside control nodes by `node.attribute`, the key of `StitchPlan.bodies`."""
+    """Return the graphs inside control nodes by `node.attribute`, the key of `StitchPlan.bodies`."""
     return {f"{n.name}.{k}": a for n in graph.nodes for k, a in n.attrs.items() if isinstance(a, Graph)}
 
 
@@ -105,8 +105,8 @@ def _of_group(
 
 
 def place_temporaries(launches: Sequence[Launch], buffers: BufferPlan, *, concurrent: bool) -> BufferPlan:
-    """Return the buffers with room for the launches' temporaries after them. Those of different groups share it where
-    groups never run together, and where they would take more than TEMPORARY_BYTES.
+    """Return the buffers with room for the launches' temporaries after them. Temporaries of different groups share
+    memory where groups never run concurrently, and where they would take more than TEMPORARY_BYTES.
     """
     if not any(launch.temporaries for launch in launches):
         return buffers

@@ -1,4 +1,4 @@
-"""How long a launch graph takes, by the discrete-event model of kernels side by side."""
+"""The duration of a launch graph, by a discrete-event model of concurrent kernels."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ NOTHING = Work(0.0, 0.0)
 def plan_us(
     plan: StitchPlan, facts: Mapping[str, KernelFacts], latencies_us: Mapping[str, float], device: AnyDevice
 ) -> float:
-    """Return the microseconds of all kernels of a plan, by the name of their groups; host steps between them take none.
+    """Return the microseconds of a plan, given the latencies of kernels by group name; host steps between them take
+    none.
 
-    On a CPU kernels follow each other; segments do anywhere.
+    On a CPU kernels run in sequence; segments do so everywhere.
     """
     if not isinstance(device, Device):
         return sum(latencies_us.values())
@@ -30,7 +31,7 @@ def plan_us(
 
 
 def spans_of(plan: StitchPlan, works: Mapping[str, Sequence[Work]]) -> list[Span]:
-    """When each launch of a plan for a GPU runs. works: of the launches of each group."""
+    """Return when each launch of a GPU plan runs. works: the work of each group's launches."""
     launches = plan.launches or ()
     needs = launch_works(launches, works)
     priorities = [lane.priority for lane in plan.lanes or ()]
@@ -44,8 +45,8 @@ def spans_of(plan: StitchPlan, works: Mapping[str, Sequence[Work]]) -> list[Span
 
 
 def launch_works(launches: Sequence[Launch], works: Mapping[str, Sequence[Work]]) -> list[Work]:
-    """Of each launch. Where a plug-in brings another number of launches than the facts of its group have, the first of
-    them stands for all.
+    """Return the work of each launch. Where a plug-in has another number of launches than its group's facts, the first
+    stands for all.
     """
     counts: dict[str, int] = {}
     for launch in launches:

@@ -1,7 +1,7 @@
-"""Memory plan: lifetimes over the launch order, and offsets in one arena by size, best fit first.
+"""Memory planning: live ranges over the launch order, and offsets in one arena, best fit in order of size.
 
-On a device that runs independent launches together, sharing memory would make one of them wait for the other. There,
-values share memory only if the data flow orders them anyway, or if they are WINDOW launches apart.
+On a device that runs independent launches concurrently, sharing memory would serialise them. There, values share memory
+only if the data flow orders them anyway, or if they are WINDOW launches apart.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from tilestitch.passes.plan import ALIGNMENT, Buffer, BufferPlan, Group, HostGro
 from .order import written
 
 WINDOW = 32
-"""Launches that may run together are no further apart than this: wide models need memory for so many branches only."""
+"""Launches farther apart than this do not run concurrently: wide models need memory for a bounded number of
+branches.
+"""
 
 Lifetime = tuple[int, int]
-"""The first and the last launch at which a value's bytes are needed."""
+"""The first and last launch at which a value's bytes are needed."""
 
 
 def plan_buffers(
@@ -33,8 +35,7 @@ def plan_buffers(
 ) -> BufferPlan:
     """Place every value that native groups write and only native groups read. Sizes are rounded up to `ALIGNMENT`.
 
-    window: launches that are no further apart than this may run side by side where they do not depend on each other; 0
-    where each has ended before the next begins.
+    window: independent launches at most this far apart may run concurrently; 0 where each ends before the next begins.
     """
     values = {o.name: o for n in graph.nodes for o in n.outputs}
     lifetimes = lifetimes_of(groups, segments, aliases, places)
@@ -49,9 +50,10 @@ def lifetimes_of(
     groups: Sequence[Group], segments: Sequence[Segment], aliases: Mapping[str, str],
     places: Mapping[str, Place] | None = None,
 ) -> dict[str, Lifetime]:  # fmt: skip
-    """By value that a native group writes: the first and the last launch at which its bytes are needed.
+    """Return the live range of each value that a native group writes: the first and last launch at which its bytes are
+    needed.
 
-    Parts of wholes are not among them, but the wholes: from the first part's launch on.
+    Wholes are included, from the first part's launch on, but not their parts.
     """
     places = places or {}
     wholes = wholes_of(places)
@@ -77,7 +79,7 @@ def _rounded(nbytes: int) -> int:
 
 
 Together = Callable[[str, Lifetime, str, Lifetime], bool]
-"""Whether two values, with their lifetimes, need memory of their own."""
+"""Whether two values, given their live ranges, need separate memory."""
 
 
 def _overlapping(a: str, alive_a: Lifetime, b: str, alive_b: Lifetime) -> bool:
@@ -88,12 +90,14 @@ def _unordered(
     groups: Sequence[Group], segments: Sequence[Segment], aliases: Mapping[str, str], places: Mapping[str, Place],
     window: int,
 ) -> Together:  # fmt: skip
-    """Return whether the launches that use one value may run beside the launch that writes the other."""
+    """Return the predicate whether launches that use one value may run concurrently with the launch that writes the
+    other.
+    """
     wholes = wholes_of(places)
     by_name = {g.name: g for g in groups}
     writer: dict[str, int] = {}
-    users: dict[str, int] = {}  # of a value, its writer among them, as a set of bits
-    ancestors: list[int] = []  # of a launch, by data
+    users: dict[str, int] = {}  # a value's writer among them, as a bit set
+    ancestors: list[int] = []  # ancestors of each launch by data flow
     for launch, name in enumerate(n for s in segments for n in s.groups):
         group = by_name.get(name)
         before = 0
@@ -120,7 +124,9 @@ def _unordered(
 
 
 def _place(values: Sequence[tuple[Value, int, int]], together: Together = _overlapping) -> list[Buffer]:
-    """Large values first; each goes into the tightest gap among those alive at the same time, or after them."""
+    """Return buffers, placing large values first, each in the smallest sufficient gap among those alive at the same
+    time, or after them.
+    """
     order = sorted(values, key=lambda item: (-item[0].tensor_type.nbytes, item[1], item[0].name))
     buffers: list[Buffer] = []
     neighbours = _Neighbours()
@@ -137,7 +143,7 @@ def _place(values: Sequence[tuple[Value, int, int]], together: Together = _overl
 
 
 class _Neighbours:
-    """Numbered lifetimes by spans of WINDOW launches: of values further apart, none needs memory of its own."""
+    """Numbered live ranges by spans of WINDOW launches: values further apart never need separate memory."""
 
     def __init__(self) -> None:
         self._spans: defaultdict[int, list[int]] = defaultdict(list)
@@ -147,7 +153,7 @@ class _Neighbours:
             self._spans[span].append(number)
 
     def of(self, alive: Lifetime) -> set[int]:
-        """Return the lifetimes that are at most WINDOW launches from this one, and some that are further."""
+        """Return the live ranges at most WINDOW launches from this one, and some that are further."""
         spans = range(alive[0] // WINDOW - 1, alive[1] // WINDOW + 2)
         return {number for span in spans for number in self._spans.get(span, ())}
 

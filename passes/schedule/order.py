@@ -1,4 +1,4 @@
-"""Launch order: groups in dependence order, with few changes between native and host steps."""
+"""Launch order: groups in dependence order, with few switches between native and host steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilestitch.passes.plan import Group, HostGroup, Segment
 
 
 def written(values: Iterable[str], aliases: Mapping[str, str], wholes: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield the values that groups write and whose bytes `values` have."""
+    """Yield the values written by groups that contain the bytes of `values`."""
     for value in values:
         root = aliases.get(value, value)
         yield from wholes.get(root, (root,))
@@ -20,8 +20,8 @@ def segments_of(
     groups: Sequence[Group], host_groups: Sequence[HostGroup], aliases: Mapping[str, str], position: Mapping[str, int],
     wholes: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[Segment, ...]:  # fmt: skip
-    """Order all groups. `position` gives each group's place in the original order, which is kept where dependences
-    allow. `wholes`: the parts of values that are written piece by piece.
+    """Order all groups into segments. `position` gives each group's position in the original order, which is kept where
+    dependences allow. `wholes`: the parts of values that are written in parts.
 
     Raises PlanError if the groups depend on each other in a cycle.
     """

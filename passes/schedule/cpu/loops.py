@@ -1,8 +1,8 @@
 """Loops of element-wise work, data movement and views on a CPU.
 
-The outputs have one number of elements, over which the kernel iterates in the shape of the first output. Neighbouring
-dimensions in which all operands lie alike are joined; the last one is vectorised. Where an operand runs along another
-dimension than the output (a transpose), the two dimensions are walked in tiles.
+All outputs have the same number of elements, over which the kernel iterates in the shape of the first output.
+Neighbouring dimensions with uniform strides in all operands are merged; the last one is vectorised. Where an operand is
+contiguous along another dimension than the output (a transpose), the two dimensions are tiled.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tilestitch.passes.plan.cpu.isa import Isa
 from tilestitch.passes.plan.cpu.schedules import CpuLoopSchedule
 
 TASK_ELEMENTS = 16384
-"""Elements of a task of cheap arithmetic; about ten microseconds of memory traffic."""
+"""Elements per task of cheap arithmetic; about ten microseconds of memory traffic."""
 EDGE = 32
-"""Of the tiles in which transposed operands are walked."""
+"""Edge of the tiles in which transposed operands are traversed."""
 LEAST_EDGE = 8
 BRANCHES = range(4, 129)
-"""Numbers of operands that rows are told apart by branches for: fewer are selected from, all of which are read."""
+"""Numbers of operands for which rows branch: fewer are selected from, which reads all of them."""
 LEAST_INNER = 8
-"""Elements of a last dimension that is worth a loop of its own."""
+"""Least extent of a last dimension for which a loop pays."""
 
 
 def choose_loops(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], isa: Isa) -> CpuLoopSchedule:
@@ -55,9 +55,9 @@ def choose_loops(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequen
 
 
 def _across(inputs: Sequence[Value], outputs: Sequence[Value], lanes: int, grain: int) -> CpuLoopSchedule | None:
-    """Vectors along the dimension in which operands are contiguous, where the last one is short: the channels of
-    an image that comes one channel after the other. Elements are stored one by one, but none is looked for by
-    quotients; None where there is no such dimension, or it is short, too.
+    """Return loops with vectors along the dimension in which operands are contiguous, where the last one is short, such
+    as the channels of a channels-first image. Elements are stored one by one, but no index needs divisions; None if
+    there is no such dimension, or it is short, too.
     """
     extents, walk = elementwise_walk(inputs, outputs, inside=True)
     along = _tiled_dimension(extents, walk.accesses)
@@ -71,7 +71,9 @@ def _across(inputs: Sequence[Value], outputs: Sequence[Value], lanes: int, grain
 
 
 def _branches(extents: Sequence[int], cuts: Collection[tuple[int, int]]) -> tuple[int, tuple[int, ...]]:
-    """Return the dimension before the last along which most operands lie one after the other, if they are many."""
+    """Return the dimension before the last along which most operands are concatenated, and the positions, if they are
+    many.
+    """
     found = [(d, (0, *sorted(at for e, at in cuts if e == d and 0 < at < extents[d]), extents[d]))
              for d in range(len(extents) - 1)]  # fmt: skip
     most = max(found, key=lambda one: len(one[1]), default=None)
@@ -79,7 +81,7 @@ def _branches(extents: Sequence[int], cuts: Collection[tuple[int, int]]) -> tupl
 
 
 def _lanes(nodes: Sequence[Node], isa: Isa) -> int:
-    """Return the elements of one vectorised step: a register of the widest dtype that is computed with, at most of 32
+    """Return the elements of one vector step: a register of the widest dtype computed with, counted as at most 32
     bits.
     """
     widest = max([storage_bytes(v.dtype) for node in nodes for v in (*node.inputs, *node.outputs)] + [1])
@@ -87,7 +89,9 @@ def _lanes(nodes: Sequence[Node], isa: Isa) -> int:
 
 
 def _tiled_dimension(extents: tuple[int, ...], accesses: Sequence[Access]) -> int | None:
-    """Return the dimension along which some operand is contiguous that is not contiguous along the last."""
+    """Return the dimension along which some operand is contiguous that is not contiguous along the last; None if there
+    is none.
+    """
     for access in accesses:
         strides = access.strides
         if strides is None or abs(strides[-1]) <= 1:
@@ -99,5 +103,5 @@ def _tiled_dimension(extents: tuple[int, ...], accesses: Sequence[Access]) -> in
 
 
 def _weight(nodes: Sequence[Node]) -> int:
-    """Return how many times the work of one cheap operation an element is, roughly."""
+    """Return the approximate work per element, relative to one cheap operation."""
     return 1 + sum(8 if op_spec(node.op).expensive else 0 for node in nodes) // 8 + len(nodes) // 8

@@ -1,4 +1,4 @@
-"""Schedules of sorting, running sums and scatters on a CPU."""
+"""Schedules of sorting, cumulative operators and scatters on a CPU."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from tilestitch.passes.plan.cpu.schedules import (
 )
 
 SORT_ELEMENTS = 4096
-"""Of a task that sorts."""
+"""Elements per task that sorts."""
 MAX_INSERTION = 48
-"""Largest k for which each element is inserted into a sorted list; longer lists are cheaper to sort whole."""
+"""Largest k for which elements are inserted into a sorted list; for longer lists sorting everything is cheaper."""
 SCAN_ELEMENTS = 16384
 COPY_ELEMENTS = 65536
 UPDATE_ELEMENTS = 8192
 FOUND_ELEMENTS = 65536
 LEAST_PART, SLICE_LANES = 16, 16
-"""Elements of a slice that are worth a task of their own, and of a vector of them."""
+"""Least elements of a slice for a separate task, and elements of a vector of them."""
 PLANES, REGION_CHANNELS = 16, 256
-"""Channels of a region that a task pools: where each has a plane of its own, and where they are next to each other."""
+"""Channels of a region that a task pools: where each channel is a plane, and where channels are contiguous."""
 BY_ELEMENT = frozenset({"bool", "bfloat16"})
-"""dtypes whose elements are not stored as they are computed with."""
+"""Dtypes whose elements are stored in another form than they are computed in."""
 
 
 def choose_opaque(node: Node, isa: Isa) -> OpaqueSchedule | None:
-    """Return the schedule of a node alone in its group; None for an operator that has no template."""
+    """Return the schedule of a node that is alone in its group; None for an operator without a template."""
     if node.op == "top_k":
         size = node.inputs[0].shape[node.attrs["axis"]]
         return CpuSortSchedule(max(1, SORT_ELEMENTS // max(1, size)), node.attrs["k"] <= MAX_INSERTION)
@@ -70,7 +70,7 @@ def _scan(node: Node, isa: Isa) -> CpuScanSchedule:
 
 
 def _lanes(count: int, isa: Isa) -> int:
-    """Of `count` neighbouring elements."""
+    """Return the vector length for `count` neighbouring elements."""
     return min(isa.vector_bytes // 4, 1 << (count.bit_length() - 1))
 
 

@@ -1,8 +1,8 @@
 """Schedules of convolutions and pooling over images of open size.
 
-Register tiles are chosen for images that are wide: code for smaller tiles comes with them. Their results are spilled,
-so that this code is short: an epilogue that is written out for every register of every tile takes LLVM twice as long.
-How many rows a task has is an expression over the sizes, so that it suits all of them.
+Register tiles are chosen for wide images; code for smaller tiles is generated as well. Results are spilled to keep this
+code short: an epilogue unrolled over every register of every tile takes LLVM twice as long. The number of rows per task
+is an expression over the sizes, so that it suits all of them.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from .tiles import panel_cycles, tile_limits
 from .window import most_columns
 
 TASKS_A_THREAD = 4
-"""Where an image has rows enough."""
+"""Tasks per thread, where an image has enough rows."""
 
 
 def open_conv(shape: ConvShape, chosen: CpuConvSchedule, isa: Isa, threads: int) -> CpuConvSchedule:
     """Return the schedule for images of open height or width; `chosen` is the one at typical sizes."""
     shape = shape.in_planes()
-    if isinstance(chosen, CpuDotConvSchedule) and chosen.interleave:  # which takes a reduction of fixed size
+    if isinstance(chosen, CpuDotConvSchedule) and chosen.interleave:  # requires a reduction of fixed size
         chosen = replace(chosen, interleave=False, spill=shape.long_epilogue or shape.turned)
     lanes = chosen.lanes
     rows, columns, vectors = chosen.rows, chosen.columns, chosen.vectors
@@ -67,9 +67,7 @@ def open_conv(shape: ConvShape, chosen: CpuConvSchedule, isa: Isa, threads: int)
 
 
 def open_winograd(shape: ConvShape, chosen: CpuWinogradSchedule, isa: Isa, threads: int) -> CpuWinogradSchedule:
-    """Return the same by Winograd's algorithm: a register tile goes over the end of a row of tiles, so that all are
-    whole.
-    """
+    """Return the Winograd schedule: a register tile may extend across rows of tiles, so that all are whole."""
     vectors, tiles = _wide_tile(shape.group_out, chosen.lanes, isa)
     draft = replace(chosen, vectors=vectors, tiles=tiles, block_tiles=1, prefetch_next=False)
     plan = WinogradPlan.of(shape, draft)
@@ -84,14 +82,14 @@ def open_winograd(shape: ConvShape, chosen: CpuWinogradSchedule, isa: Isa, threa
 
 
 def _wide_tile(channels: int, lanes: int, isa: Isa) -> tuple[int, int]:
-    """Return the vectors and pixels of the register tile with the fewest estimated cycles a pixel."""
+    """Return the vectors and pixels of the register tile with the fewest estimated cycles per pixel."""
     candidates = ((panel_cycles(n, channels, v, lanes, isa) / n, v, n) for v, n in tile_limits(channels, lanes, isa))
     _, vectors, pixels = min(candidates)
     return vectors, pixels
 
 
 def _tiles_that_fit(plan: ConvPlan, limit_bytes: int) -> Size:
-    """Return the tiles of rows whose copied input has at most `limit_bytes`, or 0 and less."""
+    """Return the number of tiles of rows whose copied input has at most `limit_bytes`; 0 or less if none fits."""
     shape = plan.shape
     columns = staged_extent(shape, -1, shape.output[-1])
     row_bytes = math.prod(shape.kernel[:-2]) * columns * shape.group_in * storage_bytes(shape.acc_dtype)
@@ -114,9 +112,7 @@ def open_window(shape: ConvShape, chosen: CpuWindowSchedule, isa: Isa, threads: 
 
 
 def _open_form(shape: ConvShape, chosen: CpuWindowSchedule, isa: Isa) -> tuple[str, int]:
-    """Return the form and its lanes: whether there is a vector of columns beside each other is known at run time
-    only.
-    """
+    """Return the form and its lanes: whether there is a full vector of columns is known only at run time."""
     if shape.channels_last:
         return chosen.form, chosen.lanes
     lanes = isa.lanes(shape.acc_dtype)
@@ -130,5 +126,5 @@ def _tasks_wanted(threads: int) -> int:
 
 
 def _share(rows: Size, repeats: Size, tasks: int) -> Size:
-    """Return the rows of one of at least so many tasks, if there are rows enough."""
+    """Return the rows per task for at least `tasks` tasks, if there are enough rows."""
     return rows if tasks == 1 else ceil_div(rows * repeats, tasks)

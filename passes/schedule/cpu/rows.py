@@ -1,4 +1,4 @@
-"""Schedules of row-wise kernels on a CPU: loops, what is kept of a row, and parts of few long rows."""
+"""Schedules of row-wise kernels on a CPU: loops, values kept per row, and splitting of few long rows."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from tilestitch.passes.plan.view import GroupView
 from .loops import choose_loops
 
 MIN_ELEMENTS = 1 << 17
-"""Iteration spaces smaller than this are not worth more launches."""
+"""Iteration spaces smaller than this do not justify more launches."""
 MIN_PART = 4096
 MAX_PARTS = 64
 MANY_ROWS = 8
 ARG_REDUCTIONS = frozenset({"arg_max", "arg_min"})
 TASK_ELEMENTS = 12288
 CACHE_COST = 4
-"""A value that takes this many operations to compute again is kept for the passes that follow."""
+"""A value that takes this many operations to recompute is kept for later passes."""
 CACHE_BYTES = 512 * 1024
-"""Rows that need more workspace than this are computed again instead."""
+"""Values of rows that need more workspace than this are recomputed instead."""
 MOST_VECTORS, MOST_DEAR_VECTORS = 4, 2
-"""Of a step of cheap and of expensive work."""
+"""Most vectors per step of cheap and of expensive work."""
 
 
 def row_schedules(view: GroupView, roles: Roles, isa: Isa) -> list[CpuRowSchedule | CpuSplitRowSchedule]:
-    """Return the schedules to choose among for a row-wise group with at least one row: rows whole, and in parts."""
+    """Return the candidate schedules of a row-wise group with at least one row: with whole and with split rows."""
     assert roles.rows is not None
     whole = whole_rows(view, roles, isa)
     parts = 1 if any(node.op in ARG_REDUCTIONS for node in view.nodes) else parts_of(roles.rows)
@@ -46,7 +46,7 @@ def row_schedules(view: GroupView, roles: Roles, isa: Isa) -> list[CpuRowSchedul
 
 
 def whole_rows(view: GroupView, roles: Roles, isa: Isa) -> CpuRowSchedule:
-    """Return the schedule that takes rows whole."""
+    """Return the schedule with whole rows."""
     return _one_launch(RowGroup(view.nodes, roles, view.inputs, view.stored), isa)
 
 
@@ -57,7 +57,9 @@ def _piece(piece: Piece, roles: Roles, isa: Isa) -> CpuRowSchedule | CpuLoopSche
 
 
 def parts_of(rows: RowSpace) -> int:
-    """Into how many parts each row may be cut; 1 if rows are many, short, or of a length that does not divide."""
+    """Return into how many parts each row may be split; 1 if rows are many, short, or of a length that does not
+    divide.
+    """
     if not rows.trailing or rows.length * rows.count < MIN_ELEMENTS or rows.count >= MANY_ROWS:
         return 1
     wanted = min(MAX_PARTS, rows.length // MIN_PART)
@@ -73,7 +75,7 @@ def _one_launch(group: RowGroup, isa: Isa) -> CpuRowSchedule:
 
 
 def _cost(value: Value, members: frozenset[Node]) -> int:
-    """Return the operations to compute an element of `value` from what lies in memory or is reduced."""
+    """Return the operations to compute an element of `value` from memory or reduced values."""
     cost = 0
     seen: set[Node] = set()
     stack = [value.producer]
@@ -103,8 +105,9 @@ def _loops(group: RowGroup, isa: Isa) -> CpuRowSchedule:
 
 
 def _joined(group: RowGroup) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    """Return the dimensions of the rows, neighbours joined in which all that is read and stored lies alike, and which
-    are reduced. The walk along a row reads inputs, and results of reductions, which lie in registers.
+    """Return the merged dimensions of the rows, and which are reduced. Neighbouring dimensions are merged where
+    everything read and stored has uniform strides. Passes over a row read inputs, and results of reductions, which are
+    in registers.
     """
     shape = group.shape
     dims = [d for d in range(len(shape)) if shape[d] != 1]
@@ -115,7 +118,7 @@ def _joined(group: RowGroup) -> tuple[tuple[int, ...], tuple[bool, ...]]:
 
 
 def row_walk(group: RowGroup, extents: Sequence[int]) -> Walk:
-    """Return the accesses along rows, in loops over these extents."""
+    """Return the accesses along rows in loops over these extents."""
     walked = group.walked
     known = [*group.inputs, *(v for n in group.nodes if kind_of(n.op) is Kind.REDUCTION for v in n.outputs)]
     return walk_of(walked, known, extents, lambda i: [reshape_index(i, extents, v.shape) for v in walked])

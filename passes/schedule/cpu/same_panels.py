@@ -1,5 +1,5 @@
-"""Weights that several specialisations multiply by are packed in panels of one width, and so stored once: those of one
-row would have wider ones than those of many.
+"""Common panel widths for weights shared by several specialisations, so that packed weights are stored once: those for
+one row would otherwise have wider panels than those for many.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from .cycles import gemm_cycles
 from .gemm import choose_gemm_of_panels
 
 Panels: TypeAlias = Mapping[str, int]
-"""How many vectors the panels of weights are wide, by their names."""
+"""Panel widths of weights, in vectors, by name."""
 PANELS = "panels"
-"""The option of a plan that says which panels others have made."""
+"""The plan option with the panels that other specialisations use."""
 LEAST_BYTES = 1 << 20
-"""Of weights: smaller ones cost little where they are stored twice."""
+"""Least bytes of weights: storing smaller ones twice costs little."""
 MOST_SLOWER = 2.0
-"""Times the cycles that a GEMM would take with panels of its own: those of few rows wait for the weights meanwhile."""
+"""Accepted slowdown in cycles relative to a GEMM's own panels: GEMMs of few rows wait for the weights anyway."""
 
 
 def panels_of(graph: Graph, groups: Sequence[Group]) -> dict[str, int]:
-    """Return those of a plan."""
+    """Return the panel widths of a plan."""
     by_name = {node.name: node for node in graph.nodes}
     parts = (part for group in groups for part in (group.parts if group.stages else (group,)))
     found = (packed for part in parts if (packed := _packed(by_name, part)) is not None)
@@ -39,7 +39,7 @@ def panels_of(graph: Graph, groups: Sequence[Group]) -> dict[str, int]:
 
 
 def with_panels(graph: Graph, groups: Sequence[Group], panels: Panels, target: TargetInfo) -> tuple[Group, ...]:
-    """Scheduled groups, with the panels that others have made, where this costs them little."""
+    """Return scheduled groups with the panels of other specialisations, where this costs little."""
     if not panels or target.is_gpu:
         return tuple(groups)
     by_name = {node.name: node for node in graph.nodes}
@@ -64,9 +64,9 @@ def _with_panels(by_name: Mapping[str, Node], group: Group, panels: Panels, targ
 
 
 def _packed(by_name: Mapping[str, Node], group: Group) -> tuple[str, GemmShape, CpuGemmSchedule] | None:
-    """Return the weights that a group has packed, by their name, its GEMM, and the schedule of that."""
+    """Return the packed weights of a group by name, its GEMM and that GEMM's schedule; None if there are none."""
     schedule = group.schedule
-    # Those of instructions that take several steps at once are packed otherwise, by more than the width of a panel.
+    # Instructions that take several steps at once use other packings, which differ in more than the panel width.
     if type(schedule) is not CpuGemmSchedule:
         return None
     matmul = Matmul(AnchoredGroup.of(look_up(by_name, group)))

@@ -1,4 +1,4 @@
-"""What code for CPUs evaluates element by element: neighbours of one vector lie apart, or in different operands."""
+"""Scalar work in CPU code: elements of one vector that are not contiguous, or are in different operands."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tilestitch.cost_model.facts import Arithmetic
 from tilestitch.passes.plan.cpu.schedules import CpuLoopSchedule, CpuRowSchedule
 
 STRIDED = 0.35
-"""Steps of an element that lies at an equal distance from its neighbours: transposes within the first cache take 0.39
-cycles of 2.5 GHz (AMD Zen 4, one thread, 24 November 2026), and none may be predicted to be slower than nominal steps.
+"""Steps per element at an equal distance from its neighbours: transposes within the first-level cache take 0.39 cycles
+of 2.5 GHz (AMD Zen 4, one thread, 24 November 2026), and none may be predicted to be slower than nominal steps.
 """
 GATHERS = frozenset({"gather", "gather_elements", "gather_nd"})
 
 
 def scalar_steps(node: Node) -> int:
-    """Of one element, a load or a comparison each; 0 where a vector of neighbours is one load, as after any movement
-    of whole rows.
+    """Return the steps per element, each a load or a comparison; 0 where neighbours are one vector load, as after any
+    movement of whole rows.
 
-    Operands of a concat are told apart one after the other, an element that a gather picks by itself has an index that
-    is loaded before.
+    Operands of a concat are distinguished one after the other; an element that a gather picks individually has its
+    index loaded first.
     """
     last = len(node.outputs[0].shape) - 1
     match node.op:
@@ -42,12 +42,12 @@ def scalar_steps(node: Node) -> int:
 
 
 def apart(inputs: Sequence[Value], outputs: Sequence[Value], schedule: CpuLoopSchedule) -> tuple[float, float]:
-    """Return how many of what an element reads and stores does not lie together in memory with what its neighbours do
-    in the vectors of these loops: what lies anywhere, and what lies at equal distances.
+    """Return how many accesses per element are not contiguous along the vectors of these loops: those at arbitrary
+    positions, and those at equal distances.
 
-    Anywhere are elements after an index that depends on the place in the vector, whichever dimension it was of before a
-    transpose, and after a quotient, where the loops join dimensions that do not lie alike. Of the operands of a concat
-    that has loops, or branches, of their own an element reads one.
+    Arbitrary are elements selected by an index that varies along the vector, whichever dimension that was before a
+    transpose, and those located by a division, where the loops merge dimensions without uniform strides. Where the
+    operands of a concat have separate loops or branches, an element reads one of them.
     """
     order = schedule.order or range(len(schedule.extents))
     extents = [extent for _, extent in sorted(zip(order, schedule.extents, strict=True))]
@@ -56,7 +56,7 @@ def apart(inputs: Sequence[Value], outputs: Sequence[Value], schedule: CpuLoopSc
 
 
 def apart_along(axis: int, accesses: Iterable[Access], one: bool = False) -> tuple[float, float]:
-    """Return the same of these accesses in vectors along an axis; `one`: an element reads one operand of a concat."""
+    """Return the same for these accesses in vectors along an axis; `one`: an element reads one operand of a concat."""
     picked = strided = 0.0
     for access in accesses:
         step, share = access.steps[axis], access.share if one else 1.0
@@ -69,12 +69,12 @@ def apart_steps(
     picked: float, strided: float, nodes: Iterable[Node], counts: Mapping[Value, float],
     schedule: CpuLoopSchedule | CpuRowSchedule, dtype: str,
 ) -> Iterator[Arithmetic]:  # fmt: skip
-    """Yield the scalar steps of `apart`, beyond those that `scalars` counts of the same nodes."""
+    """Yield the scalar steps of `apart`, beyond those that `scalars` counts for the same nodes."""
     elements = prod(schedule.extents)
     if not elements:
         return
     inner = schedule.chunk if isinstance(schedule, CpuLoopSchedule) else schedule.extents[-1]
-    whole = ceil(inner / schedule.lanes) * schedule.lanes / inner  # the last vector is moved back, so that it fits
+    whole = ceil(inner / schedule.lanes) * schedule.lanes / inner  # the last vector is shifted back to fit
     known = sum(counts.get(node.outputs[0], 0.0) * scalar_steps(node) for node in nodes if _picks(node))
     steps = int((max(0.0, picked * elements - known) + STRIDED * strided * elements) * whole)
     if steps:
@@ -86,7 +86,7 @@ def _picks(node: Node) -> bool:
 
 
 def scalars(nodes: Iterable[Node], counts: Mapping[Value, float], dtype: str) -> Iterator[Arithmetic]:
-    """Yield the steps of `nodes`, whose results are evaluated so often."""
+    """Yield the scalar steps of `nodes`; `counts`: evaluations of their results."""
     steps = int(sum(counts.get(node.outputs[0], 0.0) * steps for node in nodes if (steps := scalar_steps(node))))
     if steps:
         yield Arithmetic("scalar", dtype, steps)

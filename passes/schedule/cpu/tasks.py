@@ -1,4 +1,4 @@
-"""How a grid of register tiles is cut into tasks: an estimate of when the last thread is done."""
+"""Partitioning of a grid of register tiles into tasks, by the estimated completion time of the last thread."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ DRAW_CYCLES = 600.0
 """Cycles to draw a task and enter the kernel."""
 
 HAND_OVER_CYCLES = 5000.0
-"""Cycles until other threads take part: two microseconds, between those that look for work and those that sleep."""
+"""Cycles until other threads take part: two microseconds, between polling and sleeping threads."""
 
 UNEVENNESS = 0.2
-"""Part of a task that the slowest thread is expected to work longer than the others."""
+"""Fraction of a task by which the slowest thread is expected to finish later."""
 
 MAX_PARTS = 96
 
 SHAPES = 1024
-"""Whose schedules are remembered: layers of a model have few, and what they could be fused to has the same."""
+"""Number of shapes whose schedules are cached: a model has few distinct layers, and candidate fusions share shapes."""
 
 
 def makespan(tasks: float, task_cycles: float, threads: int) -> float:
-    """Cycles until all tasks are done, when each thread draws the next as soon as it is free. Smaller tasks count for
-    less than one.
+    """Return the cycles until all tasks are done, when each thread draws the next as soon as it is free. Smaller tasks
+    count as less than one.
     """
     cost = task_cycles + DRAW_CYCLES
     if threads == 1 or tasks <= 1:
@@ -30,8 +30,8 @@ def makespan(tasks: float, task_cycles: float, threads: int) -> float:
 
 
 def unevenness(tasks: int, threads: int) -> float:
-    """Return how much longer the last of several threads is expected to take than so many equal tasks do: at most by
-    UNEVENNESS, with one task for each.
+    """Return the expected time of the slowest thread relative to an even distribution of equal tasks: at most 1 +
+    UNEVENNESS, with one task per thread.
     """
     if threads == 1 or tasks <= 1:
         return 1.0
@@ -39,7 +39,7 @@ def unevenness(tasks: int, threads: int) -> float:
 
 
 def block_sizes(extent: int) -> list[int]:
-    """Return the sizes of blocks, the largest first: those that cut `extent` as evenly as possible, and powers of two
+    """Return candidate block sizes, largest first: those that split `extent` as evenly as possible, and powers of two
     below.
     """
     even = {-(-extent // parts) for parts in range(1, min(extent, MAX_PARTS) + 1)}
@@ -49,7 +49,7 @@ def block_sizes(extent: int) -> list[int]:
 def choose_blocks(
     rows: int, columns: int, repeats: int, threads: int, cycles: Callable[[int, int], float | None]
 ) -> tuple[int, int]:
-    """Return the rows and columns of one task in a grid of `rows` x `columns` tiles that occurs `repeats` times.
+    """Return the rows and columns per task in a grid of `rows` x `columns` tiles that occurs `repeats` times.
 
     `cycles(block rows, block columns)` is the cost of one task, None where the block is not allowed.
     """
@@ -60,7 +60,7 @@ def choose_blocks(
 def cheapest_blocks(
     rows: int, columns: int, repeats: int, threads: int, cycles: Callable[[int, int], float | None]
 ) -> tuple[float, int, int] | None:
-    """Return the same after cycles until all tasks are done; None where no block is allowed."""
+    """Return the cycles until all tasks are done, and the rows and columns per task; None if no block is allowed."""
     best: tuple[float, int, int] | None = None
     for height in block_sizes(rows):
         for width in block_sizes(columns):
@@ -68,7 +68,7 @@ def cheapest_blocks(
             if cost is None:
                 continue
             total = repeats * _one_after_the_other(rows, columns, height, width, cycles)
-            tasks = round(total / (cost + DRAW_CYCLES), 6)  # equal ones are a whole number
+            tasks = round(total / (cost + DRAW_CYCLES), 6)  # equal ones give a whole number
             candidate = (makespan(tasks, cost, threads), -height, -width)
             if best is None or candidate < best:
                 best = candidate
@@ -78,9 +78,7 @@ def cheapest_blocks(
 def _one_after_the_other(
     rows: int, columns: int, height: int, width: int, cycles: Callable[[int, int], float | None]
 ) -> float:
-    """Return the cycles of all tasks of a grid in one thread; the last ones of a row or column of the grid may be
-    smaller.
-    """
+    """Return the cycles of all tasks of a grid in one thread; the last ones of a row or column may be smaller."""
     total = 0.0
     for tall, below in ((height, rows // height), (rows % height, 1)):
         for wide, beside in ((width, columns // width), (columns % width, 1)):

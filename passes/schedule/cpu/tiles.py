@@ -1,4 +1,4 @@
-"""Register tiles on a CPU: estimates of their speed, and the one that is fastest for a result."""
+"""Register tiles on a CPU: speed estimates, and the fastest tile for a result."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from tilestitch.passes.plan.cpu.tiling import RegisterTile, Split, split_at_most
 
 MAX_VECTORS = 8
 MAX_ROWS = 14
-"""More rows than this are more memory streams than the first-level cache follows well (measured)."""
+"""More rows are more memory streams than the first-level cache handles well (measured)."""
 PACK_CYCLES, NEAR_CYCLES, FAR_CYCLES = 0.5, 0.03, 0.12
-"""To pack an element of the right operand, and to read a packed one from the second-level cache, and from beyond."""
+"""Cycles to pack an element of the right operand, and to read a packed one from the second-level cache, and from
+beyond.
+"""
 AGAIN_CYCLES, MEMORY_CYCLES = 0.35, 0.58
-"""To read one again from a cache that cores share, and from memory (Emerald Rapids: 28 GB/s of 8 MB, 18 of 16; 64 rows
-by 4096 x 1024 took twice as long with a tile of 13 rows a task as with three of them, busy. Zen 4: 1000x12544x1024 made
-165 GFLOP/s with 51 MB between two uses of a panel, and 250 with 13 MB).
+"""Cycles to read an element again from a shared cache, and from memory (Emerald Rapids: 28 GB/s of 8 MB, 18 of 16; 64
+rows by 4096 x 1024 took twice as long with a tile of 13 rows per task as with three of them, busy. Zen 4:
+1000x12544x1024 made 165 GFLOP/s with 51 MB between two uses of a panel, and 250 with 13 MB).
 """
 WIDE_BYTES = 64
-"""Of vector registers that some CPUs multiply in two halves."""
+"""Bytes of vector registers that some CPUs multiply in two halves."""
 LAST_CACHE_BYTES = 16 << 20
-"""That a core may expect to find again in the last cache, which it shares."""
+"""Bytes of the shared last-level cache that a core may count on."""
 
 
 def lanes_of(columns: int, dtype: str, isa: Isa, dot: Dot | None = None) -> int:
-    """Return the elements of `dtype` in a vector of a tile for so many columns: half of a register of 64 bytes where
-    they fit it, and `dot`, by which they are multiplied.
+    """Return the elements of `dtype` in a tile's vector for `columns` columns: half of a 64-byte register where they
+    fit it and `dot`, the instruction that multiplies them, supports it.
 
     Of these CPUs some multiply a register in two halves, and take half to three quarters of the time for one (Zen 4);
     none takes longer.
@@ -38,7 +40,7 @@ def lanes_of(columns: int, dtype: str, isa: Isa, dot: Dot | None = None) -> int:
 def step_cycles(rows: int, vectors: int, isa: Isa) -> float:
     """Return the cycles of one reduction step of a register tile.
 
-    The right operand streams from the second-level cache at about 48 bytes a cycle, partly hidden; the factor is
+    The right operand is streamed from the second-level cache at about 48 bytes per cycle, partly hidden; the factor was
     measured on AVX-512.
     """
     multiply = rows * vectors / isa.fma_ports
@@ -47,7 +49,7 @@ def step_cycles(rows: int, vectors: int, isa: Isa) -> float:
 
 
 def tile_limits(n: int, lanes: int, isa: Isa, taken: int = 0) -> list[tuple[int, int]]:
-    """Candidate tiles for `n` columns: (vectors, most rows that fit into the registers but `taken` ones).
+    """Return candidate tiles for `n` columns: (vectors, most rows that fit the registers except `taken` ones).
 
     One register is kept for the broadcast scalar and `vectors` for the right operand.
     """
@@ -66,7 +68,7 @@ def panel_cycles(rows: int, n: int, vectors: int, lanes: int, isa: Isa) -> float
 def choose_tile(m: int, n: int, lanes: int, isa: Isa, wide: int | None = None) -> tuple[RegisterTile, Split]:
     """Return the register tile with the fewest estimated cycles for an `m` x `n` result, and the split of the rows.
 
-    Padding of the last panel and the uneven last rows are part of the estimate. wide: how many vectors it has.
+    Padding of the last panel and uneven last rows are included. wide: the number of vectors, if fixed.
     """
     best: tuple[float, int, int] | None = None
     limits = tile_limits(n, lanes, isa)
@@ -83,15 +85,15 @@ def choose_tile(m: int, n: int, lanes: int, isa: Isa, wide: int | None = None) -
 
 
 def right_cycles(packed: bool, right_bytes: int, isa: Isa) -> float:
-    """Return the cycles for each element of a panel that a task packs, or reads from further away."""
+    """Return the cycles per element of a panel that a task packs or reads from further away."""
     if not packed:
         return PACK_CYCLES
     return NEAR_CYCLES if right_bytes <= isa.l2_bytes // 4 else FAR_CYCLES
 
 
 def again_cycles(read_bytes: int, isa: Isa) -> float:
-    """Return the cycles to read an element again after so much else, besides what `right_cycles` says: none where all
-    of it stays in the second-level cache.
+    """Return the additional cycles, beyond `right_cycles`, to read an element again after `read_bytes` of other data:
+    none where all of it stays in the second-level cache.
     """
     if read_bytes <= isa.l2_bytes // 2:
         return 0.0

@@ -16,17 +16,17 @@ from .cycles import window_task
 from .tasks import SHAPES, choose_blocks
 
 MAX_UNROLLED = 96
-"""Most combine steps of one kernel row that are written out."""
+"""Most combine steps of a kernel row that are written out in code."""
 MOST_TAPS = 8
-"""Of a kernel row that is written out."""
+"""Most taps of a kernel row that is written out in code."""
 LEAST_LANES = 4
 MOST_COLUMNS, MOST_VECTORS = 8, 8
-"""Held at a time: columns of windows, and vectors of channels of windows in loops."""
+"""Most columns of windows, and most vectors of channels of windows in loops, held at a time."""
 
 
 @lru_cache(SHAPES)
 def choose_window(shape: ConvShape, isa: Isa, threads: int) -> CpuWindowSchedule:
-    """Return the registers and tasks.
+    """Return the schedule: registers and tasks.
 
     Channels-last images are computed in vectors of channels; others in vectors of output columns, if there are enough.
     Raises ValueError for an empty output or for channels that are mixed.
@@ -40,7 +40,7 @@ def choose_window(shape: ConvShape, isa: Isa, threads: int) -> CpuWindowSchedule
     vectors, columns = _registers(whole, isa, form)
     draft = WindowPlan(whole, shape.rank, CpuWindowSchedule(form, lanes, vectors, columns, 1, vectors * lanes))
     if next(draft.reasons(), None) is not None:
-        # Borders so wide that hardly any window is like its neighbour: too much to be written out.
+        # Borders so wide that hardly any two neighbouring windows are alike: too much to write out.
         form, lanes = "channels", isa.lanes(shape.acc_dtype) if whole.channels_last else 1
         vectors, columns = _registers(whole, isa, form)
         draft = WindowPlan(whole, shape.rank, CpuWindowSchedule(form, lanes, vectors, columns, 1, vectors * lanes))
@@ -49,8 +49,8 @@ def choose_window(shape: ConvShape, isa: Isa, threads: int) -> CpuWindowSchedule
 
 
 def _form(shape: ConvShape, isa: Isa) -> tuple[str, int]:
-    """Return the form, and the lanes of its vectors: of a row of few columns narrower ones than a register has, but no
-    channel by itself if there are enough for these.
+    """Return the form and its vector length: for a row of few columns less than a register, but not scalar if there are
+    enough columns.
     """
     widest = isa.lanes(shape.acc_dtype)
     if shape.channels_last:
@@ -64,7 +64,7 @@ def _form(shape: ConvShape, isa: Isa) -> tuple[str, int]:
 
 
 def _registers(shape: ConvShape, isa: Isa, form: str) -> tuple[int, int]:
-    """Return the vectors of channels, and columns, that are held at a time."""
+    """Return the vectors of channels, and the columns, held at a time."""
     if not shape.channels_last:
         return 1, 1
     whole = max(1, shape.out_channels // isa.lanes(shape.acc_dtype))
@@ -76,13 +76,13 @@ def _registers(shape: ConvShape, isa: Isa, form: str) -> tuple[int, int]:
 
 
 def most_columns(shape: ConvShape, vectors: int, isa: Isa) -> int:
-    """Output columns of so many vectors of channels that are held, and written out, at a time."""
+    """Return the output columns held, and written out, at a time, for `vectors` vectors of channels."""
     limit = min((isa.vector_registers - 4) // vectors, MAX_UNROLLED // (shape.kernel[-1] * vectors))
     return max(1, min(MOST_COLUMNS, limit))
 
 
 def _blocks(plan: WindowPlan, threads: int) -> tuple[int, int]:
-    """Return the rows and channels of a task."""
+    """Return the rows and channels per task."""
     shape = plan.shape
     steps = -(-shape.out_channels // plan.step)
     repeats = shape.batch * math.prod(shape.output[:-2])

@@ -1,4 +1,4 @@
-"""Schedules of convolutions by Winograd's algorithm, where it is one."""
+"""Schedules of convolutions by Winograd's algorithm, where it applies."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .tasks import choose_blocks
 from .tiles import LAST_CACHE_BYTES, lanes_of, panel_cycles, tile_limits
 
 LEAST_CHANNELS = 8
-"""In and out, below which the algorithm saves nothing."""
+"""Input and output channels below which the algorithm saves nothing."""
 
 
 def choose_winograd(shape: ConvShape, isa: Isa, threads: int) -> CpuWinogradSchedule | None:
-    """Return the best one for a convolution; None where there is none, where transforms cost more than they save, or
-    where a row of tiles is more than the last cache holds: a task has all of its columns.
+    """Return the best schedule for a convolution; None where there is none, where transforms cost more than they save,
+    or where a row of tiles, which a task takes whole, exceeds the last-level cache.
     """
     if why_not_winograd(shape, shape.rank) is not None or min(shape.group_in, shape.group_out) < LEAST_CHANNELS:
         return None

@@ -1,4 +1,4 @@
-"""Schedules of attention on GPUs: the tile, and into how many parts the keys are cut, as the latency model predicts."""
+"""Schedules of attention on GPUs: the tile and the number of parts of the keys, by the latency model."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from .gpu import Gpu
 AttentionTile: TypeAlias = AttentionMmaTile | AttentionSimtTile
 
 MOST_DOUBLED, DOUBLED_KEYS = 64, 32
-"""Width of operands for which the registers of a thread hold two fragments of rows, and keys of such a tile."""
+"""Largest operand width for which a thread's registers hold two fragments of rows, and the keys of such a tile."""
 MOST_PARTS = 64
 SPLIT_KEYS = 512
-"""Fewer keys are not worth a launch that joins parts."""
+"""Least keys for which a launch that combines parts pays."""
 
 
 def choose_attention(view: GroupView, gpu: Gpu, model: LatencyModel) -> AttentionSchedule | None:
@@ -52,9 +52,9 @@ def _fits(tile: AttentionTile, what: AttentionShape, gpu: Gpu) -> bool:
 
 
 def _mma_tiles(what: AttentionShape, gpu: Gpu) -> Iterator[AttentionTile]:
-    """Yield the tiles to try, the first those that read keys and values least often for the rows that there are.
+    """Yield candidate tiles, those that read keys and values least often for the given rows first.
 
-    Each warp has a tensor core of its own: fewer warps in more blocks multiply no faster.
+    Each warp uses its own tensor core: fewer warps in more blocks multiply no faster.
     """
     width, columns = padded(what.width), padded(what.columns)
     line_bytes = max(width, columns) * storage_bytes(what.query.dtype)
@@ -68,7 +68,7 @@ def _mma_tiles(what: AttentionShape, gpu: Gpu) -> Iterator[AttentionTile]:
 
 
 def _simt_tiles(what: AttentionShape, gpu: Gpu) -> Iterator[AttentionTile]:
-    """Of every number of rows, the tile of most keys that fits; the largest tile alone where it gives every
+    """Yield, for each number of rows, the tile with the most keys that fits; only the largest if it gives every
     multiprocessor a block: it reads keys and values least often, from memory and from shared memory.
     """
     itemsize, most = storage_bytes(what.acc_dtype), ceil(what.keys / ACROSS) * ACROSS
@@ -83,10 +83,10 @@ def _simt_tiles(what: AttentionShape, gpu: Gpu) -> Iterator[AttentionTile]:
 
 
 def _parts(what: AttentionShape, tile: AttentionTile, gpu: Gpu) -> list[int]:
-    """Into how many parts the keys may be cut, each of them one step of tiles at least.
+    """Return the candidate numbers of parts of the keys, each at least one step of tiles.
 
-    Where every multiprocessor has a block anyway, parts would even out the last round of blocks only, at the price of
-    one more launch: the model takes rounds for exact, and was not measured there.
+    Where every multiprocessor has a block anyway, splitting would only even out the last wave of blocks, at the cost of
+    another launch: the model treats waves as exact, and was not validated there.
     """
     steps, blocks = ceil(what.keys / tile.bn), what.batch * ceil(what.rows / tile.bm)
     if what.keys < SPLIT_KEYS or blocks >= gpu.device.sm_count:

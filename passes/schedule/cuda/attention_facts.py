@@ -1,4 +1,4 @@
-"""What tiles of attention do on a GPU, in numbers for the latency models."""
+"""The work of attention tiles on a GPU, as numbers for the latency models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilestitch.passes.plan.view import GroupView
 
 
 def multiplied(what: AttentionShape, tile: AttentionMmaTile | AttentionSimtTile, operations: int) -> Arithmetic:
-    """Multiply-adds of both contractions; rows of tiles that are no queries are multiplied in vain."""
+    """Return the multiply-adds of both contractions; padding rows of tiles are multiplied in vain."""
     useful = useful_rows(what, tile)
     if isinstance(tile, AttentionMmaTile):
         return Arithmetic("mma", "tfloat32" if what.query.dtype == "float32" else what.query.dtype, operations, useful)
@@ -28,29 +28,29 @@ def multiplied(what: AttentionShape, tile: AttentionMmaTile | AttentionSimtTile,
 
 
 def useful_rows(what: AttentionShape, tile: AttentionMmaTile | AttentionSimtTile) -> float:
-    """Return the share of the rows of tiles that are queries."""
+    """Return the fraction of the rows of tiles that are queries."""
     return what.rows / (ceil(what.rows / tile.bm) * tile.bm)
 
 
 def _fed(tile: AttentionSimtTile) -> float:
-    """Return the share of their rate at which shared memory feeds the ordinary units.
+    """Return the fraction of the ordinary units' rate at which shared memory can feed them.
 
-    Of four steps of the width, a warp takes 2 cycles of shared memory for each of its threads' keys (16 keys of 16
-    bytes, by 128 bytes a cycle), and one for each row; multiply-adds take one for each pair of them.
+    For four steps of the width, a warp takes 2 cycles of shared memory per key of its threads (16 keys of 16 bytes, at
+    128 bytes per cycle), and one per row; multiply-adds take one per pair of key and row.
     """
     keys = tile.bn // ACROSS
     return min(1.0, tile.rows * keys / (2 * keys + tile.rows))
 
 
 def trips(what: AttentionShape, schedule: AttentionSchedule) -> tuple[int, int]:
-    """Return the tiles of keys that a block fetches one after the other, and how many are on their way at a time."""
+    """Return the number of key tiles that a block loads in sequence, and how many are in flight at a time."""
     return ceil(ceil(what.keys / schedule.tile.bn) / schedule.split_keys), STAGES
 
 
 def candidate_facts(
     view: GroupView, group: AnchoredGroup, what: AttentionShape, schedule: AttentionSchedule
 ) -> KernelFacts:
-    """Return the facts of attention without what is fused with it, which is the same however it is scheduled."""
+    """Return the facts of attention without fused work, which is the same for all schedules."""
     first, *joining = attention(group, schedule)
     tiles, scores = ceil(what.rows / schedule.tile.bm), what.batch * what.rows * what.keys
     query, key, value = (source.value for source in what.sources)

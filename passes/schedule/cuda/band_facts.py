@@ -1,4 +1,4 @@
-"""What row-wise work after a GEMM does in its launch, in numbers for the latency models."""
+"""Row-wise work after a GEMM in the same launch, as numbers for the latency models."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from .gemm_facts import RESULT, partition_of
 
 
 def writer_threads(tile: Tile) -> int:
-    """Return the threads that store rows of a band and compute them together: a block, or a warp of wgmma."""
+    """Return the threads that jointly store and process rows of a band: a block, or a warp for wgmma."""
     return WARP if isinstance(tile, WgmmaTile) else tile.threads
 
 
 def band_of(gemm: Gemm, schedule: GemmSchedule, after: RowsAfter) -> Band:
-    """Return the rows that a block, or a warp of wgmma, stores of a tile."""
+    """Return the band of rows that a block, or a warp of wgmma, stores of a tile."""
     tile, partition = schedule.tile, partition_of(gemm, schedule)
     assert not isinstance(tile, GemvTile), "blocks of gemv have no bands of rows"
     if isinstance(tile, WgmmaTile):
@@ -38,9 +38,9 @@ def band_of(gemm: Gemm, schedule: GemmSchedule, after: RowsAfter) -> Band:
 
 
 def tail_of(rows: int, rows_each: int, share_rows: int, work: RowLoops, second: Part) -> Tail:
-    """Return what the last share of a band is: `share_rows` of the GEMM's `rows`, each with `rows_each` rows of the
-    work after it. Teams compute them turn by turn, and rows that registers do not hold piece by piece. second: the work
-    as a kernel of its own.
+    """Return the tail that the last share of a band is: `share_rows` of the GEMM's `rows`, each with `rows_each` rows
+    of the following work. Teams process them iteration by iteration, and rows that exceed the registers piece by piece.
+    second: the work as a separate kernel.
     """
     share = min(share_rows, rows)
     pieces = ceil(work.steps * work.lanes / REGISTER_ELEMENTS)
@@ -49,14 +49,14 @@ def tail_of(rows: int, rows_each: int, share_rows: int, work: RowLoops, second: 
 
 
 def _of_share(traffic: Traffic, share: int, rows: int) -> int:
-    """Return the bytes of a tensor that a share of the rows moves; all of what is the same for every row."""
+    """Return the bytes of a tensor that a share of the rows moves; all bytes of what every row reads."""
     if traffic.bytes_requested > traffic.footprint_bytes:
         return traffic.footprint_bytes
     return traffic.footprint_bytes * share // rows
 
 
 def banded_candidate(gemm: Gemm, schedule: GemmSchedule, alone: KernelFacts, after: RowsAfter) -> KernelFacts:
-    """Return the facts of a GEMM, `alone` without them, and the rows after it."""
+    """Return the facts of a GEMM (`alone` without the rows) and the rows after it."""
     work = after.work(writer_threads(schedule.tile))
     reductions = sum(part is Place.REDUCTION for part in after.roles.parts.values())
     rows, made = gemm.batch * gemm.m, {value.name for value in after.made}
@@ -75,7 +75,7 @@ def banded_candidate(gemm: Gemm, schedule: GemmSchedule, alone: KernelFacts, aft
 
 
 def _arithmetic(nodes: Iterable[Node], dtype: str) -> Iterable[Arithmetic]:
-    """Rows are kept, so that every value is computed once."""
+    """Yield the arithmetic: rows are kept, so that every value is computed once."""
     calls = cheap = 0
     for node in nodes:
         if op_spec(node.op).expensive:
@@ -86,7 +86,7 @@ def _arithmetic(nodes: Iterable[Node], dtype: str) -> Iterable[Arithmetic]:
 
 
 def _traffic(values: Iterable[Value], work: RowLoops) -> Iterable[Traffic]:
-    """Yield the values of whole rows are moved once; smaller ones are asked for by every row."""
+    """Yield the traffic: values of whole rows are moved once; smaller ones are read by every row."""
     full = work.row_count * prod(work.line_extents)
     for value in values:
         nbytes, elements = value.tensor_type.nbytes, value.tensor_type.num_elements
@@ -98,7 +98,9 @@ def _traffic(values: Iterable[Value], work: RowLoops) -> Iterable[Traffic]:
 
 
 def facts_of_band(nodes: Mapping[str, Node], group: Group, facts: tuple[KernelFacts, KernelFacts]) -> KernelFacts:
-    """Return the facts of a scheduled GEMM with rows after it in one launch; `facts` are those of the two apart."""
+    """Return the facts of a scheduled GEMM with rows after it in one launch; `facts` are those of the two
+    separately.
+    """
     gemm, after = group.parts
     assert isinstance(group.schedule, BandSchedule) and isinstance(after.schedule, RowSchedule)
     rows, columns, length = band_extents(nodes, gemm, after)
@@ -108,7 +110,7 @@ def facts_of_band(nodes: Mapping[str, Node], group: Group, facts: tuple[KernelFa
 
 
 def band_extents(nodes: Mapping[str, Node], gemm: Group, after: Group) -> tuple[int, int, int]:
-    """Return the rows and columns of a GEMM, and elements of the rows of what comes after it. Both must be legal."""
+    """Return the rows and columns of a GEMM, and the row length of the work after it. Both must be legal."""
     assert gemm.anchor is not None
     result, view = nodes[gemm.anchor].output, look_up(nodes, after)
     rows = roles_of(view.nodes, view.outputs, after.name)

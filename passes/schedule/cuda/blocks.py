@@ -1,4 +1,4 @@
-"""Schedules of groups each of whose blocks computes a slab of all their stages, and their facts."""
+"""Schedules, and facts, of groups whose blocks each compute a slab of all stages."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from .rows import LEAST_COLUMN
 from .spread import WARP
 
 THREADS = (128, 256, 512, 1024)
-"""Of a block, to choose among."""
+"""Candidate threads per block."""
 ROW_COST = 4
-"""Steps of a walk that it takes the warps of a block to join what they found."""
+"""Steps of a pass that the warps of a block take to combine their results."""
 
 
 def choose_blocks(nodes: Mapping[str, Node], group: Group, gpu: Gpu, model: LatencyModel) -> Group:
@@ -47,7 +47,7 @@ def choose_blocks(nodes: Mapping[str, Node], group: Group, gpu: Gpu, model: Late
 
 
 def _scheduled(blocking: Blocking) -> Iterator[Blocking]:
-    """With more and more threads, as long as there is something for them."""
+    """Yield versions with more and more threads, as long as there is work for them."""
     known: set[tuple[object, ...]] = set()
     for threads in THREADS:
         parts = tuple(
@@ -62,7 +62,7 @@ def _scheduled(blocking: Blocking) -> Iterator[Blocking]:
 def _with_places(
     group: Group, blocking: Blocking, axes: tuple[int, ...], gpu: Gpu
 ) -> Iterator[tuple[Group, KernelFacts]]:
-    """As much in shared memory as it holds, and nothing."""
+    """Yield versions with as much in shared memory as fits, and with nothing there."""
     static = blocking.static_shared_bytes
     stages = tuple((part.group,) for part in blocking.parts)
     room = gpu.machine.shared_bytes_per_block - static
@@ -76,7 +76,7 @@ def _with_places(
 
 
 def _schedule(part: SlabPart, threads: int) -> ElementwiseSchedule | RowSchedule:
-    """Of a part, in a block of so many threads at most."""
+    """Return the schedule of a part in a block of at most `threads` threads."""
     view = part.slab
     if part.roles.rows is None:
         usual = choose_vectors(view.nodes, view.inputs, view.stored, 1)
@@ -103,11 +103,11 @@ def _schedule(part: SlabPart, threads: int) -> ElementwiseSchedule | RowSchedule
 
 
 def shared_places(blocking: Blocking, room: int) -> tuple[SharedPlace, ...]:
-    """Return the places for what only the parts need, as far as there is room. Values that no stage has both take the
-    same bytes.
+    """Return the shared-memory places of values that only the parts need, as far as there is room. Values with disjoint
+    live ranges share bytes.
 
-    Stages follow each other, so that each dominates all later ones: which values can share bytes their first and last
-    stages tell. What is read more often, and is smaller, has its place first; what finds none stays in global memory.
+    Stages run in sequence, so that first and last stages determine live ranges. Values read more often, and smaller
+    ones, are placed first; those that do not fit stay in global memory.
     """
     lifetimes, nbytes = blocking.lifetimes, {}
     for number in lifetimes:
@@ -124,7 +124,7 @@ def shared_places(blocking: Blocking, room: int) -> tuple[SharedPlace, ...]:
 def _first_gap(
     number: int, places: Mapping[int, int], lifetimes: Mapping[int, tuple[int, int]], nbytes: Mapping[int, int]
 ) -> int:
-    """Return the lowest place for a value beside those that live at the same time."""
+    """Return the lowest place for a value that does not overlap values alive at the same time."""
     first, last = lifetimes[number]
     beside = [n for n in places if lifetimes[n][0] <= last and first <= lifetimes[n][1]]
     at = 0
@@ -139,7 +139,7 @@ def _first_gap(
 
 
 def facts_of_blocks(blocking: Blocking, schedule: BlockSchedule) -> KernelFacts:
-    """One part, whose blocks make the stages' trips to memory one after the other."""
+    """Return the facts, as one part whose blocks make the stages' round trips to memory in sequence."""
     shared = {value.name for value in blocking.shared(schedule)}
     works = [_work(part) for part in blocking.parts]
     launch = blocking.launch(schedule)
@@ -175,7 +175,7 @@ def _registers(part: SlabPart) -> int:
 
 
 def _trips(part: SlabPart, reads: Sequence[Traffic]) -> int:
-    """Of a block to global memory, for a part, each after the one before."""
+    """Return the sequential round trips of a block to global memory for a part."""
     if not reads:
         return 0
     schedule, turns = part.group.schedule, part.launch.grid[0]

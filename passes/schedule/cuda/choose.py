@@ -1,4 +1,4 @@
-"""The schedule of any group for a GPU."""
+"""The schedule of any group on a GPU."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from .rows import row_schedules
 
 
 def choose(nodes: Mapping[str, Node], group: Group, gpu: Gpu, model: LatencyModel) -> Schedule | None:
-    """Return the schedule of a group of one part, where several are possible the one that `model` predicts to be
-    fastest; None if it stores no elements, so that nothing is launched. `nodes` are those of its graph by name.
+    """Return the schedule of a single-part group, the fastest by `model` if there are several; None if it stores no
+    elements, so that nothing is launched. `nodes` are the graph's nodes by name.
     """
     view = look_up(nodes, group)
     outputs = view.stored

@@ -1,4 +1,4 @@
-"""Schedules for kernels whose blocks draw tiles in a launch of many kernels: those by which every block has a tile."""
+"""Schedules for kernels whose blocks draw tiles in a launch of several kernels: those with one tile per block."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from .rows import row_schedules
 
 
 def drawable(nodes: Mapping[str, Node], group: Group, gpu: Gpu, model: LatencyModel) -> Group:
-    """Return a scheduled group of one part with the fastest schedule by which its blocks can draw tiles, where it has
-    another: clusters that walk over tiles themselves, and rows whose blocks must be resident together, are none.
+    """Return a scheduled single-part group with the fastest schedule under which its blocks can draw tiles, if its
+    current one does not allow that, as with persistent clusters, or rows whose blocks must be resident together.
     """
     match group.schedule:
         case GemmSchedule(tile=WgmmaTile()):

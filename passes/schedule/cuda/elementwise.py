@@ -15,21 +15,21 @@ from tilestitch.passes.plan.schedules import ElementwiseSchedule, TransposeSched
 WARP = 32
 MOST_THREADS = 256
 MOST_BRANCHES = 12
-"""Operands of a concat that get code of their own; more are chosen among by selects."""
+"""Limit on operands of a concat with separate code; among more, selects choose."""
 ENOUGH_THREADS = 1024
-"""Of an SM: with so many, each may have several vectors."""
+"""Threads per SM from which each may have several vectors."""
 LEAST_EDGE = 16
-"""Elements along either dimension that are worth a tile."""
+"""Least elements along either dimension for which a tile pays."""
 MOST_TILE_BYTES = 48 * 1024
 
 
 def elementwise_schedules(
     nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], sm_count: int
 ) -> list[ElementwiseSchedule | TransposeSchedule]:
-    """Return the schedules to choose among for a group whose outputs have elements.
+    """Return the candidate schedules of a group with non-empty outputs.
 
-    Where tiles in shared memory turn what is read across, there is nothing to choose: latency models are told how many
-    bytes loads ask for, not that each of them takes a sector of its own.
+    Where tiles in shared memory transpose an operand, there is no choice: latency models get the bytes that loads
+    request, not that each load takes a whole sector.
     """
     extents, walk = elementwise_walk(inputs, outputs)
     tiles = _transpose(nodes, inputs, extents, walk)
@@ -39,14 +39,14 @@ def elementwise_schedules(
 def choose_vectors(
     nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], sm_count: int
 ) -> ElementwiseSchedule:
-    """Return the usual schedule without tiles in shared memory."""
+    """Return the default schedule without tiles in shared memory."""
     return next(_vectors(nodes, *elementwise_walk(inputs, outputs), sm_count))
 
 
 def _vectors(
     nodes: Sequence[Node], extents: tuple[int, ...], walk: Walk, sm_count: int
 ) -> Iterator[ElementwiseSchedule]:
-    """Several vectors a thread where there are threads enough, most of them first."""
+    """Yield schedules with several vectors per thread where there are enough threads, the most vectors first."""
     cut_axis, cuts = _cuts(walk.cuts, extents)
     lanes = lanes_of([a.value for a in walk.accesses if a.strides is None or a.strides[-1] != 0])
     inner = [extents[-1], *(cuts if cut_axis == len(extents) - 1 else ())]
@@ -73,9 +73,9 @@ def _cuts(found: frozenset[tuple[int, int]], extents: Sequence[int]) -> tuple[in
 def _transpose(
     nodes: Sequence[Node], inputs: Sequence[Value], extents: tuple[int, ...], walk: Walk
 ) -> TransposeSchedule | None:
-    """Return the tiles of a group, or None if none of its operands calls for them.
+    """Return the tiles of a group, or None if none of its operands requires them.
 
-    An operand must be read at one place for each element, whatever the values: moved data may not be there at all.
+    An operand must be read at one position per element, regardless of values: otherwise data may not be in the tile.
     """
     if not all(kind_of(node.op) is Kind.VIEW or is_elementwise(node.op) for node in nodes):
         return None

@@ -1,4 +1,4 @@
-"""What a scheduled group is on a GPU, in numbers: its launches as the plan has them, and what each of them does."""
+"""Facts about a scheduled group on a GPU: its launches as in the plan, and the work of each."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from .attention_facts import multiplied, trips, useful_rows
 from .gemm_facts import Tiling, from_l2, tiling_of
 
 CHECK = "check"
-"""Launches of this kind look at indices, before the kernel that reads by them."""
+"""Launches of this kind check indices before the kernel that uses them."""
 
 
 def gpu_facts(nodes: Mapping[str, Node], group: Group, roles: Roles, multiprocessors: int) -> KernelFacts:
-    """Return the facts of a scheduled group of one part; `nodes` are those of its graph by name."""
+    """Return the facts of a scheduled single-part group; `nodes` are the graph's nodes by name."""
     launches, view = cuda_launches(nodes, group, multiprocessors), look_up(nodes, group)
     work = work_of(view.nodes, view.outputs, roles)
     if roles.kind is GroupKind.CONTRACTION:
@@ -59,7 +59,7 @@ def gpu_facts(nodes: Mapping[str, Node], group: Group, roles: Roles, multiproces
 
 
 def _staged(view: GroupView, roles: Roles, dtype: str) -> Iterator[Arithmetic]:
-    """Evaluations before the operands of a contraction, if there is more than views."""
+    """Yield the prologue evaluations of a contraction's operands, if there is more than views."""
     assert roles.anchor is not None
     counts, prologue = evaluations(view.nodes, view.outputs, roles), before(view.nodes, roles.anchor)
     if any(kind_of(node.op) is not Kind.VIEW for node in prologue):
@@ -73,7 +73,9 @@ def _staged(view: GroupView, roles: Roles, dtype: str) -> Iterator[Arithmetic]:
 def _by_launch(
     work: Part, name: str, launches: Sequence[Launch], main: int
 ) -> Iterator[tuple[tuple[Traffic, ...], tuple[Traffic, ...]]]:
-    """Yield what each launch reads and writes: results in the last one that mentions them, all else in the first."""
+    """Yield what each launch reads and writes: results in the last one that mentions them, everything else in the
+    first.
+    """
     first = {value: i for i in range(len(launches) - 1, main - 1, -1) for value in launches[i].reads}
     last = {value: i for i, launch in enumerate(launches) for value in launch.writes}
     for number, launch in enumerate(launches):

@@ -1,4 +1,4 @@
-"""Schedules of contractions on GPUs: candidate kernels, tiles and split-K, among which a latency model chooses."""
+"""Schedules of contractions on GPUs: candidate kernels, tiles and split-K, of which a latency model chooses one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tiles of GEMMs do on a GPU, in numbers for the latency models."""
+"""The work of GEMM tiles on a GPU, as numbers for the latency models."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tilestitch.passes.plan.schedules import GemmSchedule
 from .gemm_tiles import speed_of
 
 RESULT = "result"
-"""What a candidate stores, by name."""
+"""The name of a candidate's result."""
 TENSOR_CORES: Mapping[type, Unit] = {MmaTile: "mma", WgmmaTile: "wgmma"}
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """How tiles do a contraction: `unit` multiplies elements of `dtype`; share: of its rate, what tiles compute in vain
-    left out; calls_share: the same of special functions. steps, ahead, tail: as of a `Part`. again: how often each
-    operand is asked for. widening: what makes floats of codes besides.
+    """How tiles compute a contraction: `unit` multiplies elements of `dtype`; share: the fraction of its rate that is
+    reached, without padding work; calls_share: the same for special functions. steps, ahead, tail: as in `Part`. again:
+    how often each operand is read. widening: additional work to dequantise codes.
     """
 
     unit: Unit
@@ -45,27 +45,27 @@ class Tiling:
 
 
 def partition_of(gemm: Gemm, schedule: GemmSchedule) -> Partition:
-    """Return how a scheduled GEMM is cut."""
+    """Return the partition of a scheduled GEMM."""
     tile = schedule.tile
     return cut(_of_kernel(gemm, tile), (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)
 
 
 def _of_kernel(gemm: Gemm, tile: Tile) -> Gemm:
-    """Return the GEMM as its kernel sees it: with the large operand right, or with rows of patches."""
+    """Return the GEMM as seen by its kernel: with the large operand on the right, or with rows of patches."""
     if isinstance(tile, GemvTile):
         return seen_by(gemm, tile)
     return cut_to_patches(gemm, tile.bm) if isinstance(tile, WgmmaTile) else gemm
 
 
 def tiling_of(gemm: Gemm, schedule: GemmSchedule) -> Tiling:
-    """Return how the tiles of a schedule do a GEMM."""
+    """Return how the tiles of a schedule compute a GEMM."""
     tile, partition = schedule.tile, partition_of(gemm, schedule)
     again, tail = _again(gemm, tile, partition), _joining(gemm, tile, partition)
     if isinstance(tile, GemvTile):
         useful = gemm.m / (partition.m_blocks * tile.bm) if isinstance(tile, OpenGemvTile) else 1.0
         widening = _widening(gemm, partition.m_blocks)
         return Tiling("fma", gemm.acc_dtype, useful or 1.0, again=again, tail=tail, widening=widening)
-    # Blocks that walk over tiles have as many as the one with most.
+    # Persistent blocks count as the one with the most tiles.
     rounds = ceil(partition.blocks / schedule.blocks) if schedule.blocks else 1
     computed = rounds * schedule.blocks or partition.blocks
     useful = gemm.batch * gemm.m * gemm.n * gemm.k / (computed * tile.bm * tile.bn * partition.steps * tile.bk or 1)
@@ -77,8 +77,8 @@ def tiling_of(gemm: Gemm, schedule: GemmSchedule) -> Tiling:
 
 
 def _widening(gemm: Gemm, times: int) -> tuple[Arithmetic, ...]:
-    """Return what makes floats of weights in blocks: for each code, every time that it is read, a mask, a shift, a
-    difference and a multiplication by its scale, as long as two multiply-adds take.
+    """Return the dequantisation work of blockwise-quantised weights: per code and read a mask, a shift, a subtraction
+    and a multiplication by the scale, as long as two multiply-adds take.
     """
     if gemm.b.codes is None:
         return ()
@@ -86,8 +86,8 @@ def _widening(gemm: Gemm, times: int) -> tuple[Arithmetic, ...]:
 
 
 def _multiplied(unit: Unit, dtype: str) -> str:
-    """Return what the table of devices calls what tensor cores multiply: mma.sync makes half floats of those of 8 bits
-    on sm_90a, where the other unit multiplies them as they are (seen in machine code).
+    """Return the device table's name for what tensor cores multiply: mma.sync converts 8-bit floats to half floats on
+    sm_90a, where wgmma multiplies them directly (seen in machine code).
     """
     if dtype in SMALL_FLOATS:
         return "float8" if unit == "wgmma" else "float16"
@@ -95,8 +95,8 @@ def _multiplied(unit: Unit, dtype: str) -> str:
 
 
 def _again(gemm: Gemm, tile: Tile, partition: Partition) -> tuple[float, float]:
-    """Return how often the elements of a and b are asked for: by every column, or row, of tiles; by every kernel
-    position of a convolution. Blocks of a cluster ask once.
+    """Return how often the elements of a and b are read: by every column, or row, of tiles; by every kernel position of
+    a convolution. The blocks of a cluster read once.
     """
     if isinstance(tile, GemvTile):
         again = float(partition.n_blocks), float(partition.m_blocks)
@@ -110,7 +110,7 @@ def _again(gemm: Gemm, tile: Tile, partition: Partition) -> tuple[float, float]:
 
 
 def _joining(gemm: Gemm, tile: Tile, partition: Partition) -> Tail | None:
-    """Return what the last block of a tile does where the reduction is in parts: it adds what all have left."""
+    """Return the tail of a tile's last block where the reduction is split: it adds up the partial sums of all."""
     if partition.parts == 1:
         return None
     results = min(tile.bm, max(gemm.m, 1)) * tile.bn
@@ -122,7 +122,7 @@ def _joining(gemm: Gemm, tile: Tile, partition: Partition) -> Tail | None:
 
 
 def candidate_facts(gemm: Gemm, schedule: GemmSchedule) -> KernelFacts:
-    """Return the facts of a GEMM without what is fused with it, which is the same however it is scheduled."""
+    """Return the facts of a GEMM without fused work, which is the same for all schedules."""
     tile, tiling, partition = schedule.tile, tiling_of(gemm, schedule), partition_of(gemm, schedule)
     own = _of_kernel(gemm, tile)
     dynamic, static = shared_bytes_of(own, tile)
@@ -155,7 +155,7 @@ def _asked(name: str, operand: OperandLayout, blocks: int, again: float) -> Traf
 
 
 def from_l2(traffic: Traffic, blocks: int) -> Traffic:
-    """Return what `blocks` blocks ask the L2 cache for: what a block has read once, its first cache has."""
+    """Return what `blocks` blocks request from the L2 cache: after a block's first read, its L1 cache has the data."""
     return replace(traffic, bytes_requested=min(traffic.bytes_requested, traffic.footprint_bytes * blocks))
 
 

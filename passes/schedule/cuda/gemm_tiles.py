@@ -1,6 +1,6 @@
-"""The tiles that GEMM kernels are made with, and the share of the arithmetic rate that a full SM reaches with each.
+"""The tiles of GEMM kernels, and the fraction of the arithmetic rate that a full SM reaches with each.
 
-The shares are planning figures from counting instructions; none was measured.
+The fractions are planning figures from counting instructions; none was measured.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ _WGMMA = (
 )
 SIMT_TILES = tuple(tile for tile, _ in _SIMT)
 WIDE_TILES = tuple(tile for tile, _ in _WIDE)
-"""For sums of 8 bytes, which take registers in pairs and twice the shared memory."""
+"""Tiles for sums of 8 bytes, which take registers in pairs and twice the shared memory."""
 MMA_TILES = tuple(tile for tile, _ in _MMA)
-"""Of half floats. Other elements have tiles of as many bytes along k."""
+"""Tiles for half floats. Tiles of other elements have the same number of bytes along k."""
 WGMMA_TILES = tuple(tile for tile, _ in _WGMMA)
 _SPEEDS: dict[Tile, float] = {**dict(_WIDE), **dict(_SIMT), **dict(_MMA), **dict(_WGMMA)}
 
 
 def mma_tiles(itemsize: int) -> tuple[MmaTile, ...]:
-    """Return the tiles for elements of so many bytes."""
+    """Return the tiles for elements of `itemsize` bytes."""
     return tuple(replace(tile, bk=2 * tile.bk // itemsize, itemsize=itemsize) for tile in MMA_TILES)
 
 
@@ -76,14 +76,14 @@ def wgmma_tiles(gemm: Gemm) -> tuple[WgmmaTile, ...]:
 
 
 def resident_blocks(tile: SimtTile | MmaTile | WgmmaTile, device: Device) -> int:
-    """Return the blocks that a multiprocessor holds, registers aside."""
+    """Return the blocks that a multiprocessor holds, not counting registers."""
     fits = device.shared_bytes_per_sm // (tile.shared_bytes + GPU_RESERVED_SHARED_BYTES)
     return max(1, min(device.blocks_per_sm, device.threads_per_sm // tile.threads, fits))
 
 
 def speed_of(tile: Tile) -> float:
-    """Return the share of the arithmetic rate, whatever the elements. A tile that nothing chooses, of an edited plan,
-    is taken to be as fast as the slowest of its kind.
+    """Return the fraction of the arithmetic rate, whatever the elements. A tile that is never chosen, from an edited
+    plan, counts as the slowest of its kind.
     """
     alike: Tile = tile
     match tile:

@@ -1,4 +1,4 @@
-"""Schedules of groups around pooling windows, running sums, sorting and scatters on GPUs."""
+"""Schedules of groups around pooling windows, cumulative operators, sorting and scatters on GPUs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from tilestitch.passes.plan.schedules import (
 THREADS = 256
 SCAN_THREADS = 128
 MOST_LINES, LEAST_LENGTH = 4096, 256
-"""More lines than these are summed by a thread each; fewer by a block each, if they are long."""
+"""Line count above which each line is summed by a thread; fewer lines are summed by a block each, if they are long."""
 MOST_SORT_THREADS = 512
 SORT_SHARED_BYTES = 40 * 1024
-"""Keys and positions that take more lie in global memory."""
+"""Most bytes of keys and positions in shared memory; larger ones are kept in global memory."""
 POSITION_BYTES = 4
 MANY_THREADS = 4096
-"""Updates that so many threads apply without meeting need no claims."""
+"""Independent updates that are applied by this many threads need no claims."""
 
 
 def choose_opaque(anchor: Node) -> Schedule | None:
-    """Return the schedule of a group around `anchor`; None for an operator that has no template."""
+    """Return the schedule of a group around `anchor`; None for an operator without a template."""
     if anchor.op == "window_reduce":
         return WindowSchedule(THREADS)
     if anchor.op == "cumulative":

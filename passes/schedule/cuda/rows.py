@@ -19,17 +19,17 @@ from .gpu import Gpu
 from .spread import WARP, blocks_of_row, in_launches
 
 BLOCK = 128
-"""Threads of a block whose teams are smaller."""
+"""Threads of a block with smaller teams."""
 MOST_THREADS = 1024
 LEAST_COLUMN = 8
-"""Elements of a column for each of its threads."""
+"""Least elements of a column per thread."""
 MANY_TEAMS = 16
-"""Warps of columns of a multiprocessor that hide each other's waiting."""
+"""Warps of columns per multiprocessor that hide each other's latency."""
 
 
 def row_schedules(view: GroupView, roles: Roles, gpu: Gpu) -> list[RowSchedule | SplitRowSchedule]:
-    """Return the schedules to choose among for a row-wise group whose outputs have elements: a row in one block or
-    less, in several blocks of two launches, in several of one.
+    """Return the candidate schedules of a row-wise group with non-empty outputs: a row in one block or less, in several
+    blocks of two launches, or in several of one.
     """
     loops = row_loops(view.nodes, roles, view.inputs, view.stored)
     found: list[RowSchedule | SplitRowSchedule] = [each.schedule for each in _in_blocks(loops, gpu.multiprocessors)]
@@ -43,9 +43,7 @@ def row_schedules(view: GroupView, roles: Roles, gpu: Gpu) -> list[RowSchedule |
 
 
 def row_scheme(rows: RowSpace, schedule: RowSchedule | SplitRowSchedule) -> str:
-    """Return how the threads of a row exchange what they find: global, block, warp, or inline where a thread has a
-    row.
-    """
+    """Return how the threads of a row communicate: global, block, warp, or inline where a thread has a row."""
     if isinstance(schedule, SplitRowSchedule) or schedule.blocks_per_row > 1:
         return "global"
     if schedule.team == 1:
@@ -57,8 +55,8 @@ def row_scheme(rows: RowSpace, schedule: RowSchedule | SplitRowSchedule) -> str:
 
 
 def _in_blocks(loops: RowLoops, multiprocessors: int) -> Iterator[RowLoops]:
-    """Yield the usual team of threads, and others: of columns, and of rows that lie in registers as with the usual
-    one.
+    """Yield the default team of threads, and others: for columns, and for rows that fit registers as with the
+    default.
     """
     if loops.columns:
         yield replace(loops, team=_columns(loops, loops.vectors, multiprocessors), rows=WARP)
@@ -73,13 +71,13 @@ def _in_blocks(loops: RowLoops, multiprocessors: int) -> Iterator[RowLoops]:
 
 
 def _in_team(loops: RowLoops, team: int) -> RowLoops:
-    # Teams of several warps meet in shared memory of the whole block, which has room for one row.
+    # Teams of several warps communicate in shared memory of the whole block, which has room for one row.
     return replace(loops, team=team, rows=BLOCK // team if team <= WARP else 1)
 
 
 def row_team(rows: int, vectors: int, lanes: int, multiprocessors: int) -> int:
-    """Return the threads that share a row of so many vectors of `lanes` elements: lanes of a warp, or whole warps where
-    rows are long or few.
+    """Return the threads that share a row of `vectors` vectors of `lanes` elements: lanes of a warp, or whole warps
+    where rows are long or few.
     """
     vectors = max(1, vectors)
     per_thread = max(1, REGISTER_ELEMENTS // lanes)
@@ -92,7 +90,7 @@ def row_team(rows: int, vectors: int, lanes: int, multiprocessors: int) -> int:
 
 
 def _columns(loops: RowLoops, length: int, multiprocessors: int) -> int:
-    """Threads across which a column is cut: more where columns are few and long."""
+    """Return the threads over which a column is split: more where columns are few and long."""
     team, groups = 1, ceil(loops.row_count / WARP)
     while team < WARP and length >= LEAST_COLUMN * team and groups * team < MANY_TEAMS * multiprocessors:
         team *= 2
@@ -111,7 +109,7 @@ def _spread(loops: RowLoops, parts: int, multiprocessors: int) -> RowLoops:
 
 
 def _split(view: GroupView, roles: Roles, parts: int, gpu: Gpu) -> SplitRowSchedule:
-    """Return each piece as usual."""
+    """Return the schedule with split rows, each piece with its default schedule."""
     assert roles.rows is not None
     pieces, _ = pieces_of(view, view.stored, roles.rows, parts)
     return SplitRowSchedule(parts, tuple(

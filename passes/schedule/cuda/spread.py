@@ -1,12 +1,12 @@
 """Rows that several blocks of a GPU may share: few long ones.
 
-A block computes a part of its row, stores what it found, and waits for the whole grid; then every block joins the parts
-of its row itself. All blocks must be resident together, so that a row is spread over no more of them than the device
-surely holds: one on each multiprocessor, which any block of at most 1024 threads can have for itself. AStitch (ASPLOS
-2022) calls it task splitting, and the exchange global stitching. Or, where nothing reads the rows again, a second
-launch joins the parts, and no block waits.
+A block computes a part of its row, stores the result, and waits for the whole grid; then every block combines the parts
+of its row itself. All blocks must be resident together, so that a row is spread over at most as many as the device is
+certain to hold: one per multiprocessor, which any block of at most 1024 threads can have for itself. AStitch (ASPLOS
+2022) calls it task splitting, and the exchange global stitching. Alternatively, where nothing reads the rows again, a
+second launch combines the parts, and no block waits.
 
-What is offered here is what could pay; the latency model says whether it does.
+Candidates are those that could pay; the latency model decides whether they do.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from tilestitch.passes.plan.parts import Roles
 
 WARP = 32
 MIN_PART = 2048
-"""Elements of a row that a block should have at least, where a row lies along the last dimension."""
+"""Least elements of a row per block, where a row extends along the last dimension."""
 MIN_COLUMN_PART = 256
-"""The same where neighbouring threads have neighbouring rows: a block has as many elements of 32 rows."""
+"""The same where neighbouring threads have neighbouring rows: a block has this many elements of 32 rows."""
 LEAST = 1 << 15
-"""Elements that one multiprocessor reads in about the time of two barriers of the grid; fewer are left to one block."""
+"""Elements that one multiprocessor reads in about the time of two grid barriers; fewer are left to one block."""
 MOST_PARTS = 512
 ARG_REDUCTIONS = frozenset({"arg_max", "arg_min"})
 
 
 def may_spread(roles: Roles, multiprocessors: int) -> bool:
-    """Return whether several blocks may share a row of a row-wise group that has a launch of its own."""
+    """Return whether several blocks may share a row of a row-wise group with its own launch."""
     return max(blocks_of_row(roles, multiprocessors), in_launches(roles, multiprocessors)) > 1
 
 
 def blocks_of_row(roles: Roles, multiprocessors: int) -> int:
-    """Over how many blocks of one launch each row of a row-wise group may be spread; 1 if over no more."""
+    """Return over how many blocks of one launch each row may be spread; 1 if it may not."""
     rows = roles.rows
     assert rows is not None
     groups = ceil(rows.count / WARP) if rows.across else rows.count
@@ -43,7 +43,7 @@ def blocks_of_row(roles: Roles, multiprocessors: int) -> int:
 
 
 def in_launches(roles: Roles, multiprocessors: int) -> int:
-    """Into how many parts each row may be cut, whose results a second launch joins; 1 if into no more."""
+    """Return into how many parts each row may be split, whose results a second launch combines; 1 if it may not."""
     rows = roles.rows
     assert rows is not None
     finds_place = any(n.op in ARG_REDUCTIONS for n in roles.parts)

@@ -1,1 +1,1 @@
-"""Independent launches side by side: their order, branches and priorities. docs/parallel_launches.md says how."""
+"""Concurrency of independent launches: their order, branches and priorities; see docs/parallel_launches.md."""

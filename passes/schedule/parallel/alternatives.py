@@ -1,9 +1,9 @@
-"""Kernels as they are best beside others: packed into one launch or apart, and with tiles for the multiprocessors that
-others leave to them.
+"""Optimisation of kernels for concurrency: packed into one launch or separate, and with tiles for the multiprocessors
+that others leave free.
 
-Fusion packs kernels, and schedules are chosen, as if each launch had the GPU to itself. Where branches run side by
-side, a packed launch keeps what is ready waiting for what is not, and tiles that spread a GEMM over every
-multiprocessor take them from others. Here both are asked again, of the makespan of all launches.
+Fusion packs kernels, and schedules are chosen, as if each launch had the GPU to itself. Where branches run
+concurrently, a packed launch delays parts that are ready, and tiles that spread a GEMM over all multiprocessors take
+them from others. Here both decisions are revisited with the makespan of all launches as the objective.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ SHARES = (2, 4)
 """Tiles are also chosen for a half and a quarter of the multiprocessors."""
 SCHEDULED = (GroupKind.CONTRACTION, GroupKind.ROWWISE)
 MOST_STRUCTURES = 32
-"""Kernels for which tiles are chosen anew, those that take longest first."""
+"""Most kernels for which tiles are chosen again, the longest first."""
 EFFORT = 8_000
-"""What the search may spend, in the units of `search.EFFORT`."""
+"""The search budget, in the units of `search.EFFORT`."""
 State = tuple[Group, ...]
 Way = Callable[[LaunchGraph], Order]
 WAYS: tuple[Way, ...] = (by_longest_path, by_slack, *(partial(at_most, side_by_side=count) for count in (2, 4, 8)))
@@ -45,7 +45,7 @@ WAYS: tuple[Way, ...] = (by_longest_path, by_slack, *(partial(at_most, side_by_s
 
 @dataclass
 class Alternatives:
-    """A graph's groups for a GPU, and how they depend on each other. aliases, wholes: as for `order.written`."""
+    """A graph's groups for a GPU, and their dependences. aliases, wholes: as for `order.written`."""
 
     graph: Graph
     target: TargetInfo
@@ -57,8 +57,8 @@ class Alternatives:
     _narrow: dict[tuple[object, int], Schedule | None] = field(default_factory=dict)
 
     def best(self, groups: State) -> State:
-        """Return the groups with those of least predicted makespan; the given ones where no others are predicted to be
-        faster, or where there are too many to try anything.
+        """Return the groups with the least predicted makespan; the given ones if no others are predicted to be faster,
+        or if there are too many to try anything.
         """
         self.nodes: dict[str, Node] = nodes_by_name(self.graph)
         if len(groups) * len(WAYS) > self.effort:
@@ -77,7 +77,7 @@ class Alternatives:
         return best
 
     def _moves(self, groups: State, found: Sequence[Span]) -> Iterator[Mapping[str, State]]:
-        """By the name of a group what to put in its place: for many at once, then for each by itself."""
+        """Yield replacements by group name: first for many groups at once, then one by one."""
         packs = {group.name: group.parts for group in groups if len(group.stages) == 1}
         yield packs
         beside = self._beside(groups, found)
@@ -88,7 +88,7 @@ class Alternatives:
             yield from ({group.name: moves[group.name]} for moves in narrow if group.name in moves)
 
     def _beside(self, groups: State, found: Sequence[Span]) -> list[Group]:
-        """Kernels beside which others run, whose tiles may be others; the longest first."""
+        """Return kernels that run beside others and whose tiles may change, the longest first."""
         graph, owner = self._launches(groups)
         shared = {owner[n] for part in graph.parts() if len(part) > 1 for n in part}
         fitting = [groups[n] for n in shared if groups[n].kind in SCHEDULED and not groups[n].stages]
@@ -106,7 +106,7 @@ class Alternatives:
         return group.name if structure is None else structure.key
 
     def _narrower(self, group: Group, share: int) -> Group:
-        """Return the group as it is scheduled for a part of the multiprocessors."""
+        """Return the group as scheduled for a fraction of the multiprocessors."""
         key = self._key(group), share
         if key not in self._narrow:
             gpu = Gpu.of(self.target)
@@ -117,7 +117,7 @@ class Alternatives:
     # -- makespan --------------------------------------------------------------------------------------------------
 
     def _best_way(self, groups: State) -> tuple[Way, list[Span]]:
-        """Of the ways to order launches that which suits these, and when each launch runs."""
+        """Return the best way to order the launches, and when each launch runs."""
         tried = [(way, self._spans(groups, way)) for way in WAYS]
         return min(tried, key=lambda one: last_us(one[1]))
 
@@ -128,7 +128,7 @@ class Alternatives:
         return found
 
     def _launches(self, groups: State) -> tuple[LaunchGraph, list[int]]:
-        """Return the launches of groups, by data alone, and the place of the group of each."""
+        """Return the launch graph of groups, by data flow only, and the index of each launch's group."""
         self._learn([group for group in groups if (group.name, group.schedule) not in self._works])
         ordered = self._in_order(groups)
         works: list[Work] = []
@@ -146,7 +146,7 @@ class Alternatives:
         return LaunchGraph(tuple(works), tuple(edges)), owner
 
     def _in_order(self, groups: State) -> list[tuple[int, set[int]]]:
-        """Return the places of groups, each after those that it reads, and which those are."""
+        """Return the indices of groups in dependence order, each with those that it reads."""
         maker = {value: place for place, group in enumerate(groups) for value in group.outputs}
         before = [
             {maker[v] for v in written(group.inputs, self.aliases, self.wholes) if v in maker} - {place}
@@ -157,7 +157,7 @@ class Alternatives:
         return [(place, before[place]) for place in whole.ordered(lambda place: place)]
 
     def _learn(self, groups: Sequence[Group]) -> None:
-        """What the launches of groups need."""
+        """Determine the work of the launches of groups."""
         gpu = Gpu.of(self.target).device
         assert isinstance(gpu, Device)
         facts = {str(n): group_facts(self.nodes, one, self.target, self.model) for n, one in enumerate(groups)}

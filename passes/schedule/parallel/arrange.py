@@ -1,6 +1,4 @@
-"""A plan for a GPU with its launches in the order, and with the branches and priorities, of the least predicted
-makespan.
-"""
+"""Arrangement of a GPU plan: the order, branches and priorities of launches with the least predicted makespan."""
 
 from __future__ import annotations
 
@@ -26,16 +24,16 @@ from .graph import LaunchGraph, last_us
 from .search import LEAST_GAIN, best_order
 
 WINDOWS = (WINDOW, 16, 8, 4, 2, 0)
-"""Launches that are further apart in the order may use the same memory, and then wait for each other."""
+"""Candidate windows: launches further apart in the order may share memory, and then wait for each other."""
 HELD = "its turn"
-"""The reason of an edge that no dependence needs: with fewer launches side by side, all end sooner."""
+"""The reason of an edge that no dependence requires: less concurrency lets all finish sooner."""
 Key = tuple[str, int]
-"""A launch by its group and its number among the launches of the group."""
+"""A launch, by its group and its number within the group."""
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Segments with their groups in an order, priorities of launches (default: 0), and edges that nothing needs."""
+    """Segments with ordered groups, priorities of launches (default: 0), and additional edges."""
 
     segments: tuple[Segment, ...]
     levels: Mapping[Key, int] = field(default_factory=dict)
@@ -43,11 +41,11 @@ class Arrangement:
 
 
 def arranged(plan: StitchPlan, graph: Graph, model: LatencyModel, most_bytes: int | None = None) -> StitchPlan:
-    """Return the plan with the groups of each segment in the order, and its launches with the priorities, of the least
-    predicted makespan. The given order is kept where no other is predicted to be faster.
+    """Return the plan with the order of groups in each segment, and the priorities of launches, that have the least
+    predicted makespan. The given order is kept if no other is predicted to be faster.
 
-    most_bytes: how many bytes more than one launch at a time needs the arena may have, for launches side by side.
-    Raises PassError if they are fewer than none.
+    most_bytes: how much larger than for sequential launches the arena may be, for the sake of concurrency. Raises
+    PassError if it is negative.
     """
     if not plan.target.is_gpu or not plan.launches:
         return plan
@@ -72,8 +70,8 @@ def arranged(plan: StitchPlan, graph: Graph, model: LatencyModel, most_bytes: in
 
 
 def sooner(plan: StitchPlan, other: StitchPlan, graph: Graph, model: LatencyModel) -> StitchPlan:
-    """Return the plan whose last launch is predicted to end sooner, the first of equals; if it is the other, with what
-    of the first it has in another form among its refusals.
+    """Return the plan whose last launch is predicted to end sooner, the first in case of a tie; if it is the other,
+    with refusals for those parts of the first that it has in another form.
     """
     us, other_us = (last_us(spans_of(one, works_of_plan(one, graph, model))) for one in (plan, other))
     if other_us >= us * (1 - LEAST_GAIN):
@@ -88,13 +86,13 @@ def sooner(plan: StitchPlan, other: StitchPlan, graph: Graph, model: LatencyMode
 
 
 def one_at_a_time_bytes(plan: StitchPlan, graph: Graph) -> int:
-    """Return the arena of the same kernels in the same order, if each had ended before the next began."""
+    """Return the arena size for the same kernels in the same order, run strictly in sequence."""
     return _buffers(plan, graph, plan.segments, 0)[0].arena_bytes
 
 
 def _widest(plan: StitchPlan, graph: Graph, order: Arrangement, most_bytes: int) -> int | None:
-    """Return the most launches side by side for which the arena is not larger; None if it is even one at a time. By
-    halves: fewer launches need no more memory.
+    """Return the widest window for which the arena is within the limit, by bisection, since narrower ones need no more
+    memory; None if it is not even with sequential launches.
     """
     first, last = 0, len(WINDOWS)
     while first < last:
@@ -105,7 +103,7 @@ def _widest(plan: StitchPlan, graph: Graph, order: Arrangement, most_bytes: int)
 
 
 def works_of_plan(plan: StitchPlan, graph: Graph, model: LatencyModel) -> dict[str, tuple[Work, ...]]:
-    """Of the groups of a plan for a GPU, what each of their launches needs."""
+    """Return the work of each group's launches, for a GPU plan."""
     gpu = device_of(plan.target)
     assert isinstance(gpu, Device), gpu
     nodes = nodes_by_name(graph)
@@ -118,7 +116,7 @@ def works_of_plan(plan: StitchPlan, graph: Graph, model: LatencyModel) -> dict[s
 
 
 def _best_arrangement(plan: StitchPlan, graph: Graph, works: Mapping[str, tuple[Work, ...]]) -> Arrangement:
-    """Return the best by data flow alone."""
+    """Return the best arrangement by data flow alone."""
     launches = plan.launches or ()
     native = iter(segment_ranges(launches, plan.segments))
     graphs = iter(graphs_by_data(plan, graph, works))
@@ -140,7 +138,7 @@ def _best_arrangement(plan: StitchPlan, graph: Graph, works: Mapping[str, tuple[
 
 
 def graphs_by_data(plan: StitchPlan, graph: Graph, works: Mapping[str, tuple[Work, ...]]) -> Iterator[LaunchGraph]:
-    """Yield the launches of each native segment, of which none waits for another for the sake of memory."""
+    """Yield the launch graph of each native segment, without waits due to memory reuse."""
     launches = plan.launches or ()
     edges = edges_of(graph, launches, plan.segments, _apart(plan.buffers))
     needs = launch_works(launches, works)
@@ -160,7 +158,7 @@ def _keys(launches: tuple[Launch, ...]) -> Iterator[Key]:
 def _groups_in_order(
     segment: Segment, launches: tuple[Launch, ...], edges: tuple[tuple[int, int], ...], order: tuple[int, ...]
 ) -> tuple[str, ...]:
-    """Return those of a segment by the places of their first launches, as far as data flow allows."""
+    """Return the groups of a segment in the order of their first launches, as far as data flow allows."""
     number = {name: at for at, name in enumerate(segment.groups)}
     group = [number[launch.group] for launch in launches]
     between = {(group[before], group[after]) for before, after in edges}
@@ -172,7 +170,7 @@ def _groups_in_order(
 
 
 def _apart(buffers: BufferPlan) -> BufferPlan:
-    """Return the same values and temporaries, none of which shares memory with another."""
+    """Return the same values and temporaries without any memory sharing."""
     end = 0
     moved, temporaries = [], []
     for buffer in buffers.buffers:
@@ -192,7 +190,7 @@ def _rounded(nbytes: int) -> int:
 
 
 def placed(plan: StitchPlan, graph: Graph, arrangement: Arrangement, window: int = WINDOW) -> StitchPlan:
-    """Return the plan in another order, with memory, edges, branches and priorities that fit it."""
+    """Return the plan in another order, with matching memory, edges, branches and priorities."""
     segments = arrangement.segments
     buffers, launches = _buffers(plan, graph, segments, window)
     edges = edges_of(graph, launches, segments, buffers)
@@ -208,7 +206,7 @@ def placed(plan: StitchPlan, graph: Graph, arrangement: Arrangement, window: int
 def _buffers(
     plan: StitchPlan, graph: Graph, segments: tuple[Segment, ...], window: int
 ) -> tuple[BufferPlan, tuple[Launch, ...]]:
-    """Return the memory for an order, and the launches in it."""
+    """Return the memory plan for an order, and the launches in it."""
     by_group: dict[str, list[Launch]] = {}
     for launch in plan.launches or ():
         by_group.setdefault(launch.group, []).append(launch)
