@@ -1,4 +1,4 @@
-"""Which steps each kernel of a plan waits for, how, and for the sake of which values: what `explain` calls `sync`."""
+"""The waits of a plan's kernels: which steps each waits for, how, and for which values; `sync` in `explain`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Wait = dict[str, str]
 
 
 def waits_of(plan: StitchPlan) -> dict[str, list[Wait]]:
-    """By kernel: `after` (a kernel or host step), `kind` and `reason` of each wait.
+    """Return by kernel `after` (a kernel or host step), `kind` and `reason` of each wait.
 
-    `full` is an edge between launches, and `order` the order of a CPU's kernels: both within a run of kernels without
-    host steps between them. `segment`: such a run begins when all before it has ended; a kernel names the steps before
-    the run that wrote what it reads, or the last one before, if it waits for nothing else.
+    `full` is an edge between launches, and `order` the order of a CPU's kernels: both within a segment, a run of
+    kernels without host steps between them. `segment`: a segment begins when everything before it has ended; a kernel
+    names the earlier steps that wrote what it reads, or the last earlier step if it waits for nothing else.
     """
     found = _by_edges(plan) if plan.target.is_gpu else _in_order(plan)
     groups = {group.name: group for group in plan.groups}
-    earlier: dict[str, str] = {}  # by value: what wrote it in an earlier segment
+    earlier: dict[str, str] = {}  # by value: the step of an earlier segment that wrote it
     wholes = wholes_of(plan.buffers.places)
     outputs = {group.name: group.outputs for group in plan.groups}
     outputs.update((group.name, group.outputs) for group in plan.host_groups)
@@ -35,7 +35,7 @@ def waits_of(plan: StitchPlan) -> dict[str, list[Wait]]:
 
 
 def _by_edges(plan: StitchPlan) -> dict[str, list[Wait]]:
-    """Edges between launches of one kernel are its own."""
+    """Return the waits that follow from edges; edges between launches of one kernel are internal."""
     found: dict[str, list[Wait]] = {group.name: [] for group in plan.groups}
     launches = plan.launches or ()
     for edge in plan.edges or ():
@@ -46,7 +46,7 @@ def _by_edges(plan: StitchPlan) -> dict[str, list[Wait]]:
 
 
 def _in_order(plan: StitchPlan) -> dict[str, list[Wait]]:
-    """On a CPU a kernel begins when the one before has ended."""
+    """Return the waits on a CPU, where a kernel begins when the previous one has ended."""
     return {
         name: [_wait(segment.groups[place - 1], "order")] if place else []
         for segment in plan.segments if segment.native
@@ -57,7 +57,9 @@ def _in_order(plan: StitchPlan) -> dict[str, list[Wait]]:
 def _from_before(
     plan: StitchPlan, group: Group, earlier: Mapping[str, str], wholes: Mapping[str, Sequence[str]], last: str
 ) -> list[Wait]:
-    """Waits for what earlier segments wrote. last: the step before the segment, if the kernel waits for no other."""
+    """Return the waits for what earlier segments wrote. last: the step before the segment, if the kernel waits for no
+    other.
+    """
     values: dict[str, list[str]] = {}
     for value in written(group.inputs, plan.buffers.aliases, wholes):
         if value in earlier:
@@ -68,9 +70,7 @@ def _from_before(
 
 
 def described_edge(parts: Sequence[Group], edge: TileEdge) -> dict[str, Any]:
-    """Return what tiles of one part of a kernel wait for, as `explain` shows it. parts: that of each launch among
-    them.
-    """
+    """Return what tiles of one part of a kernel wait for, as `explain` shows it. parts: the part of each launch."""
     producer, consumer = parts[edge.producer], parts[edge.consumer]
     values = [v for v in producer.outputs if producer is consumer or v in consumer.inputs]
     return {

@@ -1,4 +1,4 @@
-"""Better schedules for CPUs than those of the rules, by a model that has learned what schedules are worth."""
+"""Search for CPU schedules better than those of the rules, guided by a learned latency model."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from .variants import variants
 
 MOST_STEPS = 6
 WORK = 4000
-"""Schedules that are looked at where no seconds are given."""
+"""Schedules that are evaluated where no time limit is given."""
 RULE = "schedule.search"
 SHARE = 0.002
-"""Of the predicted time of all kernels: those of less are left as the rules have them."""
+"""Least fraction of the total predicted time for a kernel to be searched; others keep the rules' schedules."""
 
 
 @dataclass
 class _Budget:
-    """When the search ends: after so many schedules looked at, or after `seconds` if they are given."""
+    """The end of the search: after a number of evaluated schedules, or after `seconds` if given."""
 
     seconds: float | None
     ends_s: float
@@ -47,7 +47,7 @@ class _Budget:
 
 @dataclass(frozen=True)
 class Searched:
-    """The groups with the schedules that were found, and what is to be said of the search."""
+    """The groups with the schedules found, and remarks on the search."""
 
     groups: tuple[Group, ...]
     remarks: tuple[WhyNot, ...] = ()
@@ -61,13 +61,13 @@ def search_schedules(
     judged: Mapping[str, float],
     budget_s: float | None = None,
 ) -> Searched:
-    """Return each step takes the schedule that is predicted to be fastest among those that differ in one choice.
+    """Return the groups with schedules found by steepest descent: each step takes the predicted fastest schedule among
+    those that differ in one choice.
 
-    judged: templates whose schedules `model` knows to compare, and what share of the predicted time another schedule
-    must promise to take the place of the rules'; other templates' stay. Kernels that take longest
-    come first; those of one structure get the same schedule. After `budget_s` seconds (None: after `WORK` schedules
-    looked at, the same on every machine), or when the user interrupts, what was found until then is the answer, and a
-    remark says so.
+    judged: templates whose schedules `model` can compare, with the relative gain that must be predicted for a schedule
+    to replace that of the rules; other templates are unchanged. The longest kernels come first; those of one structure
+    get the same schedule. After `budget_s` seconds (None: after `WORK` evaluated schedules, the same on every machine),
+    or when the user interrupts, the best found so far is returned, with a remark.
     """
     budget = _Budget.of(budget_s)
     nodes = {node.name: node for node in graph.nodes}
@@ -106,7 +106,7 @@ def _ended(graph: Graph, budget: _Budget, done: int) -> WhyNot:
 def _alike(
     nodes: Mapping[str, Node], groups: Sequence[Group], latencies: Sequence[float], target: TargetInfo
 ) -> list[tuple[float, list[Group]]]:
-    """Return the groups of one structure, and what they take together."""
+    """Return the groups by structure, each with the total time of its members."""
     found: dict[object, tuple[float, list[Group]]] = {}
     for group, us in zip(groups, latencies, strict=True):
         structure = structure_of(nodes, group, target)

@@ -1,5 +1,5 @@
-"""What groups have in common: layers of a model are the same kernels of other values. They get the same schedules, and
-have the same facts.
+"""Structural equality of groups: layers of a model are often the same kernel on other values. They get the same
+schedules, and have the same facts.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from tilestitch.passes.plan.target import TargetInfo
 
 MOST_KNOWN = 4096
 MOST_CONSTANT_BYTES = 1024
-"""Of constants whose elements are compared: whole numbers, such as indices, and what is one number everywhere, such as
-a factor, or a mask that hides nothing. No schedule reads other floats or bytes. Larger constants are not compared;
-larger whole numbers make a group one of its own."""
+"""Most bytes of constants whose elements are compared: integers, such as indices, and uniform constants, such as a
+factor, or a mask that hides nothing. No schedule depends on other float or byte constants. Larger ones are not
+compared; larger integer constants make a group unique.
+"""
 PLAIN = (str, int, float, bool, type(None))
 
 T = TypeVar("T")
@@ -29,9 +30,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Structure:
-    """key: equal for groups that have equal facts but for names. names: of values and parts, in the order of the key.
+    """key: equal for groups whose facts are equal except for names. names: of values and parts, in the order of the
+    key.
 
-    parts: how many of the last names are those of parts, with which names of their temporaries begin.
+    parts: the number of trailing names that are those of parts, which prefix the names of their temporaries.
     """
 
     key: Hashable
@@ -39,7 +41,7 @@ class Structure:
     parts: int
 
     def renaming(self, other: Structure) -> Callable[[str], str]:
-        """Return the names of this one's values to those of `other`, whose key is the same."""
+        """Return a mapping from the names of this structure to those of `other`, which has the same key."""
         same = dict(zip(self.names, other.names, strict=True))
         prefixes = [(f"{name}.", f"{same[name]}.") for name in self.names[-self.parts :]]
 
@@ -55,16 +57,16 @@ class Structure:
 
 
 class Known(Generic[T]):
-    """What was found out about the structures that were seen last; holds on to no graph."""
+    """A cache of results for recently seen structures; it keeps no graph alive."""
 
     def __init__(self) -> None:
         self._found: dict[Hashable, tuple[Structure, T, LatencyModel | None]] = {}
 
     def of(self, structure: Structure, model: LatencyModel | None, compute: Callable[[], T]) -> tuple[Structure, T]:
-        """`compute()`, or what it gave for the same structure with other names, which were those of the first returned.
+        """Return the structure and result of `compute()`, possibly cached from an equal structure with other names.
 
-        model: whom `compute` asks. Models need not be hashable: an entry keeps its own alive, so that no other has its
-        identity.
+        model: the model that `compute` uses. Models need not be hashable: an entry keeps its model alive, so that its
+        identity stays unique.
         """
         key = structure.key, id(model)
         found = self._found.get(key)
@@ -76,7 +78,7 @@ class Known(Generic[T]):
 
 
 def structure_of(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> Structure | None:
-    """Return the structure of a group; None if it has something that cannot be compared."""
+    """Return the structure of a group; None if something in it cannot be compared."""
     numbers: dict[Value, int] = {}
     parts = group.parts if group.stages else (group,)
     members = [[nodes[name] for name in part.nodes] for part in parts]
@@ -93,12 +95,12 @@ def structure_of(nodes: Mapping[str, Node], group: Group, target: TargetInfo) ->
 
 
 class _Incomparable(Exception):
-    """A node or constant that is like no other."""
+    """Raised for a node or constant that cannot be compared."""
 
 
 def _shifts(group: Group, nodes: Sequence[Node]) -> dict[Node, Size]:
-    """Of slices that are ranges of bytes of one value, how far each begins from the first of them: where that one lies
-    makes no difference, as for the steps of an unrolled recurrence.
+    """Return the offsets of slices that are byte ranges of one value, relative to the first of them: the absolute
+    position is irrelevant, as for the steps of an unrolled recurrence.
     """
     first: dict[Value, Size] = {}
     places = {node: begin for node, (begin, _) in byte_ranges(group, nodes).items()}
@@ -107,7 +109,7 @@ def _shifts(group: Group, nodes: Sequence[Node]) -> dict[Node, Size]:
 
 def _part(part: Group, nodes: Sequence[Node], numbers: dict[Value, int], shifts: Mapping[Node, Size]) -> Hashable:
     described = tuple(_node(node, numbers, shifts.get(node)) for node in nodes)
-    # What computes indices outside may say that they are in range: then no launch looks at them.
+    # The producer of indices outside the group may prove that they are in range: then no launch checks them.
     looked_at = tuple((nodes.index(node), len(checks)) for node, checks in pending_checks(nodes).items())
     anchor = part.nodes.index(part.anchor) if part.anchor is not None else None
     operands = tuple(_outputs(names, numbers) for names in (part.inputs, part.constants, part.outputs))

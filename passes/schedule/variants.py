@@ -1,4 +1,4 @@
-"""Schedules that differ from a given one in one choice: what a search over schedules may step to."""
+"""Schedules that differ from a given one in one choice: the neighbourhood of a search over schedules."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tilestitch.passes.plan.view import GroupView
 from .cpu.choices import WORDS
 
 GIVEN = frozenset({"extents", "reduced", "tiled", "cuts", "branch", "branches", "parts", "pieces", "inserts"})
-"""Fields that follow from the kernel, or that others follow from."""
+"""Fields determined by the kernel, or on which other fields depend."""
 FEW = 16
-"""Up to which numbers are stepped through one by one, as rows of register tiles are; beyond they double."""
+"""Up to this, numbers are stepped through one by one, as rows of register tiles are; beyond they double."""
 
 
 def variants(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule) -> list[Schedule]:

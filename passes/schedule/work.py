@@ -1,4 +1,4 @@
-"""What a kernel reads, writes and computes: what of its facts can be counted without its schedule."""
+"""What a kernel reads, writes and computes: the facts that do not depend on its schedule."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def work_of(
 ) -> Part:  # fmt: skip
     """Return what a kernel of `nodes` that stores `stored` reads, writes and computes.
 
-    passes: in how many walks over its rows a row-wise kernel computes or reads a value, if not in one. counts: the
-    `evaluations`, where they are known.
+    passes: in how many passes over its rows a row-wise kernel computes or reads a value, if not in one. counts: the
+    `evaluations`, if known.
     """
     counts, dtype = counts or evaluations(nodes, stored, roles), _dtype(nodes, roles)
     elements = max(o.tensor_type.num_elements for n in nodes for o in n.outputs)
@@ -44,9 +44,7 @@ def work_of(
 
 
 def arithmetic_of(nodes: Sequence[Node], counts: Mapping[Value, float], dtype: str) -> Iterator[Arithmetic]:
-    """Return what is computed, by unit; what multiplies and adds, and what no vector holds, is for the schedule to
-    say.
-    """
+    """Yield the arithmetic, by unit; multiply-adds of contractions, and scalar work, are added by the schedule."""
     fma = cheap = transcendental = 0.0
     for node in nodes:
         kind = kind_of(node.op)
@@ -65,7 +63,7 @@ def arithmetic_of(nodes: Sequence[Node], counts: Mapping[Value, float], dtype: s
 
 
 def before(nodes: Sequence[Node], anchor: Node) -> list[Node]:
-    """Return what is computed before the operands of a contraction, the last of it first."""
+    """Return the prologue nodes of a contraction's operands, last first."""
     wanted, found = set(anchor.inputs), []
     for node in reversed(nodes):
         if node is not anchor and any(o in wanted for o in node.outputs):
@@ -84,7 +82,7 @@ def _dtype(nodes: Sequence[Node], roles: Roles) -> str:
 
 
 def _reads(nodes: Sequence[Node], counts: Mapping[Value, float], passes: Mapping[Value, int]) -> tuple[Traffic, ...]:
-    """Loads of everything that comes from outside; readers at the same index are taken to share one load."""
+    """Return the loads of everything from outside; readers at the same index are assumed to share one load."""
     members = set(nodes)
     requested: dict[Value, float] = {}
     for node in nodes:
@@ -109,7 +107,7 @@ def _reads(nodes: Sequence[Node], counts: Mapping[Value, float], passes: Mapping
 def _elements_read(node: Node, value: Value, times: float) -> float:
     size = value.tensor_type.num_elements
     if kind_of(node.op) not in (Kind.VIEW, Kind.INJECTIVE):
-        return float(size)  # tiles of a GEMM are kept close; what is read again comes from the first cache
+        return float(size)  # tiles of a GEMM are kept close; repeated reads hit the first-level cache
     if node.op == "concat":
         total = node.output.tensor_type.num_elements
         return times * size / total if total else 0.0
@@ -117,7 +115,7 @@ def _elements_read(node: Node, value: Value, times: float) -> float:
 
 
 def read_again(reads: Sequence[Traffic], sides: Mapping[str, int], times: tuple[float, float]) -> tuple[Traffic, ...]:
-    """Return the reads of a contraction each of whose operands is asked for so often; `sides`: which one a value
+    """Return the reads of a contraction whose operands are read `times` times; `sides`: the operand that a value
     feeds.
     """
 
@@ -131,7 +129,7 @@ def read_again(reads: Sequence[Traffic], sides: Mapping[str, int], times: tuple[
 
 
 def sides_of(nodes: Sequence[Node], operands: Sequence[Value]) -> dict[str, int]:
-    """For every value from outside that feeds one of two operands: which one."""
+    """Return which of two operands each value from outside feeds."""
     members = set(nodes)
     found: dict[str, int] = {}
     for side, operand in reversed(list(enumerate(operands))):

@@ -1,1 +1,1 @@
-"""Tile synchronisation: which tiles depend on which, policies, the proof that nothing races or waits for ever."""
+"""Tile synchronisation: dependences between tiles, policies, and the proof of freedom from races and deadlocks."""

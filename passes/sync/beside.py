@@ -1,4 +1,4 @@
-"""Chains of kernels as launches that overlap: by which policy each edge waits, and what that is predicted to take."""
+"""Chains of kernels as overlapping launches: the policy of each edge, and the predicted time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .policies import POLICIES, Policy
 
 @dataclass(frozen=True)
 class Beside:
-    """What is known of launches that overlap. kernels: what the model is told of each part."""
+    """The data about overlapping launches. kernels: the facts of each part."""
 
     parts: Parts
     policies: Sequence[Policy]
@@ -28,8 +28,8 @@ class Beside:
     model: LatencyModel
 
     def fastest(self, group: Group) -> tuple[Group, float] | None:
-        """Return the group with a schedule, and its predicted microseconds: one policy after the other for each edge,
-        later edges waiting for whole kernels. None where no policy fits a dependence.
+        """Return the group with a schedule, and its predicted microseconds: policies are chosen edge by edge, while
+        later edges wait for whole kernels. None if no policy fits a dependence.
         """
         edges: list[TileEdge] = []
         best_us = float("inf")

@@ -1,4 +1,4 @@
-"""Which semaphores the tiles of a consumer wait for, as bounds that a kernel can compute from their coordinates."""
+"""The semaphores that a consumer's tiles wait for, as bounds that a kernel can compute from tile coordinates."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tilestitch.passes.plan.sync.grid import Grid
 from .dependence import Needs
 
 MOST_DIVISOR = 1 << 14
-"""Of a bound: a kernel computes it in 32 bits."""
+"""Largest divisor of a bound, which a kernel computes in 32 bits."""
 DENOMINATORS = (64, 8, 1)
-"""Of slopes, one after the other, until they have a common one that is not more."""
+"""Largest denominators of slopes, tried in turn until the common denominator is small enough."""
 
 
 def hulls(needs: Needs, producer: Grid, groupings: Sequence[Grouping]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first and the last semaphore along each dimension that a block needs: [block, dimension]. Of a block
-    that needs none, the first comes after the last.
+    """Return the first and last semaphore along each dimension that a block needs: [block, dimension]. For a block that
+    needs none, the first comes after the last.
     """
     places = np.array(list(producer.places()), np.int64).reshape(producer.blocks, len(producer.dims))
     own = np.stack([np.asarray(g.of(places[:, axis])) for axis, g in enumerate(groupings)], axis=1)
@@ -35,7 +35,9 @@ def hulls(needs: Needs, producer: Grid, groupings: Sequence[Grouping]) -> tuple[
 def bounds_of(
     needs: Needs, producer: Grid, consumer: Grid, groupings: Sequence[Grouping]
 ) -> tuple[tuple[Bound, ...], tuple[Bound, ...]]:
-    """Bounds that hold all that is needed, and as little else as lines in the coordinates allow."""
+    """Return bounds that include all that is needed, and as little else as linear functions of the coordinates
+    allow.
+    """
     first, last = hulls(needs, producer, groupings)
     places = np.array(list(consumer.places()), np.int64).reshape(consumer.blocks, len(consumer.dims))
     wanting = np.asarray((first <= last).all(axis=1))
@@ -49,7 +51,7 @@ def bounds_of(
 def _bound(
     places: np.ndarray, wanted: np.ndarray, wanting: np.ndarray, dims: Sequence[int], count: int, *, upper: bool
 ) -> Bound:
-    """Return a line below (or above) what is wanted. At the ends of a dimension a line may go beyond."""
+    """Return a linear bound below (or above) the needed semaphores. At the ends of a dimension it may go beyond."""
     if not wanting.any():
         return Bound((0,) * len(dims), 0, 0, 1)
     values = np.zeros(tuple(dims), np.int64)
@@ -70,29 +72,29 @@ def _bound(
 
 
 def _natural(scales: Sequence[int], offset: int, divisor: int) -> Bound:
-    """Falling slopes are not used: a bound has natural numbers only, and a difference."""
+    """Return the bound of a line; slopes are never negative: a bound has natural numbers only, and a difference."""
     before = max(0, -offset)
     return Bound(tuple(scales), offset + before, before, divisor)
 
 
 def _line(values: np.ndarray, known: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values along an axis, through the middle of the others; which of them are known."""
+    """Return the values along an axis, through the middle of the others, and which of them are known."""
     index: list[int | slice] = [size // 2 for size in values.shape]
     index[axis] = slice(None)
     return values[tuple(index)], known[tuple(index)]
 
 
 def _slope(values: np.ndarray, known: np.ndarray, count: int, upper: bool) -> Fraction:
-    """Return the simplest slope of a line whose floors are `values`; one from end to end if no line's are."""
+    """Return the simplest slope of a line whose floors are `values`; that from end to end if there is no such line."""
     at = np.flatnonzero(known)
     if len(at) < 2:
         return Fraction(0)
     rise = Fraction(int(values[at[-1]] - values[at[0]]), int(at[-1] - at[0]))
     if rise >= 0 and rise.denominator == 1 and (values[at] - values[at[0]] == int(rise) * (at - at[0])).all():
-        return rise  # row after row, say: thousands of points, of which all pairs need not be looked at
+        return rise  # such as row after row: thousands of points, all of whose pairs need not be examined
     at = at[_ends_of_runs(values[at])]
     low, high = values[at].astype(np.float64), values[at] + 1.0
-    # Beyond the ends of the dimension nothing is waited for.
+    # Beyond the ends of the dimension there is nothing to wait for.
     low[values[at] == 0 if not upper else np.zeros(len(at), np.bool_)] = -np.inf
     high[values[at] == count - 1 if upper else np.zeros(len(at), np.bool_)] = np.inf
     earlier, later = np.triu_indices(len(at), 1)
@@ -107,13 +109,13 @@ def _slope(values: np.ndarray, known: np.ndarray, count: int, upper: bool) -> Fr
 
 
 def _ends_of_runs(values: np.ndarray) -> np.ndarray:
-    """Return which are the first or the last of a run of equal values: no steeper or flatter line is between others."""
+    """Return which values begin or end a run of equal values: other points do not restrict the slope."""
     other = values[1:] != values[:-1]
     return np.concatenate([[True], other]) | np.concatenate([other, [True]])
 
 
 def _simplest(least: float, most: float) -> Fraction:
-    """Return the fraction with the smallest denominator that lies strictly between two numbers."""
+    """Return the fraction with the smallest denominator strictly between two numbers."""
     whole = floor(least)
     if whole + 1 < most:
         return Fraction(whole + 1)

@@ -1,4 +1,4 @@
-"""Sets of elements as boxes: a set of positions along each axis of a tensor, and all combinations of them."""
+"""Sets of elements as boxes: a set of positions along each axis of a tensor, and all their combinations."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from tilestitch.compiler.ir.affine import Affine, Atom, Integer, Quotient, Varia
 Range = tuple[int, int]
 Ranges = tuple[Range, ...]
 Box = tuple[bytes, ...]
-"""Along each axis, which positions belong to it: a byte of 0 or 1 each."""
+"""For each axis, a byte of 0 or 1 per position."""
 
 MOST_POINTS = 1 << 22
-"""Of variables that one position depends on; beyond, all positions between the least and the largest are taken."""
+"""Most combinations of variables that one position depends on; beyond, the range from the least to the largest is
+taken.
+"""
 MOST_PIECES = 1 << 10
-"""Into which a box is cut so that each is a box of the tensor, too; beyond, it is covered by fewer."""
+"""Most pieces into which a box is split so that each is a box of the tensor, too; beyond, fewer cover it."""
 
 
 def interval_boxes(interval: Range, sizes: Sequence[int]) -> Iterator[Ranges]:
-    """Row-major positions of a tensor of these sizes, from the first up to the second, as boxes."""
+    """Yield boxes that cover the row-major positions of a tensor of these sizes in [first, end)."""
     first, end = interval
     if first >= end:
         return
@@ -42,7 +44,7 @@ def interval_boxes(interval: Range, sizes: Sequence[int]) -> Iterator[Ranges]:
 
 
 def positions(expr: Integer, ranges: Mapping[Variable, Range], size: int) -> np.ndarray:
-    """Return which positions along an axis of `size` an index takes; those outside do not exist."""
+    """Return which positions along an axis of `size` an index takes; those outside are ignored."""
     found = np.zeros(size, np.bool_)
     if isinstance(expr, int):
         if 0 <= expr < size:
@@ -60,9 +62,7 @@ def positions(expr: Integer, ranges: Mapping[Variable, Range], size: int) -> np.
 
 
 def pieces(place: Sequence[Integer], ranges: Mapping[Variable, Range]) -> list[Mapping[Variable, Range]]:
-    """Return the ranges of the variables, cut where it takes several boxes to say which elements `place` goes
-    through.
-    """
+    """Return the ranges of the variables, split where the elements at `place` take several boxes to describe."""
     seen: dict[Variable, int] = {}
     for expr in place:
         for variable in variables_of(expr):
@@ -94,7 +94,7 @@ def _quotients(expr: Integer) -> Iterator[Quotient]:
 
 
 def _axes(variables: Sequence[Variable], spans: Sequence[Range]) -> dict[Variable, np.ndarray]:
-    """Return the values of each variable, along an axis of its own."""
+    """Return the values of each variable along a separate axis."""
     count = len(variables)
     return {
         v: np.arange(*span, dtype=np.int64).reshape([-1 if i == axis else 1 for i in range(count)])

@@ -1,4 +1,4 @@
-"""The proof that a launch whose blocks draw tiles neither races nor waits for ever, from the plan alone."""
+"""The proof, from the plan alone, that a launch whose blocks draw tiles has neither races nor deadlocks."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .program import Program, Task, why_not
 from .relations import relations_of
 
 MOST_BLOCKS_PER_SM = 32
-"""Of any GPU."""
+"""Most blocks per multiprocessor of any GPU."""
 MOST_CELLS = 1 << 27
-"""Positions along an axis times tiles: the sets of positions that tiles touch lie in memory."""
+"""Most positions along an axis times tiles: the sets of positions that tiles access are held in memory."""
 
 
 class Known:
-    """What was found of kernels of one graph, and of pairs of them: chains that grow ask for the same again."""
+    """A cache of results for kernels of one graph and pairs of them: growing chains repeat the same queries."""
 
     def __init__(self) -> None:
         self._relations: dict[tuple[tuple[str, ...], tuple[str, ...], object], tuple[Relation, ...]] = {}
@@ -37,7 +37,7 @@ class Known:
         self._policies: dict[int, Policy] = {}
 
     def relations(self, nodes: Mapping[str, Node], group: Group) -> tuple[Relation, ...]:
-        """Of the launches of a kernel."""
+        """Return the relations of a kernel's launches."""
         key = group.nodes, group.outputs, group.schedule
         if key not in self._relations:
             view = look_up(nodes, group)
@@ -46,15 +46,15 @@ class Known:
         return self._relations[key]
 
     def needs(self, producer: Relation, consumer: Relation, values: Sequence[Value]) -> Needs:
-        """Of relations that are known here, which live as long."""
+        """Return the needs between cached relations, which live as long."""
         key = id(producer), id(consumer)
         if key not in self._needs:
             self._needs[key] = needs_of(producer, consumer, values)
         return self._needs[key]
 
     def edge(self, pair: Pair, relations: tuple[Relation, Relation], policy: Policy) -> TileEdge | None:
-        """As `edge_of`, of relations that are known here."""
-        self._policies[id(policy)] = policy  # which keeps its number its own
+        """Return the edge as by `edge_of`, for cached relations."""
+        self._policies[id(policy)] = policy  # keeps the policy's id unique
         key = id(relations[0]), id(relations[1]), id(policy)
         if key not in self._edges:
             self._edges[key] = edge_of(pair, policy)
@@ -63,7 +63,7 @@ class Known:
 
 
 class Linked(Protocol):
-    """Steps whose tiles need tiles of others: the group that each computes, its tiles, and what these need."""
+    """Steps with tile dependences: the group that each computes, its tiles, and their needs."""
 
     @property
     def groups(self) -> tuple[Group, ...]: ...
@@ -77,8 +77,8 @@ class Linked(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """The launches of the parts of a kernel whose blocks draw tiles, in the order of their tickets: the part that each
-    is of, and what its tiles touch. Most parts are one launch.
+    """The launches of the parts of a kernel whose blocks draw tiles, in ticket order: the part of each, and what its
+    tiles access. Most parts are one launch.
     """
 
     groups: tuple[Group, ...]
@@ -88,9 +88,7 @@ class Parts:
 
     @staticmethod
     def of(nodes: Mapping[str, Node], groups: Sequence[Group], known: Known | None = None) -> Parts | str:
-        """Return why it is not known what the tiles of the parts touch, if it is not. known: what was found of them
-        before.
-        """
+        """Return the parts, or why the accesses of their tiles are unknown. known: earlier results."""
         known = Known() if known is None else known
         found = [(group, relation) for group in groups for relation in known.relations(nodes, group)]
         values = {v.name: v for group in groups for name in group.nodes for v in nodes[name].outputs}
@@ -105,9 +103,10 @@ class Parts:
 
     @cached_property
     def needs(self) -> dict[tuple[int, int], Needs]:
-        """By the numbers of two launches, what the second needs of the first, where it reads anything of it.
+        """What the second of two launches, given by number, needs of the first, where it reads anything of it.
 
-        Launches of one part follow each other wholly, so that the tiles of its last one stand for all that it stores.
+        Launches of one part run strictly in sequence, so that the tiles of the last represent everything that the part
+        stores.
         """
         found: dict[tuple[int, int], Needs] = {}
         last = {group.name: number for number, group in enumerate(self.groups)}
@@ -126,7 +125,7 @@ class Parts:
         return found
 
     def only(self, *numbers: int) -> Parts:
-        """These launches alone."""
+        """Return the parts restricted to these launches."""
         groups, relations = tuple(self.groups[n] for n in numbers), tuple(self.relations[n] for n in numbers)
         return Parts(groups, relations, self.values, self.known)
 
@@ -136,13 +135,13 @@ class Parts:
         return Pair((producer, consumer), names, *grids, self.needs[producer, consumer])
 
     def edge(self, producer: int, consumer: int, policy: Policy) -> TileEdge | None:
-        """Return the edge of a policy between two launches; None, and raises, as `edge_of`."""
+        """Return the edge of a policy between two launches, or None; raises as `edge_of` does."""
         relations = self.relations[producer], self.relations[consumer]
         return self.known.edge(self.pair(producer, consumer), relations, policy)
 
 
 def why_not_tickets(nodes: Mapping[str, Node], group: Group) -> str | None:
-    """Return why the launch of a group tied by tickets might race or wait for ever; None if it cannot."""
+    """Return why the launch of a group tied by tickets might race or deadlock; None if it cannot."""
     if not isinstance(group.schedule, TicketSchedule):
         return "it has no schedule of its tickets"
     parts = Parts.of(nodes, group.parts)
@@ -150,7 +149,7 @@ def why_not_tickets(nodes: Mapping[str, Node], group: Group) -> str | None:
 
 
 def why_not_tied(nodes: Mapping[str, Node], group: Group) -> str | None:
-    """Return why launches whose blocks wait for tiles of others might race or wait for ever; None if they cannot."""
+    """Return why launches whose blocks wait for tiles of others might race or deadlock; None if they cannot."""
     if not isinstance(group.schedule, LaunchesSchedule):
         return "it has no schedule of what its tiles wait for"
     parts = Parts.of(nodes, group.parts)
@@ -158,7 +157,7 @@ def why_not_tied(nodes: Mapping[str, Node], group: Group) -> str | None:
 
 
 def why_not_beside(parts: Parts, schedule: LaunchesSchedule) -> str | None:
-    """Return why parts in launches that overlap so might race or wait for ever; None if they cannot."""
+    """Return why parts in launches that overlap in this way might race or deadlock; None if they cannot."""
     problem = next((p for e in schedule.edges if (p := why_no_edge(parts, e)) is not None), None)
     late = next((e for e in schedule.edges if e.producer >= e.consumer), None)
     if problem is None and late is not None:
@@ -167,7 +166,7 @@ def why_not_beside(parts: Parts, schedule: LaunchesSchedule) -> str | None:
 
 
 def why_not_drawn(parts: Parts, schedule: TicketSchedule) -> str | None:
-    """Return why parts whose tiles are drawn so might race or wait for ever; None if they cannot."""
+    """Return why parts whose tiles are drawn in this way might race or deadlock; None if they cannot."""
     if schedule.blocks < 1:
         return "its launch has no blocks"
     if not 1 <= schedule.blocks_per_sm <= MOST_BLOCKS_PER_SM:
@@ -177,7 +176,7 @@ def why_not_drawn(parts: Parts, schedule: TicketSchedule) -> str | None:
 
 
 def why_no_edge(parts: Linked, edge: TileEdge) -> str | None:
-    """Return what of an edge is no number of a part, or does not fit the grids."""
+    """Return what is wrong with an edge: numbers of parts, or its fit to the grids; None if nothing is."""
     count = len(parts.groups)
     if not (0 <= edge.producer < count and 0 <= edge.consumer < count):
         return f"an edge leads from part {edge.producer} to {edge.consumer}, and there are {count}"
@@ -191,8 +190,8 @@ def why_no_edge(parts: Linked, edge: TileEdge) -> str | None:
 
 
 def program_of(parts: Linked, edges: Sequence[TileEdge], *, apart: bool = False) -> Program:
-    """Return the tiles of all parts as tasks, in the order of their tickets. apart: in launches of their own, each of
-    which begins when all blocks of those have begun that it waits for; the blocks of one start in any order.
+    """Return the tiles of all parts as tasks, in ticket order. apart: in separate launches, each of which begins when
+    all blocks of those that it waits for have begun; blocks of one launch start in any order.
     """
     starts, words = semaphores_at(edges)
     first = [0]

@@ -1,9 +1,8 @@
-"""Which dependent kernels are tied tile by tile, in which form, and by which policy each edge waits.
+"""Selection of dependent kernels to tie tile by tile, the form, and the policy of each edge.
 
-A chain of kernels, each of which reads the one before, grows from its first kernel on, as long as that pays: by what
-`model` predicts with the kernels running into each other, and without. Its form, one launch or launches that overlap,
-is the one that is predicted to be faster. A policy that is asked for is taken wherever it can be, whether it pays or
-not.
+A chain of kernels, each of which reads the one before, grows from its first kernel as long as that pays according to
+the predictions of `model` with and without overlap. Its form, one launch or overlapping launches, is the one predicted
+to be faster. An explicitly requested policy is applied wherever possible, whether it pays or not.
 """
 
 from __future__ import annotations
@@ -35,19 +34,19 @@ from .policies import POLICIES, Wanted
 from .waves import drawn_us
 
 LEAST_GAIN = 0.02
-"""Of what kernels take apart: less is within the error of any prediction."""
+"""Least gain relative to separate kernels: less is within the error of any prediction."""
 MOST_TILES = 1 << 15
-"""Of a launch whose tiles are simulated one by one."""
+"""Most tiles of a launch that are simulated individually."""
 RULE = "sync"
 
 
 COMPUTED_TOGETHER = ("band", "block")
-"""Ties of groups the schedules of whose parts are for blocks that compute them together."""
+"""Ties of groups whose parts are scheduled for blocks that compute them together."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A group whose tiles wait for tiles, and what it is predicted to take."""
+    """A group with tile-level waits, and its predicted time."""
 
     group: Group
     latency_us: float
@@ -55,7 +54,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Chain:
-    """Kernels, each of which reads the one before, as one group, and what it is predicted to save."""
+    """Kernels, each of which reads the one before, as one group, and the predicted saving."""
 
     names: tuple[str, ...]
     drawn: Drawn
@@ -71,7 +70,7 @@ class Chooser:
         self.known = Known()
 
     def grow(self, first: str) -> tuple[Chain | None, list[WhyNot]]:
-        """Return the longest chain from a kernel on that pays, and what does not."""
+        """Return the longest chain from a kernel on that pays, and the refusals."""
         names, best, refusals = [first], None, list[WhyNot]()
         while True:
             further, more = self._further(names, best)
@@ -85,7 +84,7 @@ class Chooser:
         return Chain(tuple(names), best, apart_us - best.latency_us), refusals
 
     def fits(self, chain: Chain) -> bool:
-        """Return whether it still can be what it is, others being tied by now."""
+        """Return whether the chain is still possible after others were tied."""
         proposal = Combine(tuple((name,) for name in chain.names), tie=chain.drawn.group.tie)
         return not isinstance(self.kernels.combined(proposal, RULE), WhyNot)
 
@@ -119,22 +118,22 @@ class Chooser:
         return self.kernels.latency_us(self.kernels.groups[name], self.model)
 
     def _with_parts(self, name: str) -> WhyNot | None:
-        """Return the kernels of several parts are no links of chains: one edge does not say whether these are better
-        apart.
+        """Return a refusal for kernels with several parts, which cannot be links of chains: one edge does not tell
+        whether the parts are better separate.
         """
         if not self.kernels.groups[name].stages:
             return None
         return WhyNot(name, "sync.part", f"{name} has parts of its own")
 
     def _tied(self, chain: Sequence[str]) -> tuple[Drawn | None, list[WhyNot]]:
-        """Return the chain in the form that is predicted to be fastest; and why not, where no form can be had."""
+        """Return the chain in the form predicted to be fastest; and the refusals, if no form is possible."""
         found = [self.drawn(chain, form) for form in self.wanted.forms]
         tied = [each for each in found if isinstance(each, Drawn)]
         refusals = [each for n, each in enumerate(found) if isinstance(each, WhyNot) and each not in found[:n]]
         return min(tied, key=lambda each: each.latency_us, default=None), [] if tied else refusals
 
     def drawn(self, chain: Sequence[str], form: str = "tickets") -> Drawn | WhyNot:
-        """Kernels, in an order that dependences allow, tied in a form, with the policies predicted to be fastest."""
+        """Return kernels, given in dependence order, tied in a form, with the policies predicted to be fastest."""
         proposal = Combine(tuple((name,) for name in chain), tie=form)
         group = self.kernels.combined(proposal, RULE)
         if isinstance(group, WhyNot):
@@ -152,7 +151,7 @@ class Chooser:
         return found
 
     def _sooner(self, group: Group) -> Group:
-        """Return the group with rows of tiles complete sooner in all kernels that others wait for."""
+        """Return the group with rows of tiles completed sooner in all kernels that others wait for."""
         if self.wanted.whole:
             return group
         *stages, last = group.stages
@@ -166,7 +165,7 @@ class Chooser:
         return self.kernels.latency_us(part, self.model)
 
     def _scheduled(self, group: Group, subject: str) -> Drawn | WhyNot:
-        """Return the kernels that have schedules, with the policies predicted to be fastest."""
+        """Return a group of scheduled kernels with the policies predicted to be fastest."""
         problem = self._unfit(group)
         if problem is not None:
             return WhyNot(subject, "sync.part", problem)
@@ -189,7 +188,7 @@ class Chooser:
         return found
 
     def _unfit(self, group: Group) -> str | None:
-        """Return why kernels cannot be tied as the group says."""
+        """Return why kernels cannot be tied as the group specifies; None if they can."""
         nodes = self.kernels.nodes
         if group.tie == "tickets":
             return ticketing_of(nodes, group).why_not(self.device.shared_bytes_per_block)
@@ -201,8 +200,8 @@ class Chooser:
         return None if found is None else Drawn(*found)
 
     def _rescheduled(self, group: Group) -> Group:
-        """Return the parts that compute a reshape themselves which was none of theirs have a schedule for what they are
-        now, and so have those of bands.
+        """Return the group with new schedules for parts that now compute an additional reshape, and for those of
+        bands.
         """
         holders = (self.kernels.groups[name] for name in {self.kernels.holder(part.name) for part in group.parts})
         known = {part.name: (part, holder.tie) for holder in holders for part in holder.parts or (holder,)}
@@ -214,8 +213,8 @@ class Chooser:
         return replace(group, stages=tuple(tuple(map(scheduled, stage)) for stage in group.stages))
 
     def drawable(self, part: Group, afresh: bool) -> Group:
-        """Return a part with a schedule by which its own blocks can draw tiles. afresh: the one that it has is for
-        another.
+        """Return a part with a schedule under which its own blocks can draw tiles. afresh: its current schedule is for
+        other work.
         """
         kernels = self.kernels
         if afresh:
@@ -223,7 +222,7 @@ class Chooser:
         return drawable(kernels.nodes, part, Gpu.of(kernels.target), self.model) if self.wanted.whole else part
 
     def _fastest(self, group: Group, parts: Parts, tiles: int) -> Drawn | None:
-        """One policy after the other for each edge, the others as they are so far."""
+        """Return the group with the fastest policies, chosen edge by edge with the others as chosen so far."""
         facts = self._facts(group)
         blocks = min(tiles, self._slots(one_launch(launches_of(parts, facts))))
         if self.wanted.whole:
@@ -245,8 +244,8 @@ class Chooser:
         return Drawn(replace(group, schedule=schedule), best_us)
 
     def _of_pairs(self, group: Group, parts: Parts, tiles: int, facts: Sequence[KernelFacts]) -> Drawn | None:
-        """For each edge the policy that is fastest for its two launches alone, one semaphore rather than many where it
-        makes no difference: launches of a model are too many to simulate all for every choice.
+        """Return the group with, for each edge, the policy that is fastest for its two launches alone, preferring one
+        semaphore in case of a tie: a model has too many launches to simulate all for every choice.
         """
         steps = launches_of(parts, facts)
         times_us = tile_times_us(parts, crowded(steps, one_launch(steps), self.device), self.device)
@@ -275,7 +274,7 @@ class Chooser:
         return [group_facts(self.kernels.nodes, part, self.kernels.target, self.model) for part in group.parts]
 
     def _has_waves(self, group: Group, parts: Parts) -> bool:
-        """Return whether any part has more tiles than the device holds blocks of it."""
+        """Return whether any part has more tiles than blocks fit on the device."""
         steps = launches_of(parts, self._facts(group))
         pairs = zip(parts.relations, steps, strict=True)
         return any(relation.grid.blocks > slots(step.sequence[-1], self.device) for relation, step in pairs)

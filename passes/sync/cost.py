@@ -1,4 +1,4 @@
-"""What kernels take whose tiles wait for tiles, beside what they take one after the other."""
+"""Predicted times of kernels with tile-level waits, relative to sequential execution."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .policies import KernelSync, edge_of
 from .waves import Span, beside_spans, drawn_spans, drawn_us, last_of
 
 TICKET_REGISTERS = 16
-"""Of a thread, for the ticket, the run, and what the compiler keeps of other parts."""
+"""Additional registers per thread, for the ticket, the run, and what the compiler keeps of other parts."""
 
 
 def facts_of_tickets(
@@ -40,7 +40,7 @@ def drawn_facts(
     parts: Parts, edges: Sequence[TileEdge], blocks: int, kernels: Sequence[KernelFacts], device: Device, *,
     queues: bool = False,
 ) -> KernelFacts:  # fmt: skip
-    """Return the facts of parts, which are `kernels` as launches of their own, in one launch of so many blocks."""
+    """Return the facts of parts, given as separate `kernels`, fused into one launch of `blocks` blocks."""
     steps = launches_of(parts, kernels)
     launch = one_launch(steps, blocks)
     apart_us = latency_us(ANALYTICAL, KernelFacts((launch,)), device) - c.GPU_LAUNCH_US
@@ -53,7 +53,7 @@ def drawn_facts(
 def facts_of_launches(
     nodes: Mapping[str, Node], group: Group, kernels: Sequence[KernelFacts], device: Device
 ) -> KernelFacts:
-    """Return the facts of a group whose launches overlap, given those of its parts."""
+    """Return the facts of a group of overlapping launches, given those of its parts."""
     schedule, parts = group.schedule, Parts.of(nodes, group.parts)
     if not isinstance(schedule, LaunchesSchedule) or isinstance(parts, str):
         raise ValueError(f"group {group.name} has no launches that overlap: {parts}; plan the graph again")
@@ -63,7 +63,7 @@ def facts_of_launches(
 def beside_facts(
     parts: Parts, edges: Sequence[TileEdge], kernels: Sequence[KernelFacts], device: Device
 ) -> KernelFacts:
-    """Return the facts of parts in launches of their own that overlap."""
+    """Return the facts of parts in separate, overlapping launches."""
     steps = launches_of(parts, kernels)
     apart_us = sum(latency_us(ANALYTICAL, step, device) - c.GPU_LAUNCH_US for step in steps)
     together_us = last_of(_beside(parts, edges, steps, device))
@@ -84,8 +84,8 @@ def _beside(parts: Parts, edges: Sequence[TileEdge], steps: Sequence[KernelFacts
 def timeline(
     nodes: Mapping[str, Node], group: Group, kernels: Sequence[KernelFacts], device: Device
 ) -> tuple[list[Span], list[Span]]:
-    """When the tiles of each launch of a group begin and end whose tiles wait for tiles: tied, and one launch after the
-    other. In microseconds after the first has begun.
+    """Return when the tiles of each launch begin and end, with tile-level waits and with sequential launches. In
+    microseconds after the first begins.
     """
     schedule, parts = group.schedule, Parts.of(nodes, group.parts)
     assert not isinstance(parts, str), parts
@@ -107,8 +107,8 @@ def timeline(
 
 @dataclass(frozen=True)
 class Gain:
-    """Of an edge, for its two launches alone: their waves one after the other and together, and the microseconds saved
-    against waiting for the whole of the first.
+    """The gain of an edge, for its two launches alone: their waves in sequence and together, and the microseconds saved
+    compared with waiting for the whole first launch.
     """
 
     waves: int
@@ -117,7 +117,7 @@ class Gain:
 
 
 def gains(nodes: Mapping[str, Node], group: Group, kernels: Sequence[KernelFacts], device: Device) -> list[Gain]:
-    """Return what each edge of a group brings whose tiles wait for tiles, given the facts of its parts."""
+    """Return the gain of each edge of a group with tile-level waits, given the facts of its parts."""
     schedule, parts = group.schedule, Parts.of(nodes, group.parts)
     assert isinstance(schedule, TicketSchedule | LaunchesSchedule) and not isinstance(parts, str), parts
     steps = launches_of(parts, kernels)
@@ -146,7 +146,7 @@ def _pair(
 
 
 def launches_of(parts: Parts, kernels: Sequence[KernelFacts]) -> list[KernelFacts]:
-    """Return each launch of the parts as a kernel; those that only look at indices are left out."""
+    """Return each launch of the parts as a kernel, without index checks."""
     counts: dict[str, int] = {}
     for group in parts.groups:
         counts[group.name] = counts.get(group.name, 0) + 1
@@ -157,22 +157,21 @@ def launches_of(parts: Parts, kernels: Sequence[KernelFacts]) -> list[KernelFact
 
 
 def one_launch(steps: Sequence[KernelFacts], blocks: int = 0, pace: float = 1.0) -> Launch:
-    """Return the launches as one."""
+    """Return the launches fused into one."""
     return Launch(tuple(step.sequence[-1].stages[0] for step in steps), "tickets", blocks, pace)
 
 
 def crowded(steps: Sequence[KernelFacts], launch: Launch, device: Device) -> list[KernelFacts]:
-    """Return the launches with as few blocks on a multiprocessor as `launch` has, which is one of all of them: a tile
-    is faster where it shares its multiprocessor with fewer, by as much as the units are left to it.
+    """Return the launches with no more resident blocks per multiprocessor than `launch`, their fusion: a tile is faster
+    where fewer share the multiprocessor, as it gets a larger share of the units.
     """
     held = max(1, resident_blocks(launch, device))
     return [KernelFacts((replace(step.sequence[-1], resident=held),)) for step in steps]
 
 
 def roomy_blocks(steps: Sequence[KernelFacts], device: Device) -> int:
-    """Return the blocks of launches as one that a multiprocessor holds if a thread has some registers more than the
-    largest takes alone. Without a bound a compiler keeps what it has computed of one part while others run, and takes
-    all there are.
+    """Return the blocks of the fused launch that fit a multiprocessor if a thread has some registers more than the
+    largest part alone. Without a bound, a compiler keeps results of one part while others run, and uses all registers.
     """
     launch = one_launch(steps)
     wider = tuple(
@@ -182,12 +181,12 @@ def roomy_blocks(steps: Sequence[KernelFacts], device: Device) -> int:
 
 
 def slots(launch: Launch, device: Device) -> int:
-    """Return the blocks that the device holds at a time."""
+    """Return how many blocks the device holds at a time."""
     return device.sm_count * max(1, resident_blocks(launch, device))
 
 
 def tile_times_us(parts: Parts, steps: Sequence[KernelFacts], device: Device) -> list[float]:
-    """Return the microseconds of a tile of each launch, as if all of a round of blocks took as long."""
+    """Return the microseconds per tile of each launch, as if all blocks of a wave took equally long."""
     found = []
     for relation, kernel in zip(parts.relations, steps, strict=True):
         launch = kernel.sequence[-1]

@@ -1,4 +1,4 @@
-"""Which tiles of a producer each tile of a consumer needs: those that store what it reads."""
+"""Tile dependences: a consumer's tile needs those tiles of a producer that store what it reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .footprints import Relation
 class Needs:
     """For each block of the consumer, by its number, the sorted numbers of the producer's blocks that it needs.
 
-    Blocks that need the same ones share an array: `kinds` has the arrays, `kind` says which of them a block has.
+    Blocks with equal needs share an array: `kinds` has the arrays, `kind` the index of each block's array.
     """
 
     kinds: tuple[np.ndarray, ...]
@@ -29,14 +29,12 @@ class Needs:
 
 
 def all_of(producers: int, consumers: int) -> Needs:
-    """Return every block of one kernel needs all of another's."""
+    """Return the needs where every block of one kernel needs all of another's."""
     return Needs((np.arange(producers),), (0,) * consumers)
 
 
 def needs_of(producer: Relation, consumer: Relation, values: Sequence[Value]) -> Needs:
-    """Return what the consumer needs of the producer for the sake of `values`, which the one stores and the other
-    reads.
-    """
+    """Return what the consumer needs of the producer for `values`, which the one stores and the other reads."""
     each = [_needs(producer, consumer, value) for value in values]
     if len(each) == 1:
         return each[0]
@@ -55,7 +53,7 @@ def _needs(producer: Relation, consumer: Relation, value: Value) -> Needs:
 
 
 class _Boxes:
-    """The boxes that each block stores, with equal sets along an axis looked at once."""
+    """The boxes that each block stores, with equal sets along an axis examined once."""
 
     def __init__(self, written: Sequence[frozenset[Box]], rank: int) -> None:
         self.rank = rank
@@ -82,10 +80,11 @@ class _Boxes:
 
 @dataclass(frozen=True)
 class _Sets:
-    """Sets of positions along an axis, by position: which sets hold it. Blocks store few positions each, so that this
-    is much less than a matrix of sets and positions where both are thousands.
+    """Sets of positions along an axis, indexed by position. Each block stores few positions, so that this is much
+    smaller than a matrix of sets and positions where both number thousands.
 
-    positions, holders: of every position of every set, in the order of positions. starts: where those of each begin.
+    positions, holders: every position of every set, ordered by position. starts: where the entries of each position
+    begin.
     """
 
     count: int
@@ -101,7 +100,7 @@ class _Sets:
         return _Sets(len(sets), positions, holders, starts)
 
     def meeting(self, taken: bytes) -> np.ndarray:
-        """Return whether each set has any of the positions taken."""
+        """Return whether each set contains any of the positions taken."""
         wanted = np.frombuffer(taken, np.bool_)
         found, at = np.zeros(self.count, np.bool_), np.flatnonzero(wanted)
         if not len(at):

@@ -6,4 +6,4 @@ from tilestitch.passes.errors import PassError
 
 
 class SyncPolicyError(PassError):
-    """A policy that there is not, or that would wait for too little."""
+    """Raised for an unknown policy, or one that would wait for too little."""

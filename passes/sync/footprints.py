@@ -1,8 +1,8 @@
-"""Which elements of its operands and results each thread block of a kernel touches.
+"""The elements of operands and results that each thread block of a kernel accesses.
 
-A kernel has a domain: the index of a result, and what is added up for it. A tile is some boxes of the domain, and where
-the kernel reads and stores are indices in it (`Relation`). What the relation does not reach is taken for read, or
-stored, by every tile.
+A kernel has a domain: the index of a result, and the reduction indices. A tile is a set of boxes of the domain, and
+accesses are functions of it (`Relation`). Values that the relation does not cover are assumed to be read, or stored, by
+every tile.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tilestitch.passes.plan.sync.grid import Coordinates, Grid
 from .boxes import Box, Range, Ranges, pieces, positions
 
 Tiles = Callable[[Coordinates], Iterator[Ranges]]
-"""The boxes of the domain that a tile consists of."""
+"""A function from a tile's coordinates to its boxes of the domain."""
 
 
 class _Unclamped(Followed):
-    """Positions outside of an operand stay as they are: there are no elements there."""
+    """Keeps positions outside an operand as they are: there are no elements."""
 
     def part(self, position: Integer, size: int) -> Integer:
         return position
@@ -34,9 +34,9 @@ class _Unclamped(Followed):
 
 @dataclass
 class Relation:
-    """Where a kernel reads and stores, by the variables of its domain, and which tile each block computes.
+    """The accesses of a kernel as functions of its domain's variables, and the tile that each block computes.
 
-    places: of every value that is reached, the indices that it is read or stored at.
+    places: for every value covered, the indices at which it is read or stored.
     """
 
     grid: Grid
@@ -48,7 +48,7 @@ class Relation:
     _axes: dict[object, bytes] = field(default_factory=dict)
 
     def follow(self, value: Value, index: Place, sources: Sequence[Value]) -> None:
-        """Note all that is read of `sources` to compute `value` at an index."""
+        """Record all reads of `sources` to compute `value` at an index."""
         followed = _Unclamped(list(self.domain), sources)
         followed.follow(value, index)
         for found, place in followed.places:
@@ -98,7 +98,7 @@ class Relation:
 
 
 def _variable(expr: Integer) -> Variable | None:
-    """Return the variable of a dimension; None of one that has a single index."""
+    """Return the variable of a dimension; None if it has a single index."""
     if isinstance(expr, Affine):
         (found,) = expr.terms
         assert isinstance(found, Variable)
@@ -107,7 +107,7 @@ def _variable(expr: Integer) -> Variable | None:
 
 
 def domain(sizes: Sequence[int]) -> tuple[Integer, ...]:
-    """Variables that run over a tensor of these sizes."""
+    """Return variables that range over a tensor of these sizes."""
     return tuple(variable(f"d{axis}", size) for axis, size in enumerate(sizes))
 
 

@@ -1,8 +1,8 @@
-"""What falls to the block that comes last: sums of parts of a reduction, and bands of rows after a GEMM.
+"""Work of the last block to arrive: combining parts of a reduction, and bands of rows after a GEMM.
 
-These are edges, too, whose consumers draw nothing: a block that has stored its part posts, and the one whose post is
-the last (of a band, those that see it come) goes on with what needs all of them. No block waits for one that may not
-have begun. So the same proof holds: of tasks that begin when a semaphore has all its posts, and of what they read.
+These are also edges, whose consumers draw no tickets: a block that has stored its part posts, and the one with the last
+post (for a band, those that observe it) continues with what needs all of them. No block waits for one that may not have
+begun. So the same proof applies: to tasks that begin when a semaphore has all its posts, and to what they read.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from .program import why_not
 from .relations import contraction_relation, rows_relation
 
 BLOCK_ROWS = 64
-"""Of a tile of wgmma, 16 of which each of four warps has."""
+"""Rows of a wgmma tile, of which each of four warps has 16."""
 
 
 @dataclass(frozen=True)
 class Joined:
-    """Steps of one kernel, each of which the last blocks of the one before begin: the groups that they compute, their
-    tiles, and what these need.
+    """Steps of one kernel, each begun by the last blocks of the one before: the groups that they compute, their tiles,
+    and the needs of these.
     """
 
     groups: tuple[Group, ...]
@@ -52,14 +52,14 @@ class Joined:
 
 
 def why_not_joined(joined: Joined) -> str | None:
-    """Return why the last block of some might begin too early, or never; None if it cannot."""
+    """Return why a step might begin too early, or never; None if it cannot."""
     problem = next((p for edge in joined.edges if (p := why_no_edge(joined, edge)) is not None), None)
     return problem or why_not(program_of(joined, joined.edges))
 
 
 def joined_of(nodes: Mapping[str, Node], group: Group) -> Joined | None:
-    """Return what the last blocks of a kernel do; None of a kernel none of whose blocks does more for being the last,
-    and of bands with so many tiles that the sets of what they store would fill memory.
+    """Return the steps begun by last blocks of a kernel; None if there are none, and for bands with so many tiles that
+    the sets of what they store would exceed memory.
     """
     banded = group.tie == "band"
     first = group.parts[0] if banded else group
@@ -98,7 +98,7 @@ def _everything(place: Coordinates) -> Iterator[tuple[Range, ...]]:
 
 
 def _read(nodes: Mapping[str, Node], group: Group) -> list[Value]:
-    """Return what the rows of a band read of what its GEMM stores."""
+    """Return the values stored by the GEMM that the rows of a band read."""
     stored, after = group.parts
     values = {v.name: v for name in stored.nodes for v in nodes[name].outputs}
     return [values[name] for name in stored.outputs if name in after.inputs]
@@ -109,7 +109,7 @@ def _read(nodes: Mapping[str, Node], group: Group) -> list[Value]:
 
 @dataclass(frozen=True)
 class _Tiles:
-    """How blocks (or warps of wgmma) are numbered that store a GEMM, and which rows each has."""
+    """How the blocks (or warps of wgmma) that store a GEMM are numbered, and the rows of each."""
 
     gemm: Gemm
     schedule: GemmSchedule
@@ -140,12 +140,12 @@ class _Tiles:
 
     @property
     def rows(self) -> int:
-        """Of a band."""
+        """Rows per band."""
         tile = self.schedule.tile
         return WARP_ROWS * tile.rows if isinstance(tile, WgmmaTile) else min(tile.bm, self.gemm.m)
 
     def runs(self, band: int, start: int, end: int) -> Iterator[Range]:
-        """Yield the rows of the GEMM that are rows [start, end) of a band, those that are not there left out."""
+        """Yield the rows of the GEMM that are rows [start, end) of a band, without those that do not exist."""
         tile, most = self.schedule.tile, self.gemm.m
         if not isinstance(tile, WgmmaTile):
             yield min(band * self.rows + start, most), min(band * self.rows + end, most)
@@ -168,14 +168,14 @@ class _Tiles:
 
 
 def _of_parts(tiles: _Tiles) -> Needs:
-    """Return the sum of a tile needs all its parts."""
+    """Return the needs of a tile's sum: all its parts."""
     grid = tiles.grid(1)
     numbers = np.arange(tiles.parts) * grid.blocks
     return Needs(tuple(numbers + block for block in range(grid.blocks)), tuple(range(grid.blocks)))
 
 
 def _rows(nodes: Mapping[str, Node], group: Group, tiles: _Tiles, columns: int) -> Relation:
-    """Return the shares of the bands."""
+    """Return the relation of the shares of the bands."""
     schedule, view = group.schedule, look_up(nodes, group.parts[1])
     assert isinstance(schedule, BandSchedule), "a band has a schedule"
     band = Band(tiles.rows, tiles.columns, WARP, schedule.share_rows, tiles.warps)
@@ -194,14 +194,16 @@ def _rows(nodes: Mapping[str, Node], group: Group, tiles: _Tiles, columns: int) 
 
 
 def _join(tiles: _Tiles) -> TileEdge:
-    """Return all parts of a tile post the tile's semaphore."""
+    """Return the edge by which all parts of a tile post to the tile's semaphore."""
     parts, *dims = tiles.grid(tiles.parts).dims
     bounds = _bounds(4, (None, 1, 2, 3))
     return TileEdge(0, 1, "join", (Grouping(parts, parts), *map(Grouping, dims)), bounds, bounds)
 
 
 def _band(tiles: _Tiles, producer: int) -> TileEdge:
-    """Return all tiles of a band's rows post the band's semaphore, and each of its shares begins by it."""
+    """Return the edge by which all tiles of a band's rows post to the band's semaphore, with which each of its shares
+    begins.
+    """
     _, batch, bands, columns = tiles.grid(1).dims
     semaphores = Grouping(1), Grouping(batch), Grouping(bands), Grouping(columns, columns)
     bounds = _bounds(3, (None, 0, 1, None))
@@ -209,5 +211,5 @@ def _band(tiles: _Tiles, producer: int) -> TileEdge:
 
 
 def _bounds(rank: int, axes: Sequence[int | None]) -> tuple[Bound, ...]:
-    """Along each dimension the semaphore that a coordinate of the consumer's tile says, or the first one."""
+    """Return for each dimension the semaphore given by a coordinate of the consumer's tile, or the first one."""
     return tuple(Bound(tuple(int(axis == own) for own in range(rank)), 0, 0, 1) for axis in axes)

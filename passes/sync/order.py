@@ -1,7 +1,7 @@
-"""In which order a GEMM computes its tiles where others wait for rows of them.
+"""The tile order of a GEMM where others wait for rows of tiles.
 
-With fewer rows of tiles together a row is complete sooner, and the right operand is read from memory once for each
-group of rows. So there are as few as memory brings in a part of the time that the GEMM takes anyway.
+With fewer rows of tiles together, a row is complete sooner, but the right operand is read from memory once per group of
+rows. So there are as few as memory can feed in a fraction of the GEMM's time.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tilestitch.passes.plan.view import look_up
 from tilestitch.passes.schedule.cuda.gemm_facts import partition_of
 
 MOST_SHARE = 0.5
-"""Of what a GEMM takes, that memory may take to bring its operands."""
+"""Most of a GEMM's time that loading its operands from memory may take."""
 ROWS = (1, 2, 4)
 
 
 def rows_sooner(nodes: Mapping[str, Node], part: Group, device: Device, latency_us: float) -> Group:
-    """Return the part with as few rows of tiles together as that allows; as it is where it is no GEMM of many rows.
-    latency_us: what it is predicted to take.
+    """Return the part with as few rows of tiles together as that allows; unchanged if it is no GEMM of many rows.
+    latency_us: its predicted time.
     """
     schedule = part.schedule
     if not isinstance(schedule, GemmSchedule) or schedule.tile_rows == 1:

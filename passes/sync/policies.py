@@ -1,7 +1,7 @@
-"""Policies: which tiles of a producer share a semaphore, and what the tiles of a consumer wait for.
+"""Synchronisation policies: which tiles of a producer share a semaphore, and what the tiles of a consumer wait for.
 
-A policy is a frozen dataclass with a `name` and a method `semaphores`; what is waited for follows from what the
-analysis has found (`dependence`). A policy may say itself what to wait for (`edge`): it is checked in any case.
+A policy is a frozen dataclass with a `name` and a method `semaphores`; the waits follow from the dependence analysis
+(`dependence`). A policy may also specify the waits itself (`edge`): they are checked in any case.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from .dependence import Needs, tile_name
 from .errors import SyncPolicyError
 
 PARTS = 0
-"""Of the dimensions of a GEMM's grid, that of the parts of a sum: a tile is stored when all of them have come."""
+"""The dimension of a GEMM's grid that counts parts of a sum: a tile is stored when all have arrived."""
 
 
 TIES_OF_TILES = ("tickets", "launches")
-"""Ties of groups whose tiles wait for tiles. The first is what a policy that is asked for by name has."""
+"""Ties of groups with tile-level waits. The first is the default of a policy requested by name."""
 
 
 @runtime_checkable
 class Policy(Protocol):
-    """See the module's docstring."""
+    """The interface of policies; see the module's docstring."""
 
     name: ClassVar[str]
 
     def semaphores(self, producer: Grid, needs: Needs) -> tuple[Grouping, ...] | None:
-        """Return how tiles share semaphores, along each dimension of the producer's grid; None where the policy is none
-        for this dependence.
+        """Return how tiles share semaphores along each dimension of the producer's grid; None if the policy does not
+        apply.
         """
         ...
 
 
 @dataclass(frozen=True)
 class TileSync:
-    """A semaphore for every tile: a consumer begins as soon as its own tiles are there."""
+    """One semaphore per tile: a consumer begins as soon as its own tiles are stored."""
 
     name: ClassVar[str] = "tile"
 
@@ -52,7 +52,7 @@ class TileSync:
 
 @dataclass(frozen=True)
 class RowSync:
-    """A semaphore for `rows` neighbouring rows of tiles: fewer to look at where whole rows are needed."""
+    """One semaphore per `rows` neighbouring rows of tiles: fewer to check where whole rows are needed."""
 
     name: ClassVar[str] = "row"
     rows: int = 1
@@ -66,7 +66,7 @@ class RowSync:
 
 @dataclass(frozen=True)
 class StridedTileSync:
-    """Tiles of a row that are needed together and lie evenly apart share a semaphore: slices of one projection."""
+    """Tiles of a row that are needed together and evenly spaced share a semaphore: slices of one projection."""
 
     name: ClassVar[str] = "strided"
 
@@ -83,7 +83,7 @@ class StridedTileSync:
 
 
 def _repeats(wanted: np.ndarray, modulus: int, size: int) -> bool:
-    """Return whether of tiles that lie multiples of `modulus` apart all are wanted or none."""
+    """Return whether tiles that are multiples of `modulus` apart are either all wanted or all not."""
     return len(np.unique(wanted % modulus)) * (size // modulus) == len(wanted)
 
 
@@ -101,7 +101,7 @@ POLICIES: tuple[Policy, ...] = (TileSync(), RowSync(), StridedTileSync(), Kernel
 
 
 def policy_named(name: str) -> Policy:
-    """Return a built-in policy. Raises SyncPolicyError for a name that none has."""
+    """Return the built-in policy with this name. Raises SyncPolicyError if there is none."""
     for policy in POLICIES:
         if policy.name == name:
             return policy
@@ -111,8 +111,8 @@ def policy_named(name: str) -> Policy:
 
 @dataclass(frozen=True)
 class Wanted:
-    """policies: that edges may have. forced: chains are tied whether that pays or not. whole: so is the whole model.
-    forms: ties that chains may have. queues: blocks of a whole model have queues of their own.
+    """policies: candidates for edges. forced: chains are tied whether it pays or not. whole: so is the whole model.
+    forms: permitted ties of chains. queues: blocks of a whole model have their own queues.
     """
 
     policies: tuple[Policy, ...]
@@ -123,8 +123,9 @@ class Wanted:
 
 
 def wanted_sync(option: object) -> Wanted | None:
-    """Return what `sync` says: off (None), auto, model, a policy or the name of one; `/tickets` or `/launches` after a
-    name says which form chains take, `/queues` after model that blocks draw nothing. Raises SyncPolicyError otherwise.
+    """Return the meaning of `sync`: off (None), auto, model, a policy or the name of one; `/tickets` or `/launches`
+    after a name selects the form of chains, `/queues` after model that blocks draw nothing. Raises SyncPolicyError
+    otherwise.
     """
     if option in (None, "off"):
         return None
@@ -142,7 +143,7 @@ def wanted_sync(option: object) -> Wanted | None:
 
 
 def form_of(option: str) -> tuple[str, str]:
-    """Return the text before the form that chains are to take, and the form; "" for none."""
+    """Return the text before the form of chains, and the form, "" if there is none."""
     name, slash, form = option.rpartition("/") if "/" in option.rpartition("}")[2] else (option, "", "")
     if slash and name in ("off", "model"):
         raise SyncPolicyError(f"sync is {option!r}, but {name} has no form {form!r}; give off, model or model/queues")
@@ -152,12 +153,12 @@ def form_of(option: str) -> tuple[str, str]:
 
 
 def wanted_policy(policy: Policy, form: str = "") -> Wanted:
-    """Return a user's own policy, and the form that chains are to take."""
+    """Return the setting for a user-defined policy and a form of chains."""
     return Wanted((policy,), forced=True, forms=(form or TIES_OF_TILES[0],))
 
 
 def _of_tiles(producer: Grid) -> tuple[Grouping, ...]:
-    """Return a semaphore for every tile; for all parts of one together."""
+    """Return one semaphore per tile, shared by all parts of the tile."""
     sums = producer.tile_rows != 0
     return tuple(Grouping(size, size if sums and axis == PARTS else 1) for axis, size in enumerate(producer.dims))
 
@@ -167,7 +168,7 @@ def _of_tiles(producer: Grid) -> tuple[Grouping, ...]:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two parts of a launch by their numbers, names and grids, and what the second needs of the first."""
+    """Two parts of a launch, by number, name and grid, and what the second needs of the first."""
 
     numbers: tuple[int, int]
     names: tuple[str, str]
@@ -177,7 +178,7 @@ class Pair:
 
 
 def edge_of(pair: Pair, policy: Policy) -> TileEdge | None:
-    """Return the edge of a policy; None where the policy is none for this dependence.
+    """Return the edge of a policy; None if the policy does not apply to this dependence.
 
     Raises SyncPolicyError, naming the tile that would race, for a policy that waits for too little.
     """
@@ -193,7 +194,7 @@ def edge_of(pair: Pair, policy: Policy) -> TileEdge | None:
 
 
 def _edge(pair: Pair, policy: Policy, groupings: tuple[Grouping, ...]) -> TileEdge:
-    """With the policy's own bounds, where it has any, which are checked for being bounds of these semaphores."""
+    """Return the edge, with the policy's own bounds if it has any, after checking that they fit the semaphores."""
     own = getattr(policy, "bounds", None)
     if own is None:
         bounds = bounds_of(pair.needs, pair.producer, pair.consumer, groupings)
@@ -209,7 +210,7 @@ def _edge(pair: Pair, policy: Policy, groupings: tuple[Grouping, ...]) -> TileEd
 
 
 def _all_are(kind: type, found: object) -> bool:
-    """Return whether it is a sequence of such objects only."""
+    """Return whether `found` is a sequence of such objects only."""
     return isinstance(found, tuple | list) and all(isinstance(each, kind) for each in found)
 
 
@@ -222,14 +223,14 @@ def _check_groupings(pair: Pair, policy: Policy, groupings: Sequence[Grouping]) 
 
 
 def why_no_groupings(producer: Grid, groupings: Sequence[Grouping]) -> str | None:
-    """Return why these are no semaphores of a grid; None if they are."""
+    """Return why these groupings do not fit a grid; None if they do."""
     if tuple(g.size for g in groupings) != producer.dims:
         return f"they are for {tuple(g.size for g in groupings)} tiles, and there are {producer.dims}"
     return next((reason for g in groupings if (reason := g.why_not()) is not None), None)
 
 
 def why_no_bounds(edge: TileEdge, consumer: Grid) -> str | None:
-    """Return why the bounds of an edge are none of its semaphores by the tiles of a grid; None if they are."""
+    """Return why the bounds of an edge do not fit its semaphores and the consumer's grid; None if they do."""
     if not len(edge.first) == len(edge.last) == len(edge.semaphores):
         return f"there are bounds for {len(edge.first)} and {len(edge.last)} dimensions, not {len(edge.semaphores)}"
     odd = next((p for b in (*edge.first, *edge.last) if (p := b.why_not(consumer.dims)) is not None), None)

@@ -1,11 +1,12 @@
-"""Tile synchronisation in the abstract: tasks that wait for and post semaphores, and the proof that they are sound.
+"""An abstract model of tile synchronisation: tasks that wait for and post to semaphores, and the proof of their
+soundness.
 
-Each launch draws its tasks in their order, with any number of resident blocks from one on. `why_not` says why a program
-might race or wait for ever; one that passes does neither, whatever the order in which blocks start and run.
+Each launch draws its tasks in order, with one or more resident blocks. `why_not` tells why a program might race or
+deadlock; one that passes does neither, in whatever order blocks start and run.
 
-A wait is kept if enough posts surely come: from tasks drawn earlier in the same launch, and from launches whose blocks
-have surely begun. By induction over the order then no task waits for ever, as the first that has not ended waits for
-nothing that was not drawn before it. A need is covered if the wait cannot be over without it.
+A wait is satisfiable if enough posts are certain: from tasks drawn earlier in the same launch, and from launches whose
+blocks have certainly begun. By induction over the order, then, no task waits forever, as the first unfinished task
+waits only for tasks drawn before it. A need is covered if the wait cannot complete without it.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from itertools import pairwise
 from tilestitch.passes.plan.sync.edges import MOST_POSTS
 
 ORDERS = ("full", "begun")
-"""full: a launch starts when another has ended; begun: when all blocks of another have begun, as an edge of a CUDA
-graph says that is tied to the launch's completion."""
+"""full: a launch starts when another has ended; begun: when all blocks of another have begun, as with a programmatic
+edge of a CUDA graph (tied to launch completion).
+"""
 
 
 @dataclass(frozen=True)
 class Task:
-    """waits: (semaphore, value) each, until so many posts have come; posts: (semaphore, number) each, at its end.
-    needs: tasks that must have ended before it reads, by their numbers.
+    """waits: pairs (semaphore, value), until this many posts have arrived; posts: pairs (semaphore, count), at the end.
+    needs: numbers of tasks that must have ended before it reads.
     """
 
     name: str
@@ -36,8 +38,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Program:
-    """`launches` have the numbers of their tasks, in the order in which these are drawn. order: (before, after, kind)
-    of launches. words: how many semaphores there is memory for.
+    """`launches` list the numbers of their tasks in drawing order. order: (before, after, kind) of launches. words: the
+    number of semaphores for which there is memory.
     """
 
     tasks: tuple[Task, ...]
@@ -47,7 +49,7 @@ class Program:
 
     @cached_property
     def totals(self) -> Mapping[int, int]:
-        """The posts that each semaphore gets in a run."""
+        """The number of posts that each semaphore receives in a run."""
         found: dict[int, int] = {}
         for task in self.tasks:
             for semaphore, number in task.posts:
@@ -97,7 +99,7 @@ def _why_out_of_order(program: Program) -> str | None:
 
 
 def _begun(program: Program) -> list[set[int]]:
-    """For each launch, those all of whose blocks have begun, or ended, when it starts."""
+    """Return for each launch those of which all blocks have begun, or ended, when it starts."""
     found: list[set[int]] = [set() for _ in program.launches]
     for after in range(len(program.launches)):
         for before, to, _ in program.order:
@@ -107,7 +109,7 @@ def _begun(program: Program) -> list[set[int]]:
 
 
 def _ended(program: Program) -> list[set[int]]:
-    """For each launch, those that have surely ended when it starts."""
+    """Return for each launch those that have certainly ended when it starts."""
     found: list[set[int]] = [set() for _ in program.launches]
     for after in range(len(program.launches)):
         for before, to, kind in program.order:
@@ -159,7 +161,7 @@ def _why_racing(program: Program) -> str | None:
 
 
 def _awaited(program: Program, task: Task, needed: int) -> bool:
-    """Return whether a wait of the task cannot be over without the posts of the one that it needs."""
+    """Return whether some wait of the task cannot complete without the posts of the task that it needs."""
     waits = dict(sorted(task.waits, key=lambda wait: wait[1]))
     return any(
         program.totals[semaphore] - number < waits.get(semaphore, 0)
@@ -169,7 +171,7 @@ def _awaited(program: Program, task: Task, needed: int) -> bool:
 
 def held_by(program: Program, task: int, ended: Sequence[set[int]]) -> set[int]:
     """Return the tasks that cannot end as long as `task` has not, however many blocks are resident: `task`, and those
-    that wait for it, or for others that do.
+    that wait for it directly or indirectly.
     """
     left = set(range(len(program.tasks))) - {task}
     posted: dict[int, int] = {}

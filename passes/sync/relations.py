@@ -1,4 +1,4 @@
-"""The relations of kernels on GPUs, by the template of their schedule."""
+"""The relations of GPU kernels, by the template of their schedule."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from .boxes import Range, Ranges, interval_boxes
 from .footprints import Relation, Tiles, combined, domain
 
 Spans = Callable[[Coordinates], Iterator[tuple[int, Range, Range, Range]]]
-"""Of the pieces of a tile of a contraction: the batch, rows, columns and steps of the reduction."""
+"""The pieces of a contraction's tile: batch, rows, columns and steps of the reduction."""
 
 
 def relations_of(view: GroupView, schedule: Schedule | None, blocks: Sequence[int]) -> tuple[Relation, ...]:
-    """Return the relations of the launches of a kernel, which have so many blocks.
+    """Return the relations of a kernel's launches, given their numbers of blocks.
 
-    Where it is not known which tile a block computes, or there are several launches, every block reads and stores
-    everything. Indices that are looked at before anything is read by them are read by every block, too.
+    Where the tile of a block is unknown, or there are several launches, every block is assumed to read and store
+    everything. Indices that are checked before use are read by every block, too.
     """
     grids = grids_of(view, schedule, blocks)
     known = relation_of(view, schedule) if len(grids) == 1 else None
@@ -58,7 +58,7 @@ def _everything(place: Coordinates) -> Iterator[Ranges]:
 
 
 def relation_of(view: GroupView, schedule: Schedule | None) -> Relation | None:
-    """Return the relation of a kernel; None of one whose blocks are not one tile each."""
+    """Return the relation of a kernel; None if its blocks are not one tile each."""
     grid = grid_of(view, schedule)
     if grid is None:
         return None
@@ -79,7 +79,7 @@ def relation_of(view: GroupView, schedule: Schedule | None) -> Relation | None:
 
 
 def _run(number: int, each: int, total: int) -> Range:
-    """Run number `number` of `each` neighbours; the last one may be shorter."""
+    """Return the `number`-th run of `each` neighbours; the last may be shorter."""
     return number * each, min((number + 1) * each, total)
 
 
@@ -107,7 +107,7 @@ def _gemm(view: GroupView, schedule: GemmSchedule, grid: Grid) -> Relation:
 
 
 def contraction_relation(view: GroupView, grid: Grid, spans: Spans) -> Relation:
-    """Return the relation of a contraction by the rows, columns and steps of its tiles."""
+    """Return the relation of a contraction, given the rows, columns and steps of its tiles."""
     group = AnchoredGroup.of(view)
     return (_matmul if group.is_matmul else _conv)(view, group, grid, spans)
 
@@ -161,12 +161,14 @@ def _conv(view: GroupView, group: AnchoredGroup, grid: Grid, spans: Spans) -> Re
 
 
 def _taps_last(ranges: Ranges, shape: ConvShape) -> Ranges:
-    """Channel, then kernel positions."""
+    """Return the ranges reordered to channel, then kernel positions."""
     return (ranges[-1], *ranges[:-1]) if shape.channels_last else ranges
 
 
 def _of_conv(view: GroupView, group: AnchoredGroup, grid: Grid, tiles: Tiles) -> Relation:
-    """Return the domain is pixels, output channel, channel within the group, kernel positions, group."""
+    """Return the relation of a convolution; the domain is pixels, output channel, channel within the group, kernel
+    positions, group.
+    """
     shape, attrs = conv_shape(group.anchor), group.anchor.attrs
     x, w = group.anchor.inputs
     rank = len(shape.kernel)
@@ -210,7 +212,9 @@ def _direct(view: GroupView, schedule: DirectSchedule, grid: Grid) -> Relation:
 
 
 def _with_epilogue(relation: Relation, group: AnchoredGroup, index: Place) -> Relation:
-    """And what is read after the anchor, and stored. index: of a result, in a group with gates of a gate."""
+    """Return the relation extended by the epilogue's reads and stores. index: of a result; in a group with gates, of a
+    gate.
+    """
     for value in group.outputs:
         source, views = before_views(group.roles, value)
         relation.follow(source, index, (*group.inputs, group.result))
@@ -220,7 +224,7 @@ def _with_epilogue(relation: Relation, group: AnchoredGroup, index: Place) -> Re
 
 
 def before_views(roles: Roles, value: Value) -> tuple[Value, list[Node]]:
-    """Return the value before the chain of views that makes a stored one, and that chain."""
+    """Return the value before the chain of views that ends in a stored one, and that chain."""
     views: list[Node] = []
     while value.producer is not None and roles.parts.get(value.producer) is Part.VIEW:
         views.insert(0, value.producer)
@@ -238,7 +242,7 @@ def through(views: Sequence[Node], index: Place) -> Place:
 
 
 def _attention(view: GroupView, schedule: AttentionSchedule, grid: Grid) -> Relation:
-    """Return every tile of queries reads all keys: that a mask leaves some out is not made use of."""
+    """Return the relation of attention: every tile of queries reads all keys; masks are ignored."""
     group, rows_each = AnchoredGroup.of(view), schedule.tile.bm
     what = attention_of(group)
     softmax, attrs = what.softmax, what.softmax.matmul.attrs
@@ -269,7 +273,7 @@ def _attention(view: GroupView, schedule: AttentionSchedule, grid: Grid) -> Rela
 
 
 def _read_for_scores(group: AnchoredGroup) -> list[Value]:
-    """Return the inputs that masks, scales and the like read at places that are not looked at."""
+    """Return the inputs that masks, scales and the like read at positions that are not analysed."""
     softmax = group.roles.softmax
     assert softmax is not None
     seen, stack = {softmax.matmul.output}, [group.anchor.inputs[0]]
@@ -315,9 +319,7 @@ def _rows(view: GroupView, each: int, grid: Grid) -> Relation:
 
 
 def rows_relation(view: GroupView, grid: Grid, intervals: Callable[[Coordinates], Iterator[Range]]) -> Relation:
-    """Return the relation of row-wise work by the numbers of the rows of its tiles; there may be none of the last
-    ones.
-    """
+    """Return the relation of row-wise work, given the row numbers of its tiles; the last ones may not exist."""
     roles = roles_of(view.nodes, view.outputs, view.name)
     assert isinstance(roles, Roles) and roles.rows is not None, roles
     space = roles.rows

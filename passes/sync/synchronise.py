@@ -1,4 +1,4 @@
-"""Dependent kernels of a plan that shall not wait for each other whole: chains of them, or all that a model has."""
+"""Tile-level synchronisation of dependent kernels of a plan: chains of them, or all kernels of a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .whole import synchronise_whole
 
 
 def synchronise(graph: Graph, kernels: Kernels, wanted: Wanted, model: LatencyModel) -> Iterator[WhyNot]:
-    """Tie chains of `kernels`, which have schedules; yields what was refused, and why."""
+    """Tie chains of scheduled `kernels`; yield what was refused, and why."""
     chooser = Chooser(graph, kernels, wanted, model)
     if wanted.whole:
         yield from synchronise_whole(chooser)
@@ -24,7 +24,7 @@ def synchronise(graph: Graph, kernels: Kernels, wanted: Wanted, model: LatencyMo
 
 
 def _in_order(chooser: Chooser) -> Iterator[WhyNot]:
-    """Yield every chain that can be, from the first kernel on."""
+    """Tie every possible chain, from the first kernel on; yield the refusals."""
     kernels = chooser.kernels
     for name in list(kernels.order):
         if name not in kernels.groups:
@@ -36,8 +36,8 @@ def _in_order(chooser: Chooser) -> Iterator[WhyNot]:
 
 
 def _best_first(chooser: Chooser) -> Iterator[WhyNot]:
-    """Of chains that pay, and have kernels in common, the one that saves most: so a kernel follows the one before it
-    tile by tile, or as a whole, as is better for all.
+    """Tie, among overlapping chains that pay, the one that saves most first, so that each kernel follows its
+    predecessor tile by tile or as a whole, whichever is better overall; yield the refusals.
     """
     kernels = chooser.kernels
     grown: dict[str, Chain | None] = {}

@@ -1,4 +1,4 @@
-"""When tiles are over that wait for tiles, of one launch or of launches that overlap: simulations, tile by tile."""
+"""Tile-by-tile simulations of when waiting tiles finish, in one launch or in overlapping launches."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tilestitch.passes.plan.sync.edges import TileEdge
 from .check import Parts
 
 ROUNDING = 1e-6
-"""Of the sum of shares of a multiprocessor."""
+"""Tolerance for sums of shares of a multiprocessor."""
 
 
 Span = tuple[float, float]
-"""When something begins and ends, in microseconds."""
+"""Begin and end, in microseconds."""
 
 
 def last_of(spans: Sequence[Span]) -> float:
-    """When the last of them ends."""
+    """Return when the last span ends."""
     return max((end for _, end in spans), default=0.0)
 
 
@@ -29,7 +29,7 @@ def drawn_us(
     parts: Parts, edges: Sequence[TileEdge], tile_us: Sequence[float], slots: int, hand_over_us: float, *,
     queues: bool = False,
 ) -> float:  # fmt: skip
-    """Microseconds until all tiles are over, as `drawn_spans` has it."""
+    """Return the microseconds until all tiles are done, as by `drawn_spans`."""
     return last_of(drawn_spans(parts, edges, tile_us, slots, hand_over_us, queues=queues))
 
 
@@ -37,15 +37,15 @@ def drawn_spans(
     parts: Parts, edges: Sequence[TileEdge], tile_us: Sequence[float], slots: int, hand_over_us: float, *,
     queues: bool = False,
 ) -> list[Span]:  # fmt: skip
-    """When the tiles of each part begin and are over, in microseconds, of which `slots` are computed at a time.
+    """Return when the tiles of each part begin and end, in microseconds, with `slots` computed at a time.
 
-    tile_us: of a tile of each part. hand_over_us: from a post to the tiles that wait for it. queues: a block does not
-    take the next tile, but every `slots`-th.
+    tile_us: duration of a tile, per part. hand_over_us: from a post to the tiles that wait for it. queues: a block
+    takes every `slots`-th tile rather than the next one.
     """
     free = [0.0] * slots
     over = {
         (edge.producer, edge.semaphores): np.zeros(edge.counts) for edge in edges
-    }  # By semaphore: when its last post has come.
+    }  # By semaphore: when its last post arrived.
     spans, ticket = [], 0
     for number, relation in enumerate(parts.relations):
         awaited = [edge for edge in edges if edge.consumer == number]
@@ -79,13 +79,13 @@ def beside_spans(
     hand_over_us: float,
     launch_us: float,
 ) -> list[Span]:
-    """When the tiles of parts in launches of their own begin and are over, in microseconds. Each begins its blocks
-    `launch_us` after all blocks of the one before have begun. A block keeps its place while it waits.
+    """Return when the tiles of parts in separate launches begin and end, in microseconds. Each launch begins its blocks
+    `launch_us` after all blocks of the previous one have begun. A waiting block stays resident.
 
     resident: blocks of each part that a multiprocessor holds at a time.
     """
     over = {(edge.producer, edge.semaphores): np.zeros(edge.counts) for edge in edges}
-    running: list[tuple[float, float]] = []  # when blocks end, and what they take of the device
+    running: list[tuple[float, float]] = []  # when blocks end, and their share of the device
     room, now, spans = float(multiprocessors), 0.0, []
     for number, relation in enumerate(parts.relations):
         awaited = [edge for edge in edges if edge.consumer == number]

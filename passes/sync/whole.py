@@ -1,7 +1,7 @@
-"""A whole model in one launch whose blocks draw tiles, or in as few as can be.
+"""A whole model in one launch whose blocks draw tiles, or in as few as possible.
 
-What cannot be part of such a launch, host steps among it, lies between launches: kernels that need it come after it,
-and all others before, so that there is one launch more than the longest path has of these.
+Steps that cannot be part of such a launch, such as host steps, lie between launches: kernels that depend on them come
+after, and all others before, so that the number of launches is one more than that of such steps on the longest path.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .choose import COMPUTED_TOGETHER, Chooser, Drawn
 
 
 def synchronise_whole(chooser: Chooser) -> Iterator[WhyNot]:
-    """Put all kernels that can be in as few launches as possible; yields what cannot, and why."""
+    """Put all eligible kernels into as few launches as possible; yield those that cannot be included, and why."""
     refused = {name: why for name in chooser.kernels.groups if (why := _why_alone(chooser, name)) is not None}
     yield from refused.values()
     levels = _levels(chooser, set(refused))
@@ -30,7 +30,7 @@ def synchronise_whole(chooser: Chooser) -> Iterator[WhyNot]:
 
 
 def _why_alone(chooser: Chooser, name: str) -> WhyNot | None:
-    """Return why a kernel is no part of any launch whose blocks draw tiles; None if it can be."""
+    """Return why a kernel cannot be part of a launch whose blocks draw tiles; None if it can."""
     kernels = chooser.kernels
     group = kernels.groups[name]
     if not any(part.schedule for part in (group, *group.parts)):
@@ -49,8 +49,8 @@ def _unscheduled(name: str, part: str) -> WhyNot:
 
 
 def _levels(chooser: Chooser, refused: set[str]) -> dict[str, int]:
-    """In an order that dependences allow, the number of the launch that each kernel is in, or of the one that comes
-    before what is in none; -1 where none does.
+    """Return, in dependence order, the number of the launch that each kernel is in, or of the preceding one for steps
+    in none; -1 if none precedes.
     """
     kernels, level = chooser.kernels, dict[str, int]()
     outside = {name for name in kernels.order if name in refused or name not in kernels.groups}
@@ -62,7 +62,7 @@ def _levels(chooser: Chooser, refused: set[str]) -> dict[str, int]:
 
 
 def _between(chooser: Chooser, levels: Mapping[str, int]) -> Iterator[WhyNot]:
-    """Yield the steps of the host that come after a launch and before another one."""
+    """Yield the host steps between two launches."""
     kernels = chooser.kernels
     reason = "it is computed on the host; kernels that need it are launched after it"
     for host in kernels.host_groups:
@@ -71,7 +71,7 @@ def _between(chooser: Chooser, levels: Mapping[str, int]) -> Iterator[WhyNot]:
 
 
 def _losing(chooser: Chooser, names: Sequence[str], found: Drawn) -> Iterator[WhyNot]:
-    """Yield what speaks against a launch that was asked for, if anything does."""
+    """Yield the prediction against a requested launch, if it is slower."""
     apart_us = sum(chooser.kernels.latency_us(chooser.kernels.groups[name], chooser.model) for name in names)
     if found.latency_us > apart_us:
         numbers = {"apart_us": round(apart_us, 3), "together_us": round(found.latency_us, 3)}
@@ -79,7 +79,7 @@ def _losing(chooser: Chooser, names: Sequence[str], found: Drawn) -> Iterator[Wh
 
 
 def _tied(chooser: Chooser, names: Sequence[str]) -> Iterator[WhyNot]:
-    """Yield the kernels in one launch, or in two where one cannot be, and so on."""
+    """Tie the kernels in one launch, or recursively in two where that is impossible; yield the refusals."""
     group = chooser.kernels.groups[names[0]] if len(names) == 1 else None
     if not names or (group is not None and not group.stages):
         return

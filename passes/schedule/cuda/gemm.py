@@ -31,18 +31,18 @@ DIRECT_THREADS = 128
 DIRECT_THREADS_OF_SM = 256
 """That have results of convolutions of narrow groups: each may have several results where there are so many of them."""
 LEAST_PART = 128
-"""Steps of the reduction that are worth a part of their own."""
+"""Least steps of the reduction for a separate part."""
 PARTS = (1, 2, 4, 8, 16, 32)
 MANY_BLOCKS = 16
-"""Of the rows: so many that one more does no harm."""
+"""Number of blocks of rows from which one more is harmless."""
 POLLS = 12
-"""How often a block looks whether the last one of its band has come: for about as long as two launches take."""
+"""How often a block polls for the last one of its band: for about the time of two launches."""
 
 Tiled: TypeAlias = SimtTile | MmaTile
 
 
 def choose_contraction(group: AnchoredGroup, gpu: Gpu, model: LatencyModel) -> GemmSchedule | DirectSchedule:
-    """Return the schedule of a contraction whose result has elements."""
+    """Return the schedule of a contraction with a non-empty result."""
     gemm = gemm_of(group)
     return _direct(group, gpu) if gemm is None else choose_gemm(gemm, gpu, model)
 
@@ -78,7 +78,7 @@ def choose_among(
 
 
 def gemm_schedules(gemm: Gemm, gpu: Gpu, after: RowsAfter | None = None) -> Iterator[GemmSchedule]:
-    """Yield the schedules to choose among. Ordinary units are for what tensor cores do not multiply."""
+    """Yield the candidate schedules. Ordinary units are used for what tensor cores do not multiply."""
     if has_few_rows(gemm) and after is None:
         yield from gemv_schedules(gemm, gpu.device)
         return
@@ -91,14 +91,14 @@ def gemm_schedules(gemm: Gemm, gpu: Gpu, after: RowsAfter | None = None) -> Iter
 
 
 def _suits_wgmma(gemm: Gemm, gpu: Gpu, after: RowsAfter | None) -> bool:
-    """Patches of pixels are no bands of rows."""
+    """Return whether wgmma is suitable: patches of pixels form no bands of rows."""
     if after is not None and gemm.a.pictures is not None:
         return False
     return why_not_wgmma(gemm, gpu.device.name, gpu.specific) is None
 
 
 def gemv_schedules(gemm: Gemm, device: Device) -> Iterator[GemmSchedule]:
-    """One part, and more until every SM has two blocks."""
+    """Yield schedules with one part, and with more until every SM has two blocks."""
     gemm = with_large_right(gemm)
     tile = gemv_tile(gemm)
     for parts in PARTS:
@@ -109,12 +109,12 @@ def gemv_schedules(gemm: Gemm, device: Device) -> Iterator[GemmSchedule]:
 
 
 def simt_schedules(gemm: Gemm, device: Device) -> Iterator[GemmSchedule]:
-    """On the ordinary arithmetic units, which compute every GEMM."""
+    """Return schedules on the ordinary arithmetic units, which compute every GEMM."""
     return _tiled(gemm, SIMT_TILES if storage_bytes(gemm.acc_dtype) <= 4 else WIDE_TILES, device)
 
 
 def mma_schedules(gemm: Gemm, device: Device) -> Iterator[GemmSchedule]:
-    """Of a GEMM that `why_not_mma` has nothing against."""
+    """Return schedules of a GEMM that `why_not_mma` accepts."""
     return _tiled(gemm, mma_tiles(storage_bytes(gemm.a.dtype)), device)
 
 
@@ -124,7 +124,7 @@ def _tiled(gemm: Gemm, tiles: Iterable[Tiled], device: Device) -> Iterator[GemmS
 
 
 def wgmma_schedules(gemm: Gemm, device: Device) -> Iterator[GemmSchedule]:
-    """Of a GEMM that `why_not_wgmma` has nothing against."""
+    """Yield schedules of a GEMM that `why_not_wgmma` accepts."""
     for tile in wgmma_tiles(gemm):
         patched = cut_to_patches(gemm, tile.bm)
         if suits(tile, patched):

@@ -1,8 +1,8 @@
-"""Schedules of a launch graph that are shorter than one that is known, by branch and bound; or that there is none.
+"""Branch and bound for launch schedules shorter than a known one, or a proof that there are none.
 
-It searches what `cost_model.laws.branching` allows, depth first, what is followed by the longest path first. A branch
-is left where the longest path, or what is still to be used of something, cannot be fitted in; where the same was
-reached sooner; and launches that are alike are tried once.
+It searches the choices of `cost_model.laws.branching` depth first, launches with the longest remaining path first. A
+branch is pruned where the longest path, or the remaining use of a resource, cannot fit, or where the same state was
+reached sooner; equivalent launches are tried once.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .graph import LEVELS, LaunchGraph, Order
 
 @dataclass(frozen=True)
 class Explored:
-    """orders: of a shorter schedule, as near to it as orders can say; none if none was found. is_proven: there is none.
-    nodes: moments at which something was chosen.
+    """orders: approximations of a shorter schedule, in terms of orders; empty if none was found. is_proven: there is
+    none. nodes: the number of decision points.
     """
 
     orders: tuple[Order, ...]
@@ -27,7 +27,7 @@ class Explored:
 
 
 def explored(graph: LaunchGraph, below_us: float, most_nodes: int) -> Explored:
-    """Looks for a schedule that ends before `below_us`, at so many moments at most."""
+    """Search for a schedule that ends before `below_us`, with at most `most_nodes` decision points."""
     after_us = [rest - work.alone_us for rest, work in zip(graph.rest_us, graph.works)]
     search = _Search(graph, below_us, most_nodes, _alike(graph))
     found = search.run(Branching(graph.works, graph.edges, after_us))
@@ -45,7 +45,7 @@ class _Search:
     reached_us: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     def run(self, first: Branching) -> Branching | None:
-        """Depth first, with what is still to be tried on a stack: as deep as there are events."""
+        """Run the search depth first, with an explicit stack: its depth is the number of events."""
         stack = [first]
         while stack and self.nodes < self.most_nodes:
             at = stack.pop()
@@ -74,14 +74,16 @@ class _Search:
         return False
 
     def _distinct(self, numbers: list[int]) -> list[int]:
-        """One of launches that are alike; the one with the longest path to the end is last, and so taken first."""
+        """Return one launch of each equivalence class; the one with the longest path to the end is last, and so taken
+        first.
+        """
         one_each = {self.alike[number]: number for number in reversed(numbers)}
         return sorted(one_each.values(), key=lambda number: (self.graph.rest_us[number], -number))
 
 
 def _alike(graph: LaunchGraph) -> list[int]:
-    """Equal numbers for launches that make no difference once they are ready: they need the same, and what waits for
-    one alone is like what waits for the other alone; what waits for others, too, is the same.
+    """Return equal numbers for launches that are interchangeable once ready: they need the same, their exclusive
+    successors are equivalent, and their other successors are the same.
     """
     kinds: dict[object, int] = {}
     found = [0] * len(graph.works)
@@ -93,9 +95,9 @@ def _alike(graph: LaunchGraph) -> list[int]:
 
 
 def orders_of(graph: LaunchGraph, schedule: Branching) -> tuple[Order, ...]:
-    """Return the launches in the order in which they were chosen; one that went before another that had been ready
-    sooner has a higher priority. One that was left waiting waits for what ended last so that it is ready no later, or
-    not much later (its gap comes after that), or for nothing more.
+    """Return the launches in the order in which they were chosen; one that preceded another that was ready sooner has a
+    higher priority. A launch that was delayed gets an edge from the last launch that ended before, so that it is ready
+    no later, or not much later (its gap comes after that), or no further edge.
     """
     level = LEVELS - 1
     levels, sooner, later = [0] * len(graph.works), list[tuple[int, int]](), list[tuple[int, int]]()
@@ -113,7 +115,7 @@ def orders_of(graph: LaunchGraph, schedule: Branching) -> tuple[Order, ...]:
 
 
 def _last_ended(graph: LaunchGraph, schedule: Branching, number: int, by_us: float) -> list[tuple[int, int]]:
-    """Return an edge from the launch that ended last of those that had by then, unless that is waited for anyway."""
+    """Return an edge from the launch that ended last by then, unless it is waited for anyway."""
     ended = [(end_us, other) for other, end_us in enumerate(schedule.end_us) if end_us <= by_us + NOTHING]
     last = max(ended, default=(0.0, number))[1]
     return [] if last == number or graph.above[number] >> last & 1 else [(last, number)]

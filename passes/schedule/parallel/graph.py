@@ -1,4 +1,4 @@
-"""A graph of launches as orders of it are compared: what each needs of the device, and which wait for which."""
+"""A launch graph for the comparison of orders: what each launch needs of the device, and which wait for which."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEVELS = HIGHEST_PRIORITY + 1
 
 @dataclass(frozen=True)
 class LaunchGraph:
-    """Launches by number, and edges (before, after), the second being the larger number."""
+    """Numbered launches, and edges (before, after) with before < after."""
 
     works: tuple[Work, ...]
     edges: tuple[tuple[int, int], ...]
@@ -39,7 +39,7 @@ class LaunchGraph:
 
     @cached_property
     def rest_us(self) -> list[float]:
-        """From the moment at which all that a launch waits for has ended to the end of all, by the longest path."""
+        """Per launch, the longest path from its start to the end of all."""
         found = [0.0] * len(self.works)
         for number in reversed(range(len(self.works))):
             found[number] = self.works[number].alone_us + max((found[n] for n in self.after[number]), default=0.0)
@@ -47,14 +47,14 @@ class LaunchGraph:
 
     @cached_property
     def least_us(self) -> float:
-        """No schedule is shorter: the longest path, and what all launches use together of one thing."""
+        """A lower bound on any schedule: the longest path, and the total use of each resource."""
         kinds = zip_longest(*(work.used_us for work in self.works), fillvalue=0.0)
         gap_us = min((work.gap_us for work in self.works), default=0.0)
         return max([*self.rest_us, *(gap_us + sum(kind) for kind in kinds)], default=0.0)
 
     @cached_property
     def slack_us(self) -> list[float]:
-        """How much later each launch could start with nothing else being later, if all ran side by side unhindered."""
+        """Per launch, how much later it could start without delaying anything, with unlimited concurrency."""
         start_us = [0.0] * len(self.works)
         for number, before in enumerate(self.before):
             start_us[number] = max((start_us[n] + self.works[n].alone_us for n in before), default=0.0)
@@ -62,7 +62,7 @@ class LaunchGraph:
         return [longest_us - start - rest for start, rest in zip(start_us, self.rest_us)]
 
     def ordered(self, key: Callable[[int], Any]) -> tuple[int, ...]:
-        """Return the launches in an order that the edges allow, always the ready one with the least key next."""
+        """Return the launches in a topological order, always taking the ready one with the least key."""
         waits = [len(before) for before in self.before]
         ready = [(key(number), number) for number, count in enumerate(waits) if not count]
         heapq.heapify(ready)
@@ -78,7 +78,7 @@ class LaunchGraph:
 
     @cached_property
     def above(self) -> list[int]:
-        """Of each launch, those that end before it starts, as bits."""
+        """For each launch, those that end before it starts, as bits."""
         found = [0] * len(self.works)
         for number, before in enumerate(self.before):
             for other in before:
@@ -86,8 +86,8 @@ class LaunchGraph:
         return found
 
     def parts(self) -> list[tuple[int, ...]]:
-        """Runs of launches each of which has ended before the next begins, whatever the order. Launches that wait for
-        all before them, and that all after them wait for, are parts of their own.
+        """Return the graph split into runs of launches such that each ends before the next begins, in any order. A
+        launch that waits for all before it, and for which all after it wait, is its own part.
         """
         count = len(self.works)
         above, below = self.above, [0] * count
@@ -106,16 +106,17 @@ class LaunchGraph:
         return [*found, tuple(between)] if between else found
 
     def part(self, numbers: Sequence[int]) -> LaunchGraph:
-        """Return the graph of some launches, in that order, and the edges between them."""
+        """Return the subgraph of some launches, in that order, with the edges between them."""
         place = {number: at for at, number in enumerate(numbers)}
         edges = tuple((place[i], place[j]) for j in numbers for i in self.before[j] if i in place)
         return LaunchGraph(tuple(self.works[number] for number in numbers), edges)
 
 
 class Order(NamedTuple):
-    """In which order launches are added to a CUDA graph, and the priority of each (by its number, not by its place).
+    """The order in which launches are added to a CUDA graph, and the priority of each (by its number, not its
+    position).
 
-    held: edges (before, after) besides those that dependences need, so that fewer launches run side by side.
+    held: additional edges (before, after) that no dependence needs, which reduce concurrency.
     """
 
     order: tuple[int, ...]
@@ -124,7 +125,7 @@ class Order(NamedTuple):
 
 
 def spans_in(graph: LaunchGraph, chosen: Order) -> list[Span]:
-    """When each launch runs, by its number."""
+    """Return when each launch runs, by its number."""
     place = {number: at for at, number in enumerate(chosen.order)}
     works = [graph.works[number] for number in chosen.order]
     edges = [(place[i], place[j]) for i, j in (*graph.edges, *chosen.held)]

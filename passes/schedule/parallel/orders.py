@@ -1,4 +1,4 @@
-"""Ways to order launches: as they are, Opara's, and ours by the longest path."""
+"""Heuristics to order launches: the given order, Opara's, and ours by the longest path."""
 
 from __future__ import annotations
 
@@ -9,30 +9,34 @@ from tilestitch.cost_model.laws.makespan import Work
 from .graph import LEVELS, LaunchGraph, Order
 
 DRAM, L2 = 0, 1
-"""Places of memory among `Work.rates`."""
+"""Indices of memory resources in `Work.rates`."""
 SLACKS = (0.01, 0.05, 0.15, 0.3, 0.6)
-"""Of the longest path: launches of no more slack than the first have the highest priority, and so on."""
+"""Thresholds relative to the longest path: launches with no more slack than the first have the highest priority, and so
+on.
+"""
 
 
 def as_given(graph: LaunchGraph) -> Order:
-    """In the order of their numbers; Nimble's, too, which keeps the order of the model (NeurIPS 2020)."""
+    """Return the launches in the order of their numbers, which is also that of Nimble (NeurIPS 2020), as it keeps the
+    model's order.
+    """
     return Order(tuple(range(len(graph.works))), (0,) * len(graph.works))
 
 
 def by_longest_path(graph: LaunchGraph) -> Order:
-    """Return those first from which the way to the end is longest, without priorities."""
+    """Return the launches by decreasing longest path to the end, without priorities."""
     return Order(graph.ordered(lambda number: -graph.rest_us[number]), (0,) * len(graph.works))
 
 
 def by_slack(graph: LaunchGraph) -> Order:
-    """Return the same with priorities: the less slack, the higher."""
+    """Return the same order with priorities: the less slack, the higher."""
     longest_us = max(graph.rest_us, default=0.0) or 1.0
     levels = [LEVELS - 1 - sum(slack > share * longest_us for share in SLACKS) for slack in graph.slack_us]
     return Order(by_longest_path(graph).order, tuple(levels))
 
 
 def in_order(graph: LaunchGraph) -> Order:
-    """Return the same, with priorities that fall from the first launch to the last."""
+    """Return the same order with priorities that fall from the first launch to the last."""
     order = by_longest_path(graph).order
     levels = [0] * len(order)
     for place, number in enumerate(order):
@@ -41,7 +45,7 @@ def in_order(graph: LaunchGraph) -> Order:
 
 
 def at_most(graph: LaunchGraph, side_by_side: int) -> Order:
-    """By the longest path, each launch after the one so many places before it."""
+    """Return the order by longest path, with each launch waiting for the one `side_by_side` positions before it."""
     order = by_longest_path(graph).order
     pairs = zip(order, order[side_by_side:])
     held = tuple(pair for pair in pairs if not graph.above[pair[1]] >> pair[0] & 1)
@@ -49,8 +53,8 @@ def at_most(graph: LaunchGraph, side_by_side: int) -> Order:
 
 
 def opara(graph: LaunchGraph) -> Order:
-    """Opara's launch order (IEEE TC 2025, algorithm 2): of those that are ready, one bound by memory and one bound by
-    arithmetic in turns, each time that whose blocks need least.
+    """Return Opara's launch order (IEEE TC 2025, algorithm 2): of the ready launches, memory-bound and compute-bound
+    ones alternate, each time the one whose blocks need the least.
     """
     waits = [len(before) for before in graph.before]
     ready: dict[bool, list[tuple[float, int]]] = {True: [], False: []}
@@ -81,6 +85,6 @@ def _is_memory_bound(work: Work) -> bool:
 
 
 CANDIDATES = (as_given, opara, by_longest_path, by_slack, in_order)
-"""The first is kept where no other is better."""
+"""Candidate heuristics; the first is kept where no other is better."""
 FEWER = (1, 2, 3, 4, 6, 8)
-"""Launches side by side at most, where there is time to try that."""
+"""Limits on concurrency that are tried if there is time."""

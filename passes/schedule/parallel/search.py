@@ -12,21 +12,21 @@ from .graph import LEVELS, LaunchGraph, Order, last_us, spans_in
 from .orders import CANDIDATES, FEWER, as_given, at_most
 
 EFFORT = 25_000
-"""What local search may spend: some tenths of a second. A simulation costs a unit for each launch, and for each that
-runs beside it.
+"""Budget of local search: some tenths of a second. A simulation costs one unit per launch, and one per launch that runs
+beside it.
 """
 EXPLORED = 40
-"""Launches of a part, at most, for branch and bound."""
+"""Most launches of a part for branch and bound."""
 SHORTER = (0.05, 0.02)
-"""By how much shorter orders are looked for: the larger, the sooner a branch is left."""
+"""Required improvements of branch and bound: the larger, the earlier branches are pruned."""
 NODES, NODE_COST = 1_000, 6
-"""Of branch and bound: moments at which something is chosen, and what each costs."""
+"""Most decision points of branch and bound, and the cost of each."""
 LEAST_GAIN = 1e-3
-"""Of the makespan, for which an order is left. No prediction is better than that."""
+"""Least relative gain in makespan for which an order is replaced. No prediction is more accurate."""
 
 
 def best_order(graph: LaunchGraph) -> Order:
-    """Return the best of the candidates, improved part by part. Equal questions have equal answers."""
+    """Return the best of the candidates, improved part by part. The result is deterministic."""
     numbers_of = graph.parts()
     parts = [_Part(graph.part(numbers)) for numbers in numbers_of]
     _improve(parts, EFFORT)
@@ -43,9 +43,7 @@ def best_order(graph: LaunchGraph) -> Order:
 
 
 def _improve(parts: list[_Part], effort: int) -> None:
-    """Spend so much on the parts from which there may be something to gain, in proportion to how much that is; what is
-    left of one goes to the others.
-    """
+    """Spend the budget on parts with potential gain, in proportion to it; what one part leaves goes to the others."""
     effort -= sum(part.spent for part in parts)
     opened = sorted((part for part in parts if part.is_open), key=lambda part: -part.gain_us)
     rest_us = sum(part.gain_us for part in opened)
@@ -56,7 +54,7 @@ def _improve(parts: list[_Part], effort: int) -> None:
 
 
 class _Part:
-    """A part of a graph, and its best order so far: at first the best of the candidates, the earlier of equals."""
+    """A part of a graph and its best order so far: initially the best candidate, the earlier in case of a tie."""
 
     def __init__(self, graph: LaunchGraph) -> None:
         self.graph = graph
@@ -77,7 +75,7 @@ class _Part:
 
     @property
     def gain_us(self) -> float:
-        """No more can be gained."""
+        """An upper bound on the gain."""
         return last_us(self.found) - self.graph.least_us if self.starts else 0.0
 
     @property
@@ -85,7 +83,7 @@ class _Part:
         return bool(self.starts) and self.gain_us > LEAST_GAIN * self.graph.least_us
 
     def improve(self, effort: int) -> int:
-        """Local search from each start; returns what it cost."""
+        """Run a local search from each start; return what it cost."""
         before, each = self.spent, cost_of(self.found)
         for share in SHORTER:
             self._explore(share, before + effort // 2)
@@ -102,7 +100,7 @@ class _Part:
         return self.spent - before
 
     def _explore(self, share: float, most: int) -> None:
-        """Orders that are shorter by such a share, as long as there are any, and as `spent` is below so much."""
+        """Search for orders that are shorter by `share`, as long as there are any and `spent` is below `most`."""
         while self.is_open and self.spent < most and len(self.graph.works) <= EXPLORED:
             found = explored(
                 self.graph, last_us(self.found) / (1 + share), min(NODES, (most - self.spent) // NODE_COST)
@@ -116,7 +114,7 @@ class _Part:
 
 @dataclass
 class _Climb:
-    """Tries moves, each once and for so much effort in all, and keeps those that help."""
+    """Tries moves, each once and within the total effort, and keeps those that help."""
 
     graph: LaunchGraph
     effort: int
@@ -150,8 +148,8 @@ def _is_better(spans: Sequence[Span], than: Sequence[Span]) -> bool:
 
 
 def _moves(graph: LaunchGraph, chosen: Order, spans: Sequence[Span]) -> Iterator[Order]:
-    """For each launch that the end waited for, and that waited for room or was slowed down itself: it goes earlier, or
-    what ran beside it later, or after it. Then any launch with any priority.
+    """Yield moves for each launch on the critical path that was delayed or slowed down: it moves earlier, or what ran
+    beside it moves later, or after it. Then give any launch any priority.
     """
     place = {number: at for at, number in enumerate(chosen.order)}
     for number in critical_path(graph, spans):
@@ -182,7 +180,7 @@ def _raised(chosen: Order, number: int, by: int) -> Order:
 
 
 def critical_path(graph: LaunchGraph, spans: Sequence[Span]) -> list[int]:
-    """Return the launches that the end waited for, first to last."""
+    """Return the launches on the critical path, first to last."""
     if not spans:
         return []
     number = max(range(len(spans)), key=lambda n: (spans[n].end_us, -n))

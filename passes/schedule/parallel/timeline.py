@@ -1,4 +1,4 @@
-"""The predicted schedule of a plan for a GPU as data: when each launch runs, beside which, and what it waited for."""
+"""The predicted schedule of a GPU plan as data: when each launch runs, beside which, and what it waited for."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _NEAR_US = 1e-6
 
 
 def timeline_of(plan: StitchPlan, works: Mapping[str, Sequence[Work]]) -> dict[str, Any]:
-    """Return `launches` in order, `critical_path` as numbers of launches, how long all take, and how long one at a time
-    would.
+    """Return `launches` in order, `critical_path` as launch numbers, the total time, and that of sequential execution.
 
-    Of a launch: its `kernel`, `branch` and `priority`, `ready_us`, `start_us`, `end_us`, what it takes `alone_us`,
-    whether it is `critical`, which kernels run `beside` it (some of them), which it waits for last (`after`), and why.
+    Of a launch: its `kernel`, `branch` and `priority`, `ready_us`, `start_us`, `end_us`, its duration alone
+    (`alone_us`), whether it is `critical`, some of the kernels that run `beside` it, the one it waits for last
+    (`after`), and why.
     """
     found, needs = spans_of(plan, works), launch_works(plan.launches or (), works)
     into: dict[int, list[Edge]] = {}
@@ -61,7 +61,7 @@ def _why(span: Span, work: Work, last: Edge | None) -> str:
 
 
 def _beside(found: Sequence[Span]) -> list[list[int]]:
-    """Of each launch, those that run at the same time, in the order of their starts."""
+    """Return for each launch those that run at the same time, ordered by start."""
     beside: list[list[int]] = [[] for _ in found]
     running: list[int] = []
     for number in sorted(range(len(found)), key=lambda n: found[n].start_us):
@@ -74,14 +74,14 @@ def _beside(found: Sequence[Span]) -> list[list[int]]:
 
 
 def _critical_path(plan: StitchPlan, found: Sequence[Span], into: Mapping[int, Sequence[Edge]]) -> list[int]:
-    """From the launch that ends last back by what each waited for last, through all segments."""
+    """Return the critical path, followed back from the launch that ends last through all segments."""
     if not found:
         return []
     number = max(range(len(found)), key=lambda n: (found[n].end_us, -n))
     path = [number]
     while True:
         before = [edge.before for edge in into.get(number, ())]
-        if not before:  # the first of its segment; the one before has ended when the last launch of it has
+        if not before:  # first of its segment: the last launch of the previous segment has ended
             before = [n for n in range(number) if found[n].end_us <= found[number].ready_us + _NEAR_US]
         if not before:
             return path[::-1]
