@@ -15,6 +15,7 @@ from tilestitch.compiler.ir.sizes import Size, divisor_of, is_open
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.fusion.stitcher import Stitched
 from tilestitch.passes.plan import Group, WhyNot
+from tilestitch.passes.plan.access import windows
 from tilestitch.passes.plan.access.row_loops import row_loops
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
@@ -97,7 +98,9 @@ def lifted_schedule(
             return RankSchedule(RANK_THREADS)
         case DirectSchedule():
             return _direct(schedule, view)
-        case WindowSchedule() | ScanSchedule():
+        case WindowSchedule():
+            return _windows(schedule, view)
+        case ScanSchedule():
             return schedule
         case SuppressSchedule() | RegionSchedule() | AppendSchedule() | FoundSchedule() | OrderSchedule():
             return schedule
@@ -117,12 +120,18 @@ def _elementwise(schedule: ElementwiseSchedule, before: GroupView, view: GroupVi
 
 
 def _direct(schedule: DirectSchedule, view: GroupView) -> DirectSchedule:
-    """As many of the results of a thread as there certainly are."""
-    group, pixels = AnchoredGroup.of(view), schedule.pixels
-    while pixels > 1 and why_not_vectors(group, replace(schedule, pixels=pixels)) is not None:
-        pixels //= 2
-    fewer = replace(schedule, pixels=pixels)
-    return fewer if why_not_vectors(group, fewer) is None else DirectSchedule(schedule.threads)
+    """Keep as many of the results of a thread as there certainly are."""
+    group = AnchoredGroup.of(view)
+    fewer = (replace(schedule, pixels=schedule.pixels >> halvings) for halvings in range(schedule.pixels.bit_length()))
+    return next((each for each in fewer if why_not_vectors(group, each) is None), DirectSchedule(schedule.threads))
+
+
+def _windows(schedule: WindowSchedule, view: GroupView) -> WindowSchedule:
+    """Keep as many of the results of a thread as there certainly are."""
+    assert view.anchor is not None
+    fewer = (replace(schedule, pixels=schedule.pixels >> halvings) for halvings in range(schedule.pixels.bit_length()))
+    whole = (each for each in fewer if windows.why_not_vectors(view.anchor, view.inputs, each) is None)
+    return next(whole, WindowSchedule(schedule.threads))
 
 
 def _lanes(lanes: int, extent: Size) -> int:

@@ -77,7 +77,7 @@ def registers_of(view: GroupView, kind: GroupKind, schedule: Schedule) -> int:
             alive = most_alive(view.nodes, view.outputs)
             return _bounded(TRANSPOSE + 2 * alive, schedule.edge * schedule.lines)
         case WindowSchedule():
-            return _bounded(_window(view), schedule.threads)
+            return _bounded(_window(view, schedule), schedule.threads)
         case (
             ScanSchedule()
             | SortSchedule()
@@ -250,10 +250,15 @@ def _rows(
     return ROWS + len(inputs) + len(outputs) + each + EXCHANGE * (schedule.blocks_per_row > 1)
 
 
-def _window(view: GroupView) -> int:
+def _window(view: GroupView, schedule: WindowSchedule) -> int:
     assert view.anchor is not None
-    axes = sum(taps > 1 for taps in view.anchor.attrs["kernel"])
-    return WINDOW + AXIS * axes + most_alive(view.nodes, view.outputs)
+    attrs, lanes, pixels = view.anchor.attrs, schedule.lanes, schedule.pixels
+    single = WINDOW + AXIS * sum(taps > 1 for taps in attrs["kernel"]) + most_alive(view.nodes, view.outputs)
+    if lanes * pixels == 1:
+        return single
+    # Columns that several windows have wait for the last of them.
+    reach, stride = (attrs["kernel"][-1] - 1) * attrs["dilations"][-1] + 1, attrs["strides"][-1]
+    return single + lanes * ((pixels - 1) * stride + reach if reach > stride else 1)
 
 
 def _split_rows(view: GroupView, schedule: SplitRowSchedule) -> int:

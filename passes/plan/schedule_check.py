@@ -18,6 +18,7 @@ from tilestitch.passes.plan.access.row_loops import RowLoops, row_loops, schedul
 from tilestitch.passes.plan.access.split_rows import pieces_of, why_not_cut
 from tilestitch.passes.plan.access.turn import accesses_along
 
+from .access.windows import why_not_vectors
 from .cpu.check import cpu_reasons
 from .cpu.schedules import CpuSchedule
 from .group import GroupKind
@@ -94,6 +95,10 @@ def _reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule)
             if not isinstance(schedule, OPAQUE.get(view.anchor.op, ())):
                 yield f"template {schedule.template} does not compute {view.anchor.op}"
             yield from block_size(schedule.threads)
+            if isinstance(schedule, WindowSchedule) and view.anchor.op == "window_reduce":
+                problem = why_not_vectors(view.anchor, view.inputs, schedule)
+                if problem is not None:
+                    yield problem
             if isinstance(schedule, FoundSchedule) and view.anchor.attrs.get("block", 0) % schedule.threads:
                 yield f"{schedule.threads} threads do not share a block of {view.anchor.attrs['block']} elements evenly"
             if isinstance(schedule, SortSchedule) and schedule.threads & (schedule.threads - 1):

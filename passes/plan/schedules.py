@@ -196,10 +196,12 @@ class BlockSchedule:
 
 @dataclass(frozen=True)
 class WindowSchedule:
-    """One thread per window."""
+    """One thread per `lanes` neighbouring channels of `pixels` neighbouring windows."""
 
     template: ClassVar[str] = "window"
     threads: int
+    lanes: int = 1
+    pixels: int = 1
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm_ffi import StructuralKey
 
-from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype, to_storage
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, immediate, storage_bits, storage_dtype, to_storage
 from tilestitch.codegen.compute.evaluator import Evaluator, Source
 from tilestitch.codegen.compute.indexing import ravel
 from tilestitch.codegen.compute.sizes import loaded, may_be_empty
@@ -123,11 +124,17 @@ class VectorAccess:
 
 
 def filled_vector(
-    evaluator: Evaluator, buffer: Any, value: Value, index: Sequence[Expr], lanes: int, there: Expr | None
+    evaluator: Evaluator,
+    buffer: Any,
+    value: Value,
+    index: Sequence[Expr],
+    lanes: int,
+    there: Expr | None,
+    fill: int = 0,
 ) -> list[Expr]:
-    """`lanes` neighbours from `index` on, a multiple of them, read in one access; zeros unless they are `there`.
+    """Read `lanes` neighbours from `index` on, a multiple of them, in one access, if they are `there`.
 
-    Where that is not known, nothing but the access hangs on it: several of them are under way at a time.
+    fill: the bits of an element that is not. Nothing but the access is conditional: several are under way at a time.
     """
     type_ = value.tensor_type
     word, count = _word(type_.dtype, lanes)
@@ -138,11 +145,19 @@ def filled_vector(
     if there is None:
         T.buffer_store(words, source[_run(start, count)], [_run(0, count)])
     else:
-        zero = tirx.const(0, word)
-        T.buffer_store(words, zero if count == 1 else tirx.Broadcast(zero, count), [_run(0, count)])
+        filled = _filled(fill, type_.dtype, word)
+        T.buffer_store(words, filled if count == 1 else tirx.Broadcast(filled, count), [_run(0, count)])
         with T.If(there), T.Then():
             T.buffer_store(words, source[_run(start, count)], [_run(0, count)])
     return [from_storage(_part_of(words, lane, type_.dtype), type_.dtype) for lane in range(lanes)]
+
+
+def _filled(fill: int, dtype: str, word: str) -> Expr:
+    """Return a word of elements of these bits."""
+    bits = storage_bits(dtype)
+    if bits < 32:
+        return tirx.const(sum(fill << at for at in range(0, 32, bits)), word)
+    return immediate(np.array([fill], f"uint{bits}").view(word)[0].item(), word)
 
 
 def _part_of(words: Any, lane: int, dtype: str) -> Expr:

@@ -24,6 +24,7 @@ from tilestitch.codegen.cuda.abi import (
     kernel_function,
     store,
 )
+from tilestitch.codegen.cuda.opaque.window_vectors import lower_window_vectors
 from tilestitch.codegen.cuda.positions import index_dtype_of
 from tilestitch.codegen.groups import GroupView
 from tilestitch.compiler.ir.graph import Value
@@ -35,6 +36,8 @@ def lower_window(view: GroupView, roles: Roles, outputs: Sequence[Value], schedu
     """Return the launch of a window_reduce group: pooling with its epilogue."""
     anchor, threads = roles.anchor, schedule.threads
     assert anchor is not None
+    if schedule.lanes * schedule.pixels > 1:
+        return lower_window_vectors(view, anchor, outputs, schedule)
     result = anchor.outputs[0]
     count = result.tensor_type.num_elements
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*view.inputs, *outputs)]

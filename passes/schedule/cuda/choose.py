@@ -37,7 +37,7 @@ def choose(nodes: Mapping[str, Node], group: Group, gpu: Gpu, model: LatencyMode
         return choose_attention(view, gpu, model)
     if group.kind is GroupKind.OPAQUE:
         assert view.anchor is not None
-        return choose_opaque(view.anchor)
+        return choose_opaque(view.anchor, view.inputs, gpu.device.sm_count)
     candidates: Sequence[Schedule]
     if group.kind is GroupKind.ROWWISE:
         candidates = row_schedules(view, _roles(view), gpu)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
-from tilestitch.compiler.ir import Node
+from tilestitch.compiler.ir import Node, Value
 from tilestitch.compiler.ir.types import HALVES, storage_bytes
+from tilestitch.passes.plan.access.windows import window_extents, window_schedules
 from tilestitch.passes.plan.schedules import (
     AppendSchedule,
     FoundSchedule,
@@ -20,6 +22,8 @@ from tilestitch.passes.plan.schedules import (
 )
 
 THREADS = 256
+WINDOW_THREADS = 256
+"""Of an SM, that have windows: each may have several where there are so many of them."""
 SCAN_THREADS = 128
 MOST_LINES, LEAST_LENGTH = 4096, 256
 """Line count above which each line is summed by a thread; fewer lines are summed by a block each, if they are long."""
@@ -31,10 +35,10 @@ MANY_THREADS = 4096
 """Independent updates that are applied by this many threads need no claims."""
 
 
-def choose_opaque(anchor: Node) -> Schedule | None:
-    """Return the schedule of a group around `anchor`; None for an operator without a template."""
+def choose_opaque(anchor: Node, inputs: Sequence[Value], sm_count: int) -> Schedule | None:
+    """Return the schedule of a group around `anchor` that reads `inputs`; None for an operator that has no template."""
     if anchor.op == "window_reduce":
-        return WindowSchedule(THREADS)
+        return _window(anchor, inputs, sm_count)
     if anchor.op == "cumulative":
         return _scan(anchor)
     if anchor.op == "top_k":
@@ -50,6 +54,12 @@ def choose_opaque(anchor: Node) -> Schedule | None:
     if anchor.op in ("tally", "compact"):
         return FoundSchedule(THREADS)
     return _scatter(anchor) if anchor.op in ("scatter_elements", "scatter_nd") else None
+
+
+def _window(anchor: Node, inputs: Sequence[Value], sm_count: int) -> WindowSchedule:
+    """Give a thread as many results as leave threads enough: neighbouring windows share what is read."""
+    *several, single = window_schedules(anchor, inputs, THREADS)
+    return next((one for one in several if prod(window_extents(anchor, one)) >= sm_count * WINDOW_THREADS), single)
 
 
 def _scatter(node: Node) -> ScatterSchedule:

@@ -8,6 +8,7 @@ from math import prod
 
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.compiler.ir.sizes import bounds_of, ceil_div, largest
+from tilestitch.passes.plan.access.windows import window_extents
 from tilestitch.passes.plan.index_checks import pending_checks, read_for
 from tilestitch.passes.plan.launches.cuda.emitted import Emitted, accumulator_bytes, shared_array
 from tilestitch.passes.plan.own_kernels import Temporary
@@ -39,7 +40,7 @@ def checks(nodes: Sequence[Node], inputs: Sequence[Value]) -> Iterator[Emitted]:
 
 def window(view: GroupView, schedule: WindowSchedule) -> Emitted:
     assert view.anchor is not None
-    blocks = ceil_div(view.anchor.outputs[0].tensor_type.num_elements, schedule.threads)
+    blocks = ceil_div(prod(window_extents(view.anchor, schedule)), schedule.threads)
     return Emitted.of("window", blocks, schedule.threads, (*view.inputs, *view.stored), part=True)
 
 
