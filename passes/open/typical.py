@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from itertools import count, islice, permutations, product
 from math import lcm
 from typing import Any
@@ -65,6 +66,7 @@ def _types(graph: Graph) -> list[TensorType]:
 def _candidates(graph: Graph, given: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Yield the sizes for which all claims hold, the best ones first."""
     leaders = _leaders(graph)
+    joint = _joint_ranges(graph, leaders)
     only = {leaders[name]: size for name, size in _only_sizes(graph)}
     taken: set[Any] = {d for type_ in _types(graph) for d in type_.shape}
     made = {s: [d for d in taken if is_open(d) and symbols_of([d]) == {s}] for s in graph.symbols}
@@ -72,7 +74,7 @@ def _candidates(graph: Graph, given: Mapping[str, int]) -> Iterator[dict[str, in
         first = {s.name: given.get(s.name) or prime for s, prime in zip(graph.symbols, order, strict=True)}
         first |= {s.name: _with_work(s, made[s], first[s.name]) for s in made if s.name not in given}
         for factor in FACTORS:
-            sizes = {s.name: _in_range(s, first[leaders[s.name]], factor) for s in graph.symbols}
+            sizes = {name: _in_range(joint[leader], first[leader], factor) for name, leader in leaders.items()}
             sizes |= {name: only[leader] for name, leader in leaders.items() if leader in only}
             if _all_hold(graph, sizes):
                 yield sizes
@@ -147,6 +149,17 @@ def _leaders(graph: Graph) -> dict[str, str]:
             first, second = (leaders[symbol.name] for symbol in pair)
             leaders = {name: first if leader == second else leader for name, leader in leaders.items()}
     return leaders
+
+
+def _joint_ranges(graph: Graph, leaders: Mapping[str, str]) -> dict[str, Symbol]:
+    """Return each leader with the range that it has in common with the symbols that equal it."""
+    by_name = {symbol.name: symbol for symbol in graph.symbols}
+    joint = dict(by_name)
+    for name, leader in leaders.items():
+        low, high = max(joint[leader].low, by_name[name].low), min(joint[leader].high, by_name[name].high)
+        if low <= high:
+            joint[leader] = replace(joint[leader], low=low, high=high)
+    return joint
 
 
 def _only_sizes(graph: Graph) -> Iterator[tuple[str, int]]:

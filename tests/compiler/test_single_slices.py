@@ -54,6 +54,26 @@ def test_the_element_is_read_by_kernels(form: str, sizes: str) -> None:
             np.testing.assert_array_equal(module.run(feeds)["y"], session.run(None, feeds)[0], err_msg=f"{form} {i}")
 
 
+def test_an_element_between_two_sums_of_a_place_is_read_by_kernels() -> None:
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[m] x, int64[1] i) => (float y)
+        <int64[1] one = {1}, int64[1] three = {3}, int64[1] axis = {0}> {
+            first = Add(i, one)  last = Add(one, first)  third = Add(three, i)
+            early = Slice(x, first, last)  a = Squeeze(early, axis)
+            late = Slice(x, last, third)  b = Squeeze(late, axis)
+            y = Sub(a, b) }"""
+    )
+    artifact = compile_model(model)
+    assert not artifact.explain()["host_steps"]
+    with load(artifact.to_bytes()) as module:
+        x = np.arange(7, dtype=np.float32) ** 2
+        for i in (-1, 0, 3, 4, -4, -6):
+            feeds = {"x": x, "i": np.array([i])}
+            assert module.run(feeds)["y"] == x[i + 1] - x[i + 2]
+        with pytest.raises(ExecutionError):
+            module.run({"x": x, "i": np.array([5])})
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("place", [7, 8, 1 << 30, -1])
 def test_a_place_with_no_element(form: str, place: int) -> None:

@@ -5,7 +5,7 @@ TensorFlow's `x[:, i]` is such a slice: its step is longer than any dimension, s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilestitch.compiler.ir import UNKNOWN, OptionalType, TensorType, Value
@@ -129,15 +129,19 @@ def _from_begin(b: Builder, at: Value, count: Value) -> Value:
 
 
 def _ahead(value: Value, base: Value) -> int | None:
-    """Return by how much a value exceeds the one that it is computed from by adding constants."""
-    found = 0
-    while value is not base:
-        made = value.producer
-        if made is None or made.op != "add":
-            return None
+    """Return by how much a value exceeds another if both are computed from the same one by adding constants."""
+    found: dict[Value, int] = dict(_sums(base))
+    return next((more - found[origin] for origin, more in _sums(value) if origin in found), None)
+
+
+def _sums(value: Value) -> Iterator[tuple[Value, int]]:
+    """Yield the value, and the ones that it is computed from by adding constants, each with the sum of these."""
+    added = 0
+    yield value, added
+    while (made := value.producer) is not None and made.op == "add":
         step = next((v for v in made.inputs if v.data is not None and v.data.size == 1), None)
         if step is None or step.data is None:
-            return None
-        found += int(step.data.reshape(()))
+            return
+        added += int(step.data.reshape(()))
         value = next(v for v in made.inputs if v is not step)
-    return found
+        yield value, added

@@ -71,6 +71,16 @@ def test_typical_sizes_are_as_the_graph_claims(claim: Claim, holds: Callable[[in
     assert holds(sizes["b"], sizes["s"]), sizes
 
 
+@pytest.mark.parametrize(
+    ("b", "s", "size"), [("1..", "1..1", 1), ("1..1", "1..", 1), ("1..6", "5..7", 6), ("1..6", "6..", 6)]
+)
+def test_sizes_that_are_equal_are_in_both_ranges(b: str, s: str, size: int) -> None:
+    graph = parse_graph(f"graph @g[b={b}, s={s}] (%x: float32[b,s,1]) -> (%y) {{ %y = neg(%x) : float32[b,s,1] }}")
+    first, second = map(size_of, graph.symbols)
+    graph.claims = (Claim(first - second, exact=True),)
+    assert typical_sizes(graph) == {"b": size, "s": size}
+
+
 def test_results_differ_at_typical_sizes_in_how_many_elements_they_have() -> None:
     """At 97 pixels 160 by half as many, rounded up twice, are as many as 80 by a quarter, and in one kernel."""
     h = size_of(Symbol("h", 1))
