@@ -1,1 +1,1 @@
-"""Devices and latency models that the passes choose by."""
+"""Devices and latency models, on which the passes base their choices."""

@@ -1,6 +1,6 @@
-"""Latency from first principles: a roofline under measured ceilings, whole rounds of blocks, and fixed costs.
+"""Latency from first principles: a roofline with measured ceilings, wave quantisation, and fixed costs.
 
-Sources. Structure: Williams et al., Roofline (CACM 2009); rounds of blocks times latency and the fixed launch cost:
+Sources. Structure: Williams et al., Roofline (CACM 2009); waves of blocks times latency, and the fixed launch cost:
 FusionStitching (arXiv 2009.10924) sections 4 and 5; grid barriers: AStitch (ASPLOS 2022). Occupancy: CUDA C++
 Programming Guide. Figures of machines: `devices.json` and `constants.py`, each with its source.
 """
@@ -20,9 +20,10 @@ from .protocol import AnyDevice, Prediction
 
 @dataclass(frozen=True)
 class AnalyticalModel:
-    """Roofline with rounds, occupancy, launches and barriers. Good for choosing between plans, not for promises.
+    """Roofline with waves, occupancy, launches and barriers. Suited to choosing between plans, not to absolute
+    predictions.
 
-    low_us is what nominal rates allow, high_us what it takes if nothing overlaps.
+    low_us is the time at nominal rates, high_us that without any overlap.
     """
 
     @property
@@ -38,4 +39,4 @@ class AnalyticalModel:
 
 
 ANALYTICAL = AnalyticalModel()
-"""What is asked where no other model is given. One for all: what planning finds out is kept with the model it asked."""
+"""The default model. A single instance: planning caches results per model."""

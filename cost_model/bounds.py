@@ -1,6 +1,6 @@
-"""Quick bounds: what a rule or a search leaves out before a latency model is asked, or where asking would be too slow.
+"""Quick bounds, by which a rule or search prunes before, or instead of, evaluating a latency model.
 
-They know no shapes and no schedules, but the machine: what it computes, and moves, in the time of a launch.
+They depend on the machine only, not on shapes or schedules: what it computes, and moves, in the time of a launch.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from .protocol import AnyDevice, LatencyModel
 
 
 def least_us(model: LatencyModel, device: AnyDevice) -> float:
-    """Return what `model` never says less of any kernel; nothing where that is not known."""
+    """Return a lower bound on the predictions of `model` for any kernel; 0 if none is known."""
     if not isinstance(model, AnalyticalModel):
         return 0.0
     return c.GPU_LAUNCH_US if isinstance(device, Device) else device.launch_us
 
 
 def most_operations_again(bytes_saved: int, results: int, device: AnyDevice) -> int:
-    """Return the operations that may be done again where one kernel takes the place of several, and so many bytes stay
-    put.
+    """Return how many operations may be recomputed where one kernel replaces several and `bytes_saved` need not move.
 
-    results: elements that are computed side by side at most; a GPU has a lane for each of many.
+    results: most elements computed in parallel; a GPU has a lane for each of many.
     """
     if not isinstance(device, Device):
         return c.OPERATIONS_PER_BYTE * bytes_saved + c.LAUNCH_OPERATIONS
@@ -31,26 +30,24 @@ def most_operations_again(bytes_saved: int, results: int, device: AnyDevice) -> 
 
 
 def most_bytes_gained(bytes_saved: int, launches_saved: int, operations_again: int, device: AnyDevice) -> float:
-    """Return what one kernel gains over several, everything as bytes that move to memory and back."""
+    """Return the gain of one kernel over several, expressed as bytes moved to memory and back."""
     return bytes_saved + launch_bytes(device) * launches_saved - operations_again / _operations_per_byte(device)
 
 
 def launch_bytes(device: AnyDevice) -> float:
-    """Return the bytes that move to memory and back in the time of a launch."""
+    """Return the bytes that are moved to memory and back in the time of a launch."""
     if not isinstance(device, Device):
         return c.LAUNCH_BYTES
     return c.GPU_LAUNCH_US / 1e6 / _moving_s(1, device)
 
 
 def _operations_per_byte(device: AnyDevice) -> float:
-    """Arithmetic of the whole machine in the time of moving a byte to memory and back."""
+    """Return the operations of the whole machine in the time of moving a byte to memory and back."""
     if not isinstance(device, Device):
         return c.OPERATIONS_PER_BYTE
     return _moving_s(1, device) * device.sm_count * c.GPU_LANES * device.clock_hz
 
 
 def _moving_s(nbytes: int, gpu: Device) -> float:
-    """Return the seconds in which a GPU stores so many bytes and loads them again: from its L2 cache, where they are at
-    best.
-    """
+    """Return the seconds in which a GPU stores `nbytes` and loads them again, at best from its L2 cache."""
     return 2 * nbytes / (gpu.sm_count * c.rates_of(gpu).l2_bytes_per_cycle * gpu.clock_hz)

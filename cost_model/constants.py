@@ -1,4 +1,4 @@
-"""Everything that the analytical model takes a machine for beside its row in the table of devices, and where from.
+"""The analytical model's assumptions about machines beyond the table of devices, with sources.
 
 `benchmarks/device/refit.py` compares these with what was measured. Where no source is named, a figure is a judgement.
 """
@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from .devices import Device
 
 OVERLAP = 0.9
-"""No kernel hides arithmetic under memory, or memory under arithmetic, entirely."""
+"""Fraction of the shorter of arithmetic and memory time that is hidden: no kernel overlaps them entirely."""
 
 # -- GPUs --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class GpuRates:
-    """What GPUs of one compute capability reach.
+    """Rates that GPUs of one compute capability reach.
 
     bandwidth_share: of the nominal DRAM bandwidth; arithmetic_share: of nominal arithmetic in contractions; mma_share:
-    the same of tensor cores by instructions of a warp. l2_bytes_per_cycle: of each SM, if all read the L2 cache.
+    the same of tensor cores with warp instructions. l2_bytes_per_cycle: per SM, if all read the L2 cache.
     """
 
     bandwidth_share: float
@@ -57,47 +57,51 @@ GPU_RATES = {
         mma_share=0.62,
     ),
 }  # fmt: skip
-"""By compute capability, times ten."""
+"""Rates by compute capability, times ten."""
 
 OTHER_GPU = GpuRates(0.85, 0.70, 25.0, "judgement: the figures of sm_80 and sm_90 less a reserve", mma_share=0.62)
-"""Newer ones, whose tensor cores have faster instructions than those of a warp, as Hopper's have."""
+"""Rates of newer GPUs, whose tensor cores, like Hopper's, have faster instructions than those of a warp."""
 
 GPU_LAUNCH_US = 1.3
-"""A kernel node of a CUDA graph after the one that it depends on has drained: the figure that Hazy Research gives for
-an H100 (Look Ma, No Bubbles, 2025)."""
+"""Time from the end of a kernel node of a CUDA graph to the start of its successor: the figure of Hazy Research for an
+H100 (Look Ma, No Bubbles, 2025).
+"""
 GPU_GRID_BARRIER_US = 2.6
-"""AStitch (ASPLOS 2022), 2.53 to 2.72 us on a V100 full of blocks; to be measured on newer GPUs."""
+"""Duration of a grid barrier: AStitch (ASPLOS 2022), 2.53 to 2.72 us on a V100 full of blocks; to be measured on newer
+GPUs.
+"""
 GPU_HAND_OVER_US = 0.9
-"""From the last result that a block stores until another has read it: atomic, look, and read, each of them a trip to
-the L2 cache; to be measured."""
+"""Time from the last result that a block stores until another has read it: atomic, poll, and read, each a round trip to
+the L2 cache; to be measured.
+"""
 GPU_ROW_US = 0.3
-"""Of a row that a team reads from the L2 cache and stores, without its reductions."""
+"""Time per row that a team reads from the L2 cache and stores, without its reductions."""
 GPU_BARRIER_US = 0.04
-"""__syncthreads with the memory latency that it exposes."""
+"""Duration of __syncthreads with the memory latency that it exposes."""
 GPU_START_CYCLES = 1500
-"""Of a block: indices, the first operands, and results after the last of them have been used."""
+"""Fixed cycles of a block: indices, the first operands, and results after the last operands were used."""
 GPU_STEP_CYCLES = 40
-"""Of a step of a tile beside its fetch and its arithmetic: the barrier between those that fetch and those that use."""
+"""Cycles of a tile's step besides its loads and arithmetic: the barrier between producers and consumers."""
 GPU_DRAM_LATENCY_US, GPU_L2_LATENCY_US = 0.6, 0.3
-"""Until a load under traffic is back."""
+"""Latency of a load under traffic."""
 GPU_BYTES_IN_FLIGHT = 32
-"""Of a thread: two outstanding loads of 16 bytes."""
+"""Bytes in flight per thread: two outstanding loads of 16 bytes."""
 GPU_SM_L2_BYTES_PER_CYCLE = 48
-"""That one SM reads from the L2 cache, of the 64 of its port, where others leave it alone."""
+"""Bytes per cycle that one SM reads from the L2 cache when others are idle, of the 64 of its port."""
 GPU_LANES, GPU_SPECIAL_LANES = 128, 16
-"""Of an SM in a cycle: float32 operations, special functions."""
+"""Operations per cycle of an SM: float32 operations, special functions."""
 GPU_SPECIAL_PER_CALL = 2
 GPU_HALF_RATE_WARPS, GPU_FULL_RATE_WARPS = 3, 16
-"""Warps of an SM that reach half of a rate which no number of them would reach, and warps that reach all there is."""
+"""Warps per SM that reach half of the asymptotic rate, and warps that reach the actual maximum."""
 GPU_STAGED_CYCLES = 8
-"""Of a lane for an evaluation before an operand of a contraction, `scalar` in facts."""
+"""Lane cycles of a prologue evaluation on an operand of a contraction, `scalar` in facts."""
 GPU_SCHEDULERS = 4
-"""Of an SM, each with a quarter of its units: CUDA C++ Programming Guide."""
+"""Schedulers per SM, each with a quarter of its units: CUDA C++ Programming Guide."""
 GPU_REGISTER_UNIT, WARP = 256, 32
 GPU_RESERVED_SHARED_BYTES = 1024
-"""Of every block, from compute capability 8.0 on: CUDA C++ Programming Guide."""
+"""Shared memory reserved per block, from compute capability 8.0 on: CUDA C++ Programming Guide."""
 RESIDENT_L2_SHARE = 0.5
-"""Of the L2 cache that what kernels hand each other may fill and still be found there."""
+"""Fraction of the L2 cache that data passed between kernels may fill and still be found there."""
 
 
 def rates_of(gpu: Device) -> GpuRates:
@@ -107,16 +111,16 @@ def rates_of(gpu: Device) -> GpuRates:
 # -- CPUs --------------------------------------------------------------------------------------------------------------
 
 CPU_CONTRACTION_SHARE = 0.9
-"""Of nominal arithmetic that contractions reach."""
+"""Fraction of nominal arithmetic that contractions reach."""
 SCALAR_CYCLES = 1
-"""Of a `scalar` step. A concat of 2, 4 and 8 operands before a GEMM takes 2.4, 4.4 and 8.1 cycles an element, a gather
-1.1 and a padding 1.3, where ReLU takes 0.25 (AMD Zen 4 at about 2.9 GHz, one thread, 24 November 2026).
+"""Cycles of a `scalar` step. A concat of 2, 4 and 8 operands before a GEMM takes 2.4, 4.4 and 8.1 cycles per element, a
+gather 1.1 and a padding 1.3, where ReLU takes 0.25 (AMD Zen 4 at about 2.9 GHz, one thread, 24 November 2026).
 """
 
 
 # -- quick bounds (`bounds.py`) ----------------------------------------------------------------------------------------
 
 OPERATIONS_PER_BYTE = 2
-"""Vector arithmetic in the time of moving a byte to memory and back, for a core of a CPU of today."""
+"""Vector operations in the time of moving a byte to memory and back, for a core of a current CPU."""
 LAUNCH_OPERATIONS, LAUNCH_BYTES = 20_000, 40_000
-"""Such operations, and bytes that move, in the time of one launch with its barrier."""
+"""Such operations, and bytes moved, in the time of one launch with its barrier."""

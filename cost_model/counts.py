@@ -1,4 +1,4 @@
-"""Bytes moved and arithmetic done: what can be counted without knowing the machine."""
+"""Bytes moved and operations performed: counts that do not depend on the machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tilestitch.compiler.ir import Kind, Node, Value, kind_of, op_spec
 
 EXPENSIVE_OPERATIONS = 16
-"""What an exponential, a sine and the like cost, in additions."""
+"""Cost of an exponential, a sine and the like, in additions."""
 
 
 def bytes_of(values: Iterable[Value]) -> int:
@@ -20,10 +20,10 @@ _REARRANGING = frozenset({"reshape", "transpose"})
 
 
 def footprint_bytes(value: Value, nodes: Iterable[Node]) -> int:
-    """Return the bytes of `value` that `nodes` read: all of them, or what gathers and slices pick if only these read
+    """Return the bytes of `value` that `nodes` read: all, or those selected by gathers and slices if only these read
     it.
 
-    It counts as read through reshapes and transposes among `nodes`, too.
+    Reads through reshapes and transposes among `nodes` count, too.
     """
     nodes = list(nodes)
     whole, picked = value.tensor_type.nbytes, 0
@@ -40,7 +40,7 @@ def footprint_bytes(value: Value, nodes: Iterable[Node]) -> int:
 
 
 def operations_per_element(op: str) -> int:
-    """Arithmetic for one output element of a view or injective operator; 0 where only indices change."""
+    """Return the operations per output element of a view or injective operator; 0 where only indices change."""
     spec = op_spec(op)
     if spec.expensive:
         return EXPENSIVE_OPERATIONS
@@ -50,7 +50,7 @@ def operations_per_element(op: str) -> int:
 
 
 def operations(node: Node) -> int:
-    """Arithmetic operations of a node; a multiplication with its addition counts as two. Types must be static."""
+    """Return the arithmetic operations of a node; a multiply-add counts as two. Types must be static."""
     kind = kind_of(node.op)
     if kind is Kind.CONTRACTION:
         return 2 * _multiplications(node)
@@ -63,7 +63,7 @@ def operations(node: Node) -> int:
 
 
 def _window_elements(node: Node) -> int:
-    """Return the elements that all windows of a window_reduce look at; what lies in the padding is not looked at."""
+    """Return the elements that all windows of a window_reduce read, without padding."""
     x, result, attrs = node.inputs[0], node.outputs[0], node.attrs
     first = 1 if attrs["layout"] == "NXC" else 2
     count = 1
@@ -78,7 +78,7 @@ def _window_elements(node: Node) -> int:
 
 
 def _pairs(size: int, windows: int, kernel: int, stride: int, before: int, dilation: int) -> int:
-    """Along one axis, how often a window meets an element."""
+    """Return how often, along one axis, a window meets an element."""
     met = 0
     for start in (number * stride - before for number in range(windows)):
         first, last = max(0, -(start // dilation)), min(kernel - 1, (size - 1 - start) // dilation)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 class CpuDevice:
     """Cores that share one memory. The defaults describe no product: they are low for a server core of the last years.
 
-    vector_bytes: width of a register; vectors_per_cycle: vector multiply-adds, or additions, that a core starts in a
-    cycle; tile_bytes_per_cycle: multiply-adds of bytes that its tile registers make in a cycle, half as many of two
-    bytes each; 0: it has none. Bandwidths are bytes a second of one core (of the second-level cache 48 bytes a cycle,
-    of the last one 16), except dram_bytes_per_second, which all cores share. l1_bytes and l2_bytes are of one core,
+    vector_bytes: width of a register; vectors_per_cycle: vector multiply-adds, or additions, that a core starts per
+    cycle; tile_bytes_per_cycle: multiply-adds of bytes that its tile unit performs per cycle, half as many of two bytes
+    each; 0: it has none. Bandwidths are bytes per second of one core (for the second-level cache 48 bytes per cycle,
+    for the last one 16), except dram_bytes_per_second, which all cores share. l1_bytes and l2_bytes are of one core,
     llc_bytes is shared. launch_us: from the end of one launch to the start of the next; hand_over_us: until other
-    threads take part in it. transcendental_cycles: of one vector of float32 results.
+    threads take part in it. transcendental_cycles: per vector of float32 results.
     """
 
     name: str = "generic CPU"

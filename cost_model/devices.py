@@ -1,6 +1,6 @@
-"""The table of GPUs that code can be planned for, with what codegen and planning need to know of each.
+"""The table of GPUs that code can be planned for, with the data that code generation and planning need.
 
-Figures are vendors' nominal ones, never measurements; `source` says where each row comes from.
+Figures are vendors' nominal ones, never measurements; `source` documents the origin of each row.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _KIB_PER_BLOCK = {
     60: 48, 61: 48, 62: 48, 70: 96, 72: 96, 75: 64, 80: 163, 86: 99, 87: 163, 88: 99, 89: 99, 90: 227, 100: 227,
     101: 227, 103: 227, 110: 227, 120: 99, 121: 99,
 }  # fmt: skip
-"""Shared memory that a block can opt in to, by compute capability times ten (CUDA C++ Programming Guide, technical
-specifications per compute capability; of 8.8, which is not there, the least of 8.x).
+"""Opt-in shared memory per block in KiB, by compute capability times ten (CUDA C++ Programming Guide, technical
+specifications per compute capability; for 8.8, which is missing there, the least of 8.x).
 """
 
 CAPABILITIES = tuple(_KIB_PER_BLOCK)
-"""Compute capabilities of NVIDIA's GPUs, times ten. Older ones have no atomics on float64."""
+"""Compute capabilities of NVIDIA GPUs, times ten. Older ones have no float64 atomics."""
 
 
 class DeviceError(ValueError):
-    """No device of that name is in the table."""
+    """There is no device with that name in the table."""
 
     exit_code = 1
 
@@ -35,9 +35,9 @@ class Device:
     """One GPU product.
 
     architecture: what to compile for, with the suffix of architecture-specific features (`sm_90a`). peak_flops: dense
-    operations a second (a multiply-add is two) by dtype, on tensor cores where there are any for it; a dtype that is
-    missing has no fast path. shared_bytes_per_block is what a block can opt in to; clock_hz is the boost clock; tdp_w
-    is the power of the board, process_nm the foundry's name of its process as a number.
+    operations per second (a multiply-add is two) by dtype, on tensor cores where they support it; missing dtypes have
+    no fast path. shared_bytes_per_block is what a block can opt in to; clock_hz is the boost clock; tdp_w is the power
+    of the board, process_nm the foundry's name of its process as a number.
     """
 
     name: str

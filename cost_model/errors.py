@@ -1,9 +1,9 @@
-"""Errors of measured data and of models that are fitted to them."""
+"""Errors in measured data and in models fitted to them."""
 
 from __future__ import annotations
 
 
 class MeasurementError(ValueError):
-    """A file of measurements, of devices or of a fitted model is not what it should be."""
+    """Invalid file of measurements, devices or a fitted model."""
 
     exit_code = 1

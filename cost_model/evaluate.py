@@ -1,11 +1,11 @@
-"""Predicts everything that was measured in a folder, and says how far off that is.
+"""Compares predictions with all measurements in a folder.
 
   python -m tilestitch.cost_model.evaluate FOLDER --json OUT [--calibrate N] [--model FILE]
 
-FOLDER holds any of devices.csv, kernels/*.csv.gz, models/end_to_end.csv and models/opgraph/. GPUs that devices.csv does
-not have are those of the model, or of the table of devices. Rows without latency, sizes or a known operator are left
-out, and counted as `left_out`. With --calibrate, the model adapts to N measured rows of each class and GPU, which are
-left out of the score.
+FOLDER holds any of devices.csv, kernels/*.csv.gz, models/end_to_end.csv and models/opgraph/. GPUs missing from
+devices.csv are looked up in the model, or in the table of devices. Rows without latency, sizes or a known operator are
+left out, and counted as `left_out`. With --calibrate, the model adapts to N measured rows of each class and GPU, which
+are left out of the score.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tilestitch.cost_model.library.scoring import (
 
 
 def evaluate(model: LibraryModel, folder: Folder, calibrate: int = 0) -> dict[str, Any]:
-    """Return the errors in percent of all GPUs that the folder has measurements of."""
+    """Return the errors in percent for all GPUs with measurements in the folder."""
     gpus = {str(gpu) for table in folder.kernels.values() for gpu in table.gpu}
     gpus |= {row["gpu"] for row in folder.models}
     kernels, taken = score_kernels(model, folder, sorted(gpus), calibrate)
@@ -46,7 +46,9 @@ def evaluate(model: LibraryModel, folder: Folder, calibrate: int = 0) -> dict[st
 
 
 def kernel_report(scores: Sequence[KernelScore]) -> dict[str, Any]:
-    """By class: rows above twice the launch floor and their error; then rows below it, large shapes, and each GPU."""
+    """Return by class the rows above twice the launch floor and their error; then rows below it, large shapes, and each
+    GPU.
+    """
     return {
         name: _class_report([score for score in scores if score.kernel_class == name])
         for name in dict.fromkeys(score.kernel_class for score in scores)

@@ -1,7 +1,7 @@
-"""A kernel as numbers, as far as they can be told without knowing how fast a machine is.
+"""A kernel as numbers that do not depend on the speed of a machine.
 
-A kernel is one launch or several, a launch is stages with barriers of the grid between them (or bands), and a stage is
-parts side by side, each with tasks, threads and memory of its own.
+A kernel is one launch or several, a launch consists of stages separated by grid barriers (or tied by bands), and a
+stage of parallel parts, each with its own tasks, threads and memory.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from functools import cached_property
 from typing import Literal, NamedTuple, get_args
 
 Role = Literal["weight", "activation", "temporary"]
-"""weight: a constant of the model, which other kernels have driven out of the caches since it was read last.
-activation: what another kernel, or the caller, has just written or is about to read; temporary: the kernel's own.
+"""weight: a constant of the model, evicted from caches by other kernels since its last use. activation: just written,
+or soon read, by another kernel or the caller; temporary: private to the kernel.
 """
 
 Unit = Literal["fma", "mma", "wgmma", "alu", "special", "scalar"]
-"""What does arithmetic. fma, mma, wgmma: multiply-adds of contractions, on ordinary units, by instructions of a warp on
-tensor cores, by instructions of a Hopper warpgroup. alu: additions, comparisons, selects (a division counts as four);
-special: calls of exp, tanh, erf, sine and the like; scalar: on CPUs steps of what is evaluated element by element,
-since neighbours of a vector lie apart (gathers, concats, padding along rows), on GPUs evaluations of operators before a
+"""The unit that does arithmetic. fma, mma, wgmma: multiply-adds of contractions, on ordinary units, by tensor-core
+instructions of a warp, and of a Hopper warpgroup. alu: additions, comparisons, selects (a division counts as four);
+special: calls of exp, tanh, erf, sine and the like; scalar: on CPUs steps evaluated element by element, since
+neighbours of a vector are not contiguous (gathers, concats, padding along rows), on GPUs prologue evaluations on a
 contraction's operands.
 """
 
@@ -30,10 +30,10 @@ CONTRACTING: tuple[Unit, ...] = ("fma", "mma", "wgmma")
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a kernel does to one tensor in memory.
+    """A kernel's accesses to one tensor in memory.
 
-    bytes_requested: all loads or stores of all threads; footprint_bytes: distinct bytes among them. The difference is
-    what caches serve.
+    bytes_requested: all loads or stores of all threads; footprint_bytes: distinct bytes among them. Caches serve the
+    difference.
     """
 
     value: str
@@ -44,8 +44,8 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """So many operations on a unit; a multiply-add is one. dtype: what is multiplied (`tfloat32` for float32 on tensor
-    cores). share: of the unit's rate, that this code reaches where nothing else holds it up; above 1 where other units
+    """The operations on a unit; a multiply-add is one. dtype: that of the operands (`tfloat32` for float32 on tensor
+    cores). share: fraction of the unit's rate that this code reaches without other limits; above 1 where other units
     are busy meanwhile.
     """
 
@@ -57,7 +57,7 @@ class Arithmetic:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """What the last blocks of a launch do when all else is done: hand over, and `rows` rows one after the other, each
+    """The work of the last blocks of a launch after everything else: handing over, and `rows` rows in sequence, each
     with `barriers`, moving `nbytes` bytes; `blocks` of them.
     """
 
@@ -68,7 +68,7 @@ class Tail:
 
 
 class Choices(NamedTuple):
-    """Numbers by name. Kernels of one template mostly have the same names."""
+    """Named numbers. Kernels of one template mostly have the same names."""
 
     names: tuple[str, ...] = ()
     numbers: tuple[int, ...] = ()
@@ -79,16 +79,16 @@ NO_CHOICES = Choices()
 
 @dataclass(frozen=True)
 class Part:
-    """What runs side by side with the other parts of a stage.
+    """Work that runs in parallel with the other parts of a stage.
 
-    kind: the template of code generation (injective, rowwise, contraction, attention, opaque). dtype: what is computed
-    with. elements: of the largest value that is computed or reduced. tasks: independent parts of the work, on a GPU the
-    blocks of `threads` threads. shared_bytes: the workspace of a task on a CPU; on a GPU dynamic shared memory, and
-    static_shared_bytes what a block has besides. registers: of a thread. barriers: waits of a block's threads for each
-    other; grid_barriers: waits of all blocks. steps: trips to memory of a block, each after the one before, of which
-    `ahead` are on their way at a time; 0: as many as its bytes take. tail: what is left at the end. lanes: elements
-    that an instruction of a CPU computes; 0: as many as a register has. template: of its schedule; choices: the numbers
-    of that, and of the shape that it is for, by name, for models that learn what they are worth; neither must be given.
+    kind: the template of code generation (injective, rowwise, contraction, attention, opaque). dtype: computed with.
+    elements: of the largest value that is computed or reduced. tasks: independent parts of the work, on a GPU the
+    blocks of `threads` threads. shared_bytes: the workspace of a task on a CPU; on a GPU dynamic shared memory, in
+    addition to static_shared_bytes. registers: per thread. barriers: block-wide; grid_barriers: grid-wide. steps:
+    sequential round trips to memory of a block, of which `ahead` are in flight at a time; 0: as many as its bytes take.
+    tail: the work left at the end. lanes: elements per instruction on a CPU; 0: as many as a register has. template: of
+    its schedule; choices: named numbers of the schedule and its shape, as features for learned models; both are
+    optional.
     """
 
     kind: str
@@ -113,7 +113,7 @@ class Part:
 
     @cached_property
     def traffic(self) -> tuple[Traffic, ...]:
-        """One entry for each tensor."""
+        """One entry per tensor."""
         return merged((*self.reads, *self.writes))
 
     @cached_property
@@ -130,14 +130,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Launch:
-    """Stages one after the other, and the parts of each side by side.
+    """Sequential stages, each of parallel parts.
 
-    tie: what lies between stages, a `barrier` of the grid; or `band`: the blocks of the first stage do the work of the
-    second, for the rows that they have stored, and its tail is what the last of them do; or `tickets`: blocks draw
-    tasks stage after stage, and wait for those they need; or `beside`: of one stage, which begins while the launch
-    before it is under way. blocks: that go through the tasks of every stage; 0: one for each task. pace: where tasks
-    wait for tasks, what the stages (of all launches) take together, over what they would take one after the other.
-    resident: blocks that a multiprocessor holds at most; 0: as many as there is room for.
+    tie: how stages are separated: by a grid `barrier`; or `band`: the blocks of the first stage do the work of the
+    second, for the rows that they have stored, and its tail is the work of the last of them; or `tickets`: blocks draw
+    tasks stage by stage, and wait for those they need; or `beside`: a single stage, which begins while the previous
+    launch is running. blocks: that process the tasks of every stage; 0: one per task. pace: where tasks wait for tasks,
+    the time of the stages (of all launches) together, relative to their sequential time. resident: most blocks per
+    multiprocessor; 0: as many as there is room for.
     """
 
     stages: tuple[tuple[Part, ...], ...]
@@ -152,7 +152,7 @@ class Launch:
 
     @property
     def own(self) -> tuple[tuple[Part, ...], ...]:
-        """The stages that have blocks of their own."""
+        """The stages with their own blocks."""
         return self.stages[:1] if self.tie == "band" else self.stages
 
     @cached_property
@@ -174,13 +174,13 @@ class Launch:
 
     @cached_property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory. With tickets, a block has that of one task at a time."""
+        """Dynamic shared memory. With tickets, a block holds that of one task at a time."""
         static = self.tie == "tickets"
         return max(part.shared_bytes + static * part.static_shared_bytes for stage in self.own for part in stage)
 
     @cached_property
     def static_shared_bytes(self) -> int:
-        """Of all parts, each of which has its own; with tickets, it is dynamic."""
+        """Static shared memory of all parts, each with its own; with tickets, it is dynamic."""
         return 0 if self.tie == "tickets" else sum(part.static_shared_bytes for part in self.parts)
 
     @cached_property
@@ -195,9 +195,9 @@ class Launch:
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """One kernel of a plan: all a latency model is told. It has one launch at least.
+    """One kernel of a plan: the complete input of a latency model. It has at least one launch.
 
-    The properties sum up its launches, for models that do not look at them one by one.
+    The properties summarise its launches, for models that do not distinguish them.
     """
 
     sequence: tuple[Launch, ...]
@@ -274,7 +274,7 @@ class KernelFacts:
 
     @cached_property
     def footprint_bytes(self) -> int:
-        """Distinct bytes read and written: what moves if every tensor is touched once."""
+        """Distinct bytes read and written: the traffic if every tensor is accessed once."""
         return sum(t.footprint_bytes for t in (*self.reads, *self.writes))
 
     @cached_property
@@ -282,7 +282,7 @@ class KernelFacts:
         return sum(part.bytes_requested for part in self.parts)
 
     def renamed(self, name: Callable[[str], str]) -> KernelFacts:
-        """Return the same with other names of tensors."""
+        """Return the facts with renamed tensors."""
 
         def named(traffic: Iterable[Traffic]) -> tuple[Traffic, ...]:
             return tuple(replace(t, value=name(t.value)) for t in traffic)
@@ -297,12 +297,12 @@ class KernelFacts:
 
 
 def kernel_of(*parts: Part) -> KernelFacts:
-    """Return a kernel of one launch for each part."""
+    """Return a kernel with one launch per part."""
     return KernelFacts(tuple(Launch(((part,),)) for part in parts))
 
 
 def merged(traffic: Iterable[Traffic]) -> tuple[Traffic, ...]:
-    """Return what is done to each tensor altogether: its bytes lie in memory once."""
+    """Return the total accesses of each tensor: its bytes are in memory once."""
     traffic = tuple(traffic)
     if len({t.value for t in traffic}) == len(traffic):
         return traffic

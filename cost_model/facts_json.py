@@ -1,4 +1,4 @@
-"""Kernels as JSON data: lists of what they hold, without what has its default."""
+"""Kernels as JSON data: lists of their contents, without defaults."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LISTS: Mapping[str, Callable[[Any], Any]] = {
     "reads": lambda data: Traffic(*data), "writes": lambda data: Traffic(*data),
     "arithmetic": lambda data: Arithmetic(*data),
 }  # fmt: skip
-"""Fields of a part that are lists, and what an entry is."""
+"""Fields of a part that are lists, and how an entry is read."""
 DEFAULTS = {field.name: field.default for field in fields(Part)}
 
 
 def facts_to_json(kernel: KernelFacts) -> list[dict[str, Any]]:
-    """Return the launches of a kernel."""
+    """Return the launches of a kernel as JSON data."""
     return [
         {"stages": [[_part(part) for part in stage] for stage in launch.stages], "tie": launch.tie,
          "blocks": launch.blocks}
@@ -30,7 +30,7 @@ def facts_to_json(kernel: KernelFacts) -> list[dict[str, Any]]:
 
 
 def facts_from_json(data: Any) -> KernelFacts:
-    """Raise MeasurementError unless `data` is what `facts_to_json` writes."""
+    """Return the kernel in JSON data. Raises MeasurementError unless `data` is as `facts_to_json` writes it."""
     try:
         launches = tuple(
             Launch(tuple(tuple(map(_part_of, stage)) for stage in one["stages"]), one["tie"], one["blocks"])
@@ -44,7 +44,7 @@ def facts_from_json(data: Any) -> KernelFacts:
 
 
 def facts_key(kernel: KernelFacts) -> str:
-    """Equal for kernels that differ in the names of their tensors only."""
+    """Return a key that is equal for kernels which differ only in the names of their tensors."""
     numbers: dict[str, str] = {}
     named = kernel.renamed(lambda name: numbers.setdefault(name, str(len(numbers))))
     return digest_of(facts_to_json(named))

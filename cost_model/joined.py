@@ -1,4 +1,4 @@
-"""Kernels as one kernel: side by side in a launch, or one after the other with a barrier of the grid or bands."""
+"""Fusion of kernel facts: in parallel in one launch, or in sequence with grid barriers or bands."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .facts import KernelFacts, Launch, Part, Tail
 
 
 def joined_facts(stages: Sequence[Sequence[KernelFacts]]) -> KernelFacts:
-    """Return the facts of a kernel that computes `stages` one after the other, and the kernels of each side by side.
+    """Return the facts of a kernel that computes `stages` in sequence, and the kernels of each in parallel.
 
-    Of kernels of several launches, the last ones are joined, and those before come first. A kernel that has stages
-    itself has them before those that follow it; side by side with others, its first stage is beside theirs.
+    For kernels with several launches, the last ones are fused, and preceding ones come first. A kernel with stages of
+    its own has them before the following ones; in parallel with others, its first stage is parallel to theirs.
     """
     before: list[Launch] = []
     rows: list[tuple[Part, ...]] = []
@@ -25,10 +25,10 @@ def joined_facts(stages: Sequence[Sequence[KernelFacts]]) -> KernelFacts:
 
 
 def listed_facts(kernels: Sequence[KernelFacts]) -> KernelFacts:
-    """Return the facts of kernels of a CPU side by side: their first launches are one list of tasks, then their second
+    """Return the facts of parallel kernels on a CPU: their first launches form one list of tasks, then their second
     ones.
 
-    No launch of a CPU has stages.
+    CPU launches have no stages.
     """
     depth = max(kernel.launches for kernel in kernels)
     numbered = ([kernel.sequence[at] for kernel in kernels if at < kernel.launches] for at in range(depth))
@@ -38,8 +38,8 @@ def listed_facts(kernels: Sequence[KernelFacts]) -> KernelFacts:
 def banded_facts(gemm: KernelFacts, rows: KernelFacts, tail: Tail) -> KernelFacts:
     """Return the facts of a GEMM whose last blocks compute the rows after it, band by band.
 
-    What every row reads, a block finds in its own cache from the second row on; what the GEMM has stored just before is
-    read from caches altogether.
+    From the second row on, a block finds what every row reads in its own cache; what the GEMM has just stored is read
+    entirely from caches.
     """
     made = {t.value for t in gemm.writes}
     first, second = gemm.parts[-1], rows.parts[-1]

@@ -1,1 +1,1 @@
-"""The learned model of kernels that we generate for CPUs: what the analytical model says, corrected by trees."""
+"""The learned model of generated CPU kernels: the analytical prediction, corrected by trees."""

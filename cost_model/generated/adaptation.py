@@ -1,5 +1,5 @@
-"""What a few measurements on another machine say of a model that was trained elsewhere: it is slower or faster here by
-so much, and more or less so for long kernels, in each template.
+"""Adaptation of a model trained on another machine to a few measurements on this one: a factor, and its dependence on
+the length of kernels, for each template.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from typing import Any
 import numpy as np
 
 SLOPE_TRUST, TEMPLATE_TRUST = 20.0, 5.0
-"""Measurements that must speak for a slope, and for what is particular to a template, to be believed by half."""
+"""Measurements at which a slope, and a template-specific correction, get half of their full weight."""
 OUTLIER = 1.0
-"""Logarithms further than this from what is expected count as if they were so far."""
+"""Logarithmic errors beyond this are clipped to it."""
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """A straight line over the logarithm of the prediction: for all kernels, and for each template besides.
+    """Linear corrections as functions of the logarithm of the prediction: for all kernels, and additionally per
+    template.
 
-    lines: template to (offset, slope); "" is that of all.
+    lines: template to (offset, slope); "" is the common one.
     """
 
     lines: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     centre: float = 0.0
 
     def of(self, templates: Sequence[str], logs: np.ndarray) -> np.ndarray:
-        """Return what is to be added to logarithms of predicted microseconds."""
+        """Return the corrections to add to logarithms of predicted microseconds."""
         base = self.lines.get("", (0.0, 0.0))
         own = np.array([self.lines.get(name, (0.0, 0.0)) for name in templates]).reshape(-1, 2)
         return base[0] + own[:, 0] + (base[1] + own[:, 1]) * (logs - self.centre)
@@ -39,7 +40,9 @@ class Adaptation:
 
     @staticmethod
     def from_json(data: Any) -> Adaptation:
-        """Raise ValueError and its like unless `data` is what `to_json` writes."""
+        """Return the adaptation in JSON data. Raises ValueError and its like unless `data` is as `to_json` writes
+        it.
+        """
         lines = {str(name): (float(offset), float(slope)) for name, (offset, slope) in data["lines"].items()}
         centre = float(data["centre"])
         if not all(map(isfinite, (centre, *chain(*lines.values())))):
@@ -48,9 +51,7 @@ class Adaptation:
 
 
 def adapted(templates: Sequence[str], logs: np.ndarray, measured: np.ndarray) -> Adaptation:
-    """Return the lines that bring logarithms of predictions to those of measurements, as far as these suffice to
-    tell.
-    """
+    """Return lines that map logarithms of predictions to those of measurements, regularised by their number."""
     if not len(logs):
         return Adaptation()
     centre = float(np.median(logs))
@@ -65,7 +66,7 @@ def adapted(templates: Sequence[str], logs: np.ndarray, measured: np.ndarray) ->
 
 
 def _line(x: np.ndarray, y: np.ndarray, trust: float) -> tuple[float, float]:
-    """Offset and slope by ridge regression, after values far off have been drawn in."""
+    """Return offset and slope by ridge regression, after clipping outliers."""
     y = np.clip(y, np.median(y) - OUTLIER, np.median(y) + OUTLIER)
     normal = np.array([[len(x) + trust, x.sum()], [x.sum(), (x * x).sum() + SLOPE_TRUST]])
     offset, slope = np.linalg.solve(normal, np.array([y.sum(), (x * y).sum()]))

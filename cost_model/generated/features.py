@@ -1,6 +1,6 @@
-"""What trees are told of a part of a kernel: numbers of the work, of the schedule, and of what the laws make of both.
+"""Features of a part of a kernel for trees: numbers of the work, of the schedule, and of the laws' predictions.
 
-Sizes are logarithms to base 2, so that a kernel twice as large is one step away whatever its size.
+Sizes are logarithms to base 2, so that doubling a kernel is one step at any size.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ COMMON = (
     "elements", "tasks", "scratch", "lanes", "inputs", "outputs", "asked", "read", "weights", "largest read", "written",
     "read again", "operations a byte", "operations an element", "per task",
 )  # fmt: skip
-"""Of every template; a template's own are the names of its choices."""
+"""Features of all templates; template-specific ones are the names of its choices."""
 COUNTS = frozenset({"nodes", "gathers", "divisions", "selects", "casts", "concats", "views"})
 """Choices that count nodes."""
 BODIES = frozenset({"cpu_attention", "cpu_conv", "cpu_conv_transpose", "cpu_gemm", "cpu_gemv", "cpu_window"})
-"""Templates of loops that take long, whatever is computed before and after them."""
+"""Templates with dominant loop nests, regardless of prologue and epilogue."""
 WAY_BYTES = 4096
-"""Of a first-level cache."""
+"""Bytes of one way of a first-level cache."""
 OF_BODIES = frozenset({"fma", "share", "itemsize", "tasks", "scratch", "lanes"})
-"""What of `COMMON` trees of these see: so kernels that differ in what is joined to one body differ by what the laws say
-of that, and what is wrong about the body is so of all of them.
+"""The `COMMON` features visible to trees of `BODIES`: so kernels with the same body and different fused work differ
+only by the laws' predictions for that work, and errors for the body are shared by all of them.
 """
 
 
 @dataclass(frozen=True)
 class Described:
-    """Parts, each as a launch of its own on one core. laws: what these say of them; common: the numbers that all have,
-    shape (len(COMMON), parts).
+    """Parts, each as a separate launch on one core. laws: the laws' predictions; common: the common features, shape
+    (len(COMMON), parts).
     """
 
     parts: Sequence[Part]
@@ -49,15 +49,15 @@ class Described:
 
 
 def described(parts: Sequence[Part], core: CpuDevice) -> Described:
-    """core: a CPU with one."""
+    """Return the description of parts; core: a single-core CPU."""
     columns = Columns.of(parts)
     laws = laws_of(columns, core)
     return Described(parts, columns, laws, _common(columns, laws))
 
 
 def matrix(common: np.ndarray, parts: Sequence[Part], names: Sequence[str]) -> np.ndarray:
-    """Return what trees see of parts: the numbers that all have, and those of these choices; -1 where a part has none.
-    Shape (parts, numbers).
+    """Return the features of parts, common ones and those of these choices; -1 where a part lacks one. Shape (parts,
+    features).
     """
     found = np.full((len(common) + len(names), len(parts)), -1.0, np.float32)
     found[: len(common)] = common
@@ -70,7 +70,7 @@ def matrix(common: np.ndarray, parts: Sequence[Part], names: Sequence[str]) -> n
 
 
 def seen(features: np.ndarray, template: str) -> np.ndarray:
-    """Return the matrix with nothing in the columns that trees of `template` are not to see."""
+    """Return the features with the columns hidden from trees of `template` set to zero."""
     if template not in BODIES:
         return features
     hidden = [at for at, name in enumerate(COMMON) if name not in OF_BODIES]
@@ -80,12 +80,12 @@ def seen(features: np.ndarray, template: str) -> np.ndarray:
 
 
 def choice_names(parts: Sequence[Part]) -> tuple[str, ...]:
-    """Of all numbers of shapes and schedules that any of the parts has."""
+    """Return the names of all numbers of shapes and schedules that any part has."""
     return tuple(sorted({name for _, numbers in _choices(parts) for name in numbers}))
 
 
 def _choices(parts: Sequence[Part]) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
-    """Yield the parts with the same choices, and the numbers of these by name, with what follows from them."""
+    """Yield the parts with the same choices, and their numbers by name, including derived ones."""
     alike: dict[tuple[str, ...], tuple[list[int], list[int]]] = {}
     for at, part in enumerate(parts):
         names, own = part.choices
@@ -129,9 +129,7 @@ def _log(counts: np.ndarray) -> np.ndarray:
 
 
 def derived(choices: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return what register tiles and tasks come to: sums in registers, work beyond the edges, bytes that are to stay
-    near.
-    """
+    """Return derived quantities of register tiles and tasks: sums in registers, work beyond the edges, working sets."""
     found: dict[str, np.ndarray] = {}
     for schedule, extents in (("schedule", _extents(choices)), ("schedule.scores", None), ("schedule.weighed", None)):
         if f"{schedule}.vectors" in choices and f"{schedule}.rows" in choices:
@@ -140,7 +138,9 @@ def derived(choices: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _extents(choices: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Rows, columns and steps of the GEMM that a contraction amounts to; the rows of a convolution are its columns."""
+    """Return rows, columns and steps of the GEMM that a contraction is equivalent to; the rows of a convolution are its
+    columns.
+    """
     if {"shape.m", "shape.n", "shape.k"} <= choices.keys():
         return choices["shape.m"], choices["shape.n"], choices["shape.k"]
     if {"shape.spatial.0", "shape.kernel.0", "shape.out_channels"} <= choices.keys():
@@ -152,8 +152,8 @@ def _extents(choices: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray,
 
 
 def _distance(choices: Mapping[str, np.ndarray], k: np.ndarray) -> np.ndarray:
-    """Return the elements from a row of the left operand to the next; of a convolution, from a pixel to the next that
-    is read.
+    """Return the elements from one row of the left operand to the next; for a convolution, from one pixel read to the
+    next.
     """
     if "shape.in_channels" not in choices:
         return k
@@ -161,7 +161,7 @@ def _distance(choices: Mapping[str, np.ndarray], k: np.ndarray) -> np.ndarray:
 
 
 def _of(choices: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """Return a number that is at least 1, and is so where it is not given."""
+    """Return a number, at least 1, which is also the default."""
     return np.maximum(1.0, choices.get(name, np.array(1.0)))
 
 
@@ -174,13 +174,12 @@ def _tile(
         sums = rows * pixels * vectors
         return {"sums": sums, "loads": (rows * pixels + vectors) / sums, "bytes": 4 * lanes * vectors}
     m, n, k = (np.maximum(1.0, extent) for extent in extents)
-    along = pixels > 1  # a convolution's tiles are cut along its columns
+    along = pixels > 1  # tiles of a convolution are split along its columns
     parts = -(-m // np.where(along, pixels, rows))
     even = -(-m // parts) * np.where(along, rows, 1.0)
     columns, sums = vectors * lanes, even * vectors
     panels = -(-n // columns)
-    # Rows, or pixels, that are read where they lie share lines of the first-level cache if they lie multiples of 4 KiB
-    # apart.
+    # Rows or pixels read in place share sets of the first-level cache if they are multiples of 4 KiB apart.
     apart = WAY_BYTES // np.gcd(WAY_BYTES, (4 * _distance(choices, k)).astype(np.int64))
     is_copied = choices.get(f"{schedule}.stage_left", choices.get(f"{schedule}.stage", 1.0))
     conflict = np.where(is_copied == 0, np.ceil(even / apart), 0.0)

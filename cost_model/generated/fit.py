@@ -1,4 +1,4 @@
-"""Fits the learned model of generated kernels to records, and judges it on models that were left out."""
+"""Fits the learned model of generated kernels to records, and evaluates it on held-out models."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ from .model import LearnedModel, Template
 
 DEPTH, ROUNDS, RATE, LEAF = 4, 120, 0.08, 12
 FEWEST = 40
-"""Kernels that trees of a template are grown from."""
+"""Fewest kernels for growing the trees of a template."""
 FOLDS = 5
 GAINS = (0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4)
 NOISE, SELDOM, FEWEST_CHOICES = 1.02, 0.1, 12
-"""A choice is slower if it takes so many times as long, and seldom so if at most this share of as many is."""
+"""A choice counts as slower above the first ratio; "seldom" is at most the second fraction of at least the third
+number.
+"""
 INSIDE = 0.8
-"""Of what is measured on models that were left out, intervals hold so much."""
+"""Coverage of intervals on held-out models."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A record of a kernel of one part, as trees see it."""
+    """A record of a single-part kernel, with its features."""
 
     record: Record
     law_us: float
@@ -51,7 +53,9 @@ class Sample:
 
     @property
     def family(self) -> str:
-        """Models that differ in sizes only are left out together: `cnn-12` and `cnn-28`, `t5.dynamo18`."""
+        """The family of the model: models that differ only in sizes, such as `cnn-12` and `cnn-28`, or `t5.dynamo18`,
+        are held out together.
+        """
         return family_of(self.record.model)
 
 
@@ -60,14 +64,16 @@ def family_of(model: str) -> str:
 
 
 def samples_of(records: Iterable[Record], cpu: CpuDevice) -> list[Sample]:
-    """Return those of kernels of one launch of one part, of a template."""
+    """Return the samples: records of kernels with one launch of one part that has a template."""
     single = [r for r in records if len(r.kernel.parts) == 1 and r.kernel.parts[0].template]
     rows = described([record.kernel.parts[0] for record in single], cpu)
     return [Sample(*one) for one in zip(single, rows.laws.latency_us.tolist(), rows.common.T, strict=True)]
 
 
 def fit(samples: Sequence[Sample], seed: int, spreads: Mapping[str, tuple[float, float]] | None = None) -> LearnedModel:
-    """Raise ImportError without xgboost, and MeasurementError where there is too little to learn from."""
+    """Return the model fitted to samples. Raises ImportError without xgboost, and MeasurementError if there are too
+    few.
+    """
     templates = {}
     for name in sorted({sample.template for sample in samples}):
         mine = [sample for sample in samples if sample.template == name]
@@ -103,7 +109,7 @@ def _template(samples: Sequence[Sample], seed: int, low: float, high: float) -> 
 
 @dataclass(frozen=True)
 class Judged:
-    """Of the kernels of one template, what was measured and what models say that have not seen their models."""
+    """The kernels of one template: measurements, and predictions of models that have not seen the kernels' families."""
 
     samples: Sequence[Sample]
     measured_us: np.ndarray
@@ -111,8 +117,8 @@ class Judged:
 
 
 def judge(samples: Sequence[Sample], cpu: CpuDevice, seed: int) -> dict[str, Judged]:
-    """Return every kernel is predicted by trees that have seen neither a model of its family nor a kernel of its
-    structure.
+    """Return by template held-out predictions: trees have seen neither a model of the kernel's family nor a kernel of
+    its structure.
     """
     fold = folds_of(samples, seed)
     learned = np.zeros(len(samples))
@@ -133,7 +139,7 @@ def judge(samples: Sequence[Sample], cpu: CpuDevice, seed: int) -> dict[str, Jud
 
 
 def folds_of(samples: Sequence[Sample], seed: int) -> dict[str, int]:
-    """Return the fold of each family, at random, but that families of one template are spread over the folds."""
+    """Return a random assignment of families to folds that spreads the families of each template."""
     templates: dict[str, Counter[str]] = {}
     for sample in samples:
         templates.setdefault(sample.family, Counter())[sample.template] += 1
@@ -148,7 +154,9 @@ def _predicted(model: LatencyModel, samples: Sequence[Sample], cpu: CpuDevice) -
 
 
 def spreads_of(judged: Mapping[str, Judged]) -> dict[str, tuple[float, float]]:
-    """Return the factors on predictions between which what was measured lies, but for a tenth on either side."""
+    """Return, by template, the factors on predictions that bound the central part of measurements, without a tenth at
+    either end.
+    """
     ends = (1 - INSIDE) / 2, (1 + INSIDE) / 2
     found = {}
     for name, one in judged.items():
@@ -158,11 +166,11 @@ def spreads_of(judged: Mapping[str, Judged]) -> dict[str, tuple[float, float]]:
 
 
 def schedule_gains_of(judged: Mapping[str, Judged]) -> dict[str, float]:
-    """By template, the share of the predicted time that another schedule than the laws' must promise to be no slower,
-    so that it is slower in few cases only; templates of which too little was measured to say so are left out.
+    """Return by template the least relative gain that must be predicted for a schedule to replace that of the laws, so
+    that it is rarely slower; templates with too few measurements are omitted.
 
-    In each structure the schedule that the laws find fastest is set against the one that trees find fastest which have
-    not seen its model.
+    In each structure, the schedule that is fastest by the laws is compared with the one that is fastest by trees which
+    have not seen its model.
     """
     found = {}
     for name, one in judged.items():
@@ -179,9 +187,9 @@ def schedule_gains_of(judged: Mapping[str, Judged]) -> dict[str, float]:
 
 
 def least_gain(pairs: Iterable[tuple[float, float]]) -> float | None:
-    """Return the least share of the predicted time from which on choices that promise as much are hardly ever slower.
+    """Return the least predicted relative gain from which choices are hardly ever slower.
 
-    pairs: what each of some choices promised, and how many times as long it took. None: no such share is known.
+    pairs: for each of some choices, the predicted gain and the measured ratio of times. None: no such gain is known.
     """
     known = np.array(list(pairs)).reshape(-1, 2)
     for gain in GAINS:
@@ -194,9 +202,9 @@ def least_gain(pairs: Iterable[tuple[float, float]]) -> float | None:
 
 
 def validation(judged: Mapping[str, Judged]) -> dict[str, dict[str, float]]:
-    """By template: how many kernels and structures; by model the rank correlation, the mean error as a power of two,
-    the rank correlation among schedules of one structure, and how much longer than the best measured schedule of a
-    structure the one takes that the model finds fastest.
+    """Return by template the numbers of kernels and structures, and by model: the rank correlation, the mean error as a
+    power of two, the rank correlation among schedules of one structure, and how much longer than the best measured
+    schedule of a structure the model's choice takes.
     """
     found = {}
     for name, one in judged.items():
@@ -218,7 +226,7 @@ def validation(judged: Mapping[str, Judged]) -> dict[str, dict[str, float]]:
 
 
 def _by_structure(one: Judged) -> list[np.ndarray]:
-    """Return the places of the schedules of each structure of which three or more were measured."""
+    """Return the indices of the schedules of each structure with at least three measured ones."""
     places: dict[str, list[int]] = {}
     for at, sample in enumerate(one.samples):
         places.setdefault(sample.record.structure, []).append(at)
@@ -226,7 +234,7 @@ def _by_structure(one: Judged) -> list[np.ndarray]:
 
 
 def _rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Spearman's; 0 where one of both is all equal."""
+    """Return Spearman's rank correlation; 0 where one of them is constant."""
     a, b = _ranks(one), _ranks(other)
     a, b = a - a.mean(), b - b.mean()
     scale = float(np.sqrt((a * a).sum() * (b * b).sum()))
@@ -234,7 +242,7 @@ def _rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Equal values share the mean of their ranks."""
+    """Return ranks; equal values share their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return (last - (counts + 1) / 2)[inverse]
@@ -244,7 +252,7 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 
 def fine_tune(model: LearnedModel, samples: Sequence[Sample], cpu: CpuDevice) -> LearnedModel:
-    """Return the model with what measurements of another machine say of it; trees stay as they are."""
+    """Return the model adapted to measurements on another machine; trees are unchanged."""
     bare = replace(model, adaptation=type(model.adaptation)())
     predicted = _predicted(bare, samples, cpu)
     measured = np.array([sample.record.latency_us for sample in samples])

@@ -1,7 +1,7 @@
-"""The learned model: for each template, trees that say by which factor a kernel takes longer than the laws say.
+"""The learned model: for each template, trees that predict the ratio of a kernel's time to that of the laws.
 
-It was fitted to kernels that were measured with one thread. What several threads gain is the laws' word, and so is all
-of what it has no trees for: GPUs, and templates that were not measured.
+It was fitted to kernels measured with one thread. The laws alone predict the gain from several threads, and everything
+without trees: GPUs, and templates that were not measured.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from .features import COMMON, Described, described, matrix
 SHIPPED = Path(__file__).with_name("cpu.json")
 FORMAT = 1
 LEAST_GAIN = 0.4
-"""Of a plan's predicted time, where it was measured of too few plans what those are worth that a model finds better.
-Of 45 that promise less, seven were slower than the rules'; of the five that promise as much, none.
+"""The default for the gain that must be predicted for a plan, relative to its time, where too few plans were measured.
+Of 45 with smaller predicted gains, seven were slower than the rules'; of the five with at least this, none.
 """
 ENDS = ("latency", "low", "high")
 
 
 @dataclass(frozen=True)
 class Template:
-    """What was learned of one template. names: choices that are features. low, high: factors on a prediction between
-    which 80 % of what was measured of models that were left out lies.
+    """The learned parameters of one template. names: choices that are features. low, high: factors on a prediction that
+    contain 80 % of the measurements on held-out models.
     """
 
     forest: Forest
@@ -51,7 +51,7 @@ class Template:
 
 @dataclass(frozen=True)
 class LearnedModel:
-    """Predicts kernels of CPUs. `facts`: the recipe, what it was trained on and how well it did; for people."""
+    """Predicts kernels on CPUs. `facts`: the recipe, training data and accuracy; for information."""
 
     templates: Mapping[str, Template]
     adaptation: Adaptation = field(default_factory=Adaptation)
@@ -59,15 +59,15 @@ class LearnedModel:
 
     @property
     def judges_schedules(self) -> Mapping[str, float]:
-        """Templates whose schedules it compares, and the share of the predicted time that another schedule than the
-        rules' must promise: as much as made it hardly ever slower in kernels that were left out of training.
+        """The templates whose schedules it can compare, with the relative gain that must be predicted for a schedule to
+        replace that of the rules: enough to be hardly ever slower for held-out kernels.
         """
         gains: Mapping[str, Any] = self.facts.get("schedule_gains", {})
         return {name: float(gain) for name, gain in gains.items() if name in self.templates}
 
     @property
     def least_gain(self) -> float:
-        """The share of the predicted time that another plan than the rules' must promise, likewise."""
+        """The relative gain that must be predicted for another plan than that of the rules, likewise."""
         return float(self.facts.get("least_gain", LEAST_GAIN))
 
     @property
@@ -99,7 +99,7 @@ class LearnedModel:
         return found
 
     def _factors(self, rows: Described) -> np.ndarray:
-        """Of each part: by what the laws are wrong on one core."""
+        """Return for each part the laws' error factor on one core."""
         templates = [part.template for part in rows.parts]
         logs = np.zeros(len(templates))
         for name in dict.fromkeys(templates):
@@ -112,7 +112,9 @@ class LearnedModel:
         return np.exp(logs)
 
     def _single(self, rows: Described, laws: Laws, factors: np.ndarray, cpu: CpuDevice) -> list[Prediction]:
-        """Of each part as a kernel. Launches are no floor: more is known of them than laws say."""
+        """Return the predictions of parts as kernels. Launch overheads are no lower bound here: measurements tell more
+        than the laws.
+        """
         spreads = {name: (one.low, one.high) for name, one in self.templates.items()}
         ends = np.array([spreads.get(part.template, (1.0, 1.0)) for part in rows.parts]).reshape(-1, 2)
         floor_us = np.maximum(0.0, laws.low_us - cpu.launch_us)
@@ -123,7 +125,7 @@ class LearnedModel:
         return [Prediction(*one) for one in zip(*columns, strict=True)]
 
     def _launch(self, launch: Launch, cpu: CpuDevice, factors: np.ndarray, laws_us: np.ndarray) -> Prediction:
-        """Parts side by side are wrong by their mean."""
+        """Return the prediction of a launch; parallel parts share the mean of their factors."""
         law = predict_on_cpu(KernelFacts((launch,)), cpu)
         low, high = self._spread(launch.parts)
         floor_us = max(0.0, law.low_us - cpu.launch_us)
@@ -132,7 +134,7 @@ class LearnedModel:
         return Prediction(latency_us, *ends, law.bound)
 
     def _spread(self, parts: Sequence[Part]) -> tuple[float, float]:
-        """Return the factors on a prediction of parts that give the ends of its interval."""
+        """Return the factors that give the interval of a prediction of parts."""
         spreads = [self.templates[part.template] for part in parts if part.template in self.templates]
         return min((t.low for t in spreads), default=1.0), max((t.high for t in spreads), default=1.0)
 
@@ -146,13 +148,13 @@ class LearnedModel:
 
 
 def _in_turn(launches: Sequence[Prediction]) -> Prediction:
-    """Of launches one after the other."""
+    """Return the prediction of launches in sequence."""
     latency_us, low_us, high_us = (sum(getattr(p, f"{end}_us") for p in launches) for end in ENDS)
     return Prediction(latency_us, low_us, high_us, max(launches, key=lambda p: p.latency_us).bound)
 
 
 def learned_from_json(data: Any, where: str) -> LearnedModel:
-    """Raise MeasurementError unless `data` is what `to_json` writes."""
+    """Return the model in JSON data. Raises MeasurementError unless `data` is as `to_json` writes it."""
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise MeasurementError(f"{where} is no learned model of format {FORMAT}; train it again")
     try:
@@ -168,7 +170,7 @@ def learned_from_json(data: Any, where: str) -> LearnedModel:
 
 
 def _template(data: Mapping[str, Any]) -> Template:
-    """Raise ValueError and its like for what is none."""
+    """Return a template's parameters in JSON data. Raises ValueError and its like for invalid data."""
     found = Template(
         forest_from_json(data["forest"]), tuple(map(str, data["names"])), float(data["low"]), float(data["high"])
     )
@@ -180,7 +182,7 @@ def _template(data: Mapping[str, Any]) -> Template:
 
 
 def load_learned(path: str | Path) -> LearnedModel:
-    """Raise MeasurementError for a file that is no learned model."""
+    """Return the model in a file. Raises MeasurementError for a file that is no learned model."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

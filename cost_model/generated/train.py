@@ -33,12 +33,12 @@ CPUS = {
     "avx2": CpuDevice(vector_bytes=32), "sse": CpuDevice(vector_bytes=16), "generic": CpuDevice(vector_bytes=16),
     "neon": CpuDevice(vector_bytes=16, l1_bytes=64 << 10),
 }  # fmt: skip
-"""What laws take a machine for, by its vector unit: the same as when kernels are planned for it."""
+"""The laws' assumptions about CPUs, by vector unit: the same as in planning."""
 
 
 def cpu_of(records: Sequence[Record]) -> CpuDevice:
-    """Return the CPU as laws see it. Raises MeasurementError for records of several machines, or of none that is
-    known.
+    """Return the CPU as the laws see it. Raises MeasurementError for records of several machines, or of an unknown
+    one.
     """
     devices = sorted({record.machine.device for record in records})
     if len(devices) != 1:
@@ -50,7 +50,7 @@ def cpu_of(records: Sequence[Record]) -> CpuDevice:
 
 
 def train(records: Sequence[Record], seed: int, plans: Path | None = None) -> LearnedModel:
-    """plans: what `python -m benchmarks.plan_gains` has written."""
+    """Return the trained model. plans: the output of `python -m benchmarks.plan_gains`."""
     cpu = cpu_of(records)
     samples = fit.samples_of(records, cpu)
     judged = fit.judge(samples, cpu, seed)
@@ -67,9 +67,9 @@ def train(records: Sequence[Record], seed: int, plans: Path | None = None) -> Le
 
 
 def plan_gain_of(path: Path) -> float:
-    """Return the share of the predicted time from which on plans that promised as much were hardly ever slower.
+    """Return the predicted relative gain from which plans were hardly ever slower.
 
-    Raises MeasurementError for a file that `benchmarks.plan_gains` has not written, or of too few or too bad plans.
+    Raises MeasurementError for a file not written by `benchmarks.plan_gains`, or with too few or too poor plans.
     """
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["results"]
@@ -83,7 +83,7 @@ def plan_gain_of(path: Path) -> float:
 
 
 def table(validation: Mapping[str, Mapping[str, float]]) -> str:
-    """Return a Markdown table: a row for each template."""
+    """Return a Markdown table with a row per template."""
     models = ("learned", "analytical", "random")
     lines = [
         "| template | kernels | structures | rank: learned | analytical | random | error: learned | analytical |"

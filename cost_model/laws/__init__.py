@@ -1,1 +1,1 @@
-"""Performance laws: what bounds a kernel on any GPU, as functions of numbers or NumPy arrays alike."""
+"""Performance laws: bounds on a kernel on any GPU, as functions of numbers or NumPy arrays."""

@@ -1,8 +1,7 @@
-"""The device of `makespan`, if at every moment it were chosen freely what goes next.
+"""The device model of `makespan`, with a free choice of the next kernel.
 
-At each event the next kernel is any of those that are ready and for which there is room, or none until the next event.
-That is more than the order of launches, priorities and edges can say: what none of these schedules reaches, no order
-does.
+At each event the next kernel is any ready one for which there is room, or none until the next event. That is more
+general than what launch orders, priorities and edges can express: what none of these schedules reaches, no order does.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ _COPIED = (
 
 
 class Branching(Simulation):
-    """A schedule that has been carried out up to a moment.
+    """A schedule that has been simulated up to some time.
 
-    after_us: of each kernel, the longest path from its end to that of all. started: kernels in the order in which they
+    after_us: per kernel, the longest path from its end to the end of all. started: kernels in the order in which they
     were chosen, and when.
     """
 
@@ -47,7 +46,7 @@ class Branching(Simulation):
 
     @property
     def ready_us(self) -> list[float]:
-        """When each kernel could have started."""
+        """The time at which each kernel could have started."""
         return self._ready_us
 
     @property
@@ -55,7 +54,7 @@ class Branching(Simulation):
         return self._end_us
 
     def proceed(self) -> None:
-        """To the next moment at which there is something to choose, or to the end."""
+        """Advance to the next decision point, or to the end."""
         while not self.is_over:
             while self._arrivals and self._arrivals[0][0] <= self.now_us + NOTHING:
                 self._waiting.append(heapq.heappop(self._arrivals)[1])
@@ -65,38 +64,40 @@ class Branching(Simulation):
             self.now_us = self._next(self.now_us)
 
     def choices(self) -> list[int]:
-        """Return the kernels that are ready and for which there is room."""
+        """Return the ready kernels for which there is room."""
         return [number for number in self._waiting if self._fitting(number)]
 
     def start(self, number: int) -> None:
-        """Have a kernel be next; until all its blocks are placed there is nothing to choose."""
+        """Start a kernel next; until all its blocks are placed there is nothing to choose."""
         self._waiting.remove(number)
         self.started.append((number, self.now_us))
         self._queue = [(0, 0.0, number)]
         self._place_chosen()
 
     def wait(self) -> bool:
-        """Until the next event; False where none would come."""
+        """Advance to the next event and return True; return False if there is none."""
         if not self._lots and not self._arrivals:
             return False
         self.now_us = self._next(self.now_us)
         return True
 
     def _place_chosen(self) -> None:
-        """Those that have arrived wait to be chosen: only what was chosen has blocks placed."""
+        """Place blocks of chosen kernels; those that have arrived wait to be chosen."""
         arrivals, self._arrivals = self._arrivals, []
         self._place(self.now_us)
         self._arrivals = arrivals
 
     def state(self) -> tuple[object, ...]:
-        """Return what the rest of a schedule depends on, besides the time that has passed."""
+        """Return the state on which the rest of a schedule depends, apart from the elapsed time."""
         shares, left_us = (round(share, 9) for share in self._lot_shares), (round(left, 6) for left in self._left_us)
         lots = sorted(zip(self._lots, self._lot_blocks, shares, left_us))
         arrivals = sorted((number, round(at - self.now_us, 6)) for at, number in self._arrivals)
         return tuple(self._unplaced), tuple(sorted(self._waiting)), tuple(lots), tuple(arrivals)
 
     def least_us(self) -> float:
-        """No schedule that begins so ends sooner: by the longest path, and by what the rest uses of one thing."""
+        """Return a lower bound on all completions of the schedule: by the longest path, and by the remaining use of
+        each resource.
+        """
         longest_us, used_us = 0.0, [0.0] * (len(self._busy) + len(self._free))
         running_us: dict[int, float] = {}
         for number, count, share, left_us in zip(self._lots, self._lot_blocks, self._lot_shares, self._left_us):
@@ -119,7 +120,7 @@ class Branching(Simulation):
         return self.now_us + max([longest_us, *used_us])
 
     def _rest(self, number: int, unplaced: int, used_us: list[float]) -> float:
-        """Add what blocks that are not placed use; returns how long they take at least."""
+        """Add the resource use of unplaced blocks to `used_us`; return their least duration."""
         work, rounds = self._works[number], self._rounds[number]
         if unplaced == rounds.blocks:
             part_us, used = work.body_us, self._used_us[number]

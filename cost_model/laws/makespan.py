@@ -1,14 +1,13 @@
-"""When kernels that share one GPU start and end: a discrete-event model of thread blocks on multiprocessors.
+"""Start and end times of kernels that share a GPU: a discrete-event model of thread blocks on multiprocessors.
 
-A kernel is ready a launch gap after all that it waits for has ended. Ready kernels are in one queue: those of higher
-priority first, then those that were ready earlier, then those that come first in the order of launches. The head of
-the queue places as many thread blocks as there is room for (threads, registers, shared memory, blocks); as long as
-blocks of it are left, no other kernel places any, even where one of its blocks would fit. Blocks that were placed
-together end together; fewer than a quarter of those that the device could hold are not placed. Each block needs an
-equal part of what its kernel uses (DRAM, the L2 cache, arithmetic units) while it runs. That is divided in proportion
-to what each would use if it were alone, so that nothing is ever busier than it can be, and no graph of kernels ends
-before all that they use has been delivered; kernels whose data fit the L2 cache alone, but not together, use DRAM for
-them.
+A kernel is ready a launch gap after all that it waits for has ended. Ready kernels are in one queue, ordered by
+priority, then by ready time, then by launch order. The head of the queue places as many thread blocks as there is room
+for (threads, registers, shared memory, blocks); as long as blocks of it are left, no other kernel places any, even
+where one of its blocks would fit. Blocks that were placed together end together; fewer than a quarter of those that the
+device could hold are not placed. Each block needs an equal part of what its kernel uses (DRAM, the L2 cache, arithmetic
+units) while it runs. Resources are divided in proportion to what each would use alone, so that nothing exceeds its
+capacity, and no graph ends before everything used has been delivered; kernels whose data fit the L2 cache alone, but
+not together, use DRAM for them.
 
 Sources. The queue: Amert et al., GPU Scheduling on the NVIDIA TX2: Hidden Details Revealed (RTSS 2017). At most 128
 grids at a time: CUDA C++ Programming Guide, compute capability 7.0 and later. Room is counted over the whole device,
@@ -27,24 +26,23 @@ from typing import NamedTuple
 
 MOST_GRIDS = 128
 MOST_ROUNDS = 8
-"""Kernels whose blocks go through the device more often are taken to have larger ones, which do so as often as this."""
+"""Kernels with more waves than this are modelled with larger blocks, so that they have this many."""
 LEAST_LOT = 0.25
-"""Of the blocks that the device holds of a kernel: no fewer are placed at a time, or events would have no end."""
+"""Fraction of a kernel's resident blocks; no fewer are placed at a time, which bounds the number of events."""
 NOTHING = 1e-9
-"""Microseconds, or a share of the device, that are none."""
+"""Microseconds, or a share of the device, that count as zero."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """A kernel as a device sees it that runs several at a time.
+    """A kernel from the point of view of a device that runs several concurrently.
 
-    gap_us: from the end of what it waits for until its blocks may start; it occupies nothing meanwhile. body_us: from
-    the start of its first block to the end of its last one, alone on the device. resident: blocks that the device
-    holds at a time. room: what one block takes of each thing that limits how many are held, as shares of the device.
-    whole: all blocks must be held together. rates: what it takes of each thing that kernels share while they run, on
-    average and alone, as shares of the device; the first is DRAM. cache: of the L2 cache that its data fill. uncached:
-    its share of DRAM if they find no room there. Raises ValueError for a share that is none: room may be more than all
-    that there is, nothing else.
+    gap_us: from the end of its dependences until its blocks may start, during which it occupies nothing. body_us: from
+    the start of its first block to the end of its last one, alone on the device. resident: blocks that the device holds
+    at a time. room: use by one block of each resource that limits residency, as a share of the device. whole: all
+    blocks must be resident together. rates: its average use, when alone, of each resource that running kernels share,
+    as a share of the device; the first is DRAM. cache: the share of the L2 cache that its data fill. uncached: its
+    share of DRAM if they do not fit there. Raises ValueError for an invalid share: only room may exceed the device.
     """
 
     gap_us: float
@@ -71,7 +69,7 @@ class Work:
 
     @property
     def used_us(self) -> tuple[float, ...]:
-        """How long it takes all that the device has of each thing, at least: of what is shared, and of room."""
+        """Least time in which the device can provide its total use of each resource: shared rates, and room."""
         rounds = self.rounds
         held_us = self.body_us * (rounds.full * rounds.part + (rounds.blocks - rounds.full) * rounds.last_part)
         return (*(self.body_us * rate for rate in self.rates), *(held_us * min(1.0, each) for each in self.room))
@@ -82,22 +80,22 @@ class Work:
 
     @cached_property
     def takes(self) -> tuple[tuple[int, float], ...]:
-        """What a block takes of room, by kind, where it takes any."""
+        """Nonzero use of room by a block, by kind."""
         return tuple((kind, each) for kind, each in enumerate(self.room) if each > 0)
 
     @cached_property
     def uses(self) -> tuple[tuple[int, float], ...]:
-        """What it takes of things that are shared, by kind, where it takes any."""
+        """Nonzero use of shared resources, by kind."""
         return tuple((kind, rate) for kind, rate in enumerate(self.rates) if rate > 0)
 
     @cached_property
     def most_dram(self) -> float:
-        """Its share of DRAM if its data find no room in the cache."""
+        """Its share of DRAM if its data do not fit the cache."""
         return max(self.uncached, self.rates[0]) if self.rates else 0.0
 
 
 class Span(NamedTuple):
-    """ready_us: when its blocks may start; start_us: when the first does; end_us: when the last has ended."""
+    """ready_us: when its blocks may start; start_us: when the first starts; end_us: when the last has ended."""
 
     ready_us: float
     start_us: float
@@ -105,12 +103,12 @@ class Span(NamedTuple):
 
 
 def makespan_us(works: Sequence[Work], edges: Iterable[tuple[int, int]], priorities: Sequence[int] = ()) -> float:
-    """Microseconds until the last kernel has ended."""
+    """Return the microseconds until the last kernel has ended."""
     return max((span.end_us for span in spans(works, edges, priorities)), default=0.0)
 
 
 def spans(works: Sequence[Work], edges: Iterable[tuple[int, int]], priorities: Sequence[int] = ()) -> list[Span]:
-    """When each kernel runs. edges: (before, after). priorities: the higher goes first; none are all alike.
+    """Return when each kernel runs. edges: (before, after). priorities: higher ones go first; if empty, all are equal.
 
     Raises ValueError for times that are negative or not finite, for a cycle of edges, and for edges and priorities of
     other kernels than these.
@@ -119,9 +117,8 @@ def spans(works: Sequence[Work], edges: Iterable[tuple[int, int]], priorities: S
 
 
 class Simulation:
-    """A device on which kernels run. Lots are blocks of a kernel that were placed together, by four lists in step: the
-    kernel, its blocks in the lot, what part of its rates they take, and the microseconds until they end if nothing
-    slows them down.
+    """A simulated device. Lots are blocks of a kernel that were placed together, in four parallel lists: the kernel,
+    the number of blocks, their fraction of its rates, and the microseconds until they end without slowdown.
     """
 
     def __init__(self, works: Sequence[Work], edges: Iterable[tuple[int, int]], priorities: Sequence[int]) -> None:
@@ -179,7 +176,7 @@ class Simulation:
                 self._arrive(number, 0.0)
 
     def _next(self, now_us: float) -> float:
-        """Let time pass until blocks end or a kernel is ready; returns that time."""
+        """Advance the time until blocks end or a kernel becomes ready; return that time."""
         paces = self._paces()
         if paces is None:
             step_us = min(self._left_us, default=inf)
@@ -196,7 +193,7 @@ class Simulation:
         heapq.heappush(self._arrivals, (self._ready_us[number], number))
 
     def _place(self, now_us: float) -> None:
-        """Let blocks start."""
+        """Place blocks of ready kernels."""
         while self._arrivals and self._arrivals[0][0] <= now_us + NOTHING:
             ready_us, number = heapq.heappop(self._arrivals)
             heapq.heappush(self._queue, (-self._priorities[number], ready_us, number))
@@ -223,7 +220,7 @@ class Simulation:
             heapq.heappop(self._queue)
 
     def _fitting(self, number: int) -> int:
-        """Return the blocks of a kernel for which there is room now."""
+        """Return how many blocks of a kernel fit now."""
         work, free, unplaced = self._works[number], self._free, self._unplaced[number]
         running = self._unended[number] - unplaced
         count = min(unplaced, self._together[number] - running)
@@ -231,12 +228,12 @@ class Simulation:
             if (fits := int((free[kind] + NOTHING) / each)) < count:
                 count = fits
         if not self._lots:
-            return max(1, count)  # a kernel that the device cannot hold is launched all the same
+            return max(1, count)  # a kernel that does not fit the device is launched all the same
         wanted = self._blocks[number] if work.whole else min(unplaced, self._least[number])
         return count if count >= wanted else 0
 
     def _occupy(self, number: int, count: int, share: float) -> None:
-        """Blocks of a kernel come, or go if there are fewer than none."""
+        """Add `count` blocks of a kernel to the occupied resources, or remove them if negative."""
         work, free, busy = self._works[number], self._free, self._busy
         for kind, each in work.takes:
             free[kind] -= count * each
@@ -246,7 +243,7 @@ class Simulation:
         self._cached += work.cache * count / self._together[number]
 
     def _paces(self) -> list[float] | None:
-        """Return how fast each lot goes on, 1 being as fast as alone; None if all go as fast."""
+        """Return the speed of each lot, relative to running alone; None if all run at full speed."""
         crowded = self._cached > 1.0 + NOTHING
         busy = [self._busy_uncached, *self._busy[1:]] if crowded else self._busy
         if not busy or max(busy) <= 1.0 + NOTHING:
@@ -265,7 +262,7 @@ class Simulation:
         return paces
 
     def _advance(self, step_us: float, paces: Sequence[float] | None, now_us: float) -> None:
-        """Let time pass."""
+        """Advance the time by `step_us`."""
         if paces is None:
             self._left_us = [left - step_us for left in self._left_us]
         else:
@@ -292,10 +289,10 @@ class Simulation:
 
 
 class Rounds(NamedTuple):
-    """How the blocks of a kernel go through the device if it is alone.
+    """The waves ("rounds") of a kernel's blocks when it is alone on the device.
 
-    together: those that run at a time; full: those of full rounds, after which fewer may be left for the last one.
-    part: of the kernel's time, how long a full round lasts; last_part: the last one, if that is not full.
+    together: blocks that run at a time; full: blocks in full rounds, after which fewer may remain for the last. part:
+    fraction of the kernel's time that a full round takes; last_part: that of the last one, if it is not full.
     """
 
     blocks: int
@@ -313,13 +310,13 @@ class Rounds(NamedTuple):
         rounds, whole = -(-blocks // together), blocks // together
         if rounds == whole:
             return Rounds(blocks, together, blocks, 1 / rounds, 0.0)
-        # Rounds last equally long, unless a full one then used more of something than there is.
+        # Rounds take equally long, unless a full one would then exceed some resource.
         part = max(1 / rounds, min(1.0, max(work.rates, default=0.0)) * together / blocks)
         return Rounds(blocks, together, whole * together, part, 1 - whole * part)
 
     def lot(self, count: int, unplaced: int, body_us: float) -> tuple[float, float]:
-        """Of blocks that are placed together, before which so many had not been: what part of the kernel's rates they
-        take, and how long they last.
+        """Return, for `count` blocks placed together when `unplaced` were left, their fraction of the kernel's rates,
+        and their duration.
         """
         part = self.part if self.blocks - unplaced < self.full else self.last_part
         return (count / (self.blocks * part) if part > 0 else 0.0), body_us * part

@@ -1,4 +1,4 @@
-"""How times that overlap add up."""
+"""How overlapping times combine."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 
 
 def smooth_max(first: Any, second: Any, sharpness: Any) -> Any:
-    """Between the larger of two times (sharpness infinite) and their sum (sharpness 1): `p`-norm of both.
+    """Return the `p`-norm of two times: between the larger (sharpness infinite) and their sum (sharpness 1).
 
-    What overlaps perfectly takes as long as the longer; near the corner of a roofline nothing does.
+    With perfect overlap the longer time counts; near the corner of a roofline overlap is never perfect.
     """
     larger, smaller = np.maximum(first, second), np.minimum(first, second)
     safe = np.where(larger > 0, larger, 1.0)

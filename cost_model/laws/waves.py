@@ -1,4 +1,4 @@
-"""Waves of thread blocks: how often tiles fill a GPU, with kernels one after the other, or run into each other."""
+"""Waves of thread blocks: how often tiles fill a GPU, with kernels in sequence or overlapping."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from math import ceil
 
 
 def waves_apart(tiles: Sequence[int], slots: Sequence[int]) -> int:
-    """Of kernels that wait for each other: the last wave of each counts as a whole one. slots: blocks of each that the
-    device holds at a time.
-    """
+    """Return the waves of kernels in sequence: the last wave of each counts in full. slots: resident blocks of each."""
     return sum(ceil(count / held) for count, held in zip(tiles, slots, strict=True))
 
 
 def waves_together(tiles: Sequence[int], slots: int) -> float:
-    """Of kernels whose tiles wait for tiles: what one leaves of its last wave, the next one fills."""
+    """Return the waves of kernels with tile-level waits: each fills up the last wave of its predecessor."""
     return sum(tiles) / slots

@@ -1,1 +1,1 @@
-"""Kernels of libraries, as PyTorch launches them: cuBLAS GEMMs, element-wise ones, softmax, layer normalisation."""
+"""Library kernels as launched by PyTorch: cuBLAS GEMMs, element-wise kernels, softmax, layer normalisation."""

@@ -1,4 +1,4 @@
-"""Models of one class of kernels each: a law with its fitted parameters, and trees where the law alone does not say."""
+"""Models of kernel classes: a law with fitted parameters, and trees where the law alone is insufficient."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tilestitch.cost_model.library.sheet import Chips, DataSheet, chips, sheet_o
 from tilestitch.cost_model.library.trees import Forest, forest_from_json
 
 PRIOR_WORTH = 1.0
-"""How many measurements the expectation of a trait is worth, when it adapts."""
+"""Weight of a trait's prior, in measurements, when it adapts."""
 
 TILE_STEPS = 4
 UNHEARD, UNHEARD_ELSEWHERE = 0.02, 1.0
-"""How likely a library takes a tile against its policy, all tiles together and relative to the policy; the second for
-generations of GPUs without a known policy.
+"""Prior probability that a library takes a tile against its policy, over all tiles and relative to the policy; the
+second is for GPU generations without a known policy.
 """
 _AREA = np.array([width * height for width, height in gemm.TILES], float)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A GPU that parameters were fitted to. trust: how much its data count, 1 for all that nothing speaks against."""
+    """A GPU that parameters were fitted to. trust: weight of its data, 1 without contrary evidence."""
 
     sheet: DataSheet
     traits: np.ndarray
@@ -37,7 +37,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Adapted:
-    """What is taken for the traits of one GPU. tiles: how much oftener each tile is chosen than expected."""
+    """The assumed traits of one GPU. tiles: the frequency of each tile relative to expectation."""
 
     sheet: DataSheet
     traits: np.ndarray
@@ -45,17 +45,17 @@ class Adapted:
 
     @property
     def host_us(self) -> float:
-        """What no kernel that is launched alone takes less than."""
+        """Lower bound on the time of a kernel launched alone."""
         return float(np.exp(self.traits[0]))
 
     @property
     def gap_us(self) -> float:
-        """What passes before and after a kernel that is launched alone."""
+        """Overhead before and after a kernel launched alone."""
         return float(np.exp(self.traits[1]))
 
 
 def expected(family: hierarchy.Family, seen: Mapping[str, Seen], sheet: DataSheet) -> Adapted:
-    """Traits of a GPU by its data sheet; of one that was measured, its own."""
+    """Return the traits of a GPU from its data sheet; for a measured one, its own."""
     tiles = np.ones(len(gemm.TILES))
     same = next((one for one in seen.values() if replace(one.sheet, gpu=sheet.gpu) == sheet), None)
     if same is not None:
@@ -70,7 +70,7 @@ def expected(family: hierarchy.Family, seen: Mapping[str, Seen], sheet: DataShee
 
 @dataclass(frozen=True)
 class GemmModel:
-    """GEMMs of a class. policies: by generation of GPUs, trees that score the tiles which the library may choose."""
+    """The model of a class of GEMMs. policies: by GPU generation, trees that score the library's candidate tiles."""
 
     shared: np.ndarray
     seen: Mapping[str, Seen]
@@ -80,23 +80,23 @@ class GemmModel:
         return expected(gemm.FAMILY, self.seen, sheet)
 
     def latency_us(self, kernels: Gemms, to: Adapted) -> np.ndarray:
-        """Return the microseconds of each launched alone."""
+        """Return the microseconds of each kernel launched alone."""
         return hierarchy.alone_us(self.body_us(kernels, to), to.traits)
 
     def body_us(self, kernels: Gemms, to: Adapted) -> np.ndarray:
-        """Geometric mean over the tiles that the library may choose, by how likely it chooses them."""
+        """Return the geometric mean time over candidate tiles, weighted by their probabilities."""
         times, likely = self._choices(kernels, to)
         return np.exp((likely * np.log(times.T)).sum(axis=1))
 
     def tile(self, kernels: Gemms, to: Adapted) -> np.ndarray:
-        """Return the likeliest tile of each, as positions in TILES."""
+        """Return the most likely tile of each kernel, as indices into TILES."""
         return self._choices(kernels, to)[1].argmax(axis=1)
 
     def least_us(self, kernels: Gemms, sheet: DataSheet) -> np.ndarray:
         return gemm.least_us(kernels, chips([sheet]))
 
     def adapted(self, to: Adapted, kernels: Gemms, tile: np.ndarray, measured_us: np.ndarray) -> Adapted:
-        """After measurements. tile: what their kernels computed with, -1 where that is not known."""
+        """Return the traits adapted to measurements. tile: the tiles of these kernels, -1 where unknown."""
         there = self._with_tiles(to, kernels, tile)
 
         def log_ratios(traits: np.ndarray) -> np.ndarray:
@@ -105,9 +105,7 @@ class GemmModel:
         return replace(there, traits=hierarchy.adapted_traits(gemm.FAMILY, to.traits, log_ratios, PRIOR_WORTH))
 
     def _with_tiles(self, to: Adapted, kernels: Gemms, tile: np.ndarray) -> Adapted:
-        """Return the tiles as often as they were seen: until expected frequencies are those seen, but for one more of
-        each.
-        """
+        """Return the traits with tile frequencies adjusted to those observed, with one pseudo-observation each."""
         known = np.flatnonzero(tile >= 0)
         count = np.bincount(tile[known], minlength=len(gemm.TILES))
         there = to
@@ -123,7 +121,7 @@ class GemmModel:
         policies = [self.policies[own]] if own in self.policies else list(self.policies.values())
         features = choice_features(kernels, chip, times)
         chosen = np.mean([_softmax(policy(features)) for policy in policies], axis=0)
-        # Large tiles read operands less often; a library that makes no difference between sizes takes them for all.
+        # Large tiles read operands less often; a library that does not distinguish sizes always takes them.
         unheard = UNHEARD / len(gemm.TILES) if own in self.policies else UNHEARD_ELSEWHERE * _AREA / _AREA.sum()
         likely = (chosen + unheard) * to.tiles
         return times, likely / likely.sum(axis=1, keepdims=True)
@@ -139,7 +137,7 @@ def gemm_from_json(found: Mapping[str, Any], sheets: Mapping[str, DataSheet]) ->
 
 
 def choice_features(kernels: Gemms, chip: Chips, times: np.ndarray) -> np.ndarray:
-    """Return what a library's choice of a tile is predicted from: times of all relative to the best, and the shape."""
+    """Return features for predicting a library's choice of tile: times relative to the best, and the shape."""
     relative = np.log2(times / times.min(axis=0)).T
     work = kernels.batch * kernels.m * kernels.k / (chip.sm_count * 8192.0)
     shape = np.stack([work, kernels.n, kernels.m, kernels.k, kernels.batch], axis=1)
@@ -156,7 +154,9 @@ def _softmax(scores: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class RowModel:
-    """Memory-bound kernels of a class. correction: trees for the logarithm of measured over predicted."""
+    """The model of a class of memory-bound kernels. correction: trees for the logarithm of measured over predicted
+    time.
+    """
 
     kind: Kind
     shared: np.ndarray
@@ -167,7 +167,7 @@ class RowModel:
         return expected(rows.FAMILIES[self.kind], self.seen, sheet)
 
     def latency_us(self, kernels: RowKernels, to: Adapted) -> np.ndarray:
-        """Return the microseconds of each launched alone."""
+        """Return the microseconds of each kernel launched alone."""
         return hierarchy.alone_us(self.body_us(kernels, to), to.traits)
 
     def body_us(self, kernels: RowKernels, to: Adapted) -> np.ndarray:
@@ -180,7 +180,7 @@ class RowModel:
         return rows.least_us(kernels, chips([sheet]))
 
     def adapted(self, to: Adapted, kernels: RowKernels, measured_us: np.ndarray) -> Adapted:
-        """After measurements. The correction stays what it is: few measurements do not speak about it."""
+        """Return the traits adapted to measurements. The correction is unchanged: few measurements do not inform it."""
 
         def log_ratios(traits: np.ndarray) -> np.ndarray:
             return np.log(self.latency_us(kernels, replace(to, traits=traits)) / measured_us)
@@ -205,8 +205,8 @@ def rows_from_json(kind: Kind, found: Mapping[str, Any], sheets: Mapping[str, Da
 
 @dataclass(frozen=True)
 class ConvModel:
-    """Convolutions, by what the model of GEMMs says of those that they amount to. shared_gemm: of GEMMs with one right
-    operand, batched_gemm: of batches; correction: trees for the logarithm of measured over predicted.
+    """The model of convolutions, based on the model of the GEMMs that they are equivalent to. shared_gemm: GEMMs with
+    one right operand, batched_gemm: batches; correction: trees for the logarithm of measured over predicted time.
     """
 
     shared: np.ndarray
@@ -219,7 +219,7 @@ class ConvModel:
         return expected(convolution.FAMILY, self.seen, sheet)
 
     def latency_us(self, kernels: Convs, to: Adapted) -> np.ndarray:
-        """Return the microseconds of each launched alone."""
+        """Return the microseconds of each kernel launched alone."""
         return hierarchy.alone_us(self.body_us(kernels, to), to.traits)
 
     def body_us(self, kernels: Convs, to: Adapted) -> np.ndarray:
@@ -232,7 +232,7 @@ class ConvModel:
         return convolution.least_us(kernels, chips([sheet]))
 
     def adapted(self, to: Adapted, kernels: Convs, measured_us: np.ndarray) -> Adapted:
-        """After measurements. The correction and the GEMMs stay what they are."""
+        """Return the traits adapted to measurements. The correction and the GEMM models are unchanged."""
         chip = chips([to.sheet])
         gemm_us = convolution_gemms_us(kernels, to.sheet, self.shared_gemm, self.batched_gemm)
         correction = self.correction(convolution.features(kernels, gemm_us, chip, self.shared))
@@ -254,7 +254,7 @@ class ConvModel:
 
 
 def convolution_gemms_us(kernels: Convs, sheet: DataSheet, shared: GemmModel, batched: GemmModel) -> np.ndarray:
-    """Microseconds, without launching them, of the GEMMs of each algorithm on a GPU: shape (3, kernels)."""
+    """Return the microseconds, without launches, of the GEMMs of each algorithm on a GPU, in the shape (3, kernels)."""
     one, many = shared.expected(sheet), batched.expected(sheet)
     return np.stack([
         shared.body_us(convolution.implicit(kernels), one),

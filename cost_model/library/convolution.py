@@ -28,20 +28,20 @@ SHARED = (
     ("log_filter", 0.2, -3.0, 2.0),
 )
 TRAITS = (
-    # Several launches: filter, convolution, bias. Kept near their start, or they do what small kernels should.
+    # Several launches: filter, convolution, bias. Kept near the initial value, or they absorb effects of small kernels.
     ("log_host_us", np.log(60.0), 0.01, 1.0, 5.5),
     ("log_gap_us", np.log(30.0), 0.01, 1.0, np.log(100.0)),
     ("log_scale", 0.0, 0.15, -1.0, 1.0),
 )
 FAMILY = Family(SHARED, TRAITS)
 SHARPNESS = 8.0
-"""Of the minimum over algorithms."""
+"""Sharpness of the smooth minimum over algorithms."""
 FUSED, SPLIT = 16.0, 36.0
-"""Multiplications of a tile of Winograd's: of 2 x 2 pixels, and of 4 x 4."""
+"""Multiplications of a Winograd tile: of 2 x 2 pixels, and of 4 x 4."""
 LEAST_WORK = 4.0
-"""The largest part of direct arithmetic that Winograd's F(4x4, 3x3) saves: 144 multiplications become 36."""
+"""Largest reduction of direct arithmetic by Winograd's F(4x4, 3x3): 144 multiplications become 36."""
 FARTHEST = 6.0
-"""In features, an algorithm that takes 2**6 times as long as the best is as good as none."""
+"""Cap for features: an algorithm that takes 2**6 times as long as the best is as good as none."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,16 @@ class Convs:
 
     @property
     def winograd(self) -> np.ndarray:
-        """Whether Winograd's algorithms exist for them."""
+        """Whether Winograd's algorithms apply."""
         return (self.kernel_height == 3) & (self.kernel_width == 3) & (self.unit > 0)
 
     @property
     def pixels_nbytes(self) -> np.ndarray:
-        """Of images and results, each counted once."""
+        """Bytes of images and results, each counted once."""
         return 4.0 * self.batch * self.height * self.width * (self.channels_in + self.channels_out)
 
     def tiles(self, side: int) -> np.ndarray:
-        """Return how many squares of `side` x `side` pixels cover the results."""
+        """Return the number of squares of `side` x `side` pixels that cover the results."""
         return self.batch * np.ceil(self.height / side) * np.ceil(self.width / side)
 
 
@@ -100,24 +100,26 @@ def split(convs: Convs) -> Gemms:
 
 
 def transform_us(convs: Convs, chip: Chips) -> np.ndarray:
-    """Images and results in the form that `split` multiplies, written and read, besides the images themselves."""
+    """Return the time to write and read images and results in the transformed form that `split` multiplies, including
+    the images themselves.
+    """
     spread = 4.0 * SPLIT * convs.tiles(4) * (convs.channels_in + convs.channels_out)
     return (spread + convs.pixels_nbytes) / chip.dram_bytes_per_us
 
 
 def filter_us(convs: Convs, multiplications: float, chip: Chips) -> np.ndarray:
-    """Return a filter read, and written and read in the form that Winograd's algorithms multiply."""
+    """Return the time to read a filter, and to write and read it in the transformed form of Winograd's algorithms."""
     return 4.0 * (2.0 * multiplications + 9.0) * convs.channels_in * convs.channels_out / chip.dram_bytes_per_us
 
 
 def least_us(convs: Convs, chip: Chips) -> np.ndarray:
-    """Return what no kernel can beat: bytes at the nominal bandwidth, arithmetic less what Winograd saves at best."""
+    """Return a lower bound for any kernel: bytes at nominal bandwidth, arithmetic minus Winograd's best saving."""
     arithmetic = convs.flops / np.where(convs.winograd, LEAST_WORK, 1.0) / chip.flops_per_us
     return np.maximum(arithmetic, memory.least_dram_us(convs.pixels_nbytes, chip.l2_bytes, chip.dram_gb_s))
 
 
 def algorithms_us(convs: Convs, gemm_us: np.ndarray, chip: Chips, shared: np.ndarray) -> np.ndarray:
-    """Return the microseconds by algorithm without the launch, shape (3, convs). gemm_us: of the GEMMs of each."""
+    """Return the microseconds by algorithm without launches, in the shape (3, convs). gemm_us: of the GEMMs of each."""
     implicit_cost, fused_cost, split_cost, transform_cost, filter_cost = np.exp(shared)
     by_fused = fused_cost * gemm_us[1] + filter_cost * filter_us(convs, FUSED, chip)
     by_split = split_cost * gemm_us[2] + filter_cost * filter_us(convs, SPLIT, chip)
@@ -129,9 +131,7 @@ def algorithms_us(convs: Convs, gemm_us: np.ndarray, chip: Chips, shared: np.nda
 
 
 def body_us(convs: Convs, gemm_us: np.ndarray, chip: Chips, shared: np.ndarray, traits: np.ndarray) -> np.ndarray:
-    """Return the microseconds by the law, without launches. traits: those of the GPU, an array (traits,) or (traits,
-    convs).
-    """
+    """Return the law's microseconds without launches. traits: of the GPU, an array (traits,) or (traits, convs)."""
     log_scale = traits[len(ALONE)]
     times = algorithms_us(convs, gemm_us, chip, shared)
     best = times.min(axis=0)
@@ -140,12 +140,12 @@ def body_us(convs: Convs, gemm_us: np.ndarray, chip: Chips, shared: np.ndarray, 
 
 
 def latency_us(convs: Convs, gemm_us: np.ndarray, chip: Chips, shared: np.ndarray, traits: np.ndarray) -> np.ndarray:
-    """Return the microseconds by the law of each convolution launched alone."""
+    """Return the law's microseconds of each convolution launched alone."""
     return alone_us(body_us(convs, gemm_us, chip, shared, traits), traits)
 
 
 def features(convs: Convs, gemm_us: np.ndarray, chip: Chips, shared: np.ndarray) -> np.ndarray:
-    """Return what the correction is predicted from: shape (convs, features)."""
+    """Return the features of the correction, in the shape (convs, features)."""
     times = algorithms_us(convs, gemm_us, chip, shared)
     best = times.min(axis=0)
     tiles, outputs = convs.tiles(2), convs.channels_out

@@ -22,24 +22,24 @@ from tilestitch.cost_model.library.rows import OPERANDS, Kind, RowKernels, row_k
 GEMM_CLASSES = ("bmm", "linear")
 CONV = "conv"
 GRAPH_CLASSES = (*GEMM_CLASSES, "elementwise", "softmax", "layernorm")
-"""Of which the measured whole models consist."""
+"""The classes that measured whole models consist of."""
 CLASSES = (*GRAPH_CLASSES, CONV)
 SIZES = {
     **dict.fromkeys(GEMM_CLASSES, ("B", "M", "N", "K")),
     CONV: ("B", "in_channels", "out_channels", "kernel_size", "input_size", "stride", "padding"),
 }
-"""Columns that say how large a kernel is, where they are not B and H."""
+"""Size columns of kernels that differ from B and H."""
 KINDS: dict[str, Kind] = {"elementwise": "elementwise", "softmax": "softmax", "layernorm": "layernorm"}
 LARGE = "_large_shapes"
 LARGEST = 2.0**53
-"""A size beyond it is not told apart from its neighbours."""
+"""Largest size that is distinguished from its neighbours."""
 _TILE = re.compile(r"(\d+)x(\d+)")
 
 
 @dataclass(frozen=True)
 class KernelTable:
-    """Measured kernels of a class. large: from the file of large shapes; tile: position in TILES of what the kernel of
-    a GEMM computes with, or -1; split: parts of its contraction. op: operator of an element-wise kernel.
+    """Measured kernels of a class. large: from the file of large shapes; tile: index into TILES of a GEMM kernel's
+    tile, or -1; split: parts of its contraction. op: operator of an element-wise kernel.
     """
 
     name: str
@@ -76,8 +76,8 @@ class KernelTable:
 
 
 def read_kernels(folder: Path, name: str) -> tuple[KernelTable | None, dict[str, int]]:
-    """Return the class's two files in `folder`/kernels as one table, None if nothing was measured; and by file how many
-    rows were left out, for they have no latency, or no kernel that could be predicted.
+    """Return the class's two files in `folder`/kernels as one table, None if there are no measurements; and, per file,
+    how many rows were skipped for lack of a latency or of a kernel that can be predicted.
     """
     tables: list[KernelTable] = []
     left_out: dict[str, int] = {}
@@ -124,7 +124,7 @@ def _read_table(path: Path, name: str, large: bool) -> tuple[KernelTable, int]:
 
 
 def _number(text: str | None) -> float:
-    """NaN of what is none."""
+    """Return the number in a text; NaN if there is none."""
     try:
         return float(text or "nan")
     except ValueError:
@@ -132,7 +132,7 @@ def _number(text: str | None) -> float:
 
 
 def _are_usable(us: np.ndarray, sizes: np.ndarray, columns: Sequence[str]) -> np.ndarray:
-    """Of each row, whether its latency is positive, and its sizes are whole numbers that a kernel can have."""
+    """Return for each row whether its latency is positive and its sizes are valid integers for a kernel."""
     least = np.array([column != "padding" for column in columns], float)
     with np.errstate(invalid="ignore"):
         whole = ((sizes == np.floor(sizes)) & (sizes >= least) & (sizes <= LARGEST)).all(axis=1)
@@ -144,7 +144,7 @@ def _is_known(op: str | None, name: str) -> bool:
 
 
 def _tile_and_split(row: Mapping[str, str], sizes: np.ndarray, name: str) -> tuple[int, int]:
-    """Return the tile that a kernel's name tells, if its grid confirms it, and how often the grid splits the
+    """Return the tile that a kernel's name states, if its grid confirms it, and how often the grid splits the
     contraction.
     """
     match = _TILE.search(row.get("kernel") or "") if name in GEMM_CLASSES else None
@@ -161,7 +161,7 @@ def _tile_and_split(row: Mapping[str, str], sizes: np.ndarray, name: str) -> tup
 
 
 def launch_floor_us(table: KernelTable) -> np.ndarray:
-    """For each row, what the smallest kernels of its operator take on its GPU: the first percentile."""
+    """Return for each row the time of the smallest kernels of its operator on its GPU: the first percentile."""
     floor = np.zeros(len(table))
     for gpu in np.unique(table.gpu):
         for op in np.unique(table.op):
@@ -173,5 +173,5 @@ def launch_floor_us(table: KernelTable) -> np.ndarray:
 
 
 def hashes(paths: Iterable[Path], folder: Path) -> dict[str, str]:
-    """SHA-256 of files, by their path below `folder`."""
+    """Return the SHA-256 of files, by their path below `folder`."""
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(paths)}

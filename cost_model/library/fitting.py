@@ -1,4 +1,4 @@
-"""Fits the models of kernel classes to tables of measurements. xgboost is needed here, and nowhere else."""
+"""Fits the models of kernel classes to tables of measurements. Only this module needs xgboost."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tilestitch.cost_model.library.sheet import DataSheet, chips
 from tilestitch.cost_model.library.trees import Forest, forest_from_dump
 
 CONTRADICTED = {"P4": {"bmm": 0.5, "linear": 0.1, "elementwise": 0.3, "softmax": 0.3, "layernorm": 0.3, "conv": 0.2}}
-"""How much the data of a GPU count that contradict themselves: like GEMMs of P4 differ by up to five times."""
+"""Weights of GPU data that are inconsistent: equal GEMMs of P4 differ by up to five times."""
 ROWS_OF_A_GPU = 1500
-"""Drawn for a fit from each GPU and file: parameters are few, and rows are much alike."""
+"""Rows sampled per GPU and file for a fit: parameters are few, and rows are similar."""
 CLEAR_OF_FLOOR = 1.4
-"""Rows this many times above the launch floor say something about their kernel."""
+"""Rows this many times above the launch floor are informative about their kernel."""
 ROWS_AT_FLOOR = 0.2
-"""Of the others are drawn, relative to those: they say what the host needs."""
+"""Fraction of other rows that are sampled, relative to those: they inform about host overhead."""
 DEPTH = 4
 _SQUARES = {"objective": "reg:squarederror", "base_score": 0.0, "colsample_bytree": 0.6}
 ROW_TREES = {**_SQUARES, "rounds": 120, "eta": 0.06, "min_child_weight": 40, "reg_lambda": 5.0}
@@ -38,7 +38,7 @@ _LEARNING = {"max_depth": DEPTH, "tree_method": "hist", "nthread": 1, "subsample
 
 
 def fit_gemms(table: KernelTable, sheets: Mapping[str, DataSheet], seed: int) -> GemmModel:
-    """Fits the law to kernels whose tile is known, and a policy to each generation's choices."""
+    """Fit the law to kernels with known tiles, and a policy to each generation's choices."""
     table = _drawn(table, seed, known_tiles=True)
     gpus, gpu = np.unique(table.gpu, return_inverse=True)
     names = [str(name) for name in gpus]
@@ -62,7 +62,7 @@ def fit_gemms(table: KernelTable, sheets: Mapping[str, DataSheet], seed: int) ->
 
 
 def fit_rows(table: KernelTable, sheets: Mapping[str, DataSheet], seed: int) -> RowModel:
-    """Fits the law, and trees to what it leaves on the GPUs together: a GPU's own median is no matter for them."""
+    """Fit the law, and trees to its residuals over all GPUs, without each GPU's median."""
     table = _drawn(table, seed, known_tiles=False)
     gpus, gpu = np.unique(table.gpu, return_inverse=True)
     names = [str(name) for name in gpus]
@@ -88,8 +88,8 @@ def fit_rows(table: KernelTable, sheets: Mapping[str, DataSheet], seed: int) -> 
 def fit_convs(
     table: KernelTable, sheets: Mapping[str, DataSheet], shared_gemm: GemmModel, batched_gemm: GemmModel, seed: int
 ) -> ConvModel:
-    """Fits the law over the models of GEMMs, and trees to what it leaves. Small convolutions count, too: they take
-    several launches, which are no matter of the host alone.
+    """Fit the law over the GEMM models, and trees to its residuals. Small convolutions count, too: they take several
+    launches, which is not only host overhead.
     """
     table = _drawn(table, seed, known_tiles=False, clear=0.0)
     gpus, gpu = np.unique(table.gpu, return_inverse=True)
@@ -119,7 +119,7 @@ def _correction(
     features: np.ndarray, measured_us: np.ndarray, by_law_us: np.ndarray, gpu: np.ndarray, weights: np.ndarray,
     seed: int, settings: Mapping[str, Any],
 ) -> Forest:  # fmt: skip
-    """Trees for the logarithm of measured over predicted, less its median on each GPU."""
+    """Return trees for the logarithm of measured over predicted time, minus its median on each GPU."""
     left = np.log(measured_us / by_law_us)
     counted = weights > 0
     left -= np.array([np.median(left[counted & (gpu == at)]) for at in range(gpu.max() + 1)])[gpu]
@@ -128,8 +128,8 @@ def _correction(
 
 
 def _share(measured_us: np.ndarray, gpu: np.ndarray) -> np.ndarray:
-    """Return how much each row counts of its GPU's, 1 in the mean: what bounds a kernel changes with its size, so that
-    octaves of time of which few rows were measured count more than by their number.
+    """Return the weight of each row within its GPU, 1 on average: the bound of a kernel changes with its size, so that
+    octaves of time with few rows get more weight.
     """
     octave = np.floor(np.log2(measured_us)).astype(np.intp)
     _, of, count = np.unique(np.stack([gpu, octave]), axis=1, return_inverse=True, return_counts=True)
@@ -142,7 +142,7 @@ def _trust(names: Sequence[str], kernel_class: str) -> dict[str, float]:
 
 
 def _drawn(table: KernelTable, seed: int, known_tiles: bool, clear: float = CLEAR_OF_FLOOR) -> KernelTable:
-    """At most ROWS_OF_A_GPU of each GPU and file, of those that are `clear` times above the launch floor, and some of
+    """Return at most ROWS_OF_A_GPU rows per GPU and file, of those `clear` times above the launch floor, and some of
     the others.
     """
     random = np.random.default_rng(seed)

@@ -4,8 +4,8 @@
     body   = smooth_max(compute, memory) [+ the second kernel of split-K]
     compute = k-steps of the fullest SM * time of a step * (efficiency of the tile, power, alignment)
 
-The fullest SM computes ceil(blocks / SMs) blocks one after the other, and never fewer than keep its lanes busy. Each
-block costs `fill` k-steps more than its own, for its first operands and its results.
+The fullest SM computes ceil(blocks / SMs) blocks in sequence, and never fewer than keep its lanes busy. Each block
+costs `fill` additional k-steps, for its first operands and its results.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ TILES = ((128, 128), (128, 64), (64, 64), (128, 32), (32, 128), (64, 32), (32, 3
 """Columns and rows of the result that a block computes, in the order of cuBLAS's names (sgemm_128x64)."""
 SPLITS = (1, 2, 3, 4, 6, 8, 13)
 LEAST_SPLIT_DEPTH = 64
-"""No library splits a contraction into parts shorter than that."""
+"""Least depth of the parts into which libraries split a contraction."""
 REFERENCE_EDGE = 64.0
 FAR = 8192.0
-"""From so long rows of operands on, the rows of a tile lie in more pages of memory than some GPUs keep addresses of."""
+"""Row length of operands from which the rows of a tile span more pages of memory than some GPUs' TLBs cover."""
 CORNER = 8.0
-"""Sharpness of the change from full clock to power limit."""
+"""Sharpness of the transition from full clock to power limit."""
 
 _WIDTH = np.array([tile[0] for tile in TILES], float)
 _HEIGHT = np.array([tile[1] for tile in TILES], float)
 _LOADS = 1.25 * 0.5 / np.array([8, 8, 8, 4, 4, 4, 4], float)
-"""Of each multiply-add: a thread with 8 x 8 results reads 16 operands for 64 of them, four at a time, and a quarter as
-many go from memory to shared memory before.
+"""Loads per multiply-add: a thread with 8 x 8 results reads 16 operands for 64 of them, four at a time, and a quarter
+as many go from memory to shared memory before.
 """
 _OTHERS = 0.03
-"""Instructions of loops, of each multiply-add."""
+"""Loop instructions per multiply-add."""
 _EDGES = REFERENCE_EDGE / _WIDTH + REFERENCE_EDGE / _HEIGHT
-"""Operand bytes of an operation relative to a tile of 128 x 128."""
+"""Operand bytes per operation relative to a 128 x 128 tile."""
 
 _EFFICIENCY = (1.06, 1.08, 1.12, 1.16, 1.16, 1.25, 1.40)
 _RESIDENT = (1.0, 1.3, 3.0, 1.3, 1.3, 2.0, 3.0)
@@ -66,7 +66,7 @@ _FIRST_TILE = 5
 
 @dataclass(frozen=True)
 class Gemms:
-    """Batches of (m x n) @ (n x k): n is contracted. shared: one right operand serves the whole batch, as in layers."""
+    """Batches of (m x n) @ (n x k): n is contracted. shared: one right operand for the whole batch, as in layers."""
 
     batch: np.ndarray
     m: np.ndarray
@@ -86,19 +86,19 @@ class Gemms:
 
     @property
     def nbytes(self) -> np.ndarray:
-        """Of operands and result, each counted once."""
+        """Bytes of operands and result, each counted once."""
         right = np.where(self.shared, 1.0, self.batch) * self.n * self.k
         return 4.0 * (self.batch * self.m * (self.n + self.k) + right)
 
     @property
     def unaligned(self) -> np.ndarray:
-        """Whether rows of operands begin where no vector of four can be loaded."""
+        """Whether rows of operands begin at positions unaligned for vector loads of four."""
         odd = self.n % 4 != 0
         return (odd if self.shared else odd | (self.k % 4 != 0)).astype(float)
 
 
 def least_us(gemms: Gemms, chip: Chips) -> np.ndarray:
-    """Return what no kernel can beat: arithmetic at the boost clock, bytes at the nominal bandwidth."""
+    """Return a lower bound for any kernel: arithmetic at the boost clock, bytes at the nominal bandwidth."""
     return np.maximum(
         gemms.flops / chip.flops_per_us, memory.least_dram_us(gemms.nbytes, chip.l2_bytes, chip.dram_gb_s)
     )
@@ -109,7 +109,7 @@ def body_us(
 ) -> np.ndarray:
     """Return the microseconds of each GEMM with TILES[tile] and its contraction in `split` parts, without its launch.
 
-    shared: FAMILY's parameters; traits: those of the GPU, an array (traits,) or (traits, rows).
+    shared: FAMILY's parameters; traits: of the GPU, an array (traits,) or (traits, rows).
     """
     fill, sharpness, operand_energy, reaction, second_us = shared[:_FIRST_TILE]
     steps = shared[_FIRST_TILE : _FIRST_TILE + len(TILES)][tile]
@@ -144,9 +144,7 @@ def latency_us(
 
 
 def candidates(gemms: Gemms, chip: Chips, shared: np.ndarray, traits: np.ndarray) -> np.ndarray:
-    """Return the microseconds by tile without the launch, shape (TILES, rows), each with the split that suits it
-    best.
-    """
+    """Return the microseconds by tile without the launch, in the shape (TILES, rows), each with its best split."""
     found = []
     for number in range(len(TILES)):
         tile = np.array([number])
@@ -163,6 +161,6 @@ def candidates(gemms: Gemms, chip: Chips, shared: np.ndarray, traits: np.ndarray
 
 
 def _leaves_sms_idle(gemms: Gemms, tile: int, split: int, chip: Chips) -> np.ndarray:
-    """Return whether there are so few blocks that splitting may pay: a dozen rounds leave little to balance."""
+    """Return whether blocks are so few that splitting may pay: a dozen waves leave little to balance."""
     blocks = gemms.batch * compute.tiles(gemms.k, _WIDTH[tile]) * compute.tiles(gemms.m, _HEIGHT[tile])
     return blocks <= 12 * chip.sm_count
