@@ -86,7 +86,7 @@ def find_device(name: str) -> Device:
 
 
 def representative(capability: int) -> Device:
-    """Return the first device in the table of this compute capability (times ten), or else of the next smaller one."""
+    """Return the first device in the table with this compute capability (times ten), or the next smaller one."""
     fitting = [d for d in devices() if d.capability <= capability]
     if not fitting:
         raise DeviceError(f"no GPU of compute capability {capability / 10} or less is known")
@@ -95,9 +95,9 @@ def representative(capability: int) -> Device:
 
 
 def with_limits_of(device: Device, architectures: Iterable[str]) -> Device:
-    """Return `device` with no more shared memory for a block than every one of `architectures` allows.
+    """Return `device` with no more shared memory per block than each of `architectures` allows.
 
-    Code that is made for several architectures is planned for one device: a kernel for an H200 may take 227 KiB, which
+    Code for several architectures is planned for one device: a kernel for an H200 may take 227 KiB, which
     no GPU of sm_86 can launch.
     """
     most = min((_KIB_PER_BLOCK[_number(each)] * 1024 for each in architectures), default=device.shared_bytes_per_block)
@@ -107,7 +107,7 @@ def with_limits_of(device: Device, architectures: Iterable[str]) -> Device:
 
 
 def _number(architecture: str) -> int:
-    """90 of sm_90a."""
+    """Return the number of an architecture, such as 90 for sm_90a."""
     return int(re.sub(r"\D", "", architecture))
 
 

@@ -1,4 +1,4 @@
-"""The latency models that can be chosen by name."""
+"""The latency models, by name."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .random_model import RandomModel
 MODELS: Mapping[str, Callable[[], LatencyModel]] = {
     "analytical": lambda: ANALYTICAL, "learned": shipped, "random": RandomModel,
 }  # fmt: skip
-"""`analytical` is the default; `learned` was trained on measured kernels of CPUs; `random` is the control, to see what
-a search owes to its model.
+"""`analytical` is the default; `learned` was trained on measured CPU kernels; `random` is the control, which shows how
+much a search owes to its model.
 """
 
 
 def model_named(name: str) -> LatencyModel:
-    """Return the model of this name, or of a file that training wrote.
+    """Return the model with this name, or in a file written by training.
 
-    Raises MeasurementError for a name of no model, and for a file that is none.
+    Raises MeasurementError for an unknown name, and for an invalid file.
     """
     if name in MODELS:
         return MODELS[name]()

@@ -1,4 +1,4 @@
-"""The analytical model on a CPU: the cores work through the tasks of a stage in rounds, and share memory."""
+"""The analytical model on a CPU: the cores process the tasks of a stage in rounds, and share memory."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .protocol import Bound, Prediction
 
 ITEMSIZE = {"float64": 8, "int64": 8, "uint64": 8, "complex64": 8, "float16": 2, "bfloat16": 2, "int16": 2,
             "uint16": 2, "int8": 1, "uint8": 1, "bool": 1}  # fmt: skip
-"""Bytes of one element; every other dtype has four."""
+"""Bytes per element; every other dtype has four."""
 
 
 @dataclass(frozen=True)
 class _Load:
-    """What a part has to do, or those of a stage together.
+    """The work of a part, or of all parts of a stage.
 
-    cycles, least_cycles: of one core, as they are expected and at nominal rates. traffic: one entry for each tensor.
-    largest: distinct bytes of the part that has most. workspaces: bytes of a task, and tasks, of each part.
+    cycles, least_cycles: of one core, as expected and at nominal rates. traffic: one entry per tensor. largest: the
+    most distinct bytes of any part. workspaces: bytes per task, and number of tasks, of each part.
     """
 
     tasks: int
@@ -50,7 +50,9 @@ class _Load:
 
 @dataclass(frozen=True)
 class _Stage:
-    """The parts of a stage together, and each of several as if it was alone. unit: on which most cycles are spent."""
+    """The parts of a stage together, and, if there are several, each as if it were alone. unit: the unit with the most
+    cycles.
+    """
 
     together: _Load
     alone: Sequence[_Load]
@@ -83,14 +85,14 @@ def predict_on_cpu(kernel: KernelFacts, cpu: CpuDevice) -> Prediction:
 
 @lru_cache(64)
 def one_core(cpu: CpuDevice) -> CpuDevice:
-    """Return the same with one core."""
+    """Return the CPU with a single core."""
     return replace(cpu, cores=1)
 
 
 def _launch(launch: Launch, stages: Sequence[_Stage], cpu: CpuDevice) -> tuple[dict[Bound, float], float]:
-    """Return the microseconds by what takes them, and of all if nothing overlaps.
+    """Return the microseconds by cause, and in total without overlap.
 
-    The thread that launches has done what is little before others take part.
+    The launching thread finishes small work before others take part.
     """
     alone = _stages(stages, one_core(cpu), cpu.launch_us)
     if min(cpu.cores, launch.tasks) == 1:
@@ -112,8 +114,8 @@ def _stages(stages: Sequence[_Stage], cpu: CpuDevice, launch_us: float) -> tuple
 
 
 def floor_us(kernel: KernelFacts, cpu: CpuDevice) -> float:
-    """Return what no kernel with these facts can beat: launches, bytes beyond the last cache, all cores at nominal
-    rates.
+    """Return a lower bound for any kernel with these facts: launches, bytes beyond the last-level cache, all cores at
+    nominal rates.
     """
     return _floor_us([[_Stage.of(stage, cpu) for stage in launch.stages] for launch in kernel.sequence], cpu)
 
@@ -128,7 +130,7 @@ def _floor_us(sequence: Sequence[Sequence[_Stage]], cpu: CpuDevice) -> float:
 
 
 def _slowest(stage: _Stage, cpu: CpuDevice) -> tuple[float, float]:
-    """Return the microseconds of memory and arithmetic of parts side by side: together, or of the slowest one if it was
+    """Return the microseconds of memory and arithmetic of parallel parts: together, or of the slowest as if it were
     alone.
     """
     options = [_times(load, cpu) for load in (stage.together, *stage.alone)]
@@ -137,12 +139,12 @@ def _slowest(stage: _Stage, cpu: CpuDevice) -> tuple[float, float]:
 
 def _times(load: _Load, cpu: CpuDevice) -> tuple[float, float]:
     tasks = max(1, load.tasks)
-    busy = tasks / ceil(tasks / cpu.cores)  # cores at work on average: the last round may leave some idle
+    busy = tasks / ceil(tasks / cpu.cores)  # average number of busy cores: the last round may leave some idle
     return _memory_s(load, cpu, busy) * 1e6, load.cycles / cpu.clock_hz / busy * 1e6
 
 
 def _spent(part: Part, cpu: CpuDevice) -> dict[Unit, tuple[float, float]]:
-    """Return the cycles of one core by unit, as they are expected and at nominal rates."""
+    """Return the cycles of one core by unit, as expected and at nominal rates."""
     found: dict[Unit, tuple[float, float]] = {}
     for work in part.arithmetic:
         least = _cycles_of(work, part.lanes, cpu)
@@ -157,8 +159,8 @@ def _is_tiled(work: Arithmetic, cpu: CpuDevice) -> bool:
 
 
 def _cycles_of(work: Arithmetic, lanes: int, cpu: CpuDevice) -> float:
-    """At nominal rates. lanes: that the code computes together; 0: as many as a register has, which is the most that
-    there are.
+    """Return the cycles at nominal rates. lanes: elements per instruction in the code; 0: as many as a register has,
+    which is the maximum.
     """
     whole = cpu.lanes(ITEMSIZE.get(work.dtype, 4))
     lanes = min(lanes or whole, whole)
@@ -174,7 +176,9 @@ def _memory_s(load: _Load, cpu: CpuDevice, busy: float) -> float:
     seconds = sum([t.footprint_bytes for t in load.traffic]) / _rate(load.largest, busy, cpu)
     for t in load.traffic:
         again = t.bytes_requested - t.footprint_bytes
-        if again > 0 and t.footprint_bytes > cpu.l1_bytes:  # what lies in the first cache costs no more than the code
+        if (
+            again > 0 and t.footprint_bytes > cpu.l1_bytes
+        ):  # what is in the first-level cache costs no more than the code
             seconds += again / (busy * _core_rate(t.footprint_bytes, cpu))
     for shared_bytes, tasks in load.workspaces:
         if shared_bytes > cpu.l2_bytes // 2:  # the workspace leaves the cache before its next use
@@ -184,7 +188,7 @@ def _memory_s(load: _Load, cpu: CpuDevice, busy: float) -> float:
 
 
 def _rate(nbytes: float, busy: float, cpu: CpuDevice) -> float:
-    """Bytes a second of `busy` cores that share so many bytes. Parts of a list of tasks have their turns."""
+    """Return the bytes per second of `busy` cores that share `nbytes`. Parts of a list of tasks take turns."""
     if nbytes <= cpu.l2_bytes * busy:
         return busy * cpu.l2_bytes_per_second
     shared = busy * cpu.llc_bytes_per_second
@@ -192,7 +196,7 @@ def _rate(nbytes: float, busy: float, cpu: CpuDevice) -> float:
 
 
 def _core_rate(nbytes: float, cpu: CpuDevice) -> float:
-    """Bytes a second of a core that goes through so many again and again."""
+    """Return the bytes per second of a core that repeatedly reads `nbytes`."""
     if nbytes <= cpu.l2_bytes:
         return cpu.l2_bytes_per_second
     return cpu.llc_bytes_per_second if nbytes <= cpu.llc_bytes else cpu.dram_bytes_per_second / cpu.cores

@@ -1,4 +1,4 @@
-"""The laws of `on_cpu` for many kernels of one part at a time, as arrays: planning asks them by the thousand."""
+"""The laws of `on_cpu`, vectorised over many single-part kernels: planning evaluates thousands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .on_cpu import ITEMSIZE, one_core
 from .protocol import Bound
 
 BOUNDS: tuple[Bound, ...] = ("launch", "dram", *UNITS)
-"""What may bound a kernel of a CPU."""
+"""What may bound a kernel on a CPU."""
 LAUNCH, DRAM, FIRST_UNIT = range(3)
 TILED, SPECIAL, SCALAR = (UNITS.index(unit) for unit in ("mma", "special", "scalar"))
 _UNIT = {unit: number for number, unit in enumerate(UNITS)}
@@ -23,8 +23,8 @@ _CONTRACTING = np.array([unit in CONTRACTING for unit in UNITS])
 
 @dataclass(frozen=True)
 class Accesses:
-    """What parts read, or write. counts: of each part; of part `owner`, bytes requested, distinct bytes, and 1 for a
-    weight, one entry for each access.
+    """Reads, or writes, of parts. counts: number per part; one entry per access for the others: its part `owner`, bytes
+    requested, distinct bytes, and 1 for a weight.
     """
 
     counts: np.ndarray
@@ -36,10 +36,9 @@ class Accesses:
 
 @dataclass(frozen=True)
 class Columns:
-    """Parts as columns of numbers: of each part, of what it reads and writes, of each of its tensors, and of its
-    arithmetic by unit.
+    """Parts as columns of numbers: per part, per access, per tensor, and per unit of arithmetic.
 
-    traffic: bytes requested, distinct bytes of one tensor of part `of_traffic`; work: operations, share, bytes of an
+    traffic: bytes requested, distinct bytes of one tensor of part `of_traffic`; work: operations, share, bytes per
     element on unit `unit`, of part `of_work`.
     """
 
@@ -61,7 +60,7 @@ class Columns:
 
     @staticmethod
     def of(parts: Sequence[Part]) -> Columns:
-        """Goes through the parts once: of many, no cache holds what they are made of."""
+        """Return the columns of parts, in a single pass over them: many parts do not fit a cache."""
         own: list[float] = []
         read: list[float] = []
         written: list[float] = []
@@ -91,7 +90,7 @@ class Columns:
         )  # fmt: skip
 
     def sums(self, of: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Of each part."""
+        """Return the sum of numbers for each part."""
         return np.bincount(of, numbers, len(self.tasks))
 
     def operations_on(self, unit: int) -> np.ndarray:
@@ -100,7 +99,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Laws:
-    """Microseconds of kernels, as a Prediction has them; bound: of each, its place in BOUNDS."""
+    """Predictions in microseconds, as in `Prediction`; bound: indices into BOUNDS."""
 
     latency_us: np.ndarray
     low_us: np.ndarray
@@ -109,20 +108,20 @@ class Laws:
 
 
 def numbers(rows: Sequence[float], width: int) -> np.ndarray:
-    """Return the rows of so many numbers, one after the other, as columns: shape (width, rows)."""
+    """Return a flat list of rows of `width` numbers as columns: shape (width, rows)."""
     return np.array(rows, float).reshape(-1, width).T
 
 
 def owners(counts: np.ndarray) -> np.ndarray:
-    """Return which part each entry is of, where parts have so many."""
+    """Return the part that each entry belongs to, given the number per part."""
     return np.repeat(np.arange(len(counts)), counts.astype(np.intp))
 
 
 def _by_tensor(
     parts: Sequence[Part], reads: Accesses, writes: Accesses, again: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each tensor of each part: the part, bytes requested, and distinct bytes. again: parts that access one twice,
-    which few do.
+    """Return for each tensor of each part: the part, bytes requested, and distinct bytes. again: parts that access a
+    tensor twice, which are few.
     """
     found = [np.concatenate([getattr(reads, n), getattr(writes, n)]) for n in ("owner", "requested", "footprint")]
     if again:
@@ -141,7 +140,7 @@ def _touches_one_twice(reads: Sequence[Traffic], writes: Sequence[Traffic]) -> b
 
 
 def laws_of(columns: Columns, cpu: CpuDevice) -> Laws:
-    """Return what `predict_on_cpu` says of each part as a kernel of one launch of its own."""
+    """Return the results of `predict_on_cpu` for each part as a kernel with one launch."""
     latency_us, high_us, bound = _launched(columns, one_core(cpu), cpu.launch_us)
     if cpu.cores > 1:
         shared = _launched(columns, cpu, cpu.launch_us + cpu.hand_over_us)
@@ -157,7 +156,7 @@ def laws_of(columns: Columns, cpu: CpuDevice) -> Laws:
 
 
 def _launched(columns: Columns, cpu: CpuDevice, launch_us: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the microseconds on `cpu`, those if nothing overlapped, and what bounds it."""
+    """Return the microseconds on `cpu`, those without overlap, and the bound."""
     tasks = np.maximum(1.0, columns.tasks)
     busy = tasks / np.ceil(tasks / cpu.cores)
     cycles = _cycles(columns, cpu, c.CPU_CONTRACTION_SHARE)
@@ -172,7 +171,7 @@ def _launched(columns: Columns, cpu: CpuDevice, launch_us: float) -> tuple[np.nd
 
 
 def _cycles(columns: Columns, cpu: CpuDevice, contracting_share: float) -> np.ndarray:
-    """Of one core, for each entry of arithmetic."""
+    """Return the cycles of one core for each entry of arithmetic."""
     whole = np.maximum(1.0, cpu.vector_bytes // columns.itemsize)
     lanes = columns.lanes[columns.of_work]
     vectors = columns.operations / (np.where(lanes == 0, whole, np.minimum(lanes, whole)) * columns.share)
@@ -197,13 +196,13 @@ def _memory_s(columns: Columns, cpu: CpuDevice, busy: np.ndarray) -> np.ndarray:
 
 
 def _rate(nbytes: np.ndarray, busy: np.ndarray, cpu: CpuDevice) -> np.ndarray:
-    """Bytes a second of `busy` cores that share so many bytes."""
+    """Return the bytes per second of `busy` cores that share `nbytes`."""
     shared = busy * cpu.llc_bytes_per_second
     beyond = np.where(nbytes <= cpu.llc_bytes, shared, np.minimum(cpu.dram_bytes_per_second, shared))
     return np.where(nbytes <= cpu.l2_bytes * busy, busy * cpu.l2_bytes_per_second, beyond)
 
 
 def _core_rate(nbytes: np.ndarray, cpu: CpuDevice) -> np.ndarray:
-    """Bytes a second of a core that goes through so many again and again."""
+    """Return the bytes per second of a core that repeatedly reads `nbytes`."""
     beyond = np.where(nbytes <= cpu.llc_bytes, cpu.llc_bytes_per_second, cpu.dram_bytes_per_second / cpu.cores)
     return np.where(nbytes <= cpu.l2_bytes, cpu.l2_bytes_per_second, beyond)

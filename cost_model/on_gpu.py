@@ -1,4 +1,4 @@
-"""The analytical model on a GPU: stages one after the other, each a roofline over all that its parts share.
+"""The analytical model on a GPU: sequential stages, each a roofline over the resources that its parts share.
 
     kernel = sum over launches (launch + barriers of the grid + sum over stages)
     stage  = the longer of: all parts together, and each of them as if it were alone in this launch
@@ -25,7 +25,7 @@ from .protocol import Bound, Prediction
 
 TENSOR_UNITS: frozenset[Unit] = frozenset({"mma", "wgmma"})
 RESERVES_SHARED = 80
-"""From this compute capability on, some shared memory of each block is the system's."""
+"""From this compute capability on, some shared memory of each block is reserved for the system."""
 
 
 def predict_on_gpu(kernel: KernelFacts, gpu: Device) -> Prediction:
@@ -42,9 +42,9 @@ def predict_on_gpu(kernel: KernelFacts, gpu: Device) -> Prediction:
 
 
 def floor_us(kernel: KernelFacts, gpu: Device) -> float:
-    """Return what no kernel with these facts can beat: its launches, and DRAM and arithmetic at nominal rates.
+    """Return a lower bound for any kernel with these facts: its launches, and DRAM and arithmetic at nominal rates.
 
-    Weights come from DRAM once, and of what a launch reads and writes else what no L2 cache holds.
+    Weights are read from DRAM once; of the launch's other reads and writes, only what exceeds the L2 cache counts.
     """
     seen: set[str] = set()
     seconds = 0.0
@@ -64,7 +64,7 @@ def floor_us(kernel: KernelFacts, gpu: Device) -> float:
 
 
 def resident_blocks(launch: Launch, gpu: Device) -> int:
-    """Return the blocks of the launch that one SM holds at a time; 0 if a block does not fit at all."""
+    """Return the blocks of the launch that fit an SM; 0 if a single one does not."""
     if launch.shared_bytes + launch.static_shared_bytes > gpu.shared_bytes_per_block:
         return 0
     room = min(there // needed for needed, there in room_of_block(launch, gpu) if needed)
@@ -72,7 +72,7 @@ def resident_blocks(launch: Launch, gpu: Device) -> int:
 
 
 def room_of_block(launch: Launch, gpu: Device) -> tuple[tuple[int, int], ...]:
-    """Return what limits the blocks of an SM: what one block needs, and what the SM has, of places for blocks, threads,
+    """Return the limits on resident blocks: what one block needs, and what the SM has, of block slots, threads,
     registers and shared memory.
     """
     warps = ceil(max(1, launch.threads) / c.WARP)
@@ -87,7 +87,7 @@ def room_of_block(launch: Launch, gpu: Device) -> tuple[tuple[int, int], ...]:
 
 
 def _launch(launch: Launch, gpu: Device) -> tuple[Mapping[Bound, float], float]:
-    """Return the microseconds by what they are spent on, and their sum if nothing overlapped."""
+    """Return the microseconds by cause, and their sum without overlap."""
     spent = defaultdict[Bound, float](float)
     spent["launch"] += 0.0 if launch.tie == "beside" else c.GPU_LAUNCH_US
     spent["barrier"] += launch.grid_barriers * c.GPU_GRID_BARRIER_US
@@ -106,13 +106,13 @@ def _machine(launch: Launch, gpu: Device) -> _Machine:
 
 
 def _banded(launch: Launch, gpu: Device) -> _Stage:
-    """Return the blocks of the first stage do the work of the second, as if it were theirs; no faster than either is
+    """Return the stage in which the blocks of the first do the work of the second as their own; no faster than either
     alone.
     """
     (first,), (second,) = launch.stages
     tail, share = second.tail, 1.0
     if tail is not None and second.bytes_requested:
-        # What the last blocks move is part of the tail.
+        # Traffic of the last blocks is part of the tail.
         share -= min(1.0, tail.nbytes * min(tail.blocks, gpu.sm_count) / second.bytes_requested)
     both = replace(
         first,
@@ -122,21 +122,21 @@ def _banded(launch: Launch, gpu: Device) -> _Stage:
         tail=tail,
     )
     machine = _machine(launch, gpu)
-    # A band is complete when its tiles are, whose last blocks have added parts of the reduction.
+    # A band is complete when its tiles are, whose last blocks have combined the parts of the reduction.
     together = machine.stage([both]).after(machine.tail_us(first.tail, first.tasks))
-    # With fewer blocks on an SM fewer have their tails together, but no tail is over earlier for that.
+    # With fewer blocks per SM, fewer tails coincide, but no tail finishes earlier for that.
     alone = [_machine(Launch(((part,),)), gpu).stage([part]) for part in (first, second)]
     options = together, machine.stage([first]), *alone
     return max(options, key=lambda stage: stage.latency_us)
 
 
 def _asking(traffic: Sequence[Traffic], share: float) -> tuple[Traffic, ...]:
-    """Return the same tensors, of which loads and stores ask for a share."""
+    """Return the same tensors with a share of the requested bytes."""
     return tuple(replace(t, bytes_requested=int(t.bytes_requested * share)) for t in traffic)
 
 
 def _is_cold(launch: Launch, gpu: Device) -> bool:
-    """Return whether what kernels hand each other is too much for the L2 cache."""
+    """Return whether data passed between kernels exceed the L2 cache."""
     distinct = merged(t for part in launch.parts for t in part.traffic if t.role != "weight")
     return sum(t.footprint_bytes for t in distinct) > c.RESIDENT_L2_SHARE * gpu.l2_bytes
 
@@ -146,7 +146,7 @@ def _is_cold(launch: Launch, gpu: Device) -> bool:
 
 @dataclass(frozen=True)
 class _Stage:
-    """What a stage takes, the barriers of its blocks included; added_us: if nothing overlapped."""
+    """The time of a stage, including block barriers; added_us: without overlap."""
 
     latency_us: float
     barriers_us: float
@@ -154,13 +154,13 @@ class _Stage:
     bound: Bound
 
     def after(self, wait_us: float) -> _Stage:
-        """Return the same with a wait before what it ends with."""
+        """Return the stage with an additional wait before its end."""
         return _Stage(self.latency_us + wait_us, self.barriers_us + wait_us, self.added_us + wait_us, self.bound)
 
 
 @dataclass(frozen=True)
 class _Load:
-    """What parts want of the machine, in microseconds of the whole of it. start: of blocks, while it waits."""
+    """Resource demands of parts, in microseconds of the whole machine. start: waiting of blocks at their start."""
 
     start: float
     dram: float
@@ -186,7 +186,7 @@ class _Load:
 
 @dataclass(frozen=True)
 class _Machine:
-    """A GPU that holds `resident` blocks of a launch on each SM. spilled: a block fits none, and its memory is global.
+    """A GPU that holds `resident` blocks of a launch per SM. spilled: a block does not fit, and its memory is global.
     cold: activations come from DRAM.
     """
 
@@ -198,7 +198,7 @@ class _Machine:
     def stage(self, parts: Sequence[Part]) -> _Stage:
         if len(parts) == 1:
             return self._load(parts).stage(self._barriers_us(parts))
-        # With fewer blocks on an SM fewer have their tails together, but no tail is over earlier for that.
+        # With fewer blocks per SM, fewer tails coincide, but no tail finishes earlier for that.
         apart = (_machine(Launch(((part,),)), self.gpu) if part.tail is not None else self for part in parts)
         alone = [machine.stage([part]) for machine, part in zip(apart, parts, strict=True)]
         together = self._load(parts).stage(self._barriers_us(parts))
@@ -216,15 +216,15 @@ class _Machine:
         )
 
     def _barriers_us(self, parts: Sequence[Part]) -> float:
-        """Return what threads of a block wait for each other, and all for the last blocks."""
+        """Return the time that threads of a block wait for each other, plus that of the last blocks."""
         blocks = sum(max(1, part.tasks) for part in parts)
         rounds = ceil(blocks / (self.gpu.sm_count * self.resident))
         tail_us = max(self.tail_us(part.tail, blocks) for part in parts)
         return max(part.barriers for part in parts) * c.GPU_BARRIER_US * rounds + tail_us
 
     def tail_us(self, tail: Tail | None, blocks: int) -> float:
-        """From the last result of all else to the last one of a tail. Blocks of the last round have theirs together;
-        those of earlier ones had them beside the work of others.
+        """Return the time from the last other result to the last result of a tail. Blocks of the last round have their
+        tails together; those of earlier rounds overlapped with the work of others.
         """
         if tail is None:
             return 0.0
@@ -242,38 +242,38 @@ class _Machine:
 
     @property
     def _dram_rate(self) -> float:
-        """Bytes a second that can be had."""
+        """Attainable bytes per second."""
         return self.gpu.dram_bytes_per_second * c.rates_of(self.gpu).bandwidth_share
 
     @property
     def _l2_bytes_per_cycle(self) -> float:
-        """Of all SMs together."""
+        """Bytes per cycle of all SMs together."""
         return self.gpu.sm_count * c.rates_of(self.gpu).l2_bytes_per_cycle
 
     def _dram_bytes(self, traffic: Traffic) -> int:
         return traffic.footprint_bytes if self.cold or traffic.role == "weight" else 0
 
     def _l2_bytes(self, part: Part) -> int:
-        """Return all that loads and stores ask for, and a row that finds no room on the SM."""
+        """Return all bytes requested by loads and stores, and of rows that do not fit the SM."""
         kept = part.shared_bytes + part.static_shared_bytes
         return part.bytes_requested + (2 * kept * part.tasks if self.spilled else 0)
 
     def _l2_us(self, parts: Sequence[Part], blocks: int) -> float:
-        """Return all SMs at the rate that they share, or the fullest one at its own."""
+        """Return the time of all SMs at their shared rate, or of the fullest one at its own."""
         nbytes = sum(map(self._l2_bytes, parts))
         fullest = nbytes / blocks * ceil(blocks / self.gpu.sm_count)
         return self._cycles_us(max(nbytes / self._l2_bytes_per_cycle, fullest / c.GPU_SM_L2_BYTES_PER_CYCLE))
 
     def _start_us(self, part: Part, blocks: int) -> float:
-        """Until the first blocks work, and each time that one starts on an SM that holds no other."""
+        """Return the time until the first blocks work, and whenever a block starts on an otherwise empty SM."""
         if not part.bytes_requested:
             return 0.0
         rounds = max(1, part.tasks) / self._at_once(blocks) if self.resident == 1 else 1.0
         return self._cycles_us(c.GPU_START_CYCLES) * rounds
 
     def _latency_us(self, part: Part, blocks: int) -> float:
-        """Return the blocks that start, and trips to memory that wait for each other, of which each thread has two on
-        their way (Little's law), or a tile those of its steps that are fetched ahead.
+        """Return the time of block starts and of dependent round trips to memory, of which each thread has two in
+        flight (Little's law), or a tile as many steps as it loads in advance.
         """
         tasks, nbytes = max(1, part.tasks), part.bytes_requested
         if not nbytes:
@@ -293,7 +293,9 @@ class _Machine:
         return cycles / self.gpu.clock_hz * 1e6
 
     def _arithmetic_us(self, parts: Sequence[Part], blocks: int) -> dict[Unit, float]:
-        """Return the SMs that the fullest one keeps waiting: 133 blocks on 132 SMs take as long as 264."""
+        """Return the time by unit, including SMs waiting for the fullest one: 133 blocks on 132 SMs take as long as
+        264.
+        """
         on_one = ceil(blocks / self.gpu.sm_count)
         balance = blocks / (on_one * self.gpu.sm_count)
         spent: dict[Unit, float] = {"alu": 0.0}
@@ -306,8 +308,8 @@ class _Machine:
 
 
 def _occupied(warps: float) -> float:
-    """Return the share of its rate that an SM reaches with so many warps, which hide each other's latencies. Each of
-    its schedulers has a share of the units, and of the warps: few warps leave some of them idle.
+    """Return the fraction of its rate that an SM reaches with this many warps, which hide each other's latencies. Each
+    scheduler has a share of the units and of the warps: few warps leave some schedulers idle.
     """
     full = c.GPU_FULL_RATE_WARPS / (c.GPU_FULL_RATE_WARPS + c.GPU_HALF_RATE_WARPS)
     return min(1.0, warps / (max(warps, c.GPU_SCHEDULERS) + c.GPU_HALF_RATE_WARPS) / full)
@@ -317,7 +319,7 @@ def _occupied(warps: float) -> float:
 
 
 def nominal_per_second(work: Arithmetic, gpu: Device) -> float:
-    """Return the operations of a kind that the whole GPU does in a second, by its data sheet."""
+    """Return the operations of a kind that the whole GPU performs per second according to its data sheet."""
     if work.unit in TENSOR_UNITS and work.dtype in gpu.peak_flops:
         return gpu.peak_flops[work.dtype] / 2
     if work.unit in CONTRACTING:
@@ -329,7 +331,9 @@ def nominal_per_second(work: Arithmetic, gpu: Device) -> float:
 
 
 def _ordinary(dtype: str, gpu: Device) -> float:
-    """Multiply-adds a second on ordinary units, where halves are multiplied as float32, and integers half as fast."""
+    """Return the multiply-adds per second on ordinary units, where halves are multiplied as float32, and integers at
+    half the rate.
+    """
     if dtype in ("float64", "int64", "uint64"):
         return gpu.peak_flops["float64"] / 2
     halved = dtype in ("int32", "uint32")
@@ -337,7 +341,7 @@ def _ordinary(dtype: str, gpu: Device) -> float:
 
 
 def rate_per_second(work: Arithmetic, gpu: Device) -> float:
-    """Return the same, as far as code reaches it."""
+    """Return the rate that code reaches."""
     nominal, rates = nominal_per_second(work, gpu), c.rates_of(gpu)
     if work.unit not in CONTRACTING:
         return nominal * work.share

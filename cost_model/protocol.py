@@ -1,4 +1,4 @@
-"""The seam between planning and prediction: kernels as numbers go in, times with what bounds them come out."""
+"""The interface between planning and prediction: kernels as numbers in, times and what bounds them out."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = [
 AnyDevice = Device | CpuDevice
 
 NEARLY = 1.01
-"""No model is exact to a hundredth."""
+"""Ratio within which times count as equal: no model is accurate to one percent."""
 
 Bound = Literal["dram", "l2", "fma", "mma", "wgmma", "alu", "special", "scalar", "latency", "launch", "barrier", ""]
-"""What a kernel spends most of its time on: bytes of DRAM or of the L2 cache (of a CPU: any cache), arithmetic by unit,
-waiting for memory with too few threads, being launched, waiting for other blocks. Empty: the model does not say.
+"""What dominates a kernel's time: traffic of DRAM or the L2 cache (on a CPU: any cache), arithmetic by unit, memory
+latency with too few threads, launch overhead, waiting for other blocks. Empty: the model does not tell.
 """
 
 
@@ -30,7 +30,7 @@ waiting for memory with too few threads, being launched, waiting for other block
 class Prediction:
     """Microseconds from the launch of a kernel until its results may be read, on a machine that is otherwise idle.
 
-    low_us, high_us: between these the model takes the truth to lie. bound: what most of the time goes to.
+    low_us, high_us: the interval that the model expects to contain the true time. bound: what dominates the time.
     """
 
     latency_us: float
@@ -41,7 +41,7 @@ class Prediction:
 
 @runtime_checkable
 class LatencyModel(Protocol):
-    """Predicts kernels. Implementations are immutable, and give equal answers to equal questions."""
+    """Predicts kernels. Implementations are immutable and deterministic."""
 
     @property
     def name(self) -> str:
@@ -51,17 +51,17 @@ class LatencyModel(Protocol):
     def predict(self, batch: Sequence[KernelFacts], device: AnyDevice) -> Sequence[Prediction]:
         """Return a prediction for each kernel, finite and not negative.
 
-        Raises ValueError for a kind of device that the model knows nothing of.
+        Raises ValueError for a kind of device that the model does not support.
         """
         ...
 
 
 def hardly_slower(one_us: float, other_us: float) -> bool:
-    """Return whether the first of two predictions is at most so little longer that what is simpler about it decides."""
+    """Return whether the first of two predictions is at most so slightly larger that simplicity decides."""
     return one_us <= NEARLY * other_us
 
 
 def latency_us(model: LatencyModel, kernel: KernelFacts, device: AnyDevice) -> float:
-    """Return what `model` predicts for one kernel, where one number is wanted."""
+    """Return the latency that `model` predicts for one kernel."""
     (prediction,) = model.predict((kernel,), device)
     return prediction.latency_us

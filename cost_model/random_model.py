@@ -1,4 +1,4 @@
-"""The control: a latency model that knows nothing. A search that does no better with a real model is worth nothing."""
+"""The control: a latency model without knowledge. A search that does no better with a real model is worthless."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEAST_US, MOST_US = 1.0, 100.0
 
 @dataclass(frozen=True)
 class RandomModel:
-    """Latencies between 1 and 100 microseconds that depend on the seed, the kernel and the device, and mean nothing."""
+    """Meaningless latencies between 1 and 100 microseconds that depend on the seed, the kernel and the device."""
 
     seed: int = 0
 

@@ -1,7 +1,7 @@
 """Measured kernels: a file of records (SQLite), its text form (JSON lines), and the latency model that looks them up.
 
-A record is of one kernel as it was compiled (its structure and its schedule) on one machine (device, driver, versions
-of what compiles). The same kernel measured again keeps the lower time: other work on a machine makes kernels slower,
+A record describes one kernel as compiled (its structure and schedule) on one machine (device, driver, versions of the
+compilers). When a kernel is measured again, the lower time is kept: other load on a machine makes kernels slower,
 nothing makes them faster.
 """
 
@@ -27,8 +27,8 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Machine:
-    """Where kernels were measured. device: a processor with its vector unit and threads, or a GPU; driver: of a GPU, of
-    a CPU its operating system; versions: of what makes the machine code.
+    """The machine of measurements. device: a processor with its vector unit and threads, or a GPU; driver: of a GPU;
+    for a CPU its operating system; versions: of the tools that generate machine code.
     """
 
     device: str
@@ -41,9 +41,8 @@ class Machine:
 
 @dataclass(frozen=True)
 class Record:
-    """One measured kernel. structure: a digest of its nodes and operands without their names; schedule: JSON text of
-    what was chosen for it; rounds: how often it was measured, of which latency_us is the least; model: where it is
-    from.
+    """One measured kernel. structure: a digest of its nodes and operands without their names; schedule: its choices as
+    JSON text; rounds: number of measurements, of which latency_us is the least; model: its origin.
     """
 
     machine: Machine
@@ -69,7 +68,7 @@ class Record:
 
     @staticmethod
     def from_json(data: Any) -> Record:
-        """Raise MeasurementError unless `data` is what `to_json` writes."""
+        """Return the record in JSON data. Raises MeasurementError unless `data` is as `to_json` writes it."""
         wanted = {*(f.name for f in fields(Machine)), *(f.name for f in fields(Record))} - {"machine"}
         if not isinstance(data, dict) or set(data) != wanted:
             raise MeasurementError(f"a record has the fields {', '.join(sorted(wanted))}; export the records again")
@@ -85,14 +84,16 @@ class Record:
 
 
 class Records:
-    """A file of records. Several processes may add to it."""
+    """A file of records. Several processes may append to it."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path, self._connection = path, connection
 
     @staticmethod
     def open(path: str | Path, *, frozen: bool = False) -> Records:
-        """frozen: the file is there, and is not changed. Raises MeasurementError if it is no file of records."""
+        """Open a file of records. frozen: the file must exist, and is not changed. Raises MeasurementError if it is no
+        file of records.
+        """
         path = Path(path)
         if frozen and not path.is_file():
             raise MeasurementError(f"{path} is not there; measure kernels with `python -m tilestitch.compiler.measure`")
@@ -132,7 +133,7 @@ class Records:
             raise MeasurementError(f"{self.path} takes no records: {error}; name a file that may be written") from None
 
     def __iter__(self) -> Iterator[Record]:
-        """All records, in an order that depends on nothing but them."""
+        """Yield all records, in an order that depends only on them."""
         order = "device, driver, versions, structure, schedule"
         query = f"SELECT {order}, kernel, latency_us, rounds, model FROM records ORDER BY {order}"
         for row in self._rows(query):
@@ -151,7 +152,7 @@ class Records:
         return [Machine(*row) for row in self._rows(query)]
 
     def known(self) -> set[tuple[str, str, Machine]]:
-        """Structure, schedule and machine of every record."""
+        """Return the structure, schedule and machine of every record."""
         query = "SELECT structure, schedule, device, driver, versions FROM records"
         return {(structure, schedule, Machine(*rest)) for structure, schedule, *rest in self._rows(query)}
 
@@ -173,8 +174,8 @@ def _record(
     rounds: Any,
     model: str,
 ) -> Record:
-    """Return a row of the file. Raises ValueError and its like for what is none: SQLite holds any type in any
-    column.
+    """Return the record in a row of the file. Raises ValueError and its like for invalid rows: SQLite holds any type in
+    any column.
     """
     machine = Machine(device, driver, versions)
     return Record(machine, structure, schedule, facts_from_json(json.loads(kernel)), float(us), int(rounds), model)
@@ -199,7 +200,7 @@ INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE 
 
 
 def export_records(records: Iterable[Record], path: str | Path) -> int:
-    """Write one JSON object a line, compressed where the name ends with .gz; returns how many."""
+    """Write one JSON object per line, compressed if the name ends in .gz; return their number."""
     lines = [json.dumps(record.to_json(), separators=(",", ":"), sort_keys=True) + "\n" for record in records]
     data = "".join(lines).encode()
     Path(path).write_bytes(gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
@@ -207,7 +208,7 @@ def export_records(records: Iterable[Record], path: str | Path) -> int:
 
 
 def import_records(path: str | Path) -> Iterator[Record]:
-    """Raise MeasurementError, naming the line, for what is no record."""
+    """Yield the records of a text file. Raises MeasurementError, naming the line, for invalid ones."""
     try:
         data = Path(path).read_bytes()
         text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
@@ -223,7 +224,7 @@ def import_records(path: str | Path) -> Iterator[Record]:
 
 
 def read_records(path: str | Path) -> list[Record]:
-    """Return the records of a file of either form."""
+    """Return the records of a file in either form."""
     with open(path, "rb") as file:
         is_database = file.read(6) == b"SQLite"
     if not is_database:
@@ -237,7 +238,7 @@ def read_records(path: str | Path) -> list[Record]:
 
 @dataclass(frozen=True)
 class RecordedModel:
-    """What was measured, where it was measured, and what another model predicts for all other kernels."""
+    """Measured latencies where available, and another model's predictions for all other kernels."""
 
     measured_us: dict[str, float]
     otherwise: LatencyModel
@@ -258,7 +259,7 @@ class RecordedModel:
 
     @staticmethod
     def of(records: Iterable[Record], otherwise: LatencyModel) -> RecordedModel:
-        """records: all of one machine."""
+        """Return the model of records, all from one machine."""
         found: dict[str, float] = {}
         for record in records:
             key = facts_key(record.kernel)

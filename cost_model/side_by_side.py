@@ -1,4 +1,4 @@
-"""Kernels as the makespan law sees them: what each launch needs of a GPU on which others run beside it."""
+"""Kernels as seen by the makespan law: each launch's needs of a GPU that runs others concurrently."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .on_gpu import TENSOR_UNITS, rate_per_second, resident_blocks, room_of_bloc
 def works_of(
     kernels: Mapping[str, KernelFacts], latencies_us: Mapping[str, float], gpu: Device
 ) -> dict[str, tuple[Work, ...]]:
-    """Return the launches of each kernel, by name. Those of one kernel take together what is given for it, each the
-    part of it that the analytical model sees. Raises ValueError for a latency that is negative or not finite.
+    """Return the work of each kernel's launches, by name. The given latency of a kernel is divided among its launches
+    in the proportions of the analytical model. Raises ValueError for a latency that is negative or not finite.
     """
     found = {}
     for name, kernel in kernels.items():
@@ -35,7 +35,7 @@ def works_of(
 
 
 def work_of(launch: Launch, latency_us: float, gpu: Device) -> Work:
-    """Return a launch that takes so long alone, from the end of what it waits for."""
+    """Return the work of a launch with a given latency alone, from the end of its dependences."""
     gap_us = min(c.GPU_LAUNCH_US, latency_us)
     body_us = latency_us - gap_us
     distinct = merged(t for part in launch.parts for t in part.traffic)
@@ -71,7 +71,7 @@ def _l2_us(launch: Launch, gpu: Device) -> float:
 
 
 def _arithmetic_us(launch: Launch, gpu: Device) -> tuple[float, float]:
-    """Of tensor cores, and of ordinary units."""
+    """Return the time of tensor cores, and of ordinary units."""
     tensor_us = ordinary_us = 0.0
     for work in (work for part in launch.parts for work in part.arithmetic):
         us = work.operations / rate_per_second(work, gpu) * 1e6

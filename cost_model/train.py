@@ -2,7 +2,7 @@
 
   python -m tilestitch.cost_model.train FOLDER [-o FILE] [--seed N] [--table TABLE.md]
 
-Validation leaves one GPU out at a time: its kernels and whole models are predicted by a model that was fitted to the
+Validation holds out one GPU at a time: its kernels and whole models are predicted by a model that was fitted to the
 others, from its data sheet alone (zero-shot) and after 20 measured rows a class (calibrated). The same folder and seed
 give the same file. xgboost is needed: pip install 'tilestitch[train]'.
 """
@@ -37,20 +37,18 @@ from tilestitch.cost_model.library.scoring import (
 
 MODES = {"zero_shot": 0, "calibrated": 20}
 INSIDE = 0.9
-"""Of what is measured on the GPUs that intervals are made of, they hold so much; hence, with so few GPUs, about 80 % of
-another's.
-"""
+"""Coverage on the GPUs from which intervals are derived; with so few GPUs, this gives about 80 % on another one."""
 UNCOUNTED = tuple(fitting.CONTRADICTED)
-"""GPUs that are reported, and not counted in means."""
+"""GPUs that are reported, but excluded from means."""
 DRAWS = 1000
 FEWEST_MODELS = 6
-"""Whole models that an interval may be taken from."""
+"""Fewest whole models for an interval."""
 
 Scores = dict[str, tuple[list[KernelScore], list[ModelScore]]]
 
 
 def fit(folder: Folder, without: str | None, seed: int) -> LibraryModel:
-    """Return the model of all GPUs of the folder but one."""
+    """Return the model fitted to all GPUs of the folder but one."""
     classes: dict[str, model.ClassModel] = {}
     for name, table in folder.kernels.items():
         rows = table if without is None else table.take(np.flatnonzero(table.gpu != without))
@@ -72,13 +70,15 @@ def _fit_convs(table: KernelTable, folder: Folder, classes: Mapping[str, model.C
 
 
 def with_sheets(folder: Folder) -> Folder:
-    """With the data sheets of all GPUs whose kernels were measured. Raises MeasurementError where there is none."""
+    """Return the folder with the data sheets of all GPUs with measured kernels. Raises MeasurementError where one is
+    missing.
+    """
     gpus = {str(gpu) for table in folder.kernels.values() for gpu in table.gpu}
     return replace(folder, sheets={**folder.sheets, **{gpu: sheet_for(folder, gpu, {}) for gpu in gpus}})
 
 
 def validate(folder: Folder, seed: int) -> Scores:
-    """Return the scores of each GPU by the model of the others, by mode."""
+    """Return the scores of each GPU under the model of the others, by mode."""
     scores: Scores = {mode: ([], []) for mode in MODES}
     for gpu in sorted({str(gpu) for table in folder.kernels.values() for gpu in table.gpu}):
         print(f"leaving out {gpu}", file=sys.stderr, flush=True)
@@ -92,7 +92,7 @@ def validate(folder: Folder, seed: int) -> Scores:
 
 
 def spreads(scores: Scores) -> dict[str, dict[str, Spread]]:
-    """Factors between which INSIDE of measured over predicted lies, by mode and class, and of whole models."""
+    """Return factors that contain INSIDE of measured over predicted times, by mode and class, and for whole models."""
     found: dict[str, dict[str, Spread]] = {}
     for mode, (kernels, models) in scores.items():
         counted = [score for score in kernels if not set(score.gpu) & set(UNCOUNTED)]
@@ -110,7 +110,7 @@ def spreads(scores: Scores) -> dict[str, dict[str, Spread]]:
 
 
 def coverage(scores: Scores) -> dict[str, dict[str, float]]:
-    """Percent of what was measured that lies in intervals by the other GPUs alone, by mode and class."""
+    """Return the percentage of measurements within intervals derived from the other GPUs alone, by mode and class."""
     found: dict[str, dict[str, float]] = {}
     gpus = {str(s.gpu[0]) for s in scores["zero_shot"][0]} - set(UNCOUNTED)
     for mode in scores:
@@ -135,8 +135,8 @@ def coverage(scores: Scores) -> dict[str, dict[str, float]]:
 
 
 def _spread(ratios: Sequence[np.ndarray]) -> Spread:
-    """Conformal: of n ratios, the quantiles that the next one lies between with the probability wanted; each GPU counts
-    alike.
+    """Return the conformal interval: quantiles of n ratios that contain the next one with the desired probability; each
+    GPU has equal weight.
     """
     parts = [np.sort(part) for part in ratios if len(part)]
     at = np.array([(1 - INSIDE) / 2, (1 + INSIDE) / 2])
@@ -148,7 +148,7 @@ def _spread(ratios: Sequence[np.ndarray]) -> Spread:
 
 
 def train(folder: Folder, seed: int) -> tuple[LibraryModel, Scores]:
-    """Return the model of all GPUs, with the validation of those that leave one out, and its intervals by them."""
+    """Return the model of all GPUs, with the leave-one-out validation, and the intervals derived from it."""
     scores = validate(folder, seed)
     devices = folder.path / "devices.csv"
     measured = [*sorted((folder.path / "kernels").glob("*.csv.gz")), *([devices] if devices.is_file() else [])]
@@ -165,7 +165,7 @@ def train(folder: Folder, seed: int) -> tuple[LibraryModel, Scores]:
 
 
 def validation(scores: Scores) -> dict[str, Any]:
-    """Return the errors in percent by mode and GPU, and their means over the GPUs that count; and by whole model, left
+    """Return the errors in percent by mode and GPU, and their means over the GPUs that count; and by whole model, held
     out.
     """
     return {
@@ -175,8 +175,8 @@ def validation(scores: Scores) -> dict[str, Any]:
 
 
 def _left_out_models(scores: Sequence[ModelScore]) -> dict[str, Any]:
-    """Of each model on GPUs that were left out as well: its error, if the factor by which all totals are wrong is what
-    the other models say of it, between the ends that hold 80 % of the errors of draws of as many points.
+    """Return the errors of each model on GPUs that were held out as well: the common factor of all totals is estimated
+    from the other models; the interval contains 80 % of the errors in resamples of as many points.
     """
     counted = [score for score in scores if score.row["gpu"] not in UNCOUNTED]
     found = {}
@@ -280,7 +280,7 @@ def _line(first: str, others: Sequence[str]) -> str:
 
 
 def _without_interval(score: ModelScore) -> dict[str, Any]:
-    """Validation makes intervals; the models that it scores have none."""
+    """Return a score without its interval: validation derives intervals; the models that it scores have none."""
     return {key: value for key, value in score.to_json().items() if key not in ("low_ms", "high_ms")}
 
 

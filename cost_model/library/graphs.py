@@ -14,10 +14,12 @@ from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.library.rows import COSTLY, OPERANDS, POWERS
 
 LAYERS = {"bert_large": 24, "gpt2_large": 36, "gpt3_xl": 24, "gpt3_27": 32, "opt_13": 24}
-"""Of models whose graphs hold one layer; others, and fused graphs, hold all that is computed."""
+"""Layer counts of models whose graphs contain a single layer; other graphs, including fused ones, contain the whole
+computation.
+"""
 ROW_OPERATORS = {"softmax": "softmax", "ln": "layernorm"}
 SCORE_OPERATORS = frozenset({"mul", "mulu", "div", "divu", "add", "softmax"})
-"""What may lie between the products of an attention that PyTorch's compiler knows."""
+"""Operators allowed between the products of an attention that PyTorch's compiler recognises."""
 _LAYER_MARKS = ("layer_0", "layers_0", "h_0")
 FLOAT_BYTES = 4
 MOVED_BACKWARD = frozenset({"dropout", "where", "contiguous", "EMBEDDING"})
@@ -27,8 +29,8 @@ KernelClass = Literal["bmm", "linear", "elementwise", "softmax", "layernorm", "c
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel of a model. sizes: as in tables of measurements; for copies, the bytes read and written. times: how
-    often the model launches it.
+    """A kernel of a model. sizes: as in tables of measurements; for copies, the bytes read and written. times: number
+    of launches by the model.
     """
 
     kernel_class: KernelClass
@@ -38,9 +40,7 @@ class Kernel:
 
 
 def read_graph(path: Path, model: str) -> list[Kernel]:
-    """Return the kernels of one run of a model. Raises MeasurementError for operators that are not of one GPU, or
-    unknown.
-    """
+    """Return the kernels of one run of a model. Raises MeasurementError for multi-GPU or unknown operators."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             nodes = [json.loads(line) for line in file]
@@ -70,8 +70,8 @@ def _kernels_of(nodes: Sequence[Any], model: str, where: str) -> Iterable[Kernel
 
 
 def _backward(node: Any, times: int, where: str) -> Iterable[Kernel]:
-    """Gradients. What autograd hands on unchanged (of additions, of views) moves nothing; of a movement of data, the
-    gradient is moved once, though graphs name it for each input.
+    """Yield the kernels of gradients. Gradients that autograd passes on unchanged (of additions, of views) move
+    nothing; that of a data movement is moved once, although graphs list it for each input.
     """
     steps = node.get("backward", [])
     yield from (_arithmetic(name, sizes, times, where) for name, sizes in steps if name != "MEM")
@@ -83,8 +83,8 @@ def _backward(node: Any, times: int, where: str) -> Iterable[Kernel]:
 
 
 def _unwritten(node: Any, times: int, model: str) -> Iterable[Kernel]:
-    """Yield what PyTorch launches besides and graphs do not hold: copies of operands that torch.matmul finds permuted,
-    and the clamping of scores in OPT.
+    """Yield further launches by PyTorch that graphs omit: copies of operands that torch.matmul finds permuted, and the
+    clamping of scores in OPT.
     """
     name, steps = str(node["name"]), node["forward"]
     if name.startswith("matmul") and steps and steps[0][0] == "BMM":
@@ -97,8 +97,8 @@ def _unwritten(node: Any, times: int, model: str) -> Iterable[Kernel]:
 
 
 def _one_layer(nodes: Sequence[Any]) -> range:
-    """Return the nodes of the layer that stands for all: from the first that is named for it to the last before the
-    next module of the model that is not.
+    """Return the nodes of the layer that represents all: from the first named after it to the last before the model's
+    next module outside it.
     """
     names = [str(node["name"]) for node in nodes]
     marked = [any(mark in name for mark in _LAYER_MARKS) for name in names]
@@ -111,7 +111,7 @@ def _one_layer(nodes: Sequence[Any]) -> range:
 
 
 def _steps(node: Any, times: int, where: str) -> Iterable[Kernel]:
-    """Yield what a node computes; slices are views."""
+    """Yield the kernels of a node; slices are views."""
     if node["op"] != "getitem":
         yield from (k for step in node["forward"] for k in _kernels(step, times, where))
 
@@ -141,8 +141,8 @@ def _arithmetic(name: str, sizes: Sequence[int], times: int, where: str) -> Kern
 
 
 def _copied_bytes(shapes: Sequence[Sequence[int]]) -> tuple[int, int] | None:
-    """Return the bytes that a movement of data reads and writes: its last shape is what it writes, and no more is read
-    of the others than that; None for views, of which no data are moved.
+    """Return the bytes that a data movement reads and writes: the last shape is written, and at most as much is read of
+    the others; None for views, which move no data.
     """
     counts = [_count(shape) for shape in shapes]
     written = counts[-1]
@@ -163,9 +163,9 @@ def _count(shape: Sequence[int]) -> int:
 
 
 def _compiled(nodes: Sequence[Any], where: str) -> Iterable[Kernel]:
-    """Yield the kernels of a graph that a compiler fused. Graphs tell of less than PyTorch's compiler merges: a softmax
-    or layer normalisation computes the element-wise operators and selections right before it from the values that it
-    reads, too, and attention whose scores are scaled, masked by addition and normalised becomes one kernel.
+    """Yield the kernels of a compiler-fused graph. PyTorch's compiler fuses more than graphs show: a softmax or layer
+    normalisation includes the element-wise operators and selections right before it, and attention whose scores are
+    scaled, masked by addition and normalised becomes one kernel.
     """
     computing = [(node, kernel) for node in nodes if (kernel := _one(node, where)) is not None]
     linear = {_as_linear(kernel): kernel for _, kernel in computing if kernel.kernel_class == "bmm"}
@@ -191,8 +191,8 @@ def _compiled(nodes: Sequence[Any], where: str) -> Iterable[Kernel]:
 
 
 def _attention(three: Sequence[tuple[Any, Kernel]]) -> Kernel | None:
-    """Both products of an attention as one, if these nodes are one that PyTorch's compiler replaces by a kernel: as
-    much arithmetic, and scores that no other kernel reads.
+    """Return both products of an attention as one kernel, if PyTorch's compiler would replace these nodes by one: with
+    as much arithmetic, and scores that no other kernel reads; else None.
     """
     if [kernel.kernel_class for _, kernel in three] != ["bmm", "softmax", "bmm"]:
         return None
@@ -205,8 +205,8 @@ def _attention(three: Sequence[tuple[Any, Kernel]]) -> Kernel | None:
 
 
 def _one(node: Any, where: str) -> Kernel | None:
-    """One kernel for what a compiler merges: it moves what the first of its parts reads and as much to write, and
-    computes as the one of them that works on rows, if one does; None for views.
+    """Return one kernel for nodes that a compiler fuses: it reads what its first part reads, writes as much, and
+    computes like its row-wise part, if there is one; None for views.
     """
     parts = list(_steps(node, 1, where))
     rowwise = [k for k in parts if k.kernel_class in ("softmax", "layernorm")]
@@ -217,7 +217,7 @@ def _one(node: Any, where: str) -> Kernel | None:
 
 
 def _like(ops: Sequence[str]) -> str:
-    """Return the operator that takes as long as all of them in one kernel."""
+    """Return the operator that takes as long as all of these in one kernel."""
     scalar = "u" if OPERANDS[ops[0]] == 1 else ""
     if any(op in POWERS for op in ops):
         return "pow" + scalar
@@ -229,11 +229,11 @@ def _is_elementwise(node: Any, kernel: Kernel) -> bool:
 
 
 def _elements(kernel: Kernel) -> int:
-    """Of what a kernel that is no GEMM writes."""
+    """Return the elements that a non-GEMM kernel writes."""
     return kernel.sizes[-1] // FLOAT_BYTES if kernel.kernel_class == "copy" else _count(kernel.sizes)
 
 
 def _as_linear(bmm: Kernel) -> tuple[int, ...]:
-    """Return how graphs name some GEMMs of batches: as one with the rows of all of them, and one right operand."""
+    """Return the form in which graphs record some batched GEMMs: as one with all their rows, and one right operand."""
     batch, m, n, k = bmm.sizes
     return 1, batch * m, n, k

@@ -1,7 +1,7 @@
-"""Parameters of a law: some shared by all GPUs, some traits of each, which scatter around what is usual.
+"""Parameters of a law: some shared by all GPUs, and traits of each GPU, which scatter around a usual value.
 
-For a GPU that was never measured, traits are what is usual among GPUs like it; a few measurements move them from there,
-as far as they speak against it. Fits are robust: least squares whose weights fall with the size of the residual.
+For a GPU without measurements, traits are the usual values of similar GPUs; a few measurements shift them, to the
+extent that they contradict these. Fits are robust: least squares whose weights fall with the size of the residual.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from dataclasses import dataclass
 import numpy as np
 
 OUTLIER = 0.1
-"""A residual of the logarithm from which on it counts linearly."""
+"""Residual of the logarithm beyond which the loss is linear."""
 NEIGHBOUR = 0.3
-"""How much a GPU counts for one of the next generation, relative to one of the same."""
+"""Weight of a GPU for one of the next generation, relative to one of the same."""
 
 ALONE = (
     ("log_host_us", np.log(32.0), 0.25, 1.0, 5.5),
     ("log_gap_us", np.log(20.0), 0.25, 1.0, 4.6),
 )
-"""Traits of how kernels are launched one at a time: what the host needs for each, which hides short kernels whole; and
-what the GPU needs before and after the kernel itself.
+"""Traits of kernels launched one at a time: the host's time for each, which hides short kernels entirely; and the GPU's
+time before and after the kernel itself.
 """
 
 RARE = frozenset({"far_apart"})
-"""Traits that most GPUs hardly have, and a few have much of."""
+"""Traits that are negligible for most GPUs and large for a few."""
 
 Residuals = Callable[[np.ndarray], np.ndarray]
 
@@ -53,7 +53,9 @@ class Family:
 def robust_fit(
     residuals: Residuals, start: np.ndarray, least: np.ndarray, most: np.ndarray, steps: int = 40
 ) -> np.ndarray:
-    """Parameters between `least` and `most` that minimise the sum of soft absolute residuals (Levenberg-Marquardt)."""
+    """Return the parameters between `least` and `most` that minimise the sum of soft absolute residuals
+    (Levenberg-Marquardt).
+    """
     at, damping = np.clip(start, least, most), 1e-2
     found = residuals(at)
     cost = _cost(found)
@@ -98,20 +100,18 @@ def _jacobian(
 
 
 def alone_us(body_us: np.ndarray, traits: np.ndarray) -> np.ndarray:
-    """Return the microseconds that are measured of kernels which are launched one at a time, one right after the
-    other.
-    """
+    """Return the microseconds measured for kernels that are launched one at a time, back to back."""
     return np.maximum(np.exp(traits[0]), np.exp(traits[1]) + body_us)
 
 
 def likeness(generation: int, other: int) -> float:
-    """Return how much a GPU of one generation says about one of another."""
+    """Return the weight of a GPU of one generation for one of another."""
     return NEIGHBOUR ** abs(generation - other)
 
 
 def expected_traits(family: Family, traits: Mapping[str, np.ndarray], trust: Mapping[str, float]) -> np.ndarray:
-    """Return what is usual among the GPUs that were measured: the mean by `trust`; of what launches take, which is no
-    matter of generations, the median, and of what few GPUs have at all, the median by `trust`.
+    """Return the expected traits from measured GPUs: the mean weighted by `trust`; for launch overheads, which do not
+    depend on generations, the median, and for traits that few GPUs have, the median weighted by `trust`.
     """
     if not traits:
         return family.usual
@@ -129,8 +129,8 @@ def expected_traits(family: Family, traits: Mapping[str, np.ndarray], trust: Map
 def adapted_traits(
     family: Family, expected: np.ndarray, log_ratios: Callable[[np.ndarray], np.ndarray], strength: float
 ) -> np.ndarray:
-    """Traits after measurements. log_ratios: of predicted over measured latency, for given traits; strength: how many
-    measurements the expectation is worth.
+    """Return the traits adapted to measurements. log_ratios: of predicted over measured latency, for given traits;
+    strength: weight of the expectation, in measurements.
     """
 
     def residuals(traits: np.ndarray) -> np.ndarray:
@@ -148,11 +148,11 @@ def fit_family(
     trust: Mapping[str, float],
     share: np.ndarray,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Shared parameters, and the traits of each GPU.
+    """Return the fitted shared parameters, and the traits of each GPU.
 
-    predict(shared, traits) gives microseconds for shared parameters and traits by row, shape (traits, rows); gpu: which
-    of `gpus` a row is of; trust: how much the GPU's rows count, all together; share: how much each counts of them, 1 in
-    the mean.
+    predict(shared, traits) returns microseconds for shared parameters and traits by row, shape (traits, rows); gpu:
+    index into `gpus` of each row; trust: total weight of a GPU's rows; share: weight of each row within its GPU, 1 on
+    average.
     """
     count, width = len(family.shared), len(family.traits)
     start = np.array([row[1] for row in family.shared])
@@ -186,6 +186,6 @@ def fit_family(
 
 
 ROWS = 2000.0
-"""What each trusted GPU's rows are worth, however many there are."""
+"""Total weight of each trusted GPU's rows, however many there are."""
 STIFFNESS, TRAIT_STIFFNESS = 20.0, 2.0
-"""Of shared parameters against their start, and of traits against what is usual."""
+"""Regularisation of shared parameters towards their initial values, and of traits towards usual values."""

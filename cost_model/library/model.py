@@ -1,4 +1,4 @@
-"""The model of library kernels as one file: what it was fitted to, how good it is, and its parameters."""
+"""The model of library kernels as one file: training data, accuracy and parameters."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ FORMAT = 3
 SHIPPED = Path(__file__).with_name("library.json")
 COPY_WIDTH = 1024.0
 EAGER_GAP_SHARE = 0.3
-"""Of the gap before a kernel that is launched alone, what remains where a host launches one after the other."""
+"""Fraction of the gap before a kernel launched alone that remains where a host launches kernels back to back."""
 IN_SEQUENCE = 0.97
-"""Time of a kernel in a model relative to the same one alone, whose operands no kernel before it has left in caches:
-the mean over whole models, predicted from 20 measured kernels a class, of the GPUs that the model is fitted to.
+"""Time of a kernel in a model relative to the same kernel alone with cold caches: the mean over whole models, predicted
+from 20 measured kernels per class, on the GPUs that the model is fitted to.
 """
 OTHER_SPREAD = (0.8, 1.25)
-"""The interval of a class or a total whose errors were not measured."""
+"""The interval of a class or total without measured errors."""
 
 ClassModel = GemmModel | RowModel | ConvModel
 Kernels = Gemms | RowKernels | Convs
@@ -48,7 +48,7 @@ Kernels = Gemms | RowKernels | Convs
 
 @dataclass(frozen=True)
 class Spread:
-    """Between low and high times a prediction lie 80 % of what was measured."""
+    """Factors on a prediction that contain 80 % of the measurements."""
 
     low: float
     high: float
@@ -59,8 +59,8 @@ class Spread:
 
 @dataclass(frozen=True)
 class Timed:
-    """A prediction in microseconds. body_us: of the kernel itself; gap_us: what passes before and after one that is
-    launched alone; least_us: what no kernel can beat.
+    """A prediction in microseconds. body_us: of the kernel itself; gap_us: overhead before and after one launched
+    alone; least_us: lower bound for any kernel.
     """
 
     body_us: np.ndarray
@@ -80,15 +80,15 @@ class LibraryModel:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def expected(self, sheet: DataSheet) -> dict[str, Adapted]:
-        """Return what is taken for each class's traits of a GPU, by its data sheet alone."""
+        """Return the assumed traits of a GPU for each class, from its data sheet alone."""
         return {name: model.expected(sheet) for name, model in self.classes.items()}
 
     def predict_table(self, table: KernelTable, to: Adapted) -> np.ndarray:
-        """Return the microseconds of each row of a table, all of the GPU that `to` is of."""
+        """Return the microseconds of each row of a table; all rows are from the GPU of `to`."""
         return alone_us(self._body_us(table.name, _of_table(table), to), to.traits)
 
     def adapted(self, table: KernelTable, to: Adapted) -> Adapted:
-        """Return what is taken for traits of the class after the measurements in `table`."""
+        """Return the traits of the class adapted to the measurements in `table`."""
         model = self.classes[table.name]
         if isinstance(model, GemmModel):
             return model.adapted(to, table.gemms(), table.tile, table.us)
@@ -97,7 +97,7 @@ class LibraryModel:
         return model.adapted(to, table.rows(), table.us)
 
     def times(self, kernels: Sequence[Kernel], to: Mapping[str, Adapted]) -> Timed:
-        """Predictions for the kernels of a graph, in their order."""
+        """Return the predictions for the kernels of a graph, in order."""
         body, gap, least = np.zeros(len(kernels)), np.zeros(len(kernels)), np.zeros(len(kernels))
         for name in (*CLASSES, "copy"):
             at = [number for number, kernel in enumerate(kernels) if kernel.kernel_class == name]
@@ -152,12 +152,12 @@ class LibraryModel:
 
 
 def total_us(times: Timed, counts: np.ndarray) -> float:
-    """Return the microseconds of a model whose kernels run one after the other, launched eagerly."""
+    """Return the microseconds of a model whose kernels run in sequence, launched eagerly."""
     return float(np.sum(counts * in_sequence_us(times)))
 
 
 def in_sequence_us(times: Timed) -> np.ndarray:
-    """Return the microseconds of each kernel where it is one of many that follow each other, with the gap before it."""
+    """Return the microseconds of each kernel within a long sequence, including the gap before it."""
     return np.maximum(IN_SEQUENCE * times.body_us, times.least_us) + EAGER_GAP_SHARE * times.gap_us
 
 
@@ -175,7 +175,7 @@ def _as_table(name: str, kernels: Sequence[Kernel]) -> Kernels:
     if name == CONV:
         return Convs(*sizes.T)
     if name == "copy":
-        # Moves as many bytes as an operator with one tensor read and one written.
+        # Moves as many bytes as an operator that reads one tensor and writes one.
         elements = sizes.sum(axis=1) / 8.0
         ops = np.full(len(kernels), "mulu")
         return row_kernels("elementwise", ops, elements / COPY_WIDTH, np.full(len(kernels), COPY_WIDTH))
@@ -184,7 +184,7 @@ def _as_table(name: str, kernels: Sequence[Kernel]) -> Kernels:
 
 
 def read_model(path: Path = SHIPPED) -> LibraryModel:
-    """Return the model in a file; by default the one that comes with tilestitch."""
+    """Return the model in a file; by default the one shipped with tilestitch."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["format"] != FORMAT:

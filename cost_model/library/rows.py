@@ -1,11 +1,11 @@
-"""Latency of kernels that are bound by memory: element-wise ones, and softmax and layer normalisation of rows.
+"""Latency of memory-bound kernels: element-wise ones, and softmax and layer normalisation of rows.
 
     us   = max(host, gap + body)
     body = p-norm of (DRAM bytes / bandwidth) and (sum over terms: coefficient * amount of work / rate of the chip)
 
-DRAM bytes count again what is read more than once, as far as the rows under way are more than the L2 cache holds. The
-terms count what such kernels do besides: instructions of threads, blocks or warps to start. What the law leaves is
-corrected by boosted trees (trees.py).
+DRAM bytes include repeated reads, to the extent that the rows in flight exceed the L2 cache. The terms count the other
+work of such kernels: instructions of threads, and blocks or warps to start. Boosted trees correct the residuals
+(trees.py).
 """
 
 from __future__ import annotations
@@ -27,27 +27,29 @@ OPERANDS = {
     "add": 2, "mul": 2, "div": 2, "pow": 2,
     "addu": 1, "mulu": 1, "divu": 1, "powu": 1, "gelu": 1, "relu": 1, "tanh": 1,
 }  # fmt: skip
-"""Tensors that an element-wise operator reads; a final u says that the other operand is a scalar."""
+"""Number of tensors that an element-wise operator reads; a final u means that the other operand is a scalar."""
 POWERS = frozenset({"pow", "powu"})
 COSTLY = frozenset({"tanh", "gelu", "div", "divu"})
 LONGEST_WARP_ROW = 1024
-"""Softmax of PyTorch: a warp computes a row up to this length, a block a longer one."""
+"""Longest row that PyTorch's softmax computes with a warp; longer ones take a block."""
 VECTOR = 4
-"""Elements that a thread loads at a time."""
+"""Elements per load of a thread."""
 LEAST_THREADS, MOST_THREADS, NORM_THREADS = 32, 1024, 128
-"""Of a block that computes a row: of softmax between the first two, of layer normalisation the last."""
+"""Threads of a block that computes a row: for softmax between the first two, for layer normalisation the last."""
 HELD_THREADS = 65536 / 40
-"""Threads of such kernels that an SM has registers for, each with 40 of them. A judgement."""
+"""Threads of such kernels that fit an SM's registers, with 40 each. A judgement."""
 READ_AGAIN: dict[Kind, float] = {"elementwise": 0.0, "softmax": 2.0, "layernorm": 1.0}
-"""How often a block reads its row after the first time; of softmax, for the sum and for the results."""
+"""How often a block reads its row again after the first time; softmax does so for the sum and for the results."""
 LEAVING = 6.0
-"""How abruptly rows leave the cache where those under way become more than it holds: an exponent."""
+"""Exponent that controls how abruptly rows are evicted when those in flight exceed the cache."""
 SHARPNESS = "log_sharpness", 0.9, 0.0, 3.0
-"""Of the corner between memory and other work."""
+"""Sharpness of the transition between memory and other work."""
 
 
 def _term(name: str) -> tuple[str, float, float, float]:
-    """Starts from some 20 instructions of an element, and 400 cycles of a row: what is far less has no slope."""
+    """Return a term's parameter; initial values are about 20 instructions per element, and 400 cycles per row: far
+    below these, gradients vanish.
+    """
     return f"log_{name}", 6.0 if name.endswith("row") else 3.0, -5.0, 8.0
 
 
@@ -73,8 +75,8 @@ FAMILIES: dict[Kind, Family] = {kind: _family(kind) for kind in TERMS}
 
 @dataclass(frozen=True)
 class RowKernels:
-    """Kernels over (rows, width) tensors of float32. operands: tensors read; power, costly: whether the operator is one
-    that takes many instructions an element.
+    """Kernels over float32 tensors (rows, width). operands: number of tensors read; power, costly: whether the operator
+    takes many instructions per element.
     """
 
     kind: Kind
@@ -96,14 +98,12 @@ class RowKernels:
 
     @property
     def nbytes(self) -> np.ndarray:
-        """Of the tensors read and the one written, each counted once."""
+        """Bytes of the tensors read and the one written, each counted once."""
         return 4.0 * (self.operands + 1.0) * self.elements
 
 
 def row_kernels(kind: Kind, ops: np.ndarray, rows: np.ndarray, width: np.ndarray) -> RowKernels:
-    """Return the kernels of the operators named. Raises MeasurementError for element-wise ones that nothing is known
-    of.
-    """
+    """Return the kernels of the given operators. Raises MeasurementError for unknown element-wise ones."""
     names = np.asarray(ops)
     distinct, at = np.unique(names, return_inverse=True)
     unknown = [str(name) for name in distinct if kind == "elementwise" and str(name) not in OPERANDS]
@@ -115,8 +115,8 @@ def row_kernels(kind: Kind, ops: np.ndarray, rows: np.ndarray, width: np.ndarray
 
 
 def least_us(kernels: RowKernels, chip: Chips) -> np.ndarray:
-    """Return what no kernel can beat: the bytes that no L2 cache holds, at the nominal bandwidth less what check bits
-    take.
+    """Return a lower bound for any kernel: the bytes that no L2 cache holds, at the nominal bandwidth minus that of
+    check bits.
     """
     return memory.least_dram_us(kernels.nbytes, chip.l2_bytes, chip.dram_bytes_per_us / 1e3)
 
@@ -126,7 +126,7 @@ def dram_us(kernels: RowKernels, chip: Chips) -> np.ndarray:
 
 
 def block_threads(kernels: RowKernels) -> np.ndarray:
-    """Of the block that computes a row."""
+    """Return the threads of the block that computes a row."""
     if kernels.kind == "layernorm":
         return np.full(len(kernels), float(NORM_THREADS))
     loads = np.clip(kernels.width // VECTOR, 1, MOST_THREADS)
@@ -134,7 +134,9 @@ def block_threads(kernels: RowKernels) -> np.ndarray:
 
 
 def moved_us(kernels: RowKernels, chip: Chips, traits: np.ndarray) -> np.ndarray:
-    """Of all bytes at the nominal bandwidth: what is read again and has left the cache by then counts again."""
+    """Return the time of all bytes at the nominal bandwidth; repeated reads count again if the data were evicted in
+    between.
+    """
     once = dram_us(kernels, chip)
     often = READ_AGAIN[kernels.kind]
     if not often:
@@ -149,7 +151,7 @@ def moved_us(kernels: RowKernels, chip: Chips, traits: np.ndarray) -> np.ndarray
 
 
 def terms(kernels: RowKernels, chip: Chips) -> np.ndarray:
-    """Amounts of work over rates, in microseconds, in the order of TERMS: shape (terms, kernels)."""
+    """Return amounts of work over rates, in microseconds, in the order of TERMS: shape (terms, kernels)."""
     issue, cycles = chip.issued_per_us, chip.sm_count * chip.clock_mhz
     elements, rows, width = kernels.elements, kernels.rows, kernels.width
     if kernels.kind == "elementwise":
@@ -167,7 +169,7 @@ def terms(kernels: RowKernels, chip: Chips) -> np.ndarray:
 
 
 def body_us(kernels: RowKernels, chip: Chips, shared: np.ndarray, traits: np.ndarray) -> np.ndarray:
-    """Return the microseconds by the law, without the launch. shared: logarithms of the terms' coefficients, and of p;
+    """Return the law's microseconds without the launch. shared: logarithms of the terms' coefficients, and of p;
     traits: (traits,) or (traits, rows).
     """
     return np.maximum(
@@ -178,19 +180,19 @@ def body_us(kernels: RowKernels, chip: Chips, shared: np.ndarray, traits: np.nda
 def _apart_us(
     kernels: RowKernels, chip: Chips, shared: np.ndarray, traits: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the microseconds of memory, and of all else."""
+    """Return the microseconds of memory, and of all other work."""
     log_dram, log_work = traits[len(ALONE) : len(ALONE) + 2]
     other_us = np.exp(log_work) * (np.exp(shared[:-1]) @ terms(kernels, chip))
     return np.exp(log_dram) * moved_us(kernels, chip, traits), other_us
 
 
 def latency_us(kernels: RowKernels, chip: Chips, shared: np.ndarray, traits: np.ndarray) -> np.ndarray:
-    """Return the microseconds by the law of each kernel launched alone."""
+    """Return the law's microseconds of each kernel launched alone."""
     return alone_us(body_us(kernels, chip, shared, traits), traits)
 
 
 def features(kernels: RowKernels, chip: Chips, shared: np.ndarray, traits: np.ndarray) -> np.ndarray:
-    """Return the ratios that the correction is predicted from: shape (kernels, features)."""
+    """Return the features of the correction, which are ratios: shape (kernels, features)."""
     memory_us, other_us = _apart_us(kernels, chip, shared, traits)
     width = np.maximum(1.0, kernels.width)
     return np.stack([

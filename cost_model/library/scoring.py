@@ -1,4 +1,4 @@
-"""Predictions against measurements of a folder: by class of kernels, and whole models."""
+"""Comparison of predictions with a folder's measurements: by class of kernels, and for whole models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tilestitch.cost_model.library.sheet import DataSheet, read_sheets, sheet_of
 
 SEED = 20
 LARGE_SHARE = 0.25
-"""Of the rows to calibrate with, where a class has a file of large shapes."""
+"""Fraction of large shapes among calibration rows, where a class has a file of them."""
 TWICE_THE_FLOOR = 2.0
 MODEL_COLUMNS = ("model", "mode", "seq_len", "batch", "option", "gpu", "latency_ms")
 SINGLE_GPU_OPTIONS = ("", "fusion")
@@ -30,8 +30,8 @@ FUSED = "fusion"
 
 @dataclass(frozen=True)
 class Folder:
-    """Measurements as read. kernels: by class; models: rows of end_to_end.csv; any of them may be empty. left_out: by
-    file, how many of its rows say nothing that could be used.
+    """Measurements as read. kernels: by class; models: rows of end_to_end.csv; any of them may be empty. left_out: the
+    number of unusable rows per file.
     """
 
     path: Path
@@ -43,7 +43,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class KernelScore:
-    """Predictions of rows that were not calibrated with. us, measured_us: of each; clear: above twice the floor."""
+    """Predictions for rows not used for calibration. us, measured_us: of each; clear: above twice the floor."""
 
     kernel_class: str
     gpu: np.ndarray
@@ -53,7 +53,7 @@ class KernelScore:
     large: np.ndarray
 
     def percent(self, rows: np.ndarray) -> float | None:
-        """Mean absolute percentage error, None of no rows."""
+        """Return the mean absolute percentage error; None without rows."""
         if not rows.any():
             return None
         return float(100 * np.mean(np.abs(self.us[rows] / self.measured_us[rows] - 1)))
@@ -61,7 +61,7 @@ class KernelScore:
 
 @dataclass(frozen=True)
 class ModelScore:
-    """A whole model: what was measured, what is predicted, and between what it should lie with 80 %."""
+    """A whole model: the measurement, the prediction, and its 80 % interval."""
 
     row: Mapping[str, str]
     measured_ms: float
@@ -84,7 +84,9 @@ class ModelScore:
 
 
 def read_folder(path: Path) -> Folder:
-    """Raise MeasurementError for files that cannot be read. GPUs are looked up in devices.csv when they are needed."""
+    """Return the measurements in a folder. Raises MeasurementError for unreadable files. GPUs are looked up in
+    devices.csv when needed.
+    """
     tables: dict[str, KernelTable] = {}
     left_out: dict[str, int] = {}
     for name in CLASSES:
@@ -101,7 +103,7 @@ def read_folder(path: Path) -> Folder:
 
 
 def _read_models(path: Path) -> tuple[list[dict[str, str]], dict[str, int]]:
-    """Return the rows of one GPU, and by file how many have no latency, or sizes that are none."""
+    """Return the rows with one GPU, and per file the number of rows without latency or with invalid sizes."""
     if not path.is_file():
         return [], {}
     try:
@@ -124,7 +126,7 @@ def _is_usable(row: Mapping[str, str]) -> bool:
 
 
 def sheet_for(folder: Folder, gpu: str, known: Mapping[str, DataSheet]) -> DataSheet:
-    """By the folder; of GPUs that it does not tell of, by `known` ones, or the table of devices."""
+    """Return the data sheet of a GPU from the folder, else from `known` ones, or the table of devices."""
     for sheets in (folder.sheets, known):
         same = (sheet for name, sheet in sheets.items() if spelling(name) == spelling(gpu))
         if (found := sheets.get(gpu, next(same, None))) is not None:
@@ -140,9 +142,9 @@ def sheet_for(folder: Folder, gpu: str, known: Mapping[str, DataSheet]) -> DataS
 
 
 def calibration_rows(table: KernelTable, predicted_us: np.ndarray, host_us: float, count: int, seed: int) -> np.ndarray:
-    """Return the rows to measure first on a new GPU, chosen without looking at measurements: the smallest, which shows
-    what the host needs; others spread evenly over what is predicted for them, clear of that where there are enough.
-    Some are large shapes where there are any.
+    """Return the rows to measure first on a new GPU, chosen without looking at measurements: the smallest, which
+    reveals the host overhead; others spread evenly over predicted times, well above it where there are enough. Some are
+    large shapes if there are any.
     """
     random = np.random.default_rng(seed)
     smallest = int(np.argmin(predicted_us))
@@ -164,7 +166,7 @@ def calibration_rows(table: KernelTable, predicted_us: np.ndarray, host_us: floa
 def score_kernels(
     model: LibraryModel, folder: Folder, gpus: Iterable[str], calibrate: int
 ) -> tuple[list[KernelScore], dict[str, dict[str, Adapted]]]:
-    """Return the scores by class and GPU, and what each GPU's traits are taken for: after `calibrate` rows a class."""
+    """Return the scores by class and GPU, and each GPU's traits after calibration with `calibrate` rows per class."""
     scores = []
     taken = {gpu: model.expected(sheet_for(folder, gpu, model.sheets)) for gpu in gpus}
     for name, whole in folder.kernels.items():
@@ -194,9 +196,10 @@ def score_kernels(
 def score_models(
     model: LibraryModel, folder: Folder, taken: Mapping[str, Mapping[str, Adapted]], calibrated: bool
 ) -> tuple[list[ModelScore], list[str]]:
-    """Whole models of the GPUs of `taken`, and what could not be predicted: its graph is missing, or not of one GPU.
+    """Return the scores of whole models on the GPUs of `taken`, and the models that could not be predicted: the graph
+    is missing, or uses several GPUs.
 
-    calibrated: whether `taken` was, where there were kernels to do so.
+    calibrated: whether `taken` was calibrated, where kernels were available.
     """
     scores, missing = [], []
     for row in folder.models:

@@ -1,4 +1,4 @@
-"""What a data sheet says of a GPU: all that predictions of library kernels know about it."""
+"""Data sheets of GPUs: the only input about a GPU for predictions of library kernels."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class DataSheet:
 
     @property
     def generation(self) -> int:
-        """Libraries have kernels for generations of GPUs: until Pascal, Volta and Turing, since Ampere."""
+        """The GPU generation that libraries distinguish: up to Pascal, Volta and Turing, from Ampere on."""
         return 0 if self.compute_capability < 7 else 1 if self.compute_capability < 8 else 2
 
 
@@ -44,7 +44,7 @@ FIELDS = tuple(field.name for field in dataclasses.fields(DataSheet))
 
 @dataclass(frozen=True)
 class Chips:
-    """The figures of data sheets, one array entry for each row of a table of kernels (or one for all of them)."""
+    """The figures of data sheets as arrays, with one entry per row of a table of kernels (or one for all of them)."""
 
     sm_count: np.ndarray
     clock_mhz: np.ndarray
@@ -89,8 +89,8 @@ def chips(sheets: Sequence[DataSheet], index: np.ndarray | None = None) -> Chips
 
 
 def read_sheets(path: Path, gpus: Collection[str] | None = None) -> dict[str, DataSheet]:
-    """Return the GPUs of a devices.csv, by name; with `gpus`, those only, however spelled: rows of others may have
-    faults.
+    """Return the GPUs of a devices.csv, by name; with `gpus`, only those, however spelled, as other rows may be
+    faulty.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -103,12 +103,12 @@ def read_sheets(path: Path, gpus: Collection[str] | None = None) -> dict[str, Da
 
 
 def spelling(gpu: str) -> str:
-    """Return a GPU's name without what people write differently."""
+    """Return a GPU's name without differences in spelling."""
     return "".join(letter for letter in gpu.casefold() if letter.isalnum())
 
 
 def sheet_of_device(device: Device) -> DataSheet:
-    """Return what the table of devices says of a GPU."""
+    """Return the data sheet of a GPU from the table of devices."""
     return DataSheet(
         device.name,
         device.capability / 10,
@@ -134,8 +134,8 @@ def read_sheet(path: Path) -> DataSheet:
 
 
 def sheet_of(found: Any, where: str) -> DataSheet:
-    """Return a data sheet of texts or numbers. Raises MeasurementError for what is missing, or not a positive
-    number.
+    """Return a data sheet from texts or numbers. Raises MeasurementError for fields that are missing or not positive
+    numbers.
     """
     missing = [name for name in FIELDS if name not in found] if isinstance(found, Mapping) else list(FIELDS)
     if missing:

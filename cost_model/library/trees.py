@@ -11,7 +11,7 @@ import numpy as np
 from tilestitch.cost_model.errors import MeasurementError
 
 BLOCK = 128
-"""Rows that go through the trees at a time: what is known of them stays in a cache."""
+"""Rows that are processed at a time, so that their data stay in a cache."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Forest:
 
     @property
     def features(self) -> int:
-        """How many features a row must have."""
+        """Least number of features that a row must have."""
         return int(self.feature.max(initial=-1)) + 1
 
     def __call__(self, features: np.ndarray) -> np.ndarray:
-        """Scores, shape (rows,) or (rows, outputs)."""
-        single = features.astype(np.float32)  # thresholds are values of features, and were compared in this precision
+        """Return the scores, shape (rows,) or (rows, outputs)."""
+        single = features.astype(np.float32)  # thresholds are feature values, and were compared in this precision
         parts = [self._leaves(single[at : at + BLOCK]) for at in range(0, len(single), BLOCK)]
         scores = np.concatenate([np.zeros((0, len(self.leaf))), *parts])
         if self.outputs == 1:
@@ -42,9 +42,9 @@ class Forest:
         return scores.reshape(len(features), -1, self.outputs).sum(axis=1)
 
     def _leaves(self, rows: np.ndarray) -> np.ndarray:
-        """Return what each tree adds to each row, shape (rows, trees)."""
+        """Return the contribution of each tree to each row, shape (rows, trees)."""
         inner, width = self.feature.shape[1], rows.shape[1]
-        first = inner * np.arange(len(self.leaf))[:, None]  # where a tree's inner nodes begin among those of all
+        first = inner * np.arange(len(self.leaf))[:, None]  # where a tree's inner nodes begin
         begin = width * np.arange(len(rows))
         flat, feature, threshold = rows.ravel(), self.feature.ravel(), self.threshold.ravel()
         node = np.zeros((len(self.leaf), len(rows)), np.intp)
@@ -65,7 +65,7 @@ class Forest:
 
 
 def forest_from_json(found: Mapping[str, Any]) -> Forest:
-    """Raise MeasurementError where arrays do not fit together, or hold what is no number of a feature or a score."""
+    """Return the forest in JSON data. Raises MeasurementError for inconsistent arrays or invalid numbers."""
     feature, threshold = np.array(found["feature"], np.intp), np.array(found["threshold"], np.float32)
     leaf, outputs = np.array(found["leaf"], float), int(found["outputs"])
     fits = feature.ndim == 2 and feature.shape == threshold.shape and leaf.shape == (len(feature), feature.shape[1] + 1)
@@ -78,7 +78,7 @@ def forest_from_json(found: Mapping[str, Any]) -> Forest:
 
 
 def forest_from_dump(dump: Sequence[Mapping[str, Any]], depth: int, outputs: int) -> Forest:
-    """Return the trees that xgboost dumps as JSON, with features named f0, f1, …; none may be deeper than `depth`."""
+    """Return the trees in an xgboost JSON dump, with features named f0, f1, …; none may be deeper than `depth`."""
     inner = 2**depth - 1
     feature = np.zeros((len(dump), inner), np.intp)
     threshold = np.zeros((len(dump), inner), np.float32)
