@@ -75,7 +75,8 @@ class Job:
             found = list(replayed(self._convert(), self.scopes))
         else:
             found = list(variants(self._convert(), shape_sets, regions, favoured, self.refused))
-        result, panels = dict[int, Prepared](), dict[str, int]()
+        result: dict[int, Prepared] = {}
+        panels: Panels = {}
         classes = length_classes([v.imported.graph for v in found], self.donate) if self.donate else {}
         # Favoured sizes share the weights of the specialisations that contain them.
         for done, number in enumerate(sorted(range(len(found)), key=lambda number: found[number].favoured)):

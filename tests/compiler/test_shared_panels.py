@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, numpy_helper, parser
 
+from tilestitch.codegen.cpu.target import host_target
 from tilestitch.compiler import compile_model
 from tilestitch.runtime import load
 
@@ -46,6 +47,35 @@ def test_weights_are_stored_once_for_all_sizes(dtype: str, options: dict[str, An
         tolerance = 1e-5 if dtype == "float32" else 4e-3
         expected = np.maximum(x.astype(np.float64) @ weights, 0)
         np.testing.assert_allclose(loaded.run({"x": x})["y"], expected, rtol=tolerance, atol=tolerance)
+
+
+def integers(rows: str = "n") -> tuple[ModelProto, np.ndarray]:
+    model = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 18]>
+        g (uint8[{rows}, {K}] x) => (int32[{rows}, {3 * N}] y) {{ y = MatMulInteger(x, w) }}""")
+    weights = np.random.default_rng(0).integers(-128, 128, (K, 3 * N)).astype(np.int8)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    return model, weights
+
+
+@pytest.mark.parametrize("sizes", [[1], [1, 64], [5]])
+def test_bytes_that_instructions_take_in_groups_are_stored_once(sizes: list[int], tmp_path: Path) -> None:
+    model, weights = integers()
+    compiled = compile_model(model, "cpu:x86-64-v4,+avx512vnni", cache=False, favour=[{"n": n} for n in sizes])
+    compiled.save(tmp_path / "m.tsm")
+    assert stored_bytes(tmp_path / "m.tsm") < 1.3 * weights.nbytes
+    if host_target().dot != "vpdpbusd":
+        return
+    loaded = load(tmp_path / "m.tsm")
+    for n in (1, 2, 5, 64, 67):
+        x = np.random.default_rng(n).integers(0, 256, (n, K)).astype(np.uint8)
+        np.testing.assert_array_equal(loaded.run({"x": x})["y"], x.astype(np.int32) @ weights.astype(np.int32))
+
+
+def test_bfloat16_that_instructions_take_in_pairs_is_stored_once(tmp_path: Path) -> None:
+    model, _ = perceptron("float32")
+    target = "cpu:x86-64-v4,+avx512vnni,+avx512bf16"
+    compile_model(model, target, cache=False, favour=[{"n": 1}], precision="bf16").save(tmp_path / "m.tsm")
+    assert stored_bytes(tmp_path / "m.tsm") < 1.3 * K * N * 2
 
 
 def test_a_plan_with_shared_panels_is_replayed_as_it_is(tmp_path: Path) -> None:

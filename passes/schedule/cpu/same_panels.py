@@ -10,9 +10,9 @@ from typing import TypeAlias
 
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.passes.plan import Group
-from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemmShape
+from tilestitch.passes.plan.cpu.gemm import GemmPlan, Packing
 from tilestitch.passes.plan.cpu.operands import Matmul
-from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule
+from tilestitch.passes.plan.cpu.schedules import CpuDotGemmSchedule, CpuGemmSchedule
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import look_up
@@ -20,8 +20,8 @@ from tilestitch.passes.plan.view import look_up
 from .cycles import gemm_cycles
 from .gemm import choose_gemm_of_panels
 
-Panels: TypeAlias = Mapping[str, int]
-"""Panel widths of weights, in vectors, by name."""
+Panels: TypeAlias = Mapping[str, Packing]
+"""Packings of weights, by name."""
 PANELS = "panels"
 """The plan option with the panels that other specialisations use."""
 LEAST_BYTES = 1 << 20
@@ -30,12 +30,12 @@ MOST_SLOWER = 2.0
 """Accepted slowdown in cycles relative to a GEMM's own panels: GEMMs of few rows wait for the weights anyway."""
 
 
-def panels_of(graph: Graph, groups: Sequence[Group]) -> dict[str, int]:
-    """Return the panel widths of a plan."""
+def panels_of(graph: Graph, groups: Sequence[Group]) -> dict[str, Packing]:
+    """Return the packings of the weights of a plan."""
     by_name = {node.name: node for node in graph.nodes}
     parts = (part for group in groups for part in (group.parts if group.stages else (group,)))
     found = (packed for part in parts if (packed := _packed(by_name, part)) is not None)
-    return {name: schedule.vectors for name, _, schedule in found}
+    return {name: plan.packing() for name, plan in found}
 
 
 def with_panels(graph: Graph, groups: Sequence[Group], panels: Panels, target: TargetInfo) -> tuple[Group, ...]:
@@ -53,24 +53,24 @@ def _with_panels(by_name: Mapping[str, Node], group: Group, panels: Panels, targ
     packed = _packed(by_name, group)
     if packed is None:
         return group
-    name, shape, own = packed
-    if panels.get(name, own.vectors) == own.vectors:
+    name, own = packed
+    wanted = panels.get(name, own.packing())
+    if wanted == own.packing():
         return group
-    isa = target.core
-    other = choose_gemm_of_panels(shape, panels[name], isa, target.threads)
-    own_cycles, cycles = (gemm_cycles(GemmPlan(shape, each), isa) for each in (own, other))
-    fits = type(other) is CpuGemmSchedule and other.vectors == panels[name] and cycles <= MOST_SLOWER * own_cycles
-    return replace(group, schedule=other) if fits else group
+    isa, vectors = target.core, wanted.columns // own.schedule.lanes
+    other = GemmPlan(own.shape, choose_gemm_of_panels(own.shape, vectors, isa, target.threads))
+    fits = other.packing() == wanted and gemm_cycles(other, isa) <= MOST_SLOWER * gemm_cycles(own, isa)
+    return replace(group, schedule=other.schedule) if fits else group
 
 
-def _packed(by_name: Mapping[str, Node], group: Group) -> tuple[str, GemmShape, CpuGemmSchedule] | None:
-    """Return the packed weights of a group by name, its GEMM and that GEMM's schedule; None if there are none."""
+def _packed(by_name: Mapping[str, Node], group: Group) -> tuple[str, GemmPlan] | None:
+    """Return the packed weights of a group by name, and its GEMM as scheduled; None if there are none."""
     schedule = group.schedule
-    # Instructions that take several steps at once use other packings, which differ in more than the panel width.
-    if type(schedule) is not CpuGemmSchedule:
+    # Weights for tiles are padded to whole tiles, and the packing of those in blocks depends on the number of rows.
+    if not isinstance(schedule, CpuGemmSchedule) or type(schedule) not in (CpuGemmSchedule, CpuDotGemmSchedule):
         return None
     matmul = Matmul(AnchoredGroup.of(look_up(by_name, group)))
     weights = matmul.operands[1]
     large = weights.data is not None and weights.data.nbytes >= LEAST_BYTES
     fits = large and matmul.gemm.packed and matmul.gemm.blocks is None
-    return (weights.name, matmul.gemm, schedule) if fits else None
+    return (weights.name, GemmPlan(matmul.gemm, schedule)) if fits else None
