@@ -7,9 +7,8 @@ iteration variables. An index that depends on data, or is clamped at an edge, is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import count
 from math import prod
 
 from .affine import Affine, Integer, Variable, bounds, linear_in, variable, variables_of
@@ -63,7 +62,7 @@ class Followed:
         self.cuts: set[tuple[int, int]] = set()
         self._behind: dict[Variable, frozenset[Variable]] = {}
         self._seen: set[tuple[Value, Place]] = set()
-        self._numbers = count()
+        self._unknown: dict[Hashable, Integer] = {}
 
     def follow(self, value: Value, index: Place) -> None:
         """Trace all reads for computing `value` at `index`, operands before their readers."""
@@ -106,12 +105,18 @@ class Followed:
         if rule is not None:
             rule(self, node, index)
 
-    def unknown(self, size: int, of: Place) -> Integer:
-        """Return an unknown index into an axis of `size` elements that depends on `of`."""
-        found = variable(f"u{next(self._numbers)}", size)
-        if isinstance(found, Affine):
-            self._behind.update((v, self._all_behind(of)) for v in variables_of(found))
-        return found
+    def unknown(self, size: int, of: Place, how: Hashable) -> Integer:
+        """Return an unknown index into an axis of `size` elements that depends on `of`.
+
+        It is the same one for the same `how` to find it from `of`: sums of sums that read one padded value, level by
+        level, read it at few places rather than at twice as many from level to level.
+        """
+        key = (size, of, how)
+        if key not in self._unknown:
+            found = self._unknown[key] = variable(f"u{len(self._unknown)}", size)
+            if isinstance(found, Affine):
+                self._behind.update((v, self._all_behind(of)) for v in variables_of(found))
+        return self._unknown[key]
 
     def _all_behind(self, place: Place) -> frozenset[Variable]:
         """Return the iteration variables on which an index depends, directly or through unknown indices."""
@@ -139,7 +144,7 @@ class Followed:
     def inside(self, position: Integer, size: int) -> Integer:
         """Return an index clamped to an axis."""
         low, high = bounds(position)
-        return position if low >= 0 and high < size else self.unknown(size, (position,))
+        return position if low >= 0 and high < size else self.unknown(size, (position,), "clamped")
 
     def part(self, position: Integer, size: int) -> Integer:
         """Return an index into one of several operands, or between padding; where it lies outside, the operand is not
@@ -152,7 +157,7 @@ class Followed:
         if low >= 0 and high < size:
             return position
         first, last = max(low, 0), min(high, size - 1)
-        return first + self.unknown(last - first + 1, (position,))
+        return first + self.unknown(last - first + 1, (position,), ("part", size))
 
     def cut(self, position: Integer, limit: int) -> None:
         """Record that different memory is read below `limit` and from there on."""
@@ -215,7 +220,7 @@ def _pad(followed: Followed, node: Node, index: Place) -> None:
         elif mode == "edge":
             source.append(followed.inside(i - before, size))
         else:
-            source.append(0 if size == 1 else followed.unknown(size, (i,)))
+            source.append(0 if size == 1 else followed.unknown(size, (i,), ("reflected", before, after)))
     followed.follow(x, tuple(source))
 
 
@@ -225,7 +230,7 @@ def _gather(followed: Followed, node: Node, index: Place) -> None:
     if not x.shape[axis]:
         return
     followed.follow(indices, index[axis : axis + rank])
-    picked = followed.unknown(x.shape[axis], index[axis : axis + rank])
+    picked = followed.unknown(x.shape[axis], index[axis : axis + rank], indices)
     followed.follow(x, (*index[:axis], picked, *index[axis + rank :]))
 
 
@@ -234,7 +239,8 @@ def _gather_elements(followed: Followed, node: Node, index: Place) -> None:
     if not x.shape[axis]:
         return
     followed.follow(indices, index)
-    followed.follow(x, (*index[:axis], followed.unknown(x.shape[axis], index), *index[axis + 1 :]))
+    picked = followed.unknown(x.shape[axis], index, indices)
+    followed.follow(x, (*index[:axis], picked, *index[axis + 1 :]))
 
 
 def _gather_nd(followed: Followed, node: Node, index: Place) -> None:
@@ -246,7 +252,8 @@ def _gather_nd(followed: Followed, node: Node, index: Place) -> None:
     outer = index[:prefix]
     for d in range(depth):
         followed.follow(indices, (*outer, d))
-    followed.follow(x, (*outer[:batch], *(followed.unknown(size, outer) for size in sizes), *index[prefix:]))
+    picked = [followed.unknown(size, outer, (indices, d)) for d, size in enumerate(sizes)]
+    followed.follow(x, (*outer[:batch], *picked, *index[prefix:]))
 
 
 def _nothing(followed: Followed, node: Node, index: Place) -> None:

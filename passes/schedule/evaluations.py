@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from tilestitch.compiler.ir import Kind, Node, Value, kind_of
+from tilestitch.compiler.ir import Kind, Node, Value, is_elementwise, kind_of
 from tilestitch.passes.plan.roles import Part, Roles
 
 
@@ -65,7 +65,8 @@ def _reads(node: Node, index: int, value: Value, mine: float) -> tuple[float, bo
         return (mine * size / total if total else 0.0), False
     if node.op == "reshape":
         return mine, True
-    return mine, kind is Kind.INJECTIVE and value.tensor_type.shape == node.outputs[0].tensor_type.shape
+    moved = index == 0 and not is_elementwise(node.op)
+    return mine, kind is Kind.INJECTIVE and not moved and value.tensor_type.shape == node.outputs[0].tensor_type.shape
 
 
 WINDOWED = frozenset({"conv", "conv_transpose"})

@@ -174,3 +174,36 @@ def test_windows_of_concats_of_windows_of_concats_are_read_along_few_ways() -> N
     graph.outputs = [result]
     _, walk = elementwise_walk([x], [result])
     assert len([a for a in walk.accesses if a.value is x]) == 41
+
+
+def slid(graph: Graph, value: Value, how: str) -> Value:
+    """`value` with its elements in other places."""
+    (size,) = value.shape
+    part = graph.emit("slice", value, starts=(0,), steps=(1,), sizes=(size - 1,))
+    fill = (graph.constant(np.float32(0)),) if how == "constant" else ()
+    return graph.emit("pad", part, *fill, before=(1,), after=(0,), mode=how)
+
+
+@pytest.mark.parametrize("how", ["constant", "edge", "reflect"])
+def test_padded_sums_of_padded_sums_read_a_value_at_one_place_more_for_each_level(how: str) -> None:
+    """Padding that is found from one index in one way is one place: not twice as many from level to level."""
+
+    def places(levels: int) -> int:
+        graph = Graph("sums")
+        x = total = graph.add_input("x", tensor(67))
+        for _ in range(levels):
+            total = graph.emit("add", total, slid(graph, total, how))
+        _, walk = elementwise_walk([x], [total])
+        return sum(access.value is x for access in walk.accesses)
+
+    assert [places(levels) for levels in (1, 2, 5, 12)] == [2, 3, 6, 13]
+
+
+def test_what_different_indices_pick_are_different_places() -> None:
+    graph = Graph("picked")
+    x = graph.add_input("x", tensor(7))
+    few, many = graph.constant(np.asarray([3, 1, 0])), graph.constant(np.asarray([2, 2, 6]))
+    first, again, other = (graph.emit("gather", x, indices, axis=0) for indices in (few, few, many))
+    y = graph.emit("add", graph.emit("add", first, again), other)
+    _, walk = elementwise_walk([x], [y])
+    assert sum(access.value is x for access in walk.accesses) == 2

@@ -9,6 +9,7 @@ import cProfile
 import pstats
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from benchmarks.large_graphs import KINDS
@@ -110,6 +111,26 @@ def test_siblings_become_one_without_a_look_at_all_that_all_of_them_need() -> No
         return steps(lambda: [closure.merge([closure.of[2 * n], closure.of[2 * n + 1]]) for n in range(rungs)])
 
     assert merging(2 * NODES) <= MOST_GROWTH * merging(NODES)
+
+
+@pytest.mark.parametrize("op", ["gather", "concat"])
+def test_sums_of_values_and_of_these_moved_are_not_read_at_twice_as_many_places_for_each(op: str) -> None:
+    def planning(levels: int) -> int:
+        graph = Graph("sums")
+        total = graph.add_input("x", TensorType("float32", (62,)))
+        for level in range(levels):
+            if op == "gather":
+                numbers = graph.constant(np.random.default_rng(level).permutation(62))
+                moved = graph.emit("gather", total, numbers, axis=0)
+            else:
+                half = graph.emit("slice", total, starts=(0,), steps=(2,), sizes=(31,))
+                moved = graph.emit("concat", half, half, axis=0)
+            total = graph.emit("add", total, moved)
+        graph.outputs = [total]
+        context = PassContext(TargetInfo("cpu", 2), options={"search": True}, cost_model=AnalyticalModel())
+        return steps(lambda: make_plan(run_pipeline(graph, context), context))
+
+    assert planning(20) <= 1.5 * MOST_GROWTH * planning(10)
 
 
 def test_what_several_gemms_lead_to_is_followed_once() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tilestitch.compiler.ir import Node, Value
+from tilestitch.compiler.ir import Node, Value, is_elementwise
 from tilestitch.cost_model.bounds import least_us, most_bytes_gained
 from tilestitch.cost_model.counts import bytes_of
 from tilestitch.cost_model.facts import KernelFacts
@@ -17,9 +17,16 @@ from tilestitch.passes.fusion.cost.profit import MOST_NODES, MOST_OPERANDS, reco
 from tilestitch.passes.fusion.legality import operands, why_not_on
 from tilestitch.passes.plan import GroupKind, WhyNot
 from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.schedule.evaluations import evaluations
 
 NODES_OF_WORK = 8
 """Each further this many nodes of a kernel cost as much to examine as a small kernel does."""
+
+
+DOUBLINGS = 8
+"""A kernel that computes a value more than two to the power of this many times for each element of a result is not
+looked into: sums of values and of these moved, level by level, are read at twice as many places from level to level.
+"""
 
 
 @dataclass(frozen=True)
@@ -147,6 +154,8 @@ class Space:
                 return None
             if any(rule.forbid(state, nodes) is not None for rule in state.rules):
                 return None
+            if _computes_again(nodes, values, roles):
+                return None
         return Shape(tuple(nodes), tuple(values), roles)
 
     def _is_injective(self, atom: Cluster) -> bool:
@@ -262,3 +271,11 @@ class Space:
         home = {n: i for i, c in enumerate(self.atoms) for n in c.owned}
         masks = [mask_of(home[n] for n in c.owned if n in home) for c in state.clusters()]
         return [m for m in masks if m & (m - 1)]
+
+
+def _computes_again(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) -> bool:
+    """Whether a kernel computes a value more often than it pays to find out what that takes."""
+    if sum(not is_elementwise(node.op) for node in nodes) <= DOUBLINGS:
+        return False
+    results = max(value.tensor_type.num_elements for value in stored)
+    return max(evaluations(nodes, stored, roles).values(), default=0.0) > results * 2**DOUBLINGS
