@@ -1,6 +1,6 @@
-"""Convolutions of narrow groups over images with channels last: a thread has neighbouring channels of some pixels.
+"""Convolutions of narrow groups over channels-last images: a thread computes neighbouring channels of some pixels.
 
-For each row of the kernel it reads the weights once, and each column of the image that its pixels meet once, in vectors
+For each row of the kernel it reads the weights once, and each column of the image that its pixels need once, in vectors
 of channels. Columns outside of the image count as zeros.
 """
 
@@ -28,7 +28,7 @@ from tilestitch.passes.plan.schedules import DirectSchedule
 
 
 def emit_direct_vectors(group: Anchored, shape: ConvShape, schedule: DirectSchedule) -> CudaLaunch:
-    """The launch of a convolution whose schedule has several results a thread."""
+    """Return the launch of a convolution whose schedule has several results per thread."""
     extents = direct_extents(group, schedule)
     count, threads = prod(extents), schedule.threads
     blocks = ceil_div(count, threads)
@@ -50,7 +50,7 @@ def _place(around: Surroundings, number: Expr, extents: Sequence[Size]) -> list[
 
 
 class _Results:
-    """What a thread computes: `lanes` channels from `channel` on, of `pixels` columns from `column` on."""
+    """The results of a thread: `lanes` channels from `channel`, of `pixels` columns from `column`."""
 
     def __init__(self, around: Surroundings, shape: ConvShape, schedule: DirectSchedule, place: Sequence[Expr]) -> None:
         group = around.group
@@ -78,7 +78,7 @@ class _Results:
             self.around.finish_vector(indices, results)
 
     def _row(self, taps: tuple[Expr, ...]) -> None:
-        """Add what a row of the kernel makes of a row of the image."""
+        """Add the products of a row of the kernel and a row of the image."""
         weights = [[self._weights(taps, tap, own) for own in range(self.shape.group_in)] for tap in self._taps]
         places, inside = self._row_of_image(taps)
         columns: dict[int, list[tuple[int, int]]] = {}
@@ -107,7 +107,7 @@ class _Results:
         return T.And(at >= 0, at < extent) if self.padded else None
 
     def _weights(self, taps: tuple[Expr, ...], tap: int, own: int) -> list[Expr]:
-        """Of the channels of the thread, to multiply channel `own` of their groups with."""
+        """Return the weights of the thread's channels that are multiplied by channel `own` of their groups."""
         return self._vector(self.w, (*taps, tap, own, self.channel), None)
 
     def _column(self, places: Sequence[Expr], inside: Expr | None, distance: int) -> list[Expr]:

@@ -1,8 +1,7 @@
-"""Sliding windows over images with channels last: a thread has neighbouring channels of some neighbouring pixels.
+"""Sliding windows over channels-last images: a thread computes neighbouring channels of some neighbouring pixels.
 
-It reads each element of the image that its windows have once, in vectors of channels: what columns of the windows make
-is computed first, and what of these makes each window then. Elements outside of the image count as the reducer's
-identity.
+It reads each element of the image in its windows once, in vectors of channels: columns of the windows are reduced
+first, and then combined to windows. Elements outside of the image count as the reducer's identity.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from tilestitch.passes.plan.schedules import WindowSchedule
 def lower_window_vectors(
     view: GroupView, anchor: Node, outputs: Sequence[Value], schedule: WindowSchedule
 ) -> CudaLaunch:
-    """The launch of a window_reduce group whose schedule has several results a thread."""
+    """Return the launch of a window_reduce group whose schedule has several results per thread."""
     extents = window_extents(anchor, schedule)
     count, threads = prod(extents), schedule.threads
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*view.inputs, *outputs)]
@@ -61,7 +60,7 @@ def lower_window_vectors(
 
 
 class _Windows:
-    """What a thread computes: `lanes` channels from `channel` on, of `pixels` windows from `column` on."""
+    """The results of a thread: `lanes` channels from `channel`, of `pixels` windows from `column`."""
 
     def __init__(
         self, evaluator: Evaluator, anchor: Node, schedule: WindowSchedule, place: Sequence[Expr], image: Any
@@ -86,7 +85,7 @@ class _Windows:
         return range(self.pixels)
 
     def _column(self, distance: int) -> list[Expr]:
-        """What is made of a column of all windows that have it."""
+        """Return the reduction of a column, shared by all windows that contain it."""
         at = named(self.column * self.strides[-1] + (distance - self.before[-1]))
         inside = self._within(at, len(self.kernel) - 1)
         return self._combined([self._elements(taps, at, inside) for taps in product(*map(range, self.kernel[:-1]))])
@@ -105,13 +104,13 @@ class _Windows:
         ]
 
     def _within(self, at: Expr, axis: int) -> Expr | None:
-        """Whether a place is one of the image; None if all that windows have are."""
+        """Return whether a position is inside the image; None if all positions of the windows are."""
         size, windows = self.x.shape[1 + axis], self.anchor.output.shape[1 + axis]
         reach = (windows - 1) * self.strides[axis] + (self.kernel[axis] - 1) * self.dilations[axis] - self.before[axis]
         return None if self.before[axis] == 0 and _surely_below(reach, size) else T.And(at >= 0, at < size)
 
     def _combined(self, parts: Iterable[Sequence[Expr]]) -> list[Expr]:
-        """Return what all parts make together; in registers, as TVM takes very long for chains of selects."""
+        """Return the reduction of all parts, in registers, as TVM takes very long for chains of selects."""
         dtype, (first, *others) = self.x.dtype, parts
         running = registers(self.lanes, reducers.accumulator_dtype(dtype))
         for lane, element in enumerate(first):
@@ -124,7 +123,7 @@ class _Windows:
     def _store(
         self, pixel: int, results: Sequence[Expr], read: dict[Value, Any], stored: Sequence[tuple[Value, Any]]
     ) -> None:
-        """What follows from the results of a window, in vectors."""
+        """Store the outputs that follow from a window's results, in vectors."""
         evaluator, result = self.evaluator, self.anchor.output
         access = VectorAccess(evaluator, self.lanes)
         with evaluator.scope():
@@ -146,7 +145,7 @@ def _surely_below(place: Size, size: Size) -> bool:
 
 
 def identity_bits(reducer: str, dtype: str) -> int:
-    """The bits of what changes nothing, as an element is stored."""
+    """Return the bits of the reducer's identity, as an element is stored."""
     numpy = to_numpy_dtype(dtype)
     lowest = float("-inf") if is_float(dtype) else np.iinfo(numpy).min
     number = {"sum": 0, "prod": 1, "max": lowest}[reducer]

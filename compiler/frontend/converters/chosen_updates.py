@@ -1,8 +1,8 @@
-"""ScatterND of the rows that a mask chooses, as `x.at[places].set(rows, mode="drop")` of JAX is exported: NonZero of
-the mask, and Gather of the indices and updates at what it finds.
+"""ScatterND of the rows that a mask selects, as `x.at[places].set(rows, mode="drop")` of JAX is exported: NonZero of
+the mask, and Gather of the indices and updates at the positions found.
 
-How many rows there are would be known at run time only. Instead, all rows are scattered, those that the mask leaves out
-to a row beyond the data, which is cut off again.
+The number of rows would be known only at run time. Instead, all rows are scattered, those that the mask excludes to a
+row beyond the data, which is cropped again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tilestitch.compiler.ir.sizes import is_open
 from ..builder import Builder
 
 MOST_ELEMENTS = 1 << 16
-"""Largest data that is copied once more."""
+"""Largest data for which an additional copy is accepted."""
 
 
 def scatter_chosen(b: Builder, x: Value, indices: Value, updates: Value, reduction: str) -> Value | None:
@@ -37,8 +37,8 @@ def scatter_chosen(b: Builder, x: Value, indices: Value, updates: Value, reducti
 
 
 def _beyond_padding(b: Builder, places: Value, rows: int) -> Value:
-    """Return indices of rows that count from the front, and that are out of range of the padded data too if they are of
-    the data.
+    """Return row indices counted from the front; those out of range of the data are also out of range of the padded
+    data.
     """
     places = b.select(b.less(places, 0), b.add(places, rows), places)
     outside = b.emit("logical_or", b.less(places, 0), b.less_equal(rows, places))
@@ -46,7 +46,9 @@ def _beyond_padding(b: Builder, places: Value, rows: int) -> Value:
 
 
 def _chosen(value: Value) -> tuple[Value, Value, Value] | None:
-    """Return what is gathered along its first axis, the mask that chooses from it, and the places that the mask has."""
+    """Return the value that is gathered along its first axis, the mask that selects from it, and the positions of the
+    mask; None for others.
+    """
     node = value.producer
     if node is None or node.op != "gather" or node.attrs["axis"] != 0:
         return None
@@ -56,7 +58,7 @@ def _chosen(value: Value) -> tuple[Value, Value, Value] | None:
     while (by := places.producer) is not None and (kind_of(by.op) is Kind.VIEW or by.op == "transpose"):
         places = by.inputs[0]
     if by is None or by.op != "compact" or by.inputs[1].producer is None or by.inputs[1].producer.op != "cumulative":
-        return None  # else the run requires a number of places
+        return None  # otherwise the run requires a certain number of positions
     mask = by.inputs[0]
     return (node.inputs[0], mask, places) if mask.tensor_type.rank == 1 else None
 

@@ -1,4 +1,4 @@
-"""Sliding windows on GPUs: which neighbouring results a thread has."""
+"""Sliding windows on GPUs: which neighbouring results a thread computes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tilestitch.passes.plan.access.vectors import VECTOR_BYTES
 from tilestitch.passes.plan.schedules import WindowSchedule
 
 MOST_TAPS = 32
-"""Of windows whose code is written out."""
+"""Most taps of windows whose code is written out."""
 MOST_PIXELS = 4
 LEAST_VECTOR_BYTES = 4
 
 
 def window_extents(anchor: Node, schedule: WindowSchedule) -> tuple[Size, ...]:
-    """What threads are numbered over."""
+    """Return the extents that threads are numbered over."""
     shape = anchor.output.shape
     if schedule.lanes * schedule.pixels == 1:
         return tuple(shape)
@@ -27,7 +27,7 @@ def window_extents(anchor: Node, schedule: WindowSchedule) -> tuple[Size, ...]:
 
 
 def window_schedules(anchor: Node, inputs: Sequence[Value], threads: int) -> Iterator[WindowSchedule]:
-    """With more and more threads."""
+    """Yield schedules with more and more threads."""
     for lanes in (8, 4, 2):
         for pixels in (MOST_PIXELS, 2, 1):
             schedule = WindowSchedule(threads, lanes, pixels)
@@ -37,7 +37,9 @@ def window_schedules(anchor: Node, inputs: Sequence[Value], threads: int) -> Ite
 
 
 def why_not_vectors(anchor: Node, inputs: Sequence[Value], schedule: WindowSchedule) -> str | None:
-    """Why no thread can have that many neighbouring results of a group that reads `inputs`."""
+    """Return why no thread can compute that many neighbouring results of a group that reads `inputs`; None if it
+    can.
+    """
     lanes, pixels = schedule.lanes, schedule.pixels
     if lanes < 1 or pixels < 1:
         return f"{lanes} channels of {pixels} pixels a thread: there is one at least"

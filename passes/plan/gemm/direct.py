@@ -1,4 +1,4 @@
-"""Convolutions of narrow groups that are computed directly: which neighbouring results a thread has."""
+"""Direct convolutions of narrow groups: which neighbouring results a thread computes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tilestitch.passes.plan.gemm.contractions import conv_shape
 from tilestitch.passes.plan.schedules import DirectSchedule
 
 MOST_WEIGHTS = 64
-"""Of a row of the kernel, that a thread keeps in registers."""
+"""Most weights of a kernel row that a thread keeps in registers."""
 MOST_PIXELS = 4
 LEAST_VECTOR_BYTES = 4
 
 
 def direct_extents(group: AnchoredGroup, schedule: DirectSchedule) -> tuple[Size, ...]:
-    """What threads are numbered over."""
+    """Return the extents that threads are numbered over."""
     shape = group.result.shape
     if schedule.lanes * schedule.pixels == 1:
         return tuple(shape)
@@ -28,7 +28,7 @@ def direct_extents(group: AnchoredGroup, schedule: DirectSchedule) -> tuple[Size
 
 
 def direct_schedules(group: AnchoredGroup, threads: int) -> Iterator[DirectSchedule]:
-    """With more and more threads."""
+    """Yield schedules with more and more threads."""
     shape = conv_shape(group.anchor)
     for lanes in (8, 4, 2):
         for pixels in (MOST_PIXELS, 2, 1):
@@ -39,7 +39,7 @@ def direct_schedules(group: AnchoredGroup, threads: int) -> Iterator[DirectSched
 
 
 def why_not_vectors(group: AnchoredGroup, schedule: DirectSchedule) -> str | None:
-    """Why no thread can have that many neighbouring results."""
+    """Return why no thread can compute that many neighbouring results; None if it can."""
     lanes, pixels = schedule.lanes, schedule.pixels
     if lanes < 1 or pixels < 1:
         return f"{lanes} channels of {pixels} pixels a thread: there is one at least"
@@ -61,5 +61,5 @@ def why_not_vectors(group: AnchoredGroup, schedule: DirectSchedule) -> str | Non
 
 
 def direct_threads(group: AnchoredGroup, schedule: DirectSchedule) -> Size:
-    """That have results."""
+    """Return the number of threads with results."""
     return prod(direct_extents(group, schedule))
