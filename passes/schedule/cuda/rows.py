@@ -14,7 +14,7 @@ from tilestitch.passes.plan.parts import Roles, RowSpace
 from tilestitch.passes.plan.schedules import RowSchedule, SplitRowSchedule
 from tilestitch.passes.plan.view import GroupView
 
-from .elementwise import choose_vectors
+from .elementwise import ENOUGH_THREADS, choose_vectors
 from .gpu import Gpu
 from .spread import WARP, blocks_of_row, in_launches
 
@@ -23,6 +23,8 @@ BLOCK = 128
 MOST_THREADS = 1024
 LEAST_COLUMN = 8
 """Least elements of a column per thread."""
+LEAST_RUN = 16
+"""Neighbouring elements that the lanes of a row read together: a sector of memory of half floats."""
 MANY_TEAMS = 16
 """Warps of columns per multiprocessor that hide each other's latency."""
 
@@ -81,12 +83,25 @@ def row_team(rows: int, vectors: int, lanes: int, multiprocessors: int) -> int:
     """
     vectors = max(1, vectors)
     per_thread = max(1, REGISTER_ELEMENTS // lanes)
-    if vectors <= WARP:
-        return 1 << (vectors - 1).bit_length()
     few = rows * WARP < multiprocessors * 512
+    if vectors <= WARP:
+        return _fewer(1 << (vectors - 1).bit_length(), rows, vectors, lanes, multiprocessors)
     if vectors <= WARP * per_thread // 2 and not (few and vectors > 2 * WARP):
-        return WARP
+        return _fewer(WARP, rows, vectors, lanes, multiprocessors)
     return min(MOST_THREADS, ceil(vectors / ((1 if few else 2) * WARP)) * WARP)
+
+
+def _fewer(team: int, rows: int, vectors: int, lanes: int, multiprocessors: int) -> int:
+    """Return the fewest lanes of a warp that keep a row in registers, where rows are many enough for that: what a
+    thread does once for a row, as finding it and exchanging sums, is done less often, and fewer lanes are left over.
+    """
+    while (
+        team * lanes > LEAST_RUN
+        and ceil(vectors / (team // 2)) * lanes <= REGISTER_ELEMENTS
+        and rows * team // 2 >= multiprocessors * ENOUGH_THREADS
+    ):
+        team //= 2
+    return team
 
 
 def _columns(loops: RowLoops, length: int, multiprocessors: int) -> int:

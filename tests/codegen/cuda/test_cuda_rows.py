@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from tests.codegen.cuda.cuda_harness import check, launches_of, scheduled, text_of
+from tests.codegen.cuda import contraction_harness
+from tests.codegen.cuda.cuda_harness import check, launches_of, scheduled, target, text_of
 from tests.codegen.kernel_harness import one_group
 from tests.cost_models import DearBarriers
+from tilestitch.codegen.cuda.group import lower_group
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.compiler.ir.types import TensorType, to_numpy_dtype
 from tilestitch.cost_model.random_model import RandomModel
 from tilestitch.passes.plan.schedules import RowSchedule
+from tilestitch.passes.schedule.cuda.rows import row_team
 
 RNG = np.random.default_rng(4)
 
@@ -65,6 +70,30 @@ def test_a_row_of_several_warps_has_a_block_of_its_own() -> None:
     assert isinstance(schedule, RowSchedule)
     assert (schedule.team, schedule.rows) == (64, 1)
     check(graph, {"x": numbers(shape, "float16")})
+
+
+@pytest.mark.parametrize(
+    ("rows", "vectors", "lanes", "team"),
+    [
+        (1 << 17, 12, 8, 4),  # 96 half floats: three vectors a lane, and no lane is left over
+        (1 << 17, 24, 4, 4),
+        (1 << 16, 24, 8, 8),
+        (1 << 15, 48, 8, 16),
+        (1 << 15, 64, 8, 16),  # more would not stay in registers
+        (1 << 17, 49, 1, 16),  # fewer would not read whole sectors
+        (3000, 12, 8, 16),  # there would be too few threads
+    ],
+)
+def test_many_short_rows_have_few_lanes_each(rows: int, vectors: int, lanes: int, team: int) -> None:
+    assert row_team(rows, vectors, lanes, multiprocessors=132) == team
+
+
+@pytest.mark.parametrize(("width", "team"), [(88, 4), (96, 4), (120, 4), (8, 2), (232, 8)])
+@pytest.mark.parametrize("rows", [1, 37])
+def test_lanes_of_a_row_have_several_vectors(width: int, team: int, rows: int) -> None:
+    graph = layer_norm(rows, width, "float16")
+    group = replace(one_group(graph), schedule=RowSchedule(8, team, 128 // team))
+    contraction_harness.check(graph, lambda _: lower_group(graph, group, target()))
 
 
 @pytest.mark.parametrize("shape", [(20, 40), (5, 3), (40, 7), (2, 17, 33)])
