@@ -23,6 +23,8 @@ _STEP_FAULTS = (
 )  # fmt: skip
 """Exceptions of host operators whose operands are not what ONNX prescribes, as in a forged program."""
 
+_ARRAYS = frozenset({np.ndarray})
+
 HOST_PREFIX = "host."
 """Prefix of the symbols of host steps in profiles; a kernel's symbol has no dot."""
 
@@ -134,6 +136,7 @@ class Stored:
 
     def __init__(self, program: Program, step: HostStep | ControlStep, memory: Memory) -> None:
         self._step, self._memory = step, memory
+        self._sequences = [n for n in read_by(step) if not isinstance(program.values[n].type, TensorType)]
         self._detaches = _may_lie_in_arena(program, step) and any(
             number != ABSENT and holds_arrays(program.values[number].type) for number in step.outputs
         )
@@ -152,10 +155,22 @@ class Stored:
             )
         if self._checks is None:
             self._checks = [None if number == ABSENT else Check(self.spec(number)) for number in outputs]
+        apart = self._items_apart(values) if self._detaches else frozenset[int]()
         for number, check, result in zip(outputs, self._checks, results):  # a host operator may give more than is used
             if check is not None:
                 result = check(result, self._step)
-                values[number] = detached(result, self._memory) if self._detaches else result
+                values[number] = detached(result, self._memory, apart) if self._detaches else result
+
+    def _items_apart(self, values: Sequence[Any]) -> frozenset[int] | set[int]:
+        """Return the identities of the arrays in sequences that the step read: these do not lie in the arena, as they
+        were stored here or come from elsewhere.
+        """
+        found = set[int]()
+        for number in self._sequences:
+            items = values[number]
+            if isinstance(items, list) and _ARRAYS.issuperset(map(type, items)):
+                found.update(map(id, items))
+        return found
 
 
 class Check:
@@ -209,11 +224,13 @@ def typed(value: ValueSpec, result: Any, step: HostStep | ControlStep) -> Any:
     return result
 
 
-def detached(value: Any, memory: Memory) -> Any:
-    """Return the value on the host, with every array that the next run would overwrite replaced by a copy."""
+def detached(value: Any, memory: Memory, apart: frozenset[int] | set[int] = frozenset()) -> Any:
+    """Return the value on the host, with every array that the next run would overwrite replaced by a copy. `apart`:
+    identities of items of sequences that certainly are not.
+    """
     value = to_host(value)
     if isinstance(value, list):
-        return [detached(item, memory) for item in value]
+        return [item if id(item) in apart else detached(item, memory) for item in value]
     if isinstance(value, np.ndarray) and memory.overlaps(value):
         return value.copy()
     return value
