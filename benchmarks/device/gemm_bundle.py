@@ -34,8 +34,15 @@ from tilestitch.passes.plan.gemm.partition import cut
 from tilestitch.passes.plan.gemm.tiles import MmaTile, WgmmaTile
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import GemmSchedule
-from tilestitch.passes.schedule.cuda.gemm import choose_among, mma_schedules, persistent_blocks, suits, wgmma_schedules
+from tilestitch.passes.schedule.cuda.gemm import (
+    choose_among,
+    persistent_blocks,
+    suits,
+    tiled_schedules,
+    wgmma_schedules,
+)
 from tilestitch.passes.schedule.cuda.gemm_tiles import WGMMA_TILES
+from tilestitch.passes.schedule.cuda.gpu import Gpu
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.artifact import cubin_member
 
@@ -159,7 +166,7 @@ def candidates(group: Anchored) -> Iterator[tuple[dict[str, Any], tuple[CudaLaun
             partition = cut(own, (tile.bm, tile.bn, tile.bk), parts)
             blocks = persistent_blocks(tile, partition, device)
             yield _named(tile, parts, cards), emit_wgmma(group, own, tile, partition, blocks)
-    mma = choose_among(gemm, mma_schedules(gemm, device), device, model)
+    mma = choose_among(gemm, tiled_schedules(gemm, Gpu.of(group.target.planned_for)), device, model)
     assert isinstance(mma.tile, MmaTile)
     partition = cut(gemm, (mma.tile.bm, mma.tile.bn, mma.tile.bk), mma.split_k)
     yield {"kernel": "gemm_mma", "planned": []}, emit_mma(group, gemm, mma.tile, partition)

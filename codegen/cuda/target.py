@@ -52,6 +52,11 @@ class CudaTarget:
         return min(_number(a) for a in self.architectures)
 
     @property
+    def newest(self) -> int:
+        """The largest compute capability, times ten."""
+        return max(_number(a) for a in self.architectures)
+
+    @property
     def specific(self) -> str | None:
         """`sm_90a` if that is the only architecture, and likewise for others with a suffix; else None."""
         (only,) = self.architectures if len(self.architectures) == 1 else (None,)
@@ -60,7 +65,7 @@ class CudaTarget:
     @property
     def compute(self) -> str:
         """The newest virtual architecture, for PTX that newer GPUs compile themselves: `compute_90`."""
-        return f"compute_{max(_number(a) for a in self.architectures)}"
+        return f"compute_{self.newest}"
 
     @cached_property
     def tvm_target(self) -> Any:

@@ -22,7 +22,6 @@ from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.direct import why_not_vectors
 from tilestitch.passes.plan.gemm.gemm import Gemm
 from tilestitch.passes.plan.gemm.gemv import ROWS_AT_A_TIME, open_gemv_tile
-from tilestitch.passes.plan.gemm.kernels import why_not_mma
 from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, SimtTile
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import (
@@ -50,7 +49,7 @@ from tilestitch.passes.plan.schedules import (
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import GroupView
 from tilestitch.passes.schedule.cuda.elementwise import choose_vectors
-from tilestitch.passes.schedule.cuda.gemm import choose_among, mma_schedules, simt_schedules
+from tilestitch.passes.schedule.cuda.gemm import choose_among, tiled_schedules
 from tilestitch.passes.schedule.cuda.gpu import Gpu
 from tilestitch.passes.schedule.cuda.rows import row_schedules
 
@@ -181,7 +180,6 @@ def _gemm(schedule: GemmSchedule, before: GroupView, view: GroupView, gpu: Gpu, 
     if isinstance(schedule.tile, GemvTile) and (few := _few_rows(gemm, view)) is not None:
         return few
     if not isinstance(schedule.tile, MmaTile | SimtTile) or schedule.split_k > 1:
-        several = mma_schedules if why_not_mma(gemm, gpu.capability) is None else simt_schedules
-        whole = [each for each in several(gemm, gpu.device) if each.split_k == 1]
+        whole = [each for each in tiled_schedules(gemm, gpu) if each.split_k == 1]
         schedule = choose_among(gemm, whole, gpu.device, model)
     return replace(schedule, split_k=1, tile_rows=1)

@@ -34,7 +34,6 @@ from tilestitch.codegen.cuda.surroundings import Surroundings
 from tilestitch.passes.plan.attention.pieces import Piece, pieces_of, stage_bytes
 from tilestitch.passes.plan.attention.tiles import COLUMNS, STAGES, STEP, WARP, AttentionMmaTile
 
-AMPERE = 80
 MOST_IN_REGISTERS = 32
 """Most registers for the queries of one fragment of rows; wider queries stay in shared memory."""
 

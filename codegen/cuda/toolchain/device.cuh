@@ -2,8 +2,14 @@
 // instructions of the tensor cores. Each is one PTX instruction, which the emulated device stands in for. The text of
 // a kernel that calls one of them begins with this file. Fragments lie as the PTX manual says.
 //
-// Addresses of shared memory are generic pointers into it, 16-byte aligned. Kernels that call these functions are
-// generated for sm_80 and up only. Fragments are arrays in registers: they are always indexed by constants.
+// Addresses of shared memory are generic pointers into it, 16-byte aligned. Fragments are arrays in registers: they are
+// always indexed by constants.
+//
+// sm_75 has no asynchronous copies, multiplies float16 only, and half as many steps at a time; all else is for sm_80 and
+// up. TS_TURING is defined where a kernel is for sm_75 alone, which tells the emulated device.
+#if __CUDA_ARCH__ < 800 && !defined(TS_TURING)
+#define TS_TURING
+#endif
 
 static __device__ __forceinline__ unsigned ts_shared_address(const void *pointer) {
   return (unsigned)__cvta_generic_to_shared(pointer);
@@ -12,15 +18,26 @@ static __device__ __forceinline__ unsigned ts_shared_address(const void *pointer
 // Copies 16 bytes from global to shared memory asynchronously; with bytes = 0 writes 16 zero bytes and reads nothing.
 // The copy belongs to the group that the thread's next ts_cp_async_commit closes.
 static __device__ __forceinline__ void ts_cp_async_16(void *shared, const void *global, int bytes) {
+#ifdef TS_TURING
+  uint4 value = {0, 0, 0, 0};
+  if (bytes) value = *(const uint4 *)global;
+  *(uint4 *)shared = value;
+#else
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(ts_shared_address(shared)), "l"(global),
                "r"(bytes)
                : "memory");
+#endif
 }
 
-static __device__ __forceinline__ void ts_cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+static __device__ __forceinline__ void ts_cp_async_commit() {
+#ifndef TS_TURING
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
 
 // Waits until at most `pending` (0 to 6, a constant) of this thread's newest groups are still under way.
 static __device__ __forceinline__ void ts_cp_async_wait(int pending) {
+#ifndef TS_TURING
   switch (pending) {
     case 0: asm volatile("cp.async.wait_group 0;" ::: "memory"); break;
     case 1: asm volatile("cp.async.wait_group 1;" ::: "memory"); break;
@@ -30,6 +47,7 @@ static __device__ __forceinline__ void ts_cp_async_wait(int pending) {
     case 5: asm volatile("cp.async.wait_group 5;" ::: "memory"); break;
     default: asm volatile("cp.async.wait_group 6;" ::: "memory"); break;
   }
+#endif
 }
 
 // Loads four 8x8 matrices of 16-bit elements; all 32 threads of the warp take part. Thread 8 i + j gives the address of
@@ -51,11 +69,22 @@ static __device__ __forceinline__ void ts_ldmatrix_x4_trans(unsigned *r, const v
 
 // d += a * b for a [16, 16] (row-major, a[0..3]) and b [16, 8] (column-major, b[0..1]) of float16; d [16, 8], float32.
 static __device__ __forceinline__ void ts_mma_m16n8k16_f16(float *d, const unsigned *a, const unsigned *b) {
+#ifdef TS_TURING
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b[0]));
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[2]), "r"(a[3]), "r"(b[1]));
+#else
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
 }
 
 // The same for bfloat16.
@@ -156,9 +185,16 @@ static __device__ __forceinline__ void ts_round_tf32(unsigned *r) {
 
 // Two float32, rounded to the nearest float16 or bfloat16, in one register; the first in its lower half.
 static __device__ __forceinline__ unsigned ts_pack_f16(float first, float second) {
+#ifdef TS_TURING
+  unsigned short low, high;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(low) : "f"(first));
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(high) : "f"(second));
+  return low | (unsigned)high << 16;
+#else
   unsigned packed;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
   return packed;
+#endif
 }
 
 static __device__ __forceinline__ unsigned ts_pack_bf16(float first, float second) {
@@ -179,3 +215,5 @@ static __device__ __forceinline__ float ts_exp2(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+
+#undef TS_TURING

@@ -20,6 +20,7 @@ from tilestitch.codegen.cuda.abi import EXCHANGED, SYMBOL
 from tilestitch.codegen.cuda.gemm.sm90 import instructions
 from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.variables import hide, ramps, show
+from tilestitch.passes.plan.gemm.kernels import AMPERE
 
 PRELUDE = """\
 #ifdef __CUDACC_RTC__
@@ -68,8 +69,10 @@ def kernel_text(func: Any, target: CudaTarget) -> str:
     body, includes = (func, []) if isinstance(func, str) else _generated(func, target)
     ours = [name for name, used in _OUR_INCLUDES.items() if used.search(body)]
     lines = [f"#include <{name}>\n" for name in dict.fromkeys([*ours, *includes])]
-    functions = "".join(device_functions(name) for name, used in _FUNCTIONS.items() if used.search(body))
-    return "".join(lines) + PRELUDE + functions + instructions(body) + body
+    files = [name for name, used in _FUNCTIONS.items() if used.search(body)]
+    if target.newest < AMPERE and "device.cuh" in files:
+        lines.append("#define TS_TURING\n")
+    return "".join(lines) + PRELUDE + "".join(map(device_functions, files)) + instructions(body) + body
 
 
 @cache

@@ -20,7 +20,7 @@ from tilestitch.passes.plan.attention.tiles import (
 )
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.check import Machine
-from tilestitch.passes.plan.gemm.kernels import AMPERE
+from tilestitch.passes.plan.gemm.kernels import AMPERE, TURING
 from tilestitch.passes.plan.schedule_check import block_size
 from tilestitch.passes.plan.schedules import AttentionSchedule
 
@@ -37,7 +37,8 @@ def fits_mma(what: AttentionShape, capability: int) -> bool:
     dtype = what.query.dtype
     same = {what.key.dtype, what.value.dtype, what.weights} == {dtype}
     allowed = dtype in HALVES or (dtype == "float32" and what.tf32)
-    return same and allowed and what.acc_dtype == "float32" and capability >= AMPERE
+    least = TURING if dtype == "float16" else AMPERE
+    return same and allowed and what.acc_dtype == "float32" and capability >= least
 
 
 def why_not_attention(group: AnchoredGroup, schedule: AttentionSchedule, machine: Machine) -> str | None:

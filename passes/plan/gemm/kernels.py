@@ -14,6 +14,8 @@ MMA_SUMS = {
     **{(a, b): "float32" for a in SMALL_FLOATS for b in SMALL_FLOATS},
 }  # fmt: skip
 """Accumulator dtypes of mma.sync, by the dtypes of the operands; float32 operands are rounded to TF32."""
+TURING = 75
+"""Least compute capability (times ten) with `mma.sync`: of float16 operands, in steps of 8."""
 AMPERE = 80
 ADA = 89
 """The oldest compute capability (times ten) whose tensor cores multiply 8-bit floats."""
@@ -25,9 +27,10 @@ MOST_SUMS_TWICE = 96
 
 def why_not_mma(gemm: Gemm, capability: int) -> str | None:
     """Return why mma.sync cannot compute a GEMM on GPUs of a compute capability (times ten); None if it can."""
-    if capability < AMPERE:
-        return f"the GPU has compute capability {capability / 10}, less than {AMPERE / 10}"
     dtypes = (gemm.a.dtype, gemm.b.dtype)
+    least = TURING if dtypes == ("float16", "float16") else AMPERE
+    if capability < least:
+        return f"the GPU has compute capability {capability / 10}, less than {least / 10}"
     if dtypes not in MMA_SUMS:
         return f"the operands are {dtypes[0]} and {dtypes[1]}"
     if MMA_SUMS[dtypes] != gemm.acc_dtype:

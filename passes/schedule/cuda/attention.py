@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from math import ceil
 from typing import TypeAlias
@@ -24,6 +24,7 @@ AttentionTile: TypeAlias = AttentionMmaTile | AttentionSimtTile
 
 MOST_DOUBLED, DOUBLED_KEYS = 64, 32
 """Largest operand width for which a thread's registers hold two fragments of rows, and the keys of such a tile."""
+TILE_KEYS = (64, 32, 16)
 MOST_PARTS = 64
 SPLIT_KEYS = 512
 """Least keys for which a launch that combines parts pays."""
@@ -35,11 +36,7 @@ def choose_attention(view: GroupView, gpu: Gpu, model: LatencyModel) -> Attentio
     """
     group = AnchoredGroup.of(view)
     what = attention_of(group)
-    tiles: Iterator[AttentionTile]
-    if fits_mma(what, gpu.capability):
-        tiles = (tile for tile in _mma_tiles(what, gpu) if _fits(tile, what, gpu))
-    else:
-        tiles = _simt_tiles(what, gpu)
+    tiles = _tiles(what, gpu)
     schedules = (AttentionSchedule(tile, parts) for tile in tiles for parts in _parts(what, tile, gpu))
     candidates = sorted(schedules, key=lambda schedule: schedule.split_keys)
     if not candidates:
@@ -47,18 +44,29 @@ def choose_attention(view: GroupView, gpu: Gpu, model: LatencyModel) -> Attentio
     return fastest(candidates, [candidate_facts(view, group, what, each) for each in candidates], gpu.device, model)
 
 
+def _tiles(what: AttentionShape, gpu: Gpu) -> Iterable[AttentionTile]:
+    """Return the tiles to try: on tensor cores if they compute this attention, with as many keys as shared memory
+    allows.
+    """
+    for keys in TILE_KEYS if fits_mma(what, gpu.capability) else ():
+        tiles = [tile for tile in _mma_tiles(what, gpu, keys) if _fits(tile, what, gpu)]
+        if tiles:
+            return tiles
+    return _simt_tiles(what, gpu)
+
+
 def _fits(tile: AttentionTile, what: AttentionShape, gpu: Gpu) -> bool:
     return next(shared(tile, what, gpu.device.shared_bytes_per_block), None) is None
 
 
-def _mma_tiles(what: AttentionShape, gpu: Gpu) -> Iterator[AttentionTile]:
+def _mma_tiles(what: AttentionShape, gpu: Gpu, most_keys: int) -> Iterator[AttentionTile]:
     """Yield candidate tiles, those that read keys and values least often for the given rows first.
 
     Each warp uses its own tensor core: fewer warps in more blocks multiply no faster.
     """
     width, columns = padded(what.width), padded(what.columns)
     line_bytes = max(width, columns) * storage_bytes(what.query.dtype)
-    bn = min(64 if line_bytes <= 256 else 32 if line_bytes <= 512 else 16, padded(what.keys))
+    bn = min(64 if line_bytes <= 256 else 32 if line_bytes <= 512 else 16, padded(what.keys), most_keys)
     double = AttentionMmaTile(4, min(bn, DOUBLED_KEYS), width, columns, 2)
     narrow = what.query.dtype in HALVES and max(width, columns) <= MOST_DOUBLED
     if narrow and what.batch * (what.rows // double.bm) >= gpu.device.sm_count:

@@ -10,7 +10,6 @@ from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
-from tilestitch.passes.plan.gemm.kernels import why_not_mma
 from tilestitch.passes.plan.gemm.tiles import WgmmaTile
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import GemmSchedule, RowSchedule
@@ -18,7 +17,7 @@ from tilestitch.passes.plan.view import look_up
 from tilestitch.passes.schedule.fastest import fastest
 
 from .facts import gpu_facts
-from .gemm import choose_among, mma_schedules, simt_schedules
+from .gemm import choose_among, tiled_schedules
 from .gpu import Gpu
 from .rows import row_schedules
 
@@ -31,9 +30,7 @@ def drawable(nodes: Mapping[str, Node], group: Group, gpu: Gpu, model: LatencyMo
         case GemmSchedule(tile=WgmmaTile()):
             gemm = gemm_of(AnchoredGroup.of(look_up(nodes, group)))
             assert gemm is not None, "a schedule of tiles is of a GEMM"
-            tensor_cores = why_not_mma(gemm, gpu.capability) is None
-            candidates = (mma_schedules if tensor_cores else simt_schedules)(gemm, gpu.device)
-            return replace(group, schedule=choose_among(gemm, candidates, gpu.device, model))
+            return replace(group, schedule=choose_among(gemm, tiled_schedules(gemm, gpu), gpu.device, model))
         case RowSchedule(blocks_per_row=blocks) if blocks > 1:
             view = look_up(nodes, group)
             roles = roles_of(view.nodes, view.outputs, view.name)

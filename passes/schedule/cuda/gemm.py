@@ -84,10 +84,7 @@ def gemm_schedules(gemm: Gemm, gpu: Gpu, after: RowsAfter | None = None) -> Iter
         return
     if _suits_wgmma(gemm, gpu, after):
         yield from wgmma_schedules(gemm, gpu.device)
-    if why_not_mma(gemm, gpu.capability) is None:
-        yield from mma_schedules(gemm, gpu.device)
-    else:
-        yield from simt_schedules(gemm, gpu.device)
+    yield from tiled_schedules(gemm, gpu)
 
 
 def _suits_wgmma(gemm: Gemm, gpu: Gpu, after: RowsAfter | None) -> bool:
@@ -108,19 +105,15 @@ def gemv_schedules(gemm: Gemm, device: Device) -> Iterator[GemmSchedule]:
             return
 
 
-def simt_schedules(gemm: Gemm, device: Device) -> Iterator[GemmSchedule]:
-    """Return schedules on the ordinary arithmetic units, which compute every GEMM."""
-    return _tiled(gemm, SIMT_TILES if storage_bytes(gemm.acc_dtype) <= 4 else WIDE_TILES, device)
-
-
-def mma_schedules(gemm: Gemm, device: Device) -> Iterator[GemmSchedule]:
-    """Return schedules of a GEMM that `why_not_mma` accepts."""
-    return _tiled(gemm, mma_tiles(storage_bytes(gemm.a.dtype)), device)
-
-
-def _tiled(gemm: Gemm, tiles: Iterable[Tiled], device: Device) -> Iterator[GemmSchedule]:
+def tiled_schedules(gemm: Gemm, gpu: Gpu) -> Iterator[GemmSchedule]:
+    """Yield the schedules whose blocks compute one tile each: by mma.sync, or on the ordinary arithmetic units, which
+    compute every GEMM.
+    """
+    tiles: Iterable[Tiled] = SIMT_TILES if storage_bytes(gemm.acc_dtype) <= 4 else WIDE_TILES
+    if why_not_mma(gemm, gpu.capability) is None:
+        tiles = mma_tiles(storage_bytes(gemm.a.dtype), gpu.capability)
     for tile in tiles:
-        yield from (_schedule(tile, partition) for partition in _partitions(gemm, tile, device))
+        yield from (_schedule(tile, partition) for partition in _partitions(gemm, tile, gpu.device))
 
 
 def wgmma_schedules(gemm: Gemm, device: Device) -> Iterator[GemmSchedule]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from tilestitch.cost_model.constants import GPU_RESERVED_SHARED_BYTES
 from tilestitch.cost_model.devices import Device
 from tilestitch.passes.plan.gemm.gemm import Gemm
-from tilestitch.passes.plan.gemm.kernels import why_not_wgmma_tile
+from tilestitch.passes.plan.gemm.kernels import AMPERE, why_not_wgmma_tile
 from tilestitch.passes.plan.gemm.planes import line
 from tilestitch.passes.plan.gemm.tiles import MmaTile, SimtTile, Tile, WgmmaTile
 
@@ -64,9 +64,12 @@ WGMMA_TILES = tuple(tile for tile, _ in _WGMMA)
 _SPEEDS: dict[Tile, float] = {**dict(_WIDE), **dict(_SIMT), **dict(_MMA), **dict(_WGMMA)}
 
 
-def mma_tiles(itemsize: int) -> tuple[MmaTile, ...]:
-    """Return the tiles for elements of `itemsize` bytes."""
-    return tuple(replace(tile, bk=2 * tile.bk // itemsize, itemsize=itemsize) for tile in MMA_TILES)
+def mma_tiles(itemsize: int, capability: int = AMPERE) -> tuple[MmaTile, ...]:
+    """Return the tiles for elements of so many bytes on GPUs of a compute capability (times ten). GPUs without
+    asynchronous copies wait for each stage, so that more than two only take shared memory from other blocks.
+    """
+    stages = MMA_TILES[0].stages if capability >= AMPERE else 2
+    return tuple(replace(tile, bk=2 * tile.bk // itemsize, itemsize=itemsize, stages=stages) for tile in MMA_TILES)
 
 
 def wgmma_tiles(gemm: Gemm) -> tuple[WgmmaTile, ...]:
@@ -76,8 +79,9 @@ def wgmma_tiles(gemm: Gemm) -> tuple[WgmmaTile, ...]:
 
 
 def resident_blocks(tile: SimtTile | MmaTile | WgmmaTile, device: Device) -> int:
-    """Return the blocks that a multiprocessor holds, not counting registers."""
-    fits = device.shared_bytes_per_sm // (tile.shared_bytes + GPU_RESERVED_SHARED_BYTES)
+    """Return the blocks that a multiprocessor holds, registers aside."""
+    reserved = GPU_RESERVED_SHARED_BYTES if device.capability >= AMPERE else 0
+    fits = device.shared_bytes_per_sm // (tile.shared_bytes + reserved)
     return max(1, min(device.blocks_per_sm, device.threads_per_sm // tile.threads, fits))
 
 
@@ -88,7 +92,7 @@ def speed_of(tile: Tile) -> float:
     alike: Tile = tile
     match tile:
         case MmaTile():
-            alike = replace(tile, bk=tile.bk * tile.itemsize // 2, itemsize=2)
+            alike = replace(tile, bk=tile.bk * tile.itemsize // 2, itemsize=2, stages=MMA_TILES[0].stages)
         case WgmmaTile():
             alike = replace(tile, bk=64)
     slowest = min((speed for known, speed in _SPEEDS.items() if type(known) is type(tile)), default=1.0)

@@ -31,7 +31,8 @@ H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 
 @pytest.mark.parametrize(("gpu", "card"), [
     (H100, "h100"), (H200, "h200"), ("NVIDIA H100 PCIe", "h100_pcie"), ("NVIDIA A100-SXM4-80GB", "a100-80"),
-    ("NVIDIA H100 NVL", "nvidia_h100_nvl"), ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "nvidia_h100_80gb_hbm3_mig_1g.10gb"),
+    ("NVIDIA H100 NVL", "h100_nvl"), ("NVIDIA H20", "nvidia_h20"),
+    ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "nvidia_h100_80gb_hbm3_mig_1g.10gb"),
     ("../..", "unnamed"), ("", "unnamed"),
 ])  # fmt: skip
 def test_results_are_called_after_the_card(gpu: str, card: str) -> None:

@@ -141,7 +141,7 @@ def test_prologue_residual_and_moved_axes_are_one_kernel(rows: int, dtype: str) 
 
 
 def test_half_floats_without_tensor_cores_for_them() -> None:
-    graph = matmul((20, 33), (33, 24), "float16")
+    graph = matmul((20, 33), (33, 24), "bfloat16")
     launches = lower(graph, target("cuda:sm_75"))
     assert [launch.kind for launch in launches] == ["gemm_simt"]
     check(graph, launches)

@@ -29,6 +29,7 @@ def kinds(*shape: int, dtype: str = "float32", architecture: str = "sm_80") -> l
 def test_half_floats_use_tensor_cores_where_there_are_some() -> None:
     assert kinds(2048, 2048, 512, dtype="bfloat16") == ["gemm_mma"]
     assert kinds(2048, 2048, 512, dtype="bfloat16", architecture="sm_75") == ["gemm_simt"]
+    assert kinds(2048, 2048, 512, dtype="float16", architecture="sm_75") == ["gemm_mma"]
 
 
 def test_fp32_stays_fp32() -> None:

@@ -223,7 +223,7 @@ def test_tf32_keeps_its_sums_in_registers(width: int) -> None:
 
 
 def test_gpus_without_tensor_cores_for_half_floats() -> None:
-    case = Case(queries=5, keys=9, dtype="float16")
+    case = Case(queries=5, keys=9, dtype="bfloat16")
     launches = lower(case, "cuda:sm_75")
     assert [launch.kind for launch in launches] == ["attention_simt"]
     check(case, launches)
