@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any
 
-from .graph import Graph
+from .graph import Graph, Node
 from .sizes import Size, Symbol, at, is_open, over, size_of
 from .types import Dim, TensorType, Type
 
@@ -17,6 +17,19 @@ def graph_at(graph: Graph, values: Mapping[str, Size]) -> Graph:
     copy = graph.clone()
     put_sizes(copy, values)
     return copy
+
+
+def nodes_at(nodes: Sequence[Node], values: Mapping[str, Size]) -> dict[str, Node]:
+    """Return copies of nodes, which are in topological order, by name, in which symbols have these sizes.
+
+    They have no readers, and their operands no producers, but for each other.
+    """
+    part = Graph("nodes")
+    part.copy_nodes(nodes, {})
+    read = (value for node in part.nodes for value in node.inputs)
+    part.inputs = list(dict.fromkeys(v for v in read if v.producer is None and not v.is_constant))
+    put_sizes(part, values)
+    return {node.name: node for node in part.nodes}
 
 
 def put_sizes(graph: Graph, values: Mapping[str, Size]) -> None:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.compiler.ir.sizes import Size, at, is_open, symbols_of
-from tilestitch.compiler.ir.substitute import data_at, graph_at
+from tilestitch.compiler.ir.substitute import data_at, nodes_at
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.on_cpu import one_core
@@ -72,7 +72,8 @@ class Sized:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self._known: dict[tuple[tuple[str, int], ...], dict[str, Node]] = {}
+        self.nodes = {node.name: node for node in graph.nodes}
+        self._known: dict[tuple[tuple[str, ...], tuple[tuple[str, int], ...]], dict[str, Node]] = {}
         self._near: dict[tuple[tuple[str, int], ...], dict[str, int] | None] = {}
 
     def near(self, given: Sizes) -> dict[str, int] | None:
@@ -85,10 +86,11 @@ class Sized:
                 self._near[key] = None
         return self._near[key]
 
-    def at(self, sizes: Sizes) -> dict[str, Node]:
-        key = tuple(sizes.items())
+    def at(self, sizes: Sizes, group: Group) -> dict[str, Node]:
+        """Return the nodes of a group, which alone are copied: most groups are looked at at a dozen sizes."""
+        key = group.nodes, tuple(sizes.items())
         if key not in self._known:
-            self._known[key] = {node.name: node for node in graph_at(self.graph, sizes).nodes}
+            self._known[key] = nodes_at([self.nodes[name] for name in group.nodes], sizes)
         return self._known[key]
 
 
@@ -111,7 +113,8 @@ def with_cases(
     most = MOST_REGIONS if most is None else most
     if most < 2:
         return tuple(groups)
-    nodes, sized = {node.name: node for node in graph.nodes}, Sized(graph)
+    sized = Sized(graph)
+    nodes = sized.nodes
     found = []
     for group in groups:
         if is_of_open_size(group, nodes):
@@ -231,7 +234,7 @@ class _Chooser:
 
     def _chosen(self, point: Point) -> Iterator[Schedule]:
         """Yield the schedules, lifted to all sizes, that are chosen at a point."""
-        nodes, target = self._sized.at(point.sizes), self._target
+        nodes, target = self._sized.at(point.sizes, self._group), self._target
         schedules = [schedule_group(nodes, replace(self._group, schedule=None), target, self._model).schedule]
         usual = self._group.schedule
         if isinstance(usual, CpuGemmSchedule):
@@ -264,7 +267,7 @@ class _Chooser:
             if gemm is None or gemm.m > schedule.tile.bm:
                 return None
         group, roles = replace(self._group, schedule=there), self._view(point).roles
-        return group_facts(self._sized.at(point.sizes), group, self._target, roles=roles)
+        return group_facts(self._sized.at(point.sizes, self._group), group, self._target, roles=roles)
 
     def _latency_us(self, facts: KernelFacts, device: AnyDevice) -> float:
         return max(latency_us(self._model, facts, device), LEAST_US)
@@ -293,7 +296,7 @@ class _Chooser:
         """Return the group at these sizes, shared by all schedules."""
         key = tuple(point.sizes.items())
         if key not in self._views:
-            self._views[key] = AnchoredGroup.of(look_up(self._sized.at(point.sizes), self._group))
+            self._views[key] = AnchoredGroup.of(look_up(self._sized.at(point.sizes, self._group), self._group))
         return self._views[key]
 
     def _border(self, size: Size, low: Point, high: Point, before: Schedule, after: Schedule) -> int:

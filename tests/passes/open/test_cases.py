@@ -13,8 +13,9 @@ import pytest
 
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.sizes import Symbol, at, is_open, size_of
-from tilestitch.compiler.ir.substitute import graph_at
+from tilestitch.compiler.ir.substitute import graph_at, nodes_at
 from tilestitch.compiler.ir.text import digest, parse_graph
+from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.open import cases as chooser
@@ -235,3 +236,35 @@ def test_sizes_are_looked_at_from_end_to_end() -> None:
     assert found == [(1, 2), (1, 4), (1, 8), (1, 9), (1, 9), (2, 9), (3, 9)]
     values = [each["b"] * each["s"] for each in swept("b=1.., s=1..")]
     assert values[:-1] == [*(1 << place for place in range(11)), 1 << 12, 1 << 14]
+
+
+def test_no_graph_is_copied_to_look_at_its_groups_at_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[Graph] = []
+    clone = Graph.clone
+
+    def counted(graph: Graph) -> Graph:
+        copied.append(graph)
+        return clone(graph)
+
+    graph = matmul()
+    plan = planned(graph)
+    usual = [replace(group, cases=None) for group in plan.groups]
+    monkeypatch.setattr(chooser, "_KNOWN", Known())
+    monkeypatch.setattr(Graph, "clone", counted)
+    found = chooser.with_cases(usual, graph, typical_sizes(graph), GPU, ANALYTICAL)
+    assert found == plan.groups
+    assert not copied
+
+
+def test_nodes_at_sizes_are_those_of_the_graph_at_sizes() -> None:
+    graph = matmul()
+    sizes = {"b": 1, "s": 67}
+    whole = {node.name: node for node in graph_at(graph, sizes).nodes}
+    for some in (list(graph.nodes), list(graph.nodes)[-1:]):
+        alone = nodes_at(some, sizes)
+        assert list(alone) == [node.name for node in some]
+        for name, node in alone.items():
+            assert [v.type for v in (*node.inputs, *node.outputs)] == [
+                v.type for v in (*whole[name].inputs, *whole[name].outputs)
+            ]
+            assert node.attrs == whole[name].attrs
