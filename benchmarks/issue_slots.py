@@ -70,7 +70,9 @@ CASES = {
     "gelu_tanh": Case(SQUARE, 'y = Gelu<approximate="tanh">(x)'),
     "silu": Case(SQUARE, "s = Sigmoid(x)  y = Mul(x, s)"),
     "silu_float32": Case(SQUARE, "s = Sigmoid(x)  y = Mul(x, s)", "float32"),
-    "quantise": Case(SQUARE, "z = Constant<value=int8 {0}>()  y = QuantizeLinear(x, s, z)", y_dtype="int8", weights=(("s", ()),)),
+    "quantise": Case(
+        SQUARE, "z = Constant<value=int8 {0}>()  y = QuantizeLinear(x, s, z)", y_dtype="int8", weights=(("s", ()),)
+    ),
     "layer_norm_96": _norm(1 << 17, 96),
     "layer_norm_384": _norm(1 << 15, 384),
     "layer_norm_768": _norm(1 << 14, 768),

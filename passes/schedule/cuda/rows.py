@@ -67,6 +67,8 @@ def _in_blocks(loops: RowLoops, multiprocessors: int) -> Iterator[RowLoops]:
         return
     usual = _in_team(loops, row_team(loops.row_count, loops.vectors, loops.lanes, multiprocessors))
     yield usual
+    if usual.team == WARP and loops.row_count * WARP >= multiprocessors * ENOUGH_THREADS:
+        return  # latency models are not told what exchanging sums costs each thread
     if usual.team >= WARP and usual.unrolled:
         others = (_in_team(loops, WARP << doublings) for doublings in range(6))
         yield from (each for each in others if each.unrolled and each.team < loops.vectors + WARP)
@@ -84,9 +86,10 @@ def row_team(rows: int, vectors: int, lanes: int, multiprocessors: int) -> int:
     vectors = max(1, vectors)
     per_thread = max(1, REGISTER_ELEMENTS // lanes)
     few = rows * WARP < multiprocessors * 512
+    many = rows * WARP >= multiprocessors * ENOUGH_THREADS
     if vectors <= WARP:
         return _fewer(1 << (vectors - 1).bit_length(), rows, vectors, lanes, multiprocessors)
-    if vectors <= WARP * per_thread // 2 and not (few and vectors > 2 * WARP):
+    if vectors <= WARP * per_thread // (1 if many else 2) and not (few and vectors > 2 * WARP):
         return _fewer(WARP, rows, vectors, lanes, multiprocessors)
     return min(MOST_THREADS, ceil(vectors / ((1 if few else 2) * WARP)) * WARP)
 

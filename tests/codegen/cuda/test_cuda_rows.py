@@ -80,6 +80,8 @@ def test_a_row_of_several_warps_has_a_block_of_its_own() -> None:
         (1 << 16, 24, 8, 8),
         (1 << 15, 48, 8, 16),
         (1 << 15, 64, 8, 16),  # more would not stay in registers
+        (1 << 14, 96, 8, 32),
+        (3000, 96, 8, 64),  # there would be too few threads
         (1 << 17, 49, 1, 16),  # fewer would not read whole sectors
         (3000, 12, 8, 16),  # there would be too few threads
     ],
