@@ -58,7 +58,7 @@ class Device:
     process_nm: float
     source: str
     by_name_only: bool = False
-    """Whether this GPU is so small that code for its architecture is cut to its multiprocessors only if it is named."""
+    """Whether code for the architecture is restricted to this GPU's few multiprocessors only if the GPU is named."""
 
     @property
     def capability(self) -> int:

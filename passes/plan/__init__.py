@@ -7,7 +7,7 @@ What the kinds of group promise to code generation
 --------------------------------------------------
 *Element-wise*: an INJECTIVE operator with numpy broadcasting, that is every one but concat, pad, iota, gather,
 gather_elements and gather_nd. *Pulled*: a VIEW or INJECTIVE node that does not depend on the group's anchor or
-reductions and is not stored; code generation evaluates it as an expression at whatever index its reader asks for.
+reductions and is not stored; code generation evaluates it as an expression at any index that its reader needs.
 *Stored*: the value is in `Group.outputs`.
 
 Every group: `nodes` are in topological order, of kind VIEW, INJECTIVE, REDUCTION, CONTRACTION or OPAQUE, and all their
@@ -55,7 +55,7 @@ keys] in row-major order (views between them are reshapes), or one element for e
 - Scored: element-wise nodes and reshapes after the first matmul; other operands are inputs, constants or pulled.
 - Softmax: exactly reduce_max and reduce_sum over the keys, sub, exp, and div (or a product with the quotient), with
   reshapes and casts between them: weights = e / sum(e), e = exp(scores - max(scores)).
-- Weighed: nodes after it that are linear in the weights, and `select(is_nan(w), 0, w)`. A weight is NaN only where its
+- Weighed: nodes after it that are linear in the weights, and `select(is_nan(w), 0, w)`. A weight is NaN only if its
   whole row is.
 - Epilogue and views after the anchor as for contraction, without gates. Nothing before the anchor is stored.
 
@@ -63,40 +63,39 @@ opaque: exactly one OPAQUE node, the `anchor`. After window_reduce there may be 
 views, and the anchor is stored only if needed. All others are alone, and all their results are stored.
 
 stitched: several groups of other kinds, its *parts*, in one kernel. `stages` holds them: the parts of a stage do not
-depend on each other and run side by side (packing), each on blocks of its own; between stages the whole grid waits, and
-what a stage stores the later ones read from memory (global). Every part keeps the promises of its own kind; of what
-the parts store, `outputs` are the values that are needed outside, the others are temporary. A node belongs to one
-part, unless it is a copy. No path leads from a part through another group to a part. A CPU has no stages but one, since
-a barrier inside a kernel would be what lies between two launches anyway.
+depend on each other and run in parallel (packing), each on its own blocks; a grid barrier separates stages, and values
+stored by a stage are read by later ones from memory (global). Every part keeps the promises of its own kind; of the
+values that the parts store, `outputs` are those needed outside, the others are temporaries. A node belongs to one part,
+unless it is a copy. No path leads from a part through another group to a part. A CPU has only one stage, since a barrier
+inside a kernel would cost the same as separate launches.
 
-Stages are tied by a barrier, or by *bands*: then there are two stages, of a contraction and of a rowwise part, and the
-grid does not wait. The blocks of the GEMM count how many of them have stored what they have of a band of rows; the
-last one computes the second part's rows of that band. So an element of the second part may depend on the GEMM's
-results in its own row only: these have R rows of N elements, N the last dimension of the anchor's result (channels
-last, without groups, of a convolution), and lie in memory as the GEMM makes them, after reshapes at most. Of the
-second part, A are the last axes, N is a multiple of the elements of A, and what depends on the GEMM's results has as
-many elements as they, element by element at the same place in row-major order, until it is reduced. GPUs only.
+Stages are tied by a barrier, or by *bands*: then there are two stages, of a contraction and of a rowwise part, without
+a grid barrier. The blocks of the GEMM count arrivals per band of rows; the last block to store part of a band computes
+the second part's rows of that band. So an element of the second part may depend on the GEMM's results in its own row
+only: these have R rows of N elements, N the last dimension of the anchor's result (for a convolution: channels last,
+without groups), in the memory order of the GEMM, after reshapes at most. In the second part, A are the last axes, N is
+a multiple of the number of elements of A, and values that depend on the GEMM's results have as many elements as they,
+element by element at the same row-major position, until they are reduced. GPUs only.
 
-Or stages are tied by *blocks*: each of one part, injective or rowwise, and each block of the launch computes all of
-them for one place along some axes (`slabs`). All values that are stored have these axes, and nothing is reduced,
-gathered or cut along them. GPUs only.
+Or stages are tied by *blocks*: each has one part, injective or rowwise, and each block of the launch computes all of
+them for one position along some axes (`slabs`). All stored values have these axes, and nothing is reduced, gathered or
+sliced along them. GPUs only.
 
-Or stages are tied by *tickets*: the blocks of the launch draw the tiles of the parts, one part after the other, and a
-tile waits for the tiles of earlier parts that it reads, by the edges of the group's schedule (`TicketSchedule`). Every
+Or stages are tied by *tickets*: the blocks of the launch draw the tiles of the parts, part by part, and a tile waits
+for the tiles of earlier parts that it reads, according to the edges of the group's schedule (`TicketSchedule`). Every
 element that a tile reads and an earlier part stores is covered by such a wait (`passes.sync.check`). GPUs only.
 
-Or stages are tied by *launches*: every part has a launch of its own, which begins when all blocks of those that it
-waits for have begun (a programmatic edge), and its tiles wait as with tickets (`LaunchesSchedule`). GPUs from sm_90 on.
+Or stages are tied by *launches*: every part has its own launch, which begins when all blocks of those that it waits for
+have begun (a programmatic edge), and its tiles wait as with tickets (`LaunchesSchedule`). GPUs from sm_90 on.
 
-`passes.fusion.legality.check_group` checks these conditions, `roles_of` says which part each node plays.
+`passes.fusion.legality.check_group` checks these conditions, `roles_of` determines the part of each node.
 
-Aliases: a value in `buffers.aliases` is computed by no group. It is a reshape of its root and has the root's bytes:
-what reads it reads the root's memory. The root is no alias; a native group writes it, or it is an input of the
-graph.
+Aliases: no group computes a value in `buffers.aliases`. It is a reshape of its root and shares the root's bytes: its
+readers read the root's memory. The root is no alias; a native group writes it, or it is an input of the graph.
 
 Places: a value in `buffers.places` is written by its group into a part of another value's memory, the *whole*, which no
-group computes: concats and views put it together from its parts, each of which lies in one piece of it. What reads
-the whole waits for all its parts.
+group computes: it is assembled by concats and views from its parts, each contiguous within it. Readers of the whole
+wait for all its parts.
 """
 
 from tilestitch.passes.errors import PlanError, PlanMismatchError

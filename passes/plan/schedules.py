@@ -120,7 +120,7 @@ class AttentionSchedule:
 
 @dataclass(frozen=True)
 class DirectSchedule:
-    """A convolution of narrow groups: a thread computes `lanes` channels of `pixels` pixels, neighbours all of them."""
+    """A convolution of narrow groups: one thread per `lanes` neighbouring channels of `pixels` neighbouring pixels."""
 
     template: ClassVar[str] = "direct"
     threads: int

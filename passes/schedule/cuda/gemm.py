@@ -29,7 +29,7 @@ from .gpu import Gpu
 
 DIRECT_THREADS = 128
 DIRECT_THREADS_OF_SM = 256
-"""That have results of convolutions of narrow groups: each may have several results where there are so many of them."""
+"""Threads per SM from which each may compute several results of a convolution of narrow groups."""
 LEAST_PART = 128
 """Least steps of the reduction for a separate part."""
 PARTS = (1, 2, 4, 8, 16, 32)
@@ -48,7 +48,7 @@ def choose_contraction(group: AnchoredGroup, gpu: Gpu, model: LatencyModel) -> G
 
 
 def _direct(group: AnchoredGroup, gpu: Gpu) -> DirectSchedule:
-    """As many results a thread as leave threads enough: they read, and convert, operands once for all of them."""
+    """Return the schedule with the most results per thread, which share loads and conversions, that leaves enough threads."""
     enough = gpu.device.sm_count * DIRECT_THREADS_OF_SM
     *several, single = direct_schedules(group, DIRECT_THREADS)
     return next((one for one in several if direct_threads(group, one) >= enough), single)

@@ -23,7 +23,7 @@ from tilestitch.passes.plan.schedules import (
 
 THREADS = 256
 WINDOW_THREADS = 256
-"""Of an SM, that have windows: each may have several where there are so many of them."""
+"""Threads per SM from which each may compute several windows."""
 SCAN_THREADS = 128
 MOST_LINES, LEAST_LENGTH = 4096, 256
 """Line count above which each line is summed by a thread; fewer lines are summed by a block each, if they are long."""
