@@ -66,8 +66,8 @@ stitched: several groups of other kinds, its *parts*, in one kernel. `stages` ho
 depend on each other and run in parallel (packing), each on its own blocks; a grid barrier separates stages, and values
 stored by a stage are read by later ones from memory (global). Every part keeps the promises of its own kind; of the
 values that the parts store, `outputs` are those needed outside, the others are temporaries. A node belongs to one part,
-unless it is a copy. No path leads from a part through another group to a part. A CPU has only one stage, since a barrier
-inside a kernel would cost the same as separate launches.
+unless it is a copy. No path leads from a part through another group to a part. A CPU has only one stage, since a
+barrier inside a kernel would cost the same as separate launches.
 
 Stages are tied by a barrier, or by *bands*: then there are two stages, of a contraction and of a rowwise part, without
 a grid barrier. The blocks of the GEMM count arrivals per band of rows; the last block to store part of a band computes

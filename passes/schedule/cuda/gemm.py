@@ -48,7 +48,7 @@ def choose_contraction(group: AnchoredGroup, gpu: Gpu, model: LatencyModel) -> G
 
 
 def _direct(group: AnchoredGroup, gpu: Gpu) -> DirectSchedule:
-    """Return the schedule with the most results per thread, which share loads and conversions, that leaves enough threads."""
+    """Return the schedule with the most results per thread, which share operands, that leaves enough threads."""
     enough = gpu.device.sm_count * DIRECT_THREADS_OF_SM
     *several, single = direct_schedules(group, DIRECT_THREADS)
     return next((one for one in several if direct_threads(group, one) >= enough), single)
