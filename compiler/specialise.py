@@ -8,6 +8,7 @@ sizes of a dimension at which another tensor in the model is empty.
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, islice, product
@@ -199,10 +200,14 @@ def _of_size_1(convert: Convert, first: Variant, region: Region) -> Iterator[Var
     from tilestitch.compiler.frontend import FrontendError
 
     most = MOST_NODES // max(1, _computed_nodes(first.imported.graph))
-    leader = {name: symbol for symbol, names in first.imported.same.items() for name in names}
     joined = [name for name in first.imported.joined if _goes_up_from_1(region.get(name))]
+    leaders = {name: name for name in joined}
+    leaders |= {name: symbol for symbol, names in first.imported.same.items() for name in names}
+    together = Counter(leaders[name] for name in joined)
     seen = [_inputs(first)]
-    pairs = [(a, b) for a, b in combinations(joined, 2) if leader.get(a, a) != leader.get(b, b)]
+    pairs = [  # two that meet no third one are 1 together in the first variant
+        (a, b) for a, b in combinations(joined, 2) if leaders[a] != leaders[b] or together[leaders[a]] > 2
+    ]
     for names in islice((*((name,) for name in joined), *pairs), most):
         narrow = {**region, **dict.fromkeys(names, (1, 1))}
         try:

@@ -160,6 +160,14 @@ def test_sizes_of_1_meet_others_in_a_broadcast() -> None:
             module.run({"x": np.ones((2, 4), np.float32), "z": np.ones((3, 4), np.float32)})
 
 
+def test_two_of_three_sizes_that_meet_are_1() -> None:
+    compiled = compile_model(model("(float[a] x, float[b] w, float[c] z) => (float[d] y) { y = Sum(x, w, z) }"))
+    with load(compiled.to_bytes(), num_threads=1) as module:
+        for sizes in product((1, 3), repeat=3):
+            x, w, z = (np.arange(size, dtype=np.float32) for size in sizes)
+            np.testing.assert_array_equal(module.run({"x": x, "w": w, "z": z})["y"], x + w + z)
+
+
 def test_a_size_of_1_meets_a_constant() -> None:
     scaled = model("(float[n] x) => (float[m] y) <float[3] k = {1, 2, 3}> { y = Mul(x, k) }")
     with load(compile_model(scaled).to_bytes(), num_threads=1) as module:
