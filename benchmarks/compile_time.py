@@ -38,12 +38,12 @@ INTRODUCTION = """# Compile time
 
 <!-- written by: python -m benchmarks.compile_time -->
 
-Graphs of one kind and of many nodes (`benchmarks/large_graphs.py` says what each is; of `concat_inputs` and
+Graphs of a single kind with many nodes (`benchmarks/large_graphs.py` defines the kinds; in `concat_inputs` and
 `sum_inputs` the nodes are operands of one node), compiled with {threads} threads. Times are CPU seconds, user and
-system, of all threads together, imports left out; *planning* is the part until kernels are generated. A compile that
-was not done after its limit has none. `cuda:sm_90a` is a whole compile, with NVRTC; `emulator:sm_90a` is planning and
-code generation for such a GPU, without it. *load* is the mean number of processes that wanted a CPU in the minute
-before, where it was written down: on a loaded machine the same compile takes more CPU time, as caches are shared.
+system, summed over all threads, without imports; *planning* is the time until kernels are generated. Compiles that
+exceeded their limit have none. `cuda:sm_90a` is a whole compile, with NVRTC; `emulator:sm_90a` is planning and
+code generation for such a GPU, without NVRTC. *load* is the mean number of runnable processes in the minute
+before, where recorded: on a loaded machine the same compile takes more CPU time, as caches are shared.
 
 {machine}
 

@@ -152,10 +152,10 @@ def page(rows: Iterable[Sequence[object]], what: str) -> str:
     return "\n\n".join([
         "# Search against the optimum",
         "<!-- written by: python -m benchmarks.fusion_gap --write -->",
-        f"{what}: predicted latency of what the search of the default planner finds within its usual work, over the "
-        "least of all plans, in which each kernel has the fastest of all schedules that are listed for it (choosers "
-        "take the first that is predicted to be a hundredth slower at most). Beside it what exploration finds without "
-        f"help from the rules, and what the rules make alone. The goal is a mean of less than {GOAL} % under the "
+        f"{what}: predicted latency of the plan that the default planner's search finds with its default budget, "
+        "relative to the optimum over all plans, in which each kernel has the fastest of its candidate schedules "
+        "(choosers take the first within one percent). For comparison: exploration without the rules, and the "
+        f"rules alone. The goal is a mean of less than {GOAL} % under the "
         "analytical model.",
         markdown(HEADER, rows),
     ]) + "\n"  # fmt: skip

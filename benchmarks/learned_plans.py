@@ -125,11 +125,11 @@ def page(results: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> s
     return "\n\n".join([
         "# Plans by latency models, measured",
         "<!-- written by: python -m benchmarks.learned_plans --write -->",
-        "CPU time of a run, one thread, of what planner and schedules come to by each model, over the plan of the "
-        f"rules; and the best of {options.random} random legal plans, by other figures than those shown. *Trained on "
-        "it*: whether the model was among those that the learned model is trained on; of the others of "
-        "`benchmarks/replay` it has seen models of their kind in other sizes. Tenth percentiles of "
-        f"{options.rounds} rounds in turns, on a busy machine.",
+        "CPU time of a run with one thread under the plan and schedules chosen by each latency model, relative to the "
+        f"plan of the rules; and the best of {options.random} random legal plans, selected by separate measurements. "
+        "*Trained on it*: whether the model is in the training set of the learned model; for the others of "
+        "`benchmarks/replay` the set has models of the same kind in other sizes. Tenth percentiles of "
+        f"{options.rounds} interleaved rounds, on a busy machine.",
         markdown(HEADER, map(row, results)),
         f"Geometric means over the rules: {told}; learned, of models that it was not trained on, {unseen:.3f}; "
         f"the rules themselves take at most {most[RULES]:.3f} times as long as the best random plan.",

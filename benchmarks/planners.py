@@ -139,12 +139,12 @@ def page(content: Mapping[str, Any]) -> str:
     lines = [
         "# Planners on the CPU",
         "<!-- written by: python -m benchmarks.planners -->",
-        f"How many times as fast models run when `{OURS}` plans them as when others do: the median over rounds in "
-        "which the planners took turns. Times are medians, and the least in brackets.",
+        f"Speed of models planned by `{OURS}` relative to other planners: the median over rounds in which the planners "
+        "alternated. Times are medians, with the minimum in brackets.",
         f"{cpu['model']}, {cpu['cores']} CPUs; {versions}; {content['date'][:10]}, load {load:.1f}.",
         markdown(HEADER, map(row, results)),
-        "Geometric means over the transformers, each with the length that benchmarks mostly take (`standard`: 128, 64 "
-        f"and 197 tokens) and with all its context (`full`: 512, 1024 and 577). The goal is {content['goal']} over "
+        "Geometric means over the transformers, each with the usual length of benchmarks (`standard`: 128, 64 "
+        f"and 197 tokens) and with its full context (`full`: 512, 1024 and 577). The goal is {content['goal']} over "
         f"`{RIVALS[0]}`.",
         markdown(("threads", "length", *(f"over {p}" for p in RIVALS)), _means(results)),
     ]
