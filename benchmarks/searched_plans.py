@@ -89,8 +89,8 @@ def page(rows: Sequence[Row]) -> str:
     return "\n\n".join([
         "# The search against the rules",
         "<!-- written by: python -m benchmarks.searched_plans --write -->",
-        "Predicted latency (analytical model, full estimate of the whole plan) of what the default planner makes, "
-        f"over that of its rules alone: {counts[0]} random graphs, and {counts[1]} models. "
+        "Predicted latency (analytical model, full estimate of the whole plan) of the default planner's plan, "
+        f"relative to that of its rules alone: {counts[0]} random graphs, and {counts[1]} models. "
         f"Slower than the rules: {sum(r.ratio > 1.0 for r in rows)} of {len(rows)} plans.",
         markdown(("graphs", "target", "plans", "better", "geometric mean", "least"), [
             _summary(what, target, [r for r in part if r.target == target])
@@ -98,7 +98,7 @@ def page(rows: Sequence[Row]) -> str:
         ]),
         "Models whose plan changes:",
         markdown(("model", *TARGETS), [(n, *(_ratio(models, n, target) for target in TARGETS)) for n in changed]),
-        "Planning of the largest models, CPU seconds, rules alone and all:",
+        "Planning time of the largest models in CPU seconds, with rules alone and in total:",
         markdown(("model", "target", "nodes", "rules s", "all s"), [
             (r.model, r.target, r.nodes, f"{r.rules_s:.2f}", f"{r.plan_s:.2f}")
             for r in sorted(models, key=lambda r: -r.nodes)[: 10 * len(TARGETS)]
