@@ -39,8 +39,8 @@ class Launch:
 
 
 def eager(graph: Graph) -> list[Launch]:
-    """One launch for each node of the model that computes something. Raises ForecastError for what libraries have no
-    kernel that was measured, and where a size is not known.
+    """Return one launch for each node of the model that computes something. Raises ForecastError for operators without
+    a measured library kernel, and for unknown sizes.
     """
     return _Eager(graph).launches()
 

@@ -238,7 +238,7 @@ class Builder:
     # -- shapes ----------------------------------------------------------------------------------------------
 
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
-        """Reshape; -1 as in numpy."""
+        """Return the reshaped value; -1 has the same meaning as in numpy."""
         target = tuple(as_size(d) for d in shape)
         if isinstance(x.type, TensorType) and x.type.shape == target:
             return x

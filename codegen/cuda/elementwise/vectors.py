@@ -161,8 +161,8 @@ def _filled(fill: int, dtype: str, word: str) -> Expr:
 
 
 def _part_of(words: Any, lane: int, dtype: str) -> Expr:
-    """An element of words in registers, by shifts: they stay whole where the compiler would take them apart, and then
-    choose between read and filled elements one by one.
+    """Return an element of words in registers, extracted by shifts: this keeps the words whole, where the compiler
+    would split them, and then choose between read and filled elements one by one.
     """
     stored, bits = storage_dtype(dtype), storage_bits(dtype)
     if bits >= 32:

@@ -60,7 +60,7 @@ INSTRUCTIONS = {
     ("float8_e5m2", "float8_e4m3fn"): Instruction("ts_mma_m16n8k32_e5m2_e4m3", "float32", 1),
     ("float8_e5m2", "float8_e5m2"): Instruction("ts_mma_m16n8k32_e5m2_e5m2", "float32", 1),
 }
-"""By the dtypes of the operands."""
+"""The mma.sync instructions, by the dtypes of the operands."""
 
 
 def find_instruction(gemm: Gemm) -> Instruction | None:

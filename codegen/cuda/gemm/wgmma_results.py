@@ -67,7 +67,7 @@ class Results:
 
     @property
     def inputs(self) -> tuple[Value, ...]:
-        """What the launch reads besides the operands."""
+        """The values that the launch reads besides the operands."""
         return self.group.read_after()
 
     @property

@@ -118,7 +118,7 @@ def _check(target: CudaTarget, options: BuildOptions) -> None:
 
 
 def _check_shared(launch: CudaLaunch, target: CudaTarget) -> None:
-    """What the assembler does not see: only the driver of the GPU would refuse the launch."""
+    """Raise an error for a launch with too much shared memory, which only the GPU's driver would otherwise detect."""
     needed, most = launch.shared_bytes + launch.static_shared_bytes, target.device.shared_bytes_per_block
     if needed > most:
         reason = f"a block takes {needed} bytes of shared memory, and {target.name} allows {most}"

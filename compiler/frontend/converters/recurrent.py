@@ -203,7 +203,7 @@ def _scanned(
 
 
 def _part(ctx: Context, value: Value | None, direction: int) -> Value | None:
-    """One direction's slice of an operand [directions, ...]."""
+    """Return one direction's slice of an operand [directions, ...]."""
     if value is None:
         return None
     return ctx.squeeze(ctx.slice_axis(value, 0, direction, direction + 1), (0,))

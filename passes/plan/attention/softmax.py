@@ -21,7 +21,7 @@ MOST_WIDTH = 256
 
 
 class _Is(Enum):
-    """What a value between the matmuls is."""
+    """The kind of a value between the matmuls."""
 
     SCORE = "a score"
     PEAK = "the largest score of a row"

@@ -30,9 +30,9 @@ FILTERS = ("float32", "bfloat16")
 
 @dataclass(frozen=True)
 class WinogradPlan(ConvPlan):
-    """What follows from a shape and a schedule. The workspace of a task holds, one after the other, the input pixels of
-    its tiles, channels last and with zeros around; these transformed [GEMMS, tiles, channels]; the results of a panel
-    [GEMMS, tiles, columns]; and those of one tile transformed back [OUTPUTS * OUTPUTS, columns].
+    """The plan that follows from a shape and a schedule. The workspace of a task holds, one after the other, the input
+    pixels of its tiles, channels last and with zeros around; these transformed [GEMMS, tiles, channels]; the results of
+    a panel [GEMMS, tiles, columns]; and those of one tile transformed back [OUTPUTS * OUTPUTS, columns].
     """
 
     schedule: CpuWinogradSchedule
