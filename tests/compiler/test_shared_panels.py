@@ -78,6 +78,34 @@ def test_bfloat16_that_instructions_take_in_pairs_is_stored_once(tmp_path: Path)
     assert stored_bytes(tmp_path / "m.tsm") < 1.3 * K * N * 2
 
 
+@pytest.mark.parametrize(("bits", "accuracy", "zeros"), [(8, 0, False), (8, 4, True), (4, 4, False), (4, 4, True)])
+@pytest.mark.parametrize("sizes", [[1], [1, 7]])
+def test_blocks_are_stored_once(bits: int, accuracy: int, zeros: bool, sizes: list[int], tmp_path: Path) -> None:
+    depth, width, block, rng = 1088, N, 32, np.random.default_rng(0)
+    blocks = depth // block
+    text = ", ".join(["x", "w", "s"] + ["z"] * zeros)
+    model = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+        g (float[n, {depth}] x) => (float[n, {width}] y) {{
+            y = com.microsoft.MatMulNBits <K = {depth}, N = {width}, bits = {bits}, block_size = {block},
+                                           accuracy_level = {accuracy}> ({text}) }}""")
+    packed = rng.integers(0, 256, (width, blocks, block * bits // 8)).astype(np.uint8)
+    scales = rng.uniform(0.01, 0.1, (width, blocks)).astype(np.float32)
+    points = rng.integers(0, 256, (width, -(-blocks * bits // 8))).astype(np.uint8)
+    stored = {"w": packed, "s": scales, "z": points}
+    model.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in stored.items() if k != "z" or zeros)
+    favour = [{"n": n} for n in sizes]
+    compile_model(model, "cpu:x86-64-v4,+avx512vnni", cache=False, favour=favour).save(tmp_path / "m.tsm")
+    assert stored_bytes(tmp_path / "m.tsm") < 1.3 * (packed.nbytes + scales.nbytes)
+    if host_target().dot != "vpdpbusd":
+        return
+    compile_model(model, "cpu:x86-64-v4,+avx512vnni", cache=False).save(tmp_path / "apart.tsm")
+    loaded, apart = load(tmp_path / "m.tsm"), load(tmp_path / "apart.tsm")
+    for n in (1, 2, 7, 13):
+        x = {"x": rng.standard_normal((n, depth)).astype(np.float32)}
+        result, expected = loaded.run(x)["y"], apart.run(x)["y"]
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+
 def test_a_plan_with_shared_panels_is_replayed_as_it_is(tmp_path: Path) -> None:
     model, _ = perceptron("float32")
     first = compile_model(model, cache=False, favour=[{"n": 1}])

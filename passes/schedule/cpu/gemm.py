@@ -109,6 +109,16 @@ def choose_gemm_of_panels(shape: GemmShape, vectors: int, isa: Isa, threads: int
     return _in_vectors(shape, isa, threads, vectors)
 
 
+@lru_cache(SHAPES)
+def choose_blocks_of_panels(shape: GemmShape, vectors: int, isa: Isa, threads: int) -> CpuGemmSchedule:
+    """Return the same for weights in blocks, of which few rows dequantise each panel in registers."""
+    if shape.blocks is None or (shape.m > MOST_STREAMED and not shape.rounds):
+        return choose_gemm_of_panels(shape, vectors, isa, threads)
+    if shape.rounds:
+        return _rounded(shape, isa, threads, vectors)
+    return _streamed(shape, shape.blocks, isa, threads, vectors)
+
+
 def _in_vectors(shape: GemmShape, isa: Isa, threads: int, vectors: int | None = None) -> CpuGemmSchedule:
     """Return the schedule with the best register tile, of `vectors` vectors if given."""
     blocks, lanes = shape.blocks is not None, isa.lanes(shape.acc_dtype)
@@ -155,12 +165,15 @@ def _with_k_outer(inner: CpuGemmSchedule, shape: GemmShape, isa: Isa, threads: i
     return best
 
 
-def _streamed(shape: GemmShape, form: BlockFormat, isa: Isa, threads: int) -> CpuBlockGemmSchedule:
+def _streamed(
+    shape: GemmShape, form: BlockFormat, isa: Isa, threads: int, vectors: int | None = None
+) -> CpuBlockGemmSchedule:  # fmt: skip
     """Return the schedule for few rows: each panel is read once and dequantised in registers. Each result has two sums:
     that of a block waits for its scale.
     """
     lanes = isa.lanes(shape.acc_dtype)
-    vectors = max(v for v in STREAMED_VECTORS if v == 1 or (v * lanes <= shape.n and v * shape.m <= MOST_SUMMED))
+    if vectors is None:
+        vectors = max(v for v in STREAMED_VECTORS if v == 1 or (v * lanes <= shape.n and v * shape.m <= MOST_SUMMED))
     stage = not shape.reads_blocks(form)
     ahead = shape.right_bytes > isa.l2_bytes // 2
     draft = CpuBlockGemmSchedule(
@@ -189,7 +202,7 @@ def _splits(shape: GemmShape, form: BlockFormat, isa: Isa, threads: int) -> bool
     return dots and one and not is_open(shape.k) and form.bits == 4 and planes_fit(form)
 
 
-def _rounded(shape: GemmShape, isa: Isa, threads: int) -> CpuBlockDotGemmSchedule:
+def _rounded(shape: GemmShape, isa: Isa, threads: int, vectors: int | None = None) -> CpuBlockDotGemmSchedule:
     """Return the schedule with rows rounded to 8 bits, or split into digits: codes become bytes in registers, once for
     as few rows as there are sums.
     """
@@ -199,7 +212,8 @@ def _rounded(shape: GemmShape, isa: Isa, threads: int) -> CpuBlockDotGemmSchedul
     rows = min(shape.m, MOST_ROUNDED) if not is_open(shape.m) else MOST_ROUNDED
     planes = 1 if shape.rounds else PLANES
     summed = MOST_SUMMED if planes == 1 else min(MOST_SUMMED, isa.vector_registers // 2)
-    vectors = max(v for v in STREAMED_VECTORS if v == 1 or (v * lanes <= shape.n and v * rows * planes <= summed))
+    if vectors is None:
+        vectors = max(v for v in STREAMED_VECTORS if v == 1 or (v * lanes <= shape.n and v * rows * planes <= summed))
     draft = CpuBlockDotGemmSchedule(
         rows, vectors, lanes, 1, 1, shape.k, stage_left=True, spill=shape.long_epilogue,
         prefetch_ahead=shape.m <= rows and shape.right_bytes > isa.l2_bytes // 2, dot=isa.dot.name,

@@ -12,13 +12,13 @@ from tilestitch.compiler.ir import Graph, Node
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.cpu.gemm import GemmPlan, Packing
 from tilestitch.passes.plan.cpu.operands import Matmul
-from tilestitch.passes.plan.cpu.schedules import CpuDotGemmSchedule, CpuGemmSchedule
+from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule, CpuTileGemmSchedule
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import look_up
 
 from .cycles import gemm_cycles
-from .gemm import choose_gemm_of_panels
+from .gemm import choose_blocks_of_panels
 
 Panels: TypeAlias = Mapping[str, Packing]
 """Packings of weights, by name."""
@@ -58,7 +58,7 @@ def _with_panels(by_name: Mapping[str, Node], group: Group, panels: Panels, targ
     if wanted == own.packing():
         return group
     isa, vectors = target.core, wanted.columns // own.schedule.lanes
-    other = GemmPlan(own.shape, choose_gemm_of_panels(own.shape, vectors, isa, target.threads))
+    other = GemmPlan(own.shape, choose_blocks_of_panels(own.shape, vectors, isa, target.threads))
     fits = other.packing() == wanted and gemm_cycles(other, isa) <= MOST_SLOWER * gemm_cycles(own, isa)
     return replace(group, schedule=other.schedule) if fits else group
 
@@ -66,11 +66,10 @@ def _with_panels(by_name: Mapping[str, Node], group: Group, panels: Panels, targ
 def _packed(by_name: Mapping[str, Node], group: Group) -> tuple[str, GemmPlan] | None:
     """Return the packed weights of a group by name, and its GEMM as scheduled; None if there are none."""
     schedule = group.schedule
-    # Weights for tiles are padded to whole tiles, and the packing of those in blocks depends on the number of rows.
-    if not isinstance(schedule, CpuGemmSchedule) or type(schedule) not in (CpuGemmSchedule, CpuDotGemmSchedule):
+    # Weights for tiles are padded to whole tiles.
+    if not isinstance(schedule, CpuGemmSchedule) or isinstance(schedule, CpuTileGemmSchedule):
         return None
     matmul = Matmul(AnchoredGroup.of(look_up(by_name, group)))
     weights = matmul.operands[1]
     large = weights.data is not None and weights.data.nbytes >= LEAST_BYTES
-    fits = large and matmul.gemm.packed and matmul.gemm.blocks is None
-    return (weights.name, GemmPlan(matmul.gemm, schedule)) if fits else None
+    return (weights.name, GemmPlan(matmul.gemm, schedule)) if large and matmul.gemm.packed else None
