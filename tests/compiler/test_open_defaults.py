@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, parser
+from onnxruntime import InferenceSession
 
 from tilestitch.compiler import CompiledModel, compile_model, specialise
 from tilestitch.compiler.cli import errors, main
@@ -158,6 +159,35 @@ def test_sizes_of_1_meet_others_in_a_broadcast() -> None:
             np.testing.assert_allclose(module.run({"x": x, "z": z})["y"], np.tanh(x + z), rtol=1e-5, atol=1e-6)
         with pytest.raises(InputError, match="make the inputs' shapes agree"):
             module.run({"x": np.ones((2, 4), np.float32), "z": np.ones((3, 4), np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        (
+            "(float[a, 3, c, d] x, float[e, f, h, 2] z) => (float[n, 3, o, p] y) { y = GridSample(x, z) }",
+            {"x": (2, 3, 5, 7), "z": (2, 3, 2, 2)},
+        ),
+        (
+            "(float[a, 3, 9, 9] x, float[e, 4] z, int64[f] i) => (float[n, 3, 2, 2] y)"
+            " { y = RoiAlign<output_height = 2, output_width = 2>(x, z, i) }",
+            {"x": (2, 3, 9, 9), "z": (5, 4), "i": (5,)},
+        ),
+    ],
+)
+def test_sizes_that_an_operator_needs_to_be_equal_are(text: str, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Exporters of PyTorch's dimensions that are found automatically name them differently."""
+    proto = model(text)
+    compiled = compile_model(proto, num_threads=1)
+    assert compiled.explain()["host"]["steps"] == 0
+    random = np.random.default_rng(0)
+    feeds = {name: random.uniform(-1, 1, shape).astype(np.float32) for name, shape in shapes.items()}
+    feeds |= {name: np.arange(5) % 2 for name in feeds if name == "i"}
+    expected = InferenceSession(proto.SerializeToString()).run(None, feeds)[0]
+    with load(compiled.to_bytes(), num_threads=1) as module:
+        np.testing.assert_allclose(module.run(feeds)["y"], expected, rtol=1e-4, atol=1e-5)
+        with pytest.raises(InputError):
+            module.run({**feeds, "z": feeds["z"][:-1]})
 
 
 def test_two_of_three_sizes_that_meet_are_1() -> None:

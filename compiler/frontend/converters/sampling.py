@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilestitch.compiler.ir import TensorType, Value
+from tilestitch.compiler.ir.claims import may_be_equal
 from tilestitch.compiler.ir.sizes import is_open, largest
 
 from ..builder import Builder, Operand, dtype_of
@@ -121,6 +122,8 @@ def convert_grid_sample(ctx: Context) -> Value:
     padding, align = ctx.attr("padding_mode", "zeros"), bool(ctx.attr("align_corners", 0))
     if mode not in ("linear", "nearest", "cubic") or padding not in ("zeros", "border", "reflection"):
         raise ctx.fail(f"mode {mode!r} or padding_mode {padding!r} is unknown")
+    if not may_be_equal(shape[0], grid_shape[0]):
+        raise ctx.fail(f"X has {shape[0]} images, but grid is for {grid_shape[0]}; give as many of both")
     wide = ctx.cast(grid, "float32") if dtype_of(grid) != "float64" else grid
     flat_grid = ctx.reshape(wide, (shape[0], prod(places), len(sizes)))
     taps = []
@@ -189,6 +192,8 @@ def convert_affine_grid(ctx: Context) -> Value:
 
 def convert_roi_align(ctx: Context) -> Value:
     x, rois, batch_indices = ctx.input(0), ctx.input(1), ctx.input(2)
+    if not may_be_equal(ctx.dim(rois, 0), ctx.dim(batch_indices, 0)):
+        raise ctx.fail(f"rois is {rois.type}, but batch_indices is {batch_indices.type}; give as many of both")
     if sizes_are_symbols() and dtype_of(x) == "float32":
         return ctx.emit("roi_align", x, rois, ctx.cast(batch_indices, "int64"), layout="NCX", **_regions(ctx))
     _, channels, height, width = ctx.shape(x)
