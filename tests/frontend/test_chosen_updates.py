@@ -81,3 +81,35 @@ def test_large_data_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chosen_updates, "MOST_ELEMENTS", ROWS - 1)
     indices = np.array([[3], [99], [-1], [-99], [0]])
     check(model(f"{ROWS}", 1, f"{UPDATES}"), given((ROWS,), indices, MASKS[0]), host_steps=1)
+
+
+@pytest.mark.parametrize("reduction", ["none", "add"])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(
+    "fewer",
+    [
+        "taken = Slice(found, zero, two, one)",
+        "taken = Slice(found, zero, last, one)",
+        "taken = Slice(found, zero, many, one, two)",
+        "taken = Expand(found, thrice)",
+    ],
+)
+def test_positions_that_are_left_out_or_repeated(fewer: str, mask: list[bool], reduction: str) -> None:
+    """The first ones, all but the last one, every second one, and all of them three times."""
+    proto = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 18]> g
+        (float[{ROWS}] x, int64[{UPDATES}, 1] i, float[{UPDATES}] u, bool[{UPDATES}] m) => (float[{ROWS}] y)
+        <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}}, int64[1] last = {{-1}},
+         int64[1] many = {{99}}, int64[2] thrice = {{3, 1}}> {{
+            found = NonZero(m)
+            {fewer}
+            places = Reshape(taken, last)
+            chosen = Gather<axis = 0>(i, places)
+            values = Gather<axis = 0>(u, places)
+            y = ScatterND<reduction = "{reduction}">(x, chosen, values)
+        }}"""
+    )
+    feeds = given((ROWS,), np.array([[3], [1], [-1], [0], [2]]), mask)
+    (expected,) = ReferenceEvaluator(proto).run(None, feeds)
+    with load(compile_model(proto, num_threads=1).to_bytes(), num_threads=1) as module:
+        np.testing.assert_allclose(module.run(feeds)["y"], expected, rtol=1e-6, atol=1e-6)

@@ -7,11 +7,13 @@ row beyond the data, which is cropped again.
 
 from __future__ import annotations
 
-from tilestitch.compiler.ir import Kind, TensorType, Value, kind_of
+from tilestitch.compiler.ir import TensorType, Value
 from tilestitch.compiler.ir.sizes import is_open
 
 from ..builder import Builder
 
+REARRANGING = frozenset(("reshape", "transpose"))
+"""Views that have every position exactly once; slices leave positions out, and broadcasts repeat them."""
 MOST_ELEMENTS = 1 << 16
 """Largest data for which an additional copy is accepted."""
 
@@ -55,7 +57,7 @@ def _chosen(value: Value) -> tuple[Value, Value, Value] | None:
     places = node.inputs[1]
     if not isinstance(places.type, TensorType) or places.type.rank != 1:
         return None
-    while (by := places.producer) is not None and (kind_of(by.op) is Kind.VIEW or by.op == "transpose"):
+    while (by := places.producer) is not None and by.op in REARRANGING:
         places = by.inputs[0]
     if by is None or by.op != "compact" or by.inputs[1].producer is None or by.inputs[1].producer.op != "cumulative":
         return None  # otherwise the run requires a certain number of positions
