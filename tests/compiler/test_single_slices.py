@@ -132,3 +132,22 @@ def test_turns_of_a_recurrence_are_native(n: int, m: int, calls: list[str]) -> N
         for got, other in zip(module.run(feeds).values(), wanted, strict=True):
             np.testing.assert_allclose(got, other, rtol=1e-5, atol=1e-6)
     assert set(calls) == {"repeat"}
+
+
+@pytest.mark.parametrize("place", [0, 3, 6, 9, -1, -2, -3, -7, -12])
+def test_an_end_before_the_start_may_count_from_the_end_of_the_dimension(place: int) -> None:
+    """x[0:-1] has all elements but one, x[1:0] and x[-1:-2] have none."""
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 18]> g (float[n] x, int64[1] i) => (float[a] y, float[b] z)
+        <int64[1] one = {1}, int64[1] two = {2}, int64[1] axis = {0}> {
+            near = Add(i, one)
+            far = Add(i, two)
+            y = Slice(x, far, near, axis)
+            z = Slice(x, far, i, axis)
+        }"""
+    )
+    feeds = {"x": np.arange(7, dtype=np.float32), "i": np.array([place])}
+    wanted = InferenceSession(model.SerializeToString()).run(None, feeds)
+    with load(compile_model(model).to_bytes()) as module:
+        for got, other in zip(module.run(feeds).values(), wanted, strict=True):
+            np.testing.assert_array_equal(got, other)

@@ -55,8 +55,9 @@ def sizes_after(cuts: Mapping[int, Cut], x: TensorType, hint: str) -> tuple[Dim,
 
 
 def _size_after(cut: Cut, size: Dim, hint: str) -> Dim:
-    if cut.ahead is not None and cut.step == 1:
-        return found_size(hint, max(0, cut.ahead))
+    # An end before the start may count from the end of the dimension while the start does not: x[0:-1] is long.
+    if cut.ahead is not None and cut.ahead >= 0 and cut.step == 1:
+        return found_size(hint, cut.ahead)
     if isinstance(size, str):
         return UNKNOWN
     known = _numbers(cut)
