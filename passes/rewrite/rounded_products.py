@@ -10,11 +10,15 @@ from tilestitch.compiler.ir import Graph, Kind, Node, TensorType, Value, kind_of
 from tilestitch.compiler.ir.types import is_float
 from tilestitch.passes.contract import PassContext, PassResult
 
-JUMPS = frozenset(
-    ("floor", "ceil", "round", "trunc", "sign", "mod", "fmod", "equal", "less", "less_equal", "top_k", "roi_align")
-)
+JUMPS = frozenset((
+    "floor", "ceil", "round", "trunc", "sign", "mod", "fmod", "equal", "less", "less_equal", "arg_max", "arg_min",
+    "top_k", "order_rows", "suppress", "roi_align",
+))  # fmt: skip
 """Operators whose results jump where floats change by one bit."""
-CONTINUOUS = frozenset(("neg", "abs", "add", "sub", "mul", "div", "maximum", "minimum", "select", "pad", "concat"))
+CONTINUOUS = frozenset((
+    "neg", "abs", "add", "sub", "mul", "div", "maximum", "minimum", "reduce_max", "reduce_min", "select", "pad",
+    "concat",
+))  # fmt: skip
 """Operators that propagate small changes of floats. Others round, or sum in their own order, anyway."""
 SUMS = frozenset(("add", "sub"))
 

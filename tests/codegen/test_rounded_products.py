@@ -62,6 +62,19 @@ def test_sums_of_products_fall_on_the_same_side_of_whole_numbers(jump: str, targ
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("jump", ["ArgMax<axis=1>(z)", "ArgMin<axis=1>(z)", "Ceil(most)", "Floor(least)"])
+def test_the_same_elements_of_rows_are_equal(jump: str, target: str) -> None:
+    """All sums are 0 but for the rounding of products: the first one of each row is the largest and the smallest."""
+    dtype = "int64" if jump.startswith("Arg") else "float"
+    model = f"""g (float[37,61] x, float[37,61] y, float[37,61] c) => ({dtype}[37,1] r) <int64[1] axis = {{1}}> {{
+        p = Mul(x, y)  z = Add(p, c)  most = ReduceMax(z, axis)  least = ReduceMin(z, axis)  r = {jump}
+    }}"""
+    x, y = np.random.default_rng(5).standard_normal((2, 37, 61)).astype(np.float32)
+    (expected,), (got,) = results(model, {"x": x, "y": y, "c": -(x * y)}, target)
+    np.testing.assert_array_equal(expected, got)
+
+
 @pytest.mark.parametrize(("height", "width"), [(1, 97), (97, 31), (194, 257)])
 @pytest.mark.parametrize("target", TARGETS)
 def test_grid_sample_chooses_the_same_elements_halfway_between_them(height: int, width: int, target: str) -> None:
