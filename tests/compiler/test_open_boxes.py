@@ -136,9 +136,14 @@ def test_of_no_boxes_no_classes_and_no_images_nothing_is_kept(target: str) -> No
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_regions_of_an_image_without_pixels_are_zero(target: str) -> None:
-    text = "(float[1, 2, h, 4] x, float[n, 4] r, int64[n] i) => (float[n, 2, 1, 1] y) { y = RoiAlign(x, r, i) }"
+@pytest.mark.parametrize("ratio", [0, 1, 3])
+def test_regions_of_an_image_without_pixels_are_zero(ratio: int, target: str) -> None:
+    text = (
+        "(float[1, 2, h, 4] x, float[n, 4] r, int64[n] i) => (float[n, 2, 1, 1] y)"
+        f" {{ y = RoiAlign<sampling_ratio = {ratio}>(x, r, i) }}"
+    )
     compiled = compile_model(parser.parse_model(HEAD + text), target)
+    assert compiled.explain()["host"]["steps"] == 0
     with load(compiled.to_bytes(), target) as module:
         feeds = {"x": np.ones((1, 2, 0, 4), np.float32), "r": boxes(3), "i": np.zeros(3, np.int64)}
         np.testing.assert_array_equal(module.run(feeds)["y"], np.zeros((3, 2, 1, 1), np.float32))

@@ -16,7 +16,7 @@ from tilestitch.codegen.compute.regions import Axis, Neighbours, sides_of
 from tilestitch.codegen.compute.scattering import in_range
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, StatusArg, kernel_function
-from tilestitch.compiler.ir.sizes import is_open
+from tilestitch.compiler.ir.sizes import bounds_of, is_open
 from tilestitch.passes.plan.cpu.opaque import RegionPlan
 
 MOST_SAMPLES = 4
@@ -75,6 +75,10 @@ class _Region:
         self.pixel, self.channel = (channels, T.int64(1)) if last else (T.int64(1), plane)
         rows, columns = self.attrs["size"]
         target = T.bind((region * channels + first) * self.bins)
+        if bounds_of(plan.node.inputs[0].tensor_type.num_elements)[1] == 0:  # TVM divides by the constant 0 otherwise
+            with T.serial(0, count * self.bins) as number:
+                T.buffer_store(self.target, T.float32(0), [target + number])
+            return
         x, y = (Axis.of(plan.node, self.regions, region, side, product) for side in (0, 1))
         with T.serial(0, rows) as row, T.serial(0, columns) as column:
             self.bin(source, count, (y, row), (x, column), target + row * columns + column)
