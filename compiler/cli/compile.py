@@ -21,7 +21,7 @@ from typing import Any
 from tilestitch.compiler.cli import errors
 from tilestitch.compiler.cli.arguments import add_json, parse_dim, parse_shape, positive, shape_sets
 from tilestitch.compiler.cli.inputs import parse_sizes, sizes_of
-from tilestitch.compiler.cli.output import Progress, describe_sizes, give, note, say, warn
+from tilestitch.compiler.cli.output import LEFT_OPEN, Progress, describe_sizes, give, note, say, warn
 from tilestitch.compiler.cli.paths import existing, writable, writable_folder
 
 SUMMARY = "compile an ONNX model into an artifact"
@@ -302,7 +302,7 @@ def _remarks(specialisations: Sequence[Mapping[str, Any]]) -> Sequence[tuple[Cal
             continue  # little is computed where a size is 0
         hosts.setdefault(describe_host(one["host"]), one["host"])
     hosts.pop("", None)  # everything is in kernels
-    remarks = [(warn, f"open dimensions are left to the host, for not all sizes can be compiled: {r}") for r in refused]
+    remarks = [(warn, f"{LEFT_OPEN}: {reason}") for reason in refused]
     return remarks + [
         (note if host["predicted_share_at_least"] <= TRACE else warn, f"{told}\n{describe_share(host)}")
         for told, host in hosts.items()

@@ -15,7 +15,7 @@ from tilestitch.compiler.cli.arguments import add_json
 from tilestitch.compiler.cli.inputs import add_sizes, check_sizes, sizes_of
 from tilestitch.compiler.cli.machine_code import describe_machine_code, machine_code
 from tilestitch.compiler.cli.nested import describe_bodies, kernel_table, kernels_in_bodies, onnx_nodes
-from tilestitch.compiler.cli.output import describe_sizes, give, say, table
+from tilestitch.compiler.cli.output import LEFT_OPEN, describe_sizes, give, say, table
 from tilestitch.compiler.cli.paths import existing, writable
 from tilestitch.compiler.cli.regions import describe_regions, launches_at
 
@@ -218,6 +218,8 @@ def _plain(explained: Mapping[str, Any]) -> list[str]:
 def _sizes(explained: Mapping[str, Any]) -> list[str]:
     """Return the sizes of this explanation, and of the artifact's other ones."""
     found = [f"compiled for {describe_sizes(symbols)}"] if (symbols := _symbols(explained)) else []
+    if refused := explained.get("sizes", {}).get("refused"):
+        found.append(f"{LEFT_OPEN}: {refused}")
     if "at" in explained:
         at = explained["at"]
         named = ", ".join(f"{name}={size}" for name, size in at["sizes"].items())

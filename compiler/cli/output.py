@@ -50,6 +50,10 @@ def give(value: Any) -> None:
         sys.stdout.write("\n")
 
 
+LEFT_OPEN = "open dimensions are left to the host, for not all sizes can be compiled"
+"""What `compile` and `explain` say where no kernels cover all sizes, before the reason."""
+
+
 def describe_sizes(symbols: Sequence[Mapping[str, Any]]) -> str:
     """Return the sizes of a specialisation, as `batch 1..64, length 1.. (default)`."""
     return ", ".join(_range(**symbol) for symbol in symbols)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
+from tilestitch.codegen import assemble
+from tilestitch.codegen.errors import KernelError
 from tilestitch.compiler.cli import errors, main
 
 pytest.importorskip("onnxruntime")
@@ -108,6 +111,29 @@ def test_a_static_artifact_has_no_sizes_to_give(folder: Path, capsys: pytest.Cap
     command = ("compile", folder / "m.onnx", "-o", static, "--shape", "x=1x2x2", "--shape", "w=1x2x2")
     assert "compiled for" not in told(capsys, errors.OK, *command)
     assert "there are none" in told(capsys, errors.USER, "run", static, "--dim", "batch=1")
+
+
+def test_why_open_dimensions_are_left_to_the_host_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a kernel of ours that cannot be compiled would be, which must not go unnoticed."""
+
+    def failing_once(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        raise KernelError("kernel k cannot be compiled: no reason", ["Exp_0"])
+
+    monkeypatch.setattr(assemble, "assemble", failing_once)
+    onnx.save(
+        onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["" : 17]> g (float[n] x) => (float[n] y) { y = Exp(x) }'
+        ),
+        tmp_path / "m.onnx",
+    )
+    capsys.readouterr()
+    assert main.main(["compile", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "m.tsm")]) == errors.OK
+    reason = "not all sizes can be compiled: kernel k cannot be compiled: no reason (ONNX nodes: Exp_0)"
+    assert reason in capsys.readouterr().err
+    assert reason in told(capsys, errors.OK, "explain", tmp_path / "m.tsm")
 
 
 def test_sizes_that_the_data_decides_are_not_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

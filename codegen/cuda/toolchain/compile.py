@@ -75,8 +75,8 @@ def compile_kernels(
     ends = digests or [""] * len(launches)
     for number, (launch, end) in enumerate(zip(launches, ends, strict=True)):
         progress("write CUDA", number, len(launches))
+        _check_shared(launch, target)
         if id(launch.func) not in texts:
-            _check_shared(launch, target)
             texts[id(launch.func)] = _text(launch, target)
         text = texts[id(launch.func)]
         symbol = f"{launch.kind}_{hashlib.sha256(text.encode()).hexdigest()[:16]}{end}"
