@@ -149,7 +149,7 @@ def merged_info(name: str, types: Sequence[ValueType]) -> ValueInfo:
     return ValueInfo(name, TensorType(tensors[0].dtype, merged))
 
 
-MOST_LISTED = 8
+MOST_TOLD = 8
 """Most specialisations, or problems with them, that a message lists."""
 
 
@@ -161,8 +161,8 @@ def expected_inputs(programs: Sequence[Program]) -> str:
 
 def _some(texts: Iterable[str], between: str) -> str:
     found = list(dict.fromkeys(texts))
-    more = [f"{len(found) - MOST_LISTED} more"] * (len(found) > MOST_LISTED)
-    return between.join((*found[:MOST_LISTED], *more))
+    more = [f"{len(found) - MOST_TOLD} more"] * (len(found) > MOST_TOLD)
+    return between.join((*found[:MOST_TOLD], *more))
 
 
 Adopt = Callable[[Any], "OnDevice | None"]
