@@ -21,7 +21,7 @@ from tilestitch.compiler.specialise import MOST_EMPTY
 from tilestitch.passes.errors import PassError
 from tilestitch.runtime import load
 from tilestitch.runtime.errors import InputError
-from tilestitch.runtime.feeds import MOST_LISTED
+from tilestitch.runtime.feeds import MOST_TOLD
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
 LARGEST = 2**31 - 1
@@ -137,7 +137,7 @@ def test_a_message_lists_some_of_many_specialisations() -> None:
         pytest.raises(InputError, match=r"or [0-9]+ more") as caught,
     ):
         module.run({"x": np.ones((2, 4), np.float32), "z": np.ones((3, 4), np.float32)})
-    assert str(caught.value).count(" or (x: ") == MOST_LISTED - 1
+    assert str(caught.value).count(" or (x: ") == MOST_TOLD - 1
 
 
 SUM = "(float[a, b] x, float[c, d] z) => (float[e, f] y) { s = Add(x, z)  y = Tanh(s) }"
