@@ -8,7 +8,7 @@ from math import prod
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.compiler.ir.sizes import Size, divisor_of
 from tilestitch.compiler.ir.types import storage_bytes
-from tilestitch.passes.plan.access.vectors import VECTOR_BYTES
+from tilestitch.passes.plan.access.vectors import VECTOR_BYTES, extents_of_threads
 from tilestitch.passes.plan.schedules import WindowSchedule
 
 MOST_TAPS = 32
@@ -19,11 +19,7 @@ LEAST_VECTOR_BYTES = 4
 
 def window_extents(anchor: Node, schedule: WindowSchedule) -> tuple[Size, ...]:
     """Return the extents that threads are numbered over."""
-    shape = anchor.output.shape
-    if schedule.lanes * schedule.pixels == 1:
-        return tuple(shape)
-    *rest, columns, channels = shape
-    return (*rest, columns // schedule.pixels, channels // schedule.lanes)
+    return extents_of_threads(anchor.output.shape, schedule.lanes, schedule.pixels)
 
 
 def window_schedules(anchor: Node, inputs: Sequence[Value], threads: int) -> Iterator[WindowSchedule]:

@@ -7,7 +7,7 @@ from math import prod
 
 from tilestitch.compiler.ir.sizes import Size, divisor_of
 from tilestitch.compiler.ir.types import storage_bytes
-from tilestitch.passes.plan.access.vectors import VECTOR_BYTES
+from tilestitch.passes.plan.access.vectors import VECTOR_BYTES, extents_of_threads
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import conv_shape
 from tilestitch.passes.plan.schedules import DirectSchedule
@@ -20,11 +20,7 @@ LEAST_VECTOR_BYTES = 4
 
 def direct_extents(group: AnchoredGroup, schedule: DirectSchedule) -> tuple[Size, ...]:
     """Return the extents that threads are numbered over."""
-    shape = group.result.shape
-    if schedule.lanes * schedule.pixels == 1:
-        return tuple(shape)
-    *rest, columns, channels = shape
-    return (*rest, columns // schedule.pixels, channels // schedule.lanes)
+    return extents_of_threads(group.result.shape, schedule.lanes, schedule.pixels)
 
 
 def direct_schedules(group: AnchoredGroup, threads: int) -> Iterator[DirectSchedule]:
