@@ -11,7 +11,7 @@ import operator
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, islice, product
+from itertools import chain, combinations, islice, product
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tilestitch.compiler.ir import Graph, Kind, TensorType, Type, Value, kind_of
@@ -202,7 +202,7 @@ def _of_size_1(convert: Convert, first: Variant, region: Region) -> Iterator[Var
     most = MOST_NODES // max(1, _computed_nodes(first.imported.graph))
     joined = [name for name in first.imported.joined if _goes_up_from_1(region.get(name))]
     leaders = {name: name for name in joined}
-    leaders |= {name: symbol for symbol, names in first.imported.same.items() for name in names}
+    leaders |= {name: s.name for s in first.imported.graph.symbols for name in first.imported.empty_with([s.name])}
     together = Counter(leaders[name] for name in joined)
     seen = [_inputs(first)]
     pairs = [  # two that meet no third one are 1 together in the first variant
@@ -283,22 +283,23 @@ def _few_of(variants: Iterable[Variant], first: Variant) -> Iterator[Variant]:
 
 
 def _of_size_0(convert: Convert, first: Variant, region: Region) -> Iterator[Variant]:
-    """Yield the variants in which one dimension, any caches, or any two dimensions are 0."""
+    """Yield the variants in which one dimension, any caches, any two dimensions, or any caches and another are 0."""
     graph = first.imported.graph
     caches = [name for name in caches_of(graph) if name not in region]
     others = [symbol.name for symbol in graph.symbols if symbol.name not in (*region, *caches)]
     together = [names for count in range(1, len(caches) + 1) for names in combinations(caches, count)]
-    sets = (*together, *((name,) for name in others), *combinations(others, 2), *product(caches, others))
-    for names in sets[:MOST_EMPTY_TRIED]:
+    with_others = ((*names, other) for names, other in product(together, others))
+    sets = chain(together, ((name,) for name in others), combinations(others, 2), with_others)
+    for names in islice(sets, MOST_EMPTY_TRIED):
         yield from _empty(convert, first, region, names, all(name in caches for name in names))
 
 
 def _of_sizes_0_and_1(convert: Convert, ones: Sequence[Variant]) -> Iterator[Variant]:
-    """Yield variants with broadcast dimensions of size 1 while one or two other dimensions are 0."""
+    """Yield variants with broadcast dimensions of size 1 while one to three other dimensions are 0."""
     open_sizes = [[s.name for s in one.imported.graph.symbols if s.name not in (one.region or {})] for one in ones]
     sets = [
         (one, names)
-        for count in (1, 2)
+        for count in (1, 2, 3)
         for one, others in zip(ones, open_sizes, strict=True)
         for names in combinations(others, count)
     ]
@@ -316,7 +317,7 @@ def _empty(convert: Convert, first: Variant, region: Region, names: Sequence[str
     """
     from tilestitch.compiler.frontend import FrontendError
 
-    same = [each for name in names for each in first.imported.same.get(name, ()) if each not in region]
+    same = [name for name in first.imported.empty_with(names) if name not in region]
     empty = {**region, **dict.fromkeys((*names, *same), (0, 0))}
     try:
         imported = convert(first.shapes, empty)

@@ -18,7 +18,7 @@ from onnx import FunctionProto, ModelProto, NodeProto, ValueInfoProto
 
 from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, Graph, Kind, TensorType, Type, Value, kind_of
 from tilestitch.compiler.ir.claims import Claim, noting
-from tilestitch.compiler.ir.sizes import Symbol, symbols_of
+from tilestitch.compiler.ir.sizes import Size, Symbol, at, symbols_of
 from tilestitch.compiler.ir.substitute import change_ranges
 from tilestitch.compiler.ir.symbol_uses import remove_dead
 from tilestitch.compiler.ir.types import is_static_tensor
@@ -52,8 +52,8 @@ class ImportedModel:
 
     `input_names` and `output_names` are the model's own; values of `graph` bear the same names where that is possible
     (an output that is also an input, or appears twice, cannot), so match by position. `opsets` maps domain to version.
-    `joined`: open dimensions that are assumed equal to others, or to a number, although they might be 1. `same`:
-    dimensions represented by a symbol of the graph, by its name. `emptied`: sizes of open dimensions that are excluded
+    `joined`: open dimensions that are assumed equal to others, or to a number, although they might be 1. `known`:
+    the sizes of other open dimensions, in symbols of the graph. `emptied`: sizes of open dimensions that are excluded
     because a tensor in the model would be empty, or is assumed longer than 1 in a broadcast. `few`: dimensions that are
     computed differently up to this size.
     """
@@ -64,9 +64,14 @@ class ImportedModel:
     opsets: Mapping[str, int]
     metadata: Mapping[str, str]
     joined: tuple[str, ...] = ()
-    same: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    known: Mapping[str, Size] = field(default_factory=dict)
     emptied: Mapping[str, Range] = field(default_factory=dict)
     few: Mapping[str, int] = field(default_factory=dict)
+
+    def empty_with(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the other open dimensions that are 0 where these are."""
+        zeros = dict.fromkeys(names, 0)
+        return tuple(name for name, size in self.known.items() if at(size, zeros) == 0)
 
 
 def import_model(
@@ -146,7 +151,7 @@ def convert_checked(
         opsets,
         metadata,
         joined=tuple(dict.fromkeys((*symbols.joins(), *symbols.sums, *ones))),
-        same=symbols.same,
+        known=symbols.known_of_inputs,
         emptied=emptied,
         few=symbols.few,
     )

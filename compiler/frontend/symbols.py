@@ -230,14 +230,9 @@ class Symbols:
         return tuple(dict.fromkeys((*self.joined, *numbers)))
 
     @property
-    def same(self) -> dict[str, tuple[str, ...]]:
-        """The names of the inputs' dimensions that each remaining symbol, or a multiple of it, represents."""
-        known = [(name, size) for name, size in self.known.items() if name in self.asked and is_open(size)]
-        return {
-            symbol.name: names
-            for symbol in self.by_name.values()
-            if (names := tuple(name for name, size in known if at(size, {symbol.name: 0}) == 0))
-        }
+    def known_of_inputs(self) -> dict[str, Size]:
+        """The sizes of the inputs' dimensions that are known to depend on others."""
+        return {name: size for name, size in self.known.items() if name in self.asked and is_open(size)}
 
     def _replace(self, symbol: Symbol, value: Size) -> None:
         if not is_open(value) and not symbol.low <= value <= symbol.high:

@@ -118,6 +118,26 @@ def test_no_size_is_left_out_by_all_variants(inputs: int) -> None:
         assert sum(has) == 1, sizes
 
 
+CACHE = """(float[b, past, 3] x, float[b, new, 3] y, float[b, total, 3] m) => (float[b, sum, 3] z) {
+    k = Concat<axis=1>(x, y)
+    z = Add(k, m)
+}"""
+
+
+def test_all_sizes_of_a_cache_with_a_mask_may_be_0() -> None:
+    """A cache, what is new, and the images; the mask's length is their sum, or 1."""
+    made = parser.parse_model(HEAD + CACHE)
+    rng = np.random.default_rng(0)
+    with load(compile_model(made, num_threads=1).to_bytes(), num_threads=1) as module:
+        for b, past, new in product((0, 1, 2), (0, 3), (0, 5)):
+            for total in {past + new, 1}:
+                feeds = {
+                    name: rng.normal(size=(b, n, 3)).astype(np.float32) for name, n in zip("xym", (past, new, total))
+                }
+                expected = np.concatenate([feeds["x"], feeds["y"]], 1) + feeds["m"]
+                np.testing.assert_array_equal(module.run(feeds)["z"], expected, f"{(b, past, new, total)}")
+
+
 def test_a_view_of_what_may_be_empty_is_compiled() -> None:
     """The place of an element is found by quotients by sizes that may be 0, where there is no element."""
     text = """(float[b, n, 4, 6] x) => (float[p, 24] y) <int64[1] one = {1}, int64[1] end = {9223372036854775807},
