@@ -175,13 +175,14 @@ class Symbols:
         That is the first such claim, and those after it that hold independently of it: others, such as on sizes that
         meet in a broadcast, may become moot.
         """
-        rest = iter(claims)
+        rest, before = iter(claims), self.known
         first = any(
             (self._solved(claim) if claim.exact else self._narrowed(claim)) or self._raised(claim) for claim in rest
         )
         for claim in rest:
             if claim.exact and not claim.joins:
                 self._solved_too(claim)
+        self._free_of_1(before)
         return first
 
     def _solved_too(self, claim: Claim) -> None:
@@ -242,6 +243,13 @@ class Symbols:
         self.known[symbol.name] = value
         del self.by_name[symbol.name]
 
+    def _free_of_1(self, before: Mapping[str, Size]) -> None:
+        """Forget what dimensions were assumed to equal that turned out to be 1: they may have any size then."""
+        for name in [*self.joined, *self.sums]:
+            if is_open(before.get(name, 1)) and self.known.get(name) == 1:
+                for noted in (self.known, self.joined, self.sums):
+                    noted.pop(name, None)
+
     def _narrowed(self, claim: Claim) -> bool:
         found = symbols_of([claim.size])
         if len(found) != 1:
@@ -283,7 +291,7 @@ class Symbols:
         """Exclude the least sizes of each dimension until sizes that depend on it alone are certainly at least 1.
         Returns whether there were any.
         """
-        least: dict[Symbol, int] = {}
+        least, before = dict[Symbol, int](), self.known
         if self.whole:
             return False
         for size in dict.fromkeys(size for size in sizes if is_open(size) and bounds_of(size)[0] < 1):
@@ -296,6 +304,7 @@ class Symbols:
         for symbol, low in least.items():
             self._leave_out(symbol, low)
             self._put(symbol, replace(symbol, low=low), Claim(size_of(symbol) - low, exact=False))
+        self._free_of_1(before)
         return bool(least)
 
     def _put(self, symbol: Symbol, narrow: Symbol, claim: Claim) -> bool:

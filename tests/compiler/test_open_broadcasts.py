@@ -89,6 +89,24 @@ def test_a_size_that_meets_0_is_1() -> None:
     check(model("(float[0, 4] x, float[c, 4] z) => (float[0, 4] y) { y = Mul(x, z) }"), {"x": (0, 4), "z": (1, 4)})
 
 
+def test_a_size_that_meets_what_turns_out_to_be_1_may_be_any() -> None:
+    """The second row of `x`, if there is one, meets `d` rows."""
+    proto = model(
+        """(float[c, 4] x, float[d, 4] z) => (float[n, 4] y)
+        <int64[1] from = {1}, int64[1] to = {2}> { k = Slice(x, from, to)  y = Add(k, z) }"""
+    )
+    check(proto, *({"x": (c, 4), "z": (d, 4)} for c, d in [(2, 1), (3, 7), (5, 2), (2, 13), (1, 1), (1, 0), (0, 1)]))
+
+
+@pytest.mark.parametrize("order", ["y = Add(x, z)  w = Squeeze(z, i)", "w = Squeeze(z, i)  y = Add(x, z)"])
+def test_a_size_that_meets_a_squeezed_dimension_is_compiled(order: str) -> None:
+    proto = model(f"(float[a, n] x, float[b, n] z) => (float[m, n] v) <int64[1] i = {{0}}> {{ {order} v = Mul(y, w) }}")
+    check(proto, {"x": (1, 3), "z": (1, 3)}, {"x": (1, 0), "z": (1, 0)})
+    assert not compile_model(proto, num_threads=1).explain()["host_steps"]
+    if order.startswith("w"):
+        check(proto, *({"x": (a, 3), "z": (1, 3)} for a in (0, 2, 5)))
+
+
 def test_a_range_that_lacks_what_a_size_meets_leaves_1() -> None:
     proto = model("(float[b, 4] x, float[7, 4] z) => (float[7, 4] y) { y = Mul(x, z) }")
     with load(compile_model(proto, dims={"b": (1, 4)}).to_bytes()) as module:

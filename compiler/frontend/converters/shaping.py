@@ -116,7 +116,7 @@ def convert_squeeze(ctx: Context) -> Value:
     single = element_of_slice(ctx, x, axes)
     if single is not None:
         return single
-    wrong = [a for a in axes if isinstance(shape[a], int) and shape[a] != 1]
+    wrong = [a for a in axes if not isinstance(d := shape[a], str) and not may_be_equal(d, 1)]
     if wrong:
         raise ctx.fail(f"axes {wrong} of operand 0 ({x.type}) are not of size one")
     return ctx.squeeze(x, axes)
