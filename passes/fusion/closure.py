@@ -1,79 +1,85 @@
-"""Transitive closure of a graph whose nodes are merged incrementally: sets of node numbers as bit masks."""
+"""What the nodes of a graph depend on while they are merged: sets of node numbers as bit masks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from .bitsets import bits
 
 
 @dataclass(eq=False)
 class Reach:
-    """A merged set of nodes (`mask`), all that it depends on (`above`), and all that depends on it (`below`)."""
+    """A merged set of nodes (`mask`), and all that it depends on (`above`). `reads`, `readers`: numbers of other nodes
+    that its nodes read, and that read them.
+    """
 
     mask: int
-    above: int = 0
-    below: int = 0
+    above: int
+    reads: list[int]
+    readers: list[int]
 
 
 class Closure:
-    """The reach of every node by its number; numbers are a topological order."""
+    """The reach of every node by its number; numbers are a topological order.
 
-    def __init__(self, before: Sequence[Iterable[int]]) -> None:
+    What depends on a node is not kept, as it would take twice the memory of what the node depends on; it is found
+    through readers.
+    """
+
+    def __init__(self, before: Iterable[Iterable[int]]) -> None:
         """Compute the closure. `before`: the operands of each node."""
-        self.of = [Reach(1 << number) for number in range(len(before))]
-        direct = [list(numbers) for numbers in before]
-        for reach, numbers in zip(self.of, direct, strict=True):
-            for number in numbers:
-                reach.above |= self.of[number].above | self.of[number].mask
-        for reach, numbers in zip(reversed(self.of), reversed(direct), strict=True):
-            for number in numbers:
-                self.of[number].below |= reach.below | reach.mask
+        self.of: list[Reach] = []
+        for number, operands in enumerate(before):
+            reads = list(dict.fromkeys(operands))
+            above = 0
+            for operand in reads:
+                above |= self.of[operand].above | 1 << operand
+                self.of[operand].readers.append(number)
+            self.of.append(Reach(1 << number, above, reads, []))
 
-    def between(self, merged: Iterable[Reach]) -> int:
-        """Return the nodes outside `merged` that would both depend on it and be needed by it if it were one node."""
-        mask = above = below = 0
-        for reach in merged:
-            mask |= reach.mask
-            above |= reach.above
-            below |= reach.below
-        return above & below & ~mask
+    def copy(self) -> Closure:
+        """Return an independent copy."""
+        other = object.__new__(Closure)
+        twins = {id(reach): replace(reach) for reach in self.of}
+        other.of = [twins[id(reach)] for reach in self.of]
+        return other
+
+    def between(self, merged: Sequence[Reach]) -> int | None:
+        """Return an operand of `merged` that depends on them, and so would depend on itself if they were one node."""
+        mask = _mask_of(merged)
+        operands = {number for reach in merged for number in reach.reads if not mask >> number & 1}
+        return min((number for number in operands if self.of[number].above & mask), default=None)
 
     def merge(self, parts: Sequence[Reach]) -> Reach:
         """Merge `parts`. Nothing may be between them."""
-        mask = above = below = 0
+        mask = above = 0
         for part in parts:
             mask |= part.mask
             above |= part.above
-            below |= part.below
-        whole = Reach(mask, above & ~mask, below & ~mask)
-        for reach in self._lacking(whole.above, [(p.above, p.below | p.mask) for p in parts], below | mask):
-            reach.below |= whole.below | mask
-        for reach in self._lacking(whole.below, [(p.below, p.above | p.mask) for p in parts], above | mask):
-            reach.above |= whole.above | mask
-        self._put(whole)
+        reads = [number for part in parts for number in part.reads if not mask >> number & 1]
+        readers = [number for part in parts for number in part.readers if not mask >> number & 1]
+        whole = Reach(mask, above & ~mask, reads, readers)
+        for part in parts:
+            for number in bits(part.mask):
+                self.of[number] = whole
+        self._tell_readers(whole)
         return whole
 
-    def _lacking(self, around: int, parts: Sequence[tuple[int, int]], everything: int) -> Iterable[Reach]:
-        """Yield what is `around` a merged node, but on this side of no part on whose other side `everything` was
-        already.
+    def _tell_readers(self, whole: Reach) -> None:
+        """Add a merged set and all above it to what is above its readers, and theirs, unless they have it already."""
+        known = whole.above | whole.mask
+        waiting = [whole]
+        while waiting:
+            for number in waiting.pop().readers:
+                reader = self.of[number]
+                if known & ~reader.above:
+                    reader.above |= known
+                    waiting.append(reader)
 
-        `parts`: for each, the nodes on this side, and on the other side with itself. Whatever is on this side of all
-        parts has everything on the other.
-        """
-        beside_all = around
-        for near, far in parts:
-            beside_all &= near
-            if not everything & ~far:
-                around &= ~near
-        around &= ~beside_all
-        while around:
-            reach = self.of[(around & -around).bit_length() - 1]
-            around &= ~reach.mask
-            yield reach
 
-    def _put(self, whole: Reach) -> None:
-        mask = whole.mask
-        while mask:
-            low = mask & -mask
-            self.of[low.bit_length() - 1] = whole
-            mask ^= low
+def _mask_of(merged: Iterable[Reach]) -> int:
+    mask = 0
+    for reach in merged:
+        mask |= reach.mask
+    return mask

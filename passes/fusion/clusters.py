@@ -4,7 +4,8 @@ unions would be cyclic.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Protocol, runtime_checkable
@@ -33,6 +34,12 @@ class Cluster:
     @property
     def members(self) -> set[Node]:
         return self.owned | self.copies
+
+    def moved(self, closure: Closure) -> Cluster:
+        """Return a copy with its reach in a copy of its closure."""
+        mask = self.reach.mask
+        reach = closure.of[(mask & -mask).bit_length() - 1]
+        return Cluster(self.number, set(self.owned), reach, set(self.copies), dict(self.rules))
 
 
 class Union:
@@ -88,7 +95,7 @@ class FusionRule(Protocol):
 
 
 class Fusion:
-    """Clusters over all nodes of a graph. Reachability between clusters is kept as bit sets over node numbers.
+    """Clusters over all nodes of a graph. What clusters depend on is kept as bit sets over node numbers.
 
     Where copies have removed a dependence the bit sets may still contain it, so that they are then only a quick first
     check for cycles.
@@ -119,12 +126,26 @@ class Fusion:
         return [self.position[v.producer] for v in node.inputs if v.producer is not None]
 
     def fork(self) -> Fusion:
-        """Return a copy of the state for trials."""
-        other = Fusion(self.graph, self.target, self.rules)
-        for cluster in self.clusters():
+        """Return a copy of the state for trials, without remarks."""
+        other = copy(self)
+        other.remarks, other._union, other._closure = [], None, self._closure.copy()
+        clusters = {*self._clusters.values(), *self._home.values()}
+        twins = {cluster: cluster.moved(other._closure) for cluster in clusters}
+        other._clusters = {number: twins[cluster] for number, cluster in self._clusters.items()}
+        other._home = {node: twins[cluster] for node, cluster in self._home.items()}
+        other._computed_in = {node: {twins[c] for c in found} for node, found in self._computed_in.items()}
+        other._copied = set(self._copied)
+        other._roles = {twins[c]: roles for c, roles in self._roles.items() if c in twins}
+        other._stored = {twins[c]: stored for c, stored in self._stored.items() if c in twins}
+        return other
+
+    def over(self, graph: Graph, clusters: Iterable[Cluster], twins: Mapping[Node, Node]) -> Fusion:
+        """Return the state of a graph that consists of the `twins` of the nodes of `clusters`, clustered likewise."""
+        other = Fusion(graph, self.target, self.rules)
+        for cluster in clusters:
             if len(cluster.members) > 1:
-                parts = list(dict.fromkeys(other.cluster_of(n) for n in self.in_order(cluster.owned)))
-                other.join(parts, cluster.copies, "fork")
+                parts = list(dict.fromkeys(other.cluster_of(twins[n]) for n in self.in_order(cluster.owned)))
+                other.join(parts, {twins[n] for n in cluster.copies}, "fork")
         return other
 
     # -- looking -------------------------------------------------------------------------------------------------
@@ -246,11 +267,11 @@ class Fusion:
 
     def cycle(self, clusters: Sequence[Cluster], copies: Iterable[Node] = ()) -> Node | None:
         """Return an outside node on a path from one of `clusters`, with `copies`, to another, or None."""
-        between = self._closure.between(c.reach for c in clusters)
+        between = self._closure.between([c.reach for c in clusters])
         copies = set(copies)
-        if between and (copies or self._copied):
+        if between is not None and (copies or self._copied):
             return self._waits_for(clusters, copies)
-        return self.nodes[(between & -between).bit_length() - 1] if between else None
+        return None if between is None else self.nodes[between]
 
     def _waits_for(self, clusters: Sequence[Cluster], copies: set[Node]) -> Node | None:
         """Return `cycle` by following reads of clusters, excluding copies, which remove dependences."""

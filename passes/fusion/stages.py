@@ -321,8 +321,8 @@ class Kernels:
                     return WhyNot(subject, "legality.stages", f"{name} needs {other}, which is in no earlier stage")
             before |= _mask(self.reach[name] for name in stage)
         between = self._closure.between(members)
-        if between:
-            name = self._group_of((between & -between).bit_length() - 1)
+        if between is not None:
+            name = self._group_of(between)
             return WhyNot(subject, "legality.cycle", f"{name} lies between them: the kernel would wait for itself")
         return None
 

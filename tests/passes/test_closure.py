@@ -53,18 +53,18 @@ def test_a_closure_is_right_after_every_merge(edges: Edges, wanted: list[list[in
         needs = above(edges, home)
         below = {n for n in range(len(edges)) if needs[home[n]] & members} - members
         between = below & set().union(*(needs[home[n]] for n in members))
-        assert numbers(closure.between(parts)) == between
+        found = closure.between(parts)
+        assert found in between if between else found is None
         if between:
             continue
+        copy, old = closure.copy(), [(reach.mask, reach.above) for reach in closure.of]
         closure.merge(parts)
+        assert [(reach.mask, reach.above) for reach in copy.of] == old
         home.update(dict.fromkeys(members, min(members)))
         needs = above(edges, home)
         for n, reach in enumerate(closure.of):
             assert numbers(reach.mask) == {m for m in home if home[m] == home[n]}
             assert numbers(reach.above) == needs[home[n]]
-            assert numbers(reach.below) == {m for m in home if needs[home[m]] & numbers(reach.mask)} - numbers(
-                reach.mask
-            )
 
 
 def depths(edges: Edges, home: dict[int, tuple[int, ...]]) -> dict[int, int] | None:

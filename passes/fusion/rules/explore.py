@@ -5,9 +5,10 @@ Unlike the other rules it does not match known patterns, but scores whatever is 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import ceil, inf, isfinite
 from typing import ClassVar, TypeAlias
 
 from tilestitch.compiler.ir import Node
@@ -22,6 +23,7 @@ from tilestitch.passes.fusion.search.budget import Budget
 from tilestitch.passes.fusion.search.candidates import OutOfBudget, candidates
 from tilestitch.passes.fusion.search.climb import climb
 from tilestitch.passes.fusion.search.cover import Cover
+from tilestitch.passes.fusion.search.sections import is_small, sections
 from tilestitch.passes.fusion.search.space import Space
 from tilestitch.passes.fusion.stitcher import attempt, combined
 from tilestitch.passes.plan import WhyNot
@@ -44,6 +46,7 @@ class Found:
     cover: Cover
     predicted_us: float
     in_time: bool = True
+    interrupted: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,20 +70,36 @@ class Explore:
     name: ClassVar[str] = "explore"
 
     def propose(self, state: Fusion) -> Iterator[Fuse]:
-        space = Space(state, self.model, device_of(state.target))
-        found = self.search(space)
-        if not found.in_time:
+        by_name = {node.name: node for node in state.nodes}
+        late = False
+        for section, found in self._found(state):
+            late = late or not found.in_time
+            for proposal in _proposals(section, found.cover):
+                nodes, copies = ([by_name[n.name] for n in part] for part in (proposal.nodes, proposal.copies))
+                yield Fuse(tuple(nodes), tuple(copies), forced=True)
+        if late:
             reason = "the time budget, or an interrupt, ended the exploration; another run may find another plan"
             figures = {"budget_s": self.budget_s} if isfinite(self.budget_s) else {}
             state.remarks.append(WhyNot(state.graph.name, self.name, reason, figures))
-        yield from _proposals(state, found.cover)
+
+    def _found(self, state: Fusion) -> Iterator[tuple[Fusion, Found]]:
+        """Yield the sections of a graph with what is found in each, which has a share of the budget by its nodes."""
+        left, ends_s, work = len(state.nodes), time.monotonic() + self.budget_s, self.work / max(1, len(state.nodes))
+        for section in [state] if is_small(state) else sections(state, _seeded(state)):
+            nodes = len(section.nodes)
+            seconds = (ends_s - time.monotonic()) * nodes / max(nodes, left) if isfinite(ends_s) else ends_s
+            space = Space(section, self.model, device_of(state.target))
+            found = self.search(space, Budget.of(space, ceil(work * nodes) or None, seconds))
+            left -= nodes
+            ends_s = 0.0 if found.interrupted else ends_s
+            yield section, found
 
     def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None:
         return None
 
-    def search(self, space: Space) -> Found:
-        """Return the best partition found in `space`."""
-        budget = Budget.of(space, self.work or None, self.budget_s)
+    def search(self, space: Space, budget: Budget | None = None) -> Found:
+        """Return the best partition found in `space`. `budget`: default all of this rule's."""
+        budget = budget or Budget.of(space, self.work or None, self.budget_s)
         first = Cover(space, seed(space) if self.seeded else ())
         found = {first.key: first}
         try:
@@ -90,7 +109,7 @@ class Explore:
             best = self._best(placed, budget, found)
         except KeyboardInterrupt:
             best = min(found.values(), key=_ranked)
-            return Found(best, best.total_us, in_time=False)
+            return Found(best, best.total_us, in_time=False, interrupted=True)
         return Found(best, best.total_us, in_time=not budget.is_late)
 
     def _from_patterns(self, space: Space, first: Cover, budget: Budget, found: dict[Key, Cover]) -> list[int]:
@@ -164,8 +183,13 @@ def _proposals(state: Fusion, cover: Cover) -> list[Fuse]:
 
 def seed(space: Space) -> list[int]:
     """Return the partition by the default planner's rules, without copies, as far as it consists of patterns."""
-    state = space.state.fork()
+    return [m for m in space.partition_of(_seeded(space.state)) if space.is_pattern(m)]
+
+
+def _seeded(state: Fusion) -> Fusion:
+    """Return a copy of a state in which these rules have fused."""
+    copy = state.fork()
     for rule in SEEDS:
-        for proposal in rule.propose(state):
-            attempt(state, rule, proposal, (*state.rules, *SEEDS))
-    return [m for m in space.partition_of(state) if space.is_pattern(m)]
+        for proposal in rule.propose(copy):
+            attempt(copy, rule, proposal, (*copy.rules, *SEEDS))
+    return copy
