@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -395,8 +396,8 @@ def _substituted(type_: Type, sizes: Mapping[str, int]) -> Type:
 
 def _check_output_names(proto: ModelProto) -> None:
     """Raise ModelError for two outputs of one name: results are returned by name."""
-    names = [o.name for o in proto.graph.output]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    names = Counter(o.name for o in proto.graph.output)
+    twice = sorted(name for name, count in names.items() if count > 1)
     if twice:
         raise ModelError(f"the model has several outputs named {', '.join(twice)}; remove all but one of each")
 
@@ -464,8 +465,9 @@ def _exposed(scope: Scope, name: str) -> Value:
 
 def _name_outputs(graph: Graph, names: Sequence[str]) -> None:
     """Rename output values with generated names to the model's names where these are free."""
-    taken = {v.name for n in graph.nodes for v in n.outputs} | {v.name for v in graph.inputs}
+    inputs, wanted = set(graph.inputs), set(names)
+    taken = {v.name for n in graph.nodes for v in n.outputs} | {v.name for v in inputs}
     for value, name in zip(graph.outputs, names, strict=True):
-        if value not in graph.inputs and value.name not in names and name not in taken:
+        if value not in inputs and value.name not in wanted and name not in taken:
             value.name = name
             taken.add(name)

@@ -87,10 +87,11 @@ def structure_of(nodes: Mapping[str, Node], group: Group, target: TargetInfo) ->
         keys = [_part(*part, numbers, shifts) for part in zip(parts, members, strict=True)]
     except _Incomparable:
         return None
-    names = (*(value.name for value in numbers), *(part.name for part in parts))
-    if len(set(names)) < len(names):
+    by_name = {value.name: number for value, number in numbers.items()}
+    names = (*by_name, *(part.name for part in parts))
+    if len(by_name) < len(numbers) or len(set(names)) < len(names):
         return None
-    shape = (group.tie, group.schedule, tuple(map(len, group.stages)), _outputs(group.outputs, numbers))
+    shape = (group.tie, group.schedule, tuple(map(len, group.stages)), _numbered(group.outputs, by_name))
     return Structure((target, shape, tuple(keys)), names, len(parts))
 
 
@@ -112,14 +113,13 @@ def _part(part: Group, nodes: Sequence[Node], numbers: dict[Value, int], shifts:
     # The producer of indices outside the group may prove that they are in range: then no launch checks them.
     looked_at = tuple((nodes.index(node), len(checks)) for node, checks in pending_checks(nodes).items())
     anchor = part.nodes.index(part.anchor) if part.anchor is not None else None
-    operands = tuple(_outputs(names, numbers) for names in (part.inputs, part.constants, part.outputs))
+    by_name = {value.name: number for value, number in numbers.items()}
+    operands = tuple(_numbered(names, by_name) for names in (part.inputs, part.constants, part.outputs))
     return part.kind, part.schedule, anchor, operands, described, looked_at
 
 
-def _outputs(names: Sequence[str], numbers: Mapping[Value, int]) -> tuple[int, ...]:
-    wanted = {name: place for place, name in enumerate(names)}
-    found = sorted((wanted[value.name], number) for value, number in numbers.items() if value.name in wanted)
-    return tuple(number for _, number in found)
+def _numbered(names: Sequence[str], by_name: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(by_name[name] for name in names if name in by_name)
 
 
 def _node(node: Node, numbers: dict[Value, int], shift: Size | None) -> Hashable:
