@@ -14,7 +14,7 @@ from tests.frontend.checks import floats, ints
 from tests.frontend.microsoft.checks import Arrays, check_node, computed, node_model, run_ort, typed
 from tests.frontend.microsoft.test_rotary import tables
 from tilestitch.compiler import compile_model
-from tilestitch.compiler.frontend import ConversionError, FrontendError, import_model
+from tilestitch.compiler.frontend import FrontendError, import_model
 from tilestitch.runtime import load
 
 HEADS, KV, D = 4, 2, 16
@@ -164,32 +164,30 @@ def test_scores_that_the_model_shows(shown: int) -> None:
     np.testing.assert_allclose(ours[3][seen], theirs[3][seen], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("attrs", "name"),
-    [({"kv_cache_bit_width": 4}, "kv_cache_bit_width"), ({"k_quant_type": "PER_TENSOR"}, "k_quant_type")],
-)
-def test_caches_of_other_forms_are_refused_by_name(attrs: dict[str, Any], name: str) -> None:
-    given = step([5], 1, 5, room=5)
-    model = typed(node_model("GroupQueryAttention", given, ATTRS | attrs, constants=(6,)), [floats(1, 1, WIDTH)])
-    with pytest.raises(ConversionError, match=name):
-        import_model(model)
-
-
 def test_a_total_length_that_only_run_time_knows() -> None:
     model = typed(node_model("GroupQueryAttention", step([5], 1, 5, room=5), ATTRS), [floats(1, 1, WIDTH)])
     with pytest.raises(FrontendError, match="x6"):
         import_model(model)
 
 
-def builder_model(*, rotary: int = 0, bias: bool = False, sinks: bool = False, given_total: bool = False) -> ModelProto:
+CACHE_TYPES = {0: ("float", np.float32, D), 4: ("uint8", np.uint8, D // 2), 8: ("int8", np.int8, D)}
+"""ONNX type, numpy type and elements a head of a cache, by the bits of its codes; 0 for none."""
+
+
+def builder_model(
+    *, rotary: int = 0, bias: bool = False, sinks: bool = False, given_total: bool = False, bits: int = 0
+) -> ModelProto:  # fmt: skip
     """A decoder's attention of open sizes, whose lengths come of a mask."""
+    cache, _, depth = CACHE_TYPES[bits]
+    codes = f', k_quant_type="PER_CHANNEL", v_quant_type="PER_CHANNEL", kv_cache_bit_width={bits}' if bits else ""
     cos, sin = tables(D // 2, "float32")[:2]
     further = ", ".join(["cos, sin" if rotary else ", ", "", "bias" if bias else "", "sinks" if sinks else ""])
+    further += ", scale, scale" if bits else ""
     model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]>
         g (float[b, s, {WIDTH + 2 * KV_WIDTH}] qkv, int64[b, total] mask,
            {"float[1, heads, s, total] bias, " if bias else ""}{"int32 whole, " if given_total else ""}
-           float[b, {KV}, past, d] past_key, float[b, {KV}, past, d] past_value) => (
-           float[b, s, {WIDTH}] y, float[b, {KV}, present, {D}] key, float[b, {KV}, present, {D}] value) {{
+           {cache}[b, {KV}, past, d] past_key, {cache}[b, {KV}, past, d] past_value) => (
+           float[b, s, {WIDTH}] y, {cache}[b, {KV}, present, {depth}] key, {cache}[b, {KV}, present, {depth}] value) {{
             one = Constant<value_ints=[1]>()
             last = Constant<value_int=1>()
             counted = ReduceSum<keepdims=0>(mask, one)
@@ -199,18 +197,27 @@ def builder_model(*, rotary: int = 0, bias: bool = False, sinks: bool = False, g
             longest = Gather<axis=0>(shape, last)
             {"" if given_total else "whole = Cast<to=6>(longest)"}
             y, key, value = com.microsoft.GroupQueryAttention
-                <num_heads={HEADS}, kv_num_heads={KV}, do_rotary={rotary}>(
+                <num_heads={HEADS}, kv_num_heads={KV}, do_rotary={rotary}{codes}>(
                 qkv, , , past_key, past_value, lengths, whole, {further.rstrip(", ") or '""'})
         }}""")
     known = {"cos": cos, "sin": sin} if rotary else {}
     known |= {"sinks": floats(HEADS, seed=9)} if sinks else {}
+    known |= {"scale": np.linspace(1, 3, KV * D, dtype=np.float32) / 2**bits} if bits else {}
     model.graph.initializer.extend(numpy_helper.from_array(x, n) for n, x in known.items())
     return model
 
 
 @pytest.mark.parametrize(
     "written",
-    [{"rotary": 0}, {"rotary": 1}, {"bias": True}, {"sinks": True, "rotary": 1}, {"given_total": True, "rotary": 1}],
+    [
+        {"rotary": 0},
+        {"rotary": 1},
+        {"bias": True},
+        {"sinks": True, "rotary": 1},
+        {"given_total": True, "rotary": 1},
+        {"bits": 8},
+        {"bits": 4, "rotary": 1},
+    ],
     ids=str,
 )
 def test_open_sizes_as_a_model_builder_writes_them(written: dict[str, Any], tmp_path: Path) -> None:
@@ -220,7 +227,8 @@ def test_open_sizes_as_a_model_builder_writes_them(written: dict[str, Any], tmp_
     ours, options = load(tmp_path / "m.tsm"), ort.SessionOptions()
     theirs = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     for batch, room in ((1, 0), (2, 0), (1, 11), (3, 11)):
-        caches = [np.zeros((batch, KV, room, D), np.float32)] * 2
+        _, dtype, depth = CACHE_TYPES[written.get("bits", 0)]
+        caches = [np.zeros((batch, KV, room, depth), dtype)] * 2
         total = 0
         for rows in (5, 1, 1):
             total += rows

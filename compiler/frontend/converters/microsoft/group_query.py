@@ -25,6 +25,7 @@ from ..common import outputs_named, widened
 from ..normalization import inverse_deviation
 from ..reductions import softmax
 from .operator import Operator
+from .quantised_cache import CacheCodes, codes_of
 from .rotary import by_position
 from .windowed_cache import window_of
 
@@ -58,20 +59,32 @@ def group_query_attention(ctx: Context) -> Converted:
         q, k = _normalised(ctx, q, 14, "q_norm_epsilon"), _normalised(ctx, k, 15, "k_norm_epsilon")
     if ctx.attr("do_rotary", 0):
         q, k = _rotated(ctx, place, q, k)
+    stored = _stored(ctx, k, v)
+    k, v = (new if codes is None else codes.encoded(ctx, new) for codes, new in zip(stored, (k, v), strict=True))
     if ctx.attr("sliding_window_cache", 0):
-        return _windowed(ctx, place, q, k, v)
+        return _windowed(ctx, place, q, k, v, stored)
     keys, values = _cache(ctx, place, 3, k), _cache(ctx, place, 4, v)
     seen_keys, seen_values = (ctx.slice_axis(x, 2, 0, place.total) for x in (keys, values))
     bias = ctx.optional(10)
     if bias is not None and ctx.dim(bias, 3) not in (1, place.total):
         bias = ctx.slice_axis(bias, 3, 0, place.total)
-    scores = _scores(ctx, q, seen_keys, bias, _visible(ctx, place))
+    scores = _scores(ctx, q, seen_keys, stored[0], bias, _visible(ctx, place))
     weights = _weights(ctx, scores)
-    y = joined_heads(ctx, weighted_values(ctx, weights, seen_values))
+    y = _result(ctx, weights, seen_values, stored[1])
     return outputs_named(ctx, [y, keys, values, [None, scores, weights][_shown(ctx)]])
 
 
-def _windowed(ctx: Context, place: Place, q: Value, k: Value, v: Value) -> Converted:
+def _stored(ctx: Context, k: Value, v: Value) -> tuple[CacheCodes | None, CacheCodes | None]:
+    """Return how the caches of keys and of values store their tokens; None for as they are."""
+    kinds = [ctx.attr(name, "NONE") for name in ("k_quant_type", "v_quant_type")]
+    if kinds[0] != kinds[1]:
+        raise ctx.fail(f"k_quant_type is {kinds[0]} and v_quant_type {kinds[1]}, which must be the same; correct them")
+    return codes_of(ctx, "k_quant_type", 12, k), codes_of(ctx, "v_quant_type", 13, v)
+
+
+def _windowed(
+    ctx: Context, place: Place, q: Value, k: Value, v: Value, stored: tuple[CacheCodes | None, CacheCodes | None]
+) -> Converted:
     """Compute attention with a cache that keeps only the last tokens."""
     if ctx.optional(3) is None:
         raise ctx.fail("sliding_window_cache is 1, which needs past_key and past_value; correct the model")
@@ -83,10 +96,10 @@ def _windowed(ctx: Context, place: Place, q: Value, k: Value, v: Value) -> Conve
     if bias is not None:
         bias = window.biases_of(ctx, bias, place.total)
     visible = window.visible(ctx, place.positions(ctx), ctx.attr("local_window_size"))
-    weights = _weights(ctx, _scores(ctx, q, keys, bias, visible))
-    y = joined_heads(ctx, weighted_values(ctx, weights, values))
+    weights = _weights(ctx, _scores(ctx, q, keys, stored[0], bias, visible))
+    y = _result(ctx, weights, values, stored[1])
     kept = ctx.expand_dims(window.kept, (1, 3))
-    presents = [ctx.select(kept, _by_token(ctx, rows, window.sources), 0.0) for rows in (keys, values)]
+    presents = [ctx.select(kept, _by_token(ctx, rows, window.sources), ctx.like(0, rows)) for rows in (keys, values)]
     return outputs_named(ctx, [y, *presents])
 
 
@@ -175,7 +188,7 @@ def _cache(ctx: Context, place: Place, index: int, new: Value) -> Value:
     kept, filled = (
         ctx.reshape(reached, (-1, 1, place.room, 1)) for reached in (ctx.less(position, start), ctx.less(offset, rows))
     )
-    return ctx.select(kept, _padded(ctx, past, place.room), ctx.select(filled, moved, 0.0))
+    return ctx.select(kept, _padded(ctx, past, place.room), ctx.select(filled, moved, ctx.like(0, moved)))
 
 
 def _past(ctx: Context, index: int, new: Value) -> Value:
@@ -183,7 +196,7 @@ def _past(ctx: Context, index: int, new: Value) -> Value:
     past = ctx.optional(index)
     batch, heads, _, depth = ctx.shape(new)
     if past is None:
-        return ctx.full((batch, heads, 0, depth), 0.0, dtype_of(new))
+        return ctx.full((batch, heads, 0, depth), 0, dtype_of(new))
     stated = ctx.shape(past)
     fits = all(map(may_be_equal, (*stated[:2], stated[3]), (batch, heads, depth)))
     if not fits or dtype_of(past) != dtype_of(new):
@@ -200,7 +213,7 @@ def _placed(ctx: Context, place: Place, past: Value, new: Value, start: Value) -
     last = ctx.size(held + place.rows - 1, "int32")
     moved = _by_token(ctx, both, ctx.clamp(source, 0, last))
     filled = ctx.reshape(ctx.less(offset, ctx.size(place.rows, "int32")), (place.batch, 1, place.room, 1))
-    return ctx.select(filled, moved, 0.0)
+    return ctx.select(filled, moved, ctx.like(0, moved))
 
 
 def _moved(ctx: Context, new: Value, source: Value) -> Value:
@@ -244,9 +257,13 @@ def _rotated(ctx: Context, place: Place, q: Value, k: Value) -> tuple[Value, Val
 # -- scores --------------------------------------------------------------------------------------------------------
 
 
-def _scores(ctx: Context, q: Value, keys: Value, bias: Value | None, visible: Value) -> Value:
+def _scores(
+    ctx: Context, q: Value, keys: Value, stored: CacheCodes | None, bias: Value | None, visible: Value
+) -> Value:  # fmt: skip
     """Return scores, scaled, capped, biased and masked."""
     scale = ctx.attr("scale", 0.0) or 1.0 / sqrt(max(ctx.dim(q, 3), 1))
+    if stored is not None:
+        q, keys = stored.queries(ctx, q), stored.numbers(ctx, keys, dtype_of(q))
     scores = attention_scores(ctx, ctx.mul(q, scale), keys)
     cap = ctx.attr("softcap", 0.0)
     if cap > 0:
@@ -289,7 +306,13 @@ def _weights(ctx: Context, scores: Value) -> Value:
     return ctx.cast(ctx.div(powers, total), dtype_of(scores))
 
 
-PACKED_CACHE = "caches of integers are not supported"
+def _result(ctx: Context, weights: Value, values: Value, stored: CacheCodes | None) -> Value:
+    """Return the weighted sums of the values, [B, S, heads * D]."""
+    if stored is None:
+        return joined_heads(ctx, weighted_values(ctx, weights, values))
+    sums = weighted_values(ctx, weights, stored.numbers(ctx, values, dtype_of(weights)))
+    return joined_heads(ctx, stored.sums(ctx, sums))
+
 
 OPERATORS: Mapping[str, Operator] = {
     "GroupQueryAttention": Operator(
@@ -297,9 +320,8 @@ OPERATORS: Mapping[str, Operator] = {
         "query key? value? past_key? past_value? seqlens_k total_sequence_length cos_cache? sin_cache? position_ids? "
         "attention_bias? head_sink? k_scale? v_scale? q_norm_weight? k_norm_weight? query_seqlens?",
         "causal do_rotary k_norm_epsilon kv_num_heads local_window_size num_heads q_norm_epsilon qk_norm_epsilon "
-        "qk_output rotary_interleaved scale sliding_window_cache smooth_softmax softcap",
+        "qk_output rotary_interleaved scale sliding_window_cache smooth_softmax softcap k_quant_type v_quant_type "
+        "kv_cache_bit_width",
         "output present_key? present_value? output_qk?",
-        only={"k_quant_type": "NONE", "v_quant_type": "NONE", "kv_cache_bit_width": 0},
-        refused={"k_scale": PACKED_CACHE, "v_scale": PACKED_CACHE},
     ),
 }  # fmt: skip
