@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 
 import onnx
@@ -16,6 +17,11 @@ from .walks import all_nodes, all_tensors
 
 MOST_MESSAGE_BYTES = (1 << 31) - 1
 """Limit of a serialised protobuf message."""
+
+MOST_CHECKED_ELEMENTS = 1 << 10
+"""Tensors of more elements, as bytes, are not given to the checker."""
+
+TYPED_FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
 
 FOREIGN = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 """Operators that ONNX Runtime's tools write into ONNX's domain for operator sets that lack them."""
@@ -47,22 +53,26 @@ def _checkable(proto: ModelProto, path: Path | None) -> ModelProto | str:
     accepts no message beyond 2 GB.
 
     Operators that ONNX Runtime writes into ONNX's domain, which the checker rejects, are replaced by others. A copy
-    belongs to no folder, so its external tensors, which are checked when they are mapped, are emptied; all tensors are
-    if a model in memory is too large.
+    belongs to no folder, so its external tensors, which are checked when they are mapped, are emptied; so are large
+    tensors, which the checker would copy several times, and which are checked when they are read.
     """
     typed = all(output.type.WhichOneof("value") for output in proto.graph.output)
     tensors = [v.type.tensor_type for v in (*proto.graph.input, *proto.graph.output) if v.type.HasField("tensor_type")]
     shaped = all(t.HasField("shape") for t in tensors)
     apart = _has_initializers_apart(proto)
-    large = path is None and is_large(proto)
     foreign = any(True for _ in _foreign_nodes(proto))
-    external = path is None and any(t.data_location == TensorProto.EXTERNAL for t in all_tensors(proto.graph))
-    if typed and shaped and not (large or external or foreign or apart):
-        return proto if path is None else str(path)
+    external = any(t.data_location == TensorProto.EXTERNAL for t in all_tensors(proto.graph))
+    as_it_is = typed and shaped and not (foreign or apart)
+    if as_it_is and external and path is not None:
+        return str(path)
+    small = [tensor for tensor in proto.graph.initializer if not _is_large_tensor(tensor)]
+    if as_it_is and not external and len(small) == len(proto.graph.initializer) and not is_large(proto):
+        return proto
     copy = _without_initializers(proto)
     if apart:
         copy.ir_version = FIRST_WITH_INITIALIZERS_APART
-    copy.graph.initializer.extend(_emptied(t) if large else t for t in proto.graph.initializer)
+    large = sum(tensor.ByteSize() for tensor in small) > MOST_MESSAGE_BYTES
+    copy.graph.initializer.extend(_emptied(t) if large or _is_large_tensor(t) else t for t in proto.graph.initializer)
     for output in copy.graph.output:
         if not output.type.WhichOneof("value"):
             output.type.tensor_type.elem_type = TensorProto.FLOAT
@@ -120,6 +130,11 @@ def _without_initializers(proto: ModelProto) -> ModelProto:
     for field in ("node", "input", "output", "value_info", "sparse_initializer"):
         getattr(copy.graph, field).extend(getattr(graph, field))
     return copy
+
+
+def _is_large_tensor(tensor: TensorProto) -> bool:
+    """Return whether a tensor has many elements, as bytes alone: of the other fields the checker compares sizes."""
+    return prod(tensor.dims) > MOST_CHECKED_ELEMENTS and not any(len(getattr(tensor, name)) for name in TYPED_FIELDS)
 
 
 def _emptied(tensor: TensorProto) -> TensorProto:

@@ -87,6 +87,31 @@ def test_truncated_and_missing_files(tmp_path: Path) -> None:
         import_model(tmp_path)
 
 
+def test_the_checker_is_not_given_large_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would read, or copy, each byte several times. What it does not see is checked when it is read."""
+    given: list[object] = []
+    check = onnx.checker.check_model
+    monkeypatch.setattr(onnx.checker, "check_model", lambda model: given.append(model) or check(model))
+    model = model_of(
+        [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Add", ["h", "b"], ["y"])],
+        [info("x", [3, 37])], [info("y", [3, 41])], {"w": floats(37, 41), "b": floats(41)},
+    )  # fmt: skip
+    onnx.save(model, tmp_path / "m.onnx")
+    for source in (model, tmp_path / "m.onnx"):
+        found = [v.data for v in import_model(source).graph.constants]
+        assert [v.shape for v in found if v is not None] == [(37, 41), (41,)]
+    assert [isinstance(each, ModelProto) and each.ByteSize() < 1000 for each in given] == [True, True]
+    for number, told in ((0, r"tensor 'w' \(float32, shape \(37, 41\)\) cannot be read"), (1, "checker rejects")):
+        broken = ModelProto.FromString(model.SerializeToString())
+        broken.graph.initializer[number].raw_data = broken.graph.initializer[number].raw_data[:-4]
+        with pytest.raises(ModelError, match=told):
+            import_model(broken)
+    typed = ModelProto.FromString(model.SerializeToString())
+    typed.graph.initializer[0].float_data.extend([0.0])
+    with pytest.raises(ModelError, match="checker rejects"):
+        import_model(typed)
+
+
 def test_a_newer_operator_set_says_so() -> None:
     model = linear([2, 4])
     model.opset_import[0].version = 1000
