@@ -90,3 +90,25 @@ def test_a_gate_that_depends_on_a_later_gemm_stays_outside() -> None:
       %y = mul(%v, %b) : float32[3,2]
     }}""")
     assert kernels(plan) == [("contraction", ["m", "a", "b", "c"]), ("contraction", ["n"]), ("contraction", ["v", "y"])]
+
+
+ATTENTION = """graph @g(%x: float32[5,4]) -> (%y{outputs}) {{
+  %w = constant [{numbers}] : float32[4,24]
+  %m = matmul(%x, %w) : float32[5,24]
+  %q = slice(%m) {{starts=[0,0], sizes=[5,8], steps=[1,1]}} : float32[5,8]
+  %k = slice(%m) {{starts=[0,8], sizes=[5,8], steps=[1,1]}} : float32[5,8]
+  %v = slice(%m) {{starts=[0,16], sizes=[5,8], steps=[1,1]}} : float32[5,8]
+  %s = matmul(%q, %k) {{trans_b=true}} : float32[5,5]
+  %t = tanh(%s) : float32[5,5]
+  %y = matmul(%t, %v) : float32[5,8]
+}}"""
+
+
+@pytest.mark.parametrize(("target", "outputs", "gates"), [("cuda", "", 0), ("cuda", ", %v", 3), ("cpu", "", 3)])
+def test_ranges_that_gemms_read_in_place_on_gpus_are_not_stored_one_by_one(
+    target: str, outputs: str, gates: int
+) -> None:
+    """The whole GEMM is stored in wide accesses, which three columns of each unit are not."""
+    numbers = ", ".join(f"{i / 96}" for i in range(96))
+    plan = plan_of(ATTENTION.format(numbers=numbers, outputs=outputs), target=target)
+    assert len({"q", "k", "v"} & set(plan.groups[0].nodes)) == gates

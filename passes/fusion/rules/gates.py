@@ -16,6 +16,7 @@ from tilestitch.passes.fusion.clusters import Cluster, Fusion
 from tilestitch.passes.fusion.rules.builtin import AllowsAll, Fuse
 from tilestitch.passes.plan import GroupKind
 from tilestitch.passes.plan.roles import Roles, is_native
+from tilestitch.passes.rewrite.siblings import reads_in_place
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,9 @@ class Gates(AllowsAll):
                 continue
             slices = stored[0].users
             if len(slices) > 1 and all(n.op == "slice" and n.output.shape == slices[0].output.shape for n in slices):
-                yield Fuse((anchor, *slices, *_gated(state, anchor, slices)))
+                gated = _gated(state, anchor, slices)
+                if gated or not all(_is_read_in_place(state, n) for n in slices):
+                    yield Fuse((anchor, *slices, *gated))
 
 
 def _gated(state: Fusion, anchor: Node, slices: Sequence[Node]) -> list[Node]:
@@ -57,6 +60,17 @@ def _gated(state: Fusion, anchor: Node, slices: Sequence[Node]) -> list[Node]:
             seen.add(position)
             heappush(waiting, position)
     return gated
+
+
+def _is_read_in_place(state: Fusion, node: Node) -> bool:
+    """Return whether a slice that nothing recombines need not be stored: what reads it does so in the whole GEMM, which
+    is stored in whole vectors, as units of several ranges are not.
+    """
+    outputs = state.graph.outputs
+    on_gpu = state.target.name != "cpu"
+    return (
+        on_gpu and not state.graph.is_output(node.output) and all(reads_in_place(u, outputs) for u in node.output.users)
+    )
 
 
 def _may_be_gated(state: Fusion, node: Node, shape: tuple[int, ...]) -> bool:
