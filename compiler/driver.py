@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import onnx
     import torch
 
+    from tilestitch.codegen.assemble import Assembled
     from tilestitch.codegen.backend import Backend
     from tilestitch.passes.plan import PluginRecord
     from tilestitch.passes.plugins.load import LoadedPlugins, Named
@@ -176,19 +177,46 @@ class _Compilation:
     favoured: int
 
     def compiled(self, regions: Sequence[Region | None]) -> CompiledModel:
-        """Plan and generate code for all sets of shapes and regions of open sizes."""
-        from tilestitch.codegen.assemble import assemble
-
+        """Plan and generate code for all sets of shapes and regions of open sizes. Optional specialisations without
+        kernels, as code generation refuses these, are left out.
+        """
         prepared = self._prepared(self.job, regions)
         plain = self._counterparts(prepared, regions)
-        planned = [p.planned for p in (*prepared, *plain)]
+        try:
+            assembled = self._assembled([*prepared, *plain])
+        except _REFUSALS:
+            both = [*zip(prepared, plain, strict=True)] if plain else [(p,) for p in prepared]
+            kept = self._with_kernels(both)
+            if len(kept) == len(both):
+                raise
+            prepared, plain = [each[0] for each in kept], [p for each in kept for p in each[1:]]
+            assembled = self._assembled([*prepared, *plain])
+        context = self.job.context
+        return explained(assembled, prepared, plain, self.options.precision, self.options.strip_weights, context)
+
+    def _assembled(self, prepared: Sequence[Prepared]) -> Assembled:
+        from tilestitch.codegen.assemble import assemble
+
+        planned = [p.planned for p in prepared]
         with naming_values([p.graph for p in planned]):
-            assembled = assemble(
+            return assemble(
                 planned, self.backend, keep_source=self.options.keep_source, progress=self._tell,
                 schedules=self.plugins.schedules,
             )  # fmt: skip
-        context = self.job.context
-        return explained(assembled, prepared, plain, self.options.precision, self.options.strip_weights, context)
+
+    def _with_kernels(self, both: Sequence[Sequence[Prepared]]) -> list[Sequence[Prepared]]:
+        """Return the specialisations, each with its counterpart if there are any, without the optional ones for which
+        no code can be generated. Raises the error of one that is not optional.
+        """
+        self._assembled([p for each in both for p in each if not each[0].optional])
+        return [each for each in both if not each[0].optional or self._compiles(each)]
+
+    def _compiles(self, prepared: Sequence[Prepared]) -> bool:
+        try:
+            self._assembled(prepared)
+        except _REFUSALS:
+            return False
+        return True
 
     def _counterparts(self, prepared: Sequence[Prepared], regions: Sequence[Region | None]) -> list[Prepared]:
         """Return counterparts without tile synchronisation if kernels wait for tiles of others, else none."""

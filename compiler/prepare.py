@@ -36,10 +36,13 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Prepared:
-    """A specialisation with its plan, and what its explanation holds besides the plan."""
+    """A specialisation with its plan, and what its explanation holds besides the plan. `optional`: whether the artifact
+    can do without it.
+    """
 
     planned: Planned
     remarks: Mapping[str, Any]
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,8 @@ class Job:
             try:
                 with naming_values([variant.imported.graph]):
                     replay = self.plans[number] if self.plans else None
-                    result[number] = self._planned(variant, classes, replay, folder, panels)
+                    optional = not (variant.asked or variant.needed or self.scopes is not None)
+                    result[number] = replace(self._planned(variant, classes, replay, folder, panels), optional=optional)
                     planned = result[number].planned
                     panels = {**panels_of(planned.graph, planned.plan.groups), **panels}
             except (IRError, PassError, HostStepsError, OpenSizeError) as error:

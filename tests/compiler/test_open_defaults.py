@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,12 +12,15 @@ import pytest
 from onnx import ModelProto, parser
 from onnxruntime import InferenceSession
 
+from tilestitch.codegen import assemble
+from tilestitch.codegen.errors import KernelError
 from tilestitch.compiler import CompiledModel, compile_model, specialise
 from tilestitch.compiler.cli import errors, main
 from tilestitch.compiler.conformance.__main__ import main as conformance
 from tilestitch.compiler.errors import OptionError
 from tilestitch.compiler.frontend import importer
 from tilestitch.compiler.frontend.errors import ModelError
+from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.specialise import MOST_EMPTY
 from tilestitch.passes.errors import PassError
 from tilestitch.runtime import load
@@ -226,6 +230,37 @@ def test_long_models_are_compiled_for_sizes_of_1_where_that_is_asked(monkeypatch
         module.run({"x": x, "z": z})
     with load(compile_model(model(SUM), favour=[{"a": 1}]).to_bytes()) as module:
         assert module.run({"x": x, "z": z})["y"].shape == (3, 4)
+
+
+@pytest.mark.parametrize("refused", [1, 0])
+def test_sizes_that_were_added_unasked_are_left_out_where_their_kernels_are_refused(
+    monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    """Sizes of 1 or 0 have none; all others keep theirs."""
+    lower = assemble.lower_with
+
+    def lowered(kernels: Any, backend: Any, graph: Graph, *rest: Any) -> Any:
+        if any(refused in value.tensor_type.shape for value in graph.inputs):
+            raise KernelError("refused")
+        return lower(kernels, backend, graph, *rest)
+
+    monkeypatch.setattr(assemble, "lower_with", lowered)
+    compiled = compile_model(model(SUM), num_threads=1)
+    assert not any(s.explanation["host"]["steps"] for s in compiled.specialisations)
+    with load(compiled.to_bytes()) as module:
+        assert module.run({"x": np.ones((3, 4), np.float32), "z": np.ones((3, 4), np.float32)})["y"].shape == (3, 4)
+        few = {"x": np.ones((refused, 4), np.float32), "z": np.ones((1, 4), np.float32)}
+        with pytest.raises(InputError, match="compile with --dim or --shape for others"):
+            module.run({"x": np.ones((3, 4), np.float32), "z": few["x"]} if refused else few)
+
+
+def test_a_kernel_that_was_asked_for_is_not_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lowered(*_: Any) -> Any:
+        raise KernelError("refused")
+
+    monkeypatch.setattr(assemble, "lower_with", lowered)
+    with pytest.raises(KernelError, match="refused"):
+        compile_model(model(SUM), dims={"a": (1, 64)}, num_threads=1)
 
 
 def test_shapes_leave_ranges_to_the_other_inputs() -> None:
