@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import onnx
-from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto, helper
 
 from tilestitch.compiler.ir import Value
 
 from .errors import ModelError, NotStatic
 from .onnx_types import to_type_proto
 from .scope import Scope, canonical_domain
+
+if TYPE_CHECKING:
+    from .context import Context
 
 MAX_DEPTH = 64
 """Calls nested deeper than this count as recursion, which ONNX forbids."""
@@ -87,6 +91,18 @@ def inline_function(
     body.convert_nodes(_resolved(n, attributes) for n in function.node)
     wanted = [i < len(node.output) and bool(node.output[i]) for i in range(len(function.output))]
     return [body.lookup(output) if named else None for output, named in zip(function.output, wanted, strict=True)]
+
+
+def standard_operator(
+    ctx: Context, op_type: str, opset: int, inputs: Sequence[Value | None], num_outputs: int, **attrs: Any
+) -> list[Value | None]:
+    """Convert in place an operator that ONNX defines by a function, with these operands; returns its outputs."""
+    names = ["" if value is None else f"x{index}" for index, value in enumerate(inputs)]
+    node = helper.make_node(op_type, names, [f"y{index}" for index in range(num_outputs)], name=ctx.name, **attrs)
+    body = schema_function(node, opset, inputs)
+    if body is None:
+        raise NotStatic(f"ONNX gives no body of {op_type} for these operand types")
+    return inline_function(ctx.scope, body, node, ctx.name, inputs, attribute_defaults(node, opset))
 
 
 def attribute_defaults(node: NodeProto, opset: int) -> dict[str, AttributeProto]:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from tilestitch.compiler.ir import Value
 
 from ...builder import dtype_of
-from ...context import Context
+from ...context import Context, Converted
 from ..activations import relu, tanh_gelu
-from ..common import widened
+from ..common import outputs_named, widened
 from ..reductions import softmax
 from .activations import clamped_swiglu, halves
 from .low_bit import checked_bits, spread, unpacked
@@ -92,6 +92,49 @@ def _shares(ctx: Context, normalised: bool) -> Value:
         values = ctx.div(values, ctx.reduce("sum", values, (1,)))
     chosen = ctx.equal(ctx.expand_dims(indices, (2,)), ctx.iota(experts))
     return ctx.reduce("sum", ctx.select(chosen, ctx.expand_dims(values, (2,)), 0.0), (1,), keepdims=False)
+
+
+def group_router(ctx: Context) -> Converted:
+    """Convert MoEGroupRouter: the best experts of the best groups, by sigmoid and bias (DeepSeek-V3); logarithms of
+    their sigmoids, and `router_sentinel` for the others. Or, where they are asked for, all scores.
+    """
+    logits, bias = ctx.input(0), ctx.input(1)
+    experts = ctx.dim(logits, -1)
+    chances = ctx.sigmoid(widened(ctx, ctx.reshape(logits, (-1, experts))))
+    biased = ctx.add(chances, bias)
+    if ctx.has_output(1) or ctx.has_output(2):
+        if ctx.has_output(0) or ctx.attr("n_group", 1) != 1:
+            raise ctx.fail("selection_scores and router_weights come without router_probs, of one group; correct it")
+        return outputs_named(ctx, [None, biased, chances])
+    groups, best = ctx.attr("n_group", 1), ctx.attr("top_k")
+    size, left = divmod(experts, max(groups, 1))
+    active = ctx.attr("topk_group", 1)
+    if left or groups < 1 or not 1 <= active <= groups or not 1 <= best <= active * size:
+        raise ctx.fail(
+            f"{best} experts cannot be chosen of {active} of n_group={groups} of {experts}; correct the model"
+        )
+    by_group = ctx.reshape(biased, (-1, groups, size))
+    several = min(ctx.attr("group_topk", 2), size)
+    sums = ctx.reduce("sum", _largest(ctx, by_group, several)[0], (2,), keepdims=False)
+    is_active = _marked(ctx, _largest(ctx, sums, active)[1], groups)
+    open_ = ctx.reshape(ctx.select(ctx.expand_dims(is_active, (2,)), by_group, float("-inf")), (-1, experts))
+    chosen = _marked(ctx, _largest(ctx, open_, best)[1], experts)
+    level = ctx.emit("log", ctx.maximum(chances, LEAST_CHANCE))
+    return ctx.cast(ctx.select(chosen, level, ctx.attr("router_sentinel", -1e4)), dtype_of(logits))
+
+
+LEAST_CHANCE = 1e-20
+
+
+def _largest(ctx: Context, x: Value, count: int) -> tuple[Value, ...]:
+    """Return the largest values along the last axis, and their indices."""
+    return ctx.emit_many("top_k", (x,), {"k": count, "axis": ctx.rank(x) - 1, "largest": True})
+
+
+def _marked(ctx: Context, indices: Value, size: int) -> Value:
+    """Return bool [rows, size]: whether each number is among the indices [rows, k]."""
+    equal = ctx.equal(ctx.expand_dims(indices, (2,)), ctx.iota(size))
+    return ctx.less(0, ctx.reduce("max", ctx.cast(equal, "int32"), (1,), keepdims=False))
 
 
 def _mixed(ctx: Context, weights: list[Value | None], biases: list[Value | None], shares: Value) -> Value:
@@ -178,5 +221,10 @@ OPERATORS: Mapping[str, Operator] = {
             ("fc1_global_scale", "fc2_global_scale", "fc1_act_scale", "fc2_act_scale", "fc1_act_block_scale",
              "fc2_act_block_scale"), OTHER_FORMATS,
         ),
+    ),
+    "MoEGroupRouter": Operator(
+        group_router, "logits expert_bias projection_weight?", "group_topk n_group router_sentinel top_k topk_group",
+        "router_probs? selection_scores? router_weights?",
+        refused={"projection_weight": "ONNX Runtime has a kernel for it on GPUs only"},
     ),
 }  # fmt: skip

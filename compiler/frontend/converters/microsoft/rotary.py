@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from tilestitch.compiler.ir import Value
 
 from ...builder import Builder
@@ -32,6 +34,45 @@ def rotary_embedding(ctx: Context) -> Value:
     return turned if len(shape) == 4 else joined_heads(ctx, turned)
 
 
+def mrope(ctx: Context) -> Value:
+    """Convert MRotaryEmbedding: three positions a token, of which each pair of channels takes one."""
+    x, positions, cos, sin = (ctx.input(i) for i in range(4))
+    rotated = 2 * ctx.dim(cos, 1)
+    stated = ctx.attr("rotary_embedding_dim", 0)
+    if stated and stated != rotated:
+        raise ctx.fail(f"rotary_embedding_dim is {stated}, but the tables hold {rotated // 2} pairs; correct the model")
+    heads = x if ctx.rank(x) == 4 else _split(ctx, x, rotated)
+    streams = ctx.constant(_streams(ctx, rotated // 2), "int32")
+    cos, sin = (_of_streams(ctx, table, positions, streams) for table in (cos, sin))
+    turned = rotate(ctx, heads, cos, sin, rotated, bool(ctx.attr("interleaved", 0)))
+    return turned if ctx.rank(x) == 4 else joined_heads(ctx, turned)
+
+
+def _streams(ctx: Context, pairs: int) -> np.ndarray:
+    """Return which of the three positions each pair takes, by `mrope_section` and `mrope_layout`."""
+    sections, layout = ctx.attr("mrope_section"), ctx.attr("mrope_layout", 0)
+    if len(sections) != 3 or min(sections) < 0 or sum(sections) != pairs or layout not in (0, 1):
+        raise ctx.fail(
+            f"mrope_section {list(sections)} does not divide {pairs} pairs into three, or mrope_layout {layout} is "
+            "neither 0 nor 1; correct the model"
+        )
+    if layout == 0:
+        return np.repeat(np.arange(3), sections)
+    streams = np.zeros(pairs, int)
+    for stream in (1, 2):
+        streams[stream : sections[stream] * 3 : 3] = stream
+    return streams
+
+
+def _of_streams(ctx: Context, table: Value, positions: Value, streams: Value) -> Value:
+    """Return the entries of a table [positions, pairs] at positions [3, B, S], as [B, 1, S, pairs]."""
+    temporal, height, width = (
+        ctx.squeeze(part, (0,)) for part in ctx.split(ctx.gather(table, positions, 0), 0, [1, 1, 1])
+    )
+    chosen = ctx.select(ctx.equal(streams, 1), height, ctx.select(ctx.equal(streams, 2), width, temporal))
+    return ctx.expand_dims(chosen, (1,))
+
+
 def _split(ctx: Context, x: Value, rotated: int) -> Value:
     batch, length, width = ctx.shape(x)
     heads = ctx.attr("num_heads", 0) or width // max(rotated, 1)
@@ -44,5 +85,10 @@ OPERATORS: Mapping[str, Operator] = {
     "RotaryEmbedding": Operator(
         rotary_embedding, "input position_ids cos_cache sin_cache", "interleaved num_heads rotary_embedding_dim",
         "output", only={"is_packed_batching": 0, "scale": 1.0},
+    ),
+    "MRotaryEmbedding": Operator(
+        mrope, "input position_ids cos_cache sin_cache",
+        "interleaved mrope_layout mrope_section num_heads rotary_embedding_dim", "output",
+        only={"is_packed_batching": 0, "scale": 1.0},
     ),
 }  # fmt: skip
