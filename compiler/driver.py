@@ -19,6 +19,7 @@ from tilestitch.passes.contract import PassContext
 from tilestitch.passes.errors import PassError, PluginWarning
 from tilestitch.passes.plan import StitchPlan
 
+from .collection import rare_collections
 from .compiled import CompiledModel, explained
 from .errors import OpenSizeError, OptionError
 from .latency_models import chosen_model, with_records
@@ -147,7 +148,7 @@ def compile_model(
     scopes = None if replayed is None else scopes_of(replayed, shape_sets, [*favoured, *regions], len(favoured))
     from tilestitch.compiler.frontend.mapped_files import noting_mapped_files
 
-    with noting_mapped_files() as mapped, opened(model, example_inputs, external_data) as source:
+    with rare_collections(), noting_mapped_files() as mapped, opened(model, example_inputs, external_data) as source:
         job = Job(
             source, context, plugins.passes, tuple(expose), replayed, _recorded(options, threads),
             Path(dump_ir) if dump_ir else None, host_steps, donate=tuple(donate), scopes=scopes,

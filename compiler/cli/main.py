@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import io
 import os
 import signal
@@ -18,6 +17,7 @@ from typing import Any, NoReturn
 
 from tilestitch import __version__
 from tilestitch.compiler.cli import bench, check, compile, doctor, errors, example, explain, plan, predict, run
+from tilestitch.compiler.collection import rare_collections
 
 COMMANDS: dict[str, ModuleType] = {
     "compile": compile,
@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be valid Unicode
     try:
-        with _termination_raises(), _warnings_for_people(), _rare_collections():
+        with _termination_raises(), _warnings_for_people(), rare_collections():
             code: int = COMMANDS[options.command].run(options)
             sys.stdout.flush()
             return code
@@ -148,19 +148,6 @@ def _warnings_for_people() -> Iterator[None]:
 
         warnings.showwarning = show  # type: ignore[assignment]
         yield
-
-
-@contextlib.contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Collect cyclic garbage less often within the block: a compilation makes millions of live objects, and scanning
-    them repeatedly takes a quarter of planning.
-    """
-    usual = gc.get_threshold()
-    gc.set_threshold(50_000, 20, 50)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*usual)
 
 
 def _report(error: Exception, verbose: bool) -> int:
