@@ -36,8 +36,8 @@ def test_sections_are_whole_kernels_in_an_order_that_dependences_allow(graph: Gr
     state, kernels = fused(graph, ()), fused(graph, explore.SEEDS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cutting, "MOST_CLUSTERS", most)
-        found = list(cutting.sections(state, kernels))
-    names = [[node.name for node in section.nodes] for section in found]
+        found = list(cutting.sections(state, cutting.from_outputs(kernels)))
+    names = [[node.name for node in section.state.nodes] for section in found]
     assert sorted(n for each in names for n in each) == sorted(node.name for node in graph.nodes)
     home = {name: number for number, each in enumerate(names) for name in each}
     largest = 0
@@ -48,8 +48,10 @@ def test_sections_are_whole_kernels_in_an_order_that_dependences_allow(graph: Gr
     for node in graph.nodes:
         assert all(home[v.producer.name] <= home[node.name] for v in node.inputs if v.producer is not None)
     for section in found:
-        stored = {v.name for v in section.graph.outputs}
-        for node in section.nodes:
+        kept = {frozenset(node.name for node in kernel) for kernel in section.kernels}
+        assert kept <= {frozenset(node.name for node in kernel.owned) for kernel in kernels.clusters()}
+        stored = {v.name for v in section.state.graph.outputs}
+        for node in section.state.nodes:
             twin = graph.node(node.name)
             assert [v.type for v in node.outputs] == [v.type for v in twin.outputs]
             for value in twin.outputs:
@@ -100,11 +102,11 @@ def test_clusters_with_copies_are_searched_in_sections(monkeypatch: pytest.Monke
     )
     state.join([copied[0]], [copied[1]], "test")
     monkeypatch.setattr(cutting, "MOST_CLUSTERS", 3)
-    found = list(cutting.sections(state, state.fork()))
-    owned = [node.name for section in found for c in section.clusters() for node in c.owned]
+    found = list(cutting.sections(state, cutting.from_outputs(state.fork())))
+    owned = [node.name for section in found for c in section.state.clusters() for node in c.owned]
     alive = {node.name for cluster in state.clusters() for node in cluster.owned}
     assert set(owned) >= alive
-    assert any(copied[1].name in {n.name for n in c.copies} for section in found for c in section.clusters())
+    assert any(copied[1].name in {n.name for n in c.copies} for section in found for c in section.state.clusters())
 
 
 def test_an_interrupt_ends_the_search_of_all_sections(monkeypatch: pytest.MonkeyPatch) -> None:

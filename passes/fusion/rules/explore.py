@@ -23,7 +23,7 @@ from tilestitch.passes.fusion.search.budget import Budget
 from tilestitch.passes.fusion.search.candidates import OutOfBudget, candidates
 from tilestitch.passes.fusion.search.climb import climb
 from tilestitch.passes.fusion.search.cover import Cover
-from tilestitch.passes.fusion.search.sections import is_small, sections
+from tilestitch.passes.fusion.search.sections import from_outputs, is_small, sections
 from tilestitch.passes.fusion.search.space import Space
 from tilestitch.passes.fusion.stitcher import attempt, combined
 from tilestitch.passes.plan import WhyNot
@@ -72,9 +72,9 @@ class Explore:
     def propose(self, state: Fusion) -> Iterator[Fuse]:
         by_name = {node.name: node for node in state.nodes}
         late = False
-        for section, found in self._found(state):
+        for found in self._found(state):
             late = late or not found.in_time
-            for proposal in _proposals(section, found.cover):
+            for proposal in _proposals(found.cover.space.state, found.cover):
                 nodes, copies = ([by_name[n.name] for n in part] for part in (proposal.nodes, proposal.copies))
                 yield Fuse(tuple(nodes), tuple(copies), forced=True)
         if late:
@@ -82,25 +82,33 @@ class Explore:
             figures = {"budget_s": self.budget_s} if isfinite(self.budget_s) else {}
             state.remarks.append(WhyNot(state.graph.name, self.name, reason, figures))
 
-    def _found(self, state: Fusion) -> Iterator[tuple[Fusion, Found]]:
-        """Yield the sections of a graph with what is found in each, which has a share of the budget by its nodes."""
-        left, ends_s, work = len(state.nodes), time.monotonic() + self.budget_s, self.work / max(1, len(state.nodes))
-        for section in [state] if is_small(state) else sections(state, _seeded(state)):
-            nodes = len(section.nodes)
+    def _found(self, state: Fusion) -> Iterator[Found]:
+        """Yield what is found in each section of a graph, which has a share of the budget by its nodes."""
+        if is_small(state):
+            yield self.search(Space(state, self.model, device_of(state.target)))
+            return
+        left, ends_s, work = len(state.nodes), time.monotonic() + self.budget_s, self.work / len(state.nodes)
+        for section in sections(state, from_outputs(_seeded(state))):
+            nodes = len(section.state.nodes)
             seconds = (ends_s - time.monotonic()) * nodes / max(nodes, left) if isfinite(ends_s) else ends_s
-            space = Space(section, self.model, device_of(state.target))
-            found = self.search(space, Budget.of(space, ceil(work * nodes) or None, seconds))
+            space = Space(section.state, self.model, device_of(state.target))
+            budget = Budget.of(space, ceil(work * nodes) or None, seconds)
+            found = self.search(space, budget, section.kernels)
             left -= nodes
             ends_s = 0.0 if found.interrupted else ends_s
-            yield section, found
+            yield found
 
     def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None:
         return None
 
-    def search(self, space: Space, budget: Budget | None = None) -> Found:
-        """Return the best partition found in `space`. `budget`: default all of this rule's."""
+    def search(
+        self, space: Space, budget: Budget | None = None, kernels: Sequence[Iterable[Node]] | None = None
+    ) -> Found:
+        """Return the best partition found in `space`. `budget`: default all of this rule's; `kernels`: the partition of
+        the other rules, if known.
+        """
         budget = budget or Budget.of(space, self.work or None, self.budget_s)
-        first = Cover(space, seed(space) if self.seeded else ())
+        first = Cover(space, seed(space, kernels) if self.seeded else ())
         found = {first.key: first}
         try:
             if self.seeded:
@@ -181,13 +189,17 @@ def _proposals(state: Fusion, cover: Cover) -> list[Fuse]:
     return found
 
 
-def seed(space: Space) -> list[int]:
-    """Return the partition by the default planner's rules, without copies, as far as it consists of patterns."""
-    return [m for m in space.partition_of(_seeded(space.state)) if space.is_pattern(m)]
+def seed(space: Space, kernels: Iterable[Iterable[Node]] | None = None) -> list[int]:
+    """Return the partition by the default planner's rules, without copies, as far as it consists of patterns.
+    `kernels`: that partition, if known.
+    """
+    if kernels is None:
+        kernels = [cluster.owned for cluster in _seeded(space.state).clusters()]
+    return [mask for mask in space.masks_of(kernels) if space.is_pattern(mask)]
 
 
 def _seeded(state: Fusion) -> Fusion:
-    """Return a copy of a state in which these rules have fused."""
+    """Return a copy of a state in which the default planner's rules have fused, without copies."""
     copy = state.fork()
     for rule in SEEDS:
         for proposal in rule.propose(copy):

@@ -6,10 +6,11 @@ and memory with the number of clusters. In sections of limited size both grow wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from math import ceil
 
-from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir import Graph, Node
 from tilestitch.passes.fusion.clusters import Cluster, Fusion
 
 MOST_CLUSTERS = 2048
@@ -21,26 +22,16 @@ def is_small(state: Fusion) -> bool:
     return len(state.clusters()) <= MOST_CLUSTERS
 
 
-def sections(state: Fusion, kernels: Fusion) -> Iterator[Fusion]:
-    """Yield the clusters of `state` in sections of similar size, each as the state of a graph of its nodes alone.
+@dataclass(frozen=True)
+class Section:
+    """A part of a graph to be searched: its clusters, and the nodes of each of the kernels that rules make of it."""
 
-    `kernels` is the graph of `state`, fused by rules: a section consists of whole kernels, so that sections contain
-    what these rules found. No path leaves a section and returns.
-    """
-    count = len(state.clusters())
-    most = ceil(count / ceil(count / MOST_CLUSTERS))
-    found: list[Cluster] = []
-    for kernel in _from_outputs(kernels):
-        clusters = list(dict.fromkeys(map(state.cluster_of, kernels.in_order(kernel.owned))))
-        if found and len(found) + len(clusters) > most:
-            yield _section(state, found)
-            found = []
-        found += clusters
-    yield _section(state, found)
+    state: Fusion
+    kernels: Sequence[Iterable[Node]]
 
 
-def _from_outputs(kernels: Fusion) -> list[Cluster]:
-    """Return the clusters in topological order, each soon after its producers."""
+def from_outputs(kernels: Fusion) -> list[list[Node]]:
+    """Return the nodes of each kernel, in topological order, soon after its producers."""
     clusters = kernels.clusters()
     done: dict[Cluster, None] = {}
     for root in (c for c in clusters if not kernels.readers(c)):
@@ -53,11 +44,31 @@ def _from_outputs(kernels: Fusion) -> list[Cluster]:
                 continue
             stack.pop()
             done[cluster] = None
-    return list(done)
+    return [kernels.in_order(cluster.owned) for cluster in done]
 
 
-def _section(state: Fusion, clusters: Sequence[Cluster]) -> Fusion:
-    """Return the state of a graph that consists of `clusters`, with copies of their nodes under the same names."""
+def sections(state: Fusion, kernels: Sequence[Sequence[Node]]) -> Iterator[Section]:
+    """Yield the clusters of `state` in sections of similar size, each as the state of a graph of its nodes alone.
+
+    `kernels`, in topological order, are those that rules made of the same graph. A section consists of whole kernels.
+    No path leaves a section and returns.
+    """
+    count = len(state.clusters())
+    most = ceil(count / ceil(count / MOST_CLUSTERS))
+    inside: list[Sequence[Node]] = []
+    clusters: list[Cluster] = []
+    for kernel in kernels:
+        found = list(dict.fromkeys(map(state.cluster_of, kernel)))
+        if clusters and len(clusters) + len(found) > most:
+            yield _section(state, clusters, inside)
+            inside, clusters = [], []
+        inside.append(kernel)
+        clusters += found
+    yield _section(state, clusters, inside)
+
+
+def _section(state: Fusion, clusters: Sequence[Cluster], kernels: Sequence[Sequence[Node]]) -> Section:
+    """Return the section of `clusters`, with copies of their nodes under the same names."""
     owned = {n for c in clusters for n in c.owned}
     nodes = state.in_order(owned.union(*(c.copies for c in clusters)))
     graph = Graph(state.graph.name)
@@ -68,4 +79,4 @@ def _section(state: Fusion, clusters: Sequence[Cluster]) -> Fusion:
     graph.inputs = list(dict.fromkeys(v for v in read if v.producer is None and not v.is_constant))
     results = (v for n in nodes if n in owned for v in n.outputs if state.is_needed(v, owned))
     graph.outputs = [twins[v.producer].outputs[v.index] for v in results if v.producer is not None]
-    return state.over(graph, clusters, twins)
+    return Section(state.over(graph, clusters, twins), [[twins[node] for node in kernel] for kernel in kernels])

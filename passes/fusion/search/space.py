@@ -264,12 +264,10 @@ class Space:
             near |= self.before[i] | self.after[i]
         return near & self.native & ~mask
 
-    def partition_of(self, state: Fusion) -> list[int]:
-        """Return the clusters of another state of the same graph as masks over these atoms; single atoms are left
-        out.
-        """
+    def masks_of(self, kernels: Iterable[Iterable[Node]]) -> list[int]:
+        """Return the nodes of each kernel as masks over these atoms; single atoms are left out."""
         home = {n: i for i, c in enumerate(self.atoms) for n in c.owned}
-        masks = [mask_of(home[n] for n in c.owned if n in home) for c in state.clusters()]
+        masks = [mask_of(home[n] for n in nodes if n in home) for nodes in kernels]
         return [m for m in masks if m & (m - 1)]
 
 
