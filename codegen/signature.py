@@ -38,7 +38,7 @@ class LoweredOnce:
     reads, and constants that are arguments, gets the same launches, renamed.
 
     `ranges`, `scalars`: whether to separate such ranges and constants; a plug-in's schedule sees groups as planned.
-    Launches are dataclasses with the fields `args` and `origins`.
+    Launches are dataclasses with the fields `args` and `origins`, and perhaps `fault_origins`.
     """
 
     def __init__(self, lower: Lower, groups: Iterable[tuple[Graph, Group]], *, ranges: bool, scalars: bool) -> None:
@@ -140,5 +140,10 @@ def _renamed(launch: Any, there: Signature, here: Signature) -> Any:
                 return dataclasses.replace(arg, over=constant_or_value(over))
         return arg
 
-    args = tuple(argument(arg) for arg in launch.args)
-    return dataclasses.replace(launch, args=args, origins=origins.get(launch.origins, here.origins[0]))
+    def nodes(those: tuple[str, ...]) -> tuple[str, ...]:
+        return origins.get(those, here.origins[0])
+
+    changes: dict[str, Any] = {"args": tuple(map(argument, launch.args)), "origins": nodes(launch.origins)}
+    if getattr(launch, "fault_origins", ()):
+        changes["fault_origins"] = tuple(map(nodes, launch.fault_origins))
+    return dataclasses.replace(launch, **changes)

@@ -78,6 +78,7 @@ class CudaLaunch:
     kind: begins the symbol's name. func: the kernel as a PrimFunc of `kernel_function`, or as CUDA text whose
     `extern "C" __global__` function is called `SYMBOL`; the text gets the prelude of `text.PRELUDE` before it.
     faults: messages of the faults that the kernel may store in its status word; fault number i is stored as i + 1.
+    fault_origins: the ONNX nodes of each, where faults are of several.
     cooperative: all blocks must be resident together. elastic: the kernel computes the same with any smaller grid along
     x, so that fewer resident blocks do. cluster: blocks of a thread block cluster. portable: not if the
     kernel uses features of one architecture only (`CudaTarget.specific`), so that no PTX for newer GPUs can be made.
@@ -93,6 +94,7 @@ class CudaLaunch:
     origins: tuple[str, ...] = ()
     shared_bytes: int = 0
     faults: tuple[str, ...] = ()
+    fault_origins: tuple[tuple[str, ...], ...] = ()
     cooperative: bool = False
     elastic: bool = False
     cluster: Dim3 = (1, 1, 1)
@@ -106,6 +108,13 @@ class CudaLaunch:
     def threads(self) -> int:
         """Threads of one block."""
         return prod(self.block)
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """Messages of the faults; with the nodes where the launch's are not those of each fault."""
+        if not self.fault_origins:
+            return self.faults
+        return tuple(f"{text} ({', '.join(own)})" for text, own in zip(self.faults, self.fault_origins, strict=True))
 
     @property
     def static_shared_bytes(self) -> int:
@@ -277,9 +286,9 @@ def faults_from(first: int) -> Iterator[None]:
         _FIRST_FAULT.reset(token)
 
 
-def fault(status: Any) -> None:
-    """Record the kernel's fault: the first of `CudaLaunch.faults`."""
-    T.buffer_store(status, T.int32(_FIRST_FAULT.get() + 1), [0])
+def fault(status: Any, number: int = 0) -> None:
+    """Record a fault of the kernel: its number among `CudaLaunch.faults`."""
+    T.buffer_store(status, T.int32(_FIRST_FAULT.get() + number + 1), [0])
 
 
 def barrier() -> None:

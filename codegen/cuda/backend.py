@@ -101,7 +101,7 @@ class CudaBackend:
             shared_bytes=launch.shared_bytes,
             args=args,
             origins=launch.origins,
-            faults=launch.faults,
+            faults=launch.messages,
             cooperative=launch.cooperative,
             cluster=launch.cluster,
             elastic=launch.elastic,

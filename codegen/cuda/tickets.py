@@ -114,12 +114,14 @@ class _Tickets:
         self.words = OWN_WORDS + count
         self.parameters: dict[KernelArg, Parameter] = {}
         self.faults: list[str] = []
+        self.fault_origins: list[tuple[str, ...]] = []
         self.first_fault: dict[int, int] = {}  # by the id of a launch
         for launch in launches:
             for arg, parameter in zip(launch.args, _emission(launch).parameters, strict=True):
                 self.parameters.setdefault(arg, replace(parameter, arg=arg))
             self.first_fault[id(launch)] = len(self.faults)
-            self.faults += (f"{fault} ({', '.join(launch.origins)})" for fault in launch.faults)
+            self.faults += launch.faults
+            self.fault_origins += launch.fault_origins or [launch.origins] * len(launch.faults)
 
     def launch(self, origins: tuple[str, ...]) -> CudaLaunch:
         counters = Parameter(CountersArg(COUNTER_BYTES * self.words, "tickets"), "uint32", self.words)
@@ -131,7 +133,8 @@ class _Tickets:
         return CudaLaunch(
             "tickets", func, grid, block, tuple(p.arg for p in parameters), origins,
             max(shared_of(launch.shared_bytes, launch.static_shared_bytes) for launch in launches),
-            faults=tuple(self.faults), portable=all(launch.portable for launch in launches),
+            faults=tuple(self.faults), fault_origins=tuple(self.fault_origins),
+            portable=all(launch.portable for launch in launches),
             cooperative=self.schedule.queues, elastic=self.schedule.queues,
         )  # fmt: skip
 

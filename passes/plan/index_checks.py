@@ -16,6 +16,9 @@ from tilestitch.compiler.ir.sizes import Size, bounds_of, perhaps_empty
 from tilestitch.passes.plan.access.positions import values_between
 from tilestitch.passes.plan.index_ranges import range_of
 
+MOST_TOGETHER = 64
+"""Most nodes whose indices one launch checks: the parameters of a kernel, and its code, are limited."""
+
 
 @dataclass(frozen=True)
 class IndexCheck:
@@ -51,6 +54,12 @@ def pending_checks(nodes: Sequence[Node]) -> dict[Node, list[IndexCheck]]:
             if node.outputs[0].tensor_type.num_elements and not _known_good(check):
                 pending.setdefault(node, []).append(check)
     return pending
+
+
+def checked_together(nodes: Sequence[Node]) -> list[dict[Node, list[IndexCheck]]]:
+    """Return `pending_checks` by the launches that make them on GPUs: one is shorter than many."""
+    pending = list(pending_checks(nodes).items())
+    return [dict(pending[first : first + MOST_TOGETHER]) for first in range(0, len(pending), MOST_TOGETHER)]
 
 
 def are_places(check: IndexCheck) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm.script.ir_builder import tirx as T
@@ -24,17 +24,21 @@ from tilestitch.codegen.cuda.abi import (
 from tilestitch.codegen.cuda.positions import index_dtype
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.sizes import largest
-from tilestitch.passes.plan.index_checks import IndexCheck, pending_checks, read_for
+from tilestitch.passes.plan.index_checks import IndexCheck, checked_together, read_for
 
 THREADS = 256
 
 
 def lower_index_checks(nodes: Sequence[Node], inputs: Sequence[Value]) -> tuple[CudaLaunch, ...]:
-    """Return one launch for each gather of a group whose indices are not known to be in range."""
-    return tuple(_launch(node, checks, inputs) for node, checks in pending_checks(nodes).items())
+    """Return the launches that check the indices of gathers of a group which are not known to be in range."""
+    return tuple(_launch(together, inputs) for together in checked_together(nodes))
 
 
-def _launch(node: Node, checks: Sequence[IndexCheck], inputs: Sequence[Value]) -> CudaLaunch:
+def _launch(together: Mapping[Node, Sequence[IndexCheck]], inputs: Sequence[Value]) -> CudaLaunch:
+    """Return one launch for several nodes: a thread checks the indices at one place of all."""
+    nodes = list(together)
+    numbered = [(number, check) for number, checks in enumerate(together.values()) for check in checks]
+    checks = [check for _, check in numbered]
     needed = read_for(checks, inputs)
     parameters = [Parameter.of(v.name, v.tensor_type) for v in needed]
     parameters.append(Parameter(StatusArg(), "int32", 1))
@@ -48,14 +52,18 @@ def _launch(node: Node, checks: Sequence[IndexCheck], inputs: Sequence[Value]) -
         for value, buffer in zip(needed, buffers, strict=False):
             evaluator.sources[value] = buffer_source(buffer, value.tensor_type, evaluator.simplify)
         i = T.bind(T.cast(thread.block[0], positions) * THREADS + thread.thread[0])
-        for check in checks:
+        for number, check in numbered:
             with T.If(i < check.count), T.Then(), evaluator.scope():
                 at = T.bind(i)
                 evaluator.assume(at, 0, check.count)
                 with T.If(is_out_of_range(check, at, evaluator)), T.Then():
-                    fault(buffers[-1])
+                    fault(buffers[-1], number)
 
     func = kernel_function(parameters, grid, block, body)
     args = tuple(p.arg for p in parameters)
-    faults, emission = (fault_message(node),), Emission(tuple(parameters), body)
-    return CudaLaunch("check", func, grid, block, args, node.origins, faults=faults, emission=emission)
+    return CudaLaunch(
+        "check", func, grid, block, args, tuple(dict.fromkeys(o for node in nodes for o in node.origins)),
+        faults=tuple(map(fault_message, nodes)),
+        fault_origins=tuple(node.origins for node in nodes) if len(nodes) > 1 else (),
+        emission=Emission(tuple(parameters), body),
+    )  # fmt: skip

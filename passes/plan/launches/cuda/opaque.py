@@ -9,7 +9,7 @@ from math import prod
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.compiler.ir.sizes import bounds_of, ceil_div, largest
 from tilestitch.passes.plan.access.windows import window_extents
-from tilestitch.passes.plan.index_checks import pending_checks, read_for
+from tilestitch.passes.plan.index_checks import checked_together, read_for
 from tilestitch.passes.plan.launches.cuda.emitted import Emitted, accumulator_bytes, shared_array
 from tilestitch.passes.plan.own_kernels import Temporary
 from tilestitch.passes.plan.schedules import (
@@ -32,8 +32,9 @@ SIDES_AND_AREA = 5
 
 
 def checks(nodes: Sequence[Node], inputs: Sequence[Value]) -> Iterator[Emitted]:
-    """Yield a launch for each gather whose indices are not known to be in range."""
-    for pending in pending_checks(nodes).values():
+    """Yield the launches that check the indices of gathers which are not known to be in range."""
+    for together in checked_together(nodes):
+        pending = [check for checks in together.values() for check in checks]
         count = largest(1, *(check.count for check in pending))
         yield Emitted.of("check", ceil_div(count, CHECK_THREADS), CHECK_THREADS, read_for(pending, inputs), part=True)
 
