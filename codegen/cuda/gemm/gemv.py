@@ -1,9 +1,9 @@
 """GEMMs with at most eight rows, bound by reading the large operand once at memory bandwidth.
 
 The rows of the small operand a are in shared memory, a chunk of k at a time, with the prologue evaluated once per
-block. If the large operand b is contiguous along k, a warp takes COLUMNS of its rows and its lanes share k. If it is
-contiguous along its rows, eight lanes read 128 bytes of one k, and the lanes of a block share k. Lanes are summed by
-shuffles, warps in shared memory.
+block. If the large operand b is contiguous along k, a warp takes COLUMNS of its rows and its lanes share k, or fewer
+lanes where k is short. If it is contiguous along its rows, eight lanes read 128 bytes of one k, and the lanes of a
+block share k. Lanes are summed by shuffles, warps in shared memory.
 """
 
 from __future__ import annotations
@@ -169,42 +169,44 @@ class Block:
 
 def _along_k(block: Block) -> None:
     gemm, rows, chunk = block.gemm, block.rows, block.chunk
-    width, columns = load_width(gemm.b), warp_columns(gemm)
+    width, columns, lanes = load_width(gemm.b), warp_columns(gemm), block.small_rows.lanes
+    lane, team = (block.lane, block.warp) if lanes == WARP else (named(block.thread % lanes), block.thread // lanes)
     acc = registers(rows * columns, block.dtype)
     with unrolled(rows * columns) as i:
         T.buffer_store(acc, zero(block.dtype), [i])
-    first = named(block.first_column + block.warp * columns)
+    first = named(block.first_column + team * columns)
     block.begin()
     with repeated(block.partition.steps) as step:
         k0 = named(block.first_k + step * chunk)
         block.bring_rows(k0)
         loaded = block.loaded(columns * width, width)
-        with unrolled(chunk // (WARP * width)) as round_:
-            k = named((round_ * WARP + block.lane) * width)
+        with unrolled(chunk // (lanes * width)) as round_:
+            k = named((round_ * lanes + lane) * width)
             with unrolled(columns) as c:
                 block.read(loaded, named(first + c), named(k0 + k), width, c * width)
             with unrolled(rows) as m, unrolled(columns) as c, unrolled(width) as i:
-                near = block.small[block.small_rows.of_lane(m, round_, block.lane, i)]
+                near = block.small[block.small_rows.of_lane(m, round_, lane, i)]
                 term = near * block.value(loaded, c * width + i, width)
                 T.buffer_store(acc, acc[m * columns + c] + term, [m * columns + c])
     with unrolled(rows * columns) as i:
-        _add_lanes(acc, i, (16, 8, 4, 2, 1))
-    _share_out(block, acc, first, columns)
+        _add_lanes(acc, i, tuple(d for d in (16, 8, 4, 2, 1) if d < lanes))
+    _share_out(block, acc, first, columns, lane)
 
 
-def _share_out(block: Block, acc: Any, first: Expr, columns: int) -> None:
-    """Finish the sums of a warp, which every lane has: lane i finishes the i-th unit."""
+def _share_out(block: Block, acc: Any, first: Expr, columns: int, lane: Expr) -> None:
+    """Finish the sums that all lanes which share rows have: lane i of them finishes the i-th unit."""
     units = block.sink.units
     each, count = units.gates, columns // units.gates
     reached = units.within(block.partition.n_blocks * block.columns)
-    for base in range(0, block.rows * count, WARP):
-        here = min(WARP, block.rows * count - base)
+    lanes = block.small_rows.lanes
+    for base in range(0, block.rows * count, lanes):
+        here = min(lanes, block.rows * count - base)
         own = registers(each, block.dtype)
-        with unrolled(here) as i, when(tirx.EQ(block.lane, i)), unrolled(each) as gate:
+        with unrolled(here) as i, when(tirx.EQ(lane, i)), unrolled(each) as gate:
             T.buffer_store(own, acc[(base + i) * each + gate], [gate])
-        number = named(base + block.lane)
+        number = named(base + lane)
         m, unit = named(number // count), named(units.first(first) + number % count)
-        exists = both(below(block.lane, here, WARP), block.row_exists(m), below(unit, units.width, reached))
+        exists = both(below(lane, here, lanes), block.row_exists(m), below(unit, units.width, reached))
         with when(exists):
             block.sink(block.around, block.batch, block.row(m), unit, *[own[gate] for gate in range(each)])
 

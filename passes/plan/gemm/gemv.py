@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tilestitch.compiler.ir.sizes import bounds_of
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.gemm.gemm import AnyGemm, Gemm, OperandLayout
 from tilestitch.passes.plan.gemm.tiles import QUAD, GemvTile, OpenGemvTile
@@ -71,47 +72,56 @@ def warp_columns(gemm: Gemm) -> int:
     return COLUMNS if gemm.gated is None else gemm.gated.gates
 
 
+def sharing_lanes(gemm: Gemm, tile: GemvTile) -> int:
+    """Return the lanes that share the steps of a row of the large operand, where it is contiguous along k."""
+    return WARP * WARPS * warp_columns(gemm) // tile.bn
+
+
 @dataclass(frozen=True)
 class SmallRows:
     """The layout of `chunk` steps of each row of the small operand in shared memory, of which a lane reads `width`
-    together.
+    together, and `lanes` lanes those of one round.
 
-    A lane that reads more than a quad does so quad by quad. All first quads of a warp form one plane, all second ones
-    the next, `planes` in all: lanes read neighbouring quads without bank conflicts. Planes are padded, so that writes
-    of neighbours do not conflict either. With one plane elements lie in order. gap: words between rows, which avoid
-    conflicts of neighbouring rows that are written together where the operand is contiguous along them.
+    A lane that reads more than a quad does so quad by quad. All first quads of the lanes form one plane, all second
+    ones the next, `planes` in all: lanes read neighbouring quads without bank conflicts. Planes are padded, so that
+    writes of neighbours do not conflict either. With one plane elements lie in order. gap: words between rows, which
+    avoid conflicts of neighbouring rows that are written together where the operand is contiguous along them.
     """
 
     chunk: int
     width: int = 1
     planes: int = 1
     gap: int = 0
+    lanes: int = WARP
 
     @staticmethod
     def of(gemm: Gemm, tile: GemvTile) -> SmallRows:
         """Return the layout for a GEMM whose large operand is b."""
         words = storage_bytes(gemm.acc_dtype) == 4
         gap = QUAD if words and gemm.a.contiguous == "row" else 0
-        width = load_width(gemm.b) if tile.along_k else 1
-        return SmallRows(tile.bk, width, max(1, width // QUAD) if words else 1, gap)
+        if not tile.along_k:
+            return SmallRows(tile.bk, gap=gap)
+        width, lanes = load_width(gemm.b), sharing_lanes(gemm, tile)
+        planes = max(1, width // QUAD) if words and lanes * QUAD >= WARP else 1
+        return SmallRows(tile.bk, width, planes, gap, lanes)
 
     @property
     def row(self) -> int:
         """Elements from one row to the next."""
-        planes = self.chunk // (WARP * QUAD) * (WARP // self.planes) if self.planes > 1 else 0
+        planes = self.chunk // (self.lanes * QUAD) * (WARP // self.planes) if self.planes > 1 else 0
         return self.chunk + planes + self.gap
 
     def at(self, row: Any, k: Any) -> Any:
         """Return the position of an element."""
         if self.planes == 1:
             return row * self.row + k
-        return self.of_lane(row, k // (WARP * self.width), k // self.width % WARP, k % self.width)
+        return self.of_lane(row, k // (self.lanes * self.width), k // self.width % self.lanes, k % self.width)
 
     def of_lane(self, row: Any, round_: Any, lane: Any, neighbour: Any) -> Any:
         """Return the position of the element that a lane reads as its `neighbour`-th in a round."""
         if self.planes == 1:
-            return row * self.row + (round_ * WARP + lane) * self.width + neighbour
-        plane = WARP * QUAD + WARP // self.planes
+            return row * self.row + (round_ * self.lanes + lane) * self.width + neighbour
+        plane = self.lanes * QUAD + WARP // self.planes
         within = (round_ * self.planes + neighbour // QUAD) * plane + lane * QUAD + neighbour % QUAD
         return row * self.row + within
 
@@ -123,7 +133,18 @@ def gemv_tile(gemm: Gemm) -> GemvTile:
         steps = WARPS * large.codes.lump
         return GemvTile(FEW_ROWS, WARP, min(MOST_LUMPS * steps, -(-max(1, gemm.k) // steps) * steps), False)
     along_k = large.contiguous == "k"
-    columns = WARPS * warp_columns(gemm) if along_k else SEGMENT * large.vector()
-    steps = WARP * load_width(large) if along_k else WARP * WARPS // SEGMENT
+    lanes = _lanes(gemm) if along_k else WARP
+    columns = WARP // lanes * WARPS * warp_columns(gemm) if along_k else SEGMENT * large.vector()
+    steps = lanes * load_width(large) if along_k else WARP * WARPS // SEGMENT
     chunk = min(MOST_CHUNK, -(-max(1, gemm.k) // steps) * steps)
     return GemvTile(FEW_ROWS, columns, chunk, along_k, WARP * WARPS)
+
+
+def _lanes(gemm: Gemm) -> int:
+    """Return the fewest lanes of a warp that read a row of the large operand in one round, if rows are so short: the
+    others read further rows. A block has no more rows than there are.
+    """
+    lanes, columns = WARP, WARPS * warp_columns(gemm)
+    while lanes > 1 and gemm.k <= lanes // 2 * load_width(gemm.b) and 2 * columns <= bounds_of(gemm.n)[0]:
+        lanes, columns = lanes // 2, columns * 2
+    return lanes

@@ -36,8 +36,8 @@ FRAGMENT_ROWS, FRAGMENT_COLUMNS = 16, 8
 class GemvTile:
     """All rows (at most eight) by `bn` columns, `bk` steps of the reduction at a time in shared memory.
 
-    along_k: the large operand is contiguous along k, so that a warp takes some of its rows and its lanes share k; else
-    eight lanes read neighbouring columns, and the lanes of a block share k.
+    along_k: the large operand is contiguous along k, so that a warp, or some lanes of it where k is short, takes some
+    of its rows and shares their k; else eight lanes read neighbouring columns, and the lanes of a block share k.
     """
 
     template: ClassVar[str] = "gemv"

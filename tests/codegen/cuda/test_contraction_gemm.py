@@ -14,6 +14,7 @@ from tilestitch.codegen.cuda.gemm import simt as gemm_simt
 from tilestitch.codegen.cuda.gemm.contraction import indexed_matmul
 from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.compiler.ir import Graph, TensorType, Value
+from tilestitch.passes.plan.gemm.gemv import COLUMNS, WARP, WARPS, gemv_tile, with_large_right
 from tilestitch.passes.plan.gemm.partition import cut
 from tilestitch.passes.plan.gemm.tiles import MmaTile, SimtTile
 from tilestitch.passes.schedule.cuda.gemm_tiles import MMA_TILES, SIMT_TILES, WIDE_TILES
@@ -96,6 +97,20 @@ def test_gemms_of_few_rows(dtype: str, shapes: int, trans_b: bool) -> None:
         trans = (False, trans_b)
         launches = check(matmul(*gemm_shapes(*shape, trans), dtype, trans=trans, epilogue=True))
         assert launches[0].kind == "gemv"
+
+
+@pytest.mark.parametrize(("dtype", "width"), [("float32", 4), ("float16", 8), ("float64", 2)])
+@pytest.mark.parametrize(("loads", "lanes"), [(1, 1), (2, 2), (3, 4), (7, 8), (16, 16), (17, 32)])
+@pytest.mark.parametrize(("rows", "columns", "least"), [(1, 530, 1), (3, 67, 8), (8, 131, 4)])
+def test_warps_share_short_rows_of_the_large_operand_among_few_lanes(
+    dtype: str, width: int, loads: int, lanes: int, rows: int, columns: int, least: int
+) -> None:
+    """Where the other lanes of a block have rows: `least` lanes share one of few. Odd rows are read by elements."""
+    graph = matmul((rows, loads * width), (columns, loads * width), dtype, trans=(False, True), epilogue=True)
+    tile = gemv_tile(with_large_right(indexed_matmul(anchored(graph))))
+    assert tile.bn == WARPS * COLUMNS * WARP // max(lanes, least)
+    check(graph, options=EmulatorOptions(block_order="random", seed=loads))
+    check(matmul((rows, loads * width + 1), (columns, loads * width + 1), dtype, trans=(False, True)))
 
 
 @pytest.mark.parametrize("trans", [(False, True), (True, False)])

@@ -107,7 +107,8 @@ def test_units_lie_whole_in_periods_and_what_is_left_over_is_zero(gates: int, wi
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize(
-    ("rows", "depth", "width", "trans_b"), [(1, 64, 32, False), (1, 64, 32, True), (2, 37, 7, True), (7, 24, 13, False)]
+    ("rows", "depth", "width", "trans_b"),
+    [(1, 64, 32, False), (1, 64, 32, True), (2, 37, 7, True), (7, 24, 13, False), (3, 16, 41, True), (1, 5, 97, True)],
 )
 def test_few_rows(rows: int, depth: int, width: int, trans_b: bool, dtype: str) -> None:
     (launch,) = check(lstm(rows, depth, width, dtype, trans_b))
