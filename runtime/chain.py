@@ -15,7 +15,7 @@ import numpy as np
 from .hostmemory import empty_tensor, is_small
 from .program import CallStep, Heap, IfStep, LoopStep, NativeStep, Program, ScanStep, Step, ValueSpec
 from .reads import bodies
-from .turns import Repetition, repetition_of
+from .turns import Repetition, is_native, repetition_of
 from .types import TensorType
 
 Spec = Callable[[int], ValueSpec]
@@ -74,9 +74,9 @@ def _is_link(step: Step) -> bool:
             return True
         case ScanStep():
             along_first = not any(step.input_axes) and not any(step.output_axes) and min(step.outputs) >= 0
-            return along_first and _writes_its_states(repetition_of(step))
+            return along_first and is_native(step.body.program) and _writes_its_states(repetition_of(step))
         case LoopStep():
-            return _writes_its_states(repetition_of(step))
+            return is_native(step.body.program) and _writes_its_states(repetition_of(step))
         case IfStep() | CallStep():
             return min(step.outputs) >= 0 and all(can_be_linked(body.program) for body in bodies(step))
     return False

@@ -23,6 +23,7 @@ from .program import DeviceStep, NativeStep, Program, ValueSpec
 if TYPE_CHECKING:
     from .artifact import Artifact
     from .emulator import EmulatorOptions
+    from .groups import Group, Joined, Present
     from .loaded import Loaded
     from .sizing import Bound
 
@@ -133,6 +134,9 @@ class Worker(Protocol):
     def release(self, memory: Memory) -> None:
         """Release memory that is not used any more."""
 
+    def join(self, group: Group, present: Present) -> Joined | None:
+        """Return steps as one table of launches; None where that cannot be."""
+
     def empty(self, dtype: np.dtype, shape: tuple[int, ...]) -> OnDevice:
         """Return a new array in the device's memory. Raises `InputError` where there is no such memory."""
 
@@ -185,6 +189,9 @@ class HostOnly:
 
     def release(self, memory: Memory) -> None:
         """Do nothing: memory is freed with its last reference."""
+
+    def join(self, group: Group, present: Present) -> Joined | None:
+        return None
 
     def empty(self, dtype: np.dtype, shape: tuple[int, ...]) -> OnDevice:
         raise InputError("on_device is for GPUs; results of this device are numpy arrays already")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from .branch_inputs import BranchInputs
 from .chain import Chain, can_be_chained
 from .device import RecordTime, Segment, Worker, to_host
 from .errors import ExecutionError, InputError
+from .groups import Group, GroupRun, Joined, NoRoom, NotJoined, Present, groups_of, whole_group
 from .host_runs import Check, ControlRun, HostRun, detached, fits, new_maps, where
 from .linking import Parts, chain_of
 from .loaded import Loaded
@@ -32,6 +34,7 @@ from .program import (
     ValueSpec,
 )
 from .reads import bodies, read_by
+from .sizes import known
 from .sizing import Bound, Sizing
 from .turns import Done, Repeatable, Repetition, Turning, Turns, repetition_of, turning_of
 
@@ -54,11 +57,17 @@ class Execution:
         self._repetitions: dict[int, Repetition | None] = {}
         self._sized_attrs: list[tuple[HostRun, Any]] = []
         self._steps = [self._bind(index, step, loaded, worker) for index, step in enumerate(program.steps)]
+        self._groups = [
+            GroupRun(self._steps[group.first : group.end], partial(self._join, group, worker))
+            for group in groups_of(program)
+        ]
+        self._planned = self._with_groups()
         self._host_runs = [run for run in self._steps if isinstance(run, (HostRun, ControlRun))]
         only: object = self._steps[0] if len(self._steps) == 1 else None
         self._repeatable = only if isinstance(only, Repeatable) else None
-        self._turning: Turning | None = None
-        self._turns = self._repeatable is not None  # as far as is known
+        group = whole_group(program)
+        self._whole = None if group is None else partial(self._join, group, worker)
+        self._set_no_turns()
         self._viewed = _viewed(program) if program.symbols else ()
         self._outputs = outputs = program.outputs
         self._arena_outputs = [(number, isinstance(program.values[number].location, Arena)) for number in outputs]
@@ -87,6 +96,26 @@ class Execution:
         self._repetitions[index] = repetition
         return ControlRun(self._program, step, self._nested, repetition, self._memory)
 
+    def _with_groups(self) -> list[Segment | HostRun | ControlRun | GroupRun]:
+        """Return the steps, those of each group as one."""
+        planned: list[Segment | HostRun | ControlRun | GroupRun] = list(self._steps)
+        for group, run in reversed([*zip(groups_of(self._program), self._groups)]):
+            planned[group.first : group.end] = [run]
+        return planned
+
+    def _join(self, group: Group, worker: Worker) -> Joined | None:
+        """Return a group of steps as one, at the present sizes."""
+
+        def fixed(number: int) -> np.ndarray:
+            value = self._value(number)
+            array: np.ndarray = self._memory.fixed(value) if isinstance(value.location, Arena) else self._fixed[number]
+            return array
+
+        bound = self._bound
+        if bound is None:
+            return worker.join(group, Present(self._value, known, fixed, ()))
+        return worker.join(group, Present(self._value, bound.of, fixed, bound.values))
+
     def _fixed_value(self, value: ValueSpec, loaded: Loaded) -> Any:
         """Return the value's array if it is the same in every run, else None."""
         match value.location:
@@ -103,7 +132,7 @@ class Execution:
         if self._bound is not None and self._bound.values == bound.values:
             return
         self._bound = None  # in case memory runs out
-        self._turning, self._turns = None, self._repeatable is not None
+        self._set_no_turns()
         self._chain, self._runs = None, 0
         for number in self._viewed:
             self._fixed[number] = None
@@ -115,8 +144,16 @@ class Execution:
             run.have(bound_attributes(attrs, bound.of))
         for host_run in self._host_runs:
             host_run.results.resize(bound.value)
+        for group in self._groups:
+            group.resize()
         self._input_checks = None
         self._bound = bound
+
+    def _set_no_turns(self) -> None:
+        """Forget what was prepared for iterations at other sizes."""
+        self._turning: Turning | None = None
+        self._joined: Joined | None = None
+        self._turns = self._repeatable is not None or self._whole is not None  # as far as is known
 
     def release(self, worker: Worker) -> None:
         """Release the memory. The execution, and those nested in it, run no more."""
@@ -168,25 +205,44 @@ class Execution:
         """Run as the body of `step`, all iterations in native code; `inputs` are those of the first one. None where
         that cannot be done.
         """
+        if self._whole is not None and record is not None:
+            return None  # launches between which sizes are set have no times
         turning = self.turning(repetition, turns)
         if turning is None:
             return None
         values = self._fixed.copy()
         for number, item in zip(self._inputs, self._fitting(inputs, step)):
             values[number] = item
-        return turning.run(values, turns, record)
+        try:
+            return turning.run(values, turns, record)
+        except NoRoom:
+            self._turning = None
+            self._turns = self._joined is not None and not self._joined.exhausted
+            return None
 
     def turning(self, repetition: Repetition, turns: Turns) -> Turning | None:
         """Return the iterations of this program's only step at its present sizes; None where native code cannot run
         them.
         """
         if self._turns and self._turning is None:
-            assert self._repeatable is not None
-            self._turning = turning_of(repetition, turns, self._repeatable, self._value)
+            repeatable = self._repeatable or self._whole_joined()
+            self._turning = None if repeatable is None else self._turning_of(repetition, turns, repeatable)
             self._turns = self._turning is not None
             if self._turning is not None:
                 self._turning.settle(self._inputs, len(self._fixed), self._value)
         return self._turning
+
+    def _turning_of(self, repetition: Repetition, turns: Turns, repeatable: Repeatable) -> Turning | None:
+        try:
+            return turning_of(repetition, turns, repeatable, self._value)
+        except NotJoined:
+            return None
+
+    def _whole_joined(self) -> Joined | None:
+        """Return all steps as one table of launches."""
+        if self._joined is None and self._whole is not None:
+            self._joined = self._whole()
+        return self._joined
 
     def _ready_chain(self, inputs: Sequence[Any]) -> Chain | None:
         """Return the chain for the sizes of these inputs, built on the second run with them, if it can be."""
@@ -222,7 +278,7 @@ class Execution:
     def _execute(self, inputs: Sequence[Any], record: RecordTime | None, preset: Mapping[int, Any] | None) -> list[Any]:
         """Run the steps and return all values."""
         values = self._begun(self._fixed, inputs, preset)
-        for step in self._steps:
+        for step in self._planned:
             step.run(values, record)
         return values
 

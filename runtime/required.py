@@ -11,7 +11,7 @@ from .requirements import Apart, AtMost, Multiple, Problem, Requirement, Sum
 from .size_table import SizeTable
 from .sizes import Size
 
-__all__ = ["Required", "required_sizes"]
+__all__ = ["Required", "pair_of", "required_sizes"]
 
 R = TypeVar("R", AtMost, Multiple, Apart)
 
@@ -53,7 +53,7 @@ class _Sums:
     """Sums of two sizes each."""
 
     def __init__(self, sums: Sequence[Sum], table: SizeTable) -> None:
-        pairs = [_pair(sizes) for sizes in sums]
+        pairs = [pair_of(sizes) for sizes in sums]
         self._one = table.places(one for one, _ in pairs)
         self._other = table.places(other for _, other in pairs)
 
@@ -67,14 +67,14 @@ def required_sizes(requirements: Sequence[Requirement]) -> Iterator[Size | Sum]:
     for required in requirements:
         match required:
             case AtMost(left, right):
-                yield from (*_pair(left), *_pair(right))
+                yield from (*pair_of(left), *pair_of(right))
             case Multiple(sizes):
-                yield from _pair(sizes)
+                yield from pair_of(sizes)
             case Apart(first, first_nbytes, second, second_nbytes):
-                yield from (*_pair(first), first_nbytes, *_pair(second), second_nbytes)
+                yield from (*pair_of(first), first_nbytes, *pair_of(second), second_nbytes)
 
 
-def _pair(sizes: Sum) -> tuple[Size | Sum, Size | Sum]:
+def pair_of(sizes: Sum) -> tuple[Size | Sum, Size | Sum]:
     """Return two sizes with the same sum."""
     if len(sizes) > 2:
         return sizes, 0

@@ -16,6 +16,8 @@ _FUNCTIONS: dict[str, Callable[[int, int], int]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod, "max": max,
     "min": min,
 }  # fmt: skip
+_NUMBERS = {function: number for number, function in enumerate(_FUNCTIONS.values())}
+"""As `computed` in `codegen/cpu/resize.c` knows them."""
 
 
 class SizeTable:
@@ -42,6 +44,16 @@ class SizeTable:
     def places(self, sizes: Iterable[Size | Sum]) -> np.ndarray:
         """Return the positions of some sizes as an array of indices."""
         return np.array([self._place_of[size] for size in sizes], np.intp)
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The numbers at the beginning of the list."""
+        return self._numbers
+
+    @property
+    def operations(self) -> list[tuple[int, int, int]]:
+        """The code that computes the list's end: the number of a function, and places of operands."""
+        return [(_NUMBERS[function], left, right) for function, left, right in self._code]
 
     def values(self, symbols: Sequence[int]) -> np.ndarray:
         """Return the list for these values of the symbols, as int64. Raises `SizeError`."""

@@ -44,6 +44,7 @@ class Sizing:
         sizes: list[Size | Sum] = [size for check in program.checks for size in (check.left, check.right)]
         sizes += [*program_sizes(program), *required_sizes(requirements)]
         self.table = SizeTable([symbol.name for symbol in program.symbols], sizes)
+        self.requirements, self.sizes = requirements, sizes
         self._required = Required(requirements, self.table)
         self._checks = [
             (self.table.place(c.left), _RELATIONS[c.relation], self.table.place(c.right), c) for c in program.checks

@@ -16,8 +16,9 @@ import numpy as np
 from .artifact import address_of
 from .device import RecordTime
 from .dtypes import memory_dtype
+from .groups import whole_group
 from .hostmemory import allocated, empty_tensor, is_small
-from .program import Constant, Heap, Input, LoopStep, NativeStep, ScanStep, ValueSpec
+from .program import Constant, Heap, Input, LoopStep, NativeStep, Program, ScanStep, ValueSpec
 from .types import TensorType
 
 MOST_TURNS = 1024
@@ -121,9 +122,12 @@ class Repetition:
 def repetition_of(step: LoopStep | ScanStep) -> Repetition | None:
     """Return how native code iterates the step's body; None where it cannot."""
     program = step.body.program
-    if len(program.steps) != 1 or not isinstance(program.steps[0], NativeStep):
-        return None
-    return carried_by(step)
+    return carried_by(step) if is_native(program) or whole_group(program) is not None else None
+
+
+def is_native(program: Program) -> bool:
+    """Return whether a program is one segment of kernels."""
+    return len(program.steps) == 1 and isinstance(program.steps[0], NativeStep)
 
 
 def carried_by(step: LoopStep | ScanStep) -> Repetition | None:
@@ -265,7 +269,10 @@ class Turning:
 def turning_of(
     repetition: Repetition, turns: Turns, segment: Repeatable, spec: Callable[[int], ValueSpec]
 ) -> Turning | None:
-    """Return the iterations of a segment; None where a state changes its type."""
+    """Return the iterations of a segment; None where a state changes its type, or the size of a result is not known."""
+    types = [spec(number).type for number in repetition.results]
+    if not all(isinstance(type_, TensorType) and type_.is_static for type_ in types):
+        return None
     if any(spec(before).type != spec(after).type for before, after in repetition.states):
         return None
     return Turning(repetition, segment, spec, turns.backwards, turns.results_backwards)

@@ -267,3 +267,5 @@ void ts_stop(Team *team) {
     change_ticket(team, FINISHED);
     wake_sleepers(team, INT32_MAX);
 }
+
+#include "resize.c"

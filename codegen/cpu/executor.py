@@ -18,7 +18,7 @@ from tilestitch.codegen.cpu.toolchain.objects import object_bytes
 _SOURCE = Path(__file__).with_name("executor.c")
 _IR = Path(__file__).with_name("executor.ll")
 
-EXECUTOR_EXPORTS = ("ts_init", "ts_run", "ts_stop", "ts_team_bytes", "ts_worker")
+EXECUTOR_EXPORTS = ("ts_init", "ts_resize", "ts_run", "ts_stop", "ts_team_bytes", "ts_worker")
 """The symbols that the runtime calls."""
 
 _CLANG = (

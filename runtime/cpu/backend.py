@@ -11,6 +11,7 @@ from tilestitch.runtime.artifact import CPU_LIBRARY, Artifact
 from tilestitch.runtime.cache_memory import HostCacheMemory
 from tilestitch.runtime.device import HostOnly, Memory
 from tilestitch.runtime.errors import DeviceError
+from tilestitch.runtime.groups import Group, Joined, Present
 from tilestitch.runtime.hostmemory import HostArena
 from tilestitch.runtime.loaded import Loaded
 from tilestitch.runtime.program import DeviceStep, NativeStep, Program, ValueSpec
@@ -83,6 +84,13 @@ class CpuWorker(HostOnly):
         from .sized_memory import SizedMemory
 
         return SizedMemory(sizing, self._loaded.file, self._library, self._team)
+
+    def join(self, group: Group, present: Present) -> Joined | None:
+        if self._library is None or self._team is None:
+            return None
+        from .joined import Surroundings, joined
+
+        return joined(group, Surroundings(self._loaded, self._library, self._team, present))
 
     def close(self) -> None:
         if self._team is not None:

@@ -41,6 +41,7 @@ class Library:
         self.worker = self._function("ts_worker")
         self.run = self._function("ts_run")
         self.stop = self._function("ts_stop")
+        self.resize = self._optional("ts_resize")
 
     def address(self, symbol: str) -> int:
         """Return the address of a kernel."""
@@ -49,6 +50,10 @@ class Library:
         except AttributeError as error:
             raise ArtifactSchemaError(f"the kernels have no function {symbol!r}", file=self._file) from error
         return address or 0
+
+    def _optional(self, symbol: str) -> int | None:
+        """Return the address of a function that artifacts of earlier compilers lack."""
+        return self.address(symbol) if hasattr(self._dll, symbol) else None
 
     def _function(self, symbol: str) -> Callable[..., Any]:
         self.address(symbol)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from tilestitch.runtime.artifact import address_of
 from tilestitch.runtime.device import RecordTime
-from tilestitch.runtime.errors import ExecutionError
 from tilestitch.runtime.hostmemory import empty_tensor, is_small
 from tilestitch.runtime.program import (
     Arena,
@@ -29,6 +28,7 @@ from tilestitch.runtime.turns import Move
 from tilestitch.runtime.turns import Repeated as Repeats
 from tilestitch.runtime.types import TensorType
 
+from .faults import Faults
 from .library import Library
 from .recycled import recycled
 from .team import Team
@@ -48,7 +48,8 @@ class NativeSegment:
     def __init__(self, program: Program, step: NativeStep, library: Library, team: Team) -> None:
         self.launches = list(step.launches)
         self.team = team
-        self._status = np.zeros(len(step.launches), np.int32)
+        self._faults = Faults(len(step.launches))
+        self._faults.have(self.launches)
         self.args = np.zeros((sum(len(launch.args) for launch in step.launches), 2), np.int64)
         self.table = np.zeros((len(step.launches), 4), np.int64)
         self._copied_in: list[Copy] = []
@@ -65,10 +66,9 @@ class NativeSegment:
                 first = number
             for arg in launch.args:
                 if isinstance(program.values[arg.value].location, Status):
-                    self.args[row, 1] = self._status.ctypes.data + 4 * number
+                    self.args[row, 1] = self._faults.address(number)
                 row += 1
         self._run = team.prepare(self.table.ctypes.data, len(step.launches))
-        self._reports = any(launch.faults for launch in step.launches)
 
     def run(self, values: list[Any], record: RecordTime | None) -> None:
         """Execute on the program's current values, allocating heap values that do not exist yet.
@@ -94,7 +94,9 @@ class NativeSegment:
 
     def repeated(self, moves: Sequence[Move], condition: int | None, count: np.ndarray | None) -> Repeats:
         """Return iterations with tables of their own; a segment that is given other sizes needs new ones."""
-        return Repeated(self, moves, condition, count)
+        args, table = self.args.copy(), self.table.copy()
+        table[:, 1] += args.ctypes.data - self.args.ctypes.data
+        return Repeated(self, moves, condition, count, args, table)
 
     def operand(self, values: list[Any], number: int) -> np.ndarray:
         """Return the value's array in a form whose address a kernel may take (allocated, C-contiguous)."""
@@ -121,31 +123,39 @@ class NativeSegment:
 
     def check_faults(self) -> None:
         """Raise `ExecutionError` where a kernel has reported a fault since the last call."""
-        if self._reports and self._status.any():
-            self._raise_fault()
+        self._faults.check()
 
-    def _raise_fault(self) -> None:
-        number = int(np.flatnonzero(self._status)[0])
-        launch, fault = self.launches[number], int(self._status[number]) - 1
-        self._status[...] = 0
-        message = launch.faults[fault] if 0 <= fault < len(launch.faults) else f"fault {fault}"
-        where = ", ".join(launch.origins) or launch.symbol
-        raise ExecutionError(f"ONNX node {where}: {message}; check the values of the model's inputs")
+
+class Launched(Protocol):
+    """Launches bound to memory, with the rows of arguments of values that are `addressed`, and offsets in bytes."""
+
+    team: Team
+    addressed: dict[int, list[tuple[int, int]]]
+
+    def operand(self, values: list[Any], number: int) -> np.ndarray:
+        """Return the value's array in a form whose address a kernel may take."""
+
+    def record(self, record: RecordTime, times_ns: np.ndarray) -> None:
+        """Record the launches of one or more iterations."""
+
+    def check_faults(self) -> None:
+        """Raise `ExecutionError` where a kernel has reported a fault since the last call."""
 
 
 class Repeated:
     """Iterations of a segment: its tables, with the addresses that change from iteration to iteration, and how they
     move.
 
-    Addresses of values that are `held` are looked up once, those of others before each run.
+    Addresses of values that are `held` are looked up once, those of others before each run. `args`, `table`: the
+    tables, the segment's own or copies.
     """
 
     def __init__(
-        self, segment: NativeSegment, moves: Sequence[Move], condition: int | None, count: np.ndarray | None
-    ) -> None:
+        self, segment: Launched, moves: Sequence[Move], condition: int | None, count: np.ndarray | None,
+        args: np.ndarray, table: np.ndarray,
+    ) -> None:  # fmt: skip
         self._segment, self._condition = segment, condition
-        self._args, table = segment.args.copy(), segment.table.copy()
-        table[:, 1] += self._args.ctypes.data - segment.args.ctypes.data
+        self._args = args
         at = {number: place for place, number in enumerate(segment.addressed)}
         self._varying = at
         self._addresses = np.zeros(len(at), np.int64)

@@ -14,6 +14,7 @@ import numpy as np
 
 from tilestitch.runtime.artifact import Artifact
 from tilestitch.runtime.device import Memory, OnDevice
+from tilestitch.runtime.groups import Group, Joined, Present
 from tilestitch.runtime.loaded import Loaded
 from tilestitch.runtime.program import Constant, DeviceLaunch, DeviceStep, Program
 
@@ -141,6 +142,9 @@ class CudaWorker:
         memory = CudaMemory(program, self._file, self._queue, self._modules, self._weights)
         self._memories.append(memory)
         return memory
+
+    def join(self, group: Group, present: Present) -> Joined | None:
+        return None
 
     def release(self, memory: Memory) -> None:
         """Release a program's memory after the last run, which may use it."""

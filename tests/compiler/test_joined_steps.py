@@ -1,0 +1,127 @@
+"""Kernels whose sizes earlier kernels find, run in one native call: results, room for them, and errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import parser
+
+from tilestitch.compiler import compile_model
+from tilestitch.runtime import Module, load
+from tilestitch.runtime.cpu.segment import NativeSegment
+from tilestitch.runtime.errors import ExecutionError
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
+FOUND = """(float[n] x) => (int64[1, k] y, float[k] z) <float zero = {0}> {
+    q = Greater(x, zero)  y = NonZero(q)  z = Compress<axis = 0>(x, q) }"""
+
+
+def compiled(text: str, threads: int = 1) -> Module:
+    return load(compile_model(parser.parse_model(HEAD + text), num_threads=threads).to_bytes(), num_threads=threads)
+
+
+@pytest.fixture
+def segments(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts the native steps that are run one by one."""
+    runs, run = [0], NativeSegment.run
+
+    def counted(segment: NativeSegment, *arguments: object) -> None:
+        runs[0] += 1
+        run(segment, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(NativeSegment, "run", counted)
+    return runs
+
+
+def expect_found(module: Module, x: np.ndarray) -> None:
+    found = module.run({"x": x})
+    np.testing.assert_array_equal(found["y"], np.stack(np.nonzero(x > 0)))
+    np.testing.assert_array_equal(found["z"], x[x > 0])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_results_of_any_number_need_one_native_call(segments: list[int], threads: int) -> None:
+    rng = np.random.default_rng(0)
+    with compiled(FOUND, threads) as module:
+        for _ in range(2):
+            expect_found(module, np.full(97, -1, np.float32))
+        segments[0] = 0
+        for share in (0.5, 0, 1, 0.01, 1, 0.3):
+            x = np.where(rng.random(97) < share, 1, -1) * rng.random(97).astype(np.float32)
+            expect_found(module, x.astype(np.float32))
+        expect_found(module, np.array([np.nan, -0.0, 0.0, np.inf] * 24 + [1], np.float32))
+        assert segments[0] == 0
+
+
+def test_room_grows_with_what_is_found(segments: list[int]) -> None:
+    ones, none = np.ones(5001, np.float32), -np.ones(5001, np.float32)
+    with compiled(FOUND) as module:
+        for x in (none, none, ones, ones, none, ones):
+            expect_found(module, x)
+        segments[0] = 0
+        expect_found(module, ones)
+        assert segments[0] == 0
+
+
+def test_what_is_too_large_to_be_copied_is_found_step_by_step() -> None:
+    with compiled(FOUND) as module:
+        for count in (300, 300, 300, 70001, 70001, 70001, 300, 1, 1, 1):
+            expect_found(module, np.ones(count, np.float32))
+            expect_found(module, np.linspace(-1, 1, count, dtype=np.float32))
+
+
+def test_sizes_that_follow_each_other_are_found_in_one_call(segments: list[int]) -> None:
+    text = """(float[n] x) => (float[k] z) <float zero = {0}, float one = {1}> {
+        a = Greater(x, zero)  y = Compress<axis = 0>(x, a)  b = Less(y, one)  z = Compress<axis = 0>(y, b) }"""
+    rng = np.random.default_rng(1)
+    with compiled(text) as module:
+        for index in range(7):
+            if index == 4:
+                segments[0] = 0
+            x = rng.normal(size=53).astype(np.float32) * index
+            np.testing.assert_array_equal(module.run({"x": x})["z"], x[(x > 0) & (x < 1)])
+        assert segments[0] == 0
+
+
+def test_out_and_later_runs_do_not_share_memory() -> None:
+    with compiled(FOUND) as module:
+        x = np.ones(31, np.float32)
+        found = [module.run({"x": x * (index + 1)})["z"] for index in range(5)]
+        for index, z in enumerate(found):
+            np.testing.assert_array_equal(z, np.full(31, index + 1, np.float32))
+        z = np.empty(31, np.float32)
+        module.run({"x": x * 9}, out={"z": z})
+        np.testing.assert_array_equal(z, np.full(31, 9, np.float32))
+
+
+def test_sizes_that_do_not_fit_are_refused_in_every_run() -> None:
+    text = """(float[n] x, float[n] w) => (float[k] z) <float zero = {0}> {
+        a = Greater(x, zero)  y = Compress<axis = 0>(x, a)  b = Greater(w, zero)  v = Compress<axis = 0>(w, b)
+        z = Add(y, v) }"""
+    even, odd = np.array([1, -1, 1, -1, 2], np.float32), np.array([-1, 1, -1, 1, -2], np.float32)
+    with compiled(text) as module:
+        for _ in range(4):
+            np.testing.assert_array_equal(module.run({"x": even, "w": even})["z"], [2, 2, 4])
+            with pytest.raises(ExecutionError):
+                module.run({"x": even, "w": odd})
+
+
+def test_artifacts_without_the_function_are_run_step_by_step(
+    segments: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tilestitch.runtime.cpu.library.Library._optional", lambda library, symbol: None)
+    with compiled(FOUND) as module:
+        for _ in range(4):
+            expect_found(module, np.ones(7, np.float32))
+        assert segments[0] == 8
+
+
+def test_indices_that_are_out_of_range_are_reported_in_every_run() -> None:
+    text = """(float[n] x, int64[n] i) => (float[k] z) <float zero = {0}> {
+        a = Greater(x, zero)  j = Compress<axis = 0>(i, a)  z = Gather(x, j) }"""
+    x = np.array([1, -1, 3], np.float32)
+    with compiled(text) as module:
+        for _ in range(4):
+            np.testing.assert_array_equal(module.run({"x": x, "i": np.array([2, 9, -3])})["z"], [3, 1])
+            with pytest.raises(ExecutionError, match="Gather"):
+                module.run({"x": x, "i": np.array([3, 0, 0])})
