@@ -16,11 +16,12 @@ from tilestitch.compiler.ir.types import broadcast_shapes, to_numpy_dtype
 from ..builder import dtype_of, normalize_axis
 from ..context import Context, Converted, Versioned
 from ..errors import NotStatic
-from ..found_sizes import entries_of
+from ..found_sizes import Element, entries_of, sizes_of
 from ..fractional_sizes import EXACT
 from ..sizes import contents_of, fractions_of
 from .common import axes_of
 from .computed_pads import must_be_computed, pad_as_computed
+from .found_slices import found_slice
 from .single_slices import element_of_slice
 from .slice_sizes import taken_elements
 
@@ -166,6 +167,9 @@ def convert_slice(ctx: Context) -> Value:
         axes = ctx.attr("axes", tuple(range(len(starts))))
         steps = (1,) * len(starts)
     else:
+        found = found_slice(ctx)
+        if found is not None:
+            return found
         starts, ends = ctx.ints_of(1), ctx.ints_of(2)
         axes = ctx.optional_ints(3) or tuple(range(len(starts)))
         steps = ctx.optional_ints(4) or (1,) * len(starts)
@@ -278,8 +282,21 @@ def convert_center_crop_pad(ctx: Context) -> Value:
 
 def convert_expand(ctx: Context) -> Value:
     x = ctx.input(0)
-    target = broadcast_shapes(ctx.shape(x), ctx.ints_of(1))
+    target = broadcast_shapes(ctx.shape(x), tuple(_expanded_to(ctx, x)))
     return ctx.broadcast_to(x, [as_size(d) for d in target])
+
+
+def _expanded_to(ctx: Context, x: Value) -> Sequence[Size]:
+    """Return the sizes that an Expand asks for. One that the data says may be 1, which leaves a dimension as it is: so
+    it has to meet a dimension of 1.
+    """
+    entries = entries_of(ctx.input(1))
+    if entries is None or not any(isinstance(entry, Element) for entry in entries):
+        return ctx.ints_of(1)
+    for entry, size in zip(reversed(entries), reversed(ctx.shape(x))):
+        if isinstance(entry, Element) and size != 1:
+            raise NotStatic(f"whether a dimension of {size} is expanded is known only at run time")
+    return ctx.sizes_of(1)
 
 
 def convert_tile(ctx: Context) -> Value:
@@ -402,6 +419,12 @@ def convert_range(ctx: Context) -> Value:
     bounds = [contents_of(ctx.input(i)) for i in range(3)]
     if all(b is not None for b in bounds) and any(is_open(b.item()) for b in bounds if b is not None):
         return _open_range(ctx, *(b.item() for b in bounds if b is not None))
+    if (
+        dtype_of(ctx.input(0)) in ("int32", "int64")
+        and ctx.input(2).is_constant
+        and not all(ctx.input(i).is_constant for i in range(2))
+    ):
+        return _found_range(ctx)
     if dtype_of(ctx.input(0)) in EXACT and not all(ctx.input(i).is_constant for i in range(3)):
         return _open_range_of_floats(ctx)
     start, limit, delta = (ctx.constant_of(i).reshape(()) for i in range(3))
@@ -411,6 +434,18 @@ def convert_range(ctx: Context) -> Value:
     first, last, step = (v.astype(wide).item() for v in (start, limit, delta))
     count = max(int(np.ceil((last - first) / step)), 0)
     return ctx.constant((first + np.arange(count) * step).astype(start.dtype))
+
+
+def _found_range(ctx: Context) -> Value:
+    """Return a range of integers, one after the other, whose ends the data says."""
+    dtype, step = dtype_of(ctx.input(0)), ctx.constant_of(2).reshape(()).item()
+    if abs(step) != 1:
+        raise NotStatic(f"how many steps of {step} the range has is known only at run time")
+    start, limit = (ctx.cast(ctx.reshape(ctx.input(i), ()), "int64") for i in range(2))
+    length = ctx.mul(ctx.sub(limit, start), step)
+    count = ctx.emit("maximum", length, ctx.constant(0, "int64"))
+    (size,) = sizes_of(ctx, [Element(count, 0)])
+    return ctx.cast(ctx.add(ctx.mul(ctx.iota(size, "int64"), step), start), dtype)
 
 
 def _open_range(ctx: Context, start: Size, limit: Size, step: Size) -> Value:

@@ -116,14 +116,14 @@ def _takes_all(cut: Cut, size: Size) -> bool:
 def _place(b: Builder, cut: Cut, size: Size) -> Value:
     """Return the index of the element, `size` if there is none."""
     count = b.size(size)
-    first = _from_begin(b, element(b, cut.start), count)
+    first = from_begin(b, element(b, cut.start), count)
     last = cut.end
     if not isinstance(last, Element) and not is_open(last) and last >= bounds_of(size)[1]:
         return first
-    return b.select(b.less(first, _from_begin(b, element(b, last), count)), first, count)
+    return b.select(b.less(first, from_begin(b, element(b, last), count)), first, count)
 
 
-def _from_begin(b: Builder, at: Value, count: Value) -> Value:
+def from_begin(b: Builder, at: Value, count: Value) -> Value:
     """Return a bound of a slice, at least 0, with negative ones counted from the end of the dimension."""
     counted = b.emit("maximum", b.add(at, count), b.constant(0, "int64"))
     return b.select(b.less(at, 0), counted, at)
