@@ -24,7 +24,7 @@ from .requirements import is_expression
 from .sizes import Size
 from .types import MapType, OptionalType, SequenceType, TensorType, ValueType
 
-__all__ = ["bound_attributes", "bound_program", "bound_value", "program_sizes", "sizes_in_use"]
+__all__ = ["attribute_sizes", "bound_attributes", "bound_program", "bound_value", "program_sizes", "sizes_in_use"]
 
 Evaluate = Callable[[Size], int]
 
@@ -90,7 +90,7 @@ def sizes_in_use(program: Program) -> Iterator[Size]:
             if isinstance(step, NativeStep) and step.slices is not None:
                 yield from (most for _, most in step.slices.runs)
         elif isinstance(step, HostStep):
-            yield from _attribute_sizes(step.attrs)
+            yield from attribute_sizes(step.attrs)
 
 
 def _type_sizes(type_: ValueType, symbols: frozenset[str]) -> Iterator[Size]:
@@ -104,15 +104,16 @@ def _type_sizes(type_: ValueType, symbols: frozenset[str]) -> Iterator[Size]:
             yield size
 
 
-def _attribute_sizes(attrs: Any) -> Iterator[Size]:
+def attribute_sizes(attrs: Any) -> Iterator[Size]:
+    """Yield the sizes in a host step's attributes."""
     if isinstance(attrs, (list, tuple)):
         for item in attrs:
-            yield from _attribute_sizes(item)
+            yield from attribute_sizes(item)
     elif isinstance(attrs, dict):
         if set(attrs) == {"$size"}:
             yield attrs["$size"]
         else:
-            yield from _attribute_sizes(list(attrs.values()))
+            yield from attribute_sizes(list(attrs.values()))
 
 
 def _bound_type(type_: ValueType, symbols: frozenset[str], evaluate: Evaluate) -> ValueType:

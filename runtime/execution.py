@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from .bound_program import bound_attributes
+from .bound_program import attribute_sizes, bound_attributes
 from .branch_inputs import BranchInputs
 from .chain import Chain, can_be_chained
 from .device import RecordTime, Segment, Worker, to_host
 from .errors import ExecutionError, InputError
 from .groups import Group, GroupRun, Joined, NoRoom, NotJoined, Present, groups_of, whole_group
-from .host_runs import Check, ControlRun, HostRun, detached, fits, new_maps, where
+from .host_runs import Check, ControlRun, HostRun, detached, fits, new_maps, owned_values, where
 from .linking import Parts, chain_of
 from .loaded import Loaded
 from .program import (
@@ -76,7 +76,8 @@ class Execution:
             for position, number in enumerate(outputs)
         ]
         self._new_maps = new_maps(program)
-        self._outputs_are_new = not self._host_runs and all(is_new for _, is_new in self._new_outputs)
+        owned = owned_values(program)
+        self._outputs_are_new = all(is_new and number in owned for number, is_new in self._new_outputs)
         self._chained = worker.resizes and can_be_chained(program)
         self._chain: Chain | None = None
         self._runs = 0  # since the sizes were last set
@@ -86,9 +87,11 @@ class Execution:
             return self._memory.bind(step, self._fixed)
         if isinstance(step, HostStep):
             attrs = loaded.attributes(dict(step.attrs))
-            run = HostRun(self._program, step, loaded.host[step.op], attrs, self._memory)
-            if self._program.symbols:
+            run = HostRun(self._program, step, loaded.host[step.op], self._memory)
+            if self._program.symbols and next(attribute_sizes(step.attrs), None) is not None:
                 self._sized_attrs.append((run, attrs))
+            else:
+                run.have(attrs)
             return run
         for body in bodies(step):
             self._nested[id(body)] = executions(body.program, loaded, worker)
@@ -346,7 +349,7 @@ class SizedExecutions:
 
     def of_inputs(self, inputs: Sequence[Any], step: HostStep | ControlStep) -> Execution:
         """Return the execution, as the body of `step`, for the sizes of these inputs."""
-        shapes = tuple(getattr(value, "shape", ()) for value in inputs)
+        shapes = tuple([value.shape if type(value) is np.ndarray else getattr(value, "shape", ()) for value in inputs])
         if shapes == self._shapes and self._last is not None:
             return self.of(self._last)
         try:

@@ -169,6 +169,10 @@ Adopt = Callable[[Any], "OnDevice | None"]
 """Function that returns a device's view of an array in its memory; None for an array elsewhere."""
 
 
+Shapes = tuple[tuple[int, ...] | None, ...]
+"""Shapes of all inputs; None for one that is absent."""
+
+
 class Selection(NamedTuple):
     """The number of a specialisation, and its sizes if it has symbols."""
 
@@ -185,8 +189,8 @@ class Inputs:
 
     def __init__(self, programs: Sequence[Program], sizings: Sequence[Sizing | None], backend: Backend) -> None:
         self._programs, self._sizings, self._backend = programs, sizings, backend
-        self._dtypes: tuple[tuple[str, np.dtype], ...] = ()
-        self._selections: dict[tuple[tuple[int, ...], ...], Selection] = {}  # by the shapes of all inputs
+        self._dtypes: tuple[tuple[str, np.dtype, bool], ...] = ()  # and whether the input is optional
+        self._selections: dict[Shapes, Selection] = {}
 
     def read(self, feeds: Mapping[str, Any], stream: Any) -> tuple[Selection, list[Any]]:
         """Return the specialisation, and the inputs as from `convert_feeds`, for work in the user's `stream`.
@@ -200,7 +204,7 @@ class Inputs:
                 selection = select(inputs, self._programs, self._sizings)
                 self._remember(selection, inputs)
                 return selection, inputs
-            plain = inputs, tuple(array.shape for array in inputs)
+            plain = inputs, _shapes_of(inputs)
         inputs, shapes = plain
         known = self._selections.get(shapes)
         if known is None:
@@ -208,17 +212,20 @@ class Inputs:
             self._keep(shapes, known)
         return known, inputs
 
-    def _plain_arrays(
-        self, feeds: Mapping[str, Any], stream: Any
-    ) -> tuple[list[Any], tuple[tuple[int, ...], ...]] | None:
+    def _plain_arrays(self, feeds: Mapping[str, Any], stream: Any) -> tuple[list[Any], Shapes] | None:
         """Return the inputs and their shapes if all can be used as they are (arrays, or numpy strings) and the model
-        takes only arrays.
+        takes only arrays, or nothing for some.
         """
         if type(feeds) is not dict or not self._dtypes or len(feeds) != len(self._dtypes):
             return None
-        arrays, shapes = [], []
-        for name, dtype in self._dtypes:
+        arrays: list[Any] = []
+        shapes: list[tuple[int, ...] | None] = []
+        for name, dtype, optional in self._dtypes:
             array = feeds.get(name)
+            if array is None and optional and name in feeds:
+                arrays.append(None)
+                shapes.append(None)
+                continue
             if type(array) is np.ndarray:
                 if dtype.kind == "O" and array.dtype.kind == "U":
                     array = array.astype(object, order="C")  # of nothing but `str`
@@ -240,20 +247,38 @@ class Inputs:
         program, sizing = self._programs[selection.number], self._sizings[selection.number]
         values = [program.values[number] for number in program.inputs]
         if all(_is_determined(value, sizing) for value in values):
-            self._dtypes = tuple((value.name, numpy_dtype(value.dtype)) for value in values)
-            self._keep(tuple(array.shape for array in inputs), selection)
+            self._dtypes = tuple(
+                (value.name, numpy_dtype(_tensor(value.type).dtype), isinstance(value.type, OptionalType))
+                for value in values
+            )
+            self._keep(_shapes_of(inputs), selection)
 
-    def _keep(self, shapes: tuple[tuple[int, ...], ...], selection: Selection) -> None:
+    def _keep(self, shapes: Shapes, selection: Selection) -> None:
         if len(self._selections) >= MOST_SHAPES:
             self._selections = dict(list(self._selections.items())[MOST_SHAPES // 2 :])
         self._selections[shapes] = selection
 
 
 def _is_determined(value: ValueSpec, sizing: Sizing | None) -> bool:
-    """Return whether an input is a tensor whose shape is static or known from the symbols."""
+    """Return whether an input is a tensor whose shape is static or known from the symbols, or an optional tensor:
+    nothing but whether it fits depends on its shape.
+    """
+    if isinstance(value.type, OptionalType):
+        return isinstance(value.type.element, TensorType)
     if not isinstance(value.type, TensorType):
         return False
     return value.type.static_shape is not None or (sizing is not None and sizing.knows(value.type))
+
+
+def _tensor(type_: ValueType) -> TensorType:
+    """Return the type of the tensor that an input is, or may have."""
+    inner = type_.element if isinstance(type_, OptionalType) else type_
+    assert isinstance(inner, TensorType)
+    return inner
+
+
+def _shapes_of(inputs: Sequence[Any]) -> Shapes:
+    return tuple(None if array is None else array.shape for array in inputs)
 
 
 def convert_feeds(

@@ -13,7 +13,21 @@ from .device import Memory, RecordTime, to_host
 from .dtypes import dtype_name, memory_dtype
 from .errors import ExecutionError
 from .loaded import HostFunction, prepared
-from .program import ABSENT, Arena, Body, ControlStep, HostStep, IfStep, Input, Program, ValueSpec
+from .program import (
+    ABSENT,
+    Arena,
+    Body,
+    CallStep,
+    ControlStep,
+    DeviceStep,
+    Heap,
+    HostStep,
+    IfStep,
+    Input,
+    NativeStep,
+    Program,
+    ValueSpec,
+)
 from .reads import read_by
 from .turns import Done, Repetition, Turns
 from .types import TensorType, ValueType, holds_arrays
@@ -47,20 +61,23 @@ class Nested(Protocol):
 class HostRun:
     """A host step: a numpy function on the values that it reads."""
 
-    def __init__(
-        self, program: Program, step: HostStep, function: HostFunction, attrs: Mapping[str, Any], memory: Memory
-    ) -> None:
+    def __init__(self, program: Program, step: HostStep, function: HostFunction, memory: Memory) -> None:
         self._step, self._function, self._numbers = step, function, step.inputs
-        self.have(attrs)
+        self._attrs: Mapping[str, Any] = {}
         self.results = Stored(program, step, memory)
 
     def have(self, attrs: Mapping[str, Any]) -> None:
-        """Set other attributes, some of which are sizes."""
+        """Set the attributes; again for other sizes, where some are sizes."""
         self._attrs = prepared(self._step.op, attrs)
 
     def run(self, values: list[Any], record: RecordTime | None) -> None:
         start = time.perf_counter_ns() if record is not None else 0
-        operands = [None if number == ABSENT else to_host(values[number]) for number in self._numbers]
+        operands = [
+            None if number == ABSENT
+            else value if type(value := values[number]) is np.ndarray
+            else to_host(value)
+            for number in self._numbers
+        ]  # fmt: skip
         try:
             results = self._function(operands, self._attrs)
         except ExecutionError as error:
@@ -146,8 +163,12 @@ class Stored:
         """Set other sizes; `spec` describes the values from now on."""
         self.spec = spec
         self._checks: list[Check | None] | None = None
+        self._only: Check | None = None  # of a step with one result, which need not be detached
 
     def store(self, results: Sequence[Any], values: list[Any]) -> None:
+        if self._only is not None and len(results) == 1:
+            values[self._step.outputs[0]] = self._only(results[0], self._step)
+            return
         outputs = self._step.outputs
         if len(results) < len(outputs):
             raise ExecutionError(
@@ -155,6 +176,8 @@ class Stored:
             )
         if self._checks is None:
             self._checks = [None if number == ABSENT else Check(self.spec(number)) for number in outputs]
+            if len(outputs) == 1 and not self._detaches:
+                (self._only,) = self._checks
         apart = self._items_apart(values) if self._detaches else frozenset[int]()
         for number, check, result in zip(outputs, self._checks, results):  # a host operator may give more than is used
             if check is not None:
@@ -189,13 +212,13 @@ class Check:
 
     def __call__(self, result: Any, step: HostStep | ControlStep) -> Any:
         """Return the result if it has the type; raises `ExecutionError` otherwise."""
-        if type(result) is np.ndarray and self._has_shape(result.shape) and result.dtype == self._dtype:
-            return result
+        if type(result) is np.ndarray and result.dtype == self._dtype:
+            shape = result.shape
+            if shape == self._shape or self._has_shape(shape):
+                return result
         return typed(self._value, result, step)
 
     def _has_shape(self, shape: tuple[int, ...]) -> bool:
-        if shape == self._shape:
-            return True
         if len(shape) != self._rank:
             return False
         for axis, size in self._known:  # noqa: SIM110 (a generator takes twice as long)
@@ -251,11 +274,43 @@ def _may_lie_in_arena(program: Program, step: HostStep | ControlStep) -> bool:
     """Return whether results may lie in the arena: a result can be an operand or a view of one. Sequences from users
     may hold arrays on a device.
     """
+    if isinstance(step, HostStep) and not may_alias(step):
+        return False
     return any(
         isinstance(value.location, Arena)
         or (isinstance(value.location, Input) and not isinstance(value.type, TensorType))
         for value in map(program.values.__getitem__, read_by(step))
     )
+
+
+def may_alias(step: HostStep) -> bool:
+    """Return whether results may share memory with operands."""
+    from .host import ALIASING
+
+    return step.op in ALIASING
+
+
+def owned_values(program: Program) -> frozenset[int]:
+    """Return values that a run makes anew, so that nothing else refers to their memory."""
+    owned: set[int] = set()
+    for step in program.steps:
+        match step:
+            case NativeStep(launches) | DeviceStep(launches):
+                stored = {arg.value for launch in launches for arg in launch.args}
+                owned |= {n for n in stored if isinstance(program.values[n].location, Heap)}
+            case HostStep() if not may_alias(step):
+                owned |= {n for n in step.outputs if n != ABSENT and isinstance(program.values[n].type, TensorType)}
+            case CallStep(body, outputs):
+                owned |= _owned_results(body, outputs)
+            case IfStep():
+                owned |= _owned_results(step.then_body, step.outputs) & _owned_results(step.else_body, step.outputs)
+    return frozenset(owned)
+
+
+def _owned_results(body: Body, outputs: Sequence[int]) -> set[int]:
+    """Return the results of a body's step that a run of the body makes anew."""
+    owned, inner = owned_values(body.program), body.program.outputs
+    return {outer for outer, n in zip(outputs, inner) if n in owned and inner.count(n) == 1}
 
 
 def new_maps(program: Program) -> frozenset[int]:

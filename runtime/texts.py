@@ -11,7 +11,7 @@ from .errors import InputError
 
 def are_texts(array: np.ndarray) -> bool:
     """Return whether an array of objects holds only `str`."""
-    return set(map(type, array.flat)) <= {str}
+    return set(map(type, array.reshape(-1).tolist())) <= {str}
 
 
 def as_texts(array: np.ndarray, name: str) -> np.ndarray:

@@ -24,6 +24,7 @@ from . import (
     learning,
     maps,
     movement,
+    ngrams,
     pictures,
     random,
     reductions,
@@ -44,13 +45,13 @@ from .errors import HostError
 __all__ = ["ALIASING", "NON_DETERMINISTIC", "PREPARE", "TABLE", "HostError", "HostFn"]
 
 _MODULES = (
-    absent, blocks, casting, contraction, elementwise, folding, images, learning, maps, movement, pictures, random,
-    reductions, regions, scatter, selection, sequences, shaping, signal, sorting, strings, tokens, windows,
+    absent, blocks, casting, contraction, elementwise, folding, images, learning, maps, movement, ngrams, pictures,
+    random, reductions, regions, scatter, selection, sequences, shaping, signal, sorting, strings, tokens, windows,
 )  # fmt: skip
 
 TABLE: Mapping[str, HostFn] = {name: function for module in _MODULES for name, function in module.TABLE.items()}
 
-PREPARE: Mapping[str, Callable[[Attrs], Attrs]] = learning.PREPARE
+PREPARE: Mapping[str, Callable[[Attrs], Attrs]] = {**learning.PREPARE, **movement.PREPARE, **ngrams.PREPARE}
 """Per-operator preparation of attributes: `TABLE[name](operands, PREPARE[name](attributes))` gives the same result, but
 computes what depends on attributes alone only once.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -42,11 +42,18 @@ def _broadcast_to(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     return [broadcast_array(inputs[0], attrs["shape"])]
 
 
+def _with_index(attrs: Attrs) -> Attrs:
+    """Return the attributes of a slice with what numpy takes."""
+    entries = zip(attrs["starts"], attrs["steps"], attrs["sizes"], strict=True)
+    return {**attrs, "index": tuple(_slice_of(*entry) for entry in entries), "shape": tuple(attrs["sizes"])}
+
+
 def _slice(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     (x,) = inputs
-    index = tuple(_slice_of(*entry) for entry in zip(attrs["starts"], attrs["steps"], attrs["sizes"], strict=True))
-    result = x[index]
-    if result.shape != tuple(attrs["sizes"]):
+    if "index" not in attrs:
+        attrs = _with_index(attrs)
+    result = x[attrs["index"]]
+    if result.shape != attrs["shape"]:
         raise HostError(
             f"a slice of sizes {tuple(attrs['sizes'])} from {tuple(attrs['starts'])} leaves a tensor of shape {x.shape}"
         )
@@ -163,3 +170,6 @@ TABLE: Mapping[str, HostFn] = {
     "concat": _concat, "pad": _pad, "iota": _iota, "sizes": _sizes,
     "gather": _gather, "gather_elements": _gather_elements, "gather_nd": _gather_nd,
 }  # fmt: skip
+
+PREPARE: Mapping[str, Callable[[Attrs], Attrs]] = {"slice": _with_index}
+"""By operator, the function that computes once, for all runs, what depends on its attributes alone."""

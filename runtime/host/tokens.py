@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .common import Attrs, HostFn
-from .strings import string_array, texts_of
+from .strings import each, padded, stacked, texts_of
 
 _START, _END = "\x02", "\x03"
 
@@ -22,22 +22,27 @@ def _tokenize(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     start and end markers around the tokens of a text.
     """
     (x,) = inputs
-    least = attrs["mincharnum"]
-    rows = [[token for token in _pieces(text, attrs) if len(token) >= least] for text in texts_of(x)]
-    most = max(map(len, rows), default=0)
-    if most and attrs["mark"]:
-        rows, most = [[_START, *row, _END] for row in rows], most + 2
-    filled = [token for row in rows for token in (*row, *[attrs["pad_value"]] * (most - len(row)))]
-    return [string_array(filled, (*x.shape, most))]
+    texts, pieces, least = texts_of(x), _pieces(attrs), attrs["mincharnum"]
+    rows = each(lambda text: [token for token in pieces(text) if len(token) >= least], texts)
+    if attrs["mark"] and any(rows.values()):
+        rows = {text: [_START, *row, _END] for text, row in rows.items()}
+    width = padded(rows, attrs["pad_value"])
+    return [stacked(rows, texts, (*x.shape, width))]
 
 
-def _pieces(text: str, attrs: Attrs) -> Iterable[str]:
+def _pieces(attrs: Attrs) -> Callable[[str], Iterable[str]]:
+    """Return the function that cuts a text."""
     if attrs.get("token"):
-        return re.findall(attrs["token"], text, re.ASCII)
-    pieces: Iterable[str] = text if not attrs.get("separators") else [text]
-    for separator in attrs.get("separators") or ():
-        pieces = [part for piece in pieces for part in re.split(separator, piece, flags=re.ASCII)]
-    return pieces
+        return re.compile(attrs["token"], re.ASCII).findall
+    separators = [re.compile(separator, re.ASCII) for separator in attrs.get("separators") or ()]
+
+    def cut(text: str) -> Iterable[str]:
+        pieces: Iterable[str] = [text] if separators else text
+        for separator in separators:
+            pieces = [part for piece in pieces for part in separator.split(piece)]
+        return pieces
+
+    return cut
 
 
 TABLE: Mapping[str, HostFn] = {"Tokenizer": _tokenize}

@@ -9,7 +9,7 @@ from onnx import parser
 from tilestitch.compiler import compile_model
 from tilestitch.runtime import Module, load
 from tilestitch.runtime.cpu.segment import NativeSegment
-from tilestitch.runtime.errors import ExecutionError
+from tilestitch.runtime.errors import ExecutionError, InputError
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
 FOUND = """(float[n] x) => (int64[1, k] y, float[k] z) <float zero = {0}> {
@@ -125,3 +125,32 @@ def test_indices_that_are_out_of_range_are_reported_in_every_run() -> None:
             np.testing.assert_array_equal(module.run({"x": x, "i": np.array([2, 9, -3])})["z"], [3, 1])
             with pytest.raises(ExecutionError, match="Gather"):
                 module.run({"x": x, "i": np.array([3, 0, 0])})
+
+
+def test_optional_inputs_come_and_go() -> None:
+    text = """g (optional(float[n, 3]) o, float[n, 3] d) => (float[n, 3] y) {
+        has = OptionalHasElement(o)
+        y = If(has) <then_branch = t () => (float[n, 3] v) { v0 = OptionalGetElement(o)  v = Exp(v0) },
+            else_branch = e () => (float[n, 3] v) { v = Neg(d) }> }"""
+    model = parser.parse_model('<ir_version: 8, opset_import: ["" : 18]> ' + text)
+    with load(compile_model(model, num_threads=1).to_bytes(), num_threads=1) as module:
+        for rows in (1, 5, 5, 5, 1, 1):
+            d = np.arange(3 * rows, dtype=np.float32).reshape(rows, 3)
+            np.testing.assert_allclose(module.run({"o": d, "d": d})["y"], np.exp(d), rtol=1e-6)
+            np.testing.assert_array_equal(module.run({"o": None, "d": d})["y"], -d)
+            np.testing.assert_array_equal(module.run({"d": d})["y"], -d)
+            with pytest.raises(InputError):
+                module.run({"o": np.ones((rows + 1, 3), np.float32), "d": d})
+            with pytest.raises(InputError):
+                module.run({"o": d, "d": None})
+
+
+def test_results_that_are_parts_of_others_are_copied() -> None:
+    text = """(string[n] x) => (string[n] y, string[m] z) <int64[1] a = {1}, int64[1] b = {3}> {
+        y = StringNormalizer<is_case_sensitive = 1>(x)  z = Slice(y, a, b) }"""
+    with compiled(text) as module:
+        for _ in range(3):
+            found = module.run({"x": np.array(["a", "b", "c", "d"], object)})
+            assert not np.shares_memory(found["y"], found["z"])
+            assert found["y"].tolist() == ["a", "b", "c", "d"]
+            assert found["z"].tolist() == ["b", "c"]

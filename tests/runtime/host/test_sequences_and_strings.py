@@ -137,3 +137,24 @@ def test_one_element_is_an_array_of_the_same_dtype(line: np.ndarray) -> None:
     for alone in (item, run("SplitToSequence", line, axis=0, keepdims=0)[1]):
         assert isinstance(alone, np.ndarray)
         assert (alone.dtype, alone.shape, alone.item()) == (line.dtype, (), line[1])
+
+
+def test_equal_texts_are_split_alike() -> None:
+    x = np.array([["a,b", "c", "a,b"], ["", "a,b", "d,e,f"]], object)
+    parts, counts = TABLE["StringSplit"]([x], {"delimiter": ","})
+    assert parts.tolist() == [
+        [["a", "b", ""], ["c", "", ""], ["a", "b", ""]],
+        [["", "", ""], ["a", "b", ""], ["d", "e", "f"]],
+    ]
+    assert counts.tolist() == [[2, 1, 2], [1, 2, 3]]
+    (tokens,) = TABLE["Tokenizer"]([x], {"separators": [","], "mincharnum": 1, "mark": 1, "pad_value": "-"})
+    assert tokens[0].tolist() == [["\x02", "a", "b", "\x03", "-"], ["\x02", "c", "\x03", "-", "-"]] + [
+        ["\x02", "a", "b", "\x03", "-"]
+    ]
+
+
+def test_texts_of_different_shapes_are_joined() -> None:
+    (joined,) = TABLE["StringConcat"]([np.array([["a"], ["b"]], object), np.array(["x", "y", ""], object)], {})
+    assert joined.tolist() == [["ax", "ay", "a"], ["bx", "by", "b"]]
+    (none,) = TABLE["StringConcat"]([np.empty((0, 2), object), np.empty((0, 2), object)], {})
+    assert none.shape == (0, 2)
