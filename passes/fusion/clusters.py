@@ -308,10 +308,12 @@ class Fusion:
                 self._computed_in[node].discard(other)
         head.copies |= set(copies)
         head.copies -= head.owned
-        for node in head.members:
+        for node in (n for c in clusters[1:] for n in c.members):
             self._computed_in[node].add(head)
-        for node in head.owned:
-            self._home[node] = head
+            if node in head.owned:
+                self._home[node] = head
+        for node in head.copies:
+            self._computed_in[node].add(head)
         self._name_edges(head, parts, rule)
         if len(clusters) > 1:
             head.reach = self._closure.merge([c.reach for c in clusters])
@@ -322,14 +324,15 @@ class Fusion:
         return head
 
     def _name_edges(self, cluster: Cluster, parts: Sequence[set[Node]], rule: str) -> None:
-        members = cluster.members
-        for node in members:
-            for value in node.inputs:
-                producer = value.producer
-                if producer is None or producer not in members:
-                    continue
-                if not any(producer in part and node in part for part in parts):
-                    cluster.rules.setdefault((producer, node), rule)
+        """Note the rule that joined `parts` for the edges between them; those inside the largest are not looked at."""
+        members, largest = cluster.members, max(parts, key=len)
+        rest = members - largest
+        edges = [(v.producer, node) for node in rest for v in node.inputs if v.producer is not None]
+        edges += [(node, user) for node in rest for out in node.outputs for user, _ in out.uses]
+        for producer, node in edges:
+            both = producer in members and node in members
+            if both and not any(producer in part and node in part for part in parts):
+                cluster.rules.setdefault((producer, node), rule)
 
     def _drop_unneeded(self) -> bool:
         """Drop clusters all of whose readers have copies. Returns whether there were any."""

@@ -6,7 +6,9 @@ Steps are calls of Python functions and methods, which are the same in every run
 from __future__ import annotations
 
 import cProfile
+import gc
 import pstats
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -19,7 +21,9 @@ from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.fusion.closure import Closure
 from tilestitch.passes.fusion.clusters import Cluster, Fusion
+from tilestitch.passes.fusion.cost.launches import Launch
 from tilestitch.passes.fusion.search.cover import Cover
+from tilestitch.passes.fusion.search.packs import Packs
 from tilestitch.passes.pipeline import run_pipeline
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.planner import make_plan
@@ -94,6 +98,41 @@ def test_a_plan_is_copied_only_to_join_kernels_that_can_be_joined(monkeypatch: p
     monkeypatch.setattr(Cover, "copy", counted)
     steps_of_planning("split", 2 * NODES, "cpu", search=True)
     assert 0 < len(copied) < NODES
+
+
+def test_a_node_joins_a_cluster_without_a_look_at_all_edges_inside() -> None:
+    def joining(nodes: int) -> int:
+        graph = run_pipeline(import_model(KINDS["chain"](nodes)).graph, PassContext(TargetInfo("cpu", 2)))
+        state = Fusion(graph, TargetInfo("cpu", 2))
+        first, *others = state.nodes
+
+        def join() -> None:
+            for node in others:
+                state.join([state.cluster_of(first), state.cluster_of(node)], (), "test")
+
+        count = steps(join, "fusion/clusters.py")
+        (cluster,) = state.clusters()
+        assert set(cluster.rules) == {(v.producer, n) for n in others for v in n.inputs if v.producer is not None}
+        return count
+
+    assert joining(2 * NODES) <= MOST_GROWTH * joining(NODES)
+
+
+def test_what_packing_looks_at_is_freed_without_a_search_for_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    climb, seen = Packs.climb, list[weakref.ref[object]]()
+
+    def noted(packs: Packs) -> list[Launch]:
+        found = climb(packs)
+        seen.extend(map(weakref.ref, (packs.launches, found[0])))
+        return found
+
+    monkeypatch.setattr(Packs, "climb", noted)
+    gc.disable()
+    try:
+        steps_of_planning("gemms", 21, "cpu")
+        assert seen and not any(ref() for ref in seen)
+    finally:
+        gc.enable()
 
 
 def test_what_belongs_to_a_gemm_is_looked_for_among_its_readers_only() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.protocol import LatencyModel, latency_us
@@ -31,7 +30,7 @@ class Launch:
     """Kernels in the order of their positions, none of which depends on another.
 
     `first`, `last`: the steps in which all could run. `mask`: their numbers among all kernels; `above`: those of their
-    dependences. `find_cost`: evaluated once, and lazily, as most kernels can be paired with no other.
+    dependences.
     """
 
     names: tuple[str, ...]
@@ -41,15 +40,6 @@ class Launch:
     mask: int
     above: int
     parts: int
-    find_cost: Callable[[], Cost]
-
-    @cached_property
-    def cost(self) -> Cost:
-        return self.find_cost()
-
-    @property
-    def latency_us(self) -> float:
-        return self.cost.latency_us
 
     def __lt__(self, other: Launch) -> bool:
         return self.place < other.place
@@ -68,6 +58,7 @@ class Launches:
         self._known: dict[tuple[str, ...], Launch] = {}
         self._forms: dict[Hashable, int] = {}
         self._latencies: dict[Pair, float | None] = {}
+        self._costs: dict[Launch, Cost] = {}
 
     def of(self, names: Iterable[str]) -> Launch:
         """Return the launch of kernels that can run together and are not too many."""
@@ -87,19 +78,23 @@ class Launches:
             self._known[names] = self._join(a, b, names)
         return self._known[names]
 
+    def alone_us(self, launch: Launch) -> float:
+        """Return the predicted time of a launch."""
+        return self._cost(launch).latency_us
+
     def can_meet(self, a: Launch, b: Launch) -> bool:
         """Return whether there is a step in which both could run, and neither depends on the other."""
         return max(a.first, b.first) <= min(a.last, b.last) and not (a.above & b.mask or b.above & a.mask)
 
     def latency_us(self, a: Launch, b: Launch) -> float | None:
-        """Return the predicted time of two launches, in the order of their positions, as one; None if it is too
-        large.
+        """Return the predicted time of two launches, in the order of their positions, as one; None if it is too large,
+        or they cannot run together.
         """
-        if a.parts + b.parts > MOST_PARTS:
+        if a.parts + b.parts > MOST_PARTS or not self.can_meet(a, b):
             return None
         pair = self._pair(a, b)
         if pair not in self._latencies:
-            operands = len(a.cost.values) + len(b.cost.values) - len(pair[2])
+            operands = len(self._cost(a).values) + len(self._cost(b).values) - len(pair[2])
             self._latencies[pair] = self._find_latency(a, b, operands)
         return self._latencies[pair]
 
@@ -109,21 +104,28 @@ class Launches:
         return latency_us(self.model, self._joined_facts(a, b), self.kernels.device)
 
     def _joined_facts(self, a: Launch, b: Launch) -> KernelFacts:
-        return joined([[a.cost.facts, b.cost.facts]], self.kernels.target)
+        return joined([[self._cost(a).facts, self._cost(b).facts]], self.kernels.target)
 
     def _pair(self, a: Launch, b: Launch) -> Pair:
-        ours, theirs = a.cost.values, b.cost.values
+        one, other = self._cost(a), self._cost(b)
+        ours, theirs = one.values, other.values
         shared = sorted([(ours[v], theirs[v]) for v in ours.keys() & theirs.keys()])
-        return a.cost.form, b.cost.form, tuple(shared)
+        return one.form, other.form, tuple(shared)
 
     def _alone(self, name: str) -> Launch:
         group, reach = self.kernels.groups[name], self.kernels.reach[name]
-        return Launch(
-            (name,), self.place[name], *self._window[name], reach.mask, reach.above, len(group.parts) or 1,
-            lambda: self._cost(group),
-        )  # fmt: skip
+        place, window = self.place[name], self._window[name]
+        return Launch((name,), place, *window, reach.mask, reach.above, len(group.parts) or 1)
 
-    def _cost(self, group: Group) -> Cost:
+    def _cost(self, launch: Launch) -> Cost:
+        """Return the cost of a launch. That of a kernel alone is found when it is needed: most can be paired with no
+        other.
+        """
+        if launch not in self._costs:
+            self._costs[launch] = self._find_cost(self.kernels.groups[launch.names[0]])
+        return self._costs[launch]
+
+    def _find_cost(self, group: Group) -> Cost:
         facts = self.kernels.facts(group, self.model)
         named = (*(t.value for t in facts.reads), *group.inputs, *group.constants, *group.outputs)
         values = {value: number for number, value in enumerate(dict.fromkeys(named))}
@@ -133,12 +135,14 @@ class Launches:
     def _join(self, a: Launch, b: Launch, names: tuple[str, ...]) -> Launch:
         latency_us, pair = self.latency_us(a, b), self._pair(a, b)
         assert latency_us is not None
-        values = {value: number for number, value in enumerate(dict.fromkeys((*a.cost.values, *b.cost.values)))}
-        cost = Cost(values, self._form(pair), self._joined_facts(a, b), latency_us)
-        return Launch(
+        named = dict.fromkeys((*self._cost(a).values, *self._cost(b).values))
+        values = {value: number for number, value in enumerate(named)}
+        launch = Launch(
             names, a.place, max(a.first, b.first), min(a.last, b.last), a.mask | b.mask, a.above | b.above,
-            a.parts + b.parts, lambda: cost,
+            a.parts + b.parts,
         )  # fmt: skip
+        self._costs[launch] = Cost(values, self._form(pair), self._joined_facts(a, b), latency_us)
+        return launch
 
     def _form(self, what: Hashable) -> int:
         return self._forms.setdefault(what, len(self._forms))

@@ -13,6 +13,8 @@ from tilestitch.passes.plan import Group
 
 NEAR = 48
 """Largest distance, in launch order, of kernels that are considered together."""
+JOINED_SHARE = 4
+"""Once one in this many launches has been joined, most options are of launches that are no more, and are dropped."""
 LEAST_GAIN_US = 1e-9
 MOST_ROUNDS = 10
 
@@ -42,22 +44,33 @@ class Packs:
         """Join pairs of launches, the best first; then move kernels between launches while that helps. Returns the
         packs.
         """
-        options = [option for a, b in self._first_pairs() if (option := self._option(a, b)) is not None]
-        heapq.heapify(options)
-        while options:
-            _, _, a, b = heapq.heappop(options)
-            if not (self._is_live(a) and self._is_live(b)):
-                continue
-            whole = self.launches.joined(a, b)
-            if self._put([whole]):
-                pairs = (self._option(*sorted((whole, other))) for other in self._near(whole))
-                for option in filter(None, pairs):
-                    heapq.heappush(options, option)
+        self._join_pairs()
         for _ in range(0 if self.forced else MOST_ROUNDS):
             if not sum(map(self._move, self.fitting)):
                 break
         packs = {launch for launch in self.home.values() if len(launch.names) > 1}
         return sorted(packs)
+
+    def _join_pairs(self) -> None:
+        """Join the best pair of launches until none saves anything."""
+        options = [option for a, b in self._first_pairs() if (option := self._option(a, b)) is not None]
+        heapq.heapify(options)
+        count, joined = len(self.fitting), 0
+        while options:
+            _, _, a, b = heapq.heappop(options)
+            if not (self._is_live(a) and self._is_live(b)):
+                continue
+            whole = self.launches.joined(a, b)
+            if not self._put([whole]):
+                continue
+            joined += 1
+            if joined * JOINED_SHARE > count:
+                options = [option for option in options if self._is_live(option[2]) and self._is_live(option[3])]
+                heapq.heapify(options)
+                count, joined = count - joined, 0
+            pairs = (self._option(*sorted((whole, other))) for other in self._near(whole))
+            for option in filter(None, pairs):
+                heapq.heappush(options, option)
 
     # -- pairs ---------------------------------------------------------------------------------------------------
 
@@ -78,12 +91,10 @@ class Packs:
         """Return the option of joining two launches, smaller is better; None if they cannot be joined, or nothing is
         saved.
         """
-        if not self.launches.can_meet(a, b):
-            return None
         latency_us = self.launches.latency_us(a, b)
         if latency_us is None:
             return None
-        gain = a.latency_us + b.latency_us - latency_us
+        gain = self.launches.alone_us(a) + self.launches.alone_us(b) - latency_us
         return (-gain, sorted(a.names + b.names), a, b) if self.forced or gain > LEAST_GAIN_US else None
 
     def _is_live(self, launch: Launch) -> bool:
@@ -104,23 +115,21 @@ class Packs:
         mine, one, place = self.home[name], self.launches.of([name]), self.place[name]
         rest = [self.launches.of([n for n in mine.names if n != name])] if mine is not one else []
         for other in dict.fromkeys(self.home[n] for n in self.fitting[max(0, place - NEAR) : place + NEAR]):
-            if other is mine or not self.launches.can_meet(other, one):
+            a, b = (other, one) if other < one else (one, other)
+            latency_us = None if other is mine else self.launches.latency_us(a, b)
+            if latency_us is None:
                 continue
-            a, b = sorted((other, one))
-            gain = self._gain_us(
-                [mine, other], [*(launch.latency_us for launch in rest), self.launches.latency_us(a, b)]
-            )
+            gain = self._gain_us([mine, other], [*map(self.launches.alone_us, rest), latency_us])
             if gain > LEAST_GAIN_US:
                 yield _move_to([*rest, self.launches.joined(a, b)], gain)
-        gain = self._gain_us([mine], [launch.latency_us for launch in (*rest, one)]) if rest else 0.0
+        gain = self._gain_us([mine], list(map(self.launches.alone_us, (*rest, one)))) if rest else 0.0
         if gain > LEAST_GAIN_US:
             yield _move_to([*rest, one], gain)
 
-    def _gain_us(self, old: Sequence[Launch], new: Sequence[float | None]) -> float:
+    def _gain_us(self, old: Sequence[Launch], new: Sequence[float]) -> float:
         """Return the microseconds saved by launches of latencies `new` in place of `old`."""
-        known = [us for us in new if us is not None]
-        before = sum(launch.latency_us for launch in sorted(old, key=lambda launch: sorted(launch.names)))
-        return before - sum(known) if len(known) == len(new) else 0.0
+        before = sum(map(self.launches.alone_us, sorted(old, key=lambda launch: sorted(launch.names))))
+        return before - sum(new)
 
     # -- changing ------------------------------------------------------------------------------------------------
 
