@@ -7,13 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute import elementwise
-from tilestitch.codegen.compute.dtypes import Expr, dtype_of, round_half
+from tilestitch.codegen.compute import elementwise, reducers
+from tilestitch.codegen.compute.dtypes import Expr, dtype_of, immediate, round_half
 from tilestitch.codegen.compute.elementwise import Operation, Rule, convert
+from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.types import dtype_kind, is_float
+
+LEAST_DIVISOR = 2.0**-100
+"""Least constant divisor, and the inverse of the largest one, for which no intermediate result leaves float32's range
+unless the quotient does.
+"""
 
 
 def call(name: str, *operands: Expr) -> Expr:
@@ -56,6 +63,59 @@ def product(a: Expr, b: Expr) -> Expr:
     return T.call_pure_extern(dtype_of(a), "__dmul_rn" if dtype_of(a) == "float64" else "__fmul_rn", a, b)
 
 
+def combine(reducer: str, dtype: str, a: Expr, b: Expr) -> Expr:
+    """Return `reducers.combine` of scalars, in fewer instructions where there are."""
+    if reducer in ("max", "min") and dtype_of(a) == "float32":
+        return _extreme(reducer, a, b)
+    return reducers.combine(reducer, dtype, a, b)
+
+
+def _extreme(reducer: str, a: Expr, b: Expr) -> Expr:
+    return T.call_pure_extern("float32", f"ts_float_{reducer}", a, b)
+
+
+def _largest_or_least(op: Operation) -> Expr:
+    if op.compute == "float32":
+        return _extreme("max" if op.node.op == "maximum" else "min", *op.operands)
+    return elementwise.RULES[op.node.op](op)
+
+
+def _div(op: Operation) -> Expr:
+    """Return a quotient; without the branch of a division where the divisor's range is known."""
+    divisor = op.node.inputs[1]
+    if op.compute != "float32":
+        return elementwise.RULES["div"](op)
+    if _is_above_one(divisor):
+        return T.call_pure_extern("float32", "ts_float_over", *op.operands)
+    if divisor.data is not None and divisor.data.size == 1:
+        by = np.float32(divisor.data.reshape(()))
+        if LEAST_DIVISOR <= abs(by) <= 1 / LEAST_DIVISOR:
+            inverse = immediate(float(np.float32(1) / by), "float32")
+            return T.call_pure_extern("float32", "ts_float_quotient", *op.operands, inverse)
+    return elementwise.RULES["div"](op)
+
+
+def _is_above_one(value: Value) -> bool:
+    """Return whether a value is 1 + exp(x), as in sigmoids, or a sum of exp(x - max(x)), as in softmaxes."""
+    node = value.producer
+    if node is not None and node.op == "add":
+        return any(_made_by("exp", x) is not None and _is_one(y) for x, y in (node.inputs, node.inputs[::-1]))
+    weight = _made_by("exp", node.inputs[0]) if node is not None and node.op == "reduce_sum" else None
+    below = weight and _made_by("sub", weight.inputs[0])
+    largest = below and _made_by("reduce_max", below.inputs[1])
+    if node is None or below is None or largest is None:
+        return False
+    return largest.inputs[0] is below.inputs[0] and largest.attrs["axes"] == node.attrs["axes"]
+
+
+def _made_by(op: str, value: Value) -> Node | None:
+    return value.producer if value.producer is not None and value.producer.op == op else None
+
+
+def _is_one(value: Value) -> bool:
+    return value.data is not None and value.data.size == 1 and bool(value.data.reshape(()) == 1)
+
+
 def _pow(op: Operation) -> Expr:
     base, exponent = op.operands
     source = op.node.inputs[1]
@@ -81,6 +141,9 @@ RULES: Mapping[str, Rule] = {
     **{name: _exactly(name) for name in ("floor", "ceil", "trunc")},
     "round": _exactly("rint"),
     "mul": _mul,
+    "div": _div,
+    "maximum": _largest_or_least,
+    "minimum": _largest_or_least,
     "fmod": _fmod,
     "mod": _mod,
     "pow": _pow,

@@ -106,5 +106,5 @@ def _reduced(window: _Window, index: list[Expr], evaluator: Evaluator) -> Expr:
             place[window.first + axis] = start + tap * window.dilations[axis]
         element = named(reducers.to_accumulator(evaluator.value(window.operand, place), dtype))
         before = named(running[0])
-        T.buffer_store(running, reducers.combine(window.reducer, dtype, before, element), [0])
+        T.buffer_store(running, functions.combine(window.reducer, dtype, before, element), [0])
     return evaluator.bind(reducers.from_accumulator(running[0], dtype))

@@ -117,7 +117,7 @@ class _Windows:
             T.buffer_store(running, element, [lane])
         for part in others:
             for lane, element in enumerate(part):
-                T.buffer_store(running, reducers.combine(self.reducer, dtype, named(running[lane]), element), [lane])
+                T.buffer_store(running, functions.combine(self.reducer, dtype, named(running[lane]), element), [lane])
         return [named(running[lane]) for lane in range(self.lanes)]
 
     def _store(

@@ -12,6 +12,7 @@ from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, dtype_of, named, storage_bits
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import Index
+from tilestitch.codegen.cuda import functions
 from tilestitch.codegen.cuda.abi import barrier, shared_buffer
 from tilestitch.compiler.ir.graph import Node
 
@@ -77,7 +78,7 @@ class Accumulator:
         if not self.finds_place:
             if fresh is not None:
                 element = named(tirx.Select(fresh, element, reducers.identity(self.reducer, self.dtype)))
-            T.buffer_store(self.buffers[0], reducers.combine(self.reducer, self.dtype, best, element), [0])
+            T.buffer_store(self.buffers[0], functions.combine(self.reducer, self.dtype, best, element), [0])
             return
         better = reducers.is_better(self.reducer, self.dtype, element, best, bool(self.node.attrs["select_last"]))
         better = self.evaluator.bind(better if fresh is None else tirx.And(fresh, better))
@@ -105,7 +106,7 @@ class Accumulator:
 
     def joined(self, a: Item, b: Item) -> Item:
         if not self.finds_place:
-            return (named(reducers.combine(self.reducer, self.dtype, a[0], b[0])),)
+            return (named(functions.combine(self.reducer, self.dtype, a[0], b[0])),)
         last = bool(self.node.attrs["select_last"])
         strictly = reducers.is_better(self.reducer, self.dtype, b[0], a[0], last=False)
         reverse = reducers.is_better(self.reducer, self.dtype, a[0], b[0], last=False)

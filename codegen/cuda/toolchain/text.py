@@ -48,7 +48,8 @@ _FUNCTIONS = {
     "tickets.cuh": re.compile(r"\bts_ticket_\w+\("),
     "tied.cuh": re.compile(r"\bts_tied_\w+\("),
     "sm90.cuh": re.compile(r"\bts_sm90_\w+\("),
-    "device.cuh": re.compile(r"\bts_(?!grid_|ticket_|tied_|sm90_)\w+\("),
+    "floats.cuh": re.compile(r"\bts_float_\w+\("),
+    "device.cuh": re.compile(r"\bts_(?!grid_|ticket_|tied_|sm90_|float_)\w+\("),
 }
 _KEPT_INCLUDES = ("mma.h", "cuda/barrier", "cooperative_groups.h", "cuda/pipeline", "cuda_fp8.h", "cuda.h")
 

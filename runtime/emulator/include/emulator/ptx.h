@@ -131,6 +131,13 @@ template <class R> EMU_PTX void ex2_approx_ftz_f32(R& d, float x) {
   float y = __builtin_exp2f(x > -0x1p-126f && x < 0x1p-126f ? 0 : x);
   d = R(y < 0x1p-126f ? 0 : y);
 }
+// The reciprocal; numbers below the least normal one are 0, before and after.
+template <class R> EMU_PTX void rcp_approx_ftz_f32(R& d, float x) {
+  float y = 1.0f / (__builtin_fabsf(x) < 0x1p-126f ? x * 0 : x);
+  d = R(__builtin_fabsf(y) < 0x1p-126f ? y * 0 : y);
+}
+template <class R> EMU_PTX void max_NaN_f32(R& d, float a, float b) { d = R(a > b || a != a ? a : b); }
+template <class R> EMU_PTX void min_NaN_f32(R& d, float a, float b) { d = R(a < b || a != a ? a : b); }
 template <class R> EMU_PTX void cvt_rn_f16_f32(R& d, float x) { d = R(emu_float_to_half(x)); }
 template <class R> EMU_PTX void cvt_rn_f16x2_f32(R& d, float high, float low) {
   d = R(emu_float_to_half(low) | uint32_t(emu_float_to_half(high)) << 16);

@@ -1,0 +1,149 @@
+"""Functions of float32 that are shorter than what CUDA's compiler makes of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from tests.codegen.cuda.cuda_harness import text_of
+from tilestitch.codegen.cuda.target import parse_cuda_target
+from tilestitch.codegen.cuda.toolchain import nvrtc
+from tilestitch.codegen.cuda.toolchain.text import PRELUDE, device_functions
+from tilestitch.compiler import compile_model
+from tilestitch.compiler.ir import Graph, TensorType
+from tilestitch.runtime import load
+from tilestitch.runtime.emulator import EmulatorOptions, Kernels
+
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 3e38, -3e38, 1e-40], np.float32)
+
+
+def parsed(text: str, **weights: np.ndarray) -> onnx.ModelProto:
+    model: onnx.ModelProto = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {text}')
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights.items())
+    return model
+
+
+def run(model: onnx.ModelProto, inputs: dict[str, np.ndarray], order: str = "in_order") -> np.ndarray:
+    compiled = compile_model(model, "emulator:sm_90a")
+    with load(compiled.to_bytes(), EmulatorOptions(block_order=order, seed=1)) as module:
+        (result,) = module.run(inputs).values()
+    return result
+
+
+def called(function: str, arguments: Sequence[np.ndarray]) -> np.ndarray:
+    """Return what a function gives, in a kernel of its own."""
+    names = [f"p{number}" for number in range(len(arguments))]
+    parameters = ", ".join(f"const float* {name}" for name in names)
+    at = "blockIdx.x * 256 + threadIdx.x"
+    values = ", ".join(f"{name}[{at}]" for name in names)
+    text = f'extern "C" __global__ void k(float* y, {parameters}) {{ y[{at}] = {function}({values}); }}'
+    count = len(arguments[0])
+    padded = [np.resize(array, -(-count // 256) * 256).astype(np.float32) for array in arguments]
+    result = np.zeros_like(padded[0])
+    kernels = Kernels({"k": PRELUDE + device_functions("floats.cuh") + text})
+    kernels.launch("k", (len(result) // 256, 1, 1), (256, 1, 1), [result, *padded])
+    return result[:count]
+
+
+@pytest.mark.parametrize(("name", "expected"), [("Max", np.maximum), ("Min", np.minimum)])
+def test_the_larger_and_the_smaller_of_two_is_nan_if_one_is(name: str, expected: np.ufunc) -> None:
+    a, b = (array.ravel() for array in np.meshgrid(SPECIAL, SPECIAL))
+    model = parsed(f"g (float[{a.size}] a, float[{a.size}] b) => (float[{a.size}] y) {{ y = {name}(a, b) }}")
+    np.testing.assert_array_equal(run(model, {"a": a, "b": b}), expected(a, b))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("shape", [(7, 13), (3, 1), (1, 531)])
+@pytest.mark.parametrize("order", ["reversed", "adversarial"])
+def test_extremes_of_rows_windows_and_constants_are_nan_where_an_element_is(
+    dtype: str, shape: tuple[int, int], order: str
+) -> None:
+    onnx_dtype = "float" if dtype == "float32" else dtype
+    x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    x[-1, shape[1] // 2] = np.nan
+    model = parsed(
+        f"""g ({onnx_dtype}[{shape[0]},{shape[1]}] x) => ({onnx_dtype}[{shape[0]},{shape[1]}] y) {{
+            r = Relu(x)  m = ReduceMax<keepdims=1>(x, axis)  n = ReduceMin<keepdims=1>(x, axis)
+            image = Unsqueeze(x, front)  pooled = MaxPool<kernel_shape=[3],pads=[1,1]>(image)
+            p = Squeeze(pooled, front)  u = Add(r, m)  v = Add(u, n)  y = Add(v, p)
+        }}""", axis=np.array([1]), front=np.array([0]),
+    )  # fmt: skip
+    edge = np.pad(x, ((0, 0), (1, 1)), constant_values=-np.inf)
+    pooled = np.maximum(np.maximum(edge[:, :-2], edge[:, 1:-1]), edge[:, 2:])
+    wide = [array.astype(np.float32) for array in (x, pooled)]
+    want = np.maximum(wide[0], 0) + wide[0].max(1, keepdims=True) + wide[0].min(1, keepdims=True) + wide[1]
+    np.testing.assert_allclose(run(model, {"x": x}, order).astype(np.float32), want, rtol=0, atol=4e-3)
+
+
+def test_sigmoids_are_accurate_and_end_at_their_limits() -> None:
+    x = np.concatenate([np.linspace(-87, 87, 9001), [-np.inf, np.inf, np.nan, -3e38, 3e38, -89, -100]]).astype(
+        "float32"
+    )
+    model = parsed(f"g (float[{x.size}] x) => (float[{x.size}] y) {{ y = Sigmoid(x) }}")
+    found = run(model, {"x": x})
+    with np.errstate(over="ignore"):
+        want = 1 / (1 + np.exp(-x.astype(np.float64)))
+    np.testing.assert_allclose(found[:9001], want[:9001], rtol=4e-7)
+    np.testing.assert_allclose(found[9001:], want[9001:], atol=1.2e-38)
+    silu = parsed(f"g (float[{x.size}] x) => (float[{x.size}] y) {{ s = Sigmoid(x)  y = Mul(x, s) }}")
+    found = run(silu, {"x": x})
+    np.testing.assert_allclose(found[:9001], x[:9001] * want[:9001], rtol=4e-7)
+    assert np.isnan(found[9001]) and found[9002] == np.inf and found[9004] == 0 and found[9005] == x[9005]
+
+
+@pytest.mark.parametrize("width", [1, 13, 531])
+def test_softmaxes_divide_by_sums_that_are_at_least_one(width: int) -> None:
+    x = (np.random.default_rng(0).standard_normal((5, width)) * 30).astype(np.float32)
+    x[1, width // 2], x[2] = np.nan, -np.inf
+    model = parsed(f"g (float[5,{width}] x) => (float[5,{width}] y) {{ y = Softmax(x) }}")
+    with np.errstate(invalid="ignore"):
+        e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+    np.testing.assert_allclose(run(model, {"x": x}), e / e.sum(1, keepdims=True), rtol=1e-5, atol=1e-37)
+
+
+def test_quotients_by_constants_are_those_of_ieee_754() -> None:
+    random = np.random.default_rng(0)
+    for by in (0.1, 3.0, -7.0, 0.0123, 1.0000001, 1.9999999, 3e-30, 1e30, 0.00784313725490196):
+        divisor = np.float32(by)
+        bits = random.integers(0, 1 << 32, 1 << 16, dtype=np.uint64).astype(np.uint32)
+        halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+        ties = ((random.integers(-1000, 1000, 1 << 12) + 0.5) * np.float64(divisor)).astype(np.float32)
+        x = np.concatenate([bits.view(np.float32), halves, ties, SPECIAL])
+        with np.errstate(all="ignore"):
+            want, inverse = x / divisor, np.float32(1) / divisor
+        found = called("ts_float_quotient", [x, np.full_like(x, divisor), np.full_like(x, inverse)])
+        usual = ~((np.abs(want) < 2.0**-100) | (np.abs(x) < 2.0**-100)) | (x == 0)
+        np.testing.assert_array_equal(found[usual], want[usual])
+        np.testing.assert_allclose(found[~usual], want[~usual], rtol=2e-7, atol=3e-45)
+
+
+@pytest.mark.parametrize(("divisor", "used"), [(0.3, True), (1e-31, False), (1e31, False), (0.0, False)])
+def test_the_inverses_of_constants_of_usual_size_are_known(divisor: float, used: bool) -> None:
+    graph = Graph("g")
+    x = graph.add_input("x", TensorType("float32", (64,)))
+    graph.outputs = [graph.emit("div", x, graph.constant(np.array(divisor, np.float32)))]
+    assert ("ts_float_quotient" in text_of(graph)) == used
+
+
+def test_what_may_be_below_one_is_divided_by_as_ever() -> None:
+    graph = Graph("g")
+    x, y = (graph.add_input(name, TensorType("float32", (64,))) for name in "xy")
+    two = graph.constant(np.array(-0.5, np.float32))
+    graph.outputs = [graph.emit("div", x, graph.emit("add", graph.emit("exp", y), two))]
+    assert "ts_float_over" not in text_of(graph)
+
+
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90a"])
+def test_gpus_before_ampere_have_these_functions_too(architecture: str) -> None:
+    text = 'extern "C" __global__ void k(float* y) { y[0] = ts_float_over(ts_float_max(y[1], y[2]), y[3]); }'
+    source = (PRELUDE + device_functions("floats.cuh") + text).encode()
+    library = nvrtc._bindings()
+    _, program = library.nvrtcCreateProgram(source, b"k.cu", 0, [], [])
+    flags = [f"--gpu-architecture={architecture}".encode(), *(option.encode() for option in nvrtc.OPTIONS)]
+    (status,) = library.nvrtcCompileProgram(program, len(flags), flags)
+    assert status == library.nvrtcResult.NVRTC_SUCCESS
+    assert parse_cuda_target(f"cuda:{architecture}").newest >= 75
