@@ -200,13 +200,23 @@ class Symbols:
         """
         order, size = list(self.by_name), where_zero(claim.size)
         found = sorted(symbols_of([size]), key=lambda symbol: order.index(symbol.name), reverse=True)
-        values = [(symbol, value) for symbol in found if (value := _without(size, symbol)) is not None]
+        values = [
+            (symbol, value)
+            for symbol in found
+            if (value := _without(size, symbol)) is not None and not self._is_sum_of_found(symbol, value)
+        ]
         best = next((each for each in values if bounds_of(each[1])[0] >= 0), None)
         if best is not None:
             if claim.joins:
                 self._join(*best)
             self._replace(*best)
         return best is not None
+
+    def _is_sum_of_found(self, symbol: Symbol, value: Size) -> bool:
+        """Return whether a dimension of an input is made of several sizes that only a run can tell: it cannot tell
+        these.
+        """
+        return symbol.name in self.asked and sum(s.name not in self.asked for s in symbols_of([value])) > 1
 
     def _join(self, symbol: Symbol, value: Size) -> None:
         """Record that a dimension is assumed equal to another one, or to a number; a sum of several is not one of the

@@ -86,6 +86,10 @@ def _candidates(graph: Graph, given: Mapping[str, int]) -> Iterator[dict[str, in
         sizes = _raised(graph, {s.name: _in_range(s, prime, 1) for s, prime in zip(graph.symbols, order, strict=True)})
         if _all_hold(graph, sizes):
             yield sizes
+    for order in (*_orders(taken, len(graph.symbols)), (1,) * len(graph.symbols)):
+        sizes = _settled(graph, {s.name: _in_range(s, prime, 1) for s, prime in zip(graph.symbols, order, strict=True)})
+        if _all_hold(graph, sizes):
+            yield sizes
     primes = next(_orders(taken, len(graph.symbols), FEW))
     few = {s.name: _in_range(s, prime, _divided(graph, s)) for s, prime in zip(graph.symbols, primes, strict=True)}
     for pair in _pairs(graph):
@@ -123,6 +127,19 @@ def _raised(graph: Graph, sizes: dict[str, int]) -> dict[str, int]:
             raised = {**sizes, symbol.name: next(_primes(sizes[symbol.name] + lacking))}
             if claim.holds(raised) and raised[symbol.name] <= symbol.high:
                 sizes = raised
+                break
+    return sizes
+
+
+def _settled(graph: Graph, sizes: dict[str, int]) -> dict[str, int]:
+    """Return sizes of which one in each claim is what the others leave of a sum, as of parts of known length."""
+    for claim in graph.claims:
+        rest = typical(claim.size, sizes) if claim.exact else 0
+        for symbol in reversed(graph.symbols) if rest else ():
+            size = sizes[symbol.name]
+            slope = typical(claim.size, {**sizes, symbol.name: size + 1}) - rest
+            if slope and rest % slope == 0 and symbol.low <= size - rest // slope <= symbol.high:
+                sizes = {**sizes, symbol.name: size - rest // slope}
                 break
     return sizes
 

@@ -1,12 +1,13 @@
-"""Sizes that a model computes: of resized and padded images, and how many of the best are asked for."""
+"""Sizes that a model computes: of resized and padded images, of parts, and how many of the best are asked for."""
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import parser
+from onnx import numpy_helper, parser
 
 from tests.compiled import assert_close
 from tests.tolerances import MODELS
@@ -148,6 +149,46 @@ def test_as_many_of_the_best_as_are_computed() -> None:
         for k in (0, 1, 5)
     ]
     assert operators_on_host(text, {"n": (1, 1000)}, given) == {"Extent"}
+
+
+COUNTED = """(float[12, 5] x, int64[12] expert) => (float[12, 7] y)
+    <int64[3] none = {0, 0, 0}, int64[12] ones = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}> {
+    k = ScatterElements<reduction="add">(none, expert, ones)
+    a, b, c = Split<axis=0>(x, k)
+    p = MatMul(a, u)  q = MatMul(b, v)  r = MatMul(c, w)
+    y = Concat<axis=0>(p, q, r)
+}"""
+
+
+def test_parts_of_counted_lengths_are_kernels() -> None:
+    """Rows of tokens per expert: some have none, one has all."""
+    model = parser.parse_model(HEAD.replace("17", "18") + COUNTED)
+    for name in "uvw":
+        model.graph.initializer.append(numpy_helper.from_array(floats(5, 7) + len(name), name))
+    of_experts = [[0, 1, 2] * 4, [2] * 12, [1] * 12, [0] * 11 + [2], [1, 2] * 6, [0] + [1] * 4 + [2] * 7]
+    reference = rivals.onnxruntime(model, 1)
+    compiled = compile_model(model, num_threads=1)
+    with load(compiled.to_bytes(), num_threads=1) as module:
+        for experts in of_experts:
+            feeds = {"x": floats(12, 5), "expert": np.array(experts)}
+            assert_close(module.run(feeds)["y"], reference(feeds)[0], MODELS["float32"])
+    assert {step["op"] for step in compiled.explain()["host_steps"]} == {"host.Extent"}
+
+
+def test_parts_of_computed_lengths_of_an_open_dimension() -> None:
+    """Their sum is a dimension of the input, but does not say how long they are."""
+    text = """(float[n, m] x, int64[3] k) => (float[n, t] y) <int64[3] one = {1, 1, 1}> {
+        l = Mul(k, one)  a, b, c = Split<axis=1>(x, l)  p = Tanh(a)  y = Concat<axis=1>(b, p, c)
+    }"""
+    model = parser.parse_model(HEAD + text)
+    lengths = [(4, 4, 5), (0, 5, 7), (0, 0, 1), (0, 0, 0), (13, 0, 0)]
+    reference = rivals.onnxruntime(model, 1)
+    with load(compile_model(model, num_threads=1).to_bytes(), num_threads=1) as module:
+        for n, parts in product((1, 3, 0), lengths):
+            feeds = {"x": floats(n, sum(parts)), "k": np.array(parts)}
+            assert_close(module.run(feeds)["y"], reference(feeds)[0], MODELS["float32"])
+        with pytest.raises(ExecutionError, match=r"Split.* must be 0"):
+            module.run({"x": floats(2, 5), "k": np.array([1, 2, 3])})
 
 
 def test_a_size_below_0_is_a_fault() -> None:

@@ -146,7 +146,7 @@ def convert_split(ctx: Context) -> Converted:
     sizes = (
         ctx.attr("split", None)
         if 2 <= ctx.opset < 13 or (ctx.opset < 2 and ctx.has_attr("split"))
-        else ctx.optional_ints(1)
+        else _sizes_of_parts(ctx)
     )
     if sizes is None:
         count = ctx.attr("num_outputs", ctx.num_outputs)
@@ -155,6 +155,17 @@ def convert_split(ctx: Context) -> Converted:
     if not (all(map(may_be_natural, sizes)) and may_be_equal(sum(sizes), size)):
         raise ctx.fail(f"parts {tuple(sizes)} do not add up to the {size} elements of axis {axis}")
     return ctx.split(x, axis, sizes)
+
+
+def _sizes_of_parts(ctx: Context) -> Sequence[Size] | None:
+    """Return the sizes of parts in operand 1, which may be computed; None without it."""
+    given = ctx.optional(1)
+    entries = None if given is None else entries_of(given)
+    if given is None or entries is None:
+        return ctx.optional_ints(1)
+    if len({each.value for each in entries if isinstance(each, Element)}) > 1:  # one host step finds all of them
+        entries = [Element(given, place) if isinstance(e, Element) else e for place, e in enumerate(entries)]
+    return sizes_of(ctx, entries)
 
 
 # -- slice and pad -------------------------------------------------------------------------------------------------
