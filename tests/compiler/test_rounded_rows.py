@@ -81,6 +81,15 @@ def test_half_floats(rows: int) -> None:
 
 
 @multiplies_bytes
+@pytest.mark.parametrize("scale", [1.0, 0.037, 1 / 3.7])
+@pytest.mark.parametrize("rows", [1, 12])
+def test_elements_halfway_between_two_bytes(rows: int, scale: float) -> None:
+    """As of embeddings in 4 bits: half of the largest one is at 63.5."""
+    x = (np.random.default_rng(0).integers(-8, 9, (rows, 96)) * scale).astype(np.float32)
+    check(allowed(n_bits(x, 50)), x)
+
+
+@multiplies_bytes
 def test_more_dimensions() -> None:
     x = floats(2, 3, 64)
     check(allowed(n_bits(x, 33)), x)

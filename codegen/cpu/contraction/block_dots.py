@@ -13,6 +13,7 @@ import numpy as np
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from tilestitch.codegen.compute.elementwise import product
 from tilestitch.codegen.cpu.contraction import dots
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.blocks import BlockEmitter, BlockPanels
@@ -88,12 +89,14 @@ class BlockDotEmitter(BlockEmitter):
             bits = T.reinterpret(f"int32x{lanes}", self.floats[part(number)])
             magnitude = T.bitwise_and(bits, _all(T.int32(MAGNITUDE), lanes))
             T.buffer_store(most, T.max(most[vector], magnitude), [vector])
-        largest = T.reinterpret("float32", reduced(most, lanes, T.max))
-        scale = T.bind(largest / mk.constant(ROUNDED_LARGEST, "float32"))
-        least = mk.constant(float(np.finfo(np.float32).tiny), "float32")
-        inverse = T.bind(T.Select(scale >= least, mk.constant(1, "float32") / scale, mk.constant(0, "float32")))
+        largest = T.bind(T.reinterpret("float32", reduced(most, lanes, T.max)))
+        whole, least = (mk.constant(x, "float32") for x in (ROUNDED_LARGEST, float(np.finfo(np.float32).tiny)))
+        scale = T.bind(largest / whole)
+        # Many elements lie halfway between two bytes where they come from a few codes: rounded as by ONNX Runtime.
+        inverse = T.bind(T.Select(scale >= least, whole / largest, mk.constant(0, "float32")))
         with mk.serial(0, form.block // lanes) as number:
-            moved = self.floats[part(number)] * _all(inverse, lanes) + _all(mk.constant(ROUNDING, "float32"), lanes)
+            scaled = product(self.floats[part(number)], _all(inverse, lanes))
+            moved = scaled + _all(mk.constant(ROUNDING, "float32"), lanes)
             zero = int(np.float32(ROUNDING).view(np.int32))
             rounded = T.bind(T.reinterpret(f"int32x{lanes}", moved) - _all(T.int32(zero), lanes))
             T.buffer_store(total, total[vector] + rounded, [vector])
