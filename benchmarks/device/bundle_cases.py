@@ -198,6 +198,7 @@ CASES = {
     "block_weights_bytes": Family(partial(block_weights, rows=1, codes="uint8"), TWO, ("float16",)),
     "block_weights_decode": Family(partial(block_weights, rows=1, depth=4096, width=4096), TWO),
     "linear_attention": Family(linear_attention, TWO, ("float32", "float16")),
+    "linear_attention_chunks": Family(partial(linear_attention, tokens=70, heads=2), TWO, ("float32", "float16")),
     "turns": Family(turns, FLOATS, ("float32", "float16")),
     "outer_products": Family(outer_products, FLOATS, ("float32", "bfloat16")),
     "computed_matrices": Family(computed_matrices, FLOATS, ("float32", "float16")),

@@ -45,6 +45,34 @@ def test_rules_and_heads(rule: str, tokens: int, heads: tuple[int, int]) -> None
     check_node("LinearAttention", operands(tokens, heads, rule), heads_of(*heads, rule), outputs=2)
 
 
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("tokens", "heads"), [(16, (3, 3)), (37, (4, 2)), (64, (2, 6)), (600, (1, 1))], ids=str)
+def test_many_tokens_in_chunks(rule: str, tokens: int, heads: tuple[int, int]) -> None:
+    check_node("LinearAttention", operands(tokens, heads, rule), heads_of(*heads, rule), outputs=2)
+
+
+def test_many_tokens_of_half_floats() -> None:
+    given = operands(37, (4, 2), "gated_delta", dtype="float16")
+    check_node("LinearAttention", given, heads_of(4, 2, "gated_delta"), outputs=2)
+
+
+@pytest.mark.parametrize("case", ["equal keys", "forgotten", "steep"])
+def test_chunks_that_are_hard(case: str) -> None:
+    """Equal keys, for which a series of powers would cancel; decays to nothing, and by large steps."""
+    given = operands(70, (2, 2), "gated_delta")
+    _, key, *_, decay, rate = given
+    assert key is not None and decay is not None and rate is not None
+    if case == "equal keys":
+        heads = key.reshape(2, 70, 2, 8)
+        heads[:] = heads[:, :1] / np.linalg.norm(heads[:, :1], axis=-1, keepdims=True)
+        rate[:], decay[:] = 1, -1e-4
+    elif case == "forgotten":
+        decay[:, [5, 6, 40]] = -np.inf
+    else:
+        decay *= 300
+    check_node("LinearAttention", given, heads_of(2, 2, "gated_delta"), outputs=2)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_decay_for_each_element_of_a_key_without_a_past(dtype: str) -> None:
     given = operands(3, (2, 2), "gated", past=dtype == "float16", by_element=True, dtype=dtype)
@@ -188,7 +216,7 @@ def test_an_open_number_of_tokens() -> None:
     model = open_model()
     ours = load(compile_model(model, cache=False).to_bytes())
     theirs = InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    for tokens in (1, 2, 11):
+    for tokens in (1, 2, 15, 16, 37, 100):
         given = operands(tokens, (2, 2), "gated_delta")
         feeds = {f"x{i}": x for i, x in enumerate(given) if x is not None}
         for got, want in zip(ours.run(feeds).values(), theirs.run(None, feeds), strict=True):

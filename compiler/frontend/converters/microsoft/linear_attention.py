@@ -1,13 +1,13 @@
 """Linear attention: a state of each head that every token decays, corrects and reads.
 
-The recurrence is that of ONNX's own LinearAttention (operator set 27), in float32; here are the layouts, gates and
-windows of states of ONNX Runtime's operators.
+The recurrence is that of ONNX's own LinearAttention, in float32; here are the layouts, gates and windows of states of
+ONNX Runtime's operators.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import sqrt
 
 from tilestitch.compiler.ir import Value
@@ -15,55 +15,18 @@ from tilestitch.compiler.ir.sizes import Size, is_open
 
 from ...builder import dtype_of
 from ...context import Context, Converted
-from ...functions import standard_operator
 from ..activations import softplus
 from ..common import outputs_named, widened
+from ..linear_attention import Heads, Tokens, linear_attention
 from ..normalization import inverse_deviation
 from .operator import Operator
 
-SINCE = 27
-"""The operator set of ONNX's LinearAttention."""
 RULES = {"linear": (False, False), "gated": (True, False), "delta": (False, True), "gated_delta": (True, True)}
 """Whether an update rule has a decay, and whether it has a rate."""
 MOST_STATES = 8
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """What the tokens of a step bring, float32, heads in the last axis: [B, T, heads * D], or [B, T, heads]."""
-
-    query: Value
-    key: Value
-    value: Value
-    decay: Value | None
-    rate: Value | None
-
-    def between(self, ctx: Context, start: Size, stop: Size) -> Tokens:
-        parts = [None if x is None else ctx.slice_axis(x, 1, start, stop) for x in vars(self).values()]
-        return Tokens(*parts)  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class Recurrence:
-    """Number of heads of the queries, and of keys and values; the update rule; the scale of results."""
-
-    q_heads: int
-    kv_heads: int
-    rule: str
-    scale: float
-
-    def run(self, ctx: Context, tokens: Tokens, state: Value | None) -> tuple[Value, Value]:
-        """Return results [B, T, heads * Dv] and the state [B, kv_heads, Dk, Dv] after the last token."""
-        operands = [tokens.query, tokens.key, tokens.value, state, tokens.decay, tokens.rate]
-        y, after = standard_operator(
-            ctx, "LinearAttention", SINCE, operands, 2, q_num_heads=self.q_heads, kv_num_heads=self.kv_heads,
-            update_rule=self.rule, scale=self.scale,
-        )  # fmt: skip
-        assert y is not None and after is not None
-        return y, after
-
-
-def linear_attention(ctx: Context) -> Converted:
+def of_tokens(ctx: Context) -> Converted:
     q_heads, kv_heads, rule = ctx.attr("q_num_heads"), ctx.attr("kv_num_heads"), _rule(ctx)
     if min(q_heads, kv_heads) <= 0 or (q_heads % kv_heads and kv_heads % q_heads):
         raise ctx.fail(f"neither of q_num_heads={q_heads} and kv_num_heads={kv_heads} is a multiple of the other")
@@ -72,33 +35,31 @@ def linear_attention(ctx: Context) -> Converted:
     tokens = Tokens(query, key, value, *_gates(ctx, rule, 4, 5))
     if kv_heads > q_heads:
         tokens = replace(tokens, query=_repeated(ctx, query, q_heads, kv_heads))
-    recurrence = Recurrence(max(q_heads, kv_heads), kv_heads, rule, ctx.attr("scale", 0.0) or 1 / sqrt(max(depth, 1)))
+    heads = Heads(max(q_heads, kv_heads), kv_heads, rule, ctx.attr("scale", 0.0) or 1 / sqrt(max(depth, 1)))
     past, count = ctx.optional(3), state_window(ctx)
     if past is not None and count:
         past = ctx.squeeze(ctx.slice_axis(past, 0, count - 1, count), (0,))
-    y, states = _stepped(ctx, recurrence, tokens, None if past is None else widened(ctx, past), count)
+    y, states = _stepped(ctx, heads, tokens, None if past is None else widened(ctx, past), count)
     dtype = "float32" if ctx.optional(3) is None else dtype_of(ctx.input(3))
     return outputs_named(ctx, [ctx.cast(y, dtype_of(ctx.input(0))), ctx.cast(states, dtype)])
 
 
-def _stepped(
-    ctx: Context, recurrence: Recurrence, tokens: Tokens, state: Value | None, count: int
-) -> tuple[Value, Value]:
+def _stepped(ctx: Context, heads: Heads, tokens: Tokens, state: Value | None, count: int) -> tuple[Value, Value]:
     """Return results and the state after the last token; or, with a window of `count` states, those after the last
     tokens, [count, B, ...], zeros for those that there are not.
     """
     if not count:
-        return recurrence.run(ctx, tokens, state)
+        return linear_attention(ctx, heads, tokens, state)
     length = ctx.dim(tokens.query, 1)
     if is_open(length):
         raise ctx.fail(f"state_window is {count}, but the number of tokens is open; give it with --shape")
     single = min(count, length)
     results, states = [], []
     if length > single:
-        y, state = recurrence.run(ctx, tokens.between(ctx, 0, length - single), state)
+        y, state = linear_attention(ctx, heads, tokens.between(ctx, 0, length - single), state)
         results.append(y)
     for at in range(length - single, length):
-        y, state = recurrence.run(ctx, tokens.between(ctx, at, at + 1), state)
+        y, state = linear_attention(ctx, heads, tokens.between(ctx, at, at + 1), state)
         results.append(y)
         states.append(ctx.expand_dims(state, (0,)))
     missing = [ctx.mul(states[0], 0.0)] * (count - single)
@@ -178,8 +139,10 @@ def gated_delta_net(ctx: Context) -> Converted:
     if rate is not None:
         rate = ctx.reshape(_rate(ctx, rate), (batch, rows, v_heads))
     tokens = Tokens(joined(query, q_heads), joined(key, q_heads), joined(value, v_heads), decay, rate)
-    recurrence = Recurrence(v_heads, v_heads, rule, ctx.attr("scale", 0.0) or 1 / sqrt(max(depth, 1)))
-    y, after = recurrence.run(ctx, tokens, None if state is None else ctx.swap_axes(widened(ctx, state), 2, 3))
+    heads_of = Heads(v_heads, v_heads, rule, ctx.attr("scale", 0.0) or 1 / sqrt(max(depth, 1)))
+    y, after = linear_attention(
+        ctx, heads_of, tokens, None if state is None else ctx.swap_axes(widened(ctx, state), 2, 3)
+    )
     y = ctx.reshape(y, (*front, v_heads, width))
     return outputs_named(ctx, [ctx.cast(y, dtype_of(given)), ctx.swap_axes(after, 2, 3)])
 
@@ -247,7 +210,7 @@ CAPTURES = "transitions that a speculative decoder replays are not captured"
 
 OPERATORS: Mapping[str, Operator] = {
     "LinearAttention": Operator(
-        linear_attention, "query key value past_state? decay? beta?",
+        of_tokens, "query key value past_state? decay? beta?",
         "chunk_size kv_num_heads q_num_heads scale state_window update_rule", "output present_state",
     ),
     "GatedDeltaNet": Operator(
