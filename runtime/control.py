@@ -101,7 +101,8 @@ def bounds(step: LoopStep, get: Get) -> tuple[int | None, bool]:
 
 def leading(body: Body, trip: int) -> tuple[np.ndarray, np.ndarray]:
     """Return what a loop passes to its body before all else: the iteration number and a condition, which is true."""
-    return np.array(trip, np.int64).reshape(_formal_shape(body, 0)), _true(_formal_shape(body, 1))
+    number, condition = (_formal_shape(body, position) for position in range(2))
+    return np.full(number, trip, np.int64), _true(condition)
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
@@ -165,12 +166,36 @@ def _run_sequence_map(step: SequenceMapStep, get: Get, body: RunBody) -> list[An
         raise ExecutionError(
             f"{_name(step)}: sequences of {len(sequence)} and {short[0]} items; give equally long ones"
         )
+    done = _mapped(step, body, [sequence, *others])
+    if done is not None:
+        return [list(items) for items in done.results]
     results: list[list[Any]] = [[] for _ in step.outputs]
     for index, item in enumerate(sequence):
         made = body([item, *(other[index] if isinstance(other, list) else other for other in others)])
         for collected, value in zip(results, made):
             collected.append(value)
     return list(results)
+
+
+LEAST_MAPPED = 4
+"""Fewest items that a native call is prepared for."""
+
+
+def _mapped(step: SequenceMapStep, body: RunBody, sequences: Sequence[Any]) -> Done | None:
+    """Run the body once for the items of each place, in native code; None where that cannot be done: items of a
+    sequence must have one shape.
+    """
+    if len(sequences[0]) < LEAST_MAPPED or not all(isinstance(items, list) for items in sequences):
+        return None
+    for items in sequences:
+        first = items[0]
+        if not isinstance(first, np.ndarray) or first.dtype.hasobject:
+            return None
+        if any(type(item) is not np.ndarray or item.shape != first.shape for item in items):
+            return None
+    stacks = [np.array(items) for items in sequences]
+    results_backwards = (0,) * len(step.body.program.outputs)
+    return body.repeat(Turns(len(sequences[0]), (), stacks, (0,) * len(stacks), results_backwards))
 
 
 def _formal_shape(body: Body, position: int) -> tuple[int, ...]:
@@ -180,7 +205,7 @@ def _formal_shape(body: Body, position: int) -> tuple[int, ...]:
 
 
 def truth(value: Any, step: ControlStep) -> bool:
-    array = np.asarray(value)
+    array = value if type(value) is np.ndarray else np.asarray(value)
     if array.size != 1:
         raise ExecutionError(f"{_name(step)}: the condition has shape {list(array.shape)}, not one element")
     return bool(array.item())

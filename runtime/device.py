@@ -94,8 +94,11 @@ class Segment(Protocol):
 class Memory(Protocol):
     """A program's memory on a device for one run at a time: its arena, and the steps bound to it.
 
-    For a program with symbols (with a worker that `resizes`), `resize` is called before anything else.
+    For a program with symbols (with a worker that `resizes`), `resize` is called before anything else. `on_host`: all
+    values are arrays of numpy.
     """
+
+    on_host: bool
 
     def fixed(self, value: ValueSpec) -> Any:
         """Return the array, of numpy or of the device, of a value in the arena."""

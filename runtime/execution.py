@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from .program import (
     NativeStep,
     Program,
     ScanStep,
+    SequenceMapStep,
     Sizes,
     Step,
     ValueSpec,
@@ -37,6 +38,12 @@ from .reads import bodies, read_by
 from .sizes import known
 from .sizing import Bound, Sizing
 from .turns import Done, Repeatable, Repetition, Turning, Turns, repetition_of, turning_of
+
+Shapes = tuple[tuple[int, ...] | None, ...]
+"""Shapes of a body's inputs; None for what is no array."""
+
+MOST_BOUNDS = 256
+"""Most shapes for which the sizes of a body are remembered."""
 
 
 class Execution:
@@ -95,7 +102,7 @@ class Execution:
             return run
         for body in bodies(step):
             self._nested[id(body)] = executions(body.program, loaded, worker)
-        repetition = repetition_of(step) if isinstance(step, (LoopStep, ScanStep)) else None
+        repetition = repetition_of(step) if isinstance(step, (LoopStep, ScanStep, SequenceMapStep)) else None
         self._repetitions[index] = repetition
         return ControlRun(self._program, step, self._nested, repetition, self._memory)
 
@@ -180,11 +187,13 @@ class Execution:
             return [values[number] for number in self._outputs]
         return self._own_outputs(values)
 
-    def run_nested(self, inputs: Sequence[Any], record: RecordTime | None, step: HostStep | ControlStep) -> list[Any]:
+    def run_nested(
+        self, inputs: Sequence[Any], record: RecordTime | None, step: HostStep | ControlStep, fit: bool = False
+    ) -> list[Any]:
         """Run as the body of `step`. Outputs may be inputs or constants, which no step writes to; those in the arena,
-        which the next run overwrites, are copied.
+        which the next run overwrites, are copied. `fit`: whether the inputs certainly have the program's types.
         """
-        values = self._execute(self._fitting(inputs, step), record, None)
+        values = self._execute(inputs if fit else self._fitting(inputs, step), record, None)
         return [
             detached(values[number], self._memory) if in_arena else to_host(values[number])
             for number, in_arena in self._arena_outputs
@@ -193,9 +202,8 @@ class Execution:
     def _fitting(self, inputs: Sequence[Any], step: HostStep | ControlStep) -> list[Any]:
         """Return the inputs converted to the program's types. Raises `ExecutionError` where they do not fit."""
         if self._input_checks is None:
-            apart = BranchInputs(self._program).positions
             self._input_checks = [
-                None if position in apart else Check(self._value(number))
+                None if position in self._apart else Check(self._value(number))
                 for position, number in enumerate(self._inputs)
             ]
         return [
@@ -256,13 +264,17 @@ class Execution:
 
     def linkable(self, inputs: Sequence[Any], step: ControlStep) -> Parts | None:
         """Return this program's parts as the body of `step`; None where such inputs do not fit."""
-        apart = BranchInputs(self._program).positions
         if not all(
-            position in apart or fits(item, self._value(number).type)
+            position in self._apart or fits(item, self._value(number).type)
             for position, (number, item) in enumerate(zip(self._inputs, inputs, strict=True))
         ):
             return None
         return self._parts
+
+    @cached_property
+    def _apart(self) -> frozenset[int]:
+        """The inputs that only branches read, which check them."""
+        return BranchInputs(self._program).positions
 
     @property
     def _parts(self) -> Parts:
@@ -307,8 +319,10 @@ class SizedExecutions:
     def __init__(self, program: Program, sizing: Sizing, loaded: Loaded, worker: Worker) -> None:
         self._program, self._sizing, self._loaded, self._worker = program, sizing, loaded, worker
         self._kept: dict[tuple[int, ...], Execution] = {}
-        self._shapes: tuple[tuple[int, ...], ...] = ()
+        self._shapes: Shapes = ()
         self._last: Bound | None = None  # the one for inputs of these shapes
+        self._fitted: Shapes | None = None  # shapes of inputs that had the program's types
+        self._bounds: dict[Shapes, Bound] = {}
 
     def of(self, bound: Bound) -> Execution:
         """Return the execution with the sizes of `bound`."""
@@ -337,8 +351,15 @@ class SizedExecutions:
         return execution
 
     def run_nested(self, inputs: Sequence[Any], record: RecordTime | None, step: HostStep | ControlStep) -> list[Any]:
-        """Run as the body of `step`, as `Execution.run_nested` does."""
-        return self.of_inputs(inputs, step).run_nested(inputs, record, step)
+        """Run as the body of `step`, as `Execution.run_nested` does. The values that a step gives to its body have the
+        same data types in all runs, so that inputs of the same shapes as before fit if those did.
+        """
+        fitted, execution = self._fitted, self.of_inputs(inputs, step)
+        fit = fitted is not None and fitted == self._shapes
+        self._fitted = None
+        results = execution.run_nested(inputs, record, step, fit)
+        self._fitted = self._shapes
+        return results
 
     def linkable(self, inputs: Sequence[Any], step: ControlStep) -> Parts | None:
         """Return the parts as `Execution.linkable` does."""
@@ -349,14 +370,26 @@ class SizedExecutions:
 
     def of_inputs(self, inputs: Sequence[Any], step: HostStep | ControlStep) -> Execution:
         """Return the execution, as the body of `step`, for the sizes of these inputs."""
-        shapes = tuple([value.shape if type(value) is np.ndarray else getattr(value, "shape", ()) for value in inputs])
+        shapes = tuple(
+            [value.shape if type(value) is np.ndarray else getattr(value, "shape", None) for value in inputs]
+        )
         if shapes == self._shapes and self._last is not None:
             return self.of(self._last)
         try:
-            self._shapes, self._last = shapes, self._sizing.bind_any(inputs, is_body=True)
+            self._shapes, self._last = shapes, self._bound_of(shapes, inputs)
             return self.of(self._last)
         except InputError as error:
             raise ExecutionError(f"{where(step)}: in its body, {error}") from error
+
+    def _bound_of(self, shapes: Shapes, inputs: Sequence[Any]) -> Bound:
+        """Return the sizes for inputs of these shapes; those of the last shapes are remembered."""
+        bound = self._bounds.get(shapes)
+        if bound is None:
+            bound = self._sizing.bind_any(inputs, is_body=True)
+            if len(self._bounds) >= MOST_BOUNDS:
+                self._bounds.clear()
+            self._bounds[shapes] = bound
+        return bound
 
     def repeat(
         self, repetition: Repetition, turns: Turns, inputs: Sequence[Any], record: RecordTime | None, step: ControlStep

@@ -104,15 +104,18 @@ class ControlRun:
         step = self._step
 
         def get(number: int) -> Any:
-            return None if number == ABSENT else to_host(values[number])
+            if number == ABSENT:
+                return None
+            value = values[number]
+            return value if type(value) is np.ndarray else to_host(value)
 
         def bind(body: Body) -> BoundBody:
             captured = [get(number) for number in body.captures]
             return BoundBody(self._nested[id(body)], captured, self._repetition, record, step)
 
         try:
-            if isinstance(step, IfStep):  # nothing to prepare for iterations
-                body = control.taken(step, get)
+            if isinstance(step, (CallStep, IfStep)):  # nothing to prepare for iterations
+                body = step.body if isinstance(step, CallStep) else control.taken(step, get)
                 captured = [get(number) for number in body.captures]
                 results = self._nested[id(body)].run_nested(captured, record, step)
             else:
@@ -154,7 +157,7 @@ class Stored:
     def __init__(self, program: Program, step: HostStep | ControlStep, memory: Memory) -> None:
         self._step, self._memory = step, memory
         self._sequences = [n for n in read_by(step) if not isinstance(program.values[n].type, TensorType)]
-        self._detaches = _may_lie_in_arena(program, step) and any(
+        self._detaches = _may_lie_in_arena(program, step, memory.on_host) and any(
             number != ABSENT and holds_arrays(program.values[number].type) for number in step.outputs
         )
         self.resize(program.values.__getitem__)
@@ -220,7 +223,7 @@ class Check:
 
     def _has_shape(self, shape: tuple[int, ...]) -> bool:
         if len(shape) != self._rank:
-            return False
+            return self._rank < 0
         for axis, size in self._known:  # noqa: SIM110 (a generator takes twice as long)
             if shape[axis] != size:
                 return False
@@ -270,7 +273,7 @@ def where(step: HostStep | ControlStep) -> str:
     return f"ONNX node {', '.join(step.origins) or '?'} ({kind})"
 
 
-def _may_lie_in_arena(program: Program, step: HostStep | ControlStep) -> bool:
+def _may_lie_in_arena(program: Program, step: HostStep | ControlStep, on_host: bool) -> bool:
     """Return whether results may lie in the arena: a result can be an operand or a view of one. Sequences from users
     may hold arrays on a device.
     """
@@ -278,7 +281,7 @@ def _may_lie_in_arena(program: Program, step: HostStep | ControlStep) -> bool:
         return False
     return any(
         isinstance(value.location, Arena)
-        or (isinstance(value.location, Input) and not isinstance(value.type, TensorType))
+        or (not on_host and isinstance(value.location, Input) and not isinstance(value.type, TensorType))
         for value in map(program.values.__getitem__, read_by(step))
     )
 

@@ -18,7 +18,7 @@ from .device import RecordTime
 from .dtypes import memory_dtype
 from .groups import whole_group
 from .hostmemory import allocated, empty_tensor, is_small
-from .program import Constant, Heap, Input, LoopStep, NativeStep, Program, ScanStep, ValueSpec
+from .program import Constant, Heap, Input, LoopStep, NativeStep, Program, ScanStep, SequenceMapStep, ValueSpec
 from .types import TensorType
 
 MOST_TURNS = 1024
@@ -119,7 +119,7 @@ class Repetition:
     """Whether the condition is a constant."""
 
 
-def repetition_of(step: LoopStep | ScanStep) -> Repetition | None:
+def repetition_of(step: LoopStep | ScanStep | SequenceMapStep) -> Repetition | None:
     """Return how native code iterates the step's body; None where it cannot."""
     program = step.body.program
     return carried_by(step) if is_native(program) or whole_group(program) is not None else None
@@ -130,15 +130,18 @@ def is_native(program: Program) -> bool:
     return len(program.steps) == 1 and isinstance(program.steps[0], NativeStep)
 
 
-def carried_by(step: LoopStep | ScanStep) -> Repetition | None:
+def carried_by(step: LoopStep | ScanStep | SequenceMapStep) -> Repetition | None:
     """Return how iterations of a body of kernels follow each other; None where an iteration would have to copy."""
     program = step.body.program
     if isinstance(step, LoopStep):
         leading, inputs, count, slices = program.inputs[:2], program.inputs[2:], len(step.carried), 0
         condition: int | None = program.outputs[0]
         outputs = program.outputs[1:]
-    else:
+    elif isinstance(step, ScanStep):
         leading, inputs, count, slices = (), program.inputs, len(step.states), len(step.scans)
+        condition, outputs = None, program.outputs
+    else:  # items of sequences are slices; tensors besides them would be states that stay the same
+        leading, inputs, count, slices = (), program.inputs, 0, 1 + len(step.others)
         condition, outputs = None, program.outputs
     states, results = tuple(zip(inputs[:count], outputs[:count])), outputs[count:]
     if condition is not None and program.values[condition].location == Input(1):

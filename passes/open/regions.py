@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tilestitch.compiler.ir import UNKNOWN, Graph, Node, Value
+from tilestitch.compiler.ir import UNKNOWN, Graph, Kind, Node, SequenceType, Value, kind_of
 from tilestitch.compiler.ir.sizes import Symbol, symbols_of
 from tilestitch.compiler.ir.symbol_uses import (
     NO_SYMBOLS,
@@ -50,7 +50,9 @@ def with_regions(graph: Graph) -> Graph:
 
 @dataclass
 class _Levels:
-    """Levels of nodes and symbols; a maker has the level of its operands, its symbols the next one."""
+    """Levels of nodes and symbols; a maker has the level of its operands, its symbols the next one. Host steps on
+    sequences are like makers: they stay outside of calls, so that these have kernels only.
+    """
 
     of_node: dict[Node, int] = field(default_factory=dict)
     of_symbol: dict[Symbol, int] = field(default_factory=dict)
@@ -75,7 +77,7 @@ class _Levels:
             return False
         level = max([0, *(self.of_symbol[s] for s in needed), *(self._after(p) for p in producers)])
         self.of_node[node] = level
-        if made:
+        if made or (level and _handles_sequences(node)):
             self.makers.add(node)
             for symbol in made:
                 self.of_symbol.setdefault(symbol, level + 1)
@@ -88,6 +90,12 @@ class _Levels:
 def _own_symbols(node: Node) -> Symbols:
     """Return the symbols that only bodies of the node have."""
     return frozenset(symbol for body in bodies_of(node) for symbol in body.symbols)
+
+
+def _handles_sequences(node: Node) -> bool:
+    """Return whether a node is a host step on sequences, to which sizes of tensors mean nothing."""
+    values = (*node.inputs, *node.outputs)
+    return kind_of(node.op) is Kind.HOST and any(isinstance(value.type, SequenceType) for value in values)
 
 
 # --- calls ------------------------------------------------------------------------------------------------------------

@@ -100,6 +100,8 @@ class CpuWorker(HostOnly):
 class CpuMemory:
     """An arena, and launch tables that point into it."""
 
+    on_host = True
+
     def __init__(self, program: Program, file: str, library: Library | None, team: Team | None) -> None:
         self._program, self._file, self._library, self._team = program, file, library, team
         self._arena = HostArena(program, file)

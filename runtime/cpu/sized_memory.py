@@ -22,6 +22,8 @@ from .team import Team
 class SizedMemory:
     """An arena that never shrinks, the array of the symbols' values, and launch tables that point into both."""
 
+    on_host = True
+
     def __init__(self, sizing: Sizing, file: str, library: Library | None, team: Team | None) -> None:
         self._sizing, self._file, self._library, self._team = sizing, file, library, team
         self._arena = HostArena(sizing.program, file)

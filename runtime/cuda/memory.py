@@ -51,6 +51,8 @@ class CudaMemory:
     is as large as the sizes so far needed.
     """
 
+    on_host = False
+
     def __init__(self, program: Program, file: str, queue: Queue, modules: Modules, weights: Mapping[str, int]) -> None:
         self.program, self.queue, self.modules = program, queue, modules
         self.device = queue.device

@@ -113,6 +113,8 @@ class EmulatorWorker(HostOnly):
 class EmulatorMemory:
     """An arena on the host."""
 
+    on_host = True
+
     def __init__(self, program: Program, file: str, kernels: Kernels | None, options: EmulatorOptions) -> None:
         self._program, self._file, self._kernels, self._options = program, file, kernels, options
         self._arena = HostArena(program, file)

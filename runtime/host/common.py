@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,14 @@ def computing() -> np.errstate:
 
 def widen(x: np.ndarray) -> np.ndarray:
     """Return `x` in the dtype for arithmetic on it: float32 for smaller floats, 8 bits for sub-byte integers."""
-    wider = _WIDER.get(x.dtype.name)
+    wider = _wider(x.dtype)
     return x if wider is None else x.astype(wider)
+
+
+@cache
+def _wider(dtype: np.dtype) -> Any:
+    """Return the data type to compute in; None for the same. numpy takes a microsecond to make up a type's name."""
+    return _WIDER.get(dtype.name)
 
 
 def narrow(x: Any, dtype: np.dtype) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -21,20 +22,9 @@ def _binarizer(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     return [narrow(widen(x) > attrs.get("threshold", 0.0), x.dtype)]
 
 
-class _Table(dict[Any, Any]):
-    """Results by key, and the one for all other keys."""
-
-    def __init__(self, keys: Sequence[Any], results: Sequence[Any], default: Any) -> None:
-        super().__init__(zip(keys, results, strict=True))
-        self._default = default
-
-    def __missing__(self, key: Any) -> Any:
-        return self._default
-
-
 def _with_table(attrs: Attrs) -> Attrs:
     """Return the attributes of a label encoder with its lookup table."""
-    table = _Table(attrs["keys"], attrs["results"], attrs["default"])
+    table = dict(zip(attrs["keys"], attrs["results"], strict=True))
     # NaN is unequal to itself, yet the standard lets it be a key.
     of_nan = next((result for key, result in table.items() if key != key), attrs["default"])
     return {**attrs, "table": table, "of_nan": of_nan}
@@ -45,10 +35,10 @@ def _label_encoder(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     (x,) = inputs
     if "table" not in attrs:
         attrs = _with_table(attrs)
-    items, table, of_nan = x.reshape(-1).tolist(), attrs["table"], attrs["of_nan"]
-    results: Iterable[Any] = map(table.__getitem__, items)
+    items, get, default, of_nan = x.reshape(-1).tolist(), attrs["table"].get, attrs["default"], attrs["of_nan"]
+    results: Iterable[Any] = map(get, items, repeat(default))
     if x.dtype.kind not in "OUSiub":
-        results = (table[item] if item == item else of_nan for item in items)
+        results = (get(item, default) if item == item else of_nan for item in items)
     dtype = object if attrs["dtype"] == "string" else numpy_dtype(attrs["dtype"])
     return [np.fromiter(results, dtype, len(items)).reshape(x.shape)]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -19,20 +19,14 @@ _NONE = -1
 """No node."""
 
 
-class _Numbers(dict[Any, int]):
-    """Numbers of items; all others have the next number."""
-
-    def __missing__(self, item: Any) -> int:
-        return len(self)
-
-
 @dataclass(frozen=True)
 class _Tree:
-    """`edges`: node times `width` plus the number of an item, ascending; `ends`: the nodes that they lead to.
-    `columns`: where the n-gram of a node is counted; `_NONE` for one that is not.
+    """`numbers`: of the items, all others have the next number. `edges`: node times `width` plus the number of an item,
+    ascending; `ends`: the nodes that they lead to. `columns`: where the n-gram of a node is counted; `_NONE` for one
+    that is not.
     """
 
-    numbers: _Numbers
+    numbers: Mapping[Any, int]
     width: int
     edges: np.ndarray
     ends: np.ndarray
@@ -49,7 +43,7 @@ class _Tree:
 def _with_tree(attrs: Attrs) -> Attrs:
     """Return the attributes with the tree of the n-grams."""
     ngrams = _ngram_columns(attrs)
-    numbers = _Numbers()
+    numbers: dict[Any, int] = {}
     for ngram in ngrams:
         for item in ngram:
             numbers.setdefault(item, len(numbers))
@@ -90,7 +84,8 @@ def _tf_idf(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
         raise HostError(f"TfIdfVectorizer takes tensors of shape [C] or [N, C], not {x.shape}")
     tree: _Tree = (attrs if "tree" in attrs else _with_tree(attrs))["tree"]
     flat = x.reshape(-1)
-    items = np.fromiter(map(tree.numbers.__getitem__, flat.tolist()), np.int64, len(flat))
+    numbers = map(tree.numbers.get, flat.tolist(), repeat(len(tree.numbers)))
+    items = np.fromiter(numbers, np.int64, len(flat))
     items = items.reshape(x.shape if x.ndim == 2 else (1, len(flat)))
     rows, width = len(items), max(attrs["ngram_indexes"]) + 1
     counts = np.zeros(rows * width, np.int64)

@@ -76,7 +76,7 @@ def _split_to(inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     sizes = _split_sizes(size, split)
     if sum(sizes) != size or min(sizes, default=0) < 0:
         raise HostError(f"sizes {sizes} do not add up to the {size} elements of axis {axis}")
-    ends, before = list(accumulate(sizes)), (slice(None),) * axis
+    ends, before = accumulate(sizes), (slice(None),) * axis
     return [[x[before + (slice(end - length, end),)].copy() for end, length in zip(ends, sizes)]]
 
 

@@ -39,4 +39,4 @@ def test_a_sequence_that_grows_in_a_loop_is_not_searched_as_a_whole_in_every_ite
             y = module.run({"x": x, "count": np.array(count)})["y"]
             np.testing.assert_array_equal(y, np.concatenate([2 * x[:i] for i in range(1, count + 1)]))
             numbers.append(len(asked))
-    assert 0 < numbers[1] <= 2 * numbers[0]
+    assert numbers == [0, 0]

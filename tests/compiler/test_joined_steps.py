@@ -154,3 +154,36 @@ def test_results_that_are_parts_of_others_are_copied() -> None:
             assert not np.shares_memory(found["y"], found["z"])
             assert found["y"].tolist() == ["a", "b", "c", "d"]
             assert found["z"].tolist() == ["b", "c"]
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 97])
+def test_items_of_a_sequence_are_mapped(count: int) -> None:
+    text = """g (float[n, 2] x, float[n, 2] z, float[2] c) => (float[m, 2] y, int64 l) <float[1, 2] none = {0, 0}> {
+        p = SplitToSequence<axis = 0>(x)  q = SplitToSequence<axis = 0>(z)
+        r, s = SequenceMap(p, q) <body = b (float[1, 2] v, float[1, 2] w) => (float[1, 2] a, float[1, 2] d) {
+            m = Mul(v, w)  a = Add(m, c)  d = Sub(v, w) }>
+        l = SequenceLength(s)  t = SequenceInsert(r, none)  y = ConcatFromSequence<axis = 0>(t) }"""
+    model = parser.parse_model('<ir_version: 8, opset_import: ["" : 18]> ' + text)
+    x, c = np.random.default_rng(0).normal(size=(2, count, 2)).astype(np.float32), np.array([2, -3], np.float32)
+    with load(compile_model(model, num_threads=1).to_bytes(), num_threads=1) as module:
+        for _ in range(3):
+            found = module.run({"x": x[0], "z": x[1], "c": c})
+            np.testing.assert_allclose(found["y"][:-1], x[0] * x[1] + c, rtol=1e-6)
+            assert found["l"] == count
+
+
+def test_bodies_of_sizes_that_come_again_compute_the_same() -> None:
+    """The sizes of a body are remembered by the shapes of what it reads."""
+    text = """g (float[n, 8] x, int64 count) => (float[m, 8] y) <bool on = {1}> {
+        none = SequenceEmpty()
+        all = Loop(count, on, none) <body = b (int64 i, bool go, seq(float[a, 8]) some)
+            => (bool going, seq(float[a, 8]) more) <int64[1] nought = {0}, int64 three = {3}, int64 one = {1}> {
+            going = Identity(go)  part = Mod(i, three)  next = Add(part, one)  end = Unsqueeze(next, nought)
+            head = Slice(x, nought, end)  twice = Add(head, head)  more = SequenceInsert(some, twice) }>
+        y = ConcatFromSequence<axis = 0>(all) }"""
+    model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)
+    with load(compile_model(model, num_threads=1).to_bytes(), num_threads=1) as module:
+        for rows, count in ((3, 1), (3, 7), (5, 7), (3, 20), (5, 20)):
+            x = np.arange(8 * rows, dtype=np.float32).reshape(rows, 8)
+            wanted = np.concatenate([2 * x[: 1 + i % 3] for i in range(count)])
+            np.testing.assert_array_equal(module.run({"x": x, "count": np.array(count)})["y"], wanted)
