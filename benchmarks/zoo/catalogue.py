@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.zoo import decoders, diffusion, language, modules, perception, recent, speech, vision
+from benchmarks.zoo import decoders, diffusion, language, modules, newer, perception, recent, speech, vision
 from benchmarks.zoo.checking import input_names
 from benchmarks.zoo.sample import Build, export
 
 TABLES: Mapping[str, Mapping[str, Build]] = {
     "language": language.MODELS, "decoders": decoders.MODELS, "speech": speech.MODELS, "vision": vision.MODELS,
     "modules": modules.MODELS, "recent": recent.MODELS, "diffusion": diffusion.MODELS,
-    "perception": perception.MODELS,
+    "perception": perception.MODELS, "newer": newer.MODELS,
 }  # fmt: skip
 
 
