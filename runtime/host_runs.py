@@ -296,11 +296,13 @@ def may_alias(step: HostStep) -> bool:
 def owned_values(program: Program) -> frozenset[int]:
     """Return values that a run makes anew, so that nothing else refers to their memory."""
     owned: set[int] = set()
+    others = [step for step in program.steps if not isinstance(step, (NativeStep, DeviceStep))]
+    given = {number for step in others for number in step.outputs}
     for step in program.steps:
         match step:
             case NativeStep(launches) | DeviceStep(launches):
-                stored = {arg.value for launch in launches for arg in launch.args}
-                owned |= {n for n in stored if isinstance(program.values[n].location, Heap)}
+                touched = {arg.value for launch in launches for arg in launch.args} - given
+                owned |= {n for n in touched if isinstance(program.values[n].location, Heap)}
             case HostStep() if not may_alias(step):
                 owned |= {n for n in step.outputs if n != ABSENT and isinstance(program.values[n].type, TensorType)}
             case CallStep(body, outputs):

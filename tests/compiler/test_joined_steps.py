@@ -187,3 +187,14 @@ def test_bodies_of_sizes_that_come_again_compute_the_same() -> None:
             x = np.arange(8 * rows, dtype=np.float32).reshape(rows, 8)
             wanted = np.concatenate([2 * x[: 1 + i % 3] for i in range(count)])
             np.testing.assert_array_equal(module.run({"x": x, "count": np.array(count)})["y"], wanted)
+
+
+def test_a_result_that_kernels_only_read_may_be_an_input() -> None:
+    text = """g (seq(float[5]) q) => (float[5] v, float[5] z) <int64 i = {0}> { v = SequenceAt(q, i)  z = Exp(v) }"""
+    model = parser.parse_model('<ir_version: 8, opset_import: ["" : 18]> ' + text)
+    with load(compile_model(model, num_threads=1).to_bytes(), num_threads=1) as module:
+        for _ in range(3):
+            x = np.arange(5, dtype=np.float32)
+            found = module.run({"q": [x]})
+            assert not np.shares_memory(found["v"], x)
+            np.testing.assert_array_equal(found["v"], x)
