@@ -9,6 +9,8 @@ import numpy as np
 from tilestitch.compiler.ir import Node, TensorType, Value
 from tilestitch.compiler.ir.types import is_integer, to_numpy_dtype
 
+from .float_ranges import float_range
+
 DEEPEST = 64
 """Most operators followed backwards."""
 MOST_READ = 1 << 20
@@ -37,6 +39,8 @@ def _found(value: Value, depth: int, known: dict[Value, Range | None]) -> Range 
     if value.producer is None or depth == 0:
         return widest
     found = _computed(value.producer, lambda x: _range(x, depth - 1, known))
+    if found is None and value.producer.op == "cast":
+        found = float_range(value.producer.inputs[0], lambda x: _range(x, depth - 1, known), {}).whole
     # Values outside the dtype's range wrap around to anything.
     return found if found is not None and widest[0] <= found[0] and found[1] <= widest[1] else widest
 

@@ -65,3 +65,50 @@ def test_the_place_of_the_largest_of_no_elements_is_in_no_range(n: int, number: 
     text = f'<ir_version: 8, opset_import: ["" : 18]> g (float[{n}, 4] x, float[{n}, 4] z) => (float[1, 4] y)\n'
     text += "{ i = ArgMax<axis=0, keepdims=1>(x)  y = GatherElements<axis=0>(z, i) }"
     assert len(pending_checks(import_model(parser.parse_model(text)).graph.nodes)) == number
+
+
+FLOATS = """<ir_version: 8, opset_import: ["" : 18]> g (float[5] f, float[5] other, int64[5] i) => (float[5] y)
+<float[9] table = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float nought = {0}, float half = {0.5}, float seven = {7.0},
+ float eight = {8.0}, float nine = {9.0}, float far = {16777216.0}>
+{"""
+
+
+def checks_of_floats(body: str) -> int:
+    graph = import_model(parser.parse_model(FLOATS + body + "  k = Cast<to=7>(p)  y = Gather(table, k) }")).graph
+    return len(pending_checks(graph.nodes))
+
+
+CLAMPED = "a = Max(f, nought)  b = Min(a, eight)  n = IsNaN(b)  c = Where(n, nought, b)"
+
+
+@pytest.mark.parametrize("places", [
+    f"{CLAMPED}  p = Identity(c)",
+    f"{CLAMPED}  p = Floor(c)",
+    f"{CLAMPED}  d = Sub(eight, c)  p = Round(d)",
+    f"{CLAMPED}  d = Mul(c, half)  e = Mul(c, half)  p = Add(d, e)",
+    f"{CLAMPED}  r = Clip(other, nought, seven)  m = IsNaN(r)  s = Where(m, seven, r)  p = Max(c, s)",
+    "a = Clip(f, nought, eight)  b = Mul(a, half)  n = IsNaN(b)  p = Where(n, half, b)",
+])  # fmt: skip
+def test_positions_that_are_clamped_before_they_become_indices_are_in_range(places: str) -> None:
+    assert checks_of_floats(places) == 0
+
+
+@pytest.mark.parametrize("places", [
+    "p = Identity(f)",
+    "a = Max(f, nought)  p = Min(a, eight)",
+    "n = IsNaN(f)  c = Where(n, nought, f)  p = Min(c, eight)",
+    "n = IsNaN(f)  c = Where(n, nought, f)  p = Max(c, nought)",
+    "n = IsNaN(other)  a = Max(f, nought)  b = Min(a, eight)  p = Where(n, nought, b)",
+    f"{CLAMPED}  d = Add(c, half)  p = Add(d, half)",
+    f"{CLAMPED}  d = Add(c, far)  p = Sub(d, far)",
+    f"{CLAMPED}  d = Mul(c, f)  p = Min(d, eight)",
+    f"{CLAMPED}  d = Max(c, nine)  p = Identity(d)",
+])  # fmt: skip
+def test_positions_that_may_leave_the_range_or_be_no_numbers_are_checked(places: str) -> None:
+    assert checks_of_floats(places) == 1
+
+
+def test_infinities_may_meet_in_no_number() -> None:
+    assert (
+        checks_of_floats("a = Max(f, nought)  b = Max(other, nought)  d = Sub(a, b)  p = Clip(d, nought, eight)") == 1
+    )
