@@ -70,7 +70,7 @@ def _worth_moving(graph: Graph, node: Node, found: Sequence[Node]) -> Node | Non
     operands, size = node.inputs, elements(node.output.shape)
     largest = max(found, key=lambda t: elements(t.output.shape))
     perm = tuple(largest.attrs["perm"])
-    if elements(largest.output.shape) * SMALL <= size:
+    if _moved_elements(node, largest) * SMALL <= size:
         return None
     if all(_follows_freely(v, perm) for v in operands):
         return largest
@@ -78,6 +78,15 @@ def _worth_moving(graph: Graph, node: Node, found: Sequence[Node]) -> Node | Non
         return largest
     goes = _goes_away_after(graph, node, largest)
     return largest if goes and all(_follows_freely(v, perm) or _has_twin(v, perm) for v in operands) else None
+
+
+def _moved_elements(node: Node, largest: Node) -> int:
+    """Return the elements of the operand that a transpose yields; in a concat, of all parts from transposes like it."""
+    if node.op != "concat":
+        return elements(largest.output.shape)
+    perm = tuple(largest.attrs["perm"])
+    alike = (v for v in node.inputs if (t := produced_by(v, "transpose")) and tuple(t.attrs["perm"]) == perm)
+    return sum(elements(v.shape) for v in alike)
 
 
 def _follows_freely(value: Value, perm: Sequence[int]) -> bool:

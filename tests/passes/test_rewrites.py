@@ -443,6 +443,29 @@ def test_no_transpose_is_added_for_an_operand_that_is_read_as_it_is() -> None:
     assert ops(after(text, "fixpoint(transpose_motion,canonicalise,cse,dce)")) == ["transpose", "add", "exp"]
 
 
+@pytest.mark.parametrize("parts", [2, 4, 7])
+def test_transposes_of_all_parts_of_a_concat_become_one_after_it(parts: int) -> None:
+    inputs = ", ".join(f"%x{i}: float32[2,3,5]" for i in range(parts))
+    moved = "\n".join(f"%t{i} = transpose(%x{i}) {{perm=[0,2,1]}} : float32[2,5,3]" for i in range(parts))
+    joined = ", ".join(f"%t{i}" for i in range(parts))
+    graph = after(
+        f"""graph @g({inputs}) -> (%y) {{
+          {moved}
+          %y = concat({joined}) {{axis=2}} : float32[2,5,{3 * parts}]
+        }}""",
+        "transpose_motion,dce",
+    )
+    assert ops(graph) == ["concat", "transpose"]
+
+
+def test_a_concat_is_not_turned_for_one_part_of_many() -> None:
+    text = """graph @g(%x: float32[2,3,5], %z: float32[2,5,9]) -> (%y) {
+          %t = transpose(%x) {perm=[0,2,1]} : float32[2,5,3]
+          %y = concat(%t, %z) {axis=2} : float32[2,5,12]
+        }"""
+    assert ops(after(text, "transpose_motion,dce")) == ["transpose", "concat"]
+
+
 def test_a_small_transpose_does_not_become_a_large_one() -> None:
     text = """graph @g(%x: float32[1,4,8]) -> (%y) {
           %b = transpose(%x) {perm=[0,2,1]} : float32[1,8,4]
