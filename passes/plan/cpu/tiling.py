@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from tilestitch.compiler.ir.errors import UndecidedError
 from tilestitch.compiler.ir.sizes import Size, bounds_of, ceil_div, is_open, largest
@@ -155,6 +156,11 @@ def meet_in_a_set(streams: int, stride_bytes: Size) -> bool:
     too.
     """
     return streams > SET_LINES and not is_open(stride_bytes) and stride_bytes % SAME_SET_BYTES == 0
+
+
+def lines_kept(stride_bytes: int) -> int:
+    """Return how many lines this far apart the first-level cache keeps: those of the sets that they meet."""
+    return SET_LINES * (SAME_SET_BYTES // gcd(SAME_SET_BYTES, max(stride_bytes, LINE_BYTES)))
 
 
 def align(size_bytes: Size) -> Size:

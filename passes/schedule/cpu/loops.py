@@ -15,6 +15,7 @@ from tilestitch.compiler.ir.accesses import Access, elementwise_walk
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.cpu.isa import Isa
 from tilestitch.passes.plan.cpu.schedules import CpuLoopSchedule
+from tilestitch.passes.plan.cpu.tiling import lines_kept
 
 TASK_ELEMENTS = 16384
 """Elements per task of cheap arithmetic; about ten microseconds of memory traffic."""
@@ -45,7 +46,9 @@ def choose_loops(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequen
     grain = max(lanes, TASK_ELEMENTS // _weight(nodes))
     inner = extents[-1]
     if tiled is not None:
-        chunk = min(inner, max(EDGE, lanes))
+        columns = _columns_at_once(accesses, tiled, lanes)
+        lanes = min(lanes, columns)
+        chunk = min(inner, columns)
         return CpuLoopSchedule(extents, lanes, chunk, max(1, grain // (EDGE * chunk)), tiled, EDGE)
     if inner >= 2 * grain and not cuts:
         chunk = -(-grain // lanes) * lanes
@@ -100,6 +103,18 @@ def _tiled_dimension(extents: tuple[int, ...], accesses: Sequence[Access]) -> in
             if abs(stride) == 1 and extents[d] >= LEAST_EDGE:
                 return d
     return None
+
+
+def _columns_at_once(accesses: Sequence[Access], tiled: int, lanes: int) -> int:
+    """Return the columns of a tile: a transposed operand has a line for each, and those must not drive each other out
+    of the first-level cache before their other elements are read.
+    """
+    apart = [
+        abs(one.strides[-1]) * storage_bytes(one.value.dtype)
+        for one in accesses
+        if one.strides is not None and abs(one.strides[tiled]) == 1
+    ]
+    return min([max(EDGE, lanes), *map(lines_kept, apart)])
 
 
 def _weight(nodes: Sequence[Node]) -> int:

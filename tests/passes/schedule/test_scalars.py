@@ -165,3 +165,15 @@ def test_the_search_leaves_a_transpose_after_interpolation_to_a_kernel_of_its_ow
         plan = make_plan(made, PassContext(TARGET, {"search": searched}))
         (group,) = (group for group in plan.groups if "y" in group.outputs)
         assert len(group.nodes) == last
+
+
+@pytest.mark.parametrize(("pixels", "columns"), [(1024, 8), (4096, 8), (512, 16), (256, 32), (1000, 32), (1025, 32)])
+def test_a_tile_of_a_transpose_has_as_many_lines_as_the_cache_keeps(pixels: int, columns: int) -> None:
+    """Lines a multiple of 4096 bytes apart meet in one set of the first-level cache."""
+    made = graph(
+        f"  %y = transpose(%x) {{perm = [1, 0]}} : float32[{pixels},67]", f"%x: float32[67,{pixels}]",
+    )  # fmt: skip
+    schedule = choose_loops(made.nodes, made.inputs, made.outputs, ISA)
+    assert (schedule.chunk, schedule.lanes) == (columns, min(columns, 16))
+    back = graph(f"  %y = transpose(%x) {{perm = [1, 0]}} : float32[67,{pixels}]", f"%x: float32[{pixels},67]")
+    assert choose_loops(back.nodes, back.inputs, back.outputs, ISA).chunk == 32
