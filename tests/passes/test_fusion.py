@@ -229,6 +229,22 @@ def test_an_expensive_value_is_not_computed_again_for_every_row_it_is_broadcast_
     assert refusal.rule == "profit.recompute" and refusal.numbers["operations_again"] > 1_000_000
 
 
+@pytest.mark.parametrize(("reads", "kernels_of_it"), [(2, 1), (3, 2)])
+def test_a_turned_image_that_gathers_pick_from_is_stored_if_they_are_many(reads: int, kernels_of_it: int) -> None:
+    """Otherwise each reads it element by element."""
+    indices = ", ".join(f"%i{k}: int64[2,1024,1]" for k in range(reads))
+    gathers = "".join(
+        f"%g{k} = gather_nd(%t, %i{k}) {{batch_dims=1}} : float32[2,1024,61]\n"
+        f"%s{k + 1} = add(%s{k}, %g{k}) : float32[2,1024,61]\n"
+        for k in range(reads)
+    )
+    plan = plan_of(f"""graph @g(%x: float32[2,61,1024], %s0: float32[2,1024,61], {indices}) -> (%s{reads}) {{
+      %t = transpose(%x) {{perm=[0,2,1]}} : float32[2,1024,61]
+      {gathers}
+    }}""")
+    assert len(kernels(plan)) == kernels_of_it
+
+
 def test_the_steps_of_a_recurrence_are_not_computed_again_by_each_gemm_that_reads_one() -> None:
     steps = [("x", "a")] + [(f"h{i}", "a") for i in range(1, 12)]
     states = "".join(

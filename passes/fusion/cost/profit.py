@@ -12,12 +12,15 @@ from tilestitch.passes.fusion.clusters import Cluster, Fusion
 from tilestitch.passes.fusion.legality import roles_of_union
 from tilestitch.passes.plan import WhyNot
 from tilestitch.passes.plan.roles import Roles
+from tilestitch.passes.schedule.cpu.scalars import STRIDED
 from tilestitch.passes.schedule.device import device_of
 from tilestitch.passes.schedule.evaluations import evaluations, kept_by_row
 
 MOST_NODES = 160
 MOST_OPERANDS = 72
 VECTOR_ELEMENTS = 16
+STRIDED_OPERATIONS = STRIDED * VECTOR_ELEMENTS
+"""Operations on contiguous elements in the time that an element takes which lies apart from its neighbours."""
 
 
 def why_not(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> WhyNot | None:
@@ -75,7 +78,8 @@ def _copied_work(state: Fusion, copies: set[Node]) -> int:
 def recomputation(state: Fusion, nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) -> int:
     """Return the operations beyond one evaluation of every element, where readers use indices of their own.
 
-    On a CPU, a reader through a transpose that reads strided elements repeatedly loads element by element.
+    On a CPU, a reader through a transpose that reads strided elements repeatedly loads element by element: a scalar
+    step takes as long as an operation on a whole vector.
     """
     if not _any_again(state, nodes, roles):
         return 0
@@ -85,7 +89,7 @@ def recomputation(state: Fusion, nodes: Sequence[Node], stored: Sequence[Value],
         if kind_of(node.op) in (Kind.VIEW, Kind.INJECTIVE):
             extra = counts.get(node.output, 0.0) - node.output.tensor_type.num_elements
             apart = state.target.name == "cpu" and _moves_last_axis(node)
-            again += max(0.0, extra) * (1 if apart else operations_per_element(node.op))
+            again += max(0.0, extra) * (STRIDED_OPERATIONS if apart else operations_per_element(node.op))
     return int(again)
 
 
