@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from tests.frontend.checks import assert_close, check_node, floats, host_steps, ints, node_model, run
+from tilestitch.compiler.frontend import import_model
+from tilestitch.passes.plan.index_checks import pending_checks
 
 
 @pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
@@ -15,6 +17,23 @@ def test_grid_sample(mode: str, padding: str, align: int) -> None:
     grid = 1.3 * floats(2, 4, 5, 2, seed=1)
     attrs = {"mode": mode, "padding_mode": padding, "align_corners": align}
     check_node("GridSample", [floats(2, 3, 5, 6), grid], attrs)
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_places_of_a_grid_need_no_checks(mode: str, padding: str) -> None:
+    model = node_model("GridSample", [floats(1, 2, 5, 7), floats(1, 3, 1, 2)], {"mode": mode, "padding_mode": padding})
+    assert not pending_checks(import_model(model).graph.nodes)
+
+
+def test_a_place_that_is_no_number_is_none_of_the_image() -> None:
+    grid = np.array([np.nan, np.inf, -np.inf, 0, 1, -1], np.float32)
+    grid = np.stack(np.broadcast_arrays(grid[:, None], grid[None]), -1)[None]
+    check_node("GridSample", [floats(1, 17, 3, 3), grid[:, 3:, 3:]], {"mode": "linear"})
+    (y,) = run(node_model("GridSample", [floats(1, 17, 3, 3), grid], {"mode": "linear"}), {
+        "x0": floats(1, 17, 3, 3), "x1": grid,
+    })  # fmt: skip
+    assert y.shape == (1, 17, 6, 6) and np.isfinite(y[..., 3:, 3:]).all()
 
 
 def test_grid_sample_of_volumes() -> None:

@@ -70,17 +70,29 @@ def weighted_gather(b: Builder, image: Value, sizes: Sequence[int], taps: Sequen
 
     `image` is [N, C, prod(sizes)], places and weights are [N, P]; the result is [N, C, P].
     """
-    batch, channels, _ = b.shape(image)
+    corners = list(product(*taps))
+    if len(corners) == 1:
+        return _one_corner(b, image, sizes, corners[0])
+    # The channels of a place are read side by side: its position and weight are computed once for all of them.
+    pixels = b.transpose(image, (0, 2, 1))
     total: Value | None = None
-    for corner in product(*taps):
-        weight = reduce(b.mul, (w for _, w in corner))
-        flat = _flat_places(b, [place for place, _ in corner], sizes)
-        count = b.dim(flat, 1)
-        index = b.broadcast_to(b.reshape(flat, (batch, 1, count)), (batch, channels, count))
-        term = b.mul(b.emit("gather_elements", image, index, axis=2), b.reshape(weight, (batch, 1, count)))
+    for corner in corners:
+        weight = b.expand_dims(reduce(b.mul, (w for _, w in corner)), (2,))
+        index = b.expand_dims(_flat_places(b, [place for place, _ in corner], sizes), (2,))
+        term = b.mul(b.emit("gather_nd", pixels, index, batch_dims=1), weight)
         total = term if total is None else b.add(total, term)
     assert total is not None
-    return total
+    return b.transpose(total, (0, 2, 1))
+
+
+def _one_corner(b: Builder, image: Value, sizes: Sequence[int], corner: Sequence[Tap]) -> Value:
+    """Return the weighted elements at one place each: to move the channels would take longer than to pick them."""
+    batch, channels, _ = b.shape(image)
+    flat = _flat_places(b, [place for place, _ in corner], sizes)
+    count = b.dim(flat, 1)
+    index = b.broadcast_to(b.reshape(flat, (batch, 1, count)), (batch, channels, count))
+    weight = b.reshape(reduce(b.mul, (w for _, w in corner)), (batch, 1, count))
+    return b.mul(b.emit("gather_elements", image, index, axis=2), weight)
 
 
 def _flat_places(b: Builder, places: Sequence[Value], sizes: Sequence[int]) -> Value:
