@@ -3,10 +3,11 @@
     python -m benchmarks.zoo export FOLDER [NAME ...] [--exporter dynamo|script] [--opset N] [--half] [--dynamic]
     python -m benchmarks.zoo classical FOLDER [NAME ...]
     python -m benchmarks.zoo check  FOLDER [NAME ...] [--stages cpu threads planners cuda emulator]
-    python -m benchmarks.zoo table  FOLDER
+    python -m benchmarks.zoo table  FOLDER [--peers]
 
 `export` needs torch, transformers and timm, `classical` scikit-learn, skl2onnx and onnx-simplifier; both may run in
 another environment than `check`. Each model is exported and checked in a process of its own (forked, so POSIX only).
+The stages `peers` (ONNX Runtime and OpenVINO) and `inductor` race other engines; the latter needs what `export` needs.
 `check` appends to FOLDER/results.jsonl, the newest line of a model and a stage counts; `table` prints it as Markdown.
 """
 
@@ -22,6 +23,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+STAGES = ("cpu", "threads", "planners", "cuda", "emulator", "peers", "inductor")
 EXPORTERS = {"dynamo": 18, "script": 17}
 """Exporter to its usual operator set."""
 
@@ -111,8 +113,9 @@ def classical(options: argparse.Namespace) -> int:
 
 def table(options: argparse.Namespace) -> int:
     from benchmarks.zoo.checking import markdown
+    from benchmarks.zoo.peers import tabulated
 
-    print(markdown(options.folder))
+    print((tabulated if options.peers else markdown)(options.folder))
     return 0
 
 
@@ -128,7 +131,7 @@ def main() -> int:
     one.add_argument("--force", action="store_true", help="export what is there again")
     two = commands.add_parser("check")
     two.set_defaults(run=check)
-    two.add_argument("--stages", nargs="+", default=["cpu"], choices=("cpu", "threads", "planners", "cuda", "emulator"))
+    two.add_argument("--stages", nargs="+", default=["cpu"], choices=STAGES)
     four = commands.add_parser("classical")
     four.set_defaults(run=classical)
     for command in (one, two, four):
@@ -136,6 +139,7 @@ def main() -> int:
         command.add_argument("--lines", type=int, default=3, help="of an error that are shown")
     three = commands.add_parser("table")
     three.set_defaults(run=table)
+    three.add_argument("--peers", action="store_true", help="times of other engines over ours")
     for command in (one, two, three, four):
         command.add_argument("folder", type=Path)
         command.add_argument("names", nargs="*")

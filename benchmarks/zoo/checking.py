@@ -102,6 +102,20 @@ def on_cpu(threads: int) -> Callable[[Path], Found]:
     return examine_cpu
 
 
+def beside(*peers: str) -> Callable[[Path], Found]:
+    """Other engines' times beside ours, of one thread."""
+
+    def examine_peers(path: Path) -> Found:
+        from benchmarks.zoo.peers import raced
+        from tilestitch.runtime import load
+
+        model, _ = compiled(path, "cpu", 1)
+        with load(model.to_bytes(), device="cpu", num_threads=1) as session:
+            return raced(path, session, inputs_of(path), peers)
+
+    return examine_peers
+
+
 def with_planners(path: Path) -> Found:
     """Other planners against ONNX Runtime."""
     from tilestitch.runtime import load
@@ -139,7 +153,10 @@ def on_emulator(path: Path) -> Found:
 
 STAGES: dict[str, Callable[[Path], Found]] = {
     "cpu": on_cpu(1), "threads": on_cpu(2), "planners": with_planners, "cuda": for_gpus, "emulator": on_emulator,
+    "peers": beside("onnxruntime", "openvino"), "inductor": beside("inductor"),
 }  # fmt: skip
+
+TABULATED = ("cpu", "threads", "planners", "cuda", "emulator")
 
 
 def newest(folder: Path) -> dict[str, dict[str, Found]]:
@@ -156,7 +173,7 @@ def markdown(folder: Path) -> str:
     header += " | explore, injective | sm_80, sm_90a | emulator"
     lines = [f"| {header} |", "|" + "---|" * (header.count("|") + 1)]
     for model, stages in sorted(newest(folder).items()):
-        cpu, two, others, cuda, emulated = (stages.get(stage, {}) for stage in STAGES)
+        cpu, two, others, cuda, emulated = (stages.get(stage, {}) for stage in TABULATED)
         cells = [model, cpu.get("kernels", ""), cpu.get("compile_s", ""), verdict(cpu), cpu.get("ratio", "")]
         cells += [two.get("ratio", ""), agreement(others), built(cuda), verdict(emulated)]
         lines.append("| " + " | ".join(map(str, cells)) + " |")

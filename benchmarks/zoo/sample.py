@@ -87,15 +87,21 @@ def randomise(module: nn.Module) -> None:
                 buffer.uniform_(0.8, 1.2)
 
 
+def prepared(build: Build) -> Sample:
+    """What BUILD makes with the seed of all samples, in evaluation mode."""
+    torch.manual_seed(SEED)
+    sample = build()
+    sample.module.eval()
+    randomise(sample.module)
+    return sample
+
+
 def export(build: Build, path: Path, exporter: str, opset: int, half: bool = False, dynamic: bool = False) -> Sample:
     """Exports what BUILD makes to PATH with EXPORTER, `dynamo` or `script`.
 
     half: floating-point weights and inputs become float16. dynamic: the sample's open axes stay open.
     """
-    torch.manual_seed(SEED)
-    sample = build()
-    sample.module.eval()
-    randomise(sample.module)
+    sample = prepared(build)
     if half:
         cast = {name: value.half() if value.is_floating_point() else value for name, value in sample.inputs.items()}
         sample = Sample(sample.module.half(), cast, sample.dynamic)

@@ -61,6 +61,12 @@ def codec() -> Sample:
     return Sample(torch.nn.Sequential(model.encoder, model.decoder), inputs)
 
 
+def hifi_gan() -> Sample:
+    """A vocoder: transposed convolutions and residual blocks of dilated ones turn a spectrogram into a waveform."""
+    model = model_of("SpeechT5HifiGan", "SpeechT5HifiGanConfig", upsample_initial_channel=256)
+    return Sample(Flat(model, ["spectrogram"]), {"spectrogram": torch.randn(1, 40, 80)})
+
+
 def video(name: str, config: str, **fields: Any) -> Build:
     def build() -> Sample:
         model = model_of(name, config, **ENCODER, image_size=32, **fields)
@@ -88,6 +94,7 @@ MODELS: dict[str, Build] = {
     "speech_to_text": speech_to_text,
     "audio_transformer": audio_transformer,
     "codec": codec,
+    "hifi_gan": hifi_gan,
     "timesformer": video("TimesformerModel", "TimesformerConfig", patch_size=8, num_frames=8),
     "videomae": video("VideoMAEModel", "VideoMAEConfig", patch_size=8, num_frames=8, tubelet_size=2),
     "time_series": time_series,

@@ -98,7 +98,8 @@ def openvino(model: ModelProto | Path, threads: int | None = None) -> Run:
     threads: None for as many as there are cores.
     """
     request = openvino_request(model, threads)
-    names = [port.get_any_name() for port in request.model_inputs]
+    # A port may have more names: those of values that OpenVINO's rewrites have replaced by the input.
+    names = [port.get_node().get_friendly_name() for port in request.model_inputs]
 
     def run(inputs: Mapping[str, Any]) -> Sequence[np.ndarray]:
         try:

@@ -282,6 +282,15 @@ def test_bench_against_openvino(folder: Path, capsys: pytest.CaptureFixture[str]
     assert set(facts["engines"]) == {"tilestitch", "openvino"}
 
 
+def test_openvino_takes_an_input_by_its_name_in_the_model() -> None:
+    """OpenVINO removes the subtraction of zero, and calls the input by the result's name, too."""
+    pytest.importorskip("openvino")
+    text = """<ir_version: 8, opset_import: ["" : 18]> g (float[3] some_input) => (float[3] y)
+        <float zero = {0.0}> { a_result = Sub(some_input, zero)  y = Relu(a_result) }"""
+    (y,) = rivals.openvino(onnx.parser.parse_model(text), 1)({"some_input": np.array([-1, 0, 2], np.float32)})
+    assert y.tolist() == [0, 0, 2]
+
+
 def test_bench_against_an_engine_that_is_not_installed(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
