@@ -222,16 +222,16 @@ class Inputs:
         shapes: list[tuple[int, ...] | None] = []
         for name, dtype, optional in self._dtypes:
             array = feeds.get(name)
-            if array is None and optional and name in feeds:
-                arrays.append(None)
-                shapes.append(None)
-                continue
             if type(array) is np.ndarray:
                 if dtype.kind == "O" and array.dtype.kind == "U":
                     array = array.astype(object, order="C")  # of nothing but `str`
                 flags = array.flags
                 if not flags.c_contiguous or not flags.aligned or (dtype.kind == "O" and not are_texts(array)):
                     return None
+            elif array is None and optional and name in feeds:
+                arrays.append(None)
+                shapes.append(None)
+                continue
             elif not isinstance(array, OnDevice) or (array := self._backend.adopt(array, stream)) is None:
                 return None
             if array.dtype != dtype:
