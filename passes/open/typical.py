@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from itertools import count, islice, permutations, product
+from itertools import chain, count, islice, permutations, product
 from math import lcm
 from typing import Any
 
@@ -86,7 +86,10 @@ def _candidates(graph: Graph, given: Mapping[str, int]) -> Iterator[dict[str, in
         sizes = _raised(graph, {s.name: _in_range(s, prime, 1) for s, prime in zip(graph.symbols, order, strict=True)})
         if _all_hold(graph, sizes):
             yield sizes
-    for order in (*_orders(taken, len(graph.symbols)), (1,) * len(graph.symbols)):
+    parts = _parts(graph)
+    usual = next(_orders(taken, len(graph.symbols)))
+    fewest = tuple(1 if s in parts else prime for s, prime in zip(graph.symbols, usual, strict=True))
+    for order in chain(_orders(taken, len(graph.symbols)), [fewest]) if parts else ():
         sizes = _settled(graph, {s.name: _in_range(s, prime, 1) for s, prime in zip(graph.symbols, order, strict=True)})
         if _all_hold(graph, sizes):
             yield sizes
@@ -131,15 +134,28 @@ def _raised(graph: Graph, sizes: dict[str, int]) -> dict[str, int]:
     return sizes
 
 
+def _parts(graph: Graph) -> set[Symbol]:
+    """Return the symbols whose sum with others a claim states, as of parts of known length."""
+    sums = (claim.size for claim in graph.claims if claim.exact and len(symbols_of([claim.size])) > 2)
+    return {symbol for size in sums for symbol in symbols_of([size]) if _is_term(size, symbol)}
+
+
+def _is_term(size: Size, symbol: Symbol) -> bool:
+    """Return whether a symbol is added to the rest of a size, or subtracted from it, and does not occur in the rest."""
+    return any(symbol not in symbols_of([rest]) for rest in (size - size_of(symbol), size + size_of(symbol)))
+
+
 def _settled(graph: Graph, sizes: dict[str, int]) -> dict[str, int]:
-    """Return sizes of which one in each claim is what the others leave of a sum, as of parts of known length."""
+    """Return sizes of which one in each sum that a claim states is what the others leave."""
     for claim in graph.claims:
         rest = typical(claim.size, sizes) if claim.exact else 0
         for symbol in reversed(graph.symbols) if rest else ():
-            size = sizes[symbol.name]
-            slope = typical(claim.size, {**sizes, symbol.name: size + 1}) - rest
-            if slope and rest % slope == 0 and symbol.low <= size - rest // slope <= symbol.high:
-                sizes = {**sizes, symbol.name: size - rest // slope}
+            if symbol not in symbols_of([claim.size]) or not _is_term(claim.size, symbol):
+                continue
+            added = symbol not in symbols_of([claim.size - size_of(symbol)])
+            size = sizes[symbol.name] + (-rest if added else rest)
+            if symbol.low <= size <= symbol.high:
+                sizes = {**sizes, symbol.name: size}
                 break
     return sizes
 
