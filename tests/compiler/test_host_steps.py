@@ -18,7 +18,7 @@ from tilestitch.passes.host_steps import describe_host
 from tilestitch.runtime import load
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>'
-OPEN = """g (float[n,8] x, float[m,k,j] z) => (float[n,8] y, float[121] t) <int64[1] flat = {121}> {
+OPEN = """g (float[n,8] x, float[m,m,k,j] z) => (float[n,8] y, float[121] t) <int64[1] flat = {121}> {
   [soft] a = Softmax (x)
   [exp] y = Exp (a)
   [flat] t = Reshape (z, flat)
@@ -61,15 +61,15 @@ def test_open_dimensions_are_blamed_on_the_inputs_that_have_them() -> None:
         "input x has dimensions without a size",
         "input z has dimensions without a size",
     }
-    assert found["reasons"][0]["remedy"] == "name sizes for them: --shape x=<n>x8 --shape z=<m>x<k>x<j>"
+    assert found["reasons"][0]["remedy"] == "name sizes for them: --shape x=<n>x8 --shape z=<m>x<m>x<k>x<j>"
     assert sum(one["steps"] for one in found["reasons"]) == found["steps"]
 
 
 def test_naming_the_shapes_of_some_inputs_leaves_the_others() -> None:
     found = host(OPEN, target="emulator", shapes={"x": (2, 8)})
     assert (found["steps"], found["onnx_nodes"]) == (1, 1)
-    assert found["reasons"][0]["remedy"] == "name sizes for them: --shape z=<m>x<k>x<j>"
-    assert host(OPEN, shapes={"x": (2, 8), "z": (11, 11, 1)})["steps"] == 0
+    assert found["reasons"][0]["remedy"] == "name sizes for them: --shape z=<m>x<m>x<k>x<j>"
+    assert host(OPEN, shapes={"x": (2, 8), "z": (11, 11, 1, 1)})["steps"] == 0
 
 
 @pytest.mark.parametrize(

@@ -271,8 +271,8 @@ def test_shapes_leave_ranges_to_the_other_inputs() -> None:
 
 PAIR = "(float[n, m] x) => (float[6] y) <int64[1] s = {6}> { r = Reshape(x, s)  y = Neg(r) }"
 """What is claimed of two sizes together is no range of either."""
-PRODUCT = "(float[n, m, k] x) => (float[8] y) <int64[1] s = {8}> { r = Reshape(x, s)  y = Neg(r) }"
-"""Of three, no sizes are tried."""
+PRODUCT = "(float[n, n, m, k] x) => (float[8] y) <int64[1] s = {8}> { r = Reshape(x, s)  y = Neg(r) }"
+"""Of three, one of them squared, no sizes are found."""
 
 
 def test_two_sizes_of_which_a_claim_leaves_few_are_compiled() -> None:
@@ -292,8 +292,8 @@ def test_what_cannot_be_compiled_for_all_sizes_is_left_to_the_host_with_the_reas
     assert "no typical sizes" in explained["sizes"]["refused"]
     assert {one["rule"] for one in explained["host"]["reasons"]} == {"host.open_dimension"}
     with load(compiled.to_bytes()) as module:
-        for n in (1, 2, 8):
-            x = np.arange(8, dtype=np.float32).reshape(n, -1, 1)
+        for shape in ((1, 1, 8, 1), (1, 1, 2, 4), (2, 2, 2, 1)):
+            x = np.arange(8, dtype=np.float32).reshape(shape)
             np.testing.assert_array_equal(module.run({"x": x})["y"], -x.reshape(8))
 
 
@@ -301,14 +301,14 @@ def test_what_has_no_elements_keeps_its_open_size_on_the_host() -> None:
     """Which does not follow from their number."""
     compiled = compile_model(
         model(
-            """(float[n, m, k] x, float[0, p] z) => (float[8] y, float[0, p, 1] t)
+            """(float[n, n, m, k] x, float[0, p] z) => (float[8] y, float[0, p, 1] t)
             <int64[1] s = {8}, int64[1] i = {2}> { r = Reshape(x, s)  y = Neg(r)  t = Unsqueeze(z, i) }"""
         )
     )
     assert compiled.explain()["sizes"]["refused"]
     with load(compiled.to_bytes()) as module:
         for p in (0, 1, 3):
-            feed = {"x": np.ones((2, 4, 1), np.float32), "z": np.ones((0, p), np.float32)}
+            feed = {"x": np.ones((2, 2, 2, 1), np.float32), "z": np.ones((0, p), np.float32)}
             assert module.run(feed)["t"].shape == (0, p, 1)
 
 
