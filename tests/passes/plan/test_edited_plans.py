@@ -152,7 +152,7 @@ def test_a_plan_that_cannot_be_carried_out_is_refused_with_the_reason(fault: str
         ({"schedule/resident_blocks": 0}, "the device holds 0 blocks"),
         ({"schedule/resident_blocks": 1 << 31}, "2147483648 resident blocks: at most"),
         ({"schedule/polls": 1 << 63}, "9223372036854775808 polls"),
-        ({"stages/0/0/schedule": None}, "matmul_add has no schedule"),
+        ({"stages/0/0/schedule": None}, r"matmul_add\w* has no schedule"),
     ],
 )
 def test_bands_are_checked_before_code_is_generated(changes: dict[str, Any], reason: str) -> None:
