@@ -102,7 +102,8 @@ def _any_again(state: Fusion, nodes: Sequence[Node], roles: Roles) -> bool:
 
 def _moves_last_axis(node: Node) -> bool:
     """Return whether a transpose changes the contiguous axis."""
-    return node.op == "transpose" and node.attrs["perm"][-1] != len(node.attrs["perm"]) - 1
+    perm = node.attrs["perm"] if node.op == "transpose" else ()
+    return bool(perm) and perm[-1] != len(perm) - 1
 
 
 def _row_too_long(state: Fusion, roles: Roles, subject: str) -> WhyNot | None:
