@@ -10,7 +10,8 @@ import numpy as np
 from .errors import IRError
 from .graph import Graph, Node, Value
 from .ops import Kind, kind_of, reference
-from .substitute import graph_at, sizes_given
+from .sizes import Size
+from .substitute import data_at, graph_at, sizes_given
 
 
 def evaluate(
@@ -32,6 +33,7 @@ def evaluate(
     computed = dict(values)
     given = given or {}
     shown = frozenset(graph.outputs)
+    sizes: dict[str, Size] = {}  # that the data decides
 
     def read(value: Value) -> Any:
         return value.data if value.is_constant else values[value]
@@ -41,8 +43,10 @@ def evaluate(
         results = (
             _CONTROL[node.op](node, operands)
             if kind_of(node.op) is Kind.CONTROL
-            else reference(node.op)(operands, node.attrs)
+            else reference(node.op)(operands, data_at(node.attrs, sizes) if sizes else node.attrs)
         )
+        if node.op == "host.Extent":
+            sizes.update({str(node.output.shape[0]): len(results[0])})
         for output, result in zip(node.outputs, results, strict=True):
             values[output] = given.get(output.name, result)
             if output in shown:

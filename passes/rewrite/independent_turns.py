@@ -17,6 +17,7 @@ from tilestitch.compiler.ir import Graph, Node, Value, is_elementwise
 from tilestitch.compiler.ir.claims import Claim, because, noting
 from tilestitch.compiler.ir.errors import TypeRuleError, UndecidedError
 from tilestitch.compiler.ir.sizes import Size, at, bounds_of, is_open, symbols_of
+from tilestitch.compiler.ir.symbol_uses import symbols_of_values
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.contract import PassContext, PassResult
 
@@ -72,6 +73,8 @@ class _Batch:
         self.whole: dict[Value, Value] = {}
         self.turn = Run(0, 0 if self.turns == 1 else 1)
         self.runs: dict[Value, Run] = {turn: self.turn}
+        self.lines: dict[Value, tuple[Run, int]] = {}
+        """Consecutive integers of each iteration: the first ones, and how many."""
         self.sizes: dict[str, Size] = {}
         self.claims = [*self.body.claims]
         self.added: list[Node] = []
@@ -116,6 +119,8 @@ class _Batch:
             return
         if self._same_in_all(node) is not None:
             return  # a branch requests it, or nothing that can be computed for all iterations at once
+        if self._is_of_found_size(node):
+            return
         run = self._run_after(node)
         if run is not None:
             self.runs[node.output] = run
@@ -129,10 +134,29 @@ class _Batch:
             return
         result = rule(self, node)
         self.whole[node.output] = result
+        line = self._line(node)
+        if line is not None:
+            self.lines[node.output] = line
         inner, outer = node.output.shape, result.shape[1:]
         self.sizes.update({s.name: o for d, o in zip(inner, outer, strict=True) for s in _alone(d) if not is_open(o)})
         if is_open(prod(outer)) or prod(outer) * storage_bytes(result.dtype) > MOST_TURN_BYTES:
             raise _NoBatch
+
+    def _is_of_found_size(self, node: Node) -> bool:
+        """Return whether a node makes an integer that is the same in all iterations a size, or consecutive integers of
+        such a number, and note what it is.
+        """
+        if node.op == "host.Extent":
+            count = self.runs.get(node.inputs[0])
+            if count is None or count.slope or not isinstance(count.first, int) or count.first < 1:
+                raise _NoBatch
+            self.sizes.update({s.name: count.first for d in node.output.shape for s in _alone(d)})
+            return True
+        if node.op == "iota" and _is_int(node.output):
+            shape = tuple(at(size, self.sizes) for size in node.attrs["shape"])
+            self.outside[node.output] = self.add("iota", **{**node.attrs, "shape": shape})
+            return True
+        return False
 
     def _branch(self, node: Node) -> None:
         """Inline the branch that all iterations take."""
@@ -172,6 +196,8 @@ class _Batch:
         operands = [self.one(v) for v in node.inputs]
         if node.op in ("gather", "host.Slice") or None in operands:
             raise _NoBatch
+        if symbols_of_values(node.outputs) & set(self.body.symbols):
+            raise _NoBatch
         self.outside[node.output] = self.add(node.op, *(v for v in operands if v is not None), **node.attrs)
 
     def _run_after(self, node: Node) -> Run | None:
@@ -186,9 +212,50 @@ class _Batch:
             start, end = (self.runs.get(place) for place in node.inputs[1:])
             single = start is not None and end is not None and start.sum(Run(1)) == end
             return self._element(*node.inputs[:2]) if single else None
+        if node.op == "sizes" and len(node.attrs["values"]) == 1:
+            size = at(node.attrs["values"][0], self.sizes)
+            return None if symbols_of([size]) & set(self.body.symbols) else Run(size)
         if not _is_single(node.outputs[0]) or not any(v in self.runs for v in node.inputs):
             return None
+        if node.op in ("minimum", "maximum", "select"):
+            return self._chosen(node)
         return combined(node.op, [self._run(v) for v in node.inputs])
+
+    def _chosen(self, node: Node) -> Run | None:
+        """Return the operand that a minimum, a maximum, or a selection by order takes in all iterations."""
+        one, other = (self._run(v) for v in node.inputs[-2:])
+        if one is None or other is None:
+            return None
+        if node.op != "select":
+            first = self._is_at_least(one, other)
+            if not first and not self._is_at_least(other, one):
+                return None
+            return one if first == (node.op == "maximum") else other
+        order = node.inputs[0].producer
+        if order is None or order.op != "less":
+            return None
+        low, high = (self._run(v) for v in order.inputs)
+        if low is None or high is None:
+            return None
+        if self._is_at_least(low, high):
+            return other
+        return one if self._is_at_least(high, low.sum(Run(1))) else None
+
+    def _is_at_least(self, one: Run, other: Run) -> bool:
+        """Return whether one sequence is certainly not below another in any iteration."""
+        apart = one.sum(other, -1)
+        return _is_natural(apart.first) and _is_natural(apart.first + apart.slope * (self.turns - 1))
+
+    def _line(self, node: Node) -> tuple[Run, int] | None:
+        """Return the first of the consecutive integers that a node adds to, and how many they are; None for others."""
+        if node.op != "add" or len(node.output.shape) != 1:
+            return None
+        for numbers, first in (node.inputs, reversed(node.inputs)):
+            made, run = numbers.producer, self.runs.get(first)
+            if made is not None and made.op == "iota" and numbers in self.outside and run is not None:
+                (count,) = self.outside[numbers].shape
+                return (run, count) if isinstance(count, int) else None
+        return None
 
     def _element(self, numbers: Value, place: Value) -> Run | None:
         """Return an element of a line of integers at a position that advances by one per iteration."""
@@ -324,7 +391,10 @@ def _gather(batch: _Batch, node: Node) -> Value:
         if places is None:
             raise _NoBatch
         return batch.add("gather", batch.rows(x), places, axis=axis + 1)
-    return _first(batch, batch.add("gather", table, batch.rows(indices), axis=axis), axis)
+    parts = _parts(batch, table, axis, *batch.lines[indices]) if indices in batch.lines else None
+    return (
+        parts if parts is not None else _first(batch, batch.add("gather", table, batch.rows(indices), axis=axis), axis)
+    )
 
 
 def _first(batch: _Batch, value: Value, axis: int) -> Value:
@@ -346,12 +416,20 @@ def _slice_by_data(batch: _Batch, node: Node) -> Value:
     inside = _is_natural(first.first) and _is_natural(extent - last.first - last.slope * (batch.turns - 1))
     if not isinstance(count, int) or count < 1 or not inside:
         raise _NoBatch
-    head, tail = table.shape[:axis], table.shape[axis + 1 :]
-    if first == Run(0, count * batch.turn.slope) and extent == batch.turns * count:
-        return _first(batch, batch.add("reshape", table, shape=(*head, batch.turns, count, *tail)), int(axis))
+    parts = _parts(batch, table, int(axis), first, count)
+    if parts is not None:
+        return parts
     start = batch.add("reshape", batch.numbers(first, starts), shape=(batch.turns, 1))
     places = batch.add("add", start, batch.add("iota", shape=(count,), axis=0, dtype=starts.dtype))
     return _first(batch, batch.add("gather", table, places, axis=int(axis)), int(axis))
+
+
+def _parts(batch: _Batch, table: Value, axis: int, first: Run, count: int) -> Value | None:
+    """Return `count` elements from `first` on for each iteration, if all of them together are the whole table."""
+    if first != Run(0, count * batch.turn.slope) or table.shape[axis] != batch.turns * count:
+        return None
+    head, tail = table.shape[:axis], table.shape[axis + 1 :]
+    return _first(batch, batch.add("reshape", table, shape=(*head, batch.turns, count, *tail)), axis)
 
 
 _Rule = Callable[[_Batch, Node], Value]
