@@ -46,7 +46,7 @@ def evaluate(
             else reference(node.op)(operands, data_at(node.attrs, sizes) if sizes else node.attrs)
         )
         if node.op == "host.Extent":
-            sizes.update({str(node.output.shape[0]): len(results[0])})
+            sizes.update({str(node.output.tensor_type.shape[0]): len(results[0])})
         for output, result in zip(node.outputs, results, strict=True):
             values[output] = given.get(output.name, result)
             if output in shown:

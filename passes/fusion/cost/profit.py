@@ -102,7 +102,7 @@ def _any_again(state: Fusion, nodes: Sequence[Node], roles: Roles) -> bool:
 
 def _moves_last_axis(node: Node) -> bool:
     """Return whether a transpose changes the contiguous axis."""
-    perm = node.attrs["perm"] if node.op == "transpose" else ()
+    perm: Sequence[int] = node.attrs["perm"] if node.op == "transpose" else ()
     return bool(perm) and perm[-1] != len(perm) - 1
 
 
