@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -19,6 +19,7 @@ import numpy as np
 
 from .errors import DeviceError, DeviceNameError, InputError
 from .program import DeviceStep, NativeStep, Program, ValueSpec
+from .recording import RecordTime
 
 if TYPE_CHECKING:
     from .artifact import Artifact
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from .groups import Group, Joined, Present
     from .loaded import Loaded
     from .sizing import Bound
-
-RecordTime = Callable[[str, tuple[str, ...], float, int], None]
-"""Callback for a launch: the kernel's name, the ONNX nodes it computes, its time in microseconds, and its branch."""
 
 
 class OnDevice:

@@ -11,12 +11,13 @@ import numpy as np
 from .bound_program import attribute_sizes, bound_attributes
 from .branch_inputs import BranchInputs
 from .chain import Chain, can_be_chained
-from .device import RecordTime, Segment, Worker, to_host
+from .device import Segment, Worker, to_host
 from .errors import ExecutionError, InputError
 from .groups import Group, GroupRun, Joined, NoRoom, NotJoined, Present, groups_of, whole_group
 from .host_runs import Check, ControlRun, HostRun, detached, fits, new_maps, owned_values, where
 from .linking import Parts, chain_of
 from .loaded import Loaded
+from .moves import Repeatable
 from .program import (
     Arena,
     Constant,
@@ -35,9 +36,10 @@ from .program import (
     ValueSpec,
 )
 from .reads import bodies, read_by
+from .recording import RecordTime
 from .sizes import known
 from .sizing import Bound, Sizing
-from .turns import Done, Repeatable, Repetition, Turning, Turns, repetition_of, turning_of
+from .turns import Done, Repetition, Turning, Turns, repetition_of, turning_of
 
 Shapes = tuple[tuple[int, ...] | None, ...]
 """Shapes of a body's inputs; None for what is no array."""

@@ -17,8 +17,8 @@ from .reads import read_by
 from .sizes import Size
 
 if TYPE_CHECKING:
-    from .device import RecordTime
-    from .turns import Move, Repeated
+    from .moves import Move, Repeated
+    from .recording import RecordTime
 
 EXTENT = "Extent"
 """The host operator that makes numbers the dimensions of its result."""

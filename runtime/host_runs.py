@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from . import control
-from .device import Memory, RecordTime, to_host
+from .device import Memory, to_host
 from .dtypes import dtype_name, memory_dtype
 from .errors import ExecutionError
 from .loaded import HostFunction, prepared
@@ -29,6 +29,7 @@ from .program import (
     ValueSpec,
 )
 from .reads import read_by
+from .recording import RecordTime
 from .turns import Done, Repetition, Turns
 from .types import TensorType, ValueType, holds_arrays
 

@@ -15,8 +15,9 @@ from . import control
 from .chain import Chain, Spec
 from .host_runs import Check
 from .hostmemory import empty_tensor
+from .moves import Repeatable
 from .program import ABSENT, IfStep, LoopStep, ScanStep
-from .turns import Repeatable, Repetition, Turning
+from .turns import Repetition, Turning
 
 
 class LinkedStep:

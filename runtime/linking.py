@@ -14,8 +14,9 @@ from .control import leading
 from .host_runs import fits
 from .hostmemory import empty_tensor
 from .linked import Branch, LinkedIf, LinkedLoop, LinkedScan, LinkedStep
+from .moves import Repeatable
 from .program import Body, CallStep, ControlStep, IfStep, LoopStep, NativeStep, Program, ScanStep, ValueSpec
-from .turns import MOST_TURNS, Repeatable, Repetition, Turning, Turns, turning_of
+from .turns import MOST_TURNS, Repetition, Turning, Turns, turning_of
 from .types import TensorType
 
 

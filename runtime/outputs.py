@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from .device import Backend, OnDevice, RecordTime, Worker
+from .device import Backend, OnDevice, Worker
 from .dtypes import dtype_name, numpy_dtype
 from .errors import InputError
 from .execution import Execution
 from .feeds import Adopt, dlpack_view
 from .hostmemory import is_small
 from .program import Heap, Program, ValueSpec
+from .recording import RecordTime
 from .types import Shape, TensorType
 
 

@@ -13,7 +13,7 @@ from . import feeds as feeds_
 from .artifact import Artifact, read_artifact
 from .caches import Caches, Lent
 from .cpu.threads import thread_count
-from .device import Backend, DeviceName, RecordTime, check_target, open_backend
+from .device import Backend, DeviceName, check_target, open_backend
 from .errors import ArtifactIntegrityError, InputError
 from .feeds import Inputs, ValueInfo
 from .host_runs import HOST_PREFIX
@@ -22,6 +22,7 @@ from .loaded import Loaded
 from .outputs import Results, Wanted, in_order, on_host, targets_by_name
 from .pool import Pool
 from .recipe import Recipe, manifest_digest
+from .recording import RecordTime
 
 if TYPE_CHECKING:
     from .emulator import EmulatorOptions

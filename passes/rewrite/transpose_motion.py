@@ -70,11 +70,10 @@ def _worth_moving(graph: Graph, node: Node, found: Sequence[Node]) -> Node | Non
     operands, size = node.inputs, elements(node.output.shape)
     largest = max(found, key=lambda t: elements(t.output.shape))
     perm = tuple(largest.attrs["perm"])
-    if _moved_elements(node, largest) * SMALL <= size:
+    free = all(_follows_freely(v, perm) for v in operands)
+    if (_moved_elements(node, largest) if free else elements(largest.output.shape)) * SMALL <= size:
         return None
-    if all(_follows_freely(v, perm) for v in operands):
-        return largest
-    if all(_follows_freely(v, perm) or elements(v.shape) * SMALL <= size for v in operands):
+    if free or all(_follows_freely(v, perm) or elements(v.shape) * SMALL <= size for v in operands):
         return largest
     goes = _goes_away_after(graph, node, largest)
     return largest if goes and all(_follows_freely(v, perm) or _has_twin(v, perm) for v in operands) else None

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from tilestitch.runtime.artifact import address_of, aligned_bytes
-from tilestitch.runtime.device import RecordTime
 from tilestitch.runtime.dtypes import ITEM_BYTES, memory_dtype
 from tilestitch.runtime.groups import Group, NoRoom, NotJoined, Present
 from tilestitch.runtime.hostmemory import empty_tensor, is_small
 from tilestitch.runtime.loaded import Loaded
+from tilestitch.runtime.moves import Move
 from tilestitch.runtime.program import (
     ABSENT,
     Arena,
@@ -33,9 +33,9 @@ from tilestitch.runtime.program import (
     Step,
     ValueSpec,
 )
+from tilestitch.runtime.recording import RecordTime
 from tilestitch.runtime.requirements import is_expression
 from tilestitch.runtime.sizes import Size, multiplied
-from tilestitch.runtime.turns import Move
 from tilestitch.runtime.types import TensorType
 
 from .faults import Faults
@@ -294,7 +294,7 @@ class _Table:
             raise NotJoined
         if source.dims != (len(type_.shape),):
             raise NotJoined
-        words = source.array.view(np.uint8).reshape(-1).view(np.int64)
+        words = source.array.reshape(-1).view(np.int64)
         frame.places[made] = Place("bool", tuple(Word(words, index) for index in range(len(type_.shape))))
 
     def _put_call(self, frame: _Frame, step: CallStep) -> None:
@@ -466,7 +466,7 @@ class _Table:
             return _same(number, place.outer)
         if place.array is None:
             return _extent(number, place.dims)
-        flat = place.array.view(np.uint8).reshape(-1).view(memory_dtype(place.dtype))
+        flat = place.array.reshape(-1).view(np.uint8).view(memory_dtype(place.dtype))
         return _copied(number, flat, place.dims)
 
 

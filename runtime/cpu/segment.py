@@ -9,8 +9,9 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from tilestitch.runtime.artifact import address_of
-from tilestitch.runtime.device import RecordTime
 from tilestitch.runtime.hostmemory import empty_tensor, is_small
+from tilestitch.runtime.moves import Move
+from tilestitch.runtime.moves import Repeated as Repeats
 from tilestitch.runtime.program import (
     Arena,
     Constant,
@@ -23,9 +24,8 @@ from tilestitch.runtime.program import (
     Status,
     ValueSpec,
 )
+from tilestitch.runtime.recording import RecordTime
 from tilestitch.runtime.sizes import known
-from tilestitch.runtime.turns import Move
-from tilestitch.runtime.turns import Repeated as Repeats
 from tilestitch.runtime.types import TensorType
 
 from .faults import Faults

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 
 from tilestitch.runtime.artifact import address_of, aligned_bytes
-from tilestitch.runtime.device import RecordTime
 from tilestitch.runtime.launch_check import ARGUMENT_ALIGNMENT
+from tilestitch.runtime.moves import Move
+from tilestitch.runtime.moves import Repeated as Repeats
 from tilestitch.runtime.program import Arena, Input, NativeStep, Program, ValueSpec
+from tilestitch.runtime.recording import RecordTime
 from tilestitch.runtime.size_table import SizeTable
 from tilestitch.runtime.sizes import Size
 from tilestitch.runtime.sizing import Bound
 from tilestitch.runtime.slices import Slices
-from tilestitch.runtime.turns import Move
-from tilestitch.runtime.turns import Repeated as Repeats
 from tilestitch.runtime.types import TensorType
 
 from .library import Library

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tilestitch.runtime.device import OnDevice, RecordTime
+from tilestitch.runtime.device import OnDevice
 from tilestitch.runtime.dtypes import memory_dtype
 from tilestitch.runtime.errors import ArtifactSchemaError, ExecutionError, InputError
 from tilestitch.runtime.program import (
@@ -28,6 +28,7 @@ from tilestitch.runtime.program import (
     Status,
     ValueSpec,
 )
+from tilestitch.runtime.recording import RecordTime
 from tilestitch.runtime.sizes import Size, known
 from tilestitch.runtime.sizing import Bound
 from tilestitch.runtime.types import TensorType

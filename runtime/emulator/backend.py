@@ -12,7 +12,7 @@ import numpy as np
 
 from tilestitch.runtime.artifact import Artifact, aligned_bytes, cuda_source_member
 from tilestitch.runtime.cache_memory import HostCacheMemory
-from tilestitch.runtime.device import HostOnly, Memory, RecordTime
+from tilestitch.runtime.device import HostOnly, Memory
 from tilestitch.runtime.errors import ArtifactSchemaError, DeviceError, ExecutionError
 from tilestitch.runtime.hostmemory import HostArena, empty_tensor
 from tilestitch.runtime.program import (
@@ -29,6 +29,7 @@ from tilestitch.runtime.program import (
     Status,
     ValueSpec,
 )
+from tilestitch.runtime.recording import RecordTime
 from tilestitch.runtime.sizes import known
 
 from .errors import KernelFaultError

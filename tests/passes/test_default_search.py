@@ -151,13 +151,18 @@ def test_a_plan_must_promise_as_much_as_the_model_says() -> None:
 
 
 def test_what_a_model_promises_must_convince_the_laws_too() -> None:
+    """Random predictions alone lead to slower plans than the rules' for some seeds; with the laws, for none."""
     graph = run_pipeline(import_model(group_norm()).graph, PassContext(TARGETS["cpu"]))
     rules_us = predicted_us(graph, planned(graph, "cpu"), "cpu")
-    agreed, alone = (
-        make_plan(graph, PassContext(TARGETS["cpu"], {"search": True}, cost_model=model))
-        for model in (Guesses(1), RandomModel(1))
-    )
-    assert predicted_us(graph, agreed, "cpu") <= rules_us < predicted_us(graph, alone, "cpu")
+    misled = 0
+    for seed in range(1, 5):
+        agreed, alone = (
+            make_plan(graph, PassContext(TARGETS["cpu"], {"search": True}, cost_model=model))
+            for model in (Guesses(seed), RandomModel(seed))
+        )
+        assert predicted_us(graph, agreed, "cpu") <= rules_us
+        misled += predicted_us(graph, alone, "cpu") > rules_us
+    assert misled
 
 
 def test_without_a_budget_the_plan_is_that_of_the_rules() -> None:
