@@ -67,7 +67,7 @@ class Place:
     @property
     def address(self) -> int:
         assert self.array is not None
-        return self.array.ctypes.data if self.array.size else 0
+        return address_of(self.array)
 
 
 @dataclass(frozen=True)
