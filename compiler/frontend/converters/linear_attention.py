@@ -88,6 +88,8 @@ def linear_attention(ctx: Context, heads: Heads, tokens: Tokens, past: Value | N
     """Return results [B, T, heads * Dv] and the state [B, heads, Dk, Dv] after the last token, of the dtypes of the
     queries and of the past state.
     """
+    if ctx.dim(tokens.query, 1) == 0:
+        return _of_no_tokens(ctx, heads, tokens, past)
     if not _in_chunks(ctx, heads, tokens):
         operands = [tokens.query, tokens.key, tokens.value, past, tokens.decay, tokens.rate]
         y, after = standard_operator(
@@ -98,6 +100,14 @@ def linear_attention(ctx: Context, heads: Heads, tokens: Tokens, past: Value | N
         return y, after
     y, after = _chunked(ctx, heads, tokens, past)
     return ctx.cast(y, dtype_of(tokens.query)), ctx.cast(after, dtype_of(tokens.query if past is None else past))
+
+
+def _of_no_tokens(ctx: Context, heads: Heads, tokens: Tokens, past: Value | None) -> tuple[Value, Value]:
+    """Return no results, and the state as it was: ONNX's definition cannot tell the widths of no elements."""
+    batch, dtype = ctx.dim(tokens.query, 0), dtype_of(tokens.query)
+    depth, width = (ctx.dim(x, 2) // heads.keys for x in (tokens.key, tokens.value))
+    state = ctx.full((batch, heads.keys, depth, width), 0.0, dtype) if past is None else past
+    return ctx.full((batch, 0, heads.queries * width), 0.0, dtype), state
 
 
 def _in_chunks(ctx: Context, heads: Heads, tokens: Tokens) -> bool:

@@ -79,6 +79,12 @@ def test_a_decay_for_each_element_of_a_key_without_a_past(dtype: str) -> None:
     check_node("LinearAttention", given, heads_of(2, 2, "gated", scale=0.5), outputs=2)
 
 
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("past", [False, True])
+def test_no_tokens(rule: str, past: bool) -> None:
+    check_node("LinearAttention", operands(0, (4, 2), rule, past=past), heads_of(4, 2, rule), outputs=2)
+
+
 @pytest.mark.parametrize(("tokens", "window"), [(1, 3), (5, 3), (3, 3)])
 def test_a_window_of_states(tokens: int, window: int) -> None:
     """ONNX Runtime's kernel for CPUs has no windows: its states after fewer tokens are what they hold."""
@@ -145,7 +151,7 @@ def test_gates(with_rate: bool) -> None:
     check_node("LinearAttentionGate", given, outputs=2 if with_rate else 1)
 
 
-@pytest.mark.parametrize("tokens", [1, 7])
+@pytest.mark.parametrize("tokens", [0, 1, 7])
 @pytest.mark.parametrize("dilation", [1, 2])
 @pytest.mark.parametrize("past", [False, True])
 def test_causal_convolution(tokens: int, dilation: int, past: bool) -> None:

@@ -34,7 +34,10 @@ def causal_convolution(ctx: Context) -> Converted:
         past = ctx.full((*ctx.shape(x)[:2], reach), 0.0, dtype_of(x))
     whole = ctx.concat([past, x], 2)
     window = Window((taps,), (1,), (0,), (0,), (dilation,), ctx.dim(weight, 0))
-    y = _activated(ctx, with_bias(ctx, window.conv(ctx, whole, weight), ctx.optional(2)))
+    if ctx.dim(x, 2) == 0:
+        y = x
+    else:
+        y = _activated(ctx, with_bias(ctx, window.conv(ctx, whole, weight), ctx.optional(2)))
     states = _states(ctx, whole, reach, count)
     if last:
         y = ctx.reshape(ctx.swap_axes(y, 1, 2), shape)
