@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tilestitch.compiler.ir import TensorType, Value
-from tilestitch.compiler.ir.claims import may_be_natural
+from tilestitch.compiler.ir.claims import may_be_equal, may_be_natural
 from tilestitch.compiler.ir.sizes import Size, is_open
 
 from ..builder import Builder
@@ -54,6 +54,9 @@ def convert_scatter_elements(ctx: Context) -> Value:
 
 def convert_scatter_nd(ctx: Context) -> Value:
     x, indices, updates, reduction = ctx.input(0), ctx.input(1), ctx.input(2), ctx.attr("reduction", "none")
+    axes = ctx.rank(x) + ctx.rank(indices) - 1 - ctx.rank(updates)  # as many as each entry of the indices is for
+    if not may_be_equal(ctx.dim(indices, -1), axes):
+        raise ctx.fail(f"indices {indices.type} and updates {updates.type} do not fit {x.type}; correct the model")
     chosen = scatter_chosen(ctx, x, indices, updates, reduction)
     return ctx.emit("scatter_nd", x, indices, updates, reduction=reduction) if chosen is None else chosen
 
