@@ -72,7 +72,9 @@ def _tile(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def slice_index(shape: Sequence[int], starts: Any, ends: Any, axes: Any, steps: Any) -> tuple[slice, ...]:
-    """Return the Python index of an ONNX Slice: bounds are clamped to the dimension, steps may be negative."""
+    """Return the Python index of an ONNX Slice: bounds are clamped to the dimension, steps may be negative. One that
+    goes backwards from before the dimension starts at its first element, unlike Python's.
+    """
     firsts, lasts = ints(starts), ints(ends)
     where = normalized_axes(range(len(firsts)) if axes is None else axes, len(shape))
     strides = (1,) * len(firsts) if steps is None else ints(steps)
@@ -89,7 +91,7 @@ def slice_index(shape: Sequence[int], starts: Any, ends: Any, axes: Any, steps: 
             index[axis] = slice(min(max(first, 0), size), min(max(last, 0), size), step)
         else:
             last = min(max(last, -1), size - 1)
-            first = min(max(first, -1), size - 1)
+            first = min(max(first, 0), size - 1)
             index[axis] = slice(first, None if last < 0 else last, step) if first >= 0 else slice(0, 0)
     return tuple(index)
 

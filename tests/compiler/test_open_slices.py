@@ -45,6 +45,18 @@ def test_what_begins_before_a_dimension_goes_backwards_from_its_first_element(si
             np.testing.assert_array_equal(module.run(feeds)["y"], session.run(None, feeds)[0])
 
 
+def test_where_the_data_says_that_it_begins_before_a_dimension_too() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+      g (float[7] x, int64[1] start, int64[1] end) => (float[r] y) <int64[1] zero = {0}, int64[1] back = {-1}>
+      { y = Slice(x, start, end, zero, back) }"""
+    model, x = parser.parse_model(text), np.arange(7, dtype=np.float32)
+    session = InferenceSession(model.SerializeToString())
+    with load(compile_model(model).to_bytes()) as module:
+        for start, end in ((-9, -9), (-8, -9), (-8, -8), (-7, -8), (-8, 0), (9, -9)):
+            feeds = {"x": x, "start": np.array([start]), "end": np.array([end])}
+            np.testing.assert_array_equal(module.run(feeds)["y"], session.run(None, feeds)[0])
+
+
 @pytest.mark.parametrize(("nodes", "wanted"), SLICES.values(), ids=SLICES)
 def test_places_of_either_sign(nodes: str, wanted: Callable[[np.ndarray, int], np.ndarray]) -> None:
     with load(compiled("n", nodes)) as module:

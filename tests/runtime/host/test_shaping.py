@@ -156,9 +156,13 @@ def test_operands_that_make_no_sense_are_errors(
 
 
 @given(st.integers(0, 6), st.integers(-9, 9), st.integers(-9, 9), st.integers(-4, 4).filter(bool))
-def test_slices_are_those_of_python(size: int, start: int, end: int, step: int) -> None:
+def test_slices_are_those_of_python_but_from_before_a_dimension(size: int, start: int, end: int, step: int) -> None:
+    """Backwards from there, Python takes nothing, and ONNX begins at the first element."""
     x = np.arange(size)
+    start = max(start, -size) if step < 0 and size else start
     np.testing.assert_array_equal(run("Slice", x, ints(start), ints(end), ints(0), ints(step)), x[start:end:step])
+    before = start - 9 if step < 0 and start == -size else start
+    np.testing.assert_array_equal(run("Slice", x, ints(before), ints(end), ints(0), ints(step)), x[start:end:step])
     extreme = 2**31 - 1 if step > 0 else -(2**63)
     np.testing.assert_array_equal(run("Slice", x, ints(start), ints(extreme), ints(0), ints(step)), x[start::step])
 
