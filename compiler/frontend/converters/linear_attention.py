@@ -88,7 +88,7 @@ def linear_attention(ctx: Context, heads: Heads, tokens: Tokens, past: Value | N
     """Return results [B, T, heads * Dv] and the state [B, heads, Dk, Dv] after the last token, of the dtypes of the
     queries and of the past state.
     """
-    if ctx.dim(tokens.query, 1) == 0:
+    if 0 in ctx.shape(tokens.query)[:2]:
         return _of_no_tokens(ctx, heads, tokens, past)
     if not _in_chunks(ctx, heads, tokens):
         operands = [tokens.query, tokens.key, tokens.value, past, tokens.decay, tokens.rate]
@@ -103,11 +103,13 @@ def linear_attention(ctx: Context, heads: Heads, tokens: Tokens, past: Value | N
 
 
 def _of_no_tokens(ctx: Context, heads: Heads, tokens: Tokens, past: Value | None) -> tuple[Value, Value]:
-    """Return no results, and the state as it was: ONNX's definition cannot tell the widths of no elements."""
-    batch, dtype = ctx.dim(tokens.query, 0), dtype_of(tokens.query)
+    """Return no results, and the state as it was: ONNX's definition cannot tell the widths of no elements. There are
+    none, either, where there are no sequences.
+    """
+    (batch, length), dtype = ctx.shape(tokens.query)[:2], dtype_of(tokens.query)
     depth, width = (ctx.dim(x, 2) // heads.keys for x in (tokens.key, tokens.value))
     state = ctx.full((batch, heads.keys, depth, width), 0.0, dtype) if past is None else past
-    return ctx.full((batch, 0, heads.queries * width), 0.0, dtype), state
+    return ctx.full((batch, length, heads.queries * width), 0.0, dtype), state
 
 
 def _in_chunks(ctx: Context, heads: Heads, tokens: Tokens) -> bool:

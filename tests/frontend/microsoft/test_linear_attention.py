@@ -85,6 +85,14 @@ def test_no_tokens(rule: str, past: bool) -> None:
     check_node("LinearAttention", operands(0, (4, 2), rule, past=past), heads_of(4, 2, rule), outputs=2)
 
 
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("tokens", [0, 5, 20])
+@pytest.mark.parametrize("past", [False, True])
+def test_no_sequences(rule: str, tokens: int, past: bool) -> None:
+    given = operands(tokens, (4, 2), rule, batch=0, past=past)
+    check_node("LinearAttention", given, heads_of(4, 2, rule), outputs=2)
+
+
 @pytest.mark.parametrize(("tokens", "window"), [(1, 3), (5, 3), (3, 3)])
 def test_a_window_of_states(tokens: int, window: int) -> None:
     """ONNX Runtime's kernel for CPUs has no windows: its states after fewer tokens are what they hold."""
