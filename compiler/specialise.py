@@ -259,7 +259,9 @@ def _of_left_out(convert: Convert, variant: Variant) -> Iterator[Variant]:
         else:
             left = replace(variant, region={**region, name: (low, high)}, imported=imported, whole=True)
             added = tuple(dict.fromkeys((*variant.added, name)))
-            yield replace(left, added=added, needed=variant.asked)
+            left = replace(left, added=added, needed=variant.asked)
+            yield left
+            yield from _of_left_out(convert, left)
         region[name] = (high + 1, highs[name])
 
 

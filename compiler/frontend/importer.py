@@ -26,7 +26,7 @@ from tilestitch.compiler.ir.types import is_static_tensor
 
 from .checking import check_model
 from .dispatch import convert_node, require_supported
-from .errors import DeclarationWarning, ModelError, SizesClashError
+from .errors import ConversionError, DeclarationWarning, ModelError, SizesClashError
 from .expansion import check_expanded_size
 from .onnx_types import from_type_proto
 from .opset_imports import with_foreign_set
@@ -167,15 +167,20 @@ def _fitting(
     if ranges is None:
         return _converted(model, shapes, None), None, ()
     refused: SizesClashError | None = None
-    sets = [frozenset[str]()]
+    sets, ranked = [frozenset[str]()], False
     for ones in islice(sets, MOST_TRIED):
-        symbols = Symbols(ranges, whole=whole, known=dict.fromkeys(ones, 1))
+        symbols = Symbols(ranges, whole=whole, known=dict.fromkeys(ones, 1), ranked=ranked)
         try:
             scope = _converted(model, shapes, symbols)
         except SizesClashError as error:
             refused = refused or error
             more = (ones | {name} for name in reversed(symbols.joins()) if symbols.may_be_1(name))
             sets.extend(each for each in more if each not in sets)
+        except ConversionError:  # a node may need a rank that depends on the data
+            if ranked or not symbols.unranked:
+                raise
+            ranked = True
+            sets.append(ones)
         else:
             return scope, symbols, tuple(dict.fromkeys(chain(*sets)))
     assert refused is not None

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
 from tilestitch.compiler.ir import UNKNOWN, Type, Value
-from tilestitch.compiler.ir.claims import Claim
+from tilestitch.compiler.ir.claims import Claim, may_differ_from_1
 from tilestitch.compiler.ir.errors import IRError, UndecidedError
 from tilestitch.compiler.ir.sizes import (
     Size,
@@ -26,7 +26,7 @@ from tilestitch.compiler.ir.sizes import (
 )
 from tilestitch.compiler.ir.types import TensorType
 
-from .errors import ModelError
+from .errors import ModelError, NotStatic
 
 DEFAULT_RANGE = (1, (1 << 31) - 1)
 """Default range of an open dimension."""
@@ -57,6 +57,10 @@ class Symbols:
     ranges: Mapping[str, Range] = field(default_factory=dict)
     whole: bool = False
     """Whether ranges keep the sizes at which a tensor in the model is empty."""
+    ranked: bool = False
+    """Whether no rank may depend on a size that only a run can tell: it is claimed that such a size is not 1."""
+    unranked: bool = False
+    """Whether a rank does."""
     by_name: dict[str, Symbol] = field(default_factory=dict)
     known: dict[str, Size] = field(default_factory=dict)
     asked: dict[str, None] = field(default_factory=dict)
@@ -287,7 +291,7 @@ class Symbols:
             below = low and over(claim.size, {symbol.name: replace(symbol, high=low - 1)})
             if below is not None and bounds_of(below)[1] >= 0:
                 return False
-        if low is not None and claim.joins:
+        if low is not None and (claim.joins or claim.apart):
             self._leave_out(symbol, low)
         return low is not None and self._put(symbol, replace(symbol, low=low), claim)
 
@@ -359,6 +363,20 @@ def taken_sizes() -> Iterator[list[Size]]:
 def symbols_in_force() -> Symbols | None:
     """Return the symbols of the model that is being converted; None where open dimensions are left to the host."""
     return _IN_FORCE.get()
+
+
+def may_be_dropped(size: Size) -> bool:
+    """Return whether a dimension is 1, so that a Squeeze without axes drops it. Where that is undecided, it is claimed
+    that it is not: sizes of inputs that are 1 are compiled on their own then.
+
+    Raises NotStatic for a size that only a run can tell, unless ranks are needed.
+    """
+    symbols, (low, high) = _IN_FORCE.get(), bounds_of(size)
+    if symbols is not None and low <= 1 <= high and low < high and not symbols.ranked:
+        if any(symbol.name not in symbols.asked for symbol in symbols_of([size])):
+            symbols.unranked = True
+            raise NotStatic(f"size {size} is known only at run time, and a dimension of 1 is dropped")
+    return not may_differ_from_1(size)
 
 
 def is_few(size: Size, most: int) -> bool:

@@ -13,13 +13,15 @@ from .sizes import Size, bounds_of, typical
 @dataclass(frozen=True)
 class Claim:
     """Claim that a size is 0 (`exact`), or at least 0. `reason`: the node whose rule it is. `joins`: it is the
-    difference of two sizes that meet in a broadcast, either of which might be 1 instead.
+    difference of two sizes that meet in a broadcast, either of which might be 1 instead. `apart`: the model is computed
+    differently at the sizes that violate it, and is compiled for these on their own.
     """
 
     size: Size
     exact: bool
     reason: str = field(default="", compare=False)
     joins: bool = field(default=False, compare=False)
+    apart: bool = field(default=False, compare=False)
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Return whether the claim holds for given values of all symbols."""
@@ -74,6 +76,14 @@ def may_be_natural(size: Size) -> bool:
     if low < 0 <= high:
         _claim(Claim(size, exact=False))
     return high >= 0
+
+
+def may_differ_from_1(size: Size) -> bool:
+    """Return whether a size is other than 1 or may be; if it may be, that is claimed."""
+    low, high = bounds_of(size)
+    if low <= 1 <= high and low < high:
+        _claim(Claim((size - 1) * (size - 1) - 1, exact=False, apart=True))
+    return low != 1 or high != 1
 
 
 def _claim(claim: Claim) -> None:

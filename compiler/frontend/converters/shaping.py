@@ -19,6 +19,7 @@ from ..errors import NotStatic
 from ..found_sizes import Element, entries_of, sizes_of
 from ..fractional_sizes import EXACT
 from ..sizes import contents_of, fractions_of
+from ..symbols import may_be_dropped
 from .common import axes_of
 from .computed_pads import must_be_computed, pad_as_computed
 from .found_slices import found_slice
@@ -113,7 +114,7 @@ def convert_squeeze(ctx: Context) -> Value:
     axes = axes_of(ctx, 1, 13, ctx.rank(x))
     shape = ctx.symbolic_shape(x)
     if axes is None:
-        axes = tuple(i for i, d in enumerate(ctx.shape(x)) if d == 1)
+        axes = tuple(i for i, d in enumerate(ctx.shape(x)) if may_be_dropped(d))
     single = element_of_slice(ctx, x, axes)
     if single is not None:
         return single
