@@ -23,6 +23,7 @@ from tilestitch.codegen.compute.attention import Between, as_dtype
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, immediate, storage_dtype, to_storage
 from tilestitch.codegen.compute.evaluator import Source as ReadElement
 from tilestitch.codegen.compute.indexing import unravel
+from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.gemm import Epilogue, GemmEmitter, Window, emit_gemm
 from tilestitch.codegen.cpu.contraction.matrix_tiles import TileEmitter, configured
@@ -31,6 +32,7 @@ from tilestitch.codegen.cpu.contraction.words import pack_words
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.compiler.ir.sizes import Size, is_open
 from tilestitch.compiler.ir.types import compute_dtype
+from tilestitch.passes.plan.attention.hidden import may_hide
 from tilestitch.passes.plan.attention.mask_band import band_of, same_inside
 from tilestitch.passes.plan.attention.operands import Source
 from tilestitch.passes.plan.cpu.attention import AttentionPlan
@@ -38,6 +40,7 @@ from tilestitch.passes.plan.cpu.gemm import GemmPlan
 from tilestitch.passes.plan.cpu.isa import TILE_ROWS
 
 from .abi import KernelLaunch
+from .few_queries import Head, emit_few_queries
 from .surroundings import Operands, Surroundings
 
 
@@ -98,6 +101,7 @@ class _Task:
             mk.scratch_buffer(scratch, start, gemm.packing().shape, storage_dtype(gemm.shape.b_dtype), name)
             for start, gemm, name in zip(starts[2:], (plan.first, plan.second), ("keys", "values"))
         )
+        self.queries = mk.scratch_buffer(scratch, starts[2], (rows, plan.shape.width), self.dtype, "queries")
         self.weights = None
         if plan.narrow_weights:
             narrow = storage_dtype(plan.shape.weights_dtype)
@@ -110,6 +114,20 @@ class _Task:
         plan = self.plan
         task = T.bind(T.cast(task, "int64"))
         self.head = T.bind(task // plan.parts)
+        if not plan.in_place:
+            self._packed(task)
+            return
+        if not is_open(plan.shape.queries):
+            self._in_place()
+            return
+        with T.If(integer(plan.shape.queries, "int64") <= plan.in_place):
+            with T.Then():
+                self._in_place()
+            with T.Else():
+                self._packed(task)
+
+    def _packed(self, task: Expr) -> None:
+        plan = self.plan
         # The last queries of a causal head attend to the most keys: they come first.
         part = plan.parts - 1 - task % plan.parts
         first = T.bind(part * plan.per_task)
@@ -119,6 +137,33 @@ class _Task:
         mk.for_each_part(
             plan.blocks, first, last, lambda block, size: self._block(mk.start_of(plan.blocks, block), size)
         )
+
+    def _in_place(self) -> None:
+        """Compute all queries of the head without packing its keys and values."""
+        plan, dtype = self.plan, self.dtype
+        query, key, value = plan.shape.transposed
+        self.first_row = T.int64(0)
+        keep = self._keeping({})
+        emit_few_queries(Head(
+            plan, self.lanes,
+            lambda row, k: mk.widen(self._load(self.query, row, k, query), plan.shape.query_dtype, dtype),
+            lambda n, k: mk.widen(self._load(self.key, n, k, key), plan.shape.key_dtype, dtype),
+            lambda n, c: mk.widen(self._load(self.value, n, c, value), plan.shape.value_dtype, dtype),
+            lambda row, n, dot: keep(0, row, n, dot), lambda row: self._softmax(row, 0, self.softmax.keys),
+            lambda row, column, total: self._finish(0, row, column, total),
+            self._hidden if may_hide(self.group.roles) else None, self.scores, self.queries,
+        ))  # fmt: skip
+
+    def _hidden(self, first: Expr, count: int) -> Expr:
+        """Return whether a mask hides `count` keys, a vector, from all queries of the head."""
+        seen = T.alloc_buffer((count,), "int32", scope="local")
+        mk.vector(count, lambda lane: T.buffer_store(seen, T.int32(0), [lane]))
+        evaluator, none = self.around.evaluator, -immediate(float("inf"), self.dtype)
+        with mk.serial(0, self.softmax.queries) as row, mk.vectorized(0, count) as lane, evaluator.scope():
+            dot = immediate(0.0, self.dtype)
+            score = evaluator.bind(self.between.score(evaluator, self.head, row, first + lane, dot))
+            T.buffer_store(seen, seen[lane] | T.Select(tirx.EQ(score, none), T.int32(0), T.int32(1)), [lane])
+        return tirx.EQ(reducers.fold_lanes("max", "int32", seen, 1, count, evaluator.bind), 0)
 
     def _pack(self, seen: tuple[Expr, Expr]) -> None:
         """Pack the keys and values that the task's queries attend to."""

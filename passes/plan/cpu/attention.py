@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilestitch.compiler.ir.sizes import Size, ceil_div, is_open, largest
+from tilestitch.compiler.ir.sizes import Size, bounds_of, ceil_div, is_open, largest
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.attention.operands import sum_dtype
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
@@ -19,6 +19,8 @@ from .operands import has_long_epilogue, is_plain
 from .schedules import CpuAttentionSchedule, CpuDotGemmSchedule, CpuTileGemmSchedule
 from .tiling import LINE_BYTES, Split, align, split_at_most
 
+FEW_QUERIES = 4
+"""Queries of a head whose keys and values a task reads where they lie; of more it packs them."""
 PAIR = 2
 """Neighbours along the reduction that one half-float instruction multiplies."""
 
@@ -121,6 +123,17 @@ class AttentionPlan:
         if is_open(self.shape.queries):
             return max(1, self.schedule.queries // self.schedule.block)
         return split_at_most(-(-self.shape.queries // self._cuts), self.schedule.block).parts
+
+    @property
+    def in_place(self) -> int:
+        """Queries of a head up to which keys and values are read where they lie: both lie along their elements, and
+        the staged queries fit in the place of a panel of keys.
+        """
+        shape, panel = self.shape, self.columns * storage_bytes(self.first.shape.b_dtype)
+        if is_open(shape.width) or is_open(shape.columns) or any(shape.transposed[1:]):
+            return 0
+        few = min(FEW_QUERIES, self.blocks.largest, panel // shape.item)
+        return few if bounds_of(shape.queries)[0] <= few else 0
 
     @property
     def first(self) -> GemmPlan:
