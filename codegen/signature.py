@@ -13,6 +13,7 @@ from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.compiler.ir.text import digest
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.attention.mask_band import band_of, same_inside
+from tilestitch.passes.plan.divisors import divides_by_one_more_than_exp, divides_by_softmax_sum
 from tilestitch.passes.plan.index_checks import are_places, index_checks, pending_checks
 
 from .compute.sizes import symbols_among
@@ -82,8 +83,9 @@ def signature(graph: Graph, group: Group, scalars: frozenset[str] = frozenset())
         attrs = tuple((key, _frozen(value)) for key, value in sorted(node.attrs.items()))
         reads = tuple((place(v.name), str(v.type), v.name in scalars or _constant(v, seen)) for v in node.inputs)
         makes = tuple((place(v.name), str(v.type)) for v in node.outputs)
-        places = tuple(map(are_places, index_checks(node)))
-        parts.append((node.op, attrs, reads, makes, node.name == group.anchor, pending.get(node.name), places))
+        # What is known of indices and divisors may come from nodes elsewhere.
+        known = (*map(are_places, index_checks(node)), divides_by_softmax_sum(node), divides_by_one_more_than_exp(node))
+        parts.append((node.op, attrs, reads, makes, node.name == group.anchor, pending.get(node.name), known))
     for names in (group.inputs, group.constants, group.outputs, group.floats):
         parts.append(tuple(place(name) for name in names))
     order = {node.name: i for i, node in enumerate(nodes)}

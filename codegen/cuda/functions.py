@@ -14,8 +14,9 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute import elementwise, reducers
 from tilestitch.codegen.compute.dtypes import Expr, dtype_of, immediate, round_half
 from tilestitch.codegen.compute.elementwise import Operation, Rule, convert
-from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.compiler.ir.graph import Value
 from tilestitch.compiler.ir.types import dtype_kind, is_float
+from tilestitch.passes.plan.divisors import divides_by_one_more_than_exp, divides_by_softmax_sum
 
 LEAST_DIVISOR = 2.0**-100
 """Least constant divisor, and the inverse of the largest one, for which no intermediate result leaves float32's range
@@ -82,38 +83,34 @@ def _largest_or_least(op: Operation) -> Expr:
 
 def _div(op: Operation) -> Expr:
     """Return a quotient; without the branch of a division where the divisor's range is known."""
-    divisor = op.node.inputs[1]
     if op.compute != "float32":
         return elementwise.RULES["div"](op)
-    if _is_above_one(divisor):
-        return T.call_pure_extern("float32", "ts_float_over", *op.operands)
-    if divisor.data is not None and divisor.data.size == 1:
-        by = np.float32(divisor.data.reshape(()))
+    x, divisor = op.operands
+    if divides_by_softmax_sum(op.node):
+        return T.call_pure_extern("float32", "ts_float_over", x, divisor)
+    if divides_by_one_more_than_exp(op.node):
+        if _is_within_one(op.node.inputs[0]):
+            return T.call_pure_extern("float32", "ts_float_over", x, divisor)
+        quarter = immediate(0.25, "float32")
+        return T.call_pure_extern("float32", "ts_float_over", x * quarter, divisor * quarter)
+    return _over_constant(op)
+
+
+def _over_constant(op: Operation) -> Expr:
+    x, constant = op.operands[0], op.node.inputs[1].data
+    if constant is not None and constant.size == 1:
+        by = np.float32(constant.reshape(()))
         if LEAST_DIVISOR <= abs(by) <= 1 / LEAST_DIVISOR:
-            inverse = immediate(float(np.float32(1) / by), "float32")
-            return T.call_pure_extern("float32", "ts_float_quotient", *op.operands, inverse)
+            positive = abs(by)
+            numbers = (immediate(float(number), "float32") for number in (positive, np.float32(1) / positive))
+            negated = x if by > 0 else x * immediate(-1.0, "float32")
+            return T.call_pure_extern("float32", "ts_float_quotient", negated, *numbers)
     return elementwise.RULES["div"](op)
 
 
-def _is_above_one(value: Value) -> bool:
-    """Return whether a value is 1 + exp(x), as in sigmoids, or a sum of exp(x - max(x)), as in softmaxes."""
-    node = value.producer
-    if node is not None and node.op == "add":
-        return any(_made_by("exp", x) is not None and _is_one(y) for x, y in (node.inputs, node.inputs[::-1]))
-    weight = _made_by("exp", node.inputs[0]) if node is not None and node.op == "reduce_sum" else None
-    below = weight and _made_by("sub", weight.inputs[0])
-    largest = below and _made_by("reduce_max", below.inputs[1])
-    if node is None or below is None or largest is None:
-        return False
-    return largest.inputs[0] is below.inputs[0] and largest.attrs["axes"] == node.attrs["axes"]
-
-
-def _made_by(op: str, value: Value) -> Node | None:
-    return value.producer if value.producer is not None and value.producer.op == op else None
-
-
-def _is_one(value: Value) -> bool:
-    return value.data is not None and value.data.size == 1 and bool(value.data.reshape(()) == 1)
+def _is_within_one(value: Value) -> bool:
+    """Return whether a number's quotients by more than 2^126 are below the least normal number, which may be 0."""
+    return value.data is not None and value.data.size == 1 and bool(abs(value.data.reshape(())) <= 1)
 
 
 def _pow(op: Operation) -> Expr:

@@ -9,12 +9,13 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from tests.codegen.cuda.cuda_harness import text_of
+from tests.codegen.cuda.cuda_harness import emulated, text_of
 from tilestitch.codegen.cuda.target import parse_cuda_target
 from tilestitch.codegen.cuda.toolchain import nvrtc
 from tilestitch.codegen.cuda.toolchain.text import PRELUDE, device_functions
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.ir import Graph, TensorType
+from tilestitch.passes.plan.divisors import divides_by_softmax_sum
 from tilestitch.runtime import load
 from tilestitch.runtime.emulator import EmulatorOptions, Kernels
 
@@ -27,8 +28,10 @@ def parsed(text: str, **weights: np.ndarray) -> onnx.ModelProto:
     return model
 
 
-def run(model: onnx.ModelProto, inputs: dict[str, np.ndarray], order: str = "in_order") -> np.ndarray:
-    compiled = compile_model(model, "emulator:sm_90a")
+def run(
+    model: onnx.ModelProto, inputs: dict[str, np.ndarray], order: str = "in_order", planner: str = "stitch"
+) -> np.ndarray:
+    compiled = compile_model(model, "emulator:sm_90a", planner=planner)
     with load(compiled.to_bytes(), EmulatorOptions(block_order=order, seed=1)) as module:
         (result,) = module.run(inputs).values()
     return result
@@ -107,7 +110,7 @@ def test_softmaxes_divide_by_sums_that_are_at_least_one(width: int) -> None:
 
 def test_quotients_by_constants_are_those_of_ieee_754() -> None:
     random = np.random.default_rng(0)
-    for by in (0.1, 3.0, -7.0, 0.0123, 1.0000001, 1.9999999, 3e-30, 1e30, 0.00784313725490196):
+    for by in (0.1, 3.0, 7.0, 0.0123, 1.0000001, 1.9999999, 3e-30, 1e30, 0.00784313725490196):
         divisor = np.float32(by)
         bits = random.integers(0, 1 << 32, 1 << 16, dtype=np.uint64).astype(np.uint32)
         halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
@@ -118,7 +121,80 @@ def test_quotients_by_constants_are_those_of_ieee_754() -> None:
         found = called("ts_float_quotient", [x, np.full_like(x, divisor), np.full_like(x, inverse)])
         usual = ~((np.abs(want) < 2.0**-100) | (np.abs(x) < 2.0**-100)) | (x == 0)
         np.testing.assert_array_equal(found[usual], want[usual])
+        np.testing.assert_array_equal(np.signbit(found[x == 0]), np.signbit(x[x == 0]))
         np.testing.assert_allclose(found[~usual], want[~usual], rtol=2e-7, atol=3e-45)
+
+
+@pytest.mark.parametrize("by", [0.3, -0.3])
+def test_quotients_of_zeros_keep_their_sign(by: float) -> None:
+    x = np.array([0.0, -0.0, np.inf, -1.5, 3e38, 1e-40, np.nan], np.float32)
+    graph = Graph("g")
+    value = graph.add_input("x", TensorType("float32", (7,)))
+    graph.outputs = [graph.emit("div", value, graph.constant(np.array(by, np.float32)))]
+    with load(emulated(graph, pipeline=""), device="emulator") as module:
+        (found,) = module.run({"x": x}).values()
+    with np.errstate(over="ignore"):
+        want = x / np.float32(by)
+    np.testing.assert_array_equal(found, want)
+    np.testing.assert_array_equal(np.signbit(found[:-1]), np.signbit(want[:-1]))
+
+
+@pytest.mark.parametrize("rows", [2, 7])
+def test_maxima_of_other_rows_do_not_bound_sums(rows: int) -> None:
+    """Without kept axes, maxima of rows are subtracted from columns: sums may be 0."""
+    x = np.full((rows, rows), -1000, np.float32)
+    x[np.arange(rows), (np.arange(rows) + 1) % rows] = 200 * np.arange(rows)
+    model = parsed(
+        f"""g (float[{rows},{rows}] x, float[{rows}] a) => (float[{rows}] y) {{
+            m = ReduceMax<keepdims=0>(x, axis)  d = Sub(x, m)  e = Exp(d)  s = ReduceSum<keepdims=0>(e, axis)
+            y = Div(a, s)
+        }}""", axis=np.array([1]),
+    )  # fmt: skip
+    a = np.arange(1, rows + 1).astype(np.float32)
+    with np.errstate(over="ignore", divide="ignore"):
+        want = a / np.exp(x - x.max(1)).sum(1)
+    np.testing.assert_allclose(run(model, {"x": x, "a": a}), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("terms", "known"), [(0, False), (1, True), (5, True)])
+def test_sums_of_nothing_are_not_at_least_one(terms: int, known: bool) -> None:
+    graph = Graph("g")
+    x, a = (graph.add_input(name, TensorType("float32", (3, n))) for name, n in (("x", terms), ("a", 1)))
+    kept = {"axes": (1,), "keepdims": True}
+    weight = graph.emit("exp", graph.emit("sub", x, graph.emit("reduce_max", x, **kept)))
+    total = graph.emit("reduce_sum", weight, **kept)
+    for numerator, is_known in ((a, known), (weight, True)):
+        node = graph.emit("div", numerator, total).producer
+        assert node is not None and divides_by_softmax_sum(node) == is_known
+
+
+def test_large_numbers_are_divided_by_large_powers() -> None:
+    x = np.concatenate([np.linspace(80, 88.7, 246), [88.73, 88.8, 89, 1e9, np.inf]]).astype(np.float32)
+    model = parsed(
+        "g (float[251] x, float[251] a) => (float[251] y) { e = Exp(x)  s = Add(e, one)  y = Div(a, s) }",
+        one=np.array(1, np.float32),
+    )
+    a = np.where(np.arange(251) % 2, -3e38, 1e38).astype(np.float32)
+    a[5], a[-1] = np.inf, np.nan
+    with np.errstate(over="ignore"):
+        want = a / (np.exp(x.astype(np.float64)) + 1)
+    found = run(model, {"x": x, "a": a})
+    np.testing.assert_allclose(found[:246], want[:246], rtol=1e-6)
+    np.testing.assert_array_equal(found[246:], [0, 0, 0, 0, np.nan])
+
+
+def test_kernels_that_divide_by_what_is_at_least_one_serve_no_others() -> None:
+    """Two quotients are alike but for where their divisors come from."""
+    model = parsed(
+        """g (float[9] x, float[9] a, float[9] t) => (float[9] y) {
+            e = Exp(x)  s = Add(e, one)  u = Div(a, s)  v = Div(a, t)  y = Add(u, v)
+        }""", one=np.array(1, np.float32),
+    )  # fmt: skip
+    x, a = np.linspace(-3, 3, 9).astype(np.float32), np.linspace(1, 2, 9).astype(np.float32)
+    t = np.array([0, -0.0, 3e38, 1e-38, -5, 0.5, np.inf, -np.inf, 7], np.float32)
+    with np.errstate(all="ignore"):
+        want = a / (1 + np.exp(x)) + a / t
+    np.testing.assert_allclose(run(model, {"x": x, "a": a, "t": t}, planner="none"), want, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("divisor", "used"), [(0.3, True), (1e-31, False), (1e31, False), (0.0, False)])
