@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +15,10 @@ from tvm.script.ir_builder import tirx as T
 from tests.codegen.cpu_harness import Kernel, build, prim_func
 from tilestitch.codegen.compute.dtypes import from_storage, storage_dtype
 from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, PackedOperand, pack
-from tilestitch.codegen.cpu.convolution.conv import emit_conv, weight_matrix
-from tilestitch.codegen.cpu.convolution.conv_transpose import emit_conv_transpose, transposed_weight_matrix
-from tilestitch.codegen.cpu.convolution.window import depthwise_matrix, emit_window, window_count
+from tilestitch.codegen.cpu.convolution.conv import emit_conv
+from tilestitch.codegen.cpu.convolution.conv_transpose import emit_conv_transpose
+from tilestitch.codegen.cpu.convolution.geometry import tap_range
+from tilestitch.codegen.cpu.convolution.window import emit_window
 from tilestitch.codegen.cpu.target import CpuTarget, host_target
 from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan, ConvTransposeShape, staged_step
@@ -66,6 +69,34 @@ def random(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray:
     if "int" in dtype:
         return rng.integers(0 if dtype.startswith("u") else -20, 20, shape).astype(dtype)
     return rng.standard_normal(shape).astype(to_numpy_dtype(dtype))
+
+
+def weight_matrix(weights: np.ndarray, groups: int) -> np.ndarray:
+    """ONNX weights [out, in / groups, *kernel] as [groups, prod(kernel) * in / groups, out / groups] for ``pack``."""
+    out, group_in, *kernel = weights.shape
+    grouped = weights.reshape(groups, out // groups, group_in, math.prod(kernel))
+    return np.ascontiguousarray(grouped.transpose(0, 3, 2, 1)).reshape(groups, -1, out // groups)
+
+
+def transposed_weight_matrix(weights: np.ndarray, groups: int) -> np.ndarray:
+    """ONNX weights [in, out / groups, *kernel] as [groups, prod(kernel) * in / groups, out / groups] for ``pack``."""
+    channels, group_out, *kernel = weights.shape
+    grouped = weights.reshape(groups, channels // groups, group_out, math.prod(kernel))
+    return np.ascontiguousarray(grouped.transpose(0, 3, 1, 2)).reshape(groups, -1, group_out)
+
+
+def depthwise_matrix(weights: np.ndarray) -> np.ndarray:
+    """ONNX depthwise weights [channels, 1, *kernel] as [prod(kernel), channels], channels contiguous."""
+    return np.ascontiguousarray(weights.reshape(weights.shape[0], -1).T)
+
+
+def window_count(shape: ConvShape, position: Sequence[Any]) -> Any:
+    """The number of window elements inside the input at an output position: an average's divisor without padding."""
+    count: Any = 1
+    for dim, at in enumerate(position):
+        first, last = tap_range(shape, dim, at)
+        count = count * T.max(last - first, 0)
+    return count
 
 
 def windows(shape: ConvShape, x: np.ndarray, padding: Any) -> np.ndarray:

@@ -16,8 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import named, storage_dtype
@@ -43,15 +41,6 @@ from tilestitch.passes.plan.cpu.tiling import EvenSplit, RegisterTile
 
 MOST_INTERLEAVED = 4
 """Most channels of a channels-first image that are interleaved by shuffles."""
-
-
-def weight_matrix(weights: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
-    """Return ONNX weights [out, in / groups, *kernel] as [groups, prod(kernel) * in / groups, out / groups] for
-    ``pack``.
-    """
-    out, group_in, *kernel = weights.shape
-    grouped = weights.reshape(groups, out // groups, group_in, math.prod(kernel))
-    return np.ascontiguousarray(grouped.transpose(0, 3, 2, 1)).reshape(groups, -1, out // groups)
 
 
 def _inner(shape: ConvShape, dim: int, first: int, size: int, tap: int) -> list[int]:

@@ -8,12 +8,9 @@ dimensions test the division once per kernel row.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.cpu.contraction import microkernel as mk
@@ -23,15 +20,6 @@ from tilestitch.codegen.cpu.contraction.panels import Operand
 from tilestitch.codegen.cpu.convolution.geometry import LoadPixel, PixelEpilogue, nest
 from tilestitch.passes.plan.cpu.conv import ConvTransposePlan
 from tilestitch.passes.plan.cpu.tiling import EvenSplit, RegisterTile
-
-
-def transposed_weight_matrix(weights: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
-    """Return ONNX weights [in, out / groups, *kernel] as [groups, prod(kernel) * in / groups, out / groups] for
-    ``pack``.
-    """
-    channels, group_out, *kernel = weights.shape
-    grouped = weights.reshape(groups, channels // groups, group_out, math.prod(kernel))
-    return np.ascontiguousarray(grouped.transpose(0, 3, 1, 2)).reshape(groups, -1, group_out)
 
 
 def emit_conv_transpose(

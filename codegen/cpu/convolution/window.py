@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.cpu.contraction import microkernel as mk
@@ -21,7 +19,7 @@ from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.convolution.geometry import LoadPixel, PixelEpilogue, flatten, may_be_positive, tap_range
 from tilestitch.codegen.cpu.convolution.pooling import fill_line, line_buffers, pool_line, spread_phases
 from tilestitch.compiler.ir.sizes import Size, is_open
-from tilestitch.passes.plan.cpu.images import ColumnRun, ConvShape, column_runs
+from tilestitch.passes.plan.cpu.images import ColumnRun, column_runs
 from tilestitch.passes.plan.cpu.tiling import RegisterTile, split_at_most
 from tilestitch.passes.plan.cpu.window import Line, WindowPlan
 
@@ -30,22 +28,6 @@ MOST_WRITTEN_TAPS = 12
 
 Combine = Callable[[Expr, Expr, Expr, Expr], Expr]
 """``combine(value so far, element, tap, output channel)``; ``tap`` counts kernel positions, last dimension fastest."""
-
-
-def depthwise_matrix(weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return ONNX depthwise weights [channels, 1, *kernel] as [prod(kernel), channels], channels contiguous."""
-    return np.ascontiguousarray(weights.reshape(weights.shape[0], -1).T)
-
-
-def window_count(shape: ConvShape, position: Sequence[Expr]) -> Expr:
-    """Return the number of window elements inside the input at an output position (for averages that exclude
-    padding).
-    """
-    count: Expr = 1
-    for dim, at in enumerate(position):
-        first, last = tap_range(shape, dim, at)
-        count = count * T.max(last - first, 0)
-    return count
 
 
 def emit_window(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -55,9 +55,6 @@ class Launch:
     def threads(self) -> int:
         """Threads per block."""
         return prod(self.block)
-
-    def of_group(self, name: str) -> Launch:
-        return replace(self, group=name)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, and always the group, the kind and the grid."""

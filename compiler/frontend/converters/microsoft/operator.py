@@ -41,15 +41,8 @@ class Operator:
         self._check_attributes(ctx)
         return self.convert(ctx)
 
-    def operand_names(self) -> tuple[str, ...]:
-        return tuple(name.rstrip("?*") for name in self.operands.split())
-
     def output_names(self) -> tuple[str, ...]:
         return tuple(name.rstrip("?") for name in self.outputs.split())
-
-    def attribute_names(self) -> tuple[str, ...]:
-        """Return all attributes that a node may have, those of `only` last."""
-        return (*self.attributes.split(), *self.only)
 
     def _check_operands(self, ctx: Context) -> None:
         stated = self.operands.split()
