@@ -23,7 +23,7 @@ from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import fingerprint
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.devices import find_device
-from tilestitch.cost_model.laws.makespan import Span
+from tilestitch.cost_model.laws.makespan import Span, makespan_us
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.group_gemms import GroupGemms
 from tilestitch.passes.pipeline import default_pipeline, run_pipeline
@@ -42,7 +42,7 @@ from tilestitch.passes.schedule.parallel.arrange import (
     works_of_plan,
 )
 from tilestitch.passes.schedule.parallel.explore import explored
-from tilestitch.passes.schedule.parallel.graph import LaunchGraph, last_us, spans_in
+from tilestitch.passes.schedule.parallel.graph import LaunchGraph, spans_in
 from tilestitch.passes.schedule.parallel.orders import as_given, by_longest_path, opara
 from tilestitch.passes.schedule.parallel.search import best_order
 
@@ -112,7 +112,7 @@ def predicted(plan: StitchPlan, graph: Graph) -> tuple[float, float]:
     """Microseconds of a plan, and of its launches one at a time."""
     works = works_of_plan(plan, graph, AnalyticalModel())
     one_at_a_time = sum(work.alone_us for work in launch_works(plan.launches or (), works))
-    return last_us(spans_of(plan, works)), one_at_a_time
+    return makespan_us(spans_of(plan, works)), one_at_a_time
 
 
 def measure(name: str, device: str, seconds: float) -> dict[str, Any]:
@@ -129,15 +129,15 @@ def measure(name: str, device: str, seconds: float) -> dict[str, Any]:
     took = time.process_time() - start
     found: dict[str, float] = dict.fromkeys(("given", "opara", "ours", "path"), 0.0)
     best_alone, alone_us = predicted(alone, graph)
-    plan_us = last_us(spans_of(plan, works))
+    plan_us = makespan_us(spans_of(plan, works))
     judged = {"ours": 0.0, "exact": 0.0}
     proven = True
     proofs: list[Proof] = []
     for whole in graphs_by_data(given, graph, works):
-        found["given"] += last_us(spans_in(whole, as_given(whole)))
-        found["opara"] += last_us(spans_in(whole, opara(whole)))
+        found["given"] += makespan_us(spans_in(whole, as_given(whole)))
+        found["opara"] += makespan_us(spans_in(whole, opara(whole)))
         ours = spans_in(whole, best_order(whole))
-        found["ours"] += last_us(ours)
+        found["ours"] += makespan_us(ours)
         found["path"] += max(whole.rest_us, default=0.0)
         for numbers, part_us in zip(whole.parts(), parts_us(whole, ours), strict=True):
             if len(numbers) > 1:
@@ -215,8 +215,10 @@ def against_opara(name: str, device: str, batch: int, measured: float | None) ->
         gains[planner] = alone_us / predicted(plan, graph)[0]
     works = works_of_plan(plan, graph, AnalyticalModel())
     wholes = list(graphs_by_data(in_model_order(plan, graph), graph, works))
-    orders = [[last_us(spans_in(whole, way(whole))) for whole in wholes] for way in (as_given, opara, by_longest_path)]
-    ours = sum(last_us(spans_in(whole, best_order(whole))) for whole in wholes)
+    orders = [
+        [makespan_us(spans_in(whole, way(whole))) for whole in wholes] for way in (as_given, opara, by_longest_path)
+    ]
+    ours = sum(makespan_us(spans_in(whole, best_order(whole))) for whole in wholes)
     return {
         "model": name, "device": device, "batch": batch, "measured": measured, "ours": round(gains["stitch"], 3),
         "unfused": round(gains["none"], 3), "order_alone": round(max(map(sum, orders)) / ours, 3),

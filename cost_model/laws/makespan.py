@@ -102,9 +102,9 @@ class Span(NamedTuple):
     end_us: float
 
 
-def makespan_us(works: Sequence[Work], edges: Iterable[tuple[int, int]], priorities: Sequence[int] = ()) -> float:
-    """Return the microseconds until the last kernel has ended."""
-    return max((span.end_us for span in spans(works, edges, priorities)), default=0.0)
+def makespan_us(found: Iterable[Span]) -> float:
+    """Return the microseconds until the last kernel has ended; 0 if there is none."""
+    return max((span.end_us for span in found), default=0.0)
 
 
 def spans(works: Sequence[Work], edges: Iterable[tuple[int, int]], priorities: Sequence[int] = ()) -> list[Span]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.facts import KernelFacts
-from tilestitch.cost_model.laws.makespan import Span, Work, spans
+from tilestitch.cost_model.laws.makespan import Span, Work, makespan_us, spans
 from tilestitch.cost_model.protocol import AnyDevice
 from tilestitch.cost_model.side_by_side import works_of
 from tilestitch.passes.plan import StitchPlan
@@ -27,7 +27,7 @@ def plan_us(
     """
     if not isinstance(device, Device):
         return sum(latencies_us.values())
-    return max((span.end_us for span in spans_of(plan, works_of(facts, latencies_us, device))), default=0.0)
+    return makespan_us(spans_of(plan, works_of(facts, latencies_us, device)))
 
 
 def spans_of(plan: StitchPlan, works: Mapping[str, Sequence[Work]]) -> list[Span]:
@@ -38,7 +38,7 @@ def spans_of(plan: StitchPlan, works: Mapping[str, Sequence[Work]]) -> list[Span
     found: list[Span] = []
     for first, end in segment_ranges(launches, plan.segments):
         edges = [(e.before - first, e.after - first) for e in plan.edges or () if first <= e.before < end]
-        start_us = max((span.end_us for span in found), default=0.0)
+        start_us = makespan_us(found)
         inside = spans(needs[first:end], edges, priorities[first:end])
         found += [Span(*(start_us + us for us in span)) for span in inside]
     return found

@@ -9,7 +9,8 @@ pytest.importorskip("torch")
 
 from benchmarks.parallel import is_worse, parts_us
 from tests.passes.schedule.parallel.test_search import FORK, graph_of
-from tilestitch.passes.schedule.parallel.graph import last_us, spans_in
+from tilestitch.cost_model.laws.makespan import makespan_us
+from tilestitch.passes.schedule.parallel.graph import spans_in
 from tilestitch.passes.schedule.parallel.orders import as_given
 
 ROW = {
@@ -25,7 +26,7 @@ def test_a_part_takes_what_it_takes_in_the_schedule_of_the_whole() -> None:
     later = [span if n != 4 else span._replace(end_us=span.end_us + 3) for n, span in enumerate(found)]
     last = later[-1]._replace(end_us=later[-1].end_us + 3)
     assert parts_us(graph, [*later[:-1], last]) == [1, 13, 1]
-    assert sum(parts_us(graph, found)) == last_us(found)
+    assert sum(parts_us(graph, found)) == makespan_us(found)
     assert parts_us(graph_of([], ()), []) == []
 
 

@@ -14,7 +14,7 @@ from functools import partial
 
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.cost_model.devices import Device
-from tilestitch.cost_model.laws.makespan import Span, Work
+from tilestitch.cost_model.laws.makespan import Span, Work, makespan_us
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.cost_model.side_by_side import works_of
 from tilestitch.passes.plan import Group, GroupKind
@@ -27,7 +27,7 @@ from tilestitch.passes.schedule.makespan import NOTHING
 from tilestitch.passes.schedule.order import written
 from tilestitch.passes.schedule.structure import structure_of
 
-from .graph import LaunchGraph, Order, last_us, spans_in
+from .graph import LaunchGraph, Order, spans_in
 from .orders import at_most, by_longest_path, by_slack
 from .search import LEAST_GAIN, cost_of
 
@@ -72,7 +72,7 @@ class Alternatives:
             if other == best:
                 continue
             spans = self._spans(other, way)
-            if last_us(spans) < last_us(found) * (1 - LEAST_GAIN):
+            if makespan_us(spans) < makespan_us(found) * (1 - LEAST_GAIN):
                 best, found = other, spans
         return best
 
@@ -119,7 +119,7 @@ class Alternatives:
     def _best_way(self, groups: State) -> tuple[Way, list[Span]]:
         """Return the best way to order the launches, and when each launch runs."""
         tried = [(way, self._spans(groups, way)) for way in WAYS]
-        return min(tried, key=lambda one: last_us(one[1]))
+        return min(tried, key=lambda one: makespan_us(one[1]))
 
     def _spans(self, groups: State, way: Way) -> list[Span]:
         graph, _ = self._launches(groups)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tilestitch.compiler.ir import Graph
 from tilestitch.cost_model.devices import Device
-from tilestitch.cost_model.laws.makespan import Work
+from tilestitch.cost_model.laws.makespan import Work, makespan_us
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.cost_model.side_by_side import works_of
 from tilestitch.passes.errors import PassError
@@ -20,7 +20,7 @@ from tilestitch.passes.schedule.launches import lanes_of, place_temporaries, wit
 from tilestitch.passes.schedule.makespan import NOTHING, launch_works, spans_of
 from tilestitch.passes.schedule.memory import WINDOW, plan_buffers
 
-from .graph import LaunchGraph, last_us
+from .graph import LaunchGraph
 from .search import LEAST_GAIN, best_order
 
 WINDOWS = (WINDOW, 16, 8, 4, 2, 0)
@@ -61,9 +61,9 @@ def arranged(plan: StitchPlan, graph: Graph, model: LatencyModel, most_bytes: in
         windows = [(order, _widest(plan, graph, order, most_bytes)) for order in (given, ours)]
         options = (placed(plan, graph, order, window) for order, window in windows if window is not None)
     best = next(options)
-    best_us = last_us(spans_of(best, works))
+    best_us = makespan_us(spans_of(best, works))
     for option in options:
-        option_us = last_us(spans_of(option, works))
+        option_us = makespan_us(spans_of(option, works))
         if option_us < best_us * (1 - LEAST_GAIN):
             best, best_us = option, option_us
     return best
@@ -73,7 +73,7 @@ def sooner(plan: StitchPlan, other: StitchPlan, graph: Graph, model: LatencyMode
     """Return the plan whose last launch is predicted to end sooner, the first in case of a tie; if it is the other,
     with refusals for those parts of the first that it has in another form.
     """
-    us, other_us = (last_us(spans_of(one, works_of_plan(one, graph, model))) for one in (plan, other))
+    us, other_us = (makespan_us(spans_of(one, works_of_plan(one, graph, model))) for one in (plan, other))
     if other_us >= us * (1 - LEAST_GAIN):
         return plan
     left = {group.name for group in other.groups}

@@ -131,7 +131,3 @@ def spans_in(graph: LaunchGraph, chosen: Order) -> list[Span]:
     edges = [(place[i], place[j]) for i, j in (*graph.edges, *chosen.held)]
     found = spans(works, edges, [chosen.levels[number] for number in chosen.order])
     return [found[place[number]] for number in range(len(found))]
-
-
-def last_us(found: Sequence[Span]) -> float:
-    return max((span.end_us for span in found), default=0.0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tilestitch.cost_model.laws.makespan import Span
+from tilestitch.cost_model.laws.makespan import Span, makespan_us
 
 from .explore import explored
-from .graph import LEVELS, LaunchGraph, Order, last_us, spans_in
+from .graph import LEVELS, LaunchGraph, Order, spans_in
 from .orders import CANDIDATES, FEWER, as_given, at_most
 
 EFFORT = 25_000
@@ -76,7 +76,7 @@ class _Part:
     @property
     def gain_us(self) -> float:
         """An upper bound on the gain."""
-        return last_us(self.found) - self.graph.least_us if self.starts else 0.0
+        return makespan_us(self.found) - self.graph.least_us if self.starts else 0.0
 
     @property
     def is_open(self) -> bool:
@@ -91,7 +91,9 @@ class _Part:
             fewer = [at_most(self.graph, count) for count in FEWER if count < len(self.graph.works)]
             self._start(order for order in fewer if order.held)
         climb = _Climb(self.graph, effort - (self.spent - before), {order for order, _ in self.starts})
-        others = sorted((start for start in self.starts if start[0] != self.best), key=lambda start: last_us(start[1]))
+        others = sorted(
+            (start for start in self.starts if start[0] != self.best), key=lambda start: makespan_us(start[1])
+        )
         for start in [(self.best, self.found), *others]:
             order, spans = climb.best_from(*start)
             if _is_better(spans, self.found):
@@ -103,12 +105,12 @@ class _Part:
         """Search for orders that are shorter by `share`, as long as there are any and `spent` is below `most`."""
         while self.is_open and self.spent < most and len(self.graph.works) <= EXPLORED:
             found = explored(
-                self.graph, last_us(self.found) / (1 + share), min(NODES, (most - self.spent) // NODE_COST)
+                self.graph, makespan_us(self.found) / (1 + share), min(NODES, (most - self.spent) // NODE_COST)
             )
             self.spent += found.nodes * NODE_COST
-            before_us = last_us(self.found)
+            before_us = makespan_us(self.found)
             self._start(dict.fromkeys(found.orders))
-            if last_us(self.found) == before_us:
+            if makespan_us(self.found) == before_us:
                 return
 
 
@@ -121,7 +123,7 @@ class _Climb:
     tried: set[Order]
 
     def best_from(self, best: Order, found: list[Span]) -> tuple[Order, list[Span]]:
-        while last_us(found) > self.graph.least_us * (1 + LEAST_GAIN):
+        while makespan_us(found) > self.graph.least_us * (1 + LEAST_GAIN):
             for move in _moves(self.graph, best, found):
                 if self.effort <= 0:
                     return best, found
@@ -140,11 +142,11 @@ class _Climb:
 
 def cost_of(spans: Sequence[Span]) -> int:
     running_us = sum(span.end_us - span.start_us for span in spans)
-    return len(spans) + int(len(spans) * running_us / max(last_us(spans), 1e-9))
+    return len(spans) + int(len(spans) * running_us / max(makespan_us(spans), 1e-9))
 
 
 def _is_better(spans: Sequence[Span], than: Sequence[Span]) -> bool:
-    return last_us(spans) < last_us(than) * (1 - LEAST_GAIN)
+    return makespan_us(spans) < makespan_us(than) * (1 - LEAST_GAIN)
 
 
 def _moves(graph: LaunchGraph, chosen: Order, spans: Sequence[Span]) -> Iterator[Order]:

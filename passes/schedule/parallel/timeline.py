@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tilestitch.cost_model.laws.makespan import Span, Work
+from tilestitch.cost_model.laws.makespan import Span, Work, makespan_us
 from tilestitch.passes.plan import StitchPlan
 from tilestitch.passes.plan.launches.launch import FIRST_LANE, Edge
 from tilestitch.passes.schedule.makespan import launch_works, spans_of
@@ -44,7 +44,7 @@ def timeline_of(plan: StitchPlan, works: Mapping[str, Sequence[Work]]) -> dict[s
     return {
         "launches": launches,
         "critical_path": path,
-        "makespan_us": round(max((span.end_us for span in found), default=0.0), 3),
+        "makespan_us": round(makespan_us(found), 3),
         "one_at_a_time_us": round(sum(work.alone_us for work in needs), 3),
     }
 

@@ -75,18 +75,18 @@ def work(body_us: float, blocks: int = 1, room: float = 0.0, gap_us: float = 0.0
 def test_cases_by_hand(works: list[Work], edges: Edges, expected: list[tuple[float, float, float]]) -> None:
     found = spans(works, edges)
     assert [tuple(span) for span in found] == [pytest.approx(one) for one in expected]
-    assert makespan_us(works, edges) == pytest.approx(max((end for _, _, end in expected), default=0.0))
+    assert makespan_us(spans(works, edges)) == pytest.approx(max((end for _, _, end in expected), default=0.0))
 
 
 def test_higher_priorities_go_first() -> None:
     works = [work(1, 1, 1), work(1, 1, 1), work(5)]
-    assert makespan_us(works, [(1, 2)]) == 7  # 0, then 1, then what waits for it
-    assert makespan_us(works, [(1, 2)], [0, 1, 0]) == 6
+    assert makespan_us(spans(works, [(1, 2)])) == 7  # 0, then 1, then what waits for it
+    assert makespan_us(spans(works, [(1, 2)], [0, 1, 0])) == 6
 
 
 def test_only_so_many_kernels_run_at_a_time() -> None:
-    assert makespan_us([work(1)] * MOST_GRIDS, []) == 1
-    assert makespan_us([work(1)] * (MOST_GRIDS + 1), []) == 2
+    assert makespan_us(spans([work(1)] * MOST_GRIDS, [])) == 1
+    assert makespan_us(spans([work(1)] * (MOST_GRIDS + 1), [])) == 2
 
 
 def test_kernels_of_very_many_blocks_take_as_long_alone() -> None:
@@ -119,7 +119,7 @@ def test_dependences_are_kept_and_no_bound_is_broken(works: list[Work], data: st
         assert span.ready_us == pytest.approx(max(before, default=0.0) + one.gap_us)
         assert span.ready_us <= span.start_us + near
         assert span.end_us - span.start_us >= one.body_us - near
-    total_us = max((span.end_us for span in found), default=0.0)
+    total_us = makespan_us(found)
     room_us = sum(one.body_us / -(-one.blocks // one.resident) * one.blocks * one.room[0] for one in works)
     assert total_us >= room_us - near
     assert total_us >= sum(one.body_us * one.rates[1] for one in works) - near
@@ -141,7 +141,7 @@ def test_a_kernel_alone_takes_what_it_takes_alone(
 def test_what_kernels_use_is_delivered_in_whole(count: int, blocks: int, resident: int, rate: float) -> None:
     """However many of their blocks are in the last round."""
     one = Work(0.0, 8.0, blocks, resident, (0.001,), rates=(0.0, rate))
-    assert makespan_us([one] * count, []) >= max(8.0, count * 8.0 * rate) * (1 - 1e-9)
+    assert makespan_us(spans([one] * count, [])) >= max(8.0, count * 8.0 * rate) * (1 - 1e-9)
 
 
 @given(WORKS)
@@ -149,7 +149,9 @@ def test_what_kernels_use_is_delivered_in_whole(count: int, blocks: int, residen
 def test_a_chain_takes_the_sum(works: list[Work]) -> None:
     chain = [(number - 1, number) for number in range(1, len(works))]
     unseen_us = len(works) * NOTHING  # gaps and bodies that are none
-    assert makespan_us(works, chain) == pytest.approx(sum(one.alone_us for one in works), rel=1e-6, abs=2 * unseen_us)
+    assert makespan_us(spans(works, chain)) == pytest.approx(
+        sum(one.alone_us for one in works), rel=1e-6, abs=2 * unseen_us
+    )
 
 
 @given(WORKS, st.permutations(range(9)))
@@ -195,8 +197,8 @@ def test_shares_that_are_none_are_refused(share: float) -> None:
 def test_kernels_of_no_time_end_when_they_start() -> None:
     """Two thousand, in a chain and side by side."""
     chain = [(number - 1, number) for number in range(1, 2000)]
-    assert makespan_us([work(0, 1, 1)] * 2000, chain) == 0
-    assert makespan_us([work(0, 3, 1)] * 2000, []) == 0
+    assert makespan_us(spans([work(0, 1, 1)] * 2000, chain)) == 0
+    assert makespan_us(spans([work(0, 3, 1)] * 2000, [])) == 0
 
 
 def test_a_cooperative_kernel_that_the_device_cannot_hold_runs_alone() -> None:
@@ -210,5 +212,5 @@ def test_a_cooperative_kernel_that_the_device_cannot_hold_runs_alone() -> None:
 def test_what_one_block_needs_of_shared_memory_decides_how_many_kernels_run_side_by_side() -> None:
     """Of kernels whose block needs all of it one runs at a time, beside those that need none."""
     all_of_it, none_of_it = Work(0.0, 2.0, room=(0.1, 1.0)), Work(0.0, 2.0, room=(0.1, 0.0))
-    assert makespan_us([all_of_it] * 3, []) == 6
-    assert makespan_us([none_of_it] * 3 + [all_of_it], []) == 2
+    assert makespan_us(spans([all_of_it] * 3, [])) == 6
+    assert makespan_us(spans([none_of_it] * 3 + [all_of_it], [])) == 2

@@ -13,13 +13,13 @@ from tests.passes.simulate import simulate
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.laws.makespan import makespan_us
 from tilestitch.passes import PassContext, StitchPlan, make_plan, planner
 from tilestitch.passes.fusion.rules.remote import Packing
 from tilestitch.passes.plan_check import check_plan
 from tilestitch.passes.schedule.makespan import spans_of
 from tilestitch.passes.schedule.parallel.alternatives import Alternatives
 from tilestitch.passes.schedule.parallel.arrange import works_of_plan
-from tilestitch.passes.schedule.parallel.graph import last_us
 
 
 def chain_beside_a_long_kernel() -> Graph:
@@ -69,7 +69,7 @@ def as_fused(monkeypatch: pytest.MonkeyPatch, graph: Graph, *, packs: bool = Fal
 
 
 def predicted_us(plan: StitchPlan, graph: Graph) -> float:
-    return last_us(spans_of(plan, works_of_plan(plan, graph, AnalyticalModel())))
+    return makespan_us(spans_of(plan, works_of_plan(plan, graph, AnalyticalModel())))
 
 
 def test_a_pack_that_keeps_a_chain_waiting_is_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from tests.passes.schedule.parallel.test_search import every_order, random_graph, strictly_us
 from tilestitch.cost_model.laws.branching import Branching
-from tilestitch.cost_model.laws.makespan import Work
+from tilestitch.cost_model.laws.makespan import Work, makespan_us
 from tilestitch.passes.schedule.parallel.explore import explored
-from tilestitch.passes.schedule.parallel.graph import LaunchGraph, last_us, spans_in
+from tilestitch.passes.schedule.parallel.graph import LaunchGraph, spans_in
 from tilestitch.passes.schedule.parallel.search import best_order
 
 
@@ -84,11 +84,11 @@ def test_orders_say_what_was_found() -> None:
     work = [Work(0.0, us, 1, round(1 / room), (room,)) for us, room in ((4, 0.5), (4, 0.5), (1, 0.5), (9, 0.5))]
     graph = LaunchGraph(tuple(work), ((2, 3),))
     found = explored(graph, 10.5, 1_000)
-    assert min(last_us(spans_in(graph, order)) for order in found.orders) == 10
+    assert min(makespan_us(spans_in(graph, order)) for order in found.orders) == 10
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_orders_are_near_the_best_that_there_is(seed: int) -> None:
     graph = random_graph(100 + seed, 8)
-    ours_us = last_us(spans_in(graph, best_order(graph)))
+    ours_us = makespan_us(spans_in(graph, best_order(graph)))
     assert explored(graph, ours_us / 1.05, 100_000).is_proven
