@@ -41,6 +41,7 @@ from tilestitch.passes.plan.cpu.isa import TILE_ROWS
 
 from .abi import KernelLaunch
 from .few_queries import Head, emit_few_queries
+from .shown_keys import ShownKeys
 from .surroundings import Operands, Surroundings
 
 
@@ -85,6 +86,8 @@ class _Task:
         assert softmax is not None
         self.softmax = softmax
         self.band = band_of(softmax)
+        self.seen: tuple[Expr, Expr] = (0, softmax.keys)
+        self.shown: ShownKeys | None = None
         self.dtype = plan.shape.acc_dtype
         self.between = Between(group.roles, softmax.queries, self.dtype)
         self.same = same_inside(softmax, self.band) if self.band is not None else {}
@@ -133,7 +136,12 @@ class _Task:
         first = T.bind(part * plan.per_task)
         last = T.bind(T.min(first + plan.per_task, plan.blocks.parts))
         first_row = T.bind(mk.start_of(plan.blocks, first))
-        self._pack(self._seen(first_row, mk.start_of(plan.blocks, last) - first_row))
+        rows = T.bind(mk.start_of(plan.blocks, last) - first_row)
+        if is_open(plan.shape.queries) or is_open(plan.shape.keys):  # so no band is known
+            self.shown = self._shown()
+            if self.shown is not None:
+                self.seen = self.shown.of(first_row, rows, self.seen)
+        self._pack(self._seen(first_row, rows))
         mk.for_each_part(
             plan.blocks, first, last, lambda block, size: self._block(mk.start_of(plan.blocks, block), size)
         )
@@ -143,6 +151,7 @@ class _Task:
         plan, dtype = self.plan, self.dtype
         query, key, value = plan.shape.transposed
         self.first_row = T.int64(0)
+        shown = self._shown()
         keep = self._keeping({})
         emit_few_queries(Head(
             plan, self.lanes,
@@ -151,19 +160,17 @@ class _Task:
             lambda n, c: mk.widen(self._load(self.value, n, c, value), plan.shape.value_dtype, dtype),
             lambda row, n, dot: keep(0, row, n, dot), lambda row: self._softmax(row, 0, self.softmax.keys),
             lambda row, column, total: self._finish(0, row, column, total),
-            self._hidden if may_hide(self.group.roles) else None, self.scores, self.queries,
+            None if shown is None else lambda first: shown.none_of(0, plan.shape.queries, first),
+            self.scores, self.queries,
         ))  # fmt: skip
 
-    def _hidden(self, first: Expr, count: int) -> Expr:
-        """Return whether a mask hides `count` keys, a vector, from all queries of the head."""
-        seen = T.alloc_buffer((count,), "int32", scope="local")
-        mk.vector(count, lambda lane: T.buffer_store(seen, T.int32(0), [lane]))
-        evaluator, none = self.around.evaluator, -immediate(float("inf"), self.dtype)
-        with mk.serial(0, self.softmax.queries) as row, mk.vectorized(0, count) as lane, evaluator.scope():
-            dot = immediate(0.0, self.dtype)
-            score = evaluator.bind(self.between.score(evaluator, self.head, row, first + lane, dot))
-            T.buffer_store(seen, seen[lane] | T.Select(tirx.EQ(score, none), T.int32(0), T.int32(1)), [lane])
-        return tirx.EQ(reducers.fold_lanes("max", "int32", seen, 1, count, evaluator.bind), 0)
+    def _shown(self) -> ShownKeys | None:
+        """Return what masks show of the keys; None if they hide none."""
+        if not may_hide(self.group.roles):
+            return None
+        return ShownKeys(
+            self.between, self.around.evaluator, self.head, self.lanes, self.plan.columns, self.dtype
+        )  # fmt: skip
 
     def _pack(self, seen: tuple[Expr, Expr]) -> None:
         """Pack the keys and values that the task's queries attend to."""
@@ -192,6 +199,8 @@ class _Task:
         query = self.plan.shape.transposed[0]
         self.first_row = T.bind(first_row)
         seen = self._seen(self.first_row, count)
+        if self.shown is not None:
+            seen = self.shown.of(self.first_row, count, seen)
         for keys, known in self._ranges(seen, count):
             emit_gemm(
                 first, lambda b, row, k: self._load(self.query, self.first_row + row, k, query),
@@ -218,8 +227,7 @@ class _Task:
         end.
         """
         band, keys, columns = self.band, self.softmax.keys, self.plan.columns
-        first: Expr = 0
-        last: Expr = keys
+        first, last = self.seen
         if band is not None and band.first is not None:
             first = T.max(T.min(row + band.first, keys - 1), 0)
             first = T.bind(first // columns * columns)

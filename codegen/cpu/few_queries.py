@@ -28,7 +28,7 @@ class Head:
     """What a head's attention reads and stores. `query`, `key`, `value`: elements, in the dtype of the sums.
 
     `keep(row, key, dot)` stores a score, `softmax(row)` turns the scores of a row into weights,
-    `finish(row, column, total)` stores a result. `hidden(first, count)`: whether a mask hides `count` keys from all
+    `finish(row, column, total)` stores a result. `hidden(first)`: whether a mask hides a vector of keys from all
     queries; None if none can. `scores` and `queries` are memory for [queries, keys] and [queries, width].
     """
 
@@ -40,7 +40,7 @@ class Head:
     keep: Callable[[Expr, Expr, Expr], None]
     softmax: Callable[[Expr], None]
     finish: Callable[[Expr, Expr, Expr], None]
-    hidden: Callable[[Expr, Expr], Expr] | None
+    hidden: Callable[[Expr], Expr] | None
     scores: Any
     queries: Any
 
@@ -57,7 +57,7 @@ def emit_few_queries(head: Head) -> None:
     with mk.serial(0, whole) as tile:
         first = T.bind(tile * lanes)
         _unless_hidden(
-            head, first, lanes, lambda: _scores_of_all(head, count, first, lanes), lambda: _hide(head, count, first)
+            head, first, lambda: _scores_of_all(head, count, first, lanes), lambda: _hide(head, count, first)
         )
     with T.If(keys > whole * lanes), T.Then():
         first = T.bind(whole * lanes)
@@ -67,13 +67,11 @@ def emit_few_queries(head: Head) -> None:
         _results(head, row, whole, keys)
 
 
-def _unless_hidden(
-    head: Head, first: Expr, count: Expr, seen: Callable[[], None], hidden: Callable[[], None] | None = None
-) -> None:
+def _unless_hidden(head: Head, first: Expr, seen: Callable[[], None], hidden: Callable[[], None] | None = None) -> None:
     if head.hidden is None:
         seen()
         return
-    with T.If(head.hidden(first, count)):
+    with T.If(head.hidden(first)):
         with T.Then():
             if hidden is None:
                 T.evaluate(0)
@@ -184,7 +182,7 @@ def _some_results(head: Head, row: Expr, whole: Expr, keys: Expr, runs: list[tup
                 for number in range(chains):
                     add(number, first + some * chains + number)
 
-        _unless_hidden(head, first, lanes, add_all)
+        _unless_hidden(head, first, add_all)
     with mk.serial(whole * lanes, keys) as key:
         add(0, key)
     ahead = len(runs) * lanes
