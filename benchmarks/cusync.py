@@ -174,7 +174,7 @@ def correlations(rows: Sequence[dict[str, Any]], name: str) -> tuple[float, floa
 
 
 def table(rows: Sequence[dict[str, Any]], name: str) -> str:
-    """As docs/tile_sync.md has it."""
+    """As docs/measurements/tile_sync.md has it."""
 
     def line(what: str, values: Sequence[Any], of: Callable[[Any], str] = str) -> str:
         return f"| {' | '.join([what, *map(of, values)])} |"

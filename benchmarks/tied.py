@@ -91,7 +91,7 @@ def rows(match: str, syncs: tuple[str, ...]) -> Iterator[dict[str, Any]]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """As docs/tile_sync.md has it: what `auto` makes of each chain."""
+    """As docs/measurements/tile_sync.md has it: what `auto` makes of each chain."""
     known = {(row["chain"], row["device"]): row for row in rows if row["sync"] == "auto"}
     heads = ["chain", *(f"{device}: launches, `auto` | predicted, µs" for device in TARGETS)]
     lines = [f"| {' | '.join(heads)} |", "|---" * 5 + "|"]
