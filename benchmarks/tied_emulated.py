@@ -34,7 +34,7 @@ from tilestitch.passes.plan.gemm.tiles import SimtTile
 from tilestitch.passes.plan.schedules import GemmSchedule
 from tilestitch.passes.schedule.cuda import gemm_tiles
 from tilestitch.runtime import load
-from tilestitch.runtime.artifact import artifact_bytes
+from tilestitch.runtime.artifact_writer import artifact_bytes
 from tilestitch.runtime.emulator import EmulatorOptions
 
 EDGE = 16

@@ -24,8 +24,8 @@ from benchmarks.device.bundle_cases import CASES, VARIANTS, Family
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli.inputs import make_inputs
 from tilestitch.runtime import load
-from tilestitch.runtime.artifact import cuda_source_member
 from tilestitch.runtime.emulator import EmulatorOptions, Requests
+from tilestitch.runtime.members import cuda_source_member
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from tilestitch.passes.plan import ALIGNMENT, Group, Segment, StitchPlan
 from tilestitch.passes.plan.buffers import TemporaryBuffer
 from tilestitch.passes.plan.launches.launch import Edge
 from tilestitch.runtime import program as rt
-from tilestitch.runtime.artifact import ArtifactContents
+from tilestitch.runtime.artifact_writer import ArtifactContents
 from tilestitch.runtime.kernel_signature import KernelSignature
 from tilestitch.runtime.manifest import PluginInfo
 

@@ -14,7 +14,7 @@ from tilestitch import __version__
 from tilestitch.compiler.ir import Graph
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.plan import StitchPlan
-from tilestitch.runtime.artifact import ArtifactContents, artifact_bytes, weights_path, write_artifact
+from tilestitch.runtime.artifact_writer import ArtifactContents, artifact_bytes, weights_path, write_artifact
 
 from .errors import ChangedWeightsError, OptionError
 from .options import is_path

@@ -9,6 +9,7 @@ sections 4.3 and 4.5.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import re
 import secrets
@@ -229,6 +230,26 @@ def _sync_folder(folder: Path) -> None:
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def mapped_file(path: str | os.PathLike[str]) -> memoryview:
+    """Map a file read-only and return its bytes. The mapping lives as long as views of it. Raises `NotAnArtifactError`
+    when it cannot be read, is empty, or is no regular file.
+    """
+    # open() would take an integer as a descriptor, and close it, too
+    if not isinstance(path, str | os.PathLike) or "\0" in str(path):
+        raise NotAnArtifactError(f"{path!r} is no path of a file", remedy="give the path of a .tsm file, or its bytes")
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would block until something writes to it
+            raise NotAnArtifactError("cannot be read: no regular file", file=os.fspath(path), remedy="name a file")
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                raise NotAnArtifactError("the file is empty", file=os.fspath(path))
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as error:
+        raise NotAnArtifactError(
+            f"cannot be read: {error.strerror}", file=os.fspath(path), remedy="check the path and its permissions"
+        ) from error
 
 
 def is_member_name(name: str) -> bool:

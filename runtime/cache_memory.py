@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .artifact import address_of
+from .buffers import address_of
 from .device import Worker
 from .feeds import dlpack_view
 from .types import with_size

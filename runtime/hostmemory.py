@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from .artifact import aligned_bytes, typed_weight
+from .buffers import aligned_bytes
 from .dtypes import memory_dtype
 from .errors import DeviceError, ExecutionError
 from .program import Arena, Program, ValueSpec
 from .sizes import known
 from .types import TensorType
+from .weights import typed_weight
 
 SMALL_BYTES = 16384
 """Bytes that are copied in the microsecond that asking numpy for an address takes."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .artifact import Artifact, typed_weight
+from .artifact import Artifact
 from .dtypes import numpy_dtype
 from .errors import ArtifactSchemaError, UnsupportedError
 from .program import (
@@ -24,6 +24,7 @@ from .program_check import check_program
 from .reads import bodies
 from .sizing import Sizing
 from .types import MapType, TensorType, ValueType
+from .weights import typed_weight
 
 HostFunction = Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Any]]
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .artifact import MANIFEST, Artifact
+from .artifact import Artifact
+from .members import MANIFEST
 
 if TYPE_CHECKING:
     from .emulator import EmulatorOptions

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .artifact import address_of
+from .buffers import address_of
 from .dtypes import memory_dtype
 from .groups import whole_group
 from .hostmemory import allocated, empty_tensor, is_small

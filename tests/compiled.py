@@ -18,7 +18,7 @@ from tilestitch.passes.plan import StitchPlan
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.planner import make_plan
 from tilestitch.runtime import load
-from tilestitch.runtime.artifact import artifact_bytes
+from tilestitch.runtime.artifact_writer import artifact_bytes
 
 
 def compile_graph(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tilestitch.runtime import Module
-from tilestitch.runtime.artifact import aligned_bytes
+from tilestitch.runtime.buffers import aligned_bytes
 
 _MARGIN = 4096
 _PATTERN = 0xA5

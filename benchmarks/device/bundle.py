@@ -38,7 +38,7 @@ from tilestitch.compiler.ir.text import constants_of, digest, print_graph
 from tilestitch.cost_model.devices import find_device
 from tilestitch.passes.explain import explain_plan
 from tilestitch.runtime import load
-from tilestitch.runtime.artifact import ArtifactContents, write_artifact
+from tilestitch.runtime.artifact_writer import ArtifactContents, write_artifact
 from tilestitch.runtime.program import DeviceStep
 
 FOLDER = package.ARCHIVE.with_name("bundle")

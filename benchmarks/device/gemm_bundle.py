@@ -44,7 +44,7 @@ from tilestitch.passes.schedule.cuda.gemm import (
 from tilestitch.passes.schedule.cuda.gemm_tiles import WGMMA_TILES
 from tilestitch.passes.schedule.cuda.gpu import Gpu
 from tilestitch.runtime import program as rt
-from tilestitch.runtime.artifact import cubin_member
+from tilestitch.runtime.members import cubin_member
 
 TARGET = "cuda:h200"
 VALUES = ("a", "b", "y", "bias", "sums", "counters")

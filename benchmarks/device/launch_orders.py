@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from tilestitch.runtime.artifact import ArtifactContents
+from tilestitch.runtime.artifact_writer import ArtifactContents
 from tilestitch.runtime.program import DeviceStep, Program, Step
 
 

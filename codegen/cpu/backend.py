@@ -18,8 +18,8 @@ from tilestitch.passes.plan.launches.launch import Edge
 from tilestitch.passes.plan.own_kernels import KernelTarget
 from tilestitch.passes.plan.target import TargetInfo as PassTarget
 from tilestitch.runtime import program as rt
-from tilestitch.runtime.artifact import CPU_LIBRARY
 from tilestitch.runtime.manifest import TargetInfo
+from tilestitch.runtime.members import CPU_LIBRARY
 
 from .abi import KernelLaunch, PackedArg
 from .executor import EXECUTOR_EXPORTS, executor_object

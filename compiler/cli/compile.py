@@ -173,7 +173,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _files(options: argparse.Namespace) -> tuple[Path, Path | None]:
     """Return the paths of the artifact and the report. Raises UsageError unless every output is a file of its own."""
-    from tilestitch.runtime.artifact import weights_path
+    from tilestitch.runtime.artifact_writer import weights_path
 
     taken: list[str | Path | None] = [options.model, options.plan]
     outputs = [str(writable(options.output, taken))]

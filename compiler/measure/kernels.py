@@ -26,7 +26,7 @@ from tilestitch.passes.plan import StitchPlan
 from tilestitch.passes.plan.schedules import schedule_to_json
 from tilestitch.passes.schedule.facts import group_facts
 from tilestitch.runtime import load
-from tilestitch.runtime.artifact import artifact_bytes
+from tilestitch.runtime.artifact_writer import artifact_bytes
 from tilestitch.runtime.host_runs import HOST_PREFIX
 from tilestitch.runtime.session import Module
 

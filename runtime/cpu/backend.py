@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilestitch.runtime.artifact import CPU_LIBRARY, Artifact
+from tilestitch.runtime.artifact import Artifact
 from tilestitch.runtime.cache_memory import HostCacheMemory
 from tilestitch.runtime.device import HostOnly, Memory
 from tilestitch.runtime.errors import DeviceError
 from tilestitch.runtime.groups import Group, Joined, Present
 from tilestitch.runtime.hostmemory import HostArena
 from tilestitch.runtime.loaded import Loaded
+from tilestitch.runtime.members import CPU_LIBRARY
 from tilestitch.runtime.program import DeviceStep, NativeStep, Program, ValueSpec
 from tilestitch.runtime.sizes import known
 

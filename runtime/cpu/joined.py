@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tilestitch.runtime.artifact import address_of, aligned_bytes
+from tilestitch.runtime.buffers import address_of, aligned_bytes
 from tilestitch.runtime.dtypes import ITEM_BYTES, memory_dtype
 from tilestitch.runtime.groups import Group, NoRoom, NotJoined, Present
 from tilestitch.runtime.hostmemory import empty_tensor, is_small

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tilestitch.runtime.artifact import address_of
+from tilestitch.runtime.buffers import address_of
 from tilestitch.runtime.required import pair_of
 from tilestitch.runtime.requirements import Apart, AtMost, Multiple, Requirement, Sum
 from tilestitch.runtime.size_table import SizeTable

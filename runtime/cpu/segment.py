@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from tilestitch.runtime.artifact import address_of
+from tilestitch.runtime.buffers import address_of
 from tilestitch.runtime.hostmemory import empty_tensor, is_small
 from tilestitch.runtime.moves import Move
 from tilestitch.runtime.moves import Repeated as Repeats

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tilestitch.runtime.artifact import address_of, aligned_bytes
+from tilestitch.runtime.buffers import address_of, aligned_bytes
 from tilestitch.runtime.errors import DeviceError
 from tilestitch.runtime.hostmemory import HostArena
 from tilestitch.runtime.program import DeviceStep, NativeStep, ValueSpec

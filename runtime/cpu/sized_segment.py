@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tilestitch.runtime.artifact import address_of
+from tilestitch.runtime.buffers import address_of
 from tilestitch.runtime.hostmemory import empty_tensor
 from tilestitch.runtime.program import Arena, Constant, Launch, NativeStep, Program, Sizes, Status, ValueSpec
 from tilestitch.runtime.recording import RecordTime

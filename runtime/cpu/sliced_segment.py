@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tilestitch.runtime.artifact import address_of, aligned_bytes
+from tilestitch.runtime.buffers import address_of, aligned_bytes
 from tilestitch.runtime.launch_check import ARGUMENT_ALIGNMENT
 from tilestitch.runtime.moves import Move
 from tilestitch.runtime.moves import Repeated as Repeats

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from tilestitch.runtime.artifact import aligned_bytes
+from tilestitch.runtime.buffers import aligned_bytes
 from tilestitch.runtime.errors import DeviceError
 
 from .features import machine

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tilestitch.runtime.artifact import address_of
+from tilestitch.runtime.buffers import address_of
 from tilestitch.runtime.errors import DeviceError
 
 _RESTART = "the GPU's state is lost for this process: start it again"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilestitch.runtime.artifact import aligned_bytes
+from tilestitch.runtime.buffers import aligned_bytes
 from tilestitch.runtime.launches import MAX_PRIORITY, DeviceLaunch, Edge
 from tilestitch.runtime.tensor_map import TensorMap
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tilestitch.runtime.artifact import Artifact, aligned_bytes, cuda_source_member
+from tilestitch.runtime.artifact import Artifact
+from tilestitch.runtime.buffers import aligned_bytes
 from tilestitch.runtime.cache_memory import HostCacheMemory
 from tilestitch.runtime.device import HostOnly, Memory
 from tilestitch.runtime.errors import ArtifactSchemaError, DeviceError, ExecutionError
 from tilestitch.runtime.hostmemory import HostArena, empty_tensor
+from tilestitch.runtime.members import cuda_source_member
 from tilestitch.runtime.program import (
     Arg,
     Constant,

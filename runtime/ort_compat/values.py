@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilestitch.runtime.artifact import address_of
+from tilestitch.runtime.buffers import address_of
 from tilestitch.runtime.device import OnDevice, to_host
 from tilestitch.runtime.dtypes import dtype_name, numpy_dtype
 from tilestitch.runtime.errors import DeviceError, InputError

@@ -15,7 +15,7 @@ from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.passes import PassContext, TargetInfo, make_plan
 from tilestitch.passes.fusion.rules.remote import Packing
 from tilestitch.runtime import load
-from tilestitch.runtime.artifact import artifact_bytes
+from tilestitch.runtime.artifact_writer import artifact_bytes
 from tilestitch.runtime.program import NativeStep
 
 

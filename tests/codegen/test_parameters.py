@@ -17,7 +17,8 @@ from tilestitch.compiler.ir.types import TensorType
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.pipeline import run_pipeline
 from tilestitch.passes.planner import make_plan
-from tilestitch.runtime.artifact import ArtifactContents, artifact_bytes, read_artifact
+from tilestitch.runtime.artifact import read_artifact
+from tilestitch.runtime.artifact_writer import ArtifactContents, artifact_bytes
 from tilestitch.runtime.program import DeviceStep, NativeStep
 
 BACKENDS = {

@@ -14,7 +14,7 @@ from tilestitch.codegen.launch import PackedArg
 from tilestitch.codegen.tensors import MOST_BYTES_KEPT, TensorTable
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.ir import Graph
-from tilestitch.runtime.artifact import artifact_bytes
+from tilestitch.runtime.artifact_writer import artifact_bytes
 from tilestitch.runtime.safetensors import TensorOnDemand
 
 

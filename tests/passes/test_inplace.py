@@ -24,7 +24,7 @@ from tilestitch.passes.fusion.rules.inplace import offsets_of
 from tilestitch.passes.fusion.rules.remote import GlobalStitching
 from tilestitch.passes.plan import Group, GroupKind, Place, Segment
 from tilestitch.runtime import load
-from tilestitch.runtime.artifact import artifact_bytes
+from tilestitch.runtime.artifact_writer import artifact_bytes
 
 STATES = """graph @states(%x: float32[4,16], %w: float32[16,16]) -> (%y, %z) {
   %a = matmul(%x, %w) : float32[4,16]

@@ -11,8 +11,9 @@ import numpy as np
 from tests.runtime.kernels import CHUNK, SIZE, TASKS, TRIPLE, kernel_library
 from tests.runtime.signed import signed
 from tilestitch.runtime import Module, load
-from tilestitch.runtime.artifact import CPU_LIBRARY, ArtifactContents, write_artifact
+from tilestitch.runtime.artifact_writer import ArtifactContents, write_artifact
 from tilestitch.runtime.manifest import TargetInfo
+from tilestitch.runtime.members import CPU_LIBRARY
 from tilestitch.runtime.program import (
     Arena,
     Arg,
@@ -26,6 +27,7 @@ from tilestitch.runtime.program import (
     TensorType,
     ValueSpec,
 )
+from tilestitch.runtime.safetensors import TensorWriter
 
 TARGET = TargetInfo("cpu", TRIPLE)
 FLOAT4 = TensorType("float32", (4,))
@@ -48,6 +50,11 @@ def module(
     path = folder / "model.tsm"
     write_artifact(path, contents(*programs, weights=weights, **more))
     return load(path, num_threads=threads)
+
+
+def write_weights(path: str | Path, weights: Mapping[str, np.ndarray]) -> None:
+    """Write a file of weights as `write_artifact(..., weights=path)` does."""
+    Path(path).write_bytes(b"".join(TensorWriter(weights).chunks()))
 
 
 def increment_program() -> Program:

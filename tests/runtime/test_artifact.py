@@ -21,16 +21,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.runtime.programs import contents, increment_program
+from tests.runtime.programs import contents, increment_program, write_weights
 from tests.runtime.signed import signed
 from tilestitch.runtime import archive, load
-from tilestitch.runtime.artifact import (
-    ArtifactContents,
-    artifact_bytes,
-    read_artifact,
-    write_artifact,
-    write_weights,
-)
+from tilestitch.runtime.artifact import read_artifact
+from tilestitch.runtime.artifact_writer import ArtifactContents, artifact_bytes, write_artifact
 from tilestitch.runtime.errors import (
     ArtifactError,
     ArtifactIntegrityError,

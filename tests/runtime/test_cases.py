@@ -15,7 +15,7 @@ from tests.runtime.programs import contents, module
 from tests.runtime.signed import plain, signed
 from tests.runtime.test_sizing import BATCH, INCREMENT_TASKS, ROWS, SEQ, SIZES, bind_anew, sample
 from tilestitch.runtime import load
-from tilestitch.runtime.artifact import artifact_bytes
+from tilestitch.runtime.artifact_writer import artifact_bytes
 from tilestitch.runtime.errors import ArtifactSchemaError
 from tilestitch.runtime.program import (
     Arena,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.runtime.programs import contents, increment_program
-from tilestitch.runtime.artifact import write_artifact
+from tilestitch.runtime.artifact_writer import write_artifact
 from tilestitch.runtime.program import Arena, Constant, HostStep, Program, Step, TensorType, ValueSpec
 
 HEAVY = ("tvm", "tvm_ffi", "onnx", "onnxruntime", "networkx", "xgboost", "torch", "ml_dtypes", "scipy", "cuda")

@@ -19,7 +19,7 @@ from tests.mutants.run_artifacts import execute
 from tests.runtime.programs import contents
 from tests.runtime.test_sizing import rows_program
 from tilestitch.compiler.driver import compile_model
-from tilestitch.runtime.artifact import write_artifact
+from tilestitch.runtime.artifact_writer import write_artifact
 
 MANY = max(1, settings().max_examples // 100)
 SHARDS = 4

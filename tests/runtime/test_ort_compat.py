@@ -12,7 +12,7 @@ import pytest
 
 from tests.runtime.programs import contents, increment_program
 from tilestitch.runtime import ort_compat
-from tilestitch.runtime.artifact import write_artifact
+from tilestitch.runtime.artifact_writer import write_artifact
 from tilestitch.runtime.errors import DeviceError, ExecutionError, InputError, NotAnArtifactError
 from tilestitch.runtime.manifest import TargetInfo
 from tilestitch.runtime.ort_compat import providers

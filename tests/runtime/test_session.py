@@ -27,10 +27,11 @@ from tests.runtime.programs import (
     module,
     pick_program,
     reverse_program,
+    write_weights,
 )
 from tests.runtime.signed import plain
 from tilestitch.runtime import Module, hostmemory, load
-from tilestitch.runtime.artifact import write_artifact, write_weights
+from tilestitch.runtime.artifact_writer import write_artifact
 from tilestitch.runtime.cpu import recycled, threads
 from tilestitch.runtime.cpu.backend import CpuBackend, CpuWorker
 from tilestitch.runtime.errors import (

@@ -14,7 +14,8 @@ import pytest
 
 from tests.runtime.programs import contents, module
 from tilestitch.runtime import Module, hostmemory, load
-from tilestitch.runtime.artifact import address_of, artifact_bytes
+from tilestitch.runtime.artifact_writer import artifact_bytes
+from tilestitch.runtime.buffers import address_of
 from tilestitch.runtime.cpu import recycled, segment
 from tilestitch.runtime.errors import ArtifactSchemaError, DeviceError, ExecutionError, InputError
 from tilestitch.runtime.execution import Execution

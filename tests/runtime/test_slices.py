@@ -11,7 +11,8 @@ import pytest
 
 from tests.runtime.programs import contents, module
 from tests.runtime.test_sizing import SHAPES, check, increment, rows_program
-from tilestitch.runtime.artifact import artifact_bytes, read_artifact
+from tilestitch.runtime.artifact import read_artifact
+from tilestitch.runtime.artifact_writer import artifact_bytes
 from tilestitch.runtime.errors import ArtifactSchemaError
 from tilestitch.runtime.program import Arena, Heap, NativeStep, Program, TensorType, ValueSpec
 from tilestitch.runtime.slices import Slices

@@ -21,7 +21,7 @@ from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.codegen.errors import KernelError, TargetError
 from tilestitch.codegen.kernel_cache import NO_CACHE, KernelCache, key_of
 from tilestitch.runtime.archive import atomic_file
-from tilestitch.runtime.artifact import cubin_member, cuda_source_member, ptx_member
+from tilestitch.runtime.members import cubin_member, cuda_source_member, ptx_member
 
 Progress = Callable[[str, int, int], None]
 

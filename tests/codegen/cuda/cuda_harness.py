@@ -27,7 +27,7 @@ from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.planner import make_plan
 from tilestitch.passes.schedule.kernels import schedule_group
 from tilestitch.runtime import load
-from tilestitch.runtime.artifact import artifact_bytes
+from tilestitch.runtime.artifact_writer import artifact_bytes
 
 
 @cache

@@ -46,7 +46,7 @@ from tilestitch.passes.schedule.cuda.gemm import band_schedule
 from tilestitch.passes.schedule.cuda.gemm_tiles import MMA_TILES, SIMT_TILES
 from tilestitch.passes.schedule.cuda.gemm_tiles import WGMMA_TILES as TILES
 from tilestitch.runtime import load
-from tilestitch.runtime.artifact import artifact_bytes
+from tilestitch.runtime.artifact_writer import artifact_bytes
 from tilestitch.runtime.emulator import EmulatorOptions
 from tilestitch.runtime.emulator.errors import KernelFaultError
 

@@ -34,7 +34,7 @@ from tilestitch.passes.schedule.cuda.blocks import shared_places
 from tilestitch.passes.schedule.facts import nodes_by_name
 from tilestitch.passes.schedule.launches import completed_alone
 from tilestitch.runtime import load
-from tilestitch.runtime.artifact import artifact_bytes
+from tilestitch.runtime.artifact_writer import artifact_bytes
 from tilestitch.runtime.emulator import EmulatorOptions
 
 ORDERS = [

@@ -24,7 +24,7 @@ from tilestitch.passes import PassContext, StitchPlan, check_plan, make_plan
 from tilestitch.passes.fusion.rules.remote import GlobalStitching, Packing
 from tilestitch.passes.plan.schedules import GemmSchedule
 from tilestitch.runtime import load
-from tilestitch.runtime.artifact import artifact_bytes
+from tilestitch.runtime.artifact_writer import artifact_bytes
 from tilestitch.runtime.emulator import EmulatorOptions
 
 ORDERS = [

@@ -34,7 +34,7 @@ from tilestitch.passes.plan.sync.edges import Bound, TileEdge
 from tilestitch.passes.schedule.cuda.gemm_tiles import MMA_TILES
 from tilestitch.passes.schedule.launches import completed
 from tilestitch.runtime import load
-from tilestitch.runtime.artifact import artifact_bytes
+from tilestitch.runtime.artifact_writer import artifact_bytes
 from tilestitch.runtime.emulator import EmulatorOptions, Kernels
 from tilestitch.runtime.emulator.errors import KernelFaultError
 

@@ -27,7 +27,7 @@ from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.passes import PassContext, StitchPlan, check_plan, make_plan
 from tilestitch.passes.plan.schedules import LaunchesSchedule, TransposeSchedule
 from tilestitch.runtime import load
-from tilestitch.runtime.artifact import artifact_bytes
+from tilestitch.runtime.artifact_writer import artifact_bytes
 from tilestitch.runtime.emulator import EmulatorOptions, Kernels, TensorArgument
 from tilestitch.runtime.emulator.errors import KernelFaultError
 from tilestitch.runtime.emulator.kernels import KernelLaunch

@@ -28,7 +28,7 @@ from tilestitch.passes.plan.gemm.tiles import SimtTile
 from tilestitch.passes.plan.schedules import GemmSchedule
 from tilestitch.passes.schedule.cuda import gemm_tiles
 from tilestitch.runtime import load
-from tilestitch.runtime.artifact import artifact_bytes
+from tilestitch.runtime.artifact_writer import artifact_bytes
 
 GPU = "cuda:sm_90"
 FORMS = ("tickets", "launches")

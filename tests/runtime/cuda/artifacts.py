@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.runtime.signed import Signatures, signed, symbols_of
 from tilestitch.runtime import Module, load
-from tilestitch.runtime.artifact import ArtifactContents, write_artifact
+from tilestitch.runtime.artifact_writer import ArtifactContents, write_artifact
 from tilestitch.runtime.manifest import TargetInfo
 from tilestitch.runtime.program import (
     Arena,

@@ -14,7 +14,7 @@ import pytest
 
 from tests.runtime.cuda.kernels_cu import cubin
 from tests.runtime.cuda.standin.child import StandIn
-from tilestitch.runtime.artifact import aligned_bytes
+from tilestitch.runtime.buffers import aligned_bytes
 from tilestitch.runtime.cuda import tensor_maps
 from tilestitch.runtime.cuda.driver import Allocation, CudaError, Device, host_address, load_driver
 from tilestitch.runtime.cuda.graph import LaunchGraph, Parameters

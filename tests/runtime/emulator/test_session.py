@@ -11,10 +11,11 @@ from tests.runtime.emulator.hopper import compile_for_hopper, hopper
 from tests.runtime.emulator.kernels import kernel, numbers
 from tests.runtime.signed import plain, signed, symbols_of
 from tilestitch.runtime import Module, load
-from tilestitch.runtime.artifact import ArtifactContents, cuda_source_member, write_artifact
+from tilestitch.runtime.artifact_writer import ArtifactContents, write_artifact
 from tilestitch.runtime.emulator import EmulatorOptions, KernelFaultError
 from tilestitch.runtime.errors import DeviceError, ExecutionError, InputError
 from tilestitch.runtime.manifest import TargetInfo
+from tilestitch.runtime.members import cuda_source_member
 from tilestitch.runtime.program import (
     Arena,
     Arg,

@@ -10,10 +10,11 @@ import pytest
 from tests.runtime.emulator.kernels import kernel, numbers
 from tests.runtime.signed import signed
 from tilestitch.runtime import Module, load
-from tilestitch.runtime.artifact import ArtifactContents, cuda_source_member, write_artifact
+from tilestitch.runtime.artifact_writer import ArtifactContents, write_artifact
 from tilestitch.runtime.emulator import KernelFaultError
 from tilestitch.runtime.errors import InputError
 from tilestitch.runtime.manifest import TargetInfo
+from tilestitch.runtime.members import cuda_source_member
 from tilestitch.runtime.program import (
     Arena,
     Arg,

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from tilestitch.runtime.artifact import Artifact, cuda_source_member
+from tilestitch.runtime.artifact import Artifact
 from tilestitch.runtime.emulator import EmulatorOptions
 from tilestitch.runtime.emulator.kernels import Argument, Kernels, TensorArgument
 from tilestitch.runtime.loaded import walk_programs
+from tilestitch.runtime.members import cuda_source_member
 from tilestitch.runtime.program import DeviceStep
 from tilestitch.runtime.tensor_map import ITEM_BYTES, SWIZZLES, TensorMap
 
