@@ -115,7 +115,8 @@ def variants(
 ) -> Iterator[Variant]:
     """Yield the model converted for each set of shapes and each region, and before it the variants that take
     precedence: few elements along dimensions where those are computed differently; dimensions of size 1 that are
-    broadcast; dimensions of size 0 that no region covers, where the model allows that; and one of each.
+    broadcast with a size that only a run can tell. After it come other dimensions of size 1 that are broadcast; those
+    of size 0 that no region covers, where the model allows that; and one of each.
 
     `favoured`: number of regions, the first ones, that are part of later ones.
     """
@@ -128,7 +129,10 @@ def variants(
             ones = list(islice(_of_size_1(convert, first, region), MOST_JOINED))
             zeros = _few_of(_of_size_0(convert, first, region), first)
             zeros_and_ones = _few_of(_of_sizes_0_and_1(convert, ones), first)
-            yield from _with_left_out(convert, (first, *ones, *zeros, *zeros_and_ones))
+            # Whether they equal a size that only a run can tell is seen too late to take another specialisation.
+            early = [replace(one, favoured=True) for one in ones if not first.imported.met.isdisjoint(one.added)]
+            late = [one for one in ones if first.imported.met.isdisjoint(one.added)]
+            yield from _with_left_out(convert, (*early, first, *late, *zeros, *zeros_and_ones))
 
 
 def replayed(convert: Convert, scopes: Sequence[Scope]) -> Iterator[Variant]:

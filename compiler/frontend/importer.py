@@ -56,7 +56,8 @@ class ImportedModel:
     `joined`: open dimensions that are assumed equal to others, or to a number, although they might be 1. `known`:
     the sizes of other open dimensions, in symbols of the graph. `emptied`: sizes of open dimensions that are excluded
     because a tensor in the model would be empty, or is assumed longer than 1 in a broadcast. `few`: dimensions that are
-    computed differently up to this size.
+    computed differently up to this size. `met`: those of `joined` that sizes which only a run can tell are assumed to
+    equal.
     """
 
     graph: Graph
@@ -68,6 +69,7 @@ class ImportedModel:
     known: Mapping[str, Size] = field(default_factory=dict)
     emptied: Mapping[str, Range] = field(default_factory=dict)
     few: Mapping[str, int] = field(default_factory=dict)
+    met: frozenset[str] = frozenset()
 
     def empty_with(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the other open dimensions that are 0 where these are."""
@@ -155,6 +157,7 @@ def convert_checked(
         known=symbols.known_of_inputs,
         emptied=emptied,
         few=symbols.few,
+        met=frozenset(symbols.met),
     )
 
 

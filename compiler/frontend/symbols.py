@@ -69,6 +69,8 @@ class Symbols:
     """Those of them that are assumed equal to others, or to a number, because they meet in a broadcast."""
     sums: dict[str, None] = field(default_factory=dict)
     """Those of them that are assumed equal to sums of others for that reason."""
+    met: dict[str, None] = field(default_factory=dict)
+    """Those of them that sizes which only a run can tell are assumed to equal, because they meet in a broadcast."""
     few: dict[str, int] = field(default_factory=dict)
     """Those of them that are computed differently up to a size, and that size."""
     _found: dict[str, Symbol] = field(default_factory=dict)
@@ -231,6 +233,8 @@ class Symbols:
         others = [other for other in symbols_of([value]) if size_of(other) == value]
         noted = self.joined if others or not is_open(value) else self.sums
         noted.update({each.name: None for each in (symbol, *others) if each.name in self.asked})
+        if symbol.name not in self.asked:
+            self.met.update({each.name: None for each in others if each.name in self.asked})
 
     def may_be_1(self, name: str) -> bool:
         """Return whether the range of an input's dimension includes 1."""

@@ -303,3 +303,15 @@ def test_the_first_of_nothing_that_was_found_is_out_of_range() -> None:
     assert [got["y"].tolist() for got in run(text, [{"x": x, "m": x > 13}], "cpu")] == [[14]]
     with pytest.raises(ExecutionError, match="out of range"):
         list(run(text, [{"x": x, "m": x < 0}], "cpu"))
+
+
+def test_one_row_beside_what_was_found_is_repeated_for_each() -> None:
+    text = "(float[n, 4] x, bool[n] p, float[k, 4] y) => (float[m, 4] z) { c = Compress<axis=0>(x, p)  z = Mul(c, y) }"
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    with load(compile_model(parser.parse_model(HEAD + text)).to_bytes()) as module:
+        for found, rows in ((0, 1), (1, 1), (2, 1), (3, 1), (2, 2), (3, 3)):
+            chosen, y = np.arange(3) < found, -np.ones((rows, 4), np.float32)
+            (product_,) = module.run({"x": x, "p": chosen, "y": y}).values()
+            np.testing.assert_array_equal(product_, x[chosen] * y)
+        with pytest.raises(ExecutionError, match="the data gives a size of 2, but it meets one of 3"):
+            module.run({"x": x, "p": np.arange(3) < 2, "y": np.ones((3, 4), np.float32)})
