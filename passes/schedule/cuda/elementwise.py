@@ -14,8 +14,16 @@ from tilestitch.passes.plan.schedules import ElementwiseSchedule, TransposeSched
 
 WARP = 32
 MOST_THREADS = 256
-MOST_BRANCHES = 12
-"""Limit on operands of a concat with separate code; among more, selects choose."""
+FEW_BRANCHES = 12
+"""So many operands of a concat have separate code each."""
+MOST_BRANCHES = 128
+"""Limit on pieces of separate code for more operands. A piece of several neighbours loads an element of each, and
+selects.
+"""
+MOST_LONG_BRANCHES = 24
+"""The same limit where every piece computes elementary functions, which are long."""
+BRANCHES_OF_WARP = 4
+"""About so many pieces the threads of a warp may be in, whose branches it takes one after the other."""
 ENOUGH_THREADS = 1024
 """Threads per SM from which each may have several vectors."""
 LEAST_EDGE = 16
@@ -47,14 +55,18 @@ def _vectors(
     nodes: Sequence[Node], extents: tuple[int, ...], walk: Walk, sm_count: int
 ) -> Iterator[ElementwiseSchedule]:
     """Yield schedules with several vectors per thread where there are enough threads, the most vectors first."""
-    cut_axis, cuts = _cuts(walk.cuts, extents)
-    lanes = lanes_of([a.value for a in walk.accesses if a.strides is None or a.strides[-1] != 0])
-    inner = [extents[-1], *(cuts if cut_axis == len(extents) - 1 else ())]
-    while any(size % lanes for size in inner):
-        lanes //= 2
+    dear = sum(op_spec(node.op).expensive for node in nodes)
+    widest = lanes_of([a.value for a in walk.accesses if a.strides is None or a.strides[-1] != 0])
+    cut_axis, places = _places(walk.cuts, extents)
+    lanes = _dividing(widest, extents[-1], *(places if cut_axis == len(extents) - 1 else ()))
+    run = prod(extents[cut_axis:]) // (len(places) + 1)
+    cuts = _cuts(
+        places, MOST_LONG_BRANCHES if dear else MOST_BRANCHES, ceil(WARP * lanes / max(1, run * BRANCHES_OF_WARP))
+    )
+    if not cuts:
+        cut_axis, lanes = 0, _dividing(widest, extents[-1])
     count = prod(extents) // lanes
     threads = min(MOST_THREADS, ceil(count / WARP) * WARP)
-    dear = sum(op_spec(node.op).expensive for node in nodes)
     for vectors in (4, 2):
         enough = count >= vectors * sm_count * ENOUGH_THREADS
         if enough and not cuts and vectors * lanes * (1 + dear) <= 32:
@@ -62,12 +74,27 @@ def _vectors(
     yield ElementwiseSchedule(threads, lanes, 1, cut_axis, cuts)
 
 
-def _cuts(found: frozenset[tuple[int, int]], extents: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-    """Return the axis with most cuts and the cuts inside it; none if they are too many."""
+def _dividing(lanes: int, *sizes: int) -> int:
+    """Return `lanes`, halved until it divides all sizes."""
+    while any(size % lanes for size in sizes):
+        lanes //= 2
+    return lanes
+
+
+def _places(found: frozenset[tuple[int, int]], extents: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+    """Return the axis with most cuts, and the cuts inside it."""
     by_axis = {d: sorted(at for axis, at in found if axis == d and 0 < at < extents[d]) for d, _ in found}
     axis = max(by_axis, key=lambda d: len(by_axis[d]), default=0)
-    cuts = by_axis.get(axis, [])
-    return (axis, tuple(cuts)) if 0 < len(cuts) < MOST_BRANCHES else (0, ())
+    return axis, tuple(by_axis.get(axis, ()))
+
+
+def _cuts(places: Sequence[int], most: int, least: int) -> tuple[int, ...]:
+    """Return the places to cut at, so that there are at most `most` pieces, and of more than few operands, `least` or
+    more make a piece.
+    """
+    count = len(places) + 1
+    step = 1 if count <= FEW_BRANCHES else max(ceil(count / most), least)
+    return tuple(places[step - 1 :: step])
 
 
 def _transpose(

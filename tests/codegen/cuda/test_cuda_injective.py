@@ -7,7 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from tests.codegen.cuda.cuda_harness import check, launches_of, text_of
+from tests.codegen.cuda.cuda_harness import build, check, launches_of, text_of
+from tilestitch.codegen.cuda.toolchain.resources import kernel_resources
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.compiler.ir.types import TensorType, to_numpy_dtype
 
@@ -82,6 +83,50 @@ def test_concat_reads_only_the_operand_that_is_shown(axis: int, dtype: str) -> N
     graph.outputs = [graph.emit("concat", *values, axis=axis)]
     check(graph, {f"x{i}": numbers(s, dtype) for i, s in enumerate(shapes)})
     assert " ? " not in text_of(graph)
+
+
+def many(count: int, shape: tuple[int, ...], axis: int, dtype: str, op: str | None = None) -> Graph:
+    """Return the concat of `count` operands of this shape, but for a dimension of the first."""
+    graph = Graph("concat")
+    first = tuple(2 * n if d == axis else n for d, n in enumerate(shape))
+    values = [graph.add_input(f"x{i}", TensorType(dtype, shape if i else first)) for i in range(count)]
+    joined = graph.emit("concat", *values, axis=axis)
+    graph.outputs = [joined if op is None else graph.emit(op, joined)]
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("count", "shape", "axis", "dtype", "op", "loads"),
+    [
+        (13, (3, 1, 64), 1, "float16", None, 1),
+        (64, (3, 1, 32), 1, "float32", None, 1),
+        (67, (3, 2, 40), 1, "float32", "exp", 3),
+        (131, (2, 1, 32), 1, "float32", None, 2),
+        (29, (5, 7), 1, "float16", None, 2),
+        (33, (37, 1), 1, "float32", None, 8),
+        (40, (2, 32), 1, "bfloat16", None, 2),
+        (15, (1,), 0, "bool", None, 8),
+    ],
+)
+def test_concats_of_many_read_one_operand_or_a_few_neighbours(
+    count: int, shape: tuple[int, ...], axis: int, dtype: str, op: str | None, loads: int
+) -> None:
+    """Each thread loaded an element of all of more than twelve. Where a warp reads several operands, so does a
+    thread.
+    """
+    graph = many(count, shape, axis, dtype, op)
+    check(graph, {v.name: numbers(v.shape, dtype) for v in graph.inputs})
+    pieces = re.split(r"\bif \(|\belse\b", text_of(graph))
+    assert (
+        max(len(set(re.findall(r"\bp\d+\b(?=\)* [+]|\[)", piece))) for piece in pieces) == loads + 1
+    )  # and the result
+
+
+def test_concats_of_many_need_few_registers() -> None:
+    for cubin in (data for name, data in build(many(64, (8, 1, 512), 1, "float16")).members.items() if "cubin" in name):
+        for kernel in kernel_resources(cubin).values():
+            assert kernel.registers <= 32
+            assert not kernel.local_bytes
 
 
 @pytest.mark.parametrize("shape", [(33, 65), (2, 3, 40, 24), (128, 128)])
