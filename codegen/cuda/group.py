@@ -32,7 +32,7 @@ from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import GroupView, roles_in, view_group
 from tilestitch.codegen.launch import SizesArg
 from tilestitch.codegen.planned import check_planned, members, touched
-from tilestitch.compiler.ir.graph import Graph
+from tilestitch.compiler.ir.graph import Graph, Node
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.access.positions import are_narrow, counted, to_check
 from tilestitch.passes.plan.gemm.check import why_no_band
@@ -63,6 +63,7 @@ from tilestitch.passes.plan.schedules import (
     RowSchedule,
     ScanSchedule,
     ScatterSchedule,
+    Schedule,
     SortSchedule,
     SplitRowSchedule,
     SuppressSchedule,
@@ -251,8 +252,12 @@ def _template(view: GroupView, group: Group, target: CudaTarget) -> tuple[CudaLa
             return lower_rowwise(view, roles, outputs, schedule)
         case WindowSchedule():
             return (lower_window(view, roles, outputs, schedule),)
-    anchor = view.anchor
-    assert anchor is not None
+    assert view.anchor is not None
+    return _opaque(view.anchor, schedule)
+
+
+def _opaque(anchor: Node, schedule: Schedule | None) -> tuple[CudaLaunch, ...]:
+    """Return the launches of an operator with a template of its own."""
     match schedule:
         case ScanSchedule():
             return (lower_cumulative(anchor, schedule),)

@@ -27,6 +27,7 @@ from .schedules import (
     AppendSchedule,
     ElementwiseSchedule,
     FoundSchedule,
+    OpaqueSchedule,
     OpenElementwiseSchedule,
     OpenRowSchedule,
     OrderSchedule,
@@ -68,6 +69,9 @@ def _reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule)
     if isinstance(schedule, CpuSchedule):
         yield from cpu_reasons(view, kind, roles, schedule)
         return
+    if isinstance(schedule, OpaqueSchedule) and kind is GroupKind.OPAQUE:
+        yield from _opaque(schedule, view)
+        return
     match schedule:
         case ElementwiseSchedule() if kind is GroupKind.INJECTIVE:
             yield from _elementwise(schedule, view.inputs, outputs)
@@ -79,32 +83,25 @@ def _reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule)
             yield from row_reasons(schedule, scheduled_loops(view.nodes, roles, view.inputs, outputs, schedule))
         case SplitRowSchedule() if kind is GroupKind.ROWWISE:
             yield from _split_rows(schedule, view, roles)
-        case (
-            WindowSchedule()
-            | ScanSchedule()
-            | SortSchedule()
-            | RankSchedule()
-            | ScatterSchedule()
-            | SuppressSchedule()
-            | RegionSchedule()
-            | AppendSchedule()
-            | FoundSchedule()
-            | OrderSchedule()
-        ) if kind is GroupKind.OPAQUE:
-            assert view.anchor is not None
-            if not isinstance(schedule, OPAQUE.get(view.anchor.op, ())):
-                yield f"template {schedule.template} does not compute {view.anchor.op}"
-            yield from block_size(schedule.threads)
-            if isinstance(schedule, WindowSchedule) and view.anchor.op == "window_reduce":
-                problem = why_not_vectors(view.anchor, view.inputs, schedule)
-                if problem is not None:
-                    yield problem
-            if isinstance(schedule, FoundSchedule) and view.anchor.attrs.get("block", 0) % schedule.threads:
-                yield f"{schedule.threads} threads do not share a block of {view.anchor.attrs['block']} elements evenly"
-            if isinstance(schedule, SortSchedule) and schedule.threads & (schedule.threads - 1):
-                yield f"{schedule.threads} threads are no power of two, as sorting needs"
         case _:
             yield f"template {schedule.template} does not compute a group of kind {kind.value}"
+
+
+def _opaque(schedule: OpaqueSchedule, view: GroupView) -> Iterator[str]:
+    """Yield why an operator with a template of its own cannot be computed as scheduled."""
+    anchor = view.anchor
+    assert anchor is not None
+    if not isinstance(schedule, OPAQUE.get(anchor.op, ())):
+        yield f"template {schedule.template} does not compute {anchor.op}"
+    yield from block_size(schedule.threads)
+    if isinstance(schedule, WindowSchedule) and anchor.op == "window_reduce":
+        problem = why_not_vectors(anchor, view.inputs, schedule)
+        if problem is not None:
+            yield problem
+    if isinstance(schedule, FoundSchedule) and anchor.attrs.get("block", 0) % schedule.threads:
+        yield f"{schedule.threads} threads do not share a block of {anchor.attrs['block']} elements evenly"
+    if isinstance(schedule, SortSchedule) and schedule.threads & (schedule.threads - 1):
+        yield f"{schedule.threads} threads are no power of two, as sorting needs"
 
 
 def block_size(threads: int) -> Iterator[str]:

@@ -285,13 +285,15 @@ class OrderSchedule:
     threads: int
 
 
+OpaqueSchedule: TypeAlias = (
+    WindowSchedule | ScanSchedule | SortSchedule | RankSchedule | ScatterSchedule | SuppressSchedule | RegionSchedule
+    | AppendSchedule | FoundSchedule | OrderSchedule
+)  # fmt: skip
+"""Schedules of operators that have a template of their own: groups of kind OPAQUE on a GPU."""
 Schedule: TypeAlias = (
     ElementwiseSchedule | OpenElementwiseSchedule | TransposeSchedule | RowSchedule | OpenRowSchedule
-    | SplitRowSchedule | WindowSchedule | ScanSchedule
-    | SortSchedule | RankSchedule | ScatterSchedule | SuppressSchedule | RegionSchedule | AppendSchedule
-    | FoundSchedule | OrderSchedule
-    | GemmSchedule | DirectSchedule | BandSchedule
-    | TicketSchedule | LaunchesSchedule | BlockSchedule | AttentionSchedule | CpuSchedule
+    | SplitRowSchedule | OpaqueSchedule | GemmSchedule | DirectSchedule | BandSchedule | TicketSchedule
+    | LaunchesSchedule | BlockSchedule | AttentionSchedule | CpuSchedule
 )  # fmt: skip
 
 _INSIDE = (*get_args(Tile), AttentionMmaTile, AttentionSimtTile, TileEdge, Grouping, Bound, SharedPlace)

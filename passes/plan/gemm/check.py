@@ -84,20 +84,12 @@ def why_no_band(after: RowsAfter, gemm: GemmSchedule, rows: RowSchedule, band: B
 
 def _reasons(group: AnchoredGroup, schedule: GemmSchedule | DirectSchedule, machine: Machine) -> Iterator[str]:
     if isinstance(schedule, DirectSchedule):
-        yield from block_size(schedule.threads)
-        if group.is_matmul:
-            yield "a matmul is not computed directly; it wants tiles"
-            return
-        problem = why_not_vectors(group, schedule)
-        if problem is not None:
-            yield problem
+        yield from _direct(group, schedule)
         return
-    form = group.blocks
-    if form is not None:
-        problem = why_not_codes(form, group.anchor.inputs[0].dtype)
-        if problem is not None or group.anchor.attrs.get("rounds") or group.anchor.inputs[1].data is None:
-            yield problem or "kernels of GPUs round no activations, and read weights in blocks that are constants"
-            return
+    problem = _why_not_operands(group)
+    if problem is not None:
+        yield problem
+        return
     gemm = gemm_of(group)
     if gemm is None:
         yield f"groups of channels of {group.anchor.name} are too narrow for tiles; they are computed directly"
@@ -107,28 +99,61 @@ def _reasons(group: AnchoredGroup, schedule: GemmSchedule | DirectSchedule, mach
     if schedule.split_k > 1 and is_open(gemm.elements):
         yield f"{schedule.split_k} parts of the reduction leave sums of open size; it has one part where sizes are open"
         return
-    tile = schedule.tile
-    if schedule.blocks and not isinstance(tile, WgmmaTile):
-        yield f"only blocks of wgmma walk over tiles; {schedule.blocks} are given for {tile.template}"
-    match tile:
-        case OpenGemvTile():
-            if tile.bm not in ROWS_AT_A_TIME or open_gemv_tile(gemm, tile.bm) != tile:
-                found = ", ".join(str(open_gemv_tile(gemm, rows)) for rows in ROWS_AT_A_TIME)
-                yield f"the only tiles of any number of rows here are {found}, not {tile}"
-        case GemvTile():
-            if is_open(gemm.m):
-                yield f"gemv has at most {FEW_ROWS} rows, not {gemm.m}; there is open_gemv for that"
-            elif not has_few_rows(gemm):
-                yield f"gemv has at most {FEW_ROWS} rows, not {gemm.m}"
-            elif gemv_tile(with_large_right(gemm)) != tile:
-                yield f"the only tile of gemv here is {gemv_tile(with_large_right(gemm))}, not {tile}"
-        case SimtTile():
-            yield from _simt(tile, gemm)
-        case MmaTile():
-            yield from _mma(tile, gemm, machine.capability, machine.shared_bytes_per_block)
-        case WgmmaTile():
-            yield from _wgmma(tile, schedule, gemm, machine.name, machine.specific)
+    if schedule.blocks and not isinstance(schedule.tile, WgmmaTile):
+        yield f"only blocks of wgmma walk over tiles; {schedule.blocks} are given for {schedule.tile.template}"
+    yield from _tile(schedule, gemm, machine)
     yield from _cuts(schedule, gemm)
+
+
+def _direct(group: AnchoredGroup, schedule: DirectSchedule) -> Iterator[str]:
+    """Yield why no threads compute a result of a convolution each."""
+    yield from block_size(schedule.threads)
+    problem = (
+        "a matmul is not computed directly; it wants tiles" if group.is_matmul else why_not_vectors(group, schedule)
+    )
+    if problem is not None:
+        yield problem
+
+
+def _why_not_operands(group: AnchoredGroup) -> str | None:
+    """Return why tiles cannot read the operands: weights in quantised blocks are decoded, and must be constants."""
+    if group.blocks is None:
+        return None
+    problem = why_not_codes(group.blocks, group.anchor.inputs[0].dtype)
+    if problem is None and (group.anchor.attrs.get("rounds") or group.anchor.inputs[1].data is None):
+        return "kernels of GPUs round no activations, and read weights in blocks that are constants"
+    return problem
+
+
+def _tile(schedule: GemmSchedule, gemm: Gemm, machine: Machine) -> Iterator[str]:
+    match schedule.tile:
+        case OpenGemvTile():
+            yield from _open_gemv(schedule.tile, gemm)
+        case GemvTile():
+            yield from _gemv(schedule.tile, gemm)
+        case SimtTile():
+            yield from _simt(schedule.tile, gemm)
+        case MmaTile():
+            yield from _mma(schedule.tile, gemm, machine.capability, machine.shared_bytes_per_block)
+        case WgmmaTile():
+            yield from _wgmma(schedule.tile, schedule, gemm, machine.name, machine.specific)
+
+
+def _open_gemv(tile: OpenGemvTile, gemm: Gemm) -> Iterator[str]:
+    """Yield the tiles that there are if it is none of them."""
+    if tile.bm not in ROWS_AT_A_TIME or open_gemv_tile(gemm, tile.bm) != tile:
+        found = ", ".join(str(open_gemv_tile(gemm, rows)) for rows in ROWS_AT_A_TIME)
+        yield f"the only tiles of any number of rows here are {found}, not {tile}"
+
+
+def _gemv(tile: GemvTile, gemm: Gemm) -> Iterator[str]:
+    """Yield why there is no such tile: the right operand decides the only one."""
+    if is_open(gemm.m):
+        yield f"gemv has at most {FEW_ROWS} rows, not {gemm.m}; there is open_gemv for that"
+    elif not has_few_rows(gemm):
+        yield f"gemv has at most {FEW_ROWS} rows, not {gemm.m}"
+    elif gemv_tile(with_large_right(gemm)) != tile:
+        yield f"the only tile of gemv here is {gemv_tile(with_large_right(gemm))}, not {tile}"
 
 
 def _cuts(schedule: GemmSchedule, gemm: Gemm) -> Iterator[str]:

@@ -47,6 +47,7 @@ from tilestitch.passes.plan.schedules import (
     FoundSchedule,
     GemmSchedule,
     LaunchesSchedule,
+    OpaqueSchedule,
     OrderSchedule,
     RankSchedule,
     RegionSchedule,
@@ -183,9 +184,11 @@ def _banded(nodes: Nodes, group: Group) -> tuple[Emitted, ...]:
 
 def of_part(view: GroupView, group: Group) -> tuple[Emitted, ...]:
     """Return the launches of a single-part group with non-empty outputs, without its index checks."""
-    schedule, outputs, anchor = group.schedule, view.stored, view.anchor
+    schedule, outputs = group.schedule, view.stored
     if schedule is None and group.kind is GroupKind.ATTENTION:
         raise PlanError(f"group {group.name}: no tile of attention fits this GPU; compile with --planner injective")
+    if isinstance(schedule, OpaqueSchedule) and view.anchor is not None:
+        return _opaque(view, view.anchor, schedule)
     match schedule:
         case GemmSchedule() | DirectSchedule():
             return (contraction(AnchoredGroup.of(view), schedule),)
@@ -195,32 +198,36 @@ def of_part(view: GroupView, group: Group) -> tuple[Emitted, ...]:
             return (elementwise(view.inputs, outputs, schedule),)
         case TransposeSchedule():
             return (transpose(view.inputs, outputs, schedule),)
-        case WindowSchedule():
-            return (window(view, schedule),)
         case RowSchedule():
             return (rowwise(view.nodes, _roles(view), view.inputs, outputs, (*view.inputs, *outputs), schedule),)
         case SplitRowSchedule():
             return split_rows(view, _roles(view), outputs, schedule)
-        case ScanSchedule() if anchor is not None:
-            return (scan(anchor, schedule),)
-        case SortSchedule() if anchor is not None:
-            return (sort(anchor, schedule),)
-        case RankSchedule() if anchor is not None:
-            return (ranks(anchor, schedule),)
-        case ScatterSchedule() if anchor is not None:
-            return scatter(anchor, schedule)
-        case SuppressSchedule() if anchor is not None:
-            return suppress(anchor, schedule)
-        case RegionSchedule() if anchor is not None:
-            return (regions(anchor, schedule),)
-        case AppendSchedule() if anchor is not None:
-            return (append(anchor, schedule),)
-        case FoundSchedule() if anchor is not None:
-            return (found(anchor, schedule),)
-        case OrderSchedule() if anchor is not None:
-            return (order(anchor, schedule),)
     given = "none" if schedule is None else f"one of template {schedule.template}"
     raise PlanError(f"group {group.name} needs a schedule for a GPU, and has {given}; write the plan again")
+
+
+def _opaque(view: GroupView, anchor: Node, schedule: OpaqueSchedule) -> tuple[Emitted, ...]:
+    match schedule:
+        case WindowSchedule():
+            return (window(view, schedule),)
+        case ScanSchedule():
+            return (scan(anchor, schedule),)
+        case SortSchedule():
+            return (sort(anchor, schedule),)
+        case RankSchedule():
+            return (ranks(anchor, schedule),)
+        case ScatterSchedule():
+            return scatter(anchor, schedule)
+        case SuppressSchedule():
+            return suppress(anchor, schedule)
+        case RegionSchedule():
+            return (regions(anchor, schedule),)
+        case AppendSchedule():
+            return (append(anchor, schedule),)
+        case FoundSchedule():
+            return (found(anchor, schedule),)
+        case OrderSchedule():
+            return (order(anchor, schedule),)
 
 
 def _roles(view: GroupView) -> Roles:
