@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import reduce
-
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.compiler.ir.errors import UndecidedError
-from tilestitch.compiler.ir.proofs import is_at_most
-from tilestitch.compiler.ir.sizes import Size, ceil_div, over, surely
 from tilestitch.passes.fusion.rules.inplace import offsets_of
 from tilestitch.passes.plan.attention.check import why_not_attention
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.check import why_no_band, why_not_scheduled
 from tilestitch.passes.plan.gemm.rows_after import RowsAfter
 from tilestitch.passes.plan.launches.cuda.group import blocking_of, ticketing_of, tying_of
-from tilestitch.passes.plan.launches.dependences import Accesses, Memory, segment_ranges, shared_memory, unordered
-from tilestitch.passes.plan.launches.launch import Edge, Launch
 from tilestitch.passes.plan.launches.own import KernelsOf, no_kernels
-from tilestitch.runtime.launches import MAX_BLOCK, MAX_GRID
 
 from .errors import PlanError
 from .fusion.legality import check_group
 from .host_steps import refused_kernels
+from .launch_check import why_not_launches
 from .open.check import why_not_launched, why_not_open, why_not_template
 from .open.extents import is_of_open_size
 from .open.memory import lifetimes_over
 from .open.slices import why_not_sliced
-from .plan import ALIGNMENT, BufferPlan, Group, GroupKind, HostGroup, StitchPlan, WhyNot, wholes_of
+from .plan import Group, GroupKind, HostGroup, StitchPlan, WhyNot, wholes_of
 from .plan.cpu.isa import isa_named
 from .plan.cpu.schedules import CpuSchedule
 from .plan.kept_floats import why_not_floats
-from .plan.open_buffers import why_not_apart
-from .plan.open_sizes import with_empty
 from .plan.roles import Roles, is_native, roles_of
 from .plan.schedule_check import why_not
 from .plan.schedules import AttentionSchedule, BandSchedule, DirectSchedule, GemmSchedule, RowSchedule
@@ -42,7 +31,7 @@ from .plan.target import TargetInfo
 from .plan.view import look_up
 from .schedule.cases import why_not_cases
 from .schedule.cuda.gpu import Gpu
-from .schedule.launches import completed_alone, launches_of, nested_graphs
+from .schedule.launches import nested_graphs
 from .schedule.memory import lifetimes_of
 from .schedule.order import written
 from .sync.check import why_not_tickets, why_not_tied
@@ -83,43 +72,51 @@ class _Checker:
     def run(self) -> None:
         position = {n.name: i for i, n in enumerate(self.graph.nodes)}
         for group in self.plan.groups:
-            refusal = check_group(self.nodes, position, group)
-            refusal = refusal or why_not_floats(self.nodes, group)
+            refusal = check_group(self.nodes, position, group) or why_not_floats(self.nodes, group)
             if refusal is not None:
                 self.fail(refusal)
-            if len(group.stages) > 1 and not self.plan.target.is_gpu:
-                self.fail(f"group {group.name} has several stages; on a CPU each of them is a launch")
-            lacking = sorted(group.instructions - self.plan.target.instructions)
-            if lacking:
-                self.fail(f"group {group.name} needs the instruction {lacking[0]}, which {self.plan.target} lacks")
-            if group.looks_up and not isa_named(self.plan.target.isa).looks_up:
-                self.fail(f"group {group.name} looks up floats, for which {self.plan.target} has no instruction")
-            if self._is_own(group):
-                continue
-            if group.tie == "block":
-                self._check_blocks(group)
-                continue
-            for part in group.parts or group.by_case:
-                self._check_at_all_sizes(part)
-            if len(group.parts) > 1 and self.plan.target.is_gpu and is_of_open_size(group, self.nodes):
-                self.fail(f"group {group.name} has several parts, whose launch is for known sizes only")
-            self._check_cases(group)
-            if group.tie == "band":
-                self._check_band(group)
-            elif group.tie == "tickets":
-                self._check_tickets(group)
-            elif group.tie == "launches":
-                self._check_tied(group)
-            elif group.parts and group.schedule is not None:
-                self.fail(f"group {group.name} has stages, and a schedule besides those of its parts")
-            for kernel in (group,) if group.tie == "band" else group.parts or (group,):
-                self._check_joins(kernel)
+            self._check_target(group)
+            if not self._is_own(group):
+                self._check_scheduled(group)
         self._check_host_groups()
         self._check_aliases()
         self._check_places()
         self._check_order()
         self._check_buffers()
-        self._check_launches()
+        problem = why_not_launches(self.plan, self.graph, self.kernels_of)
+        if problem is not None:
+            self.fail(problem)
+
+    def _check_target(self, group: Group) -> None:
+        target = self.plan.target
+        if len(group.stages) > 1 and not target.is_gpu:
+            self.fail(f"group {group.name} has several stages; on a CPU each of them is a launch")
+        lacking = sorted(group.instructions - target.instructions)
+        if lacking:
+            self.fail(f"group {group.name} needs the instruction {lacking[0]}, which {target} lacks")
+        if group.looks_up and not isa_named(target.isa).looks_up:
+            self.fail(f"group {group.name} looks up floats, for which {target} has no instruction")
+
+    def _check_scheduled(self, group: Group) -> None:
+        """Check that the kernels of a group can be emitted as scheduled, and tied as it says."""
+        if group.tie == "block":
+            self._check_blocks(group)
+            return
+        for part in group.parts or group.by_case:
+            self._check_at_all_sizes(part)
+        if len(group.parts) > 1 and self.plan.target.is_gpu and is_of_open_size(group, self.nodes):
+            self.fail(f"group {group.name} has several parts, whose launch is for known sizes only")
+        self._check_cases(group)
+        if group.tie == "band":
+            self._check_band(group)
+        elif group.tie == "tickets":
+            self._check_tickets(group)
+        elif group.tie == "launches":
+            self._check_tied(group)
+        elif group.parts and group.schedule is not None:
+            self.fail(f"group {group.name} has stages, and a schedule besides those of its parts")
+        for kernel in (group,) if group.tie == "band" else group.parts or (group,):
+            self._check_joins(kernel)
 
     def _is_own(self, group: Group) -> bool:
         """Return whether a plug-in provides the kernels of a group, which then has no schedule."""
@@ -288,132 +285,3 @@ class _Checker:
                 self.fail(f"the buffer of %{b.value} is too short-lived")
             if b.nbytes != self.values[b.value].tensor_type.nbytes:
                 self.fail(f"%{b.value} has {self.values[b.value].tensor_type.nbytes} bytes, its buffer {b.nbytes}")
-
-    def _check_arena(self, buffers: BufferPlan) -> None:
-        """Check that the arena is not larger than if nothing shared memory, the most that is ever needed."""
-        sizes = [b.nbytes for b in buffers.buffers] + [t.nbytes for t in buffers.temporaries]
-        empty = with_empty(self.plan.symbols)
-        most = sum(ceil_div(over(nbytes, empty), ALIGNMENT) * ALIGNMENT for nbytes in sizes)
-        if not is_at_most(buffers.arena_bytes, most):
-            self.fail(f"the arena has {buffers.arena_bytes} bytes, all that lies in it {most}")
-
-    def _check_launches(self) -> None:
-        """Check that recorded launches are those that the schedules imply, and that edges enforce all dependences."""
-        plan, graph = self.plan, self.graph
-        expected = launches_of(graph, plan.groups, plan.segments, plan.target, self.kernels_of)
-        if plan.launches is not None and plan.launches != expected:
-            self.fail(f"{_first_difference(plan.launches, expected)}; put null in the place of launches and edges")
-        for launch in expected if plan.target.is_gpu else ():
-            extents = zip((*launch.grid, *launch.block), (*MAX_GRID, *MAX_BLOCK), strict=True)
-            if launch.threads > MAX_BLOCK[0] or any(_exceeds(size, most) for size, most in extents):
-                said = f"{launch.grid} blocks of {launch.block} threads"
-                self.fail(f"group {launch.group}: no GPU launches {said} ({launch.kind})")
-        whole = completed_alone(plan, graph, self.kernels_of)
-        if whole.buffers.is_open:
-            problem = why_not_apart(whole.buffers, plan.symbols)
-            if problem is not None:
-                self.fail(problem)
-        self._check_arena(whole.buffers)
-        wanted = {(launch.group, t.name, t.nbytes) for launch in expected for t in launch.temporaries}
-        if {(t.group, t.name, t.nbytes) for t in whole.buffers.temporaries} != wanted:
-            self.fail("the arena holds other temporaries than its launches have")
-        if plan.target.is_gpu:
-            self._check_edges(expected, Memory(graph, whole.buffers), whole.edges or ())
-            self._check_lanes(expected, whole)
-        elif whole.edges:
-            self.fail(f"it has {len(whole.edges)} edges, but on a CPU launches follow each other")
-        elif whole.lanes:
-            self.fail(f"it has {len(whole.lanes)} branches and priorities, but on a CPU launches have none")
-
-    def _check_edges(self, expected: Sequence[Launch], memory: Memory, edges: Sequence[Edge]) -> None:
-        ranges = list(segment_ranges(expected, self.plan.segments))
-        starts = [first for first, _ in ranges]
-        own: list[list[Edge]] = [[] for _ in ranges]
-        known: set[tuple[int, int]] = set()
-        for edge in edges:
-            number = bisect_right(starts, edge.before) - 1
-            first, end = ranges[number] if number >= 0 else (0, 0)
-            if edge.after >= end:
-                self.fail(f"the edge from launch {edge.before} to {edge.after} lies in no segment")
-            if (edge.before, edge.after) in known:
-                self.fail(f"there are two edges from launch {edge.before} to {edge.after}")
-            known.add((edge.before, edge.after))
-            own[number].append(replace(edge, before=edge.before - first, after=edge.after - first))
-        for (first, end), inside in zip(ranges, own, strict=True):
-            accesses = [memory.accesses(launch) for launch in expected[first:end]]
-            self._check_overlaps(expected, first, accesses, inside)
-            missed = unordered(accesses, inside)
-            if missed is not None:
-                before, after = (expected[first + number] for number in (missed.before, missed.after))
-                self.fail(
-                    f"launch {first + missed.after} ({after.kind} of {after.group}) must wait for {missed.reason}: no "
-                    f"edges lead from launch {first + missed.before} ({before.kind} of {before.group}) to it"
-                )
-
-    def _check_overlaps(
-        self, expected: Sequence[Launch], first: int, accesses: Sequence[Accesses], edges: Sequence[Edge]
-    ) -> None:
-        """Check that only launches whose blocks wait for tiles begin before others have ended, and that they access no
-        other memory of those.
-        """
-        for edge in edges:
-            tied = edge.after - edge.before in accesses[edge.after].overlaps
-            if edge.kind != "full" and not tied:
-                before, after = (expected[first + number] for number in (edge.before, edge.after))
-                self.fail(
-                    f"the edge from launch {first + edge.before} ({before.kind} of {before.group}) to "
-                    f"{first + edge.after} ({after.kind} of {after.group}) is {edge.kind}, but no block of the second "
-                    "waits for tiles of the first"
-                )
-        shared = shared_memory(accesses)
-        if shared is not None:
-            before, after = (expected[first + number] for number in shared[:2])
-            self.fail(
-                f"launches {first + shared[0]} ({before.kind} of {before.group}) and {first + shared[1]} ({after.kind} "
-                f"of {after.group}) may run side by side, and the memory of %{shared[2]} is used by both"
-            )
-
-    def _check_lanes(self, expected: Sequence[Launch], whole: StitchPlan) -> None:
-        """Check that each launch waits, perhaps indirectly, for its predecessor in the branch."""
-        lanes = whole.lanes or ()
-        if len(lanes) != len(expected):
-            self.fail(
-                f"it has {len(lanes)} branches and priorities for {len(expected)} launches; put null in their place"
-            )
-        for number, lane in enumerate(lanes):
-            if lane.branch >= len(lanes):
-                self.fail(
-                    f"launch {number} is in branch {lane.branch}, of {len(lanes)} launches; put null in the place of "
-                    "lanes"
-                )
-        above: list[int] = []  # for each launch, the set (as bits) of those that end before it starts
-        before: dict[int, list[int]] = {}
-        for edge in whole.edges or ():
-            before.setdefault(edge.after, []).append(edge.before)
-        for number in range(len(expected)):
-            above.append(reduce(int.__or__, (above[other] | 1 << other for other in before.get(number, ())), 0))
-        for first, end in segment_ranges(expected, self.plan.segments):
-            last: dict[int, int] = {}
-            for number in range(first, end):
-                branch = lanes[number].branch
-                if branch in last and not above[number] >> last[branch] & 1:
-                    self.fail(
-                        f"launches {last[branch]} and {number} are both in branch {branch}, but the later one does "
-                        "not wait for the other; put null in the place of lanes"
-                    )
-                last[branch] = number
-
-
-def _exceeds(size: Size, most: int) -> bool:
-    """Return whether a size exceeds `most` for all values of its symbols; where it does for some, runs reject those."""
-    return surely(lambda: size > most)
-
-
-def _first_difference(given: tuple[Launch, ...], expected: tuple[Launch, ...]) -> str:
-    for number, (mine, right) in enumerate(zip(given, expected)):
-        if mine != right:
-            fields = mine.to_json(), right.to_json()
-            names = [k for k in dict.fromkeys((*fields[0], *fields[1])) if fields[0].get(k) != fields[1].get(k)]
-            said = ", ".join(f"{k} is {fields[0].get(k)}, its schedule gives {fields[1].get(k)}" for k in names)
-            return f"launch {number} of group {right.group}: {said}"
-    return f"there are {len(given)} launches, the schedules give {len(expected)}"
