@@ -34,7 +34,7 @@ from tilestitch.runtime.artifact_writer import ArtifactContents
 from tilestitch.runtime.kernel_signature import KernelSignature
 from tilestitch.runtime.manifest import PluginInfo
 
-from .device_turns import with_turns_as_launches
+from .device_loops import with_iterations_as_launches
 from .parameters import Parameters, Written
 from .program_types import SymbolNames, limits, runtime_checks, runtime_size, runtime_symbols, runtime_type
 from .schedule import KernelsOfPlugins, Schedule, lower_with
@@ -241,7 +241,7 @@ class _ProgramWriter:
             output_names, symbols=runtime_symbols(self.graph), checks=(*runtime_checks(self.graph), *self.limits()),
             caches=caches,
         )  # fmt: skip
-        return with_turns_as_launches(program, self.data_of, self.tensors.add)
+        return with_iterations_as_launches(program, self.data_of, self.tensors.add)
 
     def data_of(self, value: rt.ValueSpec) -> np.ndarray | None:
         """Return the data of a constant that starts its tensor, else None."""

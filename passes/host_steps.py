@@ -128,7 +128,7 @@ def _everywhere(graph: Graph, plan: StitchPlan, is_body: bool) -> Iterator[tuple
 
 def takes_native_turns(node: Node, plan: StitchPlan) -> bool:
     """Return whether native code iterates a loop: its body is one segment of kernels, and carried values keep their
-    type and are computed by them (`runtime/turns.py` has the same conditions for programs).
+    type and are computed by them (`runtime/iterations.py` has the same conditions for programs).
     """
     if node.op not in ("scan", "loop") or plan.target.is_gpu:
         return False

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from .hostmemory import empty_tensor, is_small
+from .iterations import Repetition, is_native, repetition_of
 from .program import CallStep, Heap, IfStep, LoopStep, NativeStep, Program, ScanStep, Step, ValueSpec
 from .reads import bodies
-from .turns import Repetition, is_native, repetition_of
 from .types import TensorType
 
 Spec = Callable[[int], ValueSpec]

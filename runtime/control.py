@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .errors import ExecutionError
+from .iterations import MOST_ITERATIONS, Done, Iterations
 from .program import (
     ABSENT,
     Body,
@@ -21,7 +22,6 @@ from .program import (
     TensorType,
     ValueType,
 )
-from .turns import MOST_TURNS, Done, Turns
 
 
 class RunBody(Protocol):
@@ -30,7 +30,7 @@ class RunBody(Protocol):
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run it once."""
 
-    def repeat(self, turns: Turns) -> Done | None:
+    def repeat(self, iterations: Iterations) -> Done | None:
         """Run the iterations in native code; None where that cannot be done."""
 
 
@@ -71,13 +71,13 @@ def _run_loop(step: LoopStep, get: Get, body: RunBody, type_of: TypeOf) -> list[
     collected: list[list[np.ndarray]] = [[] for _ in scans]  # one per iteration, along the first axis
     trip, native = 0, True
     while going and (limit is None or trip < limit):
-        most = MOST_TURNS if limit is None else min(MOST_TURNS, limit - trip)
+        most = MOST_ITERATIONS if limit is None else min(MOST_ITERATIONS, limit - trip)
         first, done = leading(step.body, trip), None
         if native:
-            done = body.repeat(Turns(most, carried, results_backwards=(False,) * len(collected), leading=first))
+            done = body.repeat(Iterations(most, carried, results_backwards=(False,) * len(collected), leading=first))
             native = done is not None
         if done is not None:
-            carried, going, trip = done.states, done.going, trip + done.turns
+            carried, going, trip = done.states, done.going, trip + done.count
             for parts, slices in zip(collected, done.results):
                 parts.append(slices)
             continue
@@ -132,10 +132,12 @@ def _run_scan(step: ScanStep, get: Get, body: RunBody, type_of: TypeOf) -> list[
     length = lengths.pop()
     collected: Sequence[Any]
     slices = [part if part.flags.c_contiguous and part.flags.aligned else np.array(part, order="C") for part in slices]
-    if length and (done := body.repeat(Turns(length, states, slices, step.input_directions, step.output_directions))):
+    if length and (
+        done := body.repeat(Iterations(length, states, slices, step.input_directions, step.output_directions))
+    ):
         states, collected = done.states, done.results
     else:
-        states, collected = _turns(step, body, states, slices, length)
+        states, collected = _iterate(step, body, states, slices, length)
     outputs = []
     for parts, number, axis in zip(collected, step.outputs[len(states) :], step.output_axes):
         stacked = _stacked(parts) if length else empty_scan(step, number, axis, type_of)
@@ -143,7 +145,7 @@ def _run_scan(step: ScanStep, get: Get, body: RunBody, type_of: TypeOf) -> list[
     return states + outputs
 
 
-def _turns(
+def _iterate(
     step: ScanStep, body: RunBody, states: list[Any], slices: Sequence[np.ndarray], length: int
 ) -> tuple[list[Any], list[list[Any]]]:
     """Return the final states and the slices of outputs after all iterations."""
@@ -195,7 +197,7 @@ def _mapped(step: SequenceMapStep, body: RunBody, sequences: Sequence[Any]) -> D
             return None
     stacks = [np.array(items) for items in sequences]
     results_backwards = (0,) * len(step.body.program.outputs)
-    return body.repeat(Turns(len(sequences[0]), (), stacks, (0,) * len(stacks), results_backwards))
+    return body.repeat(Iterations(len(sequences[0]), (), stacks, (0,) * len(stacks), results_backwards))
 
 
 def _formal_shape(body: Body, position: int) -> tuple[int, ...]:

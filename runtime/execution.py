@@ -15,6 +15,7 @@ from .device import Segment, Worker, to_host
 from .errors import ExecutionError, InputError
 from .groups import Group, GroupRun, Joined, NoRoom, NotJoined, Present, groups_of, whole_group
 from .host_runs import Check, ControlRun, HostRun, detached, fits, new_maps, owned_values, where
+from .iterations import Done, Iterations, NativeLoop, Repetition, native_loop_of, repetition_of
 from .linking import Parts, chain_of
 from .loaded import Loaded
 from .moves import Repeatable
@@ -39,7 +40,6 @@ from .reads import bodies, read_by
 from .recording import RecordTime
 from .sizes import known
 from .sizing import Bound, Sizing
-from .turns import Done, Repetition, Turning, Turns, repetition_of, turning_of
 
 Shapes = tuple[tuple[int, ...] | None, ...]
 """Shapes of a body's inputs; None for what is no array."""
@@ -76,7 +76,7 @@ class Execution:
         self._repeatable = only if isinstance(only, Repeatable) else None
         group = whole_group(program)
         self._whole = None if group is None else partial(self._join, group, worker)
-        self._set_no_turns()
+        self._forget_iterations()
         self._viewed = _viewed(program) if program.symbols else ()
         self._outputs = outputs = program.outputs
         self._arena_outputs = [(number, isinstance(program.values[number].location, Arena)) for number in outputs]
@@ -144,7 +144,7 @@ class Execution:
         if self._bound is not None and self._bound.values == bound.values:
             return
         self._bound = None  # in case memory runs out
-        self._set_no_turns()
+        self._forget_iterations()
         self._chain, self._runs = None, 0
         for number in self._viewed:
             self._fixed[number] = None
@@ -161,11 +161,11 @@ class Execution:
         self._input_checks = None
         self._bound = bound
 
-    def _set_no_turns(self) -> None:
+    def _forget_iterations(self) -> None:
         """Forget what was prepared for iterations at other sizes."""
-        self._turning: Turning | None = None
+        self._native_loop: NativeLoop | None = None
         self._joined: Joined | None = None
-        self._turns = self._repeatable is not None or self._whole is not None  # as far as is known
+        self._may_iterate = self._repeatable is not None or self._whole is not None  # as far as is known
 
     def release(self, worker: Worker) -> None:
         """Release the memory. The execution, and those nested in it, run no more."""
@@ -213,41 +213,44 @@ class Execution:
         ]
 
     def repeat(
-        self, repetition: Repetition, turns: Turns, inputs: Sequence[Any], record: RecordTime | None, step: ControlStep
-    ) -> Done | None:
+        self, repetition: Repetition, iterations: Iterations, inputs: Sequence[Any], record: RecordTime | None,
+        step: ControlStep,
+    ) -> Done | None:  # fmt: skip
         """Run as the body of `step`, all iterations in native code; `inputs` are those of the first one. None where
         that cannot be done.
         """
         if self._whole is not None and record is not None:
             return None  # launches between which sizes are set have no times
-        turning = self.turning(repetition, turns)
-        if turning is None:
+        loop = self.native_loop(repetition, iterations)
+        if loop is None:
             return None
         values = self._fixed.copy()
         for number, item in zip(self._inputs, self._fitting(inputs, step)):
             values[number] = item
         try:
-            return turning.run(values, turns, record)
+            return loop.run(values, iterations, record)
         except NoRoom:
-            self._turning = None
-            self._turns = self._joined is not None and not self._joined.exhausted
+            self._native_loop = None
+            self._may_iterate = self._joined is not None and not self._joined.exhausted
             return None
 
-    def turning(self, repetition: Repetition, turns: Turns) -> Turning | None:
+    def native_loop(self, repetition: Repetition, iterations: Iterations) -> NativeLoop | None:
         """Return the iterations of this program's only step at its present sizes; None where native code cannot run
         them.
         """
-        if self._turns and self._turning is None:
+        if self._may_iterate and self._native_loop is None:
             repeatable = self._repeatable or self._whole_joined()
-            self._turning = None if repeatable is None else self._turning_of(repetition, turns, repeatable)
-            self._turns = self._turning is not None
-            if self._turning is not None:
-                self._turning.settle(self._inputs, len(self._fixed), self._value)
-        return self._turning
+            self._native_loop = None if repeatable is None else self._native_loop_of(repetition, iterations, repeatable)
+            self._may_iterate = self._native_loop is not None
+            if self._native_loop is not None:
+                self._native_loop.settle(self._inputs, len(self._fixed), self._value)
+        return self._native_loop
 
-    def _turning_of(self, repetition: Repetition, turns: Turns, repeatable: Repeatable) -> Turning | None:
+    def _native_loop_of(
+        self, repetition: Repetition, iterations: Iterations, repeatable: Repeatable
+    ) -> NativeLoop | None:
         try:
-            return turning_of(repetition, turns, repeatable, self._value)
+            return native_loop_of(repetition, iterations, repeatable, self._value)
         except NotJoined:
             return None
 
@@ -394,12 +397,13 @@ class SizedExecutions:
         return bound
 
     def repeat(
-        self, repetition: Repetition, turns: Turns, inputs: Sequence[Any], record: RecordTime | None, step: ControlStep
-    ) -> Done | None:
+        self, repetition: Repetition, iterations: Iterations, inputs: Sequence[Any], record: RecordTime | None,
+        step: ControlStep,
+    ) -> Done | None:  # fmt: skip
         """Run as the body of `step`, as `Execution.repeat` does."""
         if not self._worker.resizes:
             return None
-        return self.of_inputs(inputs, step).repeat(repetition, turns, inputs, record, step)
+        return self.of_inputs(inputs, step).repeat(repetition, iterations, inputs, record, step)
 
     def release(self, worker: Worker) -> None:
         for execution in self._kept.values():

@@ -12,6 +12,7 @@ from . import control
 from .device import Memory, to_host
 from .dtypes import dtype_name, memory_dtype
 from .errors import ExecutionError
+from .iterations import Done, Iterations, Repetition
 from .loaded import HostFunction, prepared
 from .program import (
     ABSENT,
@@ -30,7 +31,6 @@ from .program import (
 )
 from .reads import read_by
 from .recording import RecordTime
-from .turns import Done, Repetition, Turns
 from .types import TensorType, ValueType, holds_arrays
 
 _STEP_FAULTS = (
@@ -54,8 +54,9 @@ class Nested(Protocol):
         """Run the body once."""
 
     def repeat(
-        self, repetition: Repetition, turns: Turns, inputs: Sequence[Any], record: RecordTime | None, step: ControlStep
-    ) -> Done | None:
+        self, repetition: Repetition, iterations: Iterations, inputs: Sequence[Any], record: RecordTime | None,
+        step: ControlStep,
+    ) -> Done | None:  # fmt: skip
         """Run the iterations in native code, `inputs` being those of the first; None where that cannot be done."""
 
 
@@ -143,11 +144,11 @@ class BoundBody:
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         return self._nested.run_nested([*inputs, *self._captured], self._record, self._step)
 
-    def repeat(self, turns: Turns) -> Done | None:
+    def repeat(self, iterations: Iterations) -> Done | None:
         if self._repetition is None:
             return None
-        inputs = [*turns.formal, *self._captured]
-        return self._nested.repeat(self._repetition, turns, inputs, self._record, self._step)
+        inputs = [*iterations.formal, *self._captured]
+        return self._nested.repeat(self._repetition, iterations, inputs, self._record, self._step)
 
 
 class Stored:

@@ -15,9 +15,9 @@ from . import control
 from .chain import Chain, Spec
 from .host_runs import Check
 from .hostmemory import empty_tensor
+from .iterations import NativeLoop, Repetition
 from .moves import Repeatable
 from .program import ABSENT, IfStep, LoopStep, ScanStep
-from .turns import Repetition, Turning
 
 
 class LinkedStep:
@@ -33,15 +33,15 @@ class LinkedStep:
 
 class LinkedScan:
     """All iterations of a scan. `body`: the known values of its body; its `length` is the same in all runs. Nothing
-    else uses `turning`.
+    else uses `loop`.
     """
 
     def __init__(
-        self, step: ScanStep, repetition: Repetition, turning: Turning, known: Sequence[Any], body: list[Any],
+        self, step: ScanStep, repetition: Repetition, loop: NativeLoop, known: Sequence[Any], body: list[Any],
         length: int, spec: Spec, inputs: Sequence[int],
     ) -> None:  # fmt: skip
         states, scans = len(step.states), len(step.scans)
-        self._body, self._length, self._turning = body, length, turning
+        self._body, self._length, self._native_loop = body, length, loop
         given = [*zip(inputs[:states], step.states), *zip(inputs[states + scans :], step.body.captures)]
         slices = [
             (number, outer, -1 if flag else 0)
@@ -57,11 +57,11 @@ class LinkedScan:
             source, first = place.get(after, (None, 0))
             self._states.append((outer, after, source, -length if first else length - 1))
         self._made = [(outer, spec(outer)) for _, outer, _ in stored if known[outer] is None]
-        for number, pair in turning.pairs.items():
+        for number, pair in loop.pairs.items():
             body[number] = pair[0, ...]
         self._put([(number, outer) for number, outer in given if known[outer] is not None], known)
         self._put_first([part for part in (*slices, *stored) if known[part[1]] is not None], known)
-        turning.native.hold(body)
+        loop.native.hold(body)
         self._given = [(number, outer) for number, outer in given if known[outer] is None]
         self._slices = [part for part in (*slices, *stored) if known[part[1]] is None]
 
@@ -71,8 +71,8 @@ class LinkedScan:
                 values[outer] = empty_tensor(spec)
         self._put(self._given, values)
         self._put_first(self._slices, values)
-        pairs = self._turning.pairs
-        self._turning.native.run(self._body, self._length, None)
+        pairs = self._native_loop.pairs
+        self._native_loop.native.run(self._body, self._length, None)
         for outer, after, source, last in self._states:
             state = pairs[after][1 - self._length % 2, ...] if source is None else values[source][last, ...]
             if values[outer] is None:
@@ -95,16 +95,16 @@ class LinkedScan:
 
 class LinkedLoop:
     """All iterations of a loop, as many as each run asks for. `body`: the known values of its body. Nothing else uses
-    `turning`, which is settled.
+    `loop`, which is settled.
     """
 
     def __init__(
-        self, step: LoopStep, repetition: Repetition, turning: Turning, known: Sequence[Any], body: list[Any],
+        self, step: LoopStep, repetition: Repetition, loop: NativeLoop, known: Sequence[Any], body: list[Any],
         spec: Spec, inputs: Sequence[int],
     ) -> None:  # fmt: skip
-        self._step, self._turning, self._body, self._spec = step, turning, body, spec
-        copied = dict(turning.copied)
-        for number, memory in (*turning.copied, *turning.kept.items()):
+        self._step, self._native_loop, self._body, self._spec = step, loop, body, spec
+        copied = dict(loop.copied)
+        for number, memory in (*loop.copied, *loop.kept.items()):
             body[number] = memory
         formal = inputs[1]  # small, and always true
         copied.pop(formal)[...] = True
@@ -112,9 +112,9 @@ class LinkedLoop:
         self._copied = [(memory, places[number]) for number, memory in copied.items()]
         self._given = [(number, outer) for number, outer in places.items() if number not in copied]
         self._callers = [number for number, _ in self._given]
-        self._callers += [number for number in repetition.results if number not in turning.stacks]
+        self._callers += [number for number in repetition.results if number not in loop.stacks]
         self._once = repetition.fixed and not body[repetition.condition or 0]
-        self._most = 1 if self._once else turning.most
+        self._most = 1 if self._once else loop.most
         order = {number: index for index, number in enumerate(repetition.results)}
         self._states = [
             (outer, given, before, after, order.get(after))
@@ -131,36 +131,36 @@ class LinkedLoop:
         for number, outer in self._given:
             self._body[number] = values[outer]
         trips, states = 0, [values[given] for _, given, _, _, _ in self._states]
-        parts: list[list[np.ndarray]] = [[] for _ in self._turning.results]
+        parts: list[list[np.ndarray]] = [[] for _ in self._native_loop.results]
         while going and (limit is None or trips < limit):
             if trips:
                 self._begin_again(states)
             most = self._most if limit is None else min(self._most, limit - trips)
-            done, going, states = self._turns(trips, most, parts)
+            done, going, states = self._iterate(trips, most, parts)
             trips += done
         self._store(values, states, parts)
         for number in self._callers:
             self._body[number] = None
 
-    def _turns(self, trips: int, most: int, parts: list[list[np.ndarray]]) -> tuple[int, bool, list[np.ndarray]]:
+    def _iterate(self, trips: int, most: int, parts: list[list[np.ndarray]]) -> tuple[int, bool, list[np.ndarray]]:
         """Execute up to so many iterations; returns their number, whether the condition is still true, and the states,
         which the next iterations overwrite. Appends to the slices of each output.
         """
-        turning, body = self._turning, self._body
-        stacks = [turning.stack_of(number, value, most) for number, value, _ in turning.results]
-        for (number, _, _), stack in zip(turning.results, stacks):
+        loop, body = self._native_loop, self._body
+        stacks = [loop.stack_of(number, value, most) for number, value, _ in loop.results]
+        for (number, _, _), stack in zip(loop.results, stacks):
             body[number] = stack[0, ...]
-        done, going = turning.turn(body, trips, most)
-        for (number, _, _), part, stack in zip(turning.results, parts, stacks):
-            part.append(stack if done == len(stack) and number not in turning.stacks else stack[:done].copy())
+        done, going = loop.iterate(body, trips, most)
+        for (number, _, _), part, stack in zip(loop.results, parts, stacks):
+            part.append(stack if done == len(stack) and number not in loop.stacks else stack[:done].copy())
         states = [
-            turning.pairs[after][1 - done % 2, ...] if index is None else parts[index][-1][-1, ...]
+            loop.pairs[after][1 - done % 2, ...] if index is None else parts[index][-1][-1, ...]
             for _, _, _, after, index in self._states
         ]
         return done, going and not self._once, states
 
     def _begin_again(self, states: Sequence[np.ndarray]) -> None:
-        copied = dict(self._turning.copied)
+        copied = dict(self._native_loop.copied)
         for (_, _, before, _, _), state in zip(self._states, states):
             if before in copied:
                 copied[before][...] = state

@@ -13,10 +13,10 @@ from .chain import Chain, Link, Spec, memory_that_stays
 from .control import leading
 from .host_runs import fits
 from .hostmemory import empty_tensor
+from .iterations import MOST_ITERATIONS, Iterations, NativeLoop, Repetition, native_loop_of
 from .linked import Branch, LinkedIf, LinkedLoop, LinkedScan, LinkedStep
 from .moves import Repeatable
 from .program import Body, CallStep, ControlStep, IfStep, LoopStep, NativeStep, Program, ScanStep, ValueSpec
-from .turns import MOST_TURNS, Repetition, Turning, Turns, turning_of
 from .types import TensorType
 
 
@@ -99,14 +99,14 @@ class _Linker:
         if len(lengths) != 1 or 0 in lengths or not all(part.ndim for part in slices):
             return None
         states = operands[: len(step.states)]
-        turns = Turns(lengths.pop(), states, slices, step.input_directions, step.output_directions)
+        iterations = Iterations(lengths.pop(), states, slices, step.input_directions, step.output_directions)
         captures = operands[len(step.states) + len(step.scans) :]
-        found = self._turning(step, repetition, turns, captures)
+        found = self._native_loop(step, repetition, iterations, captures)
         if found is None:
             return None
-        body, turning = found
+        body, loop = found
         inputs, fixed = body.program.inputs, body.fixed.copy()
-        return LinkedScan(step, repetition, turning, self.known, fixed, turns.most, self.parts.spec, inputs)
+        return LinkedScan(step, repetition, loop, self.known, fixed, iterations.most, self.parts.spec, inputs)
 
     def _loop(self, step: LoopStep, repetition: Repetition | None) -> LinkedLoop | None:
         operands = self._examples((*step.carried, *step.body.captures))
@@ -114,24 +114,24 @@ class _Linker:
             return None
         states = operands[: len(step.carried)]
         backwards = (False,) * len(repetition.results)
-        turns = Turns(MOST_TURNS, states, results_backwards=backwards, leading=leading(step.body, 0))
-        found = self._turning(step, repetition, turns, operands[len(step.carried) :])
+        iterations = Iterations(MOST_ITERATIONS, states, results_backwards=backwards, leading=leading(step.body, 0))
+        found = self._native_loop(step, repetition, iterations, operands[len(step.carried) :])
         if found is None:
             return None
-        body, turning = found
+        body, loop = found
         inputs, fixed = body.program.inputs, body.fixed.copy()
-        turning.settle(inputs, len(fixed), body.spec)
-        return LinkedLoop(step, repetition, turning, self.known, fixed, self.parts.spec, inputs)
+        loop.settle(inputs, len(fixed), body.spec)
+        return LinkedLoop(step, repetition, loop, self.known, fixed, self.parts.spec, inputs)
 
-    def _turning(
-        self, step: LoopStep | ScanStep, repetition: Repetition, turns: Turns, captures: Sequence[np.ndarray]
-    ) -> tuple[Parts, Turning] | None:
+    def _native_loop(
+        self, step: LoopStep | ScanStep, repetition: Repetition, iterations: Iterations, captures: Sequence[np.ndarray]
+    ) -> tuple[Parts, NativeLoop] | None:
         """Return the parts of an iterated body, and its iterations in native code."""
-        body = self._body(step, step.body, [*turns.formal, *captures])
+        body = self._body(step, step.body, [*iterations.formal, *captures])
         if body is None or not isinstance(body.steps[0], Repeatable):
             return None
-        turning = turning_of(repetition, turns, body.steps[0], body.spec)
-        return None if turning is None else (body, turning)
+        loop = native_loop_of(repetition, iterations, body.steps[0], body.spec)
+        return None if loop is None else (body, loop)
 
     def _branch(self, step: IfStep | CallStep, body: Body) -> Branch | None:
         operands = self._examples(body.captures)

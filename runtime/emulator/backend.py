@@ -141,18 +141,18 @@ class EmulatorMemory:
         raise ValueError("the sizes of an emulated device's memory do not change")
 
 
-class _Turn(NamedTuple):
+class _Round(NamedTuple):
     """Concurrent launches, and the edges between them by their numbers here."""
 
     launches: tuple[DeviceLaunch, ...]
     edges: tuple[tuple[int, int, str], ...]
 
     @staticmethod
-    def of(step: DeviceStep, numbers: Sequence[int]) -> _Turn:
+    def of(step: DeviceStep, numbers: Sequence[int]) -> _Round:
         place = {number: at for at, number in enumerate(numbers)}
         inside = (edge for edge in step.dependences if edge.before in place and edge.after in place)
         edges = tuple((place[edge.before], place[edge.after], edge.kind) for edge in inside)
-        return _Turn(tuple(step.launches[number] for number in numbers), edges)
+        return _Round(tuple(step.launches[number] for number in numbers), edges)
 
 
 class BoundLaunches:
@@ -172,10 +172,10 @@ class BoundLaunches:
         self._idle = [arg for launch in step.launches if not launch.has_blocks for arg in launch.args]
         step = _with_blocks(step)
         count = len(step.launches)
-        turns = [tuple(range(count))] if count else []
+        rounds = [tuple(range(count))] if count else []
         if not options.side_by_side:
-            turns = _sequence(count, step.dependences, options)
-        self._turns = [_Turn.of(step, turn) for turn in turns]
+            rounds = _sequence(count, step.dependences, options)
+        self._rounds = [_Round.of(step, numbers) for numbers in rounds]
 
     def run(self, values: list[Any], record: RecordTime | None) -> None:
         """Run all launches. Raises `ExecutionError` when a kernel reports a fault, `KernelFaultError` when it commits
@@ -183,18 +183,18 @@ class BoundLaunches:
         """
         for arg in self._idle:  # values of which no argument is launched are allocated all the same
             self._argument(values, arg, np.zeros(1, np.int32))
-        for turn in self._turns:
-            for launch, ran in zip(turn.launches, self._run(turn, values)):
+        for each in self._rounds:
+            for launch, ran in zip(each.launches, self._run(each, values)):
                 if record is not None:
                     record(launch.symbol, launch.origins, ran.us, launch.branch)
 
-    def _run(self, turn: _Turn, values: list[Any]) -> list[Ran]:
+    def _run(self, each: _Round, values: list[Any]) -> list[Ran]:
         """Run launches concurrently and return their times."""
-        launches = turn.launches
+        launches = each.launches
         words = [np.zeros(1, np.int32) for _ in launches]
         requests = [self._request(launch, values, word) for launch, word in zip(launches, words)]
         try:
-            found = self._kernels.run(requests, turn.edges)
+            found = self._kernels.run(requests, each.edges)
         except ValueError as error:
             raise DeviceError(f"{error}: its text is not what was compiled; compile the model again") from error
         except KernelFaultError as error:

@@ -7,7 +7,7 @@ import pytest
 from onnx import ModelProto, parser
 from onnxruntime import InferenceSession
 
-from tests.compiler.test_turns import calls as calls
+from tests.compiler.test_iterations import calls as calls
 from tilestitch.compiler import compile_model
 from tilestitch.runtime import load
 from tilestitch.runtime.errors import ExecutionError

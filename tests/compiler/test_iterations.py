@@ -1,4 +1,4 @@
-"""Scans and loops whose bodies are kernels: native code goes from turn to turn."""
+"""Scans and loops whose bodies are kernels: native code goes from iteration to iteration."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tilestitch.compiler import compile_model
-from tilestitch.runtime import load
-from tilestitch.runtime import turns as turns_
+from tilestitch.runtime import iterations, load
 from tilestitch.runtime.chain import Chain
 from tilestitch.runtime.cpu.segment import Repeated
 from tilestitch.runtime.errors import ExecutionError
@@ -25,7 +24,7 @@ GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What executed bodies: `repeat` for native turns, `run` for a turn that Python asked for."""
+    """What executed bodies: `repeat` for native iterations, `run` for an iteration that Python asked for."""
     made: list[str] = []
     repeat, run_nested = Repeated.run, Execution.run_nested
 
@@ -164,7 +163,7 @@ def test_a_fault_in_a_later_run() -> None:
 
 
 def loop_model(limit: bool, *, constant_condition: bool = False) -> onnx.ModelProto:
-    """s -> s * 0.999 + 1, and i, until s is above a bound; with s of all turns, and the trip number times s."""
+    """s -> s * 0.999 + 1, and i, until s is above a bound; with s of all iterations, and the trip number times s."""
     body_nodes = [
         helper.make_node("Mul", ["s", "rate"], ["product"]),
         helper.make_node("Add", ["product", "one"], ["s_out"]),
@@ -200,7 +199,7 @@ def loop_model(limit: bool, *, constant_condition: bool = False) -> onnx.ModelPr
     return made([loop], given, outputs, [start])
 
 
-@pytest.mark.parametrize("turns", [0, 1, 2, turns_.MOST_TURNS, turns_.MOST_TURNS + 3, 5000])
+@pytest.mark.parametrize("turns", [0, 1, 2, iterations.MOST_ITERATIONS, iterations.MOST_ITERATIONS + 3, 5000])
 def test_loops_end_at_their_limit_or_condition(turns: int, calls: list[str]) -> None:
     model = loop_model(limit=True)
     loaded = load(compile_model(model).to_bytes(), num_threads=1)
@@ -237,7 +236,7 @@ def test_results_of_later_runs_of_a_loop(width: int) -> None:
 
 @pytest.mark.parametrize("width", [3, 40])
 def test_later_runs_of_loops_and_branches_between_kernels(width: int, chained: list[Chain]) -> None:
-    """They are executed as they were made ready, whichever the branch and however many the turns; results are the
+    """They are executed as they were made ready, whichever the branch and however many the iterations; results are the
     caller's.
     """
     model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
@@ -328,8 +327,8 @@ def test_a_fault_in_a_later_run_of_a_loop(chained: list[Chain]) -> None:
 
 
 def test_memory_for_turns_that_may_not_be_made(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop without an end that is known takes memory for some of its turns at a time."""
-    monkeypatch.setattr(turns_, "MOST_BYTES", 7 * 2 * 12)  # two slices of three float32 for seven turns
+    """A loop without an end that is known takes memory for some of its iterations at a time."""
+    monkeypatch.setattr(iterations, "MOST_BYTES", 7 * 2 * 12)  # two slices of three float32 for seven iterations
     model = loop_model(limit=True)
     loaded = load(compile_model(model).to_bytes(), num_threads=1)
     feeds = {"s0": np.array([1, -2, 0.5], np.float32), "n": np.array(2**62, np.int64)}
@@ -351,11 +350,11 @@ def test_a_condition_that_is_handed_on(calls: list[str]) -> None:
     loaded = load(compile_model(model).to_bytes(), num_threads=1)
     feeds = {"s0": np.zeros(3, np.float32), "n": np.array(5, np.int64)}
     compare(loaded.run(feeds), expected(model, feeds))
-    assert calls in (["repeat"], [])  # without a condition the frontend may write the turns out
+    assert calls in (["repeat"], [])  # without a condition the frontend may unroll the loop
 
 
 def scan_model(axes: tuple[int, int], reverse: tuple[int, int], steps: int | str = "steps") -> onnx.ModelProto:
-    """A running sum and the running greatest, which change places from turn to turn; slices along any axis."""
+    """A running sum and the running greatest, which change places each time; slices along any axis."""
     body = helper.make_graph(
         [
             helper.make_node("Add", ["a", "x"], ["b_out"]),
@@ -412,7 +411,7 @@ def test_later_runs_of_a_scan_of_fixed_length(reverse: tuple[int, int], monkeypa
 
 
 def growing_model() -> onnx.ModelProto:
-    """A state that is longer after each turn: no turn is like the one before."""
+    """A state that is longer after each iteration: no iteration is like the one before."""
     body = helper.make_graph(
         [
             helper.make_node("Concat", ["s", "one"], ["s_out"], axis=0),
@@ -438,7 +437,7 @@ def test_states_that_grow_take_turns_in_python(calls: list[str]) -> None:
 
 
 def test_a_fault_in_a_turn_is_told() -> None:
-    """An index out of range in the third turn."""
+    """An index out of range in the third iteration."""
     body = helper.make_graph(
         [helper.make_node("Gather", ["table", "index"], ["y"]), helper.make_node("Identity", ["s"], ["s_out"])],
         "body",

@@ -1,4 +1,4 @@
-"""Scans and loops whose turns are known when a model is compiled are launches of one device step."""
+"""Scans and loops whose trip counts are known when a model is compiled are launches of one device step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from tilestitch.codegen.device_turns import _in_turn
+from tilestitch.codegen.device_loops import _in_sequence
 from tilestitch.compiler import compile_model
 from tilestitch.runtime import load
 from tilestitch.runtime.emulator import EmulatorOptions
@@ -21,14 +21,14 @@ DECAY = """step (float[ROWS,3] s, float[ROWS,3] x) => (float[ROWS,3] n, float[RO
     }"""
 
 
-def scan(turns: int = 5, rows: int = 4, attributes: str = "", body: str = DECAY) -> onnx.ModelProto:
-    """A state that decays and takes in a slice each turn; what each turn gives is a product of the state."""
+def scan(trip_count: int = 5, rows: int = 4, attributes: str = "", body: str = DECAY) -> onnx.ModelProto:
+    """A state that decays and takes in a slice each iteration; what each iteration gives is a product of the state."""
     text = f"""g (float[ROWS,3] s0, float[TURNS,ROWS,3] x, float[ROWS,3] f, float[3,3] w, float[TURNS,ROWS,3] r)
     => (float[ROWS,3] last, float[TURNS,ROWS,3] z) {{
       c = Sigmoid (x)
       last, y = Scan <num_scan_inputs = 1{attributes}, body = {body}> (s0, c)
       z = Add (y, r)
-    }}""".replace("TURNS", str(turns)).replace("ROWS", str(rows))
+    }}""".replace("TURNS", str(trip_count)).replace("ROWS", str(rows))
     return onnx.parser.parse_model(HEADER + text)
 
 
@@ -38,7 +38,7 @@ TRIPS = """step (int64 i, bool c, float[8] s) => (bool k, float[8] t, float[8] y
 
 
 def loop(known: str = "int64 n = {6}, bool go = {1}", given: str = "", body: str = TRIPS) -> onnx.ModelProto:
-    """Adds the number of the turn, times a factor, to a state that is halved; collects the states' sines."""
+    """Adds the number of the iteration, times a factor, to a state that is halved; collects the states' sines."""
     return onnx.parser.parse_model(
         f"{HEADER}g (float[8] s0, float[8] f{given}) => (float[8] last, float[6,8] y)\n"
         f"<{known}, float half = {{0.5}}> {{ last, y = Loop <body = {body}> (n, go, s0) }}"
@@ -66,11 +66,11 @@ def check(model: onnx.ModelProto, **feeds: np.ndarray) -> Program:
     return program
 
 
-@pytest.mark.parametrize("turns", [1, 2, 5])
-def test_a_scan_is_launches_of_one_step_with_what_is_around_it(turns: int) -> None:
-    (step,) = check(scan(turns)).steps
+@pytest.mark.parametrize("trip_count", [1, 2, 5])
+def test_a_scan_is_launches_of_one_step_with_what_is_around_it(trip_count: int) -> None:
+    (step,) = check(scan(trip_count)).steps
     assert isinstance(step, DeviceStep)
-    assert len({launch.symbol for launch in step.launches}) < len(step.launches) or turns == 1
+    assert len({launch.symbol for launch in step.launches}) < len(step.launches) or trip_count == 1
 
 
 @pytest.mark.parametrize("attributes", [", scan_input_directions = [1]", ", scan_output_directions = [1]"])
@@ -83,16 +83,16 @@ def test_a_loop_knows_the_number_of_its_turn() -> None:
     assert isinstance(step, DeviceStep)
 
 
-def test_turns_share_kernels_and_come_one_after_the_other() -> None:
+def test_iterations_share_kernels_and_come_one_after_the_other() -> None:
     (step,) = steps(scan(64))
     assert len({launch.symbol for launch in step.launches}) <= 5
     waiting = {edge.after for edge in step.dependences}
     assert waiting == set(range(1, len(step.launches)))
 
 
-def test_turns_of_many_launches_side_by_side_wait_for_each_other_by_few_edges() -> None:
+def test_iterations_of_many_launches_side_by_side_wait_for_each_other_by_few_edges() -> None:
     width, launch = 300, DeviceLaunch("kernel", (1, 1, 1), (1, 1, 1), 0, ())
-    step = _in_turn([DeviceStep((launch,) * width, ())] * 3)
+    step = _in_sequence([DeviceStep((launch,) * width, ())] * 3)
     assert len(step.dependences) < 5 * width
     before: list[set[int]] = []
     for number in range(3 * width):
@@ -117,26 +117,26 @@ def test_a_scan_within_a_scan_is_launches_too() -> None:
 @pytest.mark.parametrize(
     ("model", "kind"),
     [
-        pytest.param(scan(rows=1, turns=2), ScanStep, id="slices that begin where no kernel reads"),
-        pytest.param(scan(turns=1025), ScanStep, id="more launches than a graph shall have"),
-        pytest.param(loop("bool go = {1}", ", int64 n"), LoopStep, id="turns that the data decides"),
+        pytest.param(scan(rows=1, trip_count=2), ScanStep, id="slices that begin where no kernel reads"),
+        pytest.param(scan(trip_count=1025), ScanStep, id="more launches than a graph shall have"),
+        pytest.param(loop("bool go = {1}", ", int64 n"), LoopStep, id="a trip count that the data decides"),
         pytest.param(loop("int64 n = {6}", ", bool go"), LoopStep, id="a beginning that the data decides"),
     ],
 )  # fmt: skip
-def test_other_turns_stay_the_hosts(model: onnx.ModelProto, kind: type) -> None:
+def test_other_loops_stay_the_hosts(model: onnx.ModelProto, kind: type) -> None:
     assert kind in map(type, steps(model))
 
 
-def test_a_condition_that_turns_decide_stays_the_hosts() -> None:
+def test_a_condition_that_iterations_decide_stays_the_hosts() -> None:
     body = """step (int64 i, bool c, float[8] s) => (bool k, float[8] t, float[8] y) {
       t = Mul (s, f)  y = Sin (t)  m = ReduceMax <keepdims = 0> (t)  k = Less (m, half)
     }"""
     assert LoopStep in map(type, steps(loop(body=body)))
 
 
-@pytest.mark.parametrize("turns", [1, 2, 3])
-def test_a_state_that_is_collected_too_is_left_by_itself_by_a_last_turn_that_is_made_twice(turns: int) -> None:
+@pytest.mark.parametrize("trip_count", [1, 2, 3])
+def test_a_state_that_is_collected_too_is_left_by_itself_by_a_last_iteration_that_runs_twice(trip_count: int) -> None:
     body = """step (float[4,3] s, float[4,3] x) => (float[4,3] n, float[4,3] y) {
       m = MatMul (s, w)  a = Mul (m, f)  n = Add (a, x)  y = Identity (n)
     }"""
-    assert [type(step) for step in check(scan(turns, body=body)).steps] == [DeviceStep]
+    assert [type(step) for step in check(scan(trip_count, body=body)).steps] == [DeviceStep]

@@ -1,8 +1,8 @@
 """Iterations of scans and loops on a device as launches, where their number is known at compile time.
 
-An iteration (here: turn) reads the states that the previous one has written, and its slices of the inputs; it writes
-states, and its slices of the outputs. All iterations use the same kernels, so only addresses differ. The launches of
-all iterations form one step without the host: nothing is copied, and the whole loop is part of one CUDA graph.
+An iteration reads the states that the previous one has written, and its slices of the inputs; it writes states, and its
+slices of the outputs. All iterations use the same kernels, so only addresses differ. The launches of all iterations
+form one step without the host: nothing is copied, and the whole loop is part of one CUDA graph.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from tilestitch.compiler.ir.types import from_numpy_dtype
 from tilestitch.passes.plan import ALIGNMENT
 from tilestitch.runtime import program as rt
+from tilestitch.runtime.iterations import Repetition, carried_by
 from tilestitch.runtime.launch_check import ARGUMENT_ALIGNMENT
-from tilestitch.runtime.turns import Repetition, carried_by
 
 MOST_LAUNCHES = 1024
 """Most launches over all iterations of a loop. A graph has a node for each."""
@@ -34,7 +34,7 @@ Keep = Callable[[str, np.ndarray], str]
 """Function that adds a tensor to the artifact and returns its name."""
 
 
-def with_turns_as_launches(program: rt.Program, constant: Constants, keep: Keep) -> rt.Program:
+def with_iterations_as_launches(program: rt.Program, constant: Constants, keep: Keep) -> rt.Program:
     """Return the program with scans and loops as launches, where their trip counts are known and kernels do all of the
     work, and with adjacent steps of launches merged.
     """
@@ -55,7 +55,7 @@ def _joined(steps: Sequence[rt.Step]) -> Iterator[rt.Step]:
     before: rt.DeviceStep | None = None
     for step in steps:
         if isinstance(step, rt.DeviceStep):
-            before = step if before is None else _in_turn([before, step])
+            before = step if before is None else _in_sequence([before, step])
             continue
         if before is not None:
             yield before
@@ -65,7 +65,7 @@ def _joined(steps: Sequence[rt.Step]) -> Iterator[rt.Step]:
         yield before
 
 
-def _in_turn(steps: Sequence[rt.DeviceStep]) -> rt.DeviceStep:
+def _in_sequence(steps: Sequence[rt.DeviceStep]) -> rt.DeviceStep:
     """Merge steps into one, in which each step's launches wait for all of the previous step's."""
     launches: list[rt.DeviceLaunch] = []
     edges: list[rt.Edge] = []
@@ -94,7 +94,7 @@ class _Loop:
 
     body: rt.Body
     repetition: Repetition
-    turns: int
+    trip_count: int
     states: tuple[int, ...]
     slices: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -129,10 +129,10 @@ class _Writer:
         if loop is None or not self._fits(loop):
             return None
         places = _Places(self, loop)
-        turns = [_with_places(loop.step, partial(places.of, turn=turn)) for turn in range(loop.turns)]
+        steps = [_with_places(loop.step, partial(places.of, iteration=number)) for number in range(loop.trip_count)]
         if loop.repeats:
-            turns.append(_with_places(loop.step, places.at_the_end))
-        return _in_turn(turns)
+            steps.append(_with_places(loop.step, places.at_the_end))
+        return _in_sequence(steps)
 
     # -- which loops -------------------------------------------------------------------------------------------------
 
@@ -144,15 +144,15 @@ class _Writer:
         if repetition is None or not self._goes_on(repetition, body):
             return None
         if isinstance(step, rt.LoopStep):
-            turns = self._trips(step)
+            count = self._trip_count(step)
             backwards: tuple[bool, ...] = (False,) * len(repetition.results)
-            return _Loop(step.body, repetition, turns, step.carried, (), step.outputs, backwards) if turns else None
+            return _Loop(step.body, repetition, count, step.carried, (), step.outputs, backwards) if count else None
         if any(step.input_axes) or any(step.output_axes):
             return None
         lengths = {_first(self.values[number]) for number in step.scans}
-        turns = (lengths.pop() if len(lengths) == 1 else None) or 0
+        count = (lengths.pop() if len(lengths) == 1 else None) or 0
         backwards = tuple(map(bool, (*step.input_directions, *step.output_directions)))
-        return _Loop(step.body, repetition, turns, step.states, step.scans, step.outputs, backwards) if turns else None
+        return _Loop(step.body, repetition, count, step.states, step.scans, step.outputs, backwards) if count else None
 
     def _goes_on(self, repetition: Repetition, body: rt.Program) -> bool:
         """Return whether the condition is true after every iteration."""
@@ -161,7 +161,7 @@ class _Writer:
         data = self._constant(body.values[repetition.condition]) if repetition.fixed else None
         return data is not None and bool(data.all())
 
-    def _trips(self, step: rt.LoopStep) -> int:
+    def _trip_count(self, step: rt.LoopStep) -> int:
         """Return the trip count of a loop; 0 if it is unknown."""
         if step.max_trip == rt.ABSENT:
             return 0
@@ -174,7 +174,7 @@ class _Writer:
     def _fits(self, loop: _Loop) -> bool:
         """Return whether kernels can access all values in place, and the launches are not too many."""
         body, repetition = loop.body.program, loop.repetition
-        if not 0 < (loop.turns + loop.repeats) * len(loop.step.launches) <= MOST_LAUNCHES:
+        if not 0 < (loop.trip_count + loop.repeats) * len(loop.step.launches) <= MOST_LAUNCHES:
             return False
         if not all(_is_static(value) for value in body.values):
             return False
@@ -237,21 +237,21 @@ class _Places:
         self._outputs = {after: output for (_, after), output in zip(repetition.states, loop.outputs)}
         self._spare: dict[int, tuple[int, int]] = {}
 
-    def of(self, number: int, turn: int) -> tuple[int, int]:
+    def of(self, number: int, iteration: int) -> tuple[int, int]:
         """Return the location of a body's value in an iteration."""
         if number in self._states:
             after, given = self._states[number]
-            if turn == 0 or after == number:
+            if iteration == 0 or after == number:
                 return given, 0
-            return self.of(after, turn - 1)
+            return self.of(after, iteration - 1)
         if number in self._sliced:
             whole, flag = self._sliced[number]
-            at = self._loop.turns - 1 - turn if flag else turn
+            at = self._loop.trip_count - 1 - iteration if flag else iteration
             return whole, at * _nbytes(self._body.values[number])
         if number in self._outputs:
-            return self._state(number, turn), 0
+            return self._state(number, iteration), 0
         if number in self._loop.repetition.leading:
-            return self._leading(number, turn)
+            return self._leading(number, iteration)
         if isinstance(self._body.values[number].location, rt.Counters):
             return self._writer.add(self._body.values[number]), 0  # each launch has its own
         if number not in self._same:
@@ -263,30 +263,30 @@ class _Places:
         themselves.
         """
         output = self._outputs.get(number, rt.ABSENT)
-        return (output, 0) if output != rt.ABSENT else self.of(number, self._loop.turns - 1)
+        return (output, 0) if output != rt.ABSENT else self.of(number, self._loop.trip_count - 1)
 
-    def _state(self, after: int, turn: int) -> int:
+    def _state(self, after: int, iteration: int) -> int:
         """Return the location of the state that an iteration writes: two alternating ones, such that the last write is
         to the final one.
         """
         if after not in self._spare:
             value, output = self._body.values[after], self._outputs[after]
             last = self._writer.scratch(value) if output == rt.ABSENT else output
-            self._spare[after] = last, self._writer.scratch(value) if self._loop.turns > 1 else last
-        return self._spare[after][(self._loop.turns - 1 - turn) % 2]
+            self._spare[after] = last, self._writer.scratch(value) if self._loop.trip_count > 1 else last
+        return self._spare[after][(self._loop.trip_count - 1 - iteration) % 2]
 
-    def _leading(self, number: int, turn: int) -> tuple[int, int]:
+    def _leading(self, number: int, iteration: int) -> tuple[int, int]:
         """Return the location of the iteration number, or of the condition, which is true."""
         counter = self._loop.repetition.leading[0]
         if number not in self._same:
-            turns = np.zeros((self._loop.turns, ARGUMENT_ALIGNMENT // 8), np.int64)
-            turns[:, 0] = np.arange(self._loop.turns)
+            numbers = np.zeros((self._loop.trip_count, ARGUMENT_ALIGNMENT // 8), np.int64)
+            numbers[:, 0] = np.arange(self._loop.trip_count)
             self._same[number] = (
-                self._writer.constant("turns", turns)
+                self._writer.constant("iterations", numbers)
                 if number == counter
                 else self._writer.constant("true", np.ones(1, np.bool_))
             )
-        return self._same[number], turn * ARGUMENT_ALIGNMENT if number == counter else 0
+        return self._same[number], iteration * ARGUMENT_ALIGNMENT if number == counter else 0
 
     def _added(self, value: rt.ValueSpec) -> int:
         """Add a body's value to the program's, the same in all iterations."""

@@ -1,8 +1,8 @@
 """Iterations of a scan or loop in one native call: which bodies allow that, and where each iteration's values lie.
 
-An iteration (here: turn) reads the states that the previous one has written, and its slices of the inputs; it writes
-states, and its slices of the outputs. So only addresses differ between iterations. That holds where kernels do all of
-the work, and states keep their types.
+An iteration reads the states that the previous one has written, and its slices of the inputs; it writes states, and its
+slices of the outputs. So only addresses differ between iterations. That holds where kernels do all of the work, and
+states keep their types.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .program import Constant, Heap, Input, LoopStep, NativeStep, Program, ScanS
 from .recording import RecordTime
 from .types import TensorType
 
-MOST_TURNS = 1024
+MOST_ITERATIONS = 1024
 """Most iterations of a loop in one native call: it cannot be interrupted, and memory for the outputs of all of them is
 allocated.
 """
 
 KEPT_BYTES = 1 << 16
-"""Results of a loop have memory of their own, from which they are copied, if that of `MOST_TURNS` iterations is at most
-this.
+"""Results of a loop have memory of their own, from which they are copied, if that of `MOST_ITERATIONS` iterations is
+at most this.
 """
 
 MOST_BYTES = 1 << 26
@@ -37,7 +37,7 @@ MOST_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
-class Turns:
+class Iterations:
     """The formal inputs of the next iterations, of which there are `most`, or fewer if a condition ends them.
 
     `leading`: of a loop, the number of the first iteration and its condition, which is true. `slices` have an entry for
@@ -65,7 +65,7 @@ class Done:
     A loop may have more iterations to come.
     """
 
-    turns: int
+    count: int
     going: bool
     states: list[Any]
     results: list[np.ndarray]
@@ -123,7 +123,7 @@ def carried_by(step: LoopStep | ScanStep | SequenceMapStep) -> Repetition | None
     return Repetition(leading, states, inputs[count : count + slices], results, condition, fixed)
 
 
-class Turning:
+class NativeLoop:
     """Iterations of one body with known sizes. What is the same in all runs is computed once."""
 
     def __init__(
@@ -149,7 +149,7 @@ class Turning:
             moves += [Move(before, after, 0, 0, first ^ second), Move(after, after, second - first, 0, first ^ second)]
         self._count = np.zeros(1, np.int64) if repetition.leading else None
         self._condition = None if repetition.fixed else repetition.condition
-        self._per_turn = sum(_nbytes(value) for _, value, _ in self.results)
+        self._bytes_per_iteration = sum(_nbytes(value) for _, value, _ in self.results)
         self.native = segment.repeated(moves, self._condition, self._count)
         self.copied: list[tuple[int, np.ndarray]] = []
         self.kept: dict[int, np.ndarray] = {}
@@ -165,8 +165,8 @@ class Turning:
         counter = repetition.leading[0]
         self.copied = [(n, empty_tensor(spec(n))) for n in inputs if n != counter and is_small(spec(n))]
         for number, value, _ in self.results:
-            if 0 < MOST_TURNS * _nbytes(value) <= KEPT_BYTES:
-                self.stacks[number] = _stacked(MOST_TURNS, value)
+            if 0 < MOST_ITERATIONS * _nbytes(value) <= KEPT_BYTES:
+                self.stacks[number] = _stacked(MOST_ITERATIONS, value)
         self.kept = {number: stack[0, ...] for number, stack in self.stacks.items()}
         self.kept |= {number: pair[0, ...] for number, pair in self.pairs.items()}
         self.kept[counter] = self._count.reshape(_shape(spec(counter)))
@@ -180,13 +180,13 @@ class Turning:
     @property
     def most(self) -> int:
         """Most iterations of a loop in one call."""
-        return min(MOST_TURNS, max(1, MOST_BYTES // max(1, self._per_turn)))
+        return min(MOST_ITERATIONS, max(1, MOST_BYTES // max(1, self._bytes_per_iteration)))
 
     def stack_of(self, number: int, value: ValueSpec, most: int) -> np.ndarray:
         """Return the memory for the slices of an output over so many iterations."""
         return self.stacks[number] if number in self.stacks else _stacked(most, value)
 
-    def turn(self, values: list[Any], trip: int, most: int) -> tuple[int, bool]:
+    def iterate(self, values: list[Any], trip: int, most: int) -> tuple[int, bool]:
         """Execute up to `most` iterations of a loop, starting with number `trip`; return their number and whether the
         condition is still true.
         """
@@ -195,9 +195,9 @@ class Turning:
         done = self.native.run(values, most, None)
         return done, self._condition is None or bool(values[self._condition])
 
-    def run(self, values: list[Any], turns: Turns, record: RecordTime | None) -> Done:
+    def run(self, values: list[Any], iterations: Iterations, record: RecordTime | None) -> Done:
         """Execute iterations on the program's values, of which its inputs and constants are set."""
-        repetition, most = self._repetition, turns.most
+        repetition, most = self._repetition, iterations.most
         going = not repetition.fixed or bool(values[repetition.condition or 0])
         if not going:
             most = 1
@@ -235,16 +235,16 @@ class Turning:
         return Done(done, going, states, parts)
 
 
-def turning_of(
-    repetition: Repetition, turns: Turns, segment: Repeatable, spec: Callable[[int], ValueSpec]
-) -> Turning | None:
+def native_loop_of(
+    repetition: Repetition, iterations: Iterations, segment: Repeatable, spec: Callable[[int], ValueSpec]
+) -> NativeLoop | None:
     """Return the iterations of a segment; None where a state changes its type, or the size of a result is not known."""
     types = [spec(number).type for number in repetition.results]
     if not all(isinstance(type_, TensorType) and type_.is_static for type_ in types):
         return None
     if any(spec(before).type != spec(after).type for before, after in repetition.states):
         return None
-    return Turning(repetition, segment, spec, turns.backwards, turns.results_backwards)
+    return NativeLoop(repetition, segment, spec, iterations.backwards, iterations.results_backwards)
 
 
 def _along(number: int, value: ValueSpec, backwards: int) -> Move:
