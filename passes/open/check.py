@@ -82,8 +82,6 @@ def why_not_template(schedule: Schedule | None) -> str | None:
             return f"split_keys is {schedule.split_keys}; keys of open number are not split, so it is 1"
         case ScatterSchedule() if schedule.by_claims:
             return "by_claims is true, but claims would be memory of open size; put false"
-        case OpenElementwiseSchedule() if schedule.cuts:
-            return f"cuts are {list(schedule.cuts)}, which are places among known sizes; there are none here"
         case _ if not isinstance(schedule, _ON_CPUS | _ON_GPUS):
             return f"kernels of template {schedule.template} are for known sizes only; favour sizes to have them there"
     return None

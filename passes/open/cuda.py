@@ -107,15 +107,17 @@ def lifted_schedule(
 
 
 def _elementwise(schedule: ElementwiseSchedule, before: GroupView, view: GroupView) -> Schedule | str:
-    """Lift an element-wise schedule without the cuts where operands of a concat meet: they are positions at known
-    sizes.
-    """
+    """Lift an element-wise schedule. Cuts, where operands of a concat meet, stay along a dimension of known size."""
     known, _ = elementwise_walk(before.inputs, before.stored)
     extents = joined(known, before.stored[0].shape, view.stored[0].shape)
     if extents is None:
         return f"loops over {known} are no dimensions of {before.stored[0].shape}, joined"
     lanes = _lanes(schedule.lanes, extents[-1])
-    return OpenElementwiseSchedule(schedule.threads, lanes, schedule.vectors, extents=extents)
+    lifted = OpenElementwiseSchedule(schedule.threads, lanes, schedule.vectors, extents=extents)
+    axis = schedule.cut_axis
+    if not schedule.cuts or is_open(extents[axis]):
+        return lifted
+    return replace(lifted, cut_axis=axis, cuts=schedule.cuts)
 
 
 def _direct(schedule: DirectSchedule, view: GroupView) -> DirectSchedule:

@@ -12,7 +12,7 @@ from math import prod
 
 from tilestitch.compiler.ir import Value
 from tilestitch.compiler.ir.accesses import elementwise_walk
-from tilestitch.compiler.ir.sizes import divisor_of
+from tilestitch.compiler.ir.sizes import divisor_of, is_open
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.access.row_loops import RowLoops, row_loops, scheduled_loops
 from tilestitch.passes.plan.access.split_rows import pieces_of, why_not_cut
@@ -130,6 +130,9 @@ def _elementwise(schedule: ElementwiseSchedule, inputs: Sequence[Value], outputs
         return
     if schedule.cut_axis >= len(extents):
         yield f"there is no axis {schedule.cut_axis} to cut among {len(extents)}"
+        return
+    if is_open(extents[schedule.cut_axis]):
+        yield f"cuts are places in a dimension of known size; that of cut_axis {schedule.cut_axis} is open"
         return
     step = schedule.lanes if schedule.cut_axis == len(extents) - 1 else 1
     ends = (0, *schedule.cuts, extents[schedule.cut_axis])

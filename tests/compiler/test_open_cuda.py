@@ -48,6 +48,27 @@ def test_one_kernel_is_right_at_every_size() -> None:
                     assert_close(actual, wanted, MODELS[wanted.dtype.name if wanted.dtype.kind == "f" else "float32"])
 
 
+@pytest.mark.parametrize(("count", "width"), [(2, 5), (5, 32), (33, 32)])
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+def test_operands_of_a_concat_along_a_known_dimension_have_code_of_their_own(
+    count: int, width: int, dtype: str
+) -> None:
+    """Every thread loaded an element of all."""
+    names = [f"x{number}" for number in range(count)]
+    given = ", ".join(f"{dtype}[b, 3, {width}] {name}" for name in names)
+    text = f"({given}) => ({dtype}[b, {3 * count}, {width}] y) {{ y = Concat<axis=1>({', '.join(names)}) }}"
+    model = parser.parse_model(HEAD + text)
+    compiled = compile_model(model, "emulator", dims={"b": (0, 64)})
+    schedules = [group.schedule for plan in compiled.plans for group in plan.groups]
+    assert [s.cuts for s in schedules if isinstance(s, OpenElementwiseSchedule)]
+    assert all(s.cuts for s in schedules if isinstance(s, OpenElementwiseSchedule))
+    with load(compiled.to_bytes(), device="emulator") as module:
+        for b in (0, 1, 7):
+            feeds = inputs(model, {"b": b})
+            (found,) = module.run(feeds).values()
+            np.testing.assert_array_equal(found, np.concatenate([feeds[name] for name in names], 1))
+
+
 FOUR_SIZES = [
     "encoder.script", "gpt2.dynamo", "llama.script", "whisper.dynamo", "resnet.dynamo", "mobilenet.script",
     "keras_cnn.keras", "dlrm.script",

@@ -197,6 +197,9 @@ REFUSED: Mapping[str, tuple[str, Callable[[Any], None], str]] = {
     "lanes that not all sizes are multiples of": (
         "emulator:sm_90a", _with("open_elementwise", "lanes", 16), r"group \w+: 16 lanes do not divide",
     ),
+    "cuts of an open dimension": (
+        "emulator:sm_90a", _with("open_elementwise", "cuts", [24]), r"group \w+: .* that of cut_axis 0 is open",
+    ),
     "a reduction in parts": (
         "emulator:sm_90a", _with("gemm", "split_k", 4), r"group \w+: split_k is 4 .* so both are 1",
     ),
@@ -227,12 +230,13 @@ REFUSED: Mapping[str, tuple[str, Callable[[Any], None], str]] = {
     ),
     "a range that is none": ("cpu", lambda plan: plan["symbols"][0].update(low=8, high=3), "outside 8 to"),
 }  # fmt: skip
+ON_ELEMENTS = ("lanes that not all sizes are multiples of", "cuts of an open dimension", "a template for known sizes")
 
 
 @pytest.mark.parametrize("edit", REFUSED)
 def test_an_edited_plan_that_holds_not_for_all_sizes_is_refused_in_one_sentence(edit: str) -> None:
     target, change, reason = REFUSED[edit]
-    text = ELEMENTWISE if edit in ("lanes that not all sizes are multiples of", "a template for known sizes") else ROWS
+    text = ELEMENTWISE if edit in ON_ELEMENTS else ROWS
     with pytest.raises(PlanError, match=reason) as caught:
         _edited(target, change, text)()
     assert "\n" not in str(caught.value)
