@@ -1,4 +1,4 @@
-"""TfIdfVectorizer: counts of n-grams.
+"""TfIdfVectorizer: counts of n-grams, also of the tokens of texts.
 
 The n-grams that are counted are the paths of a tree from its root, node 0: an edge leads from the node of an n-gram to
 that of a longer one by the number of the item that is added. All places of all rows go down the tree together.
@@ -8,29 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, repeat
+from itertools import chain, pairwise, repeat
 from typing import Any
 
 import numpy as np
 
 from .common import Attrs, HostError, HostFn
+from .strings import texts_of
+from .tokens import tokens_of
 
 _NONE = -1
 """No node."""
+_ONE = np.float32(1)
 
 
 @dataclass(frozen=True)
 class _Tree:
-    """`numbers`: of the items, all others have the next number. `edges`: node times `width` plus the number of an item,
-    ascending; `ends`: the nodes that they lead to. `columns`: where the n-gram of a node is counted; `_NONE` for one
-    that is not.
+    """`numbers`: of the items, all others have the next number. `first`: the nodes that lead from the root, by the
+    number of an item. `edges`: node times `width` plus the number of an item, ascending; `ends`: the nodes that they
+    lead to. `columns`: where the n-gram of a node is counted, of `count`; `_NONE` for one that is not. `scale`: what
+    counts are multiplied by, if they are.
     """
 
     numbers: Mapping[Any, int]
     width: int
+    first: np.ndarray
     edges: np.ndarray
     ends: np.ndarray
     columns: np.ndarray
+    count: int
+    scale: np.ndarray | None
+
+    def numbers_of(self, items: list[Any]) -> np.ndarray:
+        """Return the numbers of some items."""
+        return np.fromiter(map(self.numbers.get, items, repeat(len(self.numbers))), np.int64, len(items))
 
     def step(self, nodes: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Return the nodes that edges lead to."""
@@ -58,10 +69,17 @@ def _with_tree(attrs: Attrs) -> Attrs:
     order = sorted(edges)
     counted = [columns.get(node, _NONE) for node in range(len(nodes))]
     ends = [edges[edge] for edge in order]
+    first = [edges.get(number, _NONE) for number in range(width)]
+    count = max(attrs["ngram_indexes"]) + 1
     tree = _Tree(
-        numbers, width, np.array(order, np.int64), np.array(ends, np.int64), np.array([*counted, _NONE], np.int64)
-    )
+        numbers, width, _array(first), _array(order), _array(ends), _array([*counted, _NONE]), count,
+        _scale_of(attrs, count),
+    )  # fmt: skip
     return {**attrs, "tree": tree}
+
+
+def _array(numbers: list[int]) -> np.ndarray:
+    return np.array(numbers, np.int64)
 
 
 def _ngram_columns(attrs: Attrs) -> dict[tuple[Any, ...], int]:
@@ -82,19 +100,40 @@ def _tf_idf(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     (x,) = inputs
     if x.ndim > 2:
         raise HostError(f"TfIdfVectorizer takes tensors of shape [C] or [N, C], not {x.shape}")
+    tree = _tree_of(attrs)
+    items = tree.numbers_of(x.reshape(-1).tolist()).reshape(x.shape if x.ndim == 2 else (1, x.size))
+    result = _weighted(_counted(items, tree, attrs), tree, attrs)
+    return [result if x.ndim == 2 else result.reshape(-1)]
+
+
+def _tokenized_tf_idf(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
+    """Compute TfIdfVectorizer of the tokens of each text. Outputs: [texts, columns]."""
+    texts, tree = texts_of(inputs[0]), _tree_of(attrs)
+    rows = tokens_of(texts, attrs)
+    lengths = list(map(len, rows.values()))
+    numbers = tree.numbers_of(list(chain.from_iterable(rows.values())))
+    items = np.full((len(rows), max(lengths, default=0)), len(tree.numbers), np.int64)
+    items[np.arange(items.shape[1]) < np.array(lengths, np.int64)[:, np.newaxis]] = numbers
+    result = _weighted(_counted(items, tree, attrs), tree, attrs)
+    if len(rows) == len(texts):
+        return [result]
+    places = dict(zip(rows, range(len(rows)), strict=True))
+    return [result[np.fromiter(map(places.__getitem__, texts), np.int64, len(texts))]]
+
+
+def _tree_of(attrs: Attrs) -> _Tree:
     tree: _Tree = (attrs if "tree" in attrs else _with_tree(attrs))["tree"]
-    flat = x.reshape(-1)
-    numbers = map(tree.numbers.get, flat.tolist(), repeat(len(tree.numbers)))
-    items = np.fromiter(numbers, np.int64, len(flat))
-    items = items.reshape(x.shape if x.ndim == 2 else (1, len(flat)))
-    rows, width = len(items), max(attrs["ngram_indexes"]) + 1
-    counts = np.zeros(rows * width, np.int64)
+    return tree
+
+
+def _counted(items: np.ndarray, tree: _Tree, attrs: Attrs) -> np.ndarray:
+    """Return how often each row has the n-gram of each column."""
+    counts = np.zeros(len(items) * tree.count, np.float32)
+    starts = np.arange(0, len(counts), tree.count)[:, np.newaxis]
     for nodes in _ends(items, tree, attrs) if len(tree.edges) else ():
         columns = tree.columns[nodes]
-        found = columns >= 0
-        counts += np.bincount((columns + width * np.arange(rows)[:, np.newaxis])[found], minlength=len(counts))
-    result = _weighted(counts.astype(np.float32).reshape(rows, width), attrs)
-    return [result if x.ndim == 2 else result.reshape(-1)]
+        np.add.at(counts, (starts + columns)[columns >= 0], _ONE)
+    return counts.reshape(len(items), tree.count)
 
 
 def _ends(items: np.ndarray, tree: _Tree, attrs: Attrs) -> Iterator[np.ndarray]:
@@ -106,26 +145,29 @@ def _ends(items: np.ndarray, tree: _Tree, attrs: Attrs) -> Iterator[np.ndarray]:
             places = items.shape[1] - distance * (length - 1)
             if places <= 0:
                 continue
-            nodes = np.zeros((len(items), places), np.int64)
-            for start in range(0, distance * length, distance):
+            nodes = tree.first[items[:, :places]]
+            for start in range(distance, distance * length, distance):
                 nodes = tree.step(nodes, items[:, start : start + places])
             yield nodes
 
 
-def _weighted(counts: np.ndarray, attrs: Attrs) -> np.ndarray:
-    weights = attrs.get("weights")
+def _scale_of(attrs: Attrs, count: int) -> np.ndarray | None:
     if attrs["mode"] == "TF":
+        return None
+    if attrs["mode"] not in ("IDF", "TFIDF"):
+        raise HostError(f"unknown mode {attrs['mode']!r} of TfIdfVectorizer; known: TF, IDF, TFIDF")
+    scale = np.ones(count, np.float32)
+    if attrs.get("weights"):
+        scale[list(attrs["ngram_indexes"])] = np.asarray(attrs["weights"], np.float32)
+    return scale
+
+
+def _weighted(counts: np.ndarray, tree: _Tree, attrs: Attrs) -> np.ndarray:
+    if tree.scale is None:
         return counts
-    scale = np.ones(counts.shape[1], np.float32)
-    if weights:
-        scale[list(attrs["ngram_indexes"])] = np.asarray(weights, np.float32)
-    if attrs["mode"] == "IDF":
-        return (counts > 0) * scale
-    if attrs["mode"] == "TFIDF":
-        return counts * scale
-    raise HostError(f"unknown mode {attrs['mode']!r} of TfIdfVectorizer; known: TF, IDF, TFIDF")
+    return (counts > 0) * tree.scale if attrs["mode"] == "IDF" else counts * tree.scale
 
 
-TABLE: Mapping[str, HostFn] = {"TfIdfVectorizer": _tf_idf}
+TABLE: Mapping[str, HostFn] = {"TfIdfVectorizer": _tf_idf, "TokenizedTfIdf": _tokenized_tf_idf}
 
-PREPARE = {"TfIdfVectorizer": _with_tree}
+PREPARE = {"TfIdfVectorizer": _with_tree, "TokenizedTfIdf": _with_tree}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .common import Attrs, HostFn
-from .strings import each, padded, stacked, texts_of
+from .strings import padded, stacked, texts_of
 
 _START, _END = "\x02", "\x03"
 
@@ -22,12 +22,23 @@ def _tokenize(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     start and end markers around the tokens of a text.
     """
     (x,) = inputs
-    texts, pieces, least = texts_of(x), _pieces(attrs), attrs["mincharnum"]
-    rows = each(lambda text: [token for token in pieces(text) if len(token) >= least], texts)
-    if attrs["mark"] and any(rows.values()):
-        rows = {text: [_START, *row, _END] for text, row in rows.items()}
+    texts = texts_of(x)
+    rows = tokens_of(texts, attrs)
     width = padded(rows, attrs["pad_value"])
     return [stacked(rows, texts, (*x.shape, width))]
+
+
+def tokens_of(texts: Sequence[str], attrs: Attrs) -> dict[str, list[str]]:
+    """Return the tokens of each text, in the order of the texts; equal ones are cut once."""
+    apart, least = dict.fromkeys(texts), attrs["mincharnum"]
+    pieces = map(_pieces(attrs), apart)
+    if least == 1:
+        rows = dict(zip(apart, [list(filter(None, some)) for some in pieces], strict=True))
+    else:
+        rows = dict(zip(apart, [[token for token in some if len(token) >= least] for some in pieces], strict=True))
+    if attrs["mark"] and any(rows.values()):
+        return {text: [_START, *row, _END] for text, row in rows.items()}
+    return rows
 
 
 def _pieces(attrs: Attrs) -> Callable[[str], Iterable[str]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from tilestitch.compiler.frontend.context import Context, Versioned
-from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, TensorType, Type, Value
+from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, Node, TensorType, Type, Value
 from tilestitch.compiler.ir.types import broadcast_shapes
 
 from .host_types import present, tensor_step
@@ -55,7 +56,25 @@ def tf_idf_vectorizer(ctx: Context) -> Sequence[Value]:
     type_: Type = AnyRankTensor("float32")
     if isinstance(x.type, TensorType):
         type_ = TensorType("float32", (*x.type.shape[:-1], columns))
+    cut = _cut_texts(x)
+    if cut is not None and cut.attrs["pad_value"] not in attrs.get("pool_strings", ()):
+        return tensor_step(ctx, "TokenizedTfIdf", cut.inputs, [type_], **cut.attrs, **attrs)
     return tensor_step(ctx, "TfIdfVectorizer", (x,), [type_], **attrs)
+
+
+def _cut_texts(x: Value) -> Node | None:
+    """Return the Tokenizer whose tokens of each text are a row of `x`, padded; None if there is none. Few tokens are
+    then counted for each text, and no size but the number of texts depends on them.
+    """
+    node = x.producer
+    while node is not None and node.op == "reshape":
+        node = node.inputs[0].producer
+    if node is None or node.op != "host.Tokenizer" or not isinstance(x.type, TensorType) or x.type.rank != 2:
+        return None
+    texts = node.inputs[0].type
+    if not isinstance(texts, TensorType) or UNKNOWN in texts.shape:
+        return None
+    return node if x.type.shape[0] == prod(texts.shape) else None
 
 
 CONVERTERS: Mapping[str, Sequence[Versioned]] = {
