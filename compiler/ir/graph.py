@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -148,12 +148,13 @@ class Graph:
         value._uses[node, len(node.inputs)] = None
         node.inputs = (*node.inputs, value)
 
-    def replace_uses(self, old: Value, new: Value) -> None:
-        """Make every reader of `old` (graph outputs included) read `new` instead."""
+    def replace_uses(self, old: Value, new: Value, but: Container[Node] = ()) -> None:
+        """Make every reader of `old` (graph outputs included), except the nodes `but`, read `new` instead."""
         if old is new:
             return
         for node, index in list(old.uses):
-            self.set_input(node, index, new)
+            if node not in but:
+                self.set_input(node, index, new)
         places = self._output_places.pop(old, [])
         for place in places:
             self._outputs[place] = new

@@ -85,7 +85,7 @@ class _Stacker:
     known: dict[Value, tuple[Value, int]] = field(default_factory=dict)
 
     def stack(self, lanes: Lanes) -> None:
-        graph, siblings = self.graph, Siblings.of(lanes, self.graph.outputs)
+        graph, siblings = self.graph, Siblings.of(lanes, self.graph)
         self.last, self.joined = lanes[-1], dict[tuple[Value, ...], Value]()
         values = [self._gemm(lanes)]
         for step in siblings.steps:
@@ -216,10 +216,7 @@ class _Stacker:
         )
         new = self.graph.emit("reshape", row, origins=origins, insert_before=self.last, shape=old.shape)
         self.known[new] = whole, lane
-        for node, position in list(old.uses):
-            if node not in taken:
-                self.graph.set_input(node, position, new)
-        self.graph.outputs = [new if v is old else v for v in self.graph.outputs]
+        self.graph.replace_uses(old, new, taken)
 
 
 def _operation(node: Node) -> Hashable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import ClassVar
 
 import numpy as np
@@ -39,7 +40,7 @@ class MergeGemms:
         gpu = context.target.name != "cpu"
         chosen = _without_copies([lanes for gemms in _families(graph) for lanes in _chosen(graph, gemms, gpu)])
         for gemms in chosen:
-            _merge(graph, Siblings.of(gemms, graph.outputs))
+            _merge(graph, Siblings.of(gemms, graph))
         note = f"{sum(map(len, chosen))} GEMMs became {len(chosen)}"
         return PassResult(graph, bool(chosen), (note,) if chosen else ())
 
@@ -71,7 +72,7 @@ def _chosen(graph: Graph, gemms: list[Node], gpu: bool) -> list[list[Node]]:
 def _read_in_place(graph: Graph, gemms: list[Node]) -> list[list[Node]]:
     """Return those of `gemms` whose ranges need no copy."""
     while len(gemms) > 1:
-        siblings = Siblings.of(gemms, graph.outputs)
+        siblings = Siblings.of(gemms, graph)
         kept = [n for lane, n in enumerate(gemms) if _is_aligned(n) and _is_read_in_place(graph, siblings, lane)]
         if len(kept) == len(gemms):
             return [gemms]
@@ -86,7 +87,7 @@ def _is_aligned(node: Node) -> bool:
 def _is_read_in_place(graph: Graph, siblings: Siblings, lane: int) -> bool:
     if any(graph.is_output(v) for v in siblings.lanes[lane]):
         return False
-    return all(reads_in_place(reader, graph.outputs) for _, reader in siblings.border(lane))
+    return all(reads_in_place(reader, graph) for _, reader in siblings.border(lane))
 
 
 def _brought_together(graph: Graph, gemms: list[Node]) -> list[list[Node]]:
@@ -104,7 +105,7 @@ def _brought_together(graph: Graph, gemms: list[Node]) -> list[list[Node]]:
 
 
 def _only_element_wise(graph: Graph, gemms: Sequence[Node]) -> bool:
-    siblings = Siblings.of(gemms, graph.outputs)
+    siblings = Siblings.of(gemms, graph)
     for lane in range(len(gemms)):
         if any(graph.is_output(v) for v in siblings.lanes[lane]):
             return False
@@ -141,23 +142,15 @@ def _merge(graph: Graph, siblings: Siblings) -> None:
         ]
         origins = [o for n in step.nodes if n is not None for o in n.origins]
         values.append(graph.emit(sample.op, *operands, origins=origins, insert_before=first, **sample.attrs))
-    taken = siblings.taken
+    taken, starts = siblings.taken, [0, *accumulate(widths)]
     for lane, known in enumerate(siblings.lanes):
         for value, row in known.items():
             if any(u not in taken for u in value.users) or graph.is_output(value):
-                _hand_over(graph, value, _range(graph, values[row], lane, widths, value, first), taken)
+                graph.replace_uses(value, _range(graph, values[row], starts[lane], widths[lane], value, first), taken)
     for node in sorted(taken, key={n: -i for i, n in enumerate(graph.nodes)}.__getitem__):
         graph.remove(node)
     for node in siblings.gemms:
         graph.remove(node)
-
-
-def _hand_over(graph: Graph, old: Value, new: Value, taken: set[Node]) -> None:
-    """Let all readers of `old`, except those in `taken`, read `new`."""
-    for node, position in list(old.uses):
-        if node not in taken:
-            graph.set_input(node, position, new)
-    graph.outputs = [new if v is old else v for v in graph.outputs]
 
 
 def _gemm(graph: Graph, gemms: Sequence[Node]) -> Value:
@@ -185,13 +178,13 @@ def _constant(graph: Graph, nodes: Sequence[Node | None], position: int, widths:
     return graph.constant(data, name=sample.inputs[position].name)
 
 
-def _range(graph: Graph, whole: Value, lane: int, widths: Sequence[int], old: Value, before: Node) -> Value:
-    """Return the column range of a lane."""
+def _range(graph: Graph, whole: Value, start: int, width: int, old: Value, before: Node) -> Value:
+    """Return the columns of `whole` that are `old`."""
     rank = len(whole.shape)
     assert old.producer is not None
     return graph.emit(
         "slice", whole, origins=old.producer.origins, insert_before=before,
-        starts=(*(0,) * (rank - 1), sum(widths[:lane])), steps=(1,) * rank, sizes=(*whole.shape[:-1], widths[lane]),
+        starts=(*(0,) * (rank - 1), start), steps=(1,) * rank, sizes=(*whole.shape[:-1], width),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tilestitch.compiler.ir import Kind, Node, Value, is_elementwise, kind_of
+from tilestitch.compiler.ir import Graph, Kind, Node, Value, is_elementwise, kind_of
 
 NEUTRAL = {"add": -0.0, "mul": 1.0}
 """Neutral elements for any operand: -0 + 0 is 0."""
@@ -43,19 +43,22 @@ class Siblings:
     steps: list[Step] = field(default_factory=list)
     lanes: list[dict[Value, int]] = field(default_factory=list)
     """Per lane: its values, each with the last row that it is in."""
+    taken: set[Node] = field(default_factory=set)
+    """The nodes that the steps comprise."""
 
     @staticmethod
-    def of(gemms: Sequence[Node], outputs: Sequence[Value]) -> Siblings:
-        """Return `gemms` with as much following work as is the same in all lanes; `outputs` are the graph's."""
+    def of(gemms: Sequence[Node], graph: Graph) -> Siblings:
+        """Return `gemms` of `graph` with as much following work as is the same in all lanes."""
         found = Siblings(tuple(gemms), [tuple(n.output for n in gemms)])
         found.lanes = [{n.output: 0} for n in gemms]
-        while (step := found._common() or found._padded(outputs)) is not None:
+        while (step := found._common() or found._padded(graph)) is not None:
             found._take(step)
         return found
 
     def _take(self, step: Step) -> None:
         row = tuple(node.output if node is not None else self._bare(step, lane) for lane, node in enumerate(step.nodes))
         self.steps.append(step)
+        self.taken.update(node for node in step.nodes if node is not None)
         self.rows.append(row)
         for known, value in zip(self.lanes, row, strict=True):
             known[value] = len(self.rows) - 1
@@ -63,21 +66,14 @@ class Siblings:
     def _bare(self, step: Step, lane: int) -> Value:
         return next(self.rows[r][lane] for r in step.rows if r is not None)
 
-    @property
-    def taken(self) -> set[Node]:
-        """The nodes that the steps comprise."""
-        return {n for step in self.steps for n in step.nodes if n is not None}
-
     def border(self, lane: int) -> Iterator[tuple[Value, Node]]:
         """Yield the values of a lane, each with its readers outside the steps."""
-        taken = self.taken
         for value in self.lanes[lane]:
-            yield from ((value, reader) for reader in value.users if reader not in taken)
+            yield from ((value, reader) for reader in value.users if reader not in self.taken)
 
     def _common(self) -> Step | None:
         """Return an operation common to all lanes; None if there is none."""
-        taken = self.taken
-        for node in dict.fromkeys(u for value in self.lanes[0] for u in value.users if u not in taken):
+        for node in dict.fromkeys(u for value in self.lanes[0] for u in value.users if u not in self.taken):
             key = self._key(node, 0)
             if key is None:
                 continue
@@ -88,25 +84,24 @@ class Siblings:
         return None
 
     def _open(self, lane: int, key: Hashable) -> Iterator[Node]:
-        taken = self.taken
         readers = dict.fromkeys(u for value in self.lanes[lane] for u in value.users)
-        return (n for n in readers if n not in taken and self._key(n, lane) == key)
+        return (n for n in readers if n not in self.taken and self._key(n, lane) == key)
 
-    def _padded(self, outputs: Sequence[Value]) -> Step | None:
+    def _padded(self, graph: Graph) -> Step | None:
         """Return a sum or product with a constant that at least half of the lanes have; the others get the neutral
         element.
         """
         for row in range(len(self.rows)):
             for op in NEUTRAL:
-                nodes = [self._only(row, lane, op, outputs) for lane in range(len(self.lanes))]
+                nodes = [self._only(row, lane, op, graph) for lane in range(len(self.lanes))]
                 if 2 * sum(n is not None for n in nodes) >= len(nodes) > 1:
                     return Step(tuple(nodes), (row, None))
         return None
 
-    def _only(self, row: int, lane: int, op: str, outputs: Sequence[Value]) -> Node | None:
+    def _only(self, row: int, lane: int, op: str, graph: Graph) -> Node | None:
         """Return the only reader of a lane's value, if it is `op` with a constant; else None."""
         value = self.rows[row][lane]
-        if self.lanes[lane].get(value) != row or len(value.uses) != 1 or any(value is v for v in outputs):
+        if self.lanes[lane].get(value) != row or len(value.uses) != 1 or graph.is_output(value):
             return None
         node, position = next(iter(value.uses))
         plain = node.op == op and position == 0 and node.inputs[1].is_constant and node not in self.taken
@@ -155,7 +150,7 @@ _RANGES = frozenset({"reshape", "transpose", "slice"})
 _PULLING = (Kind.VIEW, Kind.INJECTIVE, Kind.REDUCTION)
 
 
-def reads_in_place(reader: Node, outputs: Sequence[Value], *, viewed: bool = False) -> bool:
+def reads_in_place(reader: Node, graph: Graph, *, viewed: bool = False) -> bool:
     """Return whether `reader` reads a column range in place, by strides, in a kernel that exists anyway.
 
     GEMMs do, as does anything computed after a view, which cannot be in a GEMM's epilogue. `viewed`: a view is between
@@ -163,9 +158,9 @@ def reads_in_place(reader: Node, outputs: Sequence[Value], *, viewed: bool = Fal
     """
     if reader.op not in _RANGES:
         return reader.op == "matmul" or (viewed and kind_of(reader.op) in _PULLING)
-    if any(reader.output is v for v in outputs):
+    if graph.is_output(reader.output):
         return False
-    return all(reads_in_place(next_, outputs, viewed=True) for next_ in reader.output.users)
+    return all(reads_in_place(next_, graph, viewed=True) for next_ in reader.output.users)
 
 
 def meeting(starts: Sequence[Sequence[Node]], shape: tuple[int, ...]) -> list[set[int]]:

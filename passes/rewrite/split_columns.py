@@ -89,8 +89,7 @@ def _meet(slices: list[Node]) -> bool:
 
 
 def _is_read_in_place(graph: Graph, node: Node) -> bool:
-    outputs = graph.outputs
-    return not graph.is_output(node.output) and all(reads_in_place(u, outputs) for u in node.output.users)
+    return not graph.is_output(node.output) and all(reads_in_place(u, graph) for u in node.output.users)
 
 
 def _column_range(node: Node) -> tuple[int, int] | None:

@@ -16,18 +16,22 @@ import pytest
 
 from benchmarks.large_graphs import KINDS
 from tilestitch.compiler.frontend import import_model
-from tilestitch.compiler.ir import Graph, TensorType
+from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.fusion.closure import Closure
 from tilestitch.passes.fusion.clusters import Cluster, Fusion
 from tilestitch.passes.fusion.cost.launches import Launch
+from tilestitch.passes.fusion.search.climb import moves
 from tilestitch.passes.fusion.search.cover import Cover
 from tilestitch.passes.fusion.search.packs import Packs
+from tilestitch.passes.fusion.search.space import Space
 from tilestitch.passes.pipeline import run_pipeline
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.planner import make_plan
+from tilestitch.passes.rewrite.grouped_gemms import group_gemms
 from tilestitch.passes.rewrite.siblings import meeting
+from tilestitch.passes.schedule.device import device_of
 
 NODES = 100
 MORE_NODES = {
@@ -188,6 +192,47 @@ def test_what_several_gemms_lead_to_is_followed_once() -> None:
         return count
 
     assert meetings(2 * NODES) <= MOST_GROWTH * meetings(NODES)
+
+
+def test_gemms_become_one_without_a_look_at_all_outputs_for_each() -> None:
+    def planning(nodes: int) -> int:
+        return steps_of_planning("gemms", nodes, "cuda", "rewrite/siblings.py")
+
+    assert 0 < planning(2 * NODES) <= MOST_GROWTH * planning(NODES)
+
+
+@pytest.mark.parametrize("is_output", [True, False])
+def test_pairs_of_readers_are_no_moves_where_a_value_is_stored_in_any_case(is_output: bool) -> None:
+    """An output, or a sum along rows, which only one kernel may compute."""
+
+    def proposed(readers: int) -> int:
+        graph = Graph("shared")
+        x = graph.add_input("x", TensorType("float32", (3, 5)))
+        shared = graph.emit("exp", x) if is_output else graph.emit("reduce_sum", x, axes=(1,), keepdims=True)
+        read = [graph.emit("mul", shared, graph.constant(np.float32(n))) for n in range(readers)]
+        graph.outputs = [*read, shared] if is_output else read
+        target = TargetInfo("cpu", 2)
+        space = Space(Fusion(graph, target), AnalyticalModel(), device_of(target))
+        return len(list(moves(Cover(space, ()), 0)))
+
+    assert 0 < proposed(2 * NODES) <= MOST_GROWTH * proposed(NODES)
+
+
+def test_the_outputs_of_a_graph_are_not_listed_for_each_gemm(monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs, listed = Graph.outputs, list[int]()
+
+    def counted(graph: Graph) -> tuple[Value, ...]:
+        listed.append(len(graph._outputs))
+        return tuple(graph._outputs)
+
+    def grouping(nodes: int) -> int:
+        graph = run_pipeline(import_model(KINDS["gemms"](nodes)).graph, PassContext(TargetInfo("cpu", 2)))
+        listed.clear()
+        assert len(group_gemms(graph)) == 1
+        return sum(listed)
+
+    monkeypatch.setattr(Graph, "outputs", property(counted, outputs.fset))  # type: ignore[attr-defined]
+    assert grouping(2 * NODES) <= MOST_GROWTH * grouping(NODES)
 
 
 @pytest.mark.parametrize("kind", ["fan_out", "fan_out_reductions", "gemms"])

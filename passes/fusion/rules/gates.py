@@ -66,11 +66,8 @@ def _is_read_in_place(state: Fusion, node: Node) -> bool:
     """Return whether a slice that nothing recombines need not be stored: what reads it does so in the whole GEMM, which
     is stored in whole vectors, as units of several ranges are not.
     """
-    outputs = state.graph.outputs
-    on_gpu = state.target.name != "cpu"
-    return (
-        on_gpu and not state.graph.is_output(node.output) and all(reads_in_place(u, outputs) for u in node.output.users)
-    )
+    graph, on_gpu = state.graph, state.target.name != "cpu"
+    return on_gpu and not graph.is_output(node.output) and all(reads_in_place(u, graph) for u in node.output.users)
 
 
 def _may_be_gated(state: Fusion, node: Node, shape: tuple[int, ...]) -> bool:

@@ -100,8 +100,13 @@ def _moves_of_stored(cover: Cover, atom: int) -> Iterator[Move]:
         yield Move((mine,), (rest, one))
         yield Move((mine,), (rest | inner, one))
     yield Move((mine,), (rest,))
-    for first, second in combinations(cover.readers(atom), 2):
-        yield Move((mine, first, second), (rest, first | second))
+    if cover.space.results & one:  # it is stored in any case
+        return
+    readers = cover.readers(atom)
+    # Only cheap atoms are computed by several kernels: the remaining readers would compute this one, too.
+    if len(readers) == 2 or cover.space.copyable & one:
+        for first, second in combinations(readers, 2):
+            yield Move((mine, first, second), (rest, first | second))
 
 
 def _moves_of_inner(cover: Cover, atom: int) -> Iterator[Move]:

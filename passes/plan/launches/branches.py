@@ -16,14 +16,21 @@ def branches(count: int, edges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
         waits_for[after].append(before)
     earlier: list[int] = []  # for each launch, the set (as bits) of those that end before it starts
     ends: list[int] = []  # the last launch of each branch
-    found = []
+    last = 0  # these, as bits
+    found: list[int] = []
     for number in range(count):
         above = 0
         for other in waits_for[number]:
             above |= earlier[other] | 1 << other
         earlier.append(above)
-        free = (branch for branch, end in enumerate(ends) if above >> end & 1)
-        branch = next(free, len(ends))
+        free = above & last
+        if free & (free - 1):
+            branch = next(branch for branch, end in enumerate(ends) if free >> end & 1)
+        else:
+            branch = found[free.bit_length() - 1] if free else len(ends)
+        last |= 1 << number
+        if branch < len(ends):
+            last ^= 1 << ends[branch]
         ends[branch : branch + 1] = [number]
         found.append(branch)
     return tuple(found)

@@ -30,7 +30,7 @@ def test_no_launches() -> None:
     assert branches(0, ()) == ()
 
 
-def test_launches_of_a_branch_are_ordered_by_edges() -> None:
+def test_a_launch_continues_the_first_of_the_branches_whose_last_launch_it_waits_for() -> None:
     rng = random.Random(0)
     for _ in range(50):
         count = rng.randrange(1, 20)
@@ -40,6 +40,8 @@ def test_launches_of_a_branch_are_ordered_by_edges() -> None:
         for number in range(count):
             for other in list(reached[number]):
                 reached[number] |= reached[other]
+        ends: dict[int, int] = {}
         for number, branch in enumerate(found):
-            earlier = [other for other in range(number) if found[other] == branch]
-            assert not earlier or earlier[-1] in reached[number]
+            free = [other for other, end in ends.items() if end in reached[number]]
+            assert branch == min(free, default=len(ends))
+            ends[branch] = number
