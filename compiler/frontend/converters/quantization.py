@@ -11,7 +11,7 @@ from tilestitch.compiler.ir import Value
 from tilestitch.compiler.ir.blocks import SCALES
 from tilestitch.compiler.ir.types import SMALL_FLOATS, dtype_kind, is_float, is_integer, to_numpy_dtype
 
-from ..builder import dtype_of
+from ..builder import Builder, dtype_of
 from ..context import Context, Converted, Versioned
 from ..onnx_types import dtype_of as elem_dtype
 from .blocks import dequantised, integers_in_blocks
@@ -29,7 +29,7 @@ def integer_range(dtype: str) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
-def saturating_cast(ctx: Context, scaled: Value, zero_point: Value | None, dtype: str) -> Value:
+def saturating_cast(ctx: Builder, scaled: Value, zero_point: Value | None, dtype: str) -> Value:
     """Return round(scaled) + zero_point, saturated to the integer `dtype`. All arithmetic in float32 or wider."""
     wide = scaled if dtype_of(scaled) == "float64" else ctx.cast(scaled, "float32")
     rounded = ctx.emit("round", wide)
@@ -161,7 +161,7 @@ def convert_dynamic_quantize(ctx: Context) -> Converted:
     return list(dynamic_quantize(ctx, ctx.input(0)))
 
 
-def dynamic_quantize(ctx: Context, x: Value) -> tuple[Value, Value, Value]:
+def dynamic_quantize(ctx: Builder, x: Value) -> tuple[Value, Value, Value]:
     """Return x as uint8, its scale and its zero point, which cover the operand's own range and zero."""
     axes = range(ctx.rank(x))
     high = ctx.maximum(ctx.reduce("max", x, axes, keepdims=False), 0.0)
@@ -175,7 +175,7 @@ def dynamic_quantize(ctx: Context, x: Value) -> tuple[Value, Value, Value]:
 # -- integer matmuls -----------------------------------------------------------------------------------------------
 
 
-def integer_matmul(ctx: Context, a: Value, b: Value, a_zero: Value | None, b_zero: Value | None) -> Value:
+def integer_matmul(ctx: Builder, a: Value, b: Value, a_zero: Value | None, b_zero: Value | None) -> Value:
     """Return (a - a_zero) @ (b - b_zero) in int32.
 
     Zero points are factored out of the matmul, so that the contraction stays one of 8-bit operands:
@@ -203,7 +203,7 @@ def integer_matmul(ctx: Context, a: Value, b: Value, a_zero: Value | None, b_zer
     return y
 
 
-def _row_vector(ctx: Context, zero_point: Value) -> Value:
+def _row_vector(ctx: Builder, zero_point: Value) -> Value:
     """Return a zero point per row ([M]) as a column; scalars and [.., M, 1] as they are."""
     wide = ctx.cast(zero_point, "int32")
     return ctx.reshape(wide, (*ctx.shape(wide), 1)) if ctx.rank(wide) == 1 and ctx.shape(wide) != (1,) else wide
@@ -252,7 +252,7 @@ def integer_conv(ctx: Context, x: Value, w: Value, x_zero: Value | None, w_zero:
     return window.conv(ctx, x32, w32)
 
 
-def _without_zero_point(ctx: Context, w: Value, zero: Value, spread: Value) -> tuple[Value, Value | None]:
+def _without_zero_point(ctx: Builder, w: Value, zero: Value, spread: Value) -> tuple[Value, Value | None]:
     """Return constant weights w - zero as int8, and no zero point, if they are in range; else both as they are.
 
     spread: the zero point shaped to broadcast against w.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -28,6 +29,8 @@ States: TypeAlias = "tuple[Value, ...]"
 Weights: TypeAlias = "Mapping[str, Value]"
 Step: TypeAlias = "Callable[[Builder, Value, States, Weights], States]"
 """One time step: from the projected input [B, gates*H] and the states [B, H] to the new states, hidden state first."""
+Multiply: TypeAlias = "Callable[[Builder, Value, Weights, str], Value]"
+"""Return x @ w^T for the weights w of this name: W those of inputs, R those of states."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,13 @@ def _layer(ctx: Context, defaults: Sequence[str], gates: int) -> Layer:
     )
 
 
+NOT_QUANTISED: Weights = {}
+
+
+def multiply_floats(b: Builder, x: Value, weights: Weights, name: str) -> Value:
+    return b.matmul(x, weights[name], trans_b=True)
+
+
 # -- the three cells -------------------------------------------------------------------------------------------------
 
 
@@ -108,11 +118,11 @@ def _rnn_step(layer: Layer, direction: int) -> Step:
     return step
 
 
-def _lstm_step(layer: Layer, direction: int) -> Step:
+def _lstm_step(layer: Layer, direction: int, multiply: Multiply) -> Step:
     def step(b: Builder, x: Value, states: States, weights: Weights) -> States:
         f, g, h = layer.functions(b, direction)
         hidden, cell = states
-        gates = b.add(x, b.matmul(hidden, weights["R"], trans_b=True))
+        gates = b.add(x, multiply(b, hidden, weights, "R"))
         i, o, forget, c = b.split(gates, 1, [layer.hidden] * 4)
         peepholes = b.split(weights["P"], 0, [layer.hidden] * 3) if "P" in weights else None
         if peepholes is not None:
@@ -202,20 +212,19 @@ def _scanned(
 # -- the operators ---------------------------------------------------------------------------------------------------
 
 
-def _part(ctx: Context, value: Value | None, direction: int) -> Value | None:
+def _optional_part(ctx: Context, value: Value | None, direction: int) -> Value | None:
+    return None if value is None else _part(ctx, value, direction)
+
+
+def _part(ctx: Context, value: Value, direction: int) -> Value:
     """Return one direction's slice of an operand [directions, ...]."""
-    if value is None:
-        return None
     return ctx.squeeze(ctx.slice_axis(value, 0, direction, direction + 1), (0,))
 
 
-def _projected(
-    ctx: Context, x: Value, w: Value, bias: Value | None, layer: Layer, gates: int
-) -> tuple[Value, Value | None]:
-    """Return x @ w^T plus all biases that can be added in advance; and the one that cannot (GRU's, inside the reset
-    gate).
+def _projected(ctx: Context, y: Value, bias: Value | None, layer: Layer, gates: int) -> tuple[Value, Value | None]:
+    """Return y, the inputs times their weights, plus all biases that can be added in advance; and the one that cannot
+    (GRU's, inside the reset gate).
     """
-    y = ctx.matmul(x, w, trans_b=True)
     if bias is None:
         return y, None
     size = gates * layer.hidden
@@ -223,7 +232,7 @@ def _projected(
     if not layer.linear_before_reset or gates != 3:
         return ctx.add(y, ctx.add(w_bias, r_bias)), None
     gate_bias, hidden_bias = ctx.split(r_bias, 0, [2 * layer.hidden, layer.hidden])
-    zero = ctx.constant(np.zeros(layer.hidden, to_numpy_dtype(dtype_of(x))))
+    zero = ctx.constant(np.zeros(layer.hidden, to_numpy_dtype(dtype_of(y))))
     return ctx.add(y, ctx.add(w_bias, ctx.concat([gate_bias, zero], 0))), hidden_bias
 
 
@@ -233,14 +242,19 @@ def _initial(ctx: Context, index: int, layer: Layer, batch: int, direction: int)
         return ctx.full((batch, layer.hidden), 0.0, dtype_of(ctx.input(0)))
     if layer.batch_first:
         given = ctx.transpose(given, (1, 0, 2))
-    part = _part(ctx, given, direction)
-    assert part is not None
-    return part
+    return _part(ctx, given, direction)
 
 
 def _recurrent(
-    ctx: Context, cell: Callable[[Layer, int], Step], defaults: Sequence[str], gates: int, num_states: int
+    ctx: Context,
+    cell: Callable[[Layer, int], Step],
+    defaults: Sequence[str],
+    gates: int,
+    num_states: int,
+    multiply: Multiply = multiply_floats,
+    quantisation: Weights = NOT_QUANTISED,
 ) -> Converted:
+    """Convert a layer; `quantisation` are the parameters [directions, ...] that `multiply` finds beside the weights."""
     layer = _layer(ctx, defaults, gates)
     x = ctx.input(0)
     x = ctx.transpose(x, (1, 0, 2)) if layer.batch_first else x
@@ -252,7 +266,9 @@ def _recurrent(
         mask = ctx.less(time, ctx.reshape(ctx.cast(lengths, "int64"), (1, batch, 1)))
     outputs, finals = [], []
     for direction, backwards in enumerate(layer.directions):
-        y, states = _direction(ctx, layer, cell(layer, direction), x, direction, backwards, mask, gates, num_states)
+        weights = {name: _part(ctx, value, direction) for name, value in quantisation.items()}
+        step = cell(layer, direction)
+        y, states = _direction(ctx, layer, step, multiply, weights, x, direction, backwards, mask, gates, num_states)
         outputs.append(ctx.expand_dims(y, (1,)))
         finals.append([ctx.expand_dims(s, (0,)) for s in states])
     y = ctx.concat(outputs, 1)
@@ -267,6 +283,8 @@ def _direction(
     ctx: Context,
     layer: Layer,
     step: Step,
+    multiply: Multiply,
+    quantisation: Weights,
     x: Value,
     direction: int,
     backwards: bool,
@@ -274,16 +292,17 @@ def _direction(
     gates: int,
     num_states: int,
 ) -> tuple[Value, States]:
-    w, r, bias = (_part(ctx, ctx.optional(i), direction) for i in (1, 2, 3))
-    assert w is not None and r is not None
+    w, r = (_part(ctx, ctx.input(i), direction) for i in (1, 2))
+    bias = _optional_part(ctx, ctx.optional(3), direction)
     # Backwards over sequences of different lengths: each is reversed within its own length.
     flipped = backwards and mask is not None
     source = reverse_sequence(ctx, x, ctx.input(4), 1, 0) if flipped else x
-    projected, reset_bias = _projected(ctx, source, w, bias, layer, gates)
-    weights = {"R": r}
+    product = multiply(ctx, source, {"W": w, **quantisation}, "W")
+    projected, reset_bias = _projected(ctx, product, bias, layer, gates)
+    weights = {"R": r, **{name: value for name, value in quantisation.items() if name.startswith("R")}}
     if reset_bias is not None:
         weights["Rb"] = reset_bias
-    peepholes = _part(ctx, ctx.optional(7), direction) if num_states == 2 else None
+    peepholes = _optional_part(ctx, ctx.optional(7), direction) if num_states == 2 else None
     if peepholes is not None:
         weights["P"] = peepholes
     states = tuple(_initial(ctx, 5 + i, layer, ctx.dim(x, 1), direction) for i in range(num_states))
@@ -297,8 +316,11 @@ def convert_rnn(ctx: Context) -> Converted:
     return _recurrent(ctx, _rnn_step, ("Tanh",), 1, 1)
 
 
-def convert_lstm(ctx: Context) -> Converted:
-    return _recurrent(ctx, _lstm_step, ("Sigmoid", "Tanh", "Tanh"), 4, 2)
+def convert_lstm(
+    ctx: Context, multiply: Multiply = multiply_floats, quantisation: Weights = NOT_QUANTISED
+) -> Converted:
+    step = partial(_lstm_step, multiply=multiply)
+    return _recurrent(ctx, step, ("Sigmoid", "Tanh", "Tanh"), 4, 2, multiply, quantisation)
 
 
 def convert_gru(ctx: Context) -> Converted:

@@ -63,6 +63,7 @@ def run_ort(model: ModelProto, feeds: Mapping[str, np.ndarray], *, optimised: bo
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = 1  # DynamicQuantizeLSTM's results depend on it
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])

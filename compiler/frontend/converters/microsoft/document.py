@@ -41,7 +41,7 @@ FAULTS = {
     "`QLinearAveragePool` with `ceil_mode`":
         "divides by the elements of a window beyond the padding, too, where `count_include_pad` is 1",
     "`QMoE` of 8 bits in blocks": "rounds tokens to 8 bits: errors are up to 0.01 of the largest result",
-    "`DynamicQuantizeLSTM`": "rounds inputs and states to 8 bits in each step; artifacts do not",
+    "`DynamicQuantizeLSTM`": "rounds states by the range of each thread's sequences; artifacts by that of all",
     "`NonZero` of a scalar": "gives one row of indices, (1, N), where ONNX's text has none, (0, N)",
     "`GridSample`, `cubic` with `border`":
         "continues the image beyond its border, as PyTorch does, and interpolates there; the definition and ONNX's "

@@ -18,7 +18,7 @@ Quantised: TypeAlias = "tuple[Value, Value, Value | None]"
 """An 8-bit integer operand, its scale and its zero point, if it has one."""
 
 
-def scaled_integer_matmul(ctx: Context, a: Quantised, b: Quantised) -> Value:
+def scaled_integer_matmul(ctx: Builder, a: Quantised, b: Quantised) -> Value:
     """Return (a - zero) @ (b - zero) in int32, times both scales; those of a are per row, those of b per column."""
     (x, x_scale, x_zero), (w, w_scale, w_zero) = a, b
     zeros = [None if zero is None else scalar(ctx, zero) for zero in (x_zero, w_zero)]
