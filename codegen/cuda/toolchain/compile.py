@@ -16,7 +16,7 @@ import tvm
 from tilestitch.codegen.cuda.abi import SYMBOL, CudaLaunch
 from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.cuda.toolchain import nvrtc
-from tilestitch.codegen.cuda.toolchain.spills import WAYS, without_spills
+from tilestitch.codegen.cuda.toolchain.spills import REGISTERS, cubin_of
 from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.codegen.errors import KernelError, TargetError
 from tilestitch.codegen.kernel_cache import NO_CACHE, KernelCache, key_of
@@ -168,9 +168,9 @@ def _compile_all(
 
 def _compiler_name(options: BuildOptions) -> str:
     if options.nvcc is None:
-        return f"nvrtc {nvrtc.version()} {' '.join(nvrtc.OPTIONS)} {WAYS}"
+        return f"nvrtc {nvrtc.version()} {' '.join(nvrtc.OPTIONS)} {REGISTERS}"
     answer = subprocess.run([options.nvcc, "--version"], capture_output=True, text=True, check=False)
-    return f"nvcc {answer.stdout} {WAYS}"
+    return f"nvcc {answer.stdout} {REGISTERS}"
 
 
 def _nvcc_jobs(nvcc: str) -> Callable[[Sequence[nvrtc.Job], int, Callable[[int], None]], list[str | None]]:
@@ -193,7 +193,7 @@ def _nvcc_jobs(nvcc: str) -> Callable[[Sequence[nvrtc.Job], int, Callable[[int],
         compile_ = partial(by_nvcc, job)
         try:
             if job.architecture.startswith("sm_"):
-                job.output.write_bytes(without_spills(job.source, compile_))
+                job.output.write_bytes(cubin_of(job.source, job.architecture, compile_))
             else:
                 compile_(job.source, ())
         except nvrtc.NvrtcError as error:

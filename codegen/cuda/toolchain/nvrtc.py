@@ -17,7 +17,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
 
-from tilestitch.codegen.cuda.toolchain.spills import without_spills
+from tilestitch.codegen.cuda.toolchain.spills import cubin_of
 from tilestitch.codegen.errors import CodegenError
 
 OPTIONS = ("--std=c++17", "-default-device")
@@ -72,13 +72,14 @@ def _bindings() -> Any:
 
 
 def compile_text(source: str, architecture: str) -> bytes:
-    """Return the cubin for `sm_90a`, without spills if possible, or the PTX for `compute_90`.
+    """Return the cubin for `sm_90a`, without spills and registers that cost a block if possible, or the PTX for
+    `compute_90`.
 
     Raises NvrtcError with the compiler's log.
     """
     if not architecture.startswith("sm_"):
         return _compiled(source, architecture, ())
-    return without_spills(source, lambda text, options: _compiled(text, architecture, options))
+    return cubin_of(source, architecture, lambda text, options: _compiled(text, architecture, options))
 
 
 def _compiled(source: str, architecture: str, options: tuple[str, ...]) -> bytes:
