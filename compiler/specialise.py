@@ -170,7 +170,7 @@ def scopes_of(
             )
         return [_as_far_as_known(plan, scope) for plan, scope in zip(plans, asked, strict=True)]
     wanted = [scope for scope in known if not scope.added]
-    if asked != [Scope({}, None)] and [*map(_said, asked)] != [*map(_said, wanted)]:
+    if asked != [Scope({}, None)] and [*map(_as_requested, asked)] != [*map(_as_requested, wanted)]:
         raise OptionError(
             f"the plan is for {_listed(wanted)}, but {_listed(asked)} is asked for; leave out sizes (--shape, --dim, "
             "--favour), which the plan has, or leave out the plan"
@@ -183,7 +183,7 @@ def _as_far_as_known(plan: StitchPlan, asked: Scope) -> Scope:
     return plan.scope or (replace(asked, dims=asked.dims or {}) if plan.symbols else asked)
 
 
-def _said(scope: Scope) -> Scope:
+def _as_requested(scope: Scope) -> Scope:
     """Return the scope as a user would state it."""
     return replace(scope, dims=scope.dims or {}, refused="")
 

@@ -48,8 +48,8 @@ def with_plans(short: Json, plans: Sequence[Json]) -> dict[str, Any]:
 
 
 def _without_plan(explained: Json, plan: Json) -> dict[str, Any]:
-    said = _Said(plan)
-    short = {**explained, "kernels": [said.cut_from(kernel) for kernel in explained["kernels"]]}
+    fields = _PlanFields(plan)
+    short = {**explained, "kernels": [fields.cut_from(kernel) for kernel in explained["kernels"]]}
     if short["refusals"] == _refusals(explained, plan):
         del short["refusals"]
     short["bodies"] = {key: _without_plan(body, plan["bodies"][key]) for key, body in explained["bodies"].items()}
@@ -57,8 +57,8 @@ def _without_plan(explained: Json, plan: Json) -> dict[str, Any]:
 
 
 def _with_plan(short: Json, plan: Json) -> dict[str, Any]:
-    said = _Said(plan)
-    kernels = [said.filled_into(kernel) for kernel in short["kernels"]]
+    fields = _PlanFields(plan)
+    kernels = [fields.filled_into(kernel) for kernel in short["kernels"]]
     bodies = {key: _with_plan(body, plan["bodies"][key]) for key, body in short["bodies"].items()}
     return {"refusals": _refusals(short, plan), **short, "kernels": kernels, "bodies": bodies}
 
@@ -69,7 +69,7 @@ def _refusals(explained: Json, plan: Json) -> list[Any]:
     return [*plan["refusals"], *(r for key, one in called for r in _refusals(one, plan["bodies"][key]))]
 
 
-class _Said:
+class _PlanFields:
     """What a plan contains about kernels: its own, and those of what it calls. Calls within calls are left
     unchanged.
     """
@@ -83,8 +83,8 @@ class _Said:
         return {} if group is None else {field: of(group) for field, of in OF_GROUPS.items()}
 
     def cut_from(self, kernel: Json) -> dict[str, Any]:
-        said = self._of(kernel)
-        return {field: value for field, value in kernel.items() if field not in said or said[field] != value}
+        kept = self._of(kernel)
+        return {field: value for field, value in kernel.items() if field not in kept or kept[field] != value}
 
     def filled_into(self, kernel: Json) -> dict[str, Any]:
         first = {field: kernel[field] for field in ("number", "body", "name") if field in kernel}

@@ -91,12 +91,12 @@ class _Blocks:
         )  # fmt: skip
 
     def _part(self, launch: CudaLaunch, memory: list[Any], lane: Expr) -> None:
-        turns, before = launch.grid[0], declared_bytes()
-        if turns == 1:
+        tiles, before = launch.grid[0], declared_bytes()
+        if tiles == 1:
             emit_part(launch, memory, 0, lane, self.threads)
             return
-        with T.serial(0, turns) as turn:
-            emit_part(launch, memory, turn, lane, self.threads)
+        with T.serial(0, tiles) as tile:
+            emit_part(launch, memory, tile, lane, self.threads)
             if declared_bytes() > before:
                 # The next iteration writes the shared memory that slower threads may still read.
                 barrier()

@@ -10,7 +10,7 @@ from tilestitch.codegen.compute.sizes import counting_in_32_bits, kernels_over, 
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.blocks import lower_blocks
 from tilestitch.codegen.cuda.elementwise.injective import lower_injective, value_args
-from tilestitch.codegen.cuda.elementwise.turned import lower_turned
+from tilestitch.codegen.cuda.elementwise.transpose import lower_transpose
 from tilestitch.codegen.cuda.opaque.append import lower_append
 from tilestitch.codegen.cuda.opaque.checks import lower_index_checks
 from tilestitch.codegen.cuda.opaque.found import lower_compact, lower_tally
@@ -247,7 +247,7 @@ def _template(view: GroupView, group: Group, target: CudaTarget) -> tuple[CudaLa
         case ElementwiseSchedule():
             return (lower_injective(view.inputs, outputs, schedule, args, view.origins),)
         case TransposeSchedule():
-            return (lower_turned(schedule, view.inputs, outputs, args, view.origins),)
+            return (lower_transpose(schedule, view.inputs, outputs, args, view.origins),)
         case RowSchedule() | SplitRowSchedule():
             return lower_rowwise(view, roles, outputs, schedule)
         case WindowSchedule():

@@ -38,20 +38,20 @@ def of_columns(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
 def of_rows(graph: Graph, node: Node, wide: Value) -> Value:
     """Return the sum of each row of a left operand, aligned with the result."""
     axis = len(wide.shape) - (2 if node.attrs.get("trans_a") else 1)
-    return _shaped_against(graph, node, wide, axis, turned=bool(node.attrs.get("trans_a")))
+    return _shaped_against(graph, node, wide, axis, transposed=bool(node.attrs.get("trans_a")))
 
 
 def of_right_columns(graph: Graph, node: Node, wide: Value) -> Value:
     """Return the sum of each column of a right operand, aligned with the result."""
     axis = len(wide.shape) - (1 if node.attrs.get("trans_b") else 2)
-    return _shaped_against(graph, node, wide, axis, turned=bool(node.attrs.get("trans_b")))
+    return _shaped_against(graph, node, wide, axis, transposed=bool(node.attrs.get("trans_b")))
 
 
-def _shaped_against(graph: Graph, node: Node, wide: Value, axis: int, turned: bool) -> Value:
-    """Return sums along an axis, with the last two axes swapped for a `turned` operand."""
+def _shaped_against(graph: Graph, node: Node, wide: Value, axis: int, transposed: bool) -> Value:
+    """Return sums along an axis, with the last two axes swapped for a `transposed` operand."""
     sums = computed_like(graph, node, "reduce_sum", wide, axes=(axis,), keepdims=True)
     last = len(wide.shape) - 2
-    return computed_like(graph, node, "transpose", sums, perm=(*range(last), last + 1, last)) if turned else sums
+    return computed_like(graph, node, "transpose", sums, perm=(*range(last), last + 1, last)) if transposed else sums
 
 
 def as_left(graph: Graph, node: Node, x: Value, zero: Value | None, dtypes: tuple[str, ...]) -> tuple[Value, Value]:
@@ -63,7 +63,7 @@ def as_left(graph: Graph, node: Node, x: Value, zero: Value | None, dtypes: tupl
     shifts_to_zero = plain.data is not None and plain.data.item() == -shift
     if x.dtype in dtypes and not (other in dtypes and shifts_to_zero):
         return x, plain
-    return _turned(graph, node, x, other), _added(graph, node, plain, shift)
+    return _shifted(graph, node, x, other), _added(graph, node, plain, shift)
 
 
 def as_signed(graph: Graph, node: Node, w: Value, zero: Value | None) -> tuple[Value, Value]:
@@ -71,7 +71,7 @@ def as_signed(graph: Graph, node: Node, w: Value, zero: Value | None) -> tuple[V
     plain = _scalar(graph, node, zero)
     if w.dtype == "int8":
         return w, plain
-    return _turned(graph, node, w, "int8"), _added(graph, node, plain, -SHIFT)
+    return _shifted(graph, node, w, "int8"), _added(graph, node, plain, -SHIFT)
 
 
 def _scalar(graph: Graph, node: Node, zero: Value | None) -> Value:
@@ -79,19 +79,19 @@ def _scalar(graph: Graph, node: Node, zero: Value | None) -> Value:
     return computed_like(graph, node, "reshape", plain, shape=())
 
 
-def _turned(graph: Graph, node: Node, x: Value, dtype: str) -> Value:
+def _shifted(graph: Graph, node: Node, x: Value, dtype: str) -> Value:
     """Return the bytes shifted by 128 to the other signedness. Other readers of `x` read these too, so that only they
     are stored.
     """
-    of_other_sign = _turned_before(x)
+    of_other_sign = _source_of_other_sign(x)
     if of_other_sign is not None:
         return of_other_sign
-    turned = _bytes_of_other_sign(graph, node, x, dtype)
-    if x.producer is not None and turned.producer is not None and not graph.is_output(x):
+    shifted = _bytes_of_other_sign(graph, node, x, dtype)
+    if x.producer is not None and shifted.producer is not None and not graph.is_output(x):
         for reader, place in list(x.uses):
-            if reader is not turned.producer.inputs[0].producer:
-                _read_turned(graph, reader, place, turned, SHIFT if x.dtype == "int8" else -SHIFT)
-    return turned
+            if reader is not shifted.producer.inputs[0].producer:
+                _read_shifted(graph, reader, place, shifted, SHIFT if x.dtype == "int8" else -SHIFT)
+    return shifted
 
 
 def _bytes_of_other_sign(graph: Graph, node: Node, x: Value, dtype: str) -> Value:
@@ -99,25 +99,25 @@ def _bytes_of_other_sign(graph: Graph, node: Node, x: Value, dtype: str) -> Valu
     return computed_like(graph, node, "bit_cast", computed_like(graph, node, "bitwise_xor", x, sign), to=dtype)
 
 
-def _turned_before(x: Value) -> Value | None:
+def _source_of_other_sign(x: Value) -> Value | None:
     """Return the bytes that `x` was shifted from; None if there are none."""
     cast = produced_by(x, "bit_cast")
-    turn = None if cast is None else produced_by(cast.inputs[0], "bitwise_xor")
-    if turn is None or turn.inputs[0].dtype not in ("int8", "uint8") or turn.inputs[0].dtype == x.dtype:
+    flipped = None if cast is None else produced_by(cast.inputs[0], "bitwise_xor")
+    if flipped is None or flipped.inputs[0].dtype not in ("int8", "uint8") or flipped.inputs[0].dtype == x.dtype:
         return None
-    sign = turn.inputs[1].data
-    return turn.inputs[0] if sign is not None and (sign.view(np.uint8) == SHIFT).all() else None
+    sign = flipped.inputs[1].data
+    return flipped.inputs[0] if sign is not None and (sign.view(np.uint8) == SHIFT).all() else None
 
 
-def _read_turned(graph: Graph, reader: Node, place: int, turned: Value, shift: int) -> None:
-    """Let a node read `turned`, which exceeds its operand by `shift`: where a cast widens it, the shift goes into the
+def _read_shifted(graph: Graph, reader: Node, place: int, shifted: Value, shift: int) -> None:
+    """Let a node read `shifted`, which exceeds its operand by `shift`: where a cast widens it, the shift goes into the
     zero point.
     """
     to = reader.attrs["to"] if reader.op == "cast" else None
     if to not in ("int32", "float32"):
-        graph.set_input(reader, place, _bytes_of_other_sign(graph, reader, turned, reader.inputs[place].dtype))
+        graph.set_input(reader, place, _bytes_of_other_sign(graph, reader, shifted, reader.inputs[place].dtype))
         return
-    wide = computed_like(graph, reader, "cast", turned, to="int32")
+    wide = computed_like(graph, reader, "cast", shifted, to="int32")
     for user, operand in list(reader.output.uses):
         zero = user.inputs[1].data if user.op == "sub" and operand == 0 else None
         if to == "int32" and zero is not None:

@@ -104,10 +104,10 @@ def bounds(form: BlockFormat, weights: np.ndarray) -> np.ndarray:
 
 def _of_blocks(node: Node, right: Value) -> tuple[BlockFormat, Value] | str | None:
     """Return format and weights of a right operand that is dequantised, and perhaps transposed."""
-    source, turned = _source(right)
+    source, transposed = _source(right)
     if source is None:
         return None
-    if turned == bool(node.attrs.get("trans_b")):
+    if transposed == bool(node.attrs.get("trans_b")):
         return "its blocks do not run along the reduction"
     form = BlockFormat.of(source.attrs)
     return form.problem or (form, source.inputs[0])
@@ -116,8 +116,8 @@ def _of_blocks(node: Node, right: Value) -> tuple[BlockFormat, Value] | str | No
 def _source(right: Value) -> tuple[Node | None, bool]:
     """Return the dequantising node of an operand, if there is one, and whether a transpose follows it."""
     view = produced_by(right, "transpose")
-    turned = view is not None and tuple(view.attrs["perm"]) == (1, 0)
-    return produced_by(view.inputs[0] if view is not None and turned else right, DEQUANTISE), turned
+    transposed = view is not None and tuple(view.attrs["perm"]) == (1, 0)
+    return produced_by(view.inputs[0] if view is not None and transposed else right, DEQUANTISE), transposed
 
 
 def _of_columns(graph: Graph, node: Node) -> tuple[BlockFormat, Value] | str | None:
@@ -140,7 +140,7 @@ def _of_columns(graph: Graph, node: Node) -> tuple[BlockFormat, Value] | str | N
     return form.problem or (form, graph.constant(encoded, name=node.inputs[1].name))
 
 
-def _by_column(found: Quantised, turned: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+def _by_column(found: Quantised, transposed: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """Return codes [columns, depth], and scales and zero points [columns]; None if they vary within a column."""
     codes = found.q.data
     scale, zero = found.scale.data, np.zeros((), np.int32) if found.zero is None else found.zero.data
@@ -149,11 +149,11 @@ def _by_column(found: Quantised, turned: bool) -> tuple[np.ndarray, np.ndarray, 
     spread = []
     for parameter in (scale, zero):
         wide = np.atleast_2d(parameter)
-        wide = wide if turned else wide.T
+        wide = wide if transposed else wide.T
         if wide.shape[1:] != (1,):
             return None
-        spread.append(np.broadcast_to(wide[:, 0], (codes.shape[0] if turned else codes.shape[1],)))
-    return (codes if turned else codes.T), np.ascontiguousarray(spread[0]), spread[1]
+        spread.append(np.broadcast_to(wide[:, 0], (codes.shape[0] if transposed else codes.shape[1],)))
+    return (codes if transposed else codes.T), np.ascontiguousarray(spread[0]), spread[1]
 
 
 def _fold(graph: Graph) -> int:

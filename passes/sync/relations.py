@@ -91,7 +91,7 @@ def _gemm(view: GroupView, schedule: GemmSchedule, grid: Grid) -> Relation:
     gemm = gemm_of(group)
     assert gemm is not None
     cut = with_large_right(gemm) if isinstance(tile, GemvTile) else gemm
-    turned = cut.a is gemm.b
+    swapped = cut.a is gemm.b
     parts, _, _, _ = grid.dims
     steps = -(-cut.k // tile.bk)
     each = -(-steps // parts) * tile.bk
@@ -101,7 +101,7 @@ def _gemm(view: GroupView, schedule: GemmSchedule, grid: Grid) -> Relation:
         rows = _run(row, tile.bm, cut.m)
         columns = _run(column, cut.units.within(tile.bn), cut.units.width)
         k = _run(part, each, cut.k)
-        yield (batch, columns, rows, k) if turned else (batch, rows, columns, k)
+        yield (batch, columns, rows, k) if swapped else (batch, rows, columns, k)
 
     return contraction_relation(view, grid, spans)
 
@@ -260,11 +260,11 @@ def _attention(view: GroupView, schedule: AttentionSchedule, grid: Grid) -> Rela
     head = batch * what.merged + merged
     query, keys, values = what.sources
     first, second = bool(attrs.get("trans_a")), bool(attrs.get("trans_b"))
-    turned = (not second, first) if softmax.swapped else (first, not second)
-    relation.follow(query.value, query.index(head, row, k, turned[0]), view.inputs)
-    relation.follow(keys.value, keys.index(head, key, k, turned[1]), view.inputs)
-    transposed = bool(group.anchor.attrs.get("trans_b"))
-    relation.follow(values.value, values.index(head, key, column, transposed), view.inputs)
+    transposed = (not second, first) if softmax.swapped else (first, not second)
+    relation.follow(query.value, query.index(head, row, k, transposed[0]), view.inputs)
+    relation.follow(keys.value, keys.index(head, key, k, transposed[1]), view.inputs)
+    values_transposed = bool(group.anchor.attrs.get("trans_b"))
+    relation.follow(values.value, values.index(head, key, column, values_transposed), view.inputs)
     index = what.place(batch, merged * softmax.queries + row, column)
     _with_epilogue(relation, group, index)
     for value in _read_for_scores(group):

@@ -131,14 +131,14 @@ def run_conv(
     weights = pack(matrix, plan.packing) if plan.shape.packed else matrix
     source = x if plan.shape.channels_last else np.ascontiguousarray(np.moveaxis(x, -1, 1))
     result = np.zeros((shape.batch, *shape.output, shape.out_channels), shape.acc_dtype)
-    if shape.turned:
+    if shape.y_channels_first:
         result = np.ascontiguousarray(np.moveaxis(result, -1, 1))
 
     def emit(buffers: list[Any], task: Any, scratch: Any) -> None:
         image, right, out = buffers
 
         def store(n: Any, at: tuple[Any, ...], c: Any, value: Any) -> None:
-            T.buffer_store(out, value, [n, c, *at] if shape.turned else [n, *at, c])
+            T.buffer_store(out, value, [n, c, *at] if shape.y_channels_first else [n, *at, c])
 
         def load(n: Any, at: tuple[Any, ...], c: Any) -> Any:
             assert len(at) == shape.rank
@@ -154,7 +154,7 @@ def run_conv(
     arguments = [(source.shape, storage_dtype(shape.x_dtype)), (weights.shape, storage_dtype(shape.w_dtype))]
     function = prim_func([*arguments, (result.shape, shape.acc_dtype)], emit)
     got = Kernel(build(function, target), plan.tasks, plan.scratch_bytes).run(source, weights, result)[2]
-    return np.moveaxis(got, 1, -1) if shape.turned else got
+    return np.moveaxis(got, 1, -1) if shape.y_channels_first else got
 
 
 def check(got: np.ndarray, want: np.ndarray) -> None:
@@ -202,18 +202,18 @@ def test_convolution(name: str, channels_last: bool) -> None:
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_results_with_channels_first(name: str) -> None:
-    shape = replace(CONVOLUTIONS[name], turned=True)
+    shape = replace(CONVOLUTIONS[name], y_channels_first=True)
     x = random((shape.batch, *shape.spatial, shape.in_channels), "float32", 0)
     w = random((shape.out_channels, shape.group_in, *shape.kernel), "float32", 1)
     plan = plan_conv(shape, host_target().isa)
-    assert plan.turns
+    assert plan.transposes_sums
     for each in (plan, edited(plan, spill=False)) if name == "groups" else (plan,):
         check(run_conv(each, shape, x, w), convolve(shape, x, w))
 
 
 @pytest.mark.parametrize("cpu", ["x86-64", "haswell"])
 def test_results_with_channels_first_of_lesser_vector_units(cpu: str) -> None:
-    shape, target = replace(CONVOLUTIONS["3x3"], turned=True), CpuTarget(cpu, "x86_64-linux-gnu")
+    shape, target = replace(CONVOLUTIONS["3x3"], y_channels_first=True), CpuTarget(cpu, "x86_64-linux-gnu")
     x, w = random((1, 9, 30, 8), "float32", 0), random((40, 8, 3, 3), "float32", 1)
     check(run_conv(plan_conv(shape, target.isa), shape, x, w, target), convolve(shape, x, w))
 

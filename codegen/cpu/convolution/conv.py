@@ -489,14 +489,14 @@ class ConvEmitter:
         if not self.schedule.spill:
             mk.finish(acc, tile.rows, width, tile.lanes, store)
             return
-        if self.plan.turns:
-            self._finish_turned(acc, tile, panel, width, site)
+        if self.plan.transposes_sums:
+            self._finish_transposed(acc, tile, panel, width, site)
             return
         mk.for_each_vector(tile, lambda row, column: T.buffer_store(self.sums, acc[row, column], [row, column]))
         with mk.serial(0, tile.rows) as pixel:
             mk.for_each_column(width, tile.lanes, lambda column: store(pixel, column, self.sums[pixel, column]))
 
-    def _finish_turned(self, acc: Any, tile: RegisterTile, panel: Expr, width: int, site: Site) -> None:
+    def _finish_transposed(self, acc: Any, tile: RegisterTile, panel: Expr, width: int, site: Site) -> None:
         """Emit the epilogue in vectors of adjacent pixels of a channel, from sums transposed in registers."""
         lanes, first_channel = tile.lanes, self._first_channel(panel)
         for first in range(0, tile.rows, lanes):

@@ -105,11 +105,14 @@ def attended(group: Anchored) -> Attended:
             batch, row = batch * merged + row, 0
         return query.index(batch, row, k, along(softmax, softmax.swapped) == "row")
 
-    keys_turned, values_turned = along(softmax, not softmax.swapped) == "row", not group.anchor.attrs.get("trans_b")
+    keys_transposed, values_transposed = (
+        along(softmax, not softmax.swapped) == "row",
+        not group.anchor.attrs.get("trans_b"),
+    )
     return Attended(
         group, shape, Between(group.roles, shape.rows, shape.acc_dtype), shape.batch,
         Operand.of(shape.query, index_query),
-        Operand.of(shape.key, lambda b, row, k: key.index(head(b), row, k, keys_turned)),
-        Operand.of(shape.value, lambda b, row, k: value.index(head(b), row, k, values_turned)),
+        Operand.of(shape.key, lambda b, row, k: key.index(head(b), row, k, keys_transposed)),
+        Operand.of(shape.value, lambda b, row, k: value.index(head(b), row, k, values_transposed)),
         band_of(softmax) if merged == 1 else None,
     )  # fmt: skip

@@ -136,11 +136,11 @@ class Piece:
         across, along = (row, k) if self.along_k else (k, row)
         line = self.bk if self.along_k else self.rows
         inner = along % self.chunk if not isinstance(along, int) or along % self.chunk else 0
-        turned = T.bitwise_xor(along // self.chunk, self._turn(across, line // self.chunk))
-        return self.offset + across * line + turned * self.chunk + inner
+        swizzled = T.bitwise_xor(along // self.chunk, self._swizzle(across, line // self.chunk))
+        return self.offset + across * line + swizzled * self.chunk + inner
 
-    def _turn(self, across: Expr, chunks: int) -> Expr:
-        """Return what the chunk numbers of a line are permuted by."""
+    def _swizzle(self, across: Expr, chunks: int) -> Expr:
+        """Return what the chunk numbers of a line are permuted by, against bank conflicts."""
         if not self.along_k and self.chunk == 4:
             # Words of four lines and eight rows, thus two chunks, are loaded together.
             return across % 4 * 2

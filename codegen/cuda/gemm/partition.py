@@ -19,7 +19,7 @@ from tilestitch.codegen.cuda.abi import CountersArg, CudaLaunch, Parameter, Temp
 from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm
 from tilestitch.codegen.cuda.pieces import move, named, registers, repeated, unrolled, when, zero
-from tilestitch.codegen.cuda.rows.bands import Turn, last_of
+from tilestitch.codegen.cuda.rows.bands import BandWriter, last_of
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
 from tilestitch.compiler.ir.sizes import divisor_of, smallest, surely
 from tilestitch.passes.plan.access.neighbours import lie_together, rows_lie_together
@@ -196,8 +196,8 @@ def _after(
     )
     polls = most if waits is None else T.Select(waits, most, 0)
     end = named((batch + 1) * gemm.m)
-    turn = Turn(lambda row: first + row, end, n_block, polls, thread, around.counters, word, exact)
-    after.finish(around.after, band, turn)
+    writer = BandWriter(lambda row: first + row, end, n_block, polls, thread, around.counters, word, exact)
+    after.finish(around.after, band, writer)
 
 
 def _join(

@@ -78,8 +78,8 @@ def _gemm(n: str, steps: str, a: str, b: str, a_along: str, b_along: str) -> str
     whole = a in ("s8", "u8")
     places = ", ".join(f"%{i}" for i in range(count))
     results = ", ".join(f'"+{"r" if whole else "f"}"(d[{i}])' for i in range(count))
-    turned = f", {int(a_along == 'r')}, {int(b_along == 'r')}" if a.endswith("f16") else ""
-    scales = "1" if whole else f"1, 1, 1{turned}"
+    transposed = f", {int(a_along == 'r')}, {int(b_along == 'r')}" if a.endswith("f16") else ""
+    scales = "1" if whole else f"1, 1, 1{transposed}"
     return (
         f"static __device__ __forceinline__ void ts_sm90_wgmma_m64n{n}k{steps}_{a}_{b}_{a_along}{b_along}("
         f"{'int' if whole else 'float'} *d, unsigned long long a, unsigned long long b) {{\n"

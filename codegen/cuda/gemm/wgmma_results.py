@@ -25,7 +25,7 @@ from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm
 from tilestitch.codegen.cuda.gemm.partition import COUNTER_BYTES, kept_at, results_lie_along_rows
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
-from tilestitch.codegen.cuda.rows.bands import Turn, last_of
+from tilestitch.codegen.cuda.rows.bands import BandWriter, last_of
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.passes.plan.access.vectors import lanes_of
@@ -175,9 +175,9 @@ class Results:
         def row(number: Expr) -> Expr:
             return first + (number if self.blocks == 1 else number // WARP_ROWS * BLOCK_ROWS + number % WARP_ROWS)
 
-        turn = Turn(row, end, column, polls, lane, around.counters, word, exact)
+        writer = BandWriter(row, end, column, polls, lane, around.counters, word, exact)
         with when(below(first_m, gemm.m, bands * WARP_ROWS)):
-            self.group.after.finish(around.after, band, turn)
+            self.group.after.finish(around.after, band, writer)
 
     def _is_last_part(self, around: Surroundings, batch: Expr, first_m: Expr, first_n: Expr) -> Expr:
         """Return whether this warp is the last one with a part of its results."""

@@ -127,18 +127,18 @@ class _Walk:
 
     def keep(self, place: Expr, box: list[Expr], kept: Any, limit: Expr, overlap: Expr) -> None:
         """Keep the remaining boxes; all threads count them alike."""
-        with T.serial(0, self.threads) as turn, self.is_kept(turn, kept[0] < limit), T.Then():
-            with T.If(tirx.EQ(self.lane, turn)), T.Then():
+        with T.serial(0, self.threads) as candidate, self.is_kept(candidate, kept[0] < limit), T.Then():
+            with T.If(tirx.EQ(self.lane, candidate)), T.Then():
                 T.buffer_store(self.places, place, [self.start + kept[0]])
-            other = [named(self.sides[turn * (SIDES + 1) + side]) for side in range(SIDES + 1)]
-            with T.If(tirx.And(self.lane > turn, share_too_much(box, other, overlap))), T.Then():
+            other = [named(self.sides[candidate * (SIDES + 1) + side]) for side in range(SIDES + 1)]
+            with T.If(tirx.And(self.lane > candidate, share_too_much(box, other, overlap))), T.Then():
                 T.buffer_store(self.alive, T.int32(0), [self.lane])
             T.buffer_store(kept, kept[0] + 1, [0])
             barrier()
 
-    def is_kept(self, turn: Expr, has_room: Expr) -> Any:
+    def is_kept(self, candidate: Expr, has_room: Expr) -> Any:
         """Return whether a box is kept, the same for all threads: no box is dropped in its own iteration."""
-        return T.If(tirx.And(tirx.EQ(self.alive[turn], 1), has_room))
+        return T.If(tirx.And(tirx.EQ(self.alive[candidate], 1), has_room))
 
 
 def _counter() -> Any:

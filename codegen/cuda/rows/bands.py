@@ -34,8 +34,8 @@ from tilestitch.passes.plan.schedules import BandSchedule, RowSchedule
 
 
 @dataclass(frozen=True)
-class Turn:
-    """State of a writer that has stored its part of a band.
+class BandWriter:
+    """A block or warp that has stored its part of a band.
 
     `row`: the row of the GEMM for a row of the band; rows from `end` on do not exist. `column`: its number among the
     writers. `polls`: how often it may poll whether the others have arrived. `lane`: of a thread among the writer's.
@@ -76,7 +76,7 @@ class BandRows(RowsAfter):
 
     # -- code --------------------------------------------------------------------------------------------------------
 
-    def finish(self, buffers: Mapping[Value, Any], band: Band, turn: Turn) -> None:
+    def finish(self, buffers: Mapping[Value, Any], band: Band, writer: BandWriter) -> None:
         """Emit what a writer does when it has stored its part; all its threads come here."""
         suffix = "_warp" if band.warps else ""
         if band.writers == 1:
@@ -84,30 +84,30 @@ class BandRows(RowsAfter):
                 T.evaluate(T.call_extern("void", "ts_grid_sync_warp"))
             else:
                 barrier()
-            self._rows(buffers, band, turn, 0)
+            self._rows(buffers, band, writer, 0)
             return
-        here = T.address_of(turn.memory[turn.word])
+        here = T.address_of(writer.memory[writer.word])
         if band.shares == 1:
-            with T.If(last_of(turn.memory[turn.word], band.writers, f"ts_grid_last{suffix}")), T.Then():
-                self._rows(buffers, band, turn, 0)
+            with T.If(last_of(writer.memory[writer.word], band.writers, f"ts_grid_last{suffix}")), T.Then():
+                self._rows(buffers, band, writer, 0)
             return
-        column = T.bind(T.cast(turn.column, "int32"))
+        column = T.bind(T.cast(writer.column, "int32"))
         first = T.cast(tirx.EQ(column, 0), "int32")
-        arrive = T.call_extern("int32", f"ts_grid_arrive{suffix}", here, first, band.writers, turn.polls)
+        arrive = T.call_extern("int32", f"ts_grid_arrive{suffix}", here, first, band.writers, writer.polls)
         found = T.bind(arrive)
         shares = T.Select(found >= 2, band.shares, T.Select(found == 1, 1, 0))
         with T.serial(0, shares) as number:
             share = T.bind((column + number) % band.shares)
-            word = T.address_of(turn.memory[turn.word + 1 + share])
+            word = T.address_of(writer.memory[writer.word + 1 + share])
             with T.If(T.call_extern("int32", f"ts_grid_take{suffix}", word, here) != 0), T.Then():
-                self._rows(buffers, band, turn, share)
+                self._rows(buffers, band, writer, share)
 
-    def _rows(self, buffers: Mapping[Value, Any], band: Band, turn: Turn, share: Expr) -> None:
+    def _rows(self, buffers: Mapping[Value, Any], band: Band, writer: BandWriter, share: Expr) -> None:
         """Compute a share of a band."""
         work, each = self.work(band.threads), self.rows_each
         dtype = index_dtype(self.values)
-        across = 0 if work.rows == 1 else T.bind(turn.lane // work.team)
-        along = 0 if work.team == 1 else turn.lane if work.rows == 1 else T.bind(turn.lane % work.team)
+        across = 0 if work.rows == 1 else T.bind(writer.lane // work.team)
+        along = 0 if work.team == 1 else writer.lane if work.rows == 1 else T.bind(writer.lane % work.team)
         team = Team(work.team, work.rows, False, along, across)
         size = band.share_rows * each
         start = T.bind(share * size)
@@ -116,18 +116,18 @@ class BandRows(RowsAfter):
         with T.serial(0, ceil(size / work.rows)) as number:
             base = T.bind(start + number * work.rows)
             some = None if even else base < band.rows * each
-            with when(both(some, None if turn.exact else turn.row(base // each) < turn.end)):
+            with when(both(some, None if writer.exact else writer.row(base // each) < writer.end)):
                 local = T.bind(base + across)
-                row = T.bind(turn.row(local // each))
+                row = T.bind(writer.row(local // each))
                 place = T.bind(T.cast(row, dtype) * each + local % each)
                 active = both(
                     None if size % work.rows == 0 else local < start + size,
                     None if even or work.rows == 1 else local < band.rows * each,
-                    None if turn.exact or work.rows == 1 else row < turn.end,
+                    None if writer.exact or work.rows == 1 else row < writer.end,
                 )
                 if active is not None:
                     # A thread without a row recomputes the band's first one without storing it.
-                    place = T.bind(T.Select(active, place, T.cast(turn.row(0), dtype) * each))
+                    place = T.bind(T.Select(active, place, T.cast(writer.row(0), dtype) * each))
                 RowEmitter(work, self.nodes, self.roles, self.inputs, self.outputs, own, dtype).row(team, place, active)
                 if work.team > WARP:
                     # The next iteration writes the shared memory that slower threads may still read.

@@ -65,9 +65,9 @@ def _why_not_in_place(gemm: Roles, after: Roles, stored: Collection[str]) -> _Re
     for node, part in after.parts.items():
         for value in node.inputs:
             if value.name in stored and value.producer not in after.parts:
-                turned = _turned(gemm, value)
-                if turned is not None:
-                    return "legality.band_view", f"{value.name} is stored after {turned.name} ({turned.op})", {}
+                view = _moving_view(gemm, value)
+                if view is not None:
+                    return "legality.band_view", f"{value.name} is stored after {view.name} ({view.op})", {}
                 moved.add(value)
         if part is Part.REDUCTION or not any(v in moved for v in node.inputs):
             continue
@@ -79,7 +79,7 @@ def _why_not_in_place(gemm: Roles, after: Roles, stored: Collection[str]) -> _Re
     return None
 
 
-def _turned(gemm: Roles, value: Value) -> Node | None:
+def _moving_view(gemm: Roles, value: Value) -> Node | None:
     """Return a view between the GEMM and a stored value that is not a reshape."""
     producer = value.producer
     while producer is not None and gemm.parts[producer] is Part.VIEW:

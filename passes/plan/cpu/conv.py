@@ -222,17 +222,19 @@ class ConvPlan:
         return isinstance(self.schedule, CpuDotConvSchedule) and self.schedule.interleave
 
     @property
-    def turns(self) -> bool:
+    def transposes_sums(self) -> bool:
         """Whether sums of a register tile are transposed in the workspace, for results stored channels first.
 
         Otherwise each element of a pixel's vector of channels would go to another page.
         """
-        return self.shape.turned and self.schedule.spill and not self.multiplies_tiles and not self.interleaves
+        return (
+            self.shape.y_channels_first and self.schedule.spill and not self.multiplies_tiles and not self.interleaves
+        )
 
     @property
     def sums_shape(self) -> tuple[int, int]:
         """Shape of a register tile's sums: pixels and channels, or channels and pixels, in whole vectors."""
-        if self.turns:
+        if self.transposes_sums:
             return self.tile.columns, ceil_div(self.tile.rows, self.tile.lanes) * self.tile.lanes
         return self.sums_rows, self.tile.columns
 

@@ -19,7 +19,7 @@ class ConvShape:
     pads: (before, after) for each spatial dimension; padding counts as zeros. packed: the weights are a constant.
     plain: an input element is a plain load, without a prologue; channels_last: its channels are contiguous, else its
     columns are. long_epilogue: its code is too long to be repeated for every register. pools: all elements of a window
-    have equal weight. turned: results are stored channels first.
+    have equal weight. y_channels_first: results are stored so, else channels last.
     """
 
     batch: int
@@ -39,7 +39,7 @@ class ConvShape:
     channels_last: bool = True
     long_epilogue: bool = False
     pools: bool = False
-    turned: bool = False
+    y_channels_first: bool = False
 
     def __post_init__(self) -> None:
         ranks = {len(self.spatial), len(self.kernel), len(self.strides), len(self.dilations), len(self.pads)}

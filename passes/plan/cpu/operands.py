@@ -155,8 +155,8 @@ def conv_of(group: AnchoredGroup) -> ConvShape:
     return ConvShape(
         batch, channels, out, spatial, layout.kernel(w.shape), tuple(attrs["strides"]), tuple(attrs["dilations"]), pads,
         attrs["groups"], x.dtype, w.dtype, group.acc_dtype, w.data is not None, plain,
-        layout.channels_last != (not plain and _is_turned(x)), has_long_epilogue(group),
-        turned=_stores_channels_first(group, layout),
+        layout.channels_last != (not plain and _is_made_channels_last(x)), has_long_epilogue(group),
+        y_channels_first=_stores_channels_first(group, layout),
     )  # fmt: skip
 
 
@@ -186,11 +186,11 @@ def conv_transpose_of(group: AnchoredGroup) -> ConvTransposeShape:
 
 def _stores_channels_first(group: AnchoredGroup, layout: ImageLayout) -> bool:
     if layout.channels_last:
-        return all(map(_is_turned_back, group.outputs))
-    return not any(map(_is_turned, group.outputs))
+        return all(map(_is_made_channels_first, group.outputs))
+    return not any(map(_is_made_channels_last, group.outputs))
 
 
-def _is_turned_back(result: Value) -> bool:
+def _is_made_channels_first(result: Value) -> bool:
     """Return whether a result is a channels-last image transposed to channels first, possibly reshaped."""
     node = result.producer
     while node is not None and node.op == "reshape":
@@ -201,7 +201,7 @@ def _is_turned_back(result: Value) -> bool:
     return tuple(node.attrs["perm"]) == (0, rank - 1, *range(1, rank - 1))
 
 
-def _is_turned(x: Value) -> bool:
+def _is_made_channels_last(x: Value) -> bool:
     """Return whether a channels-last image is the transpose of a channels-first one."""
     node = x.producer
     if node is None or node.op != "transpose":

@@ -102,13 +102,15 @@ def _in_vectors(shape: ConvShape, whole: ConvShape, isa: Isa, threads: int) -> C
         copied = not whole.reads_in_place(dot)
         draft = ConvPlan(whole, shape.rank, CpuDotConvSchedule(**asdict(tile), dot=dot.name))
     stage = copied or (whole.padded and not _can_skip(draft)) or (draft.pixels_meet and _copies_sooner(whole))
-    draft = replace(draft, schedule=replace(draft.schedule, stage=stage, spill=whole.long_epilogue or whole.turned))
+    draft = replace(
+        draft, schedule=replace(draft.schedule, stage=stage, spill=whole.long_epilogue or whole.y_channels_first)
+    )
     draft = _interleaved(draft, isa) or draft
     block_tiles, block_panels = _blocks(draft, isa, threads)
     right_bytes = whole.reduction * whole.group_out * storage_bytes(whole.w_dtype)
     tiles = block_tiles * draft.x.parts
     widen = whole.packed and draft.dot is None and widens(whole.w_dtype, tiles)
-    rows_outer = whole.packed and right_bytes <= isa.l2_bytes // 4 and not widen and not draft.turns
+    rows_outer = whole.packed and right_bytes <= isa.l2_bytes // 4 and not widen and not draft.transposes_sums
     return replace(
         draft.schedule, block_tiles=block_tiles, block_panels=block_panels, widen_right=widen, rows_outer=rows_outer,
         prefetch_next=whole.packed and not rows_outer and draft.panels > 1 and tiles >= draft.tile.vectors,

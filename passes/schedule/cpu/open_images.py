@@ -36,7 +36,7 @@ def open_conv(shape: ConvShape, chosen: CpuConvSchedule, isa: Isa, threads: int)
     """Return the schedule for images of open height or width; `chosen` is the one at typical sizes."""
     shape = shape.in_planes()
     if isinstance(chosen, CpuDotConvSchedule) and chosen.interleave:  # requires a reduction of fixed size
-        chosen = replace(chosen, interleave=False, spill=shape.long_epilogue or shape.turned)
+        chosen = replace(chosen, interleave=False, spill=shape.long_epilogue or shape.y_channels_first)
     lanes = chosen.lanes
     rows, columns, vectors = chosen.rows, chosen.columns, chosen.vectors
     tiles = isinstance(chosen, CpuTileConvSchedule)

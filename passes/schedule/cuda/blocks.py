@@ -144,8 +144,8 @@ def facts_of_blocks(blocking: Blocking, schedule: BlockSchedule) -> KernelFacts:
     works = [_work(part) for part in blocking.parts]
     launch = blocking.launch(schedule)
     largest = max(works, key=lambda work: work.elements)
-    turns = [part.launch.grid[0] for part in blocking.parts]
-    barriers = sum(turn * work.barriers for turn, work in zip(turns, works, strict=True)) + len(works) - 1
+    tiles = [part.launch.grid[0] for part in blocking.parts]
+    barriers = sum(tile * work.barriers for tile, work in zip(tiles, works, strict=True)) + len(works) - 1
     outside = [_outside(work.reads, shared) for work in works]
     return kernel_of(Part(
         "rowwise", largest.dtype, reads=merged(t for reads in outside for t in reads),
@@ -178,8 +178,8 @@ def _trips(part: SlabPart, reads: Sequence[Traffic]) -> int:
     """Return the sequential round trips of a block to global memory for a part."""
     if not reads:
         return 0
-    schedule, turns = part.group.schedule, part.launch.grid[0]
+    schedule, tiles = part.group.schedule, part.launch.grid[0]
     if not isinstance(schedule, RowSchedule):
-        return turns
+        return tiles
     loops = row_loops(part.slab.nodes, part.roles, part.slab.inputs, part.slab.stored).scheduled(schedule)
-    return turns * (1 if loops.unrolled else loops.steps)
+    return tiles * (1 if loops.unrolled else loops.steps)

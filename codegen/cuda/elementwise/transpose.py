@@ -36,17 +36,17 @@ from tilestitch.codegen.cuda.pieces import named, unrolled, when
 from tilestitch.codegen.cuda.positions import index_dtype
 from tilestitch.compiler.ir.accesses import Access, elementwise_walk
 from tilestitch.compiler.ir.graph import Value
-from tilestitch.passes.plan.access.turn import accesses_along
+from tilestitch.passes.plan.access.transposed import accesses_along
 from tilestitch.passes.plan.schedules import TransposeSchedule
 
 
 @dataclass(frozen=True)
-class Turn:
-    """Iteration over `extents`: outputs are contiguous along the last dimension, the operands `turned` along `axis`."""
+class Tiling:
+    """Tiles of `extents`: outputs are contiguous along the last dimension, the operands `transposed` along `axis`."""
 
     extents: tuple[int, ...]
     schedule: TransposeSchedule
-    turned: tuple[Access, ...]
+    transposed: tuple[Access, ...]
 
     @property
     def axis(self) -> int:
@@ -74,18 +74,18 @@ class Turn:
         return [*outer[: self.axis], across, *outer[self.axis :], last]
 
 
-def lower_turned(
+def lower_transpose(
     schedule: TransposeSchedule, inputs: Sequence[Value], outputs: Sequence[Value], args: Sequence[Any],
     origins: tuple[str, ...],
 ) -> CudaLaunch:  # fmt: skip
     """Return the launch of a group in tiles. `args`: of the inputs, then of the outputs."""
     extents, walk = elementwise_walk(inputs, outputs)
-    turn = Turn(extents, schedule, tuple(accesses_along(schedule.axis, extents, walk, inputs)))
+    tiling = Tiling(extents, schedule, tuple(accesses_along(schedule.axis, extents, walk, inputs)))
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*inputs, *outputs)]
-    grid, block = (prod(turn.outer) * prod(turn.tiles), 1, 1), (turn.edge * turn.lines, 1, 1)
+    grid, block = (prod(tiling.outer) * prod(tiling.tiles), 1, 1), (tiling.edge * tiling.lines, 1, 1)
 
     def body(buffers: list[Any], thread: Thread) -> None:
-        _Emitter(turn, inputs, outputs, buffers, index_dtype(values_between(outputs, inputs))).run(thread)
+        _Emitter(tiling, inputs, outputs, buffers, index_dtype(values_between(outputs, inputs))).run(thread)
 
     func = kernel_function(parameters, grid, block, body)
     return CudaLaunch("turned", func, grid, block, tuple(args), origins, emission=Emission(tuple(parameters), body))
@@ -93,46 +93,46 @@ def lower_turned(
 
 class _Emitter:
     def __init__(
-        self, turn: Turn, inputs: Sequence[Value], outputs: Sequence[Value], buffers: list[Any], dtype: str
+        self, tiling: Tiling, inputs: Sequence[Value], outputs: Sequence[Value], buffers: list[Any], dtype: str
     ) -> None:
-        self.turn, self.dtype, self.outputs = turn, dtype, list(outputs)
+        self.tiling, self.dtype, self.outputs = tiling, dtype, list(outputs)
         self.evaluator = Evaluator({}, dtype, functions.RULES)
         self.flat = dict(zip(inputs, buffers, strict=False))
         self.results = buffers[len(inputs) :]
-        turned = {access.value for access in turn.turned}
+        transposed = {access.value for access in tiling.transposed}
         for value, buffer in self.flat.items():
-            if value not in turned:
+            if value not in transposed:
                 self.evaluator.sources[value] = buffer_source(buffer, value.tensor_type, self.evaluator.simplify)
 
     def run(self, thread: Thread) -> None:
-        turn, edge, lines = self.turn, self.turn.edge, self.turn.lines
+        tiling, edge, lines = self.tiling, self.tiling.edge, self.tiling.lines
         tile = T.cast(thread.block[0], self.dtype)
-        *outer, first_across, first_last = (named(i) for i in unravel(tile, (*turn.outer, *turn.tiles)))
+        *outer, first_across, first_last = (named(i) for i in unravel(tile, (*tiling.outer, *tiling.tiles)))
         lane, row = named(thread.thread[0] % edge), named(thread.thread[0] // edge)
         starts = named(first_across * edge), named(first_last * edge)
-        tiles = [shared_buffer(edge * (edge + 1), storage_dtype(a.value.dtype)) for a in turn.turned]
+        tiles = [shared_buffer(edge * (edge + 1), storage_dtype(a.value.dtype)) for a in tiling.transposed]
         with unrolled(edge // lines) as step:
             line = named(row + step * lines)
             across, last = named(starts[0] + lane), named(starts[1] + line)
             with when(self._inside(across, last)):
-                for access, shared in zip(turn.turned, tiles, strict=True):
-                    element = self.flat[access.value][self._position(access, turn.index(outer, across, last))]
+                for access, shared in zip(tiling.transposed, tiles, strict=True):
+                    element = self.flat[access.value][self._position(access, tiling.index(outer, across, last))]
                     T.buffer_store(shared, element, [line * (edge + 1) + lane])
         barrier()
         with unrolled(edge // lines) as step:
             line = named(row + step * lines)
             across, last = named(starts[0] + line), named(starts[1] + lane)
             with when(self._inside(across, last)), self.evaluator.scope():
-                for access, shared in zip(turn.turned, tiles, strict=True):
+                for access, shared in zip(tiling.transposed, tiles, strict=True):
                     element = from_storage(shared[lane * (edge + 1) + line], access.value.dtype)
                     self.evaluator.sources[access.value] = lambda _, element=element: element  # type: ignore[misc]
-                self._compute(turn.index(outer, across, last))
+                self._compute(tiling.index(outer, across, last))
 
     def _inside(self, across: Expr, last: Expr) -> Expr | None:
-        turn = self.turn
+        tiling = self.tiling
         return both(
-            below(across, turn.extents[turn.axis], turn.tiles[0] * turn.edge),
-            below(last, turn.extents[-1], turn.tiles[1] * turn.edge),
+            below(across, tiling.extents[tiling.axis], tiling.tiles[0] * tiling.edge),
+            below(last, tiling.extents[-1], tiling.tiles[1] * tiling.edge),
         )
 
     def _position(self, access: Access, index: Sequence[Expr]) -> Expr:
@@ -143,7 +143,7 @@ class _Emitter:
         return self.evaluator.simplify(position)
 
     def _compute(self, index: list[Expr]) -> None:
-        evaluator, extents = self.evaluator, self.turn.extents
+        evaluator, extents = self.evaluator, self.tiling.extents
         for i, extent in zip(index, extents, strict=True):
             if not isinstance(i, int):
                 evaluator.assume(i, 0, extent)
