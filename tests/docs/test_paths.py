@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("benchmarks", "codegen", "compiler", "cost_model", "examples", "package", "passes", "runtime", "tests")
-PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 _BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _NAMED_BLOCK = re.compile(r"^```\w+ (\S+)$", re.MULTILINE)
@@ -42,7 +42,7 @@ def _ends(path: str, end: str) -> bool:
     return path == end or path.endswith("/" + end)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_pages_name_what_is_there(page: Path) -> None:
     assert missing(page.read_text(encoding="utf-8")) == []
 
