@@ -160,7 +160,7 @@ class _Task:
             lambda n, c: mk.widen(self._load(self.value, n, c, value), plan.shape.value_dtype, dtype),
             lambda row, n, dot: keep(0, row, n, dot), lambda row: self._softmax(row, 0, self.softmax.keys),
             lambda row, column, total: self._finish(0, row, column, total),
-            None if shown is None else lambda first: shown.none_of(0, plan.shape.queries, first),
+            None if shown is None else lambda row, first: shown.none_of(row, first),
             self.scores, self.queries,
         ))  # fmt: skip
 

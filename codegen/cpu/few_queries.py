@@ -19,6 +19,8 @@ from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.passes.plan.cpu.attention import AttentionPlan
 
+MOST_UNROLLED = 16
+"""Vectors of a key whose products are written out one by one."""
 MOST_VECTORS = 8
 """Vectors of results that are computed together."""
 
@@ -28,8 +30,8 @@ class Head:
     """What a head's attention reads and stores. `query`, `key`, `value`: elements, in the dtype of the sums.
 
     `keep(row, key, dot)` stores a score, `softmax(row)` turns the scores of a row into weights,
-    `finish(row, column, total)` stores a result. `hidden(first)`: whether a mask hides a vector of keys from all
-    queries; None if none can. `scores` and `queries` are memory for [queries, keys] and [queries, width].
+    `finish(row, column, total)` stores a result. `hidden(row, first)`: whether a mask hides a vector of keys;
+    None if none can. `scores` and `queries` are memory for [queries, keys] and [queries, width].
     """
 
     plan: AttentionPlan
@@ -40,38 +42,39 @@ class Head:
     keep: Callable[[Expr, Expr, Expr], None]
     softmax: Callable[[Expr], None]
     finish: Callable[[Expr, Expr, Expr], None]
-    hidden: Callable[[Expr], Expr] | None
+    hidden: Callable[[Expr, Expr], Expr] | None
     scores: Any
     queries: Any
 
 
 def emit_few_queries(head: Head) -> None:
-    """Emit attention of all queries of a head, of which there are few."""
+    """Emit attention of all queries of a head, one after the other.
+
+    Several queries that share a loop over keys would be no faster: what they read of a key is moved out of the loop
+    over queries then, to more registers than there are.
+    """
     shape, lanes = head.plan.shape, head.lanes
-    count, keys = integer(shape.queries, "int64"), T.bind(integer(shape.keys, "int64"))
-    with mk.serial(0, count) as row:
-        mk.for_each_column(
-            shape.width, lanes, lambda k: T.buffer_store(head.queries, head.query(row, k), [row, k])
-        )  # fmt: skip
+    keys = T.bind(integer(shape.keys, "int64"))
     whole = T.bind(keys // lanes)
-    with mk.serial(0, whole) as tile:
-        first = T.bind(tile * lanes)
-        _unless_hidden(
-            head, first, lambda: _scores_of_all(head, count, first, lanes), lambda: _hide(head, count, first)
-        )
-    with T.If(keys > whole * lanes), T.Then():
-        first = T.bind(whole * lanes)
-        _scores_of_all(head, count, first, T.bind(keys - first))
-    with mk.serial(0, count) as row:
+    with mk.serial(0, integer(shape.queries, "int64")) as row:
+        mk.for_each_column(shape.width, lanes, lambda k: T.buffer_store(head.queries, head.query(row, k), [row, k]))
+        with mk.serial(0, whole) as tile:
+            first = T.bind(tile * lanes)
+            _unless_hidden(head, row, first, lambda: _scores(head, row, first, lanes), lambda: _hide(head, row, first))
+        with T.If(keys > whole * lanes), T.Then():
+            first = T.bind(whole * lanes)
+            _scores(head, row, first, T.bind(keys - first))
         head.softmax(row)
         _results(head, row, whole, keys)
 
 
-def _unless_hidden(head: Head, first: Expr, seen: Callable[[], None], hidden: Callable[[], None] | None = None) -> None:
+def _unless_hidden(
+    head: Head, row: Expr, first: Expr, seen: Callable[[], None], hidden: Callable[[], None] | None = None
+) -> None:
     if head.hidden is None:
         seen()
         return
-    with T.If(head.hidden(first)):
+    with T.If(head.hidden(row, first)):
         with T.Then():
             if hidden is None:
                 T.evaluate(0)
@@ -81,22 +84,19 @@ def _unless_hidden(head: Head, first: Expr, seen: Callable[[], None], hidden: Ca
             seen()
 
 
-def _hide(head: Head, count: Expr, first: Expr) -> None:
+def _hide(head: Head, row: Expr, first: Expr) -> None:
     none = mk.constant(float("-inf"), head.plan.shape.acc_dtype)
-    with mk.serial(0, count) as row:
-        mk.vector(head.lanes, lambda lane: T.buffer_store(head.scores, none, [row, first + lane]))
+    mk.vector(head.lanes, lambda lane: T.buffer_store(head.scores, none, [row, first + lane]))
 
 
 # -- scores ------------------------------------------------------------------------------------------------------------
 
 
-def _scores_of_all(head: Head, count: Expr, first: Expr, number: Expr) -> None:
-    """Store the scores of `number` keys from `first` on, at most a vector of them, for every query."""
-    with mk.serial(0, count) as row:
-        dots = T.alloc_buffer((head.lanes,), head.plan.shape.acc_dtype, scope="local")
-        places = mk.run_of(0, head.lanes)
-        T.buffer_store(dots, _dots(head, row, first, number), [places])
-        mk.for_each_column(number, head.lanes, lambda key: head.keep(row, first + key, dots[key]))
+def _scores(head: Head, row: Expr, first: Expr, number: Expr) -> None:
+    """Store the scores of `number` keys from `first` on, at most a vector of them."""
+    dots = T.alloc_buffer((head.lanes,), head.plan.shape.acc_dtype, scope="local")
+    T.buffer_store(dots, _dots(head, row, first, number), [mk.run_of(0, head.lanes)])
+    mk.for_each_column(number, head.lanes, lambda key: head.keep(row, first + key, dots[key]))
 
 
 def _dots(head: Head, row: Expr, first: Expr, number: Expr) -> Expr:
@@ -114,14 +114,16 @@ def _dots(head: Head, row: Expr, first: Expr, number: Expr) -> Expr:
 
         mk.vector(size, at)
 
-    if width >= lanes:
+    runs = mk.chunks(width, lanes)
+    if len(runs) > MOST_UNROLLED:
         with mk.serial(0, width // lanes) as number_:
             step = T.bind(number_ * lanes)
             for i in range(lanes):
                 add(i, step, lanes)
-    for start, size in mk.chunks(width % lanes, lanes):
-        for i in range(lanes):
-            add(i, width - width % lanes + start, size)
+        runs = [(start, size) for start, size in runs if size < lanes]
+    for i in range(lanes):  # each key's elements together, as they lie
+        for start, size in runs:
+            add(i, start, size)
     return sums_of_each([named(sums[mk.run_of(i * lanes, lanes)]) for i in range(lanes)])
 
 
@@ -182,7 +184,7 @@ def _some_results(head: Head, row: Expr, whole: Expr, keys: Expr, runs: list[tup
                 for number in range(chains):
                     add(number, first + some * chains + number)
 
-        _unless_hidden(head, first, add_all)
+        _unless_hidden(head, row, first, add_all)
     with mk.serial(whole * lanes, keys) as key:
         add(0, key)
     ahead = len(runs) * lanes

@@ -34,10 +34,10 @@ class ShownKeys:
     columns: int
     dtype: str
 
-    def none_of(self, row: Expr, count: Expr, first: Expr) -> Expr:
-        """Return whether no query of `count` from `row` sees any key of a vector from `first` on."""
+    def none_of(self, row: Expr, first: Expr) -> Expr:
+        """Return whether a query sees none of the keys of a vector from `first` on."""
         none = -immediate(float("inf"), self.dtype)
-        return tirx.EQ(self._any(row, count, first, self.lanes, lambda score: tirx.NE(score, none)), 0)
+        return tirx.EQ(self._any(row, 1, first, self.lanes, lambda score: tirx.NE(score, none)), 0)
 
     def of(self, row: Expr, count: Expr, keys: tuple[Expr, Expr]) -> tuple[Expr, Expr]:
         """Return the keys that `count` queries from `row` see, among these from the beginning of a panel to an end: at
