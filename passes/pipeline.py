@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
@@ -60,11 +60,9 @@ class Fixpoint:
         return PassResult(graph, modified, tuple(notes))
 
 
-def pass_table(extra: Mapping[str, type] | None = None) -> dict[str, type]:
-    """Return all passes by name: the built-in ones and `extra` (those of plug-ins, whose names were checked on
-    loading).
-    """
-    return {Fixpoint.name: Fixpoint, GroupGemms.name: GroupGemms, **REWRITES, **(extra or {})}
+def pass_table() -> dict[str, type]:
+    """Return the built-in passes by name."""
+    return {Fixpoint.name: Fixpoint, GroupGemms.name: GroupGemms, **REWRITES}
 
 
 def default_pipeline(target: str, precision: str = "fp32") -> str:

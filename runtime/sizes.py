@@ -34,6 +34,8 @@ Size: TypeAlias = int | str
 
 MAX_LENGTH = 16384
 MAX_DEPTH = 50
+MOST_SHOWN = 80
+"""Most characters of an expression that a message shows."""
 MIN_SIZE, MAX_SIZE = -(2**62), 2**62
 
 
@@ -209,8 +211,8 @@ def _depth(expression: Expression) -> int:
     return deepest
 
 
-def _shortened(text: str, most: int = 80) -> str:
-    return text if len(text) <= most else f"{text[:most]}…"
+def _shortened(text: str) -> str:
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
 
 class _Parser:

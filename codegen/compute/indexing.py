@@ -10,8 +10,8 @@ from tvm import tirx
 
 from tilestitch.compiler.ir import indexing
 from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.compiler.ir.in_kernel import in_kernel
 from tilestitch.compiler.ir.indexing import Index, Simplify, broadcast_index, unravel
-from tilestitch.compiler.ir.polynomial import in_kernel
 from tilestitch.compiler.ir.sizes import Size, is_open
 from tilestitch.passes.plan.access.positions import index_dtype, index_dtype_of, values_between
 

@@ -13,7 +13,8 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.compiler.ir.graph import Node
-from tilestitch.compiler.ir.polynomial import Lower, bounds_of, in_kernel, lowering
+from tilestitch.compiler.ir.in_kernel import Lower, in_kernel, lowering
+from tilestitch.compiler.ir.polynomial import bounds_of
 from tilestitch.compiler.ir.sizes import Size, Symbol, is_empty_without, is_open, symbols_of
 from tilestitch.compiler.ir.types import TensorType
 

@@ -11,40 +11,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd, lcm
 from typing import Any, TypeAlias, Union
 
 from .errors import UndecidedError
+from .in_kernel import in_kernel
 
 Integer: TypeAlias = Union[int, "Polynomial"]
-
-Lower: TypeAlias = "Callable[[Integer], Any]"
-_LOWER: ContextVar[Lower | None] = ContextVar("lower", default=None)
-
-
-@contextmanager
-def lowering(lower: Lower) -> Iterator[None]:
-    """Within the context, allow these expressions among a code generator's: `lower` converts one."""
-    token = _LOWER.set(lower)
-    try:
-        yield
-    finally:
-        _LOWER.reset(token)
-
-
-def in_kernel(size: Integer) -> Any:
-    """Return the code generator's expression for a size in the kernel being emitted. Raises UndecidedError outside of
-    one.
-    """
-    lower = _LOWER.get()
-    if lower is None:
-        raise UndecidedError(str(size), f"the value of {size} is known only at run time")
-    return lower(size)
-
 
 MOST_CASES = 3
 """Most maxima and minima in one sum whose bounds are found by case analysis."""

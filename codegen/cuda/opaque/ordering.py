@@ -9,7 +9,7 @@ from tvm import tirx
 from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, is_nan
 from tilestitch.compiler.ir.graph import Node
-from tilestitch.compiler.ir.polynomial import in_kernel
+from tilestitch.compiler.ir.in_kernel import in_kernel
 from tilestitch.compiler.ir.sizes import as_size, is_open
 from tilestitch.compiler.ir.types import is_float
 

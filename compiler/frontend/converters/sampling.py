@@ -21,6 +21,8 @@ from .common import HALVES
 from .convolution import Window, conv_window
 from .indexing import along_axis
 
+KEYS_COEFFICIENT = -0.75
+"""The coefficient `a` of Keys' cubic kernel that GridSample uses."""
 Tap = tuple[Value, Value]
 """An integer position along one axis, and its weight."""
 
@@ -32,9 +34,9 @@ def linear_taps(b: Builder, place: Value) -> list[Tap]:
     return [(low, b.sub(1.0, fraction)), (b.add(low, 1.0), fraction)]
 
 
-def cubic_taps(b: Builder, place: Value, a: float = -0.75) -> list[Tap]:
+def cubic_taps(b: Builder, place: Value) -> list[Tap]:
     """Return the four neighbours of real-valued positions, with Keys' cubic kernel."""
-    low = b.emit("floor", place)
+    a, low = KEYS_COEFFICIENT, b.emit("floor", place)
     t = b.sub(place, low)
 
     def near(x: Value) -> Value:

@@ -47,7 +47,6 @@ class Inside:
         self.first, self.anchor = first, anchor
         self.known: dict[Value, _Is] = {}
         self.scores: Value | None = None
-        self.exponential: Value | None = None
         self.weights: Value | None = None
         self.flaws: list[Value] = []
         self.dead: list[Value] = []
