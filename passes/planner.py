@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilestitch.compiler.ir import Graph, Kind, kind_of
@@ -20,7 +20,7 @@ from .errors import PassError, PlanError
 from .fusion.made import PlansMade
 from .fusion.planners import PLANNERS, SEARCHES, asking, default_work
 from .fusion.stages import Kernels
-from .fusion.stitcher import Fused, fuse, stitch
+from .fusion.stitcher import Fused, Stitched, fuse, stitch
 from .open.memory import place_open
 from .open.plan import make_open_plan
 from .open.typical import typical_sizes
@@ -38,7 +38,7 @@ from .schedule.memory import WINDOW, plan_buffers
 from .schedule.order import segments_of
 from .schedule.parallel.alternatives import Alternatives
 from .schedule.parallel.arrange import arranged, sooner
-from .schedule.search import Searched, search_schedules
+from .schedule.search import search_schedules
 from .sync.policies import TIES_OF_TILES, wanted_sync
 from .sync.synchronise import synchronise
 
@@ -171,63 +171,86 @@ def _plan_of(
     fused: Fused, graph: Graph, context: PassContext, planner: str, bodies: Mapping[str, StitchPlan]
 ) -> StitchPlan:
     wanted = wanted_sync(context.options.get("sync"))
-    budget_s = context.options.get("plan_budget_s")
     result = stitch(fused, aliases=planner != "none")
-    positions = {n.name: i for i, n in enumerate(graph.nodes)}
-    scheduled = schedule_groups(graph, result.groups, context.target, context.cost_model)
-    scheduled = with_panels(graph, scheduled, context.options.get(PANELS, {}), context.target)
-    groups, too_large = apart_where_too_large(graph, scheduled, context.target)
-    groups = tuple(without_schedule(g) if context.kernels_of(graph, g) else g for g in groups)
-    searched = Searched(groups)
-    if context.judged_schedules and not context.target.is_gpu:
-        judged = context.judged_schedules
-        searched = search_schedules(graph, groups, context.target, context.cost_model, judged, budget_s)
-        groups = searched.groups
-    wholes, nodes = wholes_of(result.places), nodes_by_name(graph)
+    groups, remarks = _scheduled(graph, result.groups, context)
+    draft = _Draft(graph, context, planner, bodies, replace(result, refusals=(*result.refusals, *remarks)))
+    if wanted is None or not context.target.is_gpu:
+        return draft.side_by_side(groups, result.aliases)
+    kernels = Kernels(graph, groups, result.host_groups, result.aliases, context.target, result.places)
+    choices = tuple(synchronise(graph, kernels, wanted, context.cost_model))
+    tied = draft.side_by_side(tuple(kernels.groups.values()), kernels.aliases, choices)
+    if wanted.forced or not any(group.tie in TIES_OF_TILES for group in tied.groups):
+        return tied
+    # Chains were chosen as if each had the GPU to itself; they may serialise branches that ran concurrently.
+    return _unless_slower(tied, draft.side_by_side(groups, result.aliases, choices), graph, context)
 
-    def written_down(groups: tuple[Group, ...], aliases: Mapping[str, str], remarks: Sequence[WhyNot]) -> StitchPlan:
+
+def _scheduled(
+    graph: Graph, groups: Sequence[Group], context: PassContext
+) -> tuple[tuple[Group, ...], tuple[WhyNot, ...]]:
+    """Return the groups with their schedules, parts of those that are too large for one kernel apart, and why."""
+    target, model = context.target, context.cost_model
+    scheduled = schedule_groups(graph, groups, target, model)
+    scheduled = with_panels(graph, scheduled, context.options.get(PANELS, {}), target)
+    apart, too_large = apart_where_too_large(graph, scheduled, target)
+    found = tuple(without_schedule(g) if context.kernels_of(graph, g) else g for g in apart)
+    if not context.judged_schedules or target.is_gpu:
+        return found, tuple(too_large)
+    budget_s = context.options.get("plan_budget_s")
+    searched = search_schedules(graph, found, target, model, context.judged_schedules, budget_s)
+    return searched.groups, (*too_large, *searched.remarks)
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """What all plans of a fused graph share; they differ in their groups, which `result` has as they were fused."""
+
+    graph: Graph
+    context: PassContext
+    planner: str
+    bodies: Mapping[str, StitchPlan]
+    result: Stitched
+
+    def plan(self, groups: tuple[Group, ...], aliases: Mapping[str, str], remarks: Sequence[WhyNot]) -> StitchPlan:
+        """Return the plan of these groups: with order, memory, launches and their edges."""
+        graph, context, result = self.graph, self.context, self.result
+        nodes, places = nodes_by_name(graph), {n.name: i for i, n in enumerate(graph.nodes)}
         groups = tuple(with_floats(nodes, group) for group in groups)
-        position = {g.name: max(positions[n] for n in g.nodes) for g in groups}
-        position.update((g.name, positions[g.name]) for g in result.host_groups)
-        segments = segments_of(groups, result.host_groups, aliases, position, wholes)
+        position = {g.name: max(places[n] for n in g.nodes) for g in groups}
+        position.update((g.name, places[g.name]) for g in result.host_groups)
+        segments = segments_of(groups, result.host_groups, aliases, position, wholes_of(result.places))
         window = WINDOW if context.target.is_gpu else 0
         buffers = plan_buffers(graph, groups, result.host_groups, segments, aliases, result.places, window=window)
         plan = StitchPlan(
             graph=graph.name,
             fingerprint=fingerprint(graph),
-            planner=planner,
+            planner=self.planner,
             target=context.target.needed_by(groups),
             groups=groups,
             host_groups=result.host_groups,
             segments=segments,
             buffers=buffers,
-            refusals=(*result.refusals, *too_large, *searched.remarks, *remarks),
+            refusals=(*result.refusals, *remarks),
             plugins=tuple(context.plugins),
-            bodies=dict(bodies),
+            bodies=dict(self.bodies),
         )
         plan = completed(plan, graph, context.kernels_of)
         return arranged(plan, graph, context.cost_model, context.options.get("branch_bytes"))
 
-    def side_by_side(groups: tuple[Group, ...], aliases: Mapping[str, str], remarks: Sequence[WhyNot]) -> StitchPlan:
-        """Return the plan with kernels optimised for running beside others."""
-        plan = written_down(groups, aliases, remarks)
+    def side_by_side(
+        self, groups: tuple[Group, ...], aliases: Mapping[str, str], remarks: Sequence[WhyNot] = ()
+    ) -> StitchPlan:
+        """Return the plan with kernels optimised for running beside others, where that is predicted to be faster."""
+        graph, context = self.graph, self.context
+        plan = self.plan(groups, aliases, remarks)
         own = any(context.kernels_of(graph, group) for group in groups)
         if own or not context.target.is_gpu or context.options.get("alone"):
             return plan
+        wholes = wholes_of(self.result.places)
         others = Alternatives(graph, context.target, context.cost_model, aliases, wholes).best(groups)
         if others == groups:
             return plan
-        return sooner(plan, written_down(others, aliases, remarks), graph, context.cost_model)
-
-    if wanted is None or not context.target.is_gpu:
-        return side_by_side(groups, result.aliases, ())
-    kernels = Kernels(graph, groups, result.host_groups, result.aliases, context.target, result.places)
-    remarks = tuple(synchronise(graph, kernels, wanted, context.cost_model))
-    tied = side_by_side(tuple(kernels.groups.values()), kernels.aliases, remarks)
-    if wanted.forced or not any(group.tie in TIES_OF_TILES for group in tied.groups):
-        return tied
-    # Chains were chosen as if each had the GPU to itself; they may serialise branches that ran concurrently.
-    return _unless_slower(tied, side_by_side(groups, result.aliases, remarks), graph, context)
+        return sooner(plan, self.plan(others, aliases, remarks), graph, context.cost_model)
 
 
 def _unless_slower(tied: StitchPlan, apart: StitchPlan, graph: Graph, context: PassContext) -> StitchPlan:
