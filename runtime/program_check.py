@@ -211,14 +211,8 @@ class _Checker:
 
     def _check_step(self, step: Step, where: str) -> None:
         match step:
-            case NativeStep(launches, slices):
-                self._check_packed(launches, where)
-                self._check_slices(launches, slices, where)
-                for launch in launches:
-                    for one in launch.kernels:
-                        self._check_tasks(one, where)
-                    self._check_launch(launch, where)
-                    self._check_for_cpu(launch, where)
+            case NativeStep():
+                self._check_native_step(step, where)
             case DeviceStep():
                 self._check_device_step(step, where)
             case HostStep():
@@ -234,17 +228,20 @@ class _Checker:
                 self._check_body(step.body, 0, len(step.outputs), where)
                 self._write(step.outputs, where)
             case LoopStep():
-                self._read((step.max_trip, step.cond, *step.carried), where)
-                if len(step.outputs) < len(step.carried):
-                    self._fail(f"{where}: a loop of {len(step.carried)} carried values has {len(step.outputs)} outputs")
-                self._check_body(step.body, 2 + len(step.carried), 1 + len(step.outputs), where)
-                self._write(step.outputs, where)
+                self._check_loop(step, where)
             case ScanStep():
                 self._check_scan(step, where)
             case SequenceMapStep():
                 self._read((step.sequence, *step.others), where)
                 self._check_body(step.body, 1 + len(step.others), len(step.outputs), where)
                 self._write(step.outputs, where)
+
+    def _check_loop(self, step: LoopStep, where: str) -> None:
+        self._read((step.max_trip, step.cond, *step.carried), where)
+        if len(step.outputs) < len(step.carried):
+            self._fail(f"{where}: a loop of {len(step.carried)} carried values has {len(step.outputs)} outputs")
+        self._check_body(step.body, 2 + len(step.carried), 1 + len(step.outputs), where)
+        self._write(step.outputs, where)
 
     def _check_scan(self, step: ScanStep, where: str) -> None:
         self._read((*step.states, *step.scans), where)
@@ -265,6 +262,15 @@ class _Checker:
         if len(body.program.outputs) != outputs:
             self._fail(f"{where}: the body has {len(body.program.outputs)} outputs, not {outputs}")
         check_program(body.program, self.signatures)
+
+    def _check_native_step(self, step: NativeStep, where: str) -> None:
+        self._check_packed(step.launches, where)
+        self._check_slices(step.launches, step.slices, where)
+        for launch in step.launches:
+            for one in launch.kernels:
+                self._check_tasks(one, where)
+            self._check_launch(launch, where)
+            self._check_for_cpu(launch, where)
 
     def _check_device_step(self, step: DeviceStep, where: str) -> None:
         for number, launch in enumerate(step.launches):

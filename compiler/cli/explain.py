@@ -160,37 +160,25 @@ def describe(explained: Mapping[str, Any], *, with_launches: bool = False, with_
         f"target {explained['target']}, planner {explained['planner']}, precision {explained['precision']}, "
         f"{len(kernels)} kernels" + (f" and {nested} in loops and branches" if nested else ""),
     ]
+    if "producer" in explained:
+        together = "are in one kernel" if kernels else "are in no kernel together"
+        parts.append(f"{explained['producer']} and {explained['consumer']} {together}")
     parts.extend(_sizes(explained))
     parts.extend(_plain(explained))
     if explained["plugins"]:
         given = (f"{p['name']}{p['arguments']} ({p['owner']})" for p in explained["plugins"])
         parts.append(f"plug-ins: {', '.join(given)}")
     if kernels:
-        parts.append(kernel_table(explained))
-        if with_launches and explained["target"] != "cpu":
-            parts.append(_waits(kernels))
-            parts.extend(_tiles(kernels))
-        parts.extend(describe_regions(kernels))
-        parts.extend(_in_slices(explained))
+        parts.extend(_kernels(explained, with_launches))
     if nested:
         parts.extend(describe_bodies(explained, _launches if with_launches else None))
     if with_schedule:
         parts.append(_schedule(explained))
-    if "node" in explained:
-        parts.extend(_inside(explained, kernel, kernel["stitches"]) for kernel in kernels)
-    if "producer" in explained:
-        together = "are in one kernel" if kernels else "are in no kernel together"
-        parts.insert(1, f"{explained['producer']} and {explained['consumer']} {together}")
-        parts.extend(_inside(explained, kernel, explained["stitches"]) for kernel in kernels[:1])
-        parts.extend([explained["remark"]] if explained["remark"] else [])
+    parts.extend(_about(explained))
     if with_launches:
         parts.append(_launches(kernels))
         parts.extend(describe_machine_code(explained))
-    if explained["host_steps"]:
-        if "node" not in explained and explained["host"]["steps"]:
-            parts.append(_on_host(explained))
-        parts.append("steps on the host:")
-        parts.extend(f"  {step['op']}: {onnx_nodes(step)}" for step in explained["host_steps"])
+    parts.extend(_host_steps(explained))
     if explained.get("notes"):
         parts.append("notes of passes:")
         parts.extend(f"  {note['pass']}: {note['note']}" for note in explained["notes"])
@@ -198,6 +186,36 @@ def describe(explained: Mapping[str, Any], *, with_launches: bool = False, with_
         parts.append("not fused:")
         parts.extend(f"  {_refusal(explained, refusal)}" for refusal in explained["refusals"])
     return "\n".join(parts)
+
+
+def _kernels(explained: Mapping[str, Any], with_launches: bool) -> Iterator[str]:
+    kernels = explained["kernels"]
+    yield kernel_table(explained)
+    if with_launches and explained["target"] != "cpu":
+        yield _waits(kernels)
+        yield from _tiles(kernels)
+    yield from describe_regions(kernels)
+    yield from _in_slices(explained)
+
+
+def _about(explained: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is inside the kernels of the node, or of the edge, that was asked about."""
+    kernels = explained["kernels"]
+    if "node" in explained:
+        yield from (_inside(explained, kernel, kernel["stitches"]) for kernel in kernels)
+    if "producer" in explained:
+        yield from (_inside(explained, kernel, explained["stitches"]) for kernel in kernels[:1])
+        if explained["remark"]:
+            yield explained["remark"]
+
+
+def _host_steps(explained: Mapping[str, Any]) -> Iterator[str]:
+    if not explained["host_steps"]:
+        return
+    if "node" not in explained and explained["host"]["steps"]:
+        yield _on_host(explained)
+    yield "steps on the host:"
+    yield from (f"  {step['op']}: {onnx_nodes(step)}" for step in explained["host_steps"])
 
 
 def _plain(explained: Mapping[str, Any]) -> list[str]:

@@ -137,11 +137,7 @@ def _schedule(
             loops = _loops(schedule, typical.stored[0].shape, view.stored[0].shape)
             return loops if isinstance(loops, str) or _stays_in_place(view) else _in_known_lines(loops, view)
         case CpuRowSchedule() | CpuSplitRowSchedule():
-            assert roles.rows is not None
-            before = roles_of(typical.nodes, typical.outputs, typical.name)
-            assert isinstance(before, Roles) and before.rows is not None
-            whole = schedule if isinstance(schedule, CpuRowSchedule) else whole_rows(typical, before, target.core)
-            return _rows(whole, before.rows.shape, roles.rows.shape)
+            return _rows_of(schedule, typical, roles, target)
         case CpuGemmSchedule():
             return _gemm(schedule, typical, view)
         case CpuGemvSchedule():
@@ -154,9 +150,9 @@ def _schedule(
             return _scan(schedule, ScanPlan(_anchor(view), schedule))
         case CpuScatterSchedule():
             return _scatter(schedule, ScatterPlan(_anchor(view), schedule))
-        case CpuSuppressSchedule() | CpuRegionSchedule() | CpuAppendSchedule() | CpuFoundSchedule():
-            return schedule
-        case CpuOrderSchedule():
+        case (
+            CpuSuppressSchedule() | CpuRegionSchedule() | CpuAppendSchedule() | CpuFoundSchedule() | CpuOrderSchedule()
+        ):
             return schedule
         case CpuConvSchedule() | CpuWindowSchedule() | CpuConvTransposeSchedule():
             return _images(schedule, view, target)
@@ -297,6 +293,16 @@ def _images(schedule: Images, view: GroupView, target: TargetInfo) -> Images | s
             assert shape is not None
             return open_window(shape, schedule, isa, target.threads)
     return schedule
+
+
+def _rows_of(
+    schedule: CpuRowSchedule | CpuSplitRowSchedule, typical: GroupView, roles: Roles, target: TargetInfo
+) -> CpuRowSchedule | str:
+    """Lift the schedule of a row-wise group, by which each task computes whole rows: their number is open."""
+    before = roles_of(typical.nodes, typical.outputs, typical.name)
+    assert isinstance(before, Roles) and before.rows is not None and roles.rows is not None
+    whole = schedule if isinstance(schedule, CpuRowSchedule) else whole_rows(typical, before, target.core)
+    return _rows(whole, before.rows.shape, roles.rows.shape)
 
 
 def _rows(schedule: CpuRowSchedule, typical: Sequence[int], shape: Sequence[Size]) -> CpuRowSchedule | str:
