@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, PrimType
 
-from tilestitch.codegen.compute.dtypes import DATA_VARIABLE, HIDDEN, hidden_operand, is_hidden
+from tilestitch.codegen.compute.dtypes import DATA_VARIABLES, HIDDEN, hidden_operand, is_hidden
 
 VARIABLE = "tilestitch_variable"
 """Name of calls that stand for their operand until `show_variables` removes them."""
@@ -22,7 +22,7 @@ _DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
 
 def variables_to_memory(func: Any) -> Any:
-    """Return `func` with vectors, and scalars named `DATA_VARIABLE`, in local buffers.
+    """Return `func` with vectors, and scalars that hold elements, in local buffers.
 
     Other scalars are loop bounds and the like, which TVM's passes must see through.
     """
@@ -43,7 +43,7 @@ def variables_to_memory(func: Any) -> Any:
 
 
 def hide(func: Any) -> Any:
-    """Return `func` with the scalars named `DATA_VARIABLE` as results of calls, which are opaque to TVM's analyzer.
+    """Return `func` with the scalars that hold elements as results of calls, which are opaque to TVM's analyzer.
 
     For code generators of text: unlike local memory, the calls disappear after `show`.
     """
@@ -51,7 +51,7 @@ def hide(func: Any) -> Any:
     def rewrite(bind: Any, mutator: Any) -> Any:
         value = mutator.mutate(bind.value)
         mutator.var_remap_set(bind.var, bind.var)
-        if bind.var.name == DATA_VARIABLE and _lanes(bind.var.ty) == 1:
+        if bind.var.name in DATA_VARIABLES and _lanes(bind.var.ty) == 1:
             value = tirx.call_extern(str(bind.var.ty.dtype), HIDDEN, value)
         return tirx.Bind(bind.var, value)
 
@@ -134,7 +134,7 @@ def _divides_by_open(body: Any) -> bool:
 
 def _is_data(var: Any) -> bool:
     lanes = _lanes(var.ty)
-    return lanes > 1 or (lanes == 1 and var.name == DATA_VARIABLE)
+    return lanes > 1 or (lanes == 1 and var.name in DATA_VARIABLES)
 
 
 def _lanes(type_: Any) -> int:

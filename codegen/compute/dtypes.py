@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 from tvm.ir import StringImm
+from tvm.ir.prim.expr import LShift
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute import float8
@@ -25,15 +26,31 @@ Expr = Any
 Bind = Callable[[Expr], Expr]
 """Function that binds an expression to a variable, so that it is computed once."""
 
-DATA_VARIABLE = "data"
-"""Name of variables that hold elements, as opposed to loop bounds."""
+_DATA = "data"
+_ROUNDED = {dtype: f"{_DATA}_{dtype}" for dtype in HALVES}
+DATA_VARIABLES = frozenset([_DATA, *_ROUNDED.values()])
+"""Names of variables that hold elements, as opposed to loop bounds. Those that hold what was read or rounded as a half
+float have names of their own: rounding them again changes nothing, but compilers do not see it.
+"""
 
 
 def named(expr: Expr) -> Expr:
     """Return a variable that holds an element. Its value must not change when memory that `expr` reads is written
     later: TVM's passes substitute other variables; see `codegen.variables`.
     """
-    return T.bind(expr, var=tirx.Var(DATA_VARIABLE, expr.ty))
+    return T.bind(expr, var=tirx.Var(_ROUNDED.get(_read_as(expr), _DATA), expr.ty))
+
+
+def _read_as(expr: Expr) -> str:
+    """Return the dtype of half floats as which an expression reads an element, as `from_storage` does; else ""."""
+    if isinstance(expr, tirx.Cast):
+        return "float16" if dtype_of(expr) == "float32" and dtype_of(expr.value) == "float16" else ""
+    if getattr(getattr(expr, "op", None), "name", "") != "tirx.reinterpret" or dtype_of(expr) != "float32":
+        return ""
+    match expr.args[0]:
+        case LShift(a=tirx.Cast() as bits, b=tirx.IntImm(value=16)) if dtype_of(bits.value) == "uint16":
+            return "bfloat16"
+    return ""
 
 
 HIDDEN = "tilestitch_hidden"
@@ -143,7 +160,11 @@ def _bfloat16_bits(value: Expr) -> Expr:
 
 
 def round_half(value: Expr, dtype: str) -> Expr:
-    """Return `value` after a round trip through storage as `dtype`; unchanged except for floats below float32."""
+    """Return `value` after a round trip through storage as `dtype`; unchanged except for floats below float32, and
+    unless it is known to have been rounded.
+    """
+    if isinstance(value, tirx.Var) and value.name == _ROUNDED.get(dtype):
+        return value
     return from_storage(to_storage(value, dtype), dtype) if dtype in HALVES or dtype in SMALL else value
 
 

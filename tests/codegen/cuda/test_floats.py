@@ -9,12 +9,13 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from tests.codegen.cuda.cuda_harness import emulated, text_of
+from tests.codegen.cuda.cuda_harness import check, emulated, text_of
 from tilestitch.codegen.cuda.target import parse_cuda_target
 from tilestitch.codegen.cuda.toolchain import nvrtc
 from tilestitch.codegen.cuda.toolchain.text import PRELUDE, device_functions
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.ir import Graph, TensorType
+from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.passes.plan.divisors import divides_by_softmax_sum
 from tilestitch.runtime import load
 from tilestitch.runtime.emulator import EmulatorOptions, Kernels
@@ -223,3 +224,19 @@ def test_gpus_before_ampere_have_these_functions_too(architecture: str) -> None:
     (status,) = library.nvrtcCompileProgram(program, len(flags), flags)
     assert status == library.nvrtcResult.NVRTC_SUCCESS
     assert parse_cuda_target(f"cuda:{architecture}").newest >= 75
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [("float16", "(half)"), ("bfloat16", "32767")])
+def test_half_floats_that_were_read_are_not_rounded_again(dtype: str, rounding: str) -> None:
+    """A product of them is, where what follows tells the difference."""
+    graph = Graph("g")
+    x = graph.add_input("x", TensorType(dtype, (531,)))
+    for operand, rounds in ((x, 0), (graph.emit("mul", x, x), 1)):
+        graph.outputs = [graph.emit("cast", operand, to="float32")]
+        assert text_of(graph).count(rounding) == rounds * text_of(graph).count("p1[")
+    values = np.random.default_rng(0).standard_normal(531).astype(to_numpy_dtype(dtype))
+    values[:3] = [np.nan, np.inf, -0.0]
+    check(graph, {"x": values})
+    with load(emulated(graph, pipeline=""), device="emulator") as module:
+        (found,) = module.run({"x": values}).values()
+    np.testing.assert_array_equal(found, (values * values).astype(np.float32))
