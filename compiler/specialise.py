@@ -266,7 +266,7 @@ def _of_left_out(convert: Convert, variant: Variant) -> Iterator[Variant]:
             left = replace(left, added=added, needed=variant.asked)
             yield left
             yield from _of_left_out(convert, left)
-        region[name] = (high + 1, highs[name])
+        region[name] = (high + 1, highs.get(name, high + 1))  # one of a single size is no symbol
 
 
 def _goes_up_from_1(range_: Range | None) -> bool:

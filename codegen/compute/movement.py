@@ -198,7 +198,9 @@ def _pad_constant(access: Access, x: Value) -> Expr:
 def _iota(access: Access) -> Expr:
     dtype = access.node.attrs["dtype"]
     i = access.index[access.node.attrs["axis"]]
-    return immediate(i, dtype) if isinstance(i, int) else convert(i, access.index_dtype, dtype, access.bind)
+    if isinstance(i, int) or is_open(i):
+        return _size(i, dtype)
+    return convert(i, access.index_dtype, dtype, access.bind)
 
 
 def _sizes(access: Access) -> Expr:

@@ -13,7 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilestitch.compiler.ir import Graph, Node, Value
-from tilestitch.compiler.ir.sizes import Size, Symbol, at, bounds_of, divisor_of, largest, symbols_of, typical
+from tilestitch.compiler.ir.sizes import (
+    Size,
+    Symbol,
+    at,
+    bounds_of,
+    divisor_of,
+    largest,
+    perhaps_empty,
+    symbols_of,
+    typical,
+)
 from tilestitch.passes.plan import Group, Segment, StitchPlan, WhyNot
 from tilestitch.passes.plan.slices import Run, Slices
 from tilestitch.passes.schedule.cpu.tiles import LAST_CACHE_BYTES
@@ -255,7 +265,8 @@ class _Division:
         assert stage is not None
         values = [self.values[name] for name in (*stage.reads, *stage.stores)]
         touched: Size = sum(at(value.tensor_type.nbytes, {self.symbol.name: 1}) for value in values)
-        return largest(1, room.room_bytes // largest(1, touched * room.granule)) * room.granule
+        # Computed at every size, also where other dimensions are 0 and there is nothing to compute.
+        return largest(1, room.room_bytes // largest(1, perhaps_empty(touched * room.granule))) * room.granule
 
     def granule(self, name: str) -> int:
         """Return the multiple of images at which slices of a value must begin, to keep the alignment that kernels

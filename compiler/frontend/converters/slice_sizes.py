@@ -35,7 +35,8 @@ def _place(at: Size, size: Size, first: Size, last: Size) -> Size:
     may_be_either = low < 0 <= high
     at = at + size if high < 0 else at
     least = 0 if may_be_either else first
-    if is_open(at) and not is_open(size) and may_be_natural(last - at) and may_be_natural(at - least):
+    whole = size == 1 and low >= 0  # no table, of which a slice shows the first places
+    if is_open(at) and not is_open(size) and not whole and may_be_natural(last - at) and may_be_natural(at - least):
         return at
     counted = at + size * smallest(1, largest(0, -at)) if may_be_either else at
     return smallest(largest(counted, first), last)
