@@ -71,10 +71,16 @@ def emit_few_queries(head: Head) -> None:
 def _unless_hidden(
     head: Head, row: Expr, first: Expr, seen: Callable[[], None], hidden: Callable[[], None] | None = None
 ) -> None:
+    """Emit `hidden`, nothing if None, for a vector of keys that a mask hides, and `seen` for others. Nothing is left
+    out of a row that sees no key: its weights are NaN.
+    """
     if head.hidden is None:
         seen()
         return
-    with T.If(head.hidden(row, first)):
+    condition = head.hidden(row, first)
+    if hidden is None:
+        condition = tirx.And(condition, tirx.EQ(head.scores[row, first], mk.constant(0, head.plan.shape.acc_dtype)))
+    with T.If(condition):
         with T.Then():
             if hidden is None:
                 T.evaluate(0)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import parser
 
 from tests.codegen.open_attention import check, expected, feeds_of, model
+from tilestitch.compiler import compile_model
 from tilestitch.passes.plan.cpu.attention import FEW_QUERIES
+from tilestitch.runtime import load
 
 
 @pytest.mark.parametrize("rows", [1, 2, FEW_QUERIES, FEW_QUERIES + 1, 19])
@@ -44,3 +47,23 @@ def test_keys_that_a_mask_hides_are_not_read(rows: int, hidden: slice) -> None:
     wanted = expected(**feeds)
     feeds["v"][:, :, hidden][:, :, : 80 - (hidden.start or 0)] = np.nan
     np.testing.assert_allclose(module.run(feeds)["y"], wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_row_that_sees_no_key_is_nan_where_the_model_does_not_say_otherwise(rows: int) -> None:
+    text = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g '
+        "(float[b, h, q, 24] x, float[b, h, k, 24] keys, float[b, h, k, 16] values, float[q, k] mask) => "
+        "(float[b, h, q, 16] y) { t = Transpose<perm=[0, 1, 3, 2]>(keys) s = MatMul(x, t) m = Add(s, mask) "
+        "w = Softmax<axis=-1>(m) y = MatMul(w, values) }"
+    )
+    random = np.random.default_rng(0)
+    with load(compile_model(text, cache=False).to_bytes()) as module:
+        for keys in (16, 64, 83):
+            shapes = {"x": (1, 2, rows, 24), "keys": (1, 2, keys, 24), "values": (1, 2, keys, 16), "mask": (rows, keys)}
+            feeds = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+            seen = module.run(feeds)["y"]
+            feeds["mask"][0] = -np.inf
+            found = module.run(feeds)["y"]
+            assert np.isnan(found[:, :, 0]).all()
+            np.testing.assert_array_equal(found[:, :, 1:], seen[:, :, 1:])
