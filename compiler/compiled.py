@@ -66,7 +66,7 @@ class CompiledModel:
         return {**first, "specialisations": others} if others else first
 
     def __repr__(self) -> str:
-        from tilestitch.runtime.feeds import ValueInfo, in_one_line
+        from tilestitch.runtime.value_info import ValueInfo, in_one_line
 
         program = self.contents.programs[0]
         inputs = in_one_line([ValueInfo(program.values[n].name, program.values[n].type) for n in program.inputs])

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import TilestitchRuntimeError
-    from .feeds import ValueInfo
     from .session import LaunchTime, Module, load
+    from .value_info import ValueInfo
 
 __all__ = ["LaunchTime", "Module", "TilestitchRuntimeError", "ValueInfo", "load"]
 
 _HOMES = {
-    "LaunchTime": "session", "Module": "session", "TilestitchRuntimeError": "errors", "ValueInfo": "feeds",
+    "LaunchTime": "session", "Module": "session", "TilestitchRuntimeError": "errors", "ValueInfo": "value_info",
     "load": "session",
 }  # fmt: skip
 

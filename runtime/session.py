@@ -15,7 +15,7 @@ from .caches import Caches, Lent
 from .cpu.threads import thread_count
 from .device import Backend, DeviceName, check_target, open_backend
 from .errors import ArtifactIntegrityError, InputError
-from .feeds import Inputs, ValueInfo
+from .feeds import Inputs
 from .host_runs import HOST_PREFIX
 from .like import converted
 from .loaded import Loaded
@@ -23,6 +23,7 @@ from .outputs import Results, Wanted, in_order, on_host, targets_by_name
 from .pool import Pool
 from .recipe import Recipe, manifest_digest
 from .recording import RecordTime
+from .value_info import ValueInfo, in_one_line, infos, inputs_of
 
 if TYPE_CHECKING:
     from .emulator import EmulatorOptions
@@ -112,7 +113,7 @@ class Module:
         self._programs = artifact.programs
         self._backend = backend
         self.num_threads = num_threads
-        self.inputs, self.outputs = feeds_.infos(self._programs)
+        self.inputs, self.outputs = infos(self._programs)
         self._names = tuple(info.name for info in self.inputs)
         self._reader = Inputs(self._programs, [loaded.sizing(program) for program in self._programs], backend)
         self._results = [Results(program, program.values.__getitem__) for program in self._programs]
@@ -128,7 +129,7 @@ class Module:
     @property
     def specialisations(self) -> tuple[tuple[ValueInfo, ...], ...]:
         """The inputs of each specialisation."""
-        return tuple(feeds_.inputs_of(program) for program in self._programs)
+        return tuple(inputs_of(program) for program in self._programs)
 
     def specialisation_for(self, feeds: Mapping[str, Any]) -> int:
         """Return the number of the specialisation that a run with these inputs uses. Raises `InputError` where none
@@ -155,7 +156,7 @@ class Module:
         return load_again, (self._recipe,)
 
     def __repr__(self) -> str:
-        inputs, outputs = feeds_.in_one_line(self.inputs), feeds_.in_one_line(self.outputs)
+        inputs, outputs = in_one_line(self.inputs), in_one_line(self.outputs)
         name, target = os.path.basename(self._artifact.name), self._artifact.manifest.target.kind
         return f"<Module {name} for {target}, {self.num_threads} threads: ({inputs}) -> ({outputs})>"
 

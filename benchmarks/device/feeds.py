@@ -10,7 +10,7 @@ import numpy as np
 from tilestitch.runtime import Module
 from tilestitch.runtime.artifact import read_artifact
 from tilestitch.runtime.dtypes import numpy_dtype
-from tilestitch.runtime.feeds import ValueInfo
+from tilestitch.runtime.value_info import ValueInfo
 
 PERIOD = 1_000_003
 """After so many elements, a prime, large arrays begin again: no rows of a matrix are equal."""

@@ -102,8 +102,8 @@ def at_sizes(path: Path, explained: Mapping[str, Any], sizes: Mapping[str, int])
     Raises UsageError for sizes that none runs, and where one is missing.
     """
     from tilestitch.runtime.artifact import read_artifact
-    from tilestitch.runtime.feeds import infos
     from tilestitch.runtime.sizes import value_of
+    from tilestitch.runtime.value_info import infos
 
     programs = read_artifact(path).programs
     check_sizes(infos(programs)[0], sizes)

@@ -10,9 +10,9 @@ from typing import Any
 
 from tilestitch.runtime.artifact import read_artifact
 from tilestitch.runtime.errors import TilestitchRuntimeError
-from tilestitch.runtime.feeds import ValueInfo
 from tilestitch.runtime.outputs import in_order
 from tilestitch.runtime.session import open_module
+from tilestitch.runtime.value_info import ValueInfo
 
 from .binding import IOBinding
 from .options import RunOptions, SessionOptions

@@ -25,7 +25,7 @@ from tilestitch.compiler.specialise import MOST_EMPTY
 from tilestitch.passes.errors import PassError
 from tilestitch.runtime import load
 from tilestitch.runtime.errors import InputError
-from tilestitch.runtime.feeds import MOST_TOLD
+from tilestitch.runtime.value_info import MOST_TOLD
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
 LARGEST = 2**31 - 1
