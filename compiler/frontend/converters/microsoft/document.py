@@ -43,6 +43,7 @@ FAULTS = {
     "`QMoE` of 8 bits in blocks": "rounds tokens to 8 bits: errors are up to 0.01 of the largest result",
     "`DynamicQuantizeLSTM`": "rounds states by the range of each thread's sequences; artifacts by that of all",
     "`NonZero` of a scalar": "gives one row of indices, (1, N), where ONNX's text has none, (0, N)",
+    "`LSTM`, `GRU`, `RNN`": "end a sequence of length 0 with states of 0; artifacts with its initial states",
     "`GridSample`, `cubic` with `border`":
         "continues the image beyond its border, as PyTorch does, and interpolates there; the definition and ONNX's "
         "reference give places beyond the border the value at the border",
