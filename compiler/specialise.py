@@ -255,7 +255,8 @@ def _of_left_out(convert: Convert, variant: Variant) -> Iterator[Variant]:
 
     highs = {symbol.name: symbol.high for symbol in variant.imported.graph.symbols}
     region = dict(variant.region or {})
-    for name, (low, high) in variant.imported.emptied.items():
+    ranges = [(name, range_) for name, ranges in variant.imported.emptied.items() for range_ in ranges]
+    for name, (low, high) in ranges:
         try:
             imported = convert(variant.shapes, {**region, name: (low, high)}, True)
         except FrontendError:  # the model forbids these sizes

@@ -67,7 +67,7 @@ class ImportedModel:
     metadata: Mapping[str, str]
     joined: tuple[str, ...] = ()
     known: Mapping[str, Size] = field(default_factory=dict)
-    emptied: Mapping[str, Range] = field(default_factory=dict)
+    emptied: Mapping[str, tuple[Range, ...]] = field(default_factory=dict)
     few: Mapping[str, int] = field(default_factory=dict)
     met: frozenset[str] = frozenset()
 

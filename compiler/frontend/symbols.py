@@ -78,7 +78,7 @@ class Symbols:
     _counts: dict[str, int] = field(default_factory=dict)
     extents: dict[Value, Value] = field(default_factory=dict)
     """Tensors whose elements are used as sizes, and the value that has these as its dimensions."""
-    emptied: dict[str, Range] = field(default_factory=dict)
+    emptied: dict[str, tuple[Range, ...]] = field(default_factory=dict)
     """Excluded sizes of the inputs' dimensions, at which a tensor in the model is empty, or shorter than its
     counterpart in a broadcast.
     """
@@ -296,14 +296,18 @@ class Symbols:
             if below is not None and bounds_of(below)[1] >= 0:
                 return False
         if low is not None and (claim.joins or claim.apart):
-            self._leave_out(symbol, low)
+            self._leave_out(symbol, low, claim.apart)
         return low is not None and self._put(symbol, replace(symbol, low=low), claim)
 
-    def _leave_out(self, symbol: Symbol, low: int) -> None:
-        """Record which sizes of an input's dimension are excluded if it begins with `low`."""
+    def _leave_out(self, symbol: Symbol, low: int, apart: bool = False) -> None:
+        """Record which sizes of an input's dimension are excluded if it begins with `low`. `apart`: they are compiled
+        on their own, not together with smaller ones that are excluded.
+        """
         if symbol.name in self.asked and symbol.low < low:
-            first = self.emptied.get(symbol.name, symbol.bounds)[0]
-            self.emptied[symbol.name] = (first, low - 1)
+            before = self.emptied.get(symbol.name, ())
+            together = before and not apart and before[-1][1] == symbol.low - 1
+            first = before[-1][0] if together else symbol.low
+            self.emptied[symbol.name] = (*(before[:-1] if together else before), (first, low - 1))
 
     def without_empty(self, sizes: Iterable[Size]) -> bool:
         """Exclude the least sizes of each dimension until sizes that depend on it alone are certainly at least 1.

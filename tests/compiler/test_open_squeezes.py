@@ -61,6 +61,16 @@ def test_a_size_computed_from_an_open_one_may_be_one() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:output 'y' is declared")
+def test_a_size_computed_from_an_open_one_may_be_none_one_or_more() -> None:
+    ours, session = compiled_and_reference(
+        "(float[a, 3] x) => (float[c] y) <int64[1] one = {1}, int64[1] end = {1000}, int64[1] zero = {0}, "
+        "int64[1] two = {2}> { odd = Slice(x, one, end, zero, two) r = Relu(odd) y = Squeeze(r) }"
+    )
+    for rows in range(7):
+        assert_equal(ours, session, x=some(rows, 3))
+
+
+@pytest.mark.filterwarnings("ignore:output 'y' is declared")
 @pytest.mark.parametrize("last", ["y = Identity(rows)", "y = Softmax<axis=-1>(rows)", "y = MatMul(rows, m)"])
 def test_a_size_that_the_data_decides_may_be_one(last: str) -> None:
     ours, session = compiled_and_reference(
