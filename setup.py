@@ -3,10 +3,11 @@
 from setuptools import find_packages, setup
 
 FOLDERS = ("runtime", "compiler", "cost_model", "passes", "codegen")
+DEVELOPERS_ONLY = ["conformance"]  # runs ONNX's backend tests, from a checkout
 
 packages = ["tilestitch"]
 for folder in FOLDERS:
     packages.append(f"tilestitch.{folder}")
-    packages.extend(f"tilestitch.{folder}.{name}" for name in find_packages(folder))
+    packages.extend(f"tilestitch.{folder}.{name}" for name in find_packages(folder, exclude=DEVELOPERS_ONLY))
 
 setup(packages=packages)

@@ -35,7 +35,7 @@ def test_the_runtime_is_a_small_part_of_a_small_wheel(wheel: Path) -> None:
     assert sum(m.compress_size for m in runtime) < 400_000
     trained = [m for m in members if m.filename.startswith("tilestitch/cost_model/") and m.filename.endswith(".json")]
     assert sum(m.file_size for m in trained) < 2_000_000
-    assert wheel.stat().st_size - sum(m.compress_size for m in trained) < 2_250_000  # code: 900 modules, 2.01 MB
+    assert wheel.stat().st_size - sum(m.compress_size for m in trained) < 2_000_000
     strays = {m.filename: m.file_size for m in members if m not in trained and m.file_size > 64_000}
     assert list(strays) == [next(m.filename for m in members if m.filename.endswith("/RECORD"))]
 
@@ -43,7 +43,9 @@ def test_the_runtime_is_a_small_part_of_a_small_wheel(wheel: Path) -> None:
 def test_wheel_holds_every_module_under_one_name(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     modules = {f"tilestitch/{path.relative_to(ROOT)}" for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
-    assert modules <= names
+    for_developers = {name for name in modules if name.startswith("tilestitch/compiler/conformance/")}
+    assert for_developers and not for_developers & names
+    assert modules - for_developers <= names
     assert {name.split("/")[0] for name in names if not name.startswith("tilestitch-")} == {"tilestitch"}
 
 
