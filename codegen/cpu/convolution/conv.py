@@ -1,19 +1,17 @@
 """Convolution as an implicit GEMM over output pixels; ``emit_conv`` emits the TIR of one task.
 
 A register tile covers a few neighbouring output pixels by one panel of output channels. The inner loop never has a
-condition. Padding is handled in one of two ways. With many channels, taps outside are skipped: rows by the loop's
-bounds, while tiles at the left and right border have code of their own. Otherwise, or where the input needs a
-conversion or a prologue, the task first copies the rows that it needs into its workspace with the border filled in;
-kernel column and channel then are one loop.
-The copy is channels-last whatever the layout of the input, which makes channels-first input possible at little cost.
+condition. Padding is handled in one of two ways. With many channels, taps outside are skipped (taps.py): rows by the
+loop's bounds, while tiles at the left and right border have code of their own. Otherwise, or where the input needs a
+conversion or a prologue, the task first copies the rows that it needs into its workspace with the border filled in
+(input_copy.py); kernel column and channel then are one loop.
 Depthwise convolution is in window.py, transposed convolution in conv_transpose.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from tvm.script.ir_builder import tirx as T
@@ -23,29 +21,14 @@ from tilestitch.codegen.cpu.contraction import dots, panels
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.contraction.panels import Operand
-from tilestitch.codegen.cpu.contraction.transpose import interleaved, transposed
-from tilestitch.codegen.cpu.convolution.geometry import (
-    LoadPixel,
-    PixelEpilogue,
-    flatten,
-    inside,
-    may_be_positive,
-    nest,
-    tap_range,
-)
-from tilestitch.compiler.ir.sizes import Size, ceil_div, is_open, largest, smallest
-from tilestitch.compiler.ir.types import HALVES
-from tilestitch.passes.plan.cpu.conv import ConvPlan, staged_extent, staged_step
-from tilestitch.passes.plan.cpu.images import ConvShape, column_runs
+from tilestitch.codegen.cpu.contraction.transpose import transposed
+from tilestitch.codegen.cpu.convolution.geometry import LoadPixel, PixelEpilogue, Site, flatten, nest, tap_range
+from tilestitch.codegen.cpu.convolution.input_copy import InputCopy
+from tilestitch.codegen.cpu.convolution.taps import Step, TapsInside, emit_columns_inside
+from tilestitch.compiler.ir.sizes import is_open
+from tilestitch.passes.plan.cpu.conv import ConvPlan, staged_step
+from tilestitch.passes.plan.cpu.images import column_runs
 from tilestitch.passes.plan.cpu.tiling import EvenSplit, RegisterTile
-
-MOST_INTERLEAVED = 4
-"""Most channels of a channels-first image that are interleaved by shuffles."""
-
-
-def _inner(shape: ConvShape, dim: int, first: int, size: int, tap: int) -> list[int]:
-    """Return which of ``size`` outputs from ``first`` read the input with a kernel tap."""
-    return [i for i in range(size) if 0 <= shape.source(dim, first + i, tap) < shape.spatial[dim]]
 
 
 def emit_conv(
@@ -59,25 +42,6 @@ def emit_conv(
     """
     with dots.imported(plan.dot):
         (emitter or ConvEmitter)(plan, load_x, weights, epilogue, scratch, begin).run(task)
-
-
-@dataclass(frozen=True)
-class Site:
-    """Position of a register tile: output rows from ``y0``, columns from ``x0``, ``index`` in the block.
-
-    ``border``: windows extend over the left or right border; ``x0`` is then an int.
-    """
-
-    y0: Expr
-    rows: int
-    x0: Expr
-    columns: int
-    border: bool
-    index: Expr
-
-    @property
-    def pixels(self) -> int:
-        return self.rows * self.columns
 
 
 class ConvEmitter:
@@ -125,7 +89,9 @@ class ConvEmitter:
         first_panel = T.bind(n_block * self.schedule.block_panels)
         last_panel = T.bind(T.min(first_panel + self.schedule.block_panels, plan.panels))
         if self.schedule.stage:
-            self._stage()
+            rows = mk.start_of(plan.y, self.last_tile) - self.first_row
+            copy = InputCopy(plan, self.load_x, self.staged, self.image, self.group)
+            copy.emit(self.outer, self.first_row, rows)
         self._compute(first_panel, last_panel)
 
     def _compute(self, first_panel: Expr, last_panel: Expr) -> None:
@@ -184,103 +150,6 @@ class ConvEmitter:
     def _panel(self, panel: Expr, width: int) -> None:
         self.panels.prepare(self.group, panel, width)
         self._for_each_tile(lambda site: self._tile(panel, width, site))
-
-    def _stage(self) -> None:
-        """Copy the rows of the block, with zeros where the window extends over the border."""
-        shape, kernel = self.plan.shape, self.plan.shape.kernel
-        rows = staged_extent(shape, -2, mk.start_of(self.plan.y, self.last_tile) - self.first_row)
-
-        def row_of(taps: Sequence[Expr]) -> None:
-            outer = [shape.source(dim, self.outer[dim], tap) for dim, tap in enumerate(taps)]
-            flat = flatten(taps, kernel[:-2])
-            with mk.serial(0, rows) as row:
-                source = self.first_row * shape.strides[-2] - shape.pads[-2][0]
-                source = T.bind(source + row * (shape.strides[-2] // staged_step(shape, -2)))
-                self._stage_row(flat, row, [*outer, source])
-
-        nest(kernel[:-2], row_of)
-
-    def _stage_row(self, flat: Expr, row: Expr, position: list[Expr]) -> None:
-        shape, channels = self.plan.shape, self.plan.shape.group_in
-        room = self.plan.room
-        columns = self.plan.staged_shape[2] // room
-        jump = shape.strides[-1] // staged_step(shape, -1)
-        pad = shape.pads[-1][0]
-        first = largest(0, smallest(columns, ceil_div(pad, jump)))
-        last = largest(first, smallest(columns, (shape.spatial[-1] - 1 + pad) // jump + 1))
-        lanes = self.plan.tile.lanes
-        zero = mk.constant(0, storage_dtype(self.plan.staged_dtype))
-
-        def clear(begin: Size, end: Size) -> None:
-            if may_be_positive(end - begin):
-                mk.for_each_column(
-                    (end - begin) * room,
-                    lanes,
-                    lambda at: T.buffer_store(self.staged, zero, [flat, row, begin * room + at]),
-                )
-
-        def load(column: Expr, channel: Expr) -> Expr:
-            value = self.load_x(self.image, (*position, column * jump - pad), self.group * channels + channel)
-            return dots.staged(value, shape.x_dtype, self.plan.staged_dtype)
-
-        def copy(column: Expr, channel: Expr) -> None:
-            T.buffer_store(self.staged, load(column, channel), [flat, row, column * room + channel])
-
-        def interleave(start: Expr, size: int) -> None:
-            begin = T.bind((first + start) * channels)
-            interleaved(
-                channels, size, storage_dtype(self.plan.staged_dtype),
-                lambda channel, lane: load(first + start + lane, channel),
-                lambda at, vector: T.buffer_store(self.staged, vector, [flat, row, mk.run_of(begin + at, size)]),
-            )  # fmt: skip
-
-        within = inside(position, shape.spatial[:-1], shape.pads[:-1])
-
-        def row_inside() -> None:
-            clear(0, first)
-            some = may_be_positive(last - first)
-            if self._copies_runs:
-                self._copy_run(flat, row, (*position, first - pad), first, (last - first) * channels)
-                clear(last, columns)
-                return
-            if some and self.plan.filled != channels and self.plan.staged_dtype in HALVES:
-                clear(first, last)  # zero weights suffice for bytes there, but floats may be NaN
-            if some and self.plan.shape.channels_last:
-                with mk.serial(first, last) as column:
-                    mk.for_each_column(channels, lanes, lambda channel: copy(column, channel))
-            elif some and 1 < channels == room <= MOST_INTERLEAVED:
-                mk.for_each_run(last - first, lanes, interleave)
-            elif some:
-                with mk.serial(0, channels) as channel:
-                    mk.for_each_column(last - first, lanes, lambda column: copy(first + column, channel))
-            clear(last, columns)
-
-        if within is None:
-            row_inside()
-            return
-        with T.If(within):
-            with T.Then():
-                row_inside()
-            with T.Else():
-                clear(0, columns)
-
-    @property
-    def _copies_runs(self) -> bool:
-        """Whether copied pixels are contiguous in the source, too."""
-        plan, shape = self.plan, self.plan.shape
-        each = shape.strides[-1] == staged_step(shape, -1) and shape.groups == 1 and shape.in_channels > 1
-        return plan.joins_taps and shape.plain and shape.channels_last and each
-
-    def _copy_run(self, flat: Expr, row: Expr, position: tuple[Expr, ...], first: int, elements: int) -> None:
-        """Copy `elements` from the first channel of a pixel on."""
-        shape, plan = self.plan.shape, self.plan
-
-        def copy(at: Expr) -> None:
-            value = dots.staged(self.load_x(self.image, position, at), shape.x_dtype, plan.staged_dtype)
-            T.buffer_store(self.staged, value, [flat, row, first * plan.room + at])
-
-        if elements > 0:
-            mk.for_each_column(elements, plan.tile.lanes * plan.neighbours, copy)
 
     def _left(self, site: Site) -> Callable[[Expr, list[Expr], Expr], Expr]:
         """Return ``left(pixel of the tile, kernel taps, channel)``; the channel may be a ramp."""
@@ -349,7 +218,7 @@ class ConvEmitter:
             )
 
         if shape.group_in and plan.skips:
-            self._reduce_skipping(site, step)
+            TapsInside(plan, self.outer, site, step).emit()
         elif shape.group_in:
             self._reduce(site, step)
         self._finish(acc, tile, panel, width, site)
@@ -378,31 +247,7 @@ class ConvEmitter:
         """
         return self.plan.leaves_columns_out and site.columns >= self.plan.x.largest // 2 and site.columns > 1
 
-    def _columns_inside(self, site: Site, channels: int, step: Callable[[Expr, list[int] | None], None]) -> None:
-        """Emit the steps of a row of taps: those within the image for all pixels of a tile, then those for all but
-        one.
-        """
-        taps = self.plan.shape.kernel[-1]
-        begins, ends = self._borders(site)
-        first = T.bind(T.Select(begins, T.int64(channels), T.int64(0)))
-        last = T.bind(T.Select(ends, T.int64((taps - 1) * channels), T.int64(taps * channels)))
-        with mk.serial(first, last) as at:
-            step(at, None)
-        with T.If(begins), T.Then(), mk.serial(0, channels) as at:
-            step(at, list(range(1, site.columns)))
-        with T.If(ends), T.Then(), mk.serial((taps - 1) * channels, taps * channels) as at:
-            step(at, list(range(site.columns - 1)))
-
-    def _borders(self, site: Site) -> tuple[Expr, Expr]:
-        """Return whether the first pixel of a tile reads padding with its first column of taps, and the last with its
-        last.
-        """
-        shape = self.plan.shape
-        begins = T.bind(shape.source(-1, site.x0, 0) < 0)
-        beyond = shape.source(-1, site.x0 + (site.columns - 1), shape.kernel[-1] - 1)
-        return begins, T.bind(beyond >= shape.spatial[-1])
-
-    def _reduce(self, site: Site, step: Callable[[list[Expr], Expr, Expr, list[int] | None], None]) -> None:
+    def _reduce(self, site: Site, step: Step) -> None:
         """Emit loops over kernel taps and channels, several of these multiplied at once; the last tap and the channel
         are one loop where pixels are contiguous.
         """
@@ -415,7 +260,7 @@ class ConvEmitter:
         def body(taps: list[Expr]) -> None:
             first = T.bind(flatten(taps, looped) * run) if taps else 0
             if merged and self._leaves_columns_out(site):
-                self._columns_inside(site, channels, lambda at, pixels: step([*taps, 0], first + at, at, pixels))
+                emit_columns_inside(shape, site, channels, lambda at, pixels: step([*taps, 0], first + at, at, pixels))
                 return
             with mk.serial(0, run) as at:
                 step([*taps, 0] if merged else taps, first + at, at, None)
@@ -430,59 +275,6 @@ class ConvEmitter:
                 nest(columns, lambda last: body([*taps, tap, *last]))
 
         nest(kernel[:outer], row)
-
-    def _reduce_skipping(self, site: Site, step: Callable[[list[Expr], Expr, Expr, list[int]], None]) -> None:
-        """Emit loops over the kernel taps within the input, and over channels."""
-        shape, kernel = self.plan.shape, self.plan.shape.kernel
-
-        def channels(taps: list[Expr], pixels: list[int]) -> None:
-            if not pixels:
-                return
-            first = T.bind(T.cast(flatten(taps, kernel) * self.plan.channel_steps, "int64"))
-            with mk.serial(0, self.plan.channel_steps) as channel:
-                step(taps, first + channel, channel, pixels)
-
-        def open_columns(taps: list[Expr]) -> None:
-            pixels, last = list(range(site.columns)), kernel[-1] - 1
-            begins, ends = self._borders(site)
-            first = T.bind(T.Select(begins, T.int64(1), T.int64(0)))
-            with mk.serial(first, T.bind(T.Select(ends, T.int64(last), T.int64(last + 1)))) as tap:
-                channels([*taps, tap], pixels)
-            if site.columns > 1:
-                with T.If(begins), T.Then():
-                    channels([*taps, 0], pixels[1:])
-                with T.If(ends), T.Then():
-                    channels([*taps, last], pixels[:-1])
-
-        def columns(taps: list[Expr], rows: list[int]) -> None:
-            if self.open_columns:
-                open_columns(taps)
-                return
-            if not site.border:
-                pixels = [row * site.columns + column for row in rows for column in range(site.columns)]
-                with mk.serial(0, kernel[-1]) as tap:
-                    channels([*taps, tap], pixels)
-                return
-            for tap in range(kernel[-1]):
-                inner = _inner(shape, -1, site.x0, site.columns, tap)
-                channels([*taps, tap], [row * site.columns + column for row in rows for column in inner])
-
-        def rows(taps: list[Expr]) -> None:
-            if isinstance(site.y0, int):
-                for tap in range(kernel[-2]):
-                    columns([*taps, tap], _inner(shape, -2, site.y0, site.rows, tap))
-                return
-            with mk.serial(*tap_range(shape, shape.rank - 2, site.y0)) as tap:
-                columns([*taps, tap], [0])
-
-        def outer(taps: list[Expr]) -> None:
-            if len(taps) == len(self.outer):
-                rows(taps)
-                return
-            with mk.serial(*tap_range(shape, len(taps), self.outer[len(taps)])) as tap:
-                outer([*taps, tap])
-
-        outer([])
 
     def _finish(self, acc: Any, tile: RegisterTile, panel: Expr, width: int, site: Site) -> None:
         store = self._stored(panel, site)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from tvm.script.ir_builder import tirx as T
 
@@ -16,6 +17,25 @@ LoadPixel = Callable[[Expr, tuple[Expr, ...], Expr], Expr]
 
 PixelEpilogue = Callable[[Expr, tuple[Expr, ...], Expr, Expr], None]
 """``epilogue(image, position, channel, value)`` emits the store of one output; channel may be a vector lane."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Position of a register tile: output rows from ``y0``, columns from ``x0``, ``index`` in the block.
+
+    ``border``: windows extend over the left or right border; ``x0`` is then an int.
+    """
+
+    y0: Expr
+    rows: int
+    x0: Expr
+    columns: int
+    border: bool
+    index: Expr
+
+    @property
+    def pixels(self) -> int:
+        return self.rows * self.columns
 
 
 def tap_range(shape: ConvShape, dim: int, at: Expr) -> tuple[Expr, Expr]:

@@ -16,7 +16,9 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
-from tilestitch.codegen.cpu.convolution.conv import ConvEmitter, Site
+from tilestitch.codegen.cpu.convolution.conv import ConvEmitter
+from tilestitch.codegen.cpu.convolution.geometry import Site
+from tilestitch.codegen.cpu.convolution.taps import Step
 from tilestitch.passes.plan.cpu.tiling import RegisterTile
 
 Store = Callable[[Expr, Expr, Expr], None]
@@ -54,7 +56,7 @@ class InterleavedConvEmitter(ConvEmitter):
         for vector in range(self.plan.tile.vectors):
             mk.vector(lanes, lambda lane, first=vector * lanes: finish(first + lane))  # type: ignore[misc]
 
-    def _reduce(self, site: Site, step: Callable[[list[Expr], Expr, Expr, list[int] | None], None]) -> None:
+    def _reduce(self, site: Site, step: Step) -> None:
         plan, kernel = self.plan, self.plan.shape.kernel
         looped, run = (kernel[:-1], plan.row_steps) if plan.merges_taps else (kernel, plan.channel_steps)
         rest = [0] * (len(kernel) - len(looped))

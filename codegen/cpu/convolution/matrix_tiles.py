@@ -11,7 +11,8 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.matrix_tiles import Products, configured, right_tile
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
-from tilestitch.codegen.cpu.convolution.conv import ConvEmitter, Site
+from tilestitch.codegen.cpu.convolution.conv import ConvEmitter
+from tilestitch.codegen.cpu.convolution.geometry import Site
 from tilestitch.compiler.ir.sizes import ceil_div
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.cpu.conv import staged_step
