@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path
 
@@ -68,25 +68,40 @@ def _checkable(proto: ModelProto, path: Path | None) -> ModelProto | str:
     small = [tensor for tensor in proto.graph.initializer if not _is_large_tensor(tensor)]
     if as_it_is and not external and len(small) == len(proto.graph.initializer) and not is_large(proto):
         return proto
+    return _relaxed_copy(proto, small, apart=apart)
+
+
+def _relaxed_copy(proto: ModelProto, small: Sequence[TensorProto], *, apart: bool) -> ModelProto:
+    """Return a copy that the checker accepts if the model is right, with what it requires beyond the standard."""
     copy = _without_initializers(proto)
     if apart:
         copy.ir_version = FIRST_WITH_INITIALIZERS_APART
     large = sum(tensor.ByteSize() for tensor in small) > MOST_MESSAGE_BYTES
     copy.graph.initializer.extend(_emptied(t) if large or _is_large_tensor(t) else t for t in proto.graph.initializer)
+    _add_types(copy)
+    _rename_foreign(copy)
+    for tensor in all_tensors(copy.graph):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            tensor.CopyFrom(_emptied(tensor))
+    return copy
+
+
+def _add_types(copy: ModelProto) -> None:
+    """Give outputs without a type one, and tensors without a shape one of any rank."""
     for output in copy.graph.output:
         if not output.type.WhichOneof("value"):
             output.type.tensor_type.elem_type = TensorProto.FLOAT
     for info in (*copy.graph.input, *copy.graph.output):
         if info.type.HasField("tensor_type") and not info.type.tensor_type.HasField("shape"):
             info.type.tensor_type.shape.SetInParent()
+
+
+def _rename_foreign(copy: ModelProto) -> None:
+    """Move foreign operators to a domain that the checker does not know."""
     for holder, node in list(_foreign_nodes(copy)):
         node.domain = FOREIGN_DOMAIN
         if not any(entry.domain == FOREIGN_DOMAIN for entry in holder.opset_import):
             holder.opset_import.append(onnx.helper.make_opsetid(FOREIGN_DOMAIN, 1))
-    for tensor in all_tensors(copy.graph):
-        if tensor.data_location == TensorProto.EXTERNAL:
-            tensor.CopyFrom(_emptied(tensor))
-    return copy
 
 
 def _foreign_nodes(proto: ModelProto) -> Iterator[tuple[ModelProto | FunctionProto, NodeProto]]:

@@ -4,8 +4,7 @@ A converter is a plain function `convert_x(ctx: Context) -> Value | Sequence[Val
 outputs in order; outputs that the node does not name may be left out at the end or be None. It raises
 
 * `NotStatic` (through `constant_of`, `shape`, ...) when it needs at compile time a value that is known only at run
-time: the
-  dispatcher then takes the operator's entry in `converters.dynamic`, and undoes what was emitted so far;
+  time: the dispatcher then takes the operator's entry in `converters.dynamic`, and undoes what was emitted so far;
 * `ConversionError` (through `fail`) when the node itself is wrong.
 """
 
@@ -15,18 +14,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, NodeProto
+from onnx import GraphProto, NodeProto
 
 from tilestitch.compiler.ir import Graph, OptionalType, Type, Value
 from tilestitch.compiler.ir.sizes import as_size
 
+from .attributes import is_supported, value_of
 from .builder import Builder
 from .errors import ConversionError, NotStatic
 from .found_sizes import entries_of, sizes_of
-from .onnx_types import dtype_of, from_type_proto
+from .onnx_types import dtype_of
 from .scope import Scope
 from .sizes import contents_of
-from .tensors import to_array
 
 Converted: TypeAlias = "Value | Sequence[Value | None]"
 Converter: TypeAlias = "Callable[[Context], Converted]"
@@ -117,42 +116,16 @@ class Context(Builder):
             if default is _REQUIRED:
                 raise self.fail(f"attribute {name!r} is required")
             return default
-        return self._decode(self._attributes[name])
+        attribute = self._attributes[name]
+        if not is_supported(attribute):
+            raise self.fail(f"attribute {name!r} has kind {attribute.type}, which is not supported")
+        return value_of(attribute, self.scope.module.folder)
 
     def dtype_attr(self, name: str, default: str | None = None) -> str:
         """Return an attribute that holds an ONNX element type, as an IR dtype."""
         if default is not None and name not in self._attributes:
             return default
         return dtype_of(self.attr(name))
-
-    def _decode(self, attribute: AttributeProto) -> Any:
-        folder = self.scope.module.folder
-        kind = attribute.type
-        if kind == AttributeProto.INT:
-            return int(attribute.i)
-        if kind == AttributeProto.FLOAT:
-            return float(attribute.f)
-        if kind == AttributeProto.STRING:
-            return _text(attribute.s)
-        if kind == AttributeProto.TENSOR:
-            return to_array(attribute.t, folder)
-        if kind == AttributeProto.GRAPH:
-            return attribute.g
-        if kind == AttributeProto.INTS:
-            return tuple(int(v) for v in attribute.ints)
-        if kind == AttributeProto.FLOATS:
-            return tuple(float(v) for v in attribute.floats)
-        if kind == AttributeProto.STRINGS:
-            return tuple(_text(s) for s in attribute.strings)
-        if kind == AttributeProto.TENSORS:
-            return tuple(to_array(t, folder) for t in attribute.tensors)
-        if kind == AttributeProto.GRAPHS:
-            return tuple(attribute.graphs)
-        if kind == AttributeProto.TYPE_PROTO:
-            return from_type_proto(attribute.tp)
-        if kind == AttributeProto.SPARSE_TENSOR:
-            return attribute.sparse_tensor
-        raise self.fail(f"attribute {attribute.name!r} has kind {kind}, which is not supported")
 
     # -- bodies of control flow ----------------------------------------------------------------------------
 
@@ -185,10 +158,3 @@ class Context(Builder):
     def fail(self, message: str) -> ConversionError:
         """Return the error to raise when the node is wrong; the dispatcher adds nothing to it."""
         return ConversionError(f"node {self.name!r} ({self.node.op_type}, opset {self.opset}): {message}")
-
-
-def _text(data: bytes) -> str | bytes:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return data

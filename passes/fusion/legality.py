@@ -101,29 +101,48 @@ def check_stitched(by_name: Mapping[str, Node], position: Mapping[str, int], gro
         refusal = check_group(by_name, position, part)
         if refusal is not None:
             return refusal
+    refusal = _why_no_stages(group) or _why_unchecked(by_name, group)
+    if refusal is not None:
+        return refusal
+    if group.tie == "band":
+        gemm, after = group.parts
+        refusal = why_no_band(by_name, gemm, after, group.name)
+    return refusal or _why_not_operands(group)
+
+
+def _why_no_stages(group: Group) -> WhyNot | None:
+    """Return None if parts only read what earlier stages have stored, and each value is stored once."""
     stored = [v for part in group.parts for v in part.outputs]
     if len(set(stored)) != len(stored):
         return WhyNot(group.name, "legality.parts", "two parts store one value")
-    known: set[str] = set()
+    later = set(stored)
     for stage in group.stages:
-        late = [v for part in stage for v in part.inputs if v in set(stored) - known]
+        late = [v for part in stage for v in part.inputs if v in later]
         if late:
             return WhyNot(group.name, "legality.stages", f"a part reads {late[0]} before a barrier has made it known")
-        known.update(v for part in stage for v in part.outputs)
-    # With drawn tiles, the block of a part's first tile checks its indices itself.
-    for part in (part for stage in group.stages[1:] for part in stage if group.tie != "tickets"):
+        later.difference_update(v for part in stage for v in part.outputs)
+    return None
+
+
+def _why_unchecked(by_name: Mapping[str, Node], group: Group) -> WhyNot | None:
+    """Return None if the indices of every part can be checked before it runs: those of later stages are not known at
+    the launch. With drawn tiles, the block of a part's first tile checks its indices itself.
+    """
+    later = () if group.tie == "tickets" else group.stages[1:]
+    for part in (part for stage in later for part in stage):
         if pending_checks([by_name[name] for name in part.nodes]):
             return WhyNot(
                 group.name, "legality.part", f"{part.name} gathers by indices that are checked before the launch"
             )
-    if group.tie == "band":
-        gemm, after = group.parts
-        refusal = why_no_band(by_name, gemm, after, group.name)
-        if refusal is not None:
-            return refusal
-    if not set(group.outputs) <= known:
-        return WhyNot(group.name, "legality.outputs", f"no part stores its output {min(set(group.outputs) - known)}")
-    inputs = tuple(dict.fromkeys(v for part in group.parts for v in part.inputs if v not in known))
+    return None
+
+
+def _why_not_operands(group: Group) -> WhyNot | None:
+    """Return None if a stitched group's outputs, inputs and constants are those of its parts."""
+    stored = {v for part in group.parts for v in part.outputs}
+    if not set(group.outputs) <= stored:
+        return WhyNot(group.name, "legality.outputs", f"no part stores its output {min(set(group.outputs) - stored)}")
+    inputs = tuple(dict.fromkeys(v for part in group.parts for v in part.inputs if v not in stored))
     constants = tuple(dict.fromkeys(v for part in group.parts for v in part.constants))
     if (group.inputs, group.constants) != (inputs, constants):
         return WhyNot(group.name, "legality.operands", "its inputs or constants are not what its parts read")

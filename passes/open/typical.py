@@ -65,39 +65,66 @@ def _types(graph: Graph) -> list[TensorType]:
 
 def _candidates(graph: Graph, given: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Yield the sizes for which all claims hold, the best ones first."""
+    taken: set[Any] = {d for type_ in _types(graph) for d in type_.shape}
+    ways = (
+        _multiples(graph, given, taken),
+        _multiples_of_divisors(graph, taken),
+        _sums_at_least(graph, taken),
+        _sums(graph, taken),
+        _pairs_of_parts(graph, taken),
+    )
+    return (sizes for sizes in chain.from_iterable(ways) if all(claim.holds(sizes) for claim in graph.claims))
+
+
+def _multiples(graph: Graph, given: Mapping[str, int], taken: Set[Any]) -> Iterator[dict[str, int]]:
+    """Yield given sizes and primes, times a factor; equal ones for symbols that claims say are equal."""
     leaders = _leaders(graph)
     joint = _joint_ranges(graph, leaders)
     only = {leaders[name]: size for name, size in _only_sizes(graph)}
-    taken: set[Any] = {d for type_ in _types(graph) for d in type_.shape}
     made = {s: [d for d in taken if is_open(d) and symbols_of([d]) == {s}] for s in graph.symbols}
     for order in _orders(taken, len(graph.symbols)):
         first = {s.name: given.get(s.name) or prime for s, prime in zip(graph.symbols, order, strict=True)}
         first |= {s.name: _with_work(s, made[s], first[s.name]) for s in made if s.name not in given}
         for factor in FACTORS:
             sizes = {name: _in_range(joint[leader], first[leader], factor) for name, leader in leaders.items()}
-            sizes |= {name: only[leader] for name, leader in leaders.items() if leader in only}
-            if _all_hold(graph, sizes):
-                yield sizes
+            yield sizes | {name: only[leader] for name, leader in leaders.items() if leader in only}
+
+
+def _multiples_of_divisors(graph: Graph, taken: Set[Any]) -> Iterator[dict[str, int]]:
+    """Yield small primes, times all that claims divide a symbol by."""
     for order in _orders(taken, len(graph.symbols), FEW):
-        sizes = {s.name: _in_range(s, prime, _divided(graph, s)) for s, prime in zip(graph.symbols, order, strict=True)}
-        if _all_hold(graph, sizes):
-            yield sizes
-    for order in _orders(taken, len(graph.symbols)):
-        sizes = _raised(graph, {s.name: _in_range(s, prime, 1) for s, prime in zip(graph.symbols, order, strict=True)})
-        if _all_hold(graph, sizes):
-            yield sizes
+        yield {s.name: _in_range(s, prime, _divided(graph, s)) for s, prime in zip(graph.symbols, order, strict=True)}
+
+
+def _sums_at_least(graph: Graph, taken: Set[Any]) -> Iterator[dict[str, int]]:
+    """Yield primes, of which some are raised to what a sum of others must not exceed."""
+    for sizes in _primes_in_range(graph, _orders(taken, len(graph.symbols))):
+        yield _raised(graph, sizes)
+
+
+def _sums(graph: Graph, taken: Set[Any]) -> Iterator[dict[str, int]]:
+    """Yield primes, of which one in each sum that a claim states is what the others leave; finally few for all parts
+    of sums.
+    """
     parts = _parts(graph)
+    if not parts:
+        return
     usual = next(_orders(taken, len(graph.symbols)))
     fewest = tuple(1 if s in parts else prime for s, prime in zip(graph.symbols, usual, strict=True))
-    for order in chain(_orders(taken, len(graph.symbols)), [fewest]) if parts else ():
-        sizes = _settled(graph, {s.name: _in_range(s, prime, 1) for s, prime in zip(graph.symbols, order, strict=True)})
-        if _all_hold(graph, sizes):
-            yield sizes
-    primes = next(_orders(taken, len(graph.symbols), FEW))
-    few = {s.name: _in_range(s, prime, _divided(graph, s)) for s, prime in zip(graph.symbols, primes, strict=True)}
+    for sizes in _primes_in_range(graph, chain(_orders(taken, len(graph.symbols)), [fewest])):
+        yield _settled(graph, sizes)
+
+
+def _pairs_of_parts(graph: Graph, taken: Set[Any]) -> Iterator[dict[str, int]]:
+    """Yield small multiples of divisors, but for two symbols that a claim restricts to few pairs."""
+    few = next(_multiples_of_divisors(graph, taken))
     for pair in _pairs(graph):
-        if _all_hold(graph, {**few, **pair}):
-            yield {**few, **pair}
+        yield {**few, **pair}
+
+
+def _primes_in_range(graph: Graph, orders: Iterable[Sequence[int]]) -> Iterator[dict[str, int]]:
+    for order in orders:
+        yield {s.name: _in_range(s, prime, 1) for s, prime in zip(graph.symbols, order, strict=True)}
 
 
 def _pairs(graph: Graph) -> Iterator[dict[str, int]]:
@@ -116,10 +143,6 @@ def _pairs(graph: Graph) -> Iterator[dict[str, int]]:
             sizes = {s.name: _in_range(s, number, step) for s, number, step in zip(pair, both, steps, strict=True)}
             if claim.holds(sizes):
                 yield sizes
-
-
-def _all_hold(graph: Graph, sizes: Mapping[str, int]) -> bool:
-    return all(claim.holds(sizes) for claim in graph.claims)
 
 
 def _raised(graph: Graph, sizes: dict[str, int]) -> dict[str, int]:

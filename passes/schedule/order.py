@@ -34,13 +34,8 @@ def _greedy(
     groups: Sequence[Group], host_groups: Sequence[HostGroup], aliases: Mapping[str, str], position: Mapping[str, int],
     wholes: Mapping[str, Sequence[str]], *, start_native: bool,
 ) -> tuple[Segment, ...]:  # fmt: skip
-    everything: list[Group | HostGroup] = [*groups, *host_groups]
     native = {g.name for g in groups}
-    producer = {v: g.name for g in everything for v in g.outputs}
-    waits: dict[str, set[str]] = {}
-    for g in everything:
-        roots = written(g.inputs, aliases, wholes)
-        waits[g.name] = {producer[v] for v in roots if v in producer} - {g.name}
+    waits = _waits([*groups, *host_groups], aliases, wholes)
     readers: dict[str, list[str]] = {name: [] for name in waits}
     for name, needed in waits.items():
         for other in sorted(needed):
@@ -67,3 +62,12 @@ def _greedy(
     if left:
         raise PlanError(f"groups wait for each other in a cycle: {', '.join(left)}")
     return tuple(segments)
+
+
+def _waits(
+    groups: Sequence[Group | HostGroup], aliases: Mapping[str, str], wholes: Mapping[str, Sequence[str]]
+) -> dict[str, set[str]]:
+    """Return, for each group, the groups that store what it reads."""
+    producer = {v: g.name for g in groups for v in g.outputs}
+    read = {g.name: written(g.inputs, aliases, wholes) for g in groups}
+    return {name: {producer[v] for v in values if v in producer} - {name} for name, values in read.items()}

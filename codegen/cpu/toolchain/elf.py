@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -103,36 +103,37 @@ def _read(data: bytes, name: str) -> ObjectFile:
     headers = [
         _Header(*_SECTION_HEADER.unpack_from(data, table + index * _SECTION_HEADER.size)) for index in range(count)
     ]
-
-    def content(section: _Header) -> bytes:
-        if section.offset + section.size > len(data):
-            raise ValueError("a section ends beyond the file")
-        return data[section.offset : section.offset + section.size]
-
-    section_names = content(headers[names])
-    relocations = {
-        section.info: tuple(_relocations(content(section))) for section in headers if section.type == SHT_RELA
-    }
-    sections = {}
-    for index, section in enumerate(headers):
-        section_name = _text(section_names, section.name)
-        if not _is_loaded(section, section_name, name):
-            continue
-        is_zero = section.type == SHT_NOBITS
-        sections[index] = Section(
-            section_name, section.flags, is_zero, b"" if is_zero else content(section), section.size,
-            max(section.alignment, 1), relocations.get(index, ()),
-        )  # fmt: skip
-    symbols: tuple[Symbol, ...] = ()
-    for section in headers:
-        if section.type == SHT_SYMTAB:
-            symbols = tuple(_symbols(content(section), content(headers[section.link])))
+    symbols = tuple(_symbols(data, headers))
+    sections = dict(_loaded_sections(data, headers, _content(data, headers[names]), name))
     for loaded in sections.values():
         _check(loaded, len(symbols))
     for symbol in symbols:
         if symbol.section in sections and symbol.value + symbol.size > sections[symbol.section].size:
             raise ValueError(f"symbol {symbol.name!r} ends beyond its section")
     return ObjectFile(name, machine, sections, symbols)
+
+
+def _content(data: bytes, section: _Header) -> bytes:
+    if section.offset + section.size > len(data):
+        raise ValueError("a section ends beyond the file")
+    return data[section.offset : section.offset + section.size]
+
+
+def _loaded_sections(
+    data: bytes, headers: Sequence[_Header], names: bytes, name: str
+) -> Iterator[tuple[int, Section]]:  # fmt: skip
+    relocations = {
+        section.info: tuple(_relocations(_content(data, section))) for section in headers if section.type == SHT_RELA
+    }
+    for index, section in enumerate(headers):
+        section_name = _text(names, section.name)
+        if not _is_loaded(section, section_name, name):
+            continue
+        is_zero = section.type == SHT_NOBITS
+        yield index, Section(
+            section_name, section.flags, is_zero, b"" if is_zero else _content(data, section), section.size,
+            max(section.alignment, 1), relocations.get(index, ()),
+        )  # fmt: skip
 
 
 def _check(section: Section, symbols: int) -> None:
@@ -162,8 +163,12 @@ def _relocations(data: bytes) -> Iterator[Relocation]:
         yield Relocation(offset, info & 0xFFFFFFFF, info >> 32, addend)
 
 
-def _symbols(data: bytes, names: bytes) -> Iterator[Symbol]:
-    for name, info, _, section, value, size in _SYMBOL.iter_unpack(data):
+def _symbols(data: bytes, headers: Sequence[_Header]) -> Iterator[Symbol]:
+    table = next((section for section in headers if section.type == SHT_SYMTAB), None)
+    if table is None:
+        return
+    names = _content(data, headers[table.link])
+    for name, info, _, section, value, size in _SYMBOL.iter_unpack(_content(data, table)):
         yield Symbol(_text(names, name), info >> 4, info & 15, section, value, size)
 
 
