@@ -27,7 +27,7 @@ MOTION = "fixpoint{limit=16}(transpose_motion,reshape_motion,refine_axes,canonic
 
 LAYOUT = f"split_columns,fold_scale_shift,channels_last,{MOTION},pointwise,fold_transposes,merge_gemms,split_pools"
 
-CANONICAL = f"integers,float8,weight_only,{CLEAN_UP},tables,requantise,independent_turns,unroll,{MOTION}"
+CANONICAL = f"integers,float8,weight_only,{CLEAN_UP},tables,requantise,batch_loops,unroll,{MOTION}"
 """The beginning of the default pipelines."""
 
 CPU_PIPELINE = f"{CANONICAL},{LAYOUT},{CLEAN_UP}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .algebra import Algebra
+from .batch_loops import BatchLoops
 from .canonicalise import Canonicalise
 from .channels_last import ChannelsLast
 from .cse import CommonSubexpressions
@@ -12,7 +13,6 @@ from .float8 import Float8
 from .fold_constants import FoldConstants
 from .fold_scale_shift import FoldScaleShift
 from .fold_transposes import FoldTransposes
-from .independent_turns import IndependentTurns
 from .integers import Integers
 from .merge_gemms import MergeGemms
 from .pointwise import Pointwise
@@ -32,7 +32,7 @@ REWRITES: dict[str, type] = {
     cls.name: cls
     for cls in (
         Algebra, Canonicalise, ChannelsLast, CommonSubexpressions, DeadBranches, DeadCode, Float8, FoldConstants,
-        FoldScaleShift, FoldTransposes, IndependentTurns, Integers, MergeGemms, Pointwise, Precision, RefineAxes,
+        FoldScaleShift, FoldTransposes, BatchLoops, Integers, MergeGemms, Pointwise, Precision, RefineAxes,
         Requantise, ReshapeMotion, RoundedProducts, SplitColumns, SplitPools, Tables, TransposeMotion, Unroll,
         WeightOnly,
     )

@@ -53,7 +53,7 @@ def _resolved(graph: Graph, node: Node) -> Sequence[Value] | None:
 
 def _loop(graph: Graph, node: Node) -> Sequence[Value] | None:
     """Return the carried values of a loop without iterations, or the inlined body of a single-iteration loop with
-    carried values: `independent_turns` handles others better.
+    carried values: `batch_loops` handles others better.
     """
     trips, condition, *operands = node.inputs
     count, most, first = node.attrs["num_carried"], splat(trips), splat(condition)

@@ -82,7 +82,7 @@ def imported(model: ModelProto) -> Graph:
 
 
 def batched(graph: Graph) -> Graph:
-    passes = "fixpoint{limit=8}(canonicalise,fold_constants,dead_branches,cse,dce),independent_turns,canonicalise,dce"
+    passes = "fixpoint{limit=8}(canonicalise,fold_constants,dead_branches,cse,dce),batch_loops,canonicalise,dce"
     return run_pipeline(graph, PassContext(listeners=[VerifyListener()]), passes)
 
 
