@@ -185,7 +185,7 @@ def depthwise(dtype: str, side: int = 3) -> onnx.ModelProto:
     return model_of(nodes, {"x": shape}, shape, dtype, w=(64, 1, side, side), b=(64,))
 
 
-def turned(dtype: str, rows: int = 517, columns: int = 333) -> onnx.ModelProto:
+def transpose(dtype: str, rows: int = 517, columns: int = 333) -> onnx.ModelProto:
     """A transpose through shared memory, with tiles that are not full."""
     node = helper.make_node("Transpose", ["x"], ["y"], perm=[0, 2, 1])
     return model_of([node], {"x": (3, rows, columns)}, (3, columns, rows), dtype)

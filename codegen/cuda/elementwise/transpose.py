@@ -88,7 +88,7 @@ def lower_transpose(
         _Emitter(tiling, inputs, outputs, buffers, index_dtype(values_between(outputs, inputs))).run(thread)
 
     func = kernel_function(parameters, grid, block, body)
-    return CudaLaunch("turned", func, grid, block, tuple(args), origins, emission=Emission(tuple(parameters), body))
+    return CudaLaunch("transpose", func, grid, block, tuple(args), origins, emission=Emission(tuple(parameters), body))
 
 
 class _Emitter:

@@ -63,11 +63,12 @@ def _joined_on(cover: Cover, part: int) -> Cover | None:
 def _improve(cover: Cover, atom: int, budget: Budget) -> None:
     """Make the first move of an atom that helps, until none does, or `budget` is spent."""
     tried: set[Move] = set()
-    while not budget.is_spent and _made_one(cover, atom, budget, tried):
+    while not budget.is_spent and _make_move(cover, atom, budget, tried):
         pass
 
 
-def _made_one(cover: Cover, atom: int, budget: Budget, tried: set[Move]) -> bool:
+def _make_move(cover: Cover, atom: int, budget: Budget, tried: set[Move]) -> bool:
+    """Make the first move of an atom that is not among those tried and helps; return whether there is one."""
     for move in moves(cover, atom):
         if budget.is_spent:
             return False

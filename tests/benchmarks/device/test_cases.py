@@ -38,8 +38,8 @@ from tilestitch.passes.plan.schedules import (
 from tilestitch.passes.plugins.testing import plan_of
 
 KINDS = {
-    "injective", "turned", "rowwise", "packed", "stages", "gemv", "gemm_simt", "gemm_mma", "gemm_wgmma", "conv_direct",
-    "attention_simt", "attention_mma", "join", "window", "cumulative", "top_k", "copy", "scatter_nd",
+    "injective", "transpose", "rowwise", "packed", "stages", "gemv", "gemm_simt", "gemm_mma", "gemm_wgmma",
+    "conv_direct", "attention_simt", "attention_mma", "join", "window", "cumulative", "top_k", "copy", "scatter_nd",
     "scatter_nd_claim", "scatter_elements", "scatter_elements_claim", "check", "tickets", "blocks",
 }  # fmt: skip
 """Of launches."""

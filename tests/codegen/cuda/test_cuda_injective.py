@@ -153,8 +153,8 @@ def test_gather_reports_indices_that_are_out_of_range() -> None:
         module.run({"table": data, "rows": np.array([3, 10, 0, 0])})
 
 
-def turned(graph: Graph) -> bool:
-    return "turned" in {launch.kind for launch in launches_of(graph)}
+def has_transpose(graph: Graph) -> bool:
+    return "transpose" in {launch.kind for launch in launches_of(graph)}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bool", "int64"])
@@ -174,7 +174,7 @@ def test_transposes_go_through_a_tile(shape: tuple[int, ...], perm: tuple[int, .
     graph = Graph("transpose")
     x = graph.add_input("x", TensorType(dtype, shape))
     graph.outputs = [graph.emit("transpose", x, perm=perm)]
-    assert turned(graph) == tiled
+    assert has_transpose(graph) == tiled
     check(graph, {"x": numbers(shape, dtype)})
 
 
@@ -189,7 +189,7 @@ def test_a_tile_serves_all_operands_that_run_the_other_way() -> None:
     total = graph.emit("mul", *(graph.emit("transpose", v, perm=(0, 2, 1)) for v in (x, y)))
     total = graph.emit("add", graph.emit("add", total, z), bias)
     graph.outputs = [total, graph.emit("neg", total)]
-    assert turned(graph)
+    assert has_transpose(graph)
     assert text_of(graph).count("__shared__") == 2
     check(graph, {v.name: numbers(v.shape, "float32") for v in graph.inputs})
 
@@ -206,7 +206,7 @@ def test_an_operand_that_is_read_in_two_ways_is_read_where_it_lies() -> None:
     graph = Graph("symmetric")
     x = graph.add_input("x", TensorType("float32", (40, 40)))
     graph.outputs = [graph.emit("add", x, graph.emit("transpose", x, perm=(1, 0)))]
-    assert not turned(graph)
+    assert not has_transpose(graph)
     check(graph, {"x": numbers((40, 40), "float32")})
 
 

@@ -27,5 +27,5 @@ def transpose(inputs: Sequence[Value], outputs: Sequence[Value], schedule: Trans
     outer = prod(d for i, d in enumerate(extents[:-1]) if i != axis)
     blocks = outer * ceil_div(extents[axis], edge) * ceil_div(extents[-1], edge)
     tiles = [storage_bytes(a.value.dtype) for a in accesses_along(axis, extents, walk, inputs)]
-    launch = Emitted.of("turned", blocks, edge * schedule.lines, (*inputs, *outputs), part=True)
+    launch = Emitted.of("transpose", blocks, edge * schedule.lines, (*inputs, *outputs), part=True)
     return replace(launch, static_shared_bytes=sum(shared_array(edge * (edge + 1), size) for size in tiles))
