@@ -106,6 +106,24 @@ def with_limits_of(device: Device, architectures: Iterable[str]) -> Device:
     return replace(device, shared_bytes_per_block=most)
 
 
+def share_of(device: Device, multiprocessors: int) -> Device:
+    """Return the device as code sees it that runs on so many of its multiprocessors, as in a green context.
+
+    What belongs to a multiprocessor shrinks with their number: arithmetic, resident blocks, and with them the loads on
+    their way and the rate at which the L2 cache is read. DRAM, its rate and the L2 cache are shared with whatever runs
+    on the others, which is not known here: the code is taken to have all of them, as if the others were idle.
+
+    Raises DeviceError for none, or for more than the device has.
+    """
+    if not 1 <= multiprocessors <= device.sm_count:
+        raise DeviceError(
+            f"{device.name} has {device.sm_count} multiprocessors, of which {multiprocessors} were asked for; give 1 "
+            f"to {device.sm_count}"
+        )
+    rates = {dtype: rate * multiprocessors // device.sm_count for dtype, rate in device.peak_flops.items()}
+    return replace(device, sm_count=multiprocessors, peak_flops=rates)
+
+
 def _number(architecture: str) -> int:
     """Return the number of an architecture, such as 90 for sm_90a."""
     return int(re.sub(r"\D", "", architecture))

@@ -1,9 +1,9 @@
-"""CUDA targets: the meaning of `cuda:sm_90a`, `cuda:h200` or `cuda:sm_80,sm_90a`."""
+"""CUDA targets: the meaning of `cuda:sm_90a`, `cuda:h200`, `cuda:sm_80,sm_90a` or `cuda:h200/32`."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,7 @@ from tilestitch.cost_model.devices import (
     DeviceError,
     find_device,
     representative,
+    share_of,
     with_limits_of,
 )
 from tilestitch.cost_model.devices import devices as known_devices
@@ -40,6 +41,8 @@ class CudaTarget:
     device: Device
     fewest_multiprocessors: int | None = None
     """Multiprocessors of the smallest GPU that the code should run on, if that is not `device`."""
+    is_share: bool = False
+    """Whether code is planned for so many of a GPU's multiprocessors; then `device` has no more."""
 
     @property
     def multiprocessors(self) -> int:
@@ -77,7 +80,7 @@ class CudaTarget:
     @property
     def planned_for(self) -> TargetInfo:
         """The target as the planner and schedulers see it."""
-        return TargetInfo("cuda", 1, self.device.name, self.architectures, self.multiprocessors)
+        return TargetInfo("cuda", 1, self.device.name, self.architectures, self.multiprocessors, self.is_share)
 
     @property
     def name(self) -> str:
@@ -95,8 +98,35 @@ def parse_cuda_target(text: str) -> CudaTarget:
     separated by commas.
 
     `emulator:` may replace `cuda:`; `emulator` alone is `emulator:sm_80`. Code is planned for the first GPU named, or
-    else for the representative GPU of the newest architecture. Raises TargetError, which lists the valid names.
+    else for the representative GPU of the newest architecture; with `/32` at the end for 32 of its multiprocessors.
+    Raises TargetError, which lists the valid names.
     """
+    whole, slash, share = text.partition("/")
+    if not slash:
+        return _parse_whole(text)
+    if not (share.isascii() and share.isdecimal()):
+        raise TargetError(
+            f"target {text!r}: {share!r} is no number of multiprocessors; write {whole}/32 for 32 of them"
+        )
+    return _share(_parse_whole(whole), int(share), text)
+
+
+def _share(target: CudaTarget, multiprocessors: int, text: str) -> CudaTarget:
+    """Return the target with the multiprocessors that every GPU of it has. Raises TargetError with all of `text`."""
+    if multiprocessors > target.multiprocessors:
+        raise TargetError(
+            f"target {text!r}: {multiprocessors} multiprocessors were asked for, and the smallest GPU has "
+            f"{target.multiprocessors}; give fewer, or name a larger GPU"
+        )
+    try:
+        device = share_of(target.device, multiprocessors)
+    except DeviceError as error:
+        raise TargetError(f"target {text!r}: {error}") from None
+    return replace(target, device=device, fewest_multiprocessors=multiprocessors, is_share=True)
+
+
+def _parse_whole(text: str) -> CudaTarget:
+    """Parse a target without a share."""
     kind, colon, rest = text.partition(":")
     names = [name.strip() for name in rest.split(",")]
     if kind == "emulator" and not colon:
@@ -152,4 +182,4 @@ def _named_device(name: str, text: str) -> Device:
 
 
 def _examples(kind: str) -> str:
-    return f"write {kind}:sm_90a, {kind}:h200 or {kind}:sm_80,sm_90a"
+    return f"write {kind}:sm_90a, {kind}:h200, {kind}:sm_80,sm_90a, or {kind}:h200/32 for 32 of its multiprocessors"

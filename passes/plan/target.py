@@ -18,7 +18,7 @@ INTEGER_MMA = 80
 SMALL_FLOAT_MMA = 89
 """The oldest architecture whose tensor cores multiply 8-bit floats."""
 
-_LEFT_OUT = ("dot", "half_dot", "tile_dots", "shares_ports", "without_winograd")
+_LEFT_OUT = ("is_share", "dot", "half_dot", "tile_dots", "shares_ports", "without_winograd")
 """Fields that JSON omits where they are empty."""
 
 
@@ -40,6 +40,8 @@ class TargetInfo:
     """GPU architectures that machine code is generated for, such as `sm_90a`; empty for the device's own."""
     multiprocessors: int | None = None
     """Multiprocessors of the smallest GPU that the code must run on, if that is not `device`."""
+    is_share: bool = False
+    """Whether the code is planned for so many of the device's multiprocessors, and not for all of them."""
     isa: str = ""
     """The vector unit of a CPU, by its name in `cpu.isa`; "" for the default."""
     dot: str = ""
@@ -100,6 +102,8 @@ class TargetInfo:
         """
         if self.is_gpu != machine.is_gpu:
             return f"it was made for {self.name}, not for {machine.name}"
+        if self.is_share != machine.is_share:
+            return f"it was made for {self}, not for {machine}"
         if (self.device, self.architectures, self.isa) != (machine.device, machine.architectures, machine.isa):
             return f"it was made for {self}, not for {machine}"
         if self.dot not in ("", machine.dot):
@@ -129,12 +133,11 @@ class TargetInfo:
     def __str__(self) -> str:
         named = self.device or self.name
         parts = self.architectures or ((self.isa,) if self.isa else ())
-        return f"{named} ({', '.join(parts)})" if parts else named
+        share = f"{self.multiprocessors} multiprocessors of " if self.is_share else ""
+        return share + (f"{named} ({', '.join(parts)})" if parts else named)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the target as JSON data; `dot`, `half_dot`, `tile_dots`, `shares_ports` and `without_winograd` are
-        omitted if empty.
-        """
+        """Return the target as JSON data; the fields in `_LEFT_OUT` are omitted if empty."""
         data = {**asdict(self), "architectures": list(self.architectures), "tile_dots": list(self.tile_dots)}
         return {key: value for key, value in data.items() if value or key not in _LEFT_OUT}
 
@@ -153,6 +156,7 @@ class TargetInfo:
             multiprocessors=None
             if multiprocessors is None
             else integer(multiprocessors, f"{where}.multiprocessors", 1),
+            is_share=fields.optional_boolean("is_share"),
             isa=fields.string("isa"),
             dot=fields.string("dot") if "dot" in data else "",
             half_dot=fields.string("half_dot") if "half_dot" in data else "",

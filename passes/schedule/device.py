@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from tilestitch.cost_model.cpu import CpuDevice
-from tilestitch.cost_model.devices import Device, find_device, representative, with_limits_of
+from tilestitch.cost_model.devices import Device, find_device, representative, share_of, with_limits_of
 from tilestitch.cost_model.protocol import AnyDevice
 from tilestitch.passes.plan.cpu.isa import TILE_BYTES_A_CYCLE, Isa
 from tilestitch.passes.plan.target import TargetInfo
@@ -17,17 +17,23 @@ def device_of(target: TargetInfo) -> AnyDevice:
     """Return the device that a target is planned for: a CPU with its threads and vector unit, or a GPU of the table.
 
     A bare `cuda` stands for Hopper, `cuda:sm_80` for the default GPU of an architecture, `cuda:h200` for that one. A
-    block may have as much shared memory as all architectures allow. Raises DeviceError for a device that is not in the
-    table.
+    block may have as much shared memory as all architectures allow. A target that is a share of a GPU gives that
+    share. Raises DeviceError for a device that is not in the table.
     """
     if target.device or target.name.startswith("cuda"):
-        return _gpu(target.name, target.device, target.architectures)
+        share = target.multiprocessors if target.is_share else None
+        return _gpu(target.name, target.device, target.architectures, share)
     return _cpu(target.core, max(1, target.threads))
 
 
 @cache
-def _gpu(name: str, device: str, architectures: tuple[str, ...]) -> Device:
+def _gpu(name: str, device: str, architectures: tuple[str, ...], share: int | None) -> Device:
     """Return the GPU; cached, as planning calls it many thousands of times."""
+    whole = _whole_gpu(name, device, architectures)
+    return whole if share is None else share_of(whole, share)
+
+
+def _whole_gpu(name: str, device: str, architectures: tuple[str, ...]) -> Device:
     if device:
         return with_limits_of(find_device(device), architectures)
     named = [part for part in name.partition(":")[2].split(",") if part]

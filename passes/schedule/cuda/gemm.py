@@ -95,13 +95,16 @@ def _suits_wgmma(gemm: Gemm, gpu: Gpu, after: RowsAfter | None) -> bool:
 
 
 def gemv_schedules(gemm: Gemm, device: Device) -> Iterator[GemmSchedule]:
-    """Yield schedules with one part, and with more until every SM has two blocks."""
+    """Yield schedules with one part, and with more until the SMs hold no more blocks: the fewer SMs there are, the more
+    blocks each needs to keep DRAM busy.
+    """
     gemm = with_large_right(gemm)
     tile = gemv_tile(gemm)
+    full = device.sm_count * (device.threads_per_sm // tile.threads)
     for parts in PARTS:
         partition = _cut(gemm, tile, parts)
         yield _schedule(tile, partition)
-        if partition.blocks >= 2 * device.sm_count or partition.steps <= 1:
+        if partition.blocks >= full or partition.steps <= 1:
             return
 
 

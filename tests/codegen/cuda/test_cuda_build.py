@@ -90,6 +90,16 @@ def test_targets_are_named_in_any_case_and_for_the_emulated_device_too() -> None
     assert parse_cuda_target("emulator:h200").device.name == "H200"
 
 
+@pytest.mark.parametrize("text", ["cuda:h200/33", "cuda:SM_90A, H200/33", "emulator:sm_80,h200/33"])
+def test_a_share_of_a_gpu(text: str) -> None:
+    target, whole = parse_cuda_target(text), parse_cuda_target(text.split("/")[0])
+    assert (target.multiprocessors, target.device.sm_count, target.device.name) == (33, 33, "H200")
+    assert target.architectures == whole.architectures
+    planned = target.planned_for
+    assert (planned.multiprocessors, planned.is_share) == (33, True)
+    assert Gpu.of(planned).device == target.device, "the planner's device is that of code generation"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -105,6 +115,12 @@ def test_targets_are_named_in_any_case_and_for_the_emulated_device_too() -> None
         ("cuda:sm_90b", "sm_90 has no suffix b"),
         ("cuda:frobnicator", "no GPU called 'frobnicator' is known; give one of H100 SXM, .*or an architecture"),
         ("emulator:sm_80,voodoo", "no GPU called 'voodoo'"),
+        ("cuda:h200/", "'' is no number of multiprocessors; write cuda:h200/32 for 32 of them"),
+        ("cuda:h200/-1", "'-1' is no number of multiprocessors"),
+        ("cuda:h200/1/2", "'1/2' is no number of multiprocessors"),
+        ("cuda:h200/0", "H200 has 132 multiprocessors, of which 0 were asked for; give 1 to 132"),
+        ("cuda:h200/133", "133 multiprocessors were asked for, and the smallest GPU has 132"),
+        ("cuda:h200,sm_80/109", "109 multiprocessors were asked for, and the smallest GPU has 108"),
     ],
 )
 def test_targets_that_are_not_understood(text: str, said: str) -> None:

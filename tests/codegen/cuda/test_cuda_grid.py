@@ -134,6 +134,7 @@ def test_the_grid_is_within_what_the_smallest_gpu_holds() -> None:
     assert launches_of(graph, name="cuda:rtx 4090")[0].grid[0] == 128
     assert launches_of(graph, name="cuda:rtx 4090,sm_80")[0].grid[0] == 108
     assert launches_of(graph, name="cuda:sm_89,rtx 4060")[0].grid[0] == 24
+    assert launches_of(graph, name="cuda:h200/32")[0].grid[0] == 32
 
 
 def test_compiles_for_real_gpus() -> None:
