@@ -259,8 +259,11 @@ def _of_left_out(convert: Convert, variant: Variant) -> Iterator[Variant]:
     for name, (low, high) in ranges:
         try:
             imported = convert(variant.shapes, {**region, name: (low, high)}, True)
-        except FrontendError:  # the model forbids these sizes
-            pass
+        except FrontendError:  # the model forbids these sizes, or a branch or loop of it that a run may leave out
+            both = _with_forbidden(convert, variant, name, high)
+            if both is not None:
+                yield both
+                return
         else:
             left = replace(variant, region={**region, name: (low, high)}, imported=imported, whole=True)
             added = tuple(dict.fromkeys((*variant.added, name)))
@@ -268,6 +271,24 @@ def _of_left_out(convert: Convert, variant: Variant) -> Iterator[Variant]:
             yield left
             yield from _of_left_out(convert, left)
         region[name] = (high + 1, highs.get(name, high + 1))  # one of a single size is no symbol
+
+
+def _with_forbidden(convert: Convert, variant: Variant, name: str, high: int) -> Variant | None:
+    """Return all sizes of a variant with those up to `high` that it excludes, for runs that take no branch and no loop
+    that forbids them. None if the model forbids them elsewhere.
+    """
+    from tilestitch.compiler.frontend import FrontendError
+
+    if next(iter(variant.imported.graph.subgraphs()), None) is None:
+        return None
+    try:
+        imported = convert(variant.shapes, variant.region, True)
+    except FrontendError:
+        return None
+    if all(symbol.low > high for symbol in imported.graph.symbols if symbol.name == name):
+        return None
+    added = tuple(dict.fromkeys((*variant.added, name)))
+    return replace(variant, imported=imported, whole=True, added=added, needed=variant.asked)
 
 
 def _goes_up_from_1(range_: Range | None) -> bool:

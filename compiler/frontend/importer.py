@@ -222,10 +222,12 @@ def _sizes_in(graph: Graph) -> Iterator[Any]:
 
 def _sizes_of_results(graph: Graph) -> Iterator[Any]:
     """Return the dimensions of values that are certainly stored, and of results of matmuls, convolutions and
-    reductions, whose kernels need elements.
+    reductions, whose kernels need elements; in branches and loops too, which have kernels of their own.
     """
     work = (v for node in graph.nodes if kind_of(node.op) in (Kind.CONTRACTION, Kind.REDUCTION) for v in node.outputs)
-    return (d for v in (*graph.outputs, *work) if isinstance(v.type, TensorType) for d in v.type.shape)
+    yield from (d for v in (*graph.outputs, *work) if isinstance(v.type, TensorType) for d in v.type.shape)
+    for body in graph.subgraphs():
+        yield from _sizes_of_results(body)
 
 
 def _or_empty(symbol: Symbol) -> Symbol:

@@ -16,7 +16,7 @@ from tilestitch.compiler.cli import rivals
 from tilestitch.compiler.frontend import ImportedModel, checked_model, convert_checked
 from tilestitch.compiler.specialise import Region, ShapeSet, variants
 from tilestitch.runtime import load
-from tilestitch.runtime.errors import InputError
+from tilestitch.runtime.errors import ExecutionError, InputError
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
 LARGEST = 2**31 - 1
@@ -186,3 +186,40 @@ def test_filters_of_no_elements_make_zeros() -> None:
         for b in (0, 1, 3, 5):
             result = module.run({"x": x, "w": np.ones((16, 3, b, b), np.float32)})["y"]
             np.testing.assert_array_equal(result, np.full((4, 16, 6 - b, 6 - b), 3 * b * b, np.float32))
+
+
+DETECTOR = """(float[b, t] x, int64 rate) => (float[b, 8] y) <int64 high = {16000}> {
+    is_high = Equal(rate, high)
+    a = Constant<value = int64[1] {1}>()
+    y = If(is_high) <
+        then_branch = then () => (float[b, 8] long) {
+            c = Unsqueeze(x, a)
+            d = Conv<strides=[16]>(c, k)
+            long = ReduceMax<axes=[2], keepdims=0>(d)
+        }, else_branch = other () => (float[b, 8] short) {
+            e = Unsqueeze(x, a)
+            f = Conv<strides=[8]>(e, m)
+            short = ReduceMax<axes=[2], keepdims=0>(f)
+        }>
+}"""
+
+
+def test_branches_for_frames_of_two_lengths_have_kernels_and_the_shorter_one_takes_its_sizes() -> None:
+    """A voice detector for two sampling rates: 20 samples are no frame at the higher one."""
+    random = np.random.default_rng(0)
+    constants = {n: random.standard_normal((8, 1, size)).astype(np.float32) for n, size in (("k", 37), ("m", 19))}
+    detector = model(DETECTOR, **constants)
+    compiled = compile_model(detector, num_threads=1)
+    lows = [
+        symbols[1]["low"] for s in compiled.specialisations if len(symbols := s.explanation["sizes"]["symbols"]) > 1
+    ]
+    assert (lows[:2], host_steps(compiled)[0]) == ([37, 1], 1)  # the If itself
+    reference = rivals.CHECKERS["onnxruntime"](detector)
+    with load(compiled.to_bytes(), num_threads=1) as module:
+        for batch, samples, rate in product((1, 3), (19, 23, 36, 37, 38, 101), (8000, 16000)):
+            if rate == 16000 and samples < 37:
+                continue
+            feeds = {"x": random.standard_normal((batch, samples)).astype(np.float32), "rate": np.array(rate)}
+            assert_close(module.run(feeds)["y"], reference(feeds)[0], MODELS["float32"])
+        with pytest.raises(ExecutionError, match="0 must be at most t - 37"):
+            module.run({"x": np.zeros((1, 36), np.float32), "rate": np.array(16000)})
