@@ -235,7 +235,8 @@ def _with_left_out(convert: Convert, variants: Iterable[Variant]) -> Iterator[Va
     room = MOST_LEFT_OUT
     for variant in variants:
         left = list(_of_left_out(convert, variant))
-        if len(left) <= room:
+        overlaps = any(each.region == variant.region for each in left)
+        if len(left) <= room and (variant.asked or not overlaps):
             room -= len(left)
             yield from (variant, *left)
             continue

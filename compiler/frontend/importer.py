@@ -32,7 +32,7 @@ from .onnx_types import from_type_proto
 from .opset_imports import with_foreign_set
 from .ordering import in_order
 from .scope import FunctionKey, Module, Scope, canonical_domain
-from .symbols import Range, Symbols, names_in
+from .symbols import Range, Ranks, Symbols, names_in
 from .walks import all_tensors, node_tensors, subgraphs
 
 Shapes = Mapping[str, Sequence[int]]
@@ -165,27 +165,29 @@ def _fitting(
     model: CheckedModel, shapes: dict[str, Sequence[int]], ranges: Mapping[str, Range] | None, whole: bool
 ) -> tuple[Scope, Symbols | None, tuple[str, ...]]:
     """Convert the main graph. Where sizes that are assumed equal, as they meet in a broadcast, do not fit another node,
-    one of them is 1 instead. Also returns the names of those that may be 1.
+    one of them is 1 instead. Where a node needs a rank that depends on sizes, these are claimed to differ or to be
+    equal. Also returns the names of those that may be 1.
     """
     if ranges is None:
         return _converted(model, shapes, None), None, ()
-    refused: SizesClashError | None = None
-    sets, ranked = [frozenset[str]()], False
-    for ones in islice(sets, MOST_TRIED):
-        symbols = Symbols(ranges, whole=whole, known=dict.fromkeys(ones, 1), ranked=ranked)
+    refused: ConversionError | None = None
+    tries: list[tuple[frozenset[str], Ranks]] = [(frozenset(), "any")]
+    for ones, ranks in islice(tries, MOST_TRIED):
+        symbols = Symbols(ranges, whole=whole, known=dict.fromkeys(ones, 1), ranks=ranks)
         try:
             scope = _converted(model, shapes, symbols)
         except SizesClashError as error:
             refused = refused or error
-            more = (ones | {name} for name in reversed(symbols.joins()) if symbols.may_be_1(name))
-            sets.extend(each for each in more if each not in sets)
-        except ConversionError:  # a node may need a rank that depends on the data
-            if ranked or not symbols.unranked:
+            more = ((ones | {name}, ranks) for name in reversed(symbols.joins()) if symbols.may_be_1(name))
+            tries.extend(each for each in more if each not in tries)
+        except ConversionError as error:  # a node may need a rank that depends on sizes
+            if ranks == "any" and not symbols.unranked:
                 raise
-            ranked = True
-            sets.append(ones)
+            refused = refused or error
+            if ranks == "any":
+                tries += [(ones, "claimed"), (ones, "claimed otherwise")]
         else:
-            return scope, symbols, tuple(dict.fromkeys(chain(*sets)))
+            return scope, symbols, tuple(dict.fromkeys(chain(*(names for names, _ in tries))))
     assert refused is not None
     raise refused
 
@@ -197,8 +199,9 @@ def _converted(model: CheckedModel, shapes: dict[str, Sequence[int]], symbols: S
     proto = model.proto
     for _ in range(MOST_ROUNDS):
         claims: dict[Claim, None] = {}
-        module = replace(model.module, counters={}, named=set(), shapes=shapes)
-        scope = Scope(module, Graph(proto.graph.name or "main"), model.opsets)
+        graph = Graph(proto.graph.name or "main")
+        module = replace(model.module, main=graph, counters={}, named=set(), shapes=shapes)
+        scope = Scope(module, graph, model.opsets)
         with noting(claims.setdefault), nullcontext() if symbols is None else symbols.in_force():
             _add_inputs(scope, proto, shapes, symbols)
             if symbols is not None:

@@ -41,6 +41,8 @@ class Module:
     functions: Mapping[FunctionKey, FunctionProto]
     folder: Path | None
     """Folder of external data."""
+    main: Graph | None = None
+    """The graph of the model, that of no control node's body."""
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Given shapes of the model's inputs."""
     counters: dict[str, int] = field(default_factory=dict)
@@ -104,6 +106,11 @@ class Scope:
         """
         self._bound: dict[str, Value | None] = {}
         self._reserved: dict[str, str] = {}
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether its graph is the body of a control node."""
+        return self.graph is not self.module.main
 
     # -- names ---------------------------------------------------------------------------------------------
 

@@ -8,9 +8,10 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
 from tilestitch.compiler.ir import UNKNOWN, Type, Value
-from tilestitch.compiler.ir.claims import Claim, may_differ_from_1
+from tilestitch.compiler.ir.claims import Claim, allowed, may_differ
 from tilestitch.compiler.ir.errors import IRError, UndecidedError
 from tilestitch.compiler.ir.sizes import (
     Size,
@@ -37,6 +38,11 @@ MOST_TRIED = 64
 Range = tuple[int, int]
 """The least and the largest size, both inclusive."""
 
+Ranks: TypeAlias = Literal["any", "claimed", "claimed otherwise"]
+"""Whether sizes on which a rank depends are claimed to differ or to be equal: not, so that a run tells; as is likelier;
+or the opposite. In either of the latter, a size that only a run can tell, which Squeeze drops if it is 1, is not 1.
+"""
+
 FURTHEST_LEAST = 1 << 16
 """How far the least size of an open dimension may be raised so that claims hold and no tensor is empty."""
 
@@ -57,10 +63,10 @@ class Symbols:
     ranges: Mapping[str, Range] = field(default_factory=dict)
     whole: bool = False
     """Whether ranges keep the sizes at which a tensor in the model is empty."""
-    ranked: bool = False
-    """Whether no rank may depend on a size that only a run can tell: it is claimed that such a size is not 1."""
+    ranks: Ranks = "any"
+    """What is claimed where a rank depends on sizes."""
     unranked: bool = False
-    """Whether a rank does."""
+    """Whether a rank does, as nothing is claimed."""
     by_name: dict[str, Symbol] = field(default_factory=dict)
     known: dict[str, Size] = field(default_factory=dict)
     asked: dict[str, None] = field(default_factory=dict)
@@ -183,7 +189,9 @@ class Symbols:
         """
         rest, before = iter(claims), self.known
         first = any(
-            (self._solved(claim) if claim.exact else self._narrowed(claim)) or self._raised(claim) for claim in rest
+            (self._solved(claim) or self._enclosed(claim) if claim.exact else self._narrowed(claim))
+            or self._raised(claim)
+            for claim in rest
         )
         for claim in rest:
             if claim.exact and not claim.joins:
@@ -279,6 +287,16 @@ class Symbols:
         rises = not is_open(claim.size - size_of(symbol))
         narrow = replace(symbol, low=max(symbol.low, bound)) if rises else replace(symbol, high=min(symbol.high, bound))
         return self._put(symbol, narrow, claim)
+
+    def _enclosed(self, claim: Claim) -> bool:
+        """Set the range of a symbol to the sizes at which an exact claim holds, if they are a range."""
+        found = symbols_of([claim.size])
+        if len(found) != 1 or claim.joins:
+            return False
+        (symbol,) = found
+        narrow = allowed(symbol, claim)
+        holds = bounds_of(over(claim.size, {symbol.name: narrow})) == (0, 0)
+        return holds and self._put(symbol, narrow, claim)
 
     def _raised(self, claim: Claim) -> bool:
         """Exclude the least sizes that violate the claim, as few as can be found: `h // 2 - 7 >= 0`; more if all below
@@ -380,11 +398,11 @@ def may_be_dropped(size: Size) -> bool:
     Raises NotStatic for a size that only a run can tell, unless ranks are needed.
     """
     symbols, (low, high) = _IN_FORCE.get(), bounds_of(size)
-    if symbols is not None and low <= 1 <= high and low < high and not symbols.ranked:
+    if symbols is not None and low <= 1 <= high and low < high and symbols.ranks == "any":
         if any(symbol.name not in symbols.asked for symbol in symbols_of([size])):
             symbols.unranked = True
             raise NotStatic(f"size {size} is known only at run time, and a dimension of 1 is dropped")
-    return not may_differ_from_1(size)
+    return not may_differ(size, 1)
 
 
 def is_few(size: Size, most: int) -> bool:

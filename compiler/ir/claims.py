@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
-from .sizes import Size, bounds_of, typical
+from .sizes import Size, Symbol, bounds_of, over, typical
 
 
 @dataclass(frozen=True)
@@ -78,12 +80,30 @@ def may_be_natural(size: Size) -> bool:
     return high >= 0
 
 
-def may_differ_from_1(size: Size) -> bool:
-    """Return whether a size is other than 1 or may be; if it may be, that is claimed."""
-    low, high = bounds_of(size)
-    if low <= 1 <= high and low < high:
-        _claim(Claim((size - 1) * (size - 1) - 1, exact=False, apart=True))
-    return low != 1 or high != 1
+def may_differ(a: Size, b: Size) -> bool:
+    """Return whether two sizes differ or may differ; if they may, that is claimed."""
+    low, high = bounds_of(a - b)
+    if low <= 0 <= high and low < high:
+        _claim(Claim((a - b) * (a - b) - 1, exact=False, apart=True))
+    return low != 0 or high != 0
+
+
+@lru_cache(maxsize=1024)
+def allowed(symbol: Symbol, claim: Claim) -> Symbol:
+    """Return a symbol without the least and the largest sizes at which a claim on it alone certainly does not hold; as
+    it is if that is all of them.
+    """
+
+    def fails(low: int, high: int) -> bool:
+        least, most = bounds_of(over(claim.size, {symbol.name: replace(symbol, low=low, high=high)}))
+        return most < 0 or (claim.exact and least > 0)
+
+    if fails(symbol.low, symbol.high):
+        return symbol
+    sizes = range(symbol.low, symbol.high)
+    low = symbol.low + bisect_left(sizes, True, key=lambda size: not fails(symbol.low, size))
+    rest = range(low + 1, symbol.high + 1)
+    return replace(symbol, low=low, high=low + bisect_left(rest, True, key=lambda size: fails(size, symbol.high)))
 
 
 def _claim(claim: Claim) -> None:

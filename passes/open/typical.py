@@ -9,6 +9,7 @@ from math import lcm
 from typing import Any
 
 from tilestitch.compiler.ir import Graph, TensorType
+from tilestitch.compiler.ir.claims import allowed
 from tilestitch.compiler.ir.sizes import Size, Symbol, divisors_of, is_open, size_of, symbols_of, typical
 from tilestitch.passes.errors import PassError
 
@@ -209,13 +210,22 @@ def _leaders(graph: Graph) -> dict[str, str]:
 
 def _joint_ranges(graph: Graph, leaders: Mapping[str, str]) -> dict[str, Symbol]:
     """Return each leader with the range that it has in common with the symbols that equal it."""
-    by_name = {symbol.name: symbol for symbol in graph.symbols}
+    by_name = {symbol.name: _allowed(graph, symbol) for symbol in graph.symbols}
     joint = dict(by_name)
     for name, leader in leaders.items():
         low, high = max(joint[leader].low, by_name[name].low), min(joint[leader].high, by_name[name].high)
         if low <= high:
             joint[leader] = replace(joint[leader], low=low, high=high)
     return joint
+
+
+def _allowed(graph: Graph, symbol: Symbol) -> Symbol:
+    """Return a symbol with the sizes that claims on it alone leave to it."""
+    narrow = symbol
+    for claim in graph.claims:
+        if symbols_of([claim.size]) == {symbol}:
+            narrow = allowed(narrow, claim)
+    return narrow
 
 
 def _only_sizes(graph: Graph) -> Iterator[tuple[str, int]]:

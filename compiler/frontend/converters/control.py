@@ -9,6 +9,7 @@ from onnx import GraphProto
 from tilestitch.compiler.frontend.context import Context, Versioned
 from tilestitch.compiler.ir import UNKNOWN, Graph, OptionalType, SequenceType, TensorType, Type, Value
 
+from ..compared_sizes import claimed_condition
 from .growing_sequences import LoopParts, scanned_sequences
 from .host_types import join_types, stacked
 
@@ -22,8 +23,17 @@ def convert_if(ctx: Context) -> Sequence[Value]:
     (then_graph, else_graph), captures = ctx.convert_branches(branches)
     if len(then_graph.outputs) != len(else_graph.outputs):
         raise ctx.fail(f"the branches have {len(then_graph.outputs)} and {len(else_graph.outputs)} outputs")
-    types = [join_types(a.type, b.type) for a, b in zip(then_graph.outputs, else_graph.outputs, strict=True)]
+    pairs = list(zip(then_graph.outputs, else_graph.outputs, strict=True))
+    if any(_ranks_differ(one.type, other.type) for one, other in pairs):
+        claimed = claimed_condition(condition, ctx.scope.is_nested)
+        if claimed is not None:
+            return ctx.inline_subgraph(branches[0] if claimed else branches[1], ())
+    types = [join_types(one.type, other.type) for one, other in pairs]
     return ctx.emit_many("if", (condition, *captures), {"then_graph": then_graph, "else_graph": else_graph}, types)
+
+
+def _ranks_differ(a: Type, b: Type) -> bool:
+    return isinstance(a, TensorType) and isinstance(b, TensorType) and a.rank != b.rank
 
 
 # -- Loop ----------------------------------------------------------------------------------------------------------

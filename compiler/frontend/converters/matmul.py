@@ -30,6 +30,8 @@ def convert_matmul(ctx: Context) -> Value:
 
 def convert_gemm(ctx: Context) -> Value:
     a, b, c = ctx.input(0), ctx.input(1), ctx.optional(2)
+    if ctx.rank(a) != 2 or ctx.rank(b) != 2:
+        raise ctx.fail(f"its operands are matrices, not of type {a.type} and {b.type}; use MatMul for others")
     alpha, beta = ctx.attr("alpha", 1.0), ctx.attr("beta", 1.0)
     scale_b = alpha != 1.0 and b.is_constant
     y = ctx.matmul(

@@ -121,7 +121,14 @@ def convert_squeeze(ctx: Context) -> Value:
     wrong = [a for a in axes if not isinstance(d := shape[a], str) and not may_be_equal(d, 1)]
     if wrong:
         raise ctx.fail(f"axes {wrong} of operand 0 ({x.type}) are not of size one")
-    return ctx.squeeze(x, axes)
+    return ctx.squeeze(_first_along(ctx, x, [a for a in axes if is_open(shape[a])]), axes)
+
+
+def _first_along(ctx: Context, x: Value, axes: Sequence[int]) -> Value:
+    """Return the first elements along axes that have one only by a claim, so that their number is known."""
+    for axis in axes:
+        x = ctx.slice_axis(x, axis, 0, 1)
+    return x
 
 
 def convert_unsqueeze(ctx: Context) -> Value:
