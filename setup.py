@@ -3,7 +3,7 @@
 from setuptools import find_packages, setup
 
 FOLDERS = ("runtime", "compiler", "cost_model", "passes", "codegen")
-DEVELOPERS_ONLY = ["conformance"]  # runs ONNX's backend tests, from a checkout
+DEVELOPERS_ONLY = ["conformance", "pages"]  # run ONNX's backend tests and write pages of docs, from a checkout
 
 packages = ["tilestitch"]
 for folder in FOLDERS:

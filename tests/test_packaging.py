@@ -43,7 +43,8 @@ def test_the_runtime_is_a_small_part_of_a_small_wheel(wheel: Path) -> None:
 def test_wheel_holds_every_module_under_one_name(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     modules = {f"tilestitch/{path.relative_to(ROOT)}" for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
-    for_developers = {name for name in modules if name.startswith("tilestitch/compiler/conformance/")}
+    folders = ("tilestitch/compiler/conformance/", "tilestitch/compiler/pages/")
+    for_developers = {name for name in modules if name.startswith(folders)}
     assert for_developers and not for_developers & names
     assert modules - for_developers <= names
     assert {name.split("/")[0] for name in names if not name.startswith("tilestitch-")} == {"tilestitch"}

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from tilestitch.compiler.ir import OPS
-from tilestitch.compiler.ir.document import ATTRIBUTES, MEANINGS, OPERANDS, page
+from tilestitch.compiler.pages.primitives import ATTRIBUTES, MEANINGS, OPERANDS, page
 
 PAGE = Path(__file__).parents[2] / "docs" / "primitives.md"
 
 
 def test_the_page_is_current() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "python -m tilestitch.compiler.ir.document > docs/primitives.md"
+    assert PAGE.read_text(encoding="utf-8") == page(), (
+        "python -m tilestitch.compiler.pages.primitives > docs/primitives.md"
+    )
 
 
 def test_every_operator_and_every_attribute_is_on_it_and_nothing_else() -> None:

@@ -1,11 +1,11 @@
-"""Generator of the reference of primitives: `python -m tilestitch.compiler.ir.document > docs/primitives.md`."""
+"""Generator of the reference of primitives: `python -m tilestitch.compiler.pages.primitives > docs/primitives.md`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
 
-from .ops import OPS, Kind, OpSpec
+from tilestitch.compiler.ir.ops import OPS, Kind, OpSpec
 
 TITLES = {
     Kind.INJECTIVE: ("Injective", "An element of the result needs a bounded number of elements of the operands."),
@@ -161,7 +161,7 @@ HEAD = """\
 
 The operators of the [graph](ir.md), which passes rewrite and fusion rules match. They are small, so that fusion can cut
 anywhere: an ONNX Softmax is five of them. This page is generated from the operator table:
-`python -m tilestitch.compiler.ir.document > docs/primitives.md`.
+`python -m tilestitch.compiler.pages.primitives > docs/primitives.md`.
 
 ```python
 from tilestitch.compiler.frontend import import_model

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from . import FAMILIES
-from .operator import Operator
+from tilestitch.compiler.frontend.converters.microsoft import FAMILIES
+from tilestitch.compiler.frontend.converters.microsoft.operator import Operator
 
 INTRODUCTION = """# Operators of ONNX Runtime
 
 ONNX Runtime's optimisers, its quantisers and exporters of language models write operators of the domain
 `com.microsoft`. Those below are compiled: each becomes [primitives](primitives.md), as an operator of ONNX does, so it
 fuses with what is around it. This page is generated from the converters' own tables:
-`python -m tilestitch.compiler.frontend.converters.microsoft.document > docs/microsoft.md`.
+`python -m tilestitch.compiler.pages.microsoft > docs/microsoft.md`.
 
 What a node has beyond the operands, outputs and attributes listed here is refused by name, and so is what is listed as
 refused. Operands and outputs in brackets may be left out. An attribute with a value may have no other.
