@@ -42,13 +42,24 @@ class NotStatic(FrontendError):
     """A converter needs at compile time what is known only at run time (a constant, a dimension, a rank)."""
 
 
+SEARCHES = tuple(f"com.microsoft.{op}" for op in ("BeamSearch", "WhisperBeamSearch", "GreedySearch", "Sampling"))
+"""They generate whole texts; one step of the language model is a graph among their attributes."""
+
+SEARCH_REMEDY = (
+    "Choosing tokens is left to the program that runs the model. Compile the models of one step instead, from which "
+    "ONNX Runtime's convert_generation made the node: its attributes decoder, encoder and init_decoder hold them."
+)
+
+
 class UnsupportedOperatorsError(FrontendError):
     """The model uses operators that have no converter; `nodes` maps each operator to the names of its nodes."""
 
     def __init__(self, nodes: Mapping[str, Sequence[str]]) -> None:
         lines = [f"  {op}: {', '.join(names)}" for op, names in sorted(nodes.items())]
         remedy = "Replace them in the model, or add their definition as an ONNX model-local function."
-        if any(op.startswith("com.microsoft.") for op in nodes):
+        if any(op.split(" ")[0] in SEARCHES for op in nodes):
+            remedy += f" {SEARCH_REMEDY}"
+        elif any(op.startswith("com.microsoft.") for op in nodes):
             remedy += (
                 " Operators of com.microsoft are made by ONNX Runtime's tools; docs/microsoft.md lists those that are "
                 "supported. Take the model as it was before them."

@@ -63,6 +63,13 @@ def test_operators_that_are_missing_are_named() -> None:
         import_model(model)
 
 
+@pytest.mark.parametrize("search", ["BeamSearch", "WhisperBeamSearch", "GreedySearch", "Sampling"])
+def test_for_searches_the_models_of_one_step_are_named(search: str) -> None:
+    model = typed(node_model(search, [floats(2)]), [floats(2)])
+    with pytest.raises(UnsupportedOperatorsError, match="Compile the models of one step.* decoder"):
+        import_model(model)
+
+
 def test_the_set_need_not_be_named() -> None:
     """ONNX Runtime runs such models, and its tools write them."""
     model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
