@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import parser
 
 from tests.frontend.checks import assert_close, check_node, floats, host_steps, ints, node_model, run, run_ort
+from tilestitch.compiler import compile_model
 from tilestitch.compiler.frontend import import_model
 from tilestitch.compiler.frontend.errors import ConversionError
+from tilestitch.runtime import load
 
 COORDINATES = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "half_pixel_symmetric"]
 X = floats(1, 2, 5, 7)
@@ -52,6 +55,17 @@ def test_crop_and_extrapolate() -> None:
     attrs = {"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 9.0}
     roi = np.array([0, 0, 0.4, 0.6, 1, 1, 1.2, 1.7], np.float32)
     check_node("Resize", [X, roi, None, ints(1, 2, 3, 3)], attrs, constants={1, 3})
+
+
+@pytest.mark.parametrize("sizes", [(3, 3), (1, 4), (1, 1), (0, 2)])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_crops_whose_corners_a_run_tells(mode: str, sizes: tuple[int, int]) -> None:
+    """As of TensorFlow's crop_and_resize."""
+    attrs = {"mode": mode, "coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 9.0}
+    for corners in ([0.0, 0.0, 1.0, 1.0], [0.13, 0.62, 1.23, 1.71], [-0.4, 0.3, 0.2, 0.3], [0.9, 0.8, 0.1, -0.1]):
+        roi = np.array([0, 0, *corners[:2], 1, 1, *corners[2:]], np.float32)
+        imported = check_node("Resize", [X, roi, None, ints(1, 2, *sizes)], attrs, constants={3})
+        assert not host_steps(imported)
 
 
 @pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
@@ -162,3 +176,15 @@ def test_before_opset_11_open_sides_and_computed_scales_round_as_fixed_ones(fact
     for name in "abcd":
         fixed.graph.output[0].type.tensor_type.shape.dim.add().dim_param = f"out_{name}"
     assert_close(run(fixed, feeds)[0], expected)
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_integers_are_rounded_once_where_one_side_is_open(mode: str) -> None:
+    """Between the axes a value of uint8 may be no integer, and beyond 255."""
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 18]>
+        g (uint8[1, 2, 5, W] x) => (uint8[1, 2, 13, V] y) <float[4] s = {{1.0, 1.0, 2.7, 1.7}}>
+        {{ y = Resize <mode = "{mode}"> (x, , s) }}""")
+    feeds = {"x": np.random.default_rng(0).integers(0, 256, (1, 2, 5, 9)).astype(np.uint8)}
+    (fixed,) = run(model, feeds, shapes={"x": (1, 2, 5, 9)})
+    (found,) = load(compile_model(model, dims={"W": (1, 16)}).to_bytes(), device="cpu").run(feeds).values()
+    assert np.mean(found != fixed) < 0.01  # ties may be rounded either way

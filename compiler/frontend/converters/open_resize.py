@@ -31,12 +31,13 @@ def places_dtype(mode: str, nearest_mode: str) -> str:
 @dataclass(frozen=True)
 class OpenAxis:
     """An axis resized from `size` to `out`. `scale`: as the model gives or computes it; None: the quotient of both
-    sizes.
+    sizes. `window`: start and end of the crop, as parts of the axis; None: the whole axis.
     """
 
     size: Size
     out: Size
     scale: float | Value | None
+    window: tuple[float | Value, float | Value] | None = None
 
 
 LARGEST_DENOMINATOR = 1 << 12
@@ -78,9 +79,7 @@ def _simplest(exact: Fraction) -> Fraction | None:
 
 def resampled(ctx: Context, x: Value, axis: int, how: OpenAxis, sampling: Mapping[str, object]) -> Value:
     """Return x resampled along one axis. `sampling`: mode, coordinates, nearest_mode, cubic_a and exclude_outside."""
-    places = _source_places(
-        ctx, how, str(sampling["coordinates"]), places_dtype(str(sampling["mode"]), str(sampling["nearest_mode"]))
-    )
+    places = _places(ctx, how, sampling)
     last = ctx.size(how.size - 1)
     if sampling["mode"] == "nearest":
         rounded = ctx.cast(_nearest(ctx, places, how, str(sampling["nearest_mode"])), "int64")
@@ -98,13 +97,25 @@ def resampled(ctx: Context, x: Value, axis: int, how: OpenAxis, sampling: Mappin
     return reduce(ctx.add, (_term(ctx, x, axis, place, weight, last) for place, weight in terms))
 
 
+def outside_crop(ctx: Context, how: OpenAxis, sampling: Mapping[str, object]) -> Value:
+    """Return which positions are outside the axis, where its crop extends beyond it."""
+    places = _places(ctx, how, sampling)
+    last = ctx.cast(ctx.size(how.size - 1), dtype_of(places))
+    return ctx.emit("logical_or", ctx.less(places, 0.0), ctx.less(last, places))
+
+
 def _term(ctx: Context, x: Value, axis: int, place: Value, weight: Value, last: Value) -> Value:
     factor = along_axis(ctx, ctx.cast(weight, dtype_of(x)), axis, ctx.rank(x))
     return ctx.mul(ctx.gather(x, ctx.clamp(place, 0, last), axis), factor)
 
 
+def _places(ctx: Context, how: OpenAxis, sampling: Mapping[str, object]) -> Value:
+    """Return real-valued input positions of the output positions."""
+    dtype = places_dtype(str(sampling["mode"]), str(sampling["nearest_mode"]))
+    return _source_places(ctx, how, str(sampling["coordinates"]), dtype)
+
+
 def _source_places(ctx: Context, how: OpenAxis, coordinates: str, dtype: str) -> Value:
-    """Return real-valued input positions of the output positions, as computed in a data type."""
     place = ctx.cast(ctx.iota(how.out), dtype)
     size, out = ctx.cast(ctx.size(how.size), dtype), ctx.cast(ctx.size(how.out), dtype)
     given = how.scale if isinstance(how.scale, Value) or how.scale is None else ctx.constant(how.scale, dtype)
@@ -117,6 +128,9 @@ def _source_places(ctx: Context, how: OpenAxis, coordinates: str, dtype: str) ->
     if coordinates == "align_corners":
         steps = ctx.maximum(ctx.sub(length, 1.0), 1e-30)
         return ctx.select(ctx.equal(length, 1.0), 0.0, ctx.div(ctx.mul(place, ctx.sub(size, 1.0)), steps))
+    if how.window is not None:
+        start, end = (e if isinstance(e, Value) else ctx.constant(e, dtype) for e in how.window)
+        return _cropped(ctx, place, (ctx.cast(start, dtype), ctx.cast(end, dtype)), ctx.sub(size, 1.0), length)
     if coordinates == "asymmetric":
         return scaled(place)
     middle = scaled(ctx.add(place, 0.5))
@@ -129,6 +143,14 @@ def _source_places(ctx: Context, how: OpenAxis, coordinates: str, dtype: str) ->
         missing = ctx.sub(1.0, ctx.div(out, length))
         return ctx.add(half_pixel, ctx.mul(ctx.div(size, 2.0), missing))
     return half_pixel
+
+
+def _cropped(ctx: Context, place: Value, window: tuple[Value, Value], last: Value, length: Value) -> Value:
+    """Return positions between both ends of a window; a single one is in its middle."""
+    start, end = (ctx.mul(edge, last) for edge in window)
+    steps = ctx.maximum(ctx.sub(length, 1.0), 1e-30)
+    across = ctx.add(start, ctx.div(ctx.mul(place, ctx.mul(ctx.sub(window[1], window[0]), last)), steps))
+    return ctx.select(ctx.equal(length, 1.0), ctx.mul(ctx.add(start, end), 0.5), across)
 
 
 def _unless_rounded(ctx: Context, length: Value, out: Value) -> Value:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from ..context import Context, Versioned
 from ..errors import NotStatic
 from .common import HALVES
 from .indexing import along_axis
-from .open_resize import BEFORE_11, OpenAxis, places_dtype, resampled, scaled_size
+from .open_resize import BEFORE_11, OpenAxis, outside_crop, places_dtype, resampled, scaled_size
 from .quantization import saturating_cast
 
 MAX_GATHERED_TAPS = 4
@@ -186,33 +186,41 @@ def _gather(ctx: Context, x: Value, axis: int, indices: np.ndarray) -> Value:
     return ctx.gather(x, ctx.constant(indices, "int64"), axis)
 
 
-def resample(ctx: Context, x: Value, tables: Mapping[int, AxisTable], extrapolation: float) -> Value:
-    """Return x resampled along the axes of `tables`; positions outside the crop get the extrapolation value."""
-    dtype = dtype_of(x)
-    exact = all(t.weights.shape[1] == 1 for t in tables.values())
-    y = x if exact or (is_float(dtype) and dtype not in HALVES) else ctx.cast(x, "float32")
-    # Axes that shrink most first: every later axis then has fewer elements to work on.
-    for axis in sorted(tables, key=lambda a: len(tables[a].indices) / max(ctx.dim(x, a), 1)):
-        y = apply_axis(ctx, y, axis, tables[axis])
-    for axis, table in tables.items():
-        if table.outside.any():
-            mask = along_axis(ctx, ctx.constant(table.outside), axis, ctx.rank(x))
-            y = ctx.select(mask, extrapolation, y)
-    if dtype_of(y) == dtype:
-        return y
-    return ctx.cast(y, dtype) if is_float(dtype) else saturating_cast(ctx, y, None, dtype)
-
-
-def resample_open(ctx: Context, x: Value, sampling: Sampling, axes: Mapping[int, OpenAxis]) -> Value:
-    """Return x resampled along axes of open size."""
+def resample(
+    ctx: Context,
+    x: Value,
+    sampling: Sampling,
+    tables: Mapping[int, AxisTable],
+    opened: Mapping[int, OpenAxis],
+    extrapolation: float = 0.0,
+) -> Value:
+    """Return x resampled along the axes of `tables` and of `opened`; positions outside a crop get the extrapolation
+    value. Results are rounded to the dtype of x once, after all axes.
+    """
+    if not tables and not opened:
+        return x
     dtype = dtype_of(x)
     exact = sampling.mode == "nearest" or (is_float(dtype) and dtype not in HALVES)
     y = x if exact else ctx.cast(x, "float32")
-    for axis, how in axes.items():
+    # Axes that shrink most first: every later axis then has fewer elements to work on.
+    for axis in sorted(tables, key=lambda a: len(tables[a].indices) / max(ctx.dim(x, a), 1)):
+        y = apply_axis(ctx, y, axis, tables[axis])
+    for axis, how in opened.items():
         y = resampled(ctx, y, axis, how, vars(sampling))
+    for axis, mask in _outside(ctx, sampling, tables, opened).items():
+        y = ctx.select(along_axis(ctx, mask, axis, ctx.rank(x)), extrapolation, y)
     if dtype_of(y) == dtype:
         return y
     return ctx.cast(y, dtype) if is_float(dtype) else saturating_cast(ctx, y, None, dtype)
+
+
+def _outside(
+    ctx: Context, sampling: Sampling, tables: Mapping[int, AxisTable], opened: Mapping[int, OpenAxis]
+) -> Mapping[int, Value]:
+    """Return, of each axis with positions outside its crop, which ones are."""
+    known = {axis: ctx.constant(table.outside) for axis, table in tables.items() if table.outside.any()}
+    crops = {axis: how for axis, how in opened.items() if how.window is not None}
+    return known | {axis: outside_crop(ctx, how, vars(sampling)) for axis, how in crops.items()}
 
 
 # -- the operators ---------------------------------------------------------------------------------------------------
@@ -240,25 +248,26 @@ def convert_resize(ctx: Context) -> Value:
         bool(ctx.attr("antialias", 0)),
     )
     crops = sampling.coordinates == "tf_crop_and_resize"
-    roi = [float(v) for v in ctx.constant_of(1).reshape(-1)] if crops else [0.0] * len(axes) + [1.0] * len(axes)
+    roi = _numbers_of(ctx, ctx.input(1)) if crops else [0.0] * len(axes) + [1.0] * len(axes)
     if len(roi) != 2 * len(axes):
         raise ctx.fail(f"roi has {len(roi)} entries for {len(axes)} axes")
     _check_scales(ctx, shape, axes, sizes, scales)
     tables, opened = dict[int, AxisTable](), dict[int, OpenAxis]()
     for i, axis in enumerate(axes):
-        window, scale = (roi[i], roi[i + len(axes)]), scales[i]
-        if isinstance(scale, Value) or is_open(shape[axis]):
-            if sizes[i] != shape[axis] or scale != 1.0:
-                opened[axis] = OpenAxis(shape[axis], sizes[i], scale)
-        elif scale is None:
-            opened[axis] = OpenAxis(shape[axis], sizes[i], None)
-        elif sizes[i] != shape[axis] or scale != 1.0 or window != (0.0, 1.0):
-            tables[axis] = axis_table(sampling, shape[axis], sizes[i], scale, window)
-    if not opened:
-        return resample(ctx, x, tables, ctx.attr("extrapolation_value", 0.0))
-    if crops or sampling.antialias:
-        raise NotStatic(f"which places of {x.tensor_type} a crop or an antialiased window covers depends on open sizes")
-    return resample_open(ctx, resample(ctx, x, tables, 0.0), sampling, opened)
+        start, end, scale = roi[i], roi[i + len(axes)], scales[i]
+        if sizes[i] == shape[axis] and scale == 1.0 and (start, end) == (0.0, 1.0):
+            continue
+        if _is_number(scale) and _is_number(start) and _is_number(end) and not is_open(shape[axis]):
+            tables[axis] = axis_table(sampling, shape[axis], sizes[i], scale, (start, end))
+        else:
+            opened[axis] = OpenAxis(shape[axis], sizes[i], scale, (start, end) if crops else None)
+    if opened and sampling.antialias:
+        raise NotStatic(f"which places of {x.tensor_type} an antialiased window covers depends on open sizes")
+    return resample(ctx, x, sampling, tables, opened, ctx.attr("extrapolation_value", 0.0))
+
+
+def _is_number(value: Scale) -> TypeGuard[float]:
+    return isinstance(value, float)
 
 
 def _sizes_and_scales(ctx: Context, shape: Sequence[int], axes: Sequence[int]) -> tuple[list[int], list[Scale]]:
@@ -289,13 +298,19 @@ def _sizes_and_scales(ctx: Context, shape: Sequence[int], axes: Sequence[int]) -
 
 def _scales(ctx: Context, given: Value) -> list[Scale]:
     """Return the scales: positive numbers, and scalars for those that the model computes and concatenates."""
+    scales = _numbers_of(ctx, given)
+    known = [s for s in scales if isinstance(s, float)]
+    if not all(np.isfinite(s) and s > 0 for s in known):
+        raise ctx.fail(f"scales are {known}; each must be a positive number")
+    return [*scales]
+
+
+def _numbers_of(ctx: Context, given: Value) -> list[float | Value]:
+    """Return the entries of a vector: numbers, and scalars for those that the model computes and concatenates."""
     if given.data is not None:
-        known = [float(s) for s in given.data.reshape(-1)]
-        if not all(np.isfinite(s) and s > 0 for s in known):
-            raise ctx.fail(f"scales are {known}; each must be a positive number")
-        return [*known]
+        return [float(s) for s in given.data.reshape(-1)]
     if given.producer is not None and given.producer.op == "concat":
-        return [scale for part in given.producer.inputs for scale in _scales(ctx, part)]
+        return [number for part in given.producer.inputs for number in _numbers_of(ctx, part)]
     places = (ctx.slice_axis(given, 0, i, i + 1) for i in range(ctx.dim(given, 0)))
     return [ctx.reshape(ctx.cast(place, "float32"), ()) for place in places]
 
@@ -348,7 +363,7 @@ def convert_upsample(ctx: Context) -> Value:
             tables[axis] = axis_table(sampling, shape[axis], out, scale, (0.0, 1.0))
         else:
             opened[axis] = OpenAxis(shape[axis], out, scale)
-    return resample_open(ctx, resample(ctx, x, tables, 0.0), sampling, opened)
+    return resample(ctx, x, sampling, tables, opened)
 
 
 CONVERTERS: Mapping[str, Sequence[Versioned]] = {

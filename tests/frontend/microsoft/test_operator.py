@@ -66,7 +66,7 @@ def test_operators_that_are_missing_are_named() -> None:
 @pytest.mark.parametrize("search", ["BeamSearch", "WhisperBeamSearch", "GreedySearch", "Sampling"])
 def test_for_searches_the_models_of_one_step_are_named(search: str) -> None:
     model = typed(node_model(search, [floats(2)]), [floats(2)])
-    with pytest.raises(UnsupportedOperatorsError, match="Compile the models of one step.* decoder"):
+    with pytest.raises(UnsupportedOperatorsError, match=r"Compile the models of one step.* decoder"):
         import_model(model)
 
 
