@@ -3,7 +3,8 @@
 from setuptools import find_packages, setup
 
 FOLDERS = ("runtime", "compiler", "cost_model", "passes", "codegen")
-DEVELOPERS_ONLY = ["conformance", "pages"]  # run ONNX's backend tests and write pages of docs, from a checkout
+DEVELOPERS_ONLY = ["conformance", "pages", "training"]
+"""Packages that are run from a checkout, which has what they read or write: tests, pages of docs, measurements."""
 
 packages = ["tilestitch"]
 for folder in FOLDERS:

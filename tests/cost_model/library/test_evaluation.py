@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 from tests.cost_model.library.folders import GAP_US, SHEETS, node, write_devices, write_graph, write_kernels, write_rows
-from tilestitch.cost_model import evaluate as evaluation
 from tilestitch.cost_model.errors import MeasurementError
-from tilestitch.cost_model.library.data import launch_floor_us, read_kernels
 from tilestitch.cost_model.library.gemm import TILES
-from tilestitch.cost_model.library.graphs import Kernel, read_graph
+from tilestitch.cost_model.library.kernels import Kernel
 from tilestitch.cost_model.library.model import shipped_model
-from tilestitch.cost_model.library.scoring import calibration_rows, read_folder
 from tilestitch.cost_model.library.sheet import DataSheet
-from tilestitch.cost_model.train import fit
+from tilestitch.cost_model.training import evaluate as evaluation
+from tilestitch.cost_model.training.graphs import read_graph
+from tilestitch.cost_model.training.scoring import calibration_rows, read_folder
+from tilestitch.cost_model.training.tables import launch_floor_us, read_kernels
+from tilestitch.cost_model.training.train import fit
 
 LAYER = (
     node("embed", "EMBEDDING", ["MEM", [[2, 8], [2, 8, 4]]]),
@@ -324,7 +325,7 @@ def test_the_command_says_what_is_wrong_and_writes_json(
 
 def test_training_is_reproducible_and_knows_gpus_that_it_has_not_seen(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("xgboost")
-    from tilestitch.cost_model import train
+    from tilestitch.cost_model.training import train
 
     first, again = tmp_path / "first.json", tmp_path / "again.json"
     assert train.main([str(folder), "-o", str(first), "--table", str(tmp_path / "table.md")]) == 0

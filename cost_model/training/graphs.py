@@ -6,11 +6,11 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tilestitch.cost_model.errors import MeasurementError
+from tilestitch.cost_model.library.kernels import Kernel
 from tilestitch.cost_model.library.rows import COSTLY, OPERANDS, POWERS
 
 LAYERS = {"bert_large": 24, "gpt2_large": 36, "gpt3_xl": 24, "gpt3_27": 32, "opt_13": 24}
@@ -23,20 +23,6 @@ SCORE_OPERATORS = frozenset({"mul", "mulu", "div", "divu", "add", "softmax"})
 _LAYER_MARKS = ("layer_0", "layers_0", "h_0")
 FLOAT_BYTES = 4
 MOVED_BACKWARD = frozenset({"dropout", "where", "contiguous", "EMBEDDING"})
-
-KernelClass = Literal["bmm", "linear", "elementwise", "softmax", "layernorm", "conv", "copy"]
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel of a model. sizes: as in tables of measurements; for copies, the bytes read and written. times: number
-    of launches by the model.
-    """
-
-    kernel_class: KernelClass
-    op: str
-    sizes: tuple[int, ...]
-    times: int = 1
 
 
 def read_graph(path: Path, model: str) -> list[Kernel]:

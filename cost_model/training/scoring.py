@@ -14,10 +14,11 @@ import numpy as np
 from tilestitch.cost_model.devices import DeviceError, find_device
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.library.classes import Adapted
-from tilestitch.cost_model.library.data import CLASSES, GRAPH_CLASSES, KernelTable, launch_floor_us, read_kernels
-from tilestitch.cost_model.library.graphs import read_graph
+from tilestitch.cost_model.library.data import CLASSES, GRAPH_CLASSES, KernelTable
 from tilestitch.cost_model.library.model import LibraryModel, total_us
 from tilestitch.cost_model.library.sheet import DataSheet, read_sheets, sheet_of_device, spelling
+from tilestitch.cost_model.training.graphs import read_graph
+from tilestitch.cost_model.training.tables import launch_floor_us, read_kernels
 
 SEED = 20
 LARGE_SHARE = 0.25

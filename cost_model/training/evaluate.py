@@ -1,6 +1,6 @@
 """Compares predictions with all measurements in a folder.
 
-  python -m tilestitch.cost_model.evaluate FOLDER --json OUT [--calibrate N] [--model FILE]
+  python -m tilestitch.cost_model.training.evaluate FOLDER --json OUT [--calibrate N] [--model FILE]
 
 FOLDER holds any of devices.csv, kernels/*.csv.gz, models/end_to_end.csv and models/opgraph/. GPUs missing from
 devices.csv are looked up in the model, or in the table of devices. Rows without latency, sizes or a known operator are
@@ -21,7 +21,7 @@ import numpy as np
 
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.library.model import SHIPPED, LibraryModel, read_model
-from tilestitch.cost_model.library.scoring import (
+from tilestitch.cost_model.training.scoring import (
     Folder,
     KernelScore,
     ModelScore,
@@ -87,7 +87,7 @@ def model_report(scores: Sequence[ModelScore]) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tilestitch.cost_model.evaluate", description=__doc__,
+        prog="python -m tilestitch.cost_model.training.evaluate", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("folder", type=Path, metavar="FOLDER")

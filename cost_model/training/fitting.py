@@ -17,10 +17,11 @@ from tilestitch.cost_model.library.classes import (
     choice_features,
     convolution_gemms_us,
 )
-from tilestitch.cost_model.library.data import KernelTable, launch_floor_us
+from tilestitch.cost_model.library.data import KernelTable
 from tilestitch.cost_model.library.hierarchy import fit_family
 from tilestitch.cost_model.library.sheet import DataSheet, chips
 from tilestitch.cost_model.library.trees import Forest, forest_from_dump
+from tilestitch.cost_model.training.tables import launch_floor_us
 
 CONTRADICTED = {"P4": {"bmm": 0.5, "linear": 0.1, "elementwise": 0.3, "softmax": 0.3, "layernorm": 0.3, "conv": 0.2}}
 """Weights of GPU data that are inconsistent: equal GEMMs of P4 differ by up to five times."""
