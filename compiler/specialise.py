@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from itertools import chain, combinations, islice, product
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tilestitch.compiler.ir import Graph, Kind, TensorType, Type, Value, kind_of
+from tilestitch.compiler.ir import Graph, Kind, Node, TensorType, Type, Value, kind_of
 from tilestitch.compiler.ir.ops import DATA_MOVEMENT
-from tilestitch.compiler.ir.sizes import size_of
+from tilestitch.compiler.ir.sizes import is_empty_without, size_of, symbols_of
 from tilestitch.compiler.ir.symbol_uses import symbols_of_values
 from tilestitch.passes.errors import PlanMismatchError
 from tilestitch.passes.plan.open_sizes import Scope
@@ -415,17 +415,31 @@ def _cut(name: str, given: Any) -> list[Range]:
 
 
 def caches_of(graph: Graph) -> list[str]:
-    """Return the symbols that are the length of an input to which the model concatenates: it may be empty at first."""
-    symbols = {size_of(symbol): symbol.name for symbol in graph.symbols}
+    """Return the symbols that are the length of an input to which the model concatenates, or which it pads up to
+    another size: it may be empty at first.
+    """
+    symbols: dict[object, str] = {size_of(symbol): symbol.name for symbol in graph.symbols}
     found: dict[str, None] = {}
     for node in graph.nodes:
-        if node.op != "concat":
-            continue
-        for value in node.inputs:
-            name = symbols.get(value.tensor_type.shape[node.attrs["axis"]])
+        for value, axis in _grown(node):
+            name = symbols.get(value.tensor_type.shape[axis])
             if name is not None and _is_moved_input(graph, value):
                 found[name] = None
     return list(found)
+
+
+def _grown(node: Node) -> Iterator[tuple[Value, int]]:
+    """Yield the operands that a node concatenates, or pads until they are as long as something else, with the axis."""
+    if node.op == "concat":
+        yield from ((value, node.attrs["axis"]) for value in node.inputs)
+    if node.op != "pad":
+        return
+    value = node.inputs[0]
+    sizes = zip(value.tensor_type.shape, node.attrs["after"], node.output.tensor_type.shape, strict=True)
+    for axis, (size, after, whole) in enumerate(sizes):
+        for symbol in symbols_of([size]) & symbols_of([after]):
+            if not isinstance(whole, str) and size == size_of(symbol) and not is_empty_without(whole, symbol):
+                yield value, axis
 
 
 def _is_moved_input(graph: Graph, value: Value) -> bool:

@@ -20,6 +20,8 @@ from tilestitch.compiler.ir.types import to_numpy_dtype
 
 from ...builder import dtype_of
 from ...context import Context, Converted
+from ...found_sizes import Element, entries_of, sizes_of
+from ...symbols import sizes_are_symbols
 from ..attention import attention_scores, joined_heads, rotate, weighted_values
 from ..common import outputs_named, widened
 from ..normalization import inverse_deviation
@@ -141,11 +143,24 @@ def _place(ctx: Context, q: Value) -> Place:
     past = ctx.optional(3)
     if (past is None) != (ctx.optional(4) is None):
         raise ctx.fail("past_key and past_value are given together or not at all; correct the model")
-    (total,) = ctx.sizes_of(6)
+    total = _total(ctx, rows)
     room = total if past is None else largest(total, ctx.dim(past, 2))
     if not is_open(total) and not is_open(rows) and total < rows:
         raise ctx.fail(f"total_sequence_length is {total}, less than the {rows} tokens of this step; correct it")
     return Place(batch, rows, total, room, _start(ctx, batch, rows, total))
+
+
+def _total(ctx: Context, rows: Size) -> Size:
+    """Return total_sequence_length. Where only a run can tell it, that is done for the tokens before this step: with
+    its own there is at least one key then, as kernels need.
+    """
+    entries = entries_of(ctx.input(6))
+    found = sizes_are_symbols() and entries is not None and isinstance(entries[0], Element)
+    if not found or ctx.optional(16) is not None:
+        return ctx.sizes_of(6)[0]
+    before = ctx.sub(ctx.cast(ctx.reshape(ctx.input(6), (1,)), "int64"), ctx.size(rows))
+    (size,) = sizes_of(ctx, [Element(before, 0)])
+    return rows + size
 
 
 def _start(ctx: Context, batch: Size, rows: Size, total: Size) -> int | Value:
@@ -206,14 +221,15 @@ def _past(ctx: Context, index: int, new: Value) -> Value:
 
 def _placed(ctx: Context, place: Place, past: Value, new: Value, start: Value) -> Value:
     """Return the cache for open sizes: its old tokens followed by the new ones."""
-    held = ctx.dim(past, 2)
-    both, position = ctx.concat([past, new], 2), ctx.iota(place.room, "int32")
+    position = ctx.iota(place.room, "int32")
     offset = ctx.sub(position, ctx.reshape(start, (place.batch, 1)))
-    source = ctx.select(ctx.less(offset, 0), position, ctx.add(offset, ctx.size(held, "int32")))
-    last = ctx.size(held + place.rows - 1, "int32")
-    moved = _by_token(ctx, both, ctx.clamp(source, 0, last))
-    filled = ctx.reshape(ctx.less(offset, ctx.size(place.rows, "int32")), (place.batch, 1, place.room, 1))
-    return ctx.select(filled, moved, ctx.like(0, moved))
+    shape, empty = (place.batch, 1, place.room, 1), ctx.like(0, new)
+    kept, before = ctx.reshape(ctx.less(offset, 0), shape), _padded(ctx, past, place.room)
+    if place.rows == 0:
+        return ctx.select(kept, before, empty)
+    moved = _by_token(ctx, new, ctx.clamp(offset, 0, ctx.size(place.rows - 1, "int32")))
+    filled = ctx.reshape(ctx.less(offset, ctx.size(place.rows, "int32")), shape)
+    return ctx.select(kept, before, ctx.select(filled, moved, empty))
 
 
 def _moved(ctx: Context, new: Value, source: Value) -> Value:
