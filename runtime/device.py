@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,6 +23,7 @@ from .recording import RecordTime
 
 if TYPE_CHECKING:
     from .artifact import Artifact
+    from .cuda.partition import Partition
     from .emulator import EmulatorOptions
     from .groups import Group, Joined, Present
     from .loaded import Loaded
@@ -160,6 +161,10 @@ class Backend(Protocol):
     writes_host_memory: bool
     cache_memory: CacheMemory
 
+    @property
+    def multiprocessors(self) -> int | None:
+        """How many of a GPU's multiprocessors the kernels have; None on other devices."""
+
     def worker(self) -> Worker: ...
 
     def adopt(self, value: Any, stream: Any) -> OnDevice | None:
@@ -176,6 +181,7 @@ class HostOnly:
 
     writes_host_memory = True
     resizes = False
+    multiprocessors: int | None = None
     most_kept = 8
 
     def adopt(self, value: Any, stream: Any) -> OnDevice | None:
@@ -221,6 +227,12 @@ class DeviceName:
         if match is None:
             raise DeviceNameError(f"device {text!r} is unknown; give cpu, cuda, cuda:N (GPU number N) or emulator")
         return DeviceName(match[1] or match[2], int(match[3] or 0))
+
+    def on(self, multiprocessors: int | Partition) -> DeviceName:
+        """Return the device, of which so many multiprocessors are used. Raises `DeviceError` unless it is a GPU."""
+        if self.kind != "cuda":
+            raise DeviceError(f"multiprocessors are of GPUs, not of the device {self.kind!r}; give device='cuda:N'")
+        return replace(self, options=(multiprocessors,))
 
 
 def _with_options(value: object) -> DeviceName:

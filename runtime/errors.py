@@ -83,3 +83,7 @@ class DeviceNameError(DeviceError):
     """A text is not the name of a device."""
 
     exit_code = 1
+
+
+class PartitionWarning(UserWarning):
+    """A model runs on another number of a GPU's multiprocessors than it was planned for."""

@@ -27,7 +27,8 @@ class TargetInfo:
     """Target for which the kernels were compiled.
 
     Kind `cpu`: `triple` and `cpu` are LLVM's names, `features` the CPU features that are needed, without `+`. Kind
-    `cuda`: `architectures` are those with machine code, like `sm_90a`; the others are empty.
+    `cuda`: `architectures` are those with machine code, like `sm_90a`; the others are empty. multiprocessors: how many
+    of a GPU's the kernels were planned for; None for all, and then omitted.
     """
 
     kind: str
@@ -35,11 +36,13 @@ class TargetInfo:
     cpu: str = ""
     features: tuple[str, ...] = ()
     architectures: tuple[str, ...] = ()
+    multiprocessors: int | None = None
 
     def to_json(self) -> dict[str, Any]:
+        share = {} if self.multiprocessors is None else {"multiprocessors": self.multiprocessors}
         return {
             "kind": self.kind, "triple": self.triple, "cpu": self.cpu, "features": list(self.features),
-            "architectures": list(self.architectures),
+            "architectures": list(self.architectures), **share,
         }  # fmt: skip
 
     @staticmethod
@@ -51,6 +54,7 @@ class TargetInfo:
             fields.string("cpu"),
             fields.strings("features"),
             fields.strings("architectures"),
+            fields.integer("multiprocessors", 1) if "multiprocessors" in data else None,
         )
         fields.done()
         return target

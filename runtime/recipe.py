@@ -14,12 +14,16 @@ from .artifact import Artifact
 from .members import MANIFEST
 
 if TYPE_CHECKING:
+    from .cuda.partition import Partition
     from .emulator import EmulatorOptions
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The arguments of `load`. `source` and `weights` are paths. `digest`: of the manifest at the time."""
+    """The arguments of `load`. `source` and `weights` are paths. `digest`: of the manifest at the time.
+
+    `multiprocessors`: a copy gets as many of its own, also of a model on a partition.
+    """
 
     source: str
     device: str | EmulatorOptions
@@ -28,6 +32,7 @@ class Recipe:
     verify: bool
     sync: bool
     donate: tuple[str, ...]
+    multiprocessors: int | None
     digest: str
 
     @staticmethod
@@ -40,13 +45,16 @@ class Recipe:
         verify: bool,
         sync: bool,
         donate: tuple[str, ...],
+        multiprocessors: int | Partition | None,
     ) -> Recipe | None:
         """Return the recipe; None for what was not loaded from files."""
         if isinstance(source, bytes | bytearray | memoryview) or isinstance(weights, Mapping):
             return None
         beside = None if weights is None else os.path.abspath(weights)
         place, digest = os.path.abspath(source), manifest_digest(artifact)
-        return Recipe(place, device, num_threads, beside, verify, sync, donate, digest)
+        asked = multiprocessors
+        count = asked if asked is None or isinstance(asked, int) else asked.multiprocessors
+        return Recipe(place, device, num_threads, beside, verify, sync, donate, count, digest)
 
 
 def manifest_digest(artifact: Artifact) -> str:

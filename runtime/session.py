@@ -26,6 +26,7 @@ from .recording import RecordTime
 from .value_info import ValueInfo, in_one_line, infos, inputs_of
 
 if TYPE_CHECKING:
+    from .cuda.partition import Partition
     from .emulator import EmulatorOptions
 
 
@@ -53,6 +54,7 @@ def load(
     verify: bool = True,
     sync: bool = True,
     donate: Sequence[str] = (),
+    multiprocessors: int | Partition | None = None,
 ) -> Module:
     """Load an artifact from a file or from its bytes.
 
@@ -65,12 +67,17 @@ def load(
     `sync=False`: kernels wait for whole kernels, as if the model had been compiled with `--sync off`.
     `donate`: patterns of the names of caches whose memory runs may write to, for artifacts compiled with that option:
     where an array is the first rows of a buffer, as results are, the rows after them are overwritten.
+    `multiprocessors`: how many of a GPU's the kernels run on, rounded up to what the GPU allows; no other model or
+    partition gets the same. Or a partition (see `tilestitch.runtime.cuda.partition`). By default the whole GPU, which
+    models share.
 
     Raises `InputError` for options of the wrong type, a subclass of `ArtifactError` for a file that cannot be used,
     `DeviceError` when this machine cannot run it, `WeightsError` for missing or wrong weights, `UnsupportedError` for
     operators or data types that this runtime lacks. An artifact holds machine code: load only those that you trust.
     """
     name = DeviceName.parse(device)
+    if multiprocessors is not None:
+        name = name.on(multiprocessors)
     threads = thread_count(num_threads)
     for option, value in (("verify", verify), ("sync", sync)):
         if not isinstance(value, bool):
@@ -79,7 +86,9 @@ def load(
         raise InputError(f"donate is {donate!r}; give a list of names of caches, or of patterns such as 'past_*'")
     artifact = read_artifact(source, verify=verify)
     module = _module(artifact if sync else artifact.plain(), name, threads, weights, verify, donate)
-    module._recipe = Recipe.of(artifact, source, device, num_threads, weights, verify, sync, tuple(donate))
+    module._recipe = Recipe.of(
+        artifact, source, device, num_threads, weights, verify, sync, tuple(donate), multiprocessors
+    )
     return module
 
 
@@ -120,6 +129,11 @@ class Module:
         self._pool = Pool(loaded, self._programs, backend)
         self._caches = Caches(self._programs, self._names, donate, backend.cache_memory)
         self._recipe: Recipe | None = None
+
+    @property
+    def multiprocessors(self) -> int | None:
+        """How many of a GPU's multiprocessors its kernels run on; None on other devices."""
+        return self._backend.multiprocessors
 
     @property
     def artifact(self) -> Artifact:
@@ -307,7 +321,8 @@ class Module:
 def load_again(recipe: Recipe) -> Module:
     """Load a model again. Raises the errors of `load`, and `ArtifactIntegrityError` when the file has changed since."""
     module = load(
-        recipe.source, recipe.device, recipe.num_threads, recipe.weights, recipe.verify, recipe.sync, recipe.donate
+        recipe.source, recipe.device, recipe.num_threads, recipe.weights, recipe.verify, recipe.sync, recipe.donate,
+        recipe.multiprocessors,
     )  # fmt: skip
     if manifest_digest(module.artifact) == recipe.digest:
         return module

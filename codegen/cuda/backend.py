@@ -46,7 +46,11 @@ class CudaBackend:
         return self.target.planned_for
 
     def info(self, instructions: Collection[str]) -> TargetInfo:
-        return TargetInfo("cuda", architectures=() if self.options.text_only else self.target.architectures)
+        return TargetInfo(
+            "cuda",
+            architectures=() if self.options.text_only else self.target.architectures,
+            multiprocessors=self.target.multiprocessors if self.target.is_share else None,
+        )
 
     @property
     def target_of_schedules(self) -> KernelTarget:

@@ -23,6 +23,10 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
 
 def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", help="where to run: cpu (default), cuda, cuda:N, emulator")
+    parser.add_argument(
+        "--multiprocessors", type=positive, metavar="N",
+        help="run on so many of a GPU's multiprocessors, rounded up to what it allows (default: all)",
+    )  # fmt: skip
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +51,10 @@ def load_artifact(options: argparse.Namespace) -> Any:
 
     weights = None if options.weights is None else existing(options.weights)
     artifact = existing(options.artifact)
-    return load(artifact, device=options.device, num_threads=options.threads, weights=weights, sync=not options.no_sync)
+    return load(
+        artifact, device=options.device, num_threads=options.threads, weights=weights, sync=not options.no_sync,
+        multiprocessors=options.multiprocessors,
+    )  # fmt: skip
 
 
 def positive(text: str) -> int:

@@ -70,6 +70,7 @@ def run(options: argparse.Namespace) -> int:
     result: dict[str, Any] = {
         "artifact": options.artifact,
         "threads": options.threads,
+        "multiprocessors": model.multiprocessors,
         "rounds": options.rounds,
         "engines": {name: statistics(values) for name, values in times.items()},
     }
@@ -198,6 +199,8 @@ def describe(result: Mapping[str, Any]) -> str:
         for name, values in result["engines"].items()
     ]  # fmt: skip
     parts = [table(rows, ("engine", "median µs", "p5", "p95", "p99", "min", "its median over ours"))]
+    if result.get("multiprocessors") is not None:
+        parts.append(f"on {result['multiprocessors']} multiprocessors of the GPU")
     host = result.get("host")
     if host is not None:
         parts.append(

@@ -132,16 +132,18 @@ def _print_traceback(error: Exception) -> None:
     traceback.print_exception(own or error)
 
 
+_OURS = frozenset({"PluginWarning", "CacheWarning", "DeclarationWarning", "PartitionWarning"})
+"""Classes of warnings by name: of plug-ins, the cache, models and GPUs."""
+
+
 @contextlib.contextmanager
 def _warnings_for_people() -> Iterator[None]:
-    """Print warnings of plug-ins, the cache and models in one line within the block, without the place in our
-    source.
-    """
+    """Print our own warnings in one line within the block, without the place in our source."""
     with warnings.catch_warnings():
         usual = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *rest: Any) -> None:
-            if category.__name__ not in ("PluginWarning", "CacheWarning", "DeclarationWarning"):
+            if category.__name__ not in _OURS:
                 usual(message, category, *rest)
                 return
             print(f"warning: {message}", file=sys.stderr)

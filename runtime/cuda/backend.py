@@ -5,6 +5,7 @@ launch.
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from collections.abc import Mapping
 from math import prod
@@ -14,6 +15,7 @@ import numpy as np
 
 from tilestitch.runtime.artifact import Artifact
 from tilestitch.runtime.device import Memory, OnDevice
+from tilestitch.runtime.errors import PartitionWarning
 from tilestitch.runtime.groups import Group, Joined, Present
 from tilestitch.runtime.loaded import Loaded
 from tilestitch.runtime.program import Constant, DeviceLaunch, DeviceStep, Program
@@ -23,6 +25,7 @@ from .array import DeviceArray
 from .driver import Allocation, Device, host_address, load_driver
 from .memory import CudaMemory, aligned
 from .modules import Modules
+from .partition import Lease, Partition
 from .pitched import Pitched, copy_pitched
 from .queue import Queue
 from .rows import CudaCacheMemory
@@ -44,19 +47,46 @@ def open_device(ordinal: int) -> Device:
         return device
 
 
-def open_backend(artifact: Artifact, loaded: Loaded, ordinal: int, num_threads: int) -> CudaBackend:
-    """Return the CUDA backend of an artifact. Raises `DeviceError` when there is no such GPU, no machine code fits it,
-    or it has too little memory.
+def open_backend(
+    artifact: Artifact,
+    loaded: Loaded,
+    ordinal: int,
+    num_threads: int,
+    multiprocessors: int | Partition | None = None,
+) -> CudaBackend:
+    """Return the CUDA backend of an artifact, whose kernels run on so many multiprocessors or on a partition. Raises
+    `DeviceError` when there is no such GPU, no machine code fits it, or it has too little memory or multiprocessors.
     """
     device = open_device(ordinal)
     steps = [step for program in loaded.programs for step in program.steps if isinstance(step, DeviceStep)]
     kernels = [one for step in steps for launch in step.launches for one in launch.kernels]
-    modules = Modules(artifact, device, kernels)
+    lease = Lease.of(device, multiprocessors)
     try:
-        return CudaBackend(artifact.name, device, modules, loaded)
+        _compare(artifact, lease.partition)
+        modules = Modules(artifact, device, kernels, lease.partition)
+        try:
+            return CudaBackend(artifact.name, device, modules, loaded, lease)
+        except BaseException:
+            modules.close()
+            raise
     except BaseException:
-        modules.close()
+        lease.end()
         raise
+
+
+def _compare(artifact: Artifact, partition: Partition | None) -> None:
+    """Warn where the kernels were planned for another number of multiprocessors: they are right, but slower."""
+    planned = artifact.manifest.target.multiprocessors
+    if partition is None or planned in (partition.asked, partition.multiprocessors):
+        return
+    given = partition.multiprocessors
+    warnings.warn(
+        f"{artifact.name}: planned for {'all' if planned is None else planned} multiprocessors of the GPU, runs on "
+        f"{given} of them; it is faster when compiled for these: tilestitch compile MODEL.onnx --target "
+        f"cuda:NAME/{given}",
+        PartitionWarning,
+        stacklevel=6,
+    )
 
 
 class CudaBackend:
@@ -65,11 +95,15 @@ class CudaBackend:
     max_workers = 1
     writes_host_memory = False
 
-    def __init__(self, file: str, device: Device, modules: Modules, loaded: Loaded) -> None:
+    def __init__(self, file: str, device: Device, modules: Modules, loaded: Loaded, lease: Lease) -> None:
         self._file, self._device, self._modules = file, device, modules
         weights, self._addresses = _upload_weights(file, device, loaded)
         self._workers: list[WorkerParts] = []
-        self._close = weakref.finalize(self, _close_backend, modules, weights, self._workers)
+        self._close = weakref.finalize(self, _close_backend, modules, weights, self._workers, lease)
+
+    @property
+    def multiprocessors(self) -> int | None:
+        return self._modules.multiprocessors
 
     @property
     def cache_memory(self) -> CudaCacheMemory:
@@ -112,12 +146,13 @@ class WorkerParts(NamedTuple):
         self.queue.close()
 
 
-def _close_backend(modules: Modules, weights: Allocation | None, workers: list[WorkerParts]) -> None:
+def _close_backend(modules: Modules, weights: Allocation | None, workers: list[WorkerParts], lease: Lease) -> None:
     for parts in workers:
         parts.close()
     modules.close()
     if weights is not None:
         weights.close()
+    lease.end()
 
 
 class CudaWorker:

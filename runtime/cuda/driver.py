@@ -102,17 +102,17 @@ class Device:
         self.call = driver
         self.api = driver.api
         self.ordinal = ordinal
-        self._handle = driver("cuDeviceGet", ordinal)
-        self.name = driver("cuDeviceGetName", 256, self._handle).split(b"\0")[0].decode(errors="replace")
-        self._context = driver("cuDevicePrimaryCtxRetain", self._handle)
+        self.handle = driver("cuDeviceGet", ordinal)
+        self.name = driver("cuDeviceGetName", 256, self.handle).split(b"\0")[0].decode(errors="replace")
+        self._context = driver("cuDevicePrimaryCtxRetain", self.handle)
         self._pools: list[Any] = []
         self._pool_lock = threading.Lock()
-        self._release = weakref.finalize(self, _release, driver, self._handle, self._pools)
+        self._release = weakref.finalize(self, _release, driver, self.handle, self._pools)
 
     def attribute(self, name: str) -> int:
         """Return the value of `CU_DEVICE_ATTRIBUTE_<name>`."""
         attribute = getattr(self.api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-        return int(self.call("cuDeviceGetAttribute", attribute, self._handle))
+        return int(self.call("cuDeviceGetAttribute", attribute, self.handle))
 
     @property
     def capability(self) -> tuple[int, int]:

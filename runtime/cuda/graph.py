@@ -14,8 +14,10 @@ from tilestitch.runtime.tensor_map import TensorMap
 
 from . import tensor_maps
 from .driver import Device
+from .partition import Partition
 from .ranges import ranges
 
+_NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _NODE_PRIORITIES = 8  # CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY
 _PORTS = {"full": "DEFAULT", "programmatic": "PROGRAMMATIC", "launch_order": "LAUNCH_ORDER"}
 
@@ -55,7 +57,9 @@ class Parameters:
 class LaunchGraph:
     """Launches that one call queues. `functions` and `parameters` are in the order of the launches.
 
-    `clear`: address and size in bytes of words that are zeroed before any launch; size 0 for none.
+    `clear`: address and size in bytes of words that are zeroed before any launch; size 0 for none. `partition`: where
+    the kernels run, whatever stream the graph is launched in, instead of on the whole GPU; `functions` are then of a
+    library.
     """
 
     def __init__(
@@ -66,8 +70,9 @@ class LaunchGraph:
         functions: Sequence[Any],
         parameters: Sequence[Parameters],
         clear: tuple[int, int] = (0, 0),
+        partition: Partition | None = None,
     ) -> None:
-        self._device = device
+        self._device, self._partition = device, partition
         self._launches, self._functions, self._parameters = list(launches), list(functions), parameters
         self._clear = clear
         self._priorities: tuple[int, int] | None = None
@@ -100,7 +105,11 @@ class LaunchGraph:
     def _node_parameters(self, number: int) -> Any:
         launch = self._launches[number]
         parameters = self._device.api.CUDA_KERNEL_NODE_PARAMS()
-        parameters.func = self._functions[number]
+        if self._partition is None:
+            parameters.func = self._functions[number]
+        else:  # with `func`, the driver ignores the context
+            parameters.kern = self._device.api.CUkernel(int(self._functions[number]))
+            parameters.ctx = self._partition.context
         parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = (
             launch.blocks if launch.has_blocks else launch.cluster
         )
@@ -200,6 +209,20 @@ class LaunchGraph:
         """Queue the launches one after the other, wait, and return the microseconds between the ends of successive
         launches. Kernels that could run concurrently do not, and each pays for its own launch. Profilers get ranges.
         """
+        if self._partition is None:
+            return self._launch_timed(stream)
+        call = self._device.call
+        apart = self._partition.new_stream()  # outside of a graph, it is the stream that says where a kernel runs
+        before = call("cuEventCreate", _NO_TIMING)
+        try:
+            call("cuEventRecord", before, stream)
+            call("cuStreamWaitEvent", apart, before, 0)
+            return self._launch_timed(apart)
+        finally:
+            call("cuEventDestroy", before)
+            call("cuStreamDestroy", apart)
+
+    def _launch_timed(self, stream: int) -> list[float]:
         if self._clear[1]:
             self._device.call("cuMemsetD8Async", self._clear[0], 0, self._clear[1], stream)
         events: list[Any] = []

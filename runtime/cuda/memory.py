@@ -263,7 +263,9 @@ class CudaSegment:
         self.close()
         functions = [memory.modules.function(launch.symbol) for launch in launches]
         clear = (self._status_address, KERNEL_ALIGNMENT * len(step.launches) if self._has_status else 0)
-        self._graph = LaunchGraph(memory.device, launches, step.dependences, functions, self._parameters, clear)
+        self._graph = LaunchGraph(
+            memory.device, launches, step.dependences, functions, self._parameters, clear, memory.modules.partition
+        )
         self._stale.clear()
 
     def close(self) -> None:

@@ -12,7 +12,9 @@ from tilestitch.runtime.artifact import Artifact
 from tilestitch.runtime.errors import ArtifactSchemaError, DeviceError
 from tilestitch.runtime.program import DeviceLaunch
 
+from .code import Code, LibraryCode, ModuleCode
 from .driver import CudaError, Device
+from .partition import Partition
 
 _MEMBER = re.compile(r"kernels/(?P<kind>sm|compute)_(?P<number>\d+)(?P<suffix>[af]?)(/\d+)?\.(cubin|ptx)")
 PORTABLE_CLUSTER = 8
@@ -54,10 +56,13 @@ def native_architecture(capability: tuple[int, int]) -> str:
 
 
 class Modules:
-    """An artifact's kernels on one GPU."""
+    """An artifact's kernels on one GPU, or on a partition of it."""
 
-    def __init__(self, artifact: Artifact, device: Device, launches: Sequence[DeviceLaunch]) -> None:
-        self._device = device
+    def __init__(
+        self, artifact: Artifact, device: Device, launches: Sequence[DeviceLaunch], partition: Partition | None = None
+    ) -> None:
+        self._device, self.partition = device, partition
+        self._code: Code = ModuleCode(device) if partition is None else LibraryCode(device)
         self._file = artifact.name
         self._handles: list[Any] = []
         self._functions: dict[str, Any] = {}
@@ -89,7 +94,7 @@ class Modules:
 
     def _load(self, image: bytes, name: str) -> Any:
         try:
-            return self._device.call("cuModuleLoadData", image + b"\0" if name.endswith(".ptx") else image)
+            return self._code.load(image + b"\0" if name.endswith(".ptx") else image)
         except CudaError as error:
             wanted = native_architecture(self._device.capability)
             raise DeviceError(
@@ -100,7 +105,7 @@ class Modules:
     def _find(self, symbol: str) -> Any:
         for handle in self._handles:
             try:
-                return self._device.call("cuModuleGetFunction", handle, symbol.encode())
+                return self._code.find(handle, symbol.encode())
             except CudaError as error:
                 if error.status != "CUDA_ERROR_NOT_FOUND":
                     raise
@@ -113,7 +118,7 @@ class Modules:
         self._allow_shared(launch, function)
         if launch.cluster[0] * launch.cluster[1] * launch.cluster[2] > PORTABLE_CLUSTER:
             name = attributes.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-            self._device.call("cuFuncSetAttribute", function, name, 1)
+            self._code.set(function, name, 1)
         if launch.cooperative and not any(isinstance(size, str) for size in launch.grid):
             self._check_fits(launch)
 
@@ -122,7 +127,7 @@ class Modules:
         does not tell.
         """
         attributes = self._device.api.CUfunction_attribute
-        static = int(self._device.call("cuFuncGetAttribute", attributes.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function))
+        static = self._code.get(function, attributes.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
         most = self._device.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
         if launch.shared_bytes + static > most:
             raise DeviceError(
@@ -132,32 +137,44 @@ class Modules:
             )
         if launch.shared_bytes:
             name = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            now = int(self._device.call("cuFuncGetAttribute", name, function))
-            self._device.call("cuFuncSetAttribute", function, name, max(now, launch.shared_bytes))
+            now = self._code.get(function, name)
+            self._code.set(function, name, max(now, launch.shared_bytes))
 
     def _check_fits(self, launch: DeviceLaunch) -> None:
-        """Refuse a cooperative launch with more blocks than the GPU holds at a time: waiting for each other, they would
-        deadlock.
+        """Refuse a cooperative launch with more blocks than the multiprocessors hold at a time: waiting for each other,
+        they would deadlock.
         """
         wanted, most = 1 if launch.elastic else prod(launch.blocks), self.resident_blocks(launch)
-        if wanted > most:
-            raise DeviceError(
-                f"{self._file}: kernel {launch.symbol!r} needs {wanted} blocks at a time, {self._device} holds {most} "
-                "of them; compile again for this very GPU: tilestitch compile MODEL.onnx --target cuda:NAME"
-            )
+        if wanted <= most:
+            return
+        named, place, target = str(self._device), "this very GPU", "cuda:NAME"
+        if self.partition is not None:
+            named, place = f"the partition of {self.partition}", "so many multiprocessors"
+            target = f"cuda:NAME/{self.partition.multiprocessors}"
+        raise DeviceError(
+            f"{self._file}: kernel {launch.symbol!r} needs {wanted} blocks at a time, {named} holds {most} of them; "
+            f"compile again for {place}: tilestitch compile MODEL.onnx --target {target}"
+        )
 
     def resident_blocks(self, launch: DeviceLaunch) -> int:
-        """Return the number of a launch's blocks that are resident together on the whole GPU, given the kernel's
-        resources.
+        """Return the number of a launch's blocks that are resident together on all multiprocessors that the kernels
+        have, given the kernel's resources.
         """
         each = self._device.call(
             "cuOccupancyMaxActiveBlocksPerMultiprocessor", self._functions[launch.symbol], prod(launch.block),
             launch.shared_bytes,
         )  # fmt: skip
-        return int(each) * self._device.attribute("MULTIPROCESSOR_COUNT")
+        return int(each) * self.multiprocessors
+
+    @property
+    def multiprocessors(self) -> int:
+        """The multiprocessors that the kernels have."""
+        if self.partition is not None:
+            return self.partition.multiprocessors
+        return self._device.attribute("MULTIPROCESSOR_COUNT")
 
     def fitted(self, launch: DeviceLaunch) -> DeviceLaunch:
-        """Return the launch as this GPU can run it: an elastic one gets no more blocks than are resident together."""
+        """Return the launch as it can run here: an elastic one gets no more blocks than are resident together."""
         if not launch.cooperative:
             return launch
         if not launch.elastic:
@@ -172,5 +189,5 @@ class Modules:
         """Unload. No launch may be under way."""
         with self._device.current():
             while self._handles:
-                self._device.call("cuModuleUnload", self._handles.pop())
+                self._code.unload(self._handles.pop())
         self._functions.clear()

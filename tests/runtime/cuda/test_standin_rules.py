@@ -101,7 +101,8 @@ LAUNCHES: dict[str, tuple[dict[str, Any], str, str]] = {
         {"symbol": "paired", "grid": (3, 1, 1)}, "INVALID_VALUE", "does not divide the grid",
     ),
     "more blocks than are resident": (
-        {"grid": (132 * 32 + 1, 1, 1), "cooperative": True}, "COOPERATIVE_LAUNCH_TOO_LARGE", "the GPU holds 4224",
+        {"grid": (132 * 32 + 1, 1, 1), "cooperative": True}, "COOPERATIVE_LAUNCH_TOO_LARGE",
+        "132 multiprocessors hold 4224",
     ),
     "clusters that wait for each other": (
         {"cluster": (2, 1, 1), "grid": (2, 1, 1), "cooperative": True}, "NOT_SUPPORTED", "launches of clusters",

@@ -17,7 +17,7 @@ class StandIn:
     def __init__(self, library: Path) -> None:
         # By its soname the loader finds it again when cuda-bindings ask for libcuda.so.1.
         self._library = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-        for name in ("standin_leaks", "standin_last_reason"):
+        for name in ("standin_leaks", "standin_last_reason", "standin_widths"):
             getattr(self._library, name).restype = ctypes.c_char_p
 
     def leaks(self) -> str:
@@ -33,10 +33,18 @@ class StandIn:
         """Why the last call that failed was refused."""
         return bytes(self._library.standin_last_reason()).decode()
 
+    def widths(self) -> list[int]:
+        """The numbers of multiprocessors on which kernels have run since the last call."""
+        return [int(width) for width in self._library.standin_widths().decode().split()]
+
     def execute(self, function: Any) -> None:
         """Have this function of `standin.execution` execute what is launched."""
         self._execute = function
         self._library.standin_execute(function)
+
+    def driver_version(self, number: int) -> None:
+        """Be a driver of another version of CUDA, such as 12030; what it has stays the same."""
+        self._library.standin_driver_version(number)
 
     def seed(self, number: int) -> None:
         """Choose another order of what may run in any."""

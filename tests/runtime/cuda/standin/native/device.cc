@@ -34,6 +34,7 @@ std::vector<Device> make_devices(const std::string& names) {
 }
 
 bool initialised = false;
+int driver_version = 13000;
 int pushed = 0;
 std::string reason;
 
@@ -138,6 +139,8 @@ using namespace standin;
 extern "C" {
 
 const char* standin_leaks();
+void standin_driver_version(int version) { driver_version = version; }
+
 const char* standin_last_reason() { return reason.c_str(); }
 
 static void report_leaks() {
@@ -155,7 +158,7 @@ CUresult cuInit(unsigned int flags) {
 }
 
 CUresult cuDriverGetVersion(int* version) {
-  return guarded(__func__, Needs::nothing, [&] { *version = 13000; });
+  return guarded(__func__, Needs::nothing, [&] { *version = driver_version; });
 }
 
 CUresult cuDeviceGetCount(int* count) {

@@ -33,13 +33,16 @@ const Entry kEntries[] = {
     ENTRY(cuGraphAddMemsetNode), ENTRY(cuGraphAddDependencies), ENTRY(cuGraphKernelNodeSetAttribute),
     ENTRY(cuGraphInstantiateWithFlags), ENTRY(cuGraphExecKernelNodeSetParams), ENTRY(cuGraphNodeSetEnabled),
     ENTRY(cuGraphLaunch),
-    ENTRY(cuGraphExecDestroy), ENTRY(cuTensorMapEncodeTiled), ENTRY(cuGetProcAddress), ENTRY(cuGetErrorName),
+    ENTRY(cuLibraryLoadData), ENTRY(cuLibraryUnload), ENTRY(cuLibraryGetModule), ENTRY(cuLibraryGetKernel),
+    ENTRY(cuKernelGetAttribute), ENTRY(cuKernelSetAttribute), ENTRY(cuDeviceGetDevResource),
+    ENTRY(cuDevSmResourceSplitByCount), ENTRY(cuDevResourceGenerateDesc), ENTRY(cuGreenCtxCreate),
+    ENTRY(cuGreenCtxDestroy), ENTRY(cuCtxFromGreenCtx), ENTRY(cuGreenCtxStreamCreate), ENTRY(cuGraphExecDestroy), ENTRY(cuTensorMapEncodeTiled), ENTRY(cuGetProcAddress), ENTRY(cuGetErrorName),
     ENTRY(cuGetErrorString),
 };
 
 std::map<std::string, int> live() {
   std::map<std::string, int> kinds;
-  count_memory(kinds), count_work(kinds), count_modules(kinds), count_graphs(kinds);
+  count_memory(kinds), count_work(kinds), count_modules(kinds), count_graphs(kinds), count_greens(kinds);
   for (Device& device : devices()) kinds["retained contexts"] += device.retained;
   kinds["contexts left current"] = pushed_contexts();
   return kinds;

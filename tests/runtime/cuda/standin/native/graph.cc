@@ -57,9 +57,14 @@ Node& node_of(CUgraphNode handle) {
 }
 
 Launch launch_of(const CUDA_KERNEL_NODE_PARAMS& given) {
-  if (given.kern || given.extra) refuse(CUDA_ERROR_INVALID_VALUE, "kern and extra are not taken here");
+  if (given.extra) refuse(CUDA_ERROR_INVALID_VALUE, "extra is not taken here");
+  if (given.func && (given.kern || given.ctx)) refuse(CUDA_ERROR_INVALID_VALUE, "with func, the driver ignores kern and ctx");
   Launch launch;
-  launch.function = given.func;
+  launch.function = given.func ? given.func : reinterpret_cast<CUfunction>(given.kern);
+  if (function_of(launch.function).is_library == (given.func != nullptr))
+    refuse(CUDA_ERROR_INVALID_HANDLE, "func must be a function, and kern a library's kernel");
+  if (given.ctx && given.ctx != context_of(current_device())) launch.green = &green_of(given.ctx);
+  if (launch.green && &device_of_green(*launch.green) != &current_device()) refuse(CUDA_ERROR_INVALID_CONTEXT, "a context of another GPU");
   launch.grid = {given.gridDimX, given.gridDimY, given.gridDimZ};
   launch.block = {given.blockDimX, given.blockDimY, given.blockDimZ};
   launch.shared_bytes = given.sharedMemBytes;
@@ -117,6 +122,16 @@ bool uses_module(CUmodule module) {
   for (auto& [handle, made] : executables)
     for (const Node& node : made->nodes)
       if (node.is_kernel && function_of(node.launch.function).module == module) return true;
+  return false;
+}
+
+bool uses_green(const Green& green) {
+  for (auto& [handle, graph] : graphs)
+    for (auto& node : graph->nodes)
+      if (node->launch.green == &green) return true;
+  for (auto& [handle, made] : executables)
+    for (const Node& node : made->nodes)
+      if (node.launch.green == &green) return true;
   return false;
 }
 
@@ -223,6 +238,7 @@ CUresult cuGraphExecKernelNodeSetParams(CUgraphExec executable, CUgraphNode node
     Launch fresh = launch_of(*given);
     fresh.cooperative = launch.cooperative, fresh.cluster = launch.cluster;
     check_launch(fresh);
+    if (fresh.green != launch.green) refuse(CUDA_ERROR_INVALID_VALUE, "a node keeps its context");
     if (changed.device != function_of(fresh.function).device) refuse(CUDA_ERROR_INVALID_VALUE, "a node keeps its context, but the kernel is of another GPU");
     launch = std::move(fresh);
   });

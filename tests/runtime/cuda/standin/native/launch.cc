@@ -24,6 +24,7 @@ struct Passed {
 using Execute = int (*)(const char* name, const uint32_t* extents, uint32_t shared_bytes, int cooperative, int count,
                         const Passed* parameters);
 Execute execute = nullptr;
+std::set<int> widths;  // multiprocessors that launches had which have run
 
 void execute_launch(const Launch& launch, const Function& function, const Extent& cluster) {
   std::vector<Passed> passed;
@@ -77,6 +78,8 @@ void check_cluster(const Launch& launch, const Function& function, const Extent&
     refuse(CUDA_ERROR_INVALID_CLUSTER_SIZE, "%s: a cluster of %lu blocks, of %lu", name, cluster.count(), most);
   if (launch.grid.x % cluster.x || launch.grid.y % cluster.y || launch.grid.z % cluster.z)
     refuse(CUDA_ERROR_INVALID_VALUE, "%s: the cluster does not divide the grid", name);
+  if (launch.green && cluster.count() > uint64_t(largest_cluster(*launch.green)))
+    refuse(CUDA_ERROR_INVALID_CLUSTER_SIZE, "%s: clusters of %lu may not fit the green context", name, cluster.count());
   // How many clusters are resident depends on how the GPU's multiprocessors lie together, which no manual says.
   if (launch.cooperative && cluster.count() > 1)
     refuse(CUDA_ERROR_NOT_SUPPORTED, "%s: cooperative launches of clusters are not checked here", name);
@@ -89,9 +92,11 @@ void check_resources(const Launch& launch, const Function& function) {
            launch.shared_bytes, function.max_dynamic_shared_bytes, function.kernel.static_shared_bytes);
   int each = resident_blocks(function, int(launch.block.count()), launch.shared_bytes);
   if (each < 1) refuse(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, "%s: a multiprocessor holds no block", name);
-  uint64_t most = uint64_t(each) * function.device->gpu->multiprocessors;
+  int multiprocessors = launch.green ? multiprocessors_of(*launch.green) : function.device->gpu->multiprocessors;
+  uint64_t most = uint64_t(each) * multiprocessors;
   if (launch.cooperative && launch.grid.count() > most)
-    refuse(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, "%s: %lu blocks, the GPU holds %lu", name, launch.grid.count(), most);
+    refuse(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, "%s: %lu blocks, %d multiprocessors hold %lu", name,
+           launch.grid.count(), multiprocessors, most);
 }
 
 }  // namespace
@@ -130,6 +135,8 @@ void set_attribute(Launch& launch, CUlaunchAttributeID id, const CUlaunchAttribu
 void check_launch(const Launch& launch) {
   const Function& function = function_of(launch.function);
   if (function.device != &current_device()) refuse(CUDA_ERROR_INVALID_CONTEXT, "a kernel of another GPU");
+  if (launch.green && !function.is_library)
+    refuse(CUDA_ERROR_INVALID_CONTEXT, "%s is a function of the primary context, launched in a green one", function.kernel.name.c_str());
   check_extents(launch, function);
   Extent cluster = cluster_of(launch, function);
   check_cluster(launch, function, cluster);
@@ -138,6 +145,7 @@ void check_launch(const Launch& launch) {
 
 void run_launch(const Launch& launch) {
   Function& function = function_of(launch.function);
+  widths.insert(launch.green ? multiprocessors_of(*launch.green) : function.device->gpu->multiprocessors);
   for (size_t number = 0; number < launch.parameters.size(); ++number) {
     const std::vector<uint8_t>& bytes = launch.parameters[number];
     std::string where = function.kernel.name + ", parameter " + std::to_string(number);
@@ -170,11 +178,22 @@ extern "C" {
 
 void standin_execute(Execute function) { execute = function; }
 
+// "32 132": how many multiprocessors kernels ran on since the last call.
+const char* standin_widths() {
+  static std::string text;
+  text.clear();
+  std::lock_guard<std::recursive_mutex> guard(lock());
+  for (int width : widths) text += (text.empty() ? "" : " ") + std::to_string(width);
+  widths.clear();
+  return text.c_str();
+}
+
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra) {
   return guarded(__func__, Needs::context, [&] {
     if (extra) refuse(CUDA_ERROR_INVALID_VALUE, "extra is not taken here");
     Launch launch;
     launch.function = function;
+    launch.green = green_of_stream(config->hStream);
     launch.grid = {config->gridDimX, config->gridDimY, config->gridDimZ};
     launch.block = {config->blockDimX, config->blockDimY, config->blockDimZ};
     launch.shared_bytes = config->sharedMemBytes;

@@ -58,6 +58,17 @@ Device& current_device();  // of the thread's current context
 CUcontext context_of(Device& device);
 int pushed_contexts();
 
+// -- green contexts (green.cc) -------------------------------------------------------------------------------------
+
+// Only as the context of nodes and through streams: none is made current here.
+struct Green;
+
+Green& green_of(CUcontext context);
+Device& device_of_green(const Green& green);
+int multiprocessors_of(const Green& green);
+int largest_cluster(const Green& green);  // of multiprocessors that certainly lie together
+void count_greens(std::map<std::string, int>& kinds);
+
 // -- memory (memory.cc) ------------------------------------------------------------------------------------------
 
 // Refuses with `status` unless the bytes lie in one live allocation of the device.
@@ -85,6 +96,9 @@ uint64_t queue(CUstream stream, const std::string& name, std::function<void()> r
 // numbers, and at last that of their end.
 std::vector<uint64_t> queue_many(CUstream stream, std::vector<std::pair<std::string, std::function<void()>>> work,
                                  const std::vector<std::pair<size_t, size_t>>& edges, const std::vector<uint64_t>& also);
+CUstream make_stream(Device& device, bool is_blocking, Green* green = nullptr);
+Green* green_of_stream(CUstream stream);     // nullptr for the whole GPU
+bool has_streams(const Green& green);
 Device& device_of_stream(CUstream stream);  // refuses what is no live stream of the current context
 void finish_stream(CUstream stream);
 void finish_all();  // of the current context
@@ -126,6 +140,7 @@ struct Function {
   CUmodule module;
   Device* device;
   int max_dynamic_shared_bytes;
+  bool is_library = false;  // a kernel of a library, bound to no context
   bool nonportable_cluster = false;
 };
 
@@ -142,6 +157,7 @@ struct Launch {
   Extent grid{1, 1, 1}, block{1, 1, 1}, cluster{1, 1, 1};
   uint32_t shared_bytes = 0;
   bool cooperative = false, has_priority = false;
+  Green* green = nullptr;  // nullptr for the whole GPU
   std::vector<std::vector<uint8_t>> parameters;
 };
 
@@ -152,6 +168,7 @@ void check_launch(const Launch& launch);  // all that the driver refuses, and so
 void run_launch(const Launch& launch);    // within the queue's work
 void note_uses(const Launch& launch, uint64_t work);
 bool uses_module(CUmodule module);        // whether an executable graph launches a kernel of it
+bool uses_green(const Green& green);      // whether a graph has a kernel that runs in it
 void count_graphs(std::map<std::string, int>& kinds);
 
 // -- tensor maps (tensor_map.cc) ---------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ struct Work {
 struct Stream {
   Device* device;
   bool is_blocking;  // ordered with the legacy default stream
+  Green* green = nullptr;
   uint64_t last = 0;
   std::vector<uint64_t> waits;
 };
@@ -159,6 +160,21 @@ std::vector<uint64_t> queue_many(CUstream handle, std::vector<std::pair<std::str
   return numbers;
 }
 
+CUstream make_stream(Device& device, bool is_blocking, Green* green) {
+  auto made = std::make_unique<Stream>(Stream{&device, is_blocking, green});
+  auto handle = reinterpret_cast<CUstream>(made.get());
+  streams[handle] = std::move(made);
+  return handle;
+}
+
+Green* green_of_stream(CUstream stream) { return stream_of(stream).green; }
+
+bool has_streams(const Green& green) {
+  for (auto& [handle, stream] : streams)
+    if (stream->green == &green) return true;
+  return false;
+}
+
 Device& device_of_stream(CUstream stream) { return *stream_of(stream).device; }
 
 void finish_stream(CUstream handle) {
@@ -213,9 +229,7 @@ void standin_seed(unsigned seed) { chance.seed(seed); }
 CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int) {
   return guarded(__func__, Needs::context, [&] {
     if (flags > CU_STREAM_NON_BLOCKING) refuse(CUDA_ERROR_INVALID_VALUE, "flags %u", flags);
-    auto made = std::make_unique<Stream>(Stream{&current_device(), flags == CU_STREAM_DEFAULT});
-    *stream = reinterpret_cast<CUstream>(made.get());
-    streams[*stream] = std::move(made);
+    *stream = make_stream(current_device(), flags == CU_STREAM_DEFAULT);
   });
 }
 
