@@ -25,6 +25,7 @@ from tilestitch.compiler.ir import (
     kind_of,
     reference,
 )
+from tilestitch.compiler.ir.claims import may_be_equal
 from tilestitch.compiler.ir.sizes import Size, as_size, bounds_of, is_open, largest
 from tilestitch.compiler.ir.types import is_float, to_numpy_dtype
 
@@ -350,7 +351,22 @@ class Builder:
             attrs["trans_b"] = True
         if out_dtype is not None and out_dtype != a.dtype:
             attrs["out_dtype"] = out_dtype
-        return self.emit("matmul", a, b, **attrs)
+        return self.emit("matmul", *self._of_known_depth(a, b, trans_a, trans_b), **attrs)
+
+    def _of_known_depth(self, a: Value, b: Value, trans_a: bool, trans_b: bool) -> tuple[Value, Value]:
+        """Return the operands of a matmul. Where only one tells the number of products, and the other's is claimed to
+        equal it, that is cut to it: kernels pack constant weights of known size.
+        """
+        if not all(isinstance(value.type, TensorType) and value.type.is_sized and value.type.rank for value in (a, b)):
+            return a, b
+        rows, columns = a.tensor_type.rank, b.tensor_type.rank
+        axes = rows - 2 if trans_a and rows > 1 else rows - 1, columns - 1 if trans_b or columns == 1 else columns - 2
+        depths = self.shape(a)[axes[0]], self.shape(b)[axes[1]]
+        if is_open(depths[0]) is is_open(depths[1]) or not may_be_equal(*depths):
+            return a, b
+        if is_open(depths[0]):
+            return self.slice_axis(a, axes[0], 0, depths[1]), b
+        return a, self.slice_axis(b, axes[1], 0, depths[0])
 
 
 def dtype_of(value: Value) -> str:

@@ -121,3 +121,26 @@ T = size_of(Symbol("t", 1, 2**31 - 1))
 def test_a_claim_leaves_a_range_of_sizes(size: Any, exact: bool, low: int, high: int) -> None:
     found = allowed(Symbol("t", 1, 2**31 - 1), Claim(size, exact))
     assert (found.low, found.high) == (low, high)
+
+
+def test_weights_in_a_branch_tell_a_size_of_which_the_other_branch_says_nothing() -> None:
+    text = """(float[b, 8, t] x, bool some) => (float[b, n, 3] y) {
+        y = If(some) <
+            then_branch = yes () => (float[b, 8, 3] narrow) { c = Exp(x) narrow = MatMul(c, w) },
+            else_branch = no () => (float[b, 1, 3] wide) {
+                m = ReduceMean<axes=[2], keepdims=0>(x)
+                a = MatMul(m, w)
+                wide = Unsqueeze(a, one)
+            }>
+        }"""
+    proto = model(text, w=np.random.default_rng(0).standard_normal((8, 3)).astype(np.float32))
+    compiled = compile_model(proto, num_threads=1)
+    assert compiled.explain()["host"]["steps"] == 1  # the If itself
+    reference = rivals.CHECKERS["onnxruntime"](proto)
+    with load(compiled.to_bytes(), num_threads=1) as module:
+        for size, some in ((8, True), (1, False), (7, False), (8, False)):
+            x = np.random.default_rng(size).standard_normal((3, 8, size)).astype(np.float32)
+            feeds = {"x": x, "some": np.array(some)}
+            assert_close(module.run(feeds)["y"], reference(feeds)[0], MODELS["float32"])
+        with pytest.raises(ExecutionError, match="t - 8 must be 0"):
+            module.run({"x": np.zeros((3, 8, 9), np.float32), "some": np.array(True)})
