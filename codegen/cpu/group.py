@@ -31,7 +31,8 @@ from tilestitch.passes.plan.access.split_rows import pieces_of
 from tilestitch.passes.plan.cpu.anchors import AnchoredSchedule, plan_of
 from tilestitch.passes.plan.cpu.attention import AttentionPlan, attention_of
 from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan
-from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemvPlan
+from tilestitch.passes.plan.cpu.gemm import GemmPlan
+from tilestitch.passes.plan.cpu.gemv import GemvPlan
 from tilestitch.passes.plan.cpu.loops import LoopPlan
 from tilestitch.passes.plan.cpu.opaque import (
     AppendPlan,

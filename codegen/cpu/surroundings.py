@@ -17,7 +17,7 @@ from tilestitch.codegen.cpu.contraction.panels import pack
 from tilestitch.codegen.groups import before_views, gate_number
 from tilestitch.codegen.launch import Places
 from tilestitch.compiler.ir.graph import Value
-from tilestitch.passes.plan.cpu.gemm import Packing
+from tilestitch.passes.plan.cpu.packing import Packing
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 
 from .abi import KernelLaunch, PackedArg, Parameter, buffer_source, kernel_function, store

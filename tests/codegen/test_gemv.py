@@ -9,7 +9,7 @@ from tests.codegen.kernel_harness import check, cpu_group, run_graph, target
 from tilestitch.codegen.cpu.group import lower_group
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.compiler.ir.types import to_numpy_dtype
-from tilestitch.passes.plan.cpu.gemm import GemvPlan, GemvShape
+from tilestitch.passes.plan.cpu.gemv import GemvPlan, GemvShape
 from tilestitch.passes.schedule.cpu.gemm import MOST_SUMS, choose_gemv
 
 RNG = np.random.default_rng(7)

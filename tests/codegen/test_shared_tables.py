@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tilestitch.codegen.cpu.contraction.panels import pack
 from tilestitch.compiler import compile_model
-from tilestitch.passes.plan.cpu.gemm import DotPacking, Packing
+from tilestitch.passes.plan.cpu.packing import DotPacking, Packing
 from tilestitch.runtime import load
 
 ROWS, WIDTH = 4099, 131

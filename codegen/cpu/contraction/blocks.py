@@ -25,7 +25,9 @@ from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.contraction.panels import Operand, PackedOperand, Panels
 from tilestitch.compiler.ir.blocks import BlockFormat
 from tilestitch.compiler.ir.types import storage_bytes
-from tilestitch.passes.plan.cpu.gemm import FEW_ROWS, LONGEST_SUM, BlockPacking
+from tilestitch.passes.plan.cpu.gemm import FEW_ROWS
+from tilestitch.passes.plan.cpu.limits import LONGEST_SUM
+from tilestitch.passes.plan.cpu.packing import BlockPacking
 from tilestitch.passes.plan.cpu.schedules import CpuBlockGemmSchedule
 from tilestitch.passes.plan.cpu.tiling import LINE_BYTES, RegisterTile, split_at_most
 from tilestitch.runtime.host.blocks import CODES

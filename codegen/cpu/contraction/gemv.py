@@ -17,7 +17,7 @@ from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.compiler.ir.sizes import ceil_div, is_open, largest
-from tilestitch.passes.plan.cpu.gemm import GemvPlan
+from tilestitch.passes.plan.cpu.gemv import GemvPlan
 
 LoadMatrix = Callable[[Expr, Expr, Expr], Expr]
 """``load(batch, row, k)``; the contiguous index may be a lane of a vector."""

@@ -22,8 +22,10 @@ from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, Operand, Pa
 from tilestitch.codegen.cpu.surroundings import Operands, Surroundings
 from tilestitch.codegen.launch import Places
 from tilestitch.compiler.ir.graph import Value
-from tilestitch.passes.plan.cpu.gemm import BlockPacking, GemmPlan, GemvPlan, Packing
+from tilestitch.passes.plan.cpu.gemm import GemmPlan
+from tilestitch.passes.plan.cpu.gemv import GemvPlan
 from tilestitch.passes.plan.cpu.operands import Matmul
+from tilestitch.passes.plan.cpu.packing import BlockPacking, Packing
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.contraction.transpose import transpose_tile
 from tilestitch.compiler.ir.sizes import Size, is_open, largest
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
-from tilestitch.passes.plan.cpu.gemm import BlockPacking, Packing
+from tilestitch.passes.plan.cpu.packing import BlockPacking, Packing
 from tilestitch.passes.plan.cpu.tiling import LINE_BYTES, RegisterTile
 
 

@@ -25,8 +25,8 @@ from tilestitch.codegen.cpu.surroundings import Operands, Surroundings
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.compiler.ir.types import compute_dtype
 from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan
-from tilestitch.passes.plan.cpu.gemm import Packing
 from tilestitch.passes.plan.cpu.operands import ImageLayout, layout_of
+from tilestitch.passes.plan.cpu.packing import Packing
 from tilestitch.passes.plan.cpu.window import WindowPlan
 from tilestitch.passes.plan.cpu.winograd import WinogradPlan
 

@@ -8,7 +8,8 @@ from typing import TypeAlias
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 
 from .conv import ConvPlan, ConvTransposePlan
-from .gemm import GemmPlan, GemvPlan
+from .gemm import GemmPlan
+from .gemv import GemvPlan
 from .images import ConvShape
 from .operands import Matmul, conv_of, conv_transpose_of, layout_of, pool_of
 from .schedules import (

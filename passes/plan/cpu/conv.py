@@ -10,10 +10,11 @@ from tilestitch.compiler.ir.sizes import ceil_div, is_open, largest, smallest
 from tilestitch.compiler.ir.types import storage_bytes
 
 from .dots import dot_reasons
-from .gemm import SHAPES_BYTES, DotPacking, Packing
+from .gemm import SHAPES_BYTES
 from .images import ConvShape, column_runs
 from .isa import ALL_DOTS, TILE_ROWS, Dot
 from .limits import right_reasons, task_reasons, tile_reasons
+from .packing import DotPacking, Packing
 from .schedules import CpuConvSchedule, CpuConvTransposeSchedule, CpuDotConvSchedule, CpuTileConvSchedule
 from .tiling import LINE_BYTES, EvenSplit, RegisterTile, Split, align, meet_in_a_set, split_evenly
 

@@ -7,22 +7,21 @@ into its workspace.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from tilestitch.compiler.ir.blocks import BlockFormat
-from tilestitch.compiler.ir.sizes import Size, bounds_of, ceil_div, is_open, largest
-from tilestitch.compiler.ir.types import HALVES, compute_dtype, storage_bytes
+from tilestitch.compiler.ir.sizes import Size, bounds_of, ceil_div, is_open
+from tilestitch.compiler.ir.types import HALVES, storage_bytes
 
 from .dots import dot_reasons
 from .isa import ALL_DOTS, DOTS, TILE_BYTES, TILE_ROWS, Dot
-from .limits import LARGEST, right_reasons, task_reasons, tile_reasons
+from .limits import LARGEST, right_reasons, task_reasons
+from .packing import BlockPacking, DotPacking, Packing
 from .schedules import (
     CpuBlockDotGemmSchedule,
     CpuBlockGemmSchedule,
     CpuDotGemmSchedule,
     CpuGemmSchedule,
-    CpuGemvSchedule,
     CpuTileGemmSchedule,
 )
 from .tiling import LINE_BYTES, RegisterTile, Split, align, meet_in_a_set, split_at_most
@@ -40,10 +39,6 @@ PLANES = 4
 """Signed 8-bit digits into which a row of float32 is split, instead of being rounded."""
 EXACT_SUM = 1 << 24
 """The range of integers that float32 represents exactly."""
-LONGEST_SUM = 4096
-"""Most floats added sequentially: the error of such a sum grows with its length. For a million numbers of one sign it
-was 2e-4 of the sum, against 1e-6 with a sum of sums.
-"""
 SHAPES_BYTES = 64
 """Bytes that `ldtilecfg` reads."""
 
@@ -62,102 +57,6 @@ def sums_fit(form: BlockFormat) -> bool:
 def planes_fit(form: BlockFormat) -> bool:
     """Return whether sums over a block of any codes times digits are also exact in float32."""
     return form.integers and form.block * (ROUNDED_LARGEST + 1) * ((1 << form.bits) - 1) <= EXACT_SUM
-
-
-@dataclass(frozen=True)
-class Packing:
-    """How a constant right operand [groups, k, n] is stored: [groups, panels, k, columns], padded with zeros."""
-
-    groups: int
-    k: int
-    n: int
-    columns: int
-    dtype: str
-
-    @property
-    def neighbours(self) -> int:
-        """Steps of the reduction whose elements of a column are contiguous."""
-        return 1
-
-    @property
-    def panels(self) -> int:
-        return -(-self.n // self.columns)
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        return (self.groups, self.panels, -(-self.k // self.neighbours), self.columns * self.neighbours)
-
-    def place(self, row: Any, column: Any) -> Any:
-        """Return where an element of the first group lies, as a number or expression."""
-        steps, together = self.shape[2], self.neighbours
-        step = (column // self.columns * steps + row // together) * self.columns + column % self.columns
-        return step if together == 1 else step * together + row % together
-
-    @property
-    def panel_bytes(self) -> int:
-        """Workspace of one panel, in the compute dtype."""
-        return align(largest(1, self.k) * self.columns * storage_bytes(compute_dtype(self.dtype)))
-
-
-@dataclass(frozen=True)
-class DotPacking(Packing):
-    """Packing for an instruction that multiplies `group` steps at once: [groups, panels, steps, columns * group]."""
-
-    group: int = 4
-    whole: int = 1
-    """The number of steps is padded to a multiple of this."""
-
-    @property
-    def neighbours(self) -> int:
-        return self.group
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        groups, panels, steps, columns = super().shape
-        return (groups, panels, -(-steps // self.whole) * self.whole, columns)
-
-    @property
-    def panel_bytes(self) -> int:
-        """Bytes of a panel as stored: an instruction reads it in that form."""
-        _, _, steps, columns = self.shape
-        return align(largest(1, steps) * columns * storage_bytes(self.dtype))
-
-
-@dataclass(frozen=True)
-class BlockPacking(Packing):
-    """Blockwise-quantised weights [n, blocks, bytes] as panels of bytes: words [steps, columns] of neighbouring codes,
-    scales [blocks, columns] and zero points [blocks, columns], two vectors of `lanes` 4-bit ones in one of bytes.
-    """
-
-    form: BlockFormat = field(kw_only=True)
-    lanes: int = field(kw_only=True)
-    halved: bool = field(default=False, kw_only=True)
-    """Whether the low nibbles of a word's bytes are its first codes and the high ones its last, in order."""
-
-    @property
-    def scales_at(self) -> int:
-        """Offset of the scales in a panel."""
-        return self.form.blocks * self.form.code_bytes * self.columns
-
-    @property
-    def zeros_at(self) -> int:
-        return self.scales_at + self.form.blocks * self.form.scale_bytes * self.columns
-
-    @property
-    def zeros_bytes(self) -> int:
-        """Bytes of the zero points of a block, over all columns."""
-        if not self.form.zeros:
-            return 0
-        vectors = self.columns // self.lanes
-        return self.lanes * (vectors if self.form.bits == 8 else -(-vectors // 2))
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        return (1, self.panels, 1, align(self.zeros_at + self.form.blocks * self.zeros_bytes))
-
-    @property
-    def panel_bytes(self) -> int:
-        return self.form.blocks * self.form.block * self.columns * storage_bytes("float32")
 
 
 @dataclass(frozen=True)
@@ -504,66 +403,3 @@ class GemmPlan:
             yield f"planes are of one row, by blocks whose sums are at most {EXACT_SUM}"
         if not schedule.stage_left or schedule.widen_right:
             yield "rows are rounded as they are copied, and panels are not widened"
-
-
-@dataclass(frozen=True)
-class GemvShape:
-    """`batch` matrices [rows, k] times vectors [k]; along_k: the matrix lies along k."""
-
-    rows: int
-    k: int
-    batch: int
-    along_k: bool
-    matrix_dtype: str = "float32"
-    vector_dtype: str = "float32"
-    acc_dtype: str = "float32"
-
-
-@dataclass(frozen=True)
-class GemvPlan:
-    """A matrix times a vector and its schedule, and what follows from both."""
-
-    shape: GemvShape
-    schedule: CpuGemvSchedule
-
-    @property
-    def block(self) -> int:
-        """Most results per task."""
-        most = self.schedule.block
-        return most if is_open(self.shape.rows) else min(self.shape.rows, most)
-
-    @property
-    def blocks(self) -> int:
-        return ceil_div(self.shape.rows, self.block)
-
-    @property
-    def tasks(self) -> int:
-        return self.shape.batch * self.blocks
-
-    @property
-    def vector_bytes(self) -> int:
-        return align(largest(1, self.shape.k) * storage_bytes(self.shape.acc_dtype))
-
-    @property
-    def sums_bytes(self) -> int:
-        return align(self.block * storage_bytes(self.shape.acc_dtype))
-
-    @property
-    def part(self) -> int | None:
-        """Steps of the reduction (whole vectors, or streams of them) after which partial sums of floats are added up;
-        None: all of them, for every size.
-        """
-        most = LONGEST_SUM * (self.schedule.lanes if self.shape.along_k else 1)
-        exact = "int" in self.shape.acc_dtype
-        return None if exact or bounds_of(self.shape.k)[1] <= most else most
-
-    @property
-    def scratch_bytes(self) -> int:
-        totals = self.sums_bytes if self.part is not None and not self.shape.along_k else 0
-        return self.vector_bytes + self.sums_bytes + totals
-
-    def reasons(self) -> Iterator[str]:
-        """Yield why no kernel computes it as scheduled."""
-        yield from tile_reasons(self.schedule.streams, 1, self.schedule.lanes)
-        if not self.schedule.block:
-            yield "a task has 0 results; it has at least one"

@@ -19,6 +19,10 @@ from .schedules import (
 MOST_ACCUMULATORS = 256
 """Most vector accumulators of a register tile, each written out in code: more than any CPU has registers."""
 MOST_LANES = 64
+LONGEST_SUM = 4096
+"""Most floats added sequentially: the error of such a sum grows with its length. For a million numbers of one sign it
+was 2e-4 of the sum, against 1e-6 with a sum of sums.
+"""
 LARGEST = (1 << 31) - 1
 LARGEST_IN_32_BITS = 1 << 20
 """Limit for task sizes that a kernel may handle in 32 bits where they are added to a position."""

@@ -15,7 +15,8 @@ from tilestitch.passes.plan.gemm.contractions import shares_right
 from tilestitch.passes.plan.parts import Part
 
 from .conv import ConvTransposeShape
-from .gemm import GemmShape, GemvShape
+from .gemm import GemmShape
+from .gemv import GemvShape
 from .images import ConvShape
 
 _LONG = frozenset(

@@ -17,7 +17,8 @@ from tilestitch.passes.plan.attention.operands import of_each_key
 from tilestitch.passes.plan.cpu.anchors import AnchoredPlan, AnchoredSchedule, plan_of
 from tilestitch.passes.plan.cpu.attention import AttentionPlan, attention_of
 from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan
-from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemvPlan
+from tilestitch.passes.plan.cpu.gemm import GemmPlan
+from tilestitch.passes.plan.cpu.gemv import GemvPlan
 from tilestitch.passes.plan.cpu.isa import TILE_BYTES_A_CYCLE, Isa
 from tilestitch.passes.plan.cpu.opaque import (
     AppendPlan,

@@ -11,8 +11,10 @@ from typing import TypeAlias, TypeVar
 from tilestitch.compiler.ir.blocks import BlockFormat
 from tilestitch.compiler.ir.sizes import ceil_div, is_open
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
-from tilestitch.passes.plan.cpu.gemm import LONGEST_SUM, PLANES, ROUNDED, GemmPlan, GemmShape, GemvShape, planes_fit
+from tilestitch.passes.plan.cpu.gemm import PLANES, ROUNDED, GemmPlan, GemmShape, planes_fit
+from tilestitch.passes.plan.cpu.gemv import GemvShape
 from tilestitch.passes.plan.cpu.isa import TILE_ROWS, Dot, Isa
+from tilestitch.passes.plan.cpu.limits import LONGEST_SUM
 from tilestitch.passes.plan.cpu.schedules import (
     CpuBlockDotGemmSchedule,
     CpuBlockGemmSchedule,

@@ -10,8 +10,9 @@ from typing import TypeAlias
 
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.passes.plan import Group
-from tilestitch.passes.plan.cpu.gemm import GemmPlan, Packing
+from tilestitch.passes.plan.cpu.gemm import GemmPlan
 from tilestitch.passes.plan.cpu.operands import Matmul
+from tilestitch.passes.plan.cpu.packing import Packing
 from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule, CpuTileGemmSchedule
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.target import TargetInfo
