@@ -13,22 +13,19 @@ from tvm.script.ir_builder import tirx as T
 from tvm_ffi import StructuralKey
 
 from tilestitch.codegen.buffers import operand, operand_source
-from tilestitch.codegen.compute import reducers
-from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, named, storage_dtype
+from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, storage_dtype
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import Index, index_dtype, ravel, reshape_index, unravel, values_between
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import PackedArg, Parameter, kernel_function, store
 from tilestitch.codegen.cpu.contraction.microkernel import scratch_buffer
+from tilestitch.codegen.cpu.loops.accumulators import SUM_BLOCK, Accumulator, enter_lanes
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import before_views
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of
-from tilestitch.compiler.ir.sizes import Size, bounds_of, is_open
+from tilestitch.compiler.ir.sizes import Size, is_open
 from tilestitch.passes.plan.cpu.rows import RowPass, RowPlan
-
-SUM_BLOCK = 8192
-"""Long sums are accumulated separately in blocks of this many elements, to limit rounding errors."""
 
 
 def emit_rowwise(plan: RowPlan, packed: Mapping[str, PackedArg]) -> Any:
@@ -134,18 +131,21 @@ class _Emitter:
             self._store_reduced()
 
     def _stage(self, stage: RowPass) -> None:
-        accumulators = {node: _Accumulator(node, self) for node in stage.reductions}
+        accumulators = {
+            node: Accumulator(node, self.loops, self.evaluator, self.index_dtype) for node in stage.reductions
+        }
         for accumulator in accumulators.values():
             accumulator.reset()
         if is_open(self.loops.row_elements) or self.loops.row_elements:
             self._walk(stage, accumulators)
         for value in stage.cached:
             self.evaluator.sources[value] = self._cache_source(value)
-        for accumulator in accumulators.values():
-            accumulator.finish()
+        for node, accumulator in accumulators.items():
+            value = node.outputs[0]
+            self.evaluator.sources[value] = self._reduced_source(value, accumulator.finish())
         self._compute_reduced()
 
-    def _walk(self, stage: RowPass, accumulators: dict[Node, _Accumulator]) -> None:
+    def _walk(self, stage: RowPass, accumulators: dict[Node, Accumulator]) -> None:
         """Traverse all elements of the row: the outer reduced dimensions one by one, the last in vectors."""
         loops = self.loops
         outer = loops.line_extents if loops.columns else loops.line_extents[:-1]
@@ -160,7 +160,7 @@ class _Emitter:
             else:
                 self._line(stage, accumulators, line)
 
-    def _columns(self, stage: RowPass, accumulators: dict[Node, _Accumulator], line: list[Expr]) -> None:
+    def _columns(self, stage: RowPass, accumulators: dict[Node, Accumulator], line: list[Expr]) -> None:
         lanes = self.loops.lanes
         for vector in range(self.loops.vectors):
             with ExitStack() as stack:
@@ -168,7 +168,7 @@ class _Emitter:
                 slot = lane + vector * lanes
                 self._element(stage, accumulators, line, self._row_at(slot), slot, slot, None)
 
-    def _line(self, stage: RowPass, accumulators: dict[Node, _Accumulator], outer: list[Expr]) -> None:
+    def _line(self, stage: RowPass, accumulators: dict[Node, Accumulator], outer: list[Expr]) -> None:
         loops = self.loops
         extent, lanes, block = loops.extents[-1], loops.lanes, loops.block
         blocks = extent // block
@@ -205,7 +205,7 @@ class _Emitter:
             self._tail(stage, accumulators, outer, done)
 
     def _open_rest(
-        self, stage: RowPass, accumulators: dict[Node, _Accumulator], outer: list[Expr],
+        self, stage: RowPass, accumulators: dict[Node, Accumulator], outer: list[Expr],
         vectors: Callable[[Expr, int], None],
     ) -> None:  # fmt: skip
         """Emit the remainder of a row of open length after its blocks; a row shorter than a vector one by one."""
@@ -224,7 +224,7 @@ class _Emitter:
             with T.Else(), T.serial(0, extent) as i, self.evaluator.scope((i, 0, extent)):
                 self._element(stage, accumulators, [*outer, i], self.row, 0, 0, None)
 
-    def _tail(self, stage: RowPass, accumulators: dict[Node, _Accumulator], outer: list[Expr], done: Size) -> None:
+    def _tail(self, stage: RowPass, accumulators: dict[Node, Accumulator], outer: list[Expr], done: Size) -> None:
         """Emit the last, partial vector: moved back so that it fits, without the lanes that were counted already."""
         extent, lanes = self.loops.extents[-1], self.loops.lanes
         first = self._first(extent - lanes)
@@ -243,12 +243,7 @@ class _Emitter:
         return self.evaluator.bind(integer(place, "int64") if is_open(place) else place)
 
     def _lanes(self, stack: ExitStack, lanes: int) -> Expr:
-        if lanes == 1:
-            stack.enter_context(self.evaluator.scope())
-            return 0
-        lane = stack.enter_context(T.vectorized(0, lanes))
-        stack.enter_context(self.evaluator.scope((lane, 0, lanes)))
-        return lane
+        return enter_lanes(self.evaluator, stack, lanes)
 
     # -- one element -------------------------------------------------------------------------------------------
 
@@ -262,7 +257,7 @@ class _Emitter:
         return reshape_index(merged, self.loops.extents, self.loops.shape, self.evaluator.simplify)
 
     def _element(
-        self, stage: RowPass, accumulators: dict[Node, _Accumulator], line: list[Expr], row: Sequence[Expr],
+        self, stage: RowPass, accumulators: dict[Node, Accumulator], line: list[Expr], row: Sequence[Expr],
         column: Expr, slot: Expr, fresh: Expr | None,
     ) -> None:  # fmt: skip
         """Emit all that a pass does with one element. `column`: row of the block; `slot`: position in the
@@ -310,7 +305,7 @@ class _Emitter:
         """Return the index of the row in S with the reduced dimensions at 0."""
         return self._full_index(row, [0] * len(self.loops.line_extents))
 
-    def reduced_source(self, value: Value, read: Callable[[Expr], Expr]) -> Callable[[Sequence[Expr]], Expr]:
+    def _reduced_source(self, value: Value, read: Callable[[Expr], Expr]) -> Callable[[Sequence[Expr]], Expr]:
         """Return a reader of a reduced value of the current row; `read(column)` gives it by its position in the
         block.
         """
@@ -346,12 +341,12 @@ class _Emitter:
             if not loops.columns:
                 self.at = ((), self._reduced_index(self.row), 0, 0)
                 scalar = self.evaluator.value(value, self._index_of(value, self.row))
-                self.evaluator.sources[value] = self.reduced_source(value, partial(_constantly, scalar))
+                self.evaluator.sources[value] = self._reduced_source(value, partial(_constantly, scalar))
                 continue
             dtype = storage_dtype(compute_dtype(value.dtype))
             buffer = T.alloc_buffer((loops.block,), dtype, scope="local")
             self._for_columns(partial(self._keep, value, buffer))
-            self.evaluator.sources[value] = self.reduced_source(value, partial(_kept, value, buffer))
+            self.evaluator.sources[value] = self._reduced_source(value, partial(_kept, value, buffer))
 
     def _keep(self, value: Value, buffer: Any, slot: Expr) -> None:
         element = self.evaluator.value(value, self._index_of(value, self._row_at(slot)))
@@ -392,116 +387,6 @@ class _Emitter:
             else:
                 self.at = ((), self._reduced_index(self.row), 0, 0)
                 write(0)
-
-
-class _Accumulator:
-    """The running result of one reduction: a vector of partial results of a row, or one per row of the block."""
-
-    def __init__(self, node: Node, owner: _Emitter) -> None:
-        loops = owner.loops
-        self.node, self.owner = node, owner
-        self.dtype = node.inputs[0].dtype
-        self.reducer = reducers.reducer_of(node.op)
-        self.is_arg = node.op in reducers.ARG_REDUCTIONS
-        self.size = loops.block
-        self.lanes = loops.lanes
-        stored = reducers.accumulator_dtype(self.dtype)
-        self.buffer = T.alloc_buffer((self.size,), stored, scope="local")
-        self.position = T.alloc_buffer((self.size,), owner.index_dtype, scope="local") if self.is_arg else None
-        long = bounds_of(loops.extents[-1])[1] > SUM_BLOCK
-        self.has_total = self.reducer == "sum" and not loops.columns and long
-        self.total = T.alloc_buffer((self.size,), stored, scope="local") if self.has_total else None
-
-    def _fill(self, buffer: Any, value: Expr) -> None:
-        for start in range(0, self.size, self.lanes):
-            if self.lanes == 1:
-                T.buffer_store(buffer, value, [start])
-                continue
-            with T.vectorized(0, self.lanes) as lane:
-                T.buffer_store(buffer, value, [start + lane])
-
-    def reset(self) -> None:
-        start = reducers.identity(self.reducer, self.dtype)
-        self._fill(self.buffer, start)
-        if self.total is not None:
-            self._fill(self.total, start)
-        if self.position is not None:
-            self._fill(self.position, tirx.IntImm(self.owner.index_dtype, 0))
-
-    def add(self, value: Expr, index: Index, slot: Expr, fresh: Expr | None) -> None:
-        bind = self.owner.evaluator.bind
-        element = bind(reducers.to_accumulator(value, self.dtype, exact=self.is_arg))
-        best = bind(self.buffer[slot])
-        if self.position is None:
-            if fresh is not None:
-                element = bind(tirx.Select(fresh, element, reducers.identity(self.reducer, self.dtype)))
-            T.buffer_store(self.buffer, reducers.combine(self.reducer, self.dtype, best, element), [slot])
-            return
-        better = reducers.is_better(self.reducer, self.dtype, element, best, bool(self.node.attrs["select_last"]))
-        better = bind(better if fresh is None else tirx.And(fresh, better))
-        here = index[self.node.attrs["axis"]]
-        here = (
-            tirx.IntImm(self.owner.index_dtype, here) if isinstance(here, int) else T.cast(here, self.owner.index_dtype)
-        )
-        T.buffer_store(self.position, tirx.Select(better, here, self.position[slot]), [slot])
-        T.buffer_store(self.buffer, tirx.Select(better, element, best), [slot])
-
-    def add_to_total(self) -> None:
-        if self.total is None:
-            return
-        start = reducers.identity(self.reducer, self.dtype)
-        for first in range(0, self.size, self.lanes):
-            with ExitStack() as stack:
-                slot = self.owner._lanes(stack, self.lanes) + first
-                joined = reducers.combine(self.reducer, self.dtype, self.total[slot], self.buffer[slot])
-                T.buffer_store(self.total, joined, [slot])
-                T.buffer_store(self.buffer, start, [slot])
-
-    def finish(self) -> None:
-        """Finish the reduction and make the result readable."""
-        owner, value = self.owner, self.node.outputs[0]
-        if owner.loops.columns:
-            buffer = self.buffer if self.position is None else self.position
-            owner.evaluator.sources[value] = owner.reduced_source(value, lambda column: self._result(buffer[column]))
-            return
-        self.add_to_total()
-        bind = owner.evaluator.bind
-        if self.position is None:
-            source = self.buffer if self.total is None else self.total
-            vectors = self.size // self.lanes
-            folded = reducers.fold_lanes(self.reducer, self.dtype, source, vectors, self.lanes, bind)
-        else:
-            folded = self._fold_positions()
-        result = bind(self._result(folded))
-        owner.evaluator.sources[value] = owner.reduced_source(value, lambda column: result)
-
-    def _result(self, accumulated: Expr) -> Expr:
-        if self.position is not None:
-            return T.cast(accumulated, "int64")
-        return reducers.from_accumulator(accumulated, self.dtype)
-
-    def _fold_positions(self) -> Expr:
-        """Reduce the lanes to the best one; of equal ones the lowest (highest) position."""
-        position, count = self.position, self.size
-        assert position is not None
-        while count > 1:  # in halves, as a chain of lanes takes longer than all of a short row
-            half = 1 << (count - 1).bit_length() - 1
-            with ExitStack() as stack:
-                self._take_better(position, self.owner._lanes(stack, count - half), half)
-            count = half
-        return named(position[0])
-
-    def _take_better(self, position: Any, slot: Expr, distance: int) -> None:
-        """Replace a slot by the better one of it and the one `distance` further."""
-        last, bind = bool(self.node.attrs["select_last"]), self.owner.evaluator.bind
-        value, best = bind(self.buffer[slot + distance]), bind(self.buffer[slot])
-        here, there = bind(position[slot + distance]), bind(position[slot])
-        strictly = reducers.is_better(self.reducer, self.dtype, value, best, last=False)
-        reverse = reducers.is_better(self.reducer, self.dtype, best, value, last=False)
-        tie = tirx.And(tirx.Not(strictly), tirx.Not(reverse))
-        better = bind(tirx.Or(strictly, tirx.And(tie, here > there if last else here < there)))
-        T.buffer_store(self.buffer, tirx.Select(better, value, best), [slot])
-        T.buffer_store(position, tirx.Select(better, here, there), [slot])
 
 
 def _constantly(scalar: Expr, column: Expr) -> Expr:
