@@ -37,6 +37,12 @@ class KernelError(CodegenError):
         super().__init__(f"{message}{f' (ONNX nodes: {shown})' if self.origins else ''}")
 
 
+def first_error(log: str) -> str:
+    """Return the line of a compiler's output that says what is wrong."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line), lines[0] if lines else "no reason given")
+
+
 class TargetError(CodegenError):
     """The name of a CPU target is not recognised."""
 

@@ -14,6 +14,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from tilestitch.runtime.archive import removed_on_error
+
 LIMIT_BYTES = 1 << 30
 FOLDERS = 256
 """Number of subfolders for entries, by the first two digits of their keys."""
@@ -73,7 +75,7 @@ class KernelCache:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
                 written = Path(file.name)
-                with _removed_if_cut_short(written):
+                with removed_on_error(written):
                     file.write(_digest(key, data) + data)
                     file.close()
                     written.replace(path)
@@ -142,16 +144,6 @@ def _regular(path: Path) -> bytes | None:
         facts = os.fstat(file.fileno())
         ours = not hasattr(os, "geteuid") or facts.st_uid in (os.geteuid(), 0)
         return file.read() if stat.S_ISREG(facts.st_mode) and ours else None
-
-
-@contextlib.contextmanager
-def _removed_if_cut_short(path: Path) -> Iterator[None]:
-    """Remove a file if the block that writes it fails, for a full disk or an interrupt."""
-    try:
-        yield
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
 
 
 def _digest(key: str, data: bytes) -> bytes:

@@ -27,7 +27,7 @@ def _described(error: UndecidedError, graphs: Sequence[Graph]) -> str:
     symbols = [s.name for graph in graphs for s in graph.symbols if s.name in names]
     ranges = " ".join(f"--dim {name}=LOW..HIGH" for name in dict.fromkeys(symbols))
     remedy = f"compile for fixed sizes (--shape) or narrower ranges ({ranges or '--dim NAME=LOW..HIGH'})"
-    value = _nearest(error.claim, [value for graph in graphs for value in _values(graph)])
+    value = _nearest(error.claim, [value for graph in graphs for value in graph.values()])
     if value is None:
         return f"{error}; {remedy}"
     nodes = ", ".join(value.producer.origins) if value.producer is not None else ""
@@ -44,9 +44,3 @@ def _nearest(claim: str, values: Sequence[Value]) -> Value | None:
             if is_open(size) and len(text) > longest and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", claim):
                 longest, nearest = len(text), value
     return nearest
-
-
-def _values(graph: Graph) -> Iterator[Value]:
-    yield from graph.inputs
-    for node in graph.nodes:
-        yield from node.outputs

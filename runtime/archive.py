@@ -185,7 +185,7 @@ def atomic_files(*paths: str | os.PathLike[str]) -> Iterator[tuple[BinaryIO, ...
             files: list[BinaryIO] = []
             temporaries = [t.with_name(f".{t.name}.{secrets.token_hex(4)}.tmp") for t in targets]
             for temporary in temporaries:
-                stack.enter_context(_removed_on_error(temporary))
+                stack.enter_context(removed_on_error(temporary))
                 files.append(stack.enter_context(open(temporary, "xb")))
             yield tuple(files)
             for file in files:
@@ -213,7 +213,8 @@ def irreplaceable(path: Path) -> str | None:
 
 
 @contextlib.contextmanager
-def _removed_on_error(path: Path) -> Iterator[None]:
+def removed_on_error(path: Path) -> Iterator[None]:
+    """Remove a file if the block that writes it fails, for a full disk or an interrupt."""
     try:
         yield
     except BaseException:

@@ -213,6 +213,12 @@ class Graph:
 
     # -- looking -------------------------------------------------------------------------------------------
 
+    def values(self) -> Iterator[Value]:
+        """Yield the inputs and the results of all nodes, in order."""
+        yield from self.inputs
+        for node in self.nodes:
+            yield from node.outputs
+
     @property
     def constants(self) -> list[Value]:
         """Constants that nodes or outputs read, in order of first use."""

@@ -47,7 +47,7 @@ class Closure:
 
     def between(self, merged: Sequence[Reach]) -> int | None:
         """Return an operand of `merged` that depends on them, and so would depend on itself if they were one node."""
-        mask = _mask_of(merged)
+        mask = mask_of(merged)
         operands = {number for reach in merged for number in reach.reads if not mask >> number & 1}
         return min((number for number in operands if self.of[number].above & mask), default=None)
 
@@ -78,7 +78,7 @@ class Closure:
                     waiting.append(reader)
 
 
-def _mask_of(merged: Iterable[Reach]) -> int:
+def mask_of(merged: Iterable[Reach]) -> int:
     mask = 0
     for reach in merged:
         mask |= reach.mask

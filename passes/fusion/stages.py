@@ -7,7 +7,7 @@ Rules that combine whole groups run after those that join nodes. A rule of this 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar, Protocol, runtime_checkable
@@ -27,7 +27,7 @@ from tilestitch.passes.schedule.device import device_of, multiprocessors_of
 from tilestitch.passes.schedule.facts import group_facts
 from tilestitch.passes.schedule.order import written
 
-from .closure import Closure, Reach
+from .closure import Closure, mask_of
 from .legality import operands
 
 MOST_PARTS = 8
@@ -312,14 +312,14 @@ class Kernels:
         """Return the refusal for dependences that the stages violate, or that lead through other groups."""
         subject = proposal.subject
         members = [self.reach[name] for stage in proposal.stages for name in stage]
-        everyone, before = _mask(members), 0
+        everyone, before = mask_of(members), 0
         for stage in proposal.stages:
             for name in stage:
                 wrong = self.reach[name].above & everyone & ~before
                 if wrong:
                     other = self._group_of(wrong.bit_length() - 1)
                     return WhyNot(subject, "legality.stages", f"{name} needs {other}, which is in no earlier stage")
-            before |= _mask(self.reach[name] for name in stage)
+            before |= mask_of(self.reach[name] for name in stage)
         between = self._closure.between(members)
         if between is not None:
             name = self._group_of(between)
@@ -468,13 +468,6 @@ def _stages_of(groups: Sequence[Sequence[Group]], tie: str) -> list[list[Group]]
         return [[p] for stage in groups for g in stage for p in g.parts or (g,)]
     later = [[p for g in stage for p in g.parts or (g,)] for stage in groups if len(stage[0].stages) < 2]
     return [*map(list, groups[0][0].stages), *later] if len(groups[0][0].stages) > 1 else later
-
-
-def _mask(reaches: Iterable[Reach]) -> int:
-    mask = 0
-    for reach in reaches:
-        mask |= reach.mask
-    return mask
 
 
 def _between(nodes: Mapping[str, Node], stages: Sequence[Sequence[Group]], rule: str, tie: str) -> Iterator[Stitch]:

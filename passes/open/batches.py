@@ -47,7 +47,7 @@ def in_images(graph: Graph, batch: int) -> tuple[Graph, Node] | None:
     `graph`: without symbols. Its inputs whose first dimension is `batch` have images.
     """
     copy, symbol = graph.clone(), Symbol(IMAGES, 1, batch)
-    known = {value.name: value.type for value in _values(copy)}
+    known = {value.name: value.type for value in copy.values()}
     for value in copy.inputs:
         if is_sized_tensor(value.type) and value.shape[:1] == (batch,):
             value.type = value.tensor_type.with_shape((size_of(symbol), *value.shape[1:]))
@@ -56,16 +56,10 @@ def in_images(graph: Graph, batch: int) -> tuple[Graph, Node] | None:
         return None
     call = moved_to_call(copy, members, body_name(graph))
     call.attrs["body"].symbols = (symbol,)
-    for value in _values(copy):
+    for value in copy.values():
         value.type = known[value.name]
     copy.sort()
     return copy, call
-
-
-def _values(graph: Graph) -> Iterator[Value]:
-    yield from graph.inputs
-    for node in graph.nodes:
-        yield from node.outputs
 
 
 def _by_image(graph: Graph, symbol: Symbol, batch: int) -> Iterator[Node]:

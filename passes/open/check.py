@@ -28,9 +28,6 @@ from tilestitch.passes.plan.cpu.schedules import (
 )
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.tiles import MmaTile, OpenGemvTile, SimtTile
-from tilestitch.passes.plan.launches.cpu import cpu_launches
-from tilestitch.passes.plan.launches.cuda.group import cuda_launches
-from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.schedules import (
     AppendSchedule,
     AttentionSchedule,
@@ -50,7 +47,7 @@ from tilestitch.passes.plan.schedules import (
 )
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import GroupView
-from tilestitch.passes.schedule.cuda.gpu import Gpu
+from tilestitch.passes.schedule.cases import launches_on
 
 _IMAGES = CpuConvSchedule | CpuWindowSchedule | CpuConvTransposeSchedule
 _ON_CPUS = (
@@ -101,13 +98,9 @@ def why_not_launched(nodes: Mapping[str, Node], group: Group, target: TargetInfo
     """Return why the launches of a group of open size, which is a kernel otherwise, are not possible. `nodes`: of the
     graph, by name.
     """
-    if any(launch.temporaries for launch in _launches(nodes, group, target)):
+    if any(launch.temporaries for launch in launches_on(nodes, group, target)):
         return "its launches exchange memory of open size"
     return None
-
-
-def _launches(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> tuple[Launch, ...]:
-    return cuda_launches(nodes, group, Gpu.of(target).multiprocessors) if target.is_gpu else cpu_launches(nodes, group)
 
 
 def why_not_images(view: GroupView) -> str | None:

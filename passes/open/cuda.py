@@ -23,7 +23,7 @@ from tilestitch.passes.plan.gemm.direct import why_not_vectors
 from tilestitch.passes.plan.gemm.gemm import Gemm
 from tilestitch.passes.plan.gemm.gemv import ROWS_AT_A_TIME, open_gemv_tile
 from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, SimtTile
-from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.plan.roles import legal_roles
 from tilestitch.passes.plan.schedules import (
     AppendSchedule,
     AttentionSchedule,
@@ -144,7 +144,7 @@ def _lanes(lanes: int, extent: Size) -> int:
 
 def _rows(schedule: RowSchedule | SplitRowSchedule, before: GroupView, view: GroupView, gpu: Gpu) -> Schedule | str:
     """Lift a row schedule; rows of open length have at most one block."""
-    roles, known = _roles(view), _roles(before)
+    roles, known = legal_roles(view), legal_roles(before)
     assert roles.rows is not None and known.rows is not None
     if isinstance(schedule, SplitRowSchedule) or schedule.blocks_per_row > 1:
         usual = row_schedules(before, known, gpu)[0]
@@ -156,12 +156,6 @@ def _rows(schedule: RowSchedule | SplitRowSchedule, before: GroupView, view: Gro
         return f"loops over {loops.extents} are no dimensions of {known.rows.shape}, joined"
     lanes = 1 if loops.columns else _lanes(schedule.lanes, extents[-1])
     return OpenRowSchedule(lanes, schedule.team, schedule.rows, extents=extents, reduced=loops.reduced)
-
-
-def _roles(view: GroupView) -> Roles:
-    roles = roles_of(view.nodes, view.outputs, view.name)
-    assert isinstance(roles, Roles), roles
-    return roles
 
 
 def _few_rows(before: Gemm, view: GroupView) -> GemmSchedule | None:

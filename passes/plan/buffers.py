@@ -16,6 +16,11 @@ from .open_sizes import open_size
 ALIGNMENT = 64
 
 
+def aligned(nbytes: int) -> int:
+    """Return a number of bytes rounded up to `ALIGNMENT`."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
 @dataclass(frozen=True)
 class Buffer:
     """A value in the arena: `nbytes` at `offset_bytes`, alive from launch `first` to launch `last`.

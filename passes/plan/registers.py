@@ -24,6 +24,7 @@ from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout
 from tilestitch.passes.plan.gemm.gemv import WARPS, load_width, rows_of, seen_by, warp_columns
 from tilestitch.passes.plan.gemm.kernels import sums_twice
 from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, SimtTile, Tile, WgmmaTile
+from tilestitch.passes.plan.roles import legal_roles
 
 from .group import Group, GroupKind
 from .parts import Roles
@@ -262,8 +263,8 @@ def _window(view: GroupView, schedule: WindowSchedule) -> int:
 
 
 def _split_rows(view: GroupView, schedule: SplitRowSchedule) -> int:
-    roles = roles_of(view.nodes, view.outputs, view.name)
-    assert isinstance(roles, Roles) and roles.rows is not None, roles
+    roles = legal_roles(view)
+    assert roles.rows is not None, roles
     pieces, _ = pieces_of(view, view.stored, roles.rows, schedule.parts)
     return max(
         _launch(piece.nodes, piece.inputs, piece.outputs, view.name, each)

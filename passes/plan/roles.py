@@ -15,8 +15,9 @@ from tilestitch.passes.plan.attention.softmax import Inside
 from .group import GroupKind
 from .parts import Illegal, Part, Roles, RowSpace
 from .refusal import WhyNot
+from .view import GroupView
 
-__all__ = ["NATIVE_DTYPES", "Part", "Roles", "RowSpace", "is_native", "roles_of"]
+__all__ = ["NATIVE_DTYPES", "Part", "Roles", "RowSpace", "is_native", "legal_roles", "roles_of"]
 
 NATIVE_DTYPES = frozenset({
     "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",
@@ -61,6 +62,13 @@ def roles_of(
         return _roles(nodes, outputs, are_native)
     except Illegal as refusal:
         return WhyNot(subject or _names(nodes), f"legality.{refusal.rule}", refusal.reason, refusal.numbers)
+
+
+def legal_roles(view: GroupView) -> Roles:
+    """Return the roles of the nodes of a group that is known to be legal."""
+    roles = roles_of(view.nodes, view.outputs, view.name)
+    assert isinstance(roles, Roles), roles
+    return roles
 
 
 def _names(nodes: Sequence[Node]) -> str:

@@ -53,7 +53,7 @@ class Shared:
 
     @staticmethod
     def of(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> Shared:
-        return Shared(_launches(nodes, group, target), _packing(nodes, group))
+        return Shared(launches_on(nodes, group, target), _packing(nodes, group))
 
 
 def why_not_shared(one: Shared, other: Shared) -> str | None:
@@ -72,7 +72,8 @@ def why_not_shared(one: Shared, other: Shared) -> str | None:
     return None
 
 
-def _launches(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> tuple[Launch, ...]:
+def launches_on(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> tuple[Launch, ...]:
+    """Return the launches of a group on a target."""
     return cuda_launches(nodes, group, Gpu.of(target).multiprocessors) if target.is_gpu else cpu_launches(nodes, group)
 
 

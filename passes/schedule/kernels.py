@@ -13,7 +13,7 @@ from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.rows_after import RowsAfter
 from tilestitch.passes.plan.launches.cuda.group import stitching_of
-from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.plan.roles import legal_roles
 from tilestitch.passes.plan.schedules import RowSchedule, Schedule, SplitRowSchedule
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import look_up
@@ -99,8 +99,8 @@ def _with_schemes(by_name: Mapping[str, Node], group: Group) -> Group:
     within = {(s.producer, s.consumer): s for stage in stages for part in stage for s in part.stitches}
     if isinstance(group.schedule, RowSchedule | SplitRowSchedule):
         view = look_up(by_name, group)
-        roles = roles_of(view.nodes, view.outputs, view.name)
-        assert isinstance(roles, Roles) and roles.rows is not None, roles
+        roles = legal_roles(view)
+        assert roles.rows is not None, roles
         scheme = row_scheme(roles.rows, group.schedule)
         within = {(s.producer, s.consumer): replace(s, scheme=scheme) for s in group.stitches if s.scheme == "row"}
     stitches = tuple(within.get((s.producer, s.consumer), s) for s in group.stitches)

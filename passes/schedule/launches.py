@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.compiler.ir.sizes import largest
-from tilestitch.passes.plan import ALIGNMENT, BufferPlan, Group, Segment, StitchPlan
-from tilestitch.passes.plan.buffers import TemporaryBuffer
+from tilestitch.passes.plan import BufferPlan, Group, Segment, StitchPlan
+from tilestitch.passes.plan.buffers import TemporaryBuffer, aligned
 from tilestitch.passes.plan.launches.branches import branches
 from tilestitch.passes.plan.launches.cpu import cpu_launches
 from tilestitch.passes.plan.launches.cuda.group import cuda_launches
@@ -110,8 +110,8 @@ def place_temporaries(launches: Sequence[Launch], buffers: BufferPlan, *, concur
     """
     if not any(launch.temporaries for launch in launches):
         return buffers
-    ends = (_aligned(b.offset_bytes + b.nbytes) for b in buffers.buffers)
-    base = _aligned(buffers.arena_bytes) if buffers.is_open else max(ends, default=0)
+    ends = (aligned(b.offset_bytes + b.nbytes) for b in buffers.buffers)
+    base = aligned(buffers.arena_bytes) if buffers.is_open else max(ends, default=0)
     end = most = base
     placed: dict[tuple[str, str], TemporaryBuffer] = {}
     group = ""
@@ -123,10 +123,6 @@ def place_temporaries(launches: Sequence[Launch], buffers: BufferPlan, *, concur
                 end = base
             group = launch.group
             placed[group, temporary.name] = TemporaryBuffer(group, temporary.name, end, temporary.nbytes)
-            end += _aligned(temporary.nbytes)
+            end += aligned(temporary.nbytes)
             most = largest(most, end)
     return replace(buffers, arena_bytes=most, temporaries=tuple(placed.values()))
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT

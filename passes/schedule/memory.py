@@ -10,7 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from tilestitch.compiler.ir import Graph, Value
-from tilestitch.passes.plan import ALIGNMENT, Buffer, BufferPlan, Group, HostGroup, Place, Segment, wholes_of
+from tilestitch.passes.plan import Buffer, BufferPlan, Group, HostGroup, Place, Segment, wholes_of
+from tilestitch.passes.plan.buffers import aligned
 
 from .order import written
 
@@ -42,7 +43,7 @@ def plan_buffers(
     outside = {v.name for v in graph.outputs} | {aliases.get(v, v) for g in host_groups for v in g.inputs}
     placed = [(values[name], first, last) for name, (first, last) in lifetimes.items() if name not in outside]
     buffers = _place(placed, _unordered(groups, segments, aliases, places or {}, window) if window else _overlapping)
-    size = max((b.offset_bytes + _rounded(b.nbytes) for b in buffers), default=0)
+    size = max((b.offset_bytes + aligned(b.nbytes) for b in buffers), default=0)
     return BufferPlan(size, tuple(sorted(buffers, key=lambda b: (b.first, b.value))), dict(aliases), dict(places or {}))
 
 
@@ -72,10 +73,6 @@ def lifetimes_of(
         alive = [lifetimes.pop(part) for part in parts]
         lifetimes[whole] = (min(first for first, _ in alive), max(last for _, last in alive))
     return lifetimes
-
-
-def _rounded(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 Together = Callable[[str, Lifetime, str, Lifetime], bool]
@@ -133,12 +130,12 @@ def _place(values: Sequence[tuple[Value, int, int]], together: Together = _overl
     for value, first, last in order:
         nbytes = value.tensor_type.nbytes
         taken = sorted(
-            (b.offset_bytes, b.offset_bytes + _rounded(b.nbytes))
+            (b.offset_bytes, b.offset_bytes + aligned(b.nbytes))
             for b in (buffers[number] for number in neighbours.of((first, last)))
             if b.nbytes and together(b.value, (b.first, b.last), value.name, (first, last))
         )
         neighbours.add(len(buffers), (first, last))
-        buffers.append(Buffer(value.name, _best_offset(taken, _rounded(nbytes)), nbytes, first, last))
+        buffers.append(Buffer(value.name, _best_offset(taken, aligned(nbytes)), nbytes, first, last))
     return buffers
 
 

@@ -18,7 +18,7 @@ from tilestitch.passes.plan.gemm.gemv import with_large_right
 from tilestitch.passes.plan.gemm.tiles import GemvTile, WgmmaTile
 from tilestitch.passes.plan.index_checks import pending_checks, read_for
 from tilestitch.passes.plan.parts import Part, Roles
-from tilestitch.passes.plan.roles import roles_of
+from tilestitch.passes.plan.roles import legal_roles
 from tilestitch.passes.plan.schedules import (
     AttentionSchedule,
     DirectSchedule,
@@ -320,8 +320,8 @@ def _rows(view: GroupView, each: int, grid: Grid) -> Relation:
 
 def rows_relation(view: GroupView, grid: Grid, intervals: Callable[[Coordinates], Iterator[Range]]) -> Relation:
     """Return the relation of row-wise work, given the row numbers of its tiles; the last ones may not exist."""
-    roles = roles_of(view.nodes, view.outputs, view.name)
-    assert isinstance(roles, Roles) and roles.rows is not None, roles
+    roles = legal_roles(view)
+    assert roles.rows is not None, roles
     space = roles.rows
     kept = [axis for axis in range(len(space.shape)) if axis not in space.axes]
     rows = tuple(space.shape[axis] for axis in kept)

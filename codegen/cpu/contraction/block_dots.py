@@ -143,7 +143,7 @@ class BlockDotEmitter(BlockEmitter):
         for row in range(tile.rows):
             first = T.int32(0) if self._form.zeros else T.bind(self.taken[local + row, block])
             for vector in range(tile.vectors):
-                T.buffer_store(sums, _all(first, tile.lanes), [row, _place(tile, vector)])
+                T.buffer_store(sums, _all(first, tile.lanes), [row, mk.columns_of(tile, vector)])
 
     def _add_word(self, sums: Any, tile: RegisterTile, panel: Expr, block: Expr, word: Expr, local: Expr) -> None:
         dot, form, panels = self._dot, self._form, self.panels
@@ -155,7 +155,7 @@ class BlockDotEmitter(BlockEmitter):
                 codes = T.bind(T.bitwise_xor(codes, _all(T.int32(SIGNS), tile.lanes)))
             for number, part in enumerate(_bytes(codes, form.bits, tile.lanes)):
                 left = T.reinterpret(f"{dot.left}x{tile.lanes * dot.group}", part)
-                place, group = _place(tile, vector), T.ramp(first + number * dot.group, T.int64(1), dot.group)
+                place, group = mk.columns_of(tile, vector), T.ramp(first + number * dot.group, T.int64(1), dot.group)
                 for row in range(tile.rows):
                     rounded = T.reinterpret("int32", self.staged[local + row, group])
                     right = T.reinterpret(f"{dot.right}x{tile.lanes * dot.group}", _all(rounded, tile.lanes))
@@ -165,7 +165,7 @@ class BlockDotEmitter(BlockEmitter):
         panels, form, lanes = self.panels, self._form, tile.lanes
         assert isinstance(panels, BlockPanels)
         for vector in range(tile.vectors):
-            scale, place = panels.scale(panel, block, vector), _place(tile, vector)
+            scale, place = panels.scale(panel, block, vector), mk.columns_of(tile, vector)
             zero = panels.zero(panel, block, vector) if form.zeros else None
             if zero is not None and self._shift:
                 zero = zero - _all(T.float32(self._shift), lanes)
@@ -198,7 +198,3 @@ def reduced(buffer: Any, lanes: int, combine: Any) -> Expr:
 
 def _all(value: Expr, lanes: int) -> Expr:
     return tirx.Broadcast(value, lanes)
-
-
-def _place(tile: RegisterTile, vector: int) -> Expr:
-    return T.ramp(T.int64(vector * tile.lanes), T.int64(1), tile.lanes)

@@ -143,7 +143,7 @@ class BlockPlaneEmitter(BlockDotEmitter):
                 for vector in range(vectors):
                     self._add_floats(sums, vector, taken[vector], panel, block, word)
             for vector in range(vectors):
-                scale, place = panels.scale(panel, block, vector), _place(tile, vector)
+                scale, place = panels.scale(panel, block, vector), mk.columns_of(tile, vector)
                 T.buffer_store(total, total[0, place] + sums[0, place] * scale, [0, place])
         return total, tile, T.bind(mk.start_of(self.plan.rows, index))
 
@@ -151,7 +151,7 @@ class BlockPlaneEmitter(BlockDotEmitter):
         """Add one word of each column, in the code layout for byte multiplication."""
         panels, form, lanes = self.panels, self._form, self.plan.tile.lanes
         assert isinstance(panels, BlockPanels)
-        words, place = panels.word(panel, block * form.words + word, vector), _place(self.plan.tile, vector)
+        words, place = panels.word(panel, block * form.words + word, vector), mk.columns_of(self.plan.tile, vector)
         mask = _all(T.int32((1 << form.bits) - 1), lanes)
         for number in range(panels.per_word):
             shift = _all(T.int32(_place_of_code(number, form.bits) * form.bits), lanes)
@@ -165,7 +165,7 @@ class BlockPlaneEmitter(BlockDotEmitter):
         assert isinstance(panels, BlockPanels)
         base = _all(mk.constant(1 << DIGIT_BITS, "float32"), lanes)
         for vector in range(tile.vectors):
-            scale, place = panels.scale(panel, block, vector), _place(tile, vector)
+            scale, place = panels.scale(panel, block, vector), mk.columns_of(tile, vector)
             zero = panels.zero(panel, block, vector) if form.zeros else None
             value = None
             for plane in reversed(range(planes)):
@@ -191,7 +191,3 @@ def _power(exponent: Expr) -> Expr:
 
 def _all(value: Expr, lanes: int) -> Expr:
     return tirx.Broadcast(value, lanes)
-
-
-def _place(tile: RegisterTile, vector: int) -> Expr:
-    return T.ramp(T.int64(vector * tile.lanes), T.int64(1), tile.lanes)

@@ -258,7 +258,7 @@ class BlockEmitter(GemmEmitter):
             mk.fill(sums, tile, zero)
             self._add_words(sums, tile, panels, panel, block, (begin, end), row0)
             for vector in range(tile.vectors):
-                scale, place = panels.scale(panel, block, vector), _place(tile, vector)
+                scale, place = panels.scale(panel, block, vector), mk.columns_of(tile, vector)
                 for row in range(rows):
                     T.buffer_store(total, total[row, place] + sums[row, place] * scale, [row, place])
 
@@ -301,7 +301,7 @@ class BlockEmitter(GemmEmitter):
                 factors = [T.bind(left(row, k)) for row in range(tile.rows)]
                 for vector in range(tile.vectors):
                     value = T.bind(panels.value(words[vector], number, taken[vector]))
-                    place = _place(tile, vector)
+                    place = mk.columns_of(tile, vector)
                     for row, factor in enumerate(factors):
                         added = _all(factor, tile.lanes) * value
                         T.buffer_store(sums, sums[row, place] + added, [row, place])
@@ -312,7 +312,3 @@ def _looked_up(form: BlockFormat) -> Sequence[float]:
     if not form.integers:
         return CODES[form.codes]
     return range(16) if form.zeros else range(-8, 8)
-
-
-def _place(tile: RegisterTile, vector: int) -> Expr:
-    return T.ramp(T.int64(vector * tile.lanes), T.int64(1), tile.lanes)

@@ -189,7 +189,7 @@ def vector(size: int, emit: Callable[[Expr], None]) -> None:
 
 
 def run_of(first: Expr, size: int) -> Expr:
-    """Return the positions of `size` neighbours."""
+    """Return the positions of `size` neighbours; TVM knows no vectors of one lane."""
     return first if size == 1 else T.ramp(first, T.int64(1), size)
 
 
@@ -275,6 +275,11 @@ def prefetch(address: Expr) -> None:
 def widen(value: Expr, dtype: str, acc_dtype: str) -> Expr:
     """Return ``value``, an element of ``dtype`` in its compute dtype, in the dtype of the sum."""
     return value if compute_dtype(dtype) == acc_dtype else T.cast(value, acc_dtype)
+
+
+def columns_of(tile: RegisterTile, vector: int) -> Expr:
+    """Return the columns of a vector of a tile."""
+    return T.ramp(T.int64(vector * tile.lanes), T.int64(1), tile.lanes)
 
 
 def constant(value: float, dtype: str) -> Expr:

@@ -75,7 +75,7 @@ class WinogradEmitter(ConvEmitter):
         def transform(channel: Expr, lanes: int) -> None:
             at = [
                 [
-                    named(self.staged[0, y * OUTPUTS + i, _run((x * OUTPUTS + j) * room + channel, lanes)])
+                    named(self.staged[0, y * OUTPUTS + i, mk.run_of((x * OUTPUTS + j) * room + channel, lanes)])
                     for j in range(PIXELS)
                 ]
                 for i in range(PIXELS)
@@ -84,7 +84,7 @@ class WinogradEmitter(ConvEmitter):
             for i, row in enumerate(zip(*by_rows, strict=True)):
                 for j, value in enumerate(_pixels(row)):
                     where = (i * PIXELS + j) * plan.transformed + (first + channel)
-                    T.buffer_store(self.pixels, value, [_run(where, lanes)])
+                    T.buffer_store(self.pixels, value, [mk.run_of(where, lanes)])
 
         _for_each_run(channels, plan.tile.lanes, transform)
 
@@ -125,7 +125,7 @@ class WinogradEmitter(ConvEmitter):
         def transform(column: Expr, lanes: int) -> None:
             at = [
                 [
-                    named(self.products[_run((i * PIXELS + j) * plan.multiplied + (first + column), lanes)])
+                    named(self.products[mk.run_of((i * PIXELS + j) * plan.multiplied + (first + column), lanes)])
                     for j in range(PIXELS)
                 ]
                 for i in range(PIXELS)
@@ -133,7 +133,7 @@ class WinogradEmitter(ConvEmitter):
             by_rows = [_outputs(column_of) for column_of in zip(*at, strict=True)]
             for i, row in enumerate(zip(*by_rows, strict=True)):
                 for j, value in enumerate(_outputs(row)):
-                    T.buffer_store(self.results, value, [_run((i * OUTPUTS + j) * columns + column, lanes)])
+                    T.buffer_store(self.results, value, [mk.run_of((i * OUTPUTS + j) * columns + column, lanes)])
 
         _for_each_run(width, plan.tile.lanes, transform)
         self._finish_tile(panel, width, T.bind((self.first_tile + y) * OUTPUTS), T.bind(x * OUTPUTS))
@@ -183,11 +183,6 @@ def _pixels(d: tuple[Expr, ...] | list[Expr]) -> list[Expr]:
 def _outputs(m: tuple[Expr, ...] | list[Expr]) -> list[Expr]:
     """Return A' times four values."""
     return [named(each) for each in (m[0] + m[1] + m[2], m[1] - m[2] - m[3])]
-
-
-def _run(first: Expr, lanes: int) -> Expr:
-    """Return the positions of `lanes` neighbours; TVM knows no vectors of one lane."""
-    return first if lanes == 1 else T.ramp(first, T.int64(1), lanes)
 
 
 def _for_each_run(width: int, lanes: int, emit: Callable[[Expr, int], None]) -> None:

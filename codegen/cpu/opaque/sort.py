@@ -69,7 +69,8 @@ def _levels(count: Expr) -> Expr:
     return T.bind(levels[0])
 
 
-def _counter() -> Any:
+def counter() -> Any:
+    """Return a variable of 32 bits that begins at 0."""
     buffer = T.alloc_buffer((1,), "int32", scope="local")
     T.buffer_store(buffer, T.int32(0), [0])
     return buffer
@@ -125,8 +126,8 @@ class _TopK:
         on only elements that precede the last of them are collected. Returns the offset of the result in the workspace.
         """
         room = self.capacity
-        count, last = _counter(), T.alloc_buffer((1,), self.plan.key_dtype, scope="local")
-        sorted_once = _counter()
+        count, last = counter(), T.alloc_buffer((1,), self.plan.key_dtype, scope="local")
+        sorted_once = counter()
         with T.serial(0, self.size) as i:
             value = self.element(line, i)
             with T.If(tirx.Or(tirx.EQ(sorted_once[0], 0), self.before(value, last[0]))), T.Then():

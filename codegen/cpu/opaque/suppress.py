@@ -14,6 +14,7 @@ from tilestitch.codegen.compute.dtypes import Expr, named
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, kernel_function
 from tilestitch.codegen.cpu.contraction.microkernel import scratch_buffer
+from tilestitch.codegen.cpu.opaque.sort import counter
 from tilestitch.passes.plan.cpu.opaque import SuppressPlan
 
 from .sort import merged
@@ -53,7 +54,7 @@ class _Suppression:
         candidates = self.candidates(start, count)
         offset = merged(self.keys, self.positions, candidates, count, lambda new, old: new > old)
         limit = T.bind(T.cast(T.min(T.max(self.most[0], T.int64(0)), T.cast(count, "int64")), "int32"))
-        at, kept = _counter(), _counter()
+        at, kept = counter(), counter()
         with T.While(tirx.And(at[0] < candidates, kept[0] < limit)):
             place = T.bind(self.positions[offset + at[0]])
             box = corners(self.boxes, first + T.cast(place, "int64"), self.plan.node.attrs["centers"])
@@ -67,7 +68,7 @@ class _Suppression:
 
     def candidates(self, start: Expr, count: Expr) -> Expr:
         """Store the scores above the least one in the workspace, and return their number."""
-        found = _counter()
+        found = counter()
         least = T.bind(self.least[0])
         with T.serial(0, count) as i:
             score = named(self.scores[start + T.cast(i, "int64")])
@@ -79,16 +80,10 @@ class _Suppression:
 
     def overlapping(self, box: list[Expr], kept: Expr) -> Expr:
         """Return 1 if a kept box overlaps this one too much."""
-        drop, j = _counter(), _counter()
+        drop, j = counter(), counter()
         with T.While(tirx.And(j[0] < kept, tirx.EQ(drop[0], 0))):
             other = [named(self.kept[j[0], side]) for side in range(SIDES + 1)]
             too_much = share_too_much(box, other, self.overlap[0])
             T.buffer_store(drop, T.cast(too_much, "int32"), [0])
             T.buffer_store(j, j[0] + 1, [0])
         return drop[0]
-
-
-def _counter() -> Any:
-    buffer = T.alloc_buffer((1,), "int32", scope="local")
-    T.buffer_store(buffer, T.int32(0), [0])
-    return buffer

@@ -13,7 +13,7 @@ from tilestitch.codegen.cpu.abi import KernelLaunch
 from tilestitch.codegen.cpu.target import CpuTarget
 from tilestitch.codegen.cpu.toolchain.elf import SHN_UNDEF, STB_LOCAL, read_object
 from tilestitch.codegen.cpu.toolchain.link import LIBC, LIBM
-from tilestitch.codegen.errors import KernelError, LinkError
+from tilestitch.codegen.errors import KernelError, LinkError, first_error
 from tilestitch.passes.plan.own_kernels import KERNEL_NAME
 
 COMPILERS = ("cc", "gcc", "clang")
@@ -77,7 +77,7 @@ def compile_c(symbol: str, text: str, launch: KernelLaunch, target: CpuTarget) -
         command = [path, *OPTIONS, *_features(target), "-", "-o", str(output)]
         answer = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
         if answer.returncode:
-            raise KernelError.refused(symbol, _first_error(answer.stderr), launch.owner, launch.origins)
+            raise KernelError.refused(symbol, first_error(answer.stderr), launch.owner, launch.origins)
         data = output.read_bytes()
     try:
         reason = _why_no_part(data, symbol)
@@ -106,8 +106,3 @@ def _features(target: CpuTarget) -> list[str]:
     if target.machine != "x86_64":
         return []
     return ["-fcf-protection=none", *(f"-m{feature}" for feature in target.features)]
-
-
-def _first_error(log: str) -> str:
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return next((line for line in lines if "error" in line), lines[0] if lines else "no reason given")

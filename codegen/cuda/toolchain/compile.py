@@ -18,7 +18,7 @@ from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.cuda.toolchain import nvrtc
 from tilestitch.codegen.cuda.toolchain.spills import REGISTERS, cubin_of
 from tilestitch.codegen.cuda.toolchain.text import kernel_text
-from tilestitch.codegen.errors import KernelError, TargetError
+from tilestitch.codegen.errors import KernelError, TargetError, first_error
 from tilestitch.codegen.kernel_cache import NO_CACHE, KernelCache, key_of
 from tilestitch.runtime.archive import atomic_file
 from tilestitch.runtime.members import cubin_member, cuda_source_member, ptx_member
@@ -159,7 +159,7 @@ def _compile_all(
         for (symbol, architecture), job, log in zip(missing, jobs, logs, strict=True):
             if log is not None:
                 launch, kept = owners[symbol], _keep(symbol, sources[symbol])
-                reason = f"{architecture}: {_first_error(log)}"
+                reason = f"{architecture}: {first_error(log)}"
                 raise KernelError.refused(symbol, reason, launch.owner, launch.origins, kept)
             built[symbol, architecture] = job.output.read_bytes()
             options.cache.write(keys[symbol, architecture], built[symbol, architecture])
@@ -209,11 +209,6 @@ def _nvcc_jobs(nvcc: str) -> Callable[[Sequence[nvrtc.Job], int, Callable[[int],
         return results
 
     return run
-
-
-def _first_error(log: str) -> str:
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return next((line for line in lines if "error" in line), lines[0] if lines else "no reason given")
 
 
 def _keep(symbol: str, text: str) -> str:

@@ -9,7 +9,7 @@ from math import ceil, prod
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.passes.plan.access.row_loops import REGISTER_ELEMENTS, RowLoops, row_loops
 from tilestitch.passes.plan.parts import Roles
-from tilestitch.passes.plan.roles import roles_of
+from tilestitch.passes.plan.roles import legal_roles
 from tilestitch.passes.plan.view import GroupView
 
 WARP = 32
@@ -59,8 +59,7 @@ class RowsAfter:
     @classmethod
     def of(cls, view: GroupView, columns: int, made: tuple[Value, ...] = ()) -> RowsAfter:
         """Return the view of a legal group without empty results."""
-        roles = roles_of(view.nodes, view.outputs, view.name)
-        assert isinstance(roles, Roles), roles
+        roles = legal_roles(view)
         return cls(view.nodes, roles, view.inputs, view.outputs, columns, made=made)
 
     @property

@@ -30,7 +30,7 @@ from tilestitch.passes.plan.launches.cuda.emitted import Argument, Emitted, clas
 from tilestitch.passes.plan.launches.launch import ONE, Launch
 from tilestitch.passes.plan.own_kernels import Temporary
 from tilestitch.passes.plan.parts import Roles
-from tilestitch.passes.plan.roles import roles_of
+from tilestitch.passes.plan.roles import legal_roles
 from tilestitch.passes.plan.view import GroupView, look_up
 
 
@@ -82,10 +82,10 @@ def _scheduled(view: GroupView, group: Group, roles: Roles | None) -> tuple[Emit
         case CpuLoopSchedule():
             return (_loops(view.stored[0].tensor_type.num_elements, schedule, everything),)
         case CpuRowSchedule():
-            rows = RowGroup(view.nodes, roles or _roles(view), view.inputs, view.stored)
+            rows = RowGroup(view.nodes, roles or legal_roles(view), view.inputs, view.stored)
             return (_rows(rows, schedule, everything),)
         case CpuSplitRowSchedule():
-            return _split_rows(view, roles or _roles(view), schedule)
+            return _split_rows(view, roles or legal_roles(view), schedule)
         case CpuAttentionSchedule():
             attention = AttentionPlan(attention_of(AnchoredGroup.of(view, roles)), schedule)
             return (_launch("attention", attention.tasks, everything, attention.scratch_bytes),)
@@ -94,12 +94,6 @@ def _scheduled(view: GroupView, group: Group, roles: Roles | None) -> tuple[Emit
         return _opaque(view.anchor, schedule)
     assert isinstance(schedule, AnchoredSchedule), schedule
     return (_anchored(AnchoredGroup.of(view, roles), schedule, everything),)
-
-
-def _roles(view: GroupView) -> Roles:
-    roles = roles_of(view.nodes, view.outputs, view.name)
-    assert isinstance(roles, Roles), roles
-    return roles
 
 
 def _loops(elements: int, schedule: CpuLoopSchedule, arguments: Iterable[Argument]) -> Emitted:

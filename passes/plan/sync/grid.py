@@ -17,7 +17,7 @@ from tilestitch.passes.plan.gemm.gemv import with_large_right
 from tilestitch.passes.plan.gemm.partition import cut
 from tilestitch.passes.plan.gemm.patches import cut_to_patches
 from tilestitch.passes.plan.gemm.tiles import GemvTile, WgmmaTile
-from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.plan.roles import legal_roles
 from tilestitch.passes.plan.schedules import (
     AttentionSchedule,
     DirectSchedule,
@@ -118,6 +118,5 @@ def walks(schedule: Schedule | None) -> bool:
 
 
 def _rows(view: GroupView) -> int:
-    roles = roles_of(view.nodes, view.outputs, view.name)
-    assert isinstance(roles, Roles), roles
+    roles = legal_roles(view)
     return row_loops(view.nodes, roles, view.inputs, view.stored).row_count

@@ -9,9 +9,9 @@ from tilestitch.compiler.ir import Node
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
-from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.plan.roles import legal_roles
 from tilestitch.passes.plan.schedules import Schedule
-from tilestitch.passes.plan.view import GroupView, look_up
+from tilestitch.passes.plan.view import look_up
 from tilestitch.passes.schedule.fastest import fastest
 
 from .attention import choose_attention
@@ -40,17 +40,11 @@ def choose(nodes: Mapping[str, Node], group: Group, gpu: Gpu, model: LatencyMode
         return choose_opaque(view.anchor, view.inputs, gpu.device.sm_count)
     candidates: Sequence[Schedule]
     if group.kind is GroupKind.ROWWISE:
-        candidates = row_schedules(view, _roles(view), gpu)
+        candidates = row_schedules(view, legal_roles(view), gpu)
     else:
         candidates = elementwise_schedules(view.nodes, view.inputs, outputs, gpu.device.sm_count)
     if len(candidates) == 1:
         return candidates[0]
     scheduled = (replace(group, schedule=each) for each in candidates)
-    facts = [gpu_facts(nodes, each, _roles(view), gpu.multiprocessors) for each in scheduled]
+    facts = [gpu_facts(nodes, each, legal_roles(view), gpu.multiprocessors) for each in scheduled]
     return fastest(candidates, facts, gpu.device, model)
-
-
-def _roles(view: GroupView) -> Roles:
-    roles = roles_of(view.nodes, view.outputs, view.name)
-    assert isinstance(roles, Roles), roles
-    return roles

@@ -11,7 +11,8 @@ from tilestitch.cost_model.laws.makespan import Work, makespan_us
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.cost_model.side_by_side import works_of
 from tilestitch.passes.errors import PassError
-from tilestitch.passes.plan import ALIGNMENT, BufferPlan, Segment, StitchPlan, WhyNot
+from tilestitch.passes.plan import BufferPlan, Segment, StitchPlan, WhyNot
+from tilestitch.passes.plan.buffers import aligned
 from tilestitch.passes.plan.launches.dependences import edges_of, segment_ranges
 from tilestitch.passes.plan.launches.launch import Edge, Launch
 from tilestitch.passes.schedule.device import device_of
@@ -175,15 +176,11 @@ def _apart(buffers: BufferPlan) -> BufferPlan:
     moved, temporaries = [], []
     for buffer in buffers.buffers:
         moved.append(replace(buffer, offset_bytes=end))
-        end += _rounded(buffer.nbytes)
+        end += aligned(buffer.nbytes)
     for temporary in buffers.temporaries:
         temporaries.append(replace(temporary, offset_bytes=end))
-        end += _rounded(temporary.nbytes)
+        end += aligned(temporary.nbytes)
     return replace(buffers, arena_bytes=end, buffers=tuple(moved), temporaries=tuple(temporaries))
-
-
-def _rounded(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------

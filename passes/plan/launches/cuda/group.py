@@ -36,7 +36,7 @@ from tilestitch.passes.plan.launches.cuda.tickets import Ticketing
 from tilestitch.passes.plan.launches.cuda.tied import Tying
 from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.own_kernels import Dim3
-from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.plan.roles import legal_roles
 from tilestitch.passes.plan.schedules import (
     AppendSchedule,
     AttentionSchedule,
@@ -199,9 +199,9 @@ def of_part(view: GroupView, group: Group) -> tuple[Emitted, ...]:
         case TransposeSchedule():
             return (transpose(view.inputs, outputs, schedule),)
         case RowSchedule():
-            return (rowwise(view.nodes, _roles(view), view.inputs, outputs, (*view.inputs, *outputs), schedule),)
+            return (rowwise(view.nodes, legal_roles(view), view.inputs, outputs, (*view.inputs, *outputs), schedule),)
         case SplitRowSchedule():
-            return split_rows(view, _roles(view), outputs, schedule)
+            return split_rows(view, legal_roles(view), outputs, schedule)
     given = "none" if schedule is None else f"one of template {schedule.template}"
     raise PlanError(f"group {group.name} needs a schedule for a GPU, and has {given}; write the plan again")
 
@@ -228,9 +228,3 @@ def _opaque(view: GroupView, anchor: Node, schedule: OpaqueSchedule) -> tuple[Em
             return (found(anchor, schedule),)
         case OrderSchedule():
             return (order(anchor, schedule),)
-
-
-def _roles(view: GroupView) -> Roles:
-    roles = roles_of(view.nodes, view.outputs, view.name)
-    assert isinstance(roles, Roles), roles
-    return roles
