@@ -7,12 +7,15 @@ import json
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("runtime", "compiler", "cost_model", "passes", "codegen")
+FOR_DEVELOPERS = ("compiler/conformance", "compiler/pages", "cost_model/training")
+"""What only a checkout uses."""
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +46,35 @@ def test_the_runtime_is_a_small_part_of_a_small_wheel(wheel: Path) -> None:
 def test_wheel_holds_every_module_under_one_name(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     modules = {f"tilestitch/{path.relative_to(ROOT)}" for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
-    folders = ("compiler/conformance", "compiler/pages", "cost_model/training")
-    for_developers = {name for name in modules if name.rpartition("/")[0] in {f"tilestitch/{f}" for f in folders}}
-    assert len({name.rpartition("/")[0] for name in for_developers}) == len(folders)
+    folders = {f"tilestitch/{folder}" for folder in FOR_DEVELOPERS}
+    for_developers = {name for name in modules if name.rpartition("/")[0] in folders}
+    assert len({name.rpartition("/")[0] for name in for_developers}) == len(FOR_DEVELOPERS)
     assert not for_developers & names
     assert modules - for_developers <= names
     assert {name.split("/")[0] for name in names if not name.startswith("tilestitch-")} == {"tilestitch"}
+
+
+def test_the_wheel_imports_nothing_that_only_a_checkout_has(wheel: Path) -> None:
+    lacking = tuple(f"tilestitch.{folder.replace('/', '.')}" for folder in FOR_DEVELOPERS)
+    archive = zipfile.ZipFile(wheel)
+    found = [
+        (name, imported)
+        for name in archive.namelist() if name.endswith(".py")
+        for imported in _imported(name, archive.read(name).decode()) if imported.startswith(lacking)
+    ]  # fmt: skip
+    assert found == []
+
+
+def _imported(name: str, text: str) -> Iterator[str]:
+    """Names that a module imports, from the root."""
+    package = name.split("/")[:-1]
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            start = [*above, *([node.module] if node.module else [])]
+            yield from (".".join([*start, alias.name]) for alias in node.names)
 
 
 def test_every_folder_of_modules_is_a_package() -> None:
