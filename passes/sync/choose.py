@@ -11,15 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilestitch.compiler.ir import Graph
-from tilestitch.cost_model.constants import GPU_HAND_OVER_US
 from tilestitch.cost_model.devices import Device
-from tilestitch.cost_model.facts import KernelFacts, Launch
-from tilestitch.cost_model.protocol import LatencyModel, latency_us
+from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.fusion.stages import Combine, Kernels
 from tilestitch.passes.plan import Group, WhyNot
 from tilestitch.passes.plan.launches.cuda.group import ticketing_of, tying_of
 from tilestitch.passes.plan.schedules import TicketSchedule
-from tilestitch.passes.plan.sync.edges import TileEdge
 from tilestitch.passes.schedule.cuda.drawn import drawable
 from tilestitch.passes.schedule.cuda.gpu import Gpu
 from tilestitch.passes.schedule.device import device_of, multiprocessors_of
@@ -28,10 +26,10 @@ from tilestitch.passes.schedule.kernels import schedule_group
 
 from .beside import Beside
 from .check import Known, Parts, why_not_drawn
-from .cost import crowded, drawn_facts, gains, launches_of, one_launch, roomy_blocks, slots, tile_times_us
+from .cost import gains, launches_of, slots
 from .order import rows_sooner
-from .policies import POLICIES, Wanted
-from .waves import drawn_us
+from .policies import Wanted
+from .tickets import Tickets
 
 LEAST_GAIN = 0.02
 """Least gain relative to separate kernels: less is within the error of any prediction."""
@@ -45,7 +43,7 @@ COMPUTED_TOGETHER = ("band", "block")
 
 
 @dataclass(frozen=True)
-class Drawn:
+class TiedGroup:
     """A group with tile-level waits, and its predicted time."""
 
     group: Group
@@ -57,11 +55,13 @@ class Chain:
     """Kernels, each of which reads the one before, as one group, and the predicted saving."""
 
     names: tuple[str, ...]
-    drawn: Drawn
+    tied: TiedGroup
     saved_us: float
 
 
 class Chooser:
+    """Grows chains of kernels, and ties each in the form and with the policies predicted to be fastest."""
+
     def __init__(self, graph: Graph, kernels: Kernels, wanted: Wanted, model: LatencyModel) -> None:
         self.graph, self.kernels, self.wanted, self.model = graph, kernels, wanted, model
         device = device_of(kernels.target)
@@ -85,17 +85,19 @@ class Chooser:
 
     def fits(self, chain: Chain) -> bool:
         """Return whether the chain is still possible after others were tied."""
-        proposal = Combine(tuple((name,) for name in chain.names), tie=chain.drawn.group.tie)
+        proposal = Combine(tuple((name,) for name in chain.names), tie=chain.tied.group.tie)
         return not isinstance(self.kernels.combined(proposal, RULE), WhyNot)
 
-    def _further(self, chain: list[str], best: Drawn | None) -> tuple[tuple[list[str], Drawn] | None, list[WhyNot]]:
+    def _further(
+        self, chain: list[str], best: TiedGroup | None
+    ) -> tuple[tuple[list[str], TiedGroup] | None, list[WhyNot]]:
         refusals: list[WhyNot] = []
         if self.kernels.groups[chain[-1]].stages:
             return None, refusals
         readers = self.kernels.readers[chain[-1]]
         for name in (n for n in self.kernels.order if n in readers and n in self.kernels.groups):
-            odd = self._with_parts(name)
-            found, why = (None, [odd]) if odd is not None else self._tied([*chain, name])
+            odd = self._why_no_link(name)
+            found, why = (None, [odd]) if odd is not None else self._best_form([*chain, name])
             refusals += why
             if found is None:
                 continue
@@ -117,7 +119,7 @@ class Chooser:
     def _alone_us(self, name: str) -> float:
         return self.kernels.latency_us(self.kernels.groups[name], self.model)
 
-    def _with_parts(self, name: str) -> WhyNot | None:
+    def _why_no_link(self, name: str) -> WhyNot | None:
         """Return a refusal for kernels with several parts, which cannot be links of chains: one edge does not tell
         whether the parts are better separate.
         """
@@ -125,14 +127,14 @@ class Chooser:
             return None
         return WhyNot(name, "sync.part", f"{name} has parts of its own")
 
-    def _tied(self, chain: Sequence[str]) -> tuple[Drawn | None, list[WhyNot]]:
+    def _best_form(self, chain: Sequence[str]) -> tuple[TiedGroup | None, list[WhyNot]]:
         """Return the chain in the form predicted to be fastest; and the refusals, if no form is possible."""
-        found = [self.drawn(chain, form) for form in self.wanted.forms]
-        tied = [each for each in found if isinstance(each, Drawn)]
+        found = [self.tied(chain, form) for form in self.wanted.forms]
+        tied = [each for each in found if isinstance(each, TiedGroup)]
         refusals = [each for n, each in enumerate(found) if isinstance(each, WhyNot) and each not in found[:n]]
         return min(tied, key=lambda each: each.latency_us, default=None), [] if tied else refusals
 
-    def drawn(self, chain: Sequence[str], form: str = "tickets") -> Drawn | WhyNot:
+    def tied(self, chain: Sequence[str], form: str = "tickets") -> TiedGroup | WhyNot:
         """Return kernels, given in dependence order, tied in a form, with the policies predicted to be fastest."""
         proposal = Combine(tuple((name,) for name in chain), tie=form)
         group = self.kernels.combined(proposal, RULE)
@@ -144,9 +146,9 @@ class Chooser:
             return WhyNot(proposal.subject, "sync.part", f"{odd} has no schedule of tilestitch's, or stores nothing")
         found = self._scheduled(group, proposal.subject)
         sooner = self._sooner(group)
-        if isinstance(found, Drawn) and sooner != group:
+        if isinstance(found, TiedGroup) and sooner != group:
             other = self._scheduled(sooner, proposal.subject)
-            if isinstance(other, Drawn) and other.latency_us < found.latency_us:
+            if isinstance(other, TiedGroup) and other.latency_us < found.latency_us:
                 return other
         return found
 
@@ -164,7 +166,7 @@ class Chooser:
     def _part_us(self, part: Group) -> float:
         return self.kernels.latency_us(part, self.model)
 
-    def _scheduled(self, group: Group, subject: str) -> Drawn | WhyNot:
+    def _scheduled(self, group: Group, subject: str) -> TiedGroup | WhyNot:
         """Return a group of scheduled kernels with the policies predicted to be fastest."""
         problem = self._unfit(group)
         if problem is not None:
@@ -178,7 +180,7 @@ class Chooser:
         if not self.wanted.forced and not self._has_waves(group, parts):
             reason = "all tiles of each kernel are computed at once, so no multiprocessor stands idle in a last wave"
             return WhyNot(subject, "sync.waves", reason, {"tiles": tiles})
-        found = self._fastest(group, parts, tiles) if group.tie == "tickets" else self._beside(group, parts)
+        found = self._tickets(group, parts) if group.tie == "tickets" else self._beside(group, parts)
         if found is None:
             names = ", ".join(policy.name for policy in self.wanted.policies)
             return WhyNot(subject, "sync.policy", f"{names} fits no dependence there")
@@ -194,10 +196,16 @@ class Chooser:
             return ticketing_of(nodes, group).why_not(self.device.shared_bytes_per_block)
         return tying_of(nodes, group).why_not(Gpu.of(self.kernels.target).capability)
 
-    def _beside(self, group: Group, parts: Parts) -> Drawn | None:
+    def _tickets(self, group: Group, parts: Parts) -> TiedGroup | None:
+        multiprocessors = multiprocessors_of(self.kernels.target)
+        tickets = Tickets(parts, self.wanted, self._facts(group), self.device, multiprocessors, self.model)
+        found = tickets.fastest(group)
+        return None if found is None else TiedGroup(*found)
+
+    def _beside(self, group: Group, parts: Parts) -> TiedGroup | None:
         gpu = Gpu.of(self.kernels.target)
         found = Beside(parts, self.wanted.policies, self._facts(group), gpu, self.model).fastest(group)
-        return None if found is None else Drawn(*found)
+        return None if found is None else TiedGroup(*found)
 
     def _rescheduled(self, group: Group) -> Group:
         """Return the group with new schedules for parts that now compute an additional reshape, and for those of
@@ -221,55 +229,6 @@ class Chooser:
             part = schedule_group(kernels.nodes, replace(part, schedule=None), kernels.target, self.model)
         return drawable(kernels.nodes, part, Gpu.of(kernels.target), self.model) if self.wanted.whole else part
 
-    def _fastest(self, group: Group, parts: Parts, tiles: int) -> Drawn | None:
-        """Return the group with the fastest policies, chosen edge by edge with the others as chosen so far."""
-        facts = self._facts(group)
-        blocks = min(tiles, self._slots(one_launch(launches_of(parts, facts))))
-        if self.wanted.whole:
-            return self._of_pairs(group, parts, tiles, facts)
-        edges: list[TileEdge] = []
-        best_us = float("inf")
-        for producer, consumer in sorted(parts.needs, key=lambda pair: pair[::-1]):
-            options = [edge for policy in self.wanted.policies if (edge := parts.edge(producer, consumer, policy))]
-            if not options:
-                return None
-            timed = []
-            for edge in options:
-                rest = [self._whole(parts, *pair) for pair in parts.needs if not _known(pair, [*edges, edge])]
-                drawn = drawn_facts(parts, [*edges, edge, *rest], blocks, facts, self.device)
-                timed.append((latency_us(self.model, drawn, self.device), edge.count, edge))
-            best_us, _, chosen = min(timed, key=lambda entry: entry[:2])
-            edges.append(chosen)
-        schedule = TicketSchedule(blocks, tuple(edges))
-        return Drawn(replace(group, schedule=schedule), best_us)
-
-    def _of_pairs(self, group: Group, parts: Parts, tiles: int, facts: Sequence[KernelFacts]) -> Drawn | None:
-        """Return the group with, for each edge, the policy that is fastest for its two launches alone, preferring one
-        semaphore in case of a tie: a model has too many launches to simulate all for every choice.
-        """
-        steps = launches_of(parts, facts)
-        times_us = tile_times_us(parts, crowded(steps, one_launch(steps), self.device), self.device)
-        each = roomy_blocks(steps, self.device)
-        blocks = min(tiles, each * multiprocessors_of(self.kernels.target))
-        resident = min(blocks, slots(one_launch(steps), self.device))
-        edges: list[TileEdge] = []
-        for producer, consumer in sorted(parts.needs, key=lambda pair: pair[::-1]):
-            two = parts.only(producer, consumer)
-            timed = []
-            for policy in self.wanted.policies:
-                edge = parts.edge(producer, consumer, policy)
-                if edge is None:
-                    continue
-                alone = replace(edge, producer=0, consumer=1)
-                own_us = (times_us[producer], times_us[consumer])
-                timed.append((drawn_us(two, [alone], own_us, resident, GPU_HAND_OVER_US), edge.count, edge))
-            if not timed:
-                return None
-            edges.append(min(timed, key=lambda entry: entry[:2])[2])
-        found = drawn_facts(parts, edges, blocks, facts, self.device, queues=self.wanted.queues)
-        drawn = replace(group, schedule=TicketSchedule(blocks, tuple(edges), each, self.wanted.queues))
-        return Drawn(drawn, latency_us(self.model, found, self.device))
-
     def _facts(self, group: Group) -> list[KernelFacts]:
         return [group_facts(self.kernels.nodes, part, self.kernels.target, self.model) for part in group.parts]
 
@@ -278,15 +237,3 @@ class Chooser:
         steps = launches_of(parts, self._facts(group))
         pairs = zip(parts.relations, steps, strict=True)
         return any(relation.grid.blocks > slots(step.sequence[-1], self.device) for relation, step in pairs)
-
-    def _whole(self, parts: Parts, producer: int, consumer: int) -> TileEdge:
-        edge = parts.edge(producer, consumer, POLICIES[-1])
-        assert edge is not None
-        return edge
-
-    def _slots(self, launch: Launch) -> int:
-        return slots(launch, self.device) // self.device.sm_count * multiprocessors_of(self.kernels.target)
-
-
-def _known(pair: tuple[int, int], edges: Sequence[TileEdge]) -> bool:
-    return any((edge.producer, edge.consumer) == pair for edge in edges)

@@ -32,7 +32,7 @@ def _in_order(chooser: Chooser) -> Iterator[WhyNot]:
         chain, refusals = chooser.grow(name)
         yield from refusals
         if chain is not None:
-            kernels.replace(chain.drawn.group)
+            kernels.replace(chain.tied.group)
 
 
 def _best_first(chooser: Chooser) -> Iterator[WhyNot]:
@@ -53,9 +53,9 @@ def _best_first(chooser: Chooser) -> Iterator[WhyNot]:
         if not chooser.fits(best):
             del grown[best.names[0]]
             continue
-        kernels.replace(best.drawn.group)
+        kernels.replace(best.tied.group)
         taken = set(best.names)
-        grown[best.drawn.group.name] = None
+        grown[best.tied.group.name] = None
         grown = {
             name: chain for name, chain in grown.items()
             if name not in taken and not (chain and taken & set(chain.names))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from tilestitch.passes.plan import WhyNot
 from tilestitch.passes.plan.launches.cuda.group import ticketing_of
 
-from .choose import COMPUTED_TOGETHER, Chooser, Drawn
+from .choose import COMPUTED_TOGETHER, Chooser, TiedGroup
 
 
 def synchronise_whole(chooser: Chooser) -> Iterator[WhyNot]:
@@ -70,7 +70,7 @@ def _between(chooser: Chooser, levels: Mapping[str, int]) -> Iterator[WhyNot]:
             yield WhyNot(host.name, "sync.host", reason)
 
 
-def _losing(chooser: Chooser, names: Sequence[str], found: Drawn) -> Iterator[WhyNot]:
+def _losing(chooser: Chooser, names: Sequence[str], found: TiedGroup) -> Iterator[WhyNot]:
     """Yield the prediction against a requested launch, if it is slower."""
     apart_us = sum(chooser.kernels.latency_us(chooser.kernels.groups[name], chooser.model) for name in names)
     if found.latency_us > apart_us:
@@ -83,7 +83,7 @@ def _tied(chooser: Chooser, names: Sequence[str]) -> Iterator[WhyNot]:
     group = chooser.kernels.groups[names[0]] if len(names) == 1 else None
     if not names or (group is not None and not group.stages):
         return
-    found = chooser.drawn(names)
+    found = chooser.tied(names)
     if not isinstance(found, WhyNot):
         yield from _losing(chooser, names, found)
         chooser.kernels.replace(found.group)

@@ -16,7 +16,7 @@ from tilestitch.passes.explain import explain_plan
 from tilestitch.passes.plan import WhyNot
 from tilestitch.passes.plan.schedules import GemmSchedule
 from tilestitch.passes.schedule.device import device_of
-from tilestitch.passes.sync.choose import Chooser, Drawn
+from tilestitch.passes.sync.choose import Chooser, TiedGroup
 from tilestitch.passes.sync.order import rows_sooner
 
 GPT3 = 12288, 4 * 12288 // 8
@@ -148,18 +148,18 @@ def test_of_chains_with_a_kernel_in_common_the_one_that_saves_most_is_taken(monk
     names = [group.name for group in planned(graph).groups]
     saved = {(0, 1): 0.97, (1, 2): 0.8, (2, 3): 0.9, (0, 1, 2): 0.99, (1, 2, 3): 0.99}
     graph_names = {name: number for number, name in enumerate(names)}
-    real = Chooser.drawn
+    real = Chooser.tied
 
-    def drawn(self: Chooser, chain: Sequence[str], form: str = "tickets") -> Drawn | WhyNot:
+    def tied(self: Chooser, chain: Sequence[str], form: str = "tickets") -> TiedGroup | WhyNot:
         found = real(self, chain, form)
-        assert isinstance(found, Drawn), found
+        assert isinstance(found, TiedGroup), found
         share = saved.get(tuple(graph_names.get(name, -1) for name in chain), 1.0)
-        return Drawn(found.group, share * sum(self._alone_us(name) for name in chain))
+        return TiedGroup(found.group, share * sum(self._alone_us(name) for name in chain))
 
-    monkeypatch.setattr(Chooser, "drawn", drawn)
+    monkeypatch.setattr(Chooser, "tied", tied)
     plan = planned(graph, "auto/tickets")
-    tied = [[part.name for part in group.parts] for group in plan.groups if group.stages]
-    assert tied == [names[1:3]]
+    chains = [[part.name for part in group.parts] for group in plan.groups if group.stages]
+    assert chains == [names[1:3]]
 
 
 @pytest.mark.parametrize("rows", [768, 1536])
