@@ -84,6 +84,8 @@ def forecast(graph: Graph, gpu: Gpu, runtime: Runtime, precision: str = "fp32") 
         return _ours(graph, gpu, precision)
     if precision != "fp32":
         raise ForecastError(f"PyTorch was measured in float32 only; leave out --precision {precision}")
+    if gpu.is_share:
+        raise ForecastError(f"PyTorch was measured on whole GPUs only; leave out /{gpu.device.sm_count} of {gpu.name}")
     return _pytorch(graph, gpu, runtime)
 
 
@@ -101,7 +103,7 @@ def _check_sizes(graph: Graph) -> None:
 
 def _ours(graph: Graph, gpu: Gpu, precision: str) -> Forecast:
     device, model = gpu.device, ANALYTICAL
-    target = TargetInfo("cuda", 1, gpu.planned_for, (device.architecture,), device.sm_count)
+    target = TargetInfo("cuda", 1, gpu.planned_for, (device.architecture,), device.sm_count, is_share=gpu.is_share)
     options = {"planner": "stitch", "precision": precision, "search": True}
     context = PassContext(target, options=options, cost_model=model)
     graph = run_pipeline(graph, context)

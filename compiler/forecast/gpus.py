@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tilestitch.cost_model.devices import Device, find_device, representative
+from tilestitch.cost_model.devices import Device, DeviceError, find_device, representative, share_of
 from tilestitch.cost_model.library.sheet import DataSheet, read_sheet, sheet_of_device
 
 
@@ -19,6 +19,8 @@ class Gpu:
     """The device of the table for which our code is planned: itself, or the representative of its compute
     capability.
     """
+    is_share: bool = False
+    """Whether `device` has some of the GPU's multiprocessors only."""
 
     @property
     def name(self) -> str:
@@ -26,13 +28,23 @@ class Gpu:
 
 
 def find_gpu(text: str) -> Gpu:
-    """Return the GPU of this name, or in this JSON file. Raises DeviceError and MeasurementError."""
+    """Return the GPU of this name, or in this JSON file; `h200/32` is 32 of its multiprocessors. Raises DeviceError and
+    MeasurementError.
+    """
     if text.endswith(".json"):
         sheet = read_sheet(Path(text))
         usual = representative(round(sheet.compute_capability * 10))
         return Gpu(_device_of(sheet, usual), sheet, usual.name)
-    device = find_device(text)
-    return Gpu(device, sheet_of_device(device), device.name)
+    name, slash, count = text.partition("/")
+    device = find_device(name)
+    if not slash:
+        return Gpu(device, sheet_of_device(device), device.name)
+    if not (count.isascii() and count.isdecimal()):
+        raise DeviceError(f"{count!r} is no number of multiprocessors; write {name}/32 for 32 of {device.name}'s")
+    share = share_of(device, int(count))
+    return Gpu(
+        share, replace(sheet_of_device(share), gpu=f"{device.name}/{share.sm_count}"), device.name, is_share=True
+    )
 
 
 def _device_of(sheet: DataSheet, usual: Device) -> Device:

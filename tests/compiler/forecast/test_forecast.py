@@ -18,6 +18,7 @@ from tilestitch.compiler.forecast.gpus import find_gpu
 from tilestitch.compiler.forecast.pytorch import Launch, compiled, eager
 from tilestitch.compiler.frontend import import_model
 from tilestitch.compiler.ir import Graph
+from tilestitch.cost_model.devices import DeviceError
 
 BATCH, WIDTH = 64, 96
 
@@ -158,6 +159,30 @@ def test_values_that_are_alive_together_count_together() -> None:
     nodes = [node("Tanh", "x", "a"), node("Relu", "a", "b"), node("Tanh", "b", "y")]
     found = forecast(graph_of(nodes, []), find_gpu("h100"), "pytorch")
     assert found.values_bytes == 4 * (4 * BATCH * WIDTH)  # x and y, and a beside b
+
+
+def test_a_share_of_a_gpu_is_planned_and_forecast_for_itself() -> None:
+    graphs = [graph_of([node("MatMul", "x w", "y")], [weight("w", WIDTH, 2048)], (2048, WIDTH)) for _ in range(3)]
+    whole, half, eighth = (
+        forecast(graph, find_gpu(gpu), "tilestitch") for graph, gpu in zip(graphs, ("H200", "h200/66", "h200/8"))
+    )
+    assert whole.total_us < half.total_us < eighth.total_us
+    assert [one.to_json()["device"] for one in (whole, half, eighth)] == ["H200", "H200/66", "H200/8"]
+    with pytest.raises(ForecastError, match="PyTorch was measured on whole GPUs only; leave out /8 of H200/8"):
+        forecast(graphs[2], find_gpu("h200/8"), "pytorch")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("h200/", "'' is no number of multiprocessors; write h200/32 for 32 of H200's"),
+        ("h200/x", "'x' is no number"),
+        ("h200/133", "H200 has 132 multiprocessors, of which 133 were asked for"),
+    ],
+)
+def test_a_share_that_is_none(name: str, said: str) -> None:
+    with pytest.raises(DeviceError, match=said):
+        find_gpu(name)
 
 
 def test_precision_is_ours_only() -> None:
