@@ -1,4 +1,4 @@
-"""A5: how two kernels share the card, by number of blocks; and how small and how isolated a green context is.
+"""A5: how two kernels share the card, by number of blocks; and how small and how isolated a partition is.
 
 A multiprocessor divides its memory into L1 cache and shared memory, and changes that only while it is empty. So kernels
 that ask for different amounts may follow each other where the plan has them side by side: that is asked with and
@@ -8,6 +8,7 @@ without the hint that both get all of it as shared memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -15,10 +16,16 @@ import numpy as np
 
 from benchmarks.device.case import Case, Setup
 from benchmarks.device.gpu import Gpu
+from tilestitch.runtime.cuda.code import LibraryCode
+from tilestitch.runtime.cuda.partition import Partition, divisible
 
 READ_BYTES = 1 << 30
 KINDS = {"bandwidth": "read", "compute": "fma32"}
 BLOCKS_PER_SM = (0.25, 0.5, 1.0, 2.0)
+BLOCKS_EACH = 2
+"""Blocks for each multiprocessor of a partition."""
+SMALLER, LONGER = 8, 4
+"""The neighbour reads so many times as much, and runs so many times, that work on a partition ends before it does."""
 THREADS = 512
 SHARED_BYTES = 96 << 10
 """Of a block that leaves little of a multiprocessor's memory to the L1 cache."""
@@ -27,9 +34,11 @@ SHARED_BYTES = 96 << 10
 class Work:
     """One kernel with its arguments, sized to run for about half a millisecond on the whole card."""
 
-    def __init__(self, gpu: Gpu, kind: str, grid: int, read_bytes: int, shared_bytes: int = 0) -> None:
+    def __init__(
+        self, gpu: Gpu, kind: str, grid: int, read_bytes: int, shared_bytes: int = 0, function: Any = None
+    ) -> None:
         self.gpu, self.grid, self.shared_bytes = gpu, grid, shared_bytes
-        self.function = gpu.function(KINDS[kind])
+        self.function = gpu.function(KINDS[kind]) if function is None else function
         if shared_bytes:
             gpu.allow_shared(self.function, shared_bytes)
         amount = read_bytes // 16 if kind == "bandwidth" else 20_000
@@ -86,31 +95,43 @@ def unlike(setup: Setup, hint: bool) -> dict[str, Any]:
     return _beside(gpu, works)
 
 
-def green(setup: Setup, wanted: int) -> dict[str, Any]:
-    """The partition that `wanted` multiprocessors give, and what a neighbour outside does to work inside it."""
-    gpu = Gpu(setup.kernels("ceilings"))
-    kind = gpu.device.api.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
-    device = gpu.call("cuDeviceGet", 0)
-    resource = gpu.call("cuDeviceGetDevResource", device, kind)
-    groups, _, rest = gpu.call("cuDevSmResourceSplitByCount", 1, resource, 0, wanted)
-    streams = []
-    for part in (groups[0], rest):
-        description = gpu.call("cuDevResourceGenerateDesc", [part], 1)
-        context = gpu.call("cuGreenCtxCreate", description, device, 1)
-        streams.append(int(gpu.call("cuGreenCtxStreamCreate", context, 1, 0)))
-    inside = int(groups[0].sm.smCount)
-    compute = Work(gpu, "compute", 2 * inside, READ_BYTES)
-    alone = together_us(gpu, [compute], streams[:1])
-    memory = Work(gpu, "bandwidth", 4 * gpu.multiprocessors, READ_BYTES)
-    disturbed = _inside_us(gpu, compute, streams[0], lambda: memory.launch(streams[1]))
-    same = _inside_us(gpu, compute, streams[0], lambda: None)
-    return {
-        "multiprocessors": inside,
-        "compute_us": alone,
-        "undisturbed_us": same,
-        "beside_bandwidth_us": disturbed,
-        "slowdown": disturbed / same,
-    }
+def beside(setup: Setup, wanted: int) -> dict[str, Any]:
+    """What a neighbour on all other multiprocessors does to work on a partition of at least `wanted`."""
+    image = setup.kernels("ceilings")
+    gpu, most = Gpu(image), setup.room(READ_BYTES)
+    code = LibraryCode(gpu.device)
+    library = code.load(image)
+    with Partition(gpu.device, wanted) as inside:
+        rest = divisible(gpu.device).multiprocessors - inside.multiprocessors
+        with Partition(gpu.device, rest) as outside, _stream(inside) as here, _stream(outside) as there:
+
+            def works(partition: Partition, read_bytes: int) -> dict[str, Work]:
+                grid = BLOCKS_EACH * partition.multiprocessors
+                found = {kind: code.find(library, name.encode()) for kind, name in KINDS.items()}
+                return {kind: Work(gpu, kind, grid, read_bytes, function=found[kind]) for kind in KINDS}
+
+            def disturb(work: Work) -> None:
+                for _ in range(LONGER):
+                    work.launch(there)
+
+            row: dict[str, Any] = {"multiprocessors": inside.multiprocessors, "of_others": outside.multiprocessors}
+            others = works(outside, most)
+            for kind, work in works(inside, most // SMALLER).items():
+                row[f"{kind}_us"] = alone = _inside_us(gpu, work, here, lambda: None)
+                for neighbour, other in others.items():
+                    row[f"{kind}_beside_{neighbour}"] = _inside_us(gpu, work, here, partial(disturb, other)) / alone
+            row["GB_per_s"] = most // SMALLER / row["bandwidth_us"] / 1e3
+    code.unload(library)
+    return row
+
+
+@contextmanager
+def _stream(partition: Partition) -> Iterator[int]:
+    stream = partition.new_stream()
+    try:
+        yield stream
+    finally:
+        partition.device.call("cuStreamDestroy", stream)
 
 
 def _inside_us(gpu: Gpu, work: Work, stream: int, neighbour: Callable[[], None]) -> float:
@@ -135,5 +156,5 @@ def cases(part: str, setup: Setup) -> Iterator[Case]:
             yield Case(part, key, partial(pair, setup, first, second, blocks))
     for hint in (False, True):
         yield Case(part, {"what": "unlike shared memory", "hint": hint}, partial(unlike, setup, hint))
-    for wanted in (1, 8, 16, 32, 64) if setup.executes else ():  # the stand-in has no green contexts
-        yield Case(part, {"what": "green context", "wanted": wanted}, partial(green, setup, wanted))
+    for wanted in (1, 16, 32, 64):
+        yield Case(part, {"what": "on a partition", "wanted": wanted}, partial(beside, setup, wanted))

@@ -23,7 +23,15 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from benchmarks.device import bundle_pairs, emulator_bundle, gemm_bundle, open_cases, package, pair_models
+from benchmarks.device import (
+    bundle_pairs,
+    emulator_bundle,
+    gemm_bundle,
+    open_cases,
+    package,
+    pair_models,
+    share_models,
+)
 from benchmarks.device.bundle_cases import CASES, TARGET, VARIANTS
 from benchmarks.device.bundle_kernels import bundle_kernels
 from benchmarks.device.bundle_sizes import onnx_of
@@ -43,7 +51,7 @@ from tilestitch.runtime.program import DeviceStep
 
 FOLDER = package.ARCHIVE.with_name("bundle")
 LIMIT_MIB = 45.0
-LISTINGS = ("cases", "open", "sizes", "gemm", "emulator", "pairs", "models")
+LISTINGS = ("cases", "open", "sizes", "gemm", "emulator", "pairs", "models", "shares")
 PERIOD = 32_749
 """After so many elements, a prime, weights of cases begin again, so that they pack; no rows of a matrix are equal."""
 
@@ -52,7 +60,7 @@ COMPILER = (
     "compiler", "passes", "codegen", "cost_model", "runtime", "tests/networks.py", "tests/models.py",
     "tests/open_models", "benchmarks/replay/catalogue.py",
     *(f"benchmarks/device/{name}.py" for name in ("bundle", "bundle_cases", "case_models", "case_blocks",
-      "bundle_sizes", "bundle_pairs",
+      "bundle_sizes", "bundle_pairs", "share_models",
       "gemm_bundle", "emulator_bundle", "open_cases", "launch_orders", "pair_models", "sizes", "feeds", "rules",
       "cards")),
 )  # fmt: skip
@@ -99,6 +107,10 @@ def entries() -> Iterator[Entry]:
             facts = {"model": model, "precision": precision}
             make = partial(_stripped, f"{model}.{precision}", partial(_exported, model), precision, facts)
             yield Entry("models", f"{model}.{precision}", make)
+    pair = partial(bundle_pairs.onnx_of, share_models.MLP, share_models.TOKENS)
+    yield Entry("shares", "share.mlp", partial(bundle_shares, "share.mlp", pair))
+    for model in (one for one in _models() if one in share_models.EXPORTED):
+        yield Entry("shares", f"share.{model}", partial(bundle_shares, f"share.{model}", partial(_exported, model)))
 
 
 def _models() -> tuple[str, ...]:
@@ -199,6 +211,21 @@ def bundle_pair(name: str, mlp: str, tokens: int, folder: Path) -> dict[str, Any
     return {"mlp": mlp, "tokens": tokens, "forms": forms, "digest": digest}
 
 
+def bundle_shares(name: str, model: Callable[[], Path | onnx.ModelProto], folder: Path) -> dict[str, Any]:
+    """Artifacts planned for the whole GPU and for shares of it, and what each plan takes on the shares."""
+    forms: dict[str, Any] = {}
+    for form in (share_models.WHOLE, *map(str, share_models.SHARES)):
+        is_whole = form == share_models.WHOLE
+        target = TARGET if is_whole else f"{TARGET}/{form}"
+        compiled = compile_model(model(), target, precision=share_models.PRECISION, strip_weights=True)
+        shares = share_models.SHARES if is_whole else (int(form),)
+        on_share = {str(share): predictions(compiled, share)["predicted_us"] for share in shares}
+        facts = _saved(compiled, folder, f"{name}.{form}")
+        forms[form] = {**facts, "artifact": f"{name}.{form}", "on_share_us": on_share}
+    digest = hashlib.sha256("".join(one["digest"] for one in forms.values()).encode()).hexdigest()[:16]
+    return {"model": name.partition(".")[2], "forms": forms, "digest": digest}
+
+
 def _saved(compiled: CompiledModel, folder: Path, entry: str, image: str = "cubin") -> dict[str, Any]:
     """The artifact, and what is to be known of it."""
     path = folder / f"{entry}.tsm"
@@ -213,12 +240,16 @@ def _saved(compiled: CompiledModel, folder: Path, entry: str, image: str = "cubi
     }
 
 
-def predictions(compiled: CompiledModel) -> dict[str, dict[str, float]]:
-    """What one and the same plan takes on each card, in the planned order and one launch at a time."""
+def predictions(compiled: CompiledModel, share: int | None = None) -> dict[str, dict[str, float]]:
+    """What one and the same plan takes on each card, or on a share of it, in the planned order and one launch at a
+    time.
+    """
     found: dict[str, dict[str, float]] = {"predicted_us": {}, "one_at_a_time_us": {}}
     planned = compiled.specialisations[0]
     for card in CARDS:
         target = replace(planned.plan.target, device=find_device(card).name)
+        if share is not None:
+            target = replace(target, multiprocessors=share, is_share=True)
         explained = explain_plan(planned.graph, planned.plan, target=target)
         found["predicted_us"][card] = explained["prediction"]["total_us"]
         found["one_at_a_time_us"][card] = explained["schedule"]["one_at_a_time_us"]
@@ -276,7 +307,8 @@ class Lists:
             found |= {self.folder / f"{name}.tsm" for name in row.get("orders", {}).values()}
         for name in self.rows["open"]:
             found |= {self.folder / f"{name}{suffix}" for suffix in (".tsm", ".recorded.npz")}
-        for form in (form for row in self.rows["pairs"].values() for form in row["forms"].values()):
+        tied = (*self.rows["pairs"].values(), *self.rows["shares"].values())
+        for form in (form for row in tied for form in row["forms"].values()):
             found |= {self.folder / f"{form['artifact']}.tsm"}
         for kernel in (kernel for row in self.rows["gemm"].values() for kernel in row["kernels"]):
             found |= {self.folder / "gemm" / f"{launch['symbol']}.cubin" for launch in kernel["launches"]}

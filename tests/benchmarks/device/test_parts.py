@@ -79,6 +79,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "b.fp32",
             partial(bundle._stripped, "b.fp32", two_branches, "fp32", {"model": "two_towers", "precision": "fp32"}),
         ),
+        Entry("shares", "share.two", partial(bundle.bundle_shares, "share.two", partial(two_branches, 64))),
     ]
     lists = bundle.Lists(folder, "this compiler")
     assert bundle.build(lists, chosen) == 0
@@ -158,7 +159,16 @@ def test_an_order_that_gives_other_bytes_is_found(spoilt: bool) -> None:
 
 @pytest.mark.parametrize(
     ("part", "some", "least"),
-    [("A1", "16", 3), ("A2", "132", 5), ("A3", "cluster", 3), ("A4", "1.", 12), ("A5", "1.0", 3), ("A5", "unlike", 2)],
+    [
+        ("A1", "16", 3),
+        ("A2", "132", 5),
+        ("A3", "cluster", 3),
+        ("A4", "1.", 12),
+        ("A5", "1.0", 3),
+        ("A5", "unlike", 2),
+        ("A5", "partition", 4),
+        ("A9", "", 3),
+    ],
 )
 def test_measurements_of_the_card_run_through(part: str, some: str, least: int, archive: Path, tmp_path: Path) -> None:
     ends = dry_run(archive, tmp_path, "--only", part, "--match", some)
