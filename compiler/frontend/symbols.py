@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -14,16 +14,20 @@ from tilestitch.compiler.ir import UNKNOWN, Type, Value
 from tilestitch.compiler.ir.claims import Claim, allowed, may_differ
 from tilestitch.compiler.ir.errors import IRError, UndecidedError
 from tilestitch.compiler.ir.sizes import (
+    Quotient,
     Size,
     Symbol,
     at,
     bounds_of,
+    divisor_of,
     is_open,
     over,
     parse_size,
+    quotients_where_zero,
     size_of,
     symbols_of,
     where_zero,
+    with_quotient,
 )
 from tilestitch.compiler.ir.types import TensorType
 
@@ -187,7 +191,8 @@ class Symbols:
         That is the first such claim, and those after it that hold independently of it: others, such as on sizes that
         meet in a broadcast, may become moot.
         """
-        rest, before = iter(claims), self.known
+        claims = tuple(claims)
+        rest, before = iter((*claims, *_beyond_quotients(claims))), self.known
         first = any(
             (self._solved(claim) or self._enclosed(claim) if claim.exact else self._narrowed(claim))
             or self._raised(claim)
@@ -474,6 +479,27 @@ def _least_for(value: int, size: Size, symbol: Symbol) -> int | None:
     if not suffices(last):
         return None
     return symbol.low + bisect_left(range(symbol.low, last), True, key=suffices)
+
+
+def _beyond_quotients(claims: Sequence[Claim]) -> Iterator[Claim]:
+    """Yield claims without quotients whose values others tell. If `64 * b` numbers become `a` rows of parts of 8, it is
+    claimed that `q = (64 * b) // (8 * a)` leaves no remainder, `8 * b - a * q = 0`; where q is 8, a is b.
+    """
+    exact = [claim for claim in claims if claim.exact]
+    for told in exact:
+        for quotient, value in quotients_where_zero(told.size):
+            if told.joins and not _joins_for_certain(quotient, value, claims):
+                continue
+            for claim in exact:
+                size = with_quotient(claim.size, quotient, value)
+                if not claim.joins and size != claim.size and is_open(size):
+                    yield replace(claim, size=size // divisor_of(size))
+
+
+def _joins_for_certain(quotient: Quotient, value: Size, claims: Sequence[Claim]) -> bool:
+    """Return whether neither of two sizes that meet in a broadcast may be 1."""
+    at_least = [claim.size for claim in claims if not claim.exact]
+    return bounds_of(value)[0] > 1 and any(bounds_of(with_quotient(size, quotient, 1))[1] < 0 for size in at_least)
 
 
 def _without(size: Size, symbol: Symbol) -> Size | None:

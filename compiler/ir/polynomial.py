@@ -493,6 +493,27 @@ def where_zero(size: Integer) -> Integer:
     return size
 
 
+def quotients_where_zero(size: Integer) -> Iterator[tuple[Quotient, Integer]]:
+    """Yield the quotients that are one term of a size, and in no other, with their values where the size is 0."""
+    for monomial, factor in _terms(size).items():
+        quotient = monomial[0] if len(monomial) == 1 else None
+        if isinstance(quotient, Quotient) and abs(factor) == 1:
+            rest = size - made({monomial: factor})
+            if not any(quotient in other for other in _terms(rest)):
+                yield quotient, rest * -factor
+
+
+def with_quotient(size: Integer, quotient: Quotient, value: Integer) -> Integer:
+    """Return a size with another value in place of a quotient that is among its factors."""
+    total: Integer = 0
+    for monomial, factor in _terms(size).items():
+        part: Integer = factor
+        for atom in monomial:
+            part = part * (value if atom == quotient else made({(atom,): 1}))
+        total = total + part
+    return total
+
+
 def _bounds_of_sum(terms: Mapping[Monomial, int], bounds: Callable[[Atom], tuple[int, int]]) -> tuple[int, int]:
     """Return the bounds of a sum by the bounds of its terms."""
     low = high = 0

@@ -9,13 +9,13 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from . import polynomial
 from .errors import IRError, UndecidedError
-from .polynomial import FAR, Polynomial, Symbol
+from .polynomial import FAR, Polynomial, Quotient, Symbol
 
 if TYPE_CHECKING:
     Size = int
@@ -24,9 +24,9 @@ else:
     Size = int | Polynomial
 
 __all__ = [
-    "FAR", "Size", "Symbol", "as_size", "at", "bounds_of", "ceil_div", "divisor_of", "divisors_of", "if_any",
-    "is_empty_without", "is_open", "largest", "over", "parse_size", "perhaps_empty", "size_of", "smallest", "surely",
-    "symbols_of", "typical", "where_zero",
+    "FAR", "Quotient", "Size", "Symbol", "as_size", "at", "bounds_of", "ceil_div", "divisor_of", "divisors_of",
+    "if_any", "is_empty_without", "is_open", "largest", "over", "parse_size", "perhaps_empty", "quotients_where_zero",
+    "size_of", "smallest", "surely", "symbols_of", "typical", "where_zero", "with_quotient",
 ]  # fmt: skip
 
 
@@ -59,6 +59,16 @@ def if_any(symbol: Symbol) -> Size:
 def where_zero(size: Size) -> Size:
     """Return a simpler size that is 0 wherever this one is; see `polynomial.where_zero`."""
     return _as_int(polynomial.where_zero(size))
+
+
+def quotients_where_zero(size: Size) -> Iterator[tuple[Quotient, Size]]:
+    """Yield quotients with their values where a size is 0; see `polynomial.quotients_where_zero`."""
+    yield from ((quotient, _as_int(value)) for quotient, value in polynomial.quotients_where_zero(size))
+
+
+def with_quotient(size: Size, quotient: Quotient, value: Size) -> Size:
+    """Return a size with another value in place of a quotient that is among its factors."""
+    return _as_int(polynomial.with_quotient(size, quotient, value))
 
 
 def is_empty_without(size: Size, symbol: Symbol) -> bool:

@@ -216,6 +216,32 @@ def test_a_symbol_that_must_be_a_product_becomes_it() -> None:
     assert str(graph.inputs[1].type) == "float32[a * b]"
 
 
+IN_PARTS = """(float[a, 64] x, float[b, 64] p) => (float[a, 8, k] z)
+    <int64[1] others = {-1}, int64[1] eight = {8}, int64[2] few = {0, 1}, int64 last = {LAST}> {
+        rows = Shape <start = 0, end = 1> (x)
+        parts = Concat <axis = 0> (rows, others, eight)
+        u = Reshape (x, parts)
+        v = Reshape (p, parts)
+        one = Gather <axis = 1> (v, last)
+        apart = Unsqueeze (one, few)
+        w = JOIN
+        z = Identity (w)
+    }"""
+"""The number of parts of p is a quotient."""
+
+
+@pytest.mark.parametrize("join", ["Concat <axis = 2> (u, v)", "Add (u, v)"])
+def test_a_quotient_without_remainder_whose_value_is_known_tells_a_symbol(join: str) -> None:
+    """Eight parts of p are added to those of x, or stand beside them: there are at least eight of them, not one."""
+    graph = imported(IN_PARTS.replace("LAST", "7").replace("JOIN", join), a=(1, 99), b=(1, 99))
+    assert [str(v.type) for v in graph.inputs] == ["float32[a,64]", "float32[a,64]"]
+
+
+def test_a_quotient_that_may_be_1_in_a_broadcast_tells_none() -> None:
+    graph = imported(IN_PARTS.replace("LAST", "0").replace("JOIN", "Add (u, v)"), a=(1, 99), b=(1, 99))
+    assert [str(v.type) for v in graph.inputs] == ["float32[a,64]", "float32[b,64]"]
+
+
 def test_the_least_sizes_that_break_a_claim_are_left_out() -> None:
     graph = imported("""(float[b, 1, h] x, float[1, 1, 5] k) => (float[b, 1, q] z) {
         a = MaxPool<kernel_shape=[2], strides=[2]>(x)
