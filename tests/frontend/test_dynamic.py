@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, parser
 
 from tests.frontend.host_models import check, model, ops, tensor
+from tilestitch.compiler import compile_model
 from tilestitch.compiler.ir import AnyRankTensor, TensorType
+from tilestitch.runtime import load
 
 node = helper.make_node
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
@@ -175,3 +177,22 @@ def test_gather_nd_by_coordinates_of_unknown_number() -> None:
     proto = model(nodes, {"x": tensor(X), "i": tensor(indices, shape=("n", "k"))}, ["y"])
     result = check(proto, {"x": X, "i": indices})
     assert result.nodes[0].output.type == AnyRankTensor("float32")
+
+
+def test_a_tensor_of_unknown_rank_is_reshaped_to_a_size_that_a_run_tells() -> None:
+    """It need not be empty."""
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n] x, int64[1] k, float[m] a, int64[r] ranks) => (float[1, l] y)
+        <int64[1] zero = {0}, int64[1] one = {1}> {
+            part = Slice (x, zero, k)
+            any_rank = Reshape (a, ranks)
+            size = Shape (part)
+            shape = Concat <axis = 0> (one, size)
+            rows = Reshape (any_rank, shape)
+            y = Add (rows, part)
+        }""")
+    x, ranks = np.arange(5, dtype=np.float32), np.array([1, -1, 1])
+    with load(compile_model(proto, "cpu").to_bytes(), device="cpu") as module:
+        for count in (3, 1):
+            feeds = {"x": x, "k": np.array([count]), "a": np.ones(count, np.float32), "ranks": ranks}
+            np.testing.assert_array_equal(module.run(feeds)["y"], 1 + x[None, :count])

@@ -38,7 +38,9 @@ def _reshaped(ctx: Context, x: Value, target: Sequence[int]) -> Value:
     remains of the operand's elements, so that indices can be computed, and are then cropped to the model's (equal)
     sizes.
     """
-    count = x.tensor_type.num_elements if isinstance(x.type, TensorType) and x.type.is_sized else 0
+    if not isinstance(x.type, TensorType) or not x.type.is_sized:
+        return ctx.reshape(x, target)
+    count = x.tensor_type.num_elements
     if not any(map(is_open, (count, *target))) or prod(target) == count:
         return ctx.reshape(x, target)
     for first, last in sorted(combinations(range(len(target) + 1), 2), key=lambda ends: ends[1] - ends[0]):
