@@ -117,7 +117,16 @@ def words(count: int) -> np.ndarray:
 
 def windowed_cache() -> Case:
     """A step of decoding with caches of the last 1,024 tokens, as ONNX Runtime's model builder writes Gemma 3."""
-    heads, shared, width, room, window = 8, 2, 64, 1024, 512
+    return decoding_step((300, 1000, 3000), local_window_size=512, sliding_window_cache=1)
+
+
+def whole_cache() -> Case:
+    """A step of decoding with caches that have room for 1,024 tokens; an input tells how many there are."""
+    return decoding_step((300, 1000))
+
+
+def decoding_step(totals: Sequence[int], **attributes: int) -> Case:
+    heads, shared, width, room = 8, 2, 64, 1024
     kind, cache = TensorProto.FLOAT, ["b", shared, room, width]
     inputs: list[tuple[str, int, list[Any]]] = [
         ("q", kind, ["b", "s", heads * width]), ("k", kind, ["b", "s", shared * width]),
@@ -126,7 +135,7 @@ def windowed_cache() -> Case:
     ]  # fmt: skip
     node = helper.make_node(
         "GroupQueryAttention", [name for name, *_ in inputs], ["y", "nk", "nv"], domain="com.microsoft",
-        num_heads=heads, kv_num_heads=shared, local_window_size=window, sliding_window_cache=1,
+        num_heads=heads, kv_num_heads=shared, **attributes,
     )  # fmt: skip
     outputs = [("y", kind, ["b", "s", heads * width]), ("nk", kind, cache), ("nv", kind, cache)]
     infos = ([helper.make_tensor_value_info(*one) for one in some] for some in (inputs, outputs))
@@ -141,7 +150,7 @@ def windowed_cache() -> Case:
         }  # fmt: skip
         return {**made, "lens": np.array([tokens - 1], np.int32), "total": np.array(tokens, np.int32)}
 
-    return Case(model, {f"token {tokens}": feeds(tokens) for tokens in (300, 1000, 3000)}, ("nk", "nv"))
+    return Case(model, {f"token {tokens}": feeds(tokens) for tokens in totals}, ("nk", "nv"))
 
 
 # --- exported from PyTorch --------------------------------------------------------------------------------------------
@@ -284,7 +293,8 @@ def counted_words() -> Case:
 CASES: Mapping[str, Callable[[], Case]] = {
     "sequence grown in a loop": grown_sequence, "SequenceMap": mapped_sequence, "optional of a branch": chosen_optional,
     "optional input": given_optional, "StringConcat, RegexFullMatch": joined_texts, "StringSplit": split_texts,
-    "StringNormalizer": normal_texts, "windowed cache, 1,024 tokens": windowed_cache, "torch.unique": unique,
+    "StringNormalizer": normal_texts, "windowed cache, 1,024 tokens": windowed_cache,
+    "whole cache, 1,024 tokens": whole_cache, "torch.unique": unique,
     "torch.nonzero": nonzero, "x[x > 0]": chosen, "torch.bincount": bincount, "torch.repeat_interleave": repeated,
     "x[:, :n]": head_of_rows, "EmbeddingBag in a loop": bags, "KNNImputer": imputer,
     "OneHotEncoder of words": words_one_hot, "OrdinalEncoder of words": words_numbered,
