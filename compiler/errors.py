@@ -35,5 +35,11 @@ class ExportError(Exception):
         self.exit_code = exit_code
 
 
+class TuningError(Exception):
+    """A model cannot be tuned, or a tuned kernel computes something else."""
+
+    exit_code = 1
+
+
 class CacheWarning(UserWarning):
     """Compiled kernels are not cached, for the reason in the message."""

@@ -253,6 +253,14 @@ class _Draft:
         return sooner(plan, self.plan(others, aliases, remarks), graph, context.cost_model)
 
 
+def plan_of_groups(graph: Graph, groups: Sequence[Group], context: PassContext) -> StitchPlan:
+    """Return the plan of groups that are all of a graph, with the schedules they have: to compile and time kernels of a
+    model by themselves.
+    """
+    result = Stitched(tuple(groups), (), {}, {}, ())
+    return _Draft(graph, context, "given", {}, result).plan(tuple(groups), {}, ())
+
+
 def _unless_slower(tied: StitchPlan, apart: StitchPlan, graph: Graph, context: PassContext) -> StitchPlan:
     """Return the plan with chains of kernels, or the one without if that is predicted to be faster, with a remark."""
     tied_us, apart_us = (predicted_us(plan, graph, context) for plan in (tied, apart))

@@ -87,12 +87,12 @@ def weights_path(artifact: str | os.PathLike[str]) -> Path:
     return path.with_name(path.name + ".weights.safetensors")
 
 
-def artifact_bytes(contents: ArtifactContents) -> bytes:
-    """Return the bytes that `write_artifact` writes, for `load`. Raises `ValueError` for contents that are
-    inconsistent.
+def artifact_bytes(contents: ArtifactContents, *, deflate: bool = True) -> bytes:
+    """Return the bytes that `write_artifact` writes, for `load`. `deflate`: False where they are loaded at once, and
+    compressing them would take longer. Raises `ValueError` for contents that are inconsistent.
     """
     file = io.BytesIO()
-    _write(file, contents, deflate=True)
+    _write(file, contents, deflate)
     return file.getvalue()
 
 

@@ -34,10 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL.onnx", help="the model to compile")
     parser.add_argument("-o", "--output", required=True, metavar="OUT.tsm", help="the artifact to write")
     add_compile_options(parser)
+    add_report(parser)
+    add_json(parser)
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report", metavar="REPORT.html", help="write a page about the graph, its kernels and refusals"
     )
-    add_json(parser)
 
 
 def add_compile_options(parser: argparse.ArgumentParser) -> None:
@@ -148,7 +152,7 @@ def _nbytes(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    target, report = _files(options)
+    target, report = output_files(options)
     source = existing(options.model)
     start = time.perf_counter()
     with Progress() as progress:
@@ -171,11 +175,14 @@ def run(options: argparse.Namespace) -> int:
     return errors.OK
 
 
-def _files(options: argparse.Namespace) -> tuple[Path, Path | None]:
-    """Return the paths of the artifact and the report. Raises UsageError unless every output is a file of its own."""
+def output_files(options: argparse.Namespace, read: Sequence[str] = ()) -> tuple[Path, Path | None]:
+    """Return the paths of the artifact and the report. read: files that are read besides the model and the plan.
+
+    Raises UsageError unless every output is a file of its own.
+    """
     from tilestitch.runtime.artifact_writer import weights_path
 
-    taken: list[str | Path | None] = [options.model, options.plan]
+    taken: list[str | Path | None] = [options.model, options.plan, *read]
     outputs = [str(writable(options.output, taken))]
     if options.strip_weights:
         outputs.append(str(weights_path(options.output)))
@@ -206,40 +213,41 @@ def _external_files(model: Path) -> list[Path]:
 
 def compile_with(source: Any, options: argparse.Namespace, progress: Progress, report: Path | None = None) -> Any:
     """Call `compile_model` with the options; SOURCE is a path or a ModelProto."""
-    check_target(options.target)
-    cache = _cache(options)
+    arguments = compile_arguments(options)
     from tilestitch.compiler.driver import compile_model
 
-    return compile_model(
-        source,
-        options.target,
-        shapes=shape_sets(options.shape),
-        dims=_ranges(options.dim),
-        favour=[sizes_of(point, "--favour") for point in options.favour],
-        precision=options.precision,
-        keep_fp32=options.keep_fp32,
-        passes=_passes(options.passes),
-        installed_plugins=not options.no_plugins,
-        plan=None if options.plan is None else existing(options.plan),
-        planner=options.planner,
-        cost_model=options.cost_model,
-        sync=options.sync,
-        records=None if options.records is None else existing(options.records),
-        frozen=options.frozen,
-        plan_budget_s=options.plan_budget,
-        strip_weights=options.strip_weights,
-        dump_ir=options.dump_ir,
-        report=report,
-        num_threads=options.threads,
-        keep_source=options.keep_source,
-        cache=cache,
-        nvcc=options.nvcc,
-        host_steps=not options.no_host,
-        donate=options.donate,
-        winograd=not options.no_winograd,
-        branch_bytes=options.branch_memory,
-        progress=progress,
-    )
+    return compile_model(source, options.target, **arguments, report=report, progress=progress)
+
+
+def compile_arguments(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `compile_model` that the options say. Raises UsageError for invalid ones."""
+    check_target(options.target)
+    return {
+        "shapes": shape_sets(options.shape),
+        "dims": _ranges(options.dim),
+        "favour": [sizes_of(point, "--favour") for point in options.favour],
+        "precision": options.precision,
+        "keep_fp32": options.keep_fp32,
+        "passes": _passes(options.passes),
+        "installed_plugins": not options.no_plugins,
+        "plan": None if options.plan is None else existing(options.plan),
+        "planner": options.planner,
+        "cost_model": options.cost_model,
+        "sync": options.sync,
+        "records": None if options.records is None else existing(options.records),
+        "frozen": options.frozen,
+        "plan_budget_s": options.plan_budget,
+        "strip_weights": options.strip_weights,
+        "dump_ir": options.dump_ir,
+        "num_threads": options.threads,
+        "keep_source": options.keep_source,
+        "cache": _cache(options),
+        "nvcc": options.nvcc,
+        "host_steps": not options.no_host,
+        "donate": options.donate,
+        "winograd": not options.no_winograd,
+        "branch_bytes": options.branch_memory,
+    }
 
 
 def _ranges(pairs: Sequence[tuple[str, tuple[int, int]]]) -> dict[str, tuple[int, int]] | None:

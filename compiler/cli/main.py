@@ -16,11 +16,12 @@ from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
 from tilestitch import __version__
-from tilestitch.compiler.cli import bench, check, compile, doctor, errors, example, explain, plan, predict, run
+from tilestitch.compiler.cli import bench, check, compile, doctor, errors, example, explain, plan, predict, run, tune
 from tilestitch.compiler.collection import rare_collections
 
 COMMANDS: dict[str, ModuleType] = {
     "compile": compile,
+    "tune": tune,
     "run": run,
     "check": check,
     "bench": bench,

@@ -1,0 +1,96 @@
+"""The proof of what tuners found: in the whole model, with nothing beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tilestitch.compiler.errors import TuningError
+from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.measure.kernels import Times, time_in_turns, why_other_results
+from tilestitch.passes.plan import Group, StitchPlan
+from tilestitch.runtime.session import Module
+
+from .bench import Compiler, Feeds, of_groups
+from .tasks import TuningTask, with_schedules
+
+Found: TypeAlias = Sequence[tuple[TuningTask, Group]]
+"""Tasks, each with a group that has the schedule found for it."""
+LEAST_GAIN = 0.01
+"""Relative gain in the model from which a schedule is kept."""
+ROUNDS = 100
+MOST_S = 15.0
+"""Runs of the plans that are compared, by turns, and the seconds that these take at most."""
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """A plan with the schedules that are faster in the model. before_us, after_us: sums of the minimum of each launch,
+    or minimum of whole runs where launches cannot be told apart. ratios: of each changed task's time in the model, by
+    its structure, also of those that were not kept; empty where launches cannot be told apart.
+    """
+
+    plan: StitchPlan
+    before_us: float
+    after_us: float
+    ratios: Mapping[str, float]
+
+
+def confirmed(graph: Graph, plan: StitchPlan, found: Found, feeds: Feeds, compiler: Compiler) -> Confirmed:
+    """Return the plan with those of the found schedules that make their kernels faster in the model by `LEAST_GAIN`;
+    the plan itself if all kernels together are no faster then. Raises TuningError if its results differ.
+    """
+    with compiler.module(graph, plan) as before:
+        first = _raced(graph, plan, found, feeds, compiler, before)
+        ratios = _ratios(plan, first, found)
+        kept = [(task, group) for task, group in found if ratios.get(task.structure, 0.0) < 1 - LEAST_GAIN]
+        last = first if len(kept) == len(found) else _raced(graph, plan, kept, feeds, compiler, before)
+    if last.after_us >= last.before_us:
+        return Confirmed(plan, last.before_us, last.before_us, ratios)
+    return Confirmed(last.plan, last.before_us, last.after_us, ratios)
+
+
+@dataclass(frozen=True)
+class _Race:
+    """A plan with other schedules, and the times of runs by turns with the one before tuning."""
+
+    plan: StitchPlan
+    before: Times
+    after: Times
+
+    @property
+    def before_us(self) -> float:
+        return _total_us(self.plan, self.before)
+
+    @property
+    def after_us(self) -> float:
+        return _total_us(self.plan, self.after)
+
+
+def _total_us(plan: StitchPlan, times: Times) -> float:
+    return times.whole_us if plan.bodies else float(times.launches_us.sum())
+
+
+def _raced(graph: Graph, plan: StitchPlan, found: Found, feeds: Feeds, compiler: Compiler, before: Module) -> _Race:
+    """Race the plan with the found schedules against `before`, which has none of them."""
+    tuned = with_schedules(
+        graph, plan, {g.name: other for task, other in found for g in task.groups}, compiler.context.kernels_of
+    )
+    with compiler.module(graph, tuned) as after:
+        odd = why_other_results(after, before, feeds)
+        if odd is not None:
+            raise TuningError(f"the tuned model is not right: {odd}; report this as a bug")
+        return _Race(tuned, *time_in_turns([before, after], feeds, ROUNDS, MOST_S))
+
+
+def _ratios(plan: StitchPlan, race: _Race, found: Found) -> dict[str, float]:
+    """Return the time of each task relative to that before tuning; nothing where launches cannot be told apart."""
+    before_us, after_us = of_groups(plan, race.before.launches_us), of_groups(race.plan, race.after.launches_us)
+    if before_us is None or after_us is None:
+        return {}
+    sums = {
+        task.structure: [sum(us[group.name] for group in task.groups) for us in (before_us, after_us)]
+        for task, _ in found
+    }
+    return {structure: after / before if before else 1.0 for structure, (before, after) in sums.items()}

@@ -1,0 +1,229 @@
+"""From a model to one whose kernels were tuned on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from tilestitch.compiler.compiled import CompiledModel, Specialisation
+from tilestitch.compiler.driver import compile_model
+from tilestitch.compiler.errors import OptionError, TuningError
+from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.prepare import Progress
+from tilestitch.cost_model.models import model_named
+from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.passes.plan import Group, StitchPlan, WhyNot
+from tilestitch.passes.plugins.load import Installed, load_plugins
+
+from .bench import Feeds
+from .confirm import confirmed
+from .shares import Lost, Tell, tune_side_by_side
+from .subject import Machine, Subject
+from .tasks import TuningTask
+from .tuner import Tried
+
+RULE = "tune"
+SECONDS = 120.0
+GUIDE = "learned"
+"""The latency model that says which schedules are tried first, by default."""
+
+
+@dataclass(frozen=True)
+class TunedTask:
+    """A task with what was tried. alone, in_model: the time of its best schedule relative to that before tuning, by
+    itself on a share of the machine, and in the model (None: not measured). kept: whether the model has it.
+    """
+
+    task: TuningTask
+    tried: int
+    failed: int
+    alone: float
+    in_model: float | None
+    kept: bool
+
+
+@dataclass(frozen=True)
+class TunedPlan:
+    """The plan of a specialisation. before_us, after_us: of all its kernels (`Confirmed`). lost: tuners that ended
+    before their time. untuned: why the plan was not tuned; empty if it was.
+    """
+
+    plan: StitchPlan
+    tasks: tuple[TunedTask, ...] = ()
+    before_us: float = 0.0
+    after_us: float = 0.0
+    lost: tuple[Lost, ...] = ()
+    untuned: str = ""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A tuned model, and what was tried for each of its specialisations."""
+
+    model: CompiledModel
+    plans: tuple[TunedPlan, ...]
+
+
+def tune_model(
+    model: Any,
+    target: str = "cpu",
+    *,
+    seconds: float = SECONDS,
+    shares: int | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    report: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> Tuned:
+    """Compile a model, measure other schedules of its kernels on this machine, and compile it with those that are
+    faster.
+
+    seconds: for trying schedules, divided among the specialisations; compiling and confirming take more. shares: tuners
+    that work side by side, each on cores of its own (default: as many as there are). inputs: of the model, by name, for
+    specialisations of their shapes; random ones for the rest, which `seed` determines. options: those of
+    `compile_model`, of which `plan` is where tuning starts, and `cost_model` says which schedules are tried first
+    (default: learned).
+
+    Raises TuningError if there is nothing to tune, OptionError for options that tuning does not support, and the errors
+    of `compile_model`.
+    """
+    _check(target, seconds, shares, options)
+    first = compile_model(model, target, progress=progress, **options)
+    static = [one for one in first.specialisations if not one.graph.symbols]
+    if not static:
+        raise TuningError(
+            "all sizes of this model are open, and schedules are measured for known ones; give some with --shape or "
+            "--favour"
+        )
+    search = _Search.of(target, seconds / len(static), shares, seed, progress or (lambda *_: None), options)
+    plans = tuple(search.tuned(one, inputs or {}) for one in first.specialisations)
+    given = {key: value for key, value in options.items() if key not in SIZES}
+    given["plan"] = [one.plan for one in plans]
+    return Tuned(compile_model(model, target, progress=progress, report=report, **given), plans)
+
+
+SIZES = ("shapes", "dims", "favour")
+"""Options whose values a plan has."""
+
+
+def _check(target: str, seconds: float, shares: int | None, options: Mapping[str, Any]) -> None:
+    if not target.startswith("cpu"):
+        raise OptionError(f"kernels for {target} cannot be measured on this machine; give --target cpu")
+    if not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
+        raise OptionError(f"seconds is {seconds!r}; give a number, 0 or more")
+    if shares is not None and (not isinstance(shares, int) or shares < 1):
+        raise OptionError(f"shares is {shares!r}; give an integer, 1 or more, or None")
+    for name in ("expose", "donate"):
+        if options.get(name):
+            raise OptionError(f"{name} is not supported when tuning; leave it out, and give it with the tuned plan")
+
+
+@dataclass(frozen=True)
+class _Search:
+    """How plans are tuned. seconds: for each of them."""
+
+    machine: Machine
+    guide: LatencyModel
+    seconds: float
+    shares: int | None
+    seed: int
+    tell: Progress
+
+    @staticmethod
+    def of(
+        target: str, seconds: float, shares: int | None, seed: int, tell: Progress, options: Mapping[str, Any]
+    ) -> _Search:
+        installed = None if options.get("installed_plugins", True) else Installed()
+        plugins = load_plugins(options.get("passes", ()), installed)
+        threads = options.get("num_threads") or len(os.sched_getaffinity(0))
+        machine = Machine(target, threads, options.get("cache", True), plugins.schedules)
+        guide = model_named(options.get("cost_model") or GUIDE)
+        return _Search(machine, guide, seconds, shares, seed, tell)
+
+    def tuned(self, one: Specialisation, inputs: Feeds) -> TunedPlan:
+        graph, plan = one.graph, one.plan
+        if graph.symbols:
+            return TunedPlan(plan, untuned="its sizes are open; --favour gives some of them kernels of their own")
+        self.tell("measuring the kernels as they are", 0, 0)
+        fitting = {} if _of_other_shapes(graph, inputs) else inputs
+        subject = Subject.of(graph, plan, self.machine, self.guide, fitting, self.seed)
+        if not subject.tasks:
+            return TunedPlan(plan, untuned="none of its kernels has another schedule")
+        shares = self.machine.shares(self.shares)
+        tuners = subject.tuners(len(shares), self.guide, self.seed)
+        tried, lost = tune_side_by_side(tuners, shares[: len(tuners)], self.seconds, self._telling(Saved(subject)))
+        if lost and not tried:
+            raise TuningError(f"no schedule could be tried: {lost[0].reason}; report this as a bug")
+        self.tell("comparing in the whole model", 0, 0)
+        return _confirmed(subject, tried, lost)
+
+    def _telling(self, saved: Saved) -> Tell:
+        numbers = count(1)
+
+        def tell(one: Tried) -> None:
+            share = 100 * saved.add(one)
+            self.tell(f"tuning: {next(numbers)} schedules tried, {share:.1f} % of the time saved", 0, 0)
+
+        return tell
+
+
+def _of_other_shapes(graph: Graph, inputs: Feeds) -> bool:
+    """Return whether inputs are for another specialisation."""
+    return any(v.name in inputs and np.shape(inputs[v.name]) != tuple(v.shape) for v in graph.inputs)
+
+
+@dataclass
+class Saved:
+    """How much of the model's time the best schedules so far save, by themselves."""
+
+    subject: Subject
+    best: dict[str, float] = field(default_factory=dict)
+
+    def add(self, one: Tried) -> float:
+        """Add what was tried; return the saved fraction of the model's time."""
+        if one.ratio is not None:
+            self.best[one.structure] = min(one.ratio, self.best.get(one.structure, 1.0))
+        saved_us = sum(task.latency_us * (1 - self.best.get(task.structure, 1.0)) for task in self.subject.tasks)
+        return saved_us / self.subject.total_us
+
+
+def _confirmed(subject: Subject, tried: Sequence[Tried], lost: Sequence[Lost]) -> TunedPlan:
+    best = best_of(tried)
+    found = [(task, best[task.structure][1]) for task in subject.tasks if task.structure in best]
+    proven = confirmed(subject.graph, subject.plan, found, subject.feeds, subject.compiler)
+    schedules = {group.name: group for group in proven.plan.groups}
+    rows = []
+    for task in subject.tasks:
+        ratios = [one.ratio for one in tried if one.structure == task.structure]
+        alone, _ = best.get(task.structure, (1.0, None))
+        in_model = proven.ratios.get(task.structure)
+        kept = schedules[task.kernel.name] != task.kernel
+        rows.append(TunedTask(task, len(ratios), ratios.count(None), alone, in_model, kept))
+    remarks = [_remark(row) for row in rows if not row.kept]
+    tuned = replace(proven.plan, refusals=(*proven.plan.refusals, *remarks))
+    return TunedPlan(tuned, tuple(rows), proven.before_us, proven.after_us, tuple(lost))
+
+
+def best_of(tried: Sequence[Tried]) -> dict[str, tuple[float, Group]]:
+    """Return the best schedule of each task, with its ratio, where one was faster than that before tuning."""
+    best: dict[str, tuple[float, Group]] = {}
+    for one in tried:
+        least, _ = best.get(one.structure, (1.0, None))
+        if one.ratio is not None and one.ratio < least:
+            best[one.structure] = one.ratio, one.group
+    return best
+
+
+def _remark(row: TunedTask) -> WhyNot:
+    """Return why a kernel has the schedule that it had before tuning."""
+    numbers = {"tried": row.tried, "failed": row.failed, "best_alone": round(row.alone, 3)}
+    if row.in_model is not None:
+        numbers["best_in_model"] = round(row.in_model, 3)
+    reason = "no other schedule that was tried is faster in the model" if row.tried else "no other schedule was tried"
+    return WhyNot(row.task.kernel.name, RULE, reason, numbers)

@@ -1,0 +1,112 @@
+"""Shares of a machine: disjoint cores, tasks divided evenly, and tuners whose end costs only what they had left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tilestitch.compiler.errors import TuningError
+from tilestitch.compiler.tune import shares
+from tilestitch.compiler.tune.shares import divided, shares_of, tune_side_by_side
+from tilestitch.compiler.tune.tasks import TuningTask
+from tilestitch.compiler.tune.tuner import Tried, Trying
+from tilestitch.passes.plan import Group, GroupKind
+
+KERNEL = Group("kernel", GroupKind.INJECTIVE, ("add",), None, ("x",), (), ("add",))
+CORES = sorted(os.sched_getaffinity(0))
+
+
+@dataclass
+class Scripted:
+    """A tuner that tries the schedules of a script; functions in it are called."""
+
+    script: tuple[Any, ...]
+
+    def tune(self, until_s: float) -> Iterator[Trying | Tried]:
+        for step in self.script:
+            yield Trying("structure", KERNEL)
+            yield Tried("structure", KERNEL, step() if callable(step) else step)
+
+
+def tuned(*scripts: tuple[Any, ...], seconds: float = 30.0) -> tuple[list[float | None], list[shares.Lost]]:
+    tuners: Any = [Scripted(script) for script in scripts]
+    tried, lost = tune_side_by_side(tuners, [CORES[:1]] * len(scripts), seconds, lambda _: None)
+    return sorted(one.ratio for one in tried if one.ratio is not None), lost
+
+
+def test_shares_have_cores_of_their_own_for_all_threads_of_a_run() -> None:
+    assert shares_of(range(8), 2) == [(0, 1), (2, 3), (4, 5), (6, 7)]
+    assert shares_of(range(7), 3) == [(0, 1, 2), (3, 4, 5)]
+    assert shares_of(range(8), 2, wanted=3) == [(0, 1), (2, 3), (4, 5)]
+    assert shares_of(range(2), 1, wanted=9) == [(0,), (1,)]
+
+
+def test_a_run_with_all_cores_has_one_share() -> None:
+    assert shares_of(range(2), 2) == [(0, 1)]
+    assert shares_of(range(2), 16) == [(0, 1)]
+
+
+def test_tasks_are_divided_by_their_time() -> None:
+    tasks = [TuningTask(str(us), (KERNEL,), us) for us in (5.0, 4.0, 3.0, 3.0, 1.0)]
+    found = divided(tasks, 2)
+    assert [sum(task.latency_us for task in share) for share in found] == [8.0, 8.0]
+    assert sorted(task.structure for share in found for task in share) == ["1.0", "3.0", "3.0", "4.0", "5.0"]
+    assert len(divided(tasks[:1], 2)) == 1
+
+
+def test_results_of_all_tuners_arrive() -> None:
+    assert tuned((0.5, None, 0.7), (0.9,)) == ([0.5, 0.7, 0.9], [])
+
+
+def test_a_tuner_runs_on_the_cores_of_its_share_only() -> None:
+    found, _ = tuned((lambda: float(len(os.sched_getaffinity(0))),))
+    assert found == [1.0]
+    assert sorted(os.sched_getaffinity(0)) == CORES
+
+
+def test_a_tuner_that_dies_loses_only_what_it_had_left() -> None:
+    found, lost = tuned((0.5, lambda: os.kill(os.getpid(), signal.SIGSEGV), 0.1), (0.9, 0.8))
+    assert found == [0.5, 0.8, 0.9]
+    assert [(one.reason, one.trying) for one in lost] == [("it ended with code -11", KERNEL)]
+
+
+def test_a_tuner_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "GRACE_S", 0.2)
+    found, lost = tuned((0.5, lambda: time.sleep(600)), (0.9,), seconds=0.3)
+    assert found == [0.5, 0.9]
+    assert [one.reason for one in lost] == ["it did not end in time"]
+
+
+def fails(error: Exception) -> Any:
+    def step() -> float:
+        raise error
+
+    return step
+
+
+def test_an_error_of_a_tuner_is_reported() -> None:
+    found, lost = tuned((0.5, fails(MemoryError("no memory")), 0.1), (0.9,))
+    assert found == [0.5, 0.9]
+    assert [one.reason for one in lost] == ["MemoryError: no memory"]
+
+
+def test_wrong_results_end_all_tuners() -> None:
+    with pytest.raises(TuningError, match="output y differs"):
+        tuned((0.5, fails(TuningError("output y differs"))), (lambda: time.sleep(600),))
+
+
+def test_an_interrupt_keeps_what_was_found() -> None:
+    def interrupt() -> float:
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(600)
+        return 0.0
+
+    found, lost = tuned((0.5, interrupt))
+    assert found == [0.5]
+    assert [one.reason for one in lost] == ["an interrupt ended it"]

@@ -1,0 +1,128 @@
+"""Tuning, from the command line and from Python: an artifact that computes the same, and whose plan is replayed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from tests.models import cnn, random_inputs, transformer
+from tilestitch.compiler import compile_model
+from tilestitch.compiler.cli.main import main
+from tilestitch.compiler.errors import OptionError, TuningError
+from tilestitch.compiler.tune.tune import tune_model
+from tilestitch.runtime import load
+
+
+def expected(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    found: list[np.ndarray] = session.run(None, inputs)
+    return found
+
+
+def check(artifact: bytes | Path, model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> None:
+    with load(artifact, num_threads=1) as module:
+        found = module.run(inputs)
+    for mine, theirs in zip(found.values(), expected(model, inputs), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", [transformer(sequence=5), cnn()], ids=["transformer", "cnn"])
+def test_a_tuned_model_computes_the_same_and_replays(model: onnx.ModelProto) -> None:
+    tuned = tune_model(model, seconds=2, num_threads=1)
+    (plan,) = tuned.plans
+    assert sum(task.tried for task in plan.tasks) > 0
+    assert plan.after_us <= plan.before_us
+    check(tuned.model.to_bytes(), model, random_inputs(model))
+    again = compile_model(model, plan=tuned.model.plan, num_threads=1)
+    assert again.plan == tuned.model.plan
+
+
+def test_the_plan_says_what_was_tried_in_vain() -> None:
+    tuned = tune_model(transformer(), seconds=1, num_threads=1)
+    (plan,) = tuned.plans
+    said = {one.subject: one.numbers for one in tuned.model.plan.refusals if one.rule == "tune"}
+    assert said.keys() == {task.task.kernel.name for task in plan.tasks if not task.kept}
+    assert all(numbers["tried"] >= 0 for numbers in said.values())
+
+
+def test_no_time_changes_nothing_but_remarks() -> None:
+    usual, tuned = compile_model(transformer(), num_threads=1), tune_model(transformer(), seconds=0, num_threads=1)
+    assert tuned.model.plan.groups == usual.plan.groups
+    assert {task.tried for task in tuned.plans[0].tasks} == {0}
+
+
+def test_tuning_goes_on_from_a_plan(tmp_path: Path) -> None:
+    onnx.save(transformer(), tmp_path / "m.onnx")
+    common = ["--threads", "1", "--seconds", "1"]
+    assert main(["tune", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "one.tsm"), *common]) == 0
+    again = ["--plan", str(tmp_path / "one.tsm"), "-o", str(tmp_path / "two.tsm")]
+    assert main(["tune", str(tmp_path / "m.onnx"), *again, *common]) == 0
+    check(tmp_path / "two.tsm", transformer(), random_inputs(transformer()))
+
+
+def opened(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with its first dimension open."""
+    model = onnx.ModelProto.FromString(model.SerializeToString())
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    del model.graph.value_info[:]
+    return model
+
+
+def test_each_of_several_shapes_is_tuned_with_the_inputs_that_fit(tmp_path: Path) -> None:
+    model = opened(cnn())
+    ((name, array),) = random_inputs(cnn()).items()
+    shapes: Any = [{name: (size, *array.shape[1:])} for size in (1, 3)]
+    tuned = tune_model(model, seconds=2, num_threads=1, shapes=shapes, inputs={name: np.repeat(array[:1], 3, 0)})
+    assert [bool(plan.tasks) for plan in tuned.plans] == [True, True]
+    for size in (1, 3):
+        check(tuned.model.to_bytes(), model, {name: np.repeat(array[:1], size, 0)})
+
+
+def test_open_sizes_are_left_as_they_are_and_favoured_ones_tuned() -> None:
+    model = opened(cnn())
+    with pytest.raises(TuningError, match=r"sizes of this model are open.*--favour"):
+        tune_model(model, seconds=1, num_threads=1, dims={"batch": (2, 8)})
+    tuned = tune_model(model, seconds=1, num_threads=1, dims={"batch": (2, 8)}, favour=[{"batch": 2}])
+    assert [bool(plan.untuned) for plan in tuned.plans] == [False, True]
+    ((name, array),) = random_inputs(cnn()).items()
+    for size in (2, 5):
+        check(tuned.model.to_bytes(), model, {name: np.repeat(array[:1], size, 0)})
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"target": "cuda:sm_90a"}, "kernels for cuda:sm_90a cannot be measured"),
+        ({"seconds": -1}, "seconds is -1"),
+        ({"seconds": float("nan")}, "seconds is nan"),
+        ({"shares": 0}, "shares is 0"),
+        ({"expose": ["x"]}, "expose is not supported"),
+        ({"donate": ["x"]}, "donate is not supported"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(OptionError, match=reason):
+        tune_model(cnn(), **options)
+
+
+def test_the_command_tells_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(cnn(), tmp_path / "m.onnx")
+    ((name, array),) = random_inputs(cnn()).items()
+    np.save(tmp_path / "x.npy", array)
+    command = ["tune", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "m.tsm"), "--threads", "1", "--seconds", "1"]
+    assert main([*command, "--input", f"{name}={tmp_path / 'x.npy'}", "--json"]) == 0
+    (plan,) = json.loads(capsys.readouterr().out)["plans"]
+    assert plan["untuned"] == "" and plan["lost"] == []
+    assert {"kernel", "us", "kernels", "tried", "failed", "alone", "in_model", "kept"} == set(plan["tasks"][0])
+    assert main(["explain", str(tmp_path / "m.tsm"), "--json"]) == 0
+    with pytest.raises(SystemExit, match="1"):
+        main([*command, "--seconds", "nan"])
+    assert main([*command, "--input", f"other={tmp_path / 'x.npy'}"]) == 1
+    assert "no input other" in capsys.readouterr().err
