@@ -3,7 +3,7 @@
 from setuptools import find_packages, setup
 
 FOLDERS = ("runtime", "compiler", "cost_model", "passes", "codegen")
-DEVELOPERS_ONLY = ["conformance", "pages", "training"]
+DEVELOPERS_ONLY = ["conformance", "measure", "pages", "training"]
 """Packages that are run from a checkout, which has what they read or write: tests, pages of docs, measurements."""
 
 packages = ["tilestitch"]

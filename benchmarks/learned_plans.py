@@ -29,8 +29,9 @@ import onnx
 from benchmarks.turns import RESULTS, markdown, write_results
 from tilestitch.codegen.cpu.target import parse_target
 from tilestitch.compiler.cli.inputs import make_inputs
-from tilestitch.compiler.measure.kernels import Subject, why_other_results
+from tilestitch.compiler.measure.kernels import Subject
 from tilestitch.compiler.measure.plans import random_plan, with_random_schedules
+from tilestitch.compiler.tune.timing import why_other_results
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.models import model_named
 from tilestitch.cost_model.records import read_records

@@ -4,8 +4,8 @@
 
 Models are to be none that it was trained on, and none that plans are raced on (`learned_plans`): `python -m
 benchmarks.kernel_models FOLDER --seed 1` writes some. Each other plan that the model finds, however little it promises,
-takes turns with the plan of the rules. `python -m tilestitch.cost_model.generated.train --plans FILE.json` learns from
-the result how much a plan must promise. With `--add` the file keeps what it has of other models.
+takes turns with the plan of the rules. `python -m tilestitch.cost_model.training.generated --plans FILE.json` learns
+from the result how much a plan must promise. With `--add` the file keeps what it has of other models.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from benchmarks.learned_plans import times_us
 from benchmarks.turns import RESULTS, write_results
 from tilestitch.codegen.cpu.target import parse_target
 from tilestitch.compiler.cli.inputs import make_inputs
-from tilestitch.compiler.measure.kernels import Subject, Times, time_in_turns, why_other_results
+from tilestitch.compiler.measure.kernels import Subject
+from tilestitch.compiler.tune.timing import Times, time_in_turns, why_other_results
 from tilestitch.cost_model.analytical import ANALYTICAL, AnalyticalModel
 from tilestitch.cost_model.generated.model import LearnedModel
 from tilestitch.cost_model.models import model_named

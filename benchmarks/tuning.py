@@ -104,9 +104,9 @@ def page(rows: Sequence[dict[str, Any]], options: argparse.Namespace) -> str:
     return (
         "# Tuning, measured\n\n<!-- written by: python -m benchmarks.tuning --write -->\n\n"
         f"Schedules were tried for {options.seconds:.0f} s a way, for one thread: at random by one tuner, guided by "
-        "the learned latency model by\none tuner, and guided by tuners side by side, each on a core of its own. *Time to "
-        "random's result*: when a way had saved\nas much, by its measurements of single kernels, as the random one at "
-        "the end. Kernels before and after are sums of the\nleast time of each launch in the whole model, by turns, "
+        "the learned latency model by\none tuner, and guided by tuners side by side, each on a core of its own. *Time "
+        "to random's result*: when a way had saved\nas much, by its measurements of single kernels, as the random one "
+        "at the end. Kernels before and after are sums of the\nleast time of each launch in the whole model, by turns, "
         "with nothing beside it. See [tuning.md](../tuning.md).\n\n" + markdown(header, cells)
     )
 

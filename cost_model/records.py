@@ -96,7 +96,7 @@ class Records:
         """
         path = Path(path)
         if frozen and not path.is_file():
-            raise MeasurementError(f"{path} is not there; measure kernels with `python -m tilestitch.compiler.measure`")
+            raise MeasurementError(f"{path} is not there; measure kernels with `tilestitch tune --save-records`")
         try:
             name = f"{path.absolute().as_uri()}?mode={'ro' if frozen else 'rwc'}"
             connection = sqlite3.connect(name, uri=True, timeout=60)

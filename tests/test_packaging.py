@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("runtime", "compiler", "cost_model", "passes", "codegen")
-FOR_DEVELOPERS = ("compiler/conformance", "compiler/pages", "cost_model/training")
+FOR_DEVELOPERS = ("compiler/conformance", "compiler/measure", "compiler/pages", "cost_model/training")
 """What only a checkout uses."""
 
 

@@ -50,6 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed", type=natural, default=0, metavar="N",
         help="seed of the random inputs, and of what is tried (default: 0)",
     )  # fmt: skip
+    group.add_argument(
+        "--save-records", metavar="FILE", help="add the measured kernels to this file, for --records of other models"
+    )
     add_compile_options(parser)
     add_report(parser)
     add_json(parser)
@@ -70,13 +73,18 @@ def run(options: argparse.Namespace) -> int:
     source, arguments = existing(options.model), compile_arguments(options)
     inputs = read_inputs(options.input)
     from tilestitch.compiler.tune.tune import tune_model
+    from tilestitch.cost_model.records import Records
 
     start = time.perf_counter()
+    saved = None if options.save_records is None else Records.open(options.save_records)
     with Progress() as progress:
         tuned = tune_model(
             source, options.target, seconds=options.seconds, shares=options.shares, inputs=inputs, seed=options.seed,
             report=report, progress=progress, **arguments,
         )  # fmt: skip
+        if saved is not None:
+            with saved:
+                saved.add(record for plan in tuned.plans for record in plan.records)
         progress("writing the artifact")
         tuned.model.save(target)
     seconds = time.perf_counter() - start

@@ -21,6 +21,8 @@ from pathlib import Path
 from tilestitch.codegen.cpu.target import CpuTarget, parse_target
 from tilestitch.compiler.cli.arguments import positive
 from tilestitch.compiler.machine import machine_of
+from tilestitch.compiler.tune.records import records_of
+from tilestitch.compiler.tune.timing import time_in_turns, why_other_results
 from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.models import model_named
@@ -29,7 +31,7 @@ from tilestitch.passes.fusion.planners import PLANNERS
 from tilestitch.passes.plan import StitchPlan
 from tilestitch.passes.planner import make_plan
 
-from .kernels import Subject, records_of, time_in_turns, why_other_results
+from .kernels import Subject
 from .plans import random_plan, with_random_schedules
 
 TOGETHER = 4
@@ -51,7 +53,7 @@ def measure(path: Path, target: CpuTarget, threads: int, options: argparse.Names
                 raise MeasurementError(f"{odd} ({numbers}); report this as a bug")
         times = time_in_turns(modules, subject.inputs, options.rounds, options.seconds)
         for plan, module, its in zip(some, modules, times, strict=True):
-            found += records_of(subject, plan, its, machine)
+            found += records_of(subject.graph, plan, its, machine, ANALYTICAL, subject.name)
             if module is not reference:
                 module.close()
     reference.close()

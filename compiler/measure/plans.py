@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from tilestitch.compiler.ir import Graph, Node
-from tilestitch.cost_model.facts_json import digest_of
+from tilestitch.compiler.tune.tasks import structure_digest
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.fusion.rules.shuffled import Shuffled
 from tilestitch.passes.plan import Group, StitchPlan
@@ -17,7 +17,6 @@ from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import look_up
 from tilestitch.passes.planner import make_plan
 from tilestitch.passes.schedule.launches import completed
-from tilestitch.passes.schedule.structure import structure_of
 from tilestitch.passes.schedule.variants import variants
 
 PLANNERS = ("stitch", "injective", "none", "stitch")
@@ -39,16 +38,6 @@ def with_random_schedules(graph: Graph, plan: StitchPlan, seed: int) -> StitchPl
     nodes = {node.name: node for node in graph.nodes}
     groups = tuple(_with_random_schedule(nodes, group, plan.target, seed) for group in plan.groups)
     return completed(replace(plan, groups=groups, launches=None, edges=None), graph)
-
-
-def structure_digest(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> str | None:
-    """Return the digest of what a group computes; None for one without a structure."""
-    structure = structure_of(nodes, _bare(group), TargetInfo(target.name))
-    return None if structure is None else digest_of(repr(structure.key))
-
-
-def _bare(group: Group) -> Group:
-    return replace(group, schedule=None, stages=tuple(tuple(map(_bare, stage)) for stage in group.stages))
 
 
 def _with_random_schedule(nodes: Mapping[str, Node], group: Group, target: TargetInfo, seed: int) -> Group:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from tilestitch.compiler.errors import TuningError
 from tilestitch.compiler.ir import Graph
-from tilestitch.compiler.measure.kernels import Times, time_in_turns, why_other_results
+from tilestitch.compiler.tune.timing import Times, time_in_turns, why_other_results
 from tilestitch.passes.plan import Group, StitchPlan
 from tilestitch.runtime.session import Module
 
@@ -28,13 +28,15 @@ MOST_S = 15.0
 class Confirmed:
     """A plan with the schedules that are faster in the model. before_us, after_us: sums of the minimum of each launch,
     or minimum of whole runs where launches cannot be told apart. ratios: of each changed task's time in the model, by
-    its structure, also of those that were not kept; empty where launches cannot be told apart.
+    its structure, also of those that were not kept; empty where launches cannot be told apart. measured: the plans that
+    were measured, with their times.
     """
 
     plan: StitchPlan
     before_us: float
     after_us: float
     ratios: Mapping[str, float]
+    measured: tuple[tuple[StitchPlan, Times], ...]
 
 
 def confirmed(graph: Graph, plan: StitchPlan, found: Found, feeds: Feeds, compiler: Compiler) -> Confirmed:
@@ -46,9 +48,10 @@ def confirmed(graph: Graph, plan: StitchPlan, found: Found, feeds: Feeds, compil
         ratios = _ratios(plan, first, found)
         kept = [(task, group) for task, group in found if ratios.get(task.structure, 0.0) < 1 - LEAST_GAIN]
         last = first if len(kept) == len(found) else _raced(graph, plan, kept, feeds, compiler, before)
+    measured = ((plan, first.before), (first.plan, first.after), (plan, last.before), (last.plan, last.after))
     if last.after_us >= last.before_us:
-        return Confirmed(plan, last.before_us, last.before_us, ratios)
-    return Confirmed(last.plan, last.before_us, last.after_us, ratios)
+        return Confirmed(plan, last.before_us, last.before_us, ratios, measured)
+    return Confirmed(last.plan, last.before_us, last.after_us, ratios, measured)
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from tilestitch.codegen.cpu.target import parse_target
 from tilestitch.codegen.schedule import KernelsOfPlugins, Schedule
 from tilestitch.compiler.cli.inputs import make_inputs
 from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.machine import machine_of
 from tilestitch.compiler.targets import backend_of
 from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.cost_model.records import Machine as RecordedMachine
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.plan import StitchPlan
 from tilestitch.passes.schedule.device import device_of
@@ -46,6 +49,11 @@ class Machine:
         kernels_of = KernelsOfPlugins(self.schedules, backend.target_of_schedules)
         context = PassContext(plan.target, kernels_of=kernels_of)
         return Compiler(context, backend, partial(load, device="cpu", num_threads=self.threads), self.schedules)
+
+    @property
+    def described(self) -> RecordedMachine:
+        """This machine, as records name it."""
+        return machine_of(parse_target(self.target), self.threads)
 
     def shares(self, wanted: int | None) -> list[tuple[int, ...]]:
         return shares_of(sorted(os.sched_getaffinity(0)), self.threads, wanted)

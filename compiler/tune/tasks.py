@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilestitch.compiler.ir import Graph, Node
-from tilestitch.compiler.measure.plans import structure_digest
+from tilestitch.cost_model.facts_json import digest_of
 from tilestitch.passes.plan import Group, StitchPlan
 from tilestitch.passes.plan.launches.own import KernelsOf
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import Schedule
+from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import look_up
 from tilestitch.passes.schedule.launches import completed
+from tilestitch.passes.schedule.structure import structure_of
 from tilestitch.passes.schedule.variants import variants
 
 SHARE = 0.002
@@ -52,6 +54,16 @@ def tasks_of(graph: Graph, plan: StitchPlan, latencies_us: Mapping[str, float]) 
     ]
     found = [task for task in tasks if task.latency_us >= least_us and neighbours(nodes, task.kernel)]
     return sorted(found, key=lambda task: (-task.latency_us, task.structure))
+
+
+def structure_digest(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> str | None:
+    """Return the digest of what a group computes; None for one without a structure."""
+    structure = structure_of(nodes, _bare(group), TargetInfo(target.name))
+    return None if structure is None else digest_of(repr(structure.key))
+
+
+def _bare(group: Group) -> Group:
+    return replace(group, schedule=None, stages=tuple(tuple(map(_bare, stage)) for stage in group.stages))
 
 
 def may_be_tuned(group: Group) -> bool:

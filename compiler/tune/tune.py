@@ -17,11 +17,14 @@ from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.prepare import Progress
 from tilestitch.cost_model.models import model_named
 from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.cost_model.records import Machine as RecordedMachine
+from tilestitch.cost_model.records import Record
 from tilestitch.passes.plan import Group, StitchPlan, WhyNot
 from tilestitch.passes.plugins.load import Installed, load_plugins
 
 from .bench import Feeds
 from .confirm import confirmed
+from .records import records_of
 from .shares import Lost, Tell, tune_side_by_side
 from .subject import Machine, Subject
 from .tasks import TuningTask
@@ -50,7 +53,8 @@ class TunedTask:
 @dataclass(frozen=True)
 class TunedPlan:
     """The plan of a specialisation. before_us, after_us: of all its kernels (`Confirmed`). lost: tuners that ended
-    before their time. untuned: why the plan was not tuned; empty if it was.
+    before their time. untuned: why the plan was not tuned; empty if it was. records: of the kernels as they were
+    measured in the model.
     """
 
     plan: StitchPlan
@@ -59,6 +63,7 @@ class TunedPlan:
     after_us: float = 0.0
     lost: tuple[Lost, ...] = ()
     untuned: str = ""
+    records: tuple[Record, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -161,7 +166,7 @@ class _Search:
         if lost and not tried:
             raise TuningError(f"no schedule could be tried: {lost[0].reason}; report this as a bug")
         self.tell("comparing in the whole model", 0, 0)
-        return _confirmed(subject, tried, lost)
+        return _confirmed(subject, tried, lost, self.machine.described, self.guide)
 
     def _telling(self, saved: Saved) -> Tell:
         numbers = count(1)
@@ -193,7 +198,9 @@ class Saved:
         return saved_us / self.subject.total_us
 
 
-def _confirmed(subject: Subject, tried: Sequence[Tried], lost: Sequence[Lost]) -> TunedPlan:
+def _confirmed(
+    subject: Subject, tried: Sequence[Tried], lost: Sequence[Lost], machine: RecordedMachine, model: LatencyModel
+) -> TunedPlan:
     best = best_of(tried)
     found = [(task, best[task.structure][1]) for task in subject.tasks if task.structure in best]
     proven = confirmed(subject.graph, subject.plan, found, subject.feeds, subject.compiler)
@@ -207,7 +214,12 @@ def _confirmed(subject: Subject, tried: Sequence[Tried], lost: Sequence[Lost]) -
         rows.append(TunedTask(task, len(ratios), ratios.count(None), alone, in_model, kept))
     remarks = [_remark(row) for row in rows if not row.kept]
     tuned = replace(proven.plan, refusals=(*proven.plan.refusals, *remarks))
-    return TunedPlan(tuned, tuple(rows), proven.before_us, proven.after_us, tuple(lost))
+    records = [
+        record
+        for plan, times in proven.measured
+        for record in records_of(subject.graph, plan, times, machine, model, subject.graph.name)
+    ]
+    return TunedPlan(tuned, tuple(rows), proven.before_us, proven.after_us, tuple(lost), records=tuple(records))
 
 
 def best_of(tried: Sequence[Tried]) -> dict[str, tuple[float, Group]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tilestitch.codegen.errors import CodegenError
 from tilestitch.compiler.errors import TuningError
-from tilestitch.compiler.measure.kernels import why_other_results
+from tilestitch.compiler.tune.timing import why_other_results
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import Group
 from tilestitch.runtime.session import Module

@@ -11,11 +11,11 @@ import pytest
 from tests.compiler.tune.subjects import subject
 from tests.models import transformer
 from tilestitch.compiler.errors import TuningError
-from tilestitch.compiler.measure.kernels import Times
 from tilestitch.compiler.tune import confirm
 from tilestitch.compiler.tune.confirm import Confirmed, confirmed
 from tilestitch.compiler.tune.subject import Subject
 from tilestitch.compiler.tune.tasks import TuningTask, neighbours
+from tilestitch.compiler.tune.timing import Times
 from tilestitch.passes.plan import Group
 
 

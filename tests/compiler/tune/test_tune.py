@@ -122,6 +122,9 @@ def test_the_command_tells_what_it_found(tmp_path: Path, capsys: pytest.CaptureF
     assert plan["untuned"] == "" and plan["lost"] == []
     assert {"kernel", "us", "kernels", "tried", "failed", "alone", "in_model", "kept"} == set(plan["tasks"][0])
     assert main(["explain", str(tmp_path / "m.tsm"), "--json"]) == 0
+    records = ["--records", str(tmp_path / "kernels.db")]
+    assert main([*command, "--save-records", str(tmp_path / "kernels.db")]) == 0
+    assert main(["compile", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "m2.tsm"), "--threads", "1", *records]) == 0
     with pytest.raises(SystemExit, match="1"):
         main([*command, "--seconds", "nan"])
     assert main([*command, "--input", f"other={tmp_path / 'x.npy'}"]) == 1

@@ -19,13 +19,13 @@ from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.devices import find_device
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.facts import KernelFacts, kernel_of
-from tilestitch.cost_model.generated import fit, train
 from tilestitch.cost_model.generated.features import derived
 from tilestitch.cost_model.generated.model import LEAST_GAIN, SHIPPED, LearnedModel, load_learned, shipped
 from tilestitch.cost_model.joined import listed_facts
 from tilestitch.cost_model.models import model_named
 from tilestitch.cost_model.on_cpu import floor_us
 from tilestitch.cost_model.records import Record, export_records
+from tilestitch.cost_model.training import fit, generated
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +36,7 @@ def grows_trees() -> None:
 
 @pytest.fixture(scope="module")
 def trained(grows_trees: None) -> LearnedModel:
-    return train.train(records(60, seed=1), seed=0)
+    return generated.train(records(60, seed=1), seed=0)
 
 
 def error(model: object, given: list[Record]) -> float:
@@ -86,7 +86,7 @@ def test_schedules_are_compared_where_held_out_ones_were_ranked_well(trained: Le
     assert trained.least_gain == LEAST_GAIN
     noise = Random(0)
     random = [replace(record, latency_us=record.latency_us * noise.uniform(0.2, 5)) for record in records(60, seed=1)]
-    assert not train.train(random, 0).judges_schedules
+    assert not generated.train(random, 0).judges_schedules
 
 
 PLANS = [{"promised": gain / 100, "took": 1.05 if gain < 12 else 0.9} for gain in range(1, 40)]
@@ -95,20 +95,20 @@ ODD_PLANS = ("{}", '{"results": [{"promised": 0.2}]}', '{"results": []}')
 
 def test_what_plans_were_worth_says_what_others_must_promise(tmp_path: Path) -> None:
     (tmp_path / "plans.json").write_text(json.dumps({"results": PLANS}))
-    assert train.plan_gain_of(tmp_path / "plans.json") == 0.1
+    assert generated.plan_gain_of(tmp_path / "plans.json") == 0.1
     for odd in ODD_PLANS:
         (tmp_path / "plans.json").write_text(odd)
         with pytest.raises(MeasurementError, match=r"plans\.json"):
-            train.plan_gain_of(tmp_path / "plans.json")
+            generated.plan_gain_of(tmp_path / "plans.json")
 
 
 def test_a_trained_model_knows_what_plans_must_promise(tmp_path: Path, grows_trees: None) -> None:
     (tmp_path / "plans.json").write_text(json.dumps({"results": PLANS}))
     export_records(records(30, seed=1), tmp_path / "r.jsonl")
     paths = [str(tmp_path / "r.jsonl"), "-o", str(tmp_path / "m.json"), "--plans", str(tmp_path / "plans.json")]
-    assert train.main(paths) == 0 and load_learned(tmp_path / "m.json").least_gain == 0.1
+    assert generated.main(paths) == 0 and load_learned(tmp_path / "m.json").least_gain == 0.1
     (tmp_path / "plans.json").write_text(ODD_PLANS[0])
-    assert train.main(paths) == 1
+    assert generated.main(paths) == 1
 
 
 def test_intervals_hold_most_of_what_was_left_out(trained: LearnedModel) -> None:
@@ -122,9 +122,9 @@ def test_the_same_records_give_the_same_file_whatever_their_order_in_it(tmp_path
     given = records(30, seed=1)
     for name in ("one", "two"):
         export_records(given, tmp_path / f"{name}.jsonl")
-        assert train.main([str(tmp_path / f"{name}.jsonl"), "-o", str(tmp_path / f"{name}.json")]) == 0
+        assert generated.main([str(tmp_path / f"{name}.jsonl"), "-o", str(tmp_path / f"{name}.json")]) == 0
     assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
-    read, made = load_learned(tmp_path / "one.json"), train.train(given, 0)
+    read, made = load_learned(tmp_path / "one.json"), generated.train(given, 0)
     asked = [record.kernel for record in records(5, seed=9)]
     for a, b in zip(read.predict(asked, CPU), made.predict(asked, CPU), strict=True):
         assert a.latency_us == pytest.approx(b.latency_us, rel=1e-3)
@@ -138,7 +138,7 @@ def test_two_hundred_records_of_another_machine_are_worth_more_than_none(trained
     (tmp_path / "model.json").write_text(json.dumps(trained.to_json()))
     export_records(few, tmp_path / "few.jsonl")
     command = [str(tmp_path / "few.jsonl"), "--tune", str(tmp_path / "model.json"), "-o", str(tmp_path / "tuned.json")]
-    assert train.main(command) == 0
+    assert generated.main(command) == 0
     assert error(model_named(str(tmp_path / "tuned.json")), others) == pytest.approx(error(tuned, others), abs=0.01)
 
 
@@ -248,7 +248,7 @@ def test_records_of_two_devices_or_too_few_train_nothing(tmp_path: Path, capsys:
     few = records(2, seed=1)
     for each, reason in ((mixed, "records of 2 devices"), (few, "too few"), ([], "records of 0 devices")):
         export_records(each, tmp_path / "r.jsonl")
-        assert train.main([str(tmp_path / "r.jsonl"), "-o", str(tmp_path / "m.json")]) == 1
+        assert generated.main([str(tmp_path / "r.jsonl"), "-o", str(tmp_path / "m.json")]) == 1
         assert reason in capsys.readouterr().err
     assert not (tmp_path / "m.json").exists()
 

@@ -13,14 +13,13 @@ from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.facts import KernelFacts, Part
+from tilestitch.cost_model.generated.adaptation import adapted
+from tilestitch.cost_model.generated.features import BODIES, COUNTS, choice_names, described, matrix, seen
+from tilestitch.cost_model.generated.model import LearnedModel, Template
 from tilestitch.cost_model.library.trees import forest_from_dump
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.cost_model.random_model import RandomModel
 from tilestitch.cost_model.records import Record
-
-from .adaptation import adapted
-from .features import BODIES, COUNTS, choice_names, described, matrix, seen
-from .model import LearnedModel, Template
 
 DEPTH, ROUNDS, RATE, LEAF = 4, 120, 0.08, 12
 FEWEST = 40
