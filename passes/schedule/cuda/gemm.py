@@ -125,7 +125,8 @@ def wgmma_schedules(gemm: Gemm, device: Device) -> Iterator[GemmSchedule]:
         patched = cut_to_patches(gemm, tile.bm)
         if suits(tile, patched):
             for partition in _partitions(patched, tile, device):
-                yield _schedule(tile, partition, persistent_blocks(tile, partition, device))
+                if blocks := persistent_blocks(tile, partition, device):
+                    yield _schedule(tile, partition, blocks)
 
 
 def suits(tile: WgmmaTile, gemm: Gemm) -> bool:
@@ -136,7 +137,7 @@ def suits(tile: WgmmaTile, gemm: Gemm) -> bool:
 
 def persistent_blocks(tile: WgmmaTile, partition: Partition, device: Device) -> int:
     """Return the blocks of a launch of wgmma, which walk over clusters of tiles: as many as the device holds, or
-    fewer.
+    fewer. 0 if it does not hold a cluster.
     """
     clusters = partition.batch * ceil(partition.m_blocks / tile.cluster) * partition.n_blocks * partition.parts
     return tile.cluster * min(clusters, tile.resident * device.sm_count // tile.cluster)

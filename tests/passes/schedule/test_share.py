@@ -7,15 +7,22 @@ from functools import partial
 import numpy as np
 import pytest
 
+from tests.codegen.kernel_harness import one_group
 from tests.passes.schedule.parallel.test_alternatives import experts, matmul
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.devices import DeviceError
 from tilestitch.passes import PassContext, StitchPlan, make_plan
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.contractions import gemm_of
+from tilestitch.passes.plan.gemm.tiles import WgmmaTile
 from tilestitch.passes.plan.schedules import GemmSchedule
 from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.plan.view import look_up
+from tilestitch.passes.schedule.cuda.gemm import wgmma_schedules
+from tilestitch.passes.schedule.cuda.gpu import Gpu
 from tilestitch.passes.schedule.device import device_of, multiprocessors_of
-from tilestitch.passes.schedule.facts import group_facts
+from tilestitch.passes.schedule.facts import group_facts, nodes_by_name
 from tilestitch.passes.schedule.makespan import plan_us
 
 MODEL = AnalyticalModel()
@@ -117,6 +124,17 @@ def _narrow(m: int, k: int) -> Graph:
     x = graph.add_input("x", TensorType("float16", (m, k)))
     graph.outputs = [graph.emit("matmul", x, graph.constant(np.ones((k, 64), np.float16)))]
     return graph
+
+
+@pytest.mark.parametrize("multiprocessors", [1, 2, 3])
+def test_blocks_that_walk_over_tiles_are_whole_clusters(multiprocessors: int) -> None:
+    """One at least, so that any may be chosen; a single multiprocessor does not hold a cluster of two blocks."""
+    graph, target = _narrow(512, 256), share(multiprocessors)
+    gemm = gemm_of(AnchoredGroup.of(look_up(nodes_by_name(graph), one_group(graph))))
+    assert gemm is not None
+    schedules = list(wgmma_schedules(gemm, Gpu.of(target).device))
+    assert schedules
+    assert all(isinstance(one.tile, WgmmaTile) and one.blocks >= one.tile.cluster for one in schedules)
 
 
 def test_what_a_share_has_of_the_gpu() -> None:
