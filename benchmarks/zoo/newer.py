@@ -1,9 +1,10 @@
 """More of `transformers`: decoders that mix attention with state spaces or linear attention, those whose experts take
-as many tokens as are counted for them, and image towers of models that read text.
+as many tokens as are counted for them, image towers of models that read text, speech, codecs and forecasts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -66,6 +67,69 @@ def univnet() -> Sample:
     return flat(model, input_features=torch.randn(1, 24, 20), noise_sequence=torch.randn(1, 24, 16))
 
 
+class Called(torch.nn.Module):
+    """Calls a part of a model by a function, as its own `forward` is another one or returns more."""
+
+    def __init__(self, model: torch.nn.Module, call: Callable[..., Any]) -> None:
+        super().__init__()
+        self.model, self.call = model, call
+
+    def forward(self, **inputs: torch.Tensor) -> Any:
+        return self.call(self.model, **inputs)
+
+
+def timesfm25() -> Sample:
+    """Its exporter names the batches of values and of padding apart; they are equal."""
+    model = model_of(
+        "TimesFm2_5ModelForPrediction", "TimesFm2_5Config", patch_length=8, context_length=64, horizon_length=16,
+        hidden_size=64, intermediate_size=96, head_dim=16, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=4,
+    ).model  # fmt: skip
+    inputs = {"past_values": torch.randn(2, 64), "past_values_padding": torch.zeros(2, 64, dtype=torch.int64)}
+    return flat(model, {name: {0: "batch"} for name in inputs}, **inputs)
+
+
+def fastspeech2() -> Sample:
+    """Speech as long as the durations that it predicts for its letters (the older exporter)."""
+    model = model_of(
+        "FastSpeech2ConformerModel", "FastSpeech2ConformerConfig", hidden_size=32, vocab_size=40, encoder_layers=1,
+        decoder_layers=1, encoder_num_attention_heads=2, decoder_num_attention_heads=2, encoder_linear_units=48,
+        decoder_linear_units=48, speech_decoder_postnet_units=16, duration_predictor_channels=16,
+        pitch_predictor_channels=16, energy_predictor_channels=16, num_mel_bins=10,
+    )  # fmt: skip
+    spoken = Called(model, lambda model, **inputs: model(return_dict=True, **inputs).spectrogram)
+    return flat(spoken, {"input_ids": {1: "letters"}}, input_ids=torch.randint(1, 40, (1, 9)))
+
+
+def mimi_decoder() -> Sample:
+    """Sound from the codes of Mimi, Moshi's codec (the dynamo exporter)."""
+    model = model_of(
+        "MimiModel", "MimiConfig", hidden_size=64, num_filters=8, num_residual_layers=1, upsampling_ratios=[4, 3, 2],
+        codebook_size=32, codebook_dim=16, vector_quantization_hidden_dimension=16, num_quantizers=4,
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, head_dim=16, intermediate_size=96,
+        upsample_groups=64, sampling_rate=2400, sliding_window=7,
+    )  # fmt: skip
+    heard = Called(model, lambda model, codes: model.decode(codes).audio_values)
+    return flat(heard, {"codes": {0: "batch", 2: "steps"}}, codes=torch.randint(0, 32, (2, 4, 9)))
+
+
+def rf_detr() -> Sample:
+    """A detector over windows of DINOv2 (the dynamo exporter)."""
+    transformers = optional("transformers")
+    tower = transformers.RfDetrDinov2Config(
+        hidden_size=48, num_hidden_layers=4, num_attention_heads=4, image_size=56, patch_size=14, num_windows=2,
+        out_indices=[2, 4], window_block_indexes=[0, 2],
+    )  # fmt: skip
+    model = model_of(
+        "RfDetrForObjectDetection", "RfDetrConfig", backbone_config=tower, d_model=32, decoder_layers=2,
+        decoder_self_attention_heads=4, decoder_cross_attention_heads=4, decoder_ffn_dim=64, num_queries=7,
+        group_detr=1, projector_in_channels=[48, 48], disable_custom_kernels=True,
+    )  # fmt: skip
+    found = Called(model, lambda model, **inputs: (lambda o: (o.logits, o.pred_boxes))(model(**inputs)))
+    mask = torch.ones(1, 56, 56, dtype=torch.int64)
+    return flat(found, given={"pixel_mask": mask}, pixel_values=torch.randn(1, 3, 56, 56))
+
+
 MODELS: dict[str, Build] = {
     "jamba": decoder(
         "JambaForCausalLM", "JambaConfig", attn_layer_period=2, attn_layer_offset=1, num_experts=4,
@@ -103,4 +167,8 @@ MODELS: dict[str, Build] = {
         num_blocks=1, num_upscale_blocks=2,
     ),
     "univnet": univnet,
+    "timesfm25": timesfm25,
+    "fastspeech2": fastspeech2,
+    "mimi_decoder": mimi_decoder,
+    "rf_detr": rf_detr,
 }  # fmt: skip
