@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from . import (
-    absent,
     blocks,
     casting,
     contraction,
@@ -45,7 +44,7 @@ from .errors import HostError
 __all__ = ["ALIASING", "NON_DETERMINISTIC", "PREPARE", "TABLE", "HostError", "HostFn"]
 
 _MODULES = (
-    absent, blocks, casting, contraction, elementwise, folding, images, learning, maps, movement, ngrams, pictures,
+    blocks, casting, contraction, elementwise, folding, images, learning, maps, movement, ngrams, pictures,
     random, reductions, regions, scatter, selection, sequences, shaping, signal, sorting, strings, tokens, windows,
 )  # fmt: skip
 

@@ -109,7 +109,13 @@ def _has_element(inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [np.asarray(optional_operand(inputs, 0) is not None)]
 
 
+def _none(inputs: Sequence[Any], attrs: Attrs) -> list[None]:
+    """Return the value of an absent optional operand, output or ONNX optional."""
+    return [None]
+
+
 TABLE: Mapping[str, HostFn] = {
+    "none": _none,
     "SequenceConstruct": _construct, "SequenceEmpty": _empty, "SequenceAt": _at, "SequenceInsert": _insert,
     "SequenceErase": _erase, "SequenceLength": _length,
     "ConcatFromSequence": _concat_from, "SplitToSequence": _split_to,
