@@ -18,6 +18,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, settings
 
+from benchmarks.exact_fusion import exact
 from tests.strategies import graphs
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import print_graph
@@ -30,7 +31,6 @@ from tilestitch.cost_model.random_model import RandomModel
 from tilestitch.passes.fusion.clusters import Fusion
 from tilestitch.passes.fusion.planners import default_work
 from tilestitch.passes.fusion.rules.explore import Explore, seed
-from tilestitch.passes.fusion.search.exact import exact
 from tilestitch.passes.fusion.search.space import Space
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.schedule.device import device_of

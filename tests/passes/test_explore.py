@@ -7,6 +7,7 @@ from itertools import combinations
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from benchmarks.exact_fusion import TooLargeError, exact
 from tests.passes.helpers import assert_close
 from tests.passes.simulate import simulate
 from tests.priced import Priced
@@ -26,7 +27,6 @@ from tilestitch.passes.fusion.planners import PLANNERS, VIEWED
 from tilestitch.passes.fusion.rules.builtin import Fuse
 from tilestitch.passes.fusion.rules.explore import SEEDS, Explore
 from tilestitch.passes.fusion.rules.remote import Packing
-from tilestitch.passes.fusion.search.exact import TooLargeError, exact
 from tilestitch.passes.fusion.search.space import Space
 from tilestitch.passes.schedule.device import device_of
 from tilestitch.passes.schedule.facts import group_facts, nodes_by_name
