@@ -83,8 +83,36 @@ def test_a_plan_that_is_not_faster_as_a_whole_is_not_taken(
 ) -> None:
     faster = {name: 8.0 for pair in others for name in names(pair)}
     neighbour = next(g.name for g in found.plan.groups if g.name not in faster)
-    with_times(monkeypatch, found, {**faster, neighbour: 1000.0})
+    with_times(monkeypatch, found, *2 * [{**faster, neighbour: 1000.0}])
     assert confirm_all(found, others).plan == found.plan
+
+
+def test_what_gains_by_chance_in_one_race_is_not_kept(
+    found: Subject, others: list[tuple[TuningTask, Group]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = others
+    faster, lucky = dict.fromkeys(names(one), 8.0), dict.fromkeys(names(two), 9.0)
+    with_times(monkeypatch, found, {**faster, **lucky}, faster, faster)
+    result = confirm_all(found, others)
+    assert changed(found, result) == names(one)
+    assert result.ratios == {one[0].structure: 0.8, two[0].structure: 1.0}
+
+
+def test_a_plan_without_changes_claims_no_gain(found: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_times(monkeypatch, found, {found.plan.groups[0].name: 5.0})
+    result = confirm_all(found, [])
+    assert result.plan == found.plan and result.after_us == result.before_us
+
+
+def test_where_launches_cannot_be_told_apart_the_whole_model_gains(
+    found: Subject, others: list[tuple[TuningTask, Group]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confirm, "of_groups", lambda *_: None)
+    before_us = 10.0 * len(found.plan.launches or ())
+    for gain, taken in ((0.005, False), (0.02, True)):
+        times = {next(iter(names(others[0]))): 10.0 - gain * before_us}
+        with_times(monkeypatch, found, times, times)
+        assert (confirm_all(found, others).plan != found.plan) == taken
 
 
 def test_nothing_found_leaves_the_plan(found: Subject) -> None:
