@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
+from pickle import UnpicklingError
 from typing import TypeAlias
 
 from tilestitch.compiler.errors import TuningError
@@ -48,7 +49,8 @@ class _Process:
         """Return what the tuner says; None at its end. Raises the TuningError that it raised."""
         try:
             found: Tried | Trying | TuningError | str | None = self.pipe.recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError, UnpicklingError):  # it ended, perhaps in the middle of a message
+            self.process.kill()
             self.process.join()
             return Lost(f"it ended with code {self.process.exitcode}", self.trying)
         if isinstance(found, TuningError):
@@ -101,10 +103,12 @@ def tune_side_by_side(
     gives other results.
     """
     until_s = time.monotonic() + seconds
-    running = [_started(tuner, cores, until_s) for tuner, cores in zip(tuners, shares, strict=True)]
+    running: list[_Process] = []
     tried: list[Tried] = []
     lost: list[Lost] = []
     try:
+        for tuner, cores in zip(tuners, shares, strict=True):
+            running.append(_started(tuner, cores, until_s, [one.pipe for one in running]))
         for one in _results(running, until_s + GRACE_S):
             if isinstance(one, Lost):
                 lost.append(one)
@@ -120,22 +124,29 @@ def tune_side_by_side(
     return tried, lost
 
 
-def _started(tuner: Tuner, cores: Sequence[int], until_s: float) -> _Process:
+def _started(tuner: Tuner, cores: Sequence[int], until_s: float, others: Sequence[Connection]) -> _Process:
+    """Start a tuner. others: the pipes from which those started before are read."""
     ours, theirs = CONTEXT.Pipe(duplex=False)
-    process = CONTEXT.Process(target=_work, args=(tuner, cores, until_s, theirs), daemon=True)
+    process = CONTEXT.Process(target=_work, args=(tuner, cores, until_s, theirs, [*others, ours]), daemon=True)
     process.start()
     theirs.close()
     return _Process(process, ours)
 
 
-def _work(tuner: Tuner, cores: Sequence[int], until_s: float, pipe: Connection) -> None:
+def _work(
+    tuner: Tuner, cores: Sequence[int], until_s: float, pipe: Connection, of_parent: Sequence[Connection]
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its tuners
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for inherited in of_parent:  # so that the parent alone reads, and a tuner whose parent was killed cannot send
+        inherited.close()
     os.sched_setaffinity(0, cores)
     try:
         for one in tuner.tune(until_s):
             pipe.send(one)
         pipe.send(None)
+    except BrokenPipeError:
+        return
     except TuningError as error:
         pipe.send(error)
     except Exception as error:  # noqa: BLE001 - reported by the parent, which goes on with the other tuners

@@ -7,6 +7,8 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, repeat
+from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
@@ -99,6 +101,38 @@ def test_an_error_of_a_tuner_is_reported() -> None:
 def test_wrong_results_end_all_tuners() -> None:
     with pytest.raises(TuningError, match="output y differs"):
         tuned((0.5, fails(TuningError("output y differs"))), (lambda: time.sleep(600),))
+
+
+def test_tuners_end_when_their_parent_is_killed() -> None:
+    """They can send what they find to nothing, and must not wait for a reader for ever."""
+    ours, theirs = shares.CONTEXT.Pipe(duplex=False)  # which all of them hold until they end
+
+    def parent() -> None:
+        script: Any = [chain([lambda: theirs.send(os.getpid())], repeat(0.5)) for _ in range(2)]
+        tuned(*script)
+
+    process = shares.CONTEXT.Process(target=parent)
+    process.start()
+    theirs.close()
+    pids = ours.recv(), ours.recv()
+    process.kill()
+    process.join()
+    ended = ours.poll(20)
+    if not ended:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+    assert ended
+    with pytest.raises(EOFError):
+        ours.recv()
+
+
+def test_a_tuner_that_is_ended_within_a_message_is_lost() -> None:
+    theirs, ours = os.pipe()
+    os.write(ours, (1000).to_bytes(4, "big") + b"the first bytes")
+    os.close(ours)
+    process = shares.CONTEXT.Process(target=lambda: None)
+    process.start()
+    assert isinstance(shares._Process(process, Connection(theirs)).receive(), shares.Lost)
 
 
 def test_an_interrupt_keeps_what_was_found() -> None:
