@@ -120,6 +120,14 @@ class Records:
     def close(self) -> None:
         self._connection.close()
 
+    def check_writable(self) -> None:
+        """Raise MeasurementError if records cannot be added."""
+        try:
+            self._connection.execute("DELETE FROM records WHERE 0")
+            self._connection.rollback()
+        except sqlite3.Error as error:
+            raise MeasurementError(f"{self.path} takes no records: {error}; name a file that may be written") from None
+
     def add(self, records: Iterable[Record]) -> None:
         rows = [
             (*asdict(r.machine).values(), r.structure, r.schedule, facts_key(r.kernel),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilestitch.compiler.cli import errors
@@ -20,7 +21,7 @@ from tilestitch.compiler.cli.arguments import add_json, natural, positive
 from tilestitch.compiler.cli.compile import add_compile_options, add_report, compile_arguments, output_files
 from tilestitch.compiler.cli.inputs import input_files, read_inputs
 from tilestitch.compiler.cli.output import Progress, give, say, table, warn
-from tilestitch.compiler.cli.paths import existing
+from tilestitch.compiler.cli.paths import existing, writable
 
 if TYPE_CHECKING:
     from tilestitch.compiler.tune.tune import TunedPlan, TunedTask
@@ -69,24 +70,29 @@ def _seconds(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
-    target, report = output_files(options, input_files(options.input))
+    read = input_files(options.input)
+    target, report = output_files(options, read)
+    if options.save_records is not None:
+        writable(options.save_records, [options.model, options.plan, *read, *_written(options, report)])
     source, arguments = existing(options.model), compile_arguments(options)
     inputs = read_inputs(options.input)
     from tilestitch.compiler.tune.tune import tune_model
     from tilestitch.cost_model.records import Records
 
     start = time.perf_counter()
-    saved = None if options.save_records is None else Records.open(options.save_records)
+    if options.save_records is not None:
+        with Records.open(options.save_records) as saved:
+            saved.check_writable()
     with Progress() as progress:
         tuned = tune_model(
             source, options.target, seconds=options.seconds, shares=options.shares, inputs=inputs, seed=options.seed,
             report=report, progress=progress, **arguments,
         )  # fmt: skip
-        if saved is not None:
-            with saved:
-                saved.add(record for plan in tuned.plans for record in plan.records)
         progress("writing the artifact")
         tuned.model.save(target)
+        if options.save_records is not None:
+            with Records.open(options.save_records) as saved:
+                saved.add(record for plan in tuned.plans for record in plan.records)
     seconds = time.perf_counter() - start
     for lost in (lost for plan in tuned.plans for lost in plan.lost):
         trying = "" if lost.trying is None else f" while it tried {lost.trying.name}"
@@ -100,14 +106,23 @@ def run(options: argparse.Namespace) -> int:
     return errors.OK
 
 
+def _written(options: argparse.Namespace, report: Path | None) -> list[Path | None]:
+    """Return the files that the command writes besides records."""
+    from tilestitch.runtime.artifact_writer import weights_path
+
+    weights = weights_path(Path(options.output)) if options.strip_weights else None
+    return [Path(options.output), weights, report]
+
+
 def _say_plan(plan: TunedPlan) -> None:
     if plan.untuned:
         say(f"not tuned: {plan.untuned}")
         return
     say(table([[_text(one) for one in _row(task).values()] for task in plan.tasks], HEADER))
     tried = sum(task.tried for task in plan.tasks)
+    ratio = plan.after_us / plan.before_us if plan.before_us else 1.0
     change = f"{plan.before_us:.1f} us before, {plan.after_us:.1f} us after"
-    say(f"{tried} schedules tried; all kernels take {change} ({plan.after_us / plan.before_us:.3f} of the time)")
+    say(f"{tried} schedules tried; all kernels take {change} ({ratio:.3f} of the time)")
 
 
 def _text(value: Any) -> Any:

@@ -18,6 +18,7 @@ from tilestitch.passes.contract import PassContext
 from tilestitch.passes.plan import Group, StitchPlan
 from tilestitch.passes.planner import plan_of_groups, storing
 from tilestitch.runtime.artifact_writer import artifact_bytes
+from tilestitch.runtime.dtypes import numpy_dtype
 from tilestitch.runtime.session import Module
 
 Load: TypeAlias = Callable[[bytes], Module]
@@ -139,4 +140,5 @@ def values_read(
         with compiler.module(exposing, storing(plan, exposing, wanted, compiler.context.kernels_of)) as module:
             results = module.run(feeds)
         values.update(zip(wanted, (results[name] for name in names), strict=True))
-    return {v.name: np.asarray(values[roots[v.name]]).reshape(v.shape) for v in read if roots[v.name] in values}
+    found = {v: values[roots[v.name]] for v in read if roots[v.name] in values}
+    return {v.name: np.asarray(one, numpy_dtype(v.tensor_type.dtype)).reshape(v.shape) for v, one in found.items()}

@@ -14,6 +14,7 @@ from tilestitch.compiler.compiled import CompiledModel, Specialisation
 from tilestitch.compiler.driver import compile_model
 from tilestitch.compiler.errors import OptionError, TuningError
 from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir.types import is_static_tensor
 from tilestitch.compiler.prepare import Progress
 from tilestitch.cost_model.models import model_named
 from tilestitch.cost_model.protocol import LatencyModel
@@ -106,6 +107,7 @@ def tune_model(
             "all sizes of this model are open, and schedules are measured for known ones; give some with --shape or "
             "--favour"
         )
+    _check_inputs(inputs or {}, [one.graph for one in static])
     search = _Search.of(target, seconds / len(static), shares, seed, progress or (lambda *_: None), options)
     plans = tuple(search.tuned(one, inputs or {}) for one in first.specialisations)
     given = {key: value for key, value in options.items() if key not in SIZES}
@@ -127,6 +129,20 @@ def _check(target: str, seconds: float, shares: int | None, options: Mapping[str
     for name in ("expose", "donate"):
         if options.get(name):
             raise OptionError(f"{name} is not supported when tuning; leave it out, and give it with the tuned plan")
+
+
+def _check_inputs(inputs: Feeds, graphs: Sequence[Graph]) -> None:
+    """Raise OptionError unless inputs are of the model, and fit one of the graphs that are tuned."""
+    types = {value.name: value.type for value in graphs[0].inputs}
+    unknown = sorted(set(inputs) - set(types))
+    if unknown:
+        raise OptionError(f"the model has no input {', '.join(unknown)}; its inputs: {', '.join(types) or 'none'}")
+    if all(_of_other_shapes(graph, inputs) for graph in graphs):
+        given = ", ".join(
+            f"{name} {list(np.shape(one))}" for name, one in inputs.items() if name in _tensors(graphs[0])
+        )
+        sizes = "; ".join(", ".join(f"{name} {list(s)}" for name, s in _tensors(graph).items()) for graph in graphs)
+        raise OptionError(f"inputs of the shapes {given} fit none of the sizes that are tuned ({sizes}); give others")
 
 
 @dataclass(frozen=True)
@@ -159,7 +175,7 @@ class _Search:
         fitting = {} if _of_other_shapes(graph, inputs) else inputs
         subject = Subject.of(graph, plan, self.machine, self.guide, fitting, self.seed)
         if not subject.tasks:
-            return TunedPlan(plan, untuned="none of its kernels has another schedule")
+            return TunedPlan(plan, untuned=_why_no_tasks(plan))
         shares = self.machine.shares(self.shares)
         tuners = subject.tuners(len(shares), self.guide, self.seed)
         tried, lost = tune_side_by_side(tuners, shares[: len(tuners)], self.seconds, self._telling(Saved(subject)))
@@ -178,9 +194,21 @@ class _Search:
         return tell
 
 
+def _why_no_tasks(plan: StitchPlan) -> str:
+    if not plan.groups and plan.bodies:
+        return "all its kernels are in branches, loops, or slices of a batch, whose kernels are not measured"
+    return "none of its kernels has another schedule and operands that other kernels store"
+
+
 def _of_other_shapes(graph: Graph, inputs: Feeds) -> bool:
     """Return whether inputs are for another specialisation."""
-    return any(v.name in inputs and np.shape(inputs[v.name]) != tuple(v.shape) for v in graph.inputs)
+    shapes = _tensors(graph)
+    return any(name in shapes and np.shape(one) != shapes[name] for name, one in inputs.items())
+
+
+def _tensors(graph: Graph) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the inputs of known size."""
+    return {v.name: v.tensor_type.sizes for v in graph.inputs if is_static_tensor(v.type)}
 
 
 @dataclass
@@ -213,7 +241,8 @@ def _confirmed(
         kept = schedules[task.kernel.name] != task.kernel
         rows.append(TunedTask(task, len(ratios), ratios.count(None), alone, in_model, kept))
     remarks = [_remark(row) for row in rows if not row.kept]
-    tuned = replace(proven.plan, refusals=(*proven.plan.refusals, *remarks))
+    earlier = [one for one in proven.plan.refusals if one.rule != RULE]  # of tuning that this one went on from
+    tuned = replace(proven.plan, refusals=(*earlier, *remarks))
     records = [
         record
         for plan, times in proven.measured

@@ -72,6 +72,14 @@ def test_records_are_kept_by_structure_schedule_and_machine(tmp_path: Path) -> N
         assert records.machines() == [HERE, THERE]
 
 
+def test_a_file_that_takes_no_records_is_known_before(tmp_path: Path) -> None:
+    with Records.open(tmp_path / "r.db") as records:
+        records.check_writable()
+        records.add([record()])
+    with Records.open(tmp_path / "r.db", frozen=True) as records, pytest.raises(MeasurementError, match="no records"):
+        records.check_writable()
+
+
 def test_the_same_kernel_measured_again_keeps_the_lower_time(tmp_path: Path) -> None:
     with Records.open(tmp_path / "r.db") as records:
         for us in (4.0, 3.0, 5.0):

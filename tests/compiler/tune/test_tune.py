@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.models import cnn, random_inputs, transformer
 from tilestitch.compiler import compile_model
@@ -96,6 +97,77 @@ def test_open_sizes_are_left_as_they_are_and_favoured_ones_tuned() -> None:
         check(tuned.model.to_bytes(), model, {name: np.repeat(array[:1], size, 0)})
 
 
+def beside(*nodes: onnx.NodeProto, inputs: Any = (), outputs: Any = (), constants: Any = ()) -> onnx.ModelProto:
+    """A matmul of x, whose kernel is tuned, beside other nodes."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [33, 64])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [33, 80])
+    weights = numpy_helper.from_array(np.random.default_rng(0).standard_normal((64, 80)).astype(np.float32), "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"]), *nodes]
+    graph = helper.make_graph(nodes, "beside", [x, *inputs], [y, *outputs], [weights, *constants])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def list_of(name: str, shape: Any) -> onnx.ValueInfoProto:
+    return helper.make_value_info(
+        name, helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, shape))
+    )
+
+
+TEXT = helper.make_tensor_value_info("s", TensorProto.STRING, [2])
+ODD = {
+    "texts": (
+        beside(
+            helper.make_node("StringNormalizer", ["s"], ["t"], case_change_action="UPPER"),
+            inputs=[TEXT], outputs=[helper.make_tensor_value_info("t", TensorProto.STRING, [2])],
+        ),
+        {"s": np.array(["a", "b"], object)},
+    ),
+    "list out": (
+        beside(helper.make_node("SequenceConstruct", ["x", "y"], ["l"]), outputs=[list_of("l", [33, None])]), {},
+    ),
+    "list in": (
+        beside(
+            helper.make_node("SequenceAt", ["l", "i"], ["z"]), inputs=[list_of("l", [3, 5])],
+            outputs=[helper.make_tensor_value_info("z", TensorProto.FLOAT, [3, 5])],
+            constants=[numpy_helper.from_array(np.array(1), "i")],
+        ),
+        {"l": [np.zeros((3, 5), np.float32)] * 2},
+    ),
+    "random": (
+        beside(
+            helper.make_node("Sigmoid", ["y"], ["p"]), helper.make_node("Bernoulli", ["p"], ["z"]),
+            outputs=[helper.make_tensor_value_info("z", TensorProto.FLOAT, [33, 80])],
+        ),
+        {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "inputs"), ODD.values(), ids=ODD)
+def test_models_with_other_results_than_numbers_are_tuned(model: onnx.ModelProto, inputs: Any) -> None:
+    (plan,) = tune_model(model, seconds=0.5, num_threads=1, inputs=inputs).plans
+    assert sum(task.tried for task in plan.tasks) > 0 and not plan.lost
+
+
+def test_inputs_are_those_of_a_size_that_is_tuned() -> None:
+    ((name, array),) = random_inputs(cnn()).items()
+    with pytest.raises(
+        OptionError, match=rf"inputs of the shapes {name} \[9, 9\] fit none of .*{name} \[1, 3, 16, 16\]"
+    ):
+        tune_model(cnn(), seconds=0, inputs={name: np.zeros((9, 9), np.float32)})
+    with pytest.raises(OptionError, match="no input other"):
+        tune_model(cnn(), seconds=0, inputs={"other": array, name: np.zeros((9, 9), np.float32)})
+    (plan,) = tune_model(cnn(), seconds=1, num_threads=1, inputs={name: array.tolist()}).plans
+    assert not plan.lost
+
+
+def test_remarks_of_earlier_tuning_are_replaced() -> None:
+    one = tune_model(transformer(), seconds=0, num_threads=1)
+    two = tune_model(transformer(), seconds=0, num_threads=1, plan=one.model.plan)
+    assert any(remark.rule == "tune" for remark in one.model.plan.refusals)
+    assert two.model.plan.refusals == one.model.plan.refusals
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -129,3 +201,13 @@ def test_the_command_tells_what_it_found(tmp_path: Path, capsys: pytest.CaptureF
         main([*command, "--seconds", "nan"])
     assert main([*command, "--input", f"other={tmp_path / 'x.npy'}"]) == 1
     assert "no input other" in capsys.readouterr().err
+
+
+def test_where_records_go_is_checked_before_the_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(cnn(), tmp_path / "m.onnx")
+    command = ["tune", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "m.tsm"), "--threads", "1", "--seconds", "0"]
+    for name in ("m.tsm", "m.onnx", "none/kernels.db", "m.html"):
+        again = [*command, "--report", str(tmp_path / "m.html"), "--save-records", str(tmp_path / name)]
+        assert main(again) == 1
+        assert name in capsys.readouterr().err
+    assert not (tmp_path / "m.tsm").exists()
