@@ -24,7 +24,7 @@ from tilestitch.runtime.session import Module
 Load: TypeAlias = Callable[[bytes], Module]
 """Loads an artifact on what it is measured on."""
 Feeds: TypeAlias = Mapping[str, Any]
-_OTHER_DATA = np.zeros(1 << 20, np.float32)
+_OTHER_DATA = np.ones(1 << 20, np.float32)  # not zeros, all of which would be one page of memory
 
 
 @dataclass(frozen=True)
