@@ -137,6 +137,7 @@ def test_a_tuner_that_is_ended_within_a_message_is_lost() -> None:
 
 def test_an_interrupt_keeps_what_was_found() -> None:
     def interrupt() -> float:
+        time.sleep(0.5)  # so that the first result has arrived, and the parent waits for the next one
         os.kill(os.getppid(), signal.SIGINT)
         time.sleep(600)
         return 0.0
