@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from pickle import UnpicklingError
@@ -26,24 +26,35 @@ from .tuner import Tried, Trying, Tuner
 
 # Forked, so that the graph and its weights, which may be large, are shared with the tuners.
 CONTEXT = multiprocessing.get_context("fork")
-GRACE_S = 60.0
-"""Seconds that a tuner may take beyond its time, as for a large kernel that is being compiled, until it is ended."""
+TRIAL_S = 30.0
+"""Seconds that a trial may take: the code of some schedules is so long that compiling it takes minutes."""
 Tell: TypeAlias = Callable[[Tried], None]
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A tuner that ended before its time, and the schedule that it was trying, if any."""
+    """A process of a tuner that ended by itself, and the schedule that it was trying, if any."""
 
     reason: str
     trying: Group | None
 
 
 @dataclass
-class _Process:
+class _Share:
+    """A tuner on its cores, and the process that it runs in, which is replaced if it ends within a trial."""
+
+    tuner: Tuner
+    cores: Sequence[int]
+    until_s: float
     process: ForkProcess
     pipe: Connection
-    trying: Group | None = None
+    trying: Trying | None = None
+    since_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def left_s(self) -> float:
+        """The seconds left for the trial."""
+        return max(0.0, self.since_s + TRIAL_S - time.monotonic())
 
     def receive(self) -> Tried | Trying | Lost | None:
         """Return what the tuner says; None at its end. Raises the TuningError that it raised."""
@@ -52,13 +63,28 @@ class _Process:
         except (EOFError, OSError, UnpicklingError):  # it ended, perhaps in the middle of a message
             self.process.kill()
             self.process.join()
-            return Lost(f"it ended with code {self.process.exitcode}", self.trying)
+            return self._lost(f"it ended with code {self.process.exitcode}")
         if isinstance(found, TuningError):
             raise found
         if isinstance(found, str):
-            return Lost(found, self.trying)
-        self.trying = found.group if isinstance(found, Trying) else None
+            return self._lost(found)
+        self.trying, self.since_s = found if isinstance(found, Trying) else None, time.monotonic()
+        if isinstance(found, Tried):
+            self.tuner.before.append(found)
         return found
+
+    def overdue(self) -> Lost | None:
+        """Return why the tuner is ended; None if it is its trial that takes too long."""
+        return None if self.trying else Lost(f"it took more than {TRIAL_S:g} s to begin a trial", None)
+
+    def failed(self) -> Tried | None:
+        """End the process within its trial, and return that as having failed; None if it is in none."""
+        self.end()
+        if self.trying is None:
+            return None
+        failed = Tried(self.trying.structure, self.trying.group, None)
+        self.tuner.before.append(failed)
+        return failed
 
     def left(self) -> Iterator[Tried]:
         """End the tuner, and yield the results that it has sent."""
@@ -72,6 +98,9 @@ class _Process:
             self.process.kill()
         self.process.join()
         self.pipe.close()
+
+    def _lost(self, reason: str) -> Lost:
+        return Lost(reason, None if self.trying is None else self.trying.group)
 
 
 def shares_of(cores: Sequence[int], threads: int, wanted: int | None = None) -> list[tuple[int, ...]]:
@@ -97,40 +126,42 @@ def tune_side_by_side(
     tuners: Sequence[Tuner], shares: Sequence[tuple[int, ...]], seconds: float, tell: Tell
 ) -> tuple[list[Tried], list[Lost]]:
     """Run each tuner in a process of its own, on its share's cores, for so many seconds; return what was tried, in the
-    order of the results, and the tuners that ended before. tell: called with each result.
+    order of the results, and the processes that ended by themselves. tell: called with each result.
 
-    An interrupt ends all tuners, and what was found until then is returned. Raises TuningError for a schedule that
-    gives other results.
+    A trial during which a process ends, or that takes too long, counts as failed, and another process goes on. An
+    interrupt ends all tuners, and what was found until then is returned. Raises TuningError for a schedule that gives
+    other results.
     """
     until_s = time.monotonic() + seconds
-    running: list[_Process] = []
+    running: list[_Share] = []
     tried: list[Tried] = []
     lost: list[Lost] = []
     try:
         for tuner, cores in zip(tuners, shares, strict=True):
-            running.append(_started(tuner, cores, until_s, [one.pipe for one in running]))
-        for one in _results(running, until_s + GRACE_S):
+            running.append(_started(tuner, cores, until_s, running))
+        for one in _results(running):
             if isinstance(one, Lost):
                 lost.append(one)
             else:
                 tried.append(one)
                 tell(one)
     except KeyboardInterrupt:
-        tried += [one for process in running for one in process.left()]
+        tried += [one for share in running for one in share.left()]
         lost.append(Lost("an interrupt ended it", None))
     finally:
-        for process in running:
-            process.end()
+        for share in running:
+            share.end()
     return tried, lost
 
 
-def _started(tuner: Tuner, cores: Sequence[int], until_s: float, others: Sequence[Connection]) -> _Process:
-    """Start a tuner. others: the pipes from which those started before are read."""
+def _started(tuner: Tuner, cores: Sequence[int], until_s: float, others: Sequence[_Share]) -> _Share:
+    """Start a tuner. others: those that run already."""
     ours, theirs = CONTEXT.Pipe(duplex=False)
-    process = CONTEXT.Process(target=_work, args=(tuner, cores, until_s, theirs, [*others, ours]), daemon=True)
+    read = [*(one.pipe for one in others if not one.pipe.closed), ours]
+    process = CONTEXT.Process(target=_work, args=(tuner, cores, until_s, theirs, read), daemon=True)
     process.start()
     theirs.close()
-    return _Process(process, ours)
+    return _Share(tuner, cores, until_s, process, ours)
 
 
 def _work(
@@ -149,18 +180,28 @@ def _work(
         return
     except TuningError as error:
         pipe.send(error)
-    except Exception as error:  # noqa: BLE001 - reported by the parent, which goes on with the other tuners
+    except Exception as error:  # noqa: BLE001 - reported by the parent, which goes on without this trial
         pipe.send(f"{type(error).__name__}: {error}")
 
 
-def _results(running: Sequence[_Process], until_s: float) -> Iterator[Tried | Lost]:
-    """Yield results as they come, until all processes have ended; those that have not by `until_s` are lost."""
-    left = list(running)
+def _results(running: list[_Share]) -> Iterator[Tried | Lost]:
+    """Yield results as they come, until all tuners have ended. Replaces what ends within a trial in `running`."""
+    left = list(range(len(running)))
     while left:
-        ready = wait([one.pipe for one in left], max(0.0, until_s - time.monotonic()))
-        for one in [one for one in left if not ready or one.pipe in ready]:
-            found = one.receive() if ready else Lost("it did not end in time", one.trying)
-            if found is None or isinstance(found, Lost):
-                left.remove(one)
+        ready = wait([running[place].pipe for place in left], min(running[place].left_s for place in left))
+        for place in list(left):
+            share = running[place]
+            if share.pipe not in ready and share.left_s:
+                continue
+            found = share.receive() if share.pipe in ready else share.overdue()
             if isinstance(found, (Tried, Lost)):
                 yield found
+            if isinstance(found, (Tried, Trying)):
+                continue
+            failed = None if share.pipe in ready and found is None else share.failed()
+            if failed is not None:
+                yield failed
+            if failed is None or time.monotonic() >= share.until_s:
+                left.remove(place)
+            else:
+                running[place] = _started(share.tuner, share.cores, share.until_s, running)

@@ -42,12 +42,15 @@ class Tried:
 
 @dataclass
 class Tuner:
-    """The tasks of a share of the machine, with what was tried of them, and the modules they are compared with."""
+    """The tasks of a share of the machine, and the modules they are compared with. before: what was tried of them by
+    processes that ended within a trial.
+    """
 
     bench_of: Callable[[TuningTask], Bench]
     tasks: Sequence[TuningTask]
     model: LatencyModel
     seed: int
+    before: list[Tried] = field(default_factory=list)
     _benches: dict[str, tuple[Bench, Module]] = field(default_factory=dict)
 
     def tune(self, until_s: float) -> Iterator[Trying | Tried]:
@@ -55,6 +58,9 @@ class Tuner:
         to try. Raises TuningError if a schedule gives other results.
         """
         trials = [Trials.of(task, self.seed) for task in self.tasks]
+        by_structure = {one.task.structure: one for one in trials}
+        for tried in self.before:
+            by_structure[tried.structure].add(tried.group, tried.ratio)
         while time.monotonic() < until_s:
             chosen = most_promising(trials)
             if chosen is None:

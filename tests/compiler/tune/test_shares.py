@@ -6,8 +6,8 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import chain, repeat
+from dataclasses import dataclass, field
+from itertools import chain, islice, repeat
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -29,9 +29,10 @@ class Scripted:
     """A tuner that tries the schedules of a script; functions in it are called."""
 
     script: tuple[Any, ...]
+    before: list[Tried] = field(default_factory=list)
 
     def tune(self, until_s: float) -> Iterator[Trying | Tried]:
-        for step in self.script:
+        for step in islice(self.script, len(self.before), None):
             yield Trying("structure", KERNEL)
             yield Tried("structure", KERNEL, step() if callable(step) else step)
 
@@ -72,17 +73,28 @@ def test_a_tuner_runs_on_the_cores_of_its_share_only() -> None:
     assert sorted(os.sched_getaffinity(0)) == CORES
 
 
-def test_a_tuner_that_dies_loses_only_what_it_had_left() -> None:
+def test_a_tuner_that_dies_loses_only_what_it_was_trying() -> None:
     found, lost = tuned((0.5, lambda: os.kill(os.getpid(), signal.SIGSEGV), 0.1), (0.9, 0.8))
-    assert found == [0.5, 0.8, 0.9]
+    assert found == [0.1, 0.5, 0.8, 0.9]
     assert [(one.reason, one.trying) for one in lost] == [("it ended with code -11", KERNEL)]
 
 
-def test_a_tuner_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares, "GRACE_S", 0.2)
-    found, lost = tuned((0.5, lambda: time.sleep(600)), (0.9,), seconds=0.3)
-    assert found == [0.5, 0.9]
-    assert [one.reason for one in lost] == ["it did not end in time"]
+def test_a_trial_that_takes_too_long_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "TRIAL_S", 1.0)
+    assert tuned((0.5, lambda: time.sleep(600), 0.1), (0.9,)) == ([0.1, 0.5, 0.9], [])
+
+
+def test_a_trial_that_takes_too_long_is_ended_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "TRIAL_S", 1.0)
+    assert tuned((0.5, lambda: time.sleep(600), 0.1), (0.9,), seconds=0.5) == ([0.5, 0.9], [])
+
+
+def test_a_tuner_that_begins_no_trial_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "TRIAL_S", 1.0)
+    stuck: Any = Scripted(())
+    stuck.tune = lambda until_s: iter(lambda: time.sleep(600), 0)
+    tried, lost = tune_side_by_side([stuck], [CORES[:1]], 30.0, lambda _: None)
+    assert (tried, [one.reason for one in lost]) == ([], ["it took more than 1 s to begin a trial"])
 
 
 def fails(error: Exception) -> Any:
@@ -94,7 +106,7 @@ def fails(error: Exception) -> Any:
 
 def test_an_error_of_a_tuner_is_reported() -> None:
     found, lost = tuned((0.5, fails(MemoryError("no memory")), 0.1), (0.9,))
-    assert found == [0.5, 0.9]
+    assert found == [0.1, 0.5, 0.9]
     assert [one.reason for one in lost] == ["MemoryError: no memory"]
 
 
@@ -132,7 +144,7 @@ def test_a_tuner_that_is_ended_within_a_message_is_lost() -> None:
     os.close(ours)
     process = shares.CONTEXT.Process(target=lambda: None)
     process.start()
-    assert isinstance(shares._Process(process, Connection(theirs)).receive(), shares.Lost)
+    assert isinstance(shares._Share(Scripted(()), [], 0.0, process, Connection(theirs)).receive(), shares.Lost)
 
 
 def test_an_interrupt_keeps_what_was_found() -> None:
