@@ -11,7 +11,7 @@ import numpy as np
 from tilestitch.compiler.ir import Graph, Value
 from tilestitch.compiler.ir.types import is_static_tensor
 from tilestitch.cost_model.analytical import ANALYTICAL
-from tilestitch.cost_model.library.kernels import Kernel
+from tilestitch.cost_model.library.data import Kernel
 from tilestitch.cost_model.library.model import EAGER_GAP_SHARE, Timed, in_sequence_us, shipped_model
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.pipeline import run_pipeline

@@ -13,7 +13,7 @@ from math import prod
 
 from tilestitch.compiler.ir import Graph, Kind, Node, TensorType, Value, kind_of
 from tilestitch.compiler.ir.types import is_static_tensor
-from tilestitch.cost_model.library.kernels import Kernel
+from tilestitch.cost_model.library.data import Kernel
 
 from .errors import ForecastError
 

@@ -1,8 +1,9 @@
-"""Tables of measured kernels, a class each."""
+"""Kernels of models, and tables of measured ones, a class each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -16,6 +17,21 @@ GRAPH_CLASSES = (*GEMM_CLASSES, "elementwise", "softmax", "layernorm")
 """The classes that measured whole models consist of."""
 CLASSES = (*GRAPH_CLASSES, CONV)
 KINDS: dict[str, Kind] = {"elementwise": "elementwise", "softmax": "softmax", "layernorm": "layernorm"}
+
+
+KernelClass = Literal["bmm", "linear", "elementwise", "softmax", "layernorm", "conv", "copy"]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of a model. sizes: as in tables of measurements; for copies, the bytes read and written. times: number
+    of launches by the model.
+    """
+
+    kernel_class: KernelClass
+    op: str
+    sizes: tuple[int, ...]
+    times: int = 1
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,9 @@ from tilestitch.cost_model.library.classes import (
     sheets_from_json,
 )
 from tilestitch.cost_model.library.convolution import Convs
-from tilestitch.cost_model.library.data import CLASSES, CONV, GEMM_CLASSES, KINDS, KernelTable
+from tilestitch.cost_model.library.data import CLASSES, CONV, GEMM_CLASSES, KINDS, Kernel, KernelTable
 from tilestitch.cost_model.library.gemm import Gemms
 from tilestitch.cost_model.library.hierarchy import alone_us
-from tilestitch.cost_model.library.kernels import Kernel
 from tilestitch.cost_model.library.rows import RowKernels, row_kernels
 from tilestitch.cost_model.library.sheet import FIELDS, DataSheet
 

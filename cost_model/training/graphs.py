@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tilestitch.cost_model.errors import MeasurementError
-from tilestitch.cost_model.library.kernels import Kernel
+from tilestitch.cost_model.library.data import Kernel
 from tilestitch.cost_model.library.rows import COSTLY, OPERANDS, POWERS
 
 LAYERS = {"bert_large": 24, "gpt2_large": 36, "gpt3_xl": 24, "gpt3_27": 32, "opt_13": 24}

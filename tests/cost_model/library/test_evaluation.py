@@ -12,8 +12,8 @@ import pytest
 
 from tests.cost_model.library.folders import GAP_US, SHEETS, node, write_devices, write_graph, write_kernels, write_rows
 from tilestitch.cost_model.errors import MeasurementError
+from tilestitch.cost_model.library.data import Kernel
 from tilestitch.cost_model.library.gemm import TILES
-from tilestitch.cost_model.library.kernels import Kernel
 from tilestitch.cost_model.library.model import shipped_model
 from tilestitch.cost_model.library.sheet import DataSheet
 from tilestitch.cost_model.training import evaluate as evaluation

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilestitch.cost_model.errors import MeasurementError
-from tilestitch.cost_model.library.kernels import Kernel
+from tilestitch.cost_model.library.data import Kernel
 from tilestitch.cost_model.library.model import SHIPPED, read_model, shipped_model, total_us
 from tilestitch.cost_model.library.rows import FAMILIES, OPERANDS, Kind, dram_us, moved_us, row_kernels
 from tilestitch.cost_model.library.sheet import DataSheet, chips
