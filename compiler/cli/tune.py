@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
     seconds = time.perf_counter() - start
     for lost in (lost for plan in tuned.plans for lost in plan.lost):
         trying = "" if lost.trying is None else f" while it tried {lost.trying.name}"
-        warn(f"a tuner ended before its time{trying}: {lost.reason}")
+        warn(f"a process of a tuner ended{trying}: {lost.reason}")
     if options.json:
         give({"artifact": str(target), "seconds": round(seconds, 3), "plans": [_facts(plan) for plan in tuned.plans]})
         return errors.OK

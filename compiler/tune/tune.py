@@ -53,8 +53,8 @@ class TunedTask:
 
 @dataclass(frozen=True)
 class TunedPlan:
-    """The plan of a specialisation. before_us, after_us: of all its kernels (`Confirmed`). lost: tuners that ended
-    before their time. untuned: why the plan was not tuned; empty if it was. records: of the kernels as they were
+    """The plan of a specialisation. before_us, after_us: of all its kernels (`Confirmed`). lost: processes of tuners
+    that ended by themselves. untuned: why the plan was not tuned; empty if it was. records: of the kernels as they were
     measured in the model.
     """
 
