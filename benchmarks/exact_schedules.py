@@ -39,6 +39,7 @@ def exact_us(graph: LaunchGraph, seconds: float) -> tuple[float, bool]:
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = 1
+    solver.parameters.catch_sigint_signal = False  # it would leave Python without its handler of interrupts
     status = solver.solve(model)
     assert status in (cp_model.OPTIMAL, cp_model.FEASIBLE), solver.status_name(status)
     return solver.objective_value / TICKS_PER_US, status == cp_model.OPTIMAL
