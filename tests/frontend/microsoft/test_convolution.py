@@ -36,10 +36,11 @@ def last(x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("op", ["NhwcConv", "NhwcFusedConv"])
 def test_channels_last(op: str) -> None:
-    x, w, bias = floats(2, 3, 7, 5), floats(4, 3, 3, 3, seed=1), floats(4, seed=2)
-    attrs = {"pads": [1, 1, 1, 1], "strides": [2, 2]}
+    """Filters of NhwcConv have their channels last, too."""
+    x, w, bias = floats(2, 4, 7, 5), floats(4, 2, 3, 2, seed=1), floats(4, seed=2)
+    attrs = {"kernel_shape": [3, 2], "pads": [1, 1, 1, 1], "strides": [2, 2], "group": 2}
     (y,) = run_ort(node_model("Conv", [x, w, bias], attrs, domain=""), {"x0": x, "x1": w, "x2": bias})
-    check_node(op, [last(x), w, bias], attrs, reference=lambda *_: last(y))
+    check_node(op, [last(x), last(w) if op == "NhwcConv" else w, bias], attrs, reference=lambda *_: last(y))
     if op == "NhwcFusedConv":
         z = floats(*y.shape, seed=4)
         relu = attrs | {"activation": "Relu"}

@@ -29,17 +29,23 @@ def channels_last(b: Builder, x: Value) -> Value:
 
 
 def fused_conv(ctx: Context) -> Value:
-    return _convolved(ctx, ctx.input(0), ctx.optional(3))
+    return _convolved(ctx, ctx.input(0), ctx.input(1), ctx.optional(3))
+
+
+def nhwc_fused_conv(ctx: Context) -> Value:
+    """Images and the residual have their channels last; filters are [M, C/group, spatial..]."""
+    residual = ctx.optional(3)
+    moved = None if residual is None else channels_first(ctx, residual)
+    return channels_last(ctx, _convolved(ctx, channels_first(ctx, ctx.input(0)), ctx.input(1), moved))
 
 
 def nhwc_conv(ctx: Context) -> Value:
-    residual = ctx.optional(3)
-    moved = None if residual is None else channels_first(ctx, residual)
-    return channels_last(ctx, _convolved(ctx, channels_first(ctx, ctx.input(0)), moved))
+    """Filters are [M, spatial.., C/group], as ONNX Runtime's optimiser and kernel have them."""
+    x, w = (channels_first(ctx, ctx.input(index)) for index in (0, 1))
+    return channels_last(ctx, _convolved(ctx, x, w, None))
 
 
-def _convolved(ctx: Context, x: Value, residual: Value | None) -> Value:
-    w = ctx.input(1)
+def _convolved(ctx: Context, x: Value, w: Value, residual: Value | None) -> Value:
     y = with_bias(ctx, conv_window(ctx, x, w).conv(ctx, x, w), ctx.optional(2))
     y = y if residual is None else ctx.add(y, residual)
     name, parameters = ctx.attr("activation", ""), ctx.attr("activation_params", ())
@@ -54,7 +60,7 @@ def nhwc_max_pool(ctx: Context) -> Value:
 
 OPERATORS: Mapping[str, Operator] = {
     "FusedConv": Operator(fused_conv, "X W B? Z?", FUSED),
-    "NhwcFusedConv": Operator(nhwc_conv, "X W B? Z?", FUSED),
+    "NhwcFusedConv": Operator(nhwc_fused_conv, "X W B? Z?", FUSED),
     "NhwcConv": Operator(nhwc_conv, "X W B?", WINDOW),
     "NhwcMaxPool": Operator(
         nhwc_max_pool, "x", "auto_pad ceil_mode dilations kernel_shape pads strides", "y"
