@@ -19,6 +19,7 @@ from tilestitch.compiler.ir.sizes import Size, bounds_of, is_open, largest, smal
 from tilestitch.compiler.ir.types import is_float, is_integer, storage_bytes, to_numpy_dtype
 
 from .fractional_sizes import EXACT, Fraction
+from .symbols import quotient_of
 
 MOST_ELEMENTS = 64
 """Longer tensors of integers are data, not shapes."""
@@ -194,7 +195,7 @@ def _quotient(a: Size, b: Size) -> Size:
         return a // b
     if bounds_of(a)[0] < 0 or bounds_of(b)[0] <= 0:
         raise UndecidedError(f"{a} >= 0 and {b} > 0")
-    return a // b
+    return quotient_of(a, b)
 
 
 def _remainder(a: Size, b: Size) -> Size:

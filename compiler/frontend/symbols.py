@@ -21,8 +21,10 @@ from tilestitch.compiler.ir.sizes import (
     bounds_of,
     divisor_of,
     is_open,
+    largest,
     over,
     parse_size,
+    quotients_not_zero_where_zero,
     quotients_where_zero,
     size_of,
     symbols_of,
@@ -100,6 +102,8 @@ class Symbols:
     """Symbols whose ranges are narrowed by operators' rules."""
     _plain: dict[str, str] = field(default_factory=dict)
     """The model's names of the dimensions of symbols."""
+    positive: dict[Size, None] = field(default_factory=dict)
+    """Quotients that are at least 1 wherever the claims hold."""
     taken: list[Size] = field(default_factory=list)
     """The sizes that were assumed for sizes that only a run can tell, once per request: a run must find the same."""
 
@@ -202,7 +206,17 @@ class Symbols:
             if claim.exact and not claim.joins:
                 self._solved_too(claim)
         self._free_of_1(before)
-        return first
+        return self._made_positive(claims) or first
+
+    def _made_positive(self, claims: Iterable[Claim]) -> bool:
+        """Record quotients without which a claim cannot hold; returns whether there are any: `batch * (rows // batch) =
+        rows`.
+        """
+        before = len(self.positive)
+        for claim in claims:
+            if claim.exact and not claim.joins:
+                self.positive |= dict.fromkeys(quotients_not_zero_where_zero(claim.size))
+        return len(self.positive) > before
 
     def _solved_too(self, claim: Claim) -> None:
         """Apply `_solved` given what is known now. What remains undecided is claimed again in the next conversion."""
@@ -420,6 +434,12 @@ def is_few(size: Size, most: int) -> bool:
         named = (s.name for s in symbols_of([size]) if s.name in symbols.asked and size_of(s) == size)
         symbols.few.update(dict.fromkeys(named, most))
     return high <= most
+
+
+def quotient_of(dividend: Size, divisor: Size) -> Size:
+    """Return the floor of a quotient, in a form that is certainly at least 1 if that is claimed."""
+    symbols, quotient = _IN_FORCE.get(), dividend // divisor
+    return largest(1, quotient) if symbols is not None and quotient in symbols.positive else quotient
 
 
 def sizes_are_symbols() -> bool:

@@ -493,6 +493,12 @@ def where_zero(size: Integer) -> Integer:
     return size
 
 
+def quotients_of(size: Integer) -> Iterator[Quotient]:
+    """Yield the quotients that are factors of terms of a size."""
+    factors = dict.fromkeys(factor for monomial in _terms(size) for factor in monomial)
+    yield from (factor for factor in factors if isinstance(factor, Quotient))
+
+
 def quotients_where_zero(size: Integer) -> Iterator[tuple[Quotient, Integer]]:
     """Yield the quotients that are one term of a size, and in no other, with their values where the size is 0."""
     for monomial, factor in _terms(size).items():

@@ -25,7 +25,8 @@ else:
 
 __all__ = [
     "FAR", "Quotient", "Size", "Symbol", "as_size", "at", "bounds_of", "ceil_div", "divisor_of", "divisors_of",
-    "if_any", "is_empty_without", "is_open", "largest", "over", "parse_size", "perhaps_empty", "quotients_where_zero",
+    "if_any", "is_empty_without", "is_open", "largest", "over", "parse_size", "perhaps_empty",
+    "quotients_not_zero_where_zero", "quotients_where_zero",
     "size_of", "smallest", "surely", "symbols_of", "typical", "where_zero", "with_quotient",
 ]  # fmt: skip
 
@@ -64,6 +65,14 @@ def where_zero(size: Size) -> Size:
 def quotients_where_zero(size: Size) -> Iterator[tuple[Quotient, Size]]:
     """Yield quotients with their values where a size is 0; see `polynomial.quotients_where_zero`."""
     yield from ((quotient, _as_int(value)) for quotient, value in polynomial.quotients_where_zero(size))
+
+
+def quotients_not_zero_where_zero(size: Size) -> Iterator[Size]:
+    """Yield the quotients of a size that might be 0, but not where the size is."""
+    for quotient in polynomial.quotients_of(size):
+        low, high = bounds_of(with_quotient(size, quotient, 0))
+        if quotient.bounds[0] == 0 and (low > 0 or high < 0):
+            yield polynomial.made({(quotient,): 1})
 
 
 def with_quotient(size: Size, quotient: Quotient, value: Size) -> Size:

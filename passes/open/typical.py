@@ -70,6 +70,7 @@ def _candidates(graph: Graph, given: Mapping[str, int]) -> Iterator[dict[str, in
     ways = (
         _multiples(graph, given, taken),
         _multiples_of_divisors(graph, taken),
+        _multiples_of_others(graph, taken),
         _sums_at_least(graph, taken),
         _sums(graph, taken),
         _pairs_of_parts(graph, taken),
@@ -114,6 +115,17 @@ def _sums(graph: Graph, taken: Set[Any]) -> Iterator[dict[str, int]]:
     fewest = tuple(1 if s in parts else prime for s, prime in zip(graph.symbols, usual, strict=True))
     for sizes in _primes_in_range(graph, chain(_orders(taken, len(graph.symbols)), [fewest])):
         yield _settled(graph, sizes)
+
+
+def _multiples_of_others(graph: Graph, taken: Set[Any]) -> Iterator[dict[str, int]]:
+    """Yield small primes, but for a symbol that a claim says is a multiple of another, such a multiple of it."""
+    more, times, *usual = next(_orders(taken, len(graph.symbols) + 2, FEW))
+    sizes = {s.name: _in_range(s, prime, 1) for s, prime in zip(graph.symbols, usual, strict=True)}
+    for claim in graph.claims:
+        for whole, part in permutations(symbols_of([claim.size]), 2) if claim.exact else ():
+            tried = [{**sizes, whole.name: _in_range(whole, sizes[part.name], n)} for n in (times, more)]
+            if all(map(claim.holds, tried)):
+                yield tried[0]
 
 
 def _pairs_of_parts(graph: Graph, taken: Set[Any]) -> Iterator[dict[str, int]]:

@@ -269,6 +269,13 @@ def test_shapes_leave_ranges_to_the_other_inputs() -> None:
     assert (compiled.explain()["host"]["steps"], ranges(compiled)[0]) == (0, {"m": (1, LARGEST)})
 
 
+PARTS = """(float[rows, 4] x, float[images, 6, 4] image) => (float[images, 6, each] y)
+<int64[1] first = {0}, int64[1] depth = {4}> {
+  sx = Shape(x)  rows = Gather(sx, first)  si = Shape(image)  images = Gather(si, first)  each = Div(rows, images)
+  shape = Concat<axis=0>(images, each, depth)  parts = Reshape(x, shape)  turned = Transpose<perm=[0, 2, 1]>(parts)
+  y = MatMul(image, turned)
+}"""
+"""Queries of an open-vocabulary detector, as many for each image."""
 PAIR = "(float[n, m] x) => (float[6] y) <int64[1] s = {6}> { r = Reshape(x, s)  y = Neg(r) }"
 """What is claimed of two sizes together is no range of either."""
 PRODUCT = "(float[n, n, m, k] x) => (float[8] y) <int64[1] s = {8}> { r = Reshape(x, s)  y = Neg(r) }"
@@ -284,6 +291,21 @@ def test_two_sizes_of_which_a_claim_leaves_few_are_compiled() -> None:
             np.testing.assert_array_equal(module.run({"x": x})["y"], -x.reshape(6))
         with pytest.raises(InputError, match="must be 0"):
             module.run({"x": np.zeros((2, 4), np.float32)})
+
+
+def test_rows_are_cut_into_parts_of_a_number_that_another_input_has() -> None:
+    compiled = compile_model(model(PARTS))
+    assert compiled.explain()["host"]["steps"] == 0
+    random = np.random.default_rng(0)
+    with load(compiled.to_bytes()) as module:
+        for rows, images in ((6, 2), (3, 3), (5, 1), (12, 4)):
+            x = random.random((rows, 4), np.float32)
+            image = random.random((images, 6, 4), np.float32)
+            want = image @ x.reshape(images, -1, 4).transpose(0, 2, 1)
+            np.testing.assert_allclose(module.run({"x": x, "image": image})["y"], want, rtol=1e-6)
+        for rows in (1, 5):
+            with pytest.raises(InputError, match="must be 0"):
+                module.run({"x": np.zeros((rows, 4), np.float32), "image": np.zeros((2, 6, 4), np.float32)})
 
 
 def test_what_cannot_be_compiled_for_all_sizes_is_left_to_the_host_with_the_reason() -> None:

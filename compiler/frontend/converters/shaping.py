@@ -17,7 +17,7 @@ from ..builder import dtype_of, normalize_axis
 from ..context import Context, Converted, Versioned
 from ..errors import NotStatic
 from ..found_sizes import Element, entries_of, sizes_of
-from ..symbols import may_be_dropped
+from ..symbols import may_be_dropped, quotient_of
 from .common import axes_of
 from .computed_pads import must_be_computed, pad_as_computed
 from .found_slices import found_slice
@@ -81,7 +81,7 @@ def _resolved(x: Value, target: Sequence[int]) -> Sequence[int]:
         return target
     rest = prod(d for d in target if d != -1)
     if is_open(rest) or is_open(x.type.num_elements):
-        return [x.type.num_elements // rest if d == -1 else d for d in target]
+        return [quotient_of(x.type.num_elements, rest) if d == -1 else d for d in target]
     if rest:
         return target
     return [0 if d == -1 else d for d in target]
