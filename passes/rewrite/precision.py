@@ -83,7 +83,7 @@ class Precision:
         multiplied = target.is_gpu or (self.to == "bf16" and target.half_dot)
         if result.modified and not multiplied:
             half = HALF_DTYPES[self.to]
-            notes.append(f"{target} multiplies no {half}: operands are widened to float32 as they are read")
+            notes.append(f"{target} multiplies {half} no faster than float32: it is widened to float32 on reading")
         return PassResult(result.graph, result.modified, tuple(notes))
 
 

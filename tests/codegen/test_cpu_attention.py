@@ -134,7 +134,7 @@ def test_any_shape(queries: int, keys: int, width: int, columns: int, shared: in
 # -- bfloat16 by an instruction ----------------------------------------------------------------------------------------
 
 PAIRS = isa_named("avx512", half_dot="vdpbf16ps")
-multiplies_pairs = pytest.mark.skipif(not target().half_dot, reason="this CPU has no AVX512-BF16")
+multiplies_pairs = pytest.mark.skipif(not target().has("avx512bf16"), reason="this CPU has no AVX512-BF16")
 
 
 def check_pairs(case: Case, threads: int = 2, *, dead_rows: bool = False) -> None:

@@ -11,7 +11,7 @@ from onnx import parser
 
 from tests.amx import cpu_with_tiles
 from tests.codegen.kernel_harness import cpu_group, run_launches
-from tests.codegen.test_half_dots import DOT, here, rounded
+from tests.codegen.test_half_dots import DOT, ZEN, here, rounded
 from tests.codegen.test_matrix_tiles import HALVES
 from tilestitch.codegen.cpu.group import lower_group
 from tilestitch.codegen.cpu.target import CpuTarget, host_target
@@ -113,7 +113,7 @@ def test_open_sizes() -> None:
     """As where they are widened to float32."""
     text = "(float[2, 13, t] x, float[2, t, u] w) => (float[2, 13, u] y) { y = MatMul(x, w) }"
     model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g ' + text)
-    compiled = compile_model(model, dims={"t": (1, 90), "u": (2, 80)}, precision="bf16")
+    compiled = compile_model(model, ZEN, dims={"t": (1, 90), "u": (2, 80)}, precision="bf16")
     found = [g.schedule for g in compiled.plan.groups if g.kind is GroupKind.CONTRACTION]
     assert any(isinstance(schedule, CpuDotGemmSchedule) for schedule in found)
     draw = np.random.default_rng(2)

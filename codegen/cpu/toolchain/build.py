@@ -174,7 +174,7 @@ def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
         lowering.BindTarget(tvm_target.with_host(tvm_target)),
         lowering.VectorizeLoop(True),
         _TABLES[Unit.of(target)],
-        _ROUNDING[bool(target.half_dot)],
+        _ROUNDING[target.has("avx512bf16")],
         _NEAREST[target.aligns_operands],
         _HIDE_VARIABLES,
         lowering.FlattenBuffer(),
