@@ -72,7 +72,7 @@ def quotients_not_zero_where_zero(size: Size) -> Iterator[Size]:
     for quotient in polynomial.quotients_of(size):
         low, high = bounds_of(with_quotient(size, quotient, 0))
         if quotient.bounds[0] == 0 and (low > 0 or high < 0):
-            yield polynomial.made({(quotient,): 1})
+            yield _as_int(polynomial.made({(quotient,): 1}))
 
 
 def with_quotient(size: Size, quotient: Quotient, value: Size) -> Size:
