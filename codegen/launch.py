@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from tilestitch.compiler.ir.graph import Value
 from tilestitch.compiler.ir.sizes import Size
 from tilestitch.runtime.tensor_map import TensorMap
 
@@ -101,3 +102,10 @@ class SizesArg:
 KernelArg: TypeAlias = (
     ValueArg | RangeArg | PackedArg | TensorMapArg | TemporaryArg | StatusArg | CountersArg | SizesArg
 )
+
+
+def piece_args(values: Sequence[Value], own: Mapping[Value, Value], group: str) -> tuple[KernelArg, ...]:
+    """Return the arguments of a piece of a group: values that are its own, and temporaries."""
+    return tuple(
+        ValueArg(own[v].name) if v in own else TemporaryArg(f"{group}.{v.name}", v.tensor_type.nbytes) for v in values
+    )

@@ -23,10 +23,10 @@ from tilestitch.codegen.launch import (
     ValueArg,
 )  # fmt: skip
 from tilestitch.compiler.ir import Graph, Node, Value
-from tilestitch.compiler.ir.sizes import Size, ceil_div, is_open
+from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.compiler.ir.types import from_numpy_dtype, to_numpy_dtype
-from tilestitch.passes.plan import ALIGNMENT, Segment, StitchPlan
-from tilestitch.passes.plan.buffers import TemporaryBuffer
+from tilestitch.passes.plan import Segment, StitchPlan
+from tilestitch.passes.plan.buffers import TemporaryBuffer, aligned
 from tilestitch.passes.plan.launches.launch import Edge
 from tilestitch.runtime import program as rt
 
@@ -61,7 +61,7 @@ class ProgramWriter:
         self.native = {name for group in plan.groups for name in group.nodes}
         self.arena = {b.value: b for b in plan.buffers.buffers}
         self.temporaries = _temporaries(plan)
-        self.arena_bytes = _align(plan.buffers.arena_bytes)
+        self.arena_bytes = aligned(plan.buffers.arena_bytes)
         self.status: int | None = None
         self.edges_into: dict[int, list[Edge]] = {}
         for edge in plan.edges or ():
@@ -358,7 +358,3 @@ def values_by_name(graph: Graph) -> dict[str, Value]:
     values = {v.name: v for v in (*graph.inputs, *graph.constants)}
     values.update((out.name, out) for node in graph.nodes for out in node.outputs)
     return values
-
-
-def _align(size_bytes: Size) -> Size:
-    return ceil_div(size_bytes, ALIGNMENT) * ALIGNMENT

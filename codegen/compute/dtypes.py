@@ -57,6 +57,11 @@ HIDDEN = "tilestitch_hidden"
 """Name of calls that stand for their operand until `codegen.variables.show` removes them."""
 
 
+def widen(value: Expr, dtype: str, acc_dtype: str) -> Expr:
+    """Return `value`, an element of `dtype` in its compute dtype, in the dtype of the sum."""
+    return value if compute_dtype(dtype) == acc_dtype else T.cast(value, acc_dtype)
+
+
 def literal(number: Any, dtype: str) -> Expr:
     """Return the element `number` of dtype `dtype`, as `immediate` gives it, but hidden from TVM's arithmetic.
 

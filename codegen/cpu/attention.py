@@ -20,7 +20,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute import reducers, vecmath
 from tilestitch.codegen.compute.attention import Between, as_dtype
-from tilestitch.codegen.compute.dtypes import Expr, from_storage, immediate, storage_dtype, to_storage
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, immediate, storage_dtype, to_storage, widen
 from tilestitch.codegen.compute.evaluator import Source as ReadElement
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.compute.sizes import integer
@@ -155,9 +155,9 @@ class _Task:
         keep = self._keeping({})
         emit_few_queries(Head(
             plan, self.lanes,
-            lambda row, k: mk.widen(self._load(self.query, row, k, query), plan.shape.query_dtype, dtype),
-            lambda n, k: mk.widen(self._load(self.key, n, k, key), plan.shape.key_dtype, dtype),
-            lambda n, c: mk.widen(self._load(self.value, n, c, value), plan.shape.value_dtype, dtype),
+            lambda row, k: widen(self._load(self.query, row, k, query), plan.shape.query_dtype, dtype),
+            lambda n, k: widen(self._load(self.key, n, k, key), plan.shape.key_dtype, dtype),
+            lambda n, c: widen(self._load(self.value, n, c, value), plan.shape.value_dtype, dtype),
             lambda row, n, dot: keep(0, row, n, dot), lambda row: self._softmax(row, 0, self.softmax.keys),
             lambda row, column, total: self._finish(0, row, column, total),
             None if shown is None else lambda row, first: shown.none_of(row, first),

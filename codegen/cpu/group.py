@@ -23,7 +23,7 @@ from tilestitch.codegen.cpu.opaque.sort import lower_top_k
 from tilestitch.codegen.cpu.opaque.suppress import lower_suppress
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import GroupView, roles_in, view_group
-from tilestitch.codegen.launch import SizesArg
+from tilestitch.codegen.launch import SizesArg, piece_args
 from tilestitch.codegen.planned import check_planned, members, touched
 from tilestitch.compiler.ir.graph import Graph, Node, Value
 from tilestitch.passes.plan import Group, GroupKind
@@ -60,7 +60,7 @@ from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedule_check import why_not
 
-from .abi import KernelArg, KernelLaunch, PackedArg, TemporaryArg, ValueArg
+from .abi import KernelArg, KernelLaunch, PackedArg, ValueArg
 from .attention import lower_attention
 from .surroundings import Operands
 
@@ -212,13 +212,8 @@ def _split_rows(
     launches = []
     pieces, own = pieces_of(view, outputs, roles.rows, schedule.parts)
 
-    def argument(value: Value) -> KernelArg:
-        if value in own:
-            return ValueArg(own[value].name)
-        return TemporaryArg(f"{view.name}.{value.name}", value.tensor_type.nbytes)
-
     for (piece, its), each in zip(pieces, schedule.pieces, strict=True):
-        args = tuple(argument(v) for v in (*piece.inputs, *piece.outputs))
+        args = piece_args((*piece.inputs, *piece.outputs), own, view.name)
         if isinstance(each, CpuRowSchedule):
             group = RowGroup(piece.nodes, its, piece.inputs, piece.outputs)
             launches.append(_rows(group, each, view.origins, args, {}))

@@ -20,7 +20,7 @@ from tilestitch.cost_model.devices import (
     with_limits_of,
 )
 from tilestitch.cost_model.devices import devices as known_devices
-from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.plan.target import TargetInfo, specific_of
 
 _ARCHITECTURE = re.compile(r"sm_(\d+)([a-z]?)\Z")
 _SUFFIXES = {"a": 90, "f": 100}
@@ -61,9 +61,8 @@ class CudaTarget:
 
     @property
     def specific(self) -> str | None:
-        """`sm_90a` if that is the only architecture, and likewise for others with a suffix; else None."""
-        (only,) = self.architectures if len(self.architectures) == 1 else (None,)
-        return only if only is not None and not only[-1].isdigit() else None
+        """The one architecture, if it has a suffix."""
+        return specific_of(self.architectures)
 
     @property
     def compute(self) -> str:

@@ -6,6 +6,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterable, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def _backward(node: Any, times: int, where: str) -> Iterable[Kernel]:
     yield from (_arithmetic(name, sizes, times, where) for name, sizes in steps if name != "MEM")
     moves = [step for step in steps if step[0] == "MEM" and node["op"] in MOVED_BACKWARD]
     if moves:
-        count = max(map(_count, moves[0][1])) * FLOAT_BYTES
+        count = max(map(prod, moves[0][1])) * FLOAT_BYTES
         if count > FLOAT_BYTES:
             yield Kernel("copy", "copy", (count, count), times)
 
@@ -130,19 +131,12 @@ def _copied_bytes(shapes: Sequence[Sequence[int]]) -> tuple[int, int] | None:
     """Return the bytes that a data movement reads and writes: the last shape is written, and at most as much is read of
     the others; None for views, which move no data.
     """
-    counts = [_count(shape) for shape in shapes]
+    counts = [prod(shape) for shape in shapes]
     written = counts[-1]
     if len(shapes) < 2 or written <= 1 or counts[0] <= 1:
         return None
     read = sum(min(count, written) for count in counts[:-1] if count > 1)
     return read * FLOAT_BYTES, written * FLOAT_BYTES
-
-
-def _count(shape: Sequence[int]) -> int:
-    count = 1
-    for extent in shape:
-        count *= extent
-    return count
 
 
 # -- what a fusing compiler makes of a graph ---------------------------------------------------------------------------
@@ -216,7 +210,7 @@ def _is_elementwise(node: Any, kernel: Kernel) -> bool:
 
 def _elements(kernel: Kernel) -> int:
     """Return the elements that a non-GEMM kernel writes."""
-    return kernel.sizes[-1] // FLOAT_BYTES if kernel.kernel_class == "copy" else _count(kernel.sizes)
+    return kernel.sizes[-1] // FLOAT_BYTES if kernel.kernel_class == "copy" else prod(kernel.sizes)
 
 
 def _as_linear(bmm: Kernel) -> tuple[int, ...]:

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilestitch.compiler.ir import Graph, Value
-from tilestitch.compiler.ir.sizes import Size, ceil_div, is_open, largest, over, symbols_of
+from tilestitch.compiler.ir.sizes import Size, is_open, largest, over, symbols_of
 from tilestitch.compiler.ir.types import is_sized_tensor
-from tilestitch.passes.plan import ALIGNMENT, Buffer, BufferPlan, Group, HostGroup, Segment
+from tilestitch.passes.plan import Buffer, BufferPlan, Group, HostGroup, Segment
+from tilestitch.passes.plan.buffers import aligned
 from tilestitch.passes.plan.slices import Slices
 from tilestitch.passes.schedule.memory import Lifetime, lifetimes_of
 
@@ -44,7 +45,7 @@ def place_open(
     buffers, end = list[Buffer](), 0
     for slot in slots:
         buffers += [Buffer(v.name, end, v.tensor_type.nbytes, first, last) for v, (first, last) in slot.values]
-        end = end + _aligned(slot.nbytes)
+        end = end + aligned(slot.nbytes)
     return BufferPlan(end, tuple(sorted(buffers, key=lambda b: (b.first, b.value))), dict(aliases))
 
 
@@ -80,7 +81,3 @@ def _put(slots: list[_Slot], value: Value, nbytes: Size, alive: Lifetime) -> Non
 def _alike(a: Size, b: Size) -> bool:
     """Return whether one of two open sizes is certainly the larger."""
     return largest(a, b) in (a, b)
-
-
-def _aligned(nbytes: Size) -> Size:
-    return ceil_div(nbytes, ALIGNMENT) * ALIGNMENT

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from tilestitch.compiler.ir.sizes import Size, is_open
+from tilestitch.compiler.ir.sizes import Size, ceil_div, is_open
 from tilestitch.passes.errors import PlanError
 from tilestitch.runtime.jsonfields import Fields, string
 
@@ -16,9 +16,9 @@ from .open_sizes import open_size
 ALIGNMENT = 64
 
 
-def aligned(nbytes: int) -> int:
+def aligned(nbytes: Size) -> Size:
     """Return a number of bytes rounded up to `ALIGNMENT`."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+    return ceil_div(nbytes, ALIGNMENT) * ALIGNMENT
 
 
 @dataclass(frozen=True)

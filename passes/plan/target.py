@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
@@ -172,3 +172,8 @@ class TargetInfo:
 def _number(architecture: str) -> int:
     """Return the number of an architecture, such as 80 for sm_80."""
     return int("".join(c for c in architecture if c.isdigit()))
+
+
+def specific_of(architectures: Sequence[str]) -> str | None:
+    """Return `sm_90a` if that is the only architecture, and likewise for others with a suffix; else None."""
+    return architectures[0] if len(architectures) == 1 and not architectures[0][-1].isdigit() else None

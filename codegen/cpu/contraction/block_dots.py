@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from tilestitch.codegen.compute.dtypes import widen
 from tilestitch.codegen.compute.elementwise import product
 from tilestitch.codegen.cpu.contraction import dots
 from tilestitch.codegen.cpu.contraction import microkernel as mk
-from tilestitch.codegen.cpu.contraction.blocks import BlockEmitter, BlockPanels
+from tilestitch.codegen.cpu.contraction.blocks import BlockEmitter, BlockPanels, splat
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.compiler.ir.blocks import BlockFormat
 from tilestitch.passes.plan.cpu.gemm import ROUNDED, ROUNDED_LARGEST
@@ -67,7 +67,7 @@ class BlockDotEmitter(BlockEmitter):
 
             def copy(k: Expr) -> None:
                 value = self.load_a(self.batch, self.first_row + row, k)
-                T.buffer_store(self.floats, mk.widen(value, shape.a_dtype, "float32"), [k])
+                T.buffer_store(self.floats, widen(value, shape.a_dtype, "float32"), [k])
 
             mk.for_each_column(shape.k, plan.tile.lanes, copy)
             with mk.serial(0, form.blocks) as block:
@@ -80,14 +80,14 @@ class BlockDotEmitter(BlockEmitter):
         most, total = (T.alloc_buffer((lanes,), "int32", scope="local") for _ in range(2))
         vector = T.ramp(T.int64(0), T.int64(1), lanes)
         for each in (most, total):
-            T.buffer_store(each, _all(T.int32(0), lanes), [vector])
+            T.buffer_store(each, splat(T.int32(0), lanes), [vector])
 
         def part(number: Expr) -> Any:
             return T.ramp(block * form.block + number * lanes, T.int64(1), lanes)
 
         with mk.serial(0, form.block // lanes) as number:
             bits = T.reinterpret(f"int32x{lanes}", self.floats[part(number)])
-            magnitude = T.bitwise_and(bits, _all(T.int32(MAGNITUDE), lanes))
+            magnitude = T.bitwise_and(bits, splat(T.int32(MAGNITUDE), lanes))
             T.buffer_store(most, T.max(most[vector], magnitude), [vector])
         largest = T.bind(T.reinterpret("float32", reduced(most, lanes, T.max)))
         whole, least = (mk.constant(x, "float32") for x in (ROUNDED_LARGEST, float(np.finfo(np.float32).tiny)))
@@ -95,10 +95,10 @@ class BlockDotEmitter(BlockEmitter):
         # Many elements lie halfway between two bytes where they come from a few codes: rounded as by ONNX Runtime.
         inverse = T.bind(T.Select(scale >= least, whole / largest, mk.constant(0, "float32")))
         with mk.serial(0, form.block // lanes) as number:
-            scaled = product(self.floats[part(number)], _all(inverse, lanes))
-            moved = scaled + _all(mk.constant(ROUNDING, "float32"), lanes)
+            scaled = product(self.floats[part(number)], splat(inverse, lanes))
+            moved = scaled + splat(mk.constant(ROUNDING, "float32"), lanes)
             zero = int(np.float32(ROUNDING).view(np.int32))
-            rounded = T.bind(T.reinterpret(f"int32x{lanes}", moved) - _all(T.int32(zero), lanes))
+            rounded = T.bind(T.reinterpret(f"int32x{lanes}", moved) - splat(T.int32(zero), lanes))
             T.buffer_store(total, total[vector] + rounded, [vector])
             T.buffer_store(self.staged, T.cast(rounded, f"{ROUNDED}x{lanes}"), [row, part(number)])
         T.buffer_store(self.factors, scale, [row, block])
@@ -143,7 +143,7 @@ class BlockDotEmitter(BlockEmitter):
         for row in range(tile.rows):
             first = T.int32(0) if self._form.zeros else T.bind(self.taken[local + row, block])
             for vector in range(tile.vectors):
-                T.buffer_store(sums, _all(first, tile.lanes), [row, mk.columns_of(tile, vector)])
+                T.buffer_store(sums, splat(first, tile.lanes), [row, mk.columns_of(tile, vector)])
 
     def _add_word(self, sums: Any, tile: RegisterTile, panel: Expr, block: Expr, word: Expr, local: Expr) -> None:
         dot, form, panels = self._dot, self._form, self.panels
@@ -152,13 +152,13 @@ class BlockDotEmitter(BlockEmitter):
         for vector in range(tile.vectors):
             codes = panels.word(panel, block * form.words + word, vector)
             if self._shift:
-                codes = T.bind(T.bitwise_xor(codes, _all(T.int32(SIGNS), tile.lanes)))
+                codes = T.bind(T.bitwise_xor(codes, splat(T.int32(SIGNS), tile.lanes)))
             for number, part in enumerate(_bytes(codes, form.bits, tile.lanes)):
                 left = T.reinterpret(f"{dot.left}x{tile.lanes * dot.group}", part)
                 place, group = mk.columns_of(tile, vector), T.ramp(first + number * dot.group, T.int64(1), dot.group)
                 for row in range(tile.rows):
                     rounded = T.reinterpret("int32", self.staged[local + row, group])
-                    right = T.reinterpret(f"{dot.right}x{tile.lanes * dot.group}", _all(rounded, tile.lanes))
+                    right = T.reinterpret(f"{dot.right}x{tile.lanes * dot.group}", splat(rounded, tile.lanes))
                     T.buffer_store(sums, dots.added(dot, tile.lanes, sums[row, place], left, right), [row, place])
 
     def _scale_block(self, total: Any, sums: Any, tile: RegisterTile, panel: Expr, block: Expr, local: Expr) -> None:
@@ -168,12 +168,12 @@ class BlockDotEmitter(BlockEmitter):
             scale, place = panels.scale(panel, block, vector), mk.columns_of(tile, vector)
             zero = panels.zero(panel, block, vector) if form.zeros else None
             if zero is not None and self._shift:
-                zero = zero - _all(T.float32(self._shift), lanes)
+                zero = zero - splat(T.float32(self._shift), lanes)
             for row in range(tile.rows):
                 value = T.cast(sums[row, place], f"float32x{lanes}")
                 if zero is not None:
-                    value = value - zero * _all(T.cast(self.taken[local + row, block], "float32"), lanes)
-                factor = scale * _all(self.factors[local + row, block], lanes)
+                    value = value - zero * splat(T.cast(self.taken[local + row, block], "float32"), lanes)
+                factor = scale * splat(self.factors[local + row, block], lanes)
                 T.buffer_store(total, total[row, place] + value * factor, [row, place])
 
 
@@ -181,10 +181,10 @@ def _bytes(codes: Expr, bits: int, lanes: int) -> list[Expr]:
     """Return the vectors of four bytes each from a vector of words, in the order of the reduction."""
     if bits == 8:
         return [codes]
-    low = _all(T.int32(LOW_HALVES), lanes)
+    low = splat(T.int32(LOW_HALVES), lanes)
     return [
         T.bind(T.bitwise_and(codes, low)),
-        T.bind(T.bitwise_and(T.shift_right(codes, _all(T.int32(4), lanes)), low)),
+        T.bind(T.bitwise_and(T.shift_right(codes, splat(T.int32(4), lanes)), low)),
     ]
 
 
@@ -194,7 +194,3 @@ def reduced(buffer: Any, lanes: int, combine: Any) -> Expr:
     while len(parts) > 1:
         parts = [T.bind(combine(a, b)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
     return parts[0]
-
-
-def _all(value: Expr, lanes: int) -> Expr:
-    return tirx.Broadcast(value, lanes)

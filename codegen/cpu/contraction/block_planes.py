@@ -17,7 +17,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.block_dots import MAGNITUDE, BlockDotEmitter, reduced
-from tilestitch.codegen.cpu.contraction.blocks import EXPONENT_BIAS, MANTISSA_BITS, BlockPanels
+from tilestitch.codegen.cpu.contraction.blocks import EXPONENT_BIAS, MANTISSA_BITS, BlockPanels, splat
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.passes.plan.cpu.gemm import ROUNDED
 from tilestitch.passes.plan.cpu.tiling import RegisterTile, align
@@ -62,7 +62,7 @@ class BlockPlaneEmitter(BlockDotEmitter):
         total, lossy = (T.alloc_buffer((lanes,), "float32", scope="local") for _ in range(2))
         some, missed = (T.alloc_buffer((lanes,), "int32", scope="local") for _ in range(2))
         totals = [T.alloc_buffer((lanes,), "int32", scope="local") for _ in range(planes)]
-        none, nothing = _all(T.int32(0), lanes), _all(mk.constant(0, "float32"), lanes)
+        none, nothing = splat(T.int32(0), lanes), splat(mk.constant(0, "float32"), lanes)
         for each in (most, some, missed, *totals):
             T.buffer_store(each, none, [vector])
         for each in (total, lossy):
@@ -73,10 +73,10 @@ class BlockPlaneEmitter(BlockDotEmitter):
 
         with mk.serial(0, form.block // lanes) as number:
             bits = T.reinterpret(f"int32x{lanes}", self.floats[part(number)])
-            magnitude = T.bind(T.bitwise_and(bits, _all(T.int32(MAGNITUDE), lanes)))
+            magnitude = T.bind(T.bitwise_and(bits, splat(T.int32(MAGNITUDE), lanes)))
             T.buffer_store(most, T.max(most[vector], magnitude), [vector])
             T.buffer_store(total, total[vector] + T.reinterpret(f"float32x{lanes}", magnitude), [vector])
-            T.buffer_store(some, some[vector] + T.min(magnitude, _all(T.int32(1), lanes)), [vector])
+            T.buffer_store(some, some[vector] + T.min(magnitude, splat(T.int32(1), lanes)), [vector])
         largest = T.bind(reduced(most, lanes, T.max))
         exponent = T.bind(T.max(T.shift_right(largest, T.int32(MANTISSA_BITS)), T.int32(LEAST_EXPONENT)))
         whole = LARGEST_BITS - 1 + EXPONENT_BIAS
@@ -84,18 +84,18 @@ class BlockPlaneEmitter(BlockDotEmitter):
         T.buffer_store(self.factors, _power(exponent - T.int32(whole - EXPONENT_BIAS)), [row, block])
         with mk.serial(0, form.block // lanes) as number:
             element = T.bind(self.floats[part(number)])
-            moved = T.bind(element * _all(inverse, lanes))
+            moved = T.bind(element * splat(inverse, lanes))
             nearest = T.bind(T.nearbyint(moved))
             exact = tirx.EQ(moved, nearest)
             T.buffer_store(lossy, lossy[vector] + T.Select(exact, nothing, T.abs(element)), [vector])
-            T.buffer_store(missed, missed[vector] + T.Select(exact, none, _all(T.int32(1), lanes)), [vector])
+            T.buffer_store(missed, missed[vector] + T.Select(exact, none, splat(T.int32(1), lanes)), [vector])
             rest: Expr = T.bind(T.cast(nearest, f"int32x{lanes}"))
             for plane in range(planes):
                 byte = T.bind(T.cast(rest, f"{ROUNDED}x{lanes}"))
                 digit = T.bind(T.cast(byte, f"int32x{lanes}"))
                 T.buffer_store(self.staged, byte, [plane, part(number)])
                 T.buffer_store(totals[plane], totals[plane][vector] + digit, [vector])
-                rest = T.bind(T.shift_right(rest - digit, _all(T.int32(DIGIT_BITS), lanes)))
+                rest = T.bind(T.shift_right(rest - digit, splat(T.int32(DIGIT_BITS), lanes)))
         for plane in range(planes):
             sum_ = reduced(totals[plane], lanes, lambda a, b: a + b)
             T.buffer_store(self.taken, self._taken(sum_), [plane, block])
@@ -137,7 +137,7 @@ class BlockPlaneEmitter(BlockDotEmitter):
         mk.fill(total, tile, zero)
         with mk.serial(0, form.blocks) as block:
             mk.fill(sums, tile, zero)
-            middle = _all(mk.constant(1 << (form.bits - 1), "float32"), lanes)
+            middle = splat(mk.constant(1 << (form.bits - 1), "float32"), lanes)
             taken = [panels.zero(panel, block, v) if form.zeros else middle for v in range(vectors)]
             with mk.serial(0, form.words) as word:
                 for vector in range(vectors):
@@ -152,18 +152,18 @@ class BlockPlaneEmitter(BlockDotEmitter):
         panels, form, lanes = self.panels, self._form, self.plan.tile.lanes
         assert isinstance(panels, BlockPanels)
         words, place = panels.word(panel, block * form.words + word, vector), mk.columns_of(self.plan.tile, vector)
-        mask = _all(T.int32((1 << form.bits) - 1), lanes)
+        mask = splat(T.int32((1 << form.bits) - 1), lanes)
         for number in range(panels.per_word):
-            shift = _all(T.int32(_place_of_code(number, form.bits) * form.bits), lanes)
+            shift = splat(T.int32(_place_of_code(number, form.bits) * form.bits), lanes)
             code = T.cast(T.bitwise_and(T.shift_right(words, shift), mask), f"float32x{lanes}")
-            factor = _all(self.floats[block * form.block + word * panels.per_word + number], lanes)
+            factor = splat(self.floats[block * form.block + word * panels.per_word + number], lanes)
             T.buffer_store(sums, sums[0, place] + factor * (code - taken), [0, place])
 
     def _scale_block(self, total: Any, sums: Any, tile: RegisterTile, panel: Expr, block: Expr, local: Expr) -> None:
         """Combine the sums of digits, the highest first, each weighted 256 times the next."""
         panels, form, lanes, planes = self.panels, self._form, tile.lanes, self.plan.planes
         assert isinstance(panels, BlockPanels)
-        base = _all(mk.constant(1 << DIGIT_BITS, "float32"), lanes)
+        base = splat(mk.constant(1 << DIGIT_BITS, "float32"), lanes)
         for vector in range(tile.vectors):
             scale, place = panels.scale(panel, block, vector), mk.columns_of(tile, vector)
             zero = panels.zero(panel, block, vector) if form.zeros else None
@@ -171,9 +171,9 @@ class BlockPlaneEmitter(BlockDotEmitter):
             for plane in reversed(range(planes)):
                 digits = T.cast(sums[plane, place], f"float32x{lanes}")
                 if zero is not None:
-                    digits = digits - zero * _all(T.cast(self.taken[plane, block], "float32"), lanes)
+                    digits = digits - zero * splat(T.cast(self.taken[plane, block], "float32"), lanes)
                 value = digits if value is None else digits + value * base
-            factor = scale * _all(self.factors[local, block], lanes)
+            factor = scale * splat(self.factors[local, block], lanes)
             T.buffer_store(total, total[0, place] + value * factor, [0, place])
 
 
@@ -187,7 +187,3 @@ def _place_of_code(number: int, bits: int) -> int:
 def _power(exponent: Expr) -> Expr:
     """Return two to a power, as float32, from its exponent as that is stored."""
     return T.bind(T.reinterpret("float32", T.shift_left(exponent, T.int32(MANTISSA_BITS))))
-
-
-def _all(value: Expr, lanes: int) -> Expr:
-    return tirx.Broadcast(value, lanes)

@@ -86,7 +86,7 @@ class BlockPanels(Panels):
         lanes, bits = self.tile.lanes, self._form.bits
         first = self.word(panel, step, vector)
         shifts = () if self.table is not None else range(self._places, self.per_word, self._places)
-        return [first, *(T.bind(T.shift_right(first, _all(T.int32(each * bits), lanes))) for each in shifts)]
+        return [first, *(T.bind(T.shift_right(first, splat(T.int32(each * bits), lanes))) for each in shifts)]
 
     def word(self, panel: Expr, step: Expr, vector: int) -> Expr:
         """Return an int32 word of each column of a vector."""
@@ -100,7 +100,7 @@ class BlockPanels(Panels):
         raw = self._read(panel, at, storage_dtype(form.scales), form.scale_bytes)
         if form.scales == "bfloat16":
             wide = T.cast(raw, f"uint32x{lanes}")
-            return T.bind(T.reinterpret(f"float32x{lanes}", T.shift_left(wide, _all(T.uint32(16), lanes))))
+            return T.bind(T.reinterpret(f"float32x{lanes}", T.shift_left(wide, splat(T.uint32(16), lanes))))
         return T.bind(raw if form.scales == "float32" else T.cast(raw, f"float32x{lanes}"))
 
     def taken(self, panel: Expr, block: Expr, vector: int) -> list[Expr | None]:
@@ -114,8 +114,8 @@ class BlockPanels(Panels):
         powers = [float(1 << (MANTISSA_BITS - place * form.bits)) for place in range(self._places)]
         if zero is None:
             middle = 1 << (form.bits - 1)
-            return [*(_all(mk.constant(power + middle, "float32"), lanes) for power in powers), None]
-        return [*(T.bind(zero + _all(mk.constant(power, "float32"), lanes)) for power in powers), zero]
+            return [*(splat(mk.constant(power + middle, "float32"), lanes) for power in powers), None]
+        return [*(T.bind(zero + splat(mk.constant(power, "float32"), lanes)) for power in powers), zero]
 
     def zero(self, panel: Expr, block: Expr, vector: int) -> Expr:
         """Return the float32 zero points of a block."""
@@ -125,7 +125,7 @@ class BlockPanels(Panels):
         raw = self._read(panel, block * self.packing.zeros_bytes + place * lanes + self.packing.zeros_at, "uint8", 1)
         wide = T.cast(raw, f"int32x{lanes}")
         if form.bits == 4:
-            wide = T.bitwise_and(T.shift_right(wide, _all(T.int32(vector % 2 * 4), lanes)), _all(T.int32(15), lanes))
+            wide = T.bitwise_and(T.shift_right(wide, splat(T.int32(vector % 2 * 4), lanes)), splat(T.int32(15), lanes))
         return T.bind(T.cast(wide, f"float32x{lanes}"))
 
     def value(self, words: Sequence[Expr], number: int, taken: Sequence[Expr | None]) -> Expr:
@@ -135,7 +135,7 @@ class BlockPanels(Panels):
 
     def _looked_up(self, word: Expr, number: int, zero: Expr | None) -> Expr:
         lanes = self.tile.lanes
-        index = T.shift_right(word, _all(T.int32(number * self._form.bits), lanes)) if number else word
+        index = T.shift_right(word, splat(T.int32(number * self._form.bits), lanes)) if number else word
         table = self.table[T.ramp(T.int64(0), T.int64(1), lanes)]
         found = T.call_llvm_pure_intrin(f"float32x{lanes}", LOOK_UP[lanes], table, index)
         return found if zero is None else found - zero
@@ -144,7 +144,7 @@ class BlockPanels(Panels):
         form, lanes, place = self._form, self.tile.lanes, number % self._places
         word, shift = words[number // self._places], place * form.bits
         mask, exponent = ((1 << form.bits) - 1) << shift, (EXPONENT_BIAS + MANTISSA_BITS - shift) << MANTISSA_BITS
-        bits = T.bitwise_or(T.bitwise_and(word, _all(T.int32(mask), lanes)), _all(T.int32(exponent), lanes))
+        bits = T.bitwise_or(T.bitwise_and(word, splat(T.int32(mask), lanes)), splat(T.int32(exponent), lanes))
         return T.reinterpret(f"float32x{lanes}", bits) - taken[place]
 
     def ask(self, panel: Expr, block: Expr, ahead_bytes: int) -> None:
@@ -181,7 +181,7 @@ class BlockPanels(Panels):
         return raw if dtype == "uint8" else T.reinterpret(f"{dtype}x{lanes}", raw)
 
 
-def _all(value: Expr, lanes: int) -> Expr:
+def splat(value: Expr, lanes: int) -> Expr:
     return tirx.Broadcast(value, lanes)
 
 
@@ -303,7 +303,7 @@ class BlockEmitter(GemmEmitter):
                     value = T.bind(panels.value(words[vector], number, taken[vector]))
                     place = mk.columns_of(tile, vector)
                     for row, factor in enumerate(factors):
-                        added = _all(factor, tile.lanes) * value
+                        added = splat(factor, tile.lanes) * value
                         T.buffer_store(sums, sums[row, place] + added, [row, place])
 
 

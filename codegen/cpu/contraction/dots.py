@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm.ir import StringImm
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import storage_dtype
+from tilestitch.codegen.compute.dtypes import storage_dtype, widen
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.compiler.ir.types import HALVES
@@ -85,7 +85,7 @@ def staged(value: Expr, dtype: str, kept: str) -> Expr:
     bits.
     """
     if kept not in HALVES:
-        return mk.widen(value, dtype, kept)
+        return widen(value, dtype, kept)
     return T.cast(T.shift_right(T.reinterpret("uint32", value), T.uint32(16)), "uint16")
 
 

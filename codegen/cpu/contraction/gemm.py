@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import storage_dtype
+from tilestitch.codegen.compute.dtypes import storage_dtype, widen
 from tilestitch.codegen.cpu.contraction import dots, panels, words
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
@@ -191,7 +191,7 @@ class GemmEmitter:
             return lambda row, k: self.staged[local + row, k]
         if dot is not None:
             return lambda row, k: dots.group_of(dot, k, lambda at: self.load_a(self.batch, row0 + row, at))
-        return lambda row, k: mk.widen(self.load_a(self.batch, row0 + row, k), shape.a_dtype, shape.acc_dtype)
+        return lambda row, k: widen(self.load_a(self.batch, row0 + row, k), shape.a_dtype, shape.acc_dtype)
 
     def _multiply(
         self, panel: Expr, width: Expr, index: Expr, rows: int, first_k: Expr, last_k: Expr, gate: Expr | None = None

@@ -13,6 +13,7 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
+from tilestitch.codegen.compute.dtypes import widen
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
@@ -51,7 +52,7 @@ class _Emitter:
         self.batch, block = T.bind(task // plan.blocks), T.bind(task % plan.blocks)
         with mk.serial(0, self.shape.k) as k:
             value = self.load_vector(self.batch, k)
-            T.buffer_store(self.vector, mk.widen(value, self.shape.vector_dtype, self.shape.acc_dtype), [k])
+            T.buffer_store(self.vector, widen(value, self.shape.vector_dtype, self.shape.acc_dtype), [k])
         if is_open(self.shape.rows):
             first = T.bind(block * plan.block)
             self._block(first, T.bind(T.min(T.int64(plan.block), integer(self.shape.rows, "int64") - first)))
@@ -73,7 +74,7 @@ class _Emitter:
         )  # fmt: skip
 
     def _element(self, row: Expr, k: Expr) -> Expr:
-        return mk.widen(self.matrix(self.batch, row, k), self.shape.matrix_dtype, self.shape.acc_dtype)
+        return widen(self.matrix(self.batch, row, k), self.shape.matrix_dtype, self.shape.acc_dtype)
 
     # -- a matrix along k --------------------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from tvm.ir import PointerType, PrimType
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.compiler.ir.sizes import Size, is_open
-from tilestitch.compiler.ir.types import compute_dtype
 from tilestitch.passes.plan.cpu.tiling import EvenSplit, OpenSplit, RegisterTile, Split
 
 Expr = Any
@@ -270,11 +269,6 @@ def prefetch(address: Expr) -> None:
     """Prefetch the cache line at ``address`` to the second-level cache. Any address is allowed."""
     read, into_l2, data = 0, 2, 1
     T.evaluate(T.call_llvm_intrin("void", "llvm.prefetch.p0", address, read, into_l2, data))
-
-
-def widen(value: Expr, dtype: str, acc_dtype: str) -> Expr:
-    """Return ``value``, an element of ``dtype`` in its compute dtype, in the dtype of the sum."""
-    return value if compute_dtype(dtype) == acc_dtype else T.cast(value, acc_dtype)
 
 
 def columns_of(tile: RegisterTile, vector: int) -> Expr:

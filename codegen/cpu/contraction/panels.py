@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import dtype_of, from_storage
+from tilestitch.codegen.compute.dtypes import dtype_of, from_storage, widen
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
@@ -156,7 +156,7 @@ class Panels:
     def at(self, batch: Expr, panel: Expr, k: Expr, column: Expr) -> Expr:
         """Return one element, widened to the dtype of the sum."""
         value = self._packed(batch, panel, k, column) if self.workspace is None else self.workspace[k, column]
-        return mk.widen(value, self.dtype, self.acc_dtype)
+        return widen(value, self.dtype, self.acc_dtype)
 
     def neighbours_at(self, batch: Expr, panel: Expr, k: Expr, column: Expr, lanes: int) -> Expr:
         """Return the vector of all elements of a step of ``lanes`` columns, as they are stored."""

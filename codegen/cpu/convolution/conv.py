@@ -16,7 +16,7 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import named, storage_dtype
+from tilestitch.codegen.compute.dtypes import named, storage_dtype, widen
 from tilestitch.codegen.cpu.contraction import dots, panels
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
@@ -164,7 +164,7 @@ class ConvEmitter:
                 if dot is not None:
                     return dots.group_of(dot, channel, lambda at: self.load_x(self.image, where, first + at))
                 value = self.load_x(self.image, where, first + channel)
-                return mk.widen(value, shape.x_dtype, shape.acc_dtype)
+                return widen(value, shape.x_dtype, shape.acc_dtype)
 
             return direct
         step_y, step_x = staged_step(shape, -2), staged_step(shape, -1)

@@ -13,6 +13,7 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
+from tilestitch.codegen.compute.dtypes import widen
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction import panels
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
@@ -96,7 +97,7 @@ class _Emitter:
 
         def copy(column: Expr, channel: Expr) -> None:
             value = self.load_x(self.image, (*position, column), self.group * channels + channel)
-            value = mk.widen(value, shape.x_dtype, shape.acc_dtype)
+            value = widen(value, shape.x_dtype, shape.acc_dtype)
             T.buffer_store(self.staged, value, [flat, begin + column * channels + channel])
 
         mk.for_each_column(begin, lanes, lambda at: T.buffer_store(self.staged, zero, [flat, at]))

@@ -16,6 +16,7 @@ from tilestitch.codegen.buffers import operand, operand_source
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, storage_dtype
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import Index, index_dtype, ravel, reshape_index, unravel, values_between
+from tilestitch.codegen.compute.reducers import from_accumulator, to_accumulator
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import PackedArg, Parameter, kernel_function, store
 from tilestitch.codegen.cpu.contraction.microkernel import scratch_buffer
@@ -273,7 +274,7 @@ class _Emitter:
         )
         for value in stage.cached:
             result = evaluator.value(value, index)
-            T.buffer_store(self.caches[value], _cacheable(result, value.dtype), [evaluator.simplify(self.at[2])])
+            T.buffer_store(self.caches[value], to_accumulator(result, value.dtype), [evaluator.simplify(self.at[2])])
         for value in stage.outputs:
             source, place = before_views(self.plan.group.roles, value, index, evaluator.simplify)
             store(self.results[value], value.tensor_type, place, evaluator.value(source, index), evaluator.simplify)
@@ -285,7 +286,7 @@ class _Emitter:
             if not self._same(index, self.at[0]):
                 return None
             element = self.caches[value][self.evaluator.simplify(self.at[2])]
-            return tirx.NE(element, tirx.IntImm("uint8", 0)) if value.dtype == "bool" else element
+            return from_accumulator(element, value.dtype)
 
         return source
 
@@ -350,7 +351,7 @@ class _Emitter:
 
     def _keep(self, value: Value, buffer: Any, slot: Expr) -> None:
         element = self.evaluator.value(value, self._index_of(value, self._row_at(slot)))
-        T.buffer_store(buffer, _cacheable(element, value.dtype), [slot])
+        T.buffer_store(buffer, to_accumulator(element, value.dtype), [slot])
 
     def _known(self, value: Value, ready: set[Value]) -> bool:
         if value in ready or value.is_constant:
@@ -394,12 +395,4 @@ def _constantly(scalar: Expr, column: Expr) -> Expr:
 
 
 def _kept(value: Value, buffer: Any, column: Expr) -> Expr:
-    return _uncached(buffer[column], value.dtype)
-
-
-def _cacheable(value: Expr, dtype: str) -> Expr:
-    return T.cast(value, "uint8") if dtype == "bool" else value
-
-
-def _uncached(element: Expr, dtype: str) -> Expr:
-    return tirx.NE(element, tirx.IntImm("uint8", 0)) if dtype == "bool" else element
+    return from_accumulator(buffer[column], value.dtype)

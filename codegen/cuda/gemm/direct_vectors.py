@@ -12,13 +12,12 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import Expr
+from tilestitch.codegen.compute.dtypes import Expr, widen
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cuda.abi import CudaLaunch, Thread
 from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.elementwise.vectors import filled_vector
 from tilestitch.codegen.cuda.gemm.direct import MOST_UNROLLED
-from tilestitch.codegen.cuda.gemm.indexed import widen
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
 from tilestitch.compiler.ir.sizes import Size, ceil_div

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tvm import tirx
-from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, widen
 from tilestitch.codegen.cuda.gemm.codes import Weights
 from tilestitch.codegen.cuda.surroundings import Surroundings
 from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout
@@ -68,11 +67,6 @@ class IndexedGemm(Gemm):
     def swapped(self) -> IndexedGemm:
         """Return the GEMM with its operands exchanged."""
         return replace(self, m=self.n, n=self.m, a=self.b, b=self.a, place=lambda b, m, n: self.place(b, n, m))
-
-
-def widen(value: Expr, dtype: str, acc_dtype: str) -> Expr:
-    """Return `value`, an element of `dtype` in its compute dtype, in the dtype of the sum."""
-    return value if compute_dtype(dtype) == acc_dtype else T.cast(value, acc_dtype)
 
 
 def step_of(around: Surroundings, number: Expr, bk: int, within: Expr) -> Expr:

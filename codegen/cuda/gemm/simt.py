@@ -16,13 +16,13 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype, widen
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda.abi import CudaLaunch, Thread, barrier, shared_buffer
 from tilestitch.codegen.cuda.before import begin, is_early
 from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.codes import Waiting, Weights
-from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, Operand, simplified, step_of, widen
+from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, Operand, simplified, step_of
 from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, run, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings

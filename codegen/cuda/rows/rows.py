@@ -28,7 +28,7 @@ from tilestitch.codegen.cuda.positions import index_dtype_of
 from tilestitch.codegen.cuda.rows.gridteam import GridTeam, counter_parameter, partial_parameters
 from tilestitch.codegen.cuda.rows.team import Accumulator, Team, accumulator_dtypes
 from tilestitch.codegen.groups import GroupView, before_views, levels
-from tilestitch.codegen.launch import KernelArg, TemporaryArg, ValueArg
+from tilestitch.codegen.launch import KernelArg, ValueArg, piece_args
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.passes.plan.access.row_loops import RowLoops, full_outputs, scheduled_loops
@@ -53,13 +53,8 @@ def _pieces(
     assert roles.rows is not None
     pieces, own = pieces_of(view, outputs, roles.rows, schedule.parts)
 
-    def argument(value: Value) -> KernelArg:
-        if value in own:
-            return ValueArg(own[value].name)
-        return TemporaryArg(f"{view.name}.{value.name}", value.tensor_type.nbytes)
-
     for (piece, found), each in zip(pieces, schedule.pieces, strict=True):
-        args = tuple(argument(v) for v in (*piece.inputs, *piece.outputs))
+        args = piece_args((*piece.inputs, *piece.outputs), own, view.name)
         if isinstance(each, RowSchedule):
             yield _launch(piece.nodes, found, piece.inputs, piece.outputs, args, view.origins, each)
         else:

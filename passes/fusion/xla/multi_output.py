@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from tilestitch.compiler.ir import Node, Value
@@ -94,7 +95,7 @@ def _share_a_loop(a: Cluster, b: Cluster) -> bool:
     loops = [_loop(c) for c in (a, b)]
     if all(axes for _, axes in loops):
         return loops[0] == loops[1]
-    return _elements(loops[0][0]) == _elements(loops[1][0])
+    return prod(loops[0][0]) == prod(loops[1][0])
 
 
 def _loop(cluster: Cluster) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -103,14 +104,7 @@ def _loop(cluster: Cluster) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if reduction is not None:
         return reduction.inputs[0].shape, reduced_axes(reduction)
     roots = [n for n in cluster.owned if not any(u in cluster.members for o in n.outputs for u in o.users)]
-    return max((n.output.shape for n in roots), key=_elements), ()
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    count = 1
-    for extent in shape:
-        count *= extent
-    return count
+    return max((n.output.shape for n in roots), key=prod), ()
 
 
 def _disjoint(value: Value, a: Cluster, b: Cluster) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tilestitch.cost_model.devices import Device
 from tilestitch.passes.plan.gemm.check import Machine
-from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.plan.target import TargetInfo, specific_of
 from tilestitch.passes.schedule.device import device_of, multiprocessors_of
 
 
@@ -40,6 +40,5 @@ class Gpu:
 
     @property
     def specific(self) -> str | None:
-        """`sm_90a` if that is the only architecture, and likewise for others with a suffix; else None."""
-        (only,) = self.architectures if len(self.architectures) == 1 else (None,)
-        return only if only is not None and not only[-1].isdigit() else None
+        """The one architecture, if it has a suffix."""
+        return specific_of(self.architectures)
