@@ -15,11 +15,11 @@ import numpy as np
 from onnx import FunctionProto, GraphProto, NodeProto, SparseTensorProto, TensorProto
 
 from tilestitch.compiler.ir import Graph, Type, Value
-from tilestitch.compiler.ir.claims import Claim, noting
-from tilestitch.compiler.ir.symbol_uses import remove_dead
+from tilestitch.compiler.ir.claims import Claim, make, noting
+from tilestitch.compiler.ir.symbol_uses import remove_dead, symbols_of_values
 
 from .errors import ModelError
-from .symbols import new_symbols, sized, symbols_so_far
+from .symbols import new_symbols, sized, symbols_so_far, told_by
 from .tensors import to_array, to_dense
 
 T = TypeVar("T")
@@ -218,6 +218,10 @@ class Scope:
             graph.outputs = scope.body(proto)
         remove_dead(graph)
         graph.symbols, graph.claims = new_symbols(outer), tuple(claims)
+        found = set(graph.symbols) - symbols_of_values(graph.inputs)
+        for claim in claims:
+            if told_by(claim) in found:  # converted anew, the body checks it where the size is found
+                make(claim)
         return graph, list(scope.captures)
 
     def inline_subgraph(self, proto: GraphProto, inputs: Iterable[Value], node_name: str) -> list[Value]:

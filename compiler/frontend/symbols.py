@@ -459,6 +459,16 @@ def new_symbols(before: Container[str]) -> tuple[Symbol, ...]:
     return () if symbols is None else tuple(s for name, s in symbols.by_name.items() if name not in before)
 
 
+def told_by(claim: Claim) -> Symbol | None:
+    """Return the symbol that a claim alone makes a number."""
+    symbols = symbols_of([claim.size])
+    if len(symbols) != 1 or not claim.exact or claim.joins:
+        return None
+    (symbol,) = symbols
+    value = _without(where_zero(claim.size), symbol)
+    return None if value is None or is_open(value) else symbol
+
+
 def unsized(type_: Type, inner: Iterable[Symbol]) -> Type:
     """Return a type as seen outside a nested graph, which alone has the symbols `inner`: such sizes are unknown."""
     if not isinstance(type_, TensorType) or type_.is_static:

@@ -68,7 +68,7 @@ def may_be_equal(a: Size, b: Size, joins: bool = False) -> bool:
     low, high = bounds_of(a - b)
     if low > 0 or high < 0:
         return False
-    _claim(Claim(a - b, exact=True, joins=joins))
+    make(Claim(a - b, exact=True, joins=joins))
     return True
 
 
@@ -76,7 +76,7 @@ def may_be_natural(size: Size) -> bool:
     """Return whether a size is at least 0 or may be; if it may be, that is claimed."""
     low, high = bounds_of(size)
     if low < 0 <= high:
-        _claim(Claim(size, exact=False))
+        make(Claim(size, exact=False))
     return high >= 0
 
 
@@ -84,7 +84,7 @@ def may_differ(a: Size, b: Size) -> bool:
     """Return whether two sizes differ or may differ; if they may, that is claimed."""
     low, high = bounds_of(a - b)
     if low <= 0 <= high and low < high:
-        _claim(Claim((a - b) * (a - b) - 1, exact=False, apart=True))
+        make(Claim((a - b) * (a - b) - 1, exact=False, apart=True))
     return low != 0 or high != 0
 
 
@@ -106,7 +106,7 @@ def allowed(symbol: Symbol, claim: Claim) -> Symbol:
     return replace(symbol, low=low, high=low + bisect_left(rest, True, key=lambda size: fails(size, symbol.high)))
 
 
-def _claim(claim: Claim) -> None:
+def make(claim: Claim) -> None:
     note = _NOTE.get()
     if note is not None:
         note(claim)

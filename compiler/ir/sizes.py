@@ -58,8 +58,9 @@ def if_any(symbol: Symbol) -> Size:
 
 
 def where_zero(size: Size) -> Size:
-    """Return a simpler size that is 0 wherever this one is; see `polynomial.where_zero`."""
-    return _as_int(polynomial.where_zero(size))
+    """Return a simpler size that is 0 wherever this one is, without common factors; see `polynomial.where_zero`."""
+    simple = _as_int(polynomial.where_zero(size))
+    return simple // divisor_of(simple) if is_open(simple) else simple
 
 
 def quotients_where_zero(size: Size) -> Iterator[tuple[Quotient, Size]]:

@@ -19,11 +19,8 @@ def sequence_of(values: BatchValues, node: Node) -> Run | None:
     if node.op in ("cast", "reshape") and node.inputs[0] in values.sequences:
         return values.sequences[node.inputs[0]]
     if node.op == "gather":
-        return _element(values, node.inputs[0], node.inputs[1])
-    if node.op == "host.Slice" and len(node.inputs) == 3:
-        start, end = (values.sequences.get(place) for place in node.inputs[1:])
-        single = start is not None and end is not None and start.sum(Run(1)) == end
-        return _element(values, *node.inputs[:2]) if single else None
+        first, count = values.ranges.get(node.inputs[1], (values.sequences.get(node.inputs[1]), 1))
+        return _element(values, node.inputs[0], first) if count == 1 else None
     if node.op == "sizes" and len(node.attrs["values"]) == 1:
         size = at(node.attrs["values"][0], values.sizes)
         return None if symbols_of([size]) & set(values.loop.attrs["body"].symbols) else Run(size)
@@ -101,9 +98,9 @@ def _is_at_least(values: BatchValues, one: Run, other: Run) -> bool:
     return is_natural(apart.first) and is_natural(apart.first + apart.slope * (values.count - 1))
 
 
-def _element(values: BatchValues, integers: Value, place: Value) -> Run | None:
+def _element(values: BatchValues, integers: Value, index: Run | None) -> Run | None:
     """Return an element of a vector of integers at a position that advances by one per iteration."""
-    vector, index = values.shared_of(integers), values.sequences.get(place)
+    vector = values.shared_of(integers)
     elements = run_of(vector) if vector is not None and len(vector.shape) == 1 else None
     if vector is None or elements is None or index is None or index.slope != values.number.slope:
         return None

@@ -25,7 +25,7 @@ class Both:
     def __init__(self, text: str) -> None:
         model = parser.parse_model(HEAD + text)
         compiled = compile_model(model, num_threads=1)
-        assert {step["op"] for step in compiled.explain()["host_steps"]} <= {"host.Extent", "loop"}
+        assert {step["op"] for step in compiled.explain()["host_steps"]} <= {"host.Extent", "loop", "if"}
         self.module: Module = load(compiled.to_bytes(), num_threads=1)
         self.session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
@@ -33,6 +33,10 @@ class Both:
         arrays = {name: np.asarray(value) for name, value in feeds.items()}
         for actual, wanted in zip(self.module.run(arrays).values(), self.session.run(None, arrays), strict=True):
             np.testing.assert_array_equal(actual, wanted)
+
+    def expect_close(self, **feeds: Any) -> None:
+        for actual, wanted in zip(self.module.run(feeds).values(), self.session.run(None, feeds), strict=True):
+            np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 5])
@@ -95,8 +99,9 @@ LOOP = """(float[n, 4] x, int64[m] o, int64 count) => (float[k, 4] y) <bool on =
         s = ReduceSum<keepdims = 0>(part, nought) }> }"""
 
 
-def test_turns_with_sizes_that_change_are_run_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    both = Both(LOOP)
+@pytest.fixture
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of turns that were not native."""
     one_by_one = [0]
     run_nested = Execution.run_nested
 
@@ -104,10 +109,16 @@ def test_turns_with_sizes_that_change_are_run_in_one_call(monkeypatch: pytest.Mo
         one_by_one[0] += 1
         return run_nested(execution, *arguments)
 
+    monkeypatch.setattr(Execution, "run_nested", counted)
+    return one_by_one
+
+
+def test_turns_with_sizes_that_change_are_run_in_one_call(one_by_one: list[int]) -> None:
+    both = Both(LOOP)
     rng = np.random.default_rng(0)
     x = rng.integers(-9, 9, (97, 4)).astype(np.float32)
     both.expect_equal(x=x, o=np.sort(rng.integers(0, 98, 41)), count=40)
-    monkeypatch.setattr(Execution, "run_nested", counted)
+    one_by_one[0] = 0
     for _ in range(3):
         both.expect_equal(x=x, o=np.sort(rng.integers(0, 98, 41)), count=40)
     assert one_by_one[0] == 0
@@ -123,3 +134,43 @@ def test_an_index_out_of_range_within_a_turn_is_reported() -> None:
             assert module.run({"x": x, "o": o, "count": np.array(3)})["y"].shape == (3, 4)
             with pytest.raises(ExecutionError, match="Gather"):
                 module.run({"x": x, "o": o, "count": np.array(4)})
+
+
+CROPS = """(float[n, 9, 8, 2] x, float[m, 4] boxes, int32[k] image) => (float[j, 3, 5, 2] y) <bool on = {1}> {
+    count = Size(image)
+    y = Loop(count, on) <body = b (int64[1] i, bool go) => (bool going, float[h, w, c] crop)
+        <int64[1] one = {1}, int64[1] four = {4}, int64[1] first = {0}, int32[1] nought = {0}, int32[1] single = {1},
+        int64[1] half = {2}, float[2] zeros = {0, 0}, float[2] ones = {1, 1}, float[0] none = {}, int64[2] hw = {3, 5}>
+        { going = Identity(go)  next = Add(i, one)
+        row = Slice(boxes, i, next, first)  box = Reshape(row, four)
+        low = Slice(box, first, half)  high = Slice(box, half, four)  roi = Concat<axis = 0>(zeros, low, ones, high)
+        from = Slice(image, i, next)  to = Add(from, single)  taken = Slice(x, from, to, nought)
+        planes = Transpose<perm = [0, 3, 1, 2]>(taken)  all = Shape(planes)  head = Slice(all, first, half)
+        sizes = Concat<axis = 0>(head, hw)
+        resized = Resize<coordinate_transformation_mode = "tf_crop_and_resize", extrapolation_value = 7.0,
+            mode = "linear">(planes, roi, none, sizes)
+        back = Transpose<perm = [0, 2, 3, 1]>(resized)  crop = Squeeze(back, first) }> }"""
+"""As tf2onnx writes TensorFlow's crop_and_resize."""
+
+
+def test_slices_of_which_another_operator_needs_one_element_are_read_in_native_turns(one_by_one: list[int]) -> None:
+    both, rng = Both(CROPS), np.random.default_rng(0)
+    for images, count in ((3, 4), (1, 1), (3, 40)):
+        boxes = rng.uniform(-0.2, 1.2, (count, 4)).astype(np.float32)
+        x = rng.standard_normal((images, 9, 8, 2)).astype(np.float32)
+        both.expect_close(x=x, boxes=boxes, image=rng.integers(0, images, count).astype(np.int32))
+    none = {"x": x, "boxes": np.zeros((0, 4), np.float32), "image": np.zeros(0, np.int32)}
+    assert both.module.run(none)["y"].shape == (0, 3, 5, 2)
+    assert one_by_one[0] == 0
+    for boxes, image in ((np.ones((1, 4)), [0, 0]), (np.ones((2, 4)), [0, 3]), (np.ones((2, 4)), [-1, 0])):
+        with pytest.raises(ExecutionError, match="out of range"):  # there is no such row, and no such image
+            both.module.run({"x": x, "boxes": boxes.astype(np.float32), "image": np.array(image, np.int32)})
+
+
+def test_a_branch_that_is_not_taken_needs_nothing_of_a_slice() -> None:
+    both = Both("""(float[n] x, int64[1] i, bool c) => (float[m] y) <int64[1] one = {1}> { next = Add(i, one)
+        y = If(c) <then_branch = t () => (float[k] v) { s = Slice(x, i, next)  u = Reshape(s, one)  v = Neg(u) },
+            else_branch = e () => (float[k] v) { v = Slice(x, i, next) }> }""")
+    for place in (0, 6, 7):
+        both.expect_equal(x=np.arange(7, dtype=np.float32), i=[place], c=False)
+    both.expect_equal(x=np.arange(7, dtype=np.float32), i=[6], c=True)

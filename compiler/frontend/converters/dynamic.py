@@ -18,6 +18,7 @@ from tilestitch.compiler.ir.sizes import bounds_of
 from tilestitch.runtime.host.shaping import slice_index
 
 from . import dynamic_folding, dynamic_images, host_ops
+from .found_slices import cuts_of, sizes_after
 from .host_types import (
     Dim,
     constant_ints,
@@ -30,7 +31,6 @@ from .host_types import (
     unknown_tensor,
     with_unknown,
 )
-from .single_slices import cuts_of, sizes_after
 
 
 def shape(ctx: Context) -> Sequence[Value]:
@@ -132,7 +132,7 @@ def slice_(ctx: Context) -> Sequence[Value]:
         type_ = resized(x, dict(zip(cut, zip(firsts, lasts, strides, strict=True), strict=True)), _sliced_size)
     elif isinstance(type_, TensorType) and isinstance(x.type, TensorType):
         cuts = cuts_of(x, starts, ends, axes, steps)
-        type_ = type_ if cuts is None else type_.with_shape(sizes_after(cuts, x.type, ctx.name))
+        type_ = type_ if cuts is None else type_.with_shape(sizes_after(cuts, x.type))
     return tensor_step(ctx, "Slice", (x, starts, ends, axes, steps), [type_])
 
 

@@ -21,7 +21,6 @@ from ..symbols import may_be_dropped, quotient_of
 from .common import axes_of
 from .computed_pads import must_be_computed, pad_as_computed
 from .found_slices import found_slice
-from .single_slices import element_of_slice
 from .slice_sizes import taken_elements
 
 
@@ -115,9 +114,6 @@ def convert_squeeze(ctx: Context) -> Value:
     shape = ctx.symbolic_shape(x)
     if axes is None:
         axes = tuple(i for i, d in enumerate(ctx.shape(x)) if may_be_dropped(d))
-    single = element_of_slice(ctx, x, axes)
-    if single is not None:
-        return single
     wrong = [a for a in axes if not isinstance(d := shape[a], str) and not may_be_equal(d, 1)]
     if wrong:
         raise ctx.fail(f"axes {wrong} of operand 0 ({x.type}) are not of size one")
