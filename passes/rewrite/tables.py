@@ -16,25 +16,29 @@ from tilestitch.compiler.ir.ops import reference
 from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.cost_model.counts import operations_per_element
 from tilestitch.passes.contract import PassContext, PassResult
+from tilestitch.passes.plan.cpu.isa import Isa
 
 from .driver import emit_like, is_sized
 from .quantised import BYTES
 
 LEAST_OPERATIONS = 12
 """A function must have more operations than this: requantisation, with a clamp, is as fast as it is."""
+OPERATIONS_OF_LOAD = 2.5
+"""Operations on vectors that take as long as loading one entry, where no instruction looks up vectors."""
 MOST_NODES = 200
 """Most nodes of one function."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Create tables where a CPU looks up whole vectors."""
+    """Create tables on CPUs."""
 
     name: ClassVar[str] = "tables"
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
-        if context.target.is_gpu or not context.target.core.looks_up:
+        if context.target.is_gpu:
             return PassResult(graph, False)
+        least = _least_operations(context.target.core)
         graph.sort()
         places = {node: place for place, node in enumerate(graph.nodes)}
         count = 0
@@ -42,7 +46,7 @@ class Tables:
             if node.op != "cast" or node.output.dtype not in BYTES or not is_sized(node.output):
                 continue
             function = _Function(node, places)
-            if function.source is None or function.operations <= LEAST_OPERATIONS:
+            if function.source is None or function.operations <= least:
                 continue
             table = function.table(function.source)
             made = emit_like(graph, node, "look_up", function.source, table=table, to=node.output.dtype)
@@ -51,6 +55,12 @@ class Tables:
             graph.replace(node, [made])
             count += 1
         return PassResult(graph, count > 0, (f"{count} functions of bytes are tables",) if count else ())
+
+
+def _least_operations(core: Isa) -> float:
+    if core.looks_up:
+        return LEAST_OPERATIONS
+    return max(LEAST_OPERATIONS, OPERATIONS_OF_LOAD * core.lanes("float32"))
 
 
 @dataclass

@@ -17,7 +17,7 @@ from tilestitch.passes.pipeline import run_pipeline
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.runtime import load
 
-TARGETS = ("cpu", "cpu:x86-64-v4")
+TARGETS = ("cpu", "cpu:x86-64-v4", "cpu:x86-64-v3")
 FUNCTIONS = ("Sigmoid", "Tanh", "HardSwish", "Gelu", "SiLU", "LeakyRelu", "Elu")
 ALL = np.arange(256, dtype=np.uint8)
 
@@ -127,9 +127,14 @@ def test_what_is_no_function_of_one_byte_or_takes_few_steps_is_no_table() -> Non
     assert not tables_of(s.model({"x": ("uint8", (64,))}, y, "uint8"))
 
 
-@pytest.mark.parametrize("target", [TargetInfo(isa="avx2"), TargetInfo(name="cuda")])
-def test_other_targets_compute(target: TargetInfo) -> None:
-    assert not tables_of(between("Sigmoid", "uint8", "uint8", (64,)), target)
+def test_gpus_compute() -> None:
+    assert not tables_of(between("Sigmoid", "uint8", "uint8", (64,)), TargetInfo(name="cuda"))
+
+
+@pytest.mark.parametrize(("isa", "count"), [("avx512", 1), ("avx2", 0), ("neon", 1), ("sse", 1)])
+def test_where_entries_are_loaded_one_by_one_more_operations_are_as_fast(isa: str, count: int) -> None:
+    assert len(tables_of(between("HardSwish", "uint8", "uint8", (64,)), TargetInfo(isa=isa))) == count
+    assert tables_of(between("Sigmoid", "uint8", "uint8", (64,)), TargetInfo(isa=isa))
 
 
 def test_scales_of_each_channel_are_no_table() -> None:
