@@ -46,7 +46,7 @@ class Tables:
             if node.op != "cast" or node.output.dtype not in BYTES or not is_sized(node.output):
                 continue
             function = _Function(node, places)
-            if function.source is None or function.operations <= least:
+            if function.source is None or (function.operations <= least and not function.looks_up):
                 continue
             table = function.table(function.source)
             made = emit_like(graph, node, "look_up", function.source, table=table, to=node.output.dtype)
@@ -98,6 +98,11 @@ class _Function:
     @property
     def operations(self) -> int:
         return sum(operations_per_element(node.op) for node in self.nodes)
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether a part of it is a table, which one for all of it replaces."""
+        return any(node.op == "look_up" for node in self.nodes)
 
     def table(self, source: Value) -> str:
         """Return the entries as bytes in hexadecimal."""

@@ -99,6 +99,14 @@ def test_after_a_convolution_and_beside_other_readers(target: str) -> None:
     assert len(tables_of(model)) == 1
 
 
+@pytest.mark.parametrize("isa", ["avx512", "avx2"])
+def test_few_operations_beside_a_table_become_part_of_it(isa: str) -> None:
+    """SiLU is x times a sigmoid that is quantised on the way, and so a table already."""
+    model = onnx.load_from_string(between("SiLU", "uint8", "uint8", (64,)))
+    graph = run_pipeline(import_model(model).graph, PassContext(TargetInfo(isa=isa)))
+    assert [node.op for node in graph.nodes] == ["look_up"]
+
+
 def test_operators_of_onnx_runtime() -> None:
     """Sigmoid and LeakyRelu of integers, one after the other."""
     s = Sketch()
