@@ -354,19 +354,22 @@ class Builder:
         return self.emit("matmul", *self._of_known_depth(a, b, trans_a, trans_b), **attrs)
 
     def _of_known_depth(self, a: Value, b: Value, trans_a: bool, trans_b: bool) -> tuple[Value, Value]:
-        """Return the operands of a matmul. Where only one tells the number of products, and the other's is claimed to
-        equal it, that is cut to it: kernels pack constant weights of known size.
-        """
+        """Return the operands of a matmul. Where only one tells the number of products, the other is cut to it."""
         if not all(isinstance(value.type, TensorType) and value.type.is_sized and value.type.rank for value in (a, b)):
             return a, b
         rows, columns = a.tensor_type.rank, b.tensor_type.rank
         axes = rows - 2 if trans_a and rows > 1 else rows - 1, columns - 1 if trans_b or columns == 1 else columns - 2
         depths = self.shape(a)[axes[0]], self.shape(b)[axes[1]]
-        if is_open(depths[0]) is is_open(depths[1]) or not may_be_equal(*depths):
-            return a, b
-        if is_open(depths[0]):
-            return self.slice_axis(a, axes[0], 0, depths[1]), b
-        return a, self.slice_axis(b, axes[1], 0, depths[0])
+        return self.cut(a, axes[0], depths[1]), self.cut(b, axes[1], depths[0])
+
+    def cut(self, x: Value, axis: int, size: Size | str) -> Value:
+        """Return an operand cut to a known size that its open one along an axis is claimed to equal: kernels pack
+        constant weights of known size.
+        """
+        own = x.tensor_type.shape[axis]
+        if isinstance(own, str) or isinstance(size, str) or not is_open(own) or is_open(size):
+            return x
+        return self.slice_axis(x, axis, 0, size) if may_be_equal(own, size) else x
 
 
 def dtype_of(value: Value) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import parser
+from onnx import numpy_helper, parser
 
 from tests.compiled import assert_close
 from tests.tolerances import MODELS
@@ -71,3 +71,27 @@ def test_a_reshape_to_several_such_sizes_is_a_kernel() -> None:
     for b, h, w in ((1, 2, 2), (3, 4, 10), (2, 14, 6)):
         feeds = {"x": np.random.default_rng(0).standard_normal((b, h, w)).astype(np.float32)}
         assert_close(module.run(feeds)["y"], reference(feeds)[0], MODELS["float32"])
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_images_have_the_channels_of_filters_by_a_claim(op: str) -> None:
+    """Costs of matches in an optical flow: as many channels as remain of the elements."""
+    filters = np.random.default_rng(0).standard_normal((96, 96, 1, 1), np.float32)
+    model = parser.parse_model(
+        HEAD
+        + f"""(float[a, b, 24] x) => (float[1, 96, c, d] y)
+        <int64[2] one = {{1, 1}}, int64[2] two = {{2, 2}}, int64[1] first = {{1}}, int64[1] last = {{-1}}> {{
+          s = Shape<end=2>(x)  more = Add(s, one)  half = Div(more, two)  shape = Concat<axis=0>(first, half, last)
+          rows = Reshape(x, shape)  image = Transpose<perm=[0, 3, 1, 2]>(rows)  y = {op}(image, w)
+        }}"""
+    )
+    model.graph.initializer.append(numpy_helper.from_array(filters, "w"))
+    compiled = compile_model(model)
+    assert compiled.explain()["host"]["steps"] == 0
+    reference = rivals.onnxruntime(model, 1)
+    with load(compiled.to_bytes()) as session:
+        for sides in ((2, 2), (4, 6)):
+            x = np.random.default_rng(1).standard_normal((*sides, 24), np.float32)
+            assert_close(session.run({"x": x})["y"], reference({"x": x})[0], MODELS["float32"])
+        with pytest.raises(InputError, match="must be 0"):
+            session.run({"x": np.zeros((3, 4, 24), np.float32)})

@@ -46,7 +46,9 @@ class Window:
         attrs = self.attrs() | {"groups": self.groups}
         if out_dtype is not None and out_dtype != dtype_of(x):
             attrs["out_dtype"] = out_dtype
-        return b.emit("conv", x, w, **attrs)
+        per_group = w.tensor_type.shape[1]
+        channels = per_group if isinstance(per_group, str) else per_group * self.groups
+        return b.emit("conv", b.cut(x, 1, channels), w, **attrs)
 
 
 def window_of(ctx: Context, x: Value, kernel: Sequence[int]) -> Window:
@@ -119,6 +121,7 @@ def convert_conv_transpose(ctx: Context) -> Value:
 
 
 def conv_transpose(b: Builder, x: Value, w: Value, window: Window, output_padding: Sequence[int]) -> Value:
+    x = b.cut(x, 1, w.tensor_type.shape[0])
     return b.emit("conv_transpose", x, w, **window.attrs(), groups=window.groups, output_padding=tuple(output_padding))
 
 
