@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from benchmarks.cuda_choices import add_choices, chosen
-from tilestitch.codegen.cuda.machine_code.code import MachineCode
 from tilestitch.codegen.cuda.machine_code.disassemble import disassemble
+from tilestitch.codegen.cuda.machine_code.flow import MachineCode
 from tilestitch.codegen.cuda.machine_code.lint import Finding, Widths, lint, widths
 from tilestitch.compiler.driver import CompiledModel, compile_model
 

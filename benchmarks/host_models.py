@@ -90,6 +90,44 @@ def given_optional() -> Case:
     return written(text, {"17, given": {"o": d, "d": d}, "17, absent": {"o": None, "d": d}})
 
 
+def crops() -> Case:
+    """TensorFlow's crop_and_resize, as tf2onnx writes it: a loop over boxes."""
+    text = """g (float[n, 32, 32, 16] x, float[m, 4] boxes, int32[k] image) => (float[j, 7, 7, 16] y) <bool on = {1}> {
+        count = Size(image)
+        y = Loop(count, on) <body = b (int64[1] i, bool go) => (bool going, float[h, w, c] crop)
+            <int64[1] one = {1}, int64[1] four = {4}, int64[1] first = {0}, int32[1] nought = {0},
+            int32[1] single = {1}, int64[1] half = {2}, float[2] zeros = {0, 0}, float[2] ones = {1, 1},
+            float[0] none = {}, int64[2] hw = {7, 7}> {
+            going = Identity(go)  next = Add(i, one)
+            row = Slice(boxes, i, next, first)  box = Reshape(row, four)
+            low = Slice(box, first, half)  high = Slice(box, half, four)
+            roi = Concat<axis = 0>(zeros, low, ones, high)
+            from = Slice(image, i, next)  to = Add(from, single)  taken = Slice(x, from, to, nought)
+            planes = Transpose<perm = [0, 3, 1, 2]>(taken)  all = Shape(planes)  head = Slice(all, first, half)
+            sizes = Concat<axis = 0>(head, hw)
+            resized = Resize<coordinate_transformation_mode = "tf_crop_and_resize", mode = "linear">(
+                planes, roi, none, sizes)
+            back = Transpose<perm = [0, 2, 3, 1]>(resized)  crop = Squeeze(back, first) }> }"""
+    x = random().standard_normal((3, 32, 32, 16)).astype(np.float32)
+    corners = np.sort(random().random((100, 2, 2)), 1).reshape(-1, 4).astype(np.float32)
+    images = random().integers(0, 3, 100).astype(np.int32)
+    return written(text, {f"{n} boxes": {"x": x, "boxes": corners[:n], "image": images[:n]} for n in (1, 10, 100)})
+
+
+def appended_tokens() -> Case:
+    """A loop that appends a token to what it carries, as a decoder exported with its loop does."""
+    text = """g (int64[b, s] start, int64 count, float[50, 16] table, float[16, 50] last) => (int64[b, t] tokens)
+        <bool on = {1}> {
+        tokens = Loop(count, on, start) <body = b (int64 i, bool go, int64[b2, s2] before)
+            => (bool going, int64[b2, s3] after) <int64[1] one = {1}> {
+            going = Identity(go)  rows = Gather(table, before)  mean = ReduceMean<keepdims = 0>(rows, one)
+            state = Tanh(mean)  scores = MatMul(state, last)  next = ArgMax<axis = 1, keepdims = 1>(scores)
+            after = Concat<axis = 1>(before, next) }> }"""
+    weights = {"table": rows(50, 16), "last": rows(16, 50)}
+    start = np.array([[7], [9]])
+    return written(text, {f"{n} tokens": {"start": start, "count": np.array(n), **weights} for n in (1, 12, 100)})
+
+
 def joined_texts() -> Case:
     """Words put together, and compared with a pattern."""
     text = """g (string[n] a, string[n] b) => (string[n] y, bool[n] z) {
@@ -291,6 +329,7 @@ def counted_words() -> Case:
 
 
 CASES: Mapping[str, Callable[[], Case]] = {
+    "crop_and_resize in a loop": crops, "tokens appended in a loop": appended_tokens,
     "sequence grown in a loop": grown_sequence, "SequenceMap": mapped_sequence, "optional of a branch": chosen_optional,
     "optional input": given_optional, "StringConcat, RegexFullMatch": joined_texts, "StringSplit": split_texts,
     "StringNormalizer": normal_texts, "windowed cache, 1,024 tokens": windowed_cache,

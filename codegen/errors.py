@@ -47,3 +47,9 @@ class TargetError(CodegenError):
     """The name of a CPU target is not recognised."""
 
     exit_code = 1
+
+
+class DisassemblerError(CodegenError):
+    """The disassembler is not installed, or does not understand a kernel."""
+
+    exit_code = 4

@@ -35,3 +35,7 @@ class PluginFault(PluginError):
 
 class PluginWarning(UserWarning):
     """An installed plug-in cannot be used; compilation continues without it."""
+
+
+class SyncPolicyError(PassError):
+    """Raised for an unknown policy of tile synchronisation, or one that would wait for too little."""

@@ -101,8 +101,8 @@ def bounds(step: LoopStep, get: Get) -> tuple[int | None, bool]:
 
 def leading(body: Body, trip: int) -> tuple[np.ndarray, np.ndarray]:
     """Return what a loop passes to its body before all else: the iteration number and a condition, which is true."""
-    number, condition = (_formal_shape(body, position) for position in range(2))
-    return np.full(number, trip, np.int64), _true(condition)
+    number, condition = body.leading_shapes
+    return np.array(trip, np.int64, ndmin=len(number)), _true(condition)
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
@@ -198,12 +198,6 @@ def _mapped(step: SequenceMapStep, body: RunBody, sequences: Sequence[Any]) -> D
     stacks = [np.array(items) for items in sequences]
     results_backwards = (0,) * len(step.body.program.outputs)
     return body.repeat(Iterations(len(sequences[0]), (), stacks, (0,) * len(stacks), results_backwards))
-
-
-def _formal_shape(body: Body, position: int) -> tuple[int, ...]:
-    """Return the shape that a body declares for its trip number or condition: a scalar, or a tensor of one element."""
-    type_ = body.program.values[body.program.inputs[position]].type
-    return (type_.static_shape if isinstance(type_, TensorType) else None) or ()
 
 
 def truth(value: Any, step: ControlStep) -> bool:

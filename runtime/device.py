@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from .errors import DeviceError, DeviceNameError, InputError
+from .launches import RecordTime
 from .program import DeviceStep, NativeStep, Program, ValueSpec
-from .recording import RecordTime
 
 if TYPE_CHECKING:
     from .artifact import Artifact
     from .cuda.partition import Partition
     from .emulator import EmulatorOptions
     from .groups import Group, Joined, Present
+    from .iterations import Grown, Repetition
     from .loaded import Loaded
     from .sizing import Bound
 
@@ -139,6 +140,9 @@ class Worker(Protocol):
     def join(self, group: Group, present: Present) -> Joined | None:
         """Return steps as one table of launches; None where that cannot be."""
 
+    def grown(self, program: Program, repetition: Repetition) -> Grown | None:
+        """Return iterations of a body whose states change their shapes; None where that cannot be."""
+
     def empty(self, dtype: np.dtype, shape: tuple[int, ...]) -> OnDevice:
         """Return a new array in the device's memory. Raises `InputError` where there is no such memory."""
 
@@ -198,6 +202,9 @@ class HostOnly:
         """Do nothing: memory is freed with its last reference."""
 
     def join(self, group: Group, present: Present) -> Joined | None:
+        return None
+
+    def grown(self, program: Program, repetition: Repetition) -> Grown | None:
         return None
 
     def empty(self, dtype: np.dtype, shape: tuple[int, ...]) -> OnDevice:

@@ -15,7 +15,8 @@ from .device import Segment, Worker, to_host
 from .errors import ExecutionError, InputError
 from .groups import Group, GroupRun, Joined, NoRoom, NotJoined, Present, groups_of, whole_group
 from .host_runs import Check, ControlRun, HostRun, detached, fits, new_maps, owned_values, where
-from .iterations import Done, Iterations, NativeLoop, Repetition, native_loop_of, repetition_of
+from .iterations import Done, Grown, Iterations, NativeLoop, Repetition, keeps_types, native_loop_of, repetition_of
+from .launches import RecordTime
 from .linking import Parts, chain_of
 from .loaded import Loaded
 from .moves import Repeatable
@@ -37,7 +38,6 @@ from .program import (
     ValueSpec,
 )
 from .reads import bodies, read_by
-from .recording import RecordTime
 from .sizes import known
 from .sizing import Bound, Sizing
 
@@ -328,6 +328,8 @@ class SizedExecutions:
         self._last: Bound | None = None  # the one for inputs of these shapes
         self._fitted: Shapes | None = None  # shapes of inputs that had the program's types
         self._bounds: dict[Shapes, Bound] = {}
+        self._growing: Grown | None = None
+        self._is_grown = False  # whether that was asked for
 
     def of(self, bound: Bound) -> Execution:
         """Return the execution with the sizes of `bound`."""
@@ -400,10 +402,19 @@ class SizedExecutions:
         self, repetition: Repetition, iterations: Iterations, inputs: Sequence[Any], record: RecordTime | None,
         step: ControlStep,
     ) -> Done | None:  # fmt: skip
-        """Run as the body of `step`, as `Execution.repeat` does."""
+        """Run as the body of `step`, as `Execution.repeat` does, or where its states change their shapes."""
         if not self._worker.resizes:
             return None
+        if not keeps_types(self._program, repetition):
+            growing = self._grown(repetition)
+            return None if growing is None or record is not None else growing(iterations, inputs)
         return self.of_inputs(inputs, step).repeat(repetition, iterations, inputs, record, step)
+
+    def _grown(self, repetition: Repetition) -> Grown | None:
+        """Return the iterations as the body of the only step that this is one of."""
+        if not self._is_grown:
+            self._is_grown, self._growing = True, self._worker.grown(self._program, repetition)
+        return self._growing
 
     def release(self, worker: Worker) -> None:
         for execution in self._kept.values():

@@ -17,8 +17,8 @@ from .reads import read_by
 from .sizes import Size
 
 if TYPE_CHECKING:
+    from .launches import RecordTime
     from .moves import Move, Repeated
-    from .recording import RecordTime
 
 EXTENT = "Extent"
 """The host operator that makes numbers the dimensions of its result."""
@@ -138,13 +138,14 @@ def _stretches(program: Program) -> Iterator[tuple[int, int]]:
     """Yield the ends of the longest sequences of steps that can be in a group."""
     first = 0
     for index, step in enumerate((*program.steps, None)):
-        if step is None or not _can_be_joined(step):
+        if step is None or not can_be_joined(step):
             if first < index:
                 yield first, index
             first = index + 1
 
 
-def _can_be_joined(step: Step) -> bool:
+def can_be_joined(step: Step) -> bool:
+    """Return whether native code can run a step together with others, at sizes that it sets itself."""
     match step:
         case NativeStep():
             return step.slices is None and all(launch.cases is None for launch in step.launches)
@@ -152,7 +153,7 @@ def _can_be_joined(step: Step) -> bool:
             return _is_extent(step)
         case CallStep():
             inside = step.body.program
-            return min(step.outputs, default=0) != ABSENT and all(map(_can_be_joined, inside.steps))
+            return min(step.outputs, default=0) != ABSENT and all(map(can_be_joined, inside.steps))
     return False
 
 

@@ -13,6 +13,7 @@ from .device import Memory, to_host
 from .dtypes import dtype_name, memory_dtype
 from .errors import ExecutionError
 from .iterations import Done, Iterations, Repetition
+from .launches import RecordTime
 from .loaded import HostFunction, prepared
 from .program import (
     ABSENT,
@@ -30,7 +31,6 @@ from .program import (
     ValueSpec,
 )
 from .reads import read_by
-from .recording import RecordTime
 from .types import TensorType, ValueType, holds_arrays
 
 _STEP_FAULTS = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,9 +17,9 @@ from .buffers import address_of
 from .dtypes import memory_dtype
 from .groups import whole_group
 from .hostmemory import allocated, empty_tensor, is_small
+from .launches import RecordTime
 from .moves import Move, Repeatable
 from .program import Constant, Heap, Input, LoopStep, NativeStep, Program, ScanStep, SequenceMapStep, ValueSpec
-from .recording import RecordTime
 from .types import TensorType
 
 MOST_ITERATIONS = 1024
@@ -123,6 +123,17 @@ def carried_by(step: LoopStep | ScanStep | SequenceMapStep) -> Repetition | None
     return Repetition(leading, states, inputs[count : count + slices], results, condition, fixed)
 
 
+Grown: TypeAlias = Callable[[Iterations, Sequence[Any]], Done | None]
+"""Function that runs iterations of a loop whose states may have another shape in each, given the inputs of the first;
+None where it cannot.
+"""
+
+
+def keeps_types(program: Program, repetition: Repetition) -> bool:
+    """Return whether states have the same type in all iterations."""
+    return all(program.values[before].type == program.values[after].type for before, after in repetition.states)
+
+
 class NativeLoop:
     """Iterations of one body with known sizes. What is the same in all runs is computed once."""
 
@@ -135,16 +146,16 @@ class NativeLoop:
             (number, spec(number), bool(flag)) for number, flag in zip(repetition.results, results_backwards)
         ]
         stored = {number: flag for number, _, flag in self.results}
-        moves = [_along(number, spec(number), flag) for number, flag in zip(repetition.slices, backwards)]
-        moves += [_along(number, value, flag) for number, value, flag in self.results]
+        moves = [along(number, spec(number), flag) for number, flag in zip(repetition.slices, backwards)]
+        moves += [along(number, value, flag) for number, value, flag in self.results]
         self.pairs: dict[int, np.ndarray] = {}
         for before, after in repetition.states:
             if after == before:
                 continue
             if after in stored:  # a state that is stored for each iteration: the next one reads it there
-                moves.append(Move(before, after, 0, _along(after, spec(after), stored[after]).stride_bytes))
+                moves.append(Move(before, after, 0, along(after, spec(after), stored[after]).stride_bytes))
                 continue
-            self.pairs[after] = pair = _stacked(2, spec(after))
+            self.pairs[after] = pair = stacked(2, spec(after))
             first, second = address_of(pair[0, ...]), address_of(pair[1, ...])
             moves += [Move(before, after, 0, 0, first ^ second), Move(after, after, second - first, 0, first ^ second)]
         self._count = np.zeros(1, np.int64) if repetition.leading else None
@@ -166,7 +177,7 @@ class NativeLoop:
         self.copied = [(n, empty_tensor(spec(n))) for n in inputs if n != counter and is_small(spec(n))]
         for number, value, _ in self.results:
             if 0 < MOST_ITERATIONS * _nbytes(value) <= KEPT_BYTES:
-                self.stacks[number] = _stacked(MOST_ITERATIONS, value)
+                self.stacks[number] = stacked(MOST_ITERATIONS, value)
         self.kept = {number: stack[0, ...] for number, stack in self.stacks.items()}
         self.kept |= {number: pair[0, ...] for number, pair in self.pairs.items()}
         self.kept[counter] = self._count.reshape(_shape(spec(counter)))
@@ -184,7 +195,7 @@ class NativeLoop:
 
     def stack_of(self, number: int, value: ValueSpec, most: int) -> np.ndarray:
         """Return the memory for the slices of an output over so many iterations."""
-        return self.stacks[number] if number in self.stacks else _stacked(most, value)
+        return self.stacks[number] if number in self.stacks else stacked(most, value)
 
     def iterate(self, values: list[Any], trip: int, most: int) -> tuple[int, bool]:
         """Execute up to `most` iterations of a loop, starting with number `trip`; return their number and whether the
@@ -247,7 +258,7 @@ def native_loop_of(
     return NativeLoop(repetition, segment, spec, iterations.backwards, iterations.results_backwards)
 
 
-def _along(number: int, value: ValueSpec, backwards: int) -> Move:
+def along(number: int, value: ValueSpec, backwards: int) -> Move:
     """Return the move from one slice to the next."""
     nbytes = -_nbytes(value) if backwards else _nbytes(value)
     return Move(number, number, nbytes, nbytes)
@@ -261,7 +272,7 @@ def _shape(value: ValueSpec) -> tuple[int, ...]:
     return (value.type.static_shape if isinstance(value.type, TensorType) else None) or ()
 
 
-def _stacked(count: int, value: ValueSpec) -> np.ndarray:
+def stacked(count: int, value: ValueSpec) -> np.ndarray:
     """Return memory for the values of so many iterations."""
     assert isinstance(value.type, TensorType) and value.type.static_shape is not None
     raw = allocated(count * _nbytes(value), f"value {value.name!r}")

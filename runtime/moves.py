@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from .recording import RecordTime
+from .launches import RecordTime
 
 
 @dataclass(frozen=True)

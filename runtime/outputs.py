@@ -15,8 +15,8 @@ from .errors import InputError
 from .execution import Execution
 from .feeds import Adopt, dlpack_view
 from .hostmemory import is_small
+from .launches import RecordTime
 from .program import Heap, Program, ValueSpec
-from .recording import RecordTime
 from .types import Shape, TensorType
 
 

@@ -10,7 +10,7 @@ number. Steps run in order. The number -1 stands for an absent optional input or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -71,6 +71,12 @@ class Body:
 
     program: Program
     captures: tuple[int, ...] = ()
+
+    @cached_property
+    def leading_shapes(self) -> Sequence[tuple[int, ...]]:
+        """Shapes of a loop's iteration number and condition: scalars, or tensors of one element."""
+        types = [self.program.values[number].type for number in self.program.inputs[:2]]
+        return [(type_.static_shape if isinstance(type_, TensorType) else None) or () for type_ in types]
 
     def to_json(self) -> dict[str, Any]:
         return {"program": self.program.to_json(), "captures": list(self.captures)}

@@ -17,12 +17,12 @@ from .device import Backend, DeviceName, check_target, open_backend
 from .errors import ArtifactIntegrityError, InputError
 from .feeds import Inputs
 from .host_runs import HOST_PREFIX
+from .launches import RecordTime
 from .like import converted
 from .loaded import Loaded
 from .outputs import Results, Wanted, in_order, on_host, targets_by_name
 from .pool import Pool
 from .recipe import Recipe, manifest_digest
-from .recording import RecordTime
 from .value_info import ValueInfo, in_one_line, infos, inputs_of
 
 if TYPE_CHECKING:

@@ -12,1278 +12,1260 @@
 %struct.Rule = type { i64, [6 x i64] }
 %struct.Patch = type { ptr, i64, i64, i64 }
 
-; Function Attrs: mustprogress nofree norecurse nosync nounwind willreturn memory(none)
 define i64 @ts_team_bytes() local_unnamed_addr #0 {
-entry:
   ret i64 320
 }
 
-; Function Attrs: mustprogress nofree norecurse nosync nounwind willreturn memory(argmem: write)
-define void @ts_init(ptr nocapture noundef writeonly %team, i64 noundef %threads, ptr noundef %scratch, i64 noundef %scratch_bytes, i64 noundef %spins, i64 noundef %futex) local_unnamed_addr #1 {
-entry:
-  store i64 %threads, ptr %team, align 64
-  %scratch2 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 1
-  store ptr %scratch, ptr %scratch2, align 8
-  %scratch_bytes3 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 2
-  store i64 %scratch_bytes, ptr %scratch_bytes3, align 16
-  %spins4 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 3
-  store i64 %spins, ptr %spins4, align 8
-  %futex5 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 4
-  store i64 %futex, ptr %futex5, align 32
+define void @ts_init(ptr nocapture noundef writeonly %0, i64 noundef %1, ptr noundef %2, i64 noundef %3, i64 noundef %4, i64 noundef %5) local_unnamed_addr #1 {
+  store i64 %1, ptr %0, align 64
+  %7 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 1
+  store ptr %2, ptr %7, align 8
+  %8 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 2
+  store i64 %3, ptr %8, align 16
+  %9 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 3
+  store i64 %4, ptr %9, align 8
+  %10 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 4
+  store i64 %5, ptr %10, align 32
   ret void
 }
 
-; Function Attrs: nounwind
-define void @ts_worker(ptr noundef %team, i64 noundef %thread) local_unnamed_addr #2 {
-entry:
-  %stopped = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 18
-  %spins.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 3
-  %ticket.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 12
-  %sleepers.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 17
-  %wakeups3.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 16
-  %futex.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 4
-  %call4 = tail call fastcc i64 @work(ptr noundef %team, i64 noundef %thread) #8
-  %0 = load atomic i32, ptr %stopped seq_cst, align 8
-  %tobool.not.not5 = icmp eq i32 %0, 0
-  br i1 %tobool.not.not5, label %if.end, label %return
+define void @ts_worker(ptr noundef %0, i64 noundef %1) local_unnamed_addr #2 {
+  %3 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 18
+  %4 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 3
+  %5 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 12
+  %6 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 17
+  %7 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 16
+  %8 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 4
+  %9 = tail call fastcc i64 @work(ptr noundef %0, i64 noundef %1) #8
+  %10 = load atomic i32, ptr %3 seq_cst, align 8
+  %11 = icmp eq i32 %10, 0
+  br i1 %11, label %12, label %38
 
-if.end:
-  %call6 = phi i64 [ %call, %cleanup ], [ %call4, %entry ]
-  %1 = load i64, ptr %spins.i, align 8
-  %cmp26.i = icmp sgt i64 %1, 0
-  br i1 %cmp26.i, label %for.body.i, label %for.end.i
+12:
+  %13 = phi i64 [ %35, %34 ], [ %9, %2 ]
+  %14 = load i64, ptr %4, align 8
+  %15 = icmp sgt i64 %14, 0
+  br i1 %15, label %16, label %24
 
-for.body.i:
-  %i.027.i = phi i64 [ %inc.i, %if.end.i ], [ 0, %if.end ]
-  %2 = load atomic i64, ptr %ticket.i monotonic, align 64
-  %cmp1.not.i = icmp eq i64 %2, %call6
-  br i1 %cmp1.not.i, label %if.end.i, label %cleanup
+16:
+  %17 = phi i64 [ %21, %20 ], [ 0, %12 ]
+  %18 = load atomic i64, ptr %5 monotonic, align 64
+  %19 = icmp eq i64 %18, %13
+  br i1 %19, label %20, label %34
 
-if.end.i:
+20:
   tail call void asm sideeffect "pause", "~{dirflag},~{fpsr},~{flags}"() #9
-  %inc.i = add nuw nsw i64 %i.027.i, 1
-  %3 = load i64, ptr %spins.i, align 8
-  %cmp.i = icmp slt i64 %inc.i, %3
-  br i1 %cmp.i, label %for.body.i, label %for.end.i
+  %21 = add nuw nsw i64 %17, 1
+  %22 = load i64, ptr %4, align 8
+  %23 = icmp slt i64 %21, %22
+  br i1 %23, label %16, label %24
 
-for.end.i:
-  %4 = atomicrmw add ptr %sleepers.i, i32 1 seq_cst, align 4
-  %5 = load atomic i32, ptr %wakeups3.i seq_cst, align 64
-  %6 = load atomic i64, ptr %ticket.i seq_cst, align 64
-  %cmp7.i = icmp eq i64 %6, %call6
-  br i1 %cmp7.i, label %if.then8.i, label %if.end10.i
+24:
+  %25 = atomicrmw add ptr %6, i32 1 seq_cst, align 4
+  %26 = load atomic i32, ptr %7 seq_cst, align 64
+  %27 = load atomic i64, ptr %5 seq_cst, align 64
+  %28 = icmp eq i64 %27, %13
+  br i1 %28, label %29, label %32
 
-if.then8.i:
-  %7 = load i64, ptr %futex.i, align 32
-  %call.i = tail call i64 (i64, ...) @syscall(i64 noundef %7, ptr noundef nonnull %wakeups3.i, i32 noundef 128, i32 noundef %5, i32 noundef 0, i32 noundef 0, i32 noundef 0) #10
-  br label %if.end10.i
+29:
+  %30 = load i64, ptr %8, align 32
+  %31 = tail call i64 (i64, ...) @syscall(i64 noundef %30, ptr noundef nonnull %7, i32 noundef 128, i32 noundef %26, i32 noundef 0, i32 noundef 0, i32 noundef 0) #10
+  br label %32
 
-if.end10.i:
-  %8 = atomicrmw sub ptr %sleepers.i, i32 1 seq_cst, align 4
-  br label %cleanup
+32:
+  %33 = atomicrmw sub ptr %6, i32 1 seq_cst, align 4
+  br label %34
 
-cleanup:
-  %call = tail call fastcc i64 @work(ptr noundef %team, i64 noundef %thread) #8
-  %9 = load atomic i32, ptr %stopped seq_cst, align 8
-  %tobool.not.not = icmp eq i32 %9, 0
-  br i1 %tobool.not.not, label %if.end, label %return
+34:
+  %35 = tail call fastcc i64 @work(ptr noundef %0, i64 noundef %1) #8
+  %36 = load atomic i32, ptr %3 seq_cst, align 8
+  %37 = icmp eq i32 %36, 0
+  br i1 %37, label %12, label %38
 
-return:
+38:
   ret void
 }
 
-; Function Attrs: mustprogress nocallback nofree nosync nounwind willreturn memory(argmem: readwrite)
 declare void @llvm.lifetime.start.p0(i64 immarg, ptr nocapture) #3
 
-; Function Attrs: nounwind
-define internal fastcc i64 @work(ptr noundef %team, i64 noundef %thread) unnamed_addr #2 {
-entry:
-  %now.i = alloca %struct.timespec, align 8
-  %ticket1 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 12
-  %0 = load atomic i64, ptr %ticket1 acquire, align 64
-  %launches = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 5
-  %current = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 9
-  %tasks = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 10
-  %scratch.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 1
-  %scratch_bytes.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 2
-  %unfinished = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 14
-  %times_ns.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 7
-  %nanoseconds.i = getelementptr inbounds %struct.timespec, ptr %now.i, i64 0, i32 1
-  br label %while.cond.outer
+define internal fastcc i64 @work(ptr noundef %0, i64 noundef %1) unnamed_addr #2 {
+  %3 = alloca %struct.timespec, align 8
+  %4 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 12
+  %5 = load atomic i64, ptr %4 acquire, align 64
+  %6 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 5
+  %7 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 9
+  %8 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 10
+  %9 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 1
+  %10 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 2
+  %11 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 14
+  %12 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 7
+  %13 = getelementptr inbounds %struct.timespec, ptr %3, i64 0, i32 1
+  br label %14
 
-while.cond.outer:
-  %done.1.ph = phi i64 [ 0, %entry ], [ %done.1.ph.be, %while.cond.outer.backedge ]
-  %ticket.1.ph = phi i64 [ %0, %entry ], [ %ticket.1.ph.be, %while.cond.outer.backedge ]
-  br label %while.cond
+14:
+  %15 = phi i64 [ 0, %2 ], [ %74, %73 ]
+  %16 = phi i64 [ %5, %2 ], [ %75, %73 ]
+  br label %17
 
-while.cond:
-  %ticket.1 = phi i64 [ %3, %while.body ], [ %ticket.1.ph, %while.cond.outer ]
-  %and.i51 = and i64 %ticket.1, 2147483647
-  %tobool.not = icmp eq i64 %and.i51, 0
-  br i1 %tobool.not, label %while.end, label %while.body
+17:
+  %18 = phi i64 [ %25, %21 ], [ %16, %14 ]
+  %19 = and i64 %18, 2147483647
+  %20 = icmp eq i64 %19, 0
+  br i1 %20, label %76, label %21
 
-while.body:
-  %sub = add i64 %ticket.1, -1
-  %1 = cmpxchg weak ptr %ticket1, i64 %ticket.1, i64 %sub acq_rel acquire, align 8
-  %2 = extractvalue { i64, i1 } %1, 1
-  %3 = extractvalue { i64, i1 } %1, 0
-  br i1 %2, label %if.end, label %while.cond
+21:
+  %22 = add i64 %18, -1
+  %23 = cmpxchg weak ptr %4, i64 %18, i64 %22 acq_rel acquire, align 8
+  %24 = extractvalue { i64, i1 } %23, 1
+  %25 = extractvalue { i64, i1 } %23, 0
+  br i1 %24, label %26, label %17
 
-if.end:
-  %4 = load ptr, ptr %launches, align 8
-  %5 = load i64, ptr %current, align 8
-  %arrayidx = getelementptr inbounds %struct.Launch, ptr %4, i64 %5
-  %6 = load i64, ptr %tasks, align 16
-  %sub5 = sub nsw i64 %6, %and.i51
-  %tasks14.i = getelementptr inbounds %struct.Launch, ptr %4, i64 %5, i32 2
-  %7 = load i64, ptr %tasks14.i, align 8
-  %cmp.not15.i = icmp sgt i64 %7, %sub5
-  br i1 %cmp.not15.i, label %run_task.exit, label %for.body.i
+26:
+  %27 = load ptr, ptr %6, align 8
+  %28 = load i64, ptr %7, align 8
+  %29 = getelementptr inbounds %struct.Launch, ptr %27, i64 %28
+  %30 = load i64, ptr %8, align 16
+  %31 = sub nsw i64 %30, %19
+  %32 = getelementptr inbounds %struct.Launch, ptr %27, i64 %28, i32 2
+  %33 = load i64, ptr %32, align 8
+  %34 = icmp sgt i64 %33, %31
+  br i1 %34, label %44, label %35
 
-for.body.i:
-  %8 = phi i64 [ %9, %for.body.i ], [ %7, %if.end ]
-  %launch.addr.017.i = phi ptr [ %incdec.ptr.i, %for.body.i ], [ %arrayidx, %if.end ]
-  %drawn.addr.016.i = phi i64 [ %sub.i, %for.body.i ], [ %sub5, %if.end ]
-  %sub.i = sub nsw i64 %drawn.addr.016.i, %8
-  %incdec.ptr.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.017.i, i64 1
-  %tasks.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.017.i, i64 1, i32 2
-  %9 = load i64, ptr %tasks.i, align 8
-  %cmp.not.i = icmp slt i64 %sub.i, %9
-  br i1 %cmp.not.i, label %run_task.exit, label %for.body.i
+35:
+  %36 = phi i64 [ %42, %35 ], [ %33, %26 ]
+  %37 = phi ptr [ %40, %35 ], [ %29, %26 ]
+  %38 = phi i64 [ %39, %35 ], [ %31, %26 ]
+  %39 = sub nsw i64 %38, %36
+  %40 = getelementptr inbounds %struct.Launch, ptr %37, i64 1
+  %41 = getelementptr inbounds %struct.Launch, ptr %37, i64 1, i32 2
+  %42 = load i64, ptr %41, align 8
+  %43 = icmp slt i64 %39, %42
+  br i1 %43, label %44, label %35
 
-run_task.exit:
-  %drawn.addr.0.lcssa.i = phi i64 [ %sub5, %if.end ], [ %sub.i, %for.body.i ]
-  %launch.addr.0.lcssa.i = phi ptr [ %arrayidx, %if.end ], [ %incdec.ptr.i, %for.body.i ]
-  %.lcssa.i = phi i64 [ %7, %if.end ], [ %9, %for.body.i ]
-  %conv.i48 = trunc i64 %drawn.addr.0.lcssa.i to i32
-  %conv3.i = trunc i64 %.lcssa.i to i32
-  %10 = load i64, ptr %team, align 64
-  %conv4.i = trunc i64 %10 to i32
-  %rem.i.i = urem i32 %conv.i48, %conv4.i
-  %rem1.i.i = urem i32 %conv3.i, %conv4.i
-  %conv.i.i = zext i32 %rem.i.i to i64
-  %div.i.i = udiv i32 %conv3.i, %conv4.i
-  %conv2.i.i = zext i32 %div.i.i to i64
-  %mul.i.i = mul nuw nsw i64 %conv2.i.i, %conv.i.i
-  %cond.i.i = call i32 @llvm.umin.i32(i32 %rem.i.i, i32 %rem1.i.i)
-  %conv4.i.i = zext i32 %cond.i.i to i64
-  %add.i.i = add nuw nsw i64 %mul.i.i, %conv4.i.i
-  %div5.i.i = udiv i32 %conv.i48, %conv4.i
-  %conv6.i.i = zext i32 %div5.i.i to i64
-  %add7.i.i = add nuw nsw i64 %add.i.i, %conv6.i.i
-  %11 = load ptr, ptr %launch.addr.0.lcssa.i, align 8
-  %args.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.0.lcssa.i, i64 0, i32 1
-  %12 = load ptr, ptr %args.i, align 8
-  %13 = load ptr, ptr %scratch.i, align 8
-  %14 = load i64, ptr %scratch_bytes.i, align 16
-  %mul.i = mul nsw i64 %14, %thread
-  %add.ptr.i = getelementptr inbounds i8, ptr %13, i64 %mul.i
-  call void %11(ptr noundef %12, i64 noundef %add7.i.i, ptr noundef %add.ptr.i) #10
-  %inc = add nuw nsw i64 %done.1.ph, 1
-  %15 = load atomic i64, ptr %ticket1 acquire, align 64
-  br label %while.cond.outer.backedge
+44:
+  %45 = phi i64 [ %31, %26 ], [ %39, %35 ]
+  %46 = phi ptr [ %29, %26 ], [ %40, %35 ]
+  %47 = phi i64 [ %33, %26 ], [ %42, %35 ]
+  %48 = trunc i64 %45 to i32
+  %49 = trunc i64 %47 to i32
+  %50 = load i64, ptr %0, align 64
+  %51 = trunc i64 %50 to i32
+  %52 = urem i32 %48, %51
+  %53 = urem i32 %49, %51
+  %54 = zext i32 %52 to i64
+  %55 = udiv i32 %49, %51
+  %56 = zext i32 %55 to i64
+  %57 = mul nuw nsw i64 %56, %54
+  %58 = call i32 @llvm.umin.i32(i32 %52, i32 %53)
+  %59 = zext i32 %58 to i64
+  %60 = add nuw nsw i64 %57, %59
+  %61 = udiv i32 %48, %51
+  %62 = zext i32 %61 to i64
+  %63 = add nuw nsw i64 %60, %62
+  %64 = load ptr, ptr %46, align 8
+  %65 = getelementptr inbounds %struct.Launch, ptr %46, i64 0, i32 1
+  %66 = load ptr, ptr %65, align 8
+  %67 = load ptr, ptr %9, align 8
+  %68 = load i64, ptr %10, align 16
+  %69 = mul nsw i64 %68, %1
+  %70 = getelementptr inbounds i8, ptr %67, i64 %69
+  call void %64(ptr noundef %66, i64 noundef %63, ptr noundef %70) #10
+  %71 = add nuw nsw i64 %15, 1
+  %72 = load atomic i64, ptr %4 acquire, align 64
+  br label %73
 
-while.cond.outer.backedge:
-  %done.1.ph.be = phi i64 [ %inc, %run_task.exit ], [ 0, %if.end20 ]
-  %ticket.1.ph.be = phi i64 [ %15, %run_task.exit ], [ %31, %if.end20 ]
-  br label %while.cond.outer
+73:
+  %74 = phi i64 [ %71, %44 ], [ 0, %133 ]
+  %75 = phi i64 [ %72, %44 ], [ %134, %133 ]
+  br label %14
 
-while.end:
-  %tobool8.not = icmp eq i64 %done.1.ph, 0
-  br i1 %tobool8.not, label %if.then9, label %if.end10
+76:
+  %77 = icmp eq i64 %15, 0
+  br i1 %77, label %78, label %79
 
-if.then9:
-  ret i64 %ticket.1
+78:
+  ret i64 %18
 
-if.end10:
-  %16 = load i64, ptr %current, align 8
-  %17 = load ptr, ptr %launches, align 8
-  %together14 = getelementptr inbounds %struct.Launch, ptr %17, i64 %16, i32 3
-  %18 = load i64, ptr %together14, align 8
-  %19 = atomicrmw sub ptr %unfinished, i64 %done.1.ph acq_rel, align 8
-  %cmp = icmp eq i64 %19, %done.1.ph
-  br i1 %cmp, label %if.then18, label %if.end20
+79:
+  %80 = load i64, ptr %7, align 8
+  %81 = load ptr, ptr %6, align 8
+  %82 = getelementptr inbounds %struct.Launch, ptr %81, i64 %80, i32 3
+  %83 = load i64, ptr %82, align 8
+  %84 = atomicrmw sub ptr %11, i64 %15 acq_rel, align 8
+  %85 = icmp eq i64 %84, %15
+  br i1 %85, label %86, label %133
 
-if.then18:
-  %20 = load ptr, ptr %times_ns.i, align 8
-  %tobool.not.i = icmp eq ptr %20, null
-  br i1 %tobool.not.i, label %record_time.exit, label %if.end.i
+86:
+  %87 = load ptr, ptr %12, align 8
+  %88 = icmp eq ptr %87, null
+  br i1 %88, label %131, label %89
 
-if.end.i:
-  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %now.i) #9
-  %call.i = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %now.i) #10
-  %cmp6.i = icmp sgt i64 %18, 0
-  br i1 %cmp6.i, label %for.body.i50.preheader, label %for.cond.cleanup.i
+89:
+  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %3) #9
+  %90 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %3) #10
+  %91 = icmp sgt i64 %83, 0
+  br i1 %91, label %92, label %109
 
-for.body.i50.preheader:
-  %xtraiter = and i64 %18, 1
-  %21 = icmp eq i64 %18, 1
-  br i1 %21, label %for.cond.cleanup.i.loopexit.unr-lcssa, label %for.body.i50.preheader.new
+92:
+  %93 = and i64 %83, 1
+  %94 = icmp eq i64 %83, 1
+  br i1 %94, label %97, label %95
 
-for.body.i50.preheader.new:
-  %unroll_iter = and i64 %18, -2
-  br label %for.body.i50
+95:
+  %96 = and i64 %83, -2
+  br label %110
 
-for.cond.cleanup.i.loopexit.unr-lcssa:
-  %i.07.i.unr = phi i64 [ 0, %for.body.i50.preheader ], [ %add.1, %for.body.i50 ]
-  %lcmp.mod.not = icmp eq i64 %xtraiter, 0
-  br i1 %lcmp.mod.not, label %for.cond.cleanup.i, label %for.body.i50.epil
+97:
+  %98 = phi i64 [ 0, %92 ], [ %126, %110 ]
+  %99 = icmp eq i64 %93, 0
+  br i1 %99, label %109, label %100
 
-for.body.i50.epil:
-  %22 = load i64, ptr %now.i, align 8
-  %mul.i49.epil = mul nsw i64 %22, 1000000000
-  %23 = load i64, ptr %nanoseconds.i, align 8
-  %add.i.epil = add nsw i64 %mul.i49.epil, %23
-  %24 = load ptr, ptr %times_ns.i, align 8
-  %add.epil = add nuw nsw i64 %i.07.i.unr, 1
-  %add2.i.epil = add i64 %add.epil, %16
-  %arrayidx.i.epil = getelementptr inbounds i64, ptr %24, i64 %add2.i.epil
-  store i64 %add.i.epil, ptr %arrayidx.i.epil, align 8
-  br label %for.cond.cleanup.i
+100:
+  %101 = load i64, ptr %3, align 8
+  %102 = mul nsw i64 %101, 1000000000
+  %103 = load i64, ptr %13, align 8
+  %104 = add nsw i64 %102, %103
+  %105 = load ptr, ptr %12, align 8
+  %106 = add nuw nsw i64 %98, 1
+  %107 = add i64 %106, %80
+  %108 = getelementptr inbounds i64, ptr %105, i64 %107
+  store i64 %104, ptr %108, align 8
+  br label %109
 
-for.cond.cleanup.i:
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %now.i) #9
-  br label %record_time.exit
+109:
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %3) #9
+  br label %131
 
-for.body.i50:
-  %i.07.i = phi i64 [ 0, %for.body.i50.preheader.new ], [ %add.1, %for.body.i50 ]
-  %niter = phi i64 [ 0, %for.body.i50.preheader.new ], [ %niter.next.1, %for.body.i50 ]
-  %25 = load i64, ptr %now.i, align 8
-  %mul.i49 = mul nsw i64 %25, 1000000000
-  %26 = load i64, ptr %nanoseconds.i, align 8
-  %add.i = add nsw i64 %mul.i49, %26
-  %27 = load ptr, ptr %times_ns.i, align 8
-  %add = or i64 %i.07.i, 1
-  %add2.i = add i64 %add, %16
-  %arrayidx.i = getelementptr inbounds i64, ptr %27, i64 %add2.i
-  store i64 %add.i, ptr %arrayidx.i, align 8
-  %28 = load i64, ptr %now.i, align 8
-  %mul.i49.1 = mul nsw i64 %28, 1000000000
-  %29 = load i64, ptr %nanoseconds.i, align 8
-  %add.i.1 = add nsw i64 %mul.i49.1, %29
-  %30 = load ptr, ptr %times_ns.i, align 8
-  %add.1 = add nuw nsw i64 %i.07.i, 2
-  %add2.i.1 = add i64 %add.1, %16
-  %arrayidx.i.1 = getelementptr inbounds i64, ptr %30, i64 %add2.i.1
-  store i64 %add.i.1, ptr %arrayidx.i.1, align 8
-  %niter.next.1 = add nuw i64 %niter, 2
-  %niter.ncmp.1 = icmp eq i64 %niter.next.1, %unroll_iter
-  br i1 %niter.ncmp.1, label %for.cond.cleanup.i.loopexit.unr-lcssa, label %for.body.i50
+110:
+  %111 = phi i64 [ 0, %95 ], [ %126, %110 ]
+  %112 = phi i64 [ 0, %95 ], [ %129, %110 ]
+  %113 = load i64, ptr %3, align 8
+  %114 = mul nsw i64 %113, 1000000000
+  %115 = load i64, ptr %13, align 8
+  %116 = add nsw i64 %114, %115
+  %117 = load ptr, ptr %12, align 8
+  %118 = or i64 %111, 1
+  %119 = add i64 %118, %80
+  %120 = getelementptr inbounds i64, ptr %117, i64 %119
+  store i64 %116, ptr %120, align 8
+  %121 = load i64, ptr %3, align 8
+  %122 = mul nsw i64 %121, 1000000000
+  %123 = load i64, ptr %13, align 8
+  %124 = add nsw i64 %122, %123
+  %125 = load ptr, ptr %12, align 8
+  %126 = add nuw nsw i64 %111, 2
+  %127 = add i64 %126, %80
+  %128 = getelementptr inbounds i64, ptr %125, i64 %127
+  store i64 %124, ptr %128, align 8
+  %129 = add nuw i64 %112, 2
+  %130 = icmp eq i64 %129, %96
+  br i1 %130, label %97, label %110
 
-record_time.exit:
-  %add19 = add nsw i64 %18, %16
-  call fastcc void @advance(ptr noundef nonnull %team, i64 noundef %add19, i64 noundef %thread) #8
-  br label %if.end20
+131:
+  %132 = add nsw i64 %83, %80
+  call fastcc void @advance(ptr noundef nonnull %0, i64 noundef %132, i64 noundef %1) #8
+  br label %133
 
-if.end20:
-  %31 = load atomic i64, ptr %ticket1 acquire, align 64
-  br label %while.cond.outer.backedge
+133:
+  %134 = load atomic i64, ptr %4 acquire, align 64
+  br label %73
 }
 
-; Function Attrs: mustprogress nocallback nofree nosync nounwind willreturn memory(argmem: readwrite)
 declare void @llvm.lifetime.end.p0(i64 immarg, ptr nocapture) #3
 
-; Function Attrs: nounwind
-define void @ts_run(ptr nocapture noundef readonly %run) local_unnamed_addr #2 {
-entry:
-  %now.i59 = alloca %struct.timespec, align 8
-  %now.i = alloca %struct.timespec, align 8
-  %0 = load ptr, ptr %run, align 8
-  %launches2 = getelementptr inbounds %struct.Run, ptr %run, i64 0, i32 1
-  %1 = load ptr, ptr %launches2, align 8
-  %launches3 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 5
-  store ptr %1, ptr %launches3, align 8
-  %count4 = getelementptr inbounds %struct.Run, ptr %run, i64 0, i32 2
-  %2 = load i64, ptr %count4, align 8
-  %count5 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 6
-  store i64 %2, ptr %count5, align 16
-  %times_ns = getelementptr inbounds %struct.Run, ptr %run, i64 0, i32 3
-  %3 = load ptr, ptr %times_ns, align 8
-  %times_ns6 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 7
-  store ptr %3, ptr %times_ns6, align 8
-  %loop = getelementptr inbounds %struct.Run, ptr %run, i64 0, i32 4
-  %4 = load ptr, ptr %loop, align 8
-  %loop7 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 8
-  store ptr %4, ptr %loop7, align 64
-  %tobool.not.i = icmp eq ptr %3, null
-  br i1 %tobool.not.i, label %record_time.exit, label %if.end.i
-
-if.end.i:
-  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %now.i) #9
-  %call.i = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %now.i) #10
-  %nanoseconds.i = getelementptr inbounds %struct.timespec, ptr %now.i, i64 0, i32 1
-  %5 = load i64, ptr %now.i, align 8
-  %mul.i = mul nsw i64 %5, 1000000000
-  %6 = load i64, ptr %nanoseconds.i, align 8
-  %add.i = add nsw i64 %mul.i, %6
-  %7 = load ptr, ptr %times_ns6, align 8
-  store i64 %add.i, ptr %7, align 8
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %now.i) #9
-  br label %record_time.exit
-
-record_time.exit:
-  %8 = load i64, ptr %0, align 64
-  %cmp = icmp eq i64 %8, 1
-  br i1 %cmp, label %do.body.preheader, label %if.end
-
-do.body.preheader:
-  %cmp890 = icmp sgt i64 %2, 0
-  %scratch = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 1
-  %nanoseconds.i64 = getelementptr inbounds %struct.timespec, ptr %now.i59, i64 0, i32 1
-  br label %do.body
-
-do.body:
-  br i1 %cmp890, label %for.cond9.preheader, label %for.cond.cleanup
-
-for.cond9.preheader:
-  %i.091 = phi i64 [ %add, %record_time.exit74 ], [ 0, %do.body ]
-  %tasks = getelementptr inbounds %struct.Launch, ptr %1, i64 %i.091, i32 2
-  %9 = load i64, ptr %tasks, align 8
-  %cmp1088 = icmp sgt i64 %9, 0
-  br i1 %cmp1088, label %for.body12.lr.ph, label %for.cond.cleanup11
-
-for.body12.lr.ph:
-  %arrayidx = getelementptr inbounds %struct.Launch, ptr %1, i64 %i.091
-  %args = getelementptr inbounds %struct.Launch, ptr %1, i64 %i.091, i32 1
-  br label %for.body12
-
-for.cond.cleanup:
-  %10 = load ptr, ptr %loop7, align 64
-  %tobool.not.i51 = icmp eq ptr %10, null
-  br i1 %tobool.not.i51, label %cleanup23, label %lor.lhs.false.i
-
-lor.lhs.false.i:
-  %done.i = getelementptr inbounds %struct.Loop, ptr %10, i64 0, i32 4
-  %11 = load i64, ptr %done.i, align 8
-  %inc.i52 = add nsw i64 %11, 1
-  store i64 %inc.i52, ptr %done.i, align 8
-  %12 = load i64, ptr %10, align 8
-  %cmp.i = icmp eq i64 %inc.i52, %12
-  br i1 %cmp.i, label %cleanup23, label %lor.lhs.false2.i
-
-lor.lhs.false2.i:
-  %going.i = getelementptr inbounds %struct.Loop, ptr %10, i64 0, i32 3
-  %13 = load ptr, ptr %going.i, align 8
-  %tobool3.not.i = icmp eq ptr %13, null
-  br i1 %tobool3.not.i, label %if.end.i53, label %land.lhs.true.i
-
-land.lhs.true.i:
-  %14 = load i8, ptr %13, align 1
-  %tobool5.not.i = icmp eq i8 %14, 0
-  br i1 %tobool5.not.i, label %cleanup23, label %if.end.i53
-
-if.end.i53:
-  %count.i = getelementptr inbounds %struct.Loop, ptr %10, i64 0, i32 1
-  %15 = load i64, ptr %count.i, align 8
-  %cmp633.i = icmp sgt i64 %15, 0
-  br i1 %cmp633.i, label %for.body.lr.ph.i, label %for.cond.cleanup.i55
-
-for.body.lr.ph.i:
-  %changes.i = getelementptr inbounds %struct.Loop, ptr %10, i64 0, i32 2
-  br label %for.body.i58
-
-for.cond.cleanup.i55:
-  %16 = load ptr, ptr %times_ns6, align 8
-  %tobool10.not.i = icmp eq ptr %16, null
-  br i1 %tobool10.not.i, label %do.body.backedge, label %if.then11.i
-
-do.body.backedge:
-  br label %do.body
-
-for.body.i58:
-  %i.034.i = phi i64 [ 0, %for.body.lr.ph.i ], [ %inc9.i, %for.body.i58 ]
-  %17 = load ptr, ptr %changes.i, align 8
-  %arrayidx.i56 = getelementptr inbounds %struct.Change, ptr %17, i64 %i.034.i
-  %next.i = getelementptr inbounds %struct.Change, ptr %17, i64 %i.034.i, i32 1
-  %18 = load i64, ptr %next.i, align 8
-  %19 = load ptr, ptr %arrayidx.i56, align 8
-  store i64 %18, ptr %19, align 8
-  %20 = load i64, ptr %next.i, align 8
-  %stride.i = getelementptr inbounds %struct.Change, ptr %17, i64 %i.034.i, i32 2
-  %21 = load i64, ptr %stride.i, align 8
-  %add.i57 = add nsw i64 %21, %20
-  %toggle.i = getelementptr inbounds %struct.Change, ptr %17, i64 %i.034.i, i32 3
-  %22 = load i64, ptr %toggle.i, align 8
-  %xor.i = xor i64 %add.i57, %22
-  store i64 %xor.i, ptr %next.i, align 8
-  %inc9.i = add nuw nsw i64 %i.034.i, 1
-  %23 = load i64, ptr %count.i, align 8
-  %cmp6.i = icmp slt i64 %inc9.i, %23
-  br i1 %cmp6.i, label %for.body.i58, label %for.cond.cleanup.i55
-
-if.then11.i:
-  %24 = load i64, ptr %count5, align 16
-  %add.ptr.i = getelementptr inbounds i64, ptr %16, i64 %24
-  store ptr %add.ptr.i, ptr %times_ns6, align 8
-  br label %do.body.backedge
-
-for.cond.cleanup11:
-  %add = add nuw nsw i64 %i.091, 1
-  %25 = load ptr, ptr %times_ns6, align 8
-  %tobool.not.i61 = icmp eq ptr %25, null
-  br i1 %tobool.not.i61, label %record_time.exit74, label %if.end.i63
-
-if.end.i63:
-  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %now.i59) #9
-  %call.i62 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %now.i59) #10
-  %26 = load i64, ptr %now.i59, align 8
-  %mul.i68 = mul nsw i64 %26, 1000000000
-  %27 = load i64, ptr %nanoseconds.i64, align 8
-  %add.i69 = add nsw i64 %mul.i68, %27
-  %28 = load ptr, ptr %times_ns6, align 8
-  %arrayidx.i70 = getelementptr inbounds i64, ptr %28, i64 %add
-  store i64 %add.i69, ptr %arrayidx.i70, align 8
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %now.i59) #9
-  br label %record_time.exit74
-
-record_time.exit74:
-  %exitcond.not = icmp eq i64 %add, %2
-  br i1 %exitcond.not, label %for.cond.cleanup, label %for.cond9.preheader
-
-for.body12:
-  %task.089 = phi i64 [ 0, %for.body12.lr.ph ], [ %inc, %for.body12 ]
-  %29 = load ptr, ptr %arrayidx, align 8
-  %30 = load ptr, ptr %args, align 8
-  %31 = load ptr, ptr %scratch, align 8
-  call void %29(ptr noundef %30, i64 noundef %task.089, ptr noundef %31) #10
-  %inc = add nuw nsw i64 %task.089, 1
-  %32 = load i64, ptr %tasks, align 8
-  %cmp10 = icmp slt i64 %inc, %32
-  br i1 %cmp10, label %for.body12, label %for.cond.cleanup11
-
-if.end:
-  call fastcc void @advance(ptr noundef nonnull %0, i64 noundef 0, i64 noundef 0) #8
-  %call1984 = call fastcc i64 @work(ptr noundef nonnull %0, i64 noundef 0) #8
-  %and85 = and i64 %call1984, 2147483648
-  %tobool20.not86 = icmp eq i64 %and85, 0
-  br i1 %tobool20.not86, label %if.end22.lr.ph, label %cleanup23
-
-if.end22.lr.ph:
-  %spins.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 3
-  %ticket.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 12
-  %sleepers.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 17
-  %wakeups3.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 16
-  %futex.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 4
-  br label %if.end22
-
-if.end22:
-  %call1987 = phi i64 [ %call1984, %if.end22.lr.ph ], [ %call19, %wait_for_news.exit ]
-  %33 = load i64, ptr %spins.i, align 8
-  %cmp26.i = icmp sgt i64 %33, 0
-  br i1 %cmp26.i, label %for.body.i76, label %for.end.i
-
-for.body.i76:
-  %i.027.i = phi i64 [ %inc.i77, %if.end.i79 ], [ 0, %if.end22 ]
-  %34 = load atomic i64, ptr %ticket.i monotonic, align 64
-  %cmp1.not.i = icmp eq i64 %34, %call1987
-  br i1 %cmp1.not.i, label %if.end.i79, label %wait_for_news.exit
-
-if.end.i79:
-  call void asm sideeffect "pause", "~{dirflag},~{fpsr},~{flags}"() #9
-  %inc.i77 = add nuw nsw i64 %i.027.i, 1
-  %35 = load i64, ptr %spins.i, align 8
-  %cmp.i78 = icmp slt i64 %inc.i77, %35
-  br i1 %cmp.i78, label %for.body.i76, label %for.end.i
-
-for.end.i:
-  %36 = atomicrmw add ptr %sleepers.i, i32 1 seq_cst, align 4
-  %37 = load atomic i32, ptr %wakeups3.i seq_cst, align 64
-  %38 = load atomic i64, ptr %ticket.i seq_cst, align 64
-  %cmp7.i = icmp eq i64 %38, %call1987
-  br i1 %cmp7.i, label %if.then8.i, label %if.end10.i
-
-if.then8.i:
-  %39 = load i64, ptr %futex.i, align 32
-  %call.i80 = call i64 (i64, ...) @syscall(i64 noundef %39, ptr noundef nonnull %wakeups3.i, i32 noundef 128, i32 noundef %37, i32 noundef 0, i32 noundef 0, i32 noundef 0) #10
-  br label %if.end10.i
-
-if.end10.i:
-  %40 = atomicrmw sub ptr %sleepers.i, i32 1 seq_cst, align 4
-  br label %wait_for_news.exit
-
-wait_for_news.exit:
-  %call19 = call fastcc i64 @work(ptr noundef nonnull %0, i64 noundef 0) #8
-  %and = and i64 %call19, 2147483648
-  %tobool20.not = icmp eq i64 %and, 0
-  br i1 %tobool20.not, label %if.end22, label %cleanup23
-
-cleanup23:
-  ret void
-}
-
-; Function Attrs: nounwind
-define internal fastcc void @advance(ptr noundef %team, i64 noundef %next, i64 noundef %thread) unnamed_addr #2 {
-entry:
-  %now.i = alloca %struct.timespec, align 8
-  %loop1.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 8
-  %count = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 6
-  %times_ns.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 7
-  %launches = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 5
-  %scratch.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 1
-  %scratch_bytes.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 2
-  %nanoseconds.i = getelementptr inbounds %struct.timespec, ptr %now.i, i64 0, i32 1
-  br label %for.cond
-
-for.cond:
-  %tasks.0 = phi i64 [ 0, %entry ], [ %tasks.0.lcssa.i8892, %cleanup ]
-  %next.addr.0 = phi i64 [ %next, %entry ], [ %add11, %cleanup ]
-  %0 = load i64, ptr %count, align 16
-  %cmp = icmp eq i64 %next.addr.0, %0
-  br i1 %cmp, label %if.then, label %if.end2
-
-if.then:
-  %1 = load ptr, ptr %loop1.i, align 64
-  %tobool.not.i = icmp eq ptr %1, null
-  br i1 %tobool.not.i, label %for.end, label %lor.lhs.false.i
-
-lor.lhs.false.i:
-  %done.i = getelementptr inbounds %struct.Loop, ptr %1, i64 0, i32 4
-  %2 = load i64, ptr %done.i, align 8
-  %inc.i = add nsw i64 %2, 1
-  store i64 %inc.i, ptr %done.i, align 8
-  %3 = load i64, ptr %1, align 8
-  %cmp.i = icmp eq i64 %inc.i, %3
-  br i1 %cmp.i, label %for.end, label %lor.lhs.false2.i
-
-lor.lhs.false2.i:
-  %going.i = getelementptr inbounds %struct.Loop, ptr %1, i64 0, i32 3
-  %4 = load ptr, ptr %going.i, align 8
-  %tobool3.not.i = icmp eq ptr %4, null
-  br i1 %tobool3.not.i, label %if.end.i, label %land.lhs.true.i
-
-land.lhs.true.i:
-  %5 = load i8, ptr %4, align 1
-  %tobool5.not.i = icmp eq i8 %5, 0
-  br i1 %tobool5.not.i, label %for.end, label %if.end.i
-
-if.end.i:
-  %count.i = getelementptr inbounds %struct.Loop, ptr %1, i64 0, i32 1
-  %6 = load i64, ptr %count.i, align 8
-  %cmp633.i = icmp sgt i64 %6, 0
-  br i1 %cmp633.i, label %for.body.lr.ph.i, label %for.cond.cleanup.i
-
-for.body.lr.ph.i:
-  %changes.i = getelementptr inbounds %struct.Loop, ptr %1, i64 0, i32 2
-  br label %for.body.i
-
-for.cond.cleanup.i:
-  %7 = load ptr, ptr %times_ns.i, align 8
-  %tobool10.not.i = icmp eq ptr %7, null
-  br i1 %tobool10.not.i, label %if.end2, label %if.then11.i
-
-for.body.i:
-  %i.034.i = phi i64 [ 0, %for.body.lr.ph.i ], [ %inc9.i, %for.body.i ]
-  %8 = load ptr, ptr %changes.i, align 8
-  %arrayidx.i = getelementptr inbounds %struct.Change, ptr %8, i64 %i.034.i
-  %next.i = getelementptr inbounds %struct.Change, ptr %8, i64 %i.034.i, i32 1
-  %9 = load i64, ptr %next.i, align 8
-  %10 = load ptr, ptr %arrayidx.i, align 8
-  store i64 %9, ptr %10, align 8
-  %11 = load i64, ptr %next.i, align 8
-  %stride.i = getelementptr inbounds %struct.Change, ptr %8, i64 %i.034.i, i32 2
-  %12 = load i64, ptr %stride.i, align 8
-  %add.i = add nsw i64 %12, %11
-  %toggle.i = getelementptr inbounds %struct.Change, ptr %8, i64 %i.034.i, i32 3
-  %13 = load i64, ptr %toggle.i, align 8
-  %xor.i = xor i64 %add.i, %13
-  store i64 %xor.i, ptr %next.i, align 8
-  %inc9.i = add nuw nsw i64 %i.034.i, 1
-  %14 = load i64, ptr %count.i, align 8
-  %cmp6.i = icmp slt i64 %inc9.i, %14
-  br i1 %cmp6.i, label %for.body.i, label %for.cond.cleanup.i
-
-if.then11.i:
-  %15 = load i64, ptr %count, align 16
-  %add.ptr.i = getelementptr inbounds i64, ptr %7, i64 %15
-  store ptr %add.ptr.i, ptr %times_ns.i, align 8
-  br label %if.end2
-
-if.end2:
-  %next.addr.1 = phi i64 [ %next.addr.0, %for.cond ], [ 0, %for.cond.cleanup.i ], [ 0, %if.then11.i ]
-  %16 = load ptr, ptr %launches, align 8
-  %arrayidx = getelementptr inbounds %struct.Launch, ptr %16, i64 %next.addr.1
-  %together.i = getelementptr inbounds %struct.Launch, ptr %16, i64 %next.addr.1, i32 3
-  %17 = load i64, ptr %together.i, align 8
-  %cmp6.i49 = icmp sgt i64 %17, 0
-  br i1 %cmp6.i49, label %for.body.i53.preheader, label %if.end9
-
-for.body.i53.preheader:
-  %xtraiter = and i64 %17, 3
-  %18 = icmp ult i64 %17, 4
-  br i1 %18, label %tasks_together.exit.unr-lcssa, label %for.body.i53.preheader.new
-
-for.body.i53.preheader.new:
-  %unroll_iter = and i64 %17, -4
-  br label %for.body.i53
-
-for.body.i53:
-  %i.08.i = phi i64 [ 0, %for.body.i53.preheader.new ], [ %inc.i52.3, %for.body.i53 ]
-  %tasks.07.i = phi i64 [ 0, %for.body.i53.preheader.new ], [ %add.i51.3, %for.body.i53 ]
-  %niter = phi i64 [ 0, %for.body.i53.preheader.new ], [ %niter.next.3, %for.body.i53 ]
-  %tasks1.i = getelementptr inbounds %struct.Launch, ptr %arrayidx, i64 %i.08.i, i32 2
-  %19 = load i64, ptr %tasks1.i, align 8
-  %add.i51 = add nsw i64 %19, %tasks.07.i
-  %inc.i52 = or i64 %i.08.i, 1
-  %tasks1.i.1 = getelementptr inbounds %struct.Launch, ptr %arrayidx, i64 %inc.i52, i32 2
-  %20 = load i64, ptr %tasks1.i.1, align 8
-  %add.i51.1 = add nsw i64 %20, %add.i51
-  %inc.i52.1 = or i64 %i.08.i, 2
-  %tasks1.i.2 = getelementptr inbounds %struct.Launch, ptr %arrayidx, i64 %inc.i52.1, i32 2
-  %21 = load i64, ptr %tasks1.i.2, align 8
-  %add.i51.2 = add nsw i64 %21, %add.i51.1
-  %inc.i52.2 = or i64 %i.08.i, 3
-  %tasks1.i.3 = getelementptr inbounds %struct.Launch, ptr %arrayidx, i64 %inc.i52.2, i32 2
-  %22 = load i64, ptr %tasks1.i.3, align 8
-  %add.i51.3 = add nsw i64 %22, %add.i51.2
-  %inc.i52.3 = add nuw nsw i64 %i.08.i, 4
-  %niter.next.3 = add i64 %niter, 4
-  %niter.ncmp.3 = icmp eq i64 %niter.next.3, %unroll_iter
-  br i1 %niter.ncmp.3, label %tasks_together.exit.unr-lcssa, label %for.body.i53
-
-tasks_together.exit.unr-lcssa:
-  %add.i51.lcssa.ph = phi i64 [ undef, %for.body.i53.preheader ], [ %add.i51.3, %for.body.i53 ]
-  %i.08.i.unr = phi i64 [ 0, %for.body.i53.preheader ], [ %inc.i52.3, %for.body.i53 ]
-  %tasks.07.i.unr = phi i64 [ 0, %for.body.i53.preheader ], [ %add.i51.3, %for.body.i53 ]
-  %lcmp.mod.not = icmp eq i64 %xtraiter, 0
-  br i1 %lcmp.mod.not, label %tasks_together.exit, label %for.body.i53.epil
-
-for.body.i53.epil:
-  %i.08.i.epil = phi i64 [ %inc.i52.epil, %for.body.i53.epil ], [ %i.08.i.unr, %tasks_together.exit.unr-lcssa ]
-  %tasks.07.i.epil = phi i64 [ %add.i51.epil, %for.body.i53.epil ], [ %tasks.07.i.unr, %tasks_together.exit.unr-lcssa ]
-  %epil.iter = phi i64 [ %epil.iter.next, %for.body.i53.epil ], [ 0, %tasks_together.exit.unr-lcssa ]
-  %tasks1.i.epil = getelementptr inbounds %struct.Launch, ptr %arrayidx, i64 %i.08.i.epil, i32 2
-  %23 = load i64, ptr %tasks1.i.epil, align 8
-  %add.i51.epil = add nsw i64 %23, %tasks.07.i.epil
-  %inc.i52.epil = add nuw nsw i64 %i.08.i.epil, 1
-  %epil.iter.next = add i64 %epil.iter, 1
-  %epil.iter.cmp.not = icmp eq i64 %epil.iter.next, %xtraiter
-  br i1 %epil.iter.cmp.not, label %tasks_together.exit, label %for.body.i53.epil
-
-tasks_together.exit:
-  %add.i51.lcssa = phi i64 [ %add.i51.lcssa.ph, %tasks_together.exit.unr-lcssa ], [ %add.i51.epil, %for.body.i53.epil ]
-  %cmp4 = icmp sgt i64 %add.i51.lcssa, 1
-  br i1 %cmp4, label %for.end, label %if.end6
-
-if.end6:
-  %tobool7.not = icmp eq i64 %add.i51.lcssa, 0
-  br i1 %tobool7.not, label %if.end9, label %if.then8
-
-if.then8:
-  %tasks14.i = getelementptr inbounds %struct.Launch, ptr %16, i64 %next.addr.1, i32 2
-  %24 = load i64, ptr %tasks14.i, align 8
-  %cmp.not15.i = icmp sgt i64 %24, 0
-  br i1 %cmp.not15.i, label %run_task.exit, label %for.body.i54
-
-for.body.i54:
-  %25 = phi i64 [ %26, %for.body.i54 ], [ %24, %if.then8 ]
-  %launch.addr.017.i = phi ptr [ %incdec.ptr.i, %for.body.i54 ], [ %arrayidx, %if.then8 ]
-  %drawn.addr.016.i = phi i64 [ %sub.i, %for.body.i54 ], [ 0, %if.then8 ]
-  %sub.i = sub nsw i64 %drawn.addr.016.i, %25
-  %incdec.ptr.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.017.i, i64 1
-  %tasks.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.017.i, i64 1, i32 2
-  %26 = load i64, ptr %tasks.i, align 8
-  %cmp.not.i = icmp slt i64 %sub.i, %26
-  br i1 %cmp.not.i, label %run_task.exit, label %for.body.i54
-
-run_task.exit:
-  %drawn.addr.0.lcssa.i = phi i64 [ 0, %if.then8 ], [ %sub.i, %for.body.i54 ]
-  %launch.addr.0.lcssa.i = phi ptr [ %arrayidx, %if.then8 ], [ %incdec.ptr.i, %for.body.i54 ]
-  %.lcssa.i = phi i64 [ %24, %if.then8 ], [ %26, %for.body.i54 ]
-  %conv.i = trunc i64 %drawn.addr.0.lcssa.i to i32
-  %conv3.i = trunc i64 %.lcssa.i to i32
-  %27 = load i64, ptr %team, align 64
-  %conv4.i = trunc i64 %27 to i32
-  %rem.i.i = urem i32 %conv.i, %conv4.i
-  %rem1.i.i = urem i32 %conv3.i, %conv4.i
-  %conv.i.i = zext i32 %rem.i.i to i64
-  %div.i.i = udiv i32 %conv3.i, %conv4.i
-  %conv2.i.i = zext i32 %div.i.i to i64
-  %mul.i.i = mul nuw nsw i64 %conv2.i.i, %conv.i.i
-  %cond.i.i = call i32 @llvm.umin.i32(i32 %rem.i.i, i32 %rem1.i.i)
-  %conv4.i.i = zext i32 %cond.i.i to i64
-  %add.i.i = add nuw nsw i64 %mul.i.i, %conv4.i.i
-  %div5.i.i = udiv i32 %conv.i, %conv4.i
-  %conv6.i.i = zext i32 %div5.i.i to i64
-  %add7.i.i = add nuw nsw i64 %add.i.i, %conv6.i.i
-  %28 = load ptr, ptr %launch.addr.0.lcssa.i, align 8
-  %args.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.0.lcssa.i, i64 0, i32 1
-  %29 = load ptr, ptr %args.i, align 8
-  %30 = load ptr, ptr %scratch.i, align 8
-  %31 = load i64, ptr %scratch_bytes.i, align 16
-  %mul.i = mul nsw i64 %31, %thread
-  %add.ptr.i55 = getelementptr inbounds i8, ptr %30, i64 %mul.i
-  call void %28(ptr noundef %29, i64 noundef %add7.i.i, ptr noundef %add.ptr.i55) #10
-  %.pre = load i64, ptr %together.i, align 8
-  br label %if.end9
-
-if.end9:
-  %32 = phi i64 [ %.pre, %run_task.exit ], [ %17, %if.end6 ], [ %17, %if.end2 ]
-  %tasks.0.lcssa.i8892 = phi i64 [ %add.i51.lcssa, %run_task.exit ], [ 0, %if.end6 ], [ 0, %if.end2 ]
-  %33 = load ptr, ptr %times_ns.i, align 8
-  %tobool.not.i57 = icmp eq ptr %33, null
-  br i1 %tobool.not.i57, label %cleanup, label %if.end.i59
-
-if.end.i59:
-  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %now.i) #9
-  %call.i = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %now.i) #10
-  %cmp6.i58 = icmp sgt i64 %32, 0
-  br i1 %cmp6.i58, label %for.body.i67.preheader, label %for.cond.cleanup.i61
-
-for.body.i67.preheader:
-  %xtraiter99 = and i64 %32, 1
-  %34 = icmp eq i64 %32, 1
-  br i1 %34, label %for.cond.cleanup.i61.loopexit.unr-lcssa, label %for.body.i67.preheader.new
-
-for.body.i67.preheader.new:
-  %unroll_iter102 = and i64 %32, -2
-  br label %for.body.i67
-
-for.cond.cleanup.i61.loopexit.unr-lcssa:
-  %i.07.i.unr = phi i64 [ 0, %for.body.i67.preheader ], [ %add.1, %for.body.i67 ]
-  %lcmp.mod101.not = icmp eq i64 %xtraiter99, 0
-  br i1 %lcmp.mod101.not, label %for.cond.cleanup.i61, label %for.body.i67.epil
-
-for.body.i67.epil:
-  %35 = load i64, ptr %now.i, align 8
-  %mul.i62.epil = mul nsw i64 %35, 1000000000
-  %36 = load i64, ptr %nanoseconds.i, align 8
-  %add.i63.epil = add nsw i64 %mul.i62.epil, %36
-  %37 = load ptr, ptr %times_ns.i, align 8
-  %add.epil = add nuw nsw i64 %i.07.i.unr, 1
-  %add2.i.epil = add i64 %add.epil, %next.addr.1
-  %arrayidx.i64.epil = getelementptr inbounds i64, ptr %37, i64 %add2.i.epil
-  store i64 %add.i63.epil, ptr %arrayidx.i64.epil, align 8
-  br label %for.cond.cleanup.i61
-
-for.cond.cleanup.i61:
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %now.i) #9
-  %.pre97 = load i64, ptr %together.i, align 8
-  br label %cleanup
-
-for.body.i67:
-  %i.07.i = phi i64 [ 0, %for.body.i67.preheader.new ], [ %add.1, %for.body.i67 ]
-  %niter103 = phi i64 [ 0, %for.body.i67.preheader.new ], [ %niter103.next.1, %for.body.i67 ]
-  %38 = load i64, ptr %now.i, align 8
-  %mul.i62 = mul nsw i64 %38, 1000000000
-  %39 = load i64, ptr %nanoseconds.i, align 8
-  %add.i63 = add nsw i64 %mul.i62, %39
-  %40 = load ptr, ptr %times_ns.i, align 8
-  %add = or i64 %i.07.i, 1
-  %add2.i = add i64 %add, %next.addr.1
-  %arrayidx.i64 = getelementptr inbounds i64, ptr %40, i64 %add2.i
-  store i64 %add.i63, ptr %arrayidx.i64, align 8
-  %41 = load i64, ptr %now.i, align 8
-  %mul.i62.1 = mul nsw i64 %41, 1000000000
-  %42 = load i64, ptr %nanoseconds.i, align 8
-  %add.i63.1 = add nsw i64 %mul.i62.1, %42
-  %43 = load ptr, ptr %times_ns.i, align 8
-  %add.1 = add nuw nsw i64 %i.07.i, 2
-  %add2.i.1 = add i64 %add.1, %next.addr.1
-  %arrayidx.i64.1 = getelementptr inbounds i64, ptr %43, i64 %add2.i.1
-  store i64 %add.i63.1, ptr %arrayidx.i64.1, align 8
-  %niter103.next.1 = add nuw i64 %niter103, 2
-  %niter103.ncmp.1 = icmp eq i64 %niter103.next.1, %unroll_iter102
-  br i1 %niter103.ncmp.1, label %for.cond.cleanup.i61.loopexit.unr-lcssa, label %for.body.i67
-
-cleanup:
-  %44 = phi i64 [ %.pre97, %for.cond.cleanup.i61 ], [ %32, %if.end9 ]
-  %add11 = add nsw i64 %44, %next.addr.1
-  br label %for.cond
-
-for.end:
-  %tasks.1 = phi i64 [ %tasks.0, %land.lhs.true.i ], [ %tasks.0, %lor.lhs.false.i ], [ %tasks.0, %if.then ], [ %add.i51.lcssa, %tasks_together.exit ]
-  %next.addr.3 = phi i64 [ %next.addr.0, %land.lhs.true.i ], [ %next.addr.0, %lor.lhs.false.i ], [ %next.addr.0, %if.then ], [ %next.addr.1, %tasks_together.exit ]
-  %45 = load i64, ptr %count, align 16
-  %cmp13 = icmp eq i64 %next.addr.3, %45
-  br i1 %cmp13, label %if.then14, label %if.end18
-
-if.then14:
-  %ticket.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 12
-  %46 = load atomic i64, ptr %ticket.i monotonic, align 64
-  %shr.i = and i64 %46, -4294967296
-  %or.i = add i64 %shr.i, 6442450944
-  store atomic i64 %or.i, ptr %ticket.i seq_cst, align 64
-  %tobool15.not = icmp eq i64 %thread, 0
-  br i1 %tobool15.not, label %cleanup20, label %if.then16
-
-if.then16:
-  %wakeups.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 16
-  %47 = atomicrmw add ptr %wakeups.i, i32 1 seq_cst, align 4
-  %sleepers.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 17
-  %48 = load atomic i32, ptr %sleepers.i seq_cst, align 4
-  %tobool.not.i68 = icmp eq i32 %48, 0
-  br i1 %tobool.not.i68, label %cleanup20, label %if.then.i
-
-if.then.i:
-  %futex.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 4
-  %49 = load i64, ptr %futex.i, align 32
-  %call.i69 = call i64 (i64, ...) @syscall(i64 noundef %49, ptr noundef nonnull %wakeups.i, i32 noundef 129, i64 noundef 2147483647, i32 noundef 0, i32 noundef 0, i32 noundef 0) #10
-  br label %cleanup20
-
-if.end18:
-  %current = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 9
-  store i64 %next.addr.3, ptr %current, align 8
-  %tasks19 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 10
-  store i64 %tasks.1, ptr %tasks19, align 16
-  %unfinished = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 14
-  store atomic i64 %tasks.1, ptr %unfinished monotonic, align 64
-  %ticket.i71 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 12
-  %50 = load atomic i64, ptr %ticket.i71 monotonic, align 64
-  %shr.i72 = and i64 %50, -4294967296
-  %shl.i73 = add i64 %shr.i72, 4294967296
-  %conv.i74 = and i64 %tasks.1, 4294967295
-  %or.i75 = or i64 %shl.i73, %conv.i74
-  store atomic i64 %or.i75, ptr %ticket.i71 seq_cst, align 64
-  %wakeups.i76 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 16
-  %51 = atomicrmw add ptr %wakeups.i76, i32 1 seq_cst, align 4
-  %sleepers.i77 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 17
-  %52 = load atomic i32, ptr %sleepers.i77 seq_cst, align 4
-  %tobool.not.i78 = icmp eq i32 %52, 0
-  br i1 %tobool.not.i78, label %cleanup20, label %if.then.i81
-
-if.then.i81:
-  %sub = add nsw i64 %tasks.1, -1
-  %futex.i79 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 4
-  %53 = load i64, ptr %futex.i79, align 32
-  %call.i80 = call i64 (i64, ...) @syscall(i64 noundef %53, ptr noundef nonnull %wakeups.i76, i32 noundef 129, i64 noundef %sub, i32 noundef 0, i32 noundef 0, i32 noundef 0) #10
-  br label %cleanup20
-
-cleanup20:
-  ret void
-}
-
-; Function Attrs: nounwind
-define void @ts_stop(ptr noundef %team) local_unnamed_addr #2 {
-entry:
-  %stopped = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 18
-  store atomic i32 1, ptr %stopped seq_cst, align 8
-  %ticket.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 12
-  %0 = load atomic i64, ptr %ticket.i monotonic, align 64
-  %shr.i = and i64 %0, -4294967296
-  %or.i = add i64 %shr.i, 6442450944
-  store atomic i64 %or.i, ptr %ticket.i seq_cst, align 64
-  %wakeups.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 16
-  %1 = atomicrmw add ptr %wakeups.i, i32 1 seq_cst, align 4
-  %sleepers.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 17
-  %2 = load atomic i32, ptr %sleepers.i seq_cst, align 4
-  %tobool.not.i = icmp eq i32 %2, 0
-  br i1 %tobool.not.i, label %wake_sleepers.exit, label %if.then.i
-
-if.then.i:
-  %futex.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 4
-  %3 = load i64, ptr %futex.i, align 32
-  %call.i = tail call i64 (i64, ...) @syscall(i64 noundef %3, ptr noundef nonnull %wakeups.i, i32 noundef 129, i64 noundef 2147483647, i32 noundef 0, i32 noundef 0, i32 noundef 0) #10
-  br label %wake_sleepers.exit
-
-wake_sleepers.exit:
-  ret void
-}
-
-; Function Attrs: nofree nosync nounwind memory(readwrite, inaccessiblemem: none)
-define void @ts_resize(ptr nocapture noundef readonly %args, i64 noundef %task, ptr nocapture noundef readnone %scratch) local_unnamed_addr #4 {
-entry:
-  %pointer = getelementptr inbounds %struct.Arg, ptr %args, i64 0, i32 1
-  %0 = load ptr, ptr %pointer, align 8
-  %is_set.i = getelementptr inbounds %struct.Resize, ptr %0, i64 0, i32 13
-  %1 = load i64, ptr %is_set.i, align 8
-  %tobool.not.i = icmp eq i64 %1, 0
-  %lnot.ext.i = zext i1 %tobool.not.i to i32
-  %failed.i = getelementptr inbounds %struct.Resize, ptr %0, i64 0, i32 12
-  %2 = load ptr, ptr %failed.i, align 8
-  %3 = load i32, ptr %2, align 4
-  %tobool1.not.i = icmp eq i32 %3, 0
-  br i1 %tobool1.not.i, label %if.end.i, label %if.end
-
-if.end.i:
-  store i64 0, ptr %is_set.i, align 8
+define void @ts_run(ptr nocapture noundef readonly %0) local_unnamed_addr #2 {
+  %2 = alloca %struct.timespec, align 8
+  %3 = alloca %struct.timespec, align 8
   %4 = load ptr, ptr %0, align 8
-  %numbers.i.i = getelementptr inbounds %struct.Resize, ptr %0, i64 0, i32 1
-  %5 = load i64, ptr %numbers.i.i, align 8
-  %add.ptr.i.i = getelementptr inbounds i64, ptr %4, i64 %5
-  %symbols.i.i = getelementptr inbounds %struct.Resize, ptr %0, i64 0, i32 2
-  %symbol_count.i.i = getelementptr inbounds %struct.Resize, ptr %0, i64 0, i32 3
-  %6 = load i64, ptr %symbol_count.i.i, align 8
-  %cmp.not29.i.i = icmp slt i64 %6, 1
-  br i1 %cmp.not29.i.i, label %lor.lhs.false.i, label %for.body.lr.ph.i.i
-
-for.body.lr.ph.i.i:
-  %known.i.i = getelementptr inbounds %struct.Resize, ptr %0, i64 0, i32 11
-  br label %for.body.i.i
-
-for.body.i.i:
-  %changed.0.i = phi i32 [ %lnot.ext.i, %for.body.lr.ph.i.i ], [ %or.i.i, %if.end.i.i ]
-  %i.030.i.i = phi i64 [ 0, %for.body.lr.ph.i.i ], [ %inc.i.i, %if.end.i.i ]
-  %7 = load ptr, ptr %symbols.i.i, align 8
-  %arrayidx.i.i = getelementptr inbounds %struct.Symbol, ptr %7, i64 %i.030.i.i
-  %8 = load ptr, ptr %arrayidx.i.i, align 8
+  %5 = getelementptr inbounds %struct.Run, ptr %0, i64 0, i32 1
+  %6 = load ptr, ptr %5, align 8
+  %7 = getelementptr inbounds %struct.Team, ptr %4, i64 0, i32 5
+  store ptr %6, ptr %7, align 8
+  %8 = getelementptr inbounds %struct.Run, ptr %0, i64 0, i32 2
   %9 = load i64, ptr %8, align 8
-  %low.i.i = getelementptr inbounds %struct.Symbol, ptr %7, i64 %i.030.i.i, i32 1
-  %10 = load i64, ptr %low.i.i, align 8
-  %cmp2.i.i = icmp slt i64 %9, %10
-  br i1 %cmp2.i.i, label %if.end, label %lor.lhs.false.i.i
+  %10 = getelementptr inbounds %struct.Team, ptr %4, i64 0, i32 6
+  store i64 %9, ptr %10, align 16
+  %11 = getelementptr inbounds %struct.Run, ptr %0, i64 0, i32 3
+  %12 = load ptr, ptr %11, align 8
+  %13 = getelementptr inbounds %struct.Team, ptr %4, i64 0, i32 7
+  store ptr %12, ptr %13, align 8
+  %14 = getelementptr inbounds %struct.Run, ptr %0, i64 0, i32 4
+  %15 = load ptr, ptr %14, align 8
+  %16 = getelementptr inbounds %struct.Team, ptr %4, i64 0, i32 8
+  store ptr %15, ptr %16, align 64
+  %17 = icmp eq ptr %12, null
+  br i1 %17, label %26, label %18
 
-lor.lhs.false.i.i:
-  %high.i.i = getelementptr inbounds %struct.Symbol, ptr %7, i64 %i.030.i.i, i32 2
-  %11 = load i64, ptr %high.i.i, align 8
-  %cmp3.i.i = icmp sgt i64 %9, %11
-  br i1 %cmp3.i.i, label %if.end, label %if.end.i.i
+18:
+  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %3) #9
+  %19 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %3) #10
+  %20 = getelementptr inbounds %struct.timespec, ptr %3, i64 0, i32 1
+  %21 = load i64, ptr %3, align 8
+  %22 = mul nsw i64 %21, 1000000000
+  %23 = load i64, ptr %20, align 8
+  %24 = add nsw i64 %22, %23
+  %25 = load ptr, ptr %13, align 8
+  store i64 %24, ptr %25, align 8
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %3) #9
+  br label %26
 
-if.end.i.i:
-  %arrayidx4.i.i = getelementptr inbounds i64, ptr %add.ptr.i.i, i64 %i.030.i.i
-  %12 = load i64, ptr %arrayidx4.i.i, align 8
-  %cmp5.i.i = icmp ne i64 %12, %9
-  %conv.i.i = zext i1 %cmp5.i.i to i32
-  %or.i.i = or i32 %changed.0.i, %conv.i.i
-  %13 = load ptr, ptr %known.i.i, align 8
-  %arrayidx6.i.i = getelementptr inbounds i64, ptr %13, i64 %i.030.i.i
-  store i64 %9, ptr %arrayidx6.i.i, align 8
-  store i64 %9, ptr %arrayidx4.i.i, align 8
-  %inc.i.i = add nuw nsw i64 %i.030.i.i, 1
-  %14 = load i64, ptr %symbol_count.i.i, align 8
-  %cmp.not.not.i.i = icmp slt i64 %inc.i.i, %14
-  br i1 %cmp.not.not.i.i, label %for.body.i.i, label %lor.lhs.false.i
+26:
+  %27 = load i64, ptr %4, align 64
+  %28 = icmp eq i64 %27, 1
+  br i1 %28, label %29, label %110
 
-lor.lhs.false.i:
-  %15 = phi i64 [ %6, %if.end.i ], [ %14, %if.end.i.i ]
-  %changed.1.i = phi i32 [ %lnot.ext.i, %if.end.i ], [ %or.i.i, %if.end.i.i ]
-  %tobool4.not.i = icmp eq i32 %changed.1.i, 0
-  br i1 %tobool4.not.i, label %if.end8.i, label %land.lhs.true.i
+29:
+  %30 = icmp sgt i64 %9, 0
+  %31 = getelementptr inbounds %struct.Team, ptr %4, i64 0, i32 1
+  %32 = getelementptr inbounds %struct.timespec, ptr %2, i64 0, i32 1
+  br label %33
 
-land.lhs.true.i:
-  %16 = load ptr, ptr %0, align 8
-  %operation_count.i.i = getelementptr inbounds %struct.Resize, ptr %0, i64 0, i32 5
-  %17 = load i64, ptr %operation_count.i.i, align 8
-  %cmp.not41.i.i = icmp slt i64 %17, 1
-  br i1 %cmp.not41.i.i, label %if.end8.i, label %for.body.lr.ph.i60.i
+33:
+  br i1 %30, label %34, label %42
 
-for.body.lr.ph.i60.i:
-  %18 = load i64, ptr %numbers.i.i, align 8
-  %add.i.i = add nsw i64 %18, %15
-  %operations.i.i = getelementptr inbounds %struct.Resize, ptr %0, i64 0, i32 4
-  br label %for.body.i63.i
+34:
+  %35 = phi i64 [ %89, %100 ], [ 0, %33 ]
+  %36 = getelementptr inbounds %struct.Launch, ptr %6, i64 %35, i32 2
+  %37 = load i64, ptr %36, align 8
+  %38 = icmp sgt i64 %37, 0
+  br i1 %38, label %39, label %88
 
-for.body.i63.i:
-  %i.043.i.i = phi i64 [ 0, %for.body.lr.ph.i60.i ], [ %inc.i65.i, %if.end10.i.i ]
-  %next.042.i.i = phi i64 [ %add.i.i, %for.body.lr.ph.i60.i ], [ %inc11.i.i, %if.end10.i.i ]
-  %19 = load ptr, ptr %operations.i.i, align 8
-  %arrayidx.i61.i = getelementptr inbounds %struct.Operation, ptr %19, i64 %i.043.i.i
-  %20 = load i64, ptr %arrayidx.i61.i, align 8
-  %left.i.i = getelementptr inbounds %struct.Operation, ptr %19, i64 %i.043.i.i, i32 1
-  %21 = load i64, ptr %left.i.i, align 8
-  %arrayidx2.i.i = getelementptr inbounds i64, ptr %16, i64 %21
-  %22 = load i64, ptr %arrayidx2.i.i, align 8
-  %right.i.i = getelementptr inbounds %struct.Operation, ptr %19, i64 %i.043.i.i, i32 2
-  %23 = load i64, ptr %right.i.i, align 8
-  %arrayidx3.i.i = getelementptr inbounds i64, ptr %16, i64 %23
-  %24 = load i64, ptr %arrayidx3.i.i, align 8
-  %arrayidx4.i62.i = getelementptr inbounds i64, ptr %16, i64 %next.042.i.i
-  switch i64 %20, label %if.end [
-    i64 0, label %sw.bb.i.i.i
-    i64 1, label %sw.bb1.i.i.i
-    i64 2, label %sw.bb4.i.i.i
-    i64 3, label %sw.bb7.i.i.i
-    i64 4, label %sw.bb14.i.i.i
-    i64 5, label %sw.bb28.i.i.i
-    i64 6, label %sw.bb31.i.i.i
+39:
+  %40 = getelementptr inbounds %struct.Launch, ptr %6, i64 %35
+  %41 = getelementptr inbounds %struct.Launch, ptr %6, i64 %35, i32 1
+  br label %102
+
+42:
+  %43 = load ptr, ptr %16, align 64
+  %44 = icmp eq ptr %43, null
+  br i1 %44, label %146, label %45
+
+45:
+  %46 = getelementptr inbounds %struct.Loop, ptr %43, i64 0, i32 4
+  %47 = load i64, ptr %46, align 8
+  %48 = add nsw i64 %47, 1
+  store i64 %48, ptr %46, align 8
+  %49 = load i64, ptr %43, align 8
+  %50 = icmp eq i64 %48, %49
+  br i1 %50, label %146, label %51
+
+51:
+  %52 = getelementptr inbounds %struct.Loop, ptr %43, i64 0, i32 3
+  %53 = load ptr, ptr %52, align 8
+  %54 = icmp eq ptr %53, null
+  br i1 %54, label %58, label %55
+
+55:
+  %56 = load i8, ptr %53, align 1
+  %57 = icmp eq i8 %56, 0
+  br i1 %57, label %146, label %58
+
+58:
+  %59 = getelementptr inbounds %struct.Loop, ptr %43, i64 0, i32 1
+  %60 = load i64, ptr %59, align 8
+  %61 = icmp sgt i64 %60, 0
+  br i1 %61, label %62, label %64
+
+62:
+  %63 = getelementptr inbounds %struct.Loop, ptr %43, i64 0, i32 2
+  br label %68
+
+64:
+  %65 = load ptr, ptr %13, align 8
+  %66 = icmp eq ptr %65, null
+  br i1 %66, label %67, label %85
+
+67:
+  br label %33
+
+68:
+  %69 = phi i64 [ 0, %62 ], [ %82, %68 ]
+  %70 = load ptr, ptr %63, align 8
+  %71 = getelementptr inbounds %struct.Change, ptr %70, i64 %69
+  %72 = getelementptr inbounds %struct.Change, ptr %70, i64 %69, i32 1
+  %73 = load i64, ptr %72, align 8
+  %74 = load ptr, ptr %71, align 8
+  store i64 %73, ptr %74, align 8
+  %75 = load i64, ptr %72, align 8
+  %76 = getelementptr inbounds %struct.Change, ptr %70, i64 %69, i32 2
+  %77 = load i64, ptr %76, align 8
+  %78 = add nsw i64 %77, %75
+  %79 = getelementptr inbounds %struct.Change, ptr %70, i64 %69, i32 3
+  %80 = load i64, ptr %79, align 8
+  %81 = xor i64 %78, %80
+  store i64 %81, ptr %72, align 8
+  %82 = add nuw nsw i64 %69, 1
+  %83 = load i64, ptr %59, align 8
+  %84 = icmp slt i64 %82, %83
+  br i1 %84, label %68, label %64
+
+85:
+  %86 = load i64, ptr %10, align 16
+  %87 = getelementptr inbounds i64, ptr %65, i64 %86
+  store ptr %87, ptr %13, align 8
+  br label %67
+
+88:
+  %89 = add nuw nsw i64 %35, 1
+  %90 = load ptr, ptr %13, align 8
+  %91 = icmp eq ptr %90, null
+  br i1 %91, label %100, label %92
+
+92:
+  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %2) #9
+  %93 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %2) #10
+  %94 = load i64, ptr %2, align 8
+  %95 = mul nsw i64 %94, 1000000000
+  %96 = load i64, ptr %32, align 8
+  %97 = add nsw i64 %95, %96
+  %98 = load ptr, ptr %13, align 8
+  %99 = getelementptr inbounds i64, ptr %98, i64 %89
+  store i64 %97, ptr %99, align 8
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %2) #9
+  br label %100
+
+100:
+  %101 = icmp eq i64 %89, %9
+  br i1 %101, label %42, label %34
+
+102:
+  %103 = phi i64 [ 0, %39 ], [ %107, %102 ]
+  %104 = load ptr, ptr %40, align 8
+  %105 = load ptr, ptr %41, align 8
+  %106 = load ptr, ptr %31, align 8
+  call void %104(ptr noundef %105, i64 noundef %103, ptr noundef %106) #10
+  %107 = add nuw nsw i64 %103, 1
+  %108 = load i64, ptr %36, align 8
+  %109 = icmp slt i64 %107, %108
+  br i1 %109, label %102, label %88
+
+110:
+  call fastcc void @advance(ptr noundef nonnull %4, i64 noundef 0, i64 noundef 0) #8
+  %111 = call fastcc i64 @work(ptr noundef nonnull %4, i64 noundef 0) #8
+  %112 = and i64 %111, 2147483648
+  %113 = icmp eq i64 %112, 0
+  br i1 %113, label %114, label %146
+
+114:
+  %115 = getelementptr inbounds %struct.Team, ptr %4, i64 0, i32 3
+  %116 = getelementptr inbounds %struct.Team, ptr %4, i64 0, i32 12
+  %117 = getelementptr inbounds %struct.Team, ptr %4, i64 0, i32 17
+  %118 = getelementptr inbounds %struct.Team, ptr %4, i64 0, i32 16
+  %119 = getelementptr inbounds %struct.Team, ptr %4, i64 0, i32 4
+  br label %120
+
+120:
+  %121 = phi i64 [ %111, %114 ], [ %143, %142 ]
+  %122 = load i64, ptr %115, align 8
+  %123 = icmp sgt i64 %122, 0
+  br i1 %123, label %124, label %132
+
+124:
+  %125 = phi i64 [ %129, %128 ], [ 0, %120 ]
+  %126 = load atomic i64, ptr %116 monotonic, align 64
+  %127 = icmp eq i64 %126, %121
+  br i1 %127, label %128, label %142
+
+128:
+  call void asm sideeffect "pause", "~{dirflag},~{fpsr},~{flags}"() #9
+  %129 = add nuw nsw i64 %125, 1
+  %130 = load i64, ptr %115, align 8
+  %131 = icmp slt i64 %129, %130
+  br i1 %131, label %124, label %132
+
+132:
+  %133 = atomicrmw add ptr %117, i32 1 seq_cst, align 4
+  %134 = load atomic i32, ptr %118 seq_cst, align 64
+  %135 = load atomic i64, ptr %116 seq_cst, align 64
+  %136 = icmp eq i64 %135, %121
+  br i1 %136, label %137, label %140
+
+137:
+  %138 = load i64, ptr %119, align 32
+  %139 = call i64 (i64, ...) @syscall(i64 noundef %138, ptr noundef nonnull %118, i32 noundef 128, i32 noundef %134, i32 noundef 0, i32 noundef 0, i32 noundef 0) #10
+  br label %140
+
+140:
+  %141 = atomicrmw sub ptr %117, i32 1 seq_cst, align 4
+  br label %142
+
+142:
+  %143 = call fastcc i64 @work(ptr noundef nonnull %4, i64 noundef 0) #8
+  %144 = and i64 %143, 2147483648
+  %145 = icmp eq i64 %144, 0
+  br i1 %145, label %120, label %146
+
+146:
+  ret void
+}
+
+define internal fastcc void @advance(ptr noundef %0, i64 noundef %1, i64 noundef %2) unnamed_addr #2 {
+  %4 = alloca %struct.timespec, align 8
+  %5 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 8
+  %6 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 6
+  %7 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 7
+  %8 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 5
+  %9 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 1
+  %10 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 2
+  %11 = getelementptr inbounds %struct.timespec, ptr %4, i64 0, i32 1
+  br label %12
+
+12:
+  %13 = phi i64 [ 0, %3 ], [ %159, %205 ]
+  %14 = phi i64 [ %1, %3 ], [ %207, %205 ]
+  %15 = load i64, ptr %6, align 16
+  %16 = icmp eq i64 %14, %15
+  br i1 %16, label %17, label %62
+
+17:
+  %18 = load ptr, ptr %5, align 64
+  %19 = icmp eq ptr %18, null
+  br i1 %19, label %208, label %20
+
+20:
+  %21 = getelementptr inbounds %struct.Loop, ptr %18, i64 0, i32 4
+  %22 = load i64, ptr %21, align 8
+  %23 = add nsw i64 %22, 1
+  store i64 %23, ptr %21, align 8
+  %24 = load i64, ptr %18, align 8
+  %25 = icmp eq i64 %23, %24
+  br i1 %25, label %208, label %26
+
+26:
+  %27 = getelementptr inbounds %struct.Loop, ptr %18, i64 0, i32 3
+  %28 = load ptr, ptr %27, align 8
+  %29 = icmp eq ptr %28, null
+  br i1 %29, label %33, label %30
+
+30:
+  %31 = load i8, ptr %28, align 1
+  %32 = icmp eq i8 %31, 0
+  br i1 %32, label %208, label %33
+
+33:
+  %34 = getelementptr inbounds %struct.Loop, ptr %18, i64 0, i32 1
+  %35 = load i64, ptr %34, align 8
+  %36 = icmp sgt i64 %35, 0
+  br i1 %36, label %37, label %39
+
+37:
+  %38 = getelementptr inbounds %struct.Loop, ptr %18, i64 0, i32 2
+  br label %42
+
+39:
+  %40 = load ptr, ptr %7, align 8
+  %41 = icmp eq ptr %40, null
+  br i1 %41, label %62, label %59
+
+42:
+  %43 = phi i64 [ 0, %37 ], [ %56, %42 ]
+  %44 = load ptr, ptr %38, align 8
+  %45 = getelementptr inbounds %struct.Change, ptr %44, i64 %43
+  %46 = getelementptr inbounds %struct.Change, ptr %44, i64 %43, i32 1
+  %47 = load i64, ptr %46, align 8
+  %48 = load ptr, ptr %45, align 8
+  store i64 %47, ptr %48, align 8
+  %49 = load i64, ptr %46, align 8
+  %50 = getelementptr inbounds %struct.Change, ptr %44, i64 %43, i32 2
+  %51 = load i64, ptr %50, align 8
+  %52 = add nsw i64 %51, %49
+  %53 = getelementptr inbounds %struct.Change, ptr %44, i64 %43, i32 3
+  %54 = load i64, ptr %53, align 8
+  %55 = xor i64 %52, %54
+  store i64 %55, ptr %46, align 8
+  %56 = add nuw nsw i64 %43, 1
+  %57 = load i64, ptr %34, align 8
+  %58 = icmp slt i64 %56, %57
+  br i1 %58, label %42, label %39
+
+59:
+  %60 = load i64, ptr %6, align 16
+  %61 = getelementptr inbounds i64, ptr %40, i64 %60
+  store ptr %61, ptr %7, align 8
+  br label %62
+
+62:
+  %63 = phi i64 [ %14, %12 ], [ 0, %39 ], [ 0, %59 ]
+  %64 = load ptr, ptr %8, align 8
+  %65 = getelementptr inbounds %struct.Launch, ptr %64, i64 %63
+  %66 = getelementptr inbounds %struct.Launch, ptr %64, i64 %63, i32 3
+  %67 = load i64, ptr %66, align 8
+  %68 = icmp sgt i64 %67, 0
+  br i1 %68, label %69, label %157
+
+69:
+  %70 = and i64 %67, 3
+  %71 = icmp ult i64 %67, 4
+  br i1 %71, label %96, label %72
+
+72:
+  %73 = and i64 %67, -4
+  br label %74
+
+74:
+  %75 = phi i64 [ 0, %72 ], [ %93, %74 ]
+  %76 = phi i64 [ 0, %72 ], [ %92, %74 ]
+  %77 = phi i64 [ 0, %72 ], [ %94, %74 ]
+  %78 = getelementptr inbounds %struct.Launch, ptr %65, i64 %75, i32 2
+  %79 = load i64, ptr %78, align 8
+  %80 = add nsw i64 %79, %76
+  %81 = or i64 %75, 1
+  %82 = getelementptr inbounds %struct.Launch, ptr %65, i64 %81, i32 2
+  %83 = load i64, ptr %82, align 8
+  %84 = add nsw i64 %83, %80
+  %85 = or i64 %75, 2
+  %86 = getelementptr inbounds %struct.Launch, ptr %65, i64 %85, i32 2
+  %87 = load i64, ptr %86, align 8
+  %88 = add nsw i64 %87, %84
+  %89 = or i64 %75, 3
+  %90 = getelementptr inbounds %struct.Launch, ptr %65, i64 %89, i32 2
+  %91 = load i64, ptr %90, align 8
+  %92 = add nsw i64 %91, %88
+  %93 = add nuw nsw i64 %75, 4
+  %94 = add i64 %77, 4
+  %95 = icmp eq i64 %94, %73
+  br i1 %95, label %96, label %74
+
+96:
+  %97 = phi i64 [ undef, %69 ], [ %92, %74 ]
+  %98 = phi i64 [ 0, %69 ], [ %93, %74 ]
+  %99 = phi i64 [ 0, %69 ], [ %92, %74 ]
+  %100 = icmp eq i64 %70, 0
+  br i1 %100, label %111, label %101
+
+101:
+  %102 = phi i64 [ %108, %101 ], [ %98, %96 ]
+  %103 = phi i64 [ %107, %101 ], [ %99, %96 ]
+  %104 = phi i64 [ %109, %101 ], [ 0, %96 ]
+  %105 = getelementptr inbounds %struct.Launch, ptr %65, i64 %102, i32 2
+  %106 = load i64, ptr %105, align 8
+  %107 = add nsw i64 %106, %103
+  %108 = add nuw nsw i64 %102, 1
+  %109 = add i64 %104, 1
+  %110 = icmp eq i64 %109, %70
+  br i1 %110, label %111, label %101
+
+111:
+  %112 = phi i64 [ %97, %96 ], [ %107, %101 ]
+  %113 = icmp sgt i64 %112, 1
+  br i1 %113, label %208, label %114
+
+114:
+  %115 = icmp eq i64 %112, 0
+  br i1 %115, label %157, label %116
+
+116:
+  %117 = getelementptr inbounds %struct.Launch, ptr %64, i64 %63, i32 2
+  %118 = load i64, ptr %117, align 8
+  %119 = icmp sgt i64 %118, 0
+  br i1 %119, label %129, label %120
+
+120:
+  %121 = phi i64 [ %127, %120 ], [ %118, %116 ]
+  %122 = phi ptr [ %125, %120 ], [ %65, %116 ]
+  %123 = phi i64 [ %124, %120 ], [ 0, %116 ]
+  %124 = sub nsw i64 %123, %121
+  %125 = getelementptr inbounds %struct.Launch, ptr %122, i64 1
+  %126 = getelementptr inbounds %struct.Launch, ptr %122, i64 1, i32 2
+  %127 = load i64, ptr %126, align 8
+  %128 = icmp slt i64 %124, %127
+  br i1 %128, label %129, label %120
+
+129:
+  %130 = phi i64 [ 0, %116 ], [ %124, %120 ]
+  %131 = phi ptr [ %65, %116 ], [ %125, %120 ]
+  %132 = phi i64 [ %118, %116 ], [ %127, %120 ]
+  %133 = trunc i64 %130 to i32
+  %134 = trunc i64 %132 to i32
+  %135 = load i64, ptr %0, align 64
+  %136 = trunc i64 %135 to i32
+  %137 = urem i32 %133, %136
+  %138 = urem i32 %134, %136
+  %139 = zext i32 %137 to i64
+  %140 = udiv i32 %134, %136
+  %141 = zext i32 %140 to i64
+  %142 = mul nuw nsw i64 %141, %139
+  %143 = call i32 @llvm.umin.i32(i32 %137, i32 %138)
+  %144 = zext i32 %143 to i64
+  %145 = add nuw nsw i64 %142, %144
+  %146 = udiv i32 %133, %136
+  %147 = zext i32 %146 to i64
+  %148 = add nuw nsw i64 %145, %147
+  %149 = load ptr, ptr %131, align 8
+  %150 = getelementptr inbounds %struct.Launch, ptr %131, i64 0, i32 1
+  %151 = load ptr, ptr %150, align 8
+  %152 = load ptr, ptr %9, align 8
+  %153 = load i64, ptr %10, align 16
+  %154 = mul nsw i64 %153, %2
+  %155 = getelementptr inbounds i8, ptr %152, i64 %154
+  call void %149(ptr noundef %151, i64 noundef %148, ptr noundef %155) #10
+  %156 = load i64, ptr %66, align 8
+  br label %157
+
+157:
+  %158 = phi i64 [ %156, %129 ], [ %67, %114 ], [ %67, %62 ]
+  %159 = phi i64 [ %112, %129 ], [ 0, %114 ], [ 0, %62 ]
+  %160 = load ptr, ptr %7, align 8
+  %161 = icmp eq ptr %160, null
+  br i1 %161, label %205, label %162
+
+162:
+  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %4) #9
+  %163 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %4) #10
+  %164 = icmp sgt i64 %158, 0
+  br i1 %164, label %165, label %182
+
+165:
+  %166 = and i64 %158, 1
+  %167 = icmp eq i64 %158, 1
+  br i1 %167, label %170, label %168
+
+168:
+  %169 = and i64 %158, -2
+  br label %184
+
+170:
+  %171 = phi i64 [ 0, %165 ], [ %200, %184 ]
+  %172 = icmp eq i64 %166, 0
+  br i1 %172, label %182, label %173
+
+173:
+  %174 = load i64, ptr %4, align 8
+  %175 = mul nsw i64 %174, 1000000000
+  %176 = load i64, ptr %11, align 8
+  %177 = add nsw i64 %175, %176
+  %178 = load ptr, ptr %7, align 8
+  %179 = add nuw nsw i64 %171, 1
+  %180 = add i64 %179, %63
+  %181 = getelementptr inbounds i64, ptr %178, i64 %180
+  store i64 %177, ptr %181, align 8
+  br label %182
+
+182:
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %4) #9
+  %183 = load i64, ptr %66, align 8
+  br label %205
+
+184:
+  %185 = phi i64 [ 0, %168 ], [ %200, %184 ]
+  %186 = phi i64 [ 0, %168 ], [ %203, %184 ]
+  %187 = load i64, ptr %4, align 8
+  %188 = mul nsw i64 %187, 1000000000
+  %189 = load i64, ptr %11, align 8
+  %190 = add nsw i64 %188, %189
+  %191 = load ptr, ptr %7, align 8
+  %192 = or i64 %185, 1
+  %193 = add i64 %192, %63
+  %194 = getelementptr inbounds i64, ptr %191, i64 %193
+  store i64 %190, ptr %194, align 8
+  %195 = load i64, ptr %4, align 8
+  %196 = mul nsw i64 %195, 1000000000
+  %197 = load i64, ptr %11, align 8
+  %198 = add nsw i64 %196, %197
+  %199 = load ptr, ptr %7, align 8
+  %200 = add nuw nsw i64 %185, 2
+  %201 = add i64 %200, %63
+  %202 = getelementptr inbounds i64, ptr %199, i64 %201
+  store i64 %198, ptr %202, align 8
+  %203 = add nuw i64 %186, 2
+  %204 = icmp eq i64 %203, %169
+  br i1 %204, label %170, label %184
+
+205:
+  %206 = phi i64 [ %183, %182 ], [ %158, %157 ]
+  %207 = add nsw i64 %206, %63
+  br label %12
+
+208:
+  %209 = phi i64 [ %13, %30 ], [ %13, %20 ], [ %13, %17 ], [ %112, %111 ]
+  %210 = phi i64 [ %14, %30 ], [ %14, %20 ], [ %14, %17 ], [ %63, %111 ]
+  %211 = load i64, ptr %6, align 16
+  %212 = icmp eq i64 %210, %211
+  br i1 %212, label %213, label %229
+
+213:
+  %214 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 12
+  %215 = load atomic i64, ptr %214 monotonic, align 64
+  %216 = and i64 %215, -4294967296
+  %217 = add i64 %216, 6442450944
+  store atomic i64 %217, ptr %214 seq_cst, align 64
+  %218 = icmp eq i64 %2, 0
+  br i1 %218, label %249, label %219
+
+219:
+  %220 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 16
+  %221 = atomicrmw add ptr %220, i32 1 seq_cst, align 4
+  %222 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 17
+  %223 = load atomic i32, ptr %222 seq_cst, align 4
+  %224 = icmp eq i32 %223, 0
+  br i1 %224, label %249, label %225
+
+225:
+  %226 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 4
+  %227 = load i64, ptr %226, align 32
+  %228 = call i64 (i64, ...) @syscall(i64 noundef %227, ptr noundef nonnull %220, i32 noundef 129, i64 noundef 2147483647, i32 noundef 0, i32 noundef 0, i32 noundef 0) #10
+  br label %249
+
+229:
+  %230 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 9
+  store i64 %210, ptr %230, align 8
+  %231 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 10
+  store i64 %209, ptr %231, align 16
+  %232 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 14
+  store atomic i64 %209, ptr %232 monotonic, align 64
+  %233 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 12
+  %234 = load atomic i64, ptr %233 monotonic, align 64
+  %235 = and i64 %234, -4294967296
+  %236 = add i64 %235, 4294967296
+  %237 = and i64 %209, 4294967295
+  %238 = or i64 %236, %237
+  store atomic i64 %238, ptr %233 seq_cst, align 64
+  %239 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 16
+  %240 = atomicrmw add ptr %239, i32 1 seq_cst, align 4
+  %241 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 17
+  %242 = load atomic i32, ptr %241 seq_cst, align 4
+  %243 = icmp eq i32 %242, 0
+  br i1 %243, label %249, label %244
+
+244:
+  %245 = add nsw i64 %209, -1
+  %246 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 4
+  %247 = load i64, ptr %246, align 32
+  %248 = call i64 (i64, ...) @syscall(i64 noundef %247, ptr noundef nonnull %239, i32 noundef 129, i64 noundef %245, i32 noundef 0, i32 noundef 0, i32 noundef 0) #10
+  br label %249
+
+249:
+  ret void
+}
+
+define void @ts_stop(ptr noundef %0) local_unnamed_addr #2 {
+  %2 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 18
+  store atomic i32 1, ptr %2 seq_cst, align 8
+  %3 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 12
+  %4 = load atomic i64, ptr %3 monotonic, align 64
+  %5 = and i64 %4, -4294967296
+  %6 = add i64 %5, 6442450944
+  store atomic i64 %6, ptr %3 seq_cst, align 64
+  %7 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 16
+  %8 = atomicrmw add ptr %7, i32 1 seq_cst, align 4
+  %9 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 17
+  %10 = load atomic i32, ptr %9 seq_cst, align 4
+  %11 = icmp eq i32 %10, 0
+  br i1 %11, label %16, label %12
+
+12:
+  %13 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 4
+  %14 = load i64, ptr %13, align 32
+  %15 = tail call i64 (i64, ...) @syscall(i64 noundef %14, ptr noundef nonnull %7, i32 noundef 129, i64 noundef 2147483647, i32 noundef 0, i32 noundef 0, i32 noundef 0) #10
+  br label %16
+
+16:
+  ret void
+}
+
+define void @ts_resize(ptr nocapture noundef readonly %0, i64 noundef %1, ptr nocapture noundef readnone %2) local_unnamed_addr #4 {
+  %4 = getelementptr inbounds %struct.Arg, ptr %0, i64 0, i32 1
+  %5 = load ptr, ptr %4, align 8
+  %6 = getelementptr inbounds %struct.Resize, ptr %5, i64 0, i32 13
+  %7 = load i64, ptr %6, align 8
+  %8 = icmp eq i64 %7, 0
+  %9 = zext i1 %8 to i32
+  %10 = getelementptr inbounds %struct.Resize, ptr %5, i64 0, i32 12
+  %11 = load ptr, ptr %10, align 8
+  %12 = load i32, ptr %11, align 4
+  %13 = icmp eq i32 %12, 0
+  br i1 %13, label %14, label %273
+
+14:
+  store i64 0, ptr %6, align 8
+  %15 = load ptr, ptr %5, align 8
+  %16 = getelementptr inbounds %struct.Resize, ptr %5, i64 0, i32 1
+  %17 = load i64, ptr %16, align 8
+  %18 = getelementptr inbounds i64, ptr %15, i64 %17
+  %19 = getelementptr inbounds %struct.Resize, ptr %5, i64 0, i32 2
+  %20 = getelementptr inbounds %struct.Resize, ptr %5, i64 0, i32 3
+  %21 = load i64, ptr %20, align 8
+  %22 = icmp slt i64 %21, 1
+  br i1 %22, label %50, label %23
+
+23:
+  %24 = getelementptr inbounds %struct.Resize, ptr %5, i64 0, i32 11
+  br label %25
+
+25:
+  %26 = phi i32 [ %9, %23 ], [ %44, %39 ]
+  %27 = phi i64 [ 0, %23 ], [ %47, %39 ]
+  %28 = load ptr, ptr %19, align 8
+  %29 = getelementptr inbounds %struct.Symbol, ptr %28, i64 %27
+  %30 = load ptr, ptr %29, align 8
+  %31 = load i64, ptr %30, align 8
+  %32 = getelementptr inbounds %struct.Symbol, ptr %28, i64 %27, i32 1
+  %33 = load i64, ptr %32, align 8
+  %34 = icmp slt i64 %31, %33
+  br i1 %34, label %273, label %35
+
+35:
+  %36 = getelementptr inbounds %struct.Symbol, ptr %28, i64 %27, i32 2
+  %37 = load i64, ptr %36, align 8
+  %38 = icmp sgt i64 %31, %37
+  br i1 %38, label %273, label %39
+
+39:
+  %40 = getelementptr inbounds i64, ptr %18, i64 %27
+  %41 = load i64, ptr %40, align 8
+  %42 = icmp ne i64 %41, %31
+  %43 = zext i1 %42 to i32
+  %44 = or i32 %26, %43
+  %45 = load ptr, ptr %24, align 8
+  %46 = getelementptr inbounds i64, ptr %45, i64 %27
+  store i64 %31, ptr %46, align 8
+  store i64 %31, ptr %40, align 8
+  %47 = add nuw nsw i64 %27, 1
+  %48 = load i64, ptr %20, align 8
+  %49 = icmp slt i64 %47, %48
+  br i1 %49, label %25, label %50
+
+50:
+  %51 = phi i64 [ %21, %14 ], [ %48, %39 ]
+  %52 = phi i32 [ %9, %14 ], [ %44, %39 ]
+  %53 = icmp eq i32 %52, 0
+  br i1 %53, label %130, label %54
+
+54:
+  %55 = load ptr, ptr %5, align 8
+  %56 = getelementptr inbounds %struct.Resize, ptr %5, i64 0, i32 5
+  %57 = load i64, ptr %56, align 8
+  %58 = icmp slt i64 %57, 1
+  br i1 %58, label %130, label %59
+
+59:
+  %60 = load i64, ptr %16, align 8
+  %61 = add nsw i64 %60, %51
+  %62 = getelementptr inbounds %struct.Resize, ptr %5, i64 0, i32 4
+  br label %63
+
+63:
+  %64 = phi i64 [ 0, %59 ], [ %126, %125 ]
+  %65 = phi i64 [ %61, %59 ], [ %127, %125 ]
+  %66 = load ptr, ptr %62, align 8
+  %67 = getelementptr inbounds %struct.Operation, ptr %66, i64 %64
+  %68 = load i64, ptr %67, align 8
+  %69 = getelementptr inbounds %struct.Operation, ptr %66, i64 %64, i32 1
+  %70 = load i64, ptr %69, align 8
+  %71 = getelementptr inbounds i64, ptr %55, i64 %70
+  %72 = load i64, ptr %71, align 8
+  %73 = getelementptr inbounds %struct.Operation, ptr %66, i64 %64, i32 2
+  %74 = load i64, ptr %73, align 8
+  %75 = getelementptr inbounds i64, ptr %55, i64 %74
+  %76 = load i64, ptr %75, align 8
+  %77 = getelementptr inbounds i64, ptr %55, i64 %65
+  switch i64 %68, label %273 [
+    i64 0, label %78
+    i64 1, label %80
+    i64 2, label %82
+    i64 3, label %84
+    i64 4, label %98
+    i64 5, label %111
+    i64 6, label %113
   ]
 
-sw.bb.i.i.i:
-  %25 = tail call { i64, i1 } @llvm.sadd.with.overflow.i64(i64 %22, i64 %24)
-  br label %computed.exit.i.i
+78:
+  %79 = tail call { i64, i1 } @llvm.sadd.with.overflow.i64(i64 %72, i64 %76)
+  br label %115
 
-sw.bb1.i.i.i:
-  %26 = tail call { i64, i1 } @llvm.ssub.with.overflow.i64(i64 %22, i64 %24)
-  br label %computed.exit.i.i
+80:
+  %81 = tail call { i64, i1 } @llvm.ssub.with.overflow.i64(i64 %72, i64 %76)
+  br label %115
 
-sw.bb4.i.i.i:
-  %27 = tail call { i64, i1 } @llvm.smul.with.overflow.i64(i64 %22, i64 %24)
-  br label %computed.exit.i.i
+82:
+  %83 = tail call { i64, i1 } @llvm.smul.with.overflow.i64(i64 %72, i64 %76)
+  br label %115
 
-sw.bb7.i.i.i:
-  %tobool.not.i.i.i = icmp eq i64 %24, 0
-  br i1 %tobool.not.i.i.i, label %if.end, label %if.end.i.i.i
+84:
+  %85 = icmp eq i64 %76, 0
+  br i1 %85, label %273, label %86
 
-if.end.i.i.i:
-  %div.i.i.i = sdiv i64 %22, %24
-  %rem.i.i.i = srem i64 %22, %24
-  %tobool8.not.i.i.i = icmp ne i64 %rem.i.i.i, 0
-  %left.lobit.i.i.i = lshr i64 %22, 63
-  %conv.i.i.i = trunc i64 %left.lobit.i.i.i to i32
-  %right.lobit71.i.i.i = lshr i64 %24, 63
-  %conv10.i.i.i = trunc i64 %right.lobit71.i.i.i to i32
-  %cmp11.i.i.i = icmp ne i32 %conv.i.i.i, %conv10.i.i.i
-  %narrow.i.i.i = and i1 %cmp11.i.i.i, %tobool8.not.i.i.i
-  %land.ext.neg.i.i.i = sext i1 %narrow.i.i.i to i64
-  %sub.i.i.i = add i64 %div.i.i.i, %land.ext.neg.i.i.i
-  br label %if.end.sink.split.i.i
+86:
+  %87 = sdiv i64 %72, %76
+  %88 = srem i64 %72, %76
+  %89 = icmp ne i64 %88, 0
+  %90 = lshr i64 %72, 63
+  %91 = trunc i64 %90 to i32
+  %92 = lshr i64 %76, 63
+  %93 = trunc i64 %92 to i32
+  %94 = icmp ne i32 %91, %93
+  %95 = and i1 %94, %89
+  %96 = sext i1 %95 to i64
+  %97 = add i64 %87, %96
+  br label %119
 
-sw.bb14.i.i.i:
-  %tobool15.not.i.i.i = icmp eq i64 %24, 0
-  br i1 %tobool15.not.i.i.i, label %if.end, label %if.end17.i.i.i
+98:
+  %99 = icmp eq i64 %76, 0
+  br i1 %99, label %273, label %100
 
-if.end17.i.i.i:
-  %rem18.i.i.i = srem i64 %22, %24
-  store i64 %rem18.i.i.i, ptr %arrayidx4.i62.i, align 8
-  %tobool19.not.i.i.i = icmp eq i64 %rem18.i.i.i, 0
-  br i1 %tobool19.not.i.i.i, label %if.end10.i.i, label %land.lhs.true.i.i.i
+100:
+  %101 = srem i64 %72, %76
+  store i64 %101, ptr %77, align 8
+  %102 = icmp eq i64 %101, 0
+  br i1 %102, label %125, label %103
 
-land.lhs.true.i.i.i:
-  %rem18.lobit.i.i.i = lshr i64 %rem18.i.i.i, 63
-  %conv21.i.i.i = trunc i64 %rem18.lobit.i.i.i to i32
-  %right.lobit.i.i.i = lshr i64 %24, 63
-  %conv23.i.i.i = trunc i64 %right.lobit.i.i.i to i32
-  %cmp24.not.i.i.i = icmp eq i32 %conv21.i.i.i, %conv23.i.i.i
-  br i1 %cmp24.not.i.i.i, label %if.end.i64.i, label %if.then26.i.i.i
+103:
+  %104 = lshr i64 %101, 63
+  %105 = trunc i64 %104 to i32
+  %106 = lshr i64 %76, 63
+  %107 = trunc i64 %106 to i32
+  %108 = icmp eq i32 %105, %107
+  br i1 %108, label %121, label %109
 
-if.then26.i.i.i:
-  %add.i.i.i = add nsw i64 %rem18.i.i.i, %24
-  br label %if.end.sink.split.i.i
+109:
+  %110 = add nsw i64 %101, %76
+  br label %119
 
-sw.bb28.i.i.i:
-  %cond.i.i.i = tail call i64 @llvm.smax.i64(i64 %22, i64 %24)
-  br label %if.end.sink.split.i.i
+111:
+  %112 = tail call i64 @llvm.smax.i64(i64 %72, i64 %76)
+  br label %119
 
-sw.bb31.i.i.i:
-  %cond37.i.i.i = tail call i64 @llvm.smin.i64(i64 %22, i64 %24)
-  br label %if.end.sink.split.i.i
+113:
+  %114 = tail call i64 @llvm.smin.i64(i64 %72, i64 %76)
+  br label %119
 
-computed.exit.i.i:
-  %.pn.i.i = phi { i64, i1 } [ %25, %sw.bb.i.i.i ], [ %26, %sw.bb1.i.i.i ], [ %27, %sw.bb4.i.i.i ]
-  %.sink.i.i = extractvalue { i64, i1 } %.pn.i.i, 0
-  store i64 %.sink.i.i, ptr %arrayidx4.i62.i, align 8
-  %retval.0.shrunk.i.in.i.i = extractvalue { i64, i1 } %.pn.i.i, 1
-  br i1 %retval.0.shrunk.i.in.i.i, label %if.end, label %if.end.i64.i
+115:
+  %116 = phi { i64, i1 } [ %79, %78 ], [ %81, %80 ], [ %83, %82 ]
+  %117 = extractvalue { i64, i1 } %116, 0
+  store i64 %117, ptr %77, align 8
+  %118 = extractvalue { i64, i1 } %116, 1
+  br i1 %118, label %273, label %121
 
-if.end.sink.split.i.i:
-  %add.i.sink.i.i = phi i64 [ %add.i.i.i, %if.then26.i.i.i ], [ %sub.i.i.i, %if.end.i.i.i ], [ %cond.i.i.i, %sw.bb28.i.i.i ], [ %cond37.i.i.i, %sw.bb31.i.i.i ]
-  store i64 %add.i.sink.i.i, ptr %arrayidx4.i62.i, align 8
-  br label %if.end.i64.i
+119:
+  %120 = phi i64 [ %110, %109 ], [ %97, %86 ], [ %112, %111 ], [ %114, %113 ]
+  store i64 %120, ptr %77, align 8
+  br label %121
 
-if.end.i64.i:
-  %28 = phi i64 [ %rem18.i.i.i, %land.lhs.true.i.i.i ], [ %.sink.i.i, %computed.exit.i.i ], [ %add.i.sink.i.i, %if.end.sink.split.i.i ]
-  %29 = add i64 %28, -4611686018427387905
-  %or.cond.i.i = icmp ult i64 %29, 9223372036854775807
-  br i1 %or.cond.i.i, label %if.end, label %if.end10.i.i
+121:
+  %122 = phi i64 [ %101, %103 ], [ %117, %115 ], [ %120, %119 ]
+  %123 = add i64 %122, -4611686018427387905
+  %124 = icmp ult i64 %123, 9223372036854775807
+  br i1 %124, label %273, label %125
 
-if.end10.i.i:
-  %inc.i65.i = add nuw nsw i64 %i.043.i.i, 1
-  %inc11.i.i = add nsw i64 %next.042.i.i, 1
-  %30 = load i64, ptr %operation_count.i.i, align 8
-  %cmp.not.not.i66.i = icmp slt i64 %inc.i65.i, %30
-  br i1 %cmp.not.not.i66.i, label %for.body.i63.i, label %if.end8.i
+125:
+  %126 = add nuw nsw i64 %64, 1
+  %127 = add nsw i64 %65, 1
+  %128 = load i64, ptr %56, align 8
+  %129 = icmp slt i64 %126, %128
+  br i1 %129, label %63, label %130
 
-if.end8.i:
-  %rule_count.i = getelementptr inbounds %struct.Resize, ptr %0, i64 0, i32 7
-  %31 = load i64, ptr %rule_count.i, align 8
-  %cmp.not92.i = icmp sgt i64 %31, 0
-  br i1 %cmp.not92.i, label %for.body.lr.ph.i, label %for.end.i
+130:
+  %131 = getelementptr inbounds %struct.Resize, ptr %5, i64 0, i32 7
+  %132 = load i64, ptr %131, align 8
+  %133 = icmp sgt i64 %132, 0
+  br i1 %133, label %134, label %245
 
-for.body.lr.ph.i:
-  %rules.i = getelementptr inbounds %struct.Resize, ptr %0, i64 0, i32 6
-  %32 = load ptr, ptr %rules.i, align 8
-  br label %for.body.i
+134:
+  %135 = getelementptr inbounds %struct.Resize, ptr %5, i64 0, i32 6
+  %136 = load ptr, ptr %135, align 8
+  br label %137
 
-for.body.i:
-  %i.093.i = phi i64 [ 0, %for.body.lr.ph.i ], [ %inc.i, %for.inc.i ]
-  %arrayidx.i = getelementptr inbounds %struct.Rule, ptr %32, i64 %i.093.i
-  %33 = load i64, ptr %arrayidx.i, align 8
-  br i1 %tobool4.not.i, label %land.lhs.true10.i, label %if.end13.i
+137:
+  %138 = phi i64 [ 0, %134 ], [ %243, %242 ]
+  %139 = getelementptr inbounds %struct.Rule, ptr %136, i64 %138
+  %140 = load i64, ptr %139, align 8
+  br i1 %53, label %141, label %145
 
-land.lhs.true10.i:
-  %cmp11.not.i = icmp eq i64 %33, 3
-  br i1 %cmp11.not.i, label %if.end13.thread.i, label %for.inc.i
+141:
+  %142 = icmp eq i64 %140, 3
+  br i1 %142, label %143, label %242
 
-if.end13.thread.i:
-  %places.i99.i = getelementptr inbounds %struct.Rule, ptr %32, i64 %i.093.i, i32 1
-  br label %sw.bb54.i.i
+143:
+  %144 = getelementptr inbounds %struct.Rule, ptr %136, i64 %138, i32 1
+  br label %221
 
-if.end13.i:
-  %34 = load ptr, ptr %0, align 8
-  %places.i.i = getelementptr inbounds %struct.Rule, ptr %32, i64 %i.093.i, i32 1
-  switch i64 %33, label %if.end [
-    i64 0, label %sw.bb.i.i
-    i64 1, label %sw.bb13.i.i
-    i64 2, label %sw.bb22.i.i
-    i64 3, label %sw.bb54.i.i
-    i64 4, label %sw.bb59.i.i
+145:
+  %146 = load ptr, ptr %5, align 8
+  %147 = getelementptr inbounds %struct.Rule, ptr %136, i64 %138, i32 1
+  switch i64 %140, label %273 [
+    i64 0, label %148
+    i64 1, label %171
+    i64 2, label %184
+    i64 3, label %221
+    i64 4, label %231
   ]
 
-sw.bb.i.i:
-  %35 = load i64, ptr %places.i.i, align 8
-  %arrayidx1.i.i = getelementptr inbounds i64, ptr %34, i64 %35
-  %36 = load i64, ptr %arrayidx1.i.i, align 8
-  %conv.i68.i = sext i64 %36 to i128
-  %arrayidx2.i69.i = getelementptr inbounds %struct.Rule, ptr %32, i64 %i.093.i, i32 1, i64 1
-  %37 = load i64, ptr %arrayidx2.i69.i, align 8
-  %arrayidx3.i70.i = getelementptr inbounds i64, ptr %34, i64 %37
-  %38 = load i64, ptr %arrayidx3.i70.i, align 8
-  %conv4.i.i = sext i64 %38 to i128
-  %add.i71.i = add nsw i128 %conv4.i.i, %conv.i68.i
-  %arrayidx5.i.i = getelementptr inbounds %struct.Rule, ptr %32, i64 %i.093.i, i32 1, i64 2
-  %39 = load i64, ptr %arrayidx5.i.i, align 8
-  %arrayidx6.i72.i = getelementptr inbounds i64, ptr %34, i64 %39
-  %40 = load i64, ptr %arrayidx6.i72.i, align 8
-  %conv7.i.i = sext i64 %40 to i128
-  %arrayidx8.i.i = getelementptr inbounds %struct.Rule, ptr %32, i64 %i.093.i, i32 1, i64 3
-  %41 = load i64, ptr %arrayidx8.i.i, align 8
-  %arrayidx9.i.i = getelementptr inbounds i64, ptr %34, i64 %41
-  %42 = load i64, ptr %arrayidx9.i.i, align 8
-  %conv10.i.i = sext i64 %42 to i128
-  %add11.i.i = add nsw i128 %conv10.i.i, %conv7.i.i
-  %cmp.i.not.i = icmp sgt i128 %add.i71.i, %add11.i.i
-  br i1 %cmp.i.not.i, label %if.end, label %for.inc.i
+148:
+  %149 = load i64, ptr %147, align 8
+  %150 = getelementptr inbounds i64, ptr %146, i64 %149
+  %151 = load i64, ptr %150, align 8
+  %152 = sext i64 %151 to i128
+  %153 = getelementptr inbounds %struct.Rule, ptr %136, i64 %138, i32 1, i64 1
+  %154 = load i64, ptr %153, align 8
+  %155 = getelementptr inbounds i64, ptr %146, i64 %154
+  %156 = load i64, ptr %155, align 8
+  %157 = sext i64 %156 to i128
+  %158 = add nsw i128 %157, %152
+  %159 = getelementptr inbounds %struct.Rule, ptr %136, i64 %138, i32 1, i64 2
+  %160 = load i64, ptr %159, align 8
+  %161 = getelementptr inbounds i64, ptr %146, i64 %160
+  %162 = load i64, ptr %161, align 8
+  %163 = sext i64 %162 to i128
+  %164 = getelementptr inbounds %struct.Rule, ptr %136, i64 %138, i32 1, i64 3
+  %165 = load i64, ptr %164, align 8
+  %166 = getelementptr inbounds i64, ptr %146, i64 %165
+  %167 = load i64, ptr %166, align 8
+  %168 = sext i64 %167 to i128
+  %169 = add nsw i128 %168, %163
+  %170 = icmp sgt i128 %158, %169
+  br i1 %170, label %273, label %242
 
-sw.bb13.i.i:
-  %43 = load i64, ptr %places.i.i, align 8
-  %arrayidx15.i.i = getelementptr inbounds i64, ptr %34, i64 %43
-  %44 = load i64, ptr %arrayidx15.i.i, align 8
-  %arrayidx16.i.i = getelementptr inbounds %struct.Rule, ptr %32, i64 %i.093.i, i32 1, i64 1
-  %45 = load i64, ptr %arrayidx16.i.i, align 8
-  %arrayidx17.i.i = getelementptr inbounds i64, ptr %34, i64 %45
-  %46 = load i64, ptr %arrayidx17.i.i, align 8
-  %add18.i.i = add i64 %46, %44
-  %arrayidx19.i.i = getelementptr inbounds %struct.Rule, ptr %32, i64 %i.093.i, i32 1, i64 2
-  %47 = load i64, ptr %arrayidx19.i.i, align 8
-  %rem.i.i = srem i64 %add18.i.i, %47
-  %cmp20.i.i = icmp eq i64 %rem.i.i, 0
-  br i1 %cmp20.i.i, label %for.inc.i, label %if.end
+171:
+  %172 = load i64, ptr %147, align 8
+  %173 = getelementptr inbounds i64, ptr %146, i64 %172
+  %174 = load i64, ptr %173, align 8
+  %175 = getelementptr inbounds %struct.Rule, ptr %136, i64 %138, i32 1, i64 1
+  %176 = load i64, ptr %175, align 8
+  %177 = getelementptr inbounds i64, ptr %146, i64 %176
+  %178 = load i64, ptr %177, align 8
+  %179 = add i64 %178, %174
+  %180 = getelementptr inbounds %struct.Rule, ptr %136, i64 %138, i32 1, i64 2
+  %181 = load i64, ptr %180, align 8
+  %182 = srem i64 %179, %181
+  %183 = icmp eq i64 %182, 0
+  br i1 %183, label %242, label %273
 
-sw.bb22.i.i:
-  %48 = load i64, ptr %places.i.i, align 8
-  %arrayidx24.i.i = getelementptr inbounds i64, ptr %34, i64 %48
-  %49 = load i64, ptr %arrayidx24.i.i, align 8
-  %conv25.i.i = sext i64 %49 to i128
-  %arrayidx26.i.i = getelementptr inbounds %struct.Rule, ptr %32, i64 %i.093.i, i32 1, i64 1
-  %50 = load i64, ptr %arrayidx26.i.i, align 8
-  %arrayidx27.i.i = getelementptr inbounds i64, ptr %34, i64 %50
-  %51 = load i64, ptr %arrayidx27.i.i, align 8
-  %conv28.i.i = sext i64 %51 to i128
-  %add29.i.i = add nsw i128 %conv28.i.i, %conv25.i.i
-  %arrayidx30.i.i = getelementptr inbounds %struct.Rule, ptr %32, i64 %i.093.i, i32 1, i64 2
-  %52 = load i64, ptr %arrayidx30.i.i, align 8
-  %arrayidx31.i.i = getelementptr inbounds i64, ptr %34, i64 %52
-  %53 = load i64, ptr %arrayidx31.i.i, align 8
-  %conv32.i.i = sext i64 %53 to i128
-  %arrayidx33.i.i = getelementptr inbounds %struct.Rule, ptr %32, i64 %i.093.i, i32 1, i64 3
-  %54 = load i64, ptr %arrayidx33.i.i, align 8
-  %arrayidx34.i.i = getelementptr inbounds i64, ptr %34, i64 %54
-  %55 = load i64, ptr %arrayidx34.i.i, align 8
-  %conv35.i.i = sext i64 %55 to i128
-  %add36.i.i = add nsw i128 %conv35.i.i, %conv32.i.i
-  %arrayidx37.i.i = getelementptr inbounds %struct.Rule, ptr %32, i64 %i.093.i, i32 1, i64 4
-  %56 = load i64, ptr %arrayidx37.i.i, align 8
-  %arrayidx38.i.i = getelementptr inbounds i64, ptr %34, i64 %56
-  %57 = load i64, ptr %arrayidx38.i.i, align 8
-  %arrayidx39.i.i = getelementptr inbounds %struct.Rule, ptr %32, i64 %i.093.i, i32 1, i64 5
-  %58 = load i64, ptr %arrayidx39.i.i, align 8
-  %arrayidx40.i.i = getelementptr inbounds i64, ptr %34, i64 %58
-  %59 = load i64, ptr %arrayidx40.i.i, align 8
-  %cmp41.i.i = icmp slt i64 %57, 1
-  %cmp43.i.i = icmp slt i64 %59, 1
-  %or.cond.i73.i = select i1 %cmp41.i.i, i1 true, i1 %cmp43.i.i
-  br i1 %or.cond.i73.i, label %for.inc.i, label %lor.lhs.false45.i.i
+184:
+  %185 = load i64, ptr %147, align 8
+  %186 = getelementptr inbounds i64, ptr %146, i64 %185
+  %187 = load i64, ptr %186, align 8
+  %188 = sext i64 %187 to i128
+  %189 = getelementptr inbounds %struct.Rule, ptr %136, i64 %138, i32 1, i64 1
+  %190 = load i64, ptr %189, align 8
+  %191 = getelementptr inbounds i64, ptr %146, i64 %190
+  %192 = load i64, ptr %191, align 8
+  %193 = sext i64 %192 to i128
+  %194 = add nsw i128 %193, %188
+  %195 = getelementptr inbounds %struct.Rule, ptr %136, i64 %138, i32 1, i64 2
+  %196 = load i64, ptr %195, align 8
+  %197 = getelementptr inbounds i64, ptr %146, i64 %196
+  %198 = load i64, ptr %197, align 8
+  %199 = sext i64 %198 to i128
+  %200 = getelementptr inbounds %struct.Rule, ptr %136, i64 %138, i32 1, i64 3
+  %201 = load i64, ptr %200, align 8
+  %202 = getelementptr inbounds i64, ptr %146, i64 %201
+  %203 = load i64, ptr %202, align 8
+  %204 = sext i64 %203 to i128
+  %205 = add nsw i128 %204, %199
+  %206 = getelementptr inbounds %struct.Rule, ptr %136, i64 %138, i32 1, i64 4
+  %207 = load i64, ptr %206, align 8
+  %208 = getelementptr inbounds i64, ptr %146, i64 %207
+  %209 = load i64, ptr %208, align 8
+  %210 = getelementptr inbounds %struct.Rule, ptr %136, i64 %138, i32 1, i64 5
+  %211 = load i64, ptr %210, align 8
+  %212 = getelementptr inbounds i64, ptr %146, i64 %211
+  %213 = load i64, ptr %212, align 8
+  %214 = icmp slt i64 %209, 1
+  %215 = icmp slt i64 %213, 1
+  %216 = select i1 %214, i1 true, i1 %215
+  br i1 %216, label %242, label %217
 
-lor.lhs.false45.i.i:
-  %conv46.i.i = zext i64 %59 to i128
-  %add47.i.i = add nsw i128 %add36.i.i, %conv46.i.i
-  %cmp48.not.i.i = icmp slt i128 %add29.i.i, %add47.i.i
-  br i1 %cmp48.not.i.i, label %holds.exit.i, label %for.inc.i
+217:
+  %218 = zext i64 %213 to i128
+  %219 = add nsw i128 %205, %218
+  %220 = icmp slt i128 %194, %219
+  br i1 %220, label %238, label %242
 
-sw.bb54.i.i:
-  %places.i100.i = phi ptr [ %places.i99.i, %if.end13.thread.i ], [ %places.i.i, %if.end13.i ]
-  %60 = load i64, ptr %places.i100.i, align 8
-  %61 = inttoptr i64 %60 to ptr
-  %62 = load i64, ptr %61, align 8
-  %arrayidx56.i.i = getelementptr inbounds %struct.Rule, ptr %32, i64 %i.093.i, i32 1, i64 1
-  %63 = load i64, ptr %arrayidx56.i.i, align 8
-  %64 = inttoptr i64 %63 to ptr
-  %65 = load i64, ptr %64, align 8
-  %cmp57.i.i = icmp eq i64 %62, %65
-  br i1 %cmp57.i.i, label %for.inc.i, label %if.end
+221:
+  %222 = phi ptr [ %144, %143 ], [ %147, %145 ]
+  %223 = load i64, ptr %222, align 8
+  %224 = inttoptr i64 %223 to ptr
+  %225 = load i64, ptr %224, align 8
+  %226 = getelementptr inbounds %struct.Rule, ptr %136, i64 %138, i32 1, i64 1
+  %227 = load i64, ptr %226, align 8
+  %228 = inttoptr i64 %227 to ptr
+  %229 = load i64, ptr %228, align 8
+  %230 = icmp eq i64 %225, %229
+  br i1 %230, label %242, label %273
 
-sw.bb59.i.i:
-  %66 = load i64, ptr %places.i.i, align 8
-  %arrayidx61.i.i = getelementptr inbounds i64, ptr %34, i64 %66
-  %67 = load i64, ptr %arrayidx61.i.i, align 8
-  %arrayidx62.i.i = getelementptr inbounds %struct.Rule, ptr %32, i64 %i.093.i, i32 1, i64 1
-  %68 = load i64, ptr %arrayidx62.i.i, align 8
-  %cmp63.i.not.i = icmp sgt i64 %67, %68
-  br i1 %cmp63.i.not.i, label %if.end, label %for.inc.i
+231:
+  %232 = load i64, ptr %147, align 8
+  %233 = getelementptr inbounds i64, ptr %146, i64 %232
+  %234 = load i64, ptr %233, align 8
+  %235 = getelementptr inbounds %struct.Rule, ptr %136, i64 %138, i32 1, i64 1
+  %236 = load i64, ptr %235, align 8
+  %237 = icmp sgt i64 %234, %236
+  br i1 %237, label %273, label %242
 
-holds.exit.i:
-  %conv50.i.i = zext i64 %57 to i128
-  %add51.i.i = add nsw i128 %add29.i.i, %conv50.i.i
-  %cmp52.i.not.i = icmp slt i128 %add36.i.i, %add51.i.i
-  br i1 %cmp52.i.not.i, label %if.end, label %for.inc.i
+238:
+  %239 = zext i64 %209 to i128
+  %240 = add nsw i128 %194, %239
+  %241 = icmp slt i128 %205, %240
+  br i1 %241, label %273, label %242
 
-for.inc.i:
-  %inc.i = add nuw nsw i64 %i.093.i, 1
-  %exitcond.not.i = icmp eq i64 %inc.i, %31
-  br i1 %exitcond.not.i, label %for.end.i, label %for.body.i
+242:
+  %243 = add nuw nsw i64 %138, 1
+  %244 = icmp eq i64 %243, %132
+  br i1 %244, label %245, label %137
 
-for.end.i:
-  %69 = load ptr, ptr %0, align 8
-  %patch_count.i = getelementptr inbounds %struct.Resize, ptr %0, i64 0, i32 9
-  br i1 %tobool4.not.i, label %resized.exit, label %land.rhs.lr.ph.i
+245:
+  %246 = load ptr, ptr %5, align 8
+  %247 = getelementptr inbounds %struct.Resize, ptr %5, i64 0, i32 9
+  br i1 %53, label %272, label %248
 
-land.rhs.lr.ph.i:
-  %patches.i = getelementptr inbounds %struct.Resize, ptr %0, i64 0, i32 8
-  %70 = load i64, ptr %patch_count.i, align 8
-  %cmp25.i18 = icmp sgt i64 %70, 0
-  br i1 %cmp25.i18, label %for.body27.i, label %resized.exit
+248:
+  %249 = getelementptr inbounds %struct.Resize, ptr %5, i64 0, i32 8
+  %250 = load i64, ptr %247, align 8
+  %251 = icmp sgt i64 %250, 0
+  br i1 %251, label %252, label %272
 
-for.body27.i:
-  %i22.094.i19 = phi i64 [ %inc33.i, %for.body27.i ], [ 0, %land.rhs.lr.ph.i ]
-  %71 = load ptr, ptr %patches.i, align 8
-  %arrayidx28.i = getelementptr inbounds %struct.Patch, ptr %71, i64 %i22.094.i19
-  %base.i = getelementptr inbounds %struct.Patch, ptr %71, i64 %i22.094.i19, i32 1
-  %72 = load i64, ptr %base.i, align 8
-  %first.i = getelementptr inbounds %struct.Patch, ptr %71, i64 %i22.094.i19, i32 2
-  %73 = load i64, ptr %first.i, align 8
-  %arrayidx29.i = getelementptr inbounds i64, ptr %69, i64 %73
-  %74 = load i64, ptr %arrayidx29.i, align 8
-  %add.i = add nsw i64 %74, %72
-  %second.i = getelementptr inbounds %struct.Patch, ptr %71, i64 %i22.094.i19, i32 3
-  %75 = load i64, ptr %second.i, align 8
-  %arrayidx30.i = getelementptr inbounds i64, ptr %69, i64 %75
-  %76 = load i64, ptr %arrayidx30.i, align 8
-  %add31.i = add nsw i64 %add.i, %76
-  %77 = load ptr, ptr %arrayidx28.i, align 8
-  store i64 %add31.i, ptr %77, align 8
-  %inc33.i = add nuw nsw i64 %i22.094.i19, 1
-  %78 = load i64, ptr %patch_count.i, align 8
-  %cmp25.i = icmp slt i64 %inc33.i, %78
-  br i1 %cmp25.i, label %for.body27.i, label %resized.exit
+252:
+  %253 = phi i64 [ %269, %252 ], [ 0, %248 ]
+  %254 = load ptr, ptr %249, align 8
+  %255 = getelementptr inbounds %struct.Patch, ptr %254, i64 %253
+  %256 = getelementptr inbounds %struct.Patch, ptr %254, i64 %253, i32 1
+  %257 = load i64, ptr %256, align 8
+  %258 = getelementptr inbounds %struct.Patch, ptr %254, i64 %253, i32 2
+  %259 = load i64, ptr %258, align 8
+  %260 = getelementptr inbounds i64, ptr %246, i64 %259
+  %261 = load i64, ptr %260, align 8
+  %262 = add nsw i64 %261, %257
+  %263 = getelementptr inbounds %struct.Patch, ptr %254, i64 %253, i32 3
+  %264 = load i64, ptr %263, align 8
+  %265 = getelementptr inbounds i64, ptr %246, i64 %264
+  %266 = load i64, ptr %265, align 8
+  %267 = add nsw i64 %262, %266
+  %268 = load ptr, ptr %255, align 8
+  store i64 %267, ptr %268, align 8
+  %269 = add nuw nsw i64 %253, 1
+  %270 = load i64, ptr %247, align 8
+  %271 = icmp slt i64 %269, %270
+  br i1 %271, label %252, label %272
 
-resized.exit:
-  store i64 1, ptr %is_set.i, align 8
-  br label %cleanup
+272:
+  store i64 1, ptr %6, align 8
+  br label %288
 
-if.end:
-  store i64 0, ptr %is_set.i, align 8
-  %79 = load ptr, ptr %failed.i, align 8
-  store i32 1, ptr %79, align 4
-  %task_count = getelementptr inbounds %struct.Resize, ptr %0, i64 0, i32 10
-  %80 = load i64, ptr %task_count, align 8
-  %cmp16 = icmp sgt i64 %80, 0
-  br i1 %cmp16, label %for.body.lr.ph, label %cleanup
+273:
+  store i64 0, ptr %6, align 8
+  %274 = load ptr, ptr %10, align 8
+  store i32 1, ptr %274, align 4
+  %275 = getelementptr inbounds %struct.Resize, ptr %5, i64 0, i32 10
+  %276 = load i64, ptr %275, align 8
+  %277 = icmp sgt i64 %276, 0
+  br i1 %277, label %278, label %288
 
-for.body.lr.ph:
-  %patches = getelementptr inbounds %struct.Resize, ptr %0, i64 0, i32 8
-  br label %for.body
+278:
+  %279 = getelementptr inbounds %struct.Resize, ptr %5, i64 0, i32 8
+  br label %280
 
-for.body:
-  %i.017 = phi i64 [ 0, %for.body.lr.ph ], [ %inc, %for.body ]
-  %81 = load ptr, ptr %patches, align 8
-  %arrayidx3 = getelementptr inbounds %struct.Patch, ptr %81, i64 %i.017
-  %82 = load ptr, ptr %arrayidx3, align 8
-  store i64 0, ptr %82, align 8
-  %inc = add nuw nsw i64 %i.017, 1
-  %83 = load i64, ptr %task_count, align 8
-  %cmp = icmp slt i64 %inc, %83
-  br i1 %cmp, label %for.body, label %cleanup
+280:
+  %281 = phi i64 [ 0, %278 ], [ %285, %280 ]
+  %282 = load ptr, ptr %279, align 8
+  %283 = getelementptr inbounds %struct.Patch, ptr %282, i64 %281
+  %284 = load ptr, ptr %283, align 8
+  store i64 0, ptr %284, align 8
+  %285 = add nuw nsw i64 %281, 1
+  %286 = load i64, ptr %275, align 8
+  %287 = icmp slt i64 %285, %286
+  br i1 %287, label %280, label %288
 
-cleanup:
+288:
   ret void
 }
 
@@ -1291,22 +1273,16 @@ declare i64 @syscall(i64 noundef, ...) local_unnamed_addr
 
 declare i32 @clock_gettime(i32 noundef, ptr noundef) local_unnamed_addr
 
-; Function Attrs: mustprogress nocallback nofree nosync nounwind speculatable willreturn memory(none)
 declare { i64, i1 } @llvm.sadd.with.overflow.i64(i64, i64) #6
 
-; Function Attrs: mustprogress nocallback nofree nosync nounwind speculatable willreturn memory(none)
 declare { i64, i1 } @llvm.ssub.with.overflow.i64(i64, i64) #6
 
-; Function Attrs: mustprogress nocallback nofree nosync nounwind speculatable willreturn memory(none)
 declare { i64, i1 } @llvm.smul.with.overflow.i64(i64, i64) #6
 
-; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
 declare i32 @llvm.umin.i32(i32, i32) #7
 
-; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
 declare i64 @llvm.smin.i64(i64, i64) #7
 
-; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
 declare i64 @llvm.smax.i64(i64, i64) #7
 
 attributes #0 = { mustprogress nofree norecurse nosync nounwind willreturn memory(none) }

@@ -23,7 +23,7 @@ EXECUTOR_EXPORTS = ("ts_init", "ts_resize", "ts_run", "ts_stop", "ts_team_bytes"
 
 _CLANG = (
     "clang-16", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-ffreestanding", "-fno-strict-aliasing",
-    "-fno-stack-protector", "-fno-asynchronous-unwind-tables", "-fno-discard-value-names", "-Qn", "-emit-llvm", "-S",
+    "-fno-stack-protector", "-fno-asynchronous-unwind-tables", "-fdiscard-value-names", "-Qn", "-emit-llvm", "-S",
 )  # fmt: skip
 
 _X86_PAUSE = 'asm sideeffect "pause", "~{dirflag},~{fpsr},~{flags}"()'
@@ -52,7 +52,9 @@ def executor_object(triple: str) -> bytes:
 
 def neutral_ir(ir: str) -> str:
     """Return clang's output without target-specific parts: triple, data layout, target attributes, metadata."""
-    ir = re.sub(r"^(; ModuleID|source_filename|target (triple|datalayout)|!).*\n", "", ir, flags=re.MULTILINE)
+    ir = re.sub(
+        r"^(; (ModuleID|Function Attrs)|source_filename|target (triple|datalayout)|!).*\n", "", ir, flags=re.MULTILINE
+    )
     ir = re.sub(r", ![a-z]+(\.[a-z]+)* ![0-9]+", "", ir)
     ir = re.sub(r'"[^"]*"(="[^"]*")? (?=[^{}]*\}$)', "", ir, flags=re.MULTILINE)
     for group in re.findall(r"^attributes (#[0-9]+) = \{ *\}\n", ir, flags=re.MULTILINE):

@@ -11,7 +11,7 @@ from tilestitch.compiler.cli.output import table
 from tilestitch.compiler.cli.regions import all_launches
 
 if TYPE_CHECKING:
-    from tilestitch.codegen.cuda.machine_code.code import MachineCode
+    from tilestitch.codegen.cuda.machine_code.flow import MachineCode
 
 HEADER = ("symbol", "compiled for", "instructions", "in main loop", "of these", "load", "store", "per byte")
 
@@ -22,7 +22,7 @@ def machine_code(path: Path, explained: Mapping[str, Any]) -> dict[str, Any]:
     Without a disassembler it is empty, and `machine_code_unread` is the reason.
     """
     from tilestitch.codegen.cuda.machine_code.disassemble import disassemble
-    from tilestitch.codegen.cuda.machine_code.errors import DisassemblerError
+    from tilestitch.codegen.errors import DisassemblerError
     from tilestitch.runtime.artifact import read_artifact
 
     artifact = read_artifact(path)

@@ -20,9 +20,8 @@ from tilestitch.passes.planner import make_plan
 from tilestitch.passes.schedule.facts import group_facts
 from tilestitch.passes.schedule.makespan import plan_us
 
-from .errors import ForecastError
 from .gpus import Gpu
-from .pytorch import Launch, compiled, eager
+from .pytorch import ForecastError, Launch, compiled, eager
 
 Runtime = Literal["tilestitch", "pytorch", "compiled"]
 RUNTIMES: tuple[Runtime, ...] = ("tilestitch", "pytorch", "compiled")

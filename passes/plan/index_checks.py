@@ -12,10 +12,12 @@ from math import prod
 import numpy as np
 
 from tilestitch.compiler.ir import Node, Value
-from tilestitch.compiler.ir.sizes import Size, bounds_of, perhaps_empty
+from tilestitch.compiler.ir.sizes import Size, bounds_of, ceil_div, largest, perhaps_empty
 from tilestitch.passes.plan.access.positions import values_between
 from tilestitch.passes.plan.index_ranges import range_of
 
+TASK_INDICES = 65536
+"""Indices that a task of a CPU checks."""
 MOST_TOGETHER = 64
 """Most nodes whose indices one launch checks: the parameters of a kernel, and its code, are limited."""
 
@@ -137,3 +139,8 @@ def read_for(checks: Sequence[IndexCheck], inputs: Sequence[Value]) -> list[Valu
     """Return the inputs that the indices are computed from."""
     found = values_between((check.indices for check in checks), inputs)
     return [v for v in inputs if v in found]
+
+
+def check_tasks(checks: Sequence[IndexCheck]) -> int:
+    """Return the tasks of the CPU launch that makes these checks of one node."""
+    return largest(1, ceil_div(largest(*(check.count for check in checks)), TASK_INDICES))

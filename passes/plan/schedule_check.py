@@ -16,7 +16,7 @@ from tilestitch.compiler.ir.sizes import divisor_of, is_open
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.access.row_loops import RowLoops, row_loops, scheduled_loops
 from tilestitch.passes.plan.access.split_rows import pieces_of, why_not_cut
-from tilestitch.passes.plan.access.transposed import accesses_along
+from tilestitch.passes.plan.access.vectors import accesses_along
 
 from .access.windows import why_not_vectors
 from .cpu.check import cpu_reasons

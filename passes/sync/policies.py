@@ -12,12 +12,12 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
+from tilestitch.passes.errors import SyncPolicyError
 from tilestitch.passes.plan.sync.edges import Bound, Grouping, TileEdge
 from tilestitch.passes.plan.sync.grid import Grid
 
 from .bounds import bounds_of, hulls
 from .dependence import Needs, tile_name
-from .errors import SyncPolicyError
 
 PARTS = 0
 """The dimension of a GEMM's grid that counts parts of a sum: a tile is stored when all have arrived."""

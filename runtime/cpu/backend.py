@@ -21,6 +21,7 @@ from tilestitch.runtime.sizes import known
 from .threads import available_cores
 
 if TYPE_CHECKING:
+    from tilestitch.runtime.iterations import Grown, Repetition
     from tilestitch.runtime.sizing import Bound
 
     from .library import Library
@@ -92,6 +93,16 @@ class CpuWorker(HostOnly):
         from .joined import Surroundings, joined
 
         return joined(group, Surroundings(self._loaded, self._library, self._team, present))
+
+    def grown(self, program: Program, repetition: Repetition) -> Grown | None:
+        if self._library is None or self._team is None:
+            return None
+        from .growing import grown
+        from .joined import Surroundings
+
+        constant = lambda number: self._loaded.constant(program.values[number])  # noqa: E731
+        present = Present(program.values.__getitem__, known, constant, ())
+        return grown(program, repetition, Surroundings(self._loaded, self._library, self._team, present))
 
     def close(self) -> None:
         if self._team is not None:

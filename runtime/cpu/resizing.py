@@ -95,6 +95,10 @@ class Resizing:
         )  # fmt: skip
         return address_of(self._header)
 
+    def forget(self) -> None:
+        """Let the next `ts_resize` store everything anew."""
+        self._header[-1] = 0
+
     def _checks(self, sizing: Sizing) -> list[tuple[int, ...]]:
         place, zero = self.table.place, self.table.place(0)
         found: list[tuple[int, ...]] = []

@@ -10,6 +10,7 @@ import numpy as np
 
 from tilestitch.runtime.buffers import address_of
 from tilestitch.runtime.hostmemory import empty_tensor, is_small
+from tilestitch.runtime.launches import RecordTime
 from tilestitch.runtime.moves import Move
 from tilestitch.runtime.moves import Repeated as Repeats
 from tilestitch.runtime.program import (
@@ -24,7 +25,6 @@ from tilestitch.runtime.program import (
     Status,
     ValueSpec,
 )
-from tilestitch.runtime.recording import RecordTime
 from tilestitch.runtime.sizes import known
 from tilestitch.runtime.types import TensorType
 

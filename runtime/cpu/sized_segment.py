@@ -14,8 +14,8 @@ import numpy as np
 
 from tilestitch.runtime.buffers import address_of
 from tilestitch.runtime.hostmemory import empty_tensor
+from tilestitch.runtime.launches import RecordTime
 from tilestitch.runtime.program import Arena, Constant, Launch, NativeStep, Program, Sizes, Status, ValueSpec
-from tilestitch.runtime.recording import RecordTime
 from tilestitch.runtime.size_table import SizeTable
 from tilestitch.runtime.sizes import Size
 from tilestitch.runtime.sizing import Bound

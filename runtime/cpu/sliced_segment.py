@@ -17,10 +17,10 @@ import numpy as np
 
 from tilestitch.runtime.buffers import address_of, aligned_bytes
 from tilestitch.runtime.launch_check import ARGUMENT_ALIGNMENT
+from tilestitch.runtime.launches import RecordTime
 from tilestitch.runtime.moves import Move
 from tilestitch.runtime.moves import Repeated as Repeats
 from tilestitch.runtime.program import Arena, Input, NativeStep, Program, ValueSpec
-from tilestitch.runtime.recording import RecordTime
 from tilestitch.runtime.size_table import SizeTable
 from tilestitch.runtime.sizes import Size
 from tilestitch.runtime.sizing import Bound

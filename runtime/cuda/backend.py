@@ -17,6 +17,7 @@ from tilestitch.runtime.artifact import Artifact
 from tilestitch.runtime.device import Memory, OnDevice
 from tilestitch.runtime.errors import PartitionWarning
 from tilestitch.runtime.groups import Group, Joined, Present
+from tilestitch.runtime.iterations import Grown, Repetition
 from tilestitch.runtime.loaded import Loaded
 from tilestitch.runtime.program import Constant, DeviceLaunch, DeviceStep, Program
 
@@ -179,6 +180,9 @@ class CudaWorker:
         return memory
 
     def join(self, group: Group, present: Present) -> Joined | None:
+        return None
+
+    def grown(self, program: Program, repetition: Repetition) -> Grown | None:
         return None
 
     def release(self, memory: Memory) -> None:

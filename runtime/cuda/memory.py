@@ -12,6 +12,7 @@ import numpy as np
 from tilestitch.runtime.device import OnDevice
 from tilestitch.runtime.dtypes import memory_dtype
 from tilestitch.runtime.errors import ArtifactSchemaError, ExecutionError, InputError
+from tilestitch.runtime.launches import RecordTime
 from tilestitch.runtime.program import (
     Arena,
     Arg,
@@ -28,7 +29,6 @@ from tilestitch.runtime.program import (
     Status,
     ValueSpec,
 )
-from tilestitch.runtime.recording import RecordTime
 from tilestitch.runtime.sizes import Size, known
 from tilestitch.runtime.sizing import Bound
 from tilestitch.runtime.types import TensorType

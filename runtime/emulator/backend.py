@@ -16,6 +16,7 @@ from tilestitch.runtime.cache_memory import HostCacheMemory
 from tilestitch.runtime.device import HostOnly, Memory
 from tilestitch.runtime.errors import ArtifactSchemaError, DeviceError, ExecutionError
 from tilestitch.runtime.hostmemory import HostArena, empty_tensor
+from tilestitch.runtime.launches import RecordTime
 from tilestitch.runtime.members import cuda_source_member
 from tilestitch.runtime.program import (
     Arg,
@@ -31,7 +32,6 @@ from tilestitch.runtime.program import (
     Status,
     ValueSpec,
 )
-from tilestitch.runtime.recording import RecordTime
 from tilestitch.runtime.sizes import known
 
 from .errors import KernelFaultError

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 pytest.importorskip("cuda.bindings.nvrtc")
 
 from tilestitch.codegen.cuda.machine_code import disassemble
-from tilestitch.codegen.cuda.machine_code.errors import DisassemblerError
+from tilestitch.codegen.errors import DisassemblerError
 from tilestitch.compiler.cli import errors, main
 
 

@@ -14,8 +14,7 @@ from tilestitch.codegen.compute.faults import fault_message, is_out_of_range
 from tilestitch.codegen.compute.indexing import index_dtype, values_between
 from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, StatusArg, buffer_source, kernel_function
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.plan.cpu.checks import TASK_INDICES, check_tasks
-from tilestitch.passes.plan.index_checks import IndexCheck, pending_checks, read_for
+from tilestitch.passes.plan.index_checks import TASK_INDICES, IndexCheck, check_tasks, pending_checks, read_for
 
 
 def lower_index_checks(nodes: Sequence[Node], inputs: Sequence[Value]) -> tuple[KernelLaunch, ...]:

@@ -36,7 +36,7 @@ from tilestitch.codegen.cuda.pieces import named, unrolled, when
 from tilestitch.codegen.cuda.positions import index_dtype
 from tilestitch.compiler.ir.accesses import Access, elementwise_walk
 from tilestitch.compiler.ir.graph import Value
-from tilestitch.passes.plan.access.transposed import accesses_along
+from tilestitch.passes.plan.access.vectors import accesses_along
 from tilestitch.passes.plan.schedules import TransposeSchedule
 
 

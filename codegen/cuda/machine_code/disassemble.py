@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tilestitch.codegen.cuda.toolchain.resources import sections
+from tilestitch.codegen.errors import DisassemblerError
 
-from .code import MachineCode
-from .errors import DisassemblerError
+from .flow import MachineCode
 from .instructions import INSTRUCTION_BYTES, Instruction
 
 PROGRAM = "nvdisasm"

@@ -1,4 +1,4 @@
-"""Control flow and loops of a kernel.
+"""Machine code of a kernel as data: its instructions, in order, its control flow and loops.
 
 A loop is a strongly connected component of the instructions. Nested loops are found by removing the edges back to its
 entry. So code after a kernel's end that jumps back into its middle does not make a loop of what is in between.
@@ -149,3 +149,16 @@ def _popped(stack: list[int], last: int) -> frozenset[int]:
     while found[-1] != last:
         found.append(stack.pop())
     return frozenset(found)
+
+
+@dataclass(frozen=True)
+class MachineCode:
+    """A kernel's instructions. architecture: `sm_90a`."""
+
+    symbol: str
+    architecture: str
+    instructions: tuple[Instruction, ...]
+
+    @cached_property
+    def flow(self) -> Flow:
+        return flow_of(self.instructions)

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .code import MachineCode
-from .flow import Loop
+from .flow import Loop, MachineCode
 from .instructions import GLOBAL_LOADS, GLOBAL_STORES, LOCAL, Instruction
 from .parameters import accessed
 

@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .code import MachineCode
-from .flow import Loop
+from .flow import Loop, MachineCode
 from .instructions import MATRIX, Instruction
 from .lint import main_loops
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from .code import MachineCode
+from .flow import MachineCode
 from .instructions import GLOBAL_LOADS, GLOBAL_STORES, Instruction
 
 Arguments = frozenset[int]

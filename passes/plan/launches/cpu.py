@@ -9,7 +9,6 @@ from tilestitch.compiler.ir import Node, Value
 from tilestitch.passes.plan.access.split_rows import pieces_of
 from tilestitch.passes.plan.cpu.anchors import AnchoredSchedule, plan_of
 from tilestitch.passes.plan.cpu.attention import AttentionPlan, attention_of
-from tilestitch.passes.plan.cpu.checks import check_tasks
 from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan
 from tilestitch.passes.plan.cpu.gemm import GemmPlan
 from tilestitch.passes.plan.cpu.gemv import GemvPlan
@@ -24,7 +23,7 @@ from tilestitch.passes.plan.cpu.schedules import (
 )
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.group import Group, GroupKind
-from tilestitch.passes.plan.index_checks import pending_checks, read_for
+from tilestitch.passes.plan.index_checks import check_tasks, pending_checks, read_for
 from tilestitch.passes.plan.launches.any_result import if_any_result
 from tilestitch.passes.plan.launches.cuda.emitted import Argument, Emitted, classified, results_of
 from tilestitch.passes.plan.launches.launch import ONE, Launch

@@ -8,8 +8,7 @@ from math import ceil, prod
 from tilestitch.compiler.ir import Kind, Node, Value, is_elementwise, kind_of, op_spec
 from tilestitch.compiler.ir.accesses import Access, Walk, elementwise_walk
 from tilestitch.compiler.ir.types import storage_bytes
-from tilestitch.passes.plan.access.transposed import accesses_along
-from tilestitch.passes.plan.access.vectors import lanes_of
+from tilestitch.passes.plan.access.vectors import accesses_along, lanes_of
 from tilestitch.passes.plan.schedules import ElementwiseSchedule, TransposeSchedule
 
 WARP = 32

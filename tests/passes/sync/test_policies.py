@@ -13,10 +13,10 @@ from tests.passes.sync.graphs import mlp
 from tests.passes.sync.pairs import random_pair
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.passes import PassContext, StitchPlan, TargetInfo, make_plan
+from tilestitch.passes.errors import SyncPolicyError
 from tilestitch.passes.plan.sync.edges import Bound, Grouping, TileEdge
 from tilestitch.passes.plan.sync.grid import Grid
 from tilestitch.passes.sync.dependence import Needs, needs_of
-from tilestitch.passes.sync.errors import SyncPolicyError
 from tilestitch.passes.sync.policies import POLICIES, Pair, Policy, RowSync, edge_of, wanted_sync
 
 GPU = TargetInfo("cuda", device="H200", architectures=("sm_80",))

@@ -10,7 +10,7 @@ from tilestitch.compiler.ir import Value
 from tilestitch.compiler.ir.accesses import elementwise_walk
 from tilestitch.compiler.ir.sizes import ceil_div
 from tilestitch.compiler.ir.types import storage_bytes
-from tilestitch.passes.plan.access.transposed import accesses_along
+from tilestitch.passes.plan.access.vectors import accesses_along
 from tilestitch.passes.plan.launches.cuda.emitted import Emitted, shared_array
 from tilestitch.passes.plan.schedules import ElementwiseSchedule, TransposeSchedule
 

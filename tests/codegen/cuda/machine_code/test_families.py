@@ -18,8 +18,8 @@ from tests.codegen.cuda.test_cuda_rows import layer_norm, softmax
 from tests.codegen.cuda.test_wgmma import TILES, emitted, name_of
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.machine_code.asked import asked
-from tilestitch.codegen.cuda.machine_code.code import MachineCode
 from tilestitch.codegen.cuda.machine_code.disassemble import disassemble
+from tilestitch.codegen.cuda.machine_code.flow import MachineCode
 from tilestitch.codegen.cuda.machine_code.lint import Widths, lint, main_loops, widths
 from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, compile_kernels
 from tilestitch.compiler.ir import Graph

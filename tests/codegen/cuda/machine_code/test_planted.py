@@ -10,15 +10,15 @@ import pytest
 pytest.importorskip("cuda.bindings.nvrtc")
 
 from tilestitch.codegen.cuda.machine_code import disassemble as disassembly
-from tilestitch.codegen.cuda.machine_code.code import MachineCode
 from tilestitch.codegen.cuda.machine_code.disassemble import disassemble
-from tilestitch.codegen.cuda.machine_code.errors import DisassemblerError
+from tilestitch.codegen.cuda.machine_code.flow import MachineCode
 from tilestitch.codegen.cuda.machine_code.instructions import Instruction
 from tilestitch.codegen.cuda.machine_code.lint import Widths, lint, main_loops, widths
 from tilestitch.codegen.cuda.machine_code.mix import mix_of
 from tilestitch.codegen.cuda.machine_code.parameters import accessed
 from tilestitch.codegen.cuda.toolchain import nvrtc
 from tilestitch.codegen.cuda.toolchain.text import PRELUDE, device_functions
+from tilestitch.codegen.errors import DisassemblerError
 
 HEAD = 'extern "C" __global__ void __launch_bounds__(256) kernel'
 

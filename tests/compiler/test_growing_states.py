@@ -1,0 +1,131 @@
+"""Loops whose states have another shape in each iteration, in one native call, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import parser
+
+from tilestitch.compiler import compile_model
+from tilestitch.runtime import Module, load
+from tilestitch.runtime.errors import ExecutionError
+from tilestitch.runtime.execution import SizedExecutions
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
+TOKENS = """(int64[b, s] start, int64 count, float[30, 4] table) => (int64[b, t] tokens) <bool on = {1}> {
+    tokens = Loop(count, on, start) <body = b (int64 i, bool go, int64[b2, s2] before)
+        => (bool again, int64[b2, s3] after) <int64[1] all = {-1}, int64 stop = {7}, int64[1] last = {-1},
+        int64[1] end = {9223372036854775807}, int64[1] axis = {1}, int64[1] both = {0, 1}> {
+        rows = Gather(table, before)  mean = ReduceMean<axes = [1], keepdims = 0>(rows)
+        best = ArgMax<axis = 1, keepdims = 1>(mean)  number = Shape(before)  long = Gather(number, one)
+        shifted = Add(best, long)  next = Mod(shifted, thirty)
+        after = Concat<axis = 1>(before, next)
+        seen = Equal(next, stop)  num = Cast<to = 7>(seen)  least = ReduceMin<keepdims = 0>(num)
+        ended = Cast<to = 9>(least)  again = Not(ended) }> }"""
+TOKENS = TOKENS.replace("int64[1] both = {0, 1}", "int64[1] one = {1}, int64 thirty = {30}")
+
+
+@pytest.fixture
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of iterations that were not native."""
+    count, run_nested = [0], SizedExecutions.run_nested
+
+    def counted(execution: SizedExecutions, *arguments: Any) -> Any:
+        count[0] += 1
+        return run_nested(execution, *arguments)
+
+    monkeypatch.setattr(SizedExecutions, "run_nested", counted)
+    return count
+
+
+class Both:
+    """A compiled model, and ONNX Runtime's session."""
+
+    def __init__(self, text: str) -> None:
+        model = parser.parse_model(HEAD + text)
+        self.module: Module = load(compile_model(model, num_threads=1).to_bytes(), num_threads=1)
+        self.session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+    def expect_equal(self, **feeds: Any) -> None:
+        arrays = {name: np.asarray(value) for name, value in feeds.items()}
+        wanted = self.session.run(None, arrays)
+        for _ in range(2):
+            for actual, other in zip(self.module.run(arrays).values(), wanted, strict=True):
+                np.testing.assert_allclose(actual, other, rtol=1e-5, atol=1e-6, strict=True)
+
+
+def test_tokens_are_appended_until_a_condition_ends_the_loop(one_by_one: list[int]) -> None:
+    both, rng = Both(TOKENS), np.random.default_rng(0)
+    for batch, length, count in ((1, 1, 12), (3, 4, 30), (1, 2, 0), (2, 1, 1), (1, 1, 200), (1, 9, 2000), (7, 1, 25)):
+        table = rng.standard_normal((30, 4)).astype(np.float32)
+        start = rng.integers(0, 30, (batch, length))
+        both.expect_equal(start=start, count=count, table=table)
+    assert one_by_one[0] == 0
+
+
+def test_an_index_out_of_range_in_a_later_iteration_is_reported() -> None:
+    with Both(TOKENS.replace("{30}", "{40}")).module as module:
+        table = np.zeros((30, 4), np.float32)
+        feeds = {"start": np.zeros((1, 1), np.int64), "count": np.array(5), "table": table}
+        assert module.run(feeds)["tokens"].tolist() == [[0, 1, 2, 3, 4, 5]]
+        with pytest.raises(ExecutionError, match="Gather"):
+            module.run({**feeds, "start": np.zeros((1, 29), np.int64)})
+        assert module.run(feeds)["tokens"].shape == (1, 6)
+
+
+STATES = """(float[2, m] x, float[k] y, int64 count) => (float[2, c] p, float[d] q, float[e, 3] r, float[t, 2] s)
+    <bool on = {1}, float[1, 3] first = {1, 2, 3}> {
+    p, q, r, s = Loop(count, on, x, y, first) <body = b (
+        int64 i, bool go, float[2, m2] p0, float[k2] q0, float[1, 3] r0)
+        => (bool again, float[2, m3] p1, float[k3] q1, float[1, 3] r1, float[2] s1)
+        <int64[1] nought = {0}, int64[1] one = {1}, float half = {0.5}> {
+        again = Identity(go)
+        column = ReduceSum<keepdims = 1>(p0, one)  p1 = Concat<axis = 1>(column, p0)
+        q1 = Concat<axis = 0>(q0, q0)
+        grown = Mul(r0, half)  number = Cast<to = 1>(i)  r1 = Add(grown, number)
+        total = ReduceSum<keepdims = 0>(p1)  rest = ReduceSum<keepdims = 0>(q0)
+        t1 = Unsqueeze(total, nought)  t2 = Unsqueeze(rest, nought)  s1 = Concat<axis = 0>(t1, t2) }> }"""
+
+
+def test_states_grow_differently_beside_results_of_each_iteration(one_by_one: list[int]) -> None:
+    both, rng = Both(STATES), np.random.default_rng(0)
+    for m, k, count in ((3, 9, 4), (1, 20, 7), (2, 3, 13), (1, 2, 5), (2, 4, 1)):
+        x, y = rng.uniform(-0.1, 0.1, (2, m)), rng.standard_normal(k)
+        both.expect_equal(x=x.astype(np.float32), y=y.astype(np.float32), count=count)
+    x = np.array([[1, np.nan], [np.inf, -1]], np.float32)
+    both.expect_equal(x=x, y=np.ones(5, np.float32), count=3)
+    assert one_by_one[0] == 0
+    assert [part.shape for part in both.module.run({"x": x, "y": y.astype(np.float32), "count": np.array(0)}).values()][
+        :3
+    ] == [(2, 2), (4,), (1, 3)]
+
+
+def test_inner_loops_grow_what_outer_ones_reset() -> None:
+    both = Both(
+        """(float[n] x, int64 outer, int64 inner) => (float[m] y) <bool on = {1}> {
+        y = Loop(outer, on, x) <body = b (int64 i, bool go, float[n2] before) => (bool again, float[n3] after)
+            <bool on2 = {1}, int64[1] nought = {0}> {
+            again = Identity(go)
+            grown = Loop(inner, on2, before) <body = c (int64 j, bool go2, float[n4] p) => (bool again2, float[n5] q)
+                <int64[1] zero = {0}> {
+                again2 = Identity(go2)  s = ReduceMax<keepdims = 1>(p)  f = Cast<to = 1>(j)  t = Add(s, f)
+                q = Concat<axis = 0>(p, t) }>
+            start = Unsqueeze(i, nought)  huge = Mul(start, start)  big = Add(huge, thousand)
+            after = Slice(grown, start, big) }> }""".replace(
+            "int64[1] nought = {0}>", "int64[1] nought = {0}, int64 thousand = {1000}>"
+        )
+    )
+    for outer, inner in ((1, 5), (4, 3), (3, 0), (0, 2), (2, 40)):
+        both.expect_equal(x=np.arange(3, dtype=np.float32), outer=outer, inner=inner)
+
+
+def test_a_state_shrinks_to_nothing() -> None:
+    both = Both("""(float[n] x, int64 count) => (float[m] y) <bool on = {1}> {
+        y = Loop(count, on, x) <body = b (int64 i, bool go, float[n2] before) => (bool again, float[n3] after)
+            <int64[1] one = {1}, int64[1] huge = {1000000}> {
+            again = Identity(go)  rest = Slice(before, one, huge)  after = Neg(rest) }> }""")
+    for count in (0, 1, 4, 5, 7):
+        both.expect_equal(x=np.arange(5, dtype=np.float32), count=count)
