@@ -369,3 +369,22 @@ def test_images_of_any_shape_that_have_as_many_patches_as_there_are_positions() 
         assert_close(compiled.run({"x": x})["y"], reference({"x": x})[0], MODELS["float32"])
     with pytest.raises(InputError, match="must be 0"):
         compiled.run({"x": np.zeros((1, 3, 24, 28), np.float32)})
+
+
+def test_taps_are_displaced_in_images_of_any_size() -> None:
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 19]>
+        g (float[b, 4, h, w] x, float[b, 18, p, q] d, float[b, 9, p, q] m) => (float[b, 6, p, q] y) {
+          y = DeformConv<pads=[1, 1, 1, 1], strides=[2, 1]>(x, k, d, "", m)
+        }"""
+    )
+    random = np.random.default_rng(0)
+    model.graph.initializer.append(numpy_helper.from_array(random.standard_normal((6, 4, 3, 3), np.float32), "k"))
+    compiled, reference = compile_model(model), rivals.CHECKERS["reference"](model)
+    assert compiled.explain()["host"]["steps"] == 0
+    with load(compiled.to_bytes()) as module:
+        for b, h, w in ((1, 4, 5), (2, 9, 3)):
+            p = (h + 1) // 2
+            shapes = {"x": (b, 4, h, w), "d": (b, 18, p, w), "m": (b, 9, p, w)}
+            feeds = {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+            assert_close(module.run(feeds)["y"], reference(feeds)[0], MODELS["float32"])

@@ -355,11 +355,11 @@ def convert_deform_conv(ctx: Context) -> Value:
 
 
 def _regular_places(ctx: Context, window: Window, axis: int, out: Sequence[int]) -> Value:
-    """Return [1, taps, out...]: the position of each tap along `axis` without displacement."""
-    tap = np.indices(window.kernel)[axis].reshape(-1, *(1,) * len(out)) * window.dilations[axis]
-    start = np.indices(out)[axis] * window.strides[axis] - window.before[axis]
-    places = tap + start
-    return ctx.constant(places[None], dtype_of(ctx.input(2)))
+    """Return [1, taps, .., out, ..]: the position of each tap along `axis` without displacement."""
+    dtype, rank = dtype_of(ctx.input(2)), len(out) + 2
+    tap = np.indices(window.kernel)[axis].reshape(-1) * window.dilations[axis] - window.before[axis]
+    start = ctx.mul(ctx.cast(ctx.iota(out[axis]), dtype), window.strides[axis])
+    return ctx.add(along_axis(ctx, ctx.constant(tap, dtype), 1, rank), along_axis(ctx, start, axis + 2, rank))
 
 
 CONVERTERS: Mapping[str, Sequence[Versioned]] = {
