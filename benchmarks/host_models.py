@@ -108,7 +108,7 @@ def crops() -> Case:
             resized = Resize<coordinate_transformation_mode = "tf_crop_and_resize", mode = "linear">(
                 planes, roi, none, sizes)
             back = Transpose<perm = [0, 2, 3, 1]>(resized)  crop = Squeeze(back, first) }> }"""
-    x = random().standard_normal((3, 32, 32, 16)).astype(np.float32)
+    x = random().random((3, 32, 32, 16), np.float32)
     corners = np.sort(random().random((100, 2, 2)), 1).reshape(-1, 4).astype(np.float32)
     images = random().integers(0, 3, 100).astype(np.int32)
     return written(text, {f"{n} boxes": {"x": x, "boxes": corners[:n], "image": images[:n]} for n in (1, 10, 100)})

@@ -13,7 +13,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from tilestitch.codegen.cpu.toolchain.objects import object_bytes
+from tilestitch.codegen.cpu.toolchain.elf import object_bytes
 
 _SOURCE = Path(__file__).with_name("executor.c")
 _IR = Path(__file__).with_name("executor.ll")

@@ -4,6 +4,7 @@ all shapes. Before a turn `ts_resize` reads the shapes of the states, and stores
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
@@ -13,6 +14,7 @@ import numpy as np
 
 from tilestitch.runtime.buffers import address_of, aligned_bytes
 from tilestitch.runtime.dtypes import memory_dtype
+from tilestitch.runtime.errors import InputError
 from tilestitch.runtime.groups import NoRoom, NotJoined, can_be_joined
 from tilestitch.runtime.host_runs import fits
 from tilestitch.runtime.iterations import (
@@ -26,42 +28,60 @@ from tilestitch.runtime.iterations import (
     stacked,
 )
 from tilestitch.runtime.moves import Move
-from tilestitch.runtime.program import Program
+from tilestitch.runtime.program import Launch, NativeStep, Program
 from tilestitch.runtime.sizes import Size
+from tilestitch.runtime.sizing import Sizing
 from tilestitch.runtime.types import TensorType
 
-from .joined import Dim, Key, Place, Surroundings, Table, counts_of, nbytes_of
+from .joined import Dim, Frame, Key, Place, Surroundings, Table, cases_of, counts_of, nbytes_of
 from .resizing import Word
 from .segment import Repeated
 
 
 def grown(program: Program, repetition: Repetition, around: Surroundings) -> Grown | None:
     """Return the turns of a loop with this body; None where they cannot be one table."""
-    if around.library.resize is None or not repetition.leading or not all(map(can_be_joined, program.steps)):
+    sizing = around.loaded.sizing(program)
+    if around.library.resize is None or not repetition.leading or sizing is None:
         return None
-    try:
-        return _Loop(partial(_Turn, program, repetition, around)).run
-    except NotJoined:
+    if not all(isinstance(step, NativeStep) or can_be_joined(step) for step in program.steps):
         return None
+    return _Loop(sizing, partial(_Turn, program, repetition, around)).run
 
 
 class _Loop:
-    """The turns of a loop. Where they need more room than there is, the table is made anew."""
+    """The turns of a loop. Where they need more room than there is, or other cases, the table is made anew."""
 
-    def __init__(self, make: Callable[[Mapping[Key, int]], _Turn]) -> None:
-        self._make, self._turn = make, make({})
+    def __init__(self, sizing: Sizing, make: Callable[[Mapping[Key, int], Sequence[int]], _Turn]) -> None:
+        self._sizing, self._make = sizing, make
+        self._cases = cases_of(sizing.program)
+        self._formal = [sizing.program.values[number].type for number in sizing.program.inputs]
+        self._turn: _Turn | None = None
+        self._refused = False
 
     def run(self, iterations: Iterations, inputs: Sequence[Any]) -> Done | None:
-        if not all(fits(item, type_) for item, type_ in zip(inputs, self._turn.formal)):
+        if self._refused or not all(fits(item, type_) for item, type_ in zip(inputs, self._formal)):
             return None
-        while True:
-            try:
-                return self._turn.run(inputs, min(iterations.most, MOST_ITERATIONS))
-            except NoRoom:
-                room = self._turn.more_room()
-                if room == self._turn.room or max(room.values()) > MOST_BYTES:
-                    return None  # else it is something that a turn requires: run by itself, it says so
-                self._turn = self._make(room)
+        try:
+            turn = self._turn or self._make({}, self._choices(inputs))
+            while True:
+                self._turn = turn
+                try:
+                    return turn.run(inputs, min(iterations.most, MOST_ITERATIONS))
+                except NoRoom:
+                    room, choices = turn.more_room(), self._choices(inputs)
+                    if (room, choices) == (turn.room, turn.choices) or max(room.values(), default=0) > MOST_BYTES:
+                        return None  # something else that a turn requires: run by itself, it says so
+                    turn = self._make(room, choices)
+        except NotJoined:
+            self._refused = True
+        except InputError:
+            pass
+        return None
+
+    def _choices(self, inputs: Sequence[Any]) -> list[int]:
+        """Return the number of the case of each launch with cases."""
+        bound = self._sizing.bind_any(inputs, is_body=True)
+        return [bisect_right(cases.starts, bound.of(cases.size)) for cases in self._cases]
 
 
 class _Turn(Table):
@@ -69,11 +89,13 @@ class _Turn(Table):
 
     least_room, most_room = 1 << 16, MOST_BYTES
 
-    def __init__(self, program: Program, repetition: Repetition, around: Surroundings, room: Mapping[Key, int]) -> None:
+    def __init__(
+        self, program: Program, repetition: Repetition, around: Surroundings, room: Mapping[Key, int],
+        choices: Sequence[int],
+    ) -> None:  # fmt: skip
         launches, arguments = counts_of(around.loaded, program.steps)
         super().__init__(around, room, 1 + launches, 1 + arguments)
-        self._program, self._repetition = program, repetition
-        self.formal = [program.values[number].type for number in program.inputs]
+        self._program, self._repetition, self.choices, self._left = program, repetition, choices, iter(choices)
         self._shapes = {
             number: np.array([size if isinstance(size, int) else 0 for size in self._sizes(number)], np.int64)
             for number in program.inputs
@@ -114,6 +136,24 @@ class _Turn(Table):
         self._repeated = Repeated(self, moves, self._condition, self._count, self.args, self.table)
         self._held: list[Any] = [self._memory.get(number) for number in range(len(program.values))]
         self._repeated.hold(self._held)
+
+    def _put_launches(self, frame: Frame, step: NativeStep) -> None:
+        slices, resizing = step.slices, frame.resizing
+        for _, images in () if slices is None else slices.runs:
+            if images and slices is not None and resizing is not None:
+                resizing.at_most(slices.symbol, images)  # all at once
+        super()._put_launches(frame, step)
+
+    def _chosen(self, frame: Frame, launch: Launch) -> Launch:
+        cases = launch.cases
+        if cases is None or frame.resizing is None:
+            return launch
+        number = next(self._left)
+        if number:
+            frame.resizing.at_most(cases.starts[number - 1], cases.size)
+        if number < len(cases.starts):
+            frame.resizing.at_most(cases.size, cases.starts[number] - 1)
+        return launch.kernels[number]
 
     def _sizes(self, number: int) -> Sequence[Size]:
         type_ = self._program.values[number].type

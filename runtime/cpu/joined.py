@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tilestitch.runtime.buffers import address_of, aligned_bytes
+from tilestitch.runtime.cases import Cases
 from tilestitch.runtime.dtypes import ITEM_BYTES, memory_dtype
 from tilestitch.runtime.groups import Group, NoRoom, NotJoined, Present
 from tilestitch.runtime.hostmemory import empty_tensor, is_small
@@ -166,7 +168,7 @@ class Table:
 
     def _put_launches(self, frame: Frame, step: NativeStep) -> None:
         first = self._row
-        for launch in step.launches:
+        for launch in map(partial(self._chosen, frame), step.launches):
             row = self._next_row(launch, self.around.library.address(launch.symbol))
             if launch.packed:
                 self.table[first, 3] += 1
@@ -176,6 +178,10 @@ class Table:
             self._put_scratch(frame, launch.scratch_bytes)
             for arg in launch.args:
                 self._put_argument(frame, row, arg.value, arg.offset_bytes)
+
+    def _chosen(self, frame: Frame, launch: Launch) -> Launch:
+        """Return the one of a launch's cases that is put."""
+        return launch
 
     def _next_row(self, launch: Launch | None, function: int) -> int:
         row = self._row
@@ -300,6 +306,7 @@ class Table:
         if len(sources) < len(names):
             raise NotJoined
         extra = [size for size, _ in pairs]
+        extra += [size for cases in cases_of(body) for start in cases.starts for size in (start - 1, start)]
         extra += [nbytes for value in body.values if (nbytes := nbytes_of(body, value)) is not None]
         resizing = Resizing(sizing, sources, extra, self._failed)
         for size, dim in pairs:
@@ -559,6 +566,11 @@ def counts_of(loaded: Loaded, steps: Sequence[Step]) -> tuple[int, int]:
             more = loaded.sizing(step.body.program) is not None
             launches, arguments = launches + inside[0] + more, arguments + inside[1] + more
     return launches, arguments
+
+
+def cases_of(program: Program) -> list[Cases[Launch]]:
+    native = [step for step in program.steps if isinstance(step, NativeStep)]
+    return [launch.cases for step in native for launch in step.launches if launch.cases is not None]
 
 
 def names_of(program: Program) -> frozenset[str]:

@@ -67,6 +67,11 @@ class Resizing:
         self._kept += (one.array, other.array)
         self._rules.append((_EQUAL, one.address, other.address, 0, 0, 0, 0))
 
+    def at_most(self, one: Size, other: Size) -> None:
+        """Require a size to be at most another."""
+        zero = self.table.place(0)
+        self._rules.append((_AT_MOST, self.table.place(one), zero, self.table.place(other), zero, 0, 0))
+
     def room(self, key: Any, size: Size, most: int) -> None:
         """Require a size to be at most a number."""
         self.rooms[key] = (self.table.place(size), most)

@@ -129,3 +129,24 @@ def test_a_state_shrinks_to_nothing() -> None:
             again = Identity(go)  rest = Slice(before, one, huge)  after = Neg(rest) }> }""")
     for count in (0, 1, 4, 5, 7):
         both.expect_equal(x=np.arange(5, dtype=np.float32), count=count)
+
+
+def test_kernels_are_chosen_anew_for_other_sizes(one_by_one: list[int]) -> None:
+    """A matmul of few rows has another kernel than one of many."""
+    text = """(float[b, s] x, int64 count, float[16, 50] w) => (float[b, t] y) <bool on = {1}> {
+        y = Loop(count, on, x) <body = c (int64 i, bool go, float[b2, s2] before) => (bool again, float[b2, s3] after)
+            <int64[2] wide = {1, 16}> {
+            again = Identity(go)  mean = ReduceMean<keepdims = 1, axes = [1]>(before)  h = Expand(mean, wide)
+            z = MatMul(h, w)  top = ReduceMax<keepdims = 1, axes = [1]>(z)  next = Tanh(top)
+            after = Concat<axis = 1>(before, next) }> }"""
+    both, rng = Both(text), np.random.default_rng(0)
+    w = rng.standard_normal((16, 50)).astype(np.float32)
+    for batch, count in ((1, 3), (9, 4), (2, 30), (40, 2), (5, 1), (4, 2)):
+        both.expect_equal(x=rng.standard_normal((batch, 2)).astype(np.float32), count=count, w=w)
+    assert one_by_one[0] == 0
+    grown = Both("""(float[s, 16] x, int64 count, float[16, 16] w) => (float[t, 16] y) <bool on = {1}> {
+        y = Loop(count, on, x) <body = c (int64 i, bool go, float[s2, 16] before) => (bool again, float[s3, 16] after) {
+            again = Identity(go)  z = MatMul(before, w)  h = Tanh(z)  most = ReduceMax<keepdims = 1, axes = [0]>(h)
+            after = Concat<axis = 0>(h, most) }> }""")
+    for rows, count in ((1, 2), (1, 12), (7, 9), (3, 0), (30, 40)):
+        grown.expect_equal(x=rng.standard_normal((rows, 16)).astype(np.float32), count=count, w=w[:, :16] / 4)

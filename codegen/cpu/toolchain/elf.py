@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tilestitch.codegen.errors import LinkError
 
@@ -174,3 +175,14 @@ def _symbols(data: bytes, headers: Sequence[_Header]) -> Iterator[Symbol]:
 
 def _text(names: bytes, offset: int) -> str:
     return names[offset : names.index(b"\0", offset)].decode()
+
+
+def object_bytes(module: Any) -> bytes:
+    """Return the relocatable object compiled from `module`.
+
+    LLVM writes it to memory: on a full disk it would end the process.
+    """
+    descriptor = os.memfd_create("tilestitch-object", os.MFD_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        module.write_to_file(f"/proc/self/fd/{descriptor}", "o")
+        return file.read()

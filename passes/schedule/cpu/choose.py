@@ -8,7 +8,10 @@ from dataclasses import replace
 from tilestitch.compiler.ir import Node
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import Group, GroupKind
+from tilestitch.passes.plan.cpu.anchors import window_of
 from tilestitch.passes.plan.cpu.attention import attention_of
+from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.operands import Matmul, conv_of, conv_transpose_of
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import Schedule
@@ -18,11 +21,13 @@ from tilestitch.passes.schedule.device import device_of
 from tilestitch.passes.schedule.fastest import fastest
 
 from .attention import choose_attention
-from .contraction import choose_anchored
+from .conv import choose_conv, choose_conv_transpose
 from .facts import cpu_facts
+from .gemm import choose_gemm, choose_gemv
 from .loops import choose_loops
 from .opaque import choose_opaque
 from .rows import row_schedules
+from .window import choose_window
 
 
 def choose(nodes: Mapping[str, Node], group: Group, target: TargetInfo, model: LatencyModel) -> Schedule | None:
@@ -47,6 +52,19 @@ def choose(nodes: Mapping[str, Node], group: Group, target: TargetInfo, model: L
     if group.kind is GroupKind.ATTENTION:
         return choose_attention(attention_of(AnchoredGroup.of(view)), isa, threads)
     if group.kind is GroupKind.CONTRACTION or (anchor is not None and anchor.op == "window_reduce"):
-        return choose_anchored(AnchoredGroup.of(view), isa, threads)
+        return _choose_anchored(AnchoredGroup.of(view), isa, threads)
     assert anchor is not None
     return choose_opaque(anchor, isa)
+
+
+def _choose_anchored(group: AnchoredGroup, isa: Isa, threads: int) -> Schedule:
+    """Return the schedule of a group around a matmul, a convolution or a window, with non-empty outputs."""
+    window = window_of(group)
+    if window is not None:
+        return choose_window(window, isa, threads)
+    if group.anchor.op == "conv":
+        return choose_conv(conv_of(group), isa, threads)
+    if group.anchor.op == "conv_transpose":
+        return choose_conv_transpose(conv_transpose_of(group), isa, threads)
+    matmul = Matmul(group)
+    return choose_gemv(matmul.gemv, isa, threads) if matmul.streams else choose_gemm(matmul.gemm, isa, threads)
