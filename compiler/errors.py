@@ -41,5 +41,11 @@ class TuningError(Exception):
     exit_code = 1
 
 
+class ForecastError(Exception):
+    """No forecast is possible: libraries have no measured kernels for an operator, or sizes are open."""
+
+    exit_code = 2
+
+
 class CacheWarning(UserWarning):
     """Compiled kernels are not cached, for the reason in the message."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tilestitch.compiler.errors import ForecastError
 from tilestitch.compiler.ir import Graph, Value
 from tilestitch.compiler.ir.types import is_static_tensor
 from tilestitch.cost_model.analytical import ANALYTICAL
@@ -21,7 +22,7 @@ from tilestitch.passes.schedule.facts import group_facts
 from tilestitch.passes.schedule.makespan import plan_us
 
 from .gpus import Gpu
-from .pytorch import ForecastError, Launch, compiled, eager
+from .pytorch import Launch, compiled, eager
 
 Runtime = Literal["tilestitch", "pytorch", "compiled"]
 RUNTIMES: tuple[Runtime, ...] = ("tilestitch", "pytorch", "compiled")

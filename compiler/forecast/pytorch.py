@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from tilestitch.compiler.errors import ForecastError
 from tilestitch.compiler.ir import Graph, Kind, Node, TensorType, Value, kind_of
 from tilestitch.compiler.ir.types import is_static_tensor
 from tilestitch.cost_model.library.data import Kernel
@@ -20,12 +21,6 @@ Values = tuple[Value, ...]
 MEASURED_DTYPE = "float32"
 _NAMED = {"tanh": "tanh", "erf": "gelu", "pow": "powu"}
 _POINTWISE = ("elementwise", "copy")
-
-
-class ForecastError(Exception):
-    """No forecast is possible: libraries have no measured kernels for an operator, or sizes are open."""
-
-    exit_code = 2
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tilestitch.compiler.cli.main import main
+from tilestitch.compiler.errors import ForecastError
 from tilestitch.compiler.forecast.forecast import RUNTIMES, Runtime, forecast
 from tilestitch.compiler.forecast.gpus import find_gpu
-from tilestitch.compiler.forecast.pytorch import ForecastError, Launch, compiled, eager
+from tilestitch.compiler.forecast.pytorch import Launch, compiled, eager
 from tilestitch.compiler.frontend import import_model
 from tilestitch.compiler.ir import Graph
 from tilestitch.cost_model.devices import DeviceError
