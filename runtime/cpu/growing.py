@@ -37,6 +37,9 @@ from .joined import Dim, Frame, Key, Place, Surroundings, Table, cases_of, count
 from .resizing import Word
 from .segment import Repeated
 
+LEAST_TURNS = 2
+"""Fewest turns that a native call is prepared for: Python runs one sooner."""
+
 
 def grown(program: Program, repetition: Repetition, around: Surroundings) -> Grown | None:
     """Return the turns of a loop with this body; None where they cannot be one table."""
@@ -59,7 +62,7 @@ class _Loop:
         self._refused = False
 
     def run(self, iterations: Iterations, inputs: Sequence[Any]) -> Done | None:
-        if self._refused or not all(fits(item, type_) for item, type_ in zip(inputs, self._formal)):
+        if self._refused or iterations.most < LEAST_TURNS or not all(map(fits, inputs, self._formal)):
             return None
         try:
             turn = self._turn or self._make({}, self._choices(inputs))

@@ -59,11 +59,13 @@ class Both:
 
 def test_tokens_are_appended_until_a_condition_ends_the_loop(one_by_one: list[int]) -> None:
     both, rng = Both(TOKENS), np.random.default_rng(0)
-    for batch, length, count in ((1, 1, 12), (3, 4, 30), (1, 2, 0), (2, 1, 1), (1, 1, 200), (1, 9, 2000), (7, 1, 25)):
+    for batch, length, count in ((1, 1, 12), (3, 4, 30), (1, 2, 0), (2, 1, 2), (1, 1, 200), (1, 9, 2000), (7, 1, 25)):
         table = rng.standard_normal((30, 4)).astype(np.float32)
         start = rng.integers(0, 30, (batch, length))
         both.expect_equal(start=start, count=count, table=table)
     assert one_by_one[0] == 0
+    both.expect_equal(start=start, count=1, table=table)
+    both.expect_equal(start=start, count=1025, table=table)
 
 
 def test_an_index_out_of_range_in_a_later_iteration_is_reported() -> None:
@@ -92,7 +94,7 @@ STATES = """(float[2, m] x, float[k] y, int64 count) => (float[2, c] p, float[d]
 
 def test_states_grow_differently_beside_results_of_each_iteration(one_by_one: list[int]) -> None:
     both, rng = Both(STATES), np.random.default_rng(0)
-    for m, k, count in ((3, 9, 4), (1, 20, 7), (2, 3, 13), (1, 2, 5), (2, 4, 1)):
+    for m, k, count in ((3, 9, 4), (1, 20, 7), (2, 3, 13), (1, 2, 5), (2, 4, 2)):
         x, y = rng.uniform(-0.1, 0.1, (2, m)), rng.standard_normal(k)
         both.expect_equal(x=x.astype(np.float32), y=y.astype(np.float32), count=count)
     x = np.array([[1, np.nan], [np.inf, -1]], np.float32)
@@ -141,7 +143,7 @@ def test_kernels_are_chosen_anew_for_other_sizes(one_by_one: list[int]) -> None:
             after = Concat<axis = 1>(before, next) }> }"""
     both, rng = Both(text), np.random.default_rng(0)
     w = rng.standard_normal((16, 50)).astype(np.float32)
-    for batch, count in ((1, 3), (9, 4), (2, 30), (40, 2), (5, 1), (4, 2)):
+    for batch, count in ((1, 3), (9, 4), (2, 30), (40, 2), (5, 3), (4, 2)):
         both.expect_equal(x=rng.standard_normal((batch, 2)).astype(np.float32), count=count, w=w)
     assert one_by_one[0] == 0
     grown = Both("""(float[s, 16] x, int64 count, float[16, 16] w) => (float[t, 16] y) <bool on = {1}> {
