@@ -24,7 +24,7 @@ from tilestitch.compiler.ir.sizes import (
     largest,
     over,
     parse_size,
-    quotients_not_zero_where_zero,
+    positive_quotients,
     quotients_where_zero,
     size_of,
     symbols_of,
@@ -102,7 +102,7 @@ class Symbols:
     """Symbols whose ranges are narrowed by operators' rules."""
     _plain: dict[str, str] = field(default_factory=dict)
     """The model's names of the dimensions of symbols."""
-    positive: dict[Size, None] = field(default_factory=dict)
+    positive: dict[object, None] = field(default_factory=dict)
     """Quotients that are at least 1 wherever the claims hold."""
     taken: list[Size] = field(default_factory=list)
     """The sizes that were assumed for sizes that only a run can tell, once per request: a run must find the same."""
@@ -209,13 +209,11 @@ class Symbols:
         return self._made_positive(claims) or first
 
     def _made_positive(self, claims: Iterable[Claim]) -> bool:
-        """Record quotients without which a claim cannot hold; returns whether there are any: `batch * (rows // batch) =
-        rows`.
-        """
+        """Record quotients that claims need; returns whether there are new ones."""
         before = len(self.positive)
         for claim in claims:
             if claim.exact and not claim.joins:
-                self.positive |= dict.fromkeys(quotients_not_zero_where_zero(claim.size))
+                self.positive |= dict.fromkeys(positive_quotients(claim.size))
         return len(self.positive) > before
 
     def _solved_too(self, claim: Claim) -> None:

@@ -493,10 +493,13 @@ def where_zero(size: Integer) -> Integer:
     return size
 
 
-def quotients_of(size: Integer) -> Iterator[Quotient]:
-    """Yield the quotients that are factors of terms of a size."""
-    factors = dict.fromkeys(factor for monomial in _terms(size) for factor in monomial)
-    yield from (factor for factor in factors if isinstance(factor, Quotient))
+def positive_quotients(size: Integer) -> Iterator[Integer]:
+    """Yield the quotients in a size that might be 0, but not where the size is."""
+    for factor in dict.fromkeys(factor for monomial in _terms(size) for factor in monomial):
+        if isinstance(factor, Quotient) and factor.bounds[0] == 0:
+            low, high = bounds_of(with_quotient(size, factor, 0))
+            if low > 0 or high < 0:
+                yield made({(factor,): 1})
 
 
 def quotients_where_zero(size: Integer) -> Iterator[tuple[Quotient, Integer]]:

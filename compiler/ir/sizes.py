@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import polynomial
 from .errors import IRError, UndecidedError
-from .polynomial import FAR, Polynomial, Quotient, Symbol
+from .polynomial import FAR, Polynomial, Quotient, Symbol, positive_quotients
 
 if TYPE_CHECKING:
     Size = int
@@ -26,7 +26,7 @@ else:
 __all__ = [
     "FAR", "Quotient", "Size", "Symbol", "as_size", "at", "bounds_of", "ceil_div", "divisor_of", "divisors_of",
     "if_any", "is_empty_without", "is_open", "largest", "over", "parse_size", "perhaps_empty",
-    "quotients_not_zero_where_zero", "quotients_where_zero",
+    "positive_quotients", "quotients_where_zero",
     "size_of", "smallest", "surely", "symbols_of", "typical", "where_zero", "with_quotient",
 ]  # fmt: skip
 
@@ -66,14 +66,6 @@ def where_zero(size: Size) -> Size:
 def quotients_where_zero(size: Size) -> Iterator[tuple[Quotient, Size]]:
     """Yield quotients with their values where a size is 0; see `polynomial.quotients_where_zero`."""
     yield from ((quotient, _as_int(value)) for quotient, value in polynomial.quotients_where_zero(size))
-
-
-def quotients_not_zero_where_zero(size: Size) -> Iterator[Size]:
-    """Yield the quotients of a size that might be 0, but not where the size is."""
-    for quotient in polynomial.quotients_of(size):
-        low, high = bounds_of(with_quotient(size, quotient, 0))
-        if quotient.bounds[0] == 0 and (low > 0 or high < 0):
-            yield _as_int(polynomial.made({(quotient,): 1}))
 
 
 def with_quotient(size: Size, quotient: Quotient, value: Size) -> Size:

@@ -21,7 +21,7 @@ from .common import (
     scalar_int,
     widen,
 )
-from .reductions import cumulative_array
+from .reductions import cumulative_array, sum_of
 from .scatter import scatter_elements_array, scatter_nd_array
 from .sorting import top_k_arrays
 
@@ -45,17 +45,13 @@ def _log_sum_exp(x: np.ndarray, axes: Axes, keepdims: bool) -> Any:
     return total if keepdims else np.squeeze(total, axis=axes)
 
 
-def _sum(x: np.ndarray, axes: Axes, keepdims: bool) -> Any:
-    return np.sum(x, axis=axes, keepdims=keepdims, dtype=x.dtype)
-
-
 _REDUCERS: Mapping[str, Callable[[np.ndarray, Axes, bool], Any]] = {
     "ReduceMean": _mean,
-    "ReduceL1": lambda x, axes, keepdims: _sum(np.abs(x), axes, keepdims),
-    "ReduceL2": lambda x, axes, keepdims: np.sqrt(_sum(x * x, axes, keepdims)),
-    "ReduceLogSum": lambda x, axes, keepdims: np.log(_sum(x, axes, keepdims)),
+    "ReduceL1": lambda x, axes, keepdims: sum_of(np.abs(x), axes, keepdims),
+    "ReduceL2": lambda x, axes, keepdims: np.sqrt(sum_of(x * x, axes, keepdims)),
+    "ReduceLogSum": lambda x, axes, keepdims: np.log(sum_of(x, axes, keepdims)),
     "ReduceLogSumExp": _log_sum_exp,
-    "ReduceSumSquare": lambda x, axes, keepdims: _sum(x * x, axes, keepdims),
+    "ReduceSumSquare": lambda x, axes, keepdims: sum_of(x * x, axes, keepdims),
     **{f"Reduce{name.capitalize()}": function for name, function in reductions.REDUCERS.items()},
 }  # fmt: skip
 

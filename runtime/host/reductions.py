@@ -24,7 +24,7 @@ def highest(dtype: np.dtype) -> Any:
     return True if dtype.kind == "b" else np.iinfo(dtype).max
 
 
-def _sum(x: np.ndarray, axes: tuple[int, ...], keepdims: bool) -> Any:
+def sum_of(x: np.ndarray, axes: tuple[int, ...], keepdims: bool) -> Any:
     return np.sum(x, axis=axes, keepdims=keepdims, dtype=x.dtype)
 
 
@@ -46,7 +46,7 @@ def _and(x: np.ndarray, axes: tuple[int, ...], keepdims: bool) -> Any:
 
 
 REDUCERS: Mapping[str, Callable[[np.ndarray, tuple[int, ...], bool], Any]] = {
-    "sum": _sum, "prod": _prod, "max": _max, "min": _min, "and": _and,
+    "sum": sum_of, "prod": _prod, "max": _max, "min": _min, "and": _and,
 }  # fmt: skip
 
 

@@ -40,3 +40,26 @@ def test_a_sequence_that_grows_in_a_loop_is_not_searched_as_a_whole_in_every_ite
             np.testing.assert_array_equal(y, np.concatenate([2 * x[:i] for i in range(1, count + 1)]))
             numbers.append(len(asked))
     assert numbers == [0, 0]
+
+
+def test_a_tensor_that_is_split_at_constant_places_in_a_loop_has_parts_of_known_sizes() -> None:
+    """PyTorch's older exporter writes `tensor_split` so: no list is left, and all is computed in kernels."""
+    proto = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[n, 5, 8] x) => (float[n, 5, 8] y)
+        <int64 two = {2}, bool yes = {1}, int64[3] places = {0, 1, 3}, int64[1] axis = {1}, int64 one = {1},
+        int64[1] nought = {0}, int64[1] last = {3}, int64[1] end = {5}, int64 back = {-1}> {
+          none = SequenceEmpty()
+          some = Loop(two, yes, none) <body = b (int64 i, bool c, seq(float[]) s) => (bool go, seq(float[]) t) {
+            from = Gather(places, i)  next = Add(i, one)  to = Gather(places, next)
+            start = Unsqueeze(from, nought)  stop = Unsqueeze(to, nought)
+            part = Slice(x, start, stop, axis)  t = SequenceInsert(s, part)  go = Identity(c) }>
+          rest = Slice(x, last, end, axis)  all = SequenceInsert(some, rest)
+          a = SequenceAt(all, one)  b = SequenceAt(all, back)  first = Slice(x, nought, axis, axis)  c = Neg(a)
+          y = Concat<axis = 1>(first, c, b) }"""
+    )
+    compiled = compile_model(proto)
+    assert compiled.explain()["host"]["steps"] == 0
+    x = np.random.default_rng(0).standard_normal((2, 5, 8)).astype(np.float32)
+    want = np.concatenate([x[:, :1], -x[:, 1:3], x[:, 3:]], axis=1)
+    with load(compiled.to_bytes()) as module:
+        np.testing.assert_array_equal(module.run({"x": x})["y"], want)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from onnx import GraphProto
 
 from tilestitch.compiler.frontend.context import Context, Versioned
@@ -38,6 +39,8 @@ def _ranks_differ(a: Type, b: Type) -> bool:
 
 # -- Loop ----------------------------------------------------------------------------------------------------------
 
+_MOST_LISTED = 16
+"""Most turns of a loop over lists that is unrolled."""
 _MOST_WIDENINGS = 64
 """Limit of widening passes. Each makes a type wider until nothing is known of it; more are a fault of the compiler."""
 
@@ -57,6 +60,13 @@ def convert_loop(ctx: Context) -> Sequence[Value]:
     if scanned_instead is not None:
         return scanned_instead
     trips = _trip_count(max_trip, condition, body)
+    grows = len(body.outputs) == 1 + count and any(isinstance(t, SequenceType) for t in types)
+    if grows and isinstance(trips, int) and 0 < trips <= _MOST_LISTED:  # each item has a shape of its own then
+        for turn in range(trips):
+            _, *carried = ctx.inline_subgraph(
+                proto, (ctx.constant(np.array(turn)), ctx.constant(np.array(True)), *carried)
+            )
+        return carried
     scanned = [stacked(trips, v.type) for v in body.outputs[1 + count :]]
     finals = [_final_type(v.type, t, r.type, trips) for v, t, r in zip(carried, types, body.outputs[1:], strict=False)]
     values = [ctx.none() if v is None else v for v in (max_trip, condition)]

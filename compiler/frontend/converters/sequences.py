@@ -29,8 +29,23 @@ def sequence_empty(ctx: Context) -> Sequence[Value]:
     return ctx.host("SequenceEmpty", (), [SequenceType(AnyRankTensor(ctx.dtype_attr("dtype", "float32")))])
 
 
-def sequence_at(ctx: Context) -> Sequence[Value]:
+def _items(sequence: Value) -> list[Value] | None:
+    """Return the items of a list to which nodes add one after the other; None for any other."""
+    added: list[Value] = []
+    node = sequence.producer
+    while node is not None and node.op == "host.SequenceInsert" and len(node.inputs) == 2:
+        added.append(node.inputs[1])
+        node = node.inputs[0].producer
+    if node is None or node.op not in ("host.SequenceEmpty", "host.SequenceConstruct"):
+        return None
+    return [*node.inputs, *reversed(added)]
+
+
+def sequence_at(ctx: Context) -> Value | Sequence[Value]:
     sequence, position = ctx.input(0), ctx.input(1)
+    items, place = _items(sequence) or (), constant_ints(position)
+    if place is not None and -len(items) <= place[0] < len(items):
+        return items[place[0]]
     return ctx.host("SequenceAt", (sequence, position), [_element(ctx, sequence)])
 
 
