@@ -34,6 +34,11 @@ class PassResult:
     modified: bool
     notes: tuple[str, ...] = ()
 
+    @classmethod
+    def counted(cls, graph: Graph, count: int, what: str) -> PassResult:
+        """Return the result of so many changes."""
+        return cls(graph, count > 0, (f"{count} {what}",) if count else ())
+
 
 @runtime_checkable
 class Pass(Protocol):

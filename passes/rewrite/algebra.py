@@ -45,7 +45,7 @@ class Algebra:
             for op, more in ROUNDING.items():
                 patterns[op] = [*patterns.get(op, []), *more]
         count = apply_patterns(graph, patterns)
-        return PassResult(graph, count > 0, (f"{count} rewrites",) if count else ())
+        return PassResult.counted(graph, count, "rewrites")
 
 
 def _neutral(number: float) -> Pattern:

@@ -43,7 +43,7 @@ class BatchLoops:
         for node in graph.nodes:
             if node.op == "loop" and _is_independent(node):
                 count += _LoopBatch(graph, node).put_in_place()
-        return PassResult(graph, count > 0, (f"{count} loops",) if count else ())
+        return PassResult.counted(graph, count, "loops")
 
 
 def _is_independent(node: Node) -> bool:

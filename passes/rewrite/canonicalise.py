@@ -67,7 +67,7 @@ class Canonicalise:
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
         count = apply_patterns(graph, PATTERNS)
-        return PassResult(graph, count > 0, (f"{count} rewrites",) if count else ())
+        return PassResult.counted(graph, count, "rewrites")
 
 
 def constant_to_the_right(graph: Graph, node: Node) -> Replacement | None:

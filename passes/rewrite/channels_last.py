@@ -26,7 +26,7 @@ class ChannelsLast:
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
         count = apply_patterns(graph, {"conv": [_to_channels_last], "conv_transpose": [_to_channels_last]})
-        return PassResult(graph, count > 0, (f"{count} convolutions",) if count else ())
+        return PassResult.counted(graph, count, "convolutions")
 
 
 def to_nxc(rank: int) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ class CommonSubexpressions:
             if twin is not node:
                 graph.replace(node, twin.outputs)
                 count += 1
-        return PassResult(graph, count > 0, (f"{count} merged",) if count else ())
+        return PassResult.counted(graph, count, "merged")
 
 
 def _merge_constants(graph: Graph) -> int:

@@ -18,4 +18,4 @@ class DeadCode:
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
         count = remove_dead(graph)
-        return PassResult(graph, count > 0, (f"{count} nodes removed",) if count else ())
+        return PassResult.counted(graph, count, "nodes removed")

@@ -34,7 +34,7 @@ class DeadBranches:
             if values is not None:
                 graph.replace(node, values)
                 count += 1
-        return PassResult(graph, count > 0, (f"{count} resolved",) if count else ())
+        return PassResult.counted(graph, count, "resolved")
 
 
 def _resolved(graph: Graph, node: Node) -> Sequence[Value] | None:

@@ -35,7 +35,7 @@ class FoldConstants:
                 continue
             graph.replace(node, [graph.constant(v, name=o.name) for v, o in zip(values, node.outputs, strict=True)])
             count += 1
-        return PassResult(graph, count > 0, (f"{count} nodes",) if count else ())
+        return PassResult.counted(graph, count, "nodes")
 
     def _folded(self, node: Node) -> list[np.ndarray] | None:
         if kind_of(node.op) in (Kind.HOST, Kind.CONTROL) or not all(v.is_constant for v in node.inputs):

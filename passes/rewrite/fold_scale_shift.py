@@ -31,7 +31,7 @@ class FoldScaleShift:
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
         count = sum(_fold(graph, node) for node in graph.nodes if node.op in ("conv", "conv_transpose", "matmul"))
-        return PassResult(graph, count > 0, (f"{count} contractions",) if count else ())
+        return PassResult.counted(graph, count, "contractions")
 
 
 def _channel_axes(node: Node) -> tuple[int, int] | None:

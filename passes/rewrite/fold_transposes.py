@@ -37,7 +37,7 @@ class FoldTransposes:
     def run(self, graph: Graph, context: PassContext) -> PassResult:
         further = [_gathered_first] if context.target.name == "cpu" else []
         count = apply_patterns(graph, {"matmul": [_read_transposed, *further]})
-        return PassResult(graph, count > 0, (f"{count} operands",) if count else ())
+        return PassResult.counted(graph, count, "operands")
 
 
 def _read_transposed(graph: Graph, node: Node) -> Replacement | None:

@@ -24,7 +24,7 @@ class Pointwise:
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
         count = apply_patterns(graph, {"conv": [_to_matmul]})
-        return PassResult(graph, count > 0, (f"{count} convolutions",) if count else ())
+        return PassResult.counted(graph, count, "convolutions")
 
 
 def _to_matmul(graph: Graph, node: Node) -> Replacement | None:

@@ -113,7 +113,7 @@ def _allow_tf32(graph: Graph, context: PassContext, contractions: Sequence[Node]
     found = [node for node in contractions if node.attrs.get("precision") != "tf32"]
     for node in found:
         node.attrs["precision"] = "tf32"
-    return PassResult(graph, bool(found), (f"{len(found)} contractions may use TF32",) if found else ())
+    return PassResult.counted(graph, len(found), "contractions may use TF32")
 
 
 class _Narrowing:

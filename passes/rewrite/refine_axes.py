@@ -45,7 +45,7 @@ class RefineAxes:
             if region.has_inner_reshape:
                 _Refined(graph, region).rebuild()
                 count += 1
-        return PassResult(graph, count > 0, (f"{count} rows in common axes",) if count else ())
+        return PassResult.counted(graph, count, "rows in common axes")
 
 
 def _reduces(node: Node) -> bool:

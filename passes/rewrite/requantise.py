@@ -46,7 +46,7 @@ class Requantise:
     def run(self, graph: Graph, context: PassContext) -> PassResult:
         own = () if context.target.is_gpu else CPU_PATTERNS
         count = sum(apply_patterns(graph, patterns) for patterns in (*PATTERNS, *own))
-        return PassResult(graph, count > 0, (f"{count} rewrites",) if count else ())
+        return PassResult.counted(graph, count, "rewrites")
 
 
 # -- what values are ---------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ class RoundedProducts:
         marked = [node for node in _products(graph) if not node.attrs.get("rounded")]
         for node in marked:
             node.attrs["rounded"] = True
-        return PassResult(graph, bool(marked), (f"{len(marked)} products",) if marked else ())
+        return PassResult.counted(graph, len(marked), "products")
 
 
 def _products(graph: Graph) -> list[Node]:

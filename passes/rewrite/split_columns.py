@@ -34,7 +34,7 @@ class SplitColumns:
     def run(self, graph: Graph, context: PassContext) -> PassResult:
         gpu = context.target.name != "cpu"
         count = sum(self._split(graph, node, gpu) for node in graph.nodes if node.op == "matmul")
-        return PassResult(graph, count > 0, (f"{count} GEMMs",) if count else ())
+        return PassResult.counted(graph, count, "GEMMs")
 
     def _split(self, graph: Graph, node: Node, gpu: bool) -> bool:
         weight = node.inputs[1]

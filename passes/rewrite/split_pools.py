@@ -44,7 +44,7 @@ class SplitPools:
             return self._split(graph, node, least)
 
         count = apply_patterns(graph, {"window_reduce": [split]})
-        return PassResult(graph, count > 0, (f"{count} windows",) if count else ())
+        return PassResult.counted(graph, count, "windows")
 
     def _split(self, graph: Graph, pool: Node, launch: float) -> Replacement | None:
         chain, conv = _source(graph, pool)

@@ -54,7 +54,7 @@ class Tables:
             places[made.producer] = places[node]
             graph.replace(node, [made])
             count += 1
-        return PassResult(graph, count > 0, (f"{count} functions of bytes are tables",) if count else ())
+        return PassResult.counted(graph, count, "functions of bytes are tables")
 
 
 def _least_operations(core: Isa) -> float:

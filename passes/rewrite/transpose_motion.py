@@ -41,7 +41,7 @@ class TransposeMotion:
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
         count = apply_patterns(graph, PATTERNS)
-        return PassResult(graph, count > 0, (f"{count} moves",) if count else ())
+        return PassResult.counted(graph, count, "moves")
 
 
 def through_elementwise(graph: Graph, node: Node) -> Replacement | None:

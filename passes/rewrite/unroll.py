@@ -40,7 +40,7 @@ class Unroll:
                 settle(graph, {}, node.attrs["body"].claims)
                 graph.replace(node, turns.results())
                 count += 1
-        return PassResult(graph, count > 0, (f"{count} unrolled",) if count else ())
+        return PassResult.counted(graph, count, "unrolled")
 
 
 @dataclass(frozen=True)

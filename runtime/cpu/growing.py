@@ -121,6 +121,7 @@ class _Turn(Table):
         given = [Place(program.values[number].dtype, self._dims(number), outer=number) for number in program.inputs]
         for place, memory in zip(given, (self._count, np.ones(1, np.bool_))):
             place.array, place.outer = memory, None
+        self._kept += given
         frame = self._begun(program, (1,), given, stored)
         if frame.resizing is None:
             raise NotJoined

@@ -250,7 +250,8 @@ class Table:
         outputs = [self._place(inner, number) for number in step.body.program.outputs]
         for number, place in zip(step.outputs, outputs):
             self._check_type(frame, number, place, inner.resizing)
-            frame.places[number] = place
+            if frame.places.setdefault(number, place) is not place:
+                raise NotJoined  # the call would have to store it elsewhere
         self._end(inner)
 
     def _begun(

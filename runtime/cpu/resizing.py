@@ -20,7 +20,7 @@ from tilestitch.runtime.sizing import Sizing
 _AT_MOST, _MULTIPLE, _APART, _EQUAL, _ROOM = range(5)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Word:
     """An element of an int64 array, which kernels or `ts_resize` store."""
 

@@ -152,3 +152,26 @@ def test_kernels_are_chosen_anew_for_other_sizes(one_by_one: list[int]) -> None:
             after = Concat<axis = 0>(h, most) }> }""")
     for rows, count in ((1, 2), (1, 12), (7, 9), (3, 0), (30, 40)):
         grown.expect_equal(x=rng.standard_normal((rows, 16)).astype(np.float32), count=count, w=w[:, :16] / 4)
+
+
+def test_the_condition_that_a_body_is_given_is_true() -> None:
+    """It lies in memory that stays as long as the table that points to it."""
+    both = Both("""(float[n] x, int64 count) => (float[m] y) <bool on = {1}> {
+        y = Loop(count, on, x) <body = b (int64 i, bool go, float[n2] p) => (bool again, float[n3] q)
+            <int64[1] nought = {0}, float most = {100}> {
+            number = Cast<to = 1>(go)  next = Unsqueeze(number, nought)  q = Concat<axis = 0>(p, next)
+            s = ReduceSum<keepdims = 0>(q)  low = Less(s, most)  again = And(low, go) }> }""")
+    for count in (3, 7, 12, 200):
+        both.expect_equal(x=np.arange(3, dtype=np.float32), count=count)
+        assert not any(part.any() for part in [np.zeros(1, np.bool_) for _ in range(1000)])  # take memory that is free
+
+
+def test_states_that_follow_sizes_that_are_found() -> None:
+    both = Both("""(float[n] x, int64 count) => (float[m] y) <bool on = {1}> {
+        y = Loop(count, on, x) <body = b (int64 i, bool go, float[n2] p) => (bool again, float[n3] q)
+            <float half = {0.5}> {
+            again = Identity(go)  large = Greater(p, half)  taken = Compress<axis = 0>(p, large)
+            s = ReduceSum<keepdims = 1>(taken)  next = Tanh(s)  q = Concat<axis = 0>(p, next) }> }""")
+    rng = np.random.default_rng(0)
+    for count in (3, 7, 40):
+        both.expect_equal(x=rng.random(5).astype(np.float32), count=count)
