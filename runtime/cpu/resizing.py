@@ -20,7 +20,7 @@ from tilestitch.runtime.sizing import Sizing
 _AT_MOST, _MULTIPLE, _APART, _EQUAL, _ROOM = range(5)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Word:
     """An element of an int64 array, which kernels or `ts_resize` store."""
 
@@ -33,6 +33,9 @@ class Word:
 
     def __int__(self) -> int:
         return int(self.array[self.index])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Word) and self.address == other.address
 
 
 class Resizing:
