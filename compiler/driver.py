@@ -113,7 +113,7 @@ def compile_model(
         same on every machine.
     strip_weights: leave the weights out of the artifact.
     dump_ir: a folder for the graph after every pass, and for views of the final one. report: path of an HTML report.
-    num_threads: threads for which tasks are sized, and processes that compile CUDA (default: all cores).
+    num_threads: threads for which tasks are sized, or processes that compile CUDA (default: all cores).
     keep_source: put TIR and LLVM text, or the CUDA text, of the kernels into the artifact.
     cache: folder in which compiled kernels are cached; True is the user's cache folder, False none. The artifact is the
         same. A folder that cannot be written is a CacheWarning.

@@ -19,7 +19,7 @@ TARGETS = "give cpu, cpu:NAME, cuda:sm_90a, cuda:h200, or emulator"
 def backend_of(target: str, threads: int, cache: str | os.PathLike[str] | bool, nvcc: str | None) -> Backend:
     """Return the backend of a target.
 
-    `threads`: for which tasks are sized, and processes that compile CUDA. `cache`, `nvcc`: as in `compile_model`.
+    `threads`: for which tasks are sized, or processes that compile CUDA. `cache`, `nvcc`: as in `compile_model`.
     Raises OptionError for an unknown kind of target, and TargetError for a name that its backend does not understand.
     """
     kind = target.split(":", 1)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,7 +31,7 @@ from .target import CpuTarget, features_of_tiles
 
 @dataclass(frozen=True)
 class CpuBackend:
-    """`threads`: for which tasks are sized, and number of concurrent compilations. `cache`: of compiled kernels."""
+    """`threads`: for which tasks are sized. `cache`: of compiled kernels."""
 
     target: CpuTarget
     threads: int
@@ -76,7 +77,7 @@ class CpuBackend:
         """Compile the kernels. Raises LinkError for a missing symbol, besides KernelError."""
         progress("compile kernels", 0, len(launches))
         compiled = compile_kernels(
-            launches, self.target, digests, jobs=self.threads, keep_source=keep_source, cache=self.cache
+            launches, self.target, digests, jobs=len(os.sched_getaffinity(0)), keep_source=keep_source, cache=self.cache
         )
         if not launches:
             return Compiled((), {})

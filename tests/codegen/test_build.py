@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -15,10 +16,11 @@ import tvm
 
 from tests.codegen.kernel_harness import check, cpu_group, one_group, run_graph, target
 from tilestitch.codegen.cpu.abi import KernelLaunch
+from tilestitch.codegen.cpu.backend import CpuBackend
 from tilestitch.codegen.cpu.group import lower_group
 from tilestitch.codegen.cpu.target import host_target, parse_target
 from tilestitch.codegen.cpu.toolchain import build
-from tilestitch.codegen.cpu.toolchain.build import compile_kernels, content_hash, lower
+from tilestitch.codegen.cpu.toolchain.build import CompiledKernels, compile_kernels, content_hash, lower
 from tilestitch.codegen.errors import CodegenError, KernelError, TargetError
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.compiler.ir.types import TensorType
@@ -68,6 +70,18 @@ def test_objects_are_reproducible_and_do_not_depend_on_jobs() -> None:
     one, two = compile_kernels(many, target(), jobs=1), compile_kernels(many, target(), jobs=3)
     assert len(one.objects) == 4
     assert one == two
+
+
+def test_all_cpus_compile_what_one_thread_will_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def compiled(*_: Any, jobs: int, **__: Any) -> CompiledKernels:
+        asked.append(jobs)
+        return CompiledKernels((), ())
+
+    monkeypatch.setattr("tilestitch.codegen.cpu.backend.compile_kernels", compiled)
+    CpuBackend(host_target(), threads=1).compile((), (), keep_source=False, progress=lambda *_: None)
+    assert asked == [len(os.sched_getaffinity(0))]
 
 
 def test_indices_are_simplified_before_loops_are_written_out() -> None:
