@@ -10,7 +10,7 @@ import numpy as np
 
 from .claims import may_be_equal
 from .errors import IRError
-from .sizes import Size, as_size, is_open, size_of, symbols_of
+from .sizes import Size, as_size, bounds_of, is_open, size_of, symbols_of
 
 Dim: TypeAlias = "Size | str"
 """A size, which may be an expression over symbols (`sizes`), or a name for a size that only a run can tell."""
@@ -263,7 +263,7 @@ def types_compatible(a: Type, b: Type) -> bool:
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
     """Return the shape by numpy broadcasting; IRError if two known sizes clash. Open sizes are assumed equal, or 1 if
-    they cannot be.
+    they cannot be, or are at most 1 and others are not.
     """
     rank = max((len(s) for s in shapes), default=0)
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
@@ -271,7 +271,8 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
 
 
 def _broadcast_dim(dims: tuple[Dim, ...], shapes: tuple[Shape, ...]) -> Dim:
-    known = dict.fromkeys(d for d in dims if not isinstance(d, str) and d != 1)
+    most = {d: bounds_of(d)[1] for d in dims if not isinstance(d, str) and d != 1}
+    known = [d for d, high in most.items() if high != 1 or max(most.values()) == 1 or not _may_be_1(d)]
     first = next((d for d in known if not is_open(d)), next(iter(known), None))
     if first is not None:
         if not all(may_be_equal(first, d, joins=True) or _may_be_1(d) for d in known):

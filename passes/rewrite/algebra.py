@@ -44,8 +44,7 @@ class Algebra:
         if self.reassociate:
             for op, more in ROUNDING.items():
                 patterns[op] = [*patterns.get(op, []), *more]
-        count = apply_patterns(graph, patterns)
-        return PassResult.counted(graph, count, "rewrites")
+        return PassResult.counted(graph, apply_patterns(graph, patterns), "rewrites")
 
 
 def _neutral(number: float) -> Pattern:

@@ -66,8 +66,7 @@ class Canonicalise:
     name: ClassVar[str] = "canonicalise"
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
-        count = apply_patterns(graph, PATTERNS)
-        return PassResult.counted(graph, count, "rewrites")
+        return PassResult.counted(graph, apply_patterns(graph, PATTERNS), "rewrites")
 
 
 def constant_to_the_right(graph: Graph, node: Node) -> Replacement | None:

@@ -36,8 +36,7 @@ class FoldTransposes:
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
         further = [_gathered_first] if context.target.name == "cpu" else []
-        count = apply_patterns(graph, {"matmul": [_read_transposed, *further]})
-        return PassResult.counted(graph, count, "operands")
+        return PassResult.counted(graph, apply_patterns(graph, {"matmul": [_read_transposed, *further]}), "operands")
 
 
 def _read_transposed(graph: Graph, node: Node) -> Replacement | None:

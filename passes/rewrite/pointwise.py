@@ -23,8 +23,7 @@ class Pointwise:
     name: ClassVar[str] = "pointwise"
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
-        count = apply_patterns(graph, {"conv": [_to_matmul]})
-        return PassResult.counted(graph, count, "convolutions")
+        return PassResult.counted(graph, apply_patterns(graph, {"conv": [_to_matmul]}), "convolutions")
 
 
 def _to_matmul(graph: Graph, node: Node) -> Replacement | None:

@@ -43,8 +43,7 @@ class SplitPools:
         def split(graph: Graph, node: Node) -> Replacement | None:
             return self._split(graph, node, least)
 
-        count = apply_patterns(graph, {"window_reduce": [split]})
-        return PassResult.counted(graph, count, "windows")
+        return PassResult.counted(graph, apply_patterns(graph, {"window_reduce": [split]}), "windows")
 
     def _split(self, graph: Graph, pool: Node, launch: float) -> Replacement | None:
         chain, conv = _source(graph, pool)

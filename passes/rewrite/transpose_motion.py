@@ -40,8 +40,7 @@ class TransposeMotion:
     name: ClassVar[str] = "transpose_motion"
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
-        count = apply_patterns(graph, PATTERNS)
-        return PassResult.counted(graph, count, "moves")
+        return PassResult.counted(graph, apply_patterns(graph, PATTERNS), "moves")
 
 
 def through_elementwise(graph: Graph, node: Node) -> Replacement | None:

@@ -174,3 +174,17 @@ def test_a_branch_that_is_not_taken_needs_nothing_of_a_slice() -> None:
     for place in (0, 6, 7):
         both.expect_equal(x=np.arange(7, dtype=np.float32), i=[place], c=False)
     both.expect_equal(x=np.arange(7, dtype=np.float32), i=[6], c=True)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_a_slice_of_one_element_is_broadcast_along_open_sizes(rows: int) -> None:
+    """As a position's embedding is, which is added to all rows."""
+    both = Both("""(float[1, n, c] table, float[b, s, c] x, int64[1] i) => (float[b, s, c] y) <int64[1] one = {1}> {
+        end = Add(i, one)  row = Slice(table, i, end, one)  y = Add(x, row) }""")
+    rng = np.random.default_rng(0)
+    table, x = rng.random((1, 7, 3)).astype(np.float32), rng.random((2, rows, 3)).astype(np.float32)
+    for position in (0, 3, 6, -2, -7):
+        both.expect_equal(table=table, x=x, i=[position])
+    if rows > 1:
+        with pytest.raises(ExecutionError, match="Slice"):
+            both.module.run({"table": table, "x": x, "i": np.array([7])})
