@@ -109,7 +109,7 @@ class TargetInfo:
         if self.dot not in ("", machine.dot):
             return f"its kernels need the instruction {self.dot}; {machine} has {machine.dot or 'none such'}"
         if self.half_dot not in ("", machine.half_dot):
-            return f"its kernels need the instruction {self.half_dot}; {machine} has {machine.half_dot or 'none such'}"
+            return f"its kernels need the instruction {self.half_dot}; {machine} uses {machine.half_dot or 'none such'}"
         lacking = sorted(set(self.tile_dots) - set(machine.tile_dots))
         if lacking:
             return f"its kernels need the instruction {lacking[0]}, which {machine} lacks"
