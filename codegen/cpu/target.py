@@ -13,10 +13,8 @@ import tvm
 from tvm.target import codegen as target_codegen
 
 from tilestitch.codegen.errors import TargetError
-from tilestitch.passes.plan.cpu.isa import AVX2, AVX512, NEON, Isa
+from tilestitch.passes.plan.cpu.isa import AVX2, AVX512, NEON, SCALAR, SSE, Isa
 from tilestitch.runtime.cpu.features import cpu_flags, missing_features
-
-from .isa import isa_of
 
 # Features in LLVM's spelling that affect the code, and so are required of the machine that runs it.
 _X86_FEATURES = [
@@ -163,8 +161,14 @@ def _has(target: CpuTarget, feature: str) -> bool:
 
 @lru_cache(maxsize=64)
 def _isa(target: CpuTarget) -> Isa:
-    """Return the vector unit. Cached likewise: each compilation has a target of its own."""
-    return isa_of(target.tvm_target)
+    """Return the vector unit that LLVM assumes. Cached likewise: each compilation has a target of its own."""
+    if target.machine == "aarch64":
+        return NEON
+    if target.machine not in ("x86_64", "i686", "i386"):
+        return SCALAR
+    if target.has("avx512f"):
+        return AVX512
+    return AVX2 if target.has("avx2") and target.has("fma") else SSE
 
 
 def features_of_tiles(instructions: Collection[str]) -> tuple[str, ...]:
