@@ -164,8 +164,10 @@ def test_inputs_are_those_of_a_size_that_is_tuned() -> None:
 def test_remarks_of_earlier_tuning_are_replaced() -> None:
     one = tune_model(transformer(), seconds=0, num_threads=1)
     two = tune_model(transformer(), seconds=0, num_threads=1, plan=one.model.plan)
-    assert any(remark.rule == "tune" for remark in one.model.plan.refusals)
-    assert two.model.plan.refusals == one.model.plan.refusals
+    before, after = one.model.plan.refusals, two.model.plan.refusals
+    assert [r for r in after if r.rule != "tune"] == [r for r in before if r.rule != "tune"]
+    about = [r.subject for r in after if r.rule == "tune"]  # in the order of times, which are measured again
+    assert about and len(set(about)) == len(about)
 
 
 @pytest.mark.parametrize(
