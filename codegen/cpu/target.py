@@ -59,7 +59,7 @@ _ARM_DOTS = {"usdot": "i8mm", "sdot": "dotprod"}
 """Byte multiplication instructions by their feature, the better first: the other requires signed bytes on the left."""
 _MULTIPLY_PAIRS_FAST = ("znver", "cooperlake")
 """Processors whose `vdpbf16ps` multiplies more in a cycle than multiply-adds of float32 do. Intel's that were made for
-AMX do half as much: it takes 3.5 times as long as a multiply-add (measured on Emerald Rapids).
+AMX do less (docs/cpu_kernels.md).
 """
 _VNNI = ("avx512vnni", "avxvnni")
 _ARCHITECTURES = ("x86_64", "aarch64", "arm64")
