@@ -21,6 +21,11 @@ _KERNEL = re.compile(
     r'extern\s+"C"\s+__global__\s+(?:void\s+)?(?:__launch_bounds__\s*\([^)]*\)\s*)?(?:void\s+)?(\w+)\s*\('
 )
 _MISSING_HEADERS = {"mma.h": "nvcuda::wmma", "nvshmem.h": "NVSHMEM"}
+_OWN_HEADERS = re.compile(
+    r"#\s*include\s*<(?:cuda\.h|cuda_(?:runtime|fp8|fp16|bf16)\.h|cooperative_groups\.h"
+    r"|cuda/(?:barrier|pipeline|std/cstdint|std/type_traits))>"
+)
+"""CUDA's headers whose contents `emulator.h` has."""
 
 _HEAD = """\
 #include "emulator.h"
@@ -54,7 +59,7 @@ def translate(text: str) -> str:
             raise EmulatorUnsupportedError(f"the emulator does not stand in for {what}")
     if re.search(r"[(,]\s*(?:const\s+)?CUtensorMap\s+\w+\s*[,)]", text):
         raise EmulatorUnsupportedError("a parameter of type CUtensorMap must be `const __grid_constant__ CUtensorMap`")
-    text = translate_asm(text)
+    text = translate_asm(_OWN_HEADERS.sub("", text))
     text = _DYNAMIC.sub(_dynamic, text)
     numbers = iter(range(text.count("__shared__")))
 

@@ -136,6 +136,12 @@ def test_labels_branches_and_names_of_registers() -> None:
     )
 
 
+def test_headers_of_cuda_are_left_out_and_lines_keep_their_numbers() -> None:
+    ours = ("cuda.h", "cuda_fp16.h", "cooperative_groups.h", "cuda/barrier", "cuda/std/type_traits")
+    text = "".join(f"#include <{name}>\n" for name in (*ours, "cuda/atomic"))
+    assert translate(text) == "\n" * len(ours) + "#include <cuda/atomic>\n"
+
+
 def test_shared_declarations() -> None:
     assert translate("__shared__ alignas(64) half tile[2][33];").startswith(
         "auto& tile = emu_shared<half[2][33]>(0, 64"
