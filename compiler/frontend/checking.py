@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
-from onnx import FunctionProto, ModelProto, NodeProto, TensorProto
+from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, helper
 
 from .errors import ModelError
 from .functions import schema_of
@@ -154,3 +154,18 @@ def _is_large_tensor(tensor: TensorProto) -> bool:
 
 def _emptied(tensor: TensorProto) -> TensorProto:
     return TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0], raw_data=b"")
+
+
+def with_foreign_set(proto: ModelProto) -> ModelProto:
+    """Return the model itself, or a copy that imports ONNX Runtime's operator set, of which there is one version.
+
+    Functions must import it themselves, also in ONNX Runtime. A message that is too large to copy stays as it is.
+    """
+    named = any(entry.domain == FOREIGN_DOMAIN for entry in proto.opset_import)
+    used = any(node.domain == FOREIGN_DOMAIN for node in all_nodes(proto.graph.node))
+    if named or not used or is_large(proto):
+        return proto
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    copy.opset_import.append(helper.make_opsetid(FOREIGN_DOMAIN, 1))
+    return copy

@@ -10,22 +10,23 @@ outputs in order; outputs that the node does not name may be left out at the end
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from onnx import GraphProto, NodeProto
+from onnx import AttributeProto, GraphProto, NodeProto
 
 from tilestitch.compiler.ir import Graph, OptionalType, Type, Value
 from tilestitch.compiler.ir.sizes import as_size
 
-from .attributes import is_supported, value_of
 from .builder import Builder
 from .errors import ConversionError, NotStatic
 from .found_sizes import entries_of, sizes_of
-from .onnx_types import dtype_of
+from .onnx_types import dtype_of, from_type_proto
 from .scope import Scope
 from .sizes import contents_of
+from .tensors import to_array
 
 Converted: TypeAlias = "Value | Sequence[Value | None]"
 Converter: TypeAlias = "Callable[[Context], Converted]"
@@ -117,9 +118,9 @@ class Context(Builder):
                 raise self.fail(f"attribute {name!r} is required")
             return default
         attribute = self._attributes[name]
-        if not is_supported(attribute):
+        if attribute.type not in _VALUES:
             raise self.fail(f"attribute {name!r} has kind {attribute.type}, which is not supported")
-        return value_of(attribute, self.scope.module.folder)
+        return _VALUES[attribute.type](attribute, self.scope.module.folder)
 
     def dtype_attr(self, name: str, default: str | None = None) -> str:
         """Return an attribute that holds an ONNX element type, as an IR dtype."""
@@ -158,3 +159,54 @@ class Context(Builder):
     def fail(self, message: str) -> ConversionError:
         """Return the error to raise when the node is wrong; the dispatcher adds nothing to it."""
         return ConversionError(f"node {self.name!r} ({self.node.op_type}, opset {self.opset}): {message}")
+
+
+_VALUES: dict[int, Callable[[AttributeProto, Path | None], Any]] = {
+    AttributeProto.INT: lambda attribute, _: int(attribute.i),
+    AttributeProto.FLOAT: lambda attribute, _: float(attribute.f),
+    AttributeProto.STRING: lambda attribute, _: _text(attribute.s),
+    AttributeProto.TENSOR: lambda attribute, folder: to_array(attribute.t, folder),
+    AttributeProto.GRAPH: lambda attribute, _: attribute.g,
+    AttributeProto.TYPE_PROTO: lambda attribute, _: from_type_proto(attribute.tp),
+    AttributeProto.SPARSE_TENSOR: lambda attribute, _: attribute.sparse_tensor,
+    AttributeProto.INTS: lambda attribute, _: tuple(int(v) for v in attribute.ints),
+    AttributeProto.FLOATS: lambda attribute, _: tuple(float(v) for v in attribute.floats),
+    AttributeProto.STRINGS: lambda attribute, _: tuple(_text(s) for s in attribute.strings),
+    AttributeProto.TENSORS: lambda attribute, folder: tuple(to_array(t, folder) for t in attribute.tensors),
+    AttributeProto.GRAPHS: lambda attribute, _: tuple(attribute.graphs),
+}
+"""Values of the supported kinds of attributes, given the folder of external tensors."""
+
+
+def _text(data: bytes) -> str | bytes:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data
+
+
+AT_LEAST: Mapping[str, int] = {
+    "blocksize": 1, "dilations": 1, "group": 1, "hidden_size": 1, "kernel_shape": 1, "num_groups": 1, "num_outputs": 1,
+    "output_height": 1, "output_width": 1, "p": 1, "pooled_shape": 1, "size": 1, "strides": 1,
+    "block_size": 0, "clip": 0, "kv_num_heads": 0, "num_heads": 0, "output_padding": 0, "q_num_heads": 0,
+    "sampling_ratio": 0,
+}  # fmt: skip
+"""The least value, or least entry, of an attribute: ONNX gives one name one meaning in all operators, and its checker
+tests none of these.
+"""
+
+_PADDED_BY_OPERAND = frozenset({"Pad"})
+"""Operators whose pads may be negative: they remove elements."""
+
+
+def check_limits(ctx: Context) -> None:
+    """Raise ConversionError if an attribute of the node is below the least value that its operator supports."""
+    for attribute in ctx.node.attribute:
+        least = 0 if attribute.name == "pads" and ctx.node.op_type not in _PADDED_BY_OPERAND else None
+        least = AT_LEAST.get(attribute.name, least)
+        if least is None:
+            continue
+        value = ctx.attr(attribute.name)
+        entries = value if isinstance(value, (tuple, list)) else (value,)
+        if any(isinstance(entry, (int, float)) and not entry >= least for entry in entries):
+            raise ctx.fail(f"{attribute.name} is {value}, but must not be below {least}; correct the model")

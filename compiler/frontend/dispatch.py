@@ -14,12 +14,11 @@ from tilestitch.compiler.ir import Graph, IRError, Value
 from tilestitch.compiler.ir.claims import because
 from tilestitch.compiler.ir.errors import UndecidedError
 
-from .context import Context, Converted, Converter, Versioned
+from .context import Context, Converted, Converter, Versioned, check_limits
 from .converters import CONVERTERS
 from .converters.dynamic import DYNAMIC
 from .errors import ConversionError, InvalidNodeError, NotStatic, SizesClashError, UnsupportedOperatorsError
 from .functions import attribute_defaults, has_schema_function, inline_function, plain_schema_function, schema_function
-from .limits import check_limits
 from .scope import FunctionKey, Scope, canonical_domain
 from .symbols import symbols_in_force
 from .walks import subgraphs

@@ -24,12 +24,11 @@ from tilestitch.compiler.ir.substitute import change_ranges
 from tilestitch.compiler.ir.symbol_uses import remove_dead
 from tilestitch.compiler.ir.types import is_static_tensor
 
-from .checking import check_model
+from .checking import check_model, with_foreign_set
 from .dispatch import convert_node, require_supported
 from .errors import ConversionError, DeclarationWarning, ModelError, SizesClashError
 from .expansion import check_expanded_size
 from .onnx_types import from_type_proto
-from .opset_imports import with_foreign_set
 from .ordering import in_order
 from .scope import FunctionKey, Module, Scope, canonical_domain
 from .symbols import Range, Ranks, Symbols, names_in

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tilestitch.compiler.ir import Graph, IRError, Node, TensorType, TypeRuleError, VerifyError
-from tilestitch.compiler.ir.nodelist import NodeList
+from tilestitch.compiler.ir.graph import NodeList
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.compiler.ir.verify import verify
 
