@@ -87,3 +87,10 @@ class DeviceNameError(DeviceError):
 
 class PartitionWarning(UserWarning):
     """A model runs on another number of a GPU's multiprocessors than it was planned for."""
+
+
+class HostError(ExecutionError):
+    """A numpy operator got operands for which it has no result: an index out of range, shapes that do not fit.
+
+    The message says which value; the caller adds the name of the ONNX node.
+    """

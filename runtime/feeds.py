@@ -10,10 +10,9 @@ import numpy as np
 from .device import Backend, OnDevice
 from .dtypes import dtype_name, numpy_dtype
 from .errors import InputError
-from .maps import as_map
+from .maps_and_texts import are_texts, as_map, as_texts
 from .program import Program, ValueSpec
 from .sizing import Bound, Sizing
-from .texts import are_texts, as_texts
 from .types import MapType, OptionalType, SequenceType, TensorType, ValueType
 from .value_info import expected_inputs, inputs_of, some_of
 

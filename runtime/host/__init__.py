@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from tilestitch.runtime.errors import HostError
+
 from . import (
     blocks,
     casting,
@@ -36,16 +38,14 @@ from . import (
     sorting,
     strings,
     tokens,
-    windows,
 )
 from .common import Attrs, HostFn
-from .errors import HostError
 
 __all__ = ["ALIASING", "NON_DETERMINISTIC", "PREPARE", "TABLE", "HostError", "HostFn"]
 
 _MODULES = (
     blocks, casting, contraction, elementwise, folding, images, learning, maps, movement, ngrams, pictures,
-    random, reductions, regions, scatter, selection, sequences, shaping, signal, sorting, strings, tokens, windows,
+    random, reductions, regions, scatter, selection, sequences, shaping, signal, sorting, strings, tokens,
 )  # fmt: skip
 
 TABLE: Mapping[str, HostFn] = {name: function for module in _MODULES for name, function in module.TABLE.items()}

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilestitch.runtime.dtypes import dtype_name, numpy_dtype
-
-from .errors import HostError
+from tilestitch.runtime.errors import HostError
 
 Attrs = Mapping[str, Any]
 HostFn = Callable[[Sequence[Any], Attrs], Sequence[Any]]

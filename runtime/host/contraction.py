@@ -1,4 +1,4 @@
-"""Matmuls and convolutions. Small floats accumulate in float32, integers wrap around in their own width."""
+"""Matmuls, convolutions and pooling. Small floats accumulate in float32, integers wrap around in their own width."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from .common import Attrs, HostError, HostFn, computing, narrow, numpy_dtype, widen
+from .reductions import lowest
 
 
 def _multiply(a: np.ndarray, b: np.ndarray, terms: int) -> np.ndarray:
@@ -142,4 +143,22 @@ def _conv_transpose(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     return [channels_last(np.ascontiguousarray(narrow(result[inner], dtype)), layout)]
 
 
-TABLE: Mapping[str, HostFn] = {"matmul": _matmul, "conv": _conv, "conv_transpose": _conv_transpose}
+def _window_reduce(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
+    x = channels_first(widen(inputs[0]), attrs["layout"])
+    kernel, strides, dilations = attrs["kernel"], attrs["strides"], attrs["dilations"]
+    identity, combine = (0, np.add) if attrs["reducer"] == "sum" else (lowest(x.dtype), np.maximum)
+    x = pad_spatial(x, attrs["before"], attrs["after"], identity)
+    spans = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    sizes = [(n - span) // s + 1 for n, span, s in zip(x.shape[2:], spans, strides, strict=True)]
+    if any(size < 1 for size in sizes):
+        raise HostError(f"a window that spans {tuple(spans)} does not fit a padded input of shape {x.shape}")
+    result = np.full((*x.shape[:2], *sizes), identity, x.dtype)
+    with computing():
+        for offset in product(*[range(k) for k in kernel]):
+            combine(result, x[taps(offset, dilations, sizes, strides)], out=result)
+    return [channels_last(narrow(result, inputs[0].dtype), attrs["layout"])]
+
+
+TABLE: Mapping[str, HostFn] = {
+    "matmul": _matmul, "conv": _conv, "conv_transpose": _conv_transpose, "window_reduce": _window_reduce,
+}  # fmt: skip
