@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.indexing import unravel
@@ -11,13 +14,15 @@ from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.gemm.conv import lower_conv
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, Operand
 from tilestitch.codegen.cuda.gemm.lower import lower_gemm
-from tilestitch.codegen.cuda.gemm.packing import packed_weights
 from tilestitch.codegen.cuda.rows.bands import BandRows
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import GroupView, roles_in
+from tilestitch.codegen.launch import PackedArg
 from tilestitch.compiler.ir.graph import Value
+from tilestitch.passes.plan.access.packed import PackedLayout, packed_layouts
+from tilestitch.passes.plan.access.strided import Strided
 from tilestitch.passes.plan.gemm.check import Machine, why_not_scheduled
 from tilestitch.passes.plan.gemm.contractions import matmul_gemm, shares_right
 from tilestitch.passes.plan.gemm.units import units_of
@@ -89,3 +94,28 @@ def indexed_matmul(group: Anchored) -> IndexedGemm:
         gemm, Operand.of(gemm.a, index_a), Operand.of(gemm.b, index_b),
         lambda number, row, column: (*place(number, row), column),
     )  # fmt: skip
+
+
+def packed_weights(group: Anchored) -> dict[Value, tuple[PackedArg, Strided]]:
+    """Return the anchor's weights as packed arguments and their layouts; nothing if they stay unpacked."""
+    trans_b = bool(group.anchor.attrs.get("trans_b"))
+    return {
+        value: (PackedArg(value.name, layout.key, _Arrange(layout, trans_b)), layout.memory)
+        for value, layout in packed_layouts(group).items()
+    }
+
+
+class _Arrange:
+    """Function that puts a constant into a layout."""
+
+    def __init__(self, layout: PackedLayout, trans_b: bool) -> None:
+        self.layout, self.trans_b = layout, trans_b
+
+    def __call__(self, data: Any) -> Any:
+        layout = self.layout
+        if layout.codes is not None:
+            return layout.codes.arrange(data)
+        if layout.units is None:
+            return np.ascontiguousarray(np.moveaxis(data, -1, layout.rows_at))
+        matrix = layout.units.arrange(data.T if self.trans_b else data)
+        return np.ascontiguousarray(matrix.T if layout.along_k else matrix)

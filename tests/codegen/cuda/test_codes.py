@@ -9,9 +9,8 @@ import pytest
 
 from tests.codegen.cuda.contraction_harness import anchored, check, lower, resources, run
 from tilestitch.codegen.cuda.abi import CudaLaunch
-from tilestitch.codegen.cuda.gemm.contraction import indexed_matmul
+from tilestitch.codegen.cuda.gemm.contraction import indexed_matmul, packed_weights
 from tilestitch.codegen.cuda.gemm.mma import emit_mma
-from tilestitch.codegen.cuda.gemm.packing import packed_weights
 from tilestitch.codegen.cuda.gemm.simt import emit_simt
 from tilestitch.codegen.cuda.target import parse_cuda_target
 from tilestitch.codegen.launch import PackedArg

@@ -14,9 +14,8 @@ from tests.codegen.cuda.contraction_harness import anchored, check, lower, resou
 from tilestitch.codegen.cuda.gemm import mma as gemm_mma
 from tilestitch.codegen.cuda.gemm import simt as gemm_simt
 from tilestitch.codegen.cuda.gemm import wgmma as gemm_wgmma
-from tilestitch.codegen.cuda.gemm.contraction import indexed_matmul
+from tilestitch.codegen.cuda.gemm.contraction import indexed_matmul, packed_weights
 from tilestitch.codegen.cuda.gemm.fragments import find_instruction
-from tilestitch.codegen.cuda.gemm.packing import packed_weights
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.codegen.errors import KernelError
 from tilestitch.compiler.driver import CompiledModel, compile_model

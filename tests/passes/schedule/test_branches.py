@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from tilestitch.passes.plan.launches.branches import branches
+from tilestitch.passes.schedule.launches import branches
 
 
 def test_a_chain_is_one_branch() -> None:
