@@ -26,8 +26,8 @@ from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.devices import find_device
 from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.models import RandomModel
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, Prediction
-from tilestitch.cost_model.random_model import RandomModel
 from tilestitch.passes.fusion.clusters import Fusion
 from tilestitch.passes.fusion.planners import default_work
 from tilestitch.passes.fusion.rules.explore import Explore, seed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from .cpu import CpuDevice
 from .devices import Device
@@ -12,10 +12,11 @@ from .facts import Arithmetic, KernelFacts, Launch, Part, Tail, Traffic
 
 __all__ = [
     "AnyDevice", "Arithmetic", "Bound", "KernelFacts", "LatencyModel", "Launch", "Part", "Prediction", "Tail",
-    "Traffic", "hardly_slower", "latency_us",
+    "Traffic", "fastest", "hardly_slower", "latency_us",
 ]  # fmt: skip
 
 AnyDevice = Device | CpuDevice
+Candidate = TypeVar("Candidate")
 
 NEARLY = 1.01
 """Ratio within which times count as equal: no model is accurate to one percent."""
@@ -65,3 +66,14 @@ def latency_us(model: LatencyModel, kernel: KernelFacts, device: AnyDevice) -> f
     """Return the latency that `model` predicts for one kernel."""
     (prediction,) = model.predict((kernel,), device)
     return prediction.latency_us
+
+
+def fastest(
+    candidates: Sequence[Candidate], facts: Sequence[KernelFacts], device: AnyDevice, model: LatencyModel
+) -> Candidate:
+    """Return the candidate that `model` predicts to be fastest; the first of those that are hardly slower."""
+    if len(candidates) == 1:
+        return candidates[0]
+    predicted = [found.latency_us for found in model.predict(facts, device)]
+    least_us = min(predicted)
+    return next(each for each, us in zip(candidates, predicted, strict=True) if hardly_slower(us, least_us))

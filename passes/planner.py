@@ -17,10 +17,9 @@ from tilestitch.passes.plan.launches.own import KernelsOf, no_kernels
 
 from .contract import PassContext
 from .errors import PassError, PlanError
-from .fusion.made import PlansMade
 from .fusion.planners import PLANNERS, SEARCHES, asking, default_work
 from .fusion.stages import Kernels
-from .fusion.stitcher import Fused, Stitched, fuse, stitch
+from .fusion.stitcher import Fused, PlansMade, Stitched, fuse, stitch
 from .open.memory import place_open
 from .open.plan import make_open_plan
 from .open.typical import typical_sizes

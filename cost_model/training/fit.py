@@ -17,8 +17,8 @@ from tilestitch.cost_model.generated.adaptation import adapted
 from tilestitch.cost_model.generated.features import BODIES, COUNTS, choice_names, described, matrix, seen
 from tilestitch.cost_model.generated.model import LearnedModel, Template
 from tilestitch.cost_model.library.trees import forest_from_dump
+from tilestitch.cost_model.models import RandomModel
 from tilestitch.cost_model.protocol import LatencyModel
-from tilestitch.cost_model.random_model import RandomModel
 from tilestitch.cost_model.records import Record
 
 DEPTH, ROUNDS, RATE, LEAF = 4, 120, 0.08, 12

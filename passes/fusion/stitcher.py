@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -16,7 +16,7 @@ from tilestitch.passes.fusion import legality
 from tilestitch.passes.fusion.cost import profit
 from tilestitch.passes.fusion.rules.builtin import Fuse, FusionRule
 from tilestitch.passes.fusion.rules.inplace import InPlace, places_in
-from tilestitch.passes.plan import Group, GroupKind, HostGroup, Place, Stitch, WhyNot
+from tilestitch.passes.plan import Group, GroupKind, HostGroup, Place, Stitch, StitchPlan, WhyNot
 from tilestitch.passes.plan.roles import Part, Roles, is_native, is_native_type
 from tilestitch.passes.plan.target import TargetInfo
 
@@ -291,3 +291,20 @@ def _scheme(cluster: Cluster, producer: Node, consumer: Node, roles: Roles) -> s
     if after in (Part.ANCHOR, Part.SCORES) or (roles.kind in GEMMS and after is Part.PULLED):
         return "prologue"
     return "inline"
+
+
+@dataclass
+class PlansMade:
+    """Plans of the same graph, for the same target, in one context."""
+
+    _plans: dict[Partition, tuple[list[FusionRule], StitchPlan]] = field(default_factory=dict)
+
+    def of(self, fused: Fused) -> StitchPlan | None:
+        """Return the cached plan of the same partition by the same rules."""
+        rules, plan = self._plans.get(fused.partition, ([], None))
+        return plan if rules == fused.combining else None
+
+    def keep(self, fused: Fused, plan: StitchPlan) -> StitchPlan:
+        """Add a plan to the cache and return it."""
+        self._plans.setdefault(fused.partition, (fused.combining, plan))
+        return plan

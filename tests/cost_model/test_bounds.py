@@ -13,8 +13,8 @@ from tilestitch.cost_model.constants import GPU_LAUNCH_US
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.devices import devices, find_device
 from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.models import RandomModel
 from tilestitch.cost_model.protocol import AnyDevice, latency_us
-from tilestitch.cost_model.random_model import RandomModel
 
 counts = st.integers(0, 1 << 40)
 machines = st.sampled_from([CpuDevice(cores=1), *devices()])

@@ -13,9 +13,9 @@ from tilestitch.cost_model.constants import GPU_LAUNCH_US, GPU_RATES
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.devices import Device, devices, find_device
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Launch, Part, Tail, Traffic, kernel_of
+from tilestitch.cost_model.models import RandomModel
 from tilestitch.cost_model.on_gpu import resident_blocks
 from tilestitch.cost_model.protocol import AnyDevice, Bound, LatencyModel, latency_us
-from tilestitch.cost_model.random_model import RandomModel
 
 MB = 1 << 20
 A100, H100, CPU = find_device("a100"), find_device("h100"), CpuDevice(cores=4)

@@ -25,8 +25,8 @@ from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.models import RandomModel
 from tilestitch.cost_model.protocol import AnyDevice, Prediction
-from tilestitch.cost_model.random_model import RandomModel
 from tilestitch.passes import (
     PassContext,
     StitchPlan,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tilestitch.compiler.ir.text import parse_graph
-from tilestitch.cost_model.random_model import RandomModel
+from tilestitch.cost_model.models import RandomModel
 from tilestitch.passes import PassContext, TargetInfo, explain_edge, explain_node, explain_plan, make_plan
 from tilestitch.passes.explanation import with_origins
 from tilestitch.passes.plan import Segment

@@ -18,8 +18,8 @@ from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.models import RandomModel
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, latency_us
-from tilestitch.cost_model.random_model import RandomModel
 from tilestitch.passes import PassContext, StitchPlan, TargetInfo, WhyNot, check_plan, make_plan
 from tilestitch.passes.fusion.bitsets import bits
 from tilestitch.passes.fusion.clusters import Fusion

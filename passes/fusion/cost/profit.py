@@ -8,13 +8,17 @@ from math import prod
 from tilestitch.compiler.ir import Kind, Node, Value, kind_of
 from tilestitch.cost_model.bounds import most_operations_again
 from tilestitch.cost_model.counts import bytes_of, operations_per_element
+from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.fusion.clusters import Cluster, Fusion
-from tilestitch.passes.fusion.legality import roles_of_union
-from tilestitch.passes.plan import WhyNot
+from tilestitch.passes.fusion.legality import operands, roles_of_union
+from tilestitch.passes.plan import Group, WhyNot
 from tilestitch.passes.plan.roles import Roles
+from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.schedule.cpu.scalars import STRIDED
 from tilestitch.passes.schedule.device import device_of
 from tilestitch.passes.schedule.evaluations import evaluations, kept_by_row
+from tilestitch.passes.schedule.facts import group_facts
 
 MOST_NODES = 160
 MOST_OPERANDS = 72
@@ -133,4 +137,20 @@ def _too_few_rows(state: Fusion, clusters: Sequence[Cluster], roles: Roles, subj
     return WhyNot(
         subject, "profit.parallelism", "its rows are too few to occupy the threads",
         {"rows": tasks, "threads": state.target.threads},
+    )  # fmt: skip
+
+
+def facts_of(
+    nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, target: TargetInfo, model: LatencyModel
+) -> KernelFacts:
+    """Return the facts of `nodes` (in topological order) as one kernel that stores `stored`, scheduled by `model`."""
+    return group_facts({node.name: node for node in nodes}, _group(nodes, stored, roles), target, model, roles)
+
+
+def _group(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) -> Group:
+    """Return the group that a candidate would become."""
+    inputs, constants = operands(nodes)
+    return Group(
+        "candidate", roles.kind, tuple(n.name for n in nodes), roles.anchor.name if roles.anchor else None,
+        tuple(v.name for v in inputs), tuple(v.name for v in constants), tuple(v.name for v in stored),
     )  # fmt: skip

@@ -15,7 +15,7 @@ from tilestitch.cost_model.counts import bytes_of
 from tilestitch.cost_model.protocol import LatencyModel, hardly_slower, latency_us
 from tilestitch.passes.fusion import legality
 from tilestitch.passes.fusion.clusters import Fusion, Union
-from tilestitch.passes.fusion.cost.facts import facts_of
+from tilestitch.passes.fusion.cost.profit import facts_of
 from tilestitch.passes.fusion.rules.builtin import Fuse
 from tilestitch.passes.plan import WhyNot
 from tilestitch.passes.plan.parts import Part, Roles

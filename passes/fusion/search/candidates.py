@@ -1,4 +1,6 @@
-"""PatternReduction: for every atom, the few most promising patterns that begin or end with it.
+"""Patterns, and sets of disjoint ones.
+
+PatternReduction: for every atom, the few most promising patterns that begin or end with it.
 
 FusionStitching (arXiv 2009.10924, section 5.2). Atoms are visited from the outputs backwards; the patterns of an atom
 are combined from those of its readers. To avoid all combinations of all readers, two readers at a time are combined,
@@ -8,7 +10,8 @@ of readers, since a kernel with several producers begins with none of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from tilestitch.passes.fusion.bitsets import bits
 from tilestitch.passes.fusion.search.budget import Budget
@@ -67,3 +70,31 @@ def _best(space: Space, start: int, first: Sequence[int], second: Sequence[int],
     unions = {start | a | b for a in first for b in second} - {start}
     legal = [m for m in unions if space.is_pattern(m)]
     return sorted(legal, key=lambda m: (-space.gain(m), m))[:k]
+
+
+@dataclass(frozen=True)
+class _Choice:
+    gain: float = 0.0
+    used: int = 0
+    masks: tuple[int, ...] = ()
+
+
+def beam_search(space: Space, patterns: Iterable[Pattern], width: int) -> list[tuple[int, ...]]:
+    """Return the best `width` sets of disjoint patterns by the sum of their quick scores, best first.
+
+    Atoms are visited from producers to consumers; at each, every set may add one pattern that begins with it.
+    """
+    by_first: dict[int, list[Pattern]] = {}
+    for pattern in patterns:
+        if pattern.gain > 0:
+            by_first.setdefault((pattern.mask & -pattern.mask).bit_length() - 1, []).append(pattern)
+    beam = [_Choice()]
+    for atom in sorted(by_first):
+        grown = list(beam)
+        for choice in beam:
+            for pattern in by_first[atom]:
+                if not pattern.mask & choice.used and space.is_acyclic(choice.masks, pattern.mask):
+                    masks = (*choice.masks, pattern.mask)
+                    grown.append(_Choice(choice.gain + pattern.gain, choice.used | pattern.mask, masks))
+        beam = sorted(grown, key=lambda c: (-c.gain, c.masks))[:width]
+    return [c.masks for c in beam]

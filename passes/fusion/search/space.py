@@ -12,8 +12,7 @@ from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, latency_us
 from tilestitch.passes.fusion.bitsets import bits, mask_of
 from tilestitch.passes.fusion.clusters import Cluster, Fusion
-from tilestitch.passes.fusion.cost.facts import facts_of
-from tilestitch.passes.fusion.cost.profit import MOST_NODES, MOST_OPERANDS, recomputation
+from tilestitch.passes.fusion.cost.profit import MOST_NODES, MOST_OPERANDS, facts_of, recomputation
 from tilestitch.passes.fusion.legality import operands, why_not_on
 from tilestitch.passes.plan import GroupKind, WhyNot
 from tilestitch.passes.plan.roles import Roles, roles_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tilestitch.compiler.ir import Node
-from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.cost_model.protocol import LatencyModel, fastest
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.cpu.anchors import window_of
 from tilestitch.passes.plan.cpu.attention import attention_of
@@ -18,7 +18,6 @@ from tilestitch.passes.plan.schedules import Schedule
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import look_up
 from tilestitch.passes.schedule.device import device_of
-from tilestitch.passes.schedule.fastest import fastest
 
 from .attention import choose_attention
 from .conv import choose_conv, choose_conv_transpose

@@ -8,14 +8,13 @@ from math import ceil
 from typing import TypeAlias
 
 from tilestitch.compiler.ir.types import HALVES, storage_bytes
-from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.cost_model.protocol import LatencyModel, fastest
 from tilestitch.passes.plan.attention.check import doubles, fits_mma, shared
 from tilestitch.passes.plan.attention.operands import AttentionShape, attention_of
 from tilestitch.passes.plan.attention.tiles import ACROSS, QUAD, STEP, AttentionMmaTile, AttentionSimtTile, padded
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.schedules import AttentionSchedule
 from tilestitch.passes.plan.view import GroupView
-from tilestitch.passes.schedule.fastest import fastest
 
 from .attention_facts import candidate_facts
 from .gpu import Gpu

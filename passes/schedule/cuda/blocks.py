@@ -8,7 +8,7 @@ from math import ceil
 
 from tilestitch.compiler.ir import Node
 from tilestitch.cost_model.facts import KernelFacts, Part, Traffic, kernel_of, merged
-from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.cost_model.protocol import LatencyModel, fastest
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.access.row_loops import row_loops
 from tilestitch.passes.plan.launches.cuda.blocks import PLACE_BYTES, Blocking, SlabPart, axes_of_slabs
@@ -17,7 +17,6 @@ from tilestitch.passes.plan.parts import Part as Place
 from tilestitch.passes.plan.registers import registers_of
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import BlockSchedule, ElementwiseSchedule, RowSchedule, SharedPlace
-from tilestitch.passes.schedule.fastest import fastest
 from tilestitch.passes.schedule.work import work_of
 
 from .elementwise import choose_vectors

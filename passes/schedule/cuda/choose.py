@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tilestitch.compiler.ir import Node
-from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.cost_model.protocol import LatencyModel, fastest
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.roles import legal_roles
 from tilestitch.passes.plan.schedules import Schedule
 from tilestitch.passes.plan.view import look_up
-from tilestitch.passes.schedule.fastest import fastest
 
 from .attention import choose_attention
 from .elementwise import elementwise_schedules

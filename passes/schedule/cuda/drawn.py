@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tilestitch.compiler.ir import Node
-from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.cost_model.protocol import LatencyModel, fastest
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
@@ -14,7 +14,6 @@ from tilestitch.passes.plan.gemm.tiles import WgmmaTile
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import GemmSchedule, RowSchedule
 from tilestitch.passes.plan.view import look_up
-from tilestitch.passes.schedule.fastest import fastest
 
 from .facts import gpu_facts
 from .gemm import choose_among, tiled_schedules

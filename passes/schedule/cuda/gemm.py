@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.cost_model.devices import Device
-from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.cost_model.protocol import LatencyModel, fastest
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.direct import direct_schedules, direct_threads
@@ -20,7 +20,6 @@ from tilestitch.passes.plan.gemm.patches import cut_to_patches
 from tilestitch.passes.plan.gemm.rows_after import RowsAfter
 from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, SimtTile, Tile, WgmmaTile
 from tilestitch.passes.plan.schedules import BandSchedule, DirectSchedule, GemmSchedule
-from tilestitch.passes.schedule.fastest import fastest
 
 from .band_facts import band_of, banded_candidate
 from .gemm_facts import candidate_facts

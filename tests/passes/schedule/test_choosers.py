@@ -15,8 +15,8 @@ from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.devices import find_device
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, kernel_of
-from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, Prediction, latency_us
-from tilestitch.cost_model.random_model import RandomModel
+from tilestitch.cost_model.models import RandomModel
+from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, Prediction, fastest, latency_us
 from tilestitch.passes import PassContext, TargetInfo, check_plan, make_plan
 from tilestitch.passes.fusion.rules.bands import Bands
 from tilestitch.passes.plan.attention.operands import attention_of
@@ -39,7 +39,6 @@ from tilestitch.passes.schedule.cuda.gemm import band_schedule, choose_gemm, gem
 from tilestitch.passes.schedule.cuda.gemm_facts import candidate_facts
 from tilestitch.passes.schedule.cuda.gpu import Gpu
 from tilestitch.passes.schedule.facts import group_facts, nodes_by_name
-from tilestitch.passes.schedule.fastest import fastest
 
 A100 = TargetInfo("cuda", device="A100", architectures=("sm_80",))
 H100 = TargetInfo("cuda", device="H100", architectures=("sm_90a",))

@@ -60,7 +60,7 @@ def schedules(plan: StitchPlan, template: str) -> list[object]:
 
 
 def total_us(graph: Graph, plan: StitchPlan) -> float:
-    from tilestitch.passes.fusion.cost.facts import group_facts
+    from tilestitch.passes.fusion.cost.profit import group_facts
 
     nodes = {node.name: node for node in graph.nodes}
     return sum(Flat().us(group_facts(nodes, group, TARGET)) for group in plan.groups)
