@@ -19,8 +19,7 @@ from tilestitch.passes.plan.index_checks import are_places, index_checks, pendin
 from .compute.sizes import symbols_among
 from .groups import roles_in, view_group
 from .launch import KernelArg, PackedArg, TensorMapArg, ValueArg
-from .ranges import ranged
-from .scalars import ScalarArguments
+from .separated import ScalarArguments, ranged
 
 Lower = Callable[[Graph, Group], tuple[Any, ...]]
 

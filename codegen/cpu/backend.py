@@ -7,25 +7,28 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tvm import tirx
+
 from tilestitch.codegen.backend import Compiled, OwnedKernel, PlacedLaunch, Progress
 from tilestitch.codegen.cpu.toolchain.build import KernelSource, compile_kernels
+from tilestitch.codegen.cpu.toolchain.ctext import CText
 from tilestitch.codegen.cpu.toolchain.link import link
 from tilestitch.codegen.kernel_cache import NO_CACHE, KernelCache
+from tilestitch.codegen.own import buffers_of, function, pointer_kind
 from tilestitch.codegen.program_types import runtime_size
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.sizes import Size
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.launches.launch import Edge
-from tilestitch.passes.plan.own_kernels import KernelTarget
+from tilestitch.passes.plan.own_kernels import CKernel, CudaKernel, KernelTarget
 from tilestitch.passes.plan.target import TargetInfo as PassTarget
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.manifest import TargetInfo
 from tilestitch.runtime.members import CPU_LIBRARY
 
-from .abi import KernelLaunch, PackedArg
+from .abi import ARGUMENT_POINTER, KernelLaunch, PackedArg
 from .executor import EXECUTOR_EXPORTS, executor_object
 from .group import lower_group
-from .own import own_launch
 from .target import CpuTarget, features_of_tiles
 
 
@@ -115,3 +118,32 @@ class CpuBackend:
 
 def _source_members(sources: Sequence[KernelSource]) -> dict[str, bytes]:
     return {f"kernels/{s.symbol}.{suffix}": text.encode() for s in sources for suffix, text in s.texts.items()}
+
+
+def own_launch(owned: OwnedKernel) -> KernelLaunch:
+    """Return the launch of a CKernel or a TirKernel. Raises KernelError, naming the plug-in, for TIR that does not
+    fit.
+    """
+    kernel = owned.kernel
+    assert not isinstance(kernel, CudaKernel)
+    func: Any
+    if isinstance(kernel, CKernel):
+        func, scratch_bytes = CText(kernel.text, len(kernel.args), kernel.scratch_bytes > 0), kernel.scratch_bytes
+    else:
+        func, scratch_bytes = _tir(owned), 0
+    return KernelLaunch(
+        owned.symbol_kind, func, kernel.tasks, owned.args, owned.origins, scratch_bytes, owner=owned.owner
+    )
+
+
+def _tir(owned: OwnedKernel) -> Any:
+    """Return the plug-in's function with the parameters of `abi`, with its body and its `task`."""
+    args, scratch = (tirx.Var(name, "handle") for name in ("args", "scratch"))
+    head: list[Any] = []
+    for number, buffer in enumerate(buffers_of(owned, scalars=1)):
+        kind = pointer_kind(buffer)
+        pointer = tirx.Var(f"p{number}", kind)
+        head.append(tirx.Bind(pointer, tirx.tvm_struct_get(args, number, ARGUMENT_POINTER, kind)))
+        head.append(tirx.DeclBuffer(buffer, data=pointer))
+    func = owned.kernel.func  # type: ignore[union-attr]
+    return function([args, func.params[-1], scratch], head, func.body, {"calling_conv": 2})

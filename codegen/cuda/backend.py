@@ -6,20 +6,22 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from tvm import tirx
+
 from tilestitch.codegen.backend import Compiled, OwnedKernel, PlacedLaunch, Progress
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.group import lower_group
-from tilestitch.codegen.cuda.own import own_launch
 from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, compile_kernels
 from tilestitch.codegen.cuda.toolchain.resources import KernelResources, kernel_resources
 from tilestitch.codegen.launch import PackedArg
+from tilestitch.codegen.own import buffers_of, function, pointer_kind
 from tilestitch.codegen.program_types import runtime_size
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.sizes import Size
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.launches.launch import Edge
-from tilestitch.passes.plan.own_kernels import KernelTarget
+from tilestitch.passes.plan.own_kernels import CKernel, CudaKernel, KernelTarget
 from tilestitch.passes.plan.target import TargetInfo as PassTarget
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.manifest import TargetInfo
@@ -143,3 +145,29 @@ def _resources(members: Mapping[str, bytes]) -> dict[str, dict[str, KernelResour
             for symbol, resources in kernel_resources(data).items():
                 found.setdefault(symbol, {})[name.split("/")[-2]] = resources
     return found
+
+
+def own_launch(owned: OwnedKernel) -> CudaLaunch:
+    """Return the launch of a CudaKernel or a TirKernel. Raises KernelError, naming the plug-in, for TIR that does not
+    fit.
+    """
+    kernel = owned.kernel
+    assert not isinstance(kernel, CKernel)
+    func: Any
+    if isinstance(kernel, CudaKernel):
+        func, shared_bytes, cooperative = kernel.text, kernel.shared_bytes, kernel.cooperative
+    else:
+        func, shared_bytes, cooperative = _tir(owned), 0, False
+    return CudaLaunch(
+        owned.symbol_kind, func, kernel.grid, kernel.block, owned.args, owned.origins, shared_bytes,
+        cooperative=cooperative, owner=owned.owner,
+    )  # fmt: skip
+
+
+def _tir(owned: OwnedKernel) -> Any:
+    """Return the plug-in's function with a pointer in the place of each buffer."""
+    buffers = buffers_of(owned, scalars=0)
+    pointers = [tirx.Var(f"p{number}", pointer_kind(buffer)) for number, buffer in enumerate(buffers)]
+    head = [tirx.DeclBuffer(buffer, data=pointer) for buffer, pointer in zip(buffers, pointers, strict=True)]
+    func = owned.kernel.func  # type: ignore[union-attr]
+    return function(pointers, head, func.body, {"calling_conv": 2, "tirx.is_global_func": True})

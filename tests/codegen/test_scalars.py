@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.compiled import assert_close, compile_graph
-from tilestitch.codegen.scalars import FEWEST_KERNELS
+from tilestitch.codegen.separated import FEWEST_KERNELS
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact import read_artifact

@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from tests.codegen.cuda.cuda_harness import emulated
 from tests.compiled import assert_close, compile_graph
 from tilestitch.codegen.launch import RangeArg
-from tilestitch.codegen.ranges import ranged
+from tilestitch.codegen.separated import ranged
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.passes.contract import PassContext
