@@ -193,8 +193,7 @@ def _refuse_host_steps(planned: Planned) -> None:
 
 def _write_views(folder: Path, planned: Planned) -> None:
     """Write the final graph for Graphviz (a box per kernel or call) and for Netron, beside the passes' dumps."""
-    from tilestitch.compiler.ir.dot import to_dot
-    from tilestitch.compiler.netron import to_onnx
+    from tilestitch.compiler.viewers import to_dot, to_onnx
 
     folder.mkdir(parents=True, exist_ok=True)
     groups = {node: group.name for group in planned.plan.groups for node in group.nodes}

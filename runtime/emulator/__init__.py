@@ -5,8 +5,7 @@ from __future__ import annotations
 from .errors import EmulatorBuildError, EmulatorUnsupportedError, KernelFaultError, NoCompilerError
 from .kernels import Argument, KernelLaunch, Kernels, Ran, TensorArgument
 from .options import EmulatorOptions, Multiprocessors
-from .requests import Requests
-from .traffic import Traffic
+from .traffic import Requests, Traffic
 
 __all__ = [
     "Argument", "EmulatorBuildError", "EmulatorOptions", "EmulatorUnsupportedError", "KernelFaultError", "KernelLaunch",

@@ -20,8 +20,7 @@ from tilestitch.runtime.tensor_map import ITEM_BYTES, SWIZZLES, TensorMap
 from .build import build_device, build_kernels, locate, locate_all
 from .errors import EmulatorBuildError, KernelFaultError
 from .options import ORDERS, EmulatorOptions, Multiprocessors
-from .requests import RequestRecord, Requests, requests_of
-from .traffic import traffic_of, traffic_records
+from .traffic import RequestRecord, Requests, requests_of, traffic_of, traffic_records
 
 __all__ = ["Argument", "Dim3", "KernelLaunch", "Kernels", "Ran", "TensorArgument"]
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .requests import Requests
-from .traffic import Traffic
+from .traffic import Requests, Traffic
 
 __all__ = ["ORDERS", "EmulatorOptions", "Multiprocessors"]
 

@@ -5,9 +5,8 @@ from hypothesis import given
 
 from tests.strategies import graphs
 from tilestitch.compiler.ir import Graph
-from tilestitch.compiler.ir.dot import to_dot
 from tilestitch.compiler.ir.text import parse_graph
-from tilestitch.compiler.netron import DOMAIN, to_onnx
+from tilestitch.compiler.viewers import DOMAIN, to_dot, to_onnx
 
 TEXT = """graph @main(%x: float32[2,3]) -> (%y) {
   %c = constant [1.5] : float32[1]

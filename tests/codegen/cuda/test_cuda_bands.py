@@ -32,8 +32,8 @@ from tilestitch.codegen.cuda.toolchain.compile import BuildOptions
 from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.codegen.groups import roles_in, view_group
 from tilestitch.compiler.ir import Graph, TensorType, Value
+from tilestitch.cost_model.models import RandomModel
 from tilestitch.cost_model.protocol import LatencyModel
-from tilestitch.cost_model.random_model import RandomModel
 from tilestitch.passes import PassContext, TargetInfo, check_plan, make_plan
 from tilestitch.passes.fusion.rules.bands import Bands
 from tilestitch.passes.plan import Group

@@ -14,7 +14,7 @@ from tests.cost_models import DearBarriers
 from tilestitch.codegen.cuda.group import lower_group
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.compiler.ir.types import TensorType, to_numpy_dtype
-from tilestitch.cost_model.random_model import RandomModel
+from tilestitch.cost_model.models import RandomModel
 from tilestitch.passes.plan.schedules import RowSchedule
 from tilestitch.passes.schedule.cuda.rows import row_team
 
