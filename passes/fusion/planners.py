@@ -8,13 +8,11 @@ from typing import Any
 
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.fusion.rules.attention import Attention
-from tilestitch.passes.fusion.rules.bands import Bands
-from tilestitch.passes.fusion.rules.blocks import BlockStitching
 from tilestitch.passes.fusion.rules.builtin import Copies, Epilogue, FusionRule, Inline, Rows, Views
+from tilestitch.passes.fusion.rules.combining import Bands, BlockStitching, GlobalStitching, Packing
 from tilestitch.passes.fusion.rules.explore import Explore
 from tilestitch.passes.fusion.rules.gates import Gates, OperandViews
 from tilestitch.passes.fusion.rules.inplace import InPlace
-from tilestitch.passes.fusion.rules.remote import GlobalStitching, Packing
 
 from .xla import DotMerger, KernelLimits, LibraryCalls, MultiOutputFusion, Normalisations, PriorityFusion
 

@@ -13,7 +13,7 @@ from tilestitch.codegen.cpu.target import host_target
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.passes import PassContext, TargetInfo, make_plan
-from tilestitch.passes.fusion.rules.remote import Packing
+from tilestitch.passes.fusion.rules.combining import Packing
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact_writer import artifact_bytes
 from tilestitch.runtime.program import NativeStep

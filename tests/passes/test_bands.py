@@ -18,8 +18,7 @@ from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.protocol import latency_us
 from tilestitch.passes import PassContext, StitchPlan, TargetInfo, WhyNot, check_plan, explain_plan, make_plan
 from tilestitch.passes.errors import PlanError
-from tilestitch.passes.fusion.rules.bands import Bands
-from tilestitch.passes.fusion.rules.remote import GlobalStitching
+from tilestitch.passes.fusion.rules.combining import Bands, GlobalStitching
 from tilestitch.passes.plan import GroupKind
 from tilestitch.passes.plan.schedules import BandSchedule, RowSchedule
 from tilestitch.passes.schedule.facts import group_facts, nodes_by_name

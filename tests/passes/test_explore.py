@@ -25,8 +25,8 @@ from tilestitch.passes.fusion.bitsets import bits
 from tilestitch.passes.fusion.clusters import Fusion
 from tilestitch.passes.fusion.planners import PLANNERS, VIEWED
 from tilestitch.passes.fusion.rules.builtin import Fuse
+from tilestitch.passes.fusion.rules.combining import Packing
 from tilestitch.passes.fusion.rules.explore import SEEDS, Explore
-from tilestitch.passes.fusion.rules.remote import Packing
 from tilestitch.passes.fusion.search.space import Space
 from tilestitch.passes.schedule.device import device_of
 from tilestitch.passes.schedule.facts import group_facts, nodes_by_name

@@ -20,8 +20,7 @@ from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.passes import PassContext, TargetInfo, check_plan, make_plan, run_pipeline
 from tilestitch.passes.fusion.planners import PLANNERS
-from tilestitch.passes.fusion.rules.blocks import BlockStitching
-from tilestitch.passes.fusion.rules.remote import GlobalStitching, Packing
+from tilestitch.passes.fusion.rules.combining import BlockStitching, GlobalStitching, Packing
 from tilestitch.passes.plan import Group, StitchPlan
 from tilestitch.passes.plan.cpu.isa import isa_named
 from tilestitch.passes.plan.cpu.schedules import CpuDotGemmSchedule, CpuGemmSchedule, CpuSplitRowSchedule

@@ -20,8 +20,8 @@ from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.passes import PassContext, StitchPlan, TargetInfo, check_plan, make_plan
 from tilestitch.passes.errors import PlanError
+from tilestitch.passes.fusion.rules.combining import GlobalStitching
 from tilestitch.passes.fusion.rules.inplace import offsets_of
-from tilestitch.passes.fusion.rules.remote import GlobalStitching
 from tilestitch.passes.plan import Group, GroupKind, Place, Segment
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact_writer import artifact_bytes

@@ -20,7 +20,7 @@ from tilestitch.cost_model.joined import joined_facts
 from tilestitch.cost_model.protocol import latency_us
 from tilestitch.passes import PassContext, StitchPlan, TargetInfo, WhyNot, check_plan, explain_plan, make_plan
 from tilestitch.passes.errors import PlanError
-from tilestitch.passes.fusion.rules.remote import GlobalStitching, Packing
+from tilestitch.passes.fusion.rules.combining import GlobalStitching, Packing
 from tilestitch.passes.fusion.stages import Combine, Kernels
 from tilestitch.passes.plan import Group, GroupKind
 

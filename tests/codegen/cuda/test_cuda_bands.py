@@ -35,7 +35,7 @@ from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.cost_model.models import RandomModel
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes import PassContext, TargetInfo, check_plan, make_plan
-from tilestitch.passes.fusion.rules.bands import Bands
+from tilestitch.passes.fusion.rules.combining import Bands
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.access import positions
 from tilestitch.passes.plan.gemm.partition import cut

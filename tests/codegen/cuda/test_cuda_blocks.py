@@ -26,7 +26,7 @@ from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.passes import PassContext, StitchPlan, TargetInfo, check_plan, make_plan, run_pipeline
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.fusion.planners import PLANNERS
-from tilestitch.passes.fusion.rules.blocks import BlockStitching
+from tilestitch.passes.fusion.rules.combining import BlockStitching
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.launches.cuda.group import blocking_of
 from tilestitch.passes.plan.schedules import BlockSchedule, SharedPlace

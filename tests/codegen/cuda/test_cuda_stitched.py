@@ -21,7 +21,7 @@ from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, compile_kern
 from tilestitch.compiler.ir.graph import Graph, Value
 from tilestitch.compiler.ir.types import TensorType
 from tilestitch.passes import PassContext, StitchPlan, check_plan, make_plan
-from tilestitch.passes.fusion.rules.remote import GlobalStitching, Packing
+from tilestitch.passes.fusion.rules.combining import GlobalStitching, Packing
 from tilestitch.passes.plan.schedules import GemmSchedule
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact_writer import artifact_bytes

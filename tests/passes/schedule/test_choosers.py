@@ -18,7 +18,7 @@ from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, kernel_of
 from tilestitch.cost_model.models import RandomModel
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, Prediction, fastest, latency_us
 from tilestitch.passes import PassContext, TargetInfo, check_plan, make_plan
-from tilestitch.passes.fusion.rules.bands import Bands
+from tilestitch.passes.fusion.rules.combining import Bands
 from tilestitch.passes.plan.attention.operands import attention_of
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of

@@ -12,7 +12,7 @@ from tilestitch.compiler.ir import Graph
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.passes import PassContext, TargetInfo, check_plan, make_plan
 from tilestitch.passes.explain import explain_plan
-from tilestitch.passes.fusion.rules.bands import Bands
+from tilestitch.passes.fusion.rules.combining import Bands
 from tilestitch.passes.plan import Group, StitchPlan
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of

@@ -15,7 +15,7 @@ from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.laws.makespan import makespan_us
 from tilestitch.passes import PassContext, StitchPlan, make_plan, planner
-from tilestitch.passes.fusion.rules.remote import Packing
+from tilestitch.passes.fusion.rules.combining import Packing
 from tilestitch.passes.plan_check import check_plan
 from tilestitch.passes.schedule.makespan import spans_of
 from tilestitch.passes.schedule.parallel.alternatives import Alternatives
