@@ -54,9 +54,8 @@ from tilestitch.passes.plan.cpu.schedules import (
     CpuSplitRowSchedule,
 )
 from tilestitch.passes.plan.cpu.window import WindowPlan
-from tilestitch.passes.plan.launches.any_result import if_any_result, needed_for_any
 from tilestitch.passes.plan.launches.cpu import cpu_launches
-from tilestitch.passes.plan.launches.launch import Launch
+from tilestitch.passes.plan.launches.launch import Launch, if_any_result, needed_for_any
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedule_check import why_not
 

@@ -36,7 +36,6 @@ from tilestitch.compiler.ir.graph import Graph, Node
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.access.positions import are_narrow, counted, to_check
 from tilestitch.passes.plan.gemm.check import why_no_band
-from tilestitch.passes.plan.launches.any_result import needed_for_any
 from tilestitch.passes.plan.launches.cuda.group import (
     blocking_of,
     cuda_launches,
@@ -45,7 +44,7 @@ from tilestitch.passes.plan.launches.cuda.group import (
     ticketing_of,
     tying_of,
 )
-from tilestitch.passes.plan.launches.launch import Launch
+from tilestitch.passes.plan.launches.launch import Launch, needed_for_any
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedule_check import why_not
 from tilestitch.passes.plan.schedules import (

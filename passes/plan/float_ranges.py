@@ -16,7 +16,7 @@ DEEPEST = 16
 """Most operators followed backwards."""
 MOST_READ = 1 << 20
 """Most elements of a constant that are examined."""
-_DIGITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
+DIGITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
 """Binary digits of a dtype's numbers: whole numbers of so many digits are exact in it."""
 
 
@@ -45,7 +45,7 @@ Integers = Callable[[Value], "tuple[int, int] | None"]
 
 def float_range(value: Value, integers: Integers, known: Known, depth: int = DEEPEST) -> FloatRange:
     """Return the range of a value's elements; `known`: those found before."""
-    if value.dtype not in _DIGITS:
+    if value.dtype not in DIGITS:
         return FloatRange()
     if value not in known:
         constant = _constant(value)
@@ -64,7 +64,7 @@ def _computed(value: Value, integers: Integers, known: Known, depth: int) -> Flo
     node = value.producer
     if node is None or depth == 0:
         return FloatRange()
-    if node.op == "cast" and node.inputs[0].dtype not in _DIGITS:
+    if node.op == "cast" and node.inputs[0].dtype not in DIGITS:
         found = integers(node.inputs[0])
         return FloatRange() if found is None else FloatRange(float(found[0]), float(found[1]), nan=False)
     if node.op not in _RULES:
@@ -76,7 +76,7 @@ def _computed(value: Value, integers: Integers, known: Known, depth: int) -> Flo
 
 def _outwards(found: FloatRange, dtype: str) -> FloatRange:
     """Return the range with ends that are whole and exact in the dtype, or infinite."""
-    most = 2.0 ** _DIGITS[dtype]
+    most = 2.0 ** DIGITS[dtype]
     low = math.floor(found.low) if abs(found.low) <= most else -math.inf
     high = math.ceil(found.high) if abs(found.high) <= most else math.inf
     return FloatRange(low, high, found.nan)

@@ -25,7 +25,7 @@ from .batch_integers import are_equal, is_integer, range_of, sequence_of
 from .batch_rules import rule_of
 from .batch_values import BatchValues, NotBatchable
 from .driver import is_tensor, splat
-from .found_sizes import found_sizes, settle
+from .inlining import found_sizes, settle
 from .runs import run_of
 
 MOST_ITERATION_BYTES = 1 << 20

@@ -15,8 +15,7 @@ from tilestitch.compiler.ir.sizes import Size
 from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import is_sized, reshaped, splat
-from .found_sizes import found_sizes, settle
-from .inlining import Inlining, knows_sizes_of
+from .inlining import Inlining, found_sizes, knows_sizes_of, settle
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-MANTISSA_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
+from tilestitch.passes.plan.float_ranges import DIGITS
+
 SMALLEST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
 
 
@@ -27,7 +28,7 @@ def product_in_any_order(a: np.ndarray, b: np.ndarray, dtype: str) -> bool:
         combined = first * second
     grows, shrinks = (first >= 1) & (second >= 1), (first <= 1) & (second <= 1)
     # Losses by underflow stay below the smallest normal number even after scaling up.
-    recovers = (first <= 1) & (second <= 2.0 ** MANTISSA_BITS[dtype])
+    recovers = (first <= 1) & (second <= 2.0 ** (DIGITS[dtype] - 1))
     exact_zero = (combined == 0) & ((first == 0) | (second == 0))
     normal = combined >= SMALLEST_NORMAL[dtype]
     return bool(((grows | shrinks | recovers) & (normal | exact_zero)).all())

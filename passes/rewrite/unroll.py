@@ -13,8 +13,7 @@ from tilestitch.compiler.ir.ops import Kind
 from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import emit_like, is_sized, reshaped, splat
-from .found_sizes import found_sizes, settle
-from .inlining import Inlining, knows_sizes_of
+from .inlining import Inlining, found_sizes, knows_sizes_of, settle
 
 MOST_NODES = 32
 """Most nodes of all iterations together. Unrolling cuts the time of small recurrences to between a third and three

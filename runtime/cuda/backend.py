@@ -27,9 +27,8 @@ from .driver import Allocation, Device, host_address, load_driver
 from .memory import CudaMemory, aligned
 from .modules import Modules
 from .partition import Lease, Partition
-from .pitched import Pitched, copy_pitched
 from .queue import Queue
-from .rows import CudaCacheMemory
+from .rows import CudaCacheMemory, Pitched, copy_pitched
 from .stream_memory import LEGACY_STREAM, StreamMemory
 
 MOST_KEPT = 8

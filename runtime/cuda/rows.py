@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,8 +14,7 @@ from tilestitch.runtime.types import with_size
 
 from . import dlpack
 from .array import DeviceArray
-from .driver import host_address
-from .pitched import Pitched, copy_pitched
+from .driver import Device, host_address
 from .stream_memory import LEGACY_STREAM
 
 
@@ -149,3 +148,32 @@ def _of_host(array: np.ndarray, axis: int) -> Pitched:
 def _rows(array: Any, axis: int) -> tuple[int, int, int]:
     """Return the bytes of a row, the number of contiguous rows, and the number of such blocks."""
     return array.dtype.itemsize * prod(array.shape[axis + 1 :]), array.shape[axis], prod(array.shape[:axis])
+
+
+class Pitched(NamedTuple):
+    """`times` contiguous blocks of `rows` contiguous rows of `row_bytes` each, on the host or on the GPU. `owner` keeps
+    the memory alive.
+    """
+
+    address: int
+    row_bytes: int
+    rows: int
+    times: int
+    on_host: bool
+    owner: Any = None
+
+
+def copy_pitched(device: Device, target: Pitched, source: Pitched, rows: int, stream: int) -> None:
+    """Queue a copy of the first `rows` rows of each of the `times` blocks; the context must be current."""
+    api = device.api
+    copy = api.CUDA_MEMCPY2D()
+    copy.srcMemoryType, copy.dstMemoryType = (
+        api.CUmemorytype.CU_MEMORYTYPE_HOST if end.on_host else api.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        for end in (source, target)
+    )
+    copy.srcHost, copy.srcDevice = (source.address, 0) if source.on_host else (0, source.address)
+    copy.dstHost, copy.dstDevice = (target.address, 0) if target.on_host else (0, target.address)
+    copy.srcPitch, copy.dstPitch = source.row_bytes * source.rows, target.row_bytes * target.rows
+    copy.WidthInBytes, copy.Height = target.row_bytes * rows, target.times
+    if copy.WidthInBytes and copy.Height:
+        device.call("cuMemcpy2DAsync", copy, stream)

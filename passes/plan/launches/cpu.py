@@ -24,9 +24,8 @@ from tilestitch.passes.plan.cpu.schedules import (
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.group import Group, GroupKind
 from tilestitch.passes.plan.index_checks import check_tasks, pending_checks, read_for
-from tilestitch.passes.plan.launches.any_result import if_any_result
 from tilestitch.passes.plan.launches.cuda.emitted import Argument, Emitted, classified, results_of
-from tilestitch.passes.plan.launches.launch import ONE, Launch
+from tilestitch.passes.plan.launches.launch import ONE, Launch, if_any_result
 from tilestitch.passes.plan.own_kernels import Temporary
 from tilestitch.passes.plan.parts import Roles
 from tilestitch.passes.plan.roles import legal_roles

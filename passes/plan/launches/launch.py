@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from tilestitch.compiler.ir.sizes import Size, Symbol, if_any, is_empty_without, symbols_of
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.plan.open_sizes import open_size
 from tilestitch.passes.plan.own_kernels import Dim3, Temporary
+from tilestitch.passes.plan.view import GroupView
 from tilestitch.runtime.jsonfields import Fields, integer, sequence, string
 
 ONE: Dim3 = (1, 1, 1)
@@ -184,3 +186,17 @@ class Lane:
 
 
 FIRST_LANE = Lane(0)
+
+
+def if_any_result(view: GroupView) -> Size:
+    """Return an expression that is 0 where the group's stored values have no elements, so that nothing is launched, and
+    else 1.
+    """
+    return prod(map(if_any, sorted(needed_for_any(view), key=lambda symbol: symbol.name)))
+
+
+def needed_for_any(view: GroupView) -> frozenset[Symbol]:
+    """Return the symbols that may be 0 and that make the group's stored values empty where they are."""
+    stored = [v.tensor_type.num_elements for v in view.stored]
+    empty = (s for s in symbols_of(stored) if s.or_empty)
+    return frozenset(s for s in empty if all(is_empty_without(count, s) for count in stored))

@@ -11,7 +11,6 @@ from tilestitch.passes.errors import PlanError
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.rows_after import RowsAfter
 from tilestitch.passes.plan.group import Group, GroupKind
-from tilestitch.passes.plan.launches.any_result import if_any_result
 from tilestitch.passes.plan.launches.cuda.attention import attention
 from tilestitch.passes.plan.launches.cuda.blocks import Blocking
 from tilestitch.passes.plan.launches.cuda.elementwise import elementwise, transpose
@@ -34,7 +33,7 @@ from tilestitch.passes.plan.launches.cuda.rows import rowwise, split_rows
 from tilestitch.passes.plan.launches.cuda.stitched import Stitching, private
 from tilestitch.passes.plan.launches.cuda.tickets import Ticketing
 from tilestitch.passes.plan.launches.cuda.tied import Tying
-from tilestitch.passes.plan.launches.launch import Launch
+from tilestitch.passes.plan.launches.launch import Launch, if_any_result
 from tilestitch.passes.plan.own_kernels import Dim3
 from tilestitch.passes.plan.roles import legal_roles
 from tilestitch.passes.plan.schedules import (
