@@ -162,7 +162,7 @@ def _gather_nd(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     rows = np.arange(count)[:, None]
     where = (np.broadcast_to(rows, flat.shape[:2]), *coordinates)
     picked = x.reshape(count, *x.shape[batch:])[where]
-    return [picked.reshape(*indices.shape[:-1], *x.shape[batch + depth :])]
+    return [picked.reshape(indices.shape[:-1] + x.shape[batch + depth :])]
 
 
 TABLE: Mapping[str, HostFn] = {

@@ -80,7 +80,9 @@ def test_gather_elements_with_fewer_indices_than_elements(axis: int) -> None:
     np.testing.assert_array_equal(run("gather_elements", x, indices, axis=axis), expected)
 
 
-@pytest.mark.parametrize(("batch", "shape"), [(0, (4, 2)), (1, (2, 3, 1)), (2, (2, 3, 2)), (0, (0, 1)), (1, (2, 1))])
+@pytest.mark.parametrize(
+    ("batch", "shape"), [(0, (4, 2)), (0, (4,)), (1, (2, 3, 1)), (2, (2, 3, 2)), (0, (0, 1)), (1, (2, 1))]
+)
 def test_gather_nd_agrees_with_onnx(batch: int, shape: tuple[int, ...]) -> None:
     x = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
     indices = np.random.default_rng(3).integers(0, 2, size=shape)
