@@ -61,6 +61,12 @@ def test_roi_align(ratio: int, mode: str, transform: str) -> None:
     check_node("RoiAlign", [np.abs(floats(2, 3, 8, 9)), ROIS, ints(0, 1, 1)], attrs, opset=16)
 
 
+@pytest.mark.parametrize("mode", ["avg", "max"])
+def test_roi_align_of_no_regions(mode: str) -> None:
+    attrs = {"mode": mode, "output_height": 3, "output_width": 2, "sampling_ratio": 2}
+    check_node("RoiAlign", [floats(2, 3, 8, 9), np.zeros((0, 4), np.float32), ints()], attrs)
+
+
 def test_max_roi_pool() -> None:
     rois = np.concatenate([np.array([[0], [1], [1]], np.float32), ROIS], 1)
     attrs = {"pooled_shape": [2, 3], "spatial_scale": 0.9}

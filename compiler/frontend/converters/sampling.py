@@ -227,7 +227,7 @@ def convert_roi_align(ctx: Context) -> Value:
     image = ctx.reshape(image, (count, channels, height * width))
 
     def spread(value: Value, axis: int) -> Value:
-        return ctx.reshape(ctx.broadcast_to(ctx.expand_dims(value, (axis,)), points), (count, -1))
+        return ctx.reshape(ctx.broadcast_to(ctx.expand_dims(value, (axis,)), points), (count, prod(points[1:])))
 
     taps = [[(spread(p, 2), spread(w, 2)) for p, w in row_taps], [(spread(p, 1), spread(w, 1)) for p, w in column_taps]]
     return _pooled_samples(ctx, image, (height, width), taps, (count, channels, out[0], ratio, out[1], ratio))
