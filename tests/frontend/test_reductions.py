@@ -58,6 +58,11 @@ def test_softmax_since_opset_13(op: str, axis: int) -> None:
     check_node(op, [floats(3, 5, 7)], {"axis": axis}, opset=13)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_hardmax_of_nothing(axis: int) -> None:
+    check_node("Hardmax", [floats(2, 0, 3)], {"axis": axis})
+
+
 def test_softmax_before_opset_13_flattens() -> None:
     x = floats(3, 5, 7)
     flat = np.exp(x.reshape(3, 35))

@@ -123,8 +123,10 @@ def convert_hardmax(ctx: Context) -> Value:
 
 
 def _hardmax(ctx: Context, x: Value, axis: int) -> Value:
-    place = ctx.emit("arg_max", x, axis=axis, keepdims=True, select_last=False)
     size, rank = ctx.dim(x, axis), ctx.rank(x)
+    if size == 0:
+        return x
+    place = ctx.emit("arg_max", x, axis=axis, keepdims=True, select_last=False)
     index = ctx.reshape(ctx.iota(size), tuple(size if i == axis else 1 for i in range(rank)))
     return ctx.cast(ctx.equal(index, place), dtype_of(x))
 
