@@ -31,7 +31,7 @@ from tilestitch.compiler.ir.sizes import (
     where_zero,
     with_quotient,
 )
-from tilestitch.compiler.ir.types import TensorType
+from tilestitch.compiler.ir.types import SequenceType, TensorType
 
 from .errors import ModelError, NotStatic
 
@@ -469,6 +469,8 @@ def told_by(claim: Claim) -> Symbol | None:
 
 def unsized(type_: Type, inner: Iterable[Symbol]) -> Type:
     """Return a type as seen outside a nested graph, which alone has the symbols `inner`: such sizes are unknown."""
+    if isinstance(type_, SequenceType):
+        return SequenceType(unsized(type_.element, inner))
     if not isinstance(type_, TensorType) or type_.is_static:
         return type_
     own = frozenset(inner)

@@ -63,3 +63,18 @@ def test_a_tensor_that_is_split_at_constant_places_in_a_loop_has_parts_of_known_
     want = np.concatenate([x[:, :1], -x[:, 1:3], x[:, 3:]], axis=1)
     with load(compiled.to_bytes()) as module:
         np.testing.assert_array_equal(module.run({"x": x})["y"], want)
+
+
+def test_a_list_of_items_of_different_sizes_is_mapped_twice() -> None:
+    """The sizes of the items are known within each map only."""
+    proto = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[1, 2] a, float[3, 2] b) => (float[m, 2] y) {
+          list = SequenceConstruct(a, b)
+          once = SequenceMap(list) <body = f (float[k, 2] v) => (float[k, 2] w) { w = Neg(v) }>
+          twice = SequenceMap(once) <body = g (float[k, 2] r) => (float[k, 2] s) { s = Exp(r) }>
+          y = ConcatFromSequence<axis = 0>(twice) }"""
+    )
+    random = np.random.default_rng(0)
+    a, b = (random.standard_normal((rows, 2)).astype(np.float32) for rows in (1, 3))
+    with load(compile_model(proto).to_bytes()) as module:
+        np.testing.assert_allclose(module.run({"a": a, "b": b})["y"], np.exp(-np.concatenate([a, b])), rtol=1e-6)
