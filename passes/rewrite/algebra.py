@@ -173,8 +173,12 @@ def divide_by_constant(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _divide_by_constant(graph: Graph, node: Node, *, exact: bool) -> Replacement | None:
-    """Rewrite x / c to x * (1/c): exact for powers of two, else only for float32 and float64; 1/c must be normal."""
+    """Rewrite x / c to x * (1/c): exact for powers of two, else only for float32 and float64; 1/c must be normal. A
+    single quotient stays exact, as a scale from which zero points are rounded.
+    """
     x, c = node.inputs
+    if not exact and is_tensor(node.output) and node.output.tensor_type.num_elements == 1:
+        return None
     if c.data is None or not is_tensor(x) or x.dtype not in ("float16", "bfloat16", "float32", "float64"):
         return None
     wide = c.data.astype(np.float64)

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, parser
 from onnx.helper import make_node as onnx_node
 
 from tests.compiler.quantised_models import Sketch, unoptimised
+from tests.frontend.checks import run_ort
 from tilestitch.codegen.cpu.target import parse_target
 from tilestitch.compiler import compile_model
 from tilestitch.passes.plan import GroupKind
@@ -393,3 +394,16 @@ def test_what_is_quantised_between_has_no_zero_below_zero() -> None:
     with np.errstate(divide="ignore"):
         np.testing.assert_array_equal(np.signbit(actual), np.signbit(unoptimised(model, feeds)))
     assert np.isposinf(actual[:3]).all()
+
+
+def test_scales_of_a_run_are_those_of_onnx_runtime() -> None:
+    """A quotient that is off by one bit makes another zero point of ranges around zero."""
+    proto = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[n] x) => (uint8[n] q, float scale, uint8 zero) {
+          q, scale, zero = DynamicQuantizeLinear(x) }"""
+    )
+    with load(compile_model(proto).to_bytes()) as module:
+        for most in (1, 3, 100, 200, 0.3):
+            x = np.array([-most, 0.1, most], np.float32)
+            for actual, wanted in zip(module.run({"x": x}).values(), run_ort(proto, {"x": x}), strict=True):
+                np.testing.assert_array_equal(actual, wanted)
