@@ -331,7 +331,7 @@ _SPECS: list[OpSpec] = [
     _spec(
         "scatter_elements",
         Kind.OPAQUE,
-        rule.scatter,
+        rule.scatter_elements,
         3,
         "ONNX ScatterElements; reduction none, add, mul, max, min",
         axis=_REQUIRED,
@@ -340,7 +340,7 @@ _SPECS: list[OpSpec] = [
     _spec(
         "scatter_nd",
         Kind.OPAQUE,
-        rule.scatter,
+        rule.scatter_nd,
         3,
         "ONNX ScatterND; reduction none, add, mul, max, min",
         reduction=_REQUIRED,

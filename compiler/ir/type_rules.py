@@ -286,7 +286,7 @@ def gather(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
 def gather_elements(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     x, indices = _tensors(inputs)
     _require_indices(indices)
-    _require(x.rank == indices.rank and 0 <= attrs["axis"] < x.rank, "ranks must be equal and contain the axis")
+    _require_within(indices, x, attrs["axis"])
     return [x.with_shape(indices.shape)]
 
 
@@ -453,12 +453,42 @@ def order_rows(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     return [TensorType("int64", x.shape[:1])]
 
 
-def scatter(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+def scatter_elements(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    x, indices, updates = _scattered(inputs, attrs)
+    _require_within(indices, x, attrs["axis"])
+    _require_updates(updates, indices.shape)
+    return [x]
+
+
+def scatter_nd(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    x, indices, updates = _scattered(inputs, attrs)
+    depth = indices.shape[-1] if indices.rank else None
+    _require(depth is not None, "indices must have a dimension")
+    if isinstance(depth, int):
+        _require_updates(updates, (*indices.shape[:-1], *x.shape[depth:]))
+    return [x]
+
+
+def _scattered(inputs: Sequence[Type], attrs: Attrs) -> list[TensorType]:
+    """Return the types of data, indices and updates."""
     x, indices, updates = _tensors(inputs)
     _require_indices(indices)
     _require(x.dtype == updates.dtype, "data and updates must have one dtype")
     _require(attrs["reduction"] in ("none", "add", "mul", "max", "min"), f"unknown reduction {attrs['reduction']!r}")
-    return [x]
+    return [x, indices, updates]
+
+
+def _require_within(indices: TensorType, x: TensorType, axis: int) -> None:
+    """Other axes than the one that is indexed are at most as long as those of the data."""
+    _require(x.rank == indices.rank and 0 <= axis < x.rank, "ranks must be equal and contain the axis")
+    for at, (size, most) in enumerate(zip(indices.shape, x.shape, strict=True)):
+        fits = at == axis or isinstance(size, str) or isinstance(most, str) or may_be_natural(most - size)
+        _require(fits, f"indices have {size} elements along axis {at}, the data {most}")
+
+
+def _require_updates(updates: TensorType, shape: Shape) -> None:
+    fits = len(shape) == updates.rank and all(map(dims_compatible, updates.shape, shape))
+    _require(fits, f"updates must be of shape {shape}")
 
 
 def suppress(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import parser
 
 from tests.frontend.checks import assert_close, check_node, floats, host_steps, ints, node_model, run
+from tilestitch.compiler import compile_model
+from tilestitch.compiler.frontend import import_model
+from tilestitch.compiler.frontend.errors import InvalidNodeError
+from tilestitch.runtime import load
+from tilestitch.runtime.errors import InputError
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
@@ -76,3 +82,30 @@ def test_reverse_sequence(time: int, batch: int) -> None:
 def test_tensor_scatter(mode: str) -> None:
     starts = ints(1, 2) if mode == "linear" else ints(3, 4)
     check_node("TensorScatter", [floats(2, 3, 5, 4), floats(2, 3, 2, 4, seed=1), starts], {"mode": mode})
+
+
+@pytest.mark.parametrize("op", ["ScatterElements", "ScatterND", "GatherElements"])
+def test_operands_that_would_be_read_past_their_end_are_refused(op: str) -> None:
+    x, updates = floats(4, 2), floats(2, 2)
+    indices = np.zeros((4, 3 if op == "GatherElements" else 1 if op == "ScatterND" else 2), np.int64)
+    operands = [x, indices] if op == "GatherElements" else [x, indices, updates]
+    proto = node_model(op, operands)
+    with pytest.raises(InvalidNodeError, match=r"the data 2|updates must be of shape"):
+        import_model(proto)
+    for formal in proto.graph.input[1:]:
+        for axis, dim in enumerate(formal.type.tensor_type.shape.dim):
+            dim.dim_param = f"{formal.name}_{axis}"
+    with load(compile_model(proto).to_bytes()) as module, pytest.raises(InputError, match=r"give inputs|agree"):
+        module.run({f"x{i}": operand for i, operand in enumerate(operands)})
+
+
+def test_updates_of_sizes_that_are_named_apart() -> None:
+    """One specialisation is for no indices, whatever the size of the updates is called."""
+    head = '<ir_version: 10, opset_import: ["" : 18]> g '
+    text = "(float[4, 2] x, int64[n, m] i, float[k, l] u) => (float[4, 2] y) { y = ScatterElements(x, i, u) }"
+    with load(compile_model(parser.parse_model(head + text)).to_bytes()) as module:
+        for size in (0, 1, 2):
+            u, i = floats(3, size), np.tile(ints([2], [0], [1]), size)
+            want = np.zeros((4, 2), np.float32)
+            want[[2, 0, 1], :size] = u
+            np.testing.assert_array_equal(module.run({"x": np.zeros((4, 2), np.float32), "i": i, "u": u})["y"], want)
