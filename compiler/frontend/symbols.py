@@ -218,8 +218,10 @@ class Symbols:
 
     def _solved_too(self, claim: Claim) -> None:
         """Apply `_solved` given what is known now. What remains undecided is claimed again in the next conversion."""
+        found = [self.by_name.get(symbol.name) for symbol in symbols_of([claim.size])]
+        now = {symbol.name: size_of(symbol) for symbol in found if symbol is not None}
         try:
-            size = at(claim.size, self.known)
+            size = at(claim.size, {**self.known, **now})
         except (UndecidedError, ZeroDivisionError):
             return
         if is_open(size):

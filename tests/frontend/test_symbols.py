@@ -8,7 +8,10 @@ from onnx import parser
 from tilestitch.compiler.frontend import import_model
 from tilestitch.compiler.frontend.errors import ConversionError, ModelError
 from tilestitch.compiler.frontend.importer import ImportedModel
+from tilestitch.compiler.frontend.symbols import Symbols
 from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir.claims import Claim
+from tilestitch.compiler.ir.sizes import size_of
 from tilestitch.runtime.sizes import is_symbol_name
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
@@ -283,3 +286,12 @@ def test_a_model_may_call_one_dimension_by_any_number_of_names() -> None:
     graph = imported(f"({inputs}) => (float[n, d] z) {{ z = Concat<axis=0>({', '.join(f'x{i}' for i in range(40))}) }}")
     assert {v.tensor_type.shape[1] for v in (*graph.inputs, *graph.outputs)} == {graph.inputs[0].tensor_type.shape[1]}
     assert len(graph.symbols) == 41
+
+
+def test_a_size_that_equals_a_narrowed_one_has_its_range() -> None:
+    """A symbol with the range of before was another one, and which of both came first differed from run to run."""
+    symbols = Symbols()
+    a, b = (symbols.size(name, "x", 0) for name in "ab")
+    assert symbols.learned([Claim(3 - a, exact=False), Claim(a - b, exact=True)])
+    assert symbols.by_name["a"].high == 3
+    assert symbols.known["b"] == size_of(symbols.by_name["a"])
