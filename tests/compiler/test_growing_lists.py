@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from onnx import parser
 
+from tests.frontend.checks import run_ort
 from tilestitch.compiler import compile_model
 from tilestitch.runtime import load
 from tilestitch.runtime.hostmemory import HostArena
@@ -78,3 +79,19 @@ def test_a_list_of_items_of_different_sizes_is_mapped_twice() -> None:
     a, b = (random.standard_normal((rows, 2)).astype(np.float32) for rows in (1, 3))
     with load(compile_model(proto).to_bytes()) as module:
         np.testing.assert_allclose(module.run({"a": a, "b": b})["y"], np.exp(-np.concatenate([a, b])), rtol=1e-6)
+
+
+@pytest.mark.parametrize("trips", [0, 3, 40])
+def test_a_turn_that_is_counted_in_a_vector(trips: int) -> None:
+    """ONNX Runtime gives a body the rank that it declares for its iteration number."""
+    proto = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (int64 most, int64[2] k) => (int64[m] y, int64 count) {
+          none = SequenceConstruct(k)
+          all = Loop(most, , none) <body = b (int64[1] i, bool c, seq(int64[a]) s) => (bool go, seq(int64[a]) t) {
+            item = Concat<axis = 0>(k, i)  t = SequenceInsert(s, item)  go = Identity(c) }>
+          y = ConcatFromSequence<axis = 0>(all)  count = SequenceLength(all) }"""
+    )
+    feeds = {"most": np.array(trips), "k": np.array([7, 8])}
+    with load(compile_model(proto).to_bytes()) as module:
+        for actual, wanted in zip(module.run(feeds).values(), run_ort(proto, feeds), strict=True):
+            np.testing.assert_array_equal(actual, wanted)

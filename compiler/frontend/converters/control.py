@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from onnx import GraphProto
+from onnx import GraphProto, helper, numpy_helper
 
 from tilestitch.compiler.frontend.context import Context, Versioned
 from tilestitch.compiler.ir import UNKNOWN, Graph, OptionalType, SequenceType, TensorType, Type, Value
@@ -46,7 +46,7 @@ _MOST_WIDENINGS = 64
 
 
 def convert_loop(ctx: Context) -> Sequence[Value]:
-    proto: GraphProto = ctx.attr("body")
+    proto = _counting_in_scalars(ctx.attr("body"))
     max_trip, condition = ctx.optional(0), ctx.optional(1)
     carried = [ctx.input(i) for i in range(2, len(ctx.inputs))]
     count = len(carried)
@@ -73,6 +73,20 @@ def convert_loop(ctx: Context) -> Sequence[Value]:
     return ctx.emit_many(
         "loop", (*values, *carried, *captures), {"body": body, "num_carried": count}, [*finals, *scanned]
     )
+
+
+def _counting_in_scalars(proto: GraphProto) -> GraphProto:
+    """Return a loop's body whose iteration number is a scalar. It may be declared as a vector of one element, which is
+    made of the scalar then.
+    """
+    if not proto.input or len(proto.input[0].type.tensor_type.shape.dim) != 1:
+        return proto
+    changed, vector = GraphProto(), proto.input[0].name
+    changed.CopyFrom(proto)
+    changed.input[0].name, shape = f"{vector}//scalar", f"{vector}//shape"
+    changed.initializer.append(numpy_helper.from_array(np.array([1]), shape))
+    changed.node.insert(0, helper.make_node("Reshape", [changed.input[0].name, shape], [vector]))
+    return changed
 
 
 def _settled(
