@@ -400,3 +400,15 @@ EXPORT void __tsan_write_range(void* p, long bytes) { if (bytes) check(p, bytes,
 EXPORT void __tsan_init() {}
 EXPORT void __tsan_func_entry(void*) {}
 EXPORT void __tsan_func_exit() {}
+
+// Atomics and synchronising accesses, which are plain themselves: one thread runs at a time. `order`: bit 0 releases,
+// bit 1 acquires; relaxed accesses do either only together with a fence.
+EXPORT void emu_atomic(const void* address, uint32_t bytes, int order, int writes, const void* pc) {
+  check(address, bytes, writes, true, pc);
+  emu::acquire(address, !(order & 2));
+  if (writes) emu::release(address, !(order & 1));
+}
+EXPORT void emu_wrote() { emu::progress(); }
+EXPORT void emu_fault(const char* text, uint32_t line) {
+  emu::fault(nullptr, line, "%s: %s", emu::describe(*emu::self), text);
+}

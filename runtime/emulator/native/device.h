@@ -319,7 +319,7 @@ void release(const void* address, bool fenced_only);
 void acquire(const void* address, bool needs_fence);
 void fence();
 
-// atomics.cc, barrier.cc
+// barrier.cc
 EXPORT void emu_poll(const void* address, uint64_t value, const char* name, uint32_t line);
 // warp.cc
 void leave_warp(Thread& thread);
