@@ -18,11 +18,9 @@ from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.gemm import Gemm
-from tilestitch.passes.plan.gemm.gemv import with_large_right
-from tilestitch.passes.plan.gemm.partition import cut
-from tilestitch.passes.plan.gemm.patches import cut_to_patches
+from tilestitch.passes.plan.gemm.partition import partitioned
 from tilestitch.passes.plan.gemm.rows_after import WARP_ROWS, Band, RowsAfter
-from tilestitch.passes.plan.gemm.tiles import WARP, GemvTile, WgmmaTile
+from tilestitch.passes.plan.gemm.tiles import WARP, WgmmaTile
 from tilestitch.passes.plan.schedules import BandSchedule, GemmSchedule
 from tilestitch.passes.plan.sync.edges import Bound, Grouping, TileEdge
 from tilestitch.passes.plan.sync.grid import Coordinates, Grid
@@ -121,11 +119,7 @@ class _Tiles:
     @staticmethod
     def of(gemm: Gemm, schedule: GemmSchedule) -> _Tiles:
         tile = schedule.tile
-        if isinstance(tile, GemvTile):
-            gemm = with_large_right(gemm)
-        if isinstance(tile, WgmmaTile):
-            gemm = cut_to_patches(gemm, tile.bm)
-        found = cut(gemm, (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)
+        gemm, found = partitioned(gemm, schedule)
         if isinstance(tile, WgmmaTile):
             bands = ceil(gemm.m / (BLOCK_ROWS * tile.rows)) * (BLOCK_ROWS // WARP_ROWS)
             return _Tiles(gemm, schedule, found.parts, bands, found.n_blocks, 1)

@@ -15,10 +15,10 @@ from tilestitch.cost_model.devices import Device
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
+from tilestitch.passes.plan.gemm.partition import partitioned
 from tilestitch.passes.plan.gemm.tiles import WgmmaTile
 from tilestitch.passes.plan.schedules import GemmSchedule
 from tilestitch.passes.plan.view import look_up
-from tilestitch.passes.schedule.cuda.gemm_facts import partition_of
 
 MOST_SHARE = 0.5
 """Most of a GEMM's time that loading its operands from memory may take."""
@@ -34,8 +34,9 @@ def rows_sooner(nodes: Mapping[str, Node], part: Group, device: Device, latency_
         return part
     gemm = gemm_of(AnchoredGroup.of(look_up(nodes, part)))
     assert gemm is not None, "a schedule of tiles is of a GEMM"
+    _, partition = partitioned(gemm, schedule)
     cluster = schedule.tile.cluster if isinstance(schedule.tile, WgmmaTile) else 1
-    blocks = ceil(partition_of(gemm, schedule).m_blocks / cluster)
+    blocks = ceil(partition.m_blocks / cluster)
     left, right = (operand.value.tensor_type.nbytes for operand in (gemm.a, gemm.b))
     for rows in (r for r in ROWS if r < min(schedule.tile_rows, blocks)):
         times = ceil(blocks / rows) if right > device.l2_bytes // 2 else 1

@@ -18,11 +18,10 @@ from tilestitch.passes.plan.gemm.gemv import (
     gemv_tile,
     has_few_rows,
     open_gemv_tile,
-    seen_by,
     with_large_right,
 )
 from tilestitch.passes.plan.gemm.kernels import why_not_mma, why_not_wgmma, why_not_wgmma_tile
-from tilestitch.passes.plan.gemm.partition import cut
+from tilestitch.passes.plan.gemm.partition import cut, partitioned
 from tilestitch.passes.plan.gemm.patches import cut_to_patches
 from tilestitch.passes.plan.gemm.planes import line
 from tilestitch.passes.plan.gemm.rows_after import WARP_ROWS, RowsAfter
@@ -158,15 +157,9 @@ def _gemv(tile: GemvTile, gemm: Gemm) -> Iterator[str]:
 
 def _cuts(schedule: GemmSchedule, gemm: Gemm) -> Iterator[str]:
     """Yield why there are no such parts or rows of tiles."""
-    match schedule.tile:
-        case GemvTile():
-            gemm = seen_by(gemm, schedule.tile)
-        case WgmmaTile():
-            gemm = cut_to_patches(gemm, schedule.tile.bm)
-    tile = schedule.tile
-    tiles = cut(gemm, (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)
+    gemm, tiles = partitioned(gemm, schedule)
     if tiles.parts != schedule.split_k:
-        steps = ceil(gemm.k / tile.bk)
+        steps = ceil(gemm.k / schedule.tile.bk)
         yield f"split_k is {schedule.split_k}: {steps} steps of the reduction are cut into {tiles.parts} parts by that"
     if tiles.tile_rows != schedule.tile_rows:
         yield f"tile_rows is {schedule.tile_rows}: there are {tiles.m_blocks} rows of tiles"

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 from tilestitch.compiler.ir.sizes import smallest
 from tilestitch.passes.plan.gemm.gemm import Gemm
+from tilestitch.passes.plan.gemm.gemv import seen_by
+from tilestitch.passes.plan.gemm.patches import cut_to_patches
+from tilestitch.passes.plan.gemm.tiles import GemvTile, WgmmaTile
+from tilestitch.passes.plan.schedules import GemmSchedule
 
 
 @dataclass(frozen=True)
@@ -41,3 +45,16 @@ def cut(gemm: Gemm, tile: tuple[int, int, int], parts: int, tile_rows: int = TIL
     used = 1 if parts == 1 else -(-steps // each) if each else 1
     m_blocks, n_blocks = -(-gemm.m // tile[0]), -(-gemm.n // tile[1])
     return Partition(gemm.batch, m_blocks, n_blocks, used, each, smallest(tile_rows, m_blocks))
+
+
+def partitioned(gemm: Gemm, schedule: GemmSchedule) -> tuple[Gemm, Partition]:
+    """Return a scheduled GEMM as its kernel sees it, with the large operand on the right or with rows of patches, and
+    its partition.
+    """
+    tile = schedule.tile
+    match tile:
+        case GemvTile():
+            gemm = seen_by(gemm, tile)
+        case WgmmaTile():
+            gemm = cut_to_patches(gemm, tile.bm)
+    return gemm, cut(gemm, (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)

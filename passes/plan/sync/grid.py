@@ -13,10 +13,8 @@ from tilestitch.passes.plan.attention.operands import attention_of
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.direct import direct_threads
-from tilestitch.passes.plan.gemm.gemv import with_large_right
-from tilestitch.passes.plan.gemm.partition import cut
-from tilestitch.passes.plan.gemm.patches import cut_to_patches
-from tilestitch.passes.plan.gemm.tiles import GemvTile, WgmmaTile
+from tilestitch.passes.plan.gemm.partition import partitioned
+from tilestitch.passes.plan.gemm.tiles import WgmmaTile
 from tilestitch.passes.plan.roles import legal_roles
 from tilestitch.passes.plan.schedules import (
     AttentionSchedule,
@@ -80,10 +78,7 @@ def grid_of(view: GroupView, schedule: Schedule | None) -> Grid | None:
             gemm = gemm_of(AnchoredGroup.of(view))
             if gemm is None:
                 return None
-            if isinstance(tile, WgmmaTile):
-                gemm = cut_to_patches(gemm, tile.bm)
-            gemm = with_large_right(gemm) if isinstance(tile, GemvTile) else gemm
-            found = cut(gemm, (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)
+            _, found = partitioned(gemm, schedule)
             rows = found.tile_rows * (tile.cluster if isinstance(tile, WgmmaTile) else 1)
             return Grid((found.parts, found.batch, found.m_blocks, found.n_blocks), min(rows, found.m_blocks))
         case AttentionSchedule(tile=tile):

@@ -13,6 +13,7 @@ from tilestitch.cost_model.joined import banded_facts
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.access.row_loops import REGISTER_ELEMENTS, RowLoops
 from tilestitch.passes.plan.gemm.gemm import Gemm
+from tilestitch.passes.plan.gemm.partition import partitioned
 from tilestitch.passes.plan.gemm.rows_after import WARP_ROWS, Band, RowsAfter
 from tilestitch.passes.plan.gemm.tiles import WARP, GemvTile, Tile, WgmmaTile
 from tilestitch.passes.plan.parts import Part as Place
@@ -20,7 +21,7 @@ from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import BandSchedule, GemmSchedule, RowSchedule
 from tilestitch.passes.plan.view import look_up
 
-from .gemm_facts import RESULT, partition_of
+from .gemm_facts import RESULT
 
 
 def writer_threads(tile: Tile) -> int:
@@ -30,7 +31,7 @@ def writer_threads(tile: Tile) -> int:
 
 def band_of(gemm: Gemm, schedule: GemmSchedule, after: RowsAfter) -> Band:
     """Return the band of rows that a block, or a warp of wgmma, stores of a tile."""
-    tile, partition = schedule.tile, partition_of(gemm, schedule)
+    tile, (_, partition) = schedule.tile, partitioned(gemm, schedule)
     assert not isinstance(tile, GemvTile), "blocks of gemv have no bands of rows"
     if isinstance(tile, WgmmaTile):
         return after.band(WARP_ROWS * tile.rows, partition.n_blocks, WARP, warps=True)

@@ -11,8 +11,7 @@ from tilestitch.compiler.ir.types import SMALL_FLOATS, storage_bytes
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Role, Tail, Traffic, Unit, kernel_of
 from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout
 from tilestitch.passes.plan.gemm.gemv import seen_by
-from tilestitch.passes.plan.gemm.partition import Partition, cut
-from tilestitch.passes.plan.gemm.patches import cut_to_patches
+from tilestitch.passes.plan.gemm.partition import Partition, partitioned
 from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, OpenGemvTile, Tile, WgmmaTile
 from tilestitch.passes.plan.group import GroupKind
 from tilestitch.passes.plan.launches.cuda.gemm import shared_bytes_of
@@ -44,22 +43,9 @@ class Tiling:
     widening: tuple[Arithmetic, ...] = ()
 
 
-def partition_of(gemm: Gemm, schedule: GemmSchedule) -> Partition:
-    """Return the partition of a scheduled GEMM."""
-    tile = schedule.tile
-    return cut(_of_kernel(gemm, tile), (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)
-
-
-def _of_kernel(gemm: Gemm, tile: Tile) -> Gemm:
-    """Return the GEMM as seen by its kernel: with the large operand on the right, or with rows of patches."""
-    if isinstance(tile, GemvTile):
-        return seen_by(gemm, tile)
-    return cut_to_patches(gemm, tile.bm) if isinstance(tile, WgmmaTile) else gemm
-
-
 def tiling_of(gemm: Gemm, schedule: GemmSchedule) -> Tiling:
     """Return how the tiles of a schedule compute a GEMM."""
-    tile, partition = schedule.tile, partition_of(gemm, schedule)
+    tile, (_, partition) = schedule.tile, partitioned(gemm, schedule)
     again, tail = _again(gemm, tile, partition), _joining(gemm, tile, partition)
     if isinstance(tile, GemvTile):
         useful = gemm.m / (partition.m_blocks * tile.bm) if isinstance(tile, OpenGemvTile) else 1.0
@@ -123,8 +109,8 @@ def _joining(gemm: Gemm, tile: Tile, partition: Partition) -> Tail | None:
 
 def candidate_facts(gemm: Gemm, schedule: GemmSchedule) -> KernelFacts:
     """Return the facts of a GEMM without fused work, which is the same for all schedules."""
-    tile, tiling, partition = schedule.tile, tiling_of(gemm, schedule), partition_of(gemm, schedule)
-    own = _of_kernel(gemm, tile)
+    tile, tiling = schedule.tile, tiling_of(gemm, schedule)
+    own, partition = partitioned(gemm, schedule)
     dynamic, static = shared_bytes_of(own, tile)
     result_bytes = gemm.elements * storage_bytes(gemm.a.dtype)
     sums_bytes = partition.parts * own.elements * storage_bytes(gemm.acc_dtype)

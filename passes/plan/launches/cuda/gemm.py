@@ -13,9 +13,8 @@ from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.direct import direct_threads
 from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout
-from tilestitch.passes.plan.gemm.gemv import WARPS, SmallRows, rows_of, seen_by
-from tilestitch.passes.plan.gemm.partition import Partition, cut
-from tilestitch.passes.plan.gemm.patches import cut_to_patches
+from tilestitch.passes.plan.gemm.gemv import WARPS, SmallRows, rows_of
+from tilestitch.passes.plan.gemm.partition import Partition, partitioned
 from tilestitch.passes.plan.gemm.rows_after import WARP_ROWS, Band, RowsAfter
 from tilestitch.passes.plan.gemm.tiles import WARP, GemvTile, MmaTile, SimtTile, Tile, WgmmaTile
 from tilestitch.passes.plan.launches.cuda.emitted import COUNTER_BYTES, Argument, Emitted, shared_array
@@ -34,12 +33,7 @@ def contraction(
     gemm = gemm_of(group)
     assert gemm is not None, "a convolution without tiles has a direct schedule"
     tile = schedule.tile
-    match tile:
-        case GemvTile():
-            gemm = seen_by(gemm, tile)
-        case WgmmaTile():
-            gemm = cut_to_patches(gemm, tile.bm)
-    partition = cut(gemm, (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)
+    gemm, partition = partitioned(gemm, schedule)
     if isinstance(tile, WgmmaTile):
         return _wgmma(group, gemm, tile, partition, schedule.blocks, after)
     return _tiled(group, gemm, tile, partition, after)
