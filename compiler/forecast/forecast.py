@@ -12,6 +12,7 @@ from tilestitch.compiler.errors import ForecastError
 from tilestitch.compiler.ir import Graph, Value
 from tilestitch.compiler.ir.types import is_static_tensor
 from tilestitch.cost_model.analytical import ANALYTICAL
+from tilestitch.cost_model.counts import bytes_of
 from tilestitch.cost_model.library.data import Kernel
 from tilestitch.cost_model.library.model import EAGER_GAP_SHARE, Timed, in_sequence_us, shipped_model
 from tilestitch.passes.contract import PassContext
@@ -125,8 +126,8 @@ def _ours(graph: Graph, gpu: Gpu, precision: str) -> Forecast:
     def total_us(which: str) -> float:
         return plan_us(plan, facts, {name: getattr(p, which) for name, p in found.items()}, device)
 
-    weights = _bytes(graph.constants)
-    values = plan.buffers.arena_bytes + _bytes((*graph.inputs, *graph.outputs))
+    weights = bytes_of(graph.constants)
+    values = plan.buffers.arena_bytes + bytes_of((*graph.inputs, *graph.outputs))
     total, low, high = total_us("latency_us"), total_us("low_us"), total_us("high_us")
     return Forecast(gpu, "tilestitch", kernels, total, low, high, weights, values)
 
@@ -147,7 +148,7 @@ def _pytorch(graph: Graph, gpu: Gpu, runtime: Runtime) -> Forecast:
     total, spread = float(us.sum()), model.spread("model" if runtime == "pytorch" else "fused", MODE)
     return Forecast(
         gpu, runtime, tuple(kernels), total, total * spread.low, total * spread.high,
-        _bytes(graph.constants), _most_alive(graph, launches),
+        bytes_of(graph.constants), _most_alive(graph, launches),
     )  # fmt: skip
 
 
@@ -190,8 +191,4 @@ def _most_alive(graph: Graph, launches: Sequence[Launch]) -> int:
         for value in set(launch.writes) - lasting:
             change[number] += value.tensor_type.nbytes
             change[last.get(value, number) + 1] -= value.tensor_type.nbytes
-    return _bytes((*graph.inputs, *graph.outputs)) + int(np.max(np.cumsum(change), initial=0))
-
-
-def _bytes(values: Sequence[Value]) -> int:
-    return sum(value.tensor_type.nbytes for value in dict.fromkeys(values))
+    return bytes_of((*graph.inputs, *graph.outputs)) + int(np.max(np.cumsum(change), initial=0))

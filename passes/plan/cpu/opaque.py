@@ -42,15 +42,15 @@ POSITION_BYTES = 4
 
 
 @dataclass(frozen=True)
-class SortPlan:
-    """A top_k node and its schedule: the workspace holds keys, in the dtype they are compared in, and positions."""
+class _AlongAxis:
+    """A node that works along lines of its first operand's `axis`."""
 
     node: Node
-    schedule: CpuSortSchedule
 
     @property
-    def k(self) -> Size:
-        return as_size(self.node.attrs["k"])
+    def outer(self) -> Size:
+        """Combinations of indices along the preceding axes."""
+        return prod(self.node.inputs[0].shape[: self.node.attrs["axis"]])
 
     @property
     def size(self) -> Size:
@@ -59,12 +59,23 @@ class SortPlan:
 
     @property
     def inner(self) -> Size:
-        """Elements between neighbours on a line."""
+        """Elements between neighbours on a line: neighbouring lines."""
         return prod(self.node.inputs[0].shape[self.node.attrs["axis"] + 1 :])
+
+
+@dataclass(frozen=True)
+class SortPlan(_AlongAxis):
+    """A top_k node and its schedule: the workspace holds keys, in the dtype they are compared in, and positions."""
+
+    schedule: CpuSortSchedule
+
+    @property
+    def k(self) -> Size:
+        return as_size(self.node.attrs["k"])
 
     @property
     def lines(self) -> Size:
-        return prod(self.node.inputs[0].shape[: self.node.attrs["axis"]]) * self.inner
+        return self.outer * self.inner
 
     @property
     def tasks(self) -> Size:
@@ -101,21 +112,11 @@ class SortPlan:
 
 
 @dataclass(frozen=True)
-class ScanPlan:
+class ScanPlan(_AlongAxis):
     """A cumulative node and its schedule."""
 
-    node: Node
     schedule: CpuScanSchedule
     scratch_bytes: ClassVar[int] = 0
-
-    @property
-    def size(self) -> Size:
-        return self.node.inputs[0].shape[self.node.attrs["axis"]]
-
-    @property
-    def inner(self) -> Size:
-        """Neighbouring lines."""
-        return prod(self.node.inputs[0].shape[self.node.attrs["axis"] + 1 :])
 
     @property
     def blocks(self) -> Size:
@@ -125,7 +126,7 @@ class ScanPlan:
     @property
     def lines(self) -> Size:
         """Vectors of lines."""
-        return prod(self.node.inputs[0].shape[: self.node.attrs["axis"]]) * self.blocks
+        return self.outer * self.blocks
 
     @property
     def tasks(self) -> Size:
@@ -270,21 +271,11 @@ class RegionPlan:
 
 
 @dataclass(frozen=True)
-class AppendPlan:
+class AppendPlan(_AlongAxis):
     """An append node and its schedule."""
 
-    node: Node
     schedule: CpuAppendSchedule
     scratch_bytes: ClassVar[int] = 0
-
-    @property
-    def outer(self) -> Size:
-        """Combinations of indices along the preceding axes."""
-        return prod(self.node.inputs[0].shape[: self.node.attrs["axis"]])
-
-    @property
-    def inner(self) -> Size:
-        return prod(self.node.inputs[0].shape[self.node.attrs["axis"] + 1 :])
 
     @property
     def tasks(self) -> Size:
