@@ -3,7 +3,7 @@
  * This file is linked into every CPU artifact, but no C compiler is needed for that: executor.ll, the same in LLVM IR, is checked in.
  * After a change here, make it again (needs clang 16) with
  *
- *     python -m tilestitch.codegen.cpu.executor
+ *     python -m tests.codegen.executor_ir
  *
  * Launches that are packed together are one list of tasks, one launch's after the other's. One such list is published at a time,
  * in the word `ticket`: its upper half counts publications, its lower half is the number of tasks that no thread has taken yet

@@ -1,4 +1,4 @@
-; Made from executor.c by `python -m tilestitch.codegen.cpu.executor`; do not edit.
+; Made from executor.c by `python -m tests.codegen.executor_ir`; do not edit.
 %struct.Team = type { i64, ptr, i64, i64, i64, ptr, i64, ptr, ptr, i64, i64, [40 x i8], i64, [56 x i8], i64, [56 x i8], i32, i32, i32, [52 x i8] }
 %struct.timespec = type { i64, i64 }
 %struct.Launch = type { ptr, ptr, i64, i64 }
