@@ -34,7 +34,7 @@ from tilestitch.compiler.measure.plans import random_plan, with_random_schedules
 from tilestitch.compiler.tune.timing import why_other_results
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.models import model_named
-from tilestitch.cost_model.records import read_records
+from tilestitch.cost_model.training.record_files import read_records
 from tilestitch.passes.plan import StitchPlan
 from tilestitch.passes.planner import make_plan
 from tilestitch.runtime.session import Module

@@ -1,4 +1,4 @@
-"""Measured kernels: a file of records (SQLite), its text form (JSON lines), and the latency model that looks them up.
+"""Measured kernels: a file of records (SQLite), and the latency model that looks them up.
 
 A record describes one kernel as compiled (its structure and schedule) on one machine (device, driver, versions of the
 compilers). When a kernel is measured again, the lower time is kept: other load on a machine makes kernels slower,
@@ -7,10 +7,8 @@ nothing makes them faster.
 
 from __future__ import annotations
 
-import gzip
 import json
 import sqlite3
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from math import isfinite
@@ -202,43 +200,6 @@ INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE 
   latency_us = min(latency_us, excluded.latency_us), rounds = rounds + excluded.rounds,
   facts = excluded.facts, kernel = excluded.kernel
 """
-
-
-# -- as text -----------------------------------------------------------------------------------------------------------
-
-
-def export_records(records: Iterable[Record], path: str | Path) -> int:
-    """Write one JSON object per line, compressed if the name ends in .gz; return their number."""
-    lines = [json.dumps(record.to_json(), separators=(",", ":"), sort_keys=True) + "\n" for record in records]
-    data = "".join(lines).encode()
-    Path(path).write_bytes(gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
-    return len(lines)
-
-
-def import_records(path: str | Path) -> Iterator[Record]:
-    """Yield the records of a text file. Raises MeasurementError, naming the line, for invalid ones."""
-    try:
-        data = Path(path).read_bytes()
-        text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise MeasurementError(f"{path} cannot be read as JSON lines: {error}") from None
-    for number, line in enumerate(text.splitlines(), 1):
-        try:
-            yield Record.from_json(json.loads(line))
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise MeasurementError(f"{path}, line {number}: no JSON ({error}); export the records again") from None
-        except MeasurementError as error:
-            raise MeasurementError(f"{path}, line {number}: {error}") from None
-
-
-def read_records(path: str | Path) -> list[Record]:
-    """Return the records of a file in either form."""
-    with open(path, "rb") as file:
-        is_database = file.read(6) == b"SQLite"
-    if not is_database:
-        return list(import_records(path))
-    with Records.open(path, frozen=True) as records:
-        return list(records)
 
 
 # -- as a latency model ------------------------------------------------------------------------------------------------

@@ -26,7 +26,8 @@ from tilestitch.compiler.tune.timing import time_in_turns, why_other_results
 from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.models import model_named
-from tilestitch.cost_model.records import Record, Records, export_records, import_records
+from tilestitch.cost_model.records import Record, Records
+from tilestitch.cost_model.training.record_files import export_records, import_records
 from tilestitch.passes.fusion.planners import PLANNERS
 from tilestitch.passes.plan import StitchPlan
 from tilestitch.passes.planner import make_plan

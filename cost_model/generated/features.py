@@ -24,8 +24,6 @@ COMMON = (
     "read again", "operations a byte", "operations an element", "per task",
 )  # fmt: skip
 """Features of all templates; template-specific ones are the names of its choices."""
-COUNTS = frozenset({"nodes", "gathers", "divisions", "selects", "casts", "concats", "views"})
-"""Choices that count nodes."""
 BODIES = frozenset({"cpu_attention", "cpu_conv", "cpu_conv_transpose", "cpu_gemm", "cpu_gemv", "cpu_window"})
 """Templates with dominant loop nests, regardless of prologue and epilogue."""
 WAY_BYTES = 4096

@@ -6,7 +6,7 @@ extent that they contradict these. Fits are robust: least squares whose weights 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,55 +137,3 @@ def adapted_traits(
         return np.concatenate([log_ratios(traits), strength * OUTLIER * (traits - expected) / family.scatter])
 
     return robust_fit(residuals, expected, *family.limits)
-
-
-def fit_family(
-    family: Family,
-    predict: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    measured_us: np.ndarray,
-    gpu: np.ndarray,
-    gpus: Sequence[str],
-    trust: Mapping[str, float],
-    share: np.ndarray,
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the fitted shared parameters, and the traits of each GPU.
-
-    predict(shared, traits) returns microseconds for shared parameters and traits by row, shape (traits, rows); gpu:
-    index into `gpus` of each row; trust: total weight of a GPU's rows; share: weight of each row within its GPU, 1 on
-    average.
-    """
-    count, width = len(family.shared), len(family.traits)
-    start = np.array([row[1] for row in family.shared])
-    least, most = (np.array([row[at] for row in family.shared]) for at in (2, 3))
-    low, high = family.limits
-    log_us = np.log(measured_us)
-    trusted = np.array([trust[name] for name in gpus])
-    rows = np.bincount(gpu, minlength=len(gpus))
-    weight = np.sqrt(share * trusted[gpu] * ROWS / np.maximum(1, rows)[gpu])
-
-    def residuals(found: np.ndarray) -> np.ndarray:
-        shared, usual = found[:count], found[count : count + width]
-        apart = found[count + width :].reshape(len(gpus), width)
-        fitted = np.log(predict(shared, (usual + apart)[gpu].T)) - log_us
-        return np.concatenate([
-            weight * fitted,
-            STIFFNESS * (shared - start) / (most - least),
-            (TRAIT_STIFFNESS * np.sqrt(trusted)[:, None] * apart / family.scatter).ravel(),
-            (usual - family.usual) / family.scatter,
-        ])  # fmt: skip
-
-    spread = np.tile(high - low, len(gpus))
-    found = robust_fit(
-        residuals,
-        np.concatenate([start, family.usual, np.zeros(len(gpus) * width)]),
-        np.concatenate([least, low, -spread]),
-        np.concatenate([most, high, spread]),
-    )
-    apart = found[count + width :].reshape(len(gpus), width)
-    return found[:count], {name: found[count : count + width] + apart[at] for at, name in enumerate(gpus)}
-
-
-ROWS = 2000.0
-"""Total weight of each trusted GPU's rows, however many there are."""
-STIFFNESS, TRAIT_STIFFNESS = 20.0, 2.0
-"""Regularisation of shared parameters towards their initial values, and of traits towards usual values."""

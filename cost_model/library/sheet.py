@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,25 +85,6 @@ def chips(sheets: Sequence[DataSheet], index: np.ndarray | None = None) -> Chips
         compute.lanes_per_sm(gflops, sm_count, clock_mhz),
         compute.threads_per_sm(capability),
     )
-
-
-def read_sheets(path: Path, gpus: Collection[str] | None = None) -> dict[str, DataSheet]:
-    """Return the GPUs of a devices.csv, by name; with `gpus`, only those, however spelled, as other rows may be
-    faulty.
-    """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.DictReader(file))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise MeasurementError(f"{path} cannot be read ({error}); give columns {', '.join(FIELDS)}") from error
-    spelled = None if gpus is None else set(map(spelling, gpus))
-    wanted = [row for row in rows if spelled is None or spelling(row.get("gpu") or "") in spelled]
-    return {sheet.gpu: sheet for sheet in (sheet_of(row, str(path)) for row in wanted)}
-
-
-def spelling(gpu: str) -> str:
-    """Return a GPU's name without differences in spelling."""
-    return "".join(letter for letter in gpu.casefold() if letter.isalnum())
 
 
 def sheet_of_device(device: Device) -> DataSheet:

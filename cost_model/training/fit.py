@@ -14,16 +14,18 @@ from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.facts import KernelFacts, Part
 from tilestitch.cost_model.generated.adaptation import adapted
-from tilestitch.cost_model.generated.features import BODIES, COUNTS, choice_names, described, matrix, seen
+from tilestitch.cost_model.generated.features import BODIES, choice_names, described, matrix, seen
 from tilestitch.cost_model.generated.model import LearnedModel, Template
-from tilestitch.cost_model.library.trees import forest_from_dump
 from tilestitch.cost_model.models import RandomModel
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.cost_model.records import Record
+from tilestitch.cost_model.training.forests import forest_from_dump
 
 DEPTH, ROUNDS, RATE, LEAF = 4, 120, 0.08, 12
 FEWEST = 40
 """Fewest kernels for growing the trees of a template."""
+COUNTS = frozenset({"nodes", "gathers", "divisions", "selects", "casts", "concats", "views"})
+"""Choices that count nodes."""
 FOLDS = 5
 GAINS = (0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4)
 NOISE, SELDOM, FEWEST_CHOICES = 1.02, 0.1, 12

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,10 @@ from tilestitch.cost_model.library.classes import (
     convolution_gemms_us,
 )
 from tilestitch.cost_model.library.data import KernelTable
-from tilestitch.cost_model.library.hierarchy import fit_family
+from tilestitch.cost_model.library.hierarchy import Family, robust_fit
 from tilestitch.cost_model.library.sheet import DataSheet, chips
-from tilestitch.cost_model.library.trees import Forest, forest_from_dump
+from tilestitch.cost_model.library.trees import Forest
+from tilestitch.cost_model.training.forests import forest_from_dump
 from tilestitch.cost_model.training.tables import launch_floor_us
 
 CONTRADICTED = {"P4": {"bmm": 0.5, "linear": 0.1, "elementwise": 0.3, "softmax": 0.3, "layernorm": 0.3, "conv": 0.2}}
@@ -31,6 +32,10 @@ CLEAR_OF_FLOOR = 1.4
 """Rows this many times above the launch floor are informative about their kernel."""
 ROWS_AT_FLOOR = 0.2
 """Fraction of other rows that are sampled, relative to those: they inform about host overhead."""
+ROWS = 2000.0
+"""Total weight of each trusted GPU's rows, however many there are."""
+STIFFNESS, TRAIT_STIFFNESS = 20.0, 2.0
+"""Regularisation of shared parameters towards their initial values, and of traits towards usual values."""
 DEPTH = 4
 _SQUARES = {"objective": "reg:squarederror", "base_score": 0.0, "colsample_bytree": 0.6}
 ROW_TREES = {**_SQUARES, "rounds": 120, "eta": 0.06, "min_child_weight": 40, "reg_lambda": 5.0}
@@ -179,3 +184,49 @@ def _trees(
     booster = xgboost.train(learning, data, rounds)
     dump = [json.loads(tree) for tree in booster.get_dump(dump_format="json")]
     return forest_from_dump(dump, learning["max_depth"], outputs)
+
+
+def fit_family(
+    family: Family,
+    predict: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    measured_us: np.ndarray,
+    gpu: np.ndarray,
+    gpus: Sequence[str],
+    trust: Mapping[str, float],
+    share: np.ndarray,
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the fitted shared parameters, and the traits of each GPU.
+
+    predict(shared, traits) returns microseconds for shared parameters and traits by row, shape (traits, rows); gpu:
+    index into `gpus` of each row; trust: total weight of a GPU's rows; share: weight of each row within its GPU, 1 on
+    average.
+    """
+    count, width = len(family.shared), len(family.traits)
+    start = np.array([row[1] for row in family.shared])
+    least, most = (np.array([row[at] for row in family.shared]) for at in (2, 3))
+    low, high = family.limits
+    log_us = np.log(measured_us)
+    trusted = np.array([trust[name] for name in gpus])
+    rows = np.bincount(gpu, minlength=len(gpus))
+    weight = np.sqrt(share * trusted[gpu] * ROWS / np.maximum(1, rows)[gpu])
+
+    def residuals(found: np.ndarray) -> np.ndarray:
+        shared, usual = found[:count], found[count : count + width]
+        apart = found[count + width :].reshape(len(gpus), width)
+        fitted = np.log(predict(shared, (usual + apart)[gpu].T)) - log_us
+        return np.concatenate([
+            weight * fitted,
+            STIFFNESS * (shared - start) / (most - least),
+            (TRAIT_STIFFNESS * np.sqrt(trusted)[:, None] * apart / family.scatter).ravel(),
+            (usual - family.usual) / family.scatter,
+        ])  # fmt: skip
+
+    spread = np.tile(high - low, len(gpus))
+    found = robust_fit(
+        residuals,
+        np.concatenate([start, family.usual, np.zeros(len(gpus) * width)]),
+        np.concatenate([least, low, -spread]),
+        np.concatenate([most, high, spread]),
+    )
+    apart = found[count + width :].reshape(len(gpus), width)
+    return found[:count], {name: found[count : count + width] + apart[at] for at, name in enumerate(gpus)}

@@ -23,8 +23,9 @@ from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.facts_json import digest_of
 from tilestitch.cost_model.generated.model import SHIPPED, LearnedModel, load_learned
-from tilestitch.cost_model.records import Record, read_records
+from tilestitch.cost_model.records import Record
 from tilestitch.cost_model.training import fit
+from tilestitch.cost_model.training.record_files import read_records
 from tilestitch.runtime.archive import atomic_file
 
 CPUS = {

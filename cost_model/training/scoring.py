@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -16,7 +16,7 @@ from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.library.classes import Adapted
 from tilestitch.cost_model.library.data import CLASSES, GRAPH_CLASSES, KernelTable
 from tilestitch.cost_model.library.model import LibraryModel, total_us
-from tilestitch.cost_model.library.sheet import DataSheet, read_sheets, sheet_of_device, spelling
+from tilestitch.cost_model.library.sheet import FIELDS, DataSheet, sheet_of, sheet_of_device
 from tilestitch.cost_model.training.graphs import read_graph
 from tilestitch.cost_model.training.tables import launch_floor_us, read_kernels
 
@@ -233,3 +233,22 @@ def percent(scores: Sequence[ModelScore]) -> float | None:
     if not scores:
         return None
     return float(100 * np.mean([abs(s.predicted_ms / s.measured_ms - 1) for s in scores]))
+
+
+def read_sheets(path: Path, gpus: Collection[str] | None = None) -> dict[str, DataSheet]:
+    """Return the GPUs of a devices.csv, by name; with `gpus`, only those, however spelled, as other rows may be
+    faulty.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise MeasurementError(f"{path} cannot be read ({error}); give columns {', '.join(FIELDS)}") from error
+    spelled = None if gpus is None else set(map(spelling, gpus))
+    wanted = [row for row in rows if spelled is None or spelling(row.get("gpu") or "") in spelled]
+    return {sheet.gpu: sheet for sheet in (sheet_of(row, str(path)) for row in wanted)}
+
+
+def spelling(gpu: str) -> str:
+    """Return a GPU's name without differences in spelling."""
+    return "".join(letter for letter in gpu.casefold() if letter.isalnum())

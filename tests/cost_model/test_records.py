@@ -17,15 +17,8 @@ from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.facts import Arithmetic, Choices, KernelFacts, Part, Traffic, kernel_of
 from tilestitch.cost_model.facts_json import facts_from_json, facts_key, facts_to_json
-from tilestitch.cost_model.records import (
-    Machine,
-    Record,
-    RecordedModel,
-    Records,
-    export_records,
-    import_records,
-    read_records,
-)
+from tilestitch.cost_model.records import Machine, Record, RecordedModel, Records
+from tilestitch.cost_model.training.record_files import export_records, import_records, read_records
 
 HERE = Machine("a CPU (avx2, 1 thread)", "Linux 6", "tilestitch 1, TVM 1")
 THERE = replace(HERE, device="another CPU")

@@ -13,7 +13,8 @@ from tilestitch.compiler import compile_model
 from tilestitch.compiler.errors import OptionError
 from tilestitch.compiler.measure.__main__ import main
 from tilestitch.cost_model.errors import MeasurementError
-from tilestitch.cost_model.records import Records, read_records
+from tilestitch.cost_model.records import Records
+from tilestitch.cost_model.training.record_files import read_records
 
 
 @pytest.fixture(scope="module")

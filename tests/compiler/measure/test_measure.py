@@ -10,7 +10,7 @@ import pytest
 from tests.models import cnn, transformer
 from tilestitch.compiler.measure.__main__ import main
 from tilestitch.cost_model.facts import KernelFacts
-from tilestitch.cost_model.records import read_records
+from tilestitch.cost_model.training.record_files import read_records
 
 
 @pytest.fixture(scope="module")

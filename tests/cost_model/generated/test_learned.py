@@ -24,8 +24,9 @@ from tilestitch.cost_model.generated.model import LEAST_GAIN, SHIPPED, LearnedMo
 from tilestitch.cost_model.joined import listed_facts
 from tilestitch.cost_model.models import model_named
 from tilestitch.cost_model.on_cpu import floor_us
-from tilestitch.cost_model.records import Record, export_records
+from tilestitch.cost_model.records import Record
 from tilestitch.cost_model.training import fit, generated
+from tilestitch.cost_model.training.record_files import export_records
 
 
 @pytest.fixture(scope="session")

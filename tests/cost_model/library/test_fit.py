@@ -11,8 +11,10 @@ import pytest
 from tests.cost_model.library.folders import SHEETS, write_devices
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.library.hierarchy import ALONE, Family, adapted_traits, alone_us, expected_traits, robust_fit
-from tilestitch.cost_model.library.sheet import FIELDS, read_sheet, read_sheets
-from tilestitch.cost_model.library.trees import Forest, forest_from_dump, forest_from_json
+from tilestitch.cost_model.library.sheet import FIELDS, read_sheet
+from tilestitch.cost_model.library.trees import Forest, forest_from_json
+from tilestitch.cost_model.training.forests import forest_from_dump
+from tilestitch.cost_model.training.scoring import read_sheets
 
 FAMILY = Family((), (("gap", 3.0, 0.3, 0.0, 6.0), ("slope", 0.0, 0.1, -2.0, 2.0)))
 
