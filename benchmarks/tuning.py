@@ -22,8 +22,9 @@ from typing import Any
 from benchmarks.turns import markdown, write_results
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.tune.confirm import confirmed
+from tilestitch.compiler.tune.machine import Builds, Cpu
 from tilestitch.compiler.tune.shares import tune_side_by_side
-from tilestitch.compiler.tune.subject import Machine, Subject
+from tilestitch.compiler.tune.subject import Subject
 from tilestitch.compiler.tune.tune import GUIDE, Saved, best_of
 from tilestitch.compiler.tune.tuner import Tried
 from tilestitch.cost_model.models import model_named
@@ -63,7 +64,7 @@ class Timeline:
 
 def tuned(path: Path, way: Way, seconds: float, seed: int) -> tuple[dict[str, Any], Timeline]:
     found = compile_model(path, num_threads=THREADS).specialisations[0]
-    machine, guide = Machine("cpu", THREADS, True), model_named(way.guide)
+    machine, guide = Cpu(Builds("cpu"), THREADS), model_named(way.guide)
     subject = Subject.of(found.graph, found.plan, machine, model_named(GUIDE), {}, seed)
     shares = machine.shares(way.shares)
     tuners = subject.tuners(len(shares), guide, seed)

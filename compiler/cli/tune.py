@@ -3,9 +3,11 @@
   tilestitch tune model.onnx -o model.tsm --seconds 300
   tilestitch tune model.onnx -o model.tsm --shape ids=1x128 --threads 1 --input ids=ids.npy
   tilestitch tune model.onnx --plan model.tsm -o better.tsm
+  tilestitch tune model.onnx --target cuda:h200 -o model.tsm
 
 Each kernel is measured by itself, on the operands that it has in the model. Tuners work side by side, each on cores of
-its own. What they find is kept if it is faster in the whole model, too. An interrupt (Ctrl-C) ends the search, and the
+its own; on a GPU they compile side by side, and take turns in measuring. What they find is kept if it is faster in the
+whole model, too. An interrupt (Ctrl-C) ends the search, and the
 best schedules until then are taken. All options of `compile` apply; --plan says where to start.
 """
 
@@ -41,8 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--shares", type=positive, metavar="N",
         help="tuners that work side by side, each on cores of its own (default: as many as there are cores for, if "
-        "each has as many as --threads says)",
+        "each has as many as --threads says; for a GPU, one for each core, and at most 8)",
     )  # fmt: skip
+    group.add_argument(
+        "--device", default="cuda:0", metavar="cuda:N", help="the GPU to measure on, for GPU targets (default: cuda:0)"
+    )
     group.add_argument(
         "--input", action="append", default=[], metavar="NAME=FILE.npy",
         help="an array for this input; inputs that are not given are random",
@@ -73,6 +78,10 @@ def run(options: argparse.Namespace) -> int:
     read = input_files(options.input)
     target, report = output_files(options, read)
     if options.save_records is not None:
+        if not options.target.startswith("cpu"):
+            raise errors.UsageError(
+                f"records are of kernels for CPUs, not for {options.target}; leave --save-records out"
+            )
         writable(options.save_records, [options.model, options.plan, *read, *_written(options, report)])
     source, arguments = existing(options.model), compile_arguments(options)
     inputs = read_inputs(options.input)
@@ -86,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
     with Progress() as progress:
         tuned = tune_model(
             source, options.target, seconds=options.seconds, shares=options.shares, inputs=inputs, seed=options.seed,
-            report=report, progress=progress, **arguments,
+            device=options.device, report=report, progress=progress, **arguments,
         )  # fmt: skip
         progress("writing the artifact")
         tuned.model.save(target)
@@ -121,8 +130,9 @@ def _say_plan(plan: TunedPlan) -> None:
     say(table([[_text(one) for one in _row(task).values()] for task in plan.tasks], HEADER))
     tried = sum(task.tried for task in plan.tasks)
     ratio = plan.after_us / plan.before_us if plan.before_us else 1.0
+    what = "the model takes" if plan.plan.target.is_gpu else "all kernels take"
     change = f"{plan.before_us:.1f} us before, {plan.after_us:.1f} us after"
-    say(f"{tried} schedules tried; all kernels take {change} ({ratio:.3f} of the time)")
+    say(f"{tried} schedules tried; {what} {change} ({ratio:.3f} of the time)")
 
 
 def _text(value: Any) -> Any:

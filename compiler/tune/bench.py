@@ -16,35 +16,44 @@ from tilestitch.codegen.schedule import Schedule
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.plan import Group, StitchPlan
+from tilestitch.passes.plan_check import check_plan
 from tilestitch.passes.planner import plan_of_groups, storing
 from tilestitch.runtime.artifact_writer import artifact_bytes
 from tilestitch.runtime.dtypes import numpy_dtype
-from tilestitch.runtime.session import Module
 
+from .timing import Module, RunTime
+
+Feeds: TypeAlias = Mapping[str, Any]
 Load: TypeAlias = Callable[[bytes], Module]
 """Loads an artifact on what it is measured on."""
-Feeds: TypeAlias = Mapping[str, Any]
 _OTHER_DATA = np.ones(1 << 20, np.float32)  # not zeros, all of which would be one page of memory
 
 
 @dataclass(frozen=True)
 class Compiler:
-    """What plans of a graph are compiled with. schedules: of plug-ins."""
+    """What plans of a graph are compiled with. evict: empties the caches before a profile, where modules do not;
+    run_us: times a run; schedules: of plug-ins.
+    """
 
     context: PassContext
     backend: Backend
     load: Load
+    evict: Callable[[], None]
+    run_us: RunTime
     schedules: Sequence[Schedule] = ()
 
     def module(self, graph: Graph, plan: StitchPlan) -> Module:
         """Return the graph compiled by a plan; its outputs have the names of the graph's values, numbered."""
+        return self.load(self.artifact(graph, plan))
+
+    def artifact(self, graph: Graph, plan: StitchPlan) -> bytes:
         names = tuple(f"{number}.{value.name}" for number, value in enumerate(graph.outputs))
         planned = Planned(graph, plan, names)
         assembled = assemble(
             [planned], self.backend, keep_source=False, progress=lambda *_: None, schedules=self.schedules
         )
         contents = replace(assembled.contents, compiler_version=__version__)
-        return self.load(artifact_bytes(contents, deflate=False))
+        return artifact_bytes(contents, deflate=False)
 
 
 def latencies_us(plan: StitchPlan, module: Module, feeds: Feeds, rounds: int) -> dict[str, float] | None:
@@ -78,17 +87,18 @@ class Bench:
     compiler: Compiler
     feeds: Feeds
 
-    def module(self, group: Group) -> Module:
-        """Return the kernel compiled with the schedule of `group`."""
+    def artifact(self, group: Group) -> bytes:
+        """Return the kernel compiled with the schedule of `group`. Raises PlanError or CodegenError if it cannot be."""
         plan = plan_of_groups(self.graph, (group,), self.compiler.context)
-        return self.compiler.module(self.graph, plan)
+        check_plan(plan, self.graph, kernels_of=self.compiler.context.kernels_of)
+        return self.compiler.artifact(self.graph, plan)
 
     def time_in_turns(self, modules: Sequence[Module], rounds: int) -> list[float]:
         """Return the minimum microseconds of each module's launches, which take turns with cold caches."""
         least = [inf] * len(modules)
         for _ in range(rounds):
             for place, module in enumerate(modules):
-                evict()
+                self.compiler.evict()
                 us = sum(launch.microseconds for launch in module.profile(self.feeds))
                 least[place] = min(least[place], us)
         return least

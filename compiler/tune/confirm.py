@@ -82,7 +82,8 @@ class _Race:
 
 
 def _total_us(plan: StitchPlan, times: Times) -> float:
-    return times.whole_us if plan.bodies else float(times.launches_us.sum())
+    by_run = plan.bodies or plan.target.is_gpu  # where launches of branches run side by side
+    return times.whole_us if by_run else float(times.launches_us.sum())
 
 
 def _raced(graph: Graph, plan: StitchPlan, found: Found, feeds: Feeds, compiler: Compiler) -> _Race:
@@ -94,7 +95,7 @@ def _raced(graph: Graph, plan: StitchPlan, found: Found, feeds: Feeds, compiler:
         odd = why_other_results(after, before, feeds)
         if odd is not None:
             raise TuningError(f"the tuned model is not right: {odd}; report this as a bug")
-        return _Race(tuned, *time_in_turns([before, after], feeds, ROUNDS, MOST_S))
+        return _Race(tuned, *time_in_turns([before, after], feeds, ROUNDS, MOST_S, compiler.run_us))
 
 
 def _ratios(plan: StitchPlan, race: _Race, found: Found) -> dict[str, float]:

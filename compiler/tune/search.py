@@ -70,7 +70,7 @@ class Trials:
         candidates = dict[Group, float]()
         for parent in sorted(self.ratios, key=lambda group: self.ratios[group])[:PARENTS]:
             if parent not in self._around:
-                others = neighbours(nodes, parent)
+                others = neighbours(nodes, parent, target)
                 drawn = self.random.sample(others, min(MOST_NEIGHBOURS, len(others)))
                 self._around[parent] = _relative(nodes, parent, drawn, target, model)
             for other, ratio in self._around[parent].items():

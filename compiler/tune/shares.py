@@ -8,7 +8,6 @@ share memory bandwidth and the last cache, so what a share finds is confirmed al
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from typing import TypeAlias
 from tilestitch.compiler.errors import TuningError
 from tilestitch.passes.plan import Group
 
+from .machine import Share
 from .tasks import TuningTask
 from .tuner import Tried, Trying, Tuner
 
@@ -40,11 +40,11 @@ class Lost:
 
 
 @dataclass
-class _Share:
-    """A tuner on its cores, and the process that it runs in, which is replaced if it ends within a trial."""
+class _Running:
+    """A tuner on its share, and the process that it runs in, which is replaced if it ends within a trial."""
 
     tuner: Tuner
-    cores: Sequence[int]
+    share: Share
     until_s: float
     process: ForkProcess
     pipe: Connection
@@ -103,17 +103,6 @@ class _Share:
         return Lost(reason, None if self.trying is None else self.trying.group)
 
 
-def shares_of(cores: Sequence[int], threads: int, wanted: int | None = None) -> list[tuple[int, ...]]:
-    """Return disjoint sets of cores, each for `threads` threads. wanted: how many; None: as many as there are.
-
-    A model with as many threads as there are cores has one share: schedules are tuned with the threads that will run
-    them.
-    """
-    most = max(1, len(cores) // threads)
-    count = most if wanted is None else min(wanted, most)
-    return [tuple(cores[number * threads : (number + 1) * threads]) for number in range(count)]
-
-
 def divided(tasks: Sequence[TuningTask], count: int) -> list[list[TuningTask]]:
     """Divide tasks so that all shares have about as much of the model's time; fewer if there are fewer tasks."""
     shares: list[list[TuningTask]] = [[] for _ in range(min(count, len(tasks)))]
@@ -123,9 +112,9 @@ def divided(tasks: Sequence[TuningTask], count: int) -> list[list[TuningTask]]:
 
 
 def tune_side_by_side(
-    tuners: Sequence[Tuner], shares: Sequence[tuple[int, ...]], seconds: float, tell: Tell
+    tuners: Sequence[Tuner], shares: Sequence[Share], seconds: float, tell: Tell
 ) -> tuple[list[Tried], list[Lost]]:
-    """Run each tuner in a process of its own, on its share's cores, for so many seconds; return what was tried, in the
+    """Run each tuner in a process of its own, on its share, for so many seconds; return what was tried, in the
     order of the results, and the processes that ended by themselves. tell: called with each result.
 
     A trial during which a process ends, or that takes too long, counts as failed, and another process goes on. An
@@ -133,12 +122,12 @@ def tune_side_by_side(
     other results.
     """
     until_s = time.monotonic() + seconds
-    running: list[_Share] = []
+    running: list[_Running] = []
     tried: list[Tried] = []
     lost: list[Lost] = []
     try:
-        for tuner, cores in zip(tuners, shares, strict=True):
-            running.append(_started(tuner, cores, until_s, running))
+        for tuner, share in zip(tuners, shares, strict=True):
+            running.append(_started(tuner, share, until_s, running))
         for one in _results(running):
             if isinstance(one, Lost):
                 lost.append(one)
@@ -146,34 +135,32 @@ def tune_side_by_side(
                 tried.append(one)
                 tell(one)
     except KeyboardInterrupt:
-        tried += [one for share in running for one in share.left()]
+        tried += [one for each in running for one in each.left()]
         lost.append(Lost("an interrupt ended it", None))
     finally:
-        for share in running:
-            share.end()
+        for each in running:
+            each.end()
     return tried, lost
 
 
-def _started(tuner: Tuner, cores: Sequence[int], until_s: float, others: Sequence[_Share]) -> _Share:
+def _started(tuner: Tuner, share: Share, until_s: float, others: Sequence[_Running]) -> _Running:
     """Start a tuner. others: those that run already."""
     ours, theirs = CONTEXT.Pipe(duplex=False)
     read = [*(one.pipe for one in others if not one.pipe.closed), ours]
-    process = CONTEXT.Process(target=_work, args=(tuner, cores, until_s, theirs, read), daemon=True)
+    process = CONTEXT.Process(target=_work, args=(tuner, share, until_s, theirs, read), daemon=True)
     process.start()
     theirs.close()
-    return _Share(tuner, cores, until_s, process, ours)
+    return _Running(tuner, share, until_s, process, ours)
 
 
-def _work(
-    tuner: Tuner, cores: Sequence[int], until_s: float, pipe: Connection, of_parent: Sequence[Connection]
-) -> None:
+def _work(tuner: Tuner, share: Share, until_s: float, pipe: Connection, of_parent: Sequence[Connection]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its tuners
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for inherited in of_parent:  # so that the parent alone reads, and a tuner whose parent was killed cannot send
         inherited.close()
-    os.sched_setaffinity(0, cores)
+    share.enter()
     try:
-        for one in tuner.tune(until_s):
+        for one in tuner.tune(until_s, share.turn):
             pipe.send(one)
         pipe.send(None)
     except BrokenPipeError:
@@ -184,24 +171,24 @@ def _work(
         pipe.send(f"{type(error).__name__}: {error}")
 
 
-def _results(running: list[_Share]) -> Iterator[Tried | Lost]:
+def _results(running: list[_Running]) -> Iterator[Tried | Lost]:
     """Yield results as they come, until all tuners have ended. Replaces what ends within a trial in `running`."""
     left = list(range(len(running)))
     while left:
         ready = wait([running[place].pipe for place in left], min(running[place].left_s for place in left))
         for place in list(left):
-            share = running[place]
-            if share.pipe not in ready and share.left_s:
+            one = running[place]
+            if one.pipe not in ready and one.left_s:
                 continue
-            found = share.receive() if share.pipe in ready else share.overdue()
+            found = one.receive() if one.pipe in ready else one.overdue()
             if isinstance(found, (Tried, Lost)):
                 yield found
             if isinstance(found, (Tried, Trying)):
                 continue
-            failed = None if share.pipe in ready and found is None else share.failed()
+            failed = None if one.pipe in ready and found is None else one.failed()
             if failed is not None:
                 yield failed
-            if failed is None or time.monotonic() >= share.until_s:
+            if failed is None or time.monotonic() >= one.until_s:
                 left.remove(place)
             else:
-                running[place] = _started(share.tuner, share.cores, share.until_s, running)
+                running[place] = _started(one.tuner, one.share, one.until_s, running)

@@ -2,61 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 
-from tilestitch.codegen.cpu.target import parse_target
-from tilestitch.codegen.schedule import KernelsOfPlugins, Schedule
 from tilestitch.compiler.cli.inputs import make_inputs
 from tilestitch.compiler.ir import Graph
-from tilestitch.compiler.machine import machine_of
-from tilestitch.compiler.targets import backend_of
 from tilestitch.cost_model.protocol import LatencyModel
-from tilestitch.cost_model.records import Machine as RecordedMachine
-from tilestitch.passes.contract import PassContext
 from tilestitch.passes.plan import StitchPlan
 from tilestitch.passes.schedule.device import device_of
 from tilestitch.passes.schedule.facts import group_facts
-from tilestitch.runtime import load
 
 from .bench import Bench, Compiler, Feeds, bench_of, latencies_us, reads, values_read
-from .shares import divided, shares_of
+from .machine import Machine
+from .shares import divided
 from .tasks import TuningTask, tasks_of
 from .tuner import Tuner
 
 ROUNDS = 5
 """Runs from which the time of each kernel before tuning is taken."""
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What kernels are compiled for. threads: of a run; cache: of compiled kernels, as in `compile_model`; schedules:
-    those of plug-ins.
-    """
-
-    target: str
-    threads: int
-    cache: Any
-    schedules: Sequence[Schedule] = ()
-
-    def compiler(self, plan: StitchPlan, cache: Any) -> Compiler:
-        backend = backend_of(self.target, self.threads, cache, None)
-        kernels_of = KernelsOfPlugins(self.schedules, backend.target_of_schedules)
-        context = PassContext(plan.target, kernels_of=kernels_of)
-        return Compiler(context, backend, partial(load, device="cpu", num_threads=self.threads), self.schedules)
-
-    @property
-    def described(self) -> RecordedMachine:
-        """This machine, as records name it."""
-        return machine_of(parse_target(self.target), self.threads)
-
-    def shares(self, wanted: int | None) -> list[tuple[int, ...]]:
-        return shares_of(sorted(os.sched_getaffinity(0)), self.threads, wanted)
 
 
 @dataclass(frozen=True)
@@ -79,15 +44,14 @@ class Subject:
         """Return the subject of a plan, after some runs of the model. guide: predicts kernels whose time in the model
         cannot be told. Raises UsageError for inputs that do not fit.
         """
-        compiler = machine.compiler(plan, machine.cache)
-        with compiler.module(graph, plan) as module:
-            feeds = make_inputs(module, inputs, seed)
-            found_us = latencies_us(plan, module, feeds, ROUNDS)
+        compiler = machine.compiler(plan, trying=False)
+        feeds, found_us = machine.apart(lambda: _first_runs(graph, plan, compiler, inputs, seed))
         before_us = found_us or _predicted_us(graph, plan, guide)
         tasks = tasks_of(graph, plan, before_us)
-        values = values_read(graph, plan, [task.kernel for task in tasks], feeds, compiler)
+        kernels = [task.kernel for task in tasks]
+        values = machine.apart(lambda: values_read(graph, plan, kernels, feeds, compiler)) if kernels else {}
         fed = [task for task in tasks if all(value.name in values for value in reads(graph, task.kernel))]
-        trying = machine.compiler(plan, False)
+        trying = machine.compiler(plan, trying=True)
         return Subject(graph, plan, fed, compiler, trying, feeds, values, sum(before_us.values()))
 
     def tuners(self, count: int, guide: LatencyModel, seed: int) -> list[Tuner]:
@@ -96,6 +60,15 @@ class Subject:
 
     def _bench(self, task: TuningTask) -> Bench:
         return bench_of(self.graph, task.kernel, self.values, self.trying)
+
+
+def _first_runs(
+    graph: Graph, plan: StitchPlan, compiler: Compiler, inputs: Feeds, seed: int
+) -> tuple[Feeds, dict[str, float] | None]:
+    """Return all inputs of the model, and the time of each group in runs with them, if it can be told."""
+    with compiler.module(graph, plan) as module:
+        feeds = make_inputs(module, inputs, seed)
+        return feeds, latencies_us(plan, module, feeds, ROUNDS)
 
 
 def _predicted_us(graph: Graph, plan: StitchPlan, model: LatencyModel) -> dict[str, float]:

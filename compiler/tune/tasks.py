@@ -13,7 +13,9 @@ from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import Schedule
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import look_up
-from tilestitch.passes.schedule.launches import completed
+from tilestitch.passes.schedule.cuda.alternatives import alternatives
+from tilestitch.passes.schedule.cuda.gpu import Gpu
+from tilestitch.passes.schedule.launches import completed, in_order_of
 from tilestitch.passes.schedule.structure import structure_of
 from tilestitch.passes.schedule.variants import variants
 
@@ -52,7 +54,7 @@ def tasks_of(graph: Graph, plan: StitchPlan, latencies_us: Mapping[str, float]) 
         TuningTask(structure, tuple(groups), sum(latencies_us.get(group.name, 0.0) for group in groups))
         for structure, groups in alike.items()
     ]
-    found = [task for task in tasks if task.latency_us >= least_us and neighbours(nodes, task.kernel)]
+    found = [task for task in tasks if task.latency_us >= least_us and neighbours(nodes, task.kernel, plan.target)]
     return sorted(found, key=lambda task: (-task.latency_us, task.structure))
 
 
@@ -72,11 +74,15 @@ def may_be_tuned(group: Group) -> bool:
     return group.cases is None and any(part.schedule is not None for part in parts)
 
 
-def neighbours(nodes: Mapping[str, Node], group: Group) -> list[Group]:
-    """Return the group with other schedules, each one step from its own in one of its parts, in a fixed order."""
+def neighbours(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> list[Group]:
+    """Return the group with other schedules, in a fixed order: on a CPU, each one step from its own in one of its
+    parts; on a GPU, also those that the rules choose among.
+    """
+    if target.is_gpu:
+        return alternatives(nodes, group, Gpu.of(target))
     if not group.stages:
         return [replace(group, schedule=other) for other in _other_schedules(nodes, group)]
-    return list(_other_parts(nodes, group))
+    return list(_other_parts(nodes, group, target))
 
 
 def _other_schedules(nodes: Mapping[str, Node], group: Group) -> Sequence[Schedule]:
@@ -88,20 +94,21 @@ def _other_schedules(nodes: Mapping[str, Node], group: Group) -> Sequence[Schedu
     return variants(view, group.kind, roles, group.schedule)
 
 
-def _other_parts(nodes: Mapping[str, Node], group: Group) -> Iterator[Group]:
+def _other_parts(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> Iterator[Group]:
     for number, stage in enumerate(group.stages):
         for place, part in enumerate(stage):
-            for other in neighbours(nodes, part):
+            for other in neighbours(nodes, part, target):
                 changed = (*stage[:place], other, *stage[place + 1 :])
                 yield replace(group, stages=(*group.stages[:number], changed, *group.stages[number + 1 :]))
 
 
 def with_schedules(graph: Graph, plan: StitchPlan, found: Mapping[str, Group], kernels_of: KernelsOf) -> StitchPlan:
-    """Return the plan with the schedules of other groups. found: a group of the same structure, by the name of each
-    group that is changed; kernels_of: the kernels of plug-ins.
+    """Return the plan with the schedules of other groups, and its launches in the same order. found: a group of the
+    same structure, by the name of each group that is changed; kernels_of: the kernels of plug-ins.
     """
     groups = tuple(_scheduled_as(group, found[group.name]) if group.name in found else group for group in plan.groups)
-    return completed(replace(plan, groups=groups, launches=None, edges=None), graph, kernels_of)
+    changed = completed(replace(plan, groups=groups, launches=None, edges=None), graph, kernels_of)
+    return in_order_of(changed, plan, graph) if plan.target.is_gpu else changed
 
 
 def _scheduled_as(group: Group, other: Group) -> Group:

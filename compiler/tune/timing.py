@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from tilestitch.compiler.cli.inputs import make_inputs
 from tilestitch.runtime.host_runs import HOST_PREFIX
-from tilestitch.runtime.session import Module
+from tilestitch.runtime.session import LaunchTime
 
 Inputs = Mapping[str, Any]
 TOLERANCE = 1e-2
 """Tolerance between the results of two plans, which may round half floats at different points."""
 RUNS = 10
 """Runs of a model in at least one of which what depends on random numbers is another."""
+
+
+class Module(Protocol):
+    """A loaded model as it is measured; results may stay on a GPU."""
+
+    def run(self, feeds: Inputs) -> Mapping[str, Any]: ...
+
+    def profile(self, feeds: Inputs) -> Sequence[LaunchTime]: ...
+
+    def __enter__(self) -> Module: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+RunTime: TypeAlias = Callable[[Any, Inputs], float]
 
 
 @dataclass(frozen=True)
@@ -29,8 +47,18 @@ class Times:
     rounds: int
 
 
-def time_in_turns(modules: Sequence[Module], inputs: Inputs | None, rounds: int, most_s: float) -> list[Times]:
+def wall_us(module: Module, feeds: Inputs) -> float:
+    """Return the microseconds of a run."""
+    start = time.perf_counter_ns()
+    module.run(feeds)
+    return (time.perf_counter_ns() - start) / 1000
+
+
+def time_in_turns(
+    modules: Sequence[Module], inputs: Inputs | None, rounds: int, most_s: float, run_us: RunTime = wall_us
+) -> list[Times]:
     """Run each module once a round, whole and with its launches timed, until the rounds or the seconds are used up.
+    run_us: times a run.
 
     A slowdown of the machine longer than a round affects all of them; the minimum counts.
     """
@@ -44,9 +72,7 @@ def time_in_turns(modules: Sequence[Module], inputs: Inputs | None, rounds: int,
     while done < rounds and (not done or time.monotonic() <= until):
         done += 1
         for place, module in enumerate(modules):
-            start = time.perf_counter_ns()
-            module.run(feeds)
-            whole[place] = min(whole[place], (time.perf_counter_ns() - start) / 1000)
+            whole[place] = min(whole[place], run_us(module, feeds))
             found = np.array([t.microseconds for t in module.profile(feeds) if not t.symbol.startswith(HOST_PREFIX)])
             before = launches[place]
             launches[place] = found if before is None else np.minimum(before, found)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tilestitch.codegen.cuda.target import parse_cuda_target
 from tilestitch.compiler.compiled import CompiledModel, Specialisation
 from tilestitch.compiler.driver import compile_model
 from tilestitch.compiler.errors import OptionError, TuningError
@@ -25,9 +26,11 @@ from tilestitch.passes.plugins.load import Installed, load_plugins
 
 from .bench import Feeds
 from .confirm import confirmed
+from .gpu import Gpu
+from .machine import Builds, Cpu, Machine
 from .records import records_of
 from .shares import Lost, Tell, tune_side_by_side
-from .subject import Machine, Subject
+from .subject import Subject
 from .tasks import TuningTask
 from .tuner import Tried
 
@@ -83,6 +86,7 @@ def tune_model(
     shares: int | None = None,
     inputs: Mapping[str, Any] | None = None,
     seed: int = 0,
+    device: str = "cuda:0",
     progress: Progress | None = None,
     report: str | os.PathLike[str] | None = None,
     **options: Any,
@@ -94,12 +98,13 @@ def tune_model(
     that work side by side, each on cores of its own (default: as many as there are). inputs: of the model, by name, for
     specialisations of their shapes; random ones for the rest, which `seed` determines. options: those of
     `compile_model`, of which `plan` is where tuning starts, and `cost_model` says which schedules are tried first
-    (default: learned).
+    (default: learned). device: the GPU to measure on, for GPU targets; this process must not have used it.
 
-    Raises TuningError if there is nothing to tune, OptionError for options that tuning does not support, and the errors
-    of `compile_model`.
+    Raises TuningError if there is nothing to tune, OptionError for options that tuning does not support, DeviceError
+    for a GPU that cannot be used, and the errors of `compile_model`.
     """
     _check(target, seconds, shares, options)
+    machine, guide = _machine(target, device, options), model_named(options.get("cost_model") or GUIDE)
     first = compile_model(model, target, progress=progress, **options)
     static = [one for one in first.specialisations if not one.graph.symbols]
     if not static:
@@ -108,11 +113,21 @@ def tune_model(
             "--favour"
         )
     _check_inputs(inputs or {}, [one.graph for one in static])
-    search = _Search.of(target, seconds / len(static), shares, seed, progress or (lambda *_: None), options)
+    search = _Search(machine, guide, seconds / len(static), shares, seed, progress or (lambda *_: None))
     plans = tuple(search.tuned(one, inputs or {}) for one in first.specialisations)
     given = {key: value for key, value in options.items() if key not in SIZES}
     given["plan"] = [one.plan for one in plans]
     return Tuned(compile_model(model, target, progress=progress, report=report, **given), plans)
+
+
+def _machine(target: str, device: str, options: Mapping[str, Any]) -> Machine:
+    installed = None if options.get("installed_plugins", True) else Installed()
+    plugins = load_plugins(options.get("passes", ()), installed)
+    builds = Builds(target, options.get("cache", True), options.get("nvcc"), plugins.schedules)
+    if target.startswith("cpu"):
+        return Cpu(builds, options.get("num_threads") or len(os.sched_getaffinity(0)))
+    named = parse_cuda_target(target)
+    return Gpu.of(builds, device, named.multiprocessors if named.is_share else None)
 
 
 SIZES = ("shapes", "dims", "favour")
@@ -120,8 +135,8 @@ SIZES = ("shapes", "dims", "favour")
 
 
 def _check(target: str, seconds: float, shares: int | None, options: Mapping[str, Any]) -> None:
-    if not target.startswith("cpu"):
-        raise OptionError(f"kernels for {target} cannot be measured on this machine; give --target cpu")
+    if target.partition(":")[0] not in ("cpu", "cuda"):
+        raise OptionError(f"kernels for {target} are not measured; give --target cpu, or cuda:NAME for a GPU")
     if not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
         raise OptionError(f"seconds is {seconds!r}; give a number, 0 or more")
     if shares is not None and (not isinstance(shares, int) or shares < 1):
@@ -156,17 +171,6 @@ class _Search:
     seed: int
     tell: Progress
 
-    @staticmethod
-    def of(
-        target: str, seconds: float, shares: int | None, seed: int, tell: Progress, options: Mapping[str, Any]
-    ) -> _Search:
-        installed = None if options.get("installed_plugins", True) else Installed()
-        plugins = load_plugins(options.get("passes", ()), installed)
-        threads = options.get("num_threads") or len(os.sched_getaffinity(0))
-        machine = Machine(target, threads, options.get("cache", True), plugins.schedules)
-        guide = model_named(options.get("cost_model") or GUIDE)
-        return _Search(machine, guide, seconds, shares, seed, tell)
-
     def tuned(self, one: Specialisation, inputs: Feeds) -> TunedPlan:
         graph, plan = one.graph, one.plan
         if graph.symbols:
@@ -182,7 +186,7 @@ class _Search:
         if lost and not tried:
             raise TuningError(f"no schedule could be tried: {lost[0].reason}; report this as a bug")
         self.tell("comparing in the whole model", 0, 0)
-        return _confirmed(subject, tried, lost, self.machine.described, self.guide)
+        return self.machine.apart(lambda: _confirmed(subject, tried, lost, self.machine.recorded, self.guide))
 
     def _telling(self, saved: Saved) -> Tell:
         numbers = count(1)
@@ -227,7 +231,7 @@ class Saved:
 
 
 def _confirmed(
-    subject: Subject, tried: Sequence[Tried], lost: Sequence[Lost], machine: RecordedMachine, model: LatencyModel
+    subject: Subject, tried: Sequence[Tried], lost: Sequence[Lost], machine: RecordedMachine | None, model: LatencyModel
 ) -> TunedPlan:
     best = best_of(tried)
     found = [(task, best[task.structure][1]) for task in subject.tasks if task.structure in best]
@@ -243,11 +247,11 @@ def _confirmed(
     remarks = [_remark(row) for row in rows if not row.kept]
     earlier = [one for one in proven.plan.refusals if one.rule != RULE]  # of tuning that this one went on from
     tuned = replace(proven.plan, refusals=(*earlier, *remarks))
-    records = [
+    records = [] if machine is None else [
         record
         for plan, times in proven.measured
         for record in records_of(subject.graph, plan, times, machine, model, subject.graph.name)
-    ]
+    ]  # fmt: skip
     return TunedPlan(tuned, tuple(rows), proven.before_us, proven.after_us, tuple(lost), records=tuple(records))
 
 

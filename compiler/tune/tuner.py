@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 
 from tilestitch.codegen.errors import CodegenError
 from tilestitch.compiler.errors import TuningError
-from tilestitch.compiler.tune.timing import why_other_results
+from tilestitch.compiler.tune.timing import Module, why_other_results
 from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.passes.errors import PlanError
 from tilestitch.passes.plan import Group
-from tilestitch.runtime.session import Module
+from tilestitch.runtime.errors import DeviceError
 
 from .bench import Bench
 from .search import Trials, most_promising
 from .tasks import TuningTask
+from .turns import Turn
 
 ROUNDS = 7
 """Runs of a schedule, by turns with the one before tuning; the least time of each counts."""
@@ -41,8 +43,22 @@ class Tried:
 
 
 @dataclass
+class _Reference:
+    """The kernel of a task with the schedule before tuning. module: loaded when it is measured first."""
+
+    bench: Bench
+    artifact: bytes
+    module: Module | None = None
+
+    def loaded(self) -> Module:
+        if self.module is None:
+            self.module = self.bench.compiler.load(self.artifact)
+        return self.module
+
+
+@dataclass
 class Tuner:
-    """The tasks of a share of the machine, and the modules they are compared with. before: what was tried of them by
+    """The tasks of a share of the machine, and the kernels they are compared with. before: what was tried of them by
     processes that ended within a trial.
     """
 
@@ -51,11 +67,12 @@ class Tuner:
     model: LatencyModel
     seed: int
     before: list[Tried] = field(default_factory=list)
-    _benches: dict[str, tuple[Bench, Module]] = field(default_factory=dict)
+    _references: dict[str, _Reference] = field(default_factory=dict)
 
-    def tune(self, until_s: float) -> Iterator[Trying | Tried]:
-        """Yield what is about to be tried, and the result, until `until_s` (`time.monotonic`), or until nothing is left
-        to try. Raises TuningError if a schedule gives other results.
+    def tune(self, until_s: float, turn: Turn) -> Iterator[Trying | Tried]:
+        """Yield what is about to be tried (again while it waits for its turn to measure), and the result, until
+        `until_s` (`time.monotonic`), or until nothing is left to try. Raises TuningError if a schedule gives other
+        results.
         """
         trials = [Trials.of(task, self.seed) for task in self.tasks]
         by_structure = {one.task.structure: one for one in trials}
@@ -65,32 +82,49 @@ class Tuner:
             chosen = most_promising(trials)
             if chosen is None:
                 return
-            bench, reference = self._bench(chosen.task)
+            reference = self._reference(chosen.task)
+            bench = reference.bench
             group = chosen.next({n.name: n for n in bench.graph.nodes}, bench.compiler.context.target, self.model)
             if group is None:
                 continue
-            yield Trying(chosen.task.structure, group)
-            ratio = _ratio(bench, group, reference)
+            trying = Trying(chosen.task.structure, group)
+            yield trying
+            artifact, ratio = _compiled(bench, group), None
+            if artifact is not None:
+                with turn.wanted() as has_come:
+                    while not has_come():
+                        yield trying
+                    yield trying  # from here on it has its time for a trial, however long it waited
+                    ratio = _ratio(reference, group, artifact)
             chosen.add(group, ratio)
             yield Tried(chosen.task.structure, group, ratio)
 
-    def _bench(self, task: TuningTask) -> tuple[Bench, Module]:
-        found = self._benches.get(task.structure)
+    def _reference(self, task: TuningTask) -> _Reference:
+        found = self._references.get(task.structure)
         if found is None:
             bench = self.bench_of(task)
-            found = self._benches[task.structure] = bench, bench.module(task.kernel)
+            found = self._references[task.structure] = _Reference(bench, bench.artifact(task.kernel))
         return found
 
 
-def _ratio(bench: Bench, group: Group, reference: Module) -> float | None:
-    """Return the time of a schedule relative to that before tuning; None if it cannot be compiled."""
+def _compiled(bench: Bench, group: Group) -> bytes | None:
+    """Return a kernel as scheduled; None if no template computes it so, or it cannot be compiled."""
     try:
-        module = bench.module(group)
-    except CodegenError:
+        return bench.artifact(group)
+    except (PlanError, CodegenError):
+        return None
+
+
+def _ratio(reference: _Reference, group: Group, artifact: bytes) -> float | None:
+    """Return the time of a schedule relative to that before tuning; None if the device does not take the kernel."""
+    bench, before = reference.bench, reference.loaded()
+    try:
+        module = bench.compiler.load(artifact)
+    except DeviceError:
         return None
     with module:
-        odd = why_other_results(module, reference, bench.feeds)
+        odd = why_other_results(module, before, bench.feeds)
         if odd is not None:
             raise TuningError(f"kernel {group.name} with the schedule {group.schedule}: {odd}; report this as a bug")
-        before_us, us = bench.time_in_turns((reference, module), ROUNDS)
+        before_us, us = bench.time_in_turns((before, module), ROUNDS)
     return us / before_us

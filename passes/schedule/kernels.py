@@ -9,9 +9,6 @@ from typing import TypeAlias
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import Group, WhyNot
-from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
-from tilestitch.passes.plan.gemm.contractions import gemm_of
-from tilestitch.passes.plan.gemm.rows_after import RowsAfter
 from tilestitch.passes.plan.launches.cuda.group import stitching_of
 from tilestitch.passes.plan.roles import legal_roles
 from tilestitch.passes.plan.schedules import RowSchedule, Schedule, SplitRowSchedule
@@ -19,10 +16,9 @@ from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import look_up
 
 from .cpu.choose import choose as choose_for_cpu
-from .cuda.band_facts import writer_threads
 from .cuda.blocks import choose_blocks
 from .cuda.choose import choose
-from .cuda.gemm import band_schedule, choose_gemm
+from .cuda.gemm import choose_gemm, gemm_and_rows, with_bands
 from .cuda.gpu import Gpu
 from .cuda.rows import row_scheme
 from .structure import Known, Structure, structure_of
@@ -122,12 +118,5 @@ def _scheduled(by_name: Mapping[str, Node], group: Group, target: TargetInfo, mo
 
 def _banded(by_name: Mapping[str, Node], group: Group, gpu: Gpu, model: LatencyModel) -> Group:
     """Return the group of a GEMM and the rows after it in one launch, scheduled."""
-    first, rows = group.parts
-    contraction, view = AnchoredGroup.of(look_up(by_name, first)), look_up(by_name, rows)
-    after = RowsAfter.of(view, contraction.result.shape[-1], contraction.outputs)
-    gemm = gemm_of(contraction)
-    assert gemm is not None, "a convolution that is computed directly has no rows after it"
-    chosen = choose_gemm(gemm, gpu, model, after)
-    work = after.work(writer_threads(chosen.tile))
-    parts = (replace(first, schedule=chosen),), (replace(rows, schedule=work.schedule),)
-    return replace(group, stages=parts, schedule=band_schedule(gemm, chosen, after, gpu.device))
+    gemm, after = gemm_and_rows(by_name, group)
+    return with_bands(group, gemm, choose_gemm(gemm, gpu, model, after), after, gpu.device)

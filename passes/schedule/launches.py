@@ -74,6 +74,24 @@ def with_edges(plan: StitchPlan, added: Iterable[Edge]) -> StitchPlan:
     return replace(plan, edges=tuple(edges[key] for key in sorted(edges)))
 
 
+def in_order_of(plan: StitchPlan, before: StitchPlan, graph: Graph) -> StitchPlan:
+    """Return a plan of the same groups in the same order with what was chosen for `before`: the priority of each group,
+    and the edges that its launches do not require. Groups may have more or fewer launches.
+    """
+    assert plan.launches is not None and before.launches is not None and before.lanes is not None
+    last = {launch.group: number for number, launch in enumerate(plan.launches)}
+    first = {launch.group: number for number, launch in reversed([*enumerate(plan.launches)])}
+    priorities: dict[str, int] = {}
+    for launch, lane in zip(before.launches, before.lanes, strict=True):
+        priorities[launch.group] = max(lane.priority, priorities.get(launch.group, 0))
+    groups = [launch.group for launch in before.launches]
+    added = [
+        replace(edge, before=last[groups[edge.before]], after=first[groups[edge.after]])
+        for edge in edges_by_hand(before, graph) if groups[edge.before] != groups[edge.after]
+    ]  # fmt: skip
+    return with_priorities(with_edges(plan, added), [priorities[launch.group] for launch in plan.launches])
+
+
 def nested_graphs(graph: Graph) -> dict[str, Graph]:
     """Return the graphs inside control nodes by `node.attribute`, the key of `StitchPlan.bodies`."""
     return {f"{n.name}.{k}": a for n in graph.nodes for k, a in n.attrs.items() if isinstance(a, Graph)}
@@ -107,7 +125,7 @@ def place_temporaries(launches: Sequence[Launch], buffers: BufferPlan, *, concur
     """Return the buffers with room for the launches' temporaries after them. Temporaries of different groups share
     memory where groups never run concurrently, and where they would take more than TEMPORARY_BYTES.
     """
-    if not any(launch.temporaries for launch in launches):
+    if not (buffers.temporaries or any(launch.temporaries for launch in launches)):
         return buffers
     ends = (aligned(b.offset_bytes + b.nbytes) for b in buffers.buffers)
     base = aligned(buffers.arena_bytes) if buffers.is_open else max(ends, default=0)

@@ -22,10 +22,11 @@ FEW = 16
 
 def variants(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule) -> list[Schedule]:
     """Return the schedules one step from `schedule` that the templates can emit, in a fixed order."""
-    return [other for other in dict.fromkeys(_steps(schedule)) if why_not(view, kind, roles, other) is None]
+    return [other for other in dict.fromkeys(steps(schedule)) if why_not(view, kind, roles, other) is None]
 
 
-def _steps(schedule: Any) -> Iterator[Any]:
+def steps(schedule: Any) -> Iterator[Any]:
+    """Yield schedules that differ in one choice, whether or not a template can emit them."""
     for field in fields(schedule):
         if field.name in GIVEN:
             continue
@@ -45,4 +46,4 @@ def _others(name: str, value: Any) -> Iterator[Any]:
     elif isinstance(value, tuple):
         yield from (value[:place] + value[place + 1 :] for place in range(len(value)))
     elif is_dataclass(value):
-        yield from _steps(value)
+        yield from steps(value)

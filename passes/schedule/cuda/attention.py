@@ -35,12 +35,16 @@ def choose_attention(view: GroupView, gpu: Gpu, model: LatencyModel) -> Attentio
     """
     group = AnchoredGroup.of(view)
     what = attention_of(group)
-    tiles = _tiles(what, gpu)
-    schedules = (AttentionSchedule(tile, parts) for tile in tiles for parts in _parts(what, tile, gpu))
-    candidates = sorted(schedules, key=lambda schedule: schedule.split_keys)
+    candidates = attention_schedules(what, gpu)
     if not candidates:
         return None
     return fastest(candidates, [candidate_facts(view, group, what, each) for each in candidates], gpu.device, model)
+
+
+def attention_schedules(what: AttentionShape, gpu: Gpu) -> list[AttentionSchedule]:
+    """Return the candidate schedules, those with few parts of the keys first; none if no tile fits shared memory."""
+    schedules = (AttentionSchedule(tile, parts) for tile in _tiles(what, gpu) for parts in _parts(what, tile, gpu))
+    return sorted(schedules, key=lambda schedule: schedule.split_keys)
 
 
 def _tiles(what: AttentionShape, gpu: Gpu) -> Iterable[AttentionTile]:

@@ -34,15 +34,18 @@ def choose_blocks(nodes: Mapping[str, Node], group: Group, gpu: Gpu, model: Late
     """Return the group, whose parts share axes (`axes_of_slabs`), with the schedule that `model` predicts to be
     fastest.
     """
-    found: list[tuple[Group, KernelFacts]] = []
+    groups, facts = zip(*scheduled_blocks(nodes, group, gpu), strict=True)
+    chosen: Group = fastest(groups, facts, gpu.device, model)
+    return chosen
+
+
+def scheduled_blocks(nodes: Mapping[str, Node], group: Group, gpu: Gpu) -> Iterator[tuple[Group, KernelFacts]]:
+    """Yield the group with each candidate schedule, and its facts."""
     for axes in axes_of_slabs(nodes, group):
         bare = Blocking.of(nodes, group, axes)
         assert isinstance(bare, Blocking), bare
         for scheduled in _scheduled(bare):
-            found += _with_places(group, scheduled, axes, gpu)
-    groups, facts = zip(*found, strict=True)
-    chosen: Group = fastest(groups, facts, gpu.device, model)
-    return chosen
+            yield from _with_places(group, scheduled, axes, gpu)
 
 
 def _scheduled(blocking: Blocking) -> Iterator[Blocking]:

@@ -11,7 +11,7 @@ from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.roles import legal_roles
 from tilestitch.passes.plan.schedules import Schedule
-from tilestitch.passes.plan.view import look_up
+from tilestitch.passes.plan.view import GroupView, look_up
 
 from .attention import choose_attention
 from .elementwise import elementwise_schedules
@@ -27,8 +27,7 @@ def choose(nodes: Mapping[str, Node], group: Group, gpu: Gpu, model: LatencyMode
     elements, so that nothing is launched. `nodes` are the graph's nodes by name.
     """
     view = look_up(nodes, group)
-    outputs = view.stored
-    if not outputs:
+    if not view.stored:
         return None
     if group.kind is GroupKind.CONTRACTION:
         return choose_contraction(AnchoredGroup.of(view), gpu, model)
@@ -37,13 +36,16 @@ def choose(nodes: Mapping[str, Node], group: Group, gpu: Gpu, model: LatencyMode
     if group.kind is GroupKind.OPAQUE:
         assert view.anchor is not None
         return choose_opaque(view.anchor, view.inputs, gpu.device.sm_count)
-    candidates: Sequence[Schedule]
-    if group.kind is GroupKind.ROWWISE:
-        candidates = row_schedules(view, legal_roles(view), gpu)
-    else:
-        candidates = elementwise_schedules(view.nodes, view.inputs, outputs, gpu.device.sm_count)
+    candidates = vector_schedules(view, group.kind, gpu)
     if len(candidates) == 1:
         return candidates[0]
     scheduled = (replace(group, schedule=each) for each in candidates)
     facts = [gpu_facts(nodes, each, legal_roles(view), gpu.multiprocessors) for each in scheduled]
     return fastest(candidates, facts, gpu.device, model)
+
+
+def vector_schedules(view: GroupView, kind: GroupKind, gpu: Gpu) -> Sequence[Schedule]:
+    """Return the candidate schedules of a row-wise or an element-wise group with non-empty outputs."""
+    if kind is GroupKind.ROWWISE:
+        return row_schedules(view, legal_roles(view), gpu)
+    return elementwise_schedules(view.nodes, view.inputs, view.stored, gpu.device.sm_count)

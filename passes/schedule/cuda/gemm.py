@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from math import ceil
 from typing import TypeAlias
 
+from tilestitch.compiler.ir import Node
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.protocol import LatencyModel, fastest
+from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.direct import direct_schedules, direct_threads
@@ -20,8 +23,9 @@ from tilestitch.passes.plan.gemm.patches import cut_to_patches
 from tilestitch.passes.plan.gemm.rows_after import RowsAfter
 from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, SimtTile, Tile, WgmmaTile
 from tilestitch.passes.plan.schedules import BandSchedule, DirectSchedule, GemmSchedule
+from tilestitch.passes.plan.view import look_up
 
-from .band_facts import band_of, banded_candidate
+from .band_facts import band_of, banded_candidate, writer_threads
 from .gemm_facts import candidate_facts
 from .gemm_tiles import SIMT_TILES, WIDE_TILES, mma_tiles, resident_blocks, wgmma_tiles
 from .gpu import Gpu
@@ -161,9 +165,26 @@ def _cut(gemm: Gemm, tile: Tile, parts: int) -> Partition:
 # -- rows after a GEMM -------------------------------------------------------------------------------------------------
 
 
+def gemm_and_rows(nodes: Mapping[str, Node], group: Group) -> tuple[Gemm, RowsAfter]:
+    """Return the GEMM of a group tied by bands, and the rows after it."""
+    first, rows = group.parts
+    contraction = AnchoredGroup.of(look_up(nodes, first))
+    gemm = gemm_of(contraction)
+    assert gemm is not None, "a convolution that is computed directly has no rows after it"
+    return gemm, RowsAfter.of(look_up(nodes, rows), contraction.result.shape[-1], contraction.outputs)
+
+
 def band_schedule(gemm: Gemm, schedule: GemmSchedule, after: RowsAfter, device: Device) -> BandSchedule:
     """Return how the bands of a scheduled GEMM are shared."""
     tile = schedule.tile
     assert not isinstance(tile, GemvTile)
     band = band_of(gemm, schedule, after)
     return BandSchedule(band.share_rows, POLLS, device.sm_count * resident_blocks(tile, device))
+
+
+def with_bands(group: Group, gemm: Gemm, schedule: GemmSchedule, after: RowsAfter, device: Device) -> Group:
+    """Return the group of a GEMM and the rows after it with a schedule of the GEMM, and what follows from it."""
+    first, rows = group.parts
+    work = after.work(writer_threads(schedule.tile))
+    parts = (replace(first, schedule=schedule),), (replace(rows, schedule=work.schedule),)
+    return replace(group, stages=parts, schedule=band_schedule(gemm, schedule, after, device))

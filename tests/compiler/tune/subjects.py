@@ -7,11 +7,12 @@ from typing import Any
 import onnx
 
 from tilestitch.compiler import compile_model
-from tilestitch.compiler.tune.subject import Machine, Subject
+from tilestitch.compiler.tune.machine import Builds, Cpu
+from tilestitch.compiler.tune.subject import Subject
 from tilestitch.cost_model.analytical import ANALYTICAL
 
 
 def subject(model: onnx.ModelProto, **options: Any) -> Subject:
     """Return the subject of a model of known sizes, with random inputs."""
     found = compile_model(model, num_threads=1, **options).specialisations[0]
-    return Subject.of(found.graph, found.plan, Machine("cpu", 1, True), ANALYTICAL, {}, 0)
+    return Subject.of(found.graph, found.plan, Cpu(Builds("cpu"), 1), ANALYTICAL, {}, 0)

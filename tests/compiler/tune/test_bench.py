@@ -13,6 +13,7 @@ from tilestitch.compiler.tune.bench import bench_of, values_read
 from tilestitch.compiler.tune.subject import Subject
 from tilestitch.compiler.tune.tasks import neighbours, tasks_of, with_schedules
 from tilestitch.compiler.tune.tuner import Tried, Trying
+from tilestitch.compiler.tune.turns import Turn
 from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.passes.plan.launches.own import no_kernels
 
@@ -63,7 +64,7 @@ def test_every_kernel_is_fed_what_it_reads_in_the_model(found: Subject) -> None:
     in_model = dict(zip(wanted, list(results.values())[first:], strict=True))
     for group in groups:
         bench = bench_of(found.graph, group, found.values, found.trying)
-        with bench.module(group) as module:
+        with bench.compiler.load(bench.artifact(group)) as module:
             mine = dict(zip(group.outputs, module.run(bench.feeds).values(), strict=True))
         for name in set(group.outputs) & set(in_model):
             np.testing.assert_allclose(mine[name], in_model[name], rtol=1e-5, atol=1e-6)
@@ -71,11 +72,15 @@ def test_every_kernel_is_fed_what_it_reads_in_the_model(found: Subject) -> None:
 
 def test_each_schedule_that_is_tried_computes_the_same(found: Subject) -> None:
     (tuner,) = found.tuners(1, ANALYTICAL, 3)
-    steps = tuner.tune(float("inf"))
-    some = [next(steps) for _ in range(40)]  # raises TuningError if results differ
-    tried = [one for one in some if isinstance(one, Tried)]
-    assert len(tried) == 20
-    assert all(isinstance(one, Trying) for one in some[::2])
+    steps = tuner.tune(float("inf"), Turn())
+    tried: list[Tried] = []
+    while len(tried) < 20:
+        trying, found_next = next(steps), next(steps)  # raises TuningError if results differ
+        while isinstance(found_next, Trying):
+            assert found_next == trying
+            found_next = next(steps)
+        assert (found_next.structure, found_next.group) == (trying.structure, trying.group)
+        tried.append(found_next)
     assert all(one.ratio is None or one.ratio > 0 for one in tried)
     assert {one.structure for one in tried} <= {task.structure for task in found.tasks}
 
@@ -83,7 +88,7 @@ def test_each_schedule_that_is_tried_computes_the_same(found: Subject) -> None:
 def test_equal_kernels_get_the_schedule_of_the_one_that_was_measured() -> None:
     found = subject(transformer(layers=3))
     task = next(task for task in found.tasks if len(task.groups) == 3)
-    other = neighbours({node.name: node for node in found.graph.nodes}, task.kernel)[0]
+    other = neighbours({node.name: node for node in found.graph.nodes}, task.kernel, found.plan.target)[0]
     plan = with_schedules(found.graph, found.plan, {group.name: other for group in task.groups}, no_kernels)
     changed = {group.name: group for group in plan.groups}
     for group in task.groups:

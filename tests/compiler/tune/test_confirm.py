@@ -27,7 +27,7 @@ def found() -> Subject:
 @pytest.fixture(scope="module")
 def others(found: Subject) -> list[tuple[TuningTask, Group]]:
     nodes = {node.name: node for node in found.graph.nodes}
-    return [(task, neighbours(nodes, task.kernel)[0]) for task in found.tasks[:2]]
+    return [(task, neighbours(nodes, task.kernel, found.plan.target)[0]) for task in found.tasks[:2]]
 
 
 def with_times(monkeypatch: pytest.MonkeyPatch, found: Subject, *races: dict[str, float]) -> None:

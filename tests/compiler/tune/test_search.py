@@ -36,7 +36,7 @@ def test_candidates_differ_in_one_choice_and_are_never_tried_twice(found: Subjec
         candidate = next_of(trials, found)
         assert candidate is not None and candidate not in seen
         parents = sorted(trials.ratios, key=lambda group: trials.ratios[group])[:PARENTS]
-        assert any(candidate in neighbours(nodes, parent) for parent in parents)
+        assert any(candidate in neighbours(nodes, parent, found.plan.target) for parent in parents)
         seen.add(candidate)
         trials.add(candidate, None if len(seen) % 5 == 0 else 1 - 0.001 * len(seen))
 
@@ -73,7 +73,7 @@ def test_the_predicted_fastest_is_tried_first(found: Subject, monkeypatch: pytes
 def test_time_goes_where_it_promises_the_most(found: Subject) -> None:
     long, short = (Trials.of(TuningTask(name, found.tasks[0].groups, us), 0) for name, us in (("l", 90.0), ("s", 10.0)))
     assert most_promising([short, long]) is long
-    for group in neighbours({n.name: n for n in found.graph.nodes}, found.tasks[0].kernel)[:9]:
+    for group in neighbours({n.name: n for n in found.graph.nodes}, found.tasks[0].kernel, found.plan.target)[:9]:
         long.add(group, 1.0)
     assert most_promising([short, long]) is short
     long.add(Trials.of(found.tasks[1], 0).task.kernel, 0.5)
@@ -83,7 +83,7 @@ def test_time_goes_where_it_promises_the_most(found: Subject) -> None:
 
 def test_a_task_without_candidates_is_left(found: Subject) -> None:
     trials = Trials.of(found.tasks[0], 0)
-    for group in neighbours({n.name: n for n in found.graph.nodes}, trials.task.kernel):
+    for group in neighbours({n.name: n for n in found.graph.nodes}, trials.task.kernel, found.plan.target):
         trials.add(group, None)
     while (candidate := next_of(trials, found)) is not None:
         trials.add(candidate, None)

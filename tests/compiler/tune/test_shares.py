@@ -15,9 +15,11 @@ import pytest
 
 from tilestitch.compiler.errors import TuningError
 from tilestitch.compiler.tune import shares
-from tilestitch.compiler.tune.shares import divided, shares_of, tune_side_by_side
+from tilestitch.compiler.tune.machine import Share, shares_of
+from tilestitch.compiler.tune.shares import divided, tune_side_by_side
 from tilestitch.compiler.tune.tasks import TuningTask
 from tilestitch.compiler.tune.tuner import Tried, Trying
+from tilestitch.compiler.tune.turns import Turn
 from tilestitch.passes.plan import Group, GroupKind
 
 KERNEL = Group("kernel", GroupKind.INJECTIVE, ("add",), None, ("x",), (), ("add",))
@@ -31,7 +33,7 @@ class Scripted:
     script: tuple[Any, ...]
     before: list[Tried] = field(default_factory=list)
 
-    def tune(self, until_s: float) -> Iterator[Trying | Tried]:
+    def tune(self, until_s: float, turn: Turn) -> Iterator[Trying | Tried]:
         for step in islice(self.script, len(self.before), None):
             yield Trying("structure", KERNEL)
             yield Tried("structure", KERNEL, step() if callable(step) else step)
@@ -39,7 +41,7 @@ class Scripted:
 
 def tuned(*scripts: tuple[Any, ...], seconds: float = 30.0) -> tuple[list[float | None], list[shares.Lost]]:
     tuners: Any = [Scripted(script) for script in scripts]
-    tried, lost = tune_side_by_side(tuners, [CORES[:1]] * len(scripts), seconds, lambda _: None)
+    tried, lost = tune_side_by_side(tuners, [Share(CORES[:1])] * len(scripts), seconds, lambda _: None)
     return sorted(one.ratio for one in tried if one.ratio is not None), lost
 
 
@@ -92,8 +94,8 @@ def test_a_trial_that_takes_too_long_is_ended_when_the_time_is_up(monkeypatch: p
 def test_a_tuner_that_begins_no_trial_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "TRIAL_S", 1.0)
     stuck: Any = Scripted(())
-    stuck.tune = lambda until_s: iter(lambda: time.sleep(600), 0)
-    tried, lost = tune_side_by_side([stuck], [CORES[:1]], 30.0, lambda _: None)
+    stuck.tune = lambda until_s, turn: iter(lambda: time.sleep(600), 0)
+    tried, lost = tune_side_by_side([stuck], [Share(CORES[:1])], 30.0, lambda _: None)
     assert (tried, [one.reason for one in lost]) == ([], ["it took more than 1 s to begin a trial"])
 
 
@@ -144,7 +146,7 @@ def test_a_tuner_that_is_ended_within_a_message_is_lost() -> None:
     os.close(ours)
     process = shares.CONTEXT.Process(target=lambda: None)
     process.start()
-    assert isinstance(shares._Share(Scripted(()), [], 0.0, process, Connection(theirs)).receive(), shares.Lost)
+    assert isinstance(shares._Running(Scripted(()), Share([]), 0.0, process, Connection(theirs)).receive(), shares.Lost)
 
 
 def test_an_interrupt_keeps_what_was_found() -> None:

@@ -173,7 +173,7 @@ def test_remarks_of_earlier_tuning_are_replaced() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"target": "cuda:sm_90a"}, "kernels for cuda:sm_90a cannot be measured"),
+        ({"target": "emulator:sm_80"}, "kernels for emulator:sm_80 are not measured"),
         ({"seconds": -1}, "seconds is -1"),
         ({"seconds": float("nan")}, "seconds is nan"),
         ({"shares": 0}, "shares is 0"),

@@ -1,4 +1,6 @@
 // Devices, contexts, and the frame of every entry point.
+#include <unistd.h>
+
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -33,7 +35,7 @@ std::vector<Device> make_devices(const std::string& names) {
   return found;
 }
 
-bool initialised = false;
+pid_t initialised = 0;  // the process that called cuInit
 int driver_version = 13000;
 int pushed = 0;
 std::string reason;
@@ -47,6 +49,7 @@ Device* device_of(CUcontext context) {
 }
 
 void check_ready(Needs needs) {
+  if (initialised && getpid() != initialised) refuse(CUDA_ERROR_NOT_INITIALIZED, "forked from a process that uses the GPU");
   if (needs != Needs::nothing && !initialised) refuse(CUDA_ERROR_NOT_INITIALIZED, "cuInit was not called");
   if (needs != Needs::context) return;
   Device& device = current_device();
@@ -124,6 +127,7 @@ int attribute(const Gpu& gpu, CUdevice_attribute name) {
     case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED: return 1;
     case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING: return 1;
     case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: return 50 << 20;
+    case CU_DEVICE_ATTRIBUTE_MPS_ENABLED: return 0;
     case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: return 1980000;
     case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: return 3201000;
     case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: return 6144;
@@ -153,7 +157,7 @@ CUresult cuInit(unsigned int flags) {
     if (flags) refuse(CUDA_ERROR_INVALID_VALUE, "flags must be 0");
     if (devices().empty()) refuse(CUDA_ERROR_NO_DEVICE, "there is no GPU");
     if (!initialised) atexit(report_leaks);
-    initialised = true;
+    initialised = getpid();
   });
 }
 

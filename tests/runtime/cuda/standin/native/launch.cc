@@ -10,6 +10,8 @@
 namespace standin {
 namespace {
 
+constexpr double kWaveMicroseconds = 10.0;
+
 constexpr size_t kTensorMapBytes = sizeof(CUtensorMap);
 constexpr uint64_t kPortableCluster = 8, kLargestCluster = 16;
 constexpr CUdeviceptr kPointerAlignment = 16;  // of the widest access: kernels may make such with every pointer
@@ -143,6 +145,14 @@ void check_launch(const Launch& launch) {
   check_resources(launch, function);
 }
 
+// How often the GPU is full of blocks: what a schedule changes of the simulated time of a kernel.
+uint64_t waves_of(const Launch& launch, const Function& function) {
+  int multiprocessors = launch.green ? multiprocessors_of(*launch.green) : function.device->gpu->multiprocessors;
+  int each = std::max(1, resident_blocks(function, int(launch.block.count()), launch.shared_bytes));
+  uint64_t most = uint64_t(each) * multiprocessors;
+  return (launch.grid.count() + most - 1) / most;
+}
+
 void run_launch(const Launch& launch) {
   Function& function = function_of(launch.function);
   widths.insert(launch.green ? multiprocessors_of(*launch.green) : function.device->gpu->multiprocessors);
@@ -158,6 +168,7 @@ void run_launch(const Launch& launch) {
       if (address % kPointerAlignment) refuse(CUDA_ERROR_MISALIGNED_ADDRESS, "%s: %#llx is no multiple of 16", where.c_str(), address);
     }
   }
+  takes(kWaveMicroseconds * waves_of(launch, function));
   if (execute) execute_launch(launch, function, cluster_of(launch, function));
 }
 

@@ -96,6 +96,8 @@ uint64_t queue(CUstream stream, const std::string& name, std::function<void()> r
 // numbers, and at last that of their end.
 std::vector<uint64_t> queue_many(CUstream stream, std::vector<std::pair<std::string, std::function<void()>>> work,
                                  const std::vector<std::pair<size_t, size_t>>& edges, const std::vector<uint64_t>& also);
+// Lets the simulated time of the work that runs be so much longer.
+void takes(double microseconds);
 CUstream make_stream(Device& device, bool is_blocking, Green* green = nullptr);
 Green* green_of_stream(CUstream stream);     // nullptr for the whole GPU
 bool has_streams(const Green& green);

@@ -1,0 +1,255 @@
+"""A GPU that kernels are tuned on. Only forked processes use it: tuners, and those that measure whole models.
+
+Tuners compile side by side, which takes most of the time, and take turns in measuring: kernels of several processes run
+one after the other, in slices of time, and would disturb each other's times. Where the model was planned for a part of
+the GPU, a tuner measures on a partition of that size. With NVIDIA's multi-process service, kernels of several processes
+run at a time, and as many tuners as there are partitions measure side by side, as those of Dhakal et al. do ("Spatial
+Sharing of GPU for Autotuning DNN models", arXiv 2008.03602).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tilestitch.passes.plan import StitchPlan
+from tilestitch.runtime import load
+from tilestitch.runtime.cuda.array import DeviceArray
+from tilestitch.runtime.cuda.backend import open_device
+from tilestitch.runtime.cuda.driver import Allocation, CudaError, Device, host_address
+from tilestitch.runtime.cuda.partition import Partition, divisible
+from tilestitch.runtime.cuda.stream_memory import LEGACY_STREAM
+from tilestitch.runtime.device import DeviceName
+from tilestitch.runtime.errors import DeviceError
+from tilestitch.runtime.session import LaunchTime, Module
+
+from .apart import apart
+from .bench import Compiler
+from .machine import Builds, Share
+from .turns import Turn
+
+MOST_TUNERS = 8
+"""Most tuners by default; each has a context of its own, with hundreds of MB of the GPU's memory."""
+FILLED_BYTES = 256 << 20
+"""Bytes that are written before a measurement: more than the caches of any GPU hold."""
+QUEUED_RUNS = 5
+"""Runs that are queued one after the other to time one of them."""
+HOST_US, HOST_US_A_LAUNCH = 200.0, 60.0
+"""Time that the GPU has other work while the host queues a run and its launches: without it, short kernels would be
+timed by how fast they are queued.
+"""
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU of this machine. parts: partitions on which tuners measure side by side; folder: of the files of turns."""
+
+    builds: Builds
+    loads: Loads
+    parts: int
+    folder: TemporaryDirectory[str]
+
+    recorded = None
+
+    @staticmethod
+    def of(builds: Builds, device: str, multiprocessors: int | None) -> Gpu:
+        """Return a GPU of which kernels use so many multiprocessors (None: all). Raises `DeviceError` if there is
+        none.
+        """
+        loads = Loads(device, multiprocessors)
+        return Gpu(builds, loads, apart(loads.parts), TemporaryDirectory(prefix="tilestitch-tune-"))
+
+    def compiler(self, plan: StitchPlan, trying: bool) -> Compiler:
+        threads = 1 if trying else len(os.sched_getaffinity(0))
+        cache = not trying and self.builds.cache
+        return self.builds.compiler(plan, threads, cache, self.loads, lambda: None, OnGpu.run_us)
+
+    def apart(self, call: Callable[[], Result]) -> Result:
+        return apart(call)
+
+    def shares(self, wanted: int | None) -> Sequence[Share]:
+        cores = sorted(os.sched_getaffinity(0))
+        turns = [Turn(Path(self.folder.name, str(part))) for part in range(self.parts)]
+        for turn in turns:
+            assert turn.path is not None
+            turn.path.touch()
+        return [
+            PartOfGpu([core], turns[number % self.parts], loads=self.loads, part=number % self.parts)
+            for number, core in enumerate(cores[: wanted or MOST_TUNERS])
+        ]
+
+
+@dataclass(frozen=True)
+class PartOfGpu(Share):
+    """The share of a tuner. part: the number of the partition on which it measures."""
+
+    loads: Loads = field(kw_only=True)
+    part: int = field(kw_only=True)
+
+    def enter(self) -> None:
+        super().enter()
+        self.loads.part = self.part
+
+
+class Loads:
+    """Loads artifacts on a GPU, in a process that was forked for it. multiprocessors: of each partition; None: the
+    whole GPU is used. part: the partition of this process.
+    """
+
+    def __init__(self, device: str, multiprocessors: int | None) -> None:
+        name = DeviceName.parse(device)
+        if name.kind != "cuda":
+            raise DeviceError(f"kernels of GPUs are not measured on the device {device!r}; give cuda:N")
+        self._ordinal, self._multiprocessors, self.part = name.ordinal, multiprocessors, 0
+        self._used: _Used | None = None
+
+    def __call__(self, artifact: bytes) -> OnGpu:
+        used = self._used = self._used or _Used(_opened(self._ordinal), self._multiprocessors, self.part)
+        device = f"cuda:{self._ordinal}"
+        return OnGpu(load(artifact, device=device, num_threads=1, multiprocessors=used.partition), used)
+
+    def parts(self) -> int:
+        """Return on how many partitions processes measure side by side. Raises `DeviceError` if there is no such GPU,
+        or no such partition of it.
+        """
+        device = _opened(self._ordinal)
+        if self._multiprocessors is None:
+            return 1
+        units = divisible(device)
+        Partition(device, self._multiprocessors).close()
+        parts = len(units.resources) // ceil(self._multiprocessors / units.size)
+        return parts if device.attribute("MPS_ENABLED") else 1
+
+
+def _opened(ordinal: int) -> Device:
+    try:
+        device = open_device(ordinal)
+        device.call("cuDeviceGetCount")  # fails where the object was made before the fork
+        return device
+    except CudaError as error:
+        if error.status != "CUDA_ERROR_NOT_INITIALIZED":
+            raise
+        raise DeviceError(
+            "this process has used the GPU, so that processes forked from it cannot; tune in another one, as the "
+            "command `tilestitch tune` does"
+        ) from error
+
+
+class _Used:
+    """The GPU as a process uses it: its partition, the operands that it has uploaded, and memory that it fills."""
+
+    def __init__(self, device: Device, multiprocessors: int | None, part: int) -> None:
+        self.device = device
+        # All processes have partitions in the same order, so that those of different numbers have nothing in common.
+        taken = [Partition(device, multiprocessors) for _ in range(part + 1)] if multiprocessors is not None else []
+        self.partition, self._before = taken[-1] if taken else None, taken[:-1]
+        self._arrays: dict[int, tuple[np.ndarray, DeviceArray]] = {}
+        self._memory = Allocation(device, FILLED_BYTES, "what is written between measurements")
+        self.microseconds(self._fill)  # the first one finds the GPU asleep
+        self._fill_us = self.microseconds(self._fill)
+
+    def uploaded(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Return feeds whose tensors are on the GPU; each is uploaded once."""
+        return {name: self._array(one) if _is_tensor(one) else one for name, one in feeds.items()}
+
+    def _array(self, array: np.ndarray) -> DeviceArray:
+        if id(array) not in self._arrays:
+            self._arrays[id(array)] = array, self._copy(np.ascontiguousarray(array).reshape(array.shape))
+        return self._arrays[id(array)][1]
+
+    def _copy(self, array: np.ndarray) -> DeviceArray:
+        memory = Allocation(self.device, array.nbytes, "an operand")
+        if array.nbytes:
+            with self.device.current():
+                self.device.call("cuMemcpyHtoD", memory.address, host_address(array), array.nbytes)
+                self.device.call("cuCtxSynchronize")
+        return DeviceArray(self.device, memory.address, array.dtype, array.shape, memory)
+
+    def occupy(self, us: float) -> None:
+        """Queue writes that take the GPU so long, and leave nothing else in its caches."""
+        with self.device.current():
+            for _ in range(ceil(us / self._fill_us)):
+                self._fill()
+
+    def _fill(self) -> None:
+        self.device.call("cuMemsetD8Async", self._memory.address, 0, FILLED_BYTES, LEGACY_STREAM)
+
+    def microseconds(self, queue: Callable[[], object]) -> float:
+        """Return how long the GPU takes for what is queued in the legacy stream, at least one."""
+        call = self.device.call
+        with self.device.current():
+            events = [call("cuEventCreate", 0) for _ in range(2)]
+            try:
+                call("cuEventRecord", events[0], LEGACY_STREAM)
+                queue()
+                call("cuEventRecord", events[1], LEGACY_STREAM)
+                call("cuEventSynchronize", events[1])
+                return max(1000 * float(call("cuEventElapsedTime", *events)), 1.0)
+            finally:
+                for event in events:
+                    call("cuEventDestroy", event)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind not in "OUST"
+
+
+class OnGpu:
+    """A module whose operands and results stay on the GPU, and whose launches are timed with cold caches, and without
+    the time in which they are queued.
+    """
+
+    def __init__(self, module: Module, used: _Used) -> None:
+        self._module, self._used = module, used
+        self._launches: int | None = None
+
+    @property
+    def inputs(self) -> Any:
+        return self._module.inputs
+
+    @property
+    def specialisations(self) -> Any:
+        return self._module.specialisations
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        return self._module.run(self._used.uploaded(feeds), on_device=True)
+
+    def run_us(self, feeds: Mapping[str, Any]) -> float:
+        """Return the time on the GPU of one of several runs, all of which are queued before the first has ended if they
+        are long enough.
+        """
+        operands = self._used.uploaded(feeds)
+
+        def queue(runs: int) -> None:
+            for _ in range(runs):
+                self._module.run(operands, on_device=True, stream=LEGACY_STREAM)
+
+        queue(1)
+        return self._used.microseconds(lambda: queue(QUEUED_RUNS)) / QUEUED_RUNS
+
+    def profile(self, feeds: Mapping[str, Any]) -> list[LaunchTime]:
+        operands = self._used.uploaded(feeds)
+        if self._launches is None:
+            self._launches = len(self._module.profile(operands))
+        self._used.occupy(HOST_US + HOST_US_A_LAUNCH * self._launches)
+        return self._module.profile(operands)
+
+    def close(self) -> None:
+        self._module.close()
+
+    def __enter__(self) -> OnGpu:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
