@@ -46,14 +46,29 @@ def test_an_empty_sequence_grows_and_shrinks() -> None:
 @pytest.mark.parametrize("axis", [0, -1, 1])
 def test_concat_knows_all_but_the_joined_axis(axis: int, new_axis: int) -> None:
     nodes = [
-        node("SequenceConstruct", ["a", "a"], ["s"]),
-        node("ConcatFromSequence", ["s"], ["y"], axis=axis, new_axis=new_axis),
+        node("SequenceConstruct", ["a", "a", "a"], ["s"]),
+        node("SequenceErase", ["s"], ["t"]),
+        node("ConcatFromSequence", ["t"], ["y"], axis=axis, new_axis=new_axis),
     ]
     result = check(model(nodes, {"a": tensor(A)}, ["y"]), {"a": A})
     type_ = result.outputs[0].type
     assert isinstance(type_, TensorType)
     assert type_.rank == 2 + new_axis
     assert type_.shape.count("?") == 1
+
+
+@pytest.mark.parametrize("new_axis", [0, 1])
+@pytest.mark.parametrize("axis", [0, -1, 1])
+def test_a_list_of_known_items_is_joined_without_it(axis: int, new_axis: int) -> None:
+    """Its size is known, so what it meets in a broadcast is not taken to be as large."""
+    nodes = [
+        node("SequenceConstruct", ["a", "a"], ["s"]),
+        node("SequenceInsert", ["s", "a"], ["t"]),
+        node("ConcatFromSequence", ["t"], ["y"], axis=axis, new_axis=new_axis),
+        node("SequenceLength", ["t"], ["n"]),
+    ]
+    result = check(model(nodes, {"a": tensor(A)}, ["y", "n"]), {"a": A})
+    assert result.outputs[0].tensor_type.is_static and result.outputs[1].data == 3
 
 
 @pytest.mark.parametrize(

@@ -64,14 +64,20 @@ def sequence_erase(ctx: Context) -> Sequence[Value]:
 def sequence_length(ctx: Context) -> Sequence[Value]:
     sequence = ctx.input(0)
     _element(ctx, sequence)
+    items = _items(sequence)
+    if items is not None:
+        return [ctx.constant(len(items), "int64")]
     return ctx.host("SequenceLength", (sequence,), [TensorType("int64", ())])
 
 
 def concat_from_sequence(ctx: Context) -> Value | Sequence[Value]:
     sequence, axis = ctx.input(0), ctx.attr("axis")
-    element, rows = _element(ctx, sequence), rows_of(sequence)
+    element, rows, items = _element(ctx, sequence), rows_of(sequence), _items(sequence)
     if rows is not None:
         return _joined(ctx, rows, axis, bool(ctx.attr("new_axis", 0)))
+    if items and isinstance(element, TensorType):
+        place = normalize_axis(axis, element.rank + ctx.attr("new_axis", 0))
+        return ctx.concat([ctx.expand_dims(v, (place,)) for v in items] if ctx.attr("new_axis", 0) else items, place)
     return ctx.host(
         "ConcatFromSequence",
         (sequence,),
