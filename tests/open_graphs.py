@@ -282,14 +282,17 @@ def _running(g: _Growing, x: Tensor) -> Tensor:
 
 
 def _joined(g: _Growing, x: Tensor) -> Tensor | None:
-    """As a cache that grows: sizes along one axis add up."""
+    """As a cache that grows: sizes along one axis add up. Or as a list that is joined."""
     axis = g.axis_of(x)
     if axis is None:
         return None
     suits = [y for y in g.values if y.rank == x.rank and _replaced(y, axis, ONE) == _replaced(x, axis, ONE)]
     y = g.choose(*suits)
     g.used.add(y.name)
-    return g.emit("Concat", _replaced(x, axis, x.shape[axis] + y.shape[axis]), x.name, y.name, axis=axis)
+    shape = _replaced(x, axis, x.shape[axis] + y.shape[axis])
+    if g.choose(True, True, False):
+        return g.emit("Concat", shape, x.name, y.name, axis=axis)
+    return g.emit("ConcatFromSequence", shape, g.b.op("SequenceConstruct", x.name, y.name), axis=axis)
 
 
 def _part(g: _Growing, x: Tensor) -> Tensor | None:
@@ -343,10 +346,21 @@ def _picked(g: _Growing, x: Tensor) -> Tensor | None:
     if g.choose(True, False):
         row = b.constant(np.int64(g.choose(0, -1)))
         return g.emit("Gather", (*x.shape[:axis], *x.shape[axis + 1 :]), x.name, row, axis=axis)
+    return g.emit("Gather", x.shape, x.name, _backwards(b, x, axis), axis=axis)
+
+
+def _backwards(b: Style, x: Tensor, axis: int) -> str:
     size = b.size(x.name, axis)
-    last = b.op("Sub", size, b.constant(np.int64(1)))
-    places = b.op("Sub", last, b.arange(size))
-    return g.emit("Gather", x.shape, x.name, places, axis=axis)
+    return b.op("Sub", b.op("Sub", size, b.constant(np.int64(1))), b.arange(size))
+
+
+def _written(g: _Growing, x: Tensor) -> Tensor:
+    """Its rows, from the last one on, in place of it; in a vector, which writes elements, or they are added."""
+    b, tamed = g.b, g.tame(x).name
+    if x.rank > 1:
+        return g.emit("ScatterND", x.shape, x.name, b.outer(_backwards(b, x, 0), 1), tamed)
+    reduction = g.choose("none", "add")
+    return g.tame(g.emit("ScatterElements", x.shape, x.name, _backwards(b, x, 0), tamed, axis=0, reduction=reduction))
 
 
 def _padded(g: _Growing, x: Tensor) -> Tensor:
@@ -454,7 +468,7 @@ def _convolved(g: _Growing, x: Tensor) -> Tensor | None:
 STEPS: tuple[Step, ...] = (
     _unary, _binary, _binary, _outer, _dense, _dense, _scores, _softmax, _layer_norm, _reduced, _running, _joined,
     _joined, _part, _part, _every_other, _first_half, _picked, _padded, _transposed, _merged, _merged, _split, _back,
-    _back, _expanded, _placed, _filled, _repeated, _convolved,
+    _back, _expanded, _placed, _filled, _repeated, _convolved, _written,
 )  # fmt: skip
 STEPS_OF_NUMBERS: tuple[Step, ...] = (_unary, _binary, _expanded)
 """For values without axes."""
