@@ -97,7 +97,7 @@ def _lowered(graph: Graph, group: Group, packed: Packed) -> tuple[KernelLaunch, 
     if group.stages:
         return _side_by_side([_lowered(graph, part, packed) for part in group.parts])
     view = view_group(graph, group)
-    outputs = tuple(v for v in view.outputs if v.tensor_type.num_elements)
+    outputs = view.stored
     if not outputs:
         return ()
     try:

@@ -115,11 +115,15 @@ class Symbols:
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
-        """Within the context, represent dimensions that only a run can tell by symbols as well (`sized`)."""
+        """Within the context, represent dimensions that only a run can tell by symbols as well (`sized`). Those that
+        dimensions of inputs are made of stay: operators may follow them from the inputs now, and ask for none.
+        """
         self._counts.clear()
         self.extents.clear()
         self.taken.clear()
-        self._found.update((name, self.by_name.pop(name)) for name in list(self._found) if name in self.by_name)
+        told = symbols_of(self.known[name] for name in self.asked if name in self.known)
+        gone = [name for name in self._found if name in self.by_name and self.by_name[name] not in told]
+        self._found.update((name, self.by_name.pop(name)) for name in gone)
         token = _IN_FORCE.set(self)
         try:
             yield

@@ -175,6 +175,11 @@ class TensorType:
             count *= d
         return count
 
+    @property
+    def always_empty(self) -> bool:
+        """Whether there are no elements, at any size: nothing is computed or stored."""
+        return bounds_of(self.num_elements)[1] <= 0
+
     @cached_property
     def nbytes(self) -> Size:
         return self.num_elements * storage_bytes(self.dtype)

@@ -86,8 +86,9 @@ def lifted(
         roles = roles_of(view.nodes, view.outputs, view.name)
         if not isinstance(roles, Roles) or roles.kind is not group.kind:
             return f"its nodes form no such group at all sizes: {roles}"
-        if group.schedule is None and target.is_gpu and view.stored:
-            return f"no kernel of a GPU computes {view.anchor.op if view.anchor else group.kind.value}"
+        if group.schedule is None and view.stored:
+            lacking = f"no kernel of a GPU computes {view.anchor.op if view.anchor else group.kind.value}"
+            return lacking if target.is_gpu else "it has no elements at typical sizes, for which schedules are chosen"
         schedule = None
         if group.schedule is not None:
             schedule = _schedule(group.schedule, before, view, roles, target, model)

@@ -7,8 +7,9 @@ computed by the host, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.substitute import graph_at
@@ -16,6 +17,7 @@ from tilestitch.compiler.ir.text import fingerprint
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.fusion.rules.builtin import FusionRule
 from tilestitch.passes.fusion.rules.inplace import InPlace
+from tilestitch.passes.fusion.rules.kept_apart import KeptApart
 from tilestitch.passes.fusion.stitcher import Fused, PlansMade, Stitched, fuse, stitch
 from tilestitch.passes.plan import Group, StitchPlan, WhyNot
 from tilestitch.passes.plan.kept_floats import with_floats
@@ -96,18 +98,20 @@ def _kernels(
     graph: Graph, context: PassContext, rules: Sequence[FusionRule], made: PlansMade
 ) -> StitchPlan | tuple[Fused, Stitched, tuple[Group, ...], tuple[WhyNot, ...]]:
     """Return the fusion at typical sizes, with the groups lifted to all sizes; or an earlier plan of it from `made`.
-    The node that prevents a group, its anchor if it has one, is left to the host, and the rest is fused anew.
+    The node that prevents a group, its anchor if it has one, is kept apart, and the rest is fused anew; a node that has
+    no kernel for all sizes by itself is left to the host.
     """
     rules = [rule for rule in rules if not isinstance(rule, InPlace)]  # slots hold whole values
     nodes = {node.name: node for node in graph.nodes}
     sizes = typical_sizes(graph)
     refused: dict[str, WhyNot] = {}
+    apart: dict[str, WhyNot] = {}
     while True:
         typical = graph_at(graph, sizes)
         for node in typical.nodes:
             if node.name in refused:
                 node.op = HOSTED + node.op
-        fused = fuse(typical, rules, context.target)
+        fused = fuse(typical, [KeptApart(apart), *rules], context.target)
         known = made.of(fused)
         if known is not None:
             return known
@@ -119,13 +123,25 @@ def _kernels(
         scheduled = with_panels(typical, scheduled, context.options.get(PANELS, {}), context.target)
         scheduled, too_large = apart_where_too_large(typical, scheduled, context.target)
         result = replace(result, refusals=(*result.refusals, *too_large))
-        groups = [lifted(group, by_name, nodes, context.target, context.cost_model) for group in scheduled]
+        lift = partial(lifted, typical=by_name, nodes=nodes, target=context.target, model=context.cost_model)
+        groups = [lift(group) for group in scheduled]
         problems = {g: p for g, p in zip(scheduled, groups, strict=True) if isinstance(p, str)}
         if not problems:
             whole = [group for group in groups if isinstance(group, Group)]
             most = context.options.get(MOST_CASES)
             cased = with_cases(whole, graph, sizes, context.target, context.cost_model, most)
-            return fused, result, cased, tuple(refused.values())
+            return fused, result, cased, (*refused.values(), *apart.values())
         for group, reason in problems.items():
-            culprits = [group.anchor] if group.anchor else group.nodes
-            refused.update((name, WhyNot(name, OPEN_KERNEL, reason)) for name in culprits)
+            for part, why in _prevented(group, reason, lift).items():
+                alone = len(part.nodes) == 1 or not apart.keys().isdisjoint(part.nodes)
+                if part.anchor and not alone:
+                    apart[part.anchor] = WhyNot(part.anchor, KeptApart.name, why)
+                    continue
+                culprits = [part.anchor] if part.anchor else part.nodes
+                refused.update((name, WhyNot(name, OPEN_KERNEL, why)) for name in culprits)
+
+
+def _prevented(group: Group, reason: str, lift: Callable[[Group], Group | str]) -> dict[Group, str]:
+    """Return the parts of a group that cannot be lifted, with why not; the group itself where each part can be."""
+    alone = {part: lift(part) for part in group.parts}
+    return {part: why for part, why in alone.items() if isinstance(why, str)} or {group: reason}

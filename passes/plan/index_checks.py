@@ -53,7 +53,7 @@ def pending_checks(nodes: Sequence[Node]) -> dict[Node, list[IndexCheck]]:
     pending: dict[Node, list[IndexCheck]] = {}
     for node in nodes:
         for check in index_checks(node):
-            if node.outputs[0].tensor_type.num_elements and not _known_good(check):
+            if not node.outputs[0].tensor_type.always_empty and not _known_good(check):
                 pending.setdefault(node, []).append(check)
     return pending
 

@@ -27,8 +27,8 @@ class GroupView:
 
     @property
     def stored(self) -> tuple[Value, ...]:
-        """The non-empty outputs."""
-        return tuple(v for v in self.outputs if v.tensor_type.num_elements)
+        """The outputs that have elements, at some sizes at least."""
+        return tuple(v for v in self.outputs if not v.tensor_type.always_empty)
 
 
 def look_up(by_name: Mapping[str, Node], group: Group) -> GroupView:

@@ -237,3 +237,41 @@ def test_images_of_any_size_are_read_at_places_of_a_grid(mode: str, align: int, 
         grid = random.uniform(-1.4, 1.4, (b, p, q, 2)).astype(np.float32)
         given.append({"x": random.standard_normal((b, 2, h, w)).astype(np.float32), "g": grid})
     assert not operators_on_host(text, {}, given)
+
+
+BLOCKS = """(float[1, 4, h, w] x) => (float[1, 4, h, w] y)
+<int64[1] any = {-1}, int64[1] one = {1}, int64[1] two = {2}, int64[1] four = {4}> {
+    of = Shape<start = 1>(x)
+    first = Concat<axis = 0>(any, of)
+    same = Reshape(x, first)
+    channels = Shape<start = 1, end = 2>(same)
+    rows = Shape<start = 2, end = 3>(same)
+    columns = Shape<start = 3>(same)
+    half_rows = Div(rows, two)
+    half_columns = Div(columns, two)
+    in_blocks = Concat<axis = 0>(any, channels, half_rows, two, half_columns, two)
+    blocks = Reshape(same, in_blocks)
+    turned = Transpose<perm = [0, 1, 3, 5, 2, 4]>(blocks)
+    more = Mul(channels, four)
+    joint = Concat<axis = 0>(any, more, half_rows, half_columns)
+    deep = Reshape(turned, joint)
+    rest = Shape<start = 1>(deep)
+    single = Concat<axis = 0>(one, rest)
+    image = Reshape(deep, single)
+    mixed = Conv(image, weights)
+    large = DepthToSpace<blocksize = 2, mode = "CRD">(mixed)
+    y = Add(large, x)
+}"""
+
+
+def test_sides_of_inputs_may_be_multiples_of_sizes_that_are_found() -> None:
+    """PyTorch's exporter writes pixel_unshuffle with a Reshape whose sizes are known once those of the input are."""
+    made = parser.parse_model('<ir_version: 8, opset_import: ["" : 18]> g ' + BLOCKS)
+    weights = np.eye(16, dtype=np.float32).reshape(16, 16, 1, 1)
+    made.graph.initializer.append(numpy_helper.from_array(weights, "weights"))
+    compiled = compile_model(made, num_threads=1)
+    assert not compiled.explain()["host_steps"]
+    module = load(compiled.to_bytes(), num_threads=1)
+    for rows, columns in ((2, 2), (6, 4), (14, 30)):
+        x = np.random.default_rng(0).random((1, 4, rows, columns), dtype=np.float32)
+        np.testing.assert_allclose(module.run({"x": x})["y"], 2 * x, rtol=1e-6)

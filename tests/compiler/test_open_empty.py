@@ -223,3 +223,31 @@ def test_branches_for_frames_of_two_lengths_have_kernels_and_the_shorter_one_tak
             assert_close(module.run(feeds)["y"], reference(feeds)[0], MODELS["float32"])
         with pytest.raises(ExecutionError, match="0 must be at most t - 37"):
             module.run({"x": np.zeros((1, 36), np.float32), "rate": np.array(16000)})
+
+
+HEADS = """(float[h, w] x) => (float[h, w] y, float[h, w] z)
+<int64 zero = {0}, int64 one = {1}, int64[1] first = {0}, int64[1] last = {-8}, int64[1] at = {1}, float two = {2}> {
+    rows = Shape<end = 1>(x)
+    columns = Shape<start = 1>(x)
+    number = Squeeze(rows)
+    all = Range(zero, number, one)
+    head = Slice(all, first, last)
+    length = Shape(head)
+    size = Concat<axis = 0>(length, columns)
+    values = Expand(two, size)
+    places = Unsqueeze(head, at)
+    y = ScatterND(x, places, values)
+    z = Neg(x)
+}"""
+
+
+@pytest.mark.parametrize("rows", [1, 8, 9, 20])
+def test_parts_that_small_images_lack_are_kernels_like_what_is_beside_them(rows: int) -> None:
+    compiled = compile_model(model(HEADS), num_threads=1)
+    assert not any(host_steps(compiled))
+    x = np.random.default_rng(0).random((rows, 3), dtype=np.float32)
+    wanted = x.copy()
+    wanted[:-8] = 2
+    actual = load(compiled.to_bytes(), num_threads=1).run({"x": x})
+    np.testing.assert_array_equal(actual["y"], wanted)
+    np.testing.assert_array_equal(actual["z"], -x)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from onnx import ModelProto, parser
+from onnx import ModelProto, numpy_helper, parser
 
 from tests.compiled import assert_close
 from tests.guarded import run_guarded
@@ -352,3 +352,36 @@ def test_the_places_of_a_few_rows_backwards(body: str) -> None:
         for rows in (1, 2, 4, 5, 33):
             feeds = inputs(model, {"n": rows})
             np.testing.assert_array_equal(run_guarded(module, feeds)["y"], reference(feeds)[0])
+
+
+WHERE_ROWS_ARE_WHOLE_BLOCKS = """(float[h, 16] x) => (float[k, 8, 16] r, float[h, 8] a, float[n, 8] b)
+<int64[1] nil = {0}, int64[1] one = {1}, int64[1] eight = {8}, int64[1] sixteen = {16}, int64[2] right = {0, 8}> {
+    rows = Shape(x)
+    height = Slice(rows, nil, one)
+    count = Div(height, eight)
+    in_blocks = Concat<axis = 0>(count, eight, sixteen)
+    blocks = Reshape(x, in_blocks)
+    r = Sigmoid(blocks)
+    mixed = MatMul(x, weights)
+    y = Relu(mixed)
+    a = Slice(y, nil, eight, one)
+    whole = Mul(count, eight)
+    ends = Concat<axis = 0>(whole, sixteen)
+    b = Slice(y, right, ends)
+}"""
+
+
+def test_nodes_that_form_one_kernel_at_typical_sizes_only_form_several() -> None:
+    """Rows are whole blocks by a claim, so that `b` has all of them; but as an expression its size differs."""
+    model = parser.parse_model(HEAD + WHERE_ROWS_ARE_WHOLE_BLOCKS)
+    weights = np.random.default_rng(1).random((16, 16), dtype=np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "weights"))
+    compiled = compile_model(model, num_threads=1)
+    assert not compiled.explain()["host_steps"]
+    assert "kept_apart" in {refusal["rule"] for refusal in compiled.explain()["refusals"]}
+    module = load(compiled.to_bytes(), num_threads=1)
+    for rows in (8, 24):
+        x = np.random.default_rng(0).random((rows, 16), dtype=np.float32) - 0.5
+        actual, y = module.run({"x": x}), np.maximum(x @ weights, 0)
+        np.testing.assert_allclose(actual["a"], y[:, :8], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(actual["b"], y[:, 8:], rtol=1e-5, atol=1e-6)

@@ -27,7 +27,7 @@ from tilestitch.passes.plan.schedules import ScatterSchedule
 def lower_scatter(node: Node, schedule: ScatterSchedule) -> tuple[CudaLaunch, ...]:
     """Return a launch that copies and, if there are updates, those that apply them and check the indices."""
     threads = schedule.threads
-    if not node.inputs[2].tensor_type.num_elements:
+    if node.inputs[2].tensor_type.always_empty:
         return (_copy(node, threads),)
     if schedule.by_claims:
         return lower_claims(node, threads)

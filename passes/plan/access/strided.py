@@ -69,7 +69,7 @@ def strided(nodes: Iterable[Node], inputs: Collection[Value], value: Value) -> S
         if seen is None:
             return None
         layout = seen
-    return layout if value.tensor_type.num_elements else replace(layout, offset=0)
+    return replace(layout, offset=0) if value.tensor_type.always_empty else layout
 
 
 def _seen(layout: Strided, view: Node) -> Strided | None:
@@ -83,7 +83,7 @@ def _seen(layout: Strided, view: Node) -> Strided | None:
         own = zip((1,) * (len(wide) - len(shape)) + shape, (0,) * (len(wide) - len(shape)) + strides, wide, strict=True)
         return replace(layout, shape=wide, strides=tuple(s if d == w else 0 for d, s, w in own))
     if view.op == "slice":
-        if not view.output.tensor_type.num_elements:
+        if view.output.tensor_type.always_empty:
             return None
         # A step may be negative; an axis of one element may name any step.
         offset = sum((start * s for start, s in zip(attrs["starts"], strides, strict=True)), layout.offset)

@@ -75,7 +75,7 @@ class LoopPlan:
             yield f"a row that is cut where operands differ is computed whole, not by {schedule.chunk} elements"
         if schedule.edge and (schedule.tiled >= len(schedule.extents) - 1 or schedule.cuts or schedule.branches):
             yield f"tiles along dimension {schedule.tiled} of {schedule.extents} are before the last one, without cuts"
-        if not _rise((0, *schedule.cuts, self.inner)):
+        if schedule.cuts and not _rise((0, *schedule.cuts, self.inner)):
             yield f"cuts {schedule.cuts} do not rise from 0 to {self.inner}"
         if schedule.order and sorted(schedule.order) != list(range(len(schedule.extents))):
             yield f"order {schedule.order} does not name each of the {len(schedule.extents)} dimensions once"

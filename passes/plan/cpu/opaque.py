@@ -169,8 +169,8 @@ class ScatterPlan:
 
     @property
     def tasks(self) -> Size:
-        """Tasks of the updates; 0 if there are no updates."""
-        return ceil_div(self.extent, self.schedule.part) if self.node.inputs[2].tensor_type.num_elements else 0
+        """Tasks of the updates; 0 if there are no updates, at any size."""
+        return 0 if self.node.inputs[2].tensor_type.always_empty else ceil_div(self.extent, self.schedule.part)
 
     def reasons(self) -> Iterator[str]:
         """Yield why no kernel scatters as scheduled."""

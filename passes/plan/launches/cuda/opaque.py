@@ -117,7 +117,7 @@ def scatter(node: Node, schedule: ScatterSchedule) -> tuple[Emitted, ...]:
     (x, indices, updates), out, threads = node.inputs, node.outputs[0], schedule.threads
     blocks = ceil_div(x.tensor_type.num_elements, threads)
     copy = Emitted.of("copy", blocks, threads, (x, out), part=True)
-    if not updates.tensor_type.num_elements:
+    if updates.tensor_type.always_empty:
         return (copy,)
     if schedule.by_claims:
         return _claims(node, threads, blocks)
