@@ -177,7 +177,7 @@ def _divide_by_constant(graph: Graph, node: Node, *, exact: bool) -> Replacement
     single quotient stays exact, as a scale from which zero points are rounded.
     """
     x, c = node.inputs
-    if not exact and is_tensor(node.output) and node.output.tensor_type.num_elements == 1:
+    if not exact and is_tensor(node.output) and all(d == 1 for d in node.output.tensor_type.shape):
         return None
     if c.data is None or not is_tensor(x) or x.dtype not in ("float16", "bfloat16", "float32", "float64"):
         return None
