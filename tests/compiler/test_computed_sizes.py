@@ -275,3 +275,21 @@ def test_sides_of_inputs_may_be_multiples_of_sizes_that_are_found() -> None:
     for rows, columns in ((2, 2), (6, 4), (14, 30)):
         x = np.random.default_rng(0).random((1, 4, rows, columns), dtype=np.float32)
         np.testing.assert_allclose(module.run({"x": x})["y"], 2 * x, rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+def test_channels_of_any_number_become_blocks(mode: str) -> None:
+    body = f'(float[b, c, h, w] x) => (float[b, d, k, l] y) {{ y = DepthToSpace<blocksize = 2, mode = "{mode}">(x) }}'
+    made = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g ' + body)
+    compiled = compile_model(made, num_threads=1)
+    assert not compiled.explain()["host_steps"]
+    module = load(compiled.to_bytes(), num_threads=1)
+    for batch, channels, rows, columns in ((1, 4, 1, 1), (3, 12, 5, 2)):
+        x = np.random.default_rng(0).random((batch, channels, rows, columns), dtype=np.float32)
+        depth = channels // 4
+        split, order = {
+            "DCR": ((batch, 2, 2, depth, rows, columns), (0, 3, 4, 1, 5, 2)),
+            "CRD": ((batch, depth, 2, 2, rows, columns), (0, 1, 4, 2, 5, 3)),
+        }[mode]
+        wanted = x.reshape(split).transpose(order).reshape(batch, depth, 2 * rows, 2 * columns)
+        np.testing.assert_array_equal(module.run({"x": x})["y"], wanted)

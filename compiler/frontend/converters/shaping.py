@@ -343,10 +343,11 @@ def convert_depth_to_space(ctx: Context) -> Value:
     batch, channels, *spatial = ctx.shape(x)
     count = len(spatial)
     factor = block**count
-    if channels % factor:
+    if not may_be_equal(channels % factor, 0):
         raise ctx.fail(f"{channels} channels are not a multiple of {factor}")
     mode = ctx.attr("mode", "DCR")
     blocks, depth = (block,) * count, channels // factor
+    x = _cut(ctx, x, (batch, depth * factor, *spatial))
     if mode == "DCR":
         split = ctx.reshape(x, (batch, *blocks, depth, *spatial))
         first, channel = 1, 1 + count
@@ -365,15 +366,20 @@ def convert_space_to_depth(ctx: Context) -> Value:
     if not all(may_be_equal(s % block, 0) for s in spatial):
         raise ctx.fail(f"spatial sizes {spatial} are not multiples of {block}")
     count = len(spatial)
-    whole = (batch, channels, *(s // block * block for s in spatial))
-    if whole != (batch, channels, *spatial):  # equal only by that claim: indices are computed with multiples
-        x = ctx.emit("slice", x, starts=(0,) * len(whole), steps=(1,) * len(whole), sizes=whole)
+    x = _cut(ctx, x, (batch, channels, *(s // block * block for s in spatial)))
     split = ctx.reshape(x, (batch, channels, *(d for s in spatial for d in (s // block, block))))
     inner = [3 + 2 * i for i in range(count)]
     outer = [2 + 2 * i for i in range(count)]
     mode = ctx.attr("mode", "DCR")
     order = (0, *inner, 1, *outer) if mode == "DCR" else (0, 1, *inner, *outer)
     return ctx.reshape(ctx.transpose(split, order), (batch, channels * block**count, *(s // block for s in spatial)))
+
+
+def _cut(ctx: Context, x: Value, whole: tuple[Size, ...]) -> Value:
+    """Return a tensor as one whose shape equals its own only by a claim: indices are computed with multiples."""
+    if whole == tuple(ctx.shape(x)):
+        return x
+    return ctx.emit("slice", x, starts=(0,) * len(whole), steps=(1,) * len(whole), sizes=whole)
 
 
 # -- shapes as values ----------------------------------------------------------------------------------------------
