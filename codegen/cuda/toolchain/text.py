@@ -111,20 +111,26 @@ def _exchanging(body: str, func: Any) -> str:
     return body
 
 
-_COMPILE = "tvm_callback_cuda_compile"
+_COMPILE, _MODULE = "tvm_callback_cuda_compile", "ffi.Module.create.cuda"
 _compile_lock = threading.Lock()
 
 
 @contextmanager
 def _text_only() -> Iterator[None]:
-    """Prevent TVM, within the context, from compiling each text with NVRTC for the GPU that it finds."""
+    """Prevent TVM, within the context, from compiling each text with NVRTC for the GPU that it finds, and from making
+    modules of its CUDA runtime: these use the GPU when they are dropped, and then no forked process could.
+    """
     with _compile_lock:
-        known = tvm_ffi.get_global_func(_COMPILE)
+        known = {name: tvm_ffi.get_global_func(name, allow_missing=True) for name in (_COMPILE, _MODULE)}
         tvm_ffi.register_global_func(_COMPILE, lambda *_: b"", override=True)
+        if known[_MODULE] is not None:  # where there are a driver and a CUDA runtime
+            tvm_ffi.remove_global_func(_MODULE)
         try:
             yield
         finally:
-            tvm_ffi.register_global_func(_COMPILE, known, override=True)
+            for name, function in known.items():
+                if function is not None:
+                    tvm_ffi.register_global_func(name, function, override=True)
 
 
 def _without_declaration(body: str) -> str:

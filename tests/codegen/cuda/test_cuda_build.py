@@ -8,8 +8,9 @@ from pathlib import Path
 
 import onnx.parser
 import pytest
+import tvm_ffi
 
-from tests.codegen.cuda.cuda_harness import build, launches_of, target
+from tests.codegen.cuda.cuda_harness import build, launches_of, target, text_of
 from tests.codegen.cuda.test_cuda_injective import sum_of_two
 from tests.codegen.cuda.test_cuda_rows import layer_norm, softmax
 from tilestitch.codegen.cuda.abi import SYMBOL, CudaLaunch
@@ -201,3 +202,16 @@ def test_a_missing_compiler_is_said() -> None:
         compile_kernels([], target(), BuildOptions(1, nvcc="/nowhere/nvcc"), quiet)
     with pytest.raises(TargetError, match="does not compile for sm_60"):
         compile_kernels([], target("cuda:p100"), BuildOptions(1), quiet)
+
+
+def test_no_module_that_uses_the_gpu_when_it_is_dropped_is_made() -> None:
+    name, made = "ffi.Module.create.cuda", []
+    known = tvm_ffi.get_global_func(name, allow_missing=True)
+    tvm_ffi.register_global_func(name, lambda *given: made.append(given), override=True)
+    try:
+        assert "__global__" in text_of(sum_of_two((2, 3), (3,), "float32")) and not made
+        assert tvm_ffi.get_global_func(name)
+    finally:
+        tvm_ffi.remove_global_func(name)
+        if known is not None:
+            tvm_ffi.register_global_func(name, known)
