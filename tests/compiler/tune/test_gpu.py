@@ -16,13 +16,13 @@ from tests.runtime.cuda.standin.child import StandIn, run
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli.main import main
 from tilestitch.compiler.tune.apart import apart
-from tilestitch.compiler.tune.gpu import Gpu, Loads
+from tilestitch.compiler.tune.gpu import QUEUED_RUNS, Gpu, Loads
 from tilestitch.compiler.tune.machine import Builds
 from tilestitch.compiler.tune.tune import tune_model
 from tilestitch.compiler.tune.turns import Turn
 from tilestitch.runtime import load
 from tilestitch.runtime.cuda.backend import open_device
-from tilestitch.runtime.cuda.driver import Device
+from tilestitch.runtime.cuda.driver import Device, Driver
 from tilestitch.runtime.errors import DeviceError, ExecutionError
 
 pytest.importorskip("cuda.bindings", exc_type=ImportError)
@@ -72,6 +72,24 @@ def test_kernels_for_a_share_are_measured_on_a_partition(on_standin: OnStandIn) 
         assert [apart(lambda part=part: widths(part)) for part in (0, 3)] == [[32], [32]]  # type: ignore[misc]
 
     on_standin(used)
+
+
+def test_the_gpu_has_other_work_while_runs_are_queued(on_standin: OnStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    def timed(_: StandIn) -> None:
+        artifact, did = compile_model(sums(1), "cuda:h200").to_bytes(), list[str]()
+        with Loads("cuda:0", None)(artifact) as module:
+            known = Driver.__call__
+
+            def call(driver: Driver, name: str, *arguments: Any) -> Any:
+                did.append(name)
+                return known(driver, name, *arguments)
+
+            monkeypatch.setattr(Driver, "__call__", call)
+            module.run_us({name: np.ones((1, 4096), np.float32) for name in "xy"})
+        queued = [name for name in did if name in ("cuMemsetD8Async", "cuGraphLaunch")]
+        assert queued[0] == "cuMemsetD8Async" and queued.count("cuGraphLaunch") == 1 + QUEUED_RUNS
+
+    on_standin(timed)
 
 
 def test_only_with_mps_do_tuners_measure_side_by_side(on_standin: OnStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
