@@ -9,7 +9,7 @@ from onnx import parser
 from tests.frontend.checks import assert_close, check_node, floats, host_steps, ints, node_model, run
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.frontend import import_model
-from tilestitch.compiler.frontend.errors import InvalidNodeError
+from tilestitch.compiler.frontend.errors import ConversionError, InvalidNodeError
 from tilestitch.runtime import load
 from tilestitch.runtime.errors import InputError
 
@@ -76,6 +76,19 @@ def test_reverse_sequence(time: int, batch: int) -> None:
     for b, n in enumerate(lengths):
         expected[b, :n] = x[b, :n][::-1]
     assert_close(y, expected)
+
+
+def test_reversed_sequences_have_a_length_each() -> None:
+    """One length for several was read as that of all."""
+    model = node_model("ReverseSequence", [floats(5, 4, 2), ints(3)])
+    with pytest.raises(ConversionError, match="are not one for each batch entry"):
+        import_model(model)
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.shape.dim[1].dim_param = "batch"
+    with load(compile_model(model, num_threads=1).to_bytes()) as module:
+        assert module.run([floats(5, 1, 2), ints(3)])["y0"].shape == (5, 1, 2)
+        with pytest.raises(InputError, match=r"expected \(x0: float32\[5, 1, 2\]"):
+            module.run([floats(5, 4, 2), ints(3)])
 
 
 @pytest.mark.parametrize("mode", ["linear", "circular"])

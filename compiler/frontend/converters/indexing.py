@@ -87,7 +87,10 @@ def reverse_sequence(b: Builder, x: Value, lengths: Value, batch_axis: int, time
 def convert_reverse_sequence(ctx: Context) -> Value:
     x = ctx.input(0)
     batch, time = ctx.axis(x, ctx.attr("batch_axis", 1)), ctx.axis(x, ctx.attr("time_axis", 0))
-    return reverse_sequence(ctx, x, ctx.input(1), batch, time)
+    lengths = ctx.input(1)
+    if ctx.rank(lengths) != 1 or not may_be_equal(ctx.dim(lengths, 0), ctx.dim(x, batch)):
+        raise ctx.fail(f"sequence_lens {lengths.type} are not one for each batch entry of {x.type}; correct the model")
+    return reverse_sequence(ctx, x, lengths, batch, time)
 
 
 def convert_tensor_scatter(ctx: Context) -> Value:
