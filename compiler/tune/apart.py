@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import TypeVar, cast
@@ -37,13 +38,14 @@ def apart(call: Callable[[], Result]) -> Result:
     theirs.close()
     try:
         found = ours.recv()
+        process.join()
     except EOFError:
         process.join()
         raise TuningError(
             f"the process that used the GPU ended with code {process.exitcode}; report this as a bug"
         ) from None
     finally:
-        process.kill()
+        process.kill()  # if an interrupt ended the waiting
         process.join()
         ours.close()
     if isinstance(found, _Raised):
@@ -60,4 +62,5 @@ def _answer(call: Callable[[], object], pipe: Connection, of_parent: Connection)
         kind = next((each for each in _EXPECTED if isinstance(error, each)), TuningError)
         unexpected = f"{type(error).__name__}: {error}; report this as a bug"
         found = _Raised(kind, str(error) if isinstance(error, kind) else unexpected)
-    pipe.send(found)
+    with suppress(BrokenPipeError):  # the parent was killed
+        pipe.send(found)

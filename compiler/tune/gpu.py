@@ -38,6 +38,9 @@ from .turns import Turn
 
 MOST_TUNERS = 8
 """Most tuners by default; each has a context of its own, with hundreds of MB of the GPU's memory."""
+MOST_OF_MPS = 48
+"""Most processes that the service takes on any GPU."""
+EXCLUSIVE = 3  # CU_COMPUTEMODE_EXCLUSIVE_PROCESS
 FILLED_BYTES = 256 << 20
 """Bytes that are written before a measurement: more than the caches of any GPU hold."""
 QUEUED_RUNS = 5
@@ -51,11 +54,14 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU of this machine. parts: partitions on which tuners measure side by side; folder: of the files of turns."""
+    """A GPU of this machine. parts: partitions on which tuners measure side by side; most: tuners that it takes at a
+    time; folder: of the files of turns.
+    """
 
     builds: Builds
     loads: Loads
     parts: int
+    most: int
     folder: TemporaryDirectory[str]
 
     recorded = None
@@ -66,7 +72,7 @@ class Gpu:
         none.
         """
         loads = Loads(device, multiprocessors)
-        return Gpu(builds, loads, apart(loads.parts), TemporaryDirectory(prefix="tilestitch-tune-"))
+        return Gpu(builds, loads, *apart(loads.room), TemporaryDirectory(prefix="tilestitch-tune-"))
 
     def compiler(self, plan: StitchPlan, trying: bool) -> Compiler:
         threads = 1 if trying else len(os.sched_getaffinity(0))
@@ -84,7 +90,7 @@ class Gpu:
             turn.path.touch()
         return [
             PartOfGpu([core], turns[number % self.parts], loads=self.loads, part=number % self.parts)
-            for number, core in enumerate(cores[: wanted or MOST_TUNERS])
+            for number, core in enumerate(cores[: min(wanted or MOST_TUNERS, self.most)])
         ]
 
 
@@ -117,17 +123,18 @@ class Loads:
         device = f"cuda:{self._ordinal}"
         return OnGpu(load(artifact, device=device, num_threads=1, multiprocessors=used.partition), used)
 
-    def parts(self) -> int:
-        """Return on how many partitions processes measure side by side. Raises `DeviceError` if there is no such GPU,
-        or no such partition of it.
+    def room(self) -> tuple[int, int]:
+        """Return on how many partitions processes measure side by side, and how many may use the GPU. Raises
+        `DeviceError` if there is no such GPU, or no such partition of it.
         """
-        device = _opened(self._ordinal)
-        if self._multiprocessors is None:
-            return 1
-        units = divisible(device)
-        Partition(device, self._multiprocessors).close()
-        parts = len(units.resources) // ceil(self._multiprocessors / units.size)
-        return parts if device.attribute("MPS_ENABLED") else 1
+        device, parts = _opened(self._ordinal), 1
+        if self._multiprocessors is not None:
+            units = divisible(device)
+            Partition(device, self._multiprocessors).close()
+            parts = len(units.resources) // ceil(self._multiprocessors / units.size)
+        if device.attribute("MPS_ENABLED"):
+            return parts, MOST_OF_MPS
+        return 1, 1 if device.attribute("COMPUTE_MODE") == EXCLUSIVE else MOST_OF_MPS
 
 
 def _opened(ordinal: int) -> Device:

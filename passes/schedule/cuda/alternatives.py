@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from tilestitch.compiler.ir import Node
 from tilestitch.passes.plan import Group, GroupKind
@@ -23,7 +24,7 @@ from tilestitch.passes.schedule.variants import steps, variants
 from .attention import attention_schedules
 from .blocks import scheduled_blocks
 from .choose import vector_schedules
-from .gemm import DIRECT_THREADS, gemm_and_rows, gemm_schedules, with_bands
+from .gemm import DIRECT_THREADS, gemm_and_rows, gemm_schedules, tiled_schedules, with_bands
 from .gpu import Gpu
 
 
@@ -76,8 +77,10 @@ def _schedules(view: GroupView, group: Group, gpu: Gpu) -> Iterator[Schedule]:
 
 def _of_contraction(group: AnchoredGroup, schedule: Schedule, gpu: Gpu) -> Iterator[Schedule]:
     gemm = gemm_of(group)
-    yield from direct_schedules(group, DIRECT_THREADS) if gemm is None else gemm_schedules(gemm, gpu)
-    yield from (one for one in steps(schedule) if why_not_scheduled(group, one, gpu.machine) is None)
+    listed = direct_schedules(group, DIRECT_THREADS) if gemm is None else gemm_schedules(gemm, gpu)
+    tiled = () if gemm is None else tiled_schedules(gemm, gpu)  # the rules take others for few rows
+    yield from listed
+    yield from (one for one in chain(tiled, steps(schedule)) if why_not_scheduled(group, one, gpu.machine) is None)
 
 
 def _listed(view: GroupView, group: Group, gpu: Gpu) -> Sequence[Schedule]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,9 +97,15 @@ def test_only_with_mps_do_tuners_measure_side_by_side(on_standin: OnStandIn, mon
     def parts(multiprocessors: int | None) -> int:
         return Gpu.of(Builds("cuda:h200"), "cuda", multiprocessors).parts
 
+    def tuners() -> int:
+        return len(Gpu.of(Builds("cuda:h200"), "cuda", 32).shares(None))
+
     def counted(_: StandIn) -> None:
-        assert (parts(None), parts(32)) == (1, 1)
+        assert (parts(None), parts(32), tuners()) == (1, 1, min(8, len(os.sched_getaffinity(0))))
         attribute = Device.attribute
+        exclusive = {"COMPUTE_MODE": 3}
+        monkeypatch.setattr(Device, "attribute", lambda self, name: exclusive.get(name) or attribute(self, name))
+        assert tuners() == 1
         monkeypatch.setattr(Device, "attribute", lambda self, name: name == "MPS_ENABLED" or attribute(self, name))
         assert (parts(None), parts(32), parts(40), parts(128)) == (1, 4, 3, 1)
 
