@@ -388,3 +388,19 @@ def test_taps_are_displaced_in_images_of_any_size() -> None:
             shapes = {"x": (b, 4, h, w), "d": (b, 18, p, w), "m": (b, 9, p, w)}
             feeds = {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
             assert_close(module.run(feeds)["y"], reference(feeds)[0], MODELS["float32"])
+
+
+def test_filters_of_open_sizes_are_as_stated_and_divide_into_groups() -> None:
+    """A stated kernel was refused beside open sizes, and numbers of filters that no group divides were tried."""
+    model = parser.parse_model(
+        HEAD
+        + "(float[b,6,h,w] x, float[o,2,p,q] k) => (float[b,o,r,s] y) { y = Conv<kernel_shape=[3,2], group=3>(x, k) }"
+    )
+    random, reference = np.random.default_rng(0), rivals.onnxruntime(model, 1)
+    with load(compile_model(model).to_bytes()) as module:
+        for filters, height in ((9, 7), (3, 3)):
+            shapes = {"x": (2, 6, height, 5), "k": (filters, 2, 3, 2)}
+            feeds = {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+            assert_close(module.run(feeds)["y"], reference(feeds)[0], MODELS["float32"])
+        with pytest.raises(InputError):
+            module.run({"x": feeds["x"], "k": np.ones((4, 2, 3, 2), np.float32)})

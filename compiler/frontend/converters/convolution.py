@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.claims import may_be_equal
 from tilestitch.compiler.ir.sizes import Size, ceil_div, is_open, largest
 from tilestitch.compiler.ir.types import to_numpy_dtype
 
@@ -90,11 +91,13 @@ def same_padding(size: Size, stride: int, extent: int) -> Size:
 
 def conv_window(ctx: Context, x: Value, w: Value) -> Window:
     kernel = ctx.shape(w)[2:]
-    stated = ctx.attr("kernel_shape", kernel)
-    if tuple(stated) != kernel:
-        raise ctx.fail(f"kernel_shape {tuple(stated)} differs from the weight's {kernel}")
+    stated, groups = tuple(ctx.attr("kernel_shape", kernel)), ctx.attr("group", 1)
+    if len(stated) != len(kernel) or not all(map(may_be_equal, stated, kernel)):
+        raise ctx.fail(f"kernel_shape {stated} differs from the weight's {tuple(kernel)}")
+    if groups > 0 and not may_be_equal(ctx.dim(w, 0) % groups, 0):
+        raise ctx.fail(f"the {ctx.dim(w, 0)} filters are no multiple of {groups} groups; correct the model")
     window = window_of(ctx, x, kernel)
-    return Window(window.kernel, window.strides, window.before, window.after, window.dilations, ctx.attr("group", 1))
+    return Window(window.kernel, window.strides, window.before, window.after, window.dilations, groups)
 
 
 def with_bias(ctx: Context, y: Value, bias: Value | None) -> Value:
