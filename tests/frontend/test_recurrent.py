@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from tests.frontend.checks import assert_all_close, assert_close, check_node, floats, node_model, run
+from tilestitch.compiler import compile_model
 from tilestitch.compiler.frontend import import_model
+from tilestitch.compiler.frontend.errors import ConversionError
+from tilestitch.runtime import load
 
 GATES = {"RNN": 1, "LSTM": 4, "GRU": 3}
 OUTPUTS = {"RNN": 2, "LSTM": 3, "GRU": 2}
@@ -102,3 +105,17 @@ def test_a_scan_agrees_with_the_unrolled_loop() -> None:
     short = [given[0][:100], *given[1:]]
     unrolled = run(node_model("LSTM", short, {"hidden_size": HIDDEN}, opset=14, outputs=3), {**feeds, "x0": short[0]})
     assert_all_close([scanned[0][:100]], [unrolled[0]])
+
+
+@pytest.mark.parametrize(("op", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+def test_weights_of_open_sizes_are_as_the_layer_needs_them(op: str, gates: int) -> None:
+    """They were refused as not fitting."""
+    operands = [floats(4, 2, 3), floats(1, gates * 5, 3), floats(1, gates * 5, 5)]
+    model = node_model(op, operands, {"hidden_size": 5})
+    for value, names in zip(model.graph.input[1:], ("dg", "dgh"), strict=True):
+        for dim, name in zip(value.type.tensor_type.shape.dim, names, strict=False):
+            dim.dim_param = name
+    with load(compile_model(model, num_threads=1).to_bytes()) as module:
+        assert [value.type.shape for value in module.inputs[1:]] == [(1, gates * 5, 3), (1, gates * 5, 5)]
+    with pytest.raises(ConversionError, match="hidden_size is 4"):
+        import_model(node_model(op, operands, {"hidden_size": 4}))

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from tests.frontend.checks import assert_close, check_node, floats, host_steps, ints, node_model, run
+from tilestitch.compiler import compile_model
 from tilestitch.compiler.frontend import import_model
 from tilestitch.passes.plan.index_checks import pending_checks
+from tilestitch.runtime import load
 
 
 @pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
@@ -78,3 +80,10 @@ def test_det(size: int) -> None:
     x = floats(4, size, size)
     (y,) = run(node_model("Det", [x]), {"x0": x})
     assert_close(y, np.linalg.det(x))
+
+
+def test_det_of_matrices_whose_width_is_open() -> None:
+    model = node_model("Det", [floats(4, 3, 3)])
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "width"
+    with load(compile_model(model, num_threads=1).to_bytes()) as module:
+        assert module.inputs[0].type.shape == (4, 3, 3)

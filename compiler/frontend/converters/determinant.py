@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.claims import may_be_equal
 
 from ..builder import Builder
 from ..context import Context, Versioned
@@ -16,9 +17,9 @@ def convert_det(ctx: Context) -> Value:
     x = ctx.input(0)
     shape = ctx.symbolic_shape(x)
     size = ctx.dim(x, -1)
-    if len(shape) < 2 or ctx.dim(x, -2) != size:
+    if len(shape) < 2 or not may_be_equal(ctx.dim(x, -2), size):
         raise ctx.fail(f"operand 0 ({x.type}) holds no square matrices")
-    if not 1 <= size <= MAX_WRITTEN_OUT or not x.tensor_type.is_static:
+    if not x.tensor_type.is_static or not 1 <= size <= MAX_WRITTEN_OUT:
         return ctx.host("Det", [x], [x.tensor_type.with_shape(shape[:-2])])[0]
     rank = len(shape)
     rows = [ctx.squeeze(ctx.slice_axis(x, rank - 2, i, i + 1), (rank - 2,)) for i in range(size)]

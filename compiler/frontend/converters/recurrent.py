@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tilestitch.compiler.ir import Graph, TensorType, Value
+from tilestitch.compiler.ir.claims import may_be_equal
 from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.compiler.ir.types import to_numpy_dtype
 
@@ -67,11 +68,12 @@ def _layer(ctx: Context, defaults: Sequence[str], gates: int) -> Layer:
     if direction not in _DIRECTIONS:
         raise ctx.fail(f"direction is {direction!r}, none of {', '.join(_DIRECTIONS)}")
     directions = _DIRECTIONS[direction]
-    hidden = ctx.dim(ctx.input(2), 2)
-    if ctx.attr("hidden_size", hidden) != hidden:
-        raise ctx.fail(f"hidden_size is {ctx.attr('hidden_size')}, but the recurrence weights are for {hidden}")
+    found = ctx.dim(ctx.input(2), 2)
+    hidden = ctx.attr("hidden_size", found)
+    if not may_be_equal(hidden, found):
+        raise ctx.fail(f"hidden_size is {hidden}, but the recurrence weights are for {found}")
     for weights in (ctx.input(1), ctx.input(2)):
-        if ctx.shape(weights)[:2] != (len(directions), gates * hidden):
+        if not all(map(may_be_equal, ctx.shape(weights)[:2], (len(directions), gates * hidden))):
             raise ctx.fail(
                 f"weights of type {weights.type} do not fit {len(directions)} directions of {gates} gates "
                 f"with {hidden} states each"
