@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,16 @@ from tests.runtime.cuda.standin import build
 from tests.runtime.cuda.standin.child import StandIn, run
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli.main import main
+from tilestitch.compiler.ir import Node
+from tilestitch.compiler.tune import confirm, gpu, tasks
 from tilestitch.compiler.tune.apart import apart
 from tilestitch.compiler.tune.gpu import QUEUED_RUNS, Gpu, Loads
 from tilestitch.compiler.tune.machine import Builds
 from tilestitch.compiler.tune.tune import tune_model
 from tilestitch.compiler.tune.turns import Turn
+from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.schedules import ElementwiseSchedule
+from tilestitch.passes.schedule.cuda.alternatives import alternatives
 from tilestitch.runtime import load
 from tilestitch.runtime.cuda.backend import open_device
 from tilestitch.runtime.cuda.driver import Device, Driver
@@ -45,16 +51,31 @@ def sums(rows: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
 
 
-def test_a_faster_schedule_is_found_and_kept(on_standin: OnStandIn) -> None:
+def vectors_only(nodes: Mapping[str, Node], group: Group, machine: Any) -> list[Group]:
+    """Schedules that differ in how many vectors a thread has, 16 at most: few enough to try them all."""
+    found = []
+    for other in alternatives(nodes, group, machine):
+        one, own = other.schedule, group.schedule
+        assert isinstance(one, ElementwiseSchedule) and isinstance(own, ElementwiseSchedule)
+        if replace(one, vectors=1) == replace(own, vectors=1) and one.vectors in (1, 2, 4, 8, 16):
+            found.append(other)
+    return found
+
+
+def test_a_faster_schedule_is_found_and_kept(on_standin: OnStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "alternatives", vectors_only)
+    monkeypatch.setattr(confirm, "ROUNDS", 2)  # simulated times are the same each time
+    monkeypatch.setattr(gpu, "FILLED_BYTES", 1 << 20)
+
     def tuned(_: StandIn) -> None:
-        model = sums(4096)
-        found = tune_model(model, "cuda:h200", seconds=60, shares=2, plan=compile_model(model, "cuda:h200").plan)
+        model = sums(2048)
+        found = tune_model(model, "cuda:h200", seconds=300, shares=2, plan=compile_model(model, "cuda:h200").plan)
         (plan,) = found.plans
         (task,) = plan.tasks
-        assert task.tried > 0 and task.kept and task.alone < 1 and plan.after_us < plan.before_us
+        assert task.tried == 4 and task.kept and task.alone < 1 and plan.after_us < plan.before_us
         assert compile_model(model, "cuda:h200", plan=found.model.plan).plan == found.model.plan
         with load(found.model.to_bytes(), device="cuda:0") as module:
-            module.run([np.ones((4096, 4096), np.float32)] * 2)
+            module.run([np.ones((2048, 4096), np.float32)] * 2)
 
     on_standin(tuned)
 
