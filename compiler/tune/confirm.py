@@ -28,9 +28,9 @@ MOST_S = 15.0
 @dataclass(frozen=True)
 class Confirmed:
     """A plan with the schedules that are faster in the model. before_us, after_us: sums of the minimum of each launch,
-    or minimum of whole runs where launches cannot be told apart, in the last race. ratios: of each changed task's time
-    in the model, the largest of all races, by its structure, also of those that were not kept; empty where launches
-    cannot be told apart. measured: the plans that were measured, with their times.
+    or minimum of whole runs on a GPU and where launches cannot be told apart, in the last race. ratios: of each changed
+    task's time in the model, the largest of all races, by its structure, also of those that were not kept; empty where
+    launches cannot be told apart. measured: the plans that were measured, with their times.
     """
 
     plan: StitchPlan

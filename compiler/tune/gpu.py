@@ -38,8 +38,8 @@ from .turns import Turn
 
 MOST_TUNERS = 8
 """Most tuners by default; each has a context of its own, with hundreds of MB of the GPU's memory."""
-MOST_OF_MPS = 48
-"""Most processes that the service takes on any GPU."""
+MOST_PROCESSES = 48
+"""Most tuners of a GPU: as many processes as NVIDIA's multi-process service takes."""
 EXCLUSIVE = 3  # CU_COMPUTEMODE_EXCLUSIVE_PROCESS
 FILLED_BYTES = 256 << 20
 """Bytes that are written before a measurement: more than the caches of any GPU hold."""
@@ -133,8 +133,8 @@ class Loads:
             Partition(device, self._multiprocessors).close()
             parts = len(units.resources) // ceil(self._multiprocessors / units.size)
         if device.attribute("MPS_ENABLED"):
-            return parts, MOST_OF_MPS
-        return 1, 1 if device.attribute("COMPUTE_MODE") == EXCLUSIVE else MOST_OF_MPS
+            return parts, MOST_PROCESSES
+        return 1, 1 if device.attribute("COMPUTE_MODE") == EXCLUSIVE else MOST_PROCESSES
 
 
 def _opened(ordinal: int) -> Device:
