@@ -102,6 +102,10 @@ class Context(Builder):
         """Return whether the node names this output."""
         return index < len(self.node.output) and bool(self.node.output[index])
 
+    def reads_output(self, index: int) -> bool:
+        """Return whether the node names this output, and the model uses it: optimisers name outputs without need."""
+        return self.has_output(index) and self.node.output[index] in self.scope.module.read
+
     # -- attributes ----------------------------------------------------------------------------------------
 
     def has_attr(self, name: str) -> bool:

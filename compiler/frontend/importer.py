@@ -32,7 +32,7 @@ from .onnx_types import from_type_proto
 from .ordering import in_order
 from .scope import FunctionKey, Module, Scope, canonical_domain
 from .symbols import Range, Ranks, Symbols, names_in
-from .walks import all_tensors, node_tensors, subgraphs
+from .walks import all_tensors, names_read, node_tensors, subgraphs
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -120,7 +120,8 @@ def checked_model(model: str | os.PathLike[str] | ModelProto, folder: Path | Non
     check_model(proto, path if proto is given else None)
     _check_output_names(proto)
     opsets = {canonical_domain(o.domain): o.version for o in proto.opset_import}
-    return CheckedModel(proto, Module(convert_node, functions, path.parent if path else folder), opsets)
+    module = Module(convert_node, functions, path.parent if path else folder, names_read(proto))
+    return CheckedModel(proto, module, opsets)
 
 
 def convert_checked(

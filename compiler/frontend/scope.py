@@ -41,6 +41,8 @@ class Module:
     functions: Mapping[FunctionKey, FunctionProto]
     folder: Path | None
     """Folder of external data."""
+    read: frozenset[str] = frozenset()
+    """Names that anything in the model reads, whichever graph they are of."""
     main: Graph | None = None
     """The graph of the model, that of no control node's body."""
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)

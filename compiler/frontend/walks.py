@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 
 def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
@@ -22,6 +23,16 @@ def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
         yield node
         for inner in subgraphs(node):
             yield from all_nodes(inner.node)
+
+
+def names_read(proto: ModelProto) -> frozenset[str]:
+    """Return the names that any node uses, and those of the outputs of all graphs and functions."""
+    lists = (proto.graph.node, *(function.node for function in proto.functions))
+    nodes = [node for each in lists for node in all_nodes(each)]
+    graphs = (proto.graph, *(graph for node in nodes for graph in subgraphs(node)))
+    outputs = (output.name for graph in graphs for output in graph.output)
+    used = (node.input for node in nodes)
+    return frozenset(chain(outputs, *used, *(function.output for function in proto.functions)))
 
 
 def all_tensors(graph: GraphProto) -> Iterator[TensorProto]:

@@ -21,7 +21,7 @@ class Operator:
 
     `operands` and `outputs` name positions, in order; `?` ends the name of one that may be left out, `*` that of the
     last one that may be repeated. `only`: attributes that must have the value given here. `refused`: known operands and
-    outputs that are not supported, and why.
+    outputs that are not supported, and why; an output that the model does not use is no matter.
     """
 
     convert: Converter
@@ -61,7 +61,7 @@ class Operator:
         if ctx.num_outputs > len(names):
             raise ctx.fail(f"it has {ctx.num_outputs} outputs, but the operator has {len(names)}; correct the model")
         for index, name in enumerate(names):
-            self._check_refused(ctx, "output", name, ctx.has_output(index))
+            self._check_refused(ctx, "output", name, ctx.reads_output(index))
 
     def _check_refused(self, ctx: Context, kind: str, name: str, given: bool) -> None:
         if given and name in self.refused:
